@@ -1,0 +1,188 @@
+"""Rate limits: the timed scenarios T21 and T22, runs, the line of those who wait, and limits as they are documented."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dro.clock import ms, s
+from dro.proto.ratelimit import DataGate, RateLimiter, Release, Verdict, Wakeup
+
+
+def test_t21_data_limiter() -> None:
+    limiter = RateLimiter(10_000_000, ms(10), 0)
+    gate: DataGate[str] = DataGate(limiter)
+    assert gate.offer("first", 5000, ms(0)) is Verdict.SEND
+    assert gate.offer("second", 5000, ms(0)) is Verdict.SEND
+    assert gate.offer("third", 5000, ms(1)) is Verdict.QUEUED
+    assert gate.offer("fourth", 5000, ms(2)) is Verdict.WOULD_BLOCK
+    assert gate.next_deadline() == ms(10)
+    assert gate.on_timer(ms(9)) == []
+    assert gate.on_timer(ms(10)) == [Release("third", ms(10)), Wakeup(ms(10))]
+    assert gate.offer("fourth", 5000, ms(10)) is Verdict.SEND
+    assert limiter.credit == 2500
+    assert gate.offer("fifth", 5000, ms(11)) is Verdict.QUEUED
+    assert gate.next_deadline() == ms(20)
+    assert gate.on_timer(ms(20)) == [Release("fifth", ms(20))]
+    assert gate.next_deadline() is None
+
+
+def test_t22_quota_below_a_datagram() -> None:
+    limiter = RateLimiter(400_000, ms(10), 0)
+    gate: DataGate[str] = DataGate(limiter)
+    assert limiter.quota == 500
+    assert gate.offer("big", 1400, 0) is Verdict.QUEUED
+    assert limiter.credit == 500
+    assert gate.next_deadline() == ms(20)
+    assert limiter.next_refresh(ms(10)) == ms(20)
+    assert limiter.credit == 1000
+    assert gate.on_timer(ms(20)) == [Release("big", ms(20))]
+    assert limiter.credit == 100
+
+
+@pytest.mark.parametrize(
+    ("bps", "interval_ms", "quota"),
+    [(10_000_000, 10, 12_500), (5_000_000, 10, 6250), (10_000_000, 100, 125_000), (5_000_000, 100, 62_500), (1, 5, 1)],
+)
+def test_quotas(bps: int, interval_ms: int, quota: int) -> None:
+    assert RateLimiter(bps, ms(interval_ms), 0).quota == quota
+
+
+def test_unused_credit_is_not_carried_over() -> None:
+    limiter = RateLimiter(800_000, ms(10), 0)
+    assert limiter.take_run(100, 100, ms(95)) == 10
+    assert limiter.take_run(100, 100, ms(96)) == 0
+    assert limiter.take_run(100, 100, ms(100)) == 10
+
+
+def test_refreshes_are_aligned_to_the_start() -> None:
+    limiter = RateLimiter(800_000, ms(10), ms(3))
+    assert limiter.take(1000, ms(12))
+    assert not limiter.take(1, ms(12))
+    assert limiter.take(1000, ms(13))
+    assert limiter.next_refresh(ms(14)) == ms(23)
+
+
+def test_a_run_is_charged_as_far_as_it_fits() -> None:
+    limiter = RateLimiter(800_000, ms(10), 0)
+    assert limiter.take_run(64, 300, 0) == 3
+    assert limiter.credit == 100
+    assert limiter.take_run(64, 100, 0) == 1
+    assert limiter.take_run(64, 0, 0) == 64
+
+
+def test_no_limit() -> None:
+    limiter = RateLimiter(0, ms(10), 0)
+    assert limiter.take_run(1000, 65_535, 0) == 1000
+    assert limiter.take(10**12, 0)
+    assert limiter.hold("me", 10**12, ms(3)) == ms(3)
+    limiter.charge(10**12, 0)
+    assert limiter.take(1, 0)
+
+
+def test_a_charge_takes_what_there_is() -> None:
+    limiter = RateLimiter(800_000, ms(10), 0)
+    limiter.charge(600, 0)
+    assert not limiter.take(500, 1)
+    limiter.charge(600, 2)
+    assert limiter.credit == 0
+    assert limiter.take(1000, ms(10))
+
+
+def test_the_first_in_line_goes_first() -> None:
+    limiter = RateLimiter(800_000, ms(10), 0)
+    assert limiter.take_run(9, 100, 0, "a") == 9
+    assert limiter.take_run(9, 200, 1, "a") == 0
+    assert limiter.hold("a", 200, 1) == ms(10)
+    assert limiter.hold("b", 100, 2) == ms(10)
+    assert not limiter.take(100, 3, "b")
+    assert not limiter.take(100, 3)
+    assert not limiter.take(100, ms(10), "b")
+    assert limiter.hold("b", 100, ms(10)) == ms(11)
+    assert limiter.take_run(3, 200, ms(10), "a") == 3
+    assert limiter.hold("a", 200, ms(10)) > ms(10)
+    assert not limiter.take(200, ms(10), "a")
+    assert limiter.take(100, ms(11), "b")
+    assert limiter.take(200, ms(11), "a")
+
+
+def test_a_small_datagram_does_not_starve_one_that_accumulates() -> None:
+    limiter = RateLimiter(400_000, ms(10), 0)
+    assert limiter.hold("big", 1400, 0) == ms(20)
+    for t in range(20):
+        assert not limiter.take(100, ms(t), "small")
+    assert limiter.take(1400, ms(20), "big")
+    assert limiter.take(100, ms(20), "small")
+
+
+def test_late_accumulation_does_not_save_up() -> None:
+    limiter = RateLimiter(400_000, ms(10), 0)
+    limiter.hold("big", 1400, 0)
+    assert limiter.take(1400, ms(900), "big")
+    assert limiter.credit == 100
+
+
+def test_a_place_that_is_not_used_is_lost() -> None:
+    limiter = RateLimiter(400_000, ms(10), 0)
+    limiter.hold("gone", 1400, 0)
+    assert not limiter.take(100, ms(500), "other")
+    assert limiter.take(100, s(3), "other")
+
+
+def test_closing_a_gate_returns_what_was_queued_and_frees_the_line() -> None:
+    limiter = RateLimiter(400_000, ms(10), 0)
+    gate: DataGate[str] = DataGate(limiter)
+    assert gate.offer("big", 1400, 0) is Verdict.QUEUED
+    assert gate.is_blocked
+    assert gate.close() == "big"
+    assert not gate.is_blocked
+    assert limiter.take(400, 0)
+    assert gate.close() is None
+
+
+def test_a_gate_waits_on_when_retransmissions_have_used_the_credit() -> None:
+    limiter = RateLimiter(800_000, ms(10), 0)
+    gate: DataGate[str] = DataGate(limiter)
+    assert gate.offer("a", 900, 0) is Verdict.SEND
+    assert gate.offer("b", 900, 1) is Verdict.QUEUED
+    limiter.charge(500, ms(10))
+    assert gate.on_timer(ms(10)) == []
+    assert gate.next_deadline() == ms(20)
+    assert gate.on_timer(ms(20)) == [Release("b", ms(20))]
+
+
+@given(
+    bps=st.integers(8_000, 10_000_000),
+    interval_ms=st.sampled_from([5, 10, 20, 50, 100]),
+    asks=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 70), st.integers(1, 9000)), max_size=60),
+)
+def test_the_rate_is_never_exceeded(bps: int, interval_ms: int, asks: list[tuple[int, int, int]]) -> None:
+    limiter = RateLimiter(bps, ms(interval_ms), 0)
+    now, sent = 0, 0
+    for wait_ms, count, size in asks:
+        now += ms(wait_ms)
+        sent += limiter.take_run(count, size, now, "me") * size
+        if not sent:
+            assert limiter.hold("me", size, now) > now or size <= limiter.credit
+        assert limiter.credit >= 0
+        assert sent <= limiter.quota * (now // ms(interval_ms) + 1)
+
+
+@given(st.lists(st.integers(1, 4000), min_size=1, max_size=30))
+def test_everything_queued_at_a_gate_leaves_in_order(sizes: list[int]) -> None:
+    gate: DataGate[int] = DataGate(RateLimiter(800_000, ms(10), 0))
+    now, sent = 0, []
+    for i, size in enumerate(sizes):
+        while (verdict := gate.offer(i, size, now)) is Verdict.WOULD_BLOCK:
+            deadline = gate.next_deadline()
+            assert deadline is not None
+            assert deadline > now
+            now = deadline
+            sent += [effect.item for effect in gate.on_timer(now) if isinstance(effect, Release)]
+        if verdict is Verdict.SEND:
+            sent.append(i)
+    while (deadline := gate.next_deadline()) is not None:
+        sent += [effect.item for effect in gate.on_timer(deadline) if isinstance(effect, Release)]
+    assert sent == list(range(len(sizes)))
+    assert now <= ms(10 * (sum(sizes) // 1000 + len(sizes) + 1))
