@@ -1,0 +1,273 @@
+"""The life of a worker process, from the fork to its exit, and what its main function is given.
+
+The parent forks; the child calls `run_worker`, which never returns. It makes everything that must not cross a fork
+(loop, ZeroMQ context, signal handlers), calls the main function with a `WorkerContext`, and turns its end into an
+exit status. A main function sets itself up, calls `ready()`, then `run()`; when it returns, the worker is done.
+
+A worker ends when the parent says so, on SIGTERM or SIGINT, or when the parent is gone, whichever comes first. It
+then has the grace period for a good end; after that an alarm ends it, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn, assert_never
+
+from dro.bus.channel import Channels
+from dro.bus.control import ControlSocket
+from dro.bus.counters import CounterPage
+from dro.bus.messages import (
+    PARENT_MESSAGES,
+    WORKER_REPORTS,
+    ParentMessage,
+    PeerDown,
+    PeerStuck,
+    PeerUp,
+    Ping,
+    Pong,
+    Ready,
+    Role,
+    StartFailed,
+    Stop,
+    Stopped,
+    WorkerReport,
+)
+from dro.bus.ring import RingReader, RingWriter
+from dro.clock import ms
+from dro.errors import LocalProtocolError, ResourceError
+from dro.log import LimitedLogger, rename
+from dro.loop import Loop
+
+EXIT_OK: Final = 0
+EXIT_START_FAILED: Final = 3
+EXIT_BUG: Final = 70
+DEFAULT_GRACE_MS: Final = 3_500
+ORPHAN_GRACE_MS: Final = 1_000
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+FORK_MASK: Final = frozenset({*STOP_SIGNALS, signal.SIGHUP})
+"""Signals that stay blocked from before the fork until the child has handlers of its own."""
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """Who a worker is in this life; made by the parent before the fork."""
+
+    name: str
+    index: int
+    incarnation: int
+    role: Role
+    run_dir: Path
+    ring_path: Path
+    counters_path: Path
+    parent_pid: int
+    dro_node_id: int  # of the DRO that all workers belong to; drawn once, at its start
+
+
+class WorkerContext:
+    """What a worker's main function works with."""
+
+    def __init__(self, identity: WorkerIdentity, control: socket.socket, loop: Loop, log: logging.Logger) -> None:
+        self.identity = identity
+        self.name = identity.name
+        self.index = identity.index
+        self.incarnation = identity.incarnation
+        self.role = identity.role
+        self.run_dir = identity.run_dir
+        self.loop = loop
+        self.log = log
+        self.limited = LimitedLogger(log, loop.now_ns).limited
+        self.peers: dict[int, PeerUp] = {}
+        """Siblings that are up, by worker index."""
+        self.counters = CounterPage.open(identity.counters_path)
+        self.channels = Channels(loop, identity.run_dir, identity.index, identity.incarnation)
+        self.channels.on_stuck(self._on_stuck)
+        self.ring: RingWriter | None = None
+        self.is_ready = False
+        self.is_stopping = False
+        self._finished = False
+        self._signals: deque[int] = deque()
+        self._on_peer_up: Callable[[PeerUp], object] = lambda _: None
+        self._on_peer_down: Callable[[PeerDown], object] = lambda _: None
+        self._on_stop: Callable[[], object] = self.finish
+        self._control = ControlSocket[WorkerReport, ParentMessage](
+            loop, control, WORKER_REPORTS, PARENT_MESSAGES, self._hear, self._on_orphaned
+        )
+
+    # what the main function says
+
+    def on_peer_up(self, callback: Callable[[PeerUp], object]) -> None:
+        """Called when a sibling (or its new incarnation) can be talked to; its channels are connected by then."""
+        self._on_peer_up = callback
+
+    def on_peer_down(self, callback: Callable[[PeerDown], object]) -> None:
+        """Called when a sibling has ended; also before `on_peer_up` of its next incarnation, always."""
+        self._on_peer_down = callback
+
+    def on_stop(self, callback: Callable[[], object]) -> None:
+        """Called once when the worker shall end; it says goodbye to the network and calls `finish`, at once or later.
+
+        Without a callback the worker finishes at once.
+        """
+        self._on_stop = callback
+
+    def create_ring(self, capacity: int) -> RingWriter:
+        """Make this incarnation's fragment ring; before `ready`. Raises: ResourceError."""
+        if self.ring is not None or self.is_ready:
+            raise LocalProtocolError("a worker has one ring, made before it is ready")
+        self.ring = RingWriter.create(self.identity.ring_path, capacity, self.incarnation)
+        return self.ring
+
+    def open_ring(self, peer: PeerUp) -> RingReader:
+        """Raises: ResourceError when that sibling has none, or died meanwhile (`on_peer_down` follows)."""
+        if not peer.ring:
+            raise ResourceError(f"{peer.name} has no fragment ring")
+        return RingReader.open(Path(peer.ring), peer.incarnation)
+
+    def ready(self) -> None:
+        """Say that everything is bound and running: siblings are told, and this worker is told of them."""
+        if self.is_ready:
+            raise LocalProtocolError("a worker is ready once")
+        self.is_ready = True
+        gc.collect()
+        gc.freeze()
+        ring = str(self.identity.ring_path) if self.ring is not None else ""
+        self._control.send(Ready(self.incarnation, ring, self.channels.ctl_address, self.channels.data_address))
+
+    def finish(self) -> None:
+        """Make `run` return after this turn."""
+        self._finished = True
+        self.loop.stop()
+
+    def run(self) -> None:
+        """Turn the loop until `finish`; returns at once if that was called before."""
+        if not self._finished:
+            self.loop.run()
+
+    # what happens to it
+
+    def stop(self, grace_ms: int = DEFAULT_GRACE_MS) -> None:
+        """Begin to end, or end at once when it has begun already (the parent or the operator insists)."""
+        if self.is_stopping:
+            self.finish()
+            return
+        self.is_stopping = True
+        # the alarm's default action works even when this process does nothing sensible any more
+        signal.setitimer(signal.ITIMER_REAL, grace_ms / 1000 + 0.5)
+        self.loop.call_later(ms(grace_ms), self.finish)
+        self._on_stop()
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Signal handler: only remembers; the loop acts."""
+        self._signals.append(number)
+        self.loop.call_soon_threadsafe(self._take_signal)
+
+    def _take_signal(self) -> None:
+        if self._signals:
+            self._signals.popleft()
+            self.stop()
+
+    def _hear(self, message: ParentMessage) -> None:
+        match message:
+            case PeerUp():
+                self._peer_gone(message.worker)
+                self.peers[message.worker] = message
+                self.channels.connect(message.worker, message.incarnation, message.ctl, message.data)
+                self._on_peer_up(message)
+            case PeerDown():
+                self._peer_gone(message.worker)
+            case Stop():
+                if not self.is_stopping:
+                    self.stop(message.grace_ms)
+            case Ping():
+                self._control.send(Pong(message.serial))
+            case _:
+                assert_never(message)
+
+    def _peer_gone(self, worker: int) -> None:
+        peer = self.peers.pop(worker, None)
+        if peer is not None:
+            self.channels.disconnect(worker)
+            self._on_peer_down(PeerDown(worker, peer.incarnation))
+
+    def _on_stuck(self, worker: int, incarnation: int) -> None:
+        self.log.error("sibling takes no control messages", extra={"worker": worker, "incarnation": incarnation})
+        self._control.send(PeerStuck(worker, incarnation))
+
+    def _on_orphaned(self) -> None:
+        self.log.error("the parent process is gone")
+        if not self.is_stopping:
+            self.stop(ORPHAN_GRACE_MS)
+
+    def report(self, message: WorkerReport) -> None:
+        self._control.send(message)
+
+    def close(self) -> None:
+        self.channels.close()
+        self._control.close()
+
+
+def name_process(name: str) -> None:
+    """Set the name that process listings show: its first 15 bytes."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def _die_with(parent_pid: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it went before the request was in place
+        os._exit(EXIT_OK)
+
+
+WorkerMain = Callable[[WorkerContext], object]
+
+
+def run_worker(identity: WorkerIdentity, control: socket.socket, main: WorkerMain) -> NoReturn:
+    """Be that worker until it ends; called in the forked child with `FORK_MASK` blocked."""
+    status = EXIT_BUG
+    try:
+        _die_with(identity.parent_pid)
+        name_process(identity.name)
+        status = _live(identity, control, main, rename(identity.name))
+    except BaseException:
+        logging.getLogger("dro").critical("worker failed", exc_info=True)
+    finally:
+        os._exit(status)  # nothing of the parent's (exit handlers, buffers, test runners) may run here
+
+
+def _live(identity: WorkerIdentity, control: socket.socket, main: WorkerMain, log: logging.Logger) -> int:
+    loop = Loop()
+    context: WorkerContext | None = None
+    try:
+        context = WorkerContext(identity, control, loop, log)
+        take_signals(context.on_signal)
+        main(context)
+    except ResourceError as e:
+        log.error("worker cannot run", extra={"reason": e.what, "remedy": e.remedy})
+        if context is None or not context.is_ready:
+            control.send(WORKER_REPORTS.encode(StartFailed(e.what, e.remedy)))
+        return EXIT_START_FAILED
+    context.report(Stopped())
+    context.close()
+    return EXIT_OK
+
+
+def take_signals(handler: Callable[[int, FrameType | None], object]) -> None:
+    """Give a fresh process its handlers, then let in what was blocked across the fork."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, handler)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORK_MASK)

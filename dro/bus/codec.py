@@ -1,0 +1,178 @@
+"""The one codec of all actor messages: frozen dataclasses as msgpack arrays `[tag, fields...]`.
+
+A field is an int, str, bytes, bool, float or IntEnum, a `tuple[X, ...]` or `X | None` of those, or another
+frozen dataclass, which becomes an array of its fields. What a message may look like is read from its annotations
+once, when the codec is made, so a message that cannot be sent is found at import and not at run time.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, fields, is_dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from msgpack import UnpackException, packb, unpackb
+
+from dro.errors import DecodeError, LocalProtocolError
+
+
+class Message(Protocol):
+    """Any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+M = TypeVar("M", bound=Message)
+
+
+class _MisfitError(Exception):
+    """A value does not have the shape of its field; never leaves this module."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How one annotated type travels: `pack` is None when msgpack takes the value as it is."""
+
+    pack: Callable[[object], object] | None
+    read: Callable[[object], object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The fields of one dataclass in order."""
+
+    kind: type[Message]
+    names: tuple[str, ...]
+    shapes: tuple[_Shape, ...]
+
+    def pack(self, message: object) -> list[object]:
+        return [
+            getattr(message, name) if shape.pack is None else shape.pack(getattr(message, name))
+            for name, shape in zip(self.names, self.shapes, strict=True)
+        ]
+
+    def read(self, values: tuple[object, ...]) -> Message:
+        if len(values) != len(self.shapes):
+            raise _MisfitError
+        try:
+            return self.kind(*(shape.read(value) for shape, value in zip(self.shapes, values, strict=True)))
+        except ValueError as e:  # a record that checks itself
+            raise _MisfitError from e
+
+
+def _layout_of(kind: type[Message]) -> _Layout:
+    hints = get_type_hints(kind)
+    names = tuple(f.name for f in fields(kind))
+    return _Layout(kind, names, tuple(_shape_of(hints[name], f"{kind.__name__}.{name}") for name in names))
+
+
+def _shape_of(hint: object, where: str) -> _Shape:
+    """Raises: TypeError when the annotation is none that this codec can carry."""
+    while (supertype := getattr(hint, "__supertype__", None)) is not None:  # typing.NewType
+        hint = supertype
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        return _tuple_shape(_shape_of(args[0], where))
+    if origin in (Union, types.UnionType) and len(args) == 2 and type(None) in args:
+        return _optional_shape(_shape_of(next(a for a in args if a is not type(None)), where))
+    if isinstance(hint, type):
+        if hint in (int, str, bytes, bool, float):
+            return _scalar_shape(hint)
+        if issubclass(hint, IntEnum):
+            return _enum_shape(hint)
+        if is_dataclass(hint):
+            return _record_shape(_layout_of(hint))
+    raise TypeError(f"{where}: a message cannot carry {hint}")
+
+
+def _scalar_shape(kind: type) -> _Shape:
+    def read(value: object) -> object:
+        if type(value) is not kind:
+            raise _MisfitError
+        return value
+
+    return _Shape(None, read)
+
+
+def _enum_shape(kind: type[IntEnum]) -> _Shape:
+    def read(value: object) -> object:
+        if type(value) is not int:
+            raise _MisfitError
+        return kind(value)  # ValueError for a stranger
+
+    return _Shape(None, read)
+
+
+def _tuple_shape(item: _Shape) -> _Shape:
+    pack, read = item.pack, item.read
+
+    def pack_all(value: object) -> object:
+        assert pack is not None
+        assert isinstance(value, tuple)
+        return [pack(v) for v in value]
+
+    def read_all(value: object) -> object:
+        if type(value) is not tuple:
+            raise _MisfitError
+        return tuple([read(v) for v in value])
+
+    return _Shape(None if pack is None else pack_all, read_all)
+
+
+def _optional_shape(item: _Shape) -> _Shape:
+    pack, read = item.pack, item.read
+
+    def pack_some(value: object) -> object:
+        assert pack is not None
+        return None if value is None else pack(value)
+
+    def read_some(value: object) -> object:
+        return None if value is None else read(value)
+
+    return _Shape(None if pack is None else pack_some, read_some)
+
+
+def _record_shape(layout: _Layout) -> _Shape:
+    def read(value: object) -> object:
+        if type(value) is not tuple:
+            raise _MisfitError
+        return layout.read(value)
+
+    return _Shape(layout.pack, read)
+
+
+class Codec(Generic[M]):
+    """Messages of one union <-> bytes. `kinds` gives every message its tag; tags are never used twice."""
+
+    def __init__(self, kinds: Mapping[int, type[M]]) -> None:
+        self._layouts: dict[int, _Layout] = {tag: _layout_of(kind) for tag, kind in kinds.items()}
+        self._tags: dict[type[M], int] = {kind: tag for tag, kind in kinds.items()}
+        if len(self._tags) != len(kinds):
+            raise TypeError("a message has two tags")
+
+    def encode(self, message: M) -> bytes:
+        """Raises: LocalProtocolError when the message is not of this union or a field is not what it claims."""
+        try:
+            tag = self._tags[type(message)]
+            return packb([tag, *self._layouts[tag].pack(message)])
+        except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as e:
+            raise LocalProtocolError(f"cannot send {type(message).__name__}: {e}") from e
+
+    def decode(self, frame: bytes | memoryview) -> M:
+        """Raises: DecodeError, nothing else."""
+        try:
+            array = unpackb(frame, use_list=False)
+        except (ValueError, TypeError, UnpackException) as e:
+            raise DecodeError("actor message", "not msgpack") from e
+        if type(array) is not tuple or not array or type(array[0]) is not int:
+            raise DecodeError("actor message", "not [tag, fields...]")
+        layout = self._layouts.get(array[0])
+        if layout is None:
+            raise DecodeError("actor message", f"unknown tag {array[0]}")
+        try:
+            message = layout.read(array[1:])
+        except (_MisfitError, ValueError) as e:
+            raise DecodeError("actor message", f"wrong fields for {layout.kind.__name__}") from e
+        return message  # type: ignore[return-value]  # the layout was made from a type[M]

@@ -1,0 +1,157 @@
+"""Every message that one process of a DRO sends to another, and the codec of each conversation.
+
+Three conversations: parent -> worker and worker -> parent over the control socket that exists from the fork on, and
+portal <-> route manager over the control channel of `dro.bus.channel`, where portals also talk to each other. Tags
+are never used again for something else; those of one codec say nothing about another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from dro.bus.codec import Codec
+
+ROUTE_MANAGER: Final = 0
+"""Worker index of the route manager; portals follow in the order of the configuration, from 1."""
+
+
+class Role(IntEnum):
+    """What a worker is."""
+
+    ROUTE_MANAGER = 1
+    ENDPOINT = 2
+    PEER = 3
+    MONITOR = 4
+
+
+# parent -> worker
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUp:
+    """A sibling can be talked to. A worker is told once it is ready itself; a new incarnation means a new life."""
+
+    worker: int
+    incarnation: int
+    name: str
+    role: Role
+    ring: str  # path of its fragment ring, empty when it has none
+    ctl: str  # ZeroMQ endpoints
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDown:
+    """A sibling has ended; nothing that it said holds any more."""
+
+    worker: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End yourself in good order within `grace_ms`."""
+
+    grace_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Say that you are alive."""
+
+    serial: int
+
+
+ParentMessage = PeerUp | PeerDown | Stop | Ping
+PARENT_MESSAGES: Final = Codec[ParentMessage]({1: PeerUp, 2: PeerDown, 3: Stop, 4: Ping})
+
+
+# worker -> parent
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The worker runs; from now on it may be announced to its siblings."""
+
+    incarnation: int
+    ring: str
+    ctl: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The operating system refused what the worker needs; `remedy` names what to change."""
+
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The worker has ended its business and exits next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStuck:
+    """A sibling takes no control messages any more, so its state cannot be kept right: it has to start anew."""
+
+    worker: int
+    incarnation: int
+
+
+WorkerReport = Ready | StartFailed | Stopped | Pong | PeerStuck
+WORKER_REPORTS: Final = Codec[WorkerReport]({1: Ready, 2: StartFailed, 3: Stopped, 4: Pong, 5: PeerStuck})
+
+
+# portal <-> route manager
+
+
+@dataclass(frozen=True, slots=True)
+class PortalUp:
+    """Portal -> route manager: this endpoint portal works in that domain."""
+
+    worker: int
+    domain_id: int
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class PortalGone:
+    """Portal -> route manager: it stopped working in its domain; the worker itself may live on."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where traffic from one domain to another enters and leaves this DRO; indexes of workers."""
+
+    source_domain: int
+    interested_domain: int
+    ingress: int
+    egress: int
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTable:
+    """Route manager -> portals: all routes through this DRO; replaces every earlier table.
+
+    `version` grows with each calculation, over restarts of the route manager too.
+    """
+
+    version: int
+    routes: tuple[Route, ...]
+
+
+# What portals tell each other stands beside them, with tags from 32 on: the two unions share one channel.
+
+RouteMessage = PortalUp | PortalGone | RouteTable
+ROUTE_MESSAGES: Final = Codec[RouteMessage]({2: PortalUp, 3: PortalGone, 4: RouteTable})

@@ -1,0 +1,216 @@
+"""The fragment ring: one writer puts fragments into shared memory, many readers copy them out.
+
+A ring is a file in shared memory: a header page, then `capacity` bytes of data. Positions are virtual: they only
+grow, and the byte of position `p` lies at `p % capacity`. A chunk never wraps; what is left at the end is skipped.
+
+Two cells make it safe without locks. The writer stores `reserved` (how far it may be writing) before it touches a
+byte, and `committed` (how far the bytes are complete) afterwards. A reader copies first and then looks at
+`reserved`: when that has not passed `position + capacity`, nothing that was copied can have been overwritten.
+
+This needs stores and loads that other processors see in program order, which x86-64 promises. Elsewhere a reader
+keeps a quarter of the ring away from the writer; that is a distance, not a proof.
+
+A new incarnation of the writer gets a new file. Nothing in a ring is ever repaired or taken over.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+from pathlib import Path
+from typing import Final
+
+from dro.errors import LocalProtocolError, ResourceError
+
+MAGIC: Final = int.from_bytes(b"DRORING\x00", "little")
+LAYOUT_VERSION: Final = 1
+HEADER_BYTES: Final = 4096
+ALIGN: Final = 64
+MIN_CAPACITY: Final = HEADER_BYTES
+
+# cells of the header, as indexes of u64; those that change have a cache line of their own
+_MAGIC, _VERSION, _INCARNATION, _CAPACITY = 0, 1, 2, 3
+_RESERVED, _COMMITTED, _HEARTBEAT = 8, 16, 24
+
+_STRONGLY_ORDERED: Final = platform.machine() in ("x86_64", "AMD64", "i686")
+
+
+def _round_up(value: int, unit: int) -> int:
+    return (value + unit - 1) // unit * unit
+
+
+class RingWriter:
+    """The writing end; made once per worker incarnation with `create`."""
+
+    def __init__(self, path: Path, area: mmap.mmap, capacity: int, incarnation: int) -> None:
+        self.path = path
+        self.capacity = capacity
+        self.incarnation = incarnation
+        self._area = area
+        self._whole = memoryview(area)
+        self._cells = self._whole[:HEADER_BYTES].cast("Q")
+        self.mv = self._whole[HEADER_BYTES:]
+        """The data area, `capacity` bytes; write only between `offset(pos)` and the end of what was reserved."""
+        self._next = 0  # where the next chunk may begin
+        self._reserved = 0
+        cells = self._cells
+        cells[_VERSION], cells[_INCARNATION], cells[_CAPACITY] = LAYOUT_VERSION, incarnation, capacity
+        cells[_MAGIC] = MAGIC  # last: a ring with its magic is complete
+
+    @classmethod
+    def create(cls, path: Path, capacity: int, incarnation: int) -> RingWriter:
+        """Make the file, which must not exist. `capacity` is rounded up to whole pages.
+
+        Raises: ResourceError when shared memory has no room for it.
+        """
+        capacity = _round_up(max(capacity, MIN_CAPACITY), mmap.PAGESIZE)
+        size = HEADER_BYTES + capacity
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as e:
+            raise ResourceError(f"cannot create the fragment ring {path}: {e.strerror}") from e
+        try:
+            os.posix_fallocate(fd, 0, size)  # without it a full tmpfs is found out by SIGBUS
+            area = mmap.mmap(fd, size)  # not populated: that would cost a restart more than it spares later
+        except OSError as e:
+            path.unlink(missing_ok=True)
+            raise ResourceError(
+                f"no room for a fragment ring of {size} bytes in {path.parent}: {e.strerror}",
+                remedy="give the machine more shared memory or lower <max-queue>",
+            ) from e
+        finally:
+            os.close(fd)
+        return cls(path, area, capacity, incarnation)
+
+    @property
+    def position(self) -> int:
+        """End of what is committed, as a virtual position."""
+        return self._next
+
+    def offset(self, pos: int) -> int:
+        """Where the byte of virtual position `pos` lies in `mv`."""
+        return pos % self.capacity
+
+    def reserve(self, nbytes: int) -> int:
+        """Claim room for `nbytes` in one piece; returns its virtual position, a multiple of 64.
+
+        From here on readers know that older bytes in that room are gone. A claim need not be used up: `commit` says
+        how far it was, and the next one begins behind that. A claim made again without `commit` gets the same room.
+        """
+        capacity = self.capacity
+        if not 0 <= nbytes <= capacity:
+            raise LocalProtocolError(f"a reservation of {nbytes} bytes in a ring of {capacity}")
+        pos = (self._next + ALIGN - 1) & -ALIGN
+        used = pos % capacity
+        if used + nbytes > capacity:
+            pos += capacity - used
+        end = pos + nbytes
+        if end > self._reserved:
+            self._reserved = end
+            self._cells[_RESERVED] = end
+        return pos
+
+    def commit(self, end_pos: int) -> None:
+        """Say that everything before `end_pos` is written; do it before the chunk is announced to anybody."""
+        if not self._next <= end_pos <= self._reserved:
+            raise LocalProtocolError(f"commit of {end_pos}, outside of {self._next}..{self._reserved}")
+        self._next = end_pos
+        self._cells[_COMMITTED] = end_pos
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Reserve, copy and commit one chunk; returns its position."""
+        pos = self.reserve(len(data))
+        start = pos % self.capacity
+        self.mv[start : start + len(data)] = data
+        self.commit(pos + len(data))
+        return pos
+
+    def beat(self, now_ns: int) -> None:
+        """Leave a sign of life for whoever looks at the file."""
+        self._cells[_HEARTBEAT] = now_ns
+
+    def close(self, *, unlink: bool = True) -> None:
+        """Give the memory back. Every view that was taken of `mv` must be gone by then."""
+        self._cells.release()
+        self.mv.release()
+        self._whole.release()
+        self._area.close()
+        if unlink:
+            self.path.unlink(missing_ok=True)
+
+
+class RingReader:
+    """A reading end; opened from the path and incarnation that the writer announced."""
+
+    def __init__(self, path: Path, area: mmap.mmap, capacity: int, incarnation: int) -> None:
+        self.path = path
+        self.capacity = capacity
+        self.incarnation = incarnation
+        self._area = area
+        self._whole = memoryview(area)
+        self._cells = self._whole[:HEADER_BYTES].cast("Q")
+        self._data = self._whole[HEADER_BYTES:]
+        self._reach = capacity if _STRONGLY_ORDERED else capacity - capacity // 4
+
+    @classmethod
+    def open(cls, path: Path, incarnation: int) -> RingReader:
+        """Raises: ResourceError when there is no such ring, or it belongs to another incarnation."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as e:
+            raise ResourceError(f"cannot open the fragment ring {path}: {e.strerror}") from e
+        try:
+            size = os.fstat(fd).st_size
+            if size < HEADER_BYTES + MIN_CAPACITY:
+                raise ResourceError(f"{path} is too short for a fragment ring")
+            area = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        except OSError as e:
+            raise ResourceError(f"cannot map the fragment ring {path}: {e.strerror}") from e
+        finally:
+            os.close(fd)
+        with memoryview(area) as whole, whole[:HEADER_BYTES] as head, head.cast("Q") as cells:
+            capacity, found = cells[_CAPACITY], cells[_INCARNATION]
+            complete = cells[_MAGIC] == MAGIC and cells[_VERSION] == LAYOUT_VERSION and size == HEADER_BYTES + capacity
+        if not complete or found != incarnation:
+            area.close()
+            why = f"belongs to incarnation {found}, not {incarnation}" if complete else "is not a fragment ring"
+            raise ResourceError(f"{path} {why}")
+        return cls(path, area, capacity, incarnation)
+
+    @property
+    def position(self) -> int:
+        """End of what the writer has committed."""
+        return self._cells[_COMMITTED]
+
+    @property
+    def heartbeat_ns(self) -> int:
+        return self._cells[_HEARTBEAT]
+
+    def copy(self, pos: int, nbytes: int) -> bytearray | None:
+        """A private copy of `nbytes` from virtual position `pos`, or None when they are gone or never were.
+
+        None is an overrun and for the caller to count: the writer has been round, or may be at it.
+        """
+        start = pos % self.capacity
+        if nbytes < 0 or start + nbytes > self.capacity or pos + nbytes > self._cells[_COMMITTED]:
+            return None
+        if self._cells[_RESERVED] > pos + self._reach:
+            return None  # spares a copy that would be thrown away
+        data = bytearray(self._data[start : start + nbytes])
+        return data if self._cells[_RESERVED] <= pos + self._reach else None
+
+    def copy_into(self, pos: int, target: memoryview) -> bool:
+        """As `copy`, into a buffer of the caller; False leaves rubbish in it."""
+        start = pos % self.capacity
+        nbytes = len(target)
+        if start + nbytes > self.capacity or pos + nbytes > self._cells[_COMMITTED]:
+            return False
+        target[:] = self._data[start : start + nbytes]
+        return self._cells[_RESERVED] <= pos + self._reach
+
+    def close(self) -> None:
+        self._cells.release()
+        self._data.release()
+        self._whole.release()
+        self._area.close()

@@ -1,0 +1,211 @@
+"""ZeroMQ channels on the loop: order, incarnations, full channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dro.bus.channel import DATA_PER_TURN, Channels
+from dro.errors import LocalProtocolError, ResourceError
+from dro.loop import Loop
+
+Until = Callable[[Callable[[], bool]], None]
+
+
+class Worker:
+    """Channels that remember what they heard."""
+
+    def __init__(self, loop: Loop, run_dir: Path, index: int, incarnation: int, data_hwm: int = 1024) -> None:
+        self.index = index
+        self.incarnation = incarnation
+        self.channels = Channels(loop, run_dir, index, incarnation, data_hwm=data_hwm)
+        self.ctl: list[tuple[int, bytes]] = []
+        self.data: list[tuple[int, bytes]] = []
+        self.batches: list[int] = []
+        self.stuck: list[tuple[int, int]] = []
+        self.channels.on_ctl(lambda worker, message: self.ctl.append((worker, message)))
+        self.channels.on_data(self._take)
+        self.channels.on_stuck(lambda worker, incarnation: self.stuck.append((worker, incarnation)))
+
+    def _take(self, batch: list[tuple[int, bytes]]) -> None:
+        self.batches.append(len(batch))
+        self.data += batch
+
+    def meets(self, other: Worker) -> None:
+        self.channels.connect(other.index, other.incarnation, other.channels.ctl_address, other.channels.data_address)
+
+
+Make = Callable[..., Worker]
+
+
+@pytest.fixture
+def make(loop: Loop, run_dir: Path) -> Iterator[Make]:
+    made: list[Worker] = []
+
+    def worker(index: int, incarnation: int = 1, data_hwm: int = 1024) -> Worker:
+        made.append(Worker(loop, run_dir, index, incarnation, data_hwm))
+        return made[-1]
+
+    yield worker
+    for one in made:
+        one.channels.close()
+        one.channels.close()  # idempotent
+
+
+def test_messages_arrive_in_order_with_their_sender(make: Make, until: Until) -> None:
+    a, b = make(1), make(2)
+    a.meets(b)
+    b.meets(a)
+    for n in range(1000):
+        assert a.channels.send_ctl(2, b"%d" % n)
+    assert b.channels.send_ctl(1, b"back")
+    until(lambda: len(b.ctl) == 1000 and len(a.ctl) == 1)
+    assert b.ctl == [(1, b"%d" % n) for n in range(1000)]
+    assert a.ctl == [(2, b"back")]
+
+
+def test_descriptors_come_in_bounded_batches(make: Make, until: Until) -> None:
+    a, b = make(1), make(2)
+    a.meets(b)
+    b.meets(a)
+    for n in range(200):
+        assert a.channels.send_data(2, b"%d" % n)
+    until(lambda: len(b.data) == 200)
+    assert b.data == [(1, b"%d" % n) for n in range(200)]
+    assert max(b.batches) <= DATA_PER_TURN
+
+
+def test_both_ways_under_load_nothing_hangs(make: Make, until: Until) -> None:
+    a, b = make(1), make(2)
+    a.meets(b)
+    b.meets(a)
+    echoed: list[bytes] = []
+    b.channels.on_ctl(lambda worker, message: b.channels.send_ctl(worker, message))
+    a.channels.on_ctl(lambda worker, message: echoed.append(message))
+    for n in range(3000):
+        a.channels.send_ctl(2, b"%d" % n)
+    until(lambda: len(echoed) == 3000)
+    assert echoed == [b"%d" % n for n in range(3000)]
+
+
+def test_what_a_stranger_says_waits_until_it_is_announced(make: Make, until: Until) -> None:
+    a, b, c = make(1, 5), make(2), make(3)
+    a.meets(b)
+    a.channels.send_ctl(2, b"one")
+    a.channels.send_ctl(2, b"two")
+    a.channels.send_data(2, b"1")
+    c.meets(b)
+    b.meets(c)
+    c.channels.send_ctl(2, b"mark")
+    c.channels.send_data(2, b"mark")
+    until(lambda: b.ctl == [(3, b"mark")] and b.data == [(3, b"mark")])
+    until(lambda: (len(b.channels._held_ctl), len(b.channels._held_data)) == (2, 1))
+    b.meets(a)
+    a.channels.send_ctl(2, b"three")
+    a.channels.send_data(2, b"2")
+    until(lambda: len(b.ctl) == 4 and len(b.data) == 3)
+    assert b.data[1:] == [(1, b"1"), (1, b"2")]
+    assert b.ctl[1:] == [(1, b"one"), (1, b"two"), (1, b"three")]
+
+
+def test_an_old_life_is_not_heard_after_the_new_one_is_announced(make: Make, until: Until) -> None:
+    old, b = make(1, 5), make(2)
+    b.meets(old)
+    old.meets(b)
+    old.channels.send_ctl(2, b"before")
+    until(lambda: b.ctl == [(1, b"before")])
+    new = make(1, 6)
+    b.meets(new)
+    new.meets(b)
+    old.channels.send_ctl(2, b"ghost")
+    old.channels.send_data(2, b"ghost")
+    until(lambda: b.channels.stale == 2)
+    new.channels.send_ctl(2, b"after")
+    until(lambda: len(b.ctl) == 2)
+    assert b.ctl == [(1, b"before"), (1, b"after")]
+    assert b.data == []
+
+
+def test_after_a_disconnect_nothing_is_sent_or_heard(make: Make, until: Until) -> None:
+    a, b = make(1), make(2)
+    a.meets(b)
+    b.meets(a)
+    b.channels.disconnect(1)
+    b.channels.disconnect(1)
+    assert not b.channels.is_connected(1)
+    assert not b.channels.send_ctl(1, b"x")
+    assert not b.channels.send_data(1, b"x")
+    a.channels.send_ctl(2, b"x")
+    until(lambda: b.channels.stale == 1)
+    assert b.ctl == []
+
+
+def test_a_full_data_channel_refuses_and_control_does_not_care(make: Make, until: Until) -> None:
+    a, b = make(1, data_hwm=4), make(2, data_hwm=4)
+    a.meets(b)
+    b.meets(a)
+    sent = 0
+    while a.channels.send_data(2, b"%d" % sent):
+        sent += 1
+        assert sent < 1000
+    assert a.channels.send_ctl(2, b"still here")
+    until(lambda: len(b.data) == sent and len(b.ctl) == 1)
+    assert b.data == [(1, b"%d" % n) for n in range(sent)]
+
+
+def test_a_sibling_that_takes_no_control_messages_is_reported(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dro.bus.channel.CTL_HWM", 10)
+    a = make(1)
+    a.channels.connect(2, 8, a.channels.ctl_address + "x", a.channels.data_address + "x")  # nobody there
+    sent = 0
+    while a.channels.send_ctl(2, b"x"):
+        sent += 1
+        assert sent < 1000
+    assert sent == 10
+    assert a.stuck == [(2, 8)]
+    assert not a.channels.is_connected(2)
+
+
+def test_a_frame_without_its_envelope_is_counted(make: Make, until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = make(1), make(2)
+    a.meets(b)
+    b.meets(a)
+    monkeypatch.setattr(a.channels, "_envelope", b"")
+    a.channels.send_ctl(2, b"short")
+    a.channels.send_data(2, b"short")
+    until(lambda: b.channels.malformed == 2)
+    assert (b.ctl, b.data) == ([], [])
+
+
+def test_a_message_larger_than_the_channel_takes_is_a_bug(make: Make) -> None:
+    a, b = make(1), make(2)
+    a.meets(b)
+    with pytest.raises(LocalProtocolError):
+        a.channels.send_ctl(2, bytes(17 << 20))
+
+
+def test_a_path_too_long_for_a_socket_is_told(loop: Loop, run_dir: Path) -> None:
+    deep = run_dir / ("x" * 120)
+    deep.mkdir()
+    with pytest.raises(ResourceError, match="XDG_RUNTIME_DIR"):
+        Channels(loop, deep, 1, 1)
+    with pytest.raises(ResourceError, match="cannot bind"):
+        Channels(loop, run_dir / "missing", 1, 1)
+
+
+def test_a_worker_may_close_its_channels_from_a_callback(make: Make, until: Until) -> None:
+    a, b = make(1), make(2)
+    a.meets(b)
+    b.meets(a)
+
+    def hear_and_leave(worker: int, message: bytes) -> None:
+        b.ctl.append((worker, message))
+        b.channels.close()
+
+    b.channels.on_ctl(hear_and_leave)
+    for _ in range(10):
+        a.channels.send_ctl(2, b"x")
+    until(lambda: bool(b.ctl))
+    assert len(b.ctl) == 1

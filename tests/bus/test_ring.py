@@ -1,0 +1,206 @@
+"""The fragment ring: what a reader gets is what was written there, or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import random
+import stat
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dro.bus.ring import ALIGN, HEADER_BYTES, RingReader, RingWriter
+from dro.errors import LocalProtocolError, ResourceError
+
+CAPACITY = 8192
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[RingWriter]:
+    ring = RingWriter.create(tmp_path / "ring", CAPACITY, incarnation=7)
+    yield ring
+    ring.close()
+
+
+@pytest.fixture
+def reader(writer: RingWriter) -> Iterator[RingReader]:
+    ring = RingReader.open(writer.path, 7)
+    yield ring
+    ring.close()
+
+
+def test_the_file_is_private_and_whole(writer: RingWriter) -> None:
+    status = writer.path.stat()
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert status.st_size == HEADER_BYTES + CAPACITY
+    assert status.st_blocks * 512 >= status.st_size  # allocated, not sparse
+
+
+def test_an_old_file_is_never_taken_over(writer: RingWriter) -> None:
+    with pytest.raises(ResourceError, match="File exists"):
+        RingWriter.create(writer.path, CAPACITY, incarnation=8)
+
+
+def test_a_reader_wants_the_incarnation_that_it_was_told(writer: RingWriter, tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="incarnation 7, not 8"):
+        RingReader.open(writer.path, 8)
+    with pytest.raises(ResourceError, match="No such file"):
+        RingReader.open(tmp_path / "none", 7)
+    (tmp_path / "short").write_bytes(b"x")
+    with pytest.raises(ResourceError, match="too short"):
+        RingReader.open(tmp_path / "short", 7)
+    (tmp_path / "noise").write_bytes(bytes(HEADER_BYTES + CAPACITY))
+    with pytest.raises(ResourceError, match="not a fragment ring"):
+        RingReader.open(tmp_path / "noise", 7)
+
+
+def test_what_is_written_can_be_read(writer: RingWriter, reader: RingReader) -> None:
+    first = writer.write(b"one")
+    second = writer.write(b"second")
+    assert (first, second) == (0, ALIGN)
+    assert reader.copy(first, 3) == bytearray(b"one")
+    assert reader.copy(second, 6) == bytearray(b"second")
+    target = bytearray(3)
+    assert reader.copy_into(second + 3, memoryview(target))
+    assert target == b"ond"
+
+
+def test_a_chunk_never_wraps(writer: RingWriter, reader: RingReader) -> None:
+    writer.write(bytes(CAPACITY - 100))
+    pos = writer.write(b"x" * 200)
+    assert pos == CAPACITY
+    assert reader.copy(pos, 200) == bytearray(b"x" * 200)
+
+
+def test_a_chunk_is_gone_as_soon_as_its_room_is_reserved(writer: RingWriter, reader: RingReader) -> None:
+    pos = writer.write(b"a" * 100)
+    writer.write(bytes(CAPACITY - 128))
+    assert reader.copy(pos, 100) is not None
+    writer.reserve(1)
+    assert reader.copy(pos, 100) is None
+    assert not reader.copy_into(pos, memoryview(bytearray(100)))
+
+
+def test_what_is_not_committed_cannot_be_read(writer: RingWriter, reader: RingReader) -> None:
+    pos = writer.reserve(100)
+    assert reader.copy(pos, 100) is None
+    writer.commit(pos + 50)
+    assert reader.copy(pos, 50) is not None
+    assert reader.copy(pos, 51) is None
+    assert reader.copy(pos, -1) is None
+    assert reader.copy(pos + CAPACITY - 10, 20) is None
+    assert reader.position == pos + 50
+
+
+def test_a_reservation_need_not_be_used_up(writer: RingWriter) -> None:
+    pos = writer.reserve(4000)
+    assert writer.reserve(2000) == pos
+    writer.commit(pos + 10)
+    assert writer.reserve(4000) == pos + ALIGN
+
+
+def test_rules_of_the_writer(writer: RingWriter) -> None:
+    with pytest.raises(LocalProtocolError):
+        writer.reserve(CAPACITY + 1)
+    pos = writer.reserve(10)
+    with pytest.raises(LocalProtocolError):
+        writer.commit(pos + 11)
+    writer.commit(pos + 10)
+    with pytest.raises(LocalProtocolError):
+        writer.commit(pos + 9)
+
+
+def test_the_heartbeat_is_seen(writer: RingWriter, reader: RingReader) -> None:
+    writer.beat(12345)
+    assert reader.heartbeat_ns == 12345
+
+
+@given(st.lists(st.tuples(st.integers(0, CAPACITY), st.integers(0, CAPACITY)), min_size=1, max_size=60))
+def test_every_chunk_reads_back_until_it_is_overrun(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[tuple[int, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("ring") / "r"
+    writer = RingWriter.create(path, CAPACITY, 1)
+    reader = RingReader.open(path, 1)
+    chunks: list[tuple[int, bytes]] = []
+    reserved = 0
+    for serial, (claimed, used) in enumerate(sizes):
+        used = min(claimed, used)
+        pos = writer.reserve(claimed)
+        assert pos % ALIGN == 0
+        assert pos % CAPACITY + claimed <= CAPACITY
+        reserved = max(reserved, pos + claimed)
+        data = bytes([serial % 251]) * used
+        writer.mv[writer.offset(pos) : writer.offset(pos) + used] = data
+        writer.commit(pos + used)
+        chunks.append((pos, data))
+        for old, content in chunks:
+            expected = content if old + CAPACITY >= reserved else None
+            assert reader.copy(old, len(content)) == expected
+    reader.close()
+    writer.close()
+
+
+def _pattern(pos: int, size: int) -> bytes:
+    seed = hashlib.blake2b(pos.to_bytes(8, "little"), digest_size=32).digest()
+    return (seed * (size // 32 + 1))[:size]
+
+
+def _write_for_a_while(path: Path, capacity: int, announce: Connection, seconds: float) -> None:
+    writer = RingWriter.create(path, capacity, 3)
+    rng = random.Random(5)
+    until = time.monotonic() + seconds
+    announce.send((0, 0))
+    serial = 0
+    while time.monotonic() < until:
+        size = rng.randrange(1, capacity // 4)
+        pos = writer.reserve(size)
+        start = writer.offset(pos)
+        writer.mv[start : start + size] = _pattern(pos, size)
+        writer.commit(pos + size)
+        serial += 1
+        if serial % 3 == 0:
+            announce.send((pos, size))
+    announce.send(None)
+    os._exit(0)
+
+
+@pytest.mark.parametrize("capacity", [16 << 10, 256 << 10])
+def test_a_reader_beside_a_fast_writer_never_gets_wrong_bytes(tmp_path: Path, capacity: int) -> None:
+    fork = multiprocessing.get_context("fork")
+    hear, announce = fork.Pipe(duplex=False)
+    process = fork.Process(target=_write_for_a_while, args=(tmp_path / "ring", capacity, announce, 1.5))
+    process.start()
+    announce.close()
+    assert hear.recv() == (0, 0)
+    reader = RingReader.open(tmp_path / "ring", 3)
+    rng = random.Random(9)
+    good = gone = 0
+    pending: list[tuple[int, int]] = []
+    buffer = memoryview(bytearray(capacity))
+    while (chunk := hear.recv()) is not None:
+        pending.append(chunk)
+        if rng.random() < 0.3:  # fall behind on purpose
+            continue
+        for pos, size in pending:
+            data = reader.copy(pos, size)
+            if data is None:
+                gone += 1
+            else:
+                good += 1
+                assert data == _pattern(pos, size)
+            if reader.copy_into(pos, buffer[:size]):
+                assert buffer[:size] == _pattern(pos, size)
+        pending.clear()
+    process.join(10)
+    assert process.exitcode == 0
+    assert good > 0
+    assert gone > 0
+    reader.close()
