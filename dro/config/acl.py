@@ -1,0 +1,244 @@
+"""Access control of a portal: the entries of `<acl>`, compiled once, and what they decide about a topic or a session.
+
+Pure and without state: `Acl.of` compiles, `inbound` and `outbound` decide. The first entry whose conditions all hold
+decides; none is a reject; a direction without a list accepts everything. Conditions that cannot apply (about the
+session in outbound, or about another transport) are left out; an entry with none that applies does not match.
+Sessions are those of sources, or proxy sources, in the TRD of the portal.
+
+Source: DRO guide, chapter 4.2.3. Guess: addresses compare as numbers; two different topics in one entry never match;
+a pattern whose search is given up rejects the topic, whatever its entry says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Final, Literal
+
+from dro.config.elements_acl import MATCH_ALL
+from dro.config.model import AceConfig, AclConfig, ConditionConfig
+from dro.config.pcre import PatternLimit, compile_pcre, compile_posix
+from dro.errors import ConfigError
+
+SessionTransport = Literal["tcp", "lbt-rm", "lbt-ru", "lbt-ipc"]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A transport session as conditions see it; what its transport does not have is 0."""
+
+    transport: SessionTransport
+    source_ip: int = 0  # addresses as numbers
+    multicast_group: int = 0
+    udp_source_port: int = 0
+    udp_destination_port: int = 0
+    tcp_source_port: int = 0
+    xport_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an ACL says, and why: the number of the entry (from 1) and its place; entry 0 is no entry.
+
+    `needs_session` says that the verdict could be another one if the session were known.
+    """
+
+    accept: bool
+    ace: int = 0
+    file: str = ""
+    line: int = 0
+    needs_session: bool = False
+    reason: str = ""
+
+
+ACCEPT_ALL: Final = Verdict(True, reason="no list")
+REJECT_ALL: Final = Verdict(False, reason="no entry matches")
+
+_APPLIES: Final[dict[str, frozenset[str]]] = {
+    "transport": frozenset({"tcp", "lbt-rm", "lbt-ru", "lbt-ipc"}),
+    "source-ip": frozenset({"tcp", "lbt-rm", "lbt-ru"}),
+    "multicast-group": frozenset({"lbt-rm"}),
+    "udp-source-port": frozenset({"lbt-rm", "lbt-ru"}),
+    "udp-destination-port": frozenset({"lbt-rm"}),
+    "tcp-source-port": frozenset({"tcp"}),
+    "xport-id": frozenset({"lbt-ipc"}),
+}
+_VALUE_OF: Final[dict[str, Callable[[Session], int | str]]] = {
+    "transport": lambda s: s.transport,
+    "source-ip": lambda s: s.source_ip,
+    "multicast-group": lambda s: s.multicast_group,
+    "udp-source-port": lambda s: s.udp_source_port,
+    "udp-destination-port": lambda s: s.udp_destination_port,
+    "tcp-source-port": lambda s: s.tcp_source_port,
+    "xport-id": lambda s: s.xport_id,
+}
+_NUMBER_TESTS: Final[dict[str, Callable[[int, int], bool]]] = {
+    "eq": lambda have, want: have == want,
+    "ne": lambda have, want: have != want,
+    "lt": lambda have, want: have < want,
+    "le": lambda have, want: have <= want,
+    "gt": lambda have, want: have > want,
+    "ge": lambda have, want: have >= want,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicTest:
+    """One topic condition; `exact` stands for the name to compare, or None for a pattern."""
+
+    exact: str | None
+    search: Callable[[str], bool] | None
+
+    def holds(self, topic: str) -> bool:
+        """Raises: PatternLimit."""
+        if self.exact is not None:
+            return topic == self.exact
+        return self.search is None or self.search(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionTest:
+    kind: str
+    comparison: str
+    want: int | str
+
+    def applies(self, session: Session) -> bool:
+        return session.transport in _APPLIES[self.kind]
+
+    def holds(self, session: Session) -> bool:
+        have = _VALUE_OF[self.kind](session)
+        if isinstance(have, int) and isinstance(self.want, int):
+            return _NUMBER_TESTS[self.comparison](have, self.want)
+        return (have == self.want) == (self.comparison == "eq")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    accept: bool
+    topics: tuple[_TopicTest, ...]
+    sessions: tuple[_SessionTest, ...]
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """The entries of one direction, with those that begin with an exact topic found by name.
+
+    `by_topic` gives for a name the entries that ask for it; `general` has the others; both are in order, and the
+    numbers in front say which comes first.
+    """
+
+    by_topic: dict[str, tuple[tuple[int, _Entry], ...]]
+    general: tuple[tuple[int, _Entry], ...]
+
+    def candidates(self, topic: str) -> Iterable[tuple[int, _Entry]]:
+        named = self.by_topic.get(topic)
+        return self.general if named is None else sorted((*named, *self.general), key=lambda pair: pair[0])
+
+
+def _topic_test(condition: ConditionConfig) -> _TopicTest:
+    text = str(condition.value)
+    if condition.kind == "topic":
+        return _TopicTest(None if text == MATCH_ALL else text, None)
+    compiled = compile_pcre(text) if condition.kind == "pcre-pattern" else compile_posix(text)
+    return _TopicTest(None, compiled)
+
+
+def _session_test(condition: ConditionConfig) -> _SessionTest:
+    want = condition.value
+    if condition.kind in ("source-ip", "multicast-group"):
+        want = int(IPv4Address(str(want)))
+    return _SessionTest(condition.kind, condition.comparison, want)
+
+
+def _compile(entries: tuple[AceConfig, ...] | None, *, with_sessions: bool) -> _List | None:
+    """Raises: ConfigError with the place of the entry for a pattern that is none."""
+    if entries is None:
+        return None
+    by_topic: dict[str, list[tuple[int, _Entry]]] = {}
+    general: list[tuple[int, _Entry]] = []
+    for number, ace in enumerate(entries, start=1):
+        topics: list[_TopicTest] = []
+        for condition in ace.conditions:
+            if condition.kind in _APPLIES:
+                continue
+            try:
+                topics.append(_topic_test(condition))
+            except ConfigError as e:
+                raise ConfigError(
+                    e.what, file=ace.file, line=condition.line, element=f"<{condition.kind}>", remedy=e.remedy
+                ) from e
+        sessions = tuple(_session_test(c) for c in ace.conditions if c.kind in _APPLIES and with_sessions)
+        if not topics and not sessions:
+            continue
+        verdict = Verdict(ace.accept, number, ace.file, ace.line, reason="accept" if ace.accept else "reject")
+        entry = _Entry(ace.accept, tuple(topics), sessions, verdict)
+        names = {test.exact for test in topics if test.exact is not None}
+        if len(names) > 1:
+            continue  # two different topics at once: never
+        for name in names:
+            by_topic.setdefault(name, []).append((number, entry))
+        if not names:
+            general.append((number, entry))
+    return _List({name: tuple(found) for name, found in by_topic.items()}, tuple(general))
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """The compiled ACL of one portal."""
+
+    _inbound: _List | None = None
+    _outbound: _List | None = None
+
+    @classmethod
+    def of(cls, config: AclConfig | None, *, has_sessions: bool = True) -> Acl:
+        """`has_sessions` is False for a peer portal: what comes over its link has no session to ask about.
+
+        Raises: ConfigError with file and line for a pattern that is none.
+        """
+        if config is None:
+            return cls()
+        return cls(_compile(config.inbound, with_sessions=has_sessions), _compile(config.outbound, with_sessions=False))
+
+    def inbound(self, topic: str, session: Session | None) -> Verdict:
+        """Of a source with its session; without one, of interest in a topic.
+
+        Without a session the verdict accepts, with `needs_session`, unless every session would be treated alike.
+        """
+        return _decide(self._inbound, topic, session)
+
+    def outbound(self, topic: str) -> Verdict:
+        """Of what leaves the DRO here."""
+        return _decide(self._outbound, topic, None)
+
+
+def _decide(entries: _List | None, topic: str, session: Session | None) -> Verdict:
+    if entries is None:
+        return ACCEPT_ALL
+    open_entries: list[Verdict] = []  # those that would decide if the session, which is not known, fitted
+    for _, entry in entries.candidates(topic):
+        try:
+            if not all(test.holds(topic) for test in entry.topics):
+                continue
+        except PatternLimit:
+            at = entry.verdict
+            given_up = Verdict(False, at.ace, at.file, at.line, reason="the search for a pattern was given up")
+            return _with_open(given_up, open_entries)
+        if not entry.sessions:
+            return _with_open(entry.verdict, open_entries)
+        if session is None:
+            open_entries.append(entry.verdict)
+            continue
+        applicable = [test for test in entry.sessions if test.applies(session)]
+        if (applicable or entry.topics) and all(test.holds(session) for test in applicable):
+            return entry.verdict
+    return _with_open(REJECT_ALL, open_entries)
+
+
+def _with_open(verdict: Verdict, open_entries: list[Verdict]) -> Verdict:
+    """`verdict`, unless one of the open entries could still say otherwise: then nothing is refused yet."""
+    for entry in open_entries:
+        if entry.accept != verdict.accept:
+            return Verdict(True, entry.ace, entry.file, entry.line, needs_session=True, reason="depends on the session")
+    return verdict

@@ -1,0 +1,215 @@
+"""The reference of the configuration, as Markdown: every element, attribute and UM option, from the tables.
+
+`python -m dro.config.reference > docs/configuration.md` writes it anew; a test says when that is due.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Final
+from xml.sax.saxutils import escape, quoteattr
+
+from dro.config.options import Option, option_table
+from dro.config.reload_class import ReloadClass, reload_class, um_reload_class
+from dro.config.rules import INT32_MAX, Kind
+from dro.config.schema import UINT32_MAX, XML_SPACE, ElementSpec, Field, elements
+from dro.config.um_used import used_options
+from dro.config.unsupported import limit_of
+
+SAMPLES: Final[Mapping[tuple[str, str], str]] = {
+    ("name", ""): "LAN1", ("log", ""): "/var/log/dro.log", ("uid", ""): "1001", ("gid", ""): "1001",
+    ("pidfile", ""): "/run/dro.pid", ("lbm-license-file", ""): "/etc/um/um.lic", ("web-monitor", ""): "*:15304",
+    ("xml-config", ""): "um.xml", ("domain-id", ""): "1", ("lbm-config", ""): "lan1.cfg",
+    ("source-context-name", ""): "lan1-out", ("receiver-context-name", ""): "lan1-in",
+    ("interface", ""): "192.0.2.0/24",
+    ("compression", ""): "LZ4", ("certificate", ""): "dro.pem", ("certificate-key", ""): "dro.key",
+    ("certificate-key-password", ""): "...", ("trusted-certificates", ""): "peers.pem",
+    ("cipher-suites", ""): "ECDHE-RSA-AES256-GCM-SHA384", ("address", ""): "192.0.2.20", ("port", ""): "26123",
+    ("listen-port", ""): "26123", ("topic", ""): "ABC", ("pcre-pattern", ""): "^USER\\.",
+    ("regex-pattern", ""): "^USER",
+    ("log", "type"): "file", ("transport-module", "options"): "topic=/29west/statistics",
+    ("format-module", "options"): "separator=,", ("option", "scope"): "context",
+    ("option", "name"): "request_tcp_port_low", ("option", "value"): "15000", ("source-ip", "value"): "192.0.2.7",
+    ("multicast-group", "value"): "239.192.0.1", ("group", "ivl"): "5", ("xport-id", "value"): "20000",
+    ("propagation-delay", "delta"): "0", ("rate-limit", "bps"): "500000", ("rate-limit", "objects-per-second"): "500",
+    ("udp-source-port", "value"): "24000", ("udp-destination-port", "value"): "14400",
+    ("tcp-source-port", "value"): "14371", ("receive-buffer", ""): "1048576", ("send-buffer", ""): "1048576",
+}  # fmt: skip
+_HEAD: Final = """# Configuration reference
+
+Made from the tables of the program by `python -m dro.config.reference`; do not edit.
+
+A DRO is configured by one XML file, `tnwgd FILE`. `tnwgd -v FILE...` checks files, `tnwgd --print-config FILE` prints
+what a file comes to, each value with its origin. Numbers are whole decimal numbers. A change of a value comes into
+force as the column *reload* says: `live`, with a restart of the portal, or with a restart of the daemon.
+"""
+_UM_HEAD: Final = """## UM options
+
+Options of the UM library in `<lbm-config>`, `<lbm-attributes>` and `<xml-config>`, in rising precedence. Those in the
+table have a meaning for a DRO; a change of one restarts its portal. Unknown options and bad values are warnings with
+file and line, and the DRO runs.
+"""
+
+
+@cache
+def _column(name: str) -> Mapping[tuple[str, str], str]:
+    """One column of the table of elements, by element and attribute."""
+    with files("dro.config.data").joinpath("dro-xml.csv").open(encoding="utf-8") as f:
+        return {(row["element"], row["attribute"]): row[name] for row in csv.DictReader(f)}
+
+
+@cache
+def _notes() -> Mapping[tuple[str, str], str]:
+    with files("dro.config.data").joinpath("um-options.csv").open(encoding="utf-8") as f:
+        return {(row["scope"], row["name"].lower()): row["note"] for row in csv.DictReader(f)}
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(map(_cell, cells)) + " |"
+
+
+def _span(field: Field) -> str:
+    """The permitted values of a field."""
+    if field.type in ("integer", "port"):
+        if " | " in field.valid:
+            return ", ".join(field.choices)
+        upper = "" if field.maximum >= UINT32_MAX else str(field.maximum)
+        extra = f" ({field.valid})" if field.valid.startswith(("multiple", "power")) else ""
+        return f"{field.minimum}..{upper}{extra}"
+    if field.type in ("enum", "boolean"):
+        return field.valid.replace(" | ", ", ").replace("=", " or ")
+    return field.valid
+
+
+def _default(field: Field) -> str:
+    if field.is_required:
+        return "required"
+    if field.default is not None:
+        return field.default
+    return _column("default")[field.element, field.attribute]  # in words, or none
+
+
+def sample(field: Field) -> str:
+    """A value that fits, for an example."""
+    found = SAMPLES.get((field.element, field.attribute))
+    if found is not None:
+        return found
+    if field.default is not None:
+        return field.default
+    if field.type in ("enum", "boolean"):
+        return min(field.choices)
+    return str(field.minimum)
+
+
+def example(name: str) -> str:
+    """An element with all its attributes; containers with the elements that they need, down to values."""
+    spec = elements()[name]
+    attributes = "".join(
+        f" {field.attribute}={quoteattr(sample(field))}"
+        for field in spec.attributes.values()
+        if field.attribute != XML_SPACE
+    )
+    if spec.content is not None:
+        return f"<{name}{attributes}>{escape(sample(spec.content))}</{name}>"
+    return f"<{name}{attributes}>...</{name}>" if spec.children else f"<{name}{attributes}/>"
+
+
+def state(spec: ElementSpec) -> str:
+    """Whether an element has an effect in this release."""
+    if spec.name == "tcp" or ("tcp" in spec.parents[:1] and spec.status == "eliminated"):
+        return "refused: use `<single-tcp>`"
+    if spec.status == "eliminated" or (
+        spec.status == "yes" and _column("effect")[spec.name, ""].startswith("No function")
+    ):
+        return "ignored with a warning"
+    if reload_class(spec.name) is ReloadClass.NONE:
+        return "read, without effect"
+    limit = limit_of(spec.name)
+    if limit:
+        return limit
+    return "deprecated" if spec.status == "yes" else "in effect"
+
+
+def _element(spec: ElementSpec) -> Iterator[str]:
+    yield f"### `<{spec.name}>`"
+    yield ""
+    yield f"{_column('effect')[spec.name, '']}."
+    yield ""
+    if spec.parents:
+        yield f"* in: {', '.join(f'`<{p}>`' for p in spec.parents)}"
+    if spec.children:
+        order = ", in this order" if spec.is_ordered and len(spec.children) > 1 else ""
+        yield f"* holds{order}: {', '.join(f'`<{c}>`' for c in spec.children)}"
+    yield f"* state: {state(spec)}; reload: {reload_class(spec.name).value}"
+    yield ""
+    fields = [*([spec.content] if spec.content is not None else []), *spec.attributes.values()]
+    if fields:
+        yield _row("value", "type", "unit", "permitted", "default", "effect")
+        yield _row(*["---"] * 6)
+        for field in fields:
+            shown = f"`{field.attribute}`" if field.attribute else "content"
+            effect = _column("effect")[spec.name, field.attribute] if field.attribute else ""
+            yield _row(shown, field.type, field.unit, _span(field), _default(field), effect)
+        yield ""
+    yield "```xml"
+    yield example(spec.name)
+    yield "```"
+    yield ""
+
+
+def _permitted(option: Option) -> str:
+    rule = option.rule
+    match rule.kind:
+        case Kind.INTEGER:
+            spans = [str(a) if a == b else f"{a}.." if b >= INT32_MAX else f"{a}..{b}" for a, b in rule.ranges]
+            return ", ".join(spans)
+        case Kind.WORD:
+            return ", ".join(dict.fromkeys(rule.words.values()))
+        case _:
+            return str(rule.kind.value)
+
+
+def _um() -> Iterator[str]:
+    yield _UM_HEAD
+    yield _row("option", "scope", "permitted", "unit", "default", "effect")
+    yield _row(*["---"] * 6)
+    table = sorted(option_table().values(), key=lambda option: (option.name, option.scope))
+    for option in table:
+        if option.relevance == "yes" and option.rule.kind is not Kind.API:
+            default = "" if isinstance(option.default, tuple) else str(option.default)
+            note = _notes()[option.key] if option.key in used_options() else f"not used yet; {_notes()[option.key]}"
+            yield _row(f"`{option.name}`", option.scope, _permitted(option), option.unit, default, note)
+    yield ""
+    yield "Accepted and without effect here:"
+    yield ""
+    others: dict[str, list[str]] = {}
+    for option in table:
+        if um_reload_class(option).value == "no effect":
+            others.setdefault(option.scope, []).append(option.name)
+    for scope, names in sorted(others.items()):
+        yield f"* {scope}: {', '.join(f'`{name}`' for name in names)}"
+
+
+def configuration_reference() -> str:
+    """The whole reference."""
+    lines = [_HEAD, "## Elements", "", _row("element", "state", "reload"), _row("---", "---", "---")]
+    for spec in elements().values():
+        anchor = f"[`{spec.name}`](#{spec.name})"
+        lines.append(_row(anchor, state(spec), reload_class(spec.name).value))
+    lines.append("")
+    for spec in elements().values():
+        lines += _element(spec)
+    lines += _um()
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(configuration_reference())

@@ -1,0 +1,71 @@
+"""What it takes for a changed value to hold in a running DRO: one class for each element of the file.
+
+An element has the class of what is around it, unless the table names it. Called by whoever applies a changed file and
+by the reference of the configuration.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import cache
+from typing import Final
+
+from dro.config.options import Option
+from dro.config.schema import elements
+
+
+class ReloadClass(Enum):
+    """How a change comes into force."""
+
+    LIVE = "live"
+    PORTAL = "portal restart"
+    DAEMON = "daemon restart"
+    NONE = "no effect"
+
+
+_CLASSES: Final = {
+    "tnw-gateway": ReloadClass.DAEMON,
+    "daemon": ReloadClass.DAEMON,
+    "log": ReloadClass.LIVE,
+    "lbm-license-file": ReloadClass.NONE,
+    "topicmap": ReloadClass.NONE,
+    "patternmap": ReloadClass.NONE,
+    "monitor": ReloadClass.LIVE,
+    "web-monitor": ReloadClass.LIVE,
+    "daemon-monitor": ReloadClass.LIVE,
+    "xml-config": ReloadClass.PORTAL,
+    "route-info": ReloadClass.LIVE,
+    "route-recalculation": ReloadClass.LIVE,
+    "portals": ReloadClass.PORTAL,
+    "cost": ReloadClass.LIVE,
+    "source-deletion-delay": ReloadClass.LIVE,
+    "max-queue": ReloadClass.LIVE,
+    "smart-batch": ReloadClass.LIVE,
+    "acl": ReloadClass.LIVE,
+    "topic-resolution": ReloadClass.LIVE,
+    "remote-topic": ReloadClass.LIVE,
+    "remote-pattern": ReloadClass.LIVE,
+    "context-query": ReloadClass.LIVE,
+    "publishing-interval": ReloadClass.LIVE,
+    "batching": ReloadClass.LIVE,
+    "gateway-keepalive": ReloadClass.LIVE,
+}
+# Of elements with several parents: the one whose class counts.
+_COUNTS: Final = {"name": "portals", "lbm-config": "portals"}
+
+
+@cache
+def reload_class(element: str) -> ReloadClass:
+    """The class of an element of the table, its attributes included."""
+    spec = elements()[element]
+    if spec.status == "eliminated" or (spec.status == "yes" and spec.parents[0] in ("endpoint", "peer")):
+        return _CLASSES.get(element, ReloadClass.NONE)
+    known = _CLASSES.get(element)
+    if known is not None:
+        return known
+    return reload_class(_COUNTS.get(element, spec.parents[-1]))
+
+
+def um_reload_class(option: Option) -> ReloadClass:
+    """The class of a UM option: contexts, sources and receivers of a portal take their options when they are made."""
+    return ReloadClass.PORTAL if option.relevance == "yes" else ReloadClass.NONE

@@ -1,0 +1,61 @@
+"""Which UM options something in this program asks for: found by asking the typed sets with a note-taking `UmOptions`.
+
+Called before a start, so that an option that exists and changes nothing yet is told by name.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from dro.config import um_sets
+from dro.config.options import OptionKey, UmOptions, find_option, option_table
+from dro.config.rules import Value
+
+# Asked for elsewhere than in the sets.
+_ELSEWHERE: frozenset[OptionKey] = frozenset(
+    {
+        ("context", "context_name"),
+        ("context", "default_interface"),
+        ("source", "transport"),
+    }
+)
+
+
+class _Notes(UmOptions):
+    """The defaults; keeps what it was asked for."""
+
+    asked: set[OptionKey] = set()  # noqa: RUF012  # one for the class: the records around it are frozen
+
+    def is_set(self, scope: str, name: str) -> bool:
+        self.asked.add((scope, name))
+        return super().is_set(scope, name)
+
+    def value(self, scope: str, name: str) -> Value:
+        self.asked.add((scope, name))
+        return super().value(scope, name)
+
+
+@cache
+def used_options() -> frozenset[OptionKey]:
+    """Scope and name of all options with an effect, convenience options included."""
+    notes = _Notes()
+    notes.asked.clear()
+    for made in vars(um_sets).values():
+        read = getattr(made, "of", None)
+        if isinstance(made, type) and made.__module__ == um_sets.__name__ and callable(read):
+            read(notes)
+    asked = frozenset(notes.asked) | _ELSEWHERE
+    return asked | {key for key, option in option_table().items() if asked.intersection(option.sets_also)}
+
+
+def unused(options: UmOptions) -> list[str]:
+    """`scope name` of the options that are set to something else than their default and that nothing asks for.
+
+    Options that mean nothing to a DRO are left out: they are told when they are read, or known to be without effect.
+    """
+    found = []
+    for key, value in sorted(options.explicit.items()):
+        option = find_option(*key)
+        if option is not None and option.relevance == "yes" and key not in used_options() and value != option.default:
+            found.append(f"{key[0]} {key[1]}")
+    return found

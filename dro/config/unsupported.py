@@ -1,0 +1,142 @@
+"""What a valid configuration asks for and this release cannot do yet: one table, asked before a DRO starts.
+
+An error stops the start, since the DRO would do something else than it was told; a warning names what does nothing.
+Called by the daemon. A row goes when its feature comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from dro.config.model import DroConfig, EndpointConfig
+from dro.config.reader import Node
+from dro.config.schema import elements
+from dro.config.um_used import unused
+from dro.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigWarning:
+    """A thing that has no effect. The text reads like that of a ConfigError."""
+
+    what: str
+    file: str
+    line: int
+    element: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.element}: {self.what}"
+
+
+def _always(node: Node) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """`path` leads from the root to the element; `applies` decides for elements that are there."""
+
+    path: tuple[str, ...]
+    is_error: bool
+    what: str
+    remedy: str = ""
+    applies: Callable[[Node], bool] = _always
+
+
+_NOT_YET: Final = "not supported yet"
+_IGNORED: Final = "not supported yet, ignored"
+
+
+def _is_hotlink(node: Node) -> bool:
+    return node.text() not in ("", "0")
+
+
+def _is_no_console(node: Node) -> bool:
+    return node.text("type") != "console"
+
+
+def _is_on(node: Node) -> bool:
+    return node.text() == "1"
+
+
+def _exchanges_routes(node: Node) -> bool:
+    return any(name in _EXCHANGE and value.line for name, value in node.attributes)
+
+
+_EXCHANGE: Final = ("propagation-interval", "timeout", "max-hop-count")
+_DAEMON: Final = ("daemon",)
+_ENDPOINT: Final = ("portals", "endpoint")
+_TABLE: Final = (
+    _Row((*_DAEMON, "log"), True, "only the console is supported yet", 'write type="console"', _is_no_console),
+    _Row((*_DAEMON, "uid"), True, _NOT_YET, "remove it and start as the user in question"),
+    _Row((*_DAEMON, "gid"), True, _NOT_YET, "remove it and start as a user of the group in question"),
+    _Row((*_DAEMON, "pidfile"), True, _NOT_YET, "remove it"),
+    _Row((*_DAEMON, "monitor"), False, _IGNORED),
+    _Row((*_DAEMON, "web-monitor"), False, _IGNORED),
+    _Row((*_DAEMON, "daemon-monitor"), False, _IGNORED),
+    _Row((*_DAEMON, "publishing-interval"), False, _IGNORED),
+    _Row((*_DAEMON, "remote-snapshot-request"), False, _IGNORED),
+    _Row((*_DAEMON, "remote-config-changes-request"), False, _IGNORED),
+    _Row((*_DAEMON, "route-info"), False, f"{', '.join(_EXCHANGE)}: not supported yet, ignored", "", _exchanges_routes),
+    _Row((*_ENDPOINT, "smart-batch"), False, _IGNORED, "", _is_on),
+    _Row((*_ENDPOINT, "context-query"), False, _IGNORED),
+    _Row((*_ENDPOINT, "hotlink-index"), True, "hotlinks are not supported yet", "remove it or write 0", _is_hotlink),
+    _Row((*_ENDPOINT, "acl"), True, _NOT_YET, "remove it"),
+    _Row((*_ENDPOINT, "source-context-name"), False, "selects options of a UM XML file only"),
+    _Row((*_ENDPOINT, "receiver-context-name"), False, "selects options of a UM XML file only"),
+    _Row((*_ENDPOINT, "publishing-interval"), False, _IGNORED),
+    _Row(("portals", "peer"), True, "peer portals are not supported yet", "remove it"),
+)
+
+
+def limit_of(element: str) -> str:
+    """What the table says about elements of that name, or about what is around them; empty if nothing."""
+    rows = {row.path[-1]: row for row in reversed(_TABLE)}
+    name, parents = element, elements()[element].parents
+    while name not in rows:
+        if not parents:
+            return ""
+        name = parents[0]
+        parents = elements()[name].parents
+    row = rows[name]
+    some = "" if row.applies is _always else "some values "
+    return f"{some}{'refused' if row.is_error else 'warned about'}: {row.what}"
+
+
+def _of_contexts(endpoint: EndpointConfig) -> str:
+    """What an endpoint with one set of UM options would do otherwise than its files say; empty if nothing."""
+    if endpoint.sending.by_topic or endpoint.receiving.by_topic:
+        return "UM options by topic are not supported yet"
+    own = [
+        {key: value for key, value in options.context().explicit.items() if key[0] == "context"}
+        for options in (endpoint.sending, endpoint.receiving)
+    ]
+    return "different UM options for the two contexts are not supported yet" if own[0] != own[1] else ""
+
+
+def unsupported(config: DroConfig) -> list[ConfigError | ConfigWarning]:
+    """Everything in a loaded configuration that this release cannot do, each with file and line, in file order."""
+    if config.tree is None:
+        return []
+    found: list[ConfigError | ConfigWarning] = []
+    for row in _TABLE:
+        for node in config.tree.find(*row.path):
+            if node.is_present and row.applies(node):
+                shown = f"<{node.name}>"
+                if row.is_error:
+                    error = ConfigError(row.what, file=node.file, line=node.line, element=shown, remedy=row.remedy)
+                    found.append(error)
+                else:
+                    found.append(ConfigWarning(row.what, node.file, node.line, shown))
+    for endpoint in config.portals:
+        idle = unused(endpoint.um)
+        if idle:
+            told = f"UM options without effect yet: {', '.join(idle)}"
+            found.append(ConfigWarning(told, endpoint.file, endpoint.line, "<endpoint>"))
+        what = _of_contexts(endpoint)
+        if what:
+            remedy = "use one set of options for each portal"
+            found.append(ConfigError(what, file=endpoint.file, line=endpoint.line, element="<endpoint>", remedy=remedy))
+    return sorted(found, key=lambda one: (one.file != config.file, one.file, one.line))

@@ -1,0 +1,147 @@
+"""Files that want to do harm: they are refused with ConfigError, quickly, without touching files or the network."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dro.config.load import load_dro, parse_dro
+from dro.config.problems import MAX_ERRORS, ConfigErrors
+from dro.config.xml_file import MAX_FILE_BYTES
+from dro.errors import ConfigError
+from tests.fakes.lookup import FakeLookup
+
+EXAMPLE = (Path(__file__).parents[1] / "golden" / "examples" / "direct-link" / "dro-g1.xml").read_bytes()
+BODY = "<portals><endpoint><name>{0}</name><domain-id>1</domain-id></endpoint></portals>"
+
+
+def gateway(doctype: str, name: str) -> bytes:
+    return f'<?xml version="1.0"?>{doctype}<tnw-gateway version="1.0">{BODY.format(name)}</tnw-gateway>'.encode()
+
+
+def ignore(_: str) -> None:
+    """Warnings do not matter here."""
+
+
+def bomb(levels: int) -> str:
+    lines = ['<!ENTITY a0 "ha">']
+    lines += [f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, levels)]
+    return f"<!DOCTYPE tnw-gateway [{''.join(lines)}]>"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        gateway(bomb(12), "&a11;"),
+        gateway(bomb(12), "x").replace(b'version="1.0">', b'version="&a11;">'),
+        gateway('<!DOCTYPE tnw-gateway [<!ENTITY e SYSTEM "file:///etc/passwd">]>', "&e;"),
+        gateway('<!DOCTYPE tnw-gateway [<!ENTITY e SYSTEM "http://192.0.2.1/x">]>', "&e;"),
+        gateway('<!DOCTYPE tnw-gateway [<!ENTITY % p SYSTEM "http://192.0.2.1/x.dtd"> %p;]>', "&e;"),
+        gateway('<!DOCTYPE tnw-gateway [<!ENTITY e "x">]>', "plain"),
+        gateway('<!DOCTYPE tnw-gateway SYSTEM "http://192.0.2.1/x.dtd">', "&undefined;"),
+        gateway("", "<a>" * 5000 + "</a>" * 5000),
+        b"",
+        b"\0" * 100,
+        b"<",
+        b"\xff\xfe<\x00",
+        b"<?xml version='1.0' encoding='no-such-code'?><tnw-gateway/>",
+    ],
+    ids=lambda raw: re.sub(rb"[^ -~]", b".", raw[22:60]).decode(),
+)
+def test_hostile_documents_are_refused_quickly(raw: bytes) -> None:
+    start = time.monotonic()
+    with pytest.raises(ConfigError):
+        parse_dro(raw, "dro.xml", warn=ignore)
+    assert time.monotonic() - start < 5
+
+
+def test_an_external_entity_never_reaches_a_value(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("top-secret")
+    raw = gateway(f'<!DOCTYPE tnw-gateway [<!ENTITY e SYSTEM "file://{secret}">]>', "&e;")
+    with pytest.raises(ConfigError) as caught:
+        parse_dro(raw, "dro.xml", warn=ignore)
+    assert "top-secret" not in str(caught.value)
+    assert "entities" in str(caught.value)
+
+
+def test_a_plain_doctype_is_fine_and_nothing_is_fetched() -> None:
+    raw = gateway('<!DOCTYPE tnw-gateway SYSTEM "http://192.0.2.1/dro.dtd">', "A")
+    assert parse_dro(raw, "dro.xml", warn=ignore).portals[0].name == "A"
+
+
+def test_a_huge_file_is_refused_without_reading_it_whole(tmp_path: Path) -> None:
+    path = tmp_path / "dro.xml"
+    with path.open("wb") as f:
+        f.truncate(2**40)  # sparse
+    with pytest.raises(ConfigError, match=f"larger than {MAX_FILE_BYTES} bytes"):
+        load_dro(str(path), warn=ignore)
+
+
+def test_a_file_full_of_mistakes_has_a_bounded_report() -> None:
+    raw = gateway("", "A").replace(b"<portals>", b"<portals>" + b"".join(b"<x%d/>\n" % n for n in range(20_000)))
+    with pytest.raises(ConfigErrors) as caught:
+        parse_dro(raw, "dro.xml", warn=ignore)
+    assert len(caught.value.errors) == MAX_ERRORS
+
+
+def test_long_values_are_cut_in_messages() -> None:
+    raw = gateway("", "A").replace(b"<domain-id>1", b"<domain-id x='" + b"y" * 100_000 + b"'>" + b"9" * 100_000)
+    with pytest.raises(ConfigErrors) as caught:
+        parse_dro(raw, "dro.xml", warn=ignore)
+    assert all(len(str(e)) < 300 for e in caught.value.errors)
+
+
+TOKENS = sorted({t for t in re.findall(rb"<[^>]*>|[^<>\s]+|\s+", EXAMPLE) if t.strip()})
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """The example file after a few edits: bytes changed, tokens moved, doubled or dropped."""
+    raw = bytearray(EXAMPLE)
+    for _ in range(draw(st.integers(1, 6))):
+        at = draw(st.integers(0, len(raw)))
+        length = draw(st.integers(0, 30))
+        match draw(st.sampled_from(["bytes", "token", "drop", "double", "number"])):
+            case "bytes":
+                raw[at : at + length] = draw(st.binary(max_size=8))
+            case "token":
+                raw[at:at] = draw(st.sampled_from(TOKENS))
+            case "drop":
+                del raw[at : at + length]
+            case "double":
+                raw[at:at] = raw[at : at + length]
+            case "number":
+                found = list(re.finditer(rb"\d+", bytes(raw)))
+                if found:
+                    place = draw(st.sampled_from(found))
+                    raw[place.start() : place.end()] = str(draw(st.integers(-(2**70), 2**70))).encode()
+    return bytes(raw)
+
+
+@settings(max_examples=300, deadline=None)
+@given(mutated())
+def test_no_edit_of_a_file_leads_to_anything_but_config_errors(raw: bytes) -> None:
+    try:
+        config = parse_dro(raw, "dro.xml", warn=ignore, lookup=FakeLookup())
+    except ConfigError:
+        return
+    assert config.portals or config.peers
+    assert all(1 <= p.domain_id < 2**32 for p in config.portals)
+    assert len({p.name for p in config.portals}) == len(config.portals)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(TOKENS), max_size=60))
+def test_no_sequence_of_tokens_leads_to_anything_but_config_errors(tokens: list[bytes]) -> None:
+    raw = b'<tnw-gateway version="1.0">' + b" ".join(tokens) + b"</tnw-gateway>"
+    try:
+        config = parse_dro(raw, "dro.xml", warn=ignore, lookup=FakeLookup())
+    except ConfigError:
+        return
+    assert config.portals or config.peers

@@ -1,0 +1,107 @@
+"""What this release cannot do is refused or told by name, with file and line."""
+
+from __future__ import annotations
+
+import pytest
+
+from dro.config.load import parse_dro
+from dro.config.unsupported import ConfigWarning, unsupported
+
+TCP = "<single-tcp><acceptor><listen-port>9</listen-port></acceptor></single-tcp>"
+ACE = '<ace match="accept"><topic>T</topic></ace>'
+
+
+def limits(daemon: str = "", endpoint: str = "", portals: str = "") -> list[tuple[str, bool]]:
+    raw = (
+        f'<tnw-gateway version="1.0">\n<daemon>{daemon}</daemon>\n<portals><endpoint><name>A</name>'
+        f"<domain-id>1</domain-id>{endpoint}</endpoint>{portals}</portals></tnw-gateway>"
+    )
+    config = parse_dro(raw.encode(), "u.xml", warn=lambda _: None)
+    return [(str(limit), not isinstance(limit, ConfigWarning)) for limit in unsupported(config)]
+
+
+def test_a_plain_file_has_no_limits() -> None:
+    assert limits("<name>N</name><log type='console'/>", "<hotlink-index>0</hotlink-index>") == []
+
+
+@pytest.mark.parametrize("name", ["monitor", "web-monitor", "daemon-monitor", "publishing-interval"])
+def test_monitors_are_told_by_name(name: str) -> None:
+    content = {"web-monitor": "*:1", "publishing-interval": "<group name='default' ivl='1'/>"}.get(name, "")
+    assert limits(f"<{name}>{content}</{name}>") == [(f"u.xml:2: <{name}>: not supported yet, ignored", False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("<hotlink-index>2</hotlink-index>", "<hotlink-index>: hotlinks are not supported yet"),
+        (f"<acl><inbound>{ACE}</inbound></acl>", "<acl>: not supported yet"),
+    ],
+)
+def test_what_an_endpoint_cannot_do_is_refused(text: str, part: str) -> None:
+    [(limit, is_error)] = limits("", text)
+    assert limit.startswith(f"u.xml:3: {part}")
+    assert is_error
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("<log type='file'>x.log</log>", "<log>: only the console is supported yet"),
+        ("<log type='syslog'/>", "<log>: only the console is supported yet"),
+        ("<uid>1</uid>", "<uid>: not supported yet"),
+        ("<gid>1</gid>", "<gid>: not supported yet"),
+        ("<pidfile>p</pidfile>", "<pidfile>: not supported yet"),
+    ],
+)
+def test_what_a_daemon_cannot_do_is_refused(text: str, part: str) -> None:
+    [(limit, is_error)] = limits(text)
+    assert limit.startswith(f"u.xml:2: {part}")
+    assert is_error
+
+
+def test_a_peer_is_refused_at_its_line_and_all_is_told_in_file_order() -> None:
+    found = limits("<web-monitor>*:1</web-monitor>", portals=f"\n<peer><name>P</name>{TCP}</peer>")
+    assert found == [
+        ("u.xml:2: <web-monitor>: not supported yet, ignored", False),
+        ("u.xml:4: <peer>: peer portals are not supported yet; remove it", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("<smart-batch>1</smart-batch>", "<smart-batch>: not supported yet, ignored"),
+        ("<context-query timeout='9'/>", "<context-query>: not supported yet, ignored"),
+        (
+            "<source-context-name>a</source-context-name>",
+            "<source-context-name>: selects options of a UM XML file only",
+        ),
+        ("<smart-batch>0</smart-batch>", ""),
+    ],
+)
+def test_what_has_no_effect_in_an_endpoint_is_told(text: str, part: str) -> None:
+    assert limits("", text) == ([(f"u.xml:3: {part}", False)] if part else [])
+
+
+def test_the_exchange_of_routes_is_told_when_it_is_configured() -> None:
+    assert limits("<route-info check-interval='5'/>") == []
+    what = "propagation-interval, timeout, max-hop-count: not supported yet, ignored"
+    assert limits("<route-info timeout='5'/>") == [(f"u.xml:2: <route-info>: {what}", False)]
+
+
+def test_um_options_that_nothing_asks_for_are_told_by_name() -> None:
+    def attributes(*settings: tuple[str, str, str]) -> str:
+        inner = "".join(f"<option scope='{s}' name='{n}' value='{v}'/>" for s, n, v in settings)
+        return f"<lbm-attributes>{inner}</lbm-attributes>"
+
+    used = (("source", "transport", "lbtrm"), ("context", "resolver_multicast_address", "239.1.1.1"))
+    at_default = ("context", "mim_sm_minimum_interval", "200")
+    foreign = ("context", "fd_management_type", "epoll")
+    assert limits("", attributes(*used, at_default, foreign)) == []
+    idle = (("source", "late_join", "1"), ("context", "mim_sm_minimum_interval", "201"))
+    assert limits("", attributes(*used, *idle)) == [
+        (
+            "u.xml:3: <endpoint>: UM options without effect yet: context mim_sm_minimum_interval, source late_join",
+            False,
+        )
+    ]
