@@ -1,0 +1,32 @@
+"""The examples of the user guide do what it says: they are taken from the page and run."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+from dro.um.client_config import Config
+
+GUIDE = Path(__file__).parents[2] / "docs" / "user-guide.md"
+
+
+def example(number: int) -> dict[str, Any]:
+    """Names that the n-th Python block of the guide defines."""
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(blocks[number], f"user-guide.md block {number}", "exec"), names)
+    return names
+
+
+EXPECTED = [f"quote {n}".encode() for n in range(50)]
+
+
+def test_the_asyncio_example_receives_what_it_sends(lbtrm_config: Config) -> None:
+    exchange = example(0)["exchange"]
+    assert asyncio.run(asyncio.wait_for(exchange(lbtrm_config, "guide.asyncio", 50), 60)) == EXPECTED
+
+
+def test_the_blocking_example_receives_what_it_sends(lbtrm_config: Config) -> None:
+    assert example(1)["exchange"](lbtrm_config, "guide.blocking", 50) == EXPECTED
