@@ -1,0 +1,31 @@
+"""`lbmrcv`: receive the messages of one topic. Exit statuses and the last line: `dro.tools.receiving`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from dro.streams import open_standard_streams
+from dro.tools import receiving
+from dro.tools.receiving import Callbacks, Receiver
+from dro.um.blocking import BlockingContext
+
+PROG: Final = "lbmrcv"
+
+
+def open_receiver(context: BlockingContext, topic: str, callbacks: Callbacks) -> Receiver:
+    return context.receiver(
+        topic, on_event=callbacks.on_event, on_messages=callbacks.on_messages, on_source=callbacks.on_source
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit status."""
+    open_standard_streams()
+    options = receiving.parse(PROG, "Receive the messages of a topic.", "topic", argv)
+    return receiving.run(PROG, options, open_receiver)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""`lbmwrcv`: receive all topics that match a pattern. Exit statuses and the last line: `dro.tools.receiving`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from dro.streams import open_standard_streams
+from dro.tools import receiving
+from dro.tools.receiving import Callbacks, Receiver
+from dro.um.blocking import BlockingContext
+
+PROG: Final = "lbmwrcv"
+
+
+def open_receiver(context: BlockingContext, pattern: str, callbacks: Callbacks) -> Receiver:
+    return context.wildcard_receiver(
+        pattern,
+        on_event=callbacks.on_event,
+        on_messages=callbacks.on_messages,
+        on_source=callbacks.on_source,
+        on_created=callbacks.on_created,
+        on_deleted=callbacks.on_deleted,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit status."""
+    open_standard_streams()
+    options = receiving.parse(PROG, "Receive all topics in which a pattern occurs.", "pattern", argv)
+    return receiving.run(PROG, options, open_receiver)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
