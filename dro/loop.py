@@ -1,0 +1,211 @@
+"""The one event loop: `select.epoll`, a timer heap, bounded work per turn.
+
+It runs in three hosts: a worker process (`run`), a background thread (`run` there, `call_soon_threadsafe` from
+elsewhere) and asyncio (`fileno` is an epoll descriptor that asyncio can watch; `run_once(0)` does one turn and
+`next_deadline` says when the next is due). Code above it does not know which.
+
+Order of a turn: queued calls, timers, then each readable descriptor once, then each writable one. A reader that
+has more than one batch waiting returns True and is called again in the next turn, after the others had theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from dro.clock import NS_PER_S, Clock, MonotonicClock
+from dro.timers import Timer, TimerHeap
+
+MAX_CALLS_PER_TURN: Final = 256
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+Callback = Callable[[], object]
+"""A reader returns True when it left work behind and wants to be called again without waiting for readiness."""
+
+
+def _fd(source: int | HasFileno) -> int:
+    return source if isinstance(source, int) else source.fileno()
+
+
+class Loop:
+    """Readers, writers, timers and queued calls of one thread."""
+
+    def __init__(self, clock: Clock | None = None, *, poll_ns: int = 0) -> None:
+        """`poll_ns`: how long to retry with `sched_yield` after work before sleeping; 0 sleeps at once."""
+        self.clock = clock or MonotonicClock()
+        self._epoll = select.epoll()
+        self._readers: dict[int, Callback] = {}
+        self._writers: dict[int, Callback] = {}
+        self._again: dict[int, Callback] = {}
+        self._soon: deque[Callback] = deque()
+        self._timers = TimerHeap()
+        self._poll_ns = poll_ns
+        self._running = False
+        self._thread = threading.get_ident()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._closed = False
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def now_ns(self) -> int:
+        return self.clock.now_ns()
+
+    # descriptors
+
+    def add_reader(self, source: int | HasFileno, callback: Callback) -> None:
+        fd = _fd(source)
+        known = fd in self._readers or fd in self._writers
+        self._readers[fd] = callback
+        self._watch(fd, known)
+
+    def add_writer(self, source: int | HasFileno, callback: Callback) -> None:
+        fd = _fd(source)
+        known = fd in self._readers or fd in self._writers
+        self._writers[fd] = callback
+        self._watch(fd, known)
+
+    def remove_reader(self, source: int | HasFileno) -> None:
+        fd = _fd(source)
+        self._again.pop(fd, None)
+        if self._readers.pop(fd, None) is not None:
+            self._watch(fd, True)
+
+    def remove_writer(self, source: int | HasFileno) -> None:
+        fd = _fd(source)
+        if self._writers.pop(fd, None) is not None:
+            self._watch(fd, True)
+
+    def _watch(self, fd: int, known: bool) -> None:
+        mask = (select.EPOLLIN if fd in self._readers else 0) | (select.EPOLLOUT if fd in self._writers else 0)
+        if mask and known:
+            self._epoll.modify(fd, mask)
+        elif mask:
+            self._epoll.register(fd, mask)
+        else:
+            with contextlib.suppress(OSError):  # closed before it was removed: the kernel forgot it already
+                self._epoll.unregister(fd)
+
+    # calls
+
+    def call_at(self, when_ns: int, callback: Callback) -> Timer:
+        timer = self._timers.call_at(when_ns, callback)
+        if threading.get_ident() != self._thread:
+            self.wake()
+        return timer
+
+    def call_later(self, delay_ns: int, callback: Callback) -> Timer:
+        return self.call_at(self.now_ns() + delay_ns, callback)
+
+    def call_soon(self, callback: Callback) -> None:
+        self._soon.append(callback)
+
+    def call_soon_threadsafe(self, callback: Callback) -> None:
+        self._soon.append(callback)
+        self.wake()
+
+    def wake(self) -> None:
+        """Make a sleeping `run_once` return; safe from any thread and from a signal handler."""
+        try:
+            os.eventfd_write(self._wake, 1)
+        except OSError:
+            if not self._closed:
+                raise
+
+    def next_deadline(self) -> int | None:
+        """When the next turn is due, ns of the loop's clock; the past when work is waiting; None for never."""
+        if self._soon or self._again:
+            return 0
+        return self._timers.next_deadline()
+
+    # turns
+
+    def run_once(self, timeout_ns: int | None = None) -> bool:
+        """One turn, waiting at most `timeout_ns` (None: until something happens). True when it did any work."""
+        worked = self._run_calls()
+        deadline = self.next_deadline()
+        wait_ns = timeout_ns
+        if worked:
+            wait_ns = 0
+        elif deadline is not None:
+            until = max(0, deadline - self.now_ns())
+            wait_ns = until if wait_ns is None else min(wait_ns, until)
+        events = self._epoll.poll(0)
+        if not events and wait_ns != 0:
+            events = self._wait(wait_ns)
+        # An event belongs to the callbacks of now: those of this turn may close a descriptor and get its number back.
+        readers, writers = self._readers, self._writers
+        ready = [(fd, mask, readers.get(fd), writers.get(fd)) for fd, mask in events]
+        worked |= self._timers.run_due(self.now_ns()) > 0
+        again, self._again = self._again, {}
+        seen = set()
+        for fd, mask, reader, writer in ready:
+            if fd == self._wake:
+                self._drain_wake()
+                continue
+            worked = True
+            if reader is not None and mask & ~select.EPOLLOUT and readers.get(fd) is reader:
+                seen.add(fd)
+                if reader() is True and readers.get(fd) is reader:
+                    self._again[fd] = reader
+            if writer is not None and mask & ~select.EPOLLIN and writers.get(fd) is writer:
+                writer()
+        for fd, reader in again.items():
+            if fd not in seen and readers.get(fd) is reader:
+                worked = True
+                if reader() is True and readers.get(fd) is reader:
+                    self._again[fd] = reader
+        return worked
+
+    def _wait(self, wait_ns: int | None) -> list[tuple[int, int]]:
+        if self._poll_ns:
+            stop = time.monotonic_ns() + (self._poll_ns if wait_ns is None else min(self._poll_ns, wait_ns))
+            while time.monotonic_ns() < stop:
+                os.sched_yield()
+                if events := self._epoll.poll(0):
+                    return events
+        # epoll takes milliseconds and rounds up, so a timer is never early by the loop's doing
+        return self._epoll.poll(None if wait_ns is None else wait_ns / NS_PER_S)
+
+    def _run_calls(self) -> bool:
+        soon = self._soon
+        count = min(len(soon), MAX_CALLS_PER_TURN)
+        for _ in range(count):
+            soon.popleft()()
+        return count > 0
+
+    def _drain_wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def run(self) -> None:
+        """Turn until `stop`; returns in the thread that called it."""
+        self._thread = threading.get_ident()
+        self._running = True
+        while self._running:
+            self.run_once()
+
+    def stop(self) -> None:
+        """Make `run` return after the current turn; safe from any thread and from a signal handler."""
+        self._running = False
+        self.wake()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._readers.clear()
+            self._writers.clear()
+            self._again.clear()
+            self._epoll.close()
+            os.close(self._wake)
