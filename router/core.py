@@ -1,0 +1,175 @@
+"""The route manager without its process: which portals work, when to recalculate, and the routes that follow.
+
+State: the working endpoint portals of this DRO as they reported, and the table of the last calculation. A change
+starts the backoff; the calculation happens at the first check once nothing has changed for `backoff_ns`. A portal
+that went and came back as it was before (its process was restarted) changes nothing: it gets the table that holds.
+It has `RESTART_HOLD_NS` for that, however short the backoff is.
+
+Source: DRO guide, `<route-info check-interval>`, `<route-recalculation>`.
+Guess: a change that is undone within the backoff cancels the recalculation; the hold for a portal that restarts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dro.bus.messages import Route, RouteTable
+from dro.clock import s
+from router.paths import passages
+from router.topology import DroRecord, Neighbour, build
+
+RESTART_HOLD_NS: Final = s(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Intervals in ns: between checks, of quiet before a recalculation, of waiting that deserves a warning."""
+
+    check_ns: int
+    backoff_ns: int
+    warning_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendTable:
+    """Give `table` to these workers. `is_new`: it was calculated just now."""
+
+    workers: tuple[int, ...]
+    table: RouteTable
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyChanged:
+    """For the log: what happened, and the version that the next calculation will have."""
+
+    what: str
+    domain_id: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StillChanging:
+    """For the log: the topology has not been quiet for long enough since `waiting_ns`."""
+
+    waiting_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class DomainTaken:
+    """For the log: a second portal says that it is in a domain; it is ignored."""
+
+    worker: int
+    domain_id: int
+
+
+Effect = SendTable | TopologyChanged | StillChanging | DomainTaken
+
+
+@dataclass(frozen=True, slots=True)
+class _Portal:
+    domain_id: int
+    cost: int
+
+
+class RouteCore:
+    """Portals in, route tables out."""
+
+    def __init__(self, node_id: int, timing: Timing, *, incarnation: int, now_ns: int) -> None:
+        """`incarnation` of the route manager keeps versions growing over its restarts."""
+        self.node_id = node_id
+        self._timing = timing
+        self._began_ns = now_ns
+        self._version = incarnation << 32
+        self._portals: dict[int, _Portal] = {}
+        self._calculated: dict[int, _Portal] = {}  # the portals of the current table
+        self._table: RouteTable | None = None
+        self._last_change_ns: int | None = None  # None: nothing to calculate
+        self._first_change_ns = 0
+        self._held_until_ns = 0  # a portal whose process has ended may be back by then
+        self._warned = False
+        self._effects: list[Effect] = []
+
+    @property
+    def table(self) -> RouteTable | None:
+        """The routes that hold, or None before the first calculation."""
+        return self._table
+
+    def on_portal_up(self, worker: int, domain_id: int, cost: int, now_ns: int) -> None:
+        """That endpoint portal works; also when it says so again after a restart of either side."""
+        portal = _Portal(domain_id, cost)
+        if any(p.domain_id == domain_id and w != worker for w, p in self._portals.items()):
+            self._effects.append(DomainTaken(worker, domain_id))
+            return
+        if self._portals.get(worker) != portal:
+            self._portals[worker] = portal
+            self._changed("link came up", domain_id, now_ns)
+        if self._table is not None:
+            self._effects.append(SendTable((worker,), self._table, is_new=False))
+
+    def on_portal_gone(self, worker: int, now_ns: int, *, restarts: bool = False) -> None:
+        """That portal does not work any more; unknown ones are fine. `restarts`: its process ended."""
+        portal = self._portals.pop(worker, None)
+        if portal is not None:
+            if restarts:
+                self._held_until_ns = now_ns + RESTART_HOLD_NS
+            self._changed("link went down", portal.domain_id, now_ns)
+
+    def _changed(self, what: str, domain_id: int, now_ns: int) -> None:
+        if self._table is not None and self._portals == self._calculated:
+            self._last_change_ns = None
+            self._held_until_ns = 0
+            self._effects.append(TopologyChanged(what, domain_id, self._table.version))
+            return
+        if self._last_change_ns is None:
+            self._first_change_ns = now_ns
+            self._warned = False
+        self._last_change_ns = now_ns
+        self._effects.append(TopologyChanged(what, domain_id, self._version + 1))
+
+    def _check_at_or_after(self, when_ns: int) -> int:
+        step = max(self._timing.check_ns, 1)
+        return self._began_ns + -(-(when_ns - self._began_ns) // step) * step
+
+    def _due(self) -> int:
+        assert self._last_change_ns is not None
+        return max(self._last_change_ns + self._timing.backoff_ns, self._held_until_ns)
+
+    def next_deadline(self) -> int | None:
+        """The next check that has something to do, or None."""
+        if self._last_change_ns is None:
+            return None
+        due = self._due()
+        if not self._warned:
+            due = min(due, self._first_change_ns + self._timing.warning_ns)
+        return self._check_at_or_after(due)
+
+    def on_timer(self, now_ns: int) -> None:
+        if self._last_change_ns is None:
+            return
+        if now_ns >= self._check_at_or_after(self._due()):
+            self._calculate()
+        elif not self._warned and now_ns >= self._check_at_or_after(self._first_change_ns + self._timing.warning_ns):
+            self._warned = True
+            self._effects.append(StillChanging(now_ns - self._first_change_ns))
+
+    def _calculate(self) -> None:
+        self._last_change_ns = None
+        self._calculated = dict(self._portals)
+        self._version += 1
+        self._table = RouteTable(self._version, self._routes())
+        self._effects.append(SendTable(tuple(sorted(self._portals)), self._table, is_new=True))
+
+    def _routes(self) -> tuple[Route, ...]:
+        neighbours = tuple(Neighbour(p.domain_id, p.cost, p.cost) for p in self._portals.values())
+        worker_of = {p.domain_id: worker for worker, p in self._portals.items()}
+        graph = build([DroRecord(self.node_id, neighbours)])
+        return tuple(
+            Route(p.source_domain, p.interested_domain, worker_of[p.previous], worker_of[p.next])
+            for p in passages(graph, self.node_id)
+        )
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects

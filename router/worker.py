@@ -1,0 +1,103 @@
+"""The route manager's process: messages to the core, effects to the portals and the log."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from dro.bus.actor import WorkerContext
+from dro.bus.messages import ROUTE_MESSAGES, PeerDown, PortalGone, PortalUp, RouteTable
+from dro.clock import NS_PER_MS, ms
+from dro.config.model import DroConfig
+from dro.errors import DecodeError, LocalProtocolError
+from dro.timers import Timer
+from router.core import DomainTaken, Effect, RouteCore, SendTable, StillChanging, Timing, TopologyChanged
+
+
+class RouteManager:
+    """The shell around one `RouteCore`."""
+
+    def __init__(self, ctx: WorkerContext, timing: Timing) -> None:
+        self._ctx = ctx
+        self._core = RouteCore(ctx.identity.dro_node_id, timing, incarnation=ctx.incarnation, now_ns=ctx.loop.now_ns())
+        self._timer: Timer | None = None
+        ctx.channels.on_ctl(self._hear)
+        ctx.on_peer_down(self._on_peer_down)
+
+    def _hear(self, worker: int, message: bytes) -> None:
+        try:
+            said = ROUTE_MESSAGES.decode(message)
+        except DecodeError as e:
+            raise LocalProtocolError(f"worker {worker} sent what is none of the route manager's: {e}") from e
+        now_ns = self._ctx.loop.now_ns()
+        match said:
+            case PortalUp():
+                self._core.on_portal_up(worker, said.domain_id, said.cost, now_ns)
+            case PortalGone():
+                self._core.on_portal_gone(worker, now_ns)
+            case RouteTable():
+                raise LocalProtocolError(f"worker {worker} sent a route table")
+            case _:
+                assert_never(said)
+        self._act()
+
+    def _on_peer_down(self, peer: PeerDown) -> None:
+        self._core.on_portal_gone(peer.worker, self._ctx.loop.now_ns(), restarts=True)
+        self._act()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._core.on_timer(self._ctx.loop.now_ns())
+        self._act()
+
+    def _act(self) -> None:
+        for effect in self._core.take_effects():
+            self._perform(effect)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._core.next_deadline()
+        if deadline is not None:
+            self._timer = self._ctx.loop.call_at(deadline, self._on_timer)
+
+    def _perform(self, effect: Effect) -> None:
+        log = self._ctx.log
+        match effect:
+            case SendTable():
+                frame = ROUTE_MESSAGES.encode(effect.table)
+                for worker in effect.workers:
+                    self._ctx.channels.send_ctl(worker, frame)
+                if effect.is_new:
+                    log.info("routes calculated", extra=_describe(effect.table))
+            case TopologyChanged():
+                log.info(effect.what, extra={"domain": effect.domain_id, "route_version": _short(effect.version)})
+            case StillChanging():
+                waiting_ms = effect.waiting_ns // NS_PER_MS
+                log.warning("topology keeps changing, routes are late", extra={"waiting_ms": waiting_ms})
+            case DomainTaken():
+                extra = {"worker": effect.worker, "domain": effect.domain_id}
+                log.error("two portals in one domain, the second is ignored", extra=extra)
+            case _:
+                assert_never(effect)
+
+
+def _short(version: int) -> str:
+    return f"{version >> 32}.{version & 0xFFFF_FFFF}"
+
+
+def _describe(table: RouteTable) -> dict[str, object]:
+    return {"route_version": _short(table.version), "routes": len(table.routes)}
+
+
+def run_route_manager(ctx: WorkerContext, config: DroConfig) -> None:
+    """Main function of the worker."""
+    daemon = config.daemon
+    RouteManager(
+        ctx,
+        Timing(
+            check_ns=ms(daemon.route_info.check_interval_ms),
+            backoff_ns=ms(daemon.route_recalculation.backoff_interval_ms),
+            warning_ns=ms(daemon.route_recalculation.warning_interval_ms),
+        ),
+    )
+    ctx.ready()
+    ctx.run()

@@ -1,0 +1,159 @@
+"""The route manager's core: when it calculates, what it sends, and what it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from dro.bus.messages import Route
+from dro.clock import ms, s
+from router.core import DomainTaken, RouteCore, SendTable, StillChanging, Timing, TopologyChanged
+from router.topology import DRO_BIT
+
+GUIDE = Timing(check_ns=ms(750), backoff_ns=s(5), warning_ns=s(10))
+
+
+def core(timing: Timing = GUIDE, incarnation: int = 1) -> RouteCore:
+    return RouteCore(DRO_BIT | 5, timing, incarnation=incarnation, now_ns=0)
+
+
+def sent(c: RouteCore) -> list[SendTable]:
+    return [effect for effect in c.take_effects() if isinstance(effect, SendTable)]
+
+
+def settled() -> RouteCore:
+    """Portals 1 and 2 in domains 10 and 20, calculated."""
+    c = core()
+    c.on_portal_up(1, 10, 1, now_ns=0)
+    c.on_portal_up(2, 20, 1, now_ns=0)
+    c.on_timer(now_ns=s(6))
+    assert c.table is not None
+    c.take_effects()
+    return c
+
+
+def test_nothing_to_do_before_the_first_portal() -> None:
+    c = core()
+    assert c.next_deadline() is None
+    c.on_timer(now_ns=s(100))
+    assert c.take_effects() == []
+    assert c.table is None
+
+
+def test_the_first_table_comes_at_the_first_check_after_the_backoff() -> None:
+    c = core()
+    c.on_portal_up(1, 10, 1, now_ns=ms(100))
+    c.on_portal_up(2, 20, 1, now_ns=ms(300))
+    assert c.next_deadline() == ms(6000)  # 5.3 s has come at the eighth check of 750 ms
+    c.on_timer(now_ns=ms(5999))
+    assert sent(c) == []
+    c.on_timer(now_ns=ms(6000))
+    assert sent(c) == [SendTable((1, 2), c.table, is_new=True)]  # type: ignore[arg-type]  # there is one now
+    assert c.table is not None
+    assert c.table.routes == (Route(20, 10, 2, 1), Route(10, 20, 1, 2))
+    assert c.next_deadline() is None
+
+
+def test_the_change_is_told_with_the_version_that_follows() -> None:
+    c = core(incarnation=3)
+    c.on_portal_up(1, 10, 1, now_ns=0)
+    assert c.take_effects() == [TopologyChanged("link came up", 10, (3 << 32) + 1)]
+    c.on_timer(now_ns=s(6))
+    assert c.table is not None
+    assert c.table.version == (3 << 32) + 1
+    assert c.table.routes == ()
+
+
+def test_a_star_has_a_route_for_every_ordered_pair() -> None:
+    c = core()
+    for worker in range(1, 5):
+        c.on_portal_up(worker, worker * 10, 1, now_ns=0)
+    c.on_timer(now_ns=s(6))
+    assert c.table is not None
+    assert len(c.table.routes) == 12
+    assert all((r.source_domain, r.interested_domain) == (r.ingress * 10, r.egress * 10) for r in c.table.routes)
+
+
+def test_a_restarted_portal_gets_the_table_and_the_others_hear_nothing() -> None:
+    c = settled()
+    c.on_portal_gone(1, now_ns=s(10))
+    assert sent(c) == []
+    c.on_portal_up(1, 10, 1, now_ns=s(11))
+    assert sent(c) == [SendTable((1,), c.table, is_new=False)]  # type: ignore[arg-type]  # there is one
+    assert c.next_deadline() is None
+    c.on_timer(now_ns=s(60))
+    assert c.take_effects() == []
+
+
+def test_a_portal_that_stays_away_is_taken_out() -> None:
+    c = settled()
+    before = c.table
+    assert before is not None
+    c.on_portal_gone(1, now_ns=s(10))
+    c.on_portal_gone(1, now_ns=s(11))
+    c.on_timer(now_ns=s(16))
+    assert c.table is not None
+    assert sent(c) == [SendTable((2,), c.table, is_new=True)]
+    assert c.table.version == before.version + 1
+    assert c.table.routes == ()
+
+
+def test_a_new_cost_is_a_change() -> None:
+    c = settled()
+    c.on_portal_up(1, 10, 7, now_ns=s(10))
+    assert c.next_deadline() is not None
+    c.on_timer(now_ns=s(16))
+    assert len(sent(c)) == 2  # the table that held, then the new one
+
+
+def test_each_change_pushes_the_calculation_out_and_that_is_warned_about_once() -> None:
+    c = settled()
+    now = s(20)
+    for n in range(8):
+        now = s(20 + 2 * n)
+        c.on_portal_up(3, 30, 1 + n, now_ns=now)
+        c.on_timer(now_ns=now)
+    warnings = [e for e in c.take_effects() if isinstance(e, StillChanging)]
+    assert len(warnings) == 1
+    assert s(10) <= warnings[0].waiting_ns <= s(12)
+    assert c.table is not None
+    assert len(c.table.routes) == 2
+    c.on_timer(now_ns=now + s(6))
+    assert len(c.table.routes) == 6
+
+
+def test_a_second_portal_of_a_domain_is_ignored() -> None:
+    c = settled()
+    c.on_portal_up(3, 20, 1, now_ns=s(10))
+    assert c.take_effects() == [DomainTaken(3, 20)]
+    assert c.next_deadline() is None
+
+
+@pytest.mark.parametrize("check_ns", [0, 1, ms(750)])
+def test_deadlines_are_never_missed_by_their_own_timer(check_ns: int) -> None:
+    c = core(Timing(check_ns, backoff_ns=0, warning_ns=s(10)))
+    c.on_portal_up(1, 10, 1, now_ns=ms(100))
+    deadline = c.next_deadline()
+    assert deadline is not None
+    assert deadline >= ms(100)
+    c.on_timer(now_ns=deadline)
+    assert c.table is not None
+
+
+def test_a_portal_that_restarts_has_a_second_however_short_the_backoff_is() -> None:
+    c = core(Timing(check_ns=ms(50), backoff_ns=ms(100), warning_ns=s(10)))
+    for worker in (1, 2, 3):
+        c.on_portal_up(worker, worker * 10, 1, now_ns=0)
+    c.on_timer(now_ns=ms(100))
+    version = sent(c)[0].table.version
+    c.on_portal_gone(1, now_ns=s(2), restarts=True)
+    assert c.next_deadline() == s(3)
+    c.on_timer(now_ns=ms(2999))
+    assert sent(c) == []
+    c.on_portal_up(1, 10, 1, now_ns=ms(2999))
+    assert [effect.table.version for effect in sent(c)] == [version]
+    assert c.next_deadline() is None
+    c.on_portal_gone(2, now_ns=s(5), restarts=True)
+    c.on_timer(now_ns=s(6))
+    assert [len(effect.table.routes) for effect in sent(c)] == [2]  # it did not return: 1 and 3 are left
+    c.on_portal_gone(3, now_ns=s(7))
+    assert c.next_deadline() == ms(7100)
