@@ -1,0 +1,463 @@
+"""The decisions of an endpoint portal: which proxies exist, and where fragments go.
+
+Owns: interest recorded here (local and remote), what the siblings said (interest, sources), own sources, and the
+wanted proxies that follow from interest x routes. Knows no socket, no clock, no bus: the shell (`portals.endpoint.
+main`) calls `on_...` and carries out what `take_effects` returns.
+
+The three route-based decisions are those of the forwarding notes, section 2: an entry (S, R) -> (ingress, egress)
+of the route table says that traffic from domain S to domain R enters this DRO at `ingress` and leaves it at `egress`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from dro.clock import s
+from dro.log import LimitedLogger
+from portals.endpoint.advertisement import MAX_HOPS
+from portals.endpoint.effects import (
+    ChangeForwarding,
+    CloseProxyReceiver,
+    CloseProxySource,
+    Effect,
+    FeedProxySource,
+    OpenProxyReceiver,
+    OpenProxySource,
+    StarveProxySource,
+    Tell,
+    UpdateProxyReceiver,
+)
+from portals.messages import (
+    PATTERN_NONE,
+    ExchangeDone,
+    ForwardStart,
+    ForwardStop,
+    InterestAdded,
+    InterestRemoved,
+    PortalHello,
+    PortalMessage,
+    SourceGone,
+    SourceSeen,
+)
+
+log = logging.getLogger(__name__)
+limited = LimitedLogger(log).limited
+
+REJOIN_HOLD_NS = s(3)  # Guess: how long what a dead sibling had said is kept for its next incarnation to confirm
+
+Symbol = tuple[bytes, int]
+"""(topic or pattern, pattern type)"""
+Matcher = Callable[[bytes], bool]
+
+
+@dataclass(slots=True)
+class _Sibling:
+    incarnation: int = 0
+    is_up: bool = False
+    stale_until_ns: int | None = None  # when what only the older incarnation had said is dropped
+    interest: dict[Symbol, dict[int, int]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )  # -> domain -> incarnation
+    sources: dict[int, tuple[SourceSeen, int]] = field(default_factory=dict)  # handle -> (source, incarnation)
+
+
+@dataclass(slots=True)
+class _Proxy:
+    """One wanted proxy source; `feeder` is (worker, handle), None while it starves."""
+
+    topic: bytes
+    domain_id: int
+    feeder: tuple[int, int] | None
+
+
+class EndpointCore:
+    """See the module text. Handles are unique within an incarnation of this portal."""
+
+    def __init__(
+        self,
+        worker: int,
+        incarnation: int,
+        domain_id: int,
+        *,
+        source_deletion_delay_ns: int,
+        matcher: Callable[[bytes, int], Matcher | None],
+    ) -> None:
+        """`matcher(pattern, type)` compiles a pattern, or returns None for one that does not compile."""
+        self._me = worker
+        self._incarnation = incarnation
+        self._domain = domain_id
+        self._deletion_delay_ns = source_deletion_delay_ns
+        self._compile = matcher
+        self._effects: list[Effect] = []
+        self.route_version = 0
+        self._routes: dict[tuple[int, int], tuple[int, int]] = {}
+        self._inbound: set[tuple[int, int]] = set()  # (egress worker, interested domain) of paths that enter here
+        self._recorded: dict[Symbol, set[int]] = {}
+        self._patterns: dict[Symbol, Matcher] = {}
+        self._siblings: dict[int, _Sibling] = defaultdict(_Sibling)
+        self._proxy_receivers: dict[Symbol, set[int]] = {}
+        self._proxies: dict[bytes, _Proxy] = {}
+        self._starving: dict[bytes, int] = {}  # otid -> when the proxy source is deleted, earliest first
+        self._by_otid: dict[bytes, set[tuple[int, int]]] = defaultdict(set)  # otid -> (worker, handle)
+        self._by_topic: dict[bytes, set[bytes]] = defaultdict(set)  # topic -> otids
+        self._own: dict[int, SourceSeen] = {}
+        self._forward: dict[int, set[int]] = {}
+        # unlike those of the incarnation before, so nothing of it can be mistaken for ours
+        self._next_handle = (incarnation & 0xFF) << 24 | 1
+
+    # what there is, for counters and tests
+
+    @property
+    def proxy_receivers(self) -> dict[Symbol, set[int]]:
+        return self._proxy_receivers
+
+    @property
+    def proxy_sources(self) -> Iterable[bytes]:
+        return self._proxies.keys()
+
+    @property
+    def own_sources(self) -> dict[int, SourceSeen]:
+        return self._own
+
+    def receiver_interest(self, *, pattern: int) -> int:
+        """How many topics or patterns of the given type the siblings want from here."""
+        return sum(1 for _, kind in self._proxy_receivers if kind == pattern)
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    # routes
+
+    def on_routes(self, version: int, entries: Iterable[tuple[int, int, int, int]], now_ns: int) -> None:
+        """`entries`: (source domain, interested domain, ingress worker, egress worker)."""
+        if version <= self.route_version:
+            return
+        self.route_version = version
+        routes = {(origin, wanted): (ingress, egress) for origin, wanted, ingress, egress in entries}
+        if routes == self._routes:
+            return
+        self._routes = routes
+        self._inbound = {(egress, wanted) for (_, wanted), (ingress, egress) in routes.items() if ingress == self._me}
+        symbols = set(self._proxy_receivers)
+        for sibling in self._siblings.values():
+            symbols.update(sibling.interest)
+        for symbol in symbols:
+            self._decide_receiver(symbol)
+        for otid in list(self._by_otid.keys() | self._proxies.keys()):
+            self._decide_source(otid, now_ns)
+
+    # interest recorded at this portal
+
+    def on_interest_added(self, symbol: bytes, pattern: int, domain_id: int, now_ns: int) -> None:
+        """Local interest (own domain) or remote interest (a domain beyond a neighbour DRO) appeared here."""
+        key = (symbol, pattern)
+        if pattern != PATTERN_NONE and key not in self._patterns:
+            matcher = self._compile(symbol, pattern)
+            if matcher is None:
+                return  # the compiler has logged it
+            self._patterns[key] = matcher
+        domains = self._recorded.setdefault(key, set())
+        if domain_id in domains:
+            return
+        domains.add(domain_id)
+        self._tell_all(InterestAdded(symbol, pattern, domain_id))
+        self._decide_matching(key, now_ns)
+
+    def on_interest_removed(self, symbol: bytes, pattern: int, domain_id: int, now_ns: int) -> None:
+        key = (symbol, pattern)
+        domains = self._recorded.get(key)
+        if domains is None or domain_id not in domains:
+            return
+        domains.remove(domain_id)
+        matching = self._matching_otids(key)
+        if not domains:
+            del self._recorded[key]
+            self._patterns.pop(key, None)
+        self._tell_all(InterestRemoved(symbol, pattern, domain_id))
+        for otid in matching:
+            self._decide_source(otid, now_ns)
+
+    def _decide_matching(self, key: Symbol, now_ns: int) -> None:
+        for otid in self._matching_otids(key):
+            self._decide_source(otid, now_ns)
+
+    def _matching_otids(self, key: Symbol) -> list[bytes]:
+        symbol, pattern = key
+        if pattern == PATTERN_NONE:
+            return list(self._by_topic.get(symbol, ()))
+        matcher = self._patterns[key]
+        return [otid for topic, otids in self._by_topic.items() if matcher(topic) for otid in otids]
+
+    def _interested(self, topic: bytes) -> set[int]:
+        domains = set(self._recorded.get((topic, PATTERN_NONE), ()))
+        for key, matcher in self._patterns.items():
+            wanted = self._recorded[key]
+            if not wanted <= domains and matcher(topic):
+                domains |= wanted
+        return domains
+
+    # sources of the own TRD
+
+    def on_source_seen(
+        self, otid: bytes, topic: bytes, domain_id: int, hop_count: int, cost: int, pass_through: bytes
+    ) -> int:
+        """A source of the own TRD was joined; returns its handle."""
+        handle = self._next_handle
+        self._next_handle += 1
+        seen = SourceSeen(handle, otid, topic, domain_id, hop_count, cost, pass_through)
+        self._own[handle] = seen
+        self._forward[handle] = set()
+        self._tell_all(seen)
+        return handle
+
+    def on_source_gone(self, handle: int) -> None:
+        if self._own.pop(handle, None) is not None:
+            del self._forward[handle]
+            self._tell_all(SourceGone(handle))
+
+    # siblings
+
+    def on_sibling_up(self, worker: int, incarnation: int, forwarded: int, forwarded_bytes: int, now_ns: int) -> None:
+        """A new incarnation of a sibling can be reached: tell it everything."""
+        sibling = self._siblings[worker]
+        if incarnation <= sibling.incarnation and sibling.is_up:
+            return
+        if sibling.incarnation:
+            sibling.stale_until_ns = now_ns + REJOIN_HOLD_NS
+        sibling.incarnation = incarnation
+        sibling.is_up = True
+        self._stop_forwarding_to(worker)
+        self._tell(worker, PortalHello(self._me, self._incarnation, forwarded, forwarded_bytes))
+        for (symbol, pattern), domains in self._recorded.items():
+            for domain_id in sorted(domains):
+                self._tell(worker, InterestAdded(symbol, pattern, domain_id))
+        for seen in self._own.values():
+            self._tell(worker, seen)
+        self._tell(worker, ExchangeDone())
+        # its fragments are asked for again as soon as it offers the source again, see _on_source_seen
+
+    def on_sibling_down(self, worker: int, now_ns: int) -> None:
+        """The sibling died or was removed; what it said is kept for a moment, its next incarnation may confirm it."""
+        sibling = self._siblings[worker]
+        sibling.is_up = False
+        sibling.stale_until_ns = now_ns + REJOIN_HOLD_NS
+        self._stop_forwarding_to(worker)
+
+    def on_sibling_removed(self, worker: int, now_ns: int) -> None:
+        """The sibling is gone for good."""
+        sibling = self._siblings[worker]
+        sibling.is_up = False
+        sibling.incarnation += 1
+        sibling.stale_until_ns = now_ns
+        self._stop_forwarding_to(worker)
+        self.on_timer(now_ns)
+
+    def _stop_forwarding_to(self, worker: int) -> None:
+        for handle, workers in self._forward.items():
+            if worker in workers:
+                workers.remove(worker)
+                self._effects.append(ChangeForwarding(handle, tuple(sorted(workers))))
+
+    def on_message(self, worker: int, incarnation: int, message: PortalMessage, now_ns: int) -> None:
+        sibling = self._siblings[worker]
+        if incarnation < sibling.incarnation:
+            return
+        match message:
+            case InterestAdded(symbol=symbol, pattern=pattern, domain_id=domain_id):
+                key = (symbol, pattern)
+                known = domain_id in sibling.interest[key]
+                sibling.interest[key][domain_id] = incarnation
+                if not known:
+                    self._decide_receiver(key)
+            case InterestRemoved(symbol=symbol, pattern=pattern, domain_id=domain_id):
+                self._drop_interest(sibling, (symbol, pattern), domain_id)
+            case SourceSeen():
+                self._on_source_seen(worker, sibling, incarnation, message, now_ns)
+            case SourceGone(handle=handle):
+                self._drop_source(worker, sibling, handle, now_ns)
+            case ForwardStart(handle=handle):
+                self._on_forward(worker, handle, wanted=True)
+            case ForwardStop(handle=handle):
+                self._on_forward(worker, handle, wanted=False)
+            case PortalHello() | ExchangeDone():
+                pass
+
+    def _on_forward(self, worker: int, handle: int, *, wanted: bool) -> None:
+        workers = self._forward.get(handle)
+        if workers is None:
+            return  # the source went while the message was on its way; SourceGone tells the other side
+        if wanted != (worker in workers):
+            if wanted:
+                workers.add(worker)
+            else:
+                workers.remove(worker)
+            self._effects.append(ChangeForwarding(handle, tuple(sorted(workers))))
+
+    def _drop_interest(self, sibling: _Sibling, key: Symbol, domain_id: int) -> None:
+        domains = sibling.interest.get(key)
+        if domains is None or domains.pop(domain_id, None) is None:
+            return
+        if not domains:
+            del sibling.interest[key]
+        self._decide_receiver(key)
+
+    def _on_source_seen(self, worker: int, sibling: _Sibling, incarnation: int, seen: SourceSeen, now_ns: int) -> None:
+        if seen.hop_count >= MAX_HOPS:
+            limited("hops", "source ignored: too many hops", extra={"topic": seen.topic.decode(errors="replace")})
+            return
+        for known_worker, known_handle in self._by_otid.get(seen.otid, ()):
+            known, _ = self._siblings[known_worker].sources[known_handle]
+            if (known.topic, known.domain_id) != (seen.topic, seen.domain_id):
+                limited(
+                    "otid",
+                    "source ignored: its OTID is known under another topic or domain",
+                    extra={"otid": seen.otid.hex(), "topic": seen.topic.decode(errors="replace")},
+                )
+                return
+        for known_worker, handle in list(self._by_otid.get(seen.otid, ())):
+            if known_worker == worker and (handle == seen.handle or sibling.sources[handle][1] < incarnation):
+                self._forget_source(worker, sibling, handle)
+        sibling.sources[seen.handle] = (seen, incarnation)
+        self._by_otid[seen.otid].add((worker, seen.handle))
+        self._by_topic[seen.topic].add(seen.otid)
+        self._decide_source(seen.otid, now_ns)
+
+    def _drop_source(self, worker: int, sibling: _Sibling, handle: int, now_ns: int) -> None:
+        seen = self._forget_source(worker, sibling, handle)
+        if seen is not None:
+            self._decide_source(seen.otid, now_ns)
+
+    def _forget_source(self, worker: int, sibling: _Sibling, handle: int) -> SourceSeen | None:
+        entry = sibling.sources.pop(handle, None)
+        if entry is None:
+            return None
+        seen = entry[0]
+        feeders = self._by_otid[seen.otid]
+        feeders.discard((worker, handle))
+        if not feeders:
+            del self._by_otid[seen.otid]
+            otids = self._by_topic[seen.topic]
+            otids.discard(seen.otid)
+            if not otids:
+                del self._by_topic[seen.topic]
+        return seen
+
+    # decisions
+
+    def _decide_receiver(self, key: Symbol) -> None:
+        """Decisions 1 and 2: is a proxy receiver needed here, and for which domains?"""
+        wanted = {
+            domain_id
+            for worker, sibling in self._siblings.items()
+            for domain_id in sibling.interest.get(key, ())
+            if (worker, domain_id) in self._inbound
+        }
+        had = self._proxy_receivers.get(key)
+        symbol, pattern = key
+        if wanted and had is None:
+            self._proxy_receivers[key] = wanted
+            self._effects.append(OpenProxyReceiver(symbol, pattern, tuple(sorted(wanted))))
+        elif not wanted and had is not None:
+            del self._proxy_receivers[key]
+            self._effects.append(CloseProxyReceiver(symbol, pattern, tuple(sorted(had))))
+        elif had is not None and wanted != had:
+            self._proxy_receivers[key] = wanted
+            self._effects.append(
+                UpdateProxyReceiver(symbol, pattern, tuple(sorted(wanted - had)), tuple(sorted(had - wanted)))
+            )
+
+    def _decide_source(self, otid: bytes, now_ns: int) -> None:
+        """Decision 3: is a proxy source for this OTID needed here, and who feeds it?"""
+        proxy = self._proxies.get(otid)
+        offers = self._by_otid.get(otid, ())
+        if proxy is None and not offers:
+            return
+        topic, origin = self._identity(otid, proxy)
+        interested = self._interested(topic)
+        best: tuple[int, int, int, int] | None = None
+        for worker, handle in offers:
+            seen, _ = self._siblings[worker].sources[handle]
+            if any(self._routes.get((origin, wanted)) == (worker, self._me) for wanted in interested):
+                # a handle grows with time: of two offers of one sibling the newer one is the living one
+                rank = (seen.cost, seen.hop_count, worker, -handle)
+                if proxy is not None and proxy.feeder == (worker, handle):
+                    rank = (-1, 0, worker, -handle)
+                best = rank if best is None else min(best, rank)
+        feeder = None if best is None else (best[2], -best[3])
+        if proxy is None:
+            if feeder is not None:
+                self._proxies[otid] = _Proxy(topic, origin, feeder)
+                self._effects.append(OpenProxySource(feeder[0], self._siblings[feeder[0]].sources[feeder[1]][0]))
+                self._tell(feeder[0], ForwardStart(feeder[1]))
+            return
+        if feeder is not None and feeder == proxy.feeder:
+            return
+        if proxy.feeder is not None and proxy.feeder in offers:
+            self._tell(proxy.feeder[0], ForwardStop(proxy.feeder[1]))
+        if feeder is not None:
+            proxy.feeder = feeder
+            self._starving.pop(otid, None)
+            self._effects.append(FeedProxySource(feeder[0], self._siblings[feeder[0]].sources[feeder[1]][0]))
+            self._tell(feeder[0], ForwardStart(feeder[1]))
+        elif not interested:
+            del self._proxies[otid]
+            self._starving.pop(otid, None)
+            self._effects.append(CloseProxySource(otid))
+        elif otid not in self._starving:
+            proxy.feeder = None
+            self._starving[otid] = now_ns + self._deletion_delay_ns
+            self._effects.append(StarveProxySource(otid, self._starving[otid]))
+
+    def _identity(self, otid: bytes, proxy: _Proxy | None) -> tuple[bytes, int]:
+        if proxy is not None:
+            return proxy.topic, proxy.domain_id
+        worker, handle = next(iter(self._by_otid[otid]))
+        seen, _ = self._siblings[worker].sources[handle]
+        return seen.topic, seen.domain_id
+
+    # time
+
+    def next_deadline(self) -> int | None:
+        deadlines = [x.stale_until_ns for x in self._siblings.values() if x.stale_until_ns is not None]
+        deadlines += islice(self._starving.values(), 1)
+        return min(deadlines, default=None)
+
+    def on_timer(self, now_ns: int) -> None:
+        for worker, sibling in self._siblings.items():
+            if sibling.stale_until_ns is not None and sibling.stale_until_ns <= now_ns:
+                sibling.stale_until_ns = None
+                self._sweep(worker, sibling, now_ns)
+        while self._starving:
+            otid, delete_at_ns = next(iter(self._starving.items()))
+            if delete_at_ns > now_ns:
+                break
+            del self._starving[otid]
+            del self._proxies[otid]
+            self._effects.append(CloseProxySource(otid))
+
+    def _sweep(self, worker: int, sibling: _Sibling, now_ns: int) -> None:
+        """Drop what only an older incarnation, or one that did not come back, had said."""
+        current = sibling.incarnation if sibling.is_up else sibling.incarnation + 1
+        for key, domains in list(sibling.interest.items()):
+            for domain_id, incarnation in list(domains.items()):
+                if incarnation < current:
+                    self._drop_interest(sibling, key, domain_id)
+        for handle, (_, incarnation) in list(sibling.sources.items()):
+            if incarnation < current:
+                self._drop_source(worker, sibling, handle, now_ns)
+
+    # messages out
+
+    def _tell(self, worker: int, message: PortalMessage) -> None:
+        if self._siblings[worker].is_up:
+            self._effects.append(Tell(worker, message))
+
+    def _tell_all(self, message: PortalMessage) -> None:
+        for worker, sibling in self._siblings.items():
+            if sibling.is_up:
+                self._effects.append(Tell(worker, message))

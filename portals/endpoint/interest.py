@@ -1,0 +1,181 @@
+"""The interest of one TRD, as an endpoint portal learns it, and what the portal says there for other domains.
+
+Joins the cores of `dro.proto` that each know one thing: local interest with its use queries, remote interest with its
+expiry, the interest and domain routes told to the TRD, and the requests at start. Sans-IO like them: packets and time
+in, finished datagrams and interest changes out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dro.clock import ms, s
+from dro.config.model import AnnouncementConfig, EndpointConfig, RateLimit, RemoteInterestConfig, UseQueryConfig
+from dro.proto.interest_events import InterestGained, InterestLost
+from dro.proto.interest_sender import DomainRouteSender, InitialRequest, InterestSender, IntervalOptions
+from dro.proto.interest_table import RemoteInterest, RemoteInterestOptions
+from dro.proto.trlimit import Rate
+from dro.proto.usequery import LocalInterest, UseQueryOptions
+from dro.wire import lbmr
+from portals.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
+
+
+@dataclass(frozen=True, slots=True)
+class InterestChange:
+    """Receivers of `domain_id`, reached through this TRD, began or ceased to want a topic or pattern."""
+
+    symbol: bytes
+    pattern: int
+    domain_id: int
+    is_added: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InterestCounts:
+    """For the gauges of the portal's page."""
+
+    local_topics: int
+    local_pcre: int
+    local_regex: int
+    remote_topics: int
+    remote_pcre: int
+    remote_regex: int
+
+
+def _rate(limit: RateLimit) -> Rate:
+    return Rate(limit.bps, limit.objects_per_second)
+
+
+def _use_query(config: UseQueryConfig) -> UseQueryOptions:
+    return UseQueryOptions(ms(config.timeout_ms), config.max, ms(config.periodic_interval_ms))
+
+
+def _intervals(config: AnnouncementConfig) -> IntervalOptions:
+    return IntervalOptions(ms(config.min_interval_ms), ms(config.max_interval_ms))
+
+
+def _remote(config: RemoteInterestConfig) -> RemoteInterestOptions:
+    return RemoteInterestOptions(ms(config.check_interval_ms), config.max, ms(config.timeout_ms))
+
+
+class TrdInterest:
+    """See the module text."""
+
+    def __init__(
+        self,
+        config: EndpointConfig,
+        packet_options: lbmr.PacketOptions,
+        datagram_max_bytes: int,
+        request_address: tuple[int, int],
+        rng: random.Random,
+        now_ns: int,
+    ) -> None:
+        """`request_address` (IPv4, port) is where unicast traffic for other domains goes; `rng` spreads periods."""
+        tr = config.topic_resolution
+        own_ids = frozenset({packet_options.source_id or b""})
+        self._domain = config.domain_id
+        self._options = packet_options
+        self._max_bytes = datagram_max_bytes
+        self._request_address = request_address
+        self._local = LocalInterest(
+            _use_query(tr.topic_use_query),
+            _use_query(tr.pattern_use_query),
+            rate=_rate(tr.topic_use_query.rate_limit),
+            jitter=lambda ns: rng.randrange(ns) if ns else 0,
+        )
+        self._remote_topics = RemoteInterest(
+            _remote(config.remote_topic), own_domain_id=config.domain_id, own_ids=own_ids
+        )
+        self._remote_patterns = RemoteInterest(
+            _remote(config.remote_pattern), own_domain_id=config.domain_id, own_ids=own_ids, is_for_patterns=True
+        )
+        self._sender = InterestSender(
+            _intervals(tr.remote_topic_interest),
+            _intervals(tr.remote_pattern_interest),
+            rate=_rate(tr.remote_topic_interest.rate_limit),
+        )
+        self._routes = DomainRouteSender(_intervals(tr.domain_route), rate=_rate(tr.domain_route.rate_limit))
+        self._initial = InitialRequest(
+            now_ns, ms(tr.initial_request.periodic_interval_ms), s(tr.initial_request.duration_s)
+        )
+        self._pending: list[bytes] = []
+
+    # input
+
+    def on_packet(self, packet: lbmr.Packet, sender_ip: int, now_ns: int) -> None:
+        """A packet of another context of the TRD."""
+        self._local.on_packet(packet, now_ns)
+        self._remote_topics.on_packet(packet, now_ns)
+        self._remote_patterns.on_packet(packet, now_ns)
+        body = packet.body
+        if isinstance(body, lbmr.TopicResolutionRequest) and body.flags & lbmr.RequestFlag.DRO_REMOTE_INTEREST:
+            self._sender.tell_all(now_ns)
+
+    def on_wanted(self, symbol: bytes, pattern: int, added: Iterable[int], removed: Iterable[int], now_ns: int) -> None:
+        """Domains on whose behalf this portal wants, or no longer wants, a topic or pattern from its TRD."""
+        for domain_id in added:
+            self._sender.want((symbol, pattern), domain_id, now_ns)
+        for domain_id in removed:
+            self._sender.unwant((symbol, pattern), domain_id, now_ns)
+
+    def on_routes(self, reachable: set[int], now_ns: int) -> None:
+        """The domains that the TRD reaches through this portal."""
+        self._routes.set_domains(reachable - {self._domain}, now_ns)
+
+    # time
+
+    def next_deadline(self) -> int | None:
+        deadlines = [core.next_deadline() for core in self._cores()]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def on_timer(self, now_ns: int) -> None:
+        for core in (self._local, self._remote_topics, self._remote_patterns, self._sender, self._routes):
+            core.on_timer(now_ns)
+        request = self._initial.on_timer(now_ns)
+        if request is not None:
+            self._pending.append(lbmr.encode(lbmr.Packet(lbmr.VERSION, self._options, request)))
+
+    def _cores(
+        self,
+    ) -> tuple[LocalInterest, RemoteInterest, RemoteInterest, InterestSender, DomainRouteSender, InitialRequest]:
+        return (self._local, self._remote_topics, self._remote_patterns, self._sender, self._routes, self._initial)
+
+    # output
+
+    def take_datagrams(self, now_ns: int) -> list[bytes]:
+        """Finished datagrams for the TRD."""
+        out, self._pending = self._pending, []
+        if tmrs := self._local.take_outgoing():
+            out += lbmr.pack_tmrs(tmrs, self._options, self._max_bytes)
+        if records := self._sender.take_outgoing():
+            out += lbmr.pack_interest(records, self._options, self._max_bytes)
+        if domains := self._routes.take_outgoing():
+            ip, port = self._request_address
+            out += lbmr.pack_domain_routes(ip, port, 0, domains, self._options, self._max_bytes)
+        return out
+
+    def take_changes(self) -> list[InterestChange]:
+        changes = []
+        for table in (self._local, self._remote_topics, self._remote_patterns):
+            for event in table.take_events():
+                symbol, pattern = event.symbol
+                match event:
+                    case InterestGained(domain_id=domain_id):
+                        changes.append(InterestChange(symbol, pattern, domain_id or self._domain, True))
+                    case InterestLost(domain_id=domain_id):
+                        changes.append(InterestChange(symbol, pattern, domain_id or self._domain, False))
+        return changes
+
+    def counts(self) -> InterestCounts:
+        local = [pattern for _, pattern in self._local.symbols()]
+        remote = [pattern for (_, pattern), _ in self._remote_patterns.items()]
+        return InterestCounts(
+            local.count(PATTERN_NONE),
+            local.count(PATTERN_PCRE),
+            local.count(PATTERN_REGEX),
+            len({symbol for symbol, _ in self._remote_topics.items()}),
+            remote.count(PATTERN_PCRE),
+            remote.count(PATTERN_REGEX),
+        )
