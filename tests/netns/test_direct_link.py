@@ -1,0 +1,131 @@
+"""One DRO between two TRDs: what is sent on one side is what is received on the other, once and in order."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from portals.counters import Slot
+from tests.netns.app import App, Board, assert_same, wait_delivered
+from tests.netns.harness import Host, Net
+from tests.netns.judged import Watch
+from tests.netns.process import Process, wait_until
+from tests.netns.topology import app_hosts, running_dro, trd_name
+
+pytestmark = [pytest.mark.netns, pytest.mark.tshark]
+
+Judged = Callable[..., AbstractContextManager[Watch]]
+MESSAGES = 10_000
+LBTRM_PORT = 14400
+
+
+COMBINATIONS = [
+    *((first, second, 0.0) for first in ("lbtrm", "tcp") for second in ("lbtrm", "tcp")),
+    *((first, second, 0.02) for first, second in (("lbtrm", "lbtrm"), ("lbtrm", "tcp"), ("tcp", "lbtrm"))),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second", "loss"), COMBINATIONS)
+def test_both_directions_at_once(net: Net, judged: Judged, first: str, second: str, loss: float) -> None:
+    """10,000 messages of 1 to 7,000 bytes each way, TRD 1 on `first` and TRD 2 on `second`; `loss` of LBT-RM data."""
+    board = Board()
+    hosts = app_hosts(net, 1, 2)
+    with judged(trd_name(1), trd_name(2)) as watch, running_dro(net, {1: first, 2: second}) as dro:
+        apps = {trd: App(host, dro.configs[trd], board) for trd, host in hosts.items()}
+        lost = [host.lose(loss, dports=[LBTRM_PORT]) for host in (*hosts.values(), dro.host)] if loss else []
+        apps[1].receive(b"south", cell=1)
+        apps[2].receive(b"north", cell=2)
+        apps[1].open("north", b"north")
+        apps[2].open("south", b"south")
+        apps[1].wait_heard(b"south")
+        apps[2].wait_heard(b"north")
+        apps[1].send("north", MESSAGES, seed=1, cells=(2,))
+        apps[2].send("south", MESSAGES, seed=2, cells=(1,))
+        wait_delivered(board, {1: MESSAGES, 2: MESSAGES})
+        reports = {trd: app.report() for trd, app in apps.items()}
+        for receiver, sender, name in ((2, 1, "north"), (1, 2, "south")):
+            sent = reports[sender].sent[name]
+            (got,) = reports[receiver].of_topic(name.encode())
+            assert_same(got, sent)
+            assert got.messages == MESSAGES
+            assert dro.host.address(trd_name(receiver)) in got.sources[-1]
+            assert (got.hops, got.domain_id) == (1, sender)
+        dro.wait_balanced()
+        for portal in (1, 2):
+            assert dro.books[portal, Slot.SENT] >= MESSAGES
+            assert not any(dro.books.dropped(portal).values())
+        assert all(rule.remove().dropped for rule in lost if rule.count().seen)
+        for app in apps.values():
+            app.end()
+    if loss:
+        assert watch.total("lbtrm.nak")
+        assert watch.total("lbtrm.rx")
+    for trd, kind in ((1, first), (2, second)):
+        assert watch[trd_name(trd)].counts["lbtrm.data" if kind == "lbtrm" else "lbttcp"] > 1000
+
+
+def tool(host: Host, name: str, *arguments: str, stdin: Path | None = None) -> Process:
+    command = [sys.executable, "-u", "-m", f"dro.tools.{name}", *arguments]
+    if stdin is None:
+        return host.start(command, name)
+    return host.start(["sh", "-c", 'exec "$@" < "$0"', str(stdin), *command], name)
+
+
+def is_connected(host: Host) -> bool:
+    """Has a receiver on this host a TCP connection to a source?"""
+    found = host.run(["ss", "-Htn", "state", "established", "dport", ">=", ":14371", "and", "dport", "<=", ":14390"])
+    return bool(found.stdout.strip())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [("lbtrm", "tcp"), ("tcp", "lbtrm")])
+def test_the_tools_at_both_ends(net: Net, judged: Judged, first: str, second: str) -> None:
+    """`lbmsrc` and `lbmrcv`: verifiable messages of up to 20,000 bytes, in fragments and batches, both ways at once."""
+    count = "2000"
+    um = dict.fromkeys((1, 2), "source implicit_batching_minimum_length 2048\n")
+    more = dict.fromkeys((1, 2), "<max-queue>16000000</max-queue>")
+    kinds = {1: first, 2: second}
+    with judged(trd_name(1), trd_name(2)) as watch, running_dro(net, kinds, um=um, more=more) as dro:
+        hosts = app_hosts(net, 1, 2)
+        receivers, sources, gates = {}, {}, {}
+        for trd, host in hosts.items():
+            config = str(dro.configs[trd])
+            receivers[trd] = tool(host, "lbmrcv", "-c", config, "-V", "-O", "-r", count, "--payload-sha256", f"to{trd}")
+            gate = net.folder / f"gate{trd}"
+            os.mkfifo(gate)
+            gates[trd] = os.open(gate, os.O_RDWR)
+            sources[trd] = tool(
+                host, "lbmsrc", "-c", config, "-V", "-M", count, "-l", "16-20000", "-P", "2", "-L", "10",
+                "--payload-sha256", "--wait-for-line", f"to{3 - trd}", stdin=gate,
+            )  # fmt: skip
+        for trd, process in receivers.items():
+            process.wait_output(rf"^\[to{trd}\]\[.*{re.escape(dro.host.address(trd_name(trd)))}.*source found", 20)
+        for trd, kind in kinds.items():
+            if kind == "tcp":  # the portal is connected before it has a proxy source, and the receiver soon after
+                wait_until(partial(is_connected, hosts[trd]), "the connection of the receiver")
+        for gate_fd in gates.values():
+            os.write(gate_fd, b"go\n")
+            os.close(gate_fd)
+        assert [process.wait(50) for process in receivers.values()] == [0, 0], [p.stdout for p in receivers.values()]
+        for process in sources.values():
+            process.signal(signal.SIGTERM)  # it only lingers
+            assert process.wait(20) == 0
+            assert re.search(rf"^lbmsrc: sent {count} messages", process.stdout, re.MULTILINE)
+        for trd, process in receivers.items():
+            (sent,) = re.findall(r"sha256 (\w{64})", sources[3 - trd].stdout)
+            (received,) = re.findall(r"sha256 (\w{64})", process.stdout)
+            assert received == sent
+            last = process.stdout.splitlines()[-1]
+            assert re.fullmatch(rf"lbmrcv: received {count} messages, \d+ bytes, lost 0, bursts 0, bad 0", last)
+        dro.wait_balanced()
+        assert not any(lost for portal in (1, 2) for lost in dro.books.dropped(portal).values())
+    assert watch.total("lbmc.fragment") > 1000
