@@ -32,6 +32,7 @@ from dro.bus.counters import CounterPage
 from dro.bus.messages import (
     PARENT_MESSAGES,
     WORKER_REPORTS,
+    Drained,
     ParentMessage,
     PeerDown,
     PeerStuck,
@@ -39,6 +40,7 @@ from dro.bus.messages import (
     Ping,
     Pong,
     Ready,
+    Reconfigured,
     Role,
     StartFailed,
     Stop,
@@ -275,7 +277,7 @@ class Parent:
                 worker.failure = report
             case PeerStuck():
                 self._on_stuck(worker, report)
-            case Pong() | Stopped():
+            case Pong() | Stopped() | Reconfigured() | Drained():
                 pass
             case _:
                 assert_never(report)

@@ -14,6 +14,7 @@ import ctypes
 import gc
 import logging
 import os
+import pickle
 import signal
 import socket
 from collections import deque
@@ -29,13 +30,18 @@ from dro.bus.counters import CounterPage
 from dro.bus.messages import (
     PARENT_MESSAGES,
     WORKER_REPORTS,
+    Drain,
+    Drained,
     ParentMessage,
     PeerDown,
+    PeerRemoved,
     PeerStuck,
     PeerUp,
     Ping,
     Pong,
     Ready,
+    Reconfigure,
+    Reconfigured,
     Role,
     StartFailed,
     Stop,
@@ -44,7 +50,7 @@ from dro.bus.messages import (
 )
 from dro.bus.ring import RingReader, RingWriter
 from dro.clock import ms
-from dro.errors import LocalProtocolError, ResourceError
+from dro.errors import DroError, LocalProtocolError, ResourceError
 from dro.log import LimitedLogger, rename
 from dro.loop import Loop
 
@@ -101,6 +107,9 @@ class WorkerContext:
         self._signals: deque[int] = deque()
         self._on_peer_up: Callable[[PeerUp], object] = lambda _: None
         self._on_peer_down: Callable[[PeerDown], object] = lambda _: None
+        self._on_peer_removed: Callable[[PeerRemoved], object] = lambda _: None
+        self._on_reconfigure: Callable[[object], object] = lambda _: None
+        self._on_drain: Callable[[int], object] = lambda _: self.drained("")
         self._on_stop: Callable[[], object] = self.finish
         self._control = ControlSocket[WorkerReport, ParentMessage](
             loop, control, WORKER_REPORTS, PARENT_MESSAGES, self._hear, self._on_orphaned
@@ -115,6 +124,28 @@ class WorkerContext:
     def on_peer_down(self, callback: Callable[[PeerDown], object]) -> None:
         """Called when a sibling has ended; also before `on_peer_up` of its next incarnation, always."""
         self._on_peer_down = callback
+
+    def on_peer_removed(self, callback: Callable[[PeerRemoved], object]) -> None:
+        """Called when a sibling has left for good; `on_peer_down` of it came before, unless it was down already."""
+        self._on_peer_removed = callback
+
+    def on_reconfigure(self, callback: Callable[[object], object]) -> None:
+        """Called with the changed configuration, whole. It takes over what can change live, all or nothing.
+
+        A `DroError` that it raises is told to the parent and means that nothing changed.
+        """
+        self._on_reconfigure = callback
+
+    def on_drain(self, callback: Callable[[int], object]) -> None:
+        """Called once, with a limit in ms, when the worker shall give up its traffic without losing any.
+
+        It calls `drained` when it holds nothing any more, or at the limit. Without a callback that is at once.
+        """
+        self._on_drain = callback
+
+    def drained(self, waiting: str) -> None:
+        """Tell the parent that the worker has no traffic left; `waiting` names what it gave up at the limit, or not."""
+        self._control.send(Drained(waiting))
 
     def on_stop(self, callback: Callable[[], object]) -> None:
         """Called once when the worker shall end; it says goodbye to the network and calls `finish`, at once or later.
@@ -188,6 +219,15 @@ class WorkerContext:
                 self._on_peer_up(message)
             case PeerDown():
                 self._peer_gone(message.worker)
+            case PeerRemoved():
+                if (peer := self.peers.get(message.worker)) is not None and peer.incarnation <= message.incarnation:
+                    self._peer_gone(message.worker)
+                self._on_peer_removed(message)
+            case Reconfigure():
+                self._reconfigure(message)
+            case Drain():
+                if not self.is_stopping:
+                    self._on_drain(message.limit_ms)
             case Stop():
                 if not self.is_stopping:
                     self.stop(message.grace_ms)
@@ -195,6 +235,15 @@ class WorkerContext:
                 self._control.send(Pong(message.serial))
             case _:
                 assert_never(message)
+
+    def _reconfigure(self, message: Reconfigure) -> None:
+        problem = ""
+        try:
+            self._on_reconfigure(pickle.loads(Path(message.path).read_bytes()))  # of the parent, in a directory of ours
+        except (DroError, OSError) as e:
+            problem = str(e)
+            self.log.error("changed configuration not taken over", extra={"reason": problem})
+        self._control.send(Reconfigured(message.serial, problem))
 
     def _peer_gone(self, worker: int) -> None:
         peer = self.peers.pop(worker, None)

@@ -51,6 +51,29 @@ class PeerDown:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerRemoved:
+    """A sibling has left for good, by order of the operator: nothing that it said is held for a return."""
+
+    worker: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigure:
+    """A changed configuration lies, pickled by the parent, in the file `path`; take over what can change live."""
+
+    serial: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Withdraw, deliver what you hold, say `Drained`, and go on living without traffic until `Stop`."""
+
+    limit_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End yourself in good order within `grace_ms`."""
 
@@ -64,8 +87,10 @@ class Ping:
     serial: int
 
 
-ParentMessage = PeerUp | PeerDown | Stop | Ping
-PARENT_MESSAGES: Final = Codec[ParentMessage]({1: PeerUp, 2: PeerDown, 3: Stop, 4: Ping})
+ParentMessage = PeerUp | PeerDown | Stop | Ping | PeerRemoved | Reconfigure | Drain
+PARENT_MESSAGES: Final = Codec[ParentMessage](
+    {1: PeerUp, 2: PeerDown, 3: Stop, 4: Ping, 5: PeerRemoved, 6: Reconfigure, 7: Drain}
+)
 
 
 # worker -> parent
@@ -107,8 +132,25 @@ class PeerStuck:
     incarnation: int
 
 
-WorkerReport = Ready | StartFailed | Stopped | Pong | PeerStuck
-WORKER_REPORTS: Final = Codec[WorkerReport]({1: Ready, 2: StartFailed, 3: Stopped, 4: Pong, 5: PeerStuck})
+@dataclass(frozen=True, slots=True)
+class Reconfigured:
+    """Answer to `Reconfigure`: everything is in force, or `problem` says why nothing changed."""
+
+    serial: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Answer to `Drain`: nothing is held any more, or `waiting` says what still was at the limit."""
+
+    waiting: str
+
+
+WorkerReport = Ready | StartFailed | Stopped | Pong | PeerStuck | Reconfigured | Drained
+WORKER_REPORTS: Final = Codec[WorkerReport](
+    {1: Ready, 2: StartFailed, 3: Stopped, 4: Pong, 5: PeerStuck, 6: Reconfigured, 7: Drained}
+)
 
 
 # portal <-> route manager
