@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from dro.config.xml_file import MAX_FILE_BYTES
 from dro.errors import ConfigError
 from tests.fakes.lookup import FakeLookup
 
+MANY = int(os.environ.get("DRO_EXAMPLES", "300"))  # the long profile: 50000
 EXAMPLE = (Path(__file__).parents[1] / "golden" / "examples" / "direct-link" / "dro-g1.xml").read_bytes()
 BODY = "<portals><endpoint><name>{0}</name><domain-id>1</domain-id></endpoint></portals>"
 
@@ -124,7 +126,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(raw)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=MANY)
 @given(mutated())
 def test_no_edit_of_a_file_leads_to_anything_but_config_errors(raw: bytes) -> None:
     try:
@@ -136,7 +138,7 @@ def test_no_edit_of_a_file_leads_to_anything_but_config_errors(raw: bytes) -> No
     assert len({p.name for p in config.portals}) == len(config.portals)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=MANY)
 @given(st.lists(st.sampled_from(TOKENS), max_size=60))
 def test_no_sequence_of_tokens_leads_to_anything_but_config_errors(tokens: list[bytes]) -> None:
     raw = b'<tnw-gateway version="1.0">' + b" ".join(tokens) + b"</tnw-gateway>"
