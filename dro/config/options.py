@@ -10,7 +10,7 @@ to 3.4 and 5.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -53,6 +53,10 @@ class Option:
     default: Value
     is_deprecated: bool
     relevance: str
+
+    def __reduce__(self) -> tuple[Callable[[str, str], Option], tuple[str, str]]:
+        """To another process goes the name; it has the same table."""
+        return _known, (self.scope, self.name)
 
     @property
     def key(self) -> OptionKey:

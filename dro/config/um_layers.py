@@ -175,6 +175,10 @@ class ContextOptions:
     layers: tuple[Layer, ...] = ()
     _known: dict[Asked, UmOptions] = field(default_factory=dict, compare=False, repr=False)
 
+    def __reduce__(self) -> tuple[type[ContextOptions], tuple[UmOptions, tuple[Layer, ...]]]:
+        """To another process go the layers; it finds its own answers."""
+        return ContextOptions, (self.base, self.layers)
+
     def context(self) -> UmOptions:
         """The context itself. Raises: ConfigError when it is not permitted."""
         return self._of(Asked(CONTEXT))
