@@ -21,6 +21,7 @@ from dro.config.unsupported import ConfigWarning, unsupported
 from dro.errors import ConfigError
 from dro.log import set_up
 from dro.streams import open_standard_streams, output_lost, say
+from supervisor import init
 from supervisor.parent import Parent
 from supervisor.plan import plan_of
 
@@ -41,7 +42,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROCESS,
         description="Dynamic Routing Option daemon: joins topic resolution domains.",
-        epilog="Runs until SIGTERM or SIGINT; a second one ends it at once.",
+        epilog="Runs until SIGTERM or SIGINT; a second one ends it at once. `tnwgd init` writes a starter configuration.",
     )
     parser.add_argument("config", metavar="CONFIG", nargs="*", help="DRO configuration file (XML)")
     parser.add_argument("-d", "--dump-dtd", action="store_true", help="print the DTD of the configuration and exit")
@@ -97,8 +98,11 @@ def refuse_unsupported(config: DroConfig, warn: Warn) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     open_standard_streams()
+    given = sys.argv[1:] if argv is None else list(argv)
+    if given[:1] == [init.COMMAND]:
+        return init.main(given[1:])
     parser = arguments()
-    args = parser.parse_args(argv)
+    args = parser.parse_args(given)
     if args.dump_dtd:
         return put(resources.files("dro.config").joinpath("data/dro-config.dtd").read_text(encoding="utf-8"))
     if not args.config:
