@@ -27,7 +27,7 @@ from dro.proto.resolver_events import (
     SourceSwitched,
 )
 from dro.proto.resolver_output import Channel, ResolverOutput, ResolverRates
-from dro.proto.resolver_receivers import ReceiverSide
+from dro.proto.resolver_receivers import Judge, ReceiverSide
 from dro.proto.resolver_sources import Matcher, PatternCompiler, SourceSide
 from dro.proto.schedule import AdvertisingOptions, QueryOptions, WildcardQueryOptions
 from dro.proto.trcache import TopicCache
@@ -36,6 +36,7 @@ from dro.wire.source_string import TransportAddress
 
 __all__ = [
     "FoundSource",
+    "Judge",
     "Matcher",
     "PatternCompiler",
     "Resolver",
@@ -249,6 +250,11 @@ class Resolver:
         """
         self._channel.now_ns = now_ns
         self._receivers.on_end((topic, address, topic_index))
+
+    def set_judge(self, judge: Judge | None, now_ns: int) -> None:
+        """Who says which sources may be joined; what is joined and known already is judged anew."""
+        self._channel.now_ns = now_ns
+        self._receivers.set_judge(judge)
 
     def query_again(self, now_ns: int) -> None:
         """Ask for every topic and pattern now, as if the TRD had been asked to."""

@@ -83,6 +83,13 @@ class SourceGone:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceRefused:
+    """A joined source is no longer accepted: leave it."""
+
+    source: FoundSource
+
+
+@dataclass(frozen=True, slots=True)
 class TopicMatched:
     """The pattern of a wildcard receiver matches a topic that has a source: make a sub-receiver."""
 
@@ -150,6 +157,7 @@ ResolverEvent: TypeAlias = (
     | SourceChanged
     | SourceSwitched
     | SourceGone
+    | SourceRefused
     | TopicMatched
     | TopicUnmatched
     | NoSource

@@ -8,6 +8,7 @@ State: the wanted topics and patterns with their query schedules, the cache of a
     final TIR, EOS      forget that way, take another one that is alive, TQR at once, then the sustaining phase
     last one removed    LEAVE three times, 100 ms apart
     use query           answered if there is a receiver for exactly that topic, or a pattern spelt exactly so
+    not accepted        a way that the owner's judge refuses is never joined; another one to the same source may be
 
 Source: UM documentation of the resolver; real capture. Guess: when a leave is sent, and how often; an alternative that
 was not heard for ten seconds is joined with its next advertisement, for which the query asks.
@@ -15,10 +16,10 @@ was not heard for ten seconds is joined with its next advertisement, for which t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from dro.clock import NS_PER_MS
 from dro.proto.resolver_events import (
@@ -27,6 +28,7 @@ from dro.proto.resolver_events import (
     SourceChanged,
     SourceFound,
     SourceGone,
+    SourceRefused,
     SourceSwitched,
     TopicMatched,
     TopicUnmatched,
@@ -39,9 +41,13 @@ from dro.proto.trcache import FRESH_NS, CachedSource, Learned, SourceKey, TopicC
 from dro.timers import Timer
 from dro.wire import lbmr
 from dro.wire.lbmr_records import write_tqr, write_wildcard_tqr
+from dro.wire.source_string import TransportAddress
 
 LEAVE_COUNT: Final = 3
 LEAVE_INTERVAL_NS: Final = 100 * NS_PER_MS
+
+Judge: TypeAlias = Callable[[bytes, TransportAddress], bool]
+"""Whether a source may be joined: (topic, session). Asked once for each way to a source that is wanted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +88,7 @@ class ReceiverSide:
         self._wildcards: dict[int, _Wildcard] = {}
         self._handles = 0
         self._leaves: dict[tuple[bytes, int], list[Timer]] = {}
+        self._judge: Judge | None = None
 
     # ------------------------------------------------------------------------------------------------ receivers
 
@@ -206,6 +213,37 @@ class ReceiverSide:
             wildcard.schedule.restart(self._channel.now_ns)
             self._run_wildcard(wildcard)
 
+    # ------------------------------------------------------------------------------------------------ accepting
+
+    def set_judge(self, judge: Judge | None) -> None:
+        """Ask `judge` from now on, also about what was decided before: leave and join what follows, and no more."""
+        self._judge = judge
+        before: dict[SourceKey, bool | None] = {}
+        for entry in self.cache.entries():
+            before[entry.key], entry.is_accepted = entry.is_accepted, None
+        for topic in list(self._topics):
+            for otid in self.cache.otids(topic):
+                self._review(topic, otid, before)
+
+    def _review(self, topic: bytes, otid: bytes, before: dict[SourceKey, bool | None]) -> None:
+        ways = self.cache.ways(topic, otid)
+        is_new = bool([way for way in ways if self._is_accepted(way) and before[way.key] is False])
+        joined = self.cache.joined(topic, otid)
+        if joined is None:
+            if is_new:
+                self._join(topic, otid, heard_since_ns=-1)
+        elif not self._is_accepted(joined):
+            joined.is_joined = False
+            self._channel.events.append(SourceRefused(found(joined)))
+            self._join(topic, otid, heard_since_ns=-1 if is_new else None)
+        elif is_new:
+            self._switch(joined)
+
+    def _is_accepted(self, entry: CachedSource) -> bool:
+        if entry.is_accepted is None:
+            entry.is_accepted = self._judge is None or self._judge(entry.tir.topic, entry.tir.transport)
+        return entry.is_accepted
+
     # ------------------------------------------------------------------------------------------------ joining
 
     def _choose(self, entry: CachedSource, *, has_changed: bool) -> None:
@@ -215,17 +253,22 @@ class ReceiverSide:
         if joined is None:
             self._join(topic, entry.otid)
             return
-        best = self.cache.best(topic, entry.otid, self._channel.now_ns - FRESH_NS)
-        if best is not None and best is not joined and best.cost < joined.cost:
-            joined.is_joined, best.is_joined = False, True
-            self._channel.events.append(SourceSwitched(found(joined), found(best)))
-        elif has_changed:
+        if not self._switch(joined) and has_changed:
             self._channel.events.append(SourceChanged(found(entry)))
+
+    def _switch(self, joined: CachedSource) -> bool:
+        """Take a cheaper way to the same source, if one was heard a moment ago."""
+        best = self.cache.best(joined.tir.topic, joined.otid, self._is_accepted, self._channel.now_ns - FRESH_NS)
+        if best is None or best is joined or best.cost >= joined.cost:
+            return False
+        joined.is_joined, best.is_joined = False, True
+        self._channel.events.append(SourceSwitched(found(joined), found(best)))
+        return True
 
     def _join(self, topic: bytes, otid: bytes, heard_since_ns: int | None = None) -> None:
         if heard_since_ns is None:
             heard_since_ns = self._channel.now_ns - FRESH_NS
-        best = self.cache.best(topic, otid, heard_since_ns)
+        best = self.cache.best(topic, otid, self._is_accepted, heard_since_ns)
         if best is not None:
             best.is_joined = True
             self._channel.events.append(SourceFound(found(best)))

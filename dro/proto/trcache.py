@@ -12,6 +12,7 @@ CRC-32 of transport byte and body); a session joined before goes on only while n
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
@@ -58,6 +59,7 @@ class CachedSource:
     source_ip: int  # of the advertising datagram
     heard_ns: int
     is_joined: bool = False
+    is_accepted: bool | None = None  # by the owner of the receivers; None: not asked yet
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
@@ -180,10 +182,19 @@ class TopicCache:
                 return entry
         return None
 
-    def best(self, topic: bytes, otid: bytes, heard_since_ns: int | None = None) -> CachedSource | None:
-        """The cheapest way to a source, of those heard at or after `heard_since_ns`."""
+    def ways(self, topic: bytes, otid: bytes) -> list[CachedSource]:
+        """All ways to a source."""
+        return list(self._topics.get(topic, {}).get(otid, {}).values())
+
+    def entries(self) -> list[CachedSource]:
+        return list(self._entries.values())
+
+    def best(
+        self, topic: bytes, otid: bytes, is_usable: Callable[[CachedSource], bool], heard_since_ns: int = -1
+    ) -> CachedSource | None:
+        """The cheapest way to a source, of the usable ones heard at or after `heard_since_ns`."""
         group = self._topics.get(topic, {}).get(otid, {}).values()
-        fresh = [entry for entry in group if heard_since_ns is None or entry.heard_ns >= heard_since_ns]
+        fresh = [entry for entry in group if entry.heard_ns >= heard_since_ns and is_usable(entry)]
         return min(fresh, key=lambda entry: entry.rank, default=None)
 
     def has_joined(self, topic: bytes) -> bool:

@@ -8,6 +8,7 @@ what is wanted comes in by `want_topic` and `want_pattern`, counted by reference
     source found          joins its session, or uses the joined one          on_bound
     source switched       joins the new one, then leaves the old one         on_bound(new), on_unbound(old, ended)
     source gone           leaves, when what was sent before has been read    on_unbound(ended)
+    source refused        leaves at once                                     on_unbound
     (session ended)       tells the resolver, which may find another way     on_unbound(ended)
     (nobody wants it)     leaves                                             on_unbound
 
@@ -31,7 +32,7 @@ from dro.config.um_sets import WildcardOptions as WildcardSet
 from dro.errors import DecodeError, ResourceError
 from dro.loop import Loop
 from dro.proto import resolver_events as ev
-from dro.proto.resolver import Matcher, Resolver, SourceAd
+from dro.proto.resolver import Judge, Matcher, Resolver, SourceAd
 from dro.proto.resolver_events import FoundSource
 from dro.timers import Timer
 from dro.um import mmsg, sockets
@@ -162,6 +163,8 @@ class ContextCore:
         self.on_no_source: Callable[[bytes], object] | None = None
         self.on_client: Callable[[SenderTransport, str, bool], object] | None = None
         """(session, client address, connected): a receiver of a TCP session of ours."""
+        self.on_source_changed: Callable[[BoundSource], object] | None = None
+        """A bound source is advertised with other attributes than before."""
         self._loop = loop
         self._sink = sink
         rng = rng or random.Random()
@@ -327,6 +330,11 @@ class ContextCore:
         """Topics that a wanted pattern has found."""
         known = self._patterns.get((pattern, pattern_type))
         return frozenset(known.topics) if known is not None else frozenset()
+
+    def set_judge(self, judge: Judge | None) -> None:
+        """Join only what `judge` accepts, by topic and session; what is joined now is judged as well."""
+        self._resolver.set_judge(judge, self._loop.now_ns())
+        self._pump()
 
     def _is_wanted(self, topic: bytes) -> bool:
         return topic in self._topics or any(topic in p.topics for p in self._patterns.values())
@@ -538,6 +546,11 @@ class ContextCore:
                 if (bound := self._bound.get(_key(source))) is not None:
                     bound.tir, bound.is_from_dro = source.tir, source.from_dro
                     bound.source_id, bound.source_ip = source.source_id, source.source_ip
+                    if self.on_source_changed is not None:
+                        self.on_source_changed(bound)
+            case ev.SourceRefused(source=source):
+                if (bound := self._bound.get(_key(source))) is not None:
+                    self._unbind(bound, ended=False, now_ns=now_ns)
             case ev.SourceGone(source=source):
                 if (bound := self._bound.get(_key(source))) is not None and _key(source) not in self._ending:
                     self._end_soon(bound, now_ns)
