@@ -22,6 +22,7 @@ from dro.errors import ConfigError
 from dro.log import set_up
 from dro.streams import open_standard_streams, output_lost, say
 from supervisor import init
+from supervisor.commands import StatusCommand
 from supervisor.parent import Parent
 from supervisor.plan import plan_of
 
@@ -42,7 +43,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROCESS,
         description="Dynamic Routing Option daemon: joins topic resolution domains.",
-        epilog="Runs until SIGTERM or SIGINT; a second one ends it at once. `tnwgd init` writes a starter configuration.",
+        epilog="Runs until SIGTERM or SIGINT; a second one ends it at once. `tnwgd init` writes a first configuration.",
     )
     parser.add_argument("config", metavar="CONFIG", nargs="*", help="DRO configuration file (XML)")
     parser.add_argument("-d", "--dump-dtd", action="store_true", help="print the DTD of the configuration and exit")
@@ -123,7 +124,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     name = config.daemon.name or PROCESS
     log.info("starting", extra={"dro": name, "version": version(), "config": config.file})
-    return Parent(name, plan, log).run()
+    parent = Parent(name, plan, log)
+    StatusCommand(parent, config, version())
+    return parent.run()
 
 
 if __name__ == "__main__":
