@@ -1,7 +1,8 @@
 """The exception tree of the project; each exception carries fields, and its text is made from them.
 
 Who raises what: codecs raise `DecodeError`, cores that meet a peer breaking the rules `RemoteProtocolError`,
-cores that meet a bug of ours `LocalProtocolError`, configuration readers `ConfigError`, shells `ResourceError`.
+cores that meet a bug of ours `LocalProtocolError`, configuration readers `ConfigError`, shells `ResourceError`, whoever
+takes an operator's orders `RefusedError`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,15 @@ class ConfigError(DroError):
 
 class ResourceError(DroError):
     """The operating system refused something: a port, a group, memory, a file. `remedy` names what to change."""
+
+    def __init__(self, what: str, *, remedy: str = "") -> None:
+        super().__init__(f"{what}; {remedy}" if remedy else what)
+        self.what = what
+        self.remedy = remedy
+
+
+class RefusedError(DroError):
+    """An operator asked a running DRO for what cannot be done, or not now; nothing has changed."""
 
     def __init__(self, what: str, *, remedy: str = "") -> None:
         super().__init__(f"{what}; {remedy}" if remedy else what)

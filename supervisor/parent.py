@@ -47,12 +47,14 @@ from dro.bus.messages import (
     Stopped,
     WorkerReport,
 )
-from dro.clock import NS_PER_MS, ms, s
+from dro.clock import NS_PER_MS, NS_PER_S, ms, s
 from dro.errors import ResourceError
 from dro.loop import Loop
 from dro.timers import Timer
+from supervisor.admin import SOCKET_NAME, AdminServer
 from supervisor.places import SHARED_MEMORY, Places, make_places
 from supervisor.policy import Backoff
+from supervisor.status import WorkerStatus
 
 STOP_GRACE_MS: Final = 3_500  # for a worker to say goodbye
 STOP_LIMIT_NS: Final = ms(4_000)  # then it is killed
@@ -96,6 +98,9 @@ class _Worker:
     failure: StartFailed | None = None
     was_ready: bool = False  # in any life
     unanswered: int = 0  # pings since it was last heard
+    lives: int = 0
+    started_ns: int = 0  # of this life
+    last_death: str = ""
     restart: Timer | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(random.random))
 
@@ -120,6 +125,8 @@ class Parent:
         self._log = log
         self._bases = (run_base, shm_base)
         self._loop = Loop()
+        self.admin = AdminServer(self._loop, log)
+        """Takes commands from operators; add them before `run`."""
         self._workers = [_Worker(spec, index) for index, spec in enumerate(plan)]
         self._node_id = 1 << 63 | secrets.randbits(63)
         self._incarnations = 0
@@ -145,6 +152,7 @@ class Parent:
                 self._loop.run_once()
         finally:
             self._kill_all("worker is killed")
+            self.admin.close()
             self._places.remove()
             for number in STOP_SIGNALS:  # one that comes while the interpreter ends must not change the exit status
                 signal.signal(number, signal.SIG_IGN)
@@ -157,6 +165,7 @@ class Parent:
 
     def _set_up(self) -> None:
         name_process("tnwgd")
+        self.admin.listen(self._places.run / SOCKET_NAME)
         for worker in self._workers:
             CounterPage.create(self._places.counters(worker.index)).close()
         gc.collect()
@@ -164,6 +173,42 @@ class Parent:
         for worker in self._workers:
             self._start(worker)
         self._loop.call_later(PING_INTERVAL_NS, self._ping)
+
+    # what operators see
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def node_id(self) -> int:
+        return self._node_id
+
+    @property
+    def run_dir(self) -> Path:
+        return self._places.run
+
+    @property
+    def is_running(self) -> bool:
+        """Every worker was ready at least once, and nobody has ordered the end."""
+        return self._started and not self._stopping
+
+    def worker_status(self) -> tuple[WorkerStatus, ...]:
+        now_ns = self._loop.now_ns()
+        return tuple(
+            WorkerStatus(
+                worker.spec.name,
+                worker.spec.role.name.lower().replace("_", " "),
+                worker.index,
+                worker.state.value,
+                worker.pid if worker.is_alive else 0,
+                worker.incarnation,
+                max(0, worker.lives - 1),
+                round((now_ns - worker.started_ns) / NS_PER_S, 3) if worker.is_alive else 0.0,
+                worker.last_death,
+            )
+            for worker in self._workers
+        )
 
     # signals: the handler only remembers
 
@@ -195,7 +240,9 @@ class Parent:
         worker.incarnation = self._incarnations
         worker.ready = worker.failure = None
         worker.unanswered = 0
-        worker.backoff.on_start(self._loop.now_ns())
+        worker.lives += 1
+        worker.started_ns = self._loop.now_ns()
+        worker.backoff.on_start(worker.started_ns)
         try:
             mine, worker.pid, worker.pidfd = self._fork(worker)
         except OSError as e:
@@ -262,6 +309,7 @@ class Parent:
                 worker.control.abandon()
             if worker.pidfd >= 0:
                 os.close(worker.pidfd)
+        self.admin.abandon()
         self._loop.close()
 
     # what workers say
@@ -355,7 +403,8 @@ class Parent:
 
     def _after_death(self, worker: _Worker, status: int) -> None:
         clean = status == 0
-        extra = {"worker": worker.spec.name, "incarnation": worker.incarnation, "cause": cause_of(status)}
+        worker.last_death = cause_of(status)
+        extra = {"worker": worker.spec.name, "incarnation": worker.incarnation, "cause": worker.last_death}
         self._log.log(logging.INFO if clean else logging.ERROR, "worker ended", extra=extra)
         if self._stopping:
             return

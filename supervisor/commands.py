@@ -1,0 +1,44 @@
+"""The commands that every running DRO serves on its admin socket."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from dro.config.model import DroConfig
+from supervisor.admin import Arguments, Reply
+from supervisor.parent import Parent
+from supervisor.records import to_json
+from supervisor.status import DroStatus
+
+
+class StatusCommand:
+    """`status`: what the parent knows about itself and its workers."""
+
+    def __init__(self, parent: Parent, config: DroConfig, version: str) -> None:
+        self._parent = parent
+        self._config = config
+        self._version = version
+        self._loaded = time.time()
+        self._began = time.monotonic()
+        parent.admin.add("status", self.answer)
+
+    def answer(self, arguments: Arguments, reply: Reply) -> None:
+        arguments.done()
+        parent = self._parent
+        reply.ok(
+            to_json(
+                DroStatus(
+                    name=parent.name,
+                    version=self._version,
+                    node_id=f"{parent.node_id:016x}",
+                    pid=os.getpid(),
+                    uptime_s=round(time.monotonic() - self._began, 3),
+                    config_file=os.path.abspath(self._config.file),
+                    config_loaded=self._loaded,
+                    is_running=parent.is_running,
+                    run_dir=str(parent.run_dir),
+                    workers=parent.worker_status(),
+                )
+            )
+        )

@@ -1,0 +1,67 @@
+"""`tnwgdctl`: look at a running DRO and change it, through its admin socket.
+
+Each command is a subparser whose `run` default takes the parsed arguments and returns the exit status. Modules of
+commands offer `add_commands(commands, common)`; `common` carries the options that every command has.
+
+Exit status: 0 done, 1 refused or failed, 2 wrong arguments, 3 no running DRO or none that answers, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from dro.errors import DroError
+from dro.log import printable
+from dro.streams import open_standard_streams, output_lost, say
+from supervisor import ctl_status
+from supervisor.ctl_client import UnreachableError
+from supervisor.ctl_output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABLE
+
+PROGRAM: Final = "tnwgdctl"
+
+
+def arguments() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    which = common.add_argument_group("which DRO, when several run on this host")
+    which.add_argument("--dro", metavar="NAME", default="", help="name of the DRO, or the process id of its tnwgd")
+    which.add_argument("--run-dir", metavar="DIR", default="", help="its run directory")
+    common.add_argument("--json", action="store_true", help="print the answer as one JSON object")
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Look at a running DRO and change it.",
+        epilog="Exit status: 0 done, 1 refused or failed, 2 wrong arguments, 3 no running DRO.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    ctl_status.add_commands(commands, common)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    open_standard_streams()
+    args = arguments().parse_args(argv)
+    try:
+        status = int(args.run(args))
+        sys.stdout.flush()
+    except UnreachableError as e:
+        return _failed(e, EXIT_UNREACHABLE)
+    except DroError as e:
+        return _failed(e, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except OSError as e:
+        lost = output_lost(e)
+        return EXIT_FAILED if lost is None else _failed(lost, EXIT_FAILED)
+    return status
+
+
+def _failed(error: DroError, status: int) -> int:
+    for line in str(error).splitlines():
+        say(sys.stderr, f"{PROGRAM}: {printable(line)}\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
