@@ -21,7 +21,7 @@ from dro.config.model import AceConfig, AclConfig, ConditionConfig
 from dro.config.pcre import PatternLimit, compile_pcre, compile_posix
 from dro.errors import ConfigError
 
-SessionTransport = Literal["tcp", "lbt-rm", "lbt-ru", "lbt-ipc"]
+SessionTransport = Literal["tcp", "lbt-rm", "lbt-ru", "lbt-ipc", "other"]  # other: none that a condition can name
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ ACCEPT_ALL: Final = Verdict(True, reason="no list")
 REJECT_ALL: Final = Verdict(False, reason="no entry matches")
 
 _APPLIES: Final[dict[str, frozenset[str]]] = {
-    "transport": frozenset({"tcp", "lbt-rm", "lbt-ru", "lbt-ipc"}),
+    "transport": frozenset({"tcp", "lbt-rm", "lbt-ru", "lbt-ipc", "other"}),
     "source-ip": frozenset({"tcp", "lbt-rm", "lbt-ru"}),
     "multicast-group": frozenset({"lbt-rm"}),
     "udp-source-port": frozenset({"lbt-rm", "lbt-ru"}),

@@ -18,6 +18,7 @@ from itertools import islice
 
 from dro.clock import s
 from dro.log import LimitedLogger
+from portals.endpoint.access import OPEN, Access
 from portals.endpoint.advertisement import MAX_HOPS
 from portals.endpoint.effects import (
     ChangeForwarding,
@@ -85,6 +86,7 @@ class EndpointCore:
         *,
         source_deletion_delay_ns: int,
         matcher: Callable[[bytes, int], Matcher | None],
+        access: Access = OPEN,
     ) -> None:
         """`matcher(pattern, type)` compiles a pattern, or returns None for one that does not compile."""
         self._me = worker
@@ -92,6 +94,9 @@ class EndpointCore:
         self._domain = domain_id
         self._deletion_delay_ns = source_deletion_delay_ns
         self._compile = matcher
+        self._access = access
+        self._withheld: set[bytes] = set()  # topics recorded here that may not leave here
+        self._refused: set[Symbol] = set()  # what siblings want and may not be asked for here
         self._effects: list[Effect] = []
         self.route_version = 0
         self._routes: dict[tuple[int, int], tuple[int, int]] = {}
@@ -122,6 +127,16 @@ class EndpointCore:
     @property
     def own_sources(self) -> dict[int, SourceSeen]:
         return self._own
+
+    @property
+    def withheld(self) -> int:
+        """How many topics are wanted here and rejected on their way out."""
+        return len(self._withheld)
+
+    @property
+    def refused(self) -> int:
+        """How many topics and patterns the siblings want and this portal may not ask for."""
+        return len(self._refused)
 
     def receiver_interest(self, *, pattern: int) -> int:
         """How many topics or patterns of the given type the siblings want from here."""
@@ -165,6 +180,9 @@ class EndpointCore:
         if domain_id in domains:
             return
         domains.add(domain_id)
+        if not self._may_leave(key):
+            self._withheld.add(symbol)
+            return
         self._tell_all(InterestAdded(symbol, pattern, domain_id))
         self._decide_matching(key, now_ns)
 
@@ -178,6 +196,10 @@ class EndpointCore:
         if not domains:
             del self._recorded[key]
             self._patterns.pop(key, None)
+        if not self._may_leave(key):
+            if not domains:
+                self._withheld.discard(symbol)
+            return
         self._tell_all(InterestRemoved(symbol, pattern, domain_id))
         for otid in matching:
             self._decide_source(otid, now_ns)
@@ -193,13 +215,43 @@ class EndpointCore:
         matcher = self._patterns[key]
         return [otid for topic, otids in self._by_topic.items() if matcher(topic) for otid in otids]
 
+    def _may_leave(self, key: Symbol) -> bool:
+        """A pattern cannot be judged; the topics that it finds are."""
+        return key[1] != PATTERN_NONE or self._access.may_leave(key[0])
+
     def _interested(self, topic: bytes) -> set[int]:
+        if not self._access.may_leave(topic):
+            return set()
         domains = set(self._recorded.get((topic, PATTERN_NONE), ()))
         for key, matcher in self._patterns.items():
             wanted = self._recorded[key]
             if not wanted <= domains and matcher(topic):
                 domains |= wanted
         return domains
+
+    # what may pass
+
+    def on_access(self, access: Access, now_ns: int) -> None:
+        """Another access control list: what it says otherwise is told, opened and closed, and nothing else."""
+        before, self._access = self._access, access
+        for key, domains in self._recorded.items():
+            topic, pattern = key
+            may = access.may_leave(topic)
+            if pattern != PATTERN_NONE or may == before.may_leave(topic):
+                continue
+            if may:
+                self._withheld.discard(topic)
+            else:
+                self._withheld.add(topic)
+            for domain_id in sorted(domains):
+                self._tell_all((InterestAdded if may else InterestRemoved)(topic, pattern, domain_id))
+        wanted = {symbol for sibling in self._siblings.values() for symbol in sibling.interest}
+        for symbol in wanted | self._proxy_receivers.keys():
+            self._decide_receiver(symbol)
+        for otid in list(self._by_otid.keys() | self._proxies.keys()):
+            topic = self._identity(otid, self._proxies.get(otid))[0]
+            if access.may_leave(topic) != before.may_leave(topic):
+                self._decide_source(otid, now_ns)
 
     # sources of the own TRD
 
@@ -233,9 +285,9 @@ class EndpointCore:
         sibling.is_up = True
         self._stop_forwarding_to(worker)
         self._tell(worker, PortalHello(self._me, self._incarnation, forwarded, forwarded_bytes))
-        for (symbol, pattern), domains in self._recorded.items():
-            for domain_id in sorted(domains):
-                self._tell(worker, InterestAdded(symbol, pattern, domain_id))
+        for key, domains in self._recorded.items():
+            for domain_id in sorted(domains) if self._may_leave(key) else ():
+                self._tell(worker, InterestAdded(*key, domain_id))
         for seen in self._own.values():
             self._tell(worker, seen)
         self._tell(worker, ExchangeDone())
@@ -357,6 +409,11 @@ class EndpointCore:
             for domain_id in sibling.interest.get(key, ())
             if (worker, domain_id) in self._inbound
         }
+        if wanted and not self._access.may_ask(*key):
+            self._refused.add(key)
+            wanted = set()
+        else:
+            self._refused.discard(key)
         had = self._proxy_receivers.get(key)
         symbol, pattern = key
         if wanted and had is None:
