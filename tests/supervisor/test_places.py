@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from dro.errors import ResourceError
-from supervisor.places import default_run_base, make_places, start_time_of, sweep
+from supervisor.places import (
+    Instance,
+    default_run_base,
+    instance_of,
+    is_ending,
+    make_places,
+    pid_namespace,
+    start_time_of,
+    sweep,
+)
 
 
 def test_directories_are_private_and_named_after_the_process(tmp_path: Path) -> None:
@@ -84,3 +93,137 @@ def test_where_run_directories_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_start_times() -> None:
     assert start_time_of(os.getpid()) == start_time_of(os.getpid())
     assert start_time_of(2**22 + 1) is None
+
+
+def test_a_directory_that_was_never_finished(tmp_path: Path) -> None:
+    """Of this PID namespace: swept when its process is gone. Of another: when it is old and its lock is free."""
+    own_start = start_time_of(os.getpid())
+    assert own_start is not None
+    ours = tmp_path / f"dro-G1-{os.getpid()}-{own_start + 1}.new-{pid_namespace()}"
+    being_made = tmp_path / f"dro-G1-{os.getpid()}-{own_start}.new-{pid_namespace()}"
+    young = tmp_path / f"dro-G1-{os.getpid()}-{own_start + 2}.new-1"
+    old = tmp_path / f"dro-G1-{os.getpid()}-{own_start + 3}.new-1"
+    locked = tmp_path / f"dro-G1-{os.getpid()}-{own_start + 4}.new-1"
+    for directory in (ours, being_made, young, old, locked):
+        directory.mkdir()
+    fd = os.open(locked / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    for directory in (old, locked):
+        os.utime(directory, (0, 0))
+    assert set(sweep(tmp_path)) == {ours, old}
+    os.close(fd)
+
+
+def test_names_of_instances() -> None:
+    assert instance_of("dro-my-dro-1-12-345") == Instance("my-dro-1", 12, 345)
+    assert instance_of("dro--1-2") == Instance("", 1, 2)
+    for other in ("dro-x-1", "dro-x-1-2.new-3", "dro-x-1-2x", "x-dro-x-1-2", "dro-x-12345678901-2"):
+        assert instance_of(other) is None
+
+
+def test_directories_of_other_users_are_swept_only_for_them(tmp_path: Path) -> None:
+    dead = tmp_path / "dro-G1-4194305-1"
+    dead.mkdir()
+    if os.getuid() != 0:
+        assert sweep(tmp_path, {os.getuid() + 1}) == []
+        return
+    os.chown(dead, 54321, 54321)
+    assert sweep(tmp_path) == []
+    assert sweep(tmp_path, {0, 54321}) == [dead]
+
+
+def test_a_run_directory_of_ones_own(tmp_path: Path) -> None:
+    run, shm = tmp_path / "my run", tmp_path / "shm"
+    shm.mkdir()
+    places = make_places("x", run_base=tmp_path, shm_base=shm, run_dir=run)
+    assert places.run == run
+    assert stat.S_IMODE(run.stat().st_mode) == 0o700
+    (run / "w1.2.ctl").touch()
+    places.remove()
+    assert list(tmp_path.iterdir()) == [shm]
+    assert list(shm.iterdir()) == []
+    run.mkdir(mode=0o755)
+    places = make_places("x", run_base=tmp_path, shm_base=shm, run_dir=run)
+    assert (run / "lock").exists()
+    places.remove()
+    assert list(run.iterdir()) == []  # it was there before and stays
+
+
+def test_what_a_dead_dro_left_in_its_own_run_directory_goes(tmp_path: Path) -> None:
+    run, shm = tmp_path / "run", tmp_path / "shm"
+    shm.mkdir()
+    run.mkdir(mode=0o700)
+    (run / "lock").write_text("open-dro 4194305 1 1\n")
+    (run / "admin").touch()
+    (run / "keep").mkdir()
+    places = make_places("x", run_base=tmp_path, shm_base=shm, run_dir=run)
+    assert {p.name for p in run.iterdir()} == {"lock", "keep"}
+    assert (run / "lock").read_text().startswith(f"open-dro {os.getpid()} ")
+    places.remove()
+    assert {p.name for p in run.iterdir()} == {"keep"}
+
+
+def test_a_run_directory_that_cannot_be_taken(tmp_path: Path) -> None:
+    shm = tmp_path / "shm"
+    shm.mkdir()
+
+    def refused(directory: Path, match: str) -> None:
+        with pytest.raises(ResourceError, match=match):
+            make_places("x", run_base=tmp_path, shm_base=shm, run_dir=directory)
+        assert list(shm.iterdir()) == []
+
+    refused(tmp_path / "none" / "run", "make its directory first")
+    (tmp_path / "file").touch()
+    refused(tmp_path / "file", "is no directory")
+    full = tmp_path / "home"
+    full.mkdir(mode=0o700)
+    (full / "letter").touch()
+    refused(full, "not empty and not that of a DRO")
+    assert (full / "letter").exists()
+    (full / "lock").write_text("something else")
+    refused(full, "is not the lock of a DRO")
+    assert (full / "lock").read_text() == "something else"
+    wide = tmp_path / "wide"
+    wide.mkdir()
+    wide.chmod(0o777)
+    refused(wide, "can be written by others")
+    link = tmp_path / "link"
+    link.mkdir(mode=0o700)
+    (link / "lock").symlink_to(full / "letter")
+    refused(link, "cannot use the run directory")
+    if os.getuid() == 0:
+        strange = tmp_path / "strange"
+        strange.mkdir(mode=0o700)
+        os.chown(strange, 54321, 54321)
+        refused(strange, "belongs to another user")
+
+
+def test_a_living_dro_keeps_its_run_directory_to_itself(tmp_path: Path) -> None:
+    shm = tmp_path / "shm"
+    shm.mkdir()
+    first = make_places("x", run_base=tmp_path, shm_base=shm, run_dir=tmp_path / "run")
+    lock = (first.run / "lock").read_text()
+    with pytest.raises(
+        ResourceError, match=rf"is that of a running DRO \(process {os.getpid()}\); stop that one first"
+    ):
+        make_places("y", run_base=tmp_path, shm_base=shm, run_dir=tmp_path / "run")
+    assert (first.run / "lock").read_text() == lock
+    first.remove()
+
+
+def test_workers_that_are_still_ending(tmp_path: Path) -> None:
+    """The lock is held, but by others than the process that signed it."""
+    lock = tmp_path / "lock"
+    assert not is_ending(lock)
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    assert not is_ending(lock)  # not signed
+    lock.write_text(f"open-dro 4194305 1 {pid_namespace()}\n")
+    assert is_ending(lock)
+    lock.write_text("open-dro 4194305 1 1\n")
+    assert not is_ending(lock)  # of another PID namespace: nobody knows
+    lock.write_text(f"open-dro {os.getpid()} {start_time_of(os.getpid())} {pid_namespace()}\n")
+    assert not is_ending(lock)  # its parent lives
+    lock.write_text(f"open-dro 4194305 1 {pid_namespace()}\n")
+    os.close(fd)
+    assert not is_ending(lock)
