@@ -94,8 +94,9 @@ class _Asker:
 
     def ask(self, question: str, default: str, read: Callable[[str], T]) -> T:
         """Raises: EOFError, KeyboardInterrupt."""
+        self._out(f"{question}\n")
         while True:
-            answer = self._ask(f"{question} [{default}]: ").strip()
+            answer = self._ask(f"  [{default}]: ").strip()
             try:
                 return read(answer or default)
             except ConfigError as e:
@@ -108,9 +109,11 @@ def default_name() -> str:
 
 def ask_starter(asker: _Asker, kind: str | None) -> tuple[Starter, Path]:
     """At most five questions. Raises: EOFError, KeyboardInterrupt."""
-    kind = kind or asker.ask("direct link between two TRDs, or one end of a peer link (direct, peer)", "direct", _kind)
-    name = asker.ask("name of the DRO", default_name(), read_name)
-    what = "UM configuration file, or INTERFACE,GROUP:PORT"
+    kind = kind or asker.ask(
+        "Kind of link: direct (two TRDs that this host reaches) or peer (one end)", "direct", _kind
+    )
+    name = asker.ask("Name of the DRO", default_name(), read_name)
+    what = "its UM configuration file, or INTERFACE,GROUP:PORT to have one made"
 
     def second(text: str) -> Trd:
         trd = read_trd(text, 2)
@@ -118,19 +121,21 @@ def ask_starter(asker: _Asker, kind: str | None) -> tuple[Starter, Path]:
         return trd
 
     if kind == "direct":
-        first = asker.ask(f"first TRD: {what}", shown(default_trd(1)), lambda text: read_trd(text, 1))
-        other = asker.ask(f"second TRD: {what}", shown(default_trd(2)), second)
+        first = asker.ask(f"First TRD: {what}", shown(default_trd(1)), lambda text: read_trd(text, 1))
+        other = asker.ask(f"Second TRD: {what}", shown(default_trd(2)), second)
         starter = Starter(name, ((1, first), (2, other)))
     else:
         companion = asker.ask(
-            "companion: HOST:PORT to connect to, or PORT to listen on", str(DEFAULT_LISTEN_PORT), read_companion
+            "Companion at the other end: HOST:PORT to connect to, or PORT to listen on",
+            str(DEFAULT_LISTEN_PORT),
+            read_companion,
         )
         domain_id = _peer_domain(companion)
         trd = asker.ask(
             f"TRD of this end: {what}", shown(default_trd(domain_id)), lambda text: read_trd(text, domain_id)
         )
         starter = Starter(name, ((domain_id, trd),), companion)
-    return starter, asker.ask("file to write", DEFAULT_OUTPUT, lambda text: _new_output(text, starter))
+    return starter, asker.ask("File to write", DEFAULT_OUTPUT, lambda text: _new_output(text, starter))
 
 
 def _kind(text: str) -> str:
@@ -305,6 +310,7 @@ def main(argv: Sequence[str]) -> int:
         elif not _is_terminal():
             parser.error(f"not on a terminal; give options, see {PROGRAM} direct --help")
         else:
+            say(sys.stdout, "Enter takes what stands in brackets, Ctrl-C leaves.\n")
             starter, output = ask_starter(_Asker(_ask_on_terminal, lambda text: say(sys.stdout, text)), args.kind)
         told = check(starter, output)
         files = plan_files(starter, output)
