@@ -3,6 +3,9 @@
 A portal that meets a sibling incarnation for the first time sends `PortalHello`, then all interest recorded at it,
 then all sources seen at it, then `ExchangeDone`; joining and rejoining are the same. Whatever the older incarnation
 of that sibling had said is forgotten when its exchange is done.
+
+`Withdraw`, `Released`, `Settle` and `Settled` are the conversation of a portal that is drained with its siblings, see
+`portals.endpoint.drain`. Their counts are needed because control messages overtake data.
 """
 
 from __future__ import annotations
@@ -88,8 +91,43 @@ class ExchangeDone:
     """End of the full exchange that a `PortalHello` opened."""
 
 
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The sender is drained: it makes nothing new. Stop forwarding to it as soon as nothing is missing before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Answer to `Withdraw`: the sender forwards nothing more; it handed over so many fragments in its life's books."""
+
+    fragments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The sender, which is drained, hands over nothing more; it handed over so many fragments in its life's books."""
+
+    fragments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Answer to `Settle`: all of them were sent or dropped, and nobody can ask for a repair of them any more."""
+
+
 PortalMessage = (
-    PortalHello | InterestAdded | InterestRemoved | SourceSeen | SourceGone | ForwardStart | ForwardStop | ExchangeDone
+    PortalHello
+    | InterestAdded
+    | InterestRemoved
+    | SourceSeen
+    | SourceGone
+    | ForwardStart
+    | ForwardStop
+    | ExchangeDone
+    | Withdraw
+    | Released
+    | Settle
+    | Settled
 )
 PORTAL_MESSAGES: Final = Codec[PortalMessage](
     {
@@ -101,5 +139,9 @@ PORTAL_MESSAGES: Final = Codec[PortalMessage](
         37: ForwardStart,
         38: ForwardStop,
         39: ExchangeDone,
+        40: Withdraw,
+        41: Released,
+        42: Settle,
+        43: Settled,
     }
 )

@@ -41,8 +41,12 @@ from portals.messages import (
     InterestRemoved,
     PortalHello,
     PortalMessage,
+    Released,
+    Settle,
+    Settled,
     SourceGone,
     SourceSeen,
+    Withdraw,
 )
 
 log = logging.getLogger(__name__)
@@ -113,6 +117,8 @@ class EndpointCore:
         self._forward: dict[int, set[int]] = {}
         # unlike those of the incarnation before, so nothing of it can be mistaken for ours
         self._next_handle = (incarnation & 0xFF) << 24 | 1
+        self._is_withdrawn = False  # this portal is drained
+        self._kept_ends: list[SourceGone] | None = []  # of own sources, until the siblings may know
 
     # what there is, for counters and tests
 
@@ -170,6 +176,8 @@ class EndpointCore:
 
     def on_interest_added(self, symbol: bytes, pattern: int, domain_id: int, now_ns: int) -> None:
         """Local interest (own domain) or remote interest (a domain beyond a neighbour DRO) appeared here."""
+        if self._is_withdrawn:
+            return
         key = (symbol, pattern)
         if pattern != PATTERN_NONE and key not in self._patterns:
             matcher = self._compile(symbol, pattern)
@@ -234,6 +242,8 @@ class EndpointCore:
     def on_access(self, access: Access, now_ns: int) -> None:
         """Another access control list: what it says otherwise is told, opened and closed, and nothing else."""
         before, self._access = self._access, access
+        if self._is_withdrawn:
+            return
         for key, domains in self._recorded.items():
             topic, pattern = key
             may = access.may_leave(topic)
@@ -270,7 +280,10 @@ class EndpointCore:
     def on_source_gone(self, handle: int) -> None:
         if self._own.pop(handle, None) is not None:
             del self._forward[handle]
-            self._tell_all(SourceGone(handle))
+            if self._is_withdrawn and self._kept_ends is not None:
+                self._kept_ends.append(SourceGone(handle))
+            else:
+                self._tell_all(SourceGone(handle))
 
     # siblings
 
@@ -285,6 +298,9 @@ class EndpointCore:
         sibling.is_up = True
         self._stop_forwarding_to(worker)
         self._tell(worker, PortalHello(self._me, self._incarnation, forwarded, forwarded_bytes))
+        if self._is_withdrawn:
+            self._tell(worker, ExchangeDone())
+            return
         for key, domains in self._recorded.items():
             for domain_id in sorted(domains) if self._may_leave(key) else ():
                 self._tell(worker, InterestAdded(*key, domain_id))
@@ -302,12 +318,20 @@ class EndpointCore:
 
     def on_sibling_removed(self, worker: int, now_ns: int) -> None:
         """The sibling is gone for good."""
-        sibling = self._siblings[worker]
-        sibling.is_up = False
-        sibling.incarnation += 1
-        sibling.stale_until_ns = now_ns
+        sibling = self._siblings.get(worker)
+        if sibling is not None:
+            sibling.is_up = False
+            self._stop_forwarding_to(worker)
+            self._sweep(worker, sibling, now_ns)
+            del self._siblings[worker]
+
+    def on_sibling_released(self, worker: int) -> None:
+        """The sibling is drained, and has had all that it will get: what it wanted does not count any more."""
         self._stop_forwarding_to(worker)
-        self.on_timer(now_ns)
+        sibling = self._siblings[worker]
+        for key, domains in list(sibling.interest.items()):
+            for domain_id in list(domains):
+                self._drop_interest(sibling, key, domain_id)
 
     def _stop_forwarding_to(self, worker: int) -> None:
         for handle, workers in self._forward.items():
@@ -318,6 +342,8 @@ class EndpointCore:
     def on_message(self, worker: int, incarnation: int, message: PortalMessage, now_ns: int) -> None:
         sibling = self._siblings[worker]
         if incarnation < sibling.incarnation:
+            return
+        if self._is_withdrawn and isinstance(message, InterestAdded | SourceSeen | ForwardStart):
             return
         match message:
             case InterestAdded(symbol=symbol, pattern=pattern, domain_id=domain_id):
@@ -336,7 +362,7 @@ class EndpointCore:
                 self._on_forward(worker, handle, wanted=True)
             case ForwardStop(handle=handle):
                 self._on_forward(worker, handle, wanted=False)
-            case PortalHello() | ExchangeDone():
+            case PortalHello() | ExchangeDone() | Withdraw() | Released() | Settle() | Settled():
                 pass
 
     def _on_forward(self, worker: int, handle: int, *, wanted: bool) -> None:
@@ -399,6 +425,33 @@ class EndpointCore:
                 del self._by_topic[seen.topic]
         return seen
 
+    # the drain of this portal, as `portals.endpoint.drain` orders it
+
+    def withdraw(self) -> None:
+        """Make nothing new from now on, and keep to yourself which own sources end."""
+        self._is_withdrawn = True
+
+    def close_receivers(self) -> None:
+        """Close all proxy receivers, whoever wants them."""
+        closing, self._proxy_receivers = self._proxy_receivers, {}
+        for (symbol, pattern), domains in closing.items():
+            self._effects.append(CloseProxyReceiver(symbol, pattern, tuple(sorted(domains))))
+
+    def end_sources(self) -> None:
+        """Tell the siblings of the end of all own sources, also of those that were kept from them."""
+        kept, self._kept_ends = self._kept_ends or [], None
+        for gone in [*kept, *map(SourceGone, self._own)]:
+            self._tell_all(gone)
+        self._own.clear()
+        self._forward.clear()
+
+    def close_sources(self) -> None:
+        """Close all proxy sources, whoever wants them."""
+        self._starving.clear()
+        for otid in self._proxies:
+            self._effects.append(CloseProxySource(otid))
+        self._proxies.clear()
+
     # decisions
 
     def _decide_receiver(self, key: Symbol) -> None:
@@ -415,6 +468,8 @@ class EndpointCore:
         else:
             self._refused.discard(key)
         had = self._proxy_receivers.get(key)
+        if had is None and self._is_withdrawn:
+            return
         symbol, pattern = key
         if wanted and had is None:
             self._proxy_receivers[key] = wanted
@@ -432,7 +487,7 @@ class EndpointCore:
         """Decision 3: is a proxy source for this OTID needed here, and who feeds it?"""
         proxy = self._proxies.get(otid)
         offers = self._by_otid.get(otid, ())
-        if proxy is None and not offers:
+        if proxy is None and (not offers or self._is_withdrawn):
             return
         topic, origin = self._identity(otid, proxy)
         interested = self._interested(topic)

@@ -13,24 +13,14 @@ from dro.bus.counters import CounterPage
 from dro.bus.ring import RingWriter
 from dro.sqn import MASK
 from dro.um.runs import KIND_TSNI, Run, has_block
-from dro.um.session import BoundSource, ReceiverTransport
+from dro.um.session import ReceiverTransport
 from portals import descriptor
 from portals.counters import PairSlot, Slot
 from portals.descriptor import ForwardRun
+from portals.endpoint.handover import ForwardEntry, note
 
 BLOCK_REQUEST: Final = 0x04
 SPREAD: Final = 2  # a chunk may be this many times as large as the fragments in it before they are copied one by one
-
-
-class ForwardEntry:
-    """What the data path knows of one own source: its handle and the siblings that want it."""
-
-    __slots__ = ("egress", "handle", "source")
-
-    def __init__(self, handle: int, source: BoundSource) -> None:
-        self.handle = handle
-        self.source = source
-        self.egress: tuple[int, ...] = ()
 
 
 class Ingress:
@@ -69,8 +59,14 @@ class Ingress:
                     page.add(Slot.TOPIC_REQ_RCVD, run.fragments)
                     page.add(Slot.TOPIC_REQ_RCVD_BYTES, run.fragments * run.length)
             entry = bound.user
-            if isinstance(entry, ForwardEntry) and entry.egress:
-                by_egress.setdefault(entry.egress, []).append((entry.handle, run))
+            if isinstance(entry, ForwardEntry):
+                if entry.closing:
+                    for worker, edge in entry.closing.items():
+                        if before := edge.before(view, run):
+                            by_egress.setdefault((worker,), []).append((entry.handle, run._replace(fragments=before)))
+                if entry.egress:
+                    by_egress.setdefault(entry.egress, []).append((entry.handle, run))
+                    note(entry, run)
         if fragments:
             page.add(Slot.TOPIC_RCVD, fragments)
             page.add(Slot.TOPIC_RCVD_BYTES, nbytes)

@@ -42,7 +42,8 @@ from portals.endpoint.effects import (
     UpdateProxyReceiver,
 )
 from portals.endpoint.egress import Egress, ProxySource
-from portals.endpoint.ingress import ForwardEntry, Ingress
+from portals.endpoint.handover import ForwardEntry
+from portals.endpoint.ingress import Ingress
 from portals.endpoint.interest import InterestChange, TrdInterest
 from portals.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, PORTAL_MESSAGES, PortalHello, SourceSeen
 from portals.window import SequenceWindow

@@ -18,7 +18,8 @@ from dro.wire.lbmr import Tir
 from dro.wire.source_string import TcpAddress, TransportAddress
 from portals.counters import DROP_SLOTS, PairSlot, Slot
 from portals.endpoint.egress import Egress, ProxySource
-from portals.endpoint.ingress import ForwardEntry, Ingress
+from portals.endpoint.handover import ForwardEntry
+from portals.endpoint.ingress import Ingress
 from portals.window import SequenceWindow
 
 LBMC = Struct("!BBHII")

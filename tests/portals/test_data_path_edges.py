@@ -28,7 +28,8 @@ from dro.wire.source_string import LbtrmAddress, TcpAddress
 from portals import descriptor
 from portals.counters import DROP_SLOTS, PairSlot, Slot
 from portals.endpoint.egress import Egress, ProxySource
-from portals.endpoint.ingress import ForwardEntry, Ingress
+from portals.endpoint.handover import ForwardEntry
+from portals.endpoint.ingress import Ingress
 from portals.window import SequenceWindow
 
 LBMC = Struct("!BBHII")
