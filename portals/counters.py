@@ -25,6 +25,9 @@ class Slot(IntEnum):
     RECEIVER_PCRE = 8
     RECEIVER_REGEX = 9
     PROXY_SOURCES = 10
+    TOPICS_NOT_OUT = 11  # ours: topics wanted in the TRD that the access control list keeps from being asked for
+    TOPICS_NOT_IN = 12  # ours: topics and patterns that siblings want and that may not be asked for in the TRD
+    SOURCES_NOT_IN = 13  # ours: sources of wanted topics in the TRD that are not joined, for the same reason
     # receive
     TOPIC_RCVD = 16
     TOPIC_RCVD_BYTES = 17

@@ -221,6 +221,7 @@ class ReceiverSide:
         before: dict[SourceKey, bool | None] = {}
         for entry in self.cache.entries():
             before[entry.key], entry.is_accepted = entry.is_accepted, None
+        self.cache.refused = 0
         for topic in list(self._topics):
             for otid in self.cache.otids(topic):
                 self._review(topic, otid, before)
@@ -242,6 +243,7 @@ class ReceiverSide:
     def _is_accepted(self, entry: CachedSource) -> bool:
         if entry.is_accepted is None:
             entry.is_accepted = self._judge is None or self._judge(entry.tir.topic, entry.tir.transport)
+            self.cache.refused += not entry.is_accepted
         return entry.is_accepted
 
     # ------------------------------------------------------------------------------------------------ joining

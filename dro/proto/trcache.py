@@ -107,6 +107,7 @@ class TopicCache:
         self._entries: dict[SourceKey, CachedSource] = {}  # least recently heard first
         self._topics: dict[bytes, dict[bytes, dict[SourceKey, CachedSource]]] = {}
         self.evicted = 0
+        self.refused = 0  # entries that are not accepted
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -153,6 +154,7 @@ class TopicCache:
         """Forget a source; gives what was known."""
         entry = self._entries.pop(key, None)
         if entry is not None:
+            self.refused -= entry.is_accepted is False
             by_otid = self._topics[key[0]]
             group = by_otid[entry.otid]
             del group[key]

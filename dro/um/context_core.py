@@ -64,6 +64,7 @@ ENDING_MAX_NS: Final = ms(250)
 OPTIONS_MAX_BYTES: Final = 64  # more than the standard options of a packet take
 LOG_EVERY_NS: Final = NS_PER_S
 LOG_KINDS_MAX: Final = 256
+MERGED_MAX: Final = 256
 
 BoundKey = tuple[bytes, TransportAddress, int]  # topic, session, topic index
 
@@ -202,6 +203,7 @@ class ContextCore:
         self._is_closed = False
         self._topics: dict[bytes, int] = {}
         self._topic_options: dict[bytes, UmOptions] = {}
+        self._merged: dict[UmOptions, UmOptions] = {}  # options of objects -> those with the context's
         self._patterns: dict[tuple[bytes, int], _Pattern] = {}
         self._pattern_keys: dict[int, tuple[bytes, int]] = {}
         self._bound: dict[BoundKey, BoundSource] = {}
@@ -272,7 +274,7 @@ class ContextCore:
         """
         count = self._topics.get(topic, 0)
         if not count:
-            chosen = self.options if options is None else self.options.merged(options)
+            chosen = self._with(options)
             self._resolver.add_receiver(topic, self._loop.now_ns(), query_options(QueryOptions.of(chosen)))
             self._topic_options[topic] = chosen
         self._topics[topic] = count + 1
@@ -299,7 +301,7 @@ class ContextCore:
         if known is not None:
             known.users += 1
             return
-        chosen = self.options if options is None else self.options.merged(options)
+        chosen = self._with(options)
         handle = self._resolver.add_wildcard(
             pattern,
             pattern_type,
@@ -331,6 +333,17 @@ class ContextCore:
         known = self._patterns.get((pattern, pattern_type))
         return frozenset(known.topics) if known is not None else frozenset()
 
+    def _with(self, options: UmOptions | None) -> UmOptions:
+        """The options of this context, overwritten by those of one object; equal ones are one object."""
+        if options is None or not options.explicit:
+            return self.options
+        merged = self._merged.get(options)
+        if merged is None:
+            if len(self._merged) >= MERGED_MAX:
+                self._merged.clear()
+            merged = self._merged[options] = self.options.merged(options)
+        return merged
+
     def set_judge(self, judge: Judge | None) -> None:
         """Join only what `judge` accepts, by topic and session; what is joined now is judged as well."""
         self._resolver.set_judge(judge, self._loop.now_ns())
@@ -360,7 +373,7 @@ class ContextCore:
         `tir_options` are advertised beside OTID and request address; an `ExtendedFunctionality` among them replaces
         the own one. Raises: ResourceError naming the option, DecodeError when it cannot be advertised.
         """
-        chosen = self.options if options is None else self.options.merged(options)
+        chosen = self._with(options)
         transport = self.pools.acquire(chosen)
         index = self._next_index
         self._next_index = (index + 1) & 0xFFFFFFFF

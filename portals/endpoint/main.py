@@ -27,6 +27,7 @@ from dro.um.runs import Run
 from dro.um.session import BoundSource, ReceiverTransport
 from dro.wire import lbmr
 from portals.counters import PairSlot, Slot
+from portals.endpoint.access import Access
 from portals.endpoint.advertisement import is_name, pass_through_of, proxy_options
 from portals.endpoint.core import EndpointCore, Matcher
 from portals.endpoint.effects import (
@@ -45,6 +46,7 @@ from portals.endpoint.egress import Egress, ProxySource
 from portals.endpoint.handover import ForwardEntry
 from portals.endpoint.ingress import Ingress
 from portals.endpoint.interest import InterestChange, TrdInterest
+from portals.endpoint.options import ProxyOptions
 from portals.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, PORTAL_MESSAGES, PortalHello, SourceSeen
 from portals.window import SequenceWindow
 
@@ -74,12 +76,15 @@ class EndpointPortal:
         self._ingress = Ingress(ring, self._page, ctx.channels.send_data, chunk_max_bytes=CHUNK_MAX_BYTES)
         self._egress = Egress(self._page, config.max_queue_bytes, loop.now_ns)
         self._egress.reconcile_own_restart()
+        self._options = ProxyOptions(config.sending, config.receiving)
+        self._access = Access(config.acl, sending=config.sending, receiving=config.receiving)
         self._core = EndpointCore(
             ctx.index,
             ctx.incarnation,
             config.domain_id,
             source_deletion_delay_ns=ms(config.source_deletion_delay_ms),
             matcher=self._matcher,
+            access=self._access,
         )
         self._matchers: WeakValueDictionary[tuple[bytes, int], Matcher] = WeakValueDictionary()  # of living patterns
         self._rings: dict[int, RingReader] = {}
@@ -94,21 +99,22 @@ class EndpointPortal:
         self._counted_before = {slot: self._page[slot] for slot in SESSION_SLOTS}  # by earlier incarnations
         rng = random.Random()
         self._src = ContextCore(
-            config.um, loop, sink=self, source_type=DRO_SOURCE, domain_id=config.domain_id, rng=rng,
+            config.sending.context(), loop, sink=self, source_type=DRO_SOURCE, domain_id=config.domain_id, rng=rng,
             name=f"{config.name}_src_ctx", sm_before_data=True, hears_sources=False,
         )  # fmt: skip
         self._rcv = ContextCore(
-            config.um, loop, sink=self, source_type=DRO_SOURCE, domain_id=config.domain_id, rng=rng,
+            config.receiving.context(), loop, sink=self, source_type=DRO_SOURCE, domain_id=config.domain_id, rng=rng,
             name=f"{config.name}_rcv_ctx",
         )  # fmt: skip
+        self._judge_sources()
         self._src.ignore_source_ids.add(self._rcv.context_instance)
         self._rcv.ignore_source_ids.add(self._src.context_instance)
         self._rcv.on_tr_packet = self._on_tr_packet
-        self._linger_ns = LbtrmReceiverOptions.of(config.um).generation_ns
+        self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
         self._interest = TrdInterest(
             config,
             self._rcv.packet_options,
-            ResolverOptions.of(config.um).receiver_datagram_max_bytes,
+            ResolverOptions.of(config.receiving.context()).receiver_datagram_max_bytes,
             self._src.request_address,
             rng,
             now_ns,
@@ -254,6 +260,9 @@ class EndpointPortal:
             self._core.on_source_gone(entry.handle)
             self._act_soon()
 
+    def _judge_sources(self) -> None:
+        self._rcv.set_judge(self._access.may_enter if self._access.judges_sources else None)
+
     # effects
 
     def _act(self, now_ns: int) -> None:
@@ -331,9 +340,9 @@ class EndpointPortal:
         self._ctx.log.info("proxy receiver created", extra=_symbol(symbol, pattern) | {"domains": list(domains)})
         self._interest.on_wanted(symbol, pattern, domains, (), now_ns)
         if pattern == PATTERN_NONE:
-            self._rcv.want_topic(symbol)
+            self._rcv.want_topic(symbol, self._options.receiver(symbol))
         elif (matcher := self._matcher(symbol, pattern)) is not None:
-            self._rcv.want_pattern(symbol, pattern, matcher)
+            self._rcv.want_pattern(symbol, pattern, matcher, self._options.wildcard_receiver(symbol, pattern))
 
     def _close_receiver(self, symbol: bytes, pattern: int, domains: tuple[int, ...], now_ns: int) -> None:
         self._ctx.log.info("proxy receiver deleted", extra=_symbol(symbol, pattern))
@@ -346,7 +355,10 @@ class EndpointPortal:
     def _open_source(self, worker: int, seen: SourceSeen) -> None:
         try:
             source = self._src.open_source(
-                seen.topic, otid=seen.otid, tir_options=proxy_options(seen, self._config.cost)
+                seen.topic,
+                options=self._options.source(seen.topic),
+                otid=seen.otid,
+                tir_options=proxy_options(seen, self._config.cost),
             )
         except (ResourceError, DecodeError) as e:  # DecodeError: the origin's options do not fit into our datagram
             self._ctx.log.error("proxy source cannot be created", extra={"topic": _text(seen.topic), "error": str(e)})
@@ -416,6 +428,9 @@ class EndpointPortal:
         page.set(Slot.RECEIVER_PCRE, core.receiver_interest(pattern=PATTERN_PCRE))
         page.set(Slot.RECEIVER_REGEX, core.receiver_interest(pattern=PATTERN_REGEX))
         page.set(Slot.PROXY_SOURCES, len(self._proxies))
+        page.set(Slot.TOPICS_NOT_OUT, core.withheld)
+        page.set(Slot.TOPICS_NOT_IN, core.refused)
+        page.set(Slot.SOURCES_NOT_IN, self._rcv.resolver.cache.refused)
         counts = self._rcv.counts()
         counts.add(self._src.counts())
         for slot, total in (
