@@ -167,10 +167,7 @@ def test_bad_values_name_the_option(
         (["direct"], "not on a terminal"),
     ],
 )
-def test_wrong_arguments_have_status_2(
-    arguments: Sequence[str], part: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115
+def test_wrong_arguments_have_status_2(arguments: Sequence[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         init.main(arguments)
     assert caught.value.code == 2
