@@ -6,13 +6,14 @@ Called by the daemon. A row goes when its feature comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dro.config.model import DroConfig, EndpointConfig
+from dro.config.model import DroConfig
 from dro.config.reader import Node
 from dro.config.schema import elements
+from dro.config.um_layers import XmlLayer
 from dro.config.um_used import unused
 from dro.errors import ConfigError
 
@@ -83,9 +84,6 @@ _TABLE: Final = (
     _Row((*_ENDPOINT, "smart-batch"), False, _IGNORED, "", _is_on),
     _Row((*_ENDPOINT, "context-query"), False, _IGNORED),
     _Row((*_ENDPOINT, "hotlink-index"), True, "hotlinks are not supported yet", "remove it or write 0", _is_hotlink),
-    _Row((*_ENDPOINT, "acl"), True, _NOT_YET, "remove it"),
-    _Row((*_ENDPOINT, "source-context-name"), False, "selects options of a UM XML file only"),
-    _Row((*_ENDPOINT, "receiver-context-name"), False, "selects options of a UM XML file only"),
     _Row((*_ENDPOINT, "publishing-interval"), False, _IGNORED),
     _Row(("portals", "peer"), True, "peer portals are not supported yet", "remove it"),
 )
@@ -105,15 +103,19 @@ def limit_of(element: str) -> str:
     return f"{some}{'refused' if row.is_error else 'warned about'}: {row.what}"
 
 
-def _of_contexts(endpoint: EndpointConfig) -> str:
-    """What an endpoint with one set of UM options would do otherwise than its files say; empty if nothing."""
-    if endpoint.sending.by_topic or endpoint.receiving.by_topic:
-        return "UM options by topic are not supported yet"
-    own = [
-        {key: value for key, value in options.context().explicit.items() if key[0] == "context"}
-        for options in (endpoint.sending, endpoint.receiving)
-    ]
-    return "different UM options for the two contexts are not supported yet" if own[0] != own[1] else ""
+def _idle_names(config: DroConfig) -> Iterator[ConfigWarning]:
+    """Names of contexts where no UM XML file is read: there is nothing that they could select."""
+    for endpoint, node in zip(config.portals, config.tree.find(*_ENDPOINT) if config.tree else (), strict=False):
+        for name, options in (("source-context-name", endpoint.sending), ("receiver-context-name", endpoint.receiving)):
+            is_read = any(isinstance(layer, XmlLayer) for layer in options.layers)
+            for child in () if is_read else node.find(name):
+                if child.is_present:
+                    yield ConfigWarning(
+                        "has no effect without a UM XML file, whose contexts it selects",
+                        child.file,
+                        child.line,
+                        f"<{name}>",
+                    )
 
 
 def unsupported(config: DroConfig) -> list[ConfigError | ConfigWarning]:
@@ -130,13 +132,10 @@ def unsupported(config: DroConfig) -> list[ConfigError | ConfigWarning]:
                     found.append(error)
                 else:
                     found.append(ConfigWarning(row.what, node.file, node.line, shown))
+    found += _idle_names(config)
     for endpoint in config.portals:
         idle = unused(endpoint.um)
         if idle:
             told = f"UM options without effect yet: {', '.join(idle)}"
             found.append(ConfigWarning(told, endpoint.file, endpoint.line, "<endpoint>"))
-        what = _of_contexts(endpoint)
-        if what:
-            remedy = "use one set of options for each portal"
-            found.append(ConfigError(what, file=endpoint.file, line=endpoint.line, element="<endpoint>", remedy=remedy))
     return sorted(found, key=lambda one: (one.file != config.file, one.file, one.line))

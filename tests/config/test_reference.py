@@ -71,7 +71,7 @@ def test_reload_classes(name: str, expected: ReloadClass) -> None:
         ("cost", "in effect"),
         ("peer", "refused: peer portals are not supported yet"),
         ("nak-handling", "refused: peer portals are not supported yet"),
-        ("topic", "refused: not supported yet"),
+        ("topic", "in effect"),
         ("transport-module", "warned about: not supported yet, ignored"),
         ("log", "some values refused: only the console is supported yet"),
         ("tcp", "refused: use `<single-tcp>`"),
