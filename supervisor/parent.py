@@ -19,7 +19,7 @@ import secrets
 import signal
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -50,9 +50,11 @@ from dro.bus.messages import (
 from dro.clock import NS_PER_MS, NS_PER_S, ms, s
 from dro.errors import ResourceError
 from dro.loop import Loop
+from dro.os_errors import remedy_of
 from dro.timers import Timer
 from supervisor.admin import SOCKET_NAME, AdminServer
-from supervisor.places import SHARED_MEMORY, Places, make_places
+from supervisor.ground import Ground, GroundPlan
+from supervisor.places import SHARED_MEMORY, Places
 from supervisor.policy import Backoff
 from supervisor.status import WorkerStatus
 
@@ -65,6 +67,8 @@ CLOSED_LIMIT_NS: Final = s(1)  # a worker that closed its control socket is as g
 
 EXIT_OK: Final = 0
 EXIT_NOT_STARTED: Final = 1
+EXIT_KILLED: Final = 3
+"""Told to stop, it had to kill a worker, whose proxy sources ended without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +124,16 @@ class Parent:
         *,
         run_base: Path | None = None,
         shm_base: Path = SHARED_MEMORY,
+        ground: Ground | None = None,
     ) -> None:
+        """`ground`: what the DRO stands on, if it is to be more than its directories below the two bases."""
         self._name = name
         self._log = log
-        self._bases = (run_base, shm_base)
+        self._ground = ground or Ground(GroundPlan(name, run_base, shm_base, workers=len(plan)), log)
+        self.on_running: Callable[[], object] = lambda: None
+        """Called once, when every worker is ready."""
+        self.failure = ""
+        """Why the DRO could not start."""
         self._loop = Loop()
         self.admin = AdminServer(self._loop, log)
         """Takes commands from operators; add them before `run`."""
@@ -142,22 +152,34 @@ class Parent:
         """Run until told to stop; returns the exit status. Every worker is gone by then, and so are all files."""
         self._take_signals()  # first: whatever is made from here on is removed again
         try:
-            self._places = make_places(self._name, run_base=self._bases[0], shm_base=self._bases[1])
+            places = self._ground.take(lambda: any(number in STOP_SIGNALS for number in self._signals))
         except ResourceError as e:
-            self._log.critical("DRO cannot start", extra={"reason": e.what, "remedy": e.remedy})
-            return EXIT_NOT_STARTED
+            return self._refuse(e.what, e.remedy)
+        if places is None:
+            return EXIT_OK
+        self._places = places
         try:
             self._set_up()
             while not self._stopping or any(worker.is_alive for worker in self._workers):
                 self._loop.run_once()
+        except ResourceError as e:
+            if self._started:
+                raise
+            self._status = self._refuse(e.what, e.remedy)
         finally:
             self._kill_all("worker is killed")
             self.admin.close()
-            self._places.remove()
+            self._ground.leave()
             for number in STOP_SIGNALS:  # one that comes while the interpreter ends must not change the exit status
                 signal.signal(number, signal.SIG_IGN)
         self._log.info("DRO stopped", extra={"dro": self._name, "status": self._status})
         return self._status
+
+    def _refuse(self, what: str, remedy: str, **where: object) -> int:
+        """The exit status of a DRO that cannot start."""
+        self._log.critical("DRO cannot start", extra={**where, "reason": what, "remedy": remedy})
+        self.failure = f"{what}; {remedy}" if remedy else what
+        return EXIT_NOT_STARTED
 
     def _take_signals(self) -> None:
         for number in (*STOP_SIGNALS, signal.SIGHUP):
@@ -171,6 +193,8 @@ class Parent:
         gc.collect()
         gc.freeze()  # children share these pages for longer
         for worker in self._workers:
+            if self._signals or self._stopping:
+                break  # it is to end before all of it is there
             self._start(worker)
         self._loop.call_later(PING_INTERVAL_NS, self._ping)
 
@@ -246,7 +270,13 @@ class Parent:
         try:
             mine, worker.pid, worker.pidfd = self._fork(worker)
         except OSError as e:
-            self._log.error("cannot start a process", extra={"worker": worker.spec.name, "reason": e.strerror})
+            if not self._started:
+                what = f"cannot start a process: {e.strerror}"
+                self._status = self._refuse(what, remedy_of(e.errno), worker=worker.spec.name)
+                self._stop()
+                return
+            why = {"worker": worker.spec.name, "reason": e.strerror, "remedy": remedy_of(e.errno)}
+            self._log.error("cannot start a process", extra=why)
             self._restart_later(worker, clean=False)
             return
         worker.state = State.STARTING
@@ -342,6 +372,7 @@ class Parent:
         if not self._started and all(w.was_ready for w in self._workers):
             self._started = True
             self._log.info("DRO is running", extra={"dro": self._name, "node_id": f"{self._node_id:016x}"})
+            self.on_running()
 
     def _on_stuck(self, reporter: _Worker, report: PeerStuck) -> None:
         for stuck in self._workers:
@@ -409,9 +440,8 @@ class Parent:
         if self._stopping:
             return
         if worker.failure is not None and not self._started:
-            failure = {"worker": worker.spec.name, "reason": worker.failure.reason, "remedy": worker.failure.remedy}
-            self._log.critical("DRO cannot start", extra=failure)
-            self._status = EXIT_NOT_STARTED
+            failure = worker.failure
+            self._status = self._refuse(failure.reason, failure.remedy, worker=worker.spec.name)
             self._stop()
             return
         self._restart_later(worker, clean=clean)
@@ -434,7 +464,12 @@ class Parent:
                 worker.state = State.ENDED
                 if worker.restart is not None:
                     worker.restart.cancel()
-        self._loop.call_later(STOP_LIMIT_NS, lambda: self._kill_all("worker did not end in time, it is killed"))
+        self._loop.call_later(STOP_LIMIT_NS, self._stop_late)
+
+    def _stop_late(self) -> None:
+        if self._status == EXIT_OK and any(worker.is_alive for worker in self._workers):
+            self._status = EXIT_KILLED
+        self._kill_all("worker did not end in time, it is killed")
 
     def _kill(self, worker: _Worker) -> None:
         signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)

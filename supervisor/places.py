@@ -146,7 +146,7 @@ def make_places(
             places.remove()
         where = e.filename or run_base
         remedy = remedy_of(e.errno)
-        remedy = f"check XDG_RUNTIME_DIR and {shm_base}{f': {remedy}' if remedy else ''}"
+        remedy = f"check XDG_RUNTIME_DIR and /dev/shm{f': {remedy}' if remedy else ''}"
         raise ResourceError(f"cannot make {where}: {e.strerror}", remedy=remedy) from e
     return places
 

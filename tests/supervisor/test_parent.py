@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.parent import EXIT_KILLED
 from tests.fakes.dro_run import FakeDro, is_running
 
 Start = Callable[..., FakeDro]
@@ -130,7 +131,7 @@ def test_a_worker_that_hears_nothing_is_killed_in_time(start: Start) -> None:
     dro.wait_for("ready", worker="stubborn-1")
     began = time.monotonic()
     dro.signal(signal.SIGTERM)
-    assert dro.wait_exit() == 0
+    assert dro.wait_exit() == EXIT_KILLED
     assert 3.5 < time.monotonic() - began < 5
     assert dro.leftovers() == []
 

@@ -1,0 +1,157 @@
+"""What a DRO stands on while it runs: enough descriptors, its two directories, its pid file, its user. Taken in this
+order by the parent before the first fork, given back at the end; what fails in the middle is undone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dro.errors import ResourceError
+from dro.os_errors import remedy_of
+from supervisor.pidfile import PidFile, PidFileHeldError, take_pid_file
+from supervisor.places import (
+    LOCK_NAME,
+    SHARED_MEMORY,
+    Places,
+    default_run_base,
+    instance_of,
+    is_ending,
+    make_places,
+    safe_name,
+    start_time_of,
+)
+from supervisor.privileges import Identity, become
+
+ENOUGH_FILES: Final = 65_536
+"""The limit of open files is raised to this, or as far as the system lets us."""
+_FILES: Final = 128  # of the parent, or of a worker with a handful of TCP receivers
+_FILES_PER_WORKER: Final = 2  # in the parent: control socket and process descriptor
+ENDING_LIMIT_S: Final = 5.0
+"""So long workers of a killed DRO may take to end, and their successor waits for them."""
+_LOOK_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class GroundPlan:
+    """What is wanted; everything but the name may be left open."""
+
+    name: str
+    run_base: Path | None = None
+    shm_base: Path = SHARED_MEMORY
+    run_dir: Path | None = None
+    pid_file: Path | None = None
+    identity: Identity | None = None
+    workers: int = 0
+
+
+class Ground:
+    """Taken once, left once."""
+
+    def __init__(self, plan: GroundPlan, log: logging.Logger) -> None:
+        self._plan = plan
+        self._log = log
+        self._places: Places | None = None
+        self._pid_file: PidFile | None = None
+
+    def take(self, is_cancelled: Callable[[], bool]) -> Places | None:
+        """Make it all ours; None when `is_cancelled` while it waits. Raises: ResourceError, leaving nothing behind."""
+        try:
+            raise_file_limit(_FILES + _FILES_PER_WORKER * self._plan.workers)
+            if not self._wait_for_predecessors(is_cancelled):
+                return None
+            plan = self._plan
+            uid = plan.identity.uid if plan.identity else None
+            self._places = make_places(
+                plan.name, run_base=plan.run_base, shm_base=plan.shm_base, run_dir=plan.run_dir, uid=uid
+            )
+            if plan.pid_file is not None:
+                self._pid_file = self._take_pid_file(plan.pid_file, is_cancelled)
+                if self._pid_file is None:
+                    self.leave()
+                    return None
+            if plan.identity is not None:
+                self._hand_over(plan.identity, self._places)
+        except BaseException:
+            self.leave()
+            raise
+        return self._places
+
+    def _hand_over(self, identity: Identity, places: Places) -> None:
+        try:
+            places.give_to(identity.uid, identity.gid)
+            if self._pid_file is not None:
+                self._pid_file.give_to(identity.uid, identity.gid)
+        except OSError as e:
+            what = f"cannot give {e.filename or 'the pid file'} to user {identity.uid}: {e.strerror}"
+            raise ResourceError(what, remedy="start as root with CAP_CHOWN") from e
+        become(identity)
+
+    def leave(self) -> None:
+        """Remove what is ours; harmless when nothing was taken."""
+        if self._pid_file is not None:
+            self._pid_file.remove()
+            self._pid_file = None
+        if self._places is not None:
+            self._places.remove()
+            self._places = None
+
+    # a DRO whose parent was killed
+
+    def _wait_for_predecessors(self, is_cancelled: Callable[[], bool]) -> bool:
+        """Let the workers of a killed DRO of the same name end: they hold ports and locks. False when cancelled."""
+        deadline = time.monotonic() + ENDING_LIMIT_S
+        if self._is_predecessor_ending():
+            self._log.info("waiting for the workers of a killed DRO to end", extra={"dro": self._plan.name})
+        while self._is_predecessor_ending() and time.monotonic() < deadline and not is_cancelled():
+            time.sleep(_LOOK_S)
+        return not is_cancelled()
+
+    def _is_predecessor_ending(self) -> bool:
+        plan = self._plan
+        uid = plan.identity.uid if plan.identity else os.getuid()
+        if plan.run_dir is not None and is_ending(plan.run_dir / LOCK_NAME):
+            return True
+        owners = {os.getuid(), uid}
+        for base in (default_run_base(uid) if plan.run_base is None else plan.run_base, plan.shm_base):
+            with contextlib.suppress(OSError):
+                for entry in base.iterdir():
+                    instance = instance_of(entry.name)
+                    if instance is None or instance.name != safe_name(plan.name) or entry.lstat().st_uid not in owners:
+                        continue
+                    if is_ending(entry / LOCK_NAME):
+                        return True
+        return False
+
+    def _take_pid_file(self, path: Path, is_cancelled: Callable[[], bool]) -> PidFile | None:
+        """As `take_pid_file`; the lock of a dead parent is waited for, as its workers hold it until they have ended."""
+        deadline = time.monotonic() + ENDING_LIMIT_S
+        while not is_cancelled():
+            try:
+                return take_pid_file(path)
+            except PidFileHeldError as e:
+                if not e.pid or start_time_of(e.pid) is not None or time.monotonic() > deadline:
+                    raise
+            time.sleep(_LOOK_S)
+        return None
+
+
+def raise_file_limit(needed: int) -> None:
+    """Raise the soft limit of open files as far as it is of use. Raises: ResourceError when `needed` are too many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        what = f"{soft} open files are allowed, this DRO needs {needed}"
+        raise ResourceError(what, remedy=remedy_of(errno.EMFILE))
