@@ -6,6 +6,7 @@ by the reference of the configuration.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from functools import cache
 from typing import Final
@@ -52,18 +53,30 @@ _CLASSES: Final = {
 }
 # Of elements with several parents: the one whose class counts.
 _COUNTS: Final = {"name": "portals", "lbm-config": "portals"}
+_PORTALS: Final = ("endpoint", "peer")
 
 
 @cache
 def reload_class(element: str) -> ReloadClass:
     """The class of an element of the table, its attributes included."""
     spec = elements()[element]
-    if spec.status == "eliminated" or (spec.status == "yes" and spec.parents[0] in ("endpoint", "peer")):
+    if spec.status == "eliminated" or (spec.status == "yes" and spec.parents[0] in _PORTALS):
         return _CLASSES.get(element, ReloadClass.NONE)
     known = _CLASSES.get(element)
     if known is not None:
         return known
     return reload_class(_COUNTS.get(element, spec.parents[-1]))
+
+
+def reload_class_at(path: Sequence[str]) -> ReloadClass:
+    """The class of an element at a place, from `daemon`, `endpoint` or `peer` down: some names stand in several."""
+    found = ReloadClass.PORTAL if path[0] in _PORTALS else ReloadClass.DAEMON
+    for name in path:
+        spec = elements()[name]
+        if spec.status == "eliminated" or (spec.status == "yes" and spec.parents[0] in _PORTALS):
+            found = ReloadClass.NONE
+        found = _CLASSES.get(name, found)
+    return found
 
 
 def um_reload_class(option: Option) -> ReloadClass:

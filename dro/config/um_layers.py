@@ -16,7 +16,7 @@ from typing import Final
 
 from dro.config.options import DEFAULTS, OptionKey, Parsed, UmOptions, option_table
 from dro.config.pcre import PatternLimit
-from dro.config.um_xml import Application, Container, Contexts, Setting, UmDocument, XmlContext, permitted
+from dro.config.um_xml import Application, Container, Contexts, Matcher, Setting, UmDocument, XmlContext, permitted
 from dro.errors import ConfigError
 
 CONTEXT: Final = "context"
@@ -71,6 +71,19 @@ class PlainLayer:
 
 
 @dataclass(frozen=True, slots=True)
+class XmlPart:
+    """Settings of an XML layer that stand together: for the objects that `matcher` fits, or for all.
+
+    `allow_first` and `has_deny` are those of the list around it.
+    """
+
+    settings: tuple[Setting, ...]
+    matcher: Matcher | None = None
+    allow_first: bool = False
+    has_deny: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class XmlLayer:
     """What one XML file says about the contexts of one name."""
 
@@ -92,6 +105,33 @@ class XmlLayer:
             return False
         containers = [c for c in found[1].containers if c.scope in (SOURCE, RECEIVER, WILDCARD_RECEIVER)]
         return any(c.matchers or c.templates or c.allow_first for c in containers)
+
+    def parts(self, scope: str) -> Iterator[XmlPart]:
+        """Everything that the layer says about objects of one scope, in the order in which it applies."""
+        settings = list(self._of_templates(self.application.templates))
+        found = self._find()
+        if found is None:
+            yield XmlPart(tuple(settings))
+            return
+        contexts, context = found
+        settings += self._of_templates(contexts.templates)
+        if context is not None:
+            settings += [*self._of_templates(context.templates), *context.settings]
+        yield XmlPart(tuple(settings))
+        for container in context.containers if context is not None else ():
+            if container.scope == scope:
+                yield from self._parts_of(container)
+
+    def _parts_of(self, container: Container) -> Iterator[XmlPart]:
+        has_deny = any(not m.allow for m in container.matchers)
+
+        def of(templates: tuple[str, ...], own: tuple[Setting, ...]) -> tuple[Setting, ...]:
+            found = (*self._of_templates(templates), *own)
+            return tuple(s for s in found if s.option.scope == container.scope)
+
+        yield XmlPart(of(container.templates, ()), None, container.allow_first, has_deny)
+        for matcher in container.matchers:
+            yield XmlPart(of(matcher.templates, matcher.settings), matcher, container.allow_first, has_deny)
 
     def _find(self) -> tuple[Contexts, XmlContext | None] | None:
         """The element for contexts of this name, or else the first list, whose templates hold then."""
