@@ -343,6 +343,17 @@ class TcpSourceCore:
     def pending_bytes(self, client: int) -> int:
         return self._clients[client].nbytes if client in self._clients else 0
 
+    def mark(self) -> list[tuple[int, _Client, _Piece]]:
+        """The end of what each client has pending now; for `has_passed`."""
+        return [(name, client, client.pieces[-1]) for name, client in self._clients.items() if client.pieces]
+
+    def has_passed(self, mark: list[tuple[int, _Client, _Piece]]) -> bool:
+        """Has every client that is still there taken what it had pending at the mark, its last message begun at least?
+
+        A piece is what a client got by one call of `send_run`.
+        """
+        return all(self._clients.get(name) is not client or piece not in client.pieces for name, client, piece in mark)
+
     def on_written(self, client: int, nbytes: int, now_ns: int) -> None:
         """The socket took the first `nbytes` of what is pending."""
         state = self._clients.get(client)

@@ -26,6 +26,7 @@ from dro.errors import ResourceError
 from dro.loop import Loop
 from dro.proto.lbtrm_receiver import LossConfig, ReceiverSession
 from dro.proto.tcp_receiver import TcpReceiverConfig, TcpReceiverCore
+from dro.sqn import HALF, MASK
 from dro.timers import Timer
 from dro.um import counts, mmsg, sockets
 from dro.um.counts import SessionCounts
@@ -184,6 +185,22 @@ class Joined:
     def active_ns(self, transport: ReceiverTransport) -> int:
         """When something was last heard on the session."""
         return self._sessions[transport.address].core.active_ns
+
+    def mark(self, transport: ReceiverTransport) -> int | None:
+        """The place in the stream of datagrams that was reached; None for a session that does not number them."""
+        core = self._core(transport)
+        return core.expected if isinstance(core, _RmCore) else None
+
+    def is_whole(self, transport: ReceiverTransport, mark: int | None) -> bool:
+        """Is nothing missing any more of what came before `mark`? What was given up, or can be no more, is not."""
+        core = self._core(transport)
+        if mark is None or not isinstance(core, _RmCore) or core.expected is None:
+            return True
+        return (core.contiguous + 1 - mark) & MASK < HALF
+
+    def _core(self, transport: ReceiverTransport) -> _RmCore | _TcpCore | None:
+        joined = self._sessions.get(transport.address)
+        return joined.core if joined is not None and joined.transport is transport else None
 
     def join(
         self, address: TransportAddress, now_ns: int, options: UmOptions | None = None

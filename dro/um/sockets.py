@@ -7,6 +7,8 @@ import errno
 import fcntl
 import socket
 import struct
+import sys
+import termios
 from collections.abc import Iterable
 from typing import Final
 
@@ -112,6 +114,13 @@ def set_keepalive(sock: socket.socket, timeout_ns: int) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds // 2)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, seconds // 10))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5)
+
+
+def unacknowledged_bytes(sock: socket.socket) -> int:
+    """What was written to a TCP connection and has not reached the other machine yet."""
+    found = bytearray(4)
+    fcntl.ioctl(sock, termios.TIOCOUTQ, found)
+    return int.from_bytes(found, sys.byteorder)
 
 
 def bind_in_range(

@@ -459,6 +459,12 @@ class TcpSender:
         self._write(client, now_ns)
         self._perform(now_ns)
 
+    def has_unacknowledged(self) -> bool:
+        """Is there something that was sent but has not reached the machine of some receiver?"""
+        return bool(self.core.stats.bytes_buffered) or any(
+            sockets.unacknowledged_bytes(sock) for sock in self._clients.values()
+        )
+
     # receivers
 
     def _listen(self) -> None:

@@ -565,6 +565,15 @@ class EndpointCore:
 
     # messages out
 
+    @property
+    def siblings(self) -> list[int]:
+        """Those that can be talked to."""
+        return [worker for worker, sibling in self._siblings.items() if sibling.is_up]
+
+    def tell(self, worker: int, message: PortalMessage) -> None:
+        """Send this after all that was decided before."""
+        self._tell(worker, message)
+
     def _tell(self, worker: int, message: PortalMessage) -> None:
         if self._siblings[worker].is_up:
             self._effects.append(Tell(worker, message))

@@ -14,7 +14,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from dro.bus.actor import WorkerContext
-from dro.bus.messages import ROUTE_MESSAGES, PeerDown, PeerUp, PortalUp, Role, RouteTable
+from dro.bus.messages import ROUTE_MESSAGES, PeerDown, PeerRemoved, PeerUp, PortalGone, PortalUp, Role, RouteTable
 from dro.bus.ring import RingReader
 from dro.clock import ms
 from dro.config.model import DroConfig, EndpointConfig
@@ -30,6 +30,7 @@ from portals.counters import PairSlot, Slot
 from portals.endpoint.access import Access
 from portals.endpoint.advertisement import is_name, pass_through_of, proxy_options
 from portals.endpoint.core import EndpointCore, Matcher
+from portals.endpoint.departure import Departure, PortalParts
 from portals.endpoint.effects import (
     ChangeForwarding,
     CloseProxyReceiver,
@@ -123,6 +124,23 @@ class EndpointPortal:
         ctx.channels.on_data(self._on_data)
         ctx.on_peer_up(self._on_peer_up)
         ctx.on_peer_down(self._on_peer_down)
+        ctx.on_peer_removed(self._on_peer_removed)
+        self._departure = Departure(
+            ctx,
+            PortalParts(
+                core=self._core,
+                page=self._page,
+                entries=self._entries,
+                proxies=self._proxies,
+                receiving=self._rcv,
+                sending=self._src,
+                linger_ns=lambda: self._linger_ns,
+                end_delay_ns=lambda: ms(self._config.source_deletion_delay_ms),
+                act=self._act,
+                on_over=self._on_drained,
+            ),
+        )
+        ctx.on_drain(self._departure.on_drain)
         ctx.on_stop(self._on_stop)
         self._act(now_ns)
         loop.call_later(GAUGES_NS, self._refresh_gauges)
@@ -133,6 +151,8 @@ class EndpointPortal:
         now_ns = self._ctx.loop.now_ns()
         if peer.role is Role.ROUTE_MANAGER:
             self._route_manager = peer.worker
+            if self._departure.is_over:
+                return
             config = self._config
             self._ctx.channels.send_ctl(
                 peer.worker, ROUTE_MESSAGES.encode(PortalUp(self._ctx.index, config.domain_id, config.cost))
@@ -167,7 +187,13 @@ class EndpointPortal:
         self._egress.on_ring(peer.worker, None)
         ring.close()
         now_ns = self._ctx.loop.now_ns()
+        self._departure.on_sibling_down(peer.worker)
         self._core.on_sibling_down(peer.worker, now_ns)
+        self._act(now_ns)
+
+    def _on_peer_removed(self, peer: PeerRemoved) -> None:
+        now_ns = self._ctx.loop.now_ns()
+        self._core.on_sibling_removed(peer.worker, now_ns)
         self._act(now_ns)
 
     def _on_ctl(self, worker: int, frame: bytes) -> None:
@@ -192,6 +218,7 @@ class EndpointPortal:
             peer = self._ctx.peers.get(worker)
             if peer is not None:
                 self._core.on_message(worker, peer.incarnation, message, now_ns)
+                self._departure.on_message(worker, message)
         self._act_soon()
 
     def _on_data(self, batch: list[tuple[int, bytes]]) -> None:
@@ -237,6 +264,8 @@ class EndpointPortal:
         """BOS is told hop by hop: the proxy sources make their own."""
 
     def on_bound(self, source: BoundSource, now_ns: int) -> None:
+        if self._departure.is_draining:
+            return
         options = source.tir.options
         cost = options.cost if options else None
         domain_id = options.domain_id if options else None
@@ -326,7 +355,7 @@ class EndpointPortal:
                 self._close_receiver(symbol, pattern, domains, now_ns)
             case ChangeForwarding(handle=handle, workers=workers):
                 if (entry := self._entries.get(handle)) is not None:
-                    entry.egress = workers
+                    entry.want(workers)
             case OpenProxySource(worker=worker, source=source):
                 self._open_source(worker, source)
             case FeedProxySource(worker=worker, source=source):
@@ -399,9 +428,16 @@ class EndpointPortal:
 
     # the end
 
+    def _on_drained(self) -> None:
+        """Nothing is left to be forwarded: no routes go through here any more."""
+        if self._route_manager is not None:
+            self._ctx.channels.send_ctl(self._route_manager, ROUTE_MESSAGES.encode(PortalGone(self._ctx.index)))
+        self._interest.on_routes(set(), self._ctx.loop.now_ns())
+
     def _on_stop(self) -> None:
         """Take the proxy sources out of the TRD, as far as the grace period goes."""
         self._is_stopping = True
+        self._departure.stop()
         had_sources = bool(self._proxies)
         for otid in list(self._proxies):
             self._close_source(otid)
