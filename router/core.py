@@ -87,7 +87,7 @@ class RouteCore:
         self._table: RouteTable | None = None
         self._last_change_ns: int | None = None  # None: nothing to calculate
         self._first_change_ns = 0
-        self._held_until_ns = 0  # a portal whose process has ended may be back by then
+        self._held: dict[int, int] = {}  # portals whose process has ended -> until when they may be back
         self._warned = False
         self._effects: list[Effect] = []
 
@@ -104,6 +104,7 @@ class RouteCore:
             return
         if self._portals.get(worker) != portal:
             self._portals[worker] = portal
+            self._held.pop(worker, None)
             self._changed("link came up", domain_id, now_ns)
         if self._table is not None:
             self._effects.append(SendTable((worker,), self._table, is_new=False))
@@ -113,13 +114,18 @@ class RouteCore:
         portal = self._portals.pop(worker, None)
         if portal is not None:
             if restarts:
-                self._held_until_ns = now_ns + RESTART_HOLD_NS
+                self._held[worker] = now_ns + RESTART_HOLD_NS
             self._changed("link went down", portal.domain_id, now_ns)
+
+    def on_portal_removed(self, worker: int, now_ns: int) -> None:
+        """That portal was taken out of the DRO: it will not be back, so nobody waits for it."""
+        self.on_portal_gone(worker, now_ns)
+        self._held.pop(worker, None)
 
     def _changed(self, what: str, domain_id: int, now_ns: int) -> None:
         if self._table is not None and self._portals == self._calculated:
             self._last_change_ns = None
-            self._held_until_ns = 0
+            self._held.clear()
             self._effects.append(TopologyChanged(what, domain_id, self._table.version))
             return
         if self._last_change_ns is None:
@@ -134,7 +140,7 @@ class RouteCore:
 
     def _due(self) -> int:
         assert self._last_change_ns is not None
-        return max(self._last_change_ns + self._timing.backoff_ns, self._held_until_ns)
+        return max(self._last_change_ns + self._timing.backoff_ns, *self._held.values(), 0)
 
     def next_deadline(self) -> int | None:
         """The next check that has something to do, or None."""
@@ -156,6 +162,7 @@ class RouteCore:
 
     def _calculate(self) -> None:
         self._last_change_ns = None
+        self._held.clear()
         self._calculated = dict(self._portals)
         self._version += 1
         self._table = RouteTable(self._version, self._routes())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from dro.bus.actor import WorkerContext
-from dro.bus.messages import ROUTE_MESSAGES, PeerDown, PortalGone, PortalUp, RouteTable
+from dro.bus.messages import ROUTE_MESSAGES, PeerDown, PeerRemoved, PortalGone, PortalUp, RouteTable
 from dro.clock import NS_PER_MS, ms
 from dro.config.model import DroConfig
 from dro.errors import DecodeError, LocalProtocolError
@@ -22,6 +22,7 @@ class RouteManager:
         self._timer: Timer | None = None
         ctx.channels.on_ctl(self._hear)
         ctx.on_peer_down(self._on_peer_down)
+        ctx.on_peer_removed(self._on_peer_removed)
 
     def _hear(self, worker: int, message: bytes) -> None:
         try:
@@ -42,6 +43,10 @@ class RouteManager:
 
     def _on_peer_down(self, peer: PeerDown) -> None:
         self._core.on_portal_gone(peer.worker, self._ctx.loop.now_ns(), restarts=True)
+        self._act()
+
+    def _on_peer_removed(self, peer: PeerRemoved) -> None:
+        self._core.on_portal_removed(peer.worker, self._ctx.loop.now_ns())
         self._act()
 
     def _on_timer(self) -> None:

@@ -6,7 +6,15 @@ import pytest
 
 from dro.bus.messages import Route
 from dro.clock import ms, s
-from router.core import DomainTaken, RouteCore, SendTable, StillChanging, Timing, TopologyChanged
+from router.core import (
+    RESTART_HOLD_NS,
+    DomainTaken,
+    RouteCore,
+    SendTable,
+    StillChanging,
+    Timing,
+    TopologyChanged,
+)
 from router.topology import DRO_BIT
 
 GUIDE = Timing(check_ns=ms(750), backoff_ns=s(5), warning_ns=s(10))
@@ -95,6 +103,52 @@ def test_a_portal_that_stays_away_is_taken_out() -> None:
     assert sent(c) == [SendTable((2,), c.table, is_new=True)]
     assert c.table.version == before.version + 1
     assert c.table.routes == ()
+
+
+def quick() -> RouteCore:
+    """Two portals and their table, with a backoff that is shorter than the hold for a restart."""
+    c = core(Timing(check_ns=ms(5), backoff_ns=ms(20), warning_ns=s(10)))
+    c.on_portal_up(1, 10, 1, now_ns=0)
+    c.on_portal_up(2, 20, 1, now_ns=0)
+    c.on_timer(now_ns=s(1))
+    c.take_effects()
+    return c
+
+
+def test_a_portal_whose_process_ended_is_waited_for_but_not_one_that_was_removed() -> None:
+    c = quick()
+    c.on_portal_gone(1, now_ns=s(2), restarts=True)
+    assert c.next_deadline() == s(2) + RESTART_HOLD_NS
+    c.on_portal_removed(1, now_ns=s(2) + ms(5))
+    assert c.next_deadline() == s(2) + ms(20)
+    c.on_timer(now_ns=s(2) + ms(20))
+    assert [(e.workers, e.is_new) for e in sent(c)] == [((2,), True)]
+    assert c.table is not None
+    assert c.table.routes == ()
+
+
+def test_a_removal_does_not_cut_short_the_wait_for_another_portal() -> None:
+    c = quick()
+    c.on_portal_gone(1, now_ns=s(2), restarts=True)
+    c.on_portal_removed(2, now_ns=s(2))
+    assert c.next_deadline() == s(2) + RESTART_HOLD_NS
+
+
+def test_a_removed_portal_may_come_again_under_another_number() -> None:
+    c = quick()
+    c.on_portal_removed(1, now_ns=s(2))
+    c.on_portal_up(3, 10, 1, now_ns=s(2) + ms(1))
+    c.on_timer(now_ns=s(3))
+    assert not any(isinstance(e, DomainTaken) for e in c.take_effects())
+    assert c.table is not None
+    assert {(r.ingress, r.egress) for r in c.table.routes} == {(3, 2), (2, 3)}
+
+
+def test_the_removal_of_what_is_not_there_changes_nothing() -> None:
+    c = quick()
+    c.on_portal_removed(7, now_ns=s(2))
+    assert c.next_deadline() is None
+    assert c.take_effects() == []
 
 
 def test_a_new_cost_is_a_change() -> None:
