@@ -72,11 +72,16 @@ class InterestSender:
         pattern_options: IntervalOptions = INTEREST_OPTIONS,
         *,
         rate: Rate = INTEREST_RATE,
+        pattern_rate: Rate | None = None,
     ) -> None:
+        """`pattern_rate` is that of topics unless said otherwise."""
         self._options = (topic_options, pattern_options)
         self._interests: dict[tuple[Symbol, int], _Interest] = {}  # those being cancelled included
         self._timers = TimerHeap()
-        self._queue: RecordQueue[lbmr.InterestRecord] = RecordQueue(rate, write_interest_record)
+        self._queues: tuple[RecordQueue[lbmr.InterestRecord], ...] = (
+            RecordQueue(rate, write_interest_record),
+            RecordQueue(rate if pattern_rate is None else pattern_rate, write_interest_record),
+        )
         self._now_ns = 0
 
     def __len__(self) -> int:
@@ -90,7 +95,7 @@ class InterestSender:
             return
         if interest is not None:
             self._forget(interest)
-        options = self._options[1 if symbol[1] else 0]
+        options = self._options[_kind(symbol)]
         schedule = DoublingSchedule(options.min_interval_ns, options.max_interval_ns, now_ns)
         interest = self._interests[symbol, domain_id] = _Interest(symbol, domain_id, schedule)
         self._on_due(interest)
@@ -103,6 +108,23 @@ class InterestSender:
             interest.cancels = CANCEL_COUNT
             self._on_cancel_due(interest)
 
+    def set_options(
+        self, topic_options: IntervalOptions, pattern_options: IntervalOptions, rates: tuple[Rate, Rate], now_ns: int
+    ) -> None:
+        """Other intervals and limits, of topics and of patterns; nothing is told because of that alone."""
+        self._now_ns = now_ns
+        before, self._options = self._options, (topic_options, pattern_options)
+        for queue, rate in zip(self._queues, rates, strict=True):
+            queue.set_rate(rate)
+        for interest in self._interests.values():
+            kind = _kind(interest.symbol)
+            options = self._options[kind]
+            if interest.cancels is None and options != before[kind]:
+                interest.schedule.set_intervals(options.min_interval_ns, options.max_interval_ns, now_ns)
+                if interest.timer is not None:
+                    interest.timer.cancel()
+                self._on_due(interest)
+
     def tell_all(self, now_ns: int) -> None:
         """A DRO of the TRD asks for everything (topic resolution request)."""
         self._now_ns = now_ns
@@ -111,14 +133,15 @@ class InterestSender:
                 self._put(interest)
 
     def next_deadline(self) -> int | None:
-        return _earliest(self._timers.next_deadline(), self._queue.next_deadline(self._now_ns))
+        waiting = [queue.next_deadline(self._now_ns) for queue in self._queues]
+        return _earliest(self._timers.next_deadline(), *waiting)
 
     def on_timer(self, now_ns: int) -> None:
         self._now_ns = now_ns
         self._timers.run_due(now_ns)
 
     def take_outgoing(self) -> list[lbmr.InterestRecord]:
-        return [record for run in self._queue.drain(self._now_ns) for record in run]
+        return [record for queue in self._queues for run in queue.drain(self._now_ns) for record in run]
 
     def _on_due(self, interest: _Interest) -> None:
         if interest.schedule.on_tick(self._now_ns):
@@ -141,7 +164,7 @@ class InterestSender:
     def _put(self, interest: _Interest) -> None:
         if not interest.is_waiting:
             interest.is_waiting = True
-            self._queue.put(partial(self._record, interest))
+            self._queues[_kind(interest.symbol)].put(partial(self._record, interest))
 
     def _record(self, interest: _Interest) -> lbmr.InterestRecord | None:
         interest.is_waiting = False
@@ -163,6 +186,11 @@ class InterestSender:
         del self._interests[interest.symbol, interest.domain_id]
 
 
+def _kind(symbol: Symbol) -> int:
+    """0 for a topic, 1 for a pattern."""
+    return 1 if symbol[1] else 0
+
+
 class DomainRouteSender:
     """Which domains are reached through this portal."""
 
@@ -173,6 +201,14 @@ class DomainRouteSender:
         self._queue: RecordQueue[int] = RecordQueue(rate, lambda domain: domain.to_bytes(4, "big"))
         self._waiting: set[int] = set()
         self._now_ns = 0
+
+    def set_options(self, options: IntervalOptions, rate: Rate, now_ns: int) -> None:
+        """Other intervals and another limit; nothing is told because of that alone."""
+        self._queue.set_rate(rate)
+        if options != self._options:
+            self._options = options
+            if self._schedule is not None:
+                self._schedule.set_intervals(options.min_interval_ns, options.max_interval_ns, now_ns)
 
     def set_domains(self, domains: Iterable[int], now_ns: int) -> None:
         """All domains to announce from now on; a change is told at once. Raises: ValueError for domain 0."""
@@ -249,8 +285,16 @@ class InitialRequest:
         self, start_ns: int, periodic_interval_ns: int = 1000 * NS_PER_MS, duration_ns: int = 10 * NS_PER_S
     ) -> None:
         self._interval_ns = periodic_interval_ns
+        self._start_ns = start_ns
         self._end_ns = start_ns + duration_ns
         self._due_ns = start_ns
+
+    def set_options(self, periodic_interval_ns: int, duration_ns: int, now_ns: int) -> None:
+        """Other numbers, for as long as the requests of this start go on; they never begin again."""
+        if now_ns < self._end_ns:
+            self._end_ns = self._start_ns + duration_ns
+            self._due_ns = max(now_ns, min(self._due_ns, now_ns + periodic_interval_ns))
+            self._interval_ns = periodic_interval_ns
 
     def next_deadline(self) -> int | None:
         return self._due_ns if self._interval_ns > 0 and self._due_ns < self._end_ns else None

@@ -63,6 +63,15 @@ class RemoteInterest:
     def __len__(self) -> int:
         return len(self._tellers)
 
+    def set_options(self, options: RemoteInterestOptions, now_ns: int) -> None:
+        """Other intervals; every entry is tested after a new one from now at the latest."""
+        if options == self._options:
+            return
+        self._options = options
+        latest_ns = now_ns + options.check_interval_ns
+        for claim, (heard_ns, test_ns) in self._claims.items():  # the order of the tests stays
+            self._claims[claim] = (heard_ns, min(test_ns, latest_ns))
+
     def __contains__(self, key: tuple[Symbol, int]) -> bool:
         return key in self._tellers
 

@@ -343,3 +343,18 @@ class DoublingSchedule(PhasedSchedule):
         super().__init__(
             start_ns, minimum_ns=minimum_ns, maximum_ns=maximum_ns, duration_ns=0, tick_ns=0, first_at_once=True
         )
+
+    def set_intervals(self, minimum_ns: int, maximum_ns: int, now_ns: int) -> None:
+        """Repeat by other intervals; the next record leaves when it would have, or a longest interval from now.
+
+        A schedule that was off begins with the first record; one that is switched off stops.
+        """
+        was_off = self._minimum_ns == 0
+        is_off = minimum_ns <= 0 or maximum_ns <= 0
+        self._minimum_ns = 0 if is_off else minimum_ns
+        self._maximum_ns = max(maximum_ns, self._minimum_ns)
+        if is_off or was_off:
+            self.restart(now_ns)
+            return
+        self._interval_ns = min(max(self._interval_ns, self._minimum_ns), self._maximum_ns)
+        self._due_ns = min(self._due_ns, now_ns + self._maximum_ns)

@@ -33,9 +33,10 @@ class Rate:
 class ClassLimit:
     """The account of one class."""
 
-    __slots__ = ("_bits", "_bits_max", "_interval", "_records", "_records_max")
+    __slots__ = ("_bits", "_bits_max", "_interval", "_records", "_records_max", "rate")
 
     def __init__(self, rate: Rate) -> None:
+        self.rate = rate
         self._bits_max = rate.bps // 10 or min(rate.bps, 1)
         self._records_max = rate.per_second // 10 or min(rate.per_second, 1)
         self._interval = -1
@@ -83,6 +84,11 @@ class RecordQueue(Generic[R]):
 
     def __len__(self) -> int:
         return sum(len(group.suppliers) for group in self._groups)
+
+    def set_rate(self, rate: Rate) -> None:
+        """Another limit for what waits and comes."""
+        if rate != self._limit.rate:
+            self._limit = ClassLimit(rate)
 
     def put(self, supply: Callable[[], R | None]) -> None:
         """One record that may share a datagram; `supply` gives None when it is no longer wanted."""

@@ -7,8 +7,8 @@ State: one entry per topic and pattern, with the last sign of life. Owned by an 
     leave                         the series starts at once: another receiver may still be there
 
 Records of other DROs are no interest: theirs travels in interest records. Source: DRO guide, `<topic-use-query>`,
-`<pattern-use-query>`, `<rate-limit>`; 500000 bit/s and 500 objects a second. Guess: the time for an answer begins when
-the query leaves, which under the rate limit may be later than it is due.
+`<pattern-use-query>`, `<rate-limit>` (one for topics, one for patterns); 500000 bit/s and 500 objects a second. Guess:
+the time for an answer begins when the query leaves, which under the rate limit may be later than it is due.
 """
 
 from __future__ import annotations
@@ -66,16 +66,23 @@ class LocalInterest:
         pattern_options: UseQueryOptions = DEFAULT_OPTIONS,
         *,
         rate: Rate = USE_QUERY_RATE,
+        pattern_rate: Rate | None = None,
         entries_max: int = 1_000_000,
         jitter: Callable[[int], int] = no_jitter,
     ) -> None:
-        """`jitter(ns)`, a time in [0, ns), delays the periodic queries so that portals do not ask in step."""
+        """`jitter(ns)`, a time in [0, ns), delays the periodic queries so that portals do not ask in step.
+
+        `pattern_rate` is that of topics unless said otherwise.
+        """
         self._jitter = jitter
         self._options = (topic_options, pattern_options)
         self._entries_max = entries_max
         self._entries: dict[Symbol, _Entry] = {}
         self._timers = TimerHeap()
-        self._queue: RecordQueue[lbmr.Tmr] = RecordQueue(rate, write_tmr)
+        self._queues: tuple[RecordQueue[lbmr.Tmr], ...] = (
+            RecordQueue(rate, write_tmr),
+            RecordQueue(rate if pattern_rate is None else pattern_rate, write_tmr),
+        )
         self._events: list[InterestEvent] = []
         self._now_ns = 0
         self.refused = 0
@@ -132,12 +139,27 @@ class LocalInterest:
         if entry is not None and entry.tries == 0 and not entry.is_waiting:
             self._ask(entry)
 
+    def set_options(
+        self, topic_options: UseQueryOptions, pattern_options: UseQueryOptions, rates: tuple[Rate, Rate], now_ns: int
+    ) -> None:
+        """Other intervals and limits, of topics and of patterns.
+
+        Who is silent for longer than a new interval already is asked now, as fast as the limit lets; a query that has
+        left is waited for as it was, and the series then goes on by the new numbers.
+        """
+        self._now_ns = now_ns
+        before, self._options = self._options, (topic_options, pattern_options)
+        for queue, rate in zip(self._queues, rates, strict=True):
+            queue.set_rate(rate)
+        for entry in self._entries.values():
+            kind = _kind(entry)
+            is_asked = entry.tries or entry.is_waiting
+            if not is_asked and before[kind].periodic_interval_ns != self._options[kind].periodic_interval_ns:
+                self._wait(entry)
+
     def next_deadline(self) -> int | None:
-        at = self._timers.next_deadline()
-        waiting = self._queue.next_deadline(self._now_ns)
-        if at is None or waiting is None:
-            return waiting if at is None else at
-        return min(at, waiting)
+        deadlines = [self._timers.next_deadline(), *(queue.next_deadline(self._now_ns) for queue in self._queues)]
+        return min((at for at in deadlines if at is not None), default=None)
 
     def on_timer(self, now_ns: int) -> None:
         self._now_ns = now_ns
@@ -145,7 +167,7 @@ class LocalInterest:
 
     def take_outgoing(self) -> list[lbmr.Tmr]:
         """Use queries that may leave now, to be packed into datagrams."""
-        return [tmr for run in self._queue.drain(self._now_ns) for tmr in run]
+        return [tmr for queue in self._queues for run in queue.drain(self._now_ns) for tmr in run]
 
     def take_events(self) -> list[InterestEvent]:
         events, self._events = self._events, []
@@ -161,7 +183,7 @@ class LocalInterest:
             self.on_sign(symbol, now_ns)
 
     def _options_of(self, entry: _Entry) -> UseQueryOptions:
-        return self._options[1 if entry.symbol[1] else 0]
+        return self._options[_kind(entry)]
 
     def _wait(self, entry: _Entry) -> None:
         """Until the entry has been silent for its interval."""
@@ -190,7 +212,7 @@ class LocalInterest:
             self._events.append(InterestLost(entry.symbol))
             return
         entry.is_waiting = True
-        self._queue.put(partial(self._use_query, entry))
+        self._queues[_kind(entry)].put(partial(self._use_query, entry))
 
     def _use_query(self, entry: _Entry) -> lbmr.Tmr | None:
         """The query leaves now, unless a sign of life came first."""
@@ -202,3 +224,8 @@ class LocalInterest:
         entry.timer = self._timers.call_at(self._now_ns + timeout_ns, partial(self._ask, entry))
         name, pattern_type = entry.symbol
         return lbmr.Tmr(lbmr.TmrType.USE, pattern_flags(pattern_type), name)
+
+
+def _kind(entry: _Entry) -> int:
+    """0 for a topic, 1 for a pattern."""
+    return 1 if entry.symbol[1] else 0

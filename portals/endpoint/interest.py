@@ -83,6 +83,7 @@ class TrdInterest:
             _use_query(tr.topic_use_query),
             _use_query(tr.pattern_use_query),
             rate=_rate(tr.topic_use_query.rate_limit),
+            pattern_rate=_rate(tr.pattern_use_query.rate_limit),
             jitter=lambda ns: rng.randrange(ns) if ns else 0,
         )
         self._remote_topics = RemoteInterest(
@@ -95,6 +96,7 @@ class TrdInterest:
             _intervals(tr.remote_topic_interest),
             _intervals(tr.remote_pattern_interest),
             rate=_rate(tr.remote_topic_interest.rate_limit),
+            pattern_rate=_rate(tr.remote_pattern_interest.rate_limit),
         )
         self._routes = DomainRouteSender(_intervals(tr.domain_route), rate=_rate(tr.domain_route.rate_limit))
         self._initial = InitialRequest(
@@ -103,6 +105,22 @@ class TrdInterest:
         self._pending: list[bytes] = []
 
     # input
+
+    def on_config(self, config: EndpointConfig, now_ns: int) -> None:
+        """Other timers and limits: `<topic-resolution>`, `<remote-topic>` and `<remote-pattern>`."""
+        tr = config.topic_resolution
+        topics, patterns = tr.topic_use_query, tr.pattern_use_query
+        self._local.set_options(
+            _use_query(topics), _use_query(patterns), (_rate(topics.rate_limit), _rate(patterns.rate_limit)), now_ns
+        )
+        self._remote_topics.set_options(_remote(config.remote_topic), now_ns)
+        self._remote_patterns.set_options(_remote(config.remote_pattern), now_ns)
+        told, told_patterns = tr.remote_topic_interest, tr.remote_pattern_interest
+        rates = (_rate(told.rate_limit), _rate(told_patterns.rate_limit))
+        self._sender.set_options(_intervals(told), _intervals(told_patterns), rates, now_ns)
+        self._routes.set_options(_intervals(tr.domain_route), _rate(tr.domain_route.rate_limit), now_ns)
+        request = tr.initial_request
+        self._initial.set_options(ms(request.periodic_interval_ms), s(request.duration_s), now_ns)
 
     def on_packet(self, packet: lbmr.Packet, sender_ip: int, now_ns: int) -> None:
         """A packet of another context of the TRD."""
