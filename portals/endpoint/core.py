@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from dro.clock import s
@@ -31,6 +31,7 @@ from portals.endpoint.effects import (
     StarveProxySource,
     Tell,
     UpdateProxyReceiver,
+    UpdateProxySource,
 )
 from portals.messages import (
     PATTERN_NONE,
@@ -237,7 +238,14 @@ class EndpointCore:
                 domains |= wanted
         return domains
 
-    # what may pass
+    # changes of the configuration
+
+    def set_deletion_delay(self, delay_ns: int) -> None:
+        """Also for what starves already: its delay began when it did."""
+        longer_ns = delay_ns - self._deletion_delay_ns
+        self._deletion_delay_ns = delay_ns
+        for otid in self._starving:
+            self._starving[otid] += longer_ns
 
     def on_access(self, access: Access, now_ns: int) -> None:
         """Another access control list: what it says otherwise is told, opened and closed, and nothing else."""
@@ -276,6 +284,16 @@ class EndpointCore:
         self._forward[handle] = set()
         self._tell_all(seen)
         return handle
+
+    def on_source_changed(self, handle: int, hop_count: int, cost: int, pass_through: bytes) -> None:
+        """It is advertised otherwise, or it costs something else to reach this portal."""
+        seen = self._own.get(handle)
+        if seen is None:
+            return
+        now = replace(seen, hop_count=hop_count, cost=cost, pass_through=pass_through)
+        if now != seen:
+            self._own[handle] = now
+            self._tell_all(now)
 
     def on_source_gone(self, handle: int) -> None:
         if self._own.pop(handle, None) is not None:
@@ -397,6 +415,7 @@ class EndpointCore:
                     extra={"otid": seen.otid.hex(), "topic": seen.topic.decode(errors="replace")},
                 )
                 return
+        before = sibling.sources.get(seen.handle)
         for known_worker, handle in list(self._by_otid.get(seen.otid, ())):
             if known_worker == worker and (handle == seen.handle or sibling.sources[handle][1] < incarnation):
                 self._forget_source(worker, sibling, handle)
@@ -404,6 +423,9 @@ class EndpointCore:
         self._by_otid[seen.otid].add((worker, seen.handle))
         self._by_topic[seen.topic].add(seen.otid)
         self._decide_source(seen.otid, now_ns)
+        proxy = self._proxies.get(seen.otid)
+        if before is not None and before[0] != seen and proxy is not None and proxy.feeder == (worker, seen.handle):
+            self._effects.append(UpdateProxySource(worker, seen))
 
     def _drop_source(self, worker: int, sibling: _Sibling, handle: int, now_ns: int) -> None:
         seen = self._forget_source(worker, sibling, handle)

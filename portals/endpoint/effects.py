@@ -58,6 +58,14 @@ class FeedProxySource:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateProxySource:
+    """The source that feeds a proxy source is advertised otherwise than before."""
+
+    worker: int
+    source: SourceSeen
+
+
+@dataclass(frozen=True, slots=True)
 class StarveProxySource:
     """The proxy source gets nothing new; it is deleted at `delete_at_ns` unless it is fed again.
 
@@ -90,6 +98,7 @@ Effect = (
     | CloseProxyReceiver
     | OpenProxySource
     | FeedProxySource
+    | UpdateProxySource
     | StarveProxySource
     | CloseProxySource
     | ChangeForwarding

@@ -123,6 +123,11 @@ class Egress:
         page.set(Slot.QUEUED, 0)
         page.set(Slot.QUEUED_BYTES, 0)
 
+    def set_limit(self, max_queue_bytes: int) -> None:
+        """What waits beyond a smaller limit stays; nothing more is taken until there is room again."""
+        self._limit = max_queue_bytes
+        self._page.set(Slot.QUEUE_LIMIT, max_queue_bytes)
+
     @property
     def queued_bytes(self) -> int:
         return self._queued_bytes

@@ -27,6 +27,7 @@ from dro.um.runs import Run
 from dro.um.session import BoundSource, ReceiverTransport
 from dro.wire import lbmr
 from portals.counters import PairSlot, Slot
+from portals.endpoint import live
 from portals.endpoint.access import Access
 from portals.endpoint.advertisement import is_name, pass_through_of, proxy_options
 from portals.endpoint.core import EndpointCore, Matcher
@@ -42,6 +43,7 @@ from portals.endpoint.effects import (
     StarveProxySource,
     Tell,
     UpdateProxyReceiver,
+    UpdateProxySource,
 )
 from portals.endpoint.egress import Egress, ProxySource
 from portals.endpoint.handover import ForwardEntry
@@ -91,6 +93,7 @@ class EndpointPortal:
         self._rings: dict[int, RingReader] = {}
         self._entries: dict[int, ForwardEntry] = {}
         self._proxies: dict[bytes, tuple[FragmentSource, ProxySource]] = {}
+        self._offers: dict[bytes, SourceSeen] = {}  # what each proxy source was made or changed from last
         self._route_manager: int | None = None
         self._timer: Timer | None = None
         self._interest_timer: Timer | None = None
@@ -111,6 +114,7 @@ class EndpointPortal:
         self._src.ignore_source_ids.add(self._rcv.context_instance)
         self._rcv.ignore_source_ids.add(self._src.context_instance)
         self._rcv.on_tr_packet = self._on_tr_packet
+        self._rcv.on_source_changed = self._on_source_changed
         self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
         self._interest = TrdInterest(
             config,
@@ -142,6 +146,7 @@ class EndpointPortal:
         )
         ctx.on_drain(self._departure.on_drain)
         ctx.on_stop(self._on_stop)
+        ctx.on_reconfigure(self._on_reconfigure)
         self._act(now_ns)
         loop.call_later(GAUGES_NS, self._refresh_gauges)
 
@@ -151,12 +156,7 @@ class EndpointPortal:
         now_ns = self._ctx.loop.now_ns()
         if peer.role is Role.ROUTE_MANAGER:
             self._route_manager = peer.worker
-            if self._departure.is_over:
-                return
-            config = self._config
-            self._ctx.channels.send_ctl(
-                peer.worker, ROUTE_MESSAGES.encode(PortalUp(self._ctx.index, config.domain_id, config.cost))
-            )
+            self._tell_cost()
             return
         if peer.role not in (Role.ENDPOINT, Role.PEER):
             return
@@ -176,6 +176,11 @@ class EndpointPortal:
             now_ns,
         )
         self._act(now_ns)
+
+    def _tell_cost(self) -> None:
+        if self._route_manager is not None and not self._departure.is_over:
+            up = PortalUp(self._ctx.index, self._config.domain_id, self._config.cost)
+            self._ctx.channels.send_ctl(self._route_manager, ROUTE_MESSAGES.encode(up))
 
     def _on_peer_down(self, peer: PeerDown) -> None:
         if peer.worker == self._route_manager:
@@ -267,19 +272,26 @@ class EndpointPortal:
         if self._departure.is_draining:
             return
         options = source.tir.options
-        cost = options.cost if options else None
         domain_id = options.domain_id if options else None
         handle = self._core.on_source_seen(
-            source.otid,
-            source.topic,
-            domain_id or self._config.domain_id,
-            cost.hop_count if cost else 0,
-            (cost.cost if cost else 0) + self._config.cost,
-            pass_through_of(source.tir),
+            source.otid, source.topic, domain_id or self._config.domain_id, *self._advertised(source)
         )
         source.user = ForwardEntry(handle, source)
         self._entries[handle] = source.user
         self._act_soon()
+
+    def _advertised(self, source: BoundSource) -> tuple[int, int, bytes]:
+        """Hop count, cost with that of this portal, and the options that cross the DRO."""
+        options = source.tir.options
+        cost = options.cost if options else None
+        hop_count, before = (cost.hop_count, cost.cost) if cost else (0, 0)
+        return hop_count, before + self._config.cost, pass_through_of(source.tir)
+
+    def _on_source_changed(self, source: BoundSource) -> None:
+        entry = source.user
+        if isinstance(entry, ForwardEntry):
+            self._core.on_source_changed(entry.handle, *self._advertised(source))
+            self._act_soon()
 
     def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
         entry = source.user
@@ -360,6 +372,8 @@ class EndpointPortal:
                 self._open_source(worker, source)
             case FeedProxySource(worker=worker, source=source):
                 self._feed_source(worker, source)
+            case UpdateProxySource(source=source):
+                self._advertise(source)
             case StarveProxySource():
                 pass  # what its feeder handed over before still counts
             case CloseProxySource(otid=otid):
@@ -402,6 +416,7 @@ class EndpointPortal:
             source.send_tsni,
         )
         self._proxies[seen.otid] = (source, proxy)
+        self._offers[seen.otid] = seen
         self._egress.feed(proxy, worker, seen.handle)
         self._ctx.log.info("proxy source created", extra={"topic": _text(seen.topic), "otid": seen.otid.hex()})
 
@@ -410,21 +425,67 @@ class EndpointPortal:
         if found is None:
             self._open_source(worker, seen)
             return
-        source, proxy = found
+        self._advertise(seen)
+        self._egress.feed(found[1], worker, seen.handle)
+
+    def _advertise(self, seen: SourceSeen) -> None:
+        """The proxy source of that OTID says what its origin says, and what it costs to come here."""
+        found = self._proxies.get(seen.otid)
+        if found is None:
+            return
+        self._offers[seen.otid] = seen
         try:
-            source.update(proxy_options(seen, self._config.cost))
+            found[0].update(proxy_options(seen, self._config.cost))
         except DecodeError as e:
             self._ctx.log.warning("advertisement unchanged", extra=_symbol(seen.topic, 0) | {"error": str(e)})
-        self._egress.feed(proxy, worker, seen.handle)
 
     def _close_source(self, otid: bytes) -> None:
         found = self._proxies.pop(otid, None)
         if found is None:
             return
+        del self._offers[otid]
         source, proxy = found
         self._egress.flush(proxy)
         source.close(final=True, linger_ns=0 if self._is_stopping else self._linger_ns)
         self._ctx.log.info("proxy source deleted", extra={"topic": _text(proxy.topic), "otid": otid.hex()})
+
+    # changes of the configuration
+
+    def _on_reconfigure(self, new: object) -> None:
+        """Take over what `portals.endpoint.live` names. Raises: ConfigError; nothing has changed then."""
+        assert isinstance(new, DroConfig)
+        mine = live.own_part(self._config.name, new)
+        if mine is None:
+            return  # the parent removes this portal next
+        old = self._config
+        fields = live.changed(old, mine)
+        access = Access(mine.acl, sending=old.sending, receiving=old.receiving)
+        self._config = config = live.taken_over(old, mine)
+        now_ns = self._ctx.loop.now_ns()
+        if "acl" in fields:
+            self._access = access
+            self._core.on_access(access, now_ns)
+            self._judge_sources()
+        if "cost" in fields:
+            self._on_cost()
+        if "source_deletion_delay_ms" in fields:
+            self._core.set_deletion_delay(ms(config.source_deletion_delay_ms))
+        if "max_queue_bytes" in fields:
+            self._egress.set_limit(config.max_queue_bytes)
+        if fields & live.TOPIC_RESOLUTION:
+            self._interest.on_config(config, now_ns)
+        if fields:
+            self._ctx.log.info("configuration changed", extra={"portal": config.name, "changed": sorted(fields)})
+            self._act(now_ns)
+
+    def _on_cost(self) -> None:
+        """Routes, what siblings advertise for the sources of this TRD, and what this portal advertises."""
+        self._tell_cost()
+        for entry in self._entries.values():
+            self._core.on_source_changed(entry.handle, *self._advertised(entry.source))
+        with self._src.together():
+            for seen in list(self._offers.values()):
+                self._advertise(seen)
 
     # the end
 
