@@ -9,7 +9,7 @@ SECONDS ?= 0
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help venv demo test lint needs bench clean distclean
+.PHONY: help venv demo test lint needs bench completion clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make lint              ruff and mypy alone"
 	@echo "make demo              a DRO, a source and receivers on this machine, live; SECONDS=10 ends it by itself"
 	@echo "make bench             the benchmarks, one after another"
+	@echo "make completion        the shell completion in deploy/completion, from the argument parsers"
 	@echo "make clean             caches and build products; make distclean: .venv too"
 
 venv: $(STAMP)
@@ -43,6 +44,9 @@ test: lint needs
 
 bench: $(STAMP) needs
 	$(PY) -m tests.bench
+
+completion: $(STAMP)
+	$(PY) -m deploy.completion.generate
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

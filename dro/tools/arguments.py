@@ -45,6 +45,11 @@ class _NotYet(argparse.Action):
         parser.error(f"{option_string or self.dest} ({self.help}) is not supported yet; leave it out")
 
 
+def is_not_yet(action: argparse.Action) -> bool:
+    """Does this option only say that it is not supported yet?"""
+    return isinstance(action, _NotYet)
+
+
 @dataclass(frozen=True, slots=True)
 class NotYet:
     """One such option: its spellings, what it is about, and whether a value follows it."""

@@ -84,8 +84,8 @@ class Options(CommonOptions):
     payload_sha256: bool
 
 
-def parse(argv: Sequence[str] | None) -> Options:
-    """Options of the command line; ends the program for what they cannot be."""
+def arguments() -> argparse.ArgumentParser:
+    """The options, for the program and for shell completion."""
     parser = new_parser(PROG, "Send messages to a topic.")
     add = parser.add_argument
     add("topic", help="topic to send to")
@@ -114,6 +114,12 @@ def parse(argv: Sequence[str] | None) -> Options:
             NotYet(("-f", "--failover"), "hot failover", takes_value=False),
         ),
     )
+    return parser
+
+
+def parse(argv: Sequence[str] | None) -> Options:
+    """Options of the command line; ends the program for what they cannot be."""
+    parser = arguments()
     options = parser.parse_args(argv, Options())
     if options.verifiable and options.lengths.low < verify.MIN_BYTES:
         parser.error(f"-V needs room for a checksum; give -l {verify.MIN_BYTES} or more")

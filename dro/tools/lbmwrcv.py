@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -25,10 +26,14 @@ def open_receiver(context: BlockingContext, pattern: str, callbacks: Callbacks) 
     )
 
 
+def arguments() -> argparse.ArgumentParser:
+    return receiving.arguments(PROG, "Receive all topics in which a pattern occurs.", "pattern")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit status."""
     open_standard_streams()
-    options = receiving.parse(PROG, "Receive all topics in which a pattern occurs.", "pattern", argv)
+    options = arguments().parse_args(argv, receiving.Options())
     return receiving.run(PROG, options, open_receiver)
 
 

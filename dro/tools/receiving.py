@@ -7,11 +7,12 @@ something; 130, 143 ended early by SIGINT, SIGTERM. The last line of output is
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Protocol, TextIO
 
 from dro.errors import DroError
@@ -85,8 +86,8 @@ class Callbacks:
 Opener = Callable[[BlockingContext, str, Callbacks], Receiver]
 
 
-def parse(prog: str, description: str, name: str, argv: Sequence[str] | None) -> Options:
-    """Options of the command line, the positional one called `name` in the help; ends the program for wrong ones."""
+def arguments(prog: str, description: str, name: str) -> argparse.ArgumentParser:
+    """The options, for the program and for shell completion; the positional one is called `name` in the help."""
     parser = new_parser(prog, description)
     add = parser.add_argument
     add("name", metavar=name, help=f"{name} to receive")
@@ -116,7 +117,7 @@ def parse(prog: str, description: str, name: str, argv: Sequence[str] | None) ->
             NotYet(("-N", "--channel"), "channels"),
         ),
     )
-    return parser.parse_args(argv, Options())
+    return parser
 
 
 class Receiving:

@@ -86,7 +86,8 @@ class _Options(argparse.Namespace):
     two_pass: bool
 
 
-def _arguments(argv: Sequence[str] | None) -> _Options:
+def arguments() -> argparse.ArgumentParser:
+    """The options, for the program and for shell completion."""
     parser = _Parser(prog="umdump", description="Show Ultra Messaging packets of a capture as JSON Lines.")
     parser.add_argument("files", nargs="*", metavar="FILE", help="pcap or pcapng file, - for standard input")
     parser.add_argument("--hex", type=parse_hex, metavar="HEX", help="decode these bytes instead; needs --proto")
@@ -105,6 +106,11 @@ def _arguments(argv: Sequence[str] | None) -> _Options:
     parser.add_argument(
         "--two-pass", action="store_true", help="read files twice, so that late advertisements count from the start"
     )
+    return parser
+
+
+def _parse(argv: Sequence[str] | None) -> _Options:
+    parser = arguments()
     options = parser.parse_args(argv, _Options())
     if options.hex is not None:
         if options.files or options.summary or options.follow_topic is not None:
@@ -360,7 +366,7 @@ def _property(item: properties.Property) -> Json:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit status: 0, 1 for malformed packets or unreadable files, 2 for wrong arguments."""
     open_standard_streams()
-    options = _arguments(argv)
+    options = _parse(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # topic names may not fit the terminal's encoding
     run = _Run(options, sys.stdout, sys.stderr)
