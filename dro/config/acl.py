@@ -242,3 +242,8 @@ def _with_open(verdict: Verdict, open_entries: list[Verdict]) -> Verdict:
         if entry.accept != verdict.accept:
             return Verdict(True, entry.ace, entry.file, entry.line, needs_session=True, reason="depends on the session")
     return verdict
+
+
+def applies(kind: str, transport: str) -> bool:
+    """Whether a condition of that kind is asked about sessions of that transport; others leave it out."""
+    return transport in _APPLIES[kind]

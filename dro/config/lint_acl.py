@@ -1,0 +1,217 @@
+"""Lint of access control lists: entries that can never decide, and lists that let nothing pass.
+
+Pure reasoning on the conditions, for each transport apart, since conditions that do not apply are left out there.
+What cannot be told (whether one pattern contains another) counts as different. Source: DRO guide, chapter 4.2.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import IPv4Address
+from typing import Final
+
+from dro.config.acl import applies
+from dro.config.elements_acl import MATCH_ALL, TOPIC_KINDS
+from dro.config.lint_finding import EndpointView, Finding, PeerView, Place, hint, warning
+from dro.config.model import AceConfig, ConditionConfig
+from dro.config.pcre import PatternLimit, compile_pcre, compile_posix
+from dro.errors import ConfigError
+
+TRANSPORTS: Final = ("tcp", "lbt-rm", "lbt-ru", "lbt-ipc")
+_EVERYTHING: Final = frozenset({".*", "^.*", ".*$", "^.*$", ".+", "^.+$", "."})
+_TOP: Final = 2**32 - 1
+MAX_ENTRIES: Final = 5000  # longer lists are not looked at: the work grows with the square
+
+Span = tuple[int, int]  # inclusive
+Spans = tuple[Span, ...]
+Topic = tuple[str, str]  # kind and text
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What one entry matches for one transport: values of each kind of condition, as spans of numbers."""
+
+    sessions: tuple[tuple[str, Spans], ...]
+
+    def is_within(self, other: _Scope) -> bool:
+        own = dict(self.sessions)
+        return all(_is_subset(own.get(kind, ((0, _TOP),)), spans) for kind, spans in other.sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    ace: AceConfig
+    topics: tuple[Topic, ...]
+    scopes: tuple[_Scope | None, ...]  # one for each transport; None: never matches there
+
+
+def _spans(condition: ConditionConfig) -> Spans:
+    if condition.kind == "transport":
+        want = TRANSPORTS.index(str(condition.value)) if condition.value in TRANSPORTS else len(TRANSPORTS)
+    elif isinstance(condition.value, int):
+        want = condition.value
+    else:
+        want = int(IPv4Address(condition.value))
+    spans = {
+        "eq": ((want, want),),
+        "ne": ((0, want - 1), (want + 1, _TOP)),
+        "lt": ((0, want - 1),),
+        "le": ((0, want),),
+        "gt": ((want + 1, _TOP),),
+        "ge": ((want, _TOP),),
+    }[condition.comparison]
+    return tuple(span for span in spans if span[0] <= span[1])
+
+
+def _both(one: Spans, other: Spans) -> Spans:
+    found = ((max(a[0], b[0]), min(a[1], b[1])) for a in one for b in other)
+    return tuple(sorted(span for span in found if span[0] <= span[1]))
+
+
+def _is_subset(one: Spans, other: Spans) -> bool:
+    """Whether `other` holds every number of `one`; the spans of `other` are apart from each other."""
+    return all(any(b[0] <= a[0] and a[1] <= b[1] for b in other) for a in one)
+
+
+def _scope(ace: AceConfig, transport: str, with_sessions: bool) -> _Scope | None:
+    sessions: dict[str, Spans] = {}
+    has_topics = False
+    for condition in ace.conditions:
+        if condition.kind in TOPIC_KINDS:
+            has_topics = True
+        elif with_sessions and applies(condition.kind, transport):
+            spans = _spans(condition)
+            known = sessions.get(condition.kind)
+            sessions[condition.kind] = spans if known is None else _both(known, spans)
+    own = sessions.pop("transport", None)
+    if own is not None and not _both(own, ((TRANSPORTS.index(transport),) * 2,)):
+        return None
+    if any(not spans for spans in sessions.values()) or not (has_topics or sessions or own is not None):
+        return None
+    return _Scope(tuple(sessions.items()))
+
+
+def _entry(ace: AceConfig, with_sessions: bool) -> _Entry:
+    topics = tuple(
+        (c.kind, str(c.value))
+        for c in ace.conditions
+        if c.kind in TOPIC_KINDS and not (c.kind == "topic" and c.value == MATCH_ALL)
+    )
+    exact = {text for kind, text in topics if kind == "topic"}
+    possible = len(exact) <= 1 and all(_holds(topic, name) is not False for topic in topics for name in exact)
+    scopes = tuple(_scope(ace, transport, with_sessions) if possible else None for transport in TRANSPORTS)
+    return _Entry(ace, topics, scopes)
+
+
+@lru_cache(maxsize=4096)
+def _search(topic: Topic) -> Callable[[str], bool] | None:
+    kind, text = topic
+    try:
+        return compile_pcre(text) if kind == "pcre-pattern" else compile_posix(text)
+    except ConfigError:
+        return None
+
+
+def _holds(topic: Topic, name: str) -> bool | None:
+    """Whether a topic condition holds for a name; None when that cannot be told."""
+    if topic[0] == "topic":
+        return topic[1] == name
+    search = _search(topic)
+    if search is None:
+        return None
+    try:
+        return search(name)
+    except PatternLimit:
+        return None
+
+
+def _topics_within(later: _Entry, earlier: _Entry) -> bool:
+    """Whether every topic that the later entry matches is matched by the earlier one."""
+    names = [text for kind, text in later.topics if kind == "topic"]
+    return all(
+        topic in later.topics or topic[1] in _EVERYTHING or any(_holds(topic, name) for name in names)
+        if topic[0] != "topic"
+        else topic[1] in names
+        for topic in earlier.topics
+    )
+
+
+def _covering(entries: Sequence[_Entry], index: int, candidates: Sequence[int]) -> int | None:
+    """The last of the earlier entries that together leave nothing to entry `index`; None if something is left."""
+    later = entries[index]
+    left = [at for at, scope in enumerate(later.scopes) if scope is not None]
+    for number in candidates:
+        earlier = entries[number]
+        if number >= index or not _topics_within(later, earlier):
+            continue
+        still = []
+        for at in left:
+            own, other = later.scopes[at], earlier.scopes[at]
+            if own is None or other is None or not own.is_within(other):
+                still.append(at)
+        left = still
+        if not left:
+            return number
+    return None
+
+
+def _list(aces: tuple[AceConfig, ...] | None, at: Place, *, with_sessions: bool, direction: str) -> Iterator[Finding]:
+    if aces is None or len(aces) > MAX_ENTRIES:
+        return
+    entries = [_entry(ace, with_sessions) for ace in aces]
+    by_name: dict[str, list[int]] = {}
+    general: list[int] = []
+    passes = False
+    for index, entry in enumerate(entries):
+        place = Place(entry.ace.file, entry.ace.line) if entry.ace.line else at
+        names = [text for kind, text in entry.topics if kind == "topic"]
+        if all(scope is None for scope in entry.scopes):
+            if not _is_told(entry.ace, with_sessions, direction, len(set(names))):
+                yield warning(
+                    place, f"<{direction}> <ace>", "its conditions never hold together", "the entry decides nothing",
+                    "remove a condition, or make two entries of it",
+                )  # fmt: skip
+            continue
+        candidates = sorted([*general, *(n for name in names for n in by_name.get(name, ()))])
+        covered = _covering(entries, index, candidates)
+        if covered is None:
+            passes = passes or entry.ace.accept
+        else:
+            yield _shadowed(entry.ace, entries[covered].ace, place, direction)
+        if names:
+            by_name.setdefault(names[0], []).append(index)
+        else:
+            general.append(index)
+    if not passes:
+        yield warning(
+            at, f"<{direction}>", "no entry accepts anything", "nothing passes: what no entry matches is rejected",
+            'end the list with <ace match="accept"><pcre-pattern>.*</pcre-pattern></ace>, or remove it',
+        )  # fmt: skip
+
+
+def _shadowed(ace: AceConfig, earlier: AceConfig, place: Place, direction: str) -> Finding:
+    verb = "accepts" if earlier.accept else "rejects"
+    what = f"the entry in line {earlier.line} {verb} all that this one matches"
+    if ace.accept == earlier.accept:
+        return hint(place, f"<{direction}> <ace>", what, "the entry changes nothing", "remove it")
+    return warning(
+        place, f"<{direction}> <ace>", what, "the entry never decides", f"move it above line {earlier.line}"
+    )  # fmt: skip
+
+
+def _is_told(ace: AceConfig, with_sessions: bool, direction: str, names: int) -> bool:
+    """What the reader has warned about already."""
+    only_sessions = all(c.kind not in TOPIC_KINDS for c in ace.conditions)
+    return names > 1 or (direction == "outbound" and not with_sessions and only_sessions)
+
+
+def acl(p: EndpointView | PeerView) -> Iterator[Finding]:
+    """The entries of both directions."""
+    if p.config.acl is None:
+        return
+    is_endpoint = isinstance(p, EndpointView)
+    inbound, outbound = p.element("acl", "inbound"), p.element("acl", "outbound")
+    yield from _list(p.config.acl.inbound, inbound, with_sessions=is_endpoint, direction="inbound")
+    yield from _list(p.config.acl.outbound, outbound, with_sessions=False, direction="outbound")

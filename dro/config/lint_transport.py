@@ -1,0 +1,435 @@
+"""Lint of UM options that fight each other inside one portal: loss recovery, rates, session life, topic resolution.
+
+Values that nobody has changed are never found fault with. The portal's options stand for its TRD: applications and
+portal read the same UM file, so one side's intervals are held against the other side's. Source: transport notes,
+sections 3 to 6, 8 and 16; UM Configuration Guide, options of these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dro.config.lint_finding import (
+    CTX,
+    RCV,
+    SRC,
+    WRCV,
+    EndpointView,
+    Finding,
+    Options,
+    Place,
+    hint,
+    rate,
+    seconds,
+    warning,
+)
+
+Findings = Iterator[Finding]
+MIN_RETRANSMIT_SHARE: Final = 20  # repairs need this part of the data rate at least: 5 per cent
+BUFFER_MS: Final = 50  # what a receive buffer should hold at full rate
+SM_PER_TIMEOUT: Final = 3  # session messages that may be lost before a session counts as ended
+
+
+@dataclass(frozen=True, slots=True)
+class LossRecovery:
+    """What decides about repairs on one hop; times in ms, rates in bit/s. Of LBT-RM, or of a peer link's UDP part."""
+
+    initial_ms: int
+    backoff_ms: int
+    suppress_ms: int
+    generation_ms: int
+    ignore_ms: int
+    window_bytes: int
+    window_limit_bytes: int
+    data_bps: int
+    retransmit_bps: int
+    sm_min_ms: int
+    sm_max_ms: int
+    activity_ms: int
+
+
+def _recovery(p: EndpointView) -> LossRecovery:
+    s, r = p.sending, p.receiving
+    return LossRecovery(
+        initial_ms=r.ms(RCV, "transport_lbtrm_nak_initial_backoff_interval"),
+        backoff_ms=r.ms(RCV, "transport_lbtrm_nak_backoff_interval"),
+        suppress_ms=r.ms(RCV, "transport_lbtrm_nak_suppress_interval"),
+        generation_ms=r.ms(RCV, "transport_lbtrm_nak_generation_interval"),
+        ignore_ms=s.ms(SRC, "transport_lbtrm_ignore_interval"),
+        window_bytes=s.number(SRC, "transport_lbtrm_transmission_window_size"),
+        window_limit_bytes=s.number(SRC, "transport_lbtrm_transmission_window_limit"),
+        data_bps=s.number(CTX, "transport_lbtrm_data_rate_limit"),
+        retransmit_bps=s.number(CTX, "transport_lbtrm_retransmit_rate_limit"),
+        sm_min_ms=s.ms(SRC, "transport_lbtrm_sm_minimum_interval"),
+        sm_max_ms=s.ms(SRC, "transport_lbtrm_sm_maximum_interval"),
+        activity_ms=r.ms(RCV, "transport_lbtrm_activity_timeout"),
+    )
+
+
+def _site(p: EndpointView, *names: str) -> Place | None:
+    """Where the last changed one of these LBT-RM options was set; None when all have their defaults."""
+    found = None
+    for name in names:
+        for options, scope in ((p.sending, SRC), (p.sending, CTX), (p.receiving, RCV), (p.receiving, CTX)):
+            key = (scope, f"transport_lbtrm_{name}")
+            if key in _LBTRM and options.differs(key):
+                found = options.place(key)
+    return found
+
+
+_LBTRM: Final = frozenset(
+    (scope, f"transport_lbtrm_{name}")
+    for scope, names in {
+        SRC: ("ignore_interval", "transmission_window_size", "transmission_window_limit", "sm_minimum_interval",
+              "sm_maximum_interval"),
+        CTX: ("data_rate_limit", "retransmit_rate_limit"),
+        RCV: ("nak_initial_backoff_interval", "nak_backoff_interval", "nak_suppress_interval",
+              "nak_generation_interval", "activity_timeout"),
+    }.items()
+    for name in names
+)  # fmt: skip
+
+
+# relations shared with the UDP part of a peer link; `names` are what the options are called there
+
+
+def naks(t: LossRecovery, at: Place, ignore: str, backoff: str) -> Findings:
+    """NAK intervals against each other and against the sender's deafness after a repair."""
+    if t.ignore_ms >= t.generation_ms:
+        yield warning(
+            at, ignore, f"{seconds(t.ignore_ms)} reaches the NAK generation interval of {seconds(t.generation_ms)}",
+            "a repair that gets lost is never sent again, the receiver gives up before",
+            f"set {ignore} to {max(1, t.backoff_ms // 2)}",
+        )  # fmt: skip
+    elif t.ignore_ms > t.backoff_ms / 2:
+        yield hint(
+            at, backoff, f"{seconds(t.backoff_ms)} is below twice the NAK ignore interval of {seconds(t.ignore_ms)}",
+            "receivers that miss a repair ask again while the sender does not listen",
+            f"set {backoff} to {2 * t.ignore_ms}, or {ignore} to {max(1, t.backoff_ms // 2)}",
+        )  # fmt: skip
+
+
+def nak_times(t: LossRecovery, at: Place, prefix: str) -> Findings:
+    """Whether there is time for more than one NAK before a receiver gives up."""
+    generation = seconds(t.generation_ms)
+    if t.initial_ms >= t.generation_ms:
+        yield warning(
+            at, f"{prefix}initial_backoff_interval",
+            f"{seconds(t.initial_ms)} reaches the generation interval of {generation}",
+            "losses are given up before the first NAK", f"set it to {t.generation_ms // 20}",
+        )  # fmt: skip
+    elif 2 * t.backoff_ms > t.generation_ms:
+        yield warning(
+            at, f"{prefix}backoff_interval",
+            f"{seconds(t.backoff_ms)} is more than half the generation interval of {generation}",
+            "a lost repair is asked for once at the most", f"set it to {max(1, t.generation_ms // 20)}",
+        )  # fmt: skip
+    if t.suppress_ms >= t.generation_ms > 0:
+        yield warning(
+            at, f"{prefix}suppress_interval",
+            f"{seconds(t.suppress_ms)} reaches the generation interval of {generation}",
+            "after one refusal by NCF nothing is asked for again", f"set it to {max(1, t.generation_ms // 10)}",
+        )  # fmt: skip
+
+
+def window_time(t: LossRecovery, at: Place, subject: str) -> Findings:
+    """How long a sent datagram stays in the window at full rate, against how long receivers go on asking."""
+    size = min(filter(None, (t.window_bytes, t.window_limit_bytes)), default=0)
+    if not size or not t.data_bps:
+        return
+    held_ms = size * 8 * 1000 / t.data_bps
+    if held_ms < t.generation_ms:
+        needed = t.data_bps // 8 * t.generation_ms // 1000
+        yield warning(
+            at, subject,
+            f"{size} bytes are {seconds(held_ms)} at {rate(t.data_bps)}, receivers ask for {seconds(t.generation_ms)}",
+            "NAKs of the time after that are refused and the loss stays",
+            f"set it to {needed}, or the NAK generation interval of the receivers to {int(held_ms)}",
+        )  # fmt: skip
+
+
+def rates(t: LossRecovery, at: Place, subject: str) -> Findings:
+    """Repairs neither starve nor are starved."""
+    if not t.data_bps:
+        return
+    if not t.retransmit_bps or t.retransmit_bps >= t.data_bps:
+        given = rate(t.retransmit_bps) if t.retransmit_bps else "no limit"
+        yield warning(
+            at, subject, f"{given} for repairs, {rate(t.data_bps)} for data",
+            "one bad receiver can take the whole rate from new data", f"set it to {t.data_bps // 2}",
+        )  # fmt: skip
+    elif t.retransmit_bps * MIN_RETRANSMIT_SHARE < t.data_bps:
+        share = 100 * t.retransmit_bps / t.data_bps
+        yield hint(
+            at, subject, f"{rate(t.retransmit_bps)} for repairs is {share:.1f} % of the {rate(t.data_bps)} for data",
+            "repairs of a burst of losses take longer than receivers wait", f"set it to {t.data_bps // 2}",
+        )  # fmt: skip
+
+
+def session_life(t: LossRecovery, at: Place, subject: str, sm_name: str) -> Findings:
+    """Session messages against the silence that ends a session."""
+    if t.sm_min_ms > t.sm_max_ms:
+        yield warning(
+            at, sm_name, f"{seconds(t.sm_max_ms)} is below the minimum interval of {seconds(t.sm_min_ms)}",
+            "idle sessions are not announced as intended", f"set it to {max(10_000, t.sm_min_ms)}",
+        )  # fmt: skip
+    if t.activity_ms < SM_PER_TIMEOUT * t.sm_max_ms:
+        yield warning(
+            at, subject,
+            f"{seconds(t.activity_ms)} is below {SM_PER_TIMEOUT} session message intervals of {seconds(t.sm_max_ms)}",
+            "an idle session ends at its receivers when a session message is lost",
+            f"set it to {SM_PER_TIMEOUT * t.sm_max_ms}, or {sm_name} to {t.activity_ms // SM_PER_TIMEOUT}",
+        )  # fmt: skip
+    if t.activity_ms < t.generation_ms:
+        yield warning(
+            at, subject, f"{seconds(t.activity_ms)} is below the NAK generation interval of {seconds(t.generation_ms)}",
+            "a session may end with losses that are never reported", f"set it to {2 * t.generation_ms} or more",
+        )  # fmt: skip
+
+
+# rules of an endpoint
+
+
+def lbtrm_ignore(p: EndpointView) -> Findings:
+    at = _site(p, "ignore_interval", "nak_backoff_interval", "nak_generation_interval")
+    if at is not None:
+        yield from naks(
+            _recovery(p), at, "source transport_lbtrm_ignore_interval", "receiver transport_lbtrm_nak_backoff_interval"
+        )
+
+
+def lbtrm_nak_times(p: EndpointView) -> Findings:
+    at = _site(
+        p, "nak_generation_interval", "nak_suppress_interval", "nak_backoff_interval", "nak_initial_backoff_interval"
+    )
+    if at is not None:
+        yield from nak_times(_recovery(p), at, "receiver transport_lbtrm_nak_")
+
+
+def lbtrm_window(p: EndpointView) -> Findings:
+    at = _site(p, "nak_generation_interval", "data_rate_limit", "transmission_window_limit", "transmission_window_size")
+    if at is not None:
+        yield from window_time(_recovery(p), at, "source transport_lbtrm_transmission_window_size")
+
+
+def lbtrm_rates(p: EndpointView) -> Findings:
+    at = _site(p, "data_rate_limit", "retransmit_rate_limit")
+    if at is not None:
+        yield from rates(_recovery(p), at, "context transport_lbtrm_retransmit_rate_limit")
+
+
+def lbtrm_session(p: EndpointView) -> Findings:
+    at = _site(p, "nak_generation_interval", "sm_minimum_interval", "sm_maximum_interval", "activity_timeout")
+    if at is not None:
+        subject, sm_name = "receiver transport_lbtrm_activity_timeout", "source transport_lbtrm_sm_maximum_interval"
+        yield from session_life(_recovery(p), at, subject, sm_name)
+    key = (RCV, "transport_lbtrm_preactivity_timeout")
+    pre_ms, sm_ms = p.receiving.ms(*key), p.sending.ms(SRC, "transport_lbtrm_sm_maximum_interval")
+    if p.receiving.differs(key) and 0 < pre_ms < sm_ms:
+        yield warning(
+            p.receiving.place(key), " ".join(key),
+            f"{seconds(pre_ms)} is below the session message interval of {seconds(sm_ms)}",
+            "a quiet session is left before it has had a chance to be heard", f"set it to {SM_PER_TIMEOUT * sm_ms}",
+        )  # fmt: skip
+
+
+def lbtrm_off(p: EndpointView) -> Findings:
+    """Switches that take reliability away."""
+    key = (RCV, "transport_lbtrm_send_naks")
+    if p.receiving.number(*key) == 0:
+        yield hint(
+            p.receiving.place(key), " ".join(key), "NAKs are switched off",
+            "every lost datagram of LBT-RM stays lost", "set it to 1",
+        )  # fmt: skip
+    key = (CTX, "transport_lbtrm_data_rate_limit")
+    if p.sending.number(*key) == 0 and p.sending.um.get_str(SRC, "transport") == "lbtrm":
+        yield hint(
+            p.sending.place(key), " ".join(key), "no rate limit for multicast data",
+            "a fast source fills the buffers of switches and receivers, which shows as loss",
+            "set it to what the slowest receiver takes in",
+        )  # fmt: skip
+
+
+def lbtrm_quota(p: EndpointView) -> Findings:
+    """The rate limiter gives out credit for one interval at a time."""
+    keys = ((CTX, "transport_lbtrm_data_rate_limit"), (CTX, "transport_lbtrm_rate_interval"))
+    bps, interval_ms = p.sending.number(*keys[0]), p.sending.ms(*keys[1])
+    size = datagram_size(p.sending, "lbtrm", "source")
+    quota = bps * interval_ms // 8000
+    if p.sending.differs(*keys) and 0 < quota < size:
+        yield hint(
+            p.sending.place(*keys), " ".join(keys[0]),
+            f"{quota} bytes for each interval of {interval_ms} ms, a datagram may have {size}",
+            "a full datagram waits for several intervals",
+            f"set it to {-(-size * 8000 // interval_ms)}, or lower the datagram size",
+        )  # fmt: skip
+
+
+def lbtrm_loss_check(p: EndpointView) -> Findings:
+    keys = ((RCV, "transport_lbtrm_nak_generation_interval"), (RCV, "transport_lbtrm_activity_timeout"),
+            (RCV, "delivery_control_loss_check_interval"))  # fmt: skip
+    generation_ms, activity_ms, check_ms = (p.receiving.ms(*key) for key in keys)
+    if not check_ms or not p.receiving.differs(*keys):
+        return
+    at, subject = p.receiving.place(*keys), " ".join(keys[2])
+    if activity_ms <= check_ms + generation_ms:
+        yield warning(
+            at, subject,
+            f"with the generation interval it is {seconds(check_ms + generation_ms)}, the activity timeout "
+            f"{seconds(activity_ms)}",
+            "a session may end before its losses are noticed",
+            f"set the activity timeout above {check_ms + generation_ms}",
+        )  # fmt: skip
+    if generation_ms < 4 * check_ms:
+        yield hint(
+            at, subject, f"{seconds(check_ms)} is more than a quarter of the generation interval of "
+            f"{seconds(generation_ms)}",
+            "losses are reported late", f"set it to {max(1, generation_ms // 4)}",
+        )  # fmt: skip
+
+
+def tsni(p: EndpointView) -> Findings:
+    """Topic sequence number information shows losses at the end of a burst, as long as a source sends it."""
+    keys = ((SRC, "transport_topic_sequence_number_info_interval"),
+            (SRC, "transport_topic_sequence_number_info_active_threshold"))  # fmt: skip
+    interval_ms, threshold_ms = (p.sending.ms(*key) for key in keys)
+    generation_ms = p.receiving.ms(RCV, "transport_lbtrm_nak_generation_interval")
+    needed_ms = 4 * interval_ms + generation_ms
+    changed = p.sending.differs(*keys) or p.receiving.differs((RCV, "transport_lbtrm_nak_generation_interval"))
+    if changed and 0 < threshold_ms < needed_ms and interval_ms:
+        yield hint(
+            p.sending.place(*keys), " ".join(keys[1]),
+            f"{seconds(threshold_ms)} is below four intervals and the NAK generation interval, {seconds(needed_ms)}",
+            "a loss at the end of a burst may stay unnoticed", f"set it to {-(-needed_ms // 1000)}",
+        )  # fmt: skip
+    key = (RCV, "transport_tcp_activity_timeout")
+    timeout_ms = p.receiving.ms(*key)
+    by_timer = p.receiving.um.get_str(RCV, "transport_tcp_activity_method") == "timer"
+    if by_timer and 0 < timeout_ms < 3 * interval_ms:
+        yield warning(
+            p.receiving.place(key), " ".join(key),
+            f"{seconds(timeout_ms)} is less than three intervals of topic sequence number information, "
+            f"{seconds(3 * interval_ms)}",
+            "idle TCP sessions end for no reason", f"set it to {3 * interval_ms}, or the method to SO_KEEPALIVE",
+        )  # fmt: skip
+
+
+def datagram_size(options: Options, transport: str, side: str) -> int:
+    """The datagram size of one side of a UDP transport; TCP has one for both."""
+    if transport == "tcp":
+        return options.number(CTX, "transport_tcp_datagram_max_size")
+    own = options.number(CTX, f"transport_{transport}_{side}_datagram_max_size")
+    return own or options.number(CTX, f"transport_{transport}_datagram_max_size")
+
+
+def buffers(p: EndpointView) -> Findings:
+    """Receive buffers against the rate of the sources, so that a short pause of the process costs nothing."""
+    keys = ((CTX, "transport_lbtrm_data_rate_limit"), (CTX, "transport_lbtrm_receiver_socket_buffer"))
+    bps, size = (p.receiving.number(*key) for key in keys)
+    if size and bps and p.receiving.differs(*keys):
+        held_ms = size * 8000 / bps
+        if held_ms < BUFFER_MS:
+            yield warning(
+                p.receiving.place(*keys), " ".join(keys[1]),
+                f"{size} bytes are {held_ms:.1f} ms at {rate(bps)}",
+                "a pause of the process longer than that loses datagrams", f"set it to {max(8 << 20, bps // 40)}",
+            )  # fmt: skip
+    transport = p.sending.um.get_str(SRC, "transport")
+    limit_key = (SRC, "transport_session_maximum_buffer")
+    limit, largest = p.sending.number(*limit_key), datagram_size(p.sending, "tcp", "source")
+    if transport == "tcp" and p.sending.differs(limit_key) and 0 < limit < largest:
+        yield warning(
+            p.sending.place(limit_key), " ".join(limit_key), f"{limit} bytes hold no datagram of {largest}",
+            "large messages block the session", f"set it to {16 * largest}",
+        )  # fmt: skip
+    pair = ((CTX, "resolver_datagram_max_size"), (CTX, "resolver_multicast_receiver_socket_buffer"))
+    largest, size = (p.receiving.number(*key) for key in pair)
+    if p.receiving.differs(pair[1]) and 0 < size < 8 * largest:
+        yield warning(
+            p.receiving.place(pair[1]), " ".join(pair[1]), f"{size} bytes hold {size // largest} datagrams",
+            "a burst of advertisements is lost, and topics are found late", f"set it to {8 << 20}",
+        )  # fmt: skip
+
+
+def own_sizes(p: EndpointView) -> Findings:
+    """What the sources of a TRD send must fit into the buffers of its receivers."""
+    for transport in ("lbtrm", "lbtru"):
+        keys = tuple(
+            (CTX, f"transport_{transport}_{name}datagram_max_size") for name in ("", "receiver_", "source_")
+        )  # fmt: skip
+        sends, takes = datagram_size(p.sending, transport, "source"), datagram_size(p.receiving, transport, "receiver")
+        if sends > takes and (p.sending.differs(*keys) or p.receiving.differs(*keys)):
+            yield warning(
+                p.receiving.place(*keys), " ".join(keys[1]), f"receivers take {takes} bytes, sources send {sends}",
+                "larger datagrams are lost for good", f"set both to {sends}",
+            )  # fmt: skip
+
+
+def batching(p: EndpointView) -> Findings:
+    keys = ((SRC, "implicit_batching_minimum_length"), (SRC, "implicit_batching_interval"))
+    least, wait_ms = p.sending.number(*keys[0]), p.sending.ms(*keys[1])
+    transport = p.sending.um.get_str(SRC, "transport")
+    if transport not in ("tcp", "lbtrm", "lbtru"):
+        return
+    size = datagram_size(p.sending, transport, "source")
+    if p.sending.differs(*keys) and least > size and not p.config.smart_batch and wait_ms > 0:
+        yield hint(
+            p.sending.place(keys[0]), " ".join(keys[0]), f"{least} is above the datagram size of {size}",
+            f"each message waits for {seconds(wait_ms)} unless others follow", "lower it, or set <smart-batch> to 1",
+        )  # fmt: skip
+
+
+def resolver_phases(p: EndpointView) -> Findings:
+    """Advertisements and queries: phases that cannot be, and resolution that is switched off altogether."""
+    pairs = (
+        (p.sending, SRC, "resolver_advertisement_minimum_initial_interval",
+         "resolver_advertisement_maximum_initial_interval"),
+        (p.receiving, RCV, "resolver_query_minimum_initial_interval", "resolver_query_maximum_initial_interval"),
+        (p.receiving, WRCV, "resolver_query_minimum_interval", "resolver_query_maximum_interval"),
+    )  # fmt: skip
+    for options, scope, low_name, high_name in pairs:
+        keys = ((scope, low_name), (scope, high_name))
+        low, high = (options.ms(*key) for key in keys)
+        if options.differs(*keys) and low > high > 0:
+            yield warning(
+                options.place(*keys), " ".join(keys[1]), f"{high} is below the shortest interval, {low}",
+                "the intervals cannot grow as they should", f"set it to {max(10 * low, 200)}",
+            )  # fmt: skip
+    advertised = any(
+        p.sending.ms(SRC, f"resolver_advertisement_{name}") for name in ("maximum_initial_interval", "sustain_interval")
+    )
+    queried = any(
+        p.receiving.ms(RCV, f"resolver_query_{name}") for name in ("maximum_initial_interval", "sustain_interval")
+    )
+    if not advertised and not queried:
+        keys = ((SRC, "resolver_advertisement_maximum_initial_interval"),
+                (SRC, "resolver_advertisement_sustain_interval"))  # fmt: skip
+        yield warning(
+            p.sending.place(*keys), " ".join(keys[1]), "neither advertisements nor queries are sent",
+            "receivers never find a source", "leave one of the two phases at its default",
+        )  # fmt: skip
+
+
+def resolver_rates(p: EndpointView) -> Findings:
+    """A limit below one datagram in a second holds resolution up for seconds."""
+    size = p.sending.number(CTX, "resolver_datagram_max_size")
+    for name in ("initial_advertisement", "sustain_advertisement", "initial_query", "sustain_query", "wildcard_query"):
+        key = (CTX, f"resolver_{name}_bps")
+        bps = p.sending.number(*key)
+        if p.sending.differs(key) and 0 < bps < 8 * size:
+            yield hint(
+                p.sending.place(key), " ".join(key), f"{rate(bps)} is below one datagram of {size} bytes in a second",
+                "topics are found late", f"set it to {max(1_000_000, 16 * size)}",
+            )  # fmt: skip
+
+
+def resolver_ttl(p: EndpointView) -> Findings:
+    key = (CTX, "resolver_multicast_ttl")
+    interface = p.sending.um.get_interface(CTX, "resolver_multicast_interface")
+    if p.sending.number(*key) == 0 and not interface.startswith("127."):
+        yield warning(
+            p.sending.place(key), " ".join(key), "0 keeps multicast on this host",
+            "no other host hears this portal", "set it to 1, or to more across routers",
+        )  # fmt: skip
