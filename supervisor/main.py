@@ -14,6 +14,7 @@ from importlib import metadata, resources
 from typing import Final
 
 from dro.config.effective import effective_config
+from dro.config.lint import lint
 from dro.config.load import load_dro
 from dro.config.model import DroConfig
 from dro.config.problems import ConfigErrors, Warn
@@ -81,6 +82,8 @@ def validate(path: str, warn: Warn) -> int:
     limits = unsupported(config)
     for limit in limits:
         warn(str(limit))
+    for finding in lint(config):
+        warn(str(finding))
     is_refused = any(not isinstance(limit, ConfigWarning) for limit in limits)
     return put(f"{path}: no errors{', but this release refuses to run it' if is_refused else ''}\n")
 
