@@ -96,16 +96,21 @@ class RouteCore:
         """The routes that hold, or None before the first calculation."""
         return self._table
 
+    def set_timing(self, timing: Timing) -> None:
+        """Other intervals, also for a calculation that is due already. Checks stay multiples from the start."""
+        self._timing = timing
+
     def on_portal_up(self, worker: int, domain_id: int, cost: int, now_ns: int) -> None:
         """That endpoint portal works; also when it says so again after a restart of either side."""
         portal = _Portal(domain_id, cost)
         if any(p.domain_id == domain_id and w != worker for w, p in self._portals.items()):
             self._effects.append(DomainTaken(worker, domain_id))
             return
-        if self._portals.get(worker) != portal:
+        known = self._portals.get(worker)
+        if known != portal:
             self._portals[worker] = portal
             self._held.pop(worker, None)
-            self._changed("link came up", domain_id, now_ns)
+            self._changed("link came up" if known is None else "node updated", domain_id, now_ns)
         if self._table is not None:
             self._effects.append(SendTable((worker,), self._table, is_new=False))
 

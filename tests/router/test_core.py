@@ -211,3 +211,29 @@ def test_a_portal_that_restarts_has_a_second_however_short_the_backoff_is() -> N
     assert [len(effect.table.routes) for effect in sent(c)] == [2]  # it did not return: 1 and 3 are left
     c.on_portal_gone(3, now_ns=s(7))
     assert c.next_deadline() == ms(7100)
+
+
+def test_a_changed_cost_is_told_as_such() -> None:
+    c = settled()
+    c.on_portal_up(1, 10, 7, now_ns=s(10))
+    assert [e.what for e in c.take_effects() if isinstance(e, TopologyChanged)] == ["node updated"]
+
+
+def test_a_new_timing_holds_for_what_is_due_already() -> None:
+    c = settled()
+    c.on_portal_up(1, 10, 7, now_ns=s(10))
+    assert c.next_deadline() == ms(15_000)
+    c.set_timing(Timing(check_ns=ms(100), backoff_ns=ms(250), warning_ns=s(10)))
+    assert c.next_deadline() == ms(10_300)  # at a multiple of the new interval
+    c.set_timing(Timing(check_ns=ms(100), backoff_ns=s(60), warning_ns=s(20)))
+    assert c.next_deadline() == s(30), "the warning"
+    c.set_timing(GUIDE)
+    c.on_timer(now_ns=s(15))
+    assert c.next_deadline() is None
+
+
+def test_a_new_timing_without_a_change_calculates_nothing() -> None:
+    c = settled()
+    c.set_timing(Timing(check_ns=ms(1), backoff_ns=0, warning_ns=0))
+    assert c.next_deadline() is None
+    assert c.take_effects() == []
