@@ -179,4 +179,4 @@ class _Parser:
         if self._strict:
             self._problems.error(error)
         else:
-            self._problems.warning(f"{error} (line ignored)")
+            self._problems.setting_ignored(error)

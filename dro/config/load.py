@@ -19,7 +19,7 @@ from dro.config.interfaces import SYSTEM, Lookup
 from dro.config.lbm import load_um
 from dro.config.model import AclConfig, DroConfig, EndpointConfig, PeerConfig
 from dro.config.pcre import is_available
-from dro.config.problems import ConfigErrors, Problems, Warn
+from dro.config.problems import ConfigErrors, OnIgnored, Problems, Warn
 from dro.config.reader import ElementReader
 from dro.config.um_sets import ResolverOptions
 from dro.config.um_sources import Reading
@@ -30,16 +30,24 @@ __all__ = ["ConfigErrors", "load_dro", "load_um", "parse_dro"]
 
 
 def load_dro(
-    path: str, *, warn: Warn, lookup: Lookup = SYSTEM, strict: bool = False, environ: Mapping[str, str] = os.environ
+    path: str,
+    *,
+    warn: Warn,
+    lookup: Lookup = SYSTEM,
+    strict: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    ignored: OnIgnored | None = None,
 ) -> DroConfig:
     """Read a DRO configuration file and the UM files that it names.
 
     `environ` is asked for the variables of the UM library. `strict` takes for errors what a daemon forgives with a
-    warning: elements in another order than the DTD's.
+    warning: elements in another order than the DTD's. `ignored` is told of each bad setting in a UM file, which is
+    a warning too.
     Raises: ConfigErrors with everything that is wrong, each with file and line; ConfigError when the file cannot be
     read or is not XML.
     """
-    return _read_root(read_xml_file(path), path, Reading(Problems(warn, strict=strict), lookup, environ))
+    problems = Problems(warn, strict=strict, ignored=ignored)
+    return _read_root(read_xml_file(path), path, Reading(problems, lookup, environ))
 
 
 def parse_dro(

@@ -13,6 +13,8 @@ from typing import Final
 from dro.errors import ConfigError
 
 Warn = Callable[[str], None]
+OnIgnored = Callable[[ConfigError], None]
+"""The error names file and line; its element is `scope name`."""
 MAX_ERRORS: Final = 100  # a file that is wrong throughout is not worth a longer list
 MAX_WARNINGS: Final = 1000
 MAX_SUGGESTIONS: Final = 100  # each takes a search among all names
@@ -36,8 +38,10 @@ class Problems:
     A strict load, the one that only validates, takes for errors what a daemon forgives.
     """
 
-    def __init__(self, warn: Warn, *, strict: bool = False) -> None:
+    def __init__(self, warn: Warn, *, strict: bool = False, ignored: OnIgnored | None = None) -> None:
+        """`ignored` is told of each setting of a UM file that does not count because its value is bad."""
         self._warn = warn
+        self._ignored = ignored
         self._strict = strict
         self._seen: set[str] = set()
         self._warned: set[str] = set()
@@ -63,6 +67,12 @@ class Problems:
         if key not in self._warned and len(self._warned) <= MAX_WARNINGS:
             self._warned.add(key)
             self._warn(text if len(self._warned) <= MAX_WARNINGS else "more warnings are not shown")
+
+    def setting_ignored(self, error: ConfigError, text: str = "") -> None:
+        """A setting whose value is bad: the old value holds. `text`: the warning, where it is not the error's."""
+        self.warning(text or f"{error} (line ignored)")
+        if self._ignored is not None:
+            self._ignored(error)
 
     def suggestion(self, name: str, known: Sequence[str], otherwise: str) -> str:
         """`did_you_mean`, a bounded number of times in one load."""

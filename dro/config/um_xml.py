@@ -280,7 +280,11 @@ class _Reader:
         try:
             value, notice = option.rule.parse(text, self._lookup)
         except ConfigError as e:
-            self._warn(el, f"{option.scope} {option.name}: {e.what}, ignored" + (f"; {e.remedy}" if e.remedy else ""))
+            subject, place = f"{option.scope} {option.name}", self._place(el)
+            text = f"{place}: <{el.tag!s}>: {subject}: {e.what}, ignored" + (f"; {e.remedy}" if e.remedy else "")
+            file, _, line = place.rpartition(":")
+            error = ConfigError(e.what, file=file, line=int(line), element=subject, remedy=e.remedy)
+            self._problems.setting_ignored(error, text)
             return None
         if notice:
             self._warn(el, f"{option.scope} {option.name}: {notice}")

@@ -13,6 +13,7 @@ from dro.config.problems import ConfigErrors
 from dro.config.um_sets import ResolverOptions
 from dro.config.unsupported import unsupported
 from dro.errors import ConfigError
+from tests.fakes.lookup import FakeLookup
 
 EXAMPLES = Path(__file__).parents[1] / "golden" / "examples"
 
@@ -243,3 +244,23 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="cannot read the configuration file") as caught:
             load_dro(str(tmp_path / name), warn=pytest.fail)
         assert caught.value.remedy
+
+
+def test_bad_settings_of_um_files_are_told_apart_from_other_warnings(tmp_path: Path) -> None:
+    plain, xml, dro = tmp_path / "a.cfg", tmp_path / "um.xml", tmp_path / "dro.xml"
+    plain.write_text("# a comment\ncontext resolver_multicast_ttl 300\ncontext no_such_option 1\n")
+    xml.write_text(
+        '<um-configuration version="1.0"><applications><application name="tnwgd"><contexts><context>'
+        '<options type="context"><option name="default_interface" default-value="192.0.2.99"/></options>'
+        "</context></contexts></application></applications></um-configuration>"
+    )
+    dro.write_text(
+        f'<tnw-gateway version="1.0"><daemon><xml-config>{xml}</xml-config></daemon><portals><endpoint><name>A</name>'
+        f"<domain-id>1</domain-id><lbm-config>{plain}</lbm-config></endpoint></portals></tnw-gateway>"
+    )
+    ignored: list[ConfigError] = []
+    load_dro(str(dro), warn=lambda _: None, lookup=FakeLookup(), environ={}, ignored=ignored.append)
+    assert {(e.file, e.line, e.element) for e in ignored} == {
+        (str(plain), 2, "context resolver_multicast_ttl"),
+        (str(xml), 1, "context default_interface"),
+    }
