@@ -87,7 +87,7 @@ class Departure:
         if self._drain is None:
             self._ctx.log.info("portal is drained", extra={"limit_ms": limit_ms})
             self._parts.act(now_ns)
-            self._drain = DrainCore(self, self._help, limit_ns, end_delay_ns=self._parts.end_delay_ns())
+            self._drain = DrainCore(self, limit_ns, end_delay_ns=self._parts.end_delay_ns())
         else:
             self._drain.on_again(limit_ns)
         self._on_tick()

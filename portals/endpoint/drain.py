@@ -108,10 +108,6 @@ class DrainHelp:
     def is_idle(self) -> bool:
         return not any(d.handover is not None or d.settle is not None for d in self._departing.values())
 
-    @property
-    def is_handing_over(self) -> bool:
-        return any(d.handover is not None for d in self._departing.values())
-
     def on_withdraw(self, worker: int) -> None:
         portal = self._portal
         if worker not in self._departing:
@@ -157,10 +153,9 @@ class _Helper:
 class DrainCore:
     """The portal that is drained; made with the order to do it."""
 
-    def __init__(self, portal: Portal, help_: DrainHelp, limit_ns: int, *, end_delay_ns: int) -> None:
+    def __init__(self, portal: Portal, limit_ns: int, *, end_delay_ns: int) -> None:
         """`limit_ns`: when it gives up. `end_delay_ns`: how long proxy sources at rest stay (for slow readers)."""
         self._portal = portal
-        self._help = help_
         self._limit_ns = limit_ns
         self._end_delay_ns = end_delay_ns
         self._is_told = False
@@ -216,7 +211,7 @@ class DrainCore:
         """As ingress: hand over, withdraw, wait for the siblings, say that the sources are gone."""
         portal = self._portal
         if self._handover is not None:
-            if self._help.is_handing_over or not self._handover.on_tick():
+            if not self._handover.on_tick():
                 return
             self._handover = None
             for worker in self._helpers:

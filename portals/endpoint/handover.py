@@ -60,12 +60,12 @@ class ForwardEntry:
 class Edge:
     """Where the stream of one source ends for some siblings."""
 
-    __slots__ = ("_handover", "_is_settled", "_sqn")
+    __slots__ = ("_is_settled", "_sqn", "handover")
 
     def __init__(self, sqn: int | None, handover: Handover) -> None:
         """`sqn`: the first topic sqn that is not handed on; None: nothing was, so nothing will be."""
         self._sqn = sqn
-        self._handover = handover
+        self.handover = handover
         self._is_settled = sqn is None
 
     def before(self, view: memoryview, run: Run) -> int:
@@ -83,7 +83,7 @@ class Edge:
         sqn = (first + inside) & MASK
         if sqn != self._sqn:
             self._sqn = sqn
-            self._handover.on_moved()
+            self.handover.on_moved()
         return inside
 
 
@@ -118,12 +118,18 @@ class Sessions(Protocol):
 
 
 class Handover:
-    """Ends the forwarding of some sources to some siblings; see the module text."""
+    """Ends the forwarding of some sources to some siblings; see the module text.
+
+    One that begins while others are under way is over after them: a sibling that leaves may be in two.
+    """
 
     def __init__(self, sessions: Sessions, entries: Iterable[ForwardEntry], workers: Iterable[int]) -> None:
         self.workers = frozenset(workers)
+        self.is_over = False
         self._sessions = sessions
+        entries = list(entries)
         self._entries = [entry for entry in entries if entry.close_to(self.workers, self)]
+        self._before = {edge.handover for entry in entries for edge in entry.closing.values()} - {self}
         self._marks: dict[int, tuple[ReceiverTransport, int | None]] = {}  # by id of the session
         self._quiet = 0
         self._has_moved = False
@@ -146,10 +152,11 @@ class Handover:
             self._has_moved, self._quiet = False, 0
             self._marks.clear()
             self._mark()
+        if self._before and not all(handover.is_over for handover in self._before):
+            return False
         if not self._entries or (self._quiet >= QUIET_TICKS and not self.waiting):
             self.cancel()
-            return True
-        return False
+        return self.is_over
 
     @property
     def waiting(self) -> int:
@@ -159,6 +166,8 @@ class Handover:
     def cancel(self) -> None:
         """End it at once: the siblings are gone, or it is over."""
         for entry in self._entries:
-            for worker in self.workers:
-                entry.closing.pop(worker, None)
+            for worker in self.workers & entry.closing.keys():
+                if entry.closing[worker].handover is self:
+                    del entry.closing[worker]
         self._entries = []
+        self.is_over = True
