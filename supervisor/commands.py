@@ -15,11 +15,9 @@ from supervisor.status import DroStatus
 class StatusCommand:
     """`status`: what the parent knows about itself and its workers."""
 
-    def __init__(self, parent: Parent, config: DroConfig, version: str) -> None:
+    def __init__(self, parent: Parent[DroConfig], version: str) -> None:
         self._parent = parent
-        self._config = config
         self._version = version
-        self._loaded = time.time()
         self._began = time.monotonic()
         parent.admin.add("status", self.answer)
 
@@ -34,9 +32,10 @@ class StatusCommand:
                     node_id=f"{parent.node_id:016x}",
                     pid=os.getpid(),
                     uptime_s=round(time.monotonic() - self._began, 3),
-                    config_file=os.path.abspath(self._config.file),
-                    config_loaded=self._loaded,
+                    config_file=os.path.abspath(parent.config.file),
+                    config_loaded=round(parent.loaded_s, 3),
                     is_running=parent.is_running,
+                    pending=parent.pending,
                     run_dir=str(parent.run_dir),
                     workers=parent.worker_status(),
                 )

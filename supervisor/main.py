@@ -121,14 +121,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.print_config:
             return put(effective_config(config, with_defaults=args.with_defaults))
         refuse_unsupported(config, log.warning)
-        plan = plan_of(config)
+        plan_of(config)
     except ConfigError as e:
         say(sys.stderr, f"{e}\n")
         return EXIT_FAILED
     name = config.daemon.name or PROCESS
     log.info("starting", extra={"dro": name, "version": version(), "config": config.file})
-    parent = Parent(name, plan, log)
-    StatusCommand(parent, config, version())
+    parent = Parent(name, config, plan_of, log)
+    StatusCommand(parent, version())
     return parent.run()
 
 

@@ -15,7 +15,7 @@ from dro.bus.counters import MAX_WORKERS
 from dro.bus.messages import Role
 from dro.config.model import DroConfig, EndpointConfig
 from dro.errors import ConfigError
-from supervisor.parent import WorkerSpec
+from supervisor.fleet import WorkerSpec
 
 ENTRIES: Final = {
     Role.ROUTE_MANAGER: ("router.worker", "run_route_manager"),

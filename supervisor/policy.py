@@ -29,6 +29,10 @@ class Backoff:
     def on_start(self, now_ns: int) -> None:
         self._started_ns = now_ns
 
+    def reset(self) -> None:
+        """An operator wants it started now: what it did before does not count."""
+        self._delay_ns = 0
+
     def on_death(self, now_ns: int, *, clean: bool = False) -> int:
         """How long to wait before the next start, in ns."""
         if now_ns - self._started_ns >= LONG_LIFE_NS:

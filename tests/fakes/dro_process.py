@@ -19,7 +19,8 @@ from dro.bus.actor import WorkerContext
 from dro.bus.messages import PeerDown, PeerUp, Role
 from dro.errors import ResourceError
 from dro.log import set_up
-from supervisor.parent import Parent, WorkerSpec
+from supervisor.fleet import WorkerSpec
+from supervisor.parent import Parent
 
 RING_BYTES: Final = 1 << 16
 GREETINGS: Final = 3  # counter slot
@@ -144,9 +145,12 @@ def events(directory: Path) -> list[dict[str, Any]]:
 
 def main(directory: Path, names: list[str]) -> int:
     log = set_up("tnwgd")
-    roles = [Role.ROUTE_MANAGER] + [Role.ENDPOINT] * (len(names) - 1)
-    plan = [spec(directory, name, role) for name, role in zip(names, roles, strict=True)]
-    return Parent("test/dro", plan, log, run_base=directory / "run", shm_base=directory / "shm").run()
+
+    def plan(workers: tuple[str, ...]) -> list[WorkerSpec]:
+        roles = [Role.ROUTE_MANAGER] + [Role.ENDPOINT] * (len(workers) - 1)
+        return [spec(directory, name, role) for name, role in zip(workers, roles, strict=True)]
+
+    return Parent("test/dro", tuple(names), plan, log, run_base=directory / "run", shm_base=directory / "shm").run()
 
 
 if __name__ == "__main__":
