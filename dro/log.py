@@ -1,7 +1,11 @@
-"""Log lines of every process, and a logger that strangers cannot flood.
+"""The log of a process: where it goes, and what happens to a line between the call and the destination.
 
-A line is `time severity process: text key=value ...`, written with one system call, so lines of several processes
-never tear. Control characters are escaped: what came from the network cannot forge a line.
+`set_up` at the start of the daemon, `rename` in every process after its fork, `apply` when the settings change, `tick`
+each second, `finish` at the end. A line is dropped and counted rather than waited for: by a console or syslog daemon
+that takes nothing, by a file whose disk is full. The number follows when there is room again.
+
+How a line looks is in `dro.log_lines`, its public ids in `dro.log_ids`, the file and its rolling in `dro.log_files`,
+the other destinations in `dro.log_sinks`, repeats and limits in `dro.log_limits`.
 """
 
 from __future__ import annotations
@@ -9,32 +13,73 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
-from dro.clock import NS_PER_S
+from dro.errors import ResourceError
+from dro.log_files import LogFile, Rolls
+from dro.log_limits import LimitedLogger, Repeats, Verdict, last_field, report_limited
+from dro.log_lines import (
+    ALERT,
+    EMERGENCY,
+    MARKED,
+    MAX_LINE,
+    NOTICE,
+    Formatter,
+    JsonFormatter,
+    SyslogFormatter,
+    TextFormatter,
+    fields_of,
+    printable,
+    shown_fields,
+)
+from dro.log_sinks import SYSLOG_PATH, Console, Syslog
 
-_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_ESCAPES: Final = {c: f"\\x{c:02x}" for c in (*range(32), 127, *range(128, 160), 0x2028, 0x2029)}
-MAX_LINE: Final = 16_384
+__all__ = [
+    "ALERT",
+    "EMERGENCY",
+    "MAX_LINE",
+    "NOTICE",
+    "LimitedLogger",
+    "LogHandler",
+    "Settings",
+    "ToolFormatter",
+    "apply",
+    "check_settings",
+    "finish",
+    "give_to",
+    "hold",
+    "printable",
+    "rename",
+    "set_up",
+    "settings",
+    "tick",
+]
+
+CONSOLE: Final = "console"
+FILE: Final = "file"
+SYSLOG: Final = "syslog"
+PREAMBLE: Final = "Daemon log entity unspecified. Defaulting to console \n"
+"""First line of a console log, without time. Source: monitoring reference, line format."""
+_ERROR_FD: Final = 2
+HELD_MAX: Final = 10_000  # lines before the destination is known
+COMPLAINTS_MAX: Final = 64  # different ones in the life of a process
+COMPLAINT_S: Final = 60.0
 
 
-def printable(text: str) -> str:
-    """`text` with every control character escaped."""
-    return text.translate(_ESCAPES)
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where the log goes and what it looks like: element `<log>` and the options of the command line."""
 
-
-def _value(value: object) -> str:
-    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-    text = printable(text)
-    return f'"{text}"' if not text or " " in text else text
-
-
-def _fields(record: logging.LogRecord) -> str:
-    """The `extra` fields in the order given, each behind a blank."""
-    return "".join(f" {k}={_value(v)}" for k, v in vars(record).items() if k not in _STANDARD)
+    kind: str = CONSOLE
+    file: str = ""  # absolute path; of kind file
+    frequency: str = "disable"  # of rolling: disable, daily, hourly or test
+    size_bytes: int = 0  # that a file is rolled at; 0: never
+    level: int = logging.INFO
+    utc: bool = False
+    json: bool = False
+    console_fd: int = 1
+    syslog_path: str = SYSLOG_PATH
 
 
 class ToolFormatter(logging.Formatter):
@@ -45,124 +90,325 @@ class ToolFormatter(logging.Formatter):
         self._prog = prog
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{self._prog}: {record.levelname}: {printable(record.getMessage())}{_fields(record)}"[:MAX_LINE]
+        text = f"{self._prog}: {record.levelname}: {printable(record.getMessage())}{shown_fields(fields_of(record))}"
+        return text[:MAX_LINE]
 
 
-class LineFormatter(logging.Formatter):
-    """Time in milliseconds, severity, process, text, and the `extra` fields in the order given."""
+class _Destination(Protocol):
+    """Takes lines; False or an OSError says that it did not take this one, and why."""
 
-    def __init__(self, process: str, *, utc: bool = False) -> None:
-        super().__init__()
-        self._process = printable(process)
-        self._utc = utc
+    def write(self, line: str, day: int) -> bool: ...
 
-    def renamed(self, process: str) -> LineFormatter:
-        return LineFormatter(process, utc=self._utc)
+    def after_fork(self) -> None: ...
 
-    def format(self, record: logging.LogRecord) -> str:
-        clock = time.gmtime(record.created) if self._utc else time.localtime(record.created)
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", clock)
-        zone = "Z" if self._utc else time.strftime("%z", clock)
-        line = (
-            f"{at}.{int(record.msecs):03d}{zone} {record.levelname} {self._process}: {printable(record.getMessage())}"
-        )
-        text = (line + _fields(record))[:MAX_LINE]
-        if record.exc_info:
-            trace = self.formatException(record.exc_info)
-            text += "".join("\n    " + printable(part) for part in trace.splitlines())
-        return text
+    def flush(self) -> object: ...
+
+    def close(self) -> None: ...
 
 
-class DescriptorHandler(logging.Handler):
-    """Writes each record to a file descriptor with one `write`; a reader that is gone is no reason to stop."""
-
+class _ToConsole:
     def __init__(self, fd: int) -> None:
+        self.console = Console(fd)
+        self.after_fork = self.console.after_fork
+        self.flush = self.console.flush
+        self.close = self.console.close
+
+    def write(self, line: str, day: int) -> bool:
+        return self.console.write((line + "\n").encode("utf-8", "backslashreplace"))
+
+
+class _ToFile:
+    def __init__(self, file: LogFile) -> None:
+        self.file = file
+        self.after_fork = file.after_fork
+        self.close = file.close
+
+    def write(self, line: str, day: int) -> bool:
+        self.file.write((line + "\n").encode("utf-8", "backslashreplace"), day)
+        return True
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+class _ToSyslog:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._syslog = Syslog(_complain, path=path)
+
+    def write(self, line: str, day: int) -> bool:
+        return self._syslog.write(line)
+
+    def after_fork(self) -> None:
+        self._syslog.close()
+        self._syslog = Syslog(_complain, path=self._path)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        self._syslog.close()
+
+
+_complained: Final[dict[str, float]] = {}
+
+
+def _complain(what: str) -> None:
+    """Say on standard error what cannot be said in the log; the same thing once in a while, and without waiting."""
+    now = time.monotonic()
+    if now < _complained.get(what, 0.0) or len(_complained) > COMPLAINTS_MAX:
+        return
+    _complained[what] = now + COMPLAINT_S
+    console = Console(_ERROR_FD)
+    console.write(f"tnwgd[{os.getpid()}]: {printable(what)}\n".encode("utf-8", "backslashreplace"))
+    console.close(wait_s=0)
+
+
+class _Holding(logging.Handler):
+    """Keeps the first lines of a process until it knows where they go."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self._fd = fd
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.records) < HELD_MAX:
+            self.records.append(record)
+
+
+class LogHandler(logging.Handler):
+    """Takes the records of a process to one destination."""
+
+    def __init__(self, process: str, settings: Settings, rolls: Rolls, daemon_pid: int) -> None:
+        """Raises: ResourceError when the destination cannot be had."""
+        super().__init__()
+        self.settings = settings
+        self._rolls = rolls
+        self._daemon_pid = daemon_pid
+        self._process = process
+        self._repeats = Repeats()
+        self._lost = 0
+        self._lost_why = ""
+        self.destination: _Destination = self._make_destination()
+        self._lines = self._make_formatter()
+
+    def _make_destination(self) -> _Destination:
+        wanted = self.settings
+        if wanted.kind == FILE:
+            return _ToFile(
+                LogFile(
+                    wanted.file,
+                    size_bytes=wanted.size_bytes,
+                    frequency=wanted.frequency,
+                    rolls=self._rolls,
+                    pid=self._daemon_pid,
+                    complain=_complain,
+                )
+            )
+        return _ToSyslog(wanted.syslog_path) if wanted.kind == SYSLOG else _ToConsole(wanted.console_fd)
+
+    def _make_formatter(self) -> Formatter:
+        wanted = self.settings
+        if wanted.json and wanted.kind != SYSLOG:
+            return JsonFormatter(self._process, utc=wanted.utc)
+        return (SyslogFormatter if wanted.kind == SYSLOG else TextFormatter)(self._process, utc=wanted.utc)
+
+    def after_fork(self, process: str) -> None:
+        """Be the log of a new process."""
+        self._process = process
+        self._lines = self._make_formatter()
+        self._repeats = Repeats()
+        self._lost = 0
+        self.destination.after_fork()
+
+    def begin(self) -> None:
+        """By the daemon: let the periods of rolling begin now."""
+        if isinstance(self.destination, _ToFile):
+            self._lines.clock.at(time.time())
+            self.destination.file.begin(self._lines.clock.day)
+
+    def greet(self) -> None:
+        """Begin a console log with its first line."""
+        if isinstance(self.destination, _ToConsole) and not self.settings.json:
+            self.destination.console.write(PREAMBLE.encode())
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            data = (self.format(record) + "\n").encode("utf-8", "backslashreplace")
-        except (ValueError, TypeError):
-            self.handleError(record)
+            body = self._lines.body(record)
+        except (ValueError, TypeError, KeyError):  # arguments that do not fit the text: a bug, told as such
+            body = self._lines.body(_record("log line cannot be made", logging.ERROR, {"text": repr(record.msg)}))
+        verdict = self._repeats.on_line(record.levelno, body, time.monotonic_ns())
+        if verdict == Verdict.COUNT:
             return
+        is_marked = verdict == Verdict.MARK or getattr(record, MARKED, False)
+        self._put(record.created, record.levelno, body, is_throttled=is_marked)
+        if record.levelno >= logging.CRITICAL and self.settings.kind != CONSOLE:
+            _complain(body)  # whoever stands at the terminal shall know, too
+
+    def tick(self, *, at_once: bool = False) -> None:
+        """Write what waits and what is due: counts of repeats, of lines that were lost."""
+        self.acquire()
         try:
-            while data:
-                data = data[os.write(self._fd, data) :]
-        except OSError:
+            for report in self._repeats.take_reports(time.monotonic_ns(), at_once=at_once):
+                extra = last_field(report.last_ago_ns) | {"line": report.body}
+                body = self._lines.body(_record(report.text, report.level, extra))
+                self._put(time.time(), report.level, body)
+            self.destination.flush()
+            if self._lost:
+                self._tell_lost(time.time())
+        finally:
+            self.release()
+
+    def close(self) -> None:
+        self.destination.close()
+        super().close()
+
+    def _put(self, created: float, level: int, body: str, *, is_throttled: bool = False) -> None:
+        if self._lost and not self._tell_lost(created):
+            self._lost += 1
             return
+        line = self._lines.line(created, level, body, is_throttled=is_throttled)
+        if not self._write(line):
+            self._lost += 1
+
+    def _write(self, line: str) -> bool:
+        try:
+            if self.destination.write(line, self._lines.clock.day):
+                return True
+            why = "it takes nothing"
+        except OSError as e:
+            why = e.strerror or str(e)
+            if not self._lost:
+                _complain(f"log {self.settings.file}: {why}; lines are lost and counted until it works again")
+        self._lost_why = why
+        return False
+
+    def _tell_lost(self, created: float) -> bool:
+        """Say how many lines were lost; False when that one would be lost too."""
+        extra = {"lines": self._lost, "reason": self._lost_why}
+        body = self._lines.body(_record("log lines lost", logging.WARNING, extra))
+        if not self._write(self._lines.line(created, logging.WARNING, body)):
+            return False
+        self._lost = 0
+        return True
 
 
-def set_up(process: str, *, level: int = logging.INFO, fd: int = 2, utc: bool = False) -> logging.Logger:
-    """Send the log of this process to the descriptor `fd`."""
+def _record(text: str, level: int, extra: dict[str, object]) -> logging.LogRecord:
+    return logging.makeLogRecord({"msg": text, "levelno": level, **extra})
+
+
+_rolls: Rolls | None = None
+_daemon_pid = 0
+
+
+def _handler() -> LogHandler | None:
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LogHandler):
+            return handler
+    return None
+
+
+def hold(level: int = logging.INFO) -> logging.Logger:
+    """Keep all lines until `set_up` says where they go."""
+    _replace(_Holding(), level)
+    return logging.getLogger("dro")
+
+
+def set_up(process: str, settings: Settings | None = None, *, greets: bool = False) -> logging.Logger:
+    """Send the log of this process, the daemon, and of those that it forks, where `settings` say.
+
+    `greets`: begin a console log with its first line. Raises: ResourceError when the destination cannot be had, and
+    everything is as before.
+    """
+    global _rolls, _daemon_pid
+    _rolls = _rolls or Rolls()
+    _daemon_pid = os.getpid()
+    handler = LogHandler(process, settings or Settings(), _rolls, _daemon_pid)
+    handler.begin()
+    if greets:
+        handler.greet()
+    _replace(handler, handler.settings.level)
+    return logging.getLogger("dro")
+
+
+def _replace(made: logging.Handler, level: int) -> None:
+    """Make `made` the only way of the log; it gets what was held."""
     root = logging.getLogger()
-    for handler in list(root.handlers):
-        root.removeHandler(handler)
-    handler = DescriptorHandler(fd)
-    handler.setFormatter(LineFormatter(process, utc=utc))
-    root.addHandler(handler)
+    for old in list(root.handlers):
+        root.removeHandler(old)
+        if isinstance(old, LogHandler):
+            old.close()
+        elif isinstance(old, _Holding):
+            for record in old.records:
+                made.handle(record)
+    root.addHandler(made)
     root.setLevel(level)
     logging.raiseExceptions = False
-    return logging.getLogger("dro")
+
+
+def settings() -> Settings:
+    """Those that hold; of a process without a log of ours, the defaults."""
+    handler = _handler()
+    return handler.settings if handler is not None else Settings()
+
+
+def check_settings(wanted: Settings) -> None:
+    """Could `apply` take these? A log file that is not there is made for that. Raises: ResourceError."""
+    if wanted.kind == FILE:
+        LogFile(wanted.file).close()
+
+
+def apply(wanted: Settings) -> None:
+    """Change to these settings, all or nothing; also in a worker. Raises: ResourceError."""
+    old = _handler()
+    if old is None or wanted == old.settings:
+        return
+    assert _rolls is not None
+    made = LogHandler(old._process, wanted, _rolls, _daemon_pid)
+    is_another = replace(wanted, level=0, utc=False, json=False) != replace(
+        old.settings, level=0, utc=False, json=False
+    )
+    if is_another and os.getpid() == _daemon_pid:
+        made.begin()
+    old.tick(at_once=True)
+    root = logging.getLogger()
+    root.addHandler(made)
+    root.removeHandler(old)
+    root.setLevel(wanted.level)
+    old.close()
 
 
 def rename(process: str) -> logging.Logger:
     """After a fork: the same log, in the name of the new process."""
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler.formatter, LineFormatter):
-            handler.setFormatter(handler.formatter.renamed(process))
+    handler = _handler()
+    if handler is not None:
+        handler.after_fork(process)
     return logging.getLogger("dro")
 
 
-@dataclass(slots=True)
-class _Window:
-    began_ns: int
-    written: int = 0
-    suppressed: int = 0
+def give_to(uid: int, gid: int) -> None:
+    """Make that user the owner of a log file, before its rights are all that the daemon has. Raises: ResourceError."""
+    handler = _handler()
+    if handler is not None and isinstance(handler.destination, _ToFile):
+        try:
+            handler.destination.file.give_to(uid, gid)
+        except OSError as e:
+            raise ResourceError(f"log file {handler.settings.file} cannot be given to user {uid}: {e.strerror}") from e
 
 
-class LimitedLogger:
-    """At most `burst` lines per key and `interval_ns`; the next line that passes tells how many did not.
+def tick() -> None:
+    """Each second: write what is due without a line that asks for it."""
+    report_limited()
+    handler = _handler()
+    if handler is not None:
+        handler.tick()
 
-    For faults that a stranger can cause. Keys are bounded: the one unused for longest is forgotten first.
-    """
 
-    def __init__(
-        self,
-        log: logging.Logger,
-        now_ns: Callable[[], int] = time.monotonic_ns,
-        *,
-        burst: int = 5,
-        interval_ns: int = 10 * NS_PER_S,
-        max_keys: int = 1024,
-    ) -> None:
-        self._log = log
-        self._now_ns = now_ns
-        self._burst = burst
-        self._interval_ns = interval_ns
-        self._max_keys = max_keys
-        self._windows: OrderedDict[object, _Window] = OrderedDict()
-
-    def limited(
-        self, key: object, text: str, *, level: int = logging.WARNING, extra: Mapping[str, object] | None = None
-    ) -> bool:
-        """Write `text` unless `key` has had its share; True when it was written."""
-        now = self._now_ns()
-        window = self._windows.get(key)
-        if window is None:
-            if len(self._windows) >= self._max_keys:
-                self._windows.popitem(last=False)
-            window = self._windows[key] = _Window(now)
-        else:
-            self._windows.move_to_end(key)
-        fields = dict(extra or {})
-        if now - window.began_ns >= self._interval_ns:
-            if window.suppressed:
-                fields["suppressed"] = window.suppressed
-            window.began_ns, window.written, window.suppressed = now, 0, 0
-        if window.written >= self._burst:
-            window.suppressed += 1
-            return False
-        window.written += 1
-        self._log.log(level, text, extra=fields)
-        return True
+def finish() -> None:
+    """At the end of a process: write what was counted and what waits, as far as that goes at once."""
+    report_limited(at_once=True)
+    handler = _handler()
+    if handler is not None:
+        handler.tick(at_once=True)
+        logging.getLogger().removeHandler(handler)
+        handler.close()

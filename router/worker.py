@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+import time
+from typing import Final, assert_never
 
 from dro.bus.actor import WorkerContext
 from dro.bus.messages import ROUTE_MESSAGES, PeerDown, PeerRemoved, PortalGone, PortalUp, RouteTable
-from dro.clock import NS_PER_MS, ms
+from dro.clock import NS_PER_MS, NS_PER_S, ms
 from dro.config.model import DroConfig
 from dro.errors import DecodeError, LocalProtocolError
 from dro.timers import Timer
 from router.core import DomainTaken, Effect, RouteCore, SendTable, StillChanging, Timing, TopologyChanged
+
+_COUNT: Final = 0xFFFF_FFFF  # the part of a version that counts calculations of one route manager
 
 
 class RouteManager:
@@ -19,9 +22,12 @@ class RouteManager:
     def __init__(self, ctx: WorkerContext, timing: Timing) -> None:
         self._ctx = ctx
         self._core = RouteCore(ctx.identity.dro_node_id, timing, incarnation=ctx.incarnation, now_ns=ctx.loop.now_ns())
+        self._timing = timing
         self._timer: Timer | None = None
+        self._took_ns = 0  # the last call of the core that may have calculated
         ctx.channels.on_ctl(self._hear)
         ctx.on_peer_down(self._on_peer_down)
+        ctx.on_reconfigure(self._on_reconfigure)
         ctx.on_peer_removed(self._on_peer_removed)
 
     def _hear(self, worker: int, message: bytes) -> None:
@@ -49,9 +55,20 @@ class RouteManager:
         self._core.on_portal_removed(peer.worker, self._ctx.loop.now_ns())
         self._act()
 
+    def _on_reconfigure(self, new: object) -> None:
+        assert isinstance(new, DroConfig)
+        timing = timing_of(new)
+        if timing != self._timing:
+            self._timing = timing
+            self._core.set_timing(timing)
+            self._ctx.log.info("configuration changed", extra={"changed": ["route_info", "route_recalculation"]})
+            self._act()
+
     def _on_timer(self) -> None:
         self._timer = None
+        began_ns = time.perf_counter_ns()
         self._core.on_timer(self._ctx.loop.now_ns())
+        self._took_ns = time.perf_counter_ns() - began_ns
         self._act()
 
     def _act(self) -> None:
@@ -72,9 +89,11 @@ class RouteManager:
                 for worker in effect.workers:
                     self._ctx.channels.send_ctl(worker, frame)
                 if effect.is_new:
-                    log.info("routes calculated", extra=_describe(effect.table))
+                    log.info("routes calculated", extra=_describe(effect.table, self._took_ns))
             case TopologyChanged():
-                log.info(effect.what, extra={"domain": effect.domain_id, "route_version": _short(effect.version)})
+                version = effect.version
+                extra = {"version": version & _COUNT, "domain": effect.domain_id, "route_version": _short(version)}
+                log.info(effect.what, extra=extra)
             case StillChanging():
                 waiting_ms = effect.waiting_ns // NS_PER_MS
                 log.warning("topology keeps changing, routes are late", extra={"waiting_ms": waiting_ms})
@@ -86,23 +105,29 @@ class RouteManager:
 
 
 def _short(version: int) -> str:
-    return f"{version >> 32}.{version & 0xFFFF_FFFF}"
+    return f"{version >> 32}.{version & _COUNT}"
 
 
-def _describe(table: RouteTable) -> dict[str, object]:
-    return {"route_version": _short(table.version), "routes": len(table.routes)}
+def _describe(table: RouteTable, took_ns: int) -> dict[str, object]:
+    return {
+        "took_s": f"{took_ns / NS_PER_S:.6f}",
+        "route_version": _short(table.version),
+        "routes": len(table.routes),
+    }
+
+
+def timing_of(config: DroConfig) -> Timing:
+    """`<route-info check-interval>` and `<route-recalculation>`."""
+    daemon = config.daemon
+    return Timing(
+        check_ns=ms(daemon.route_info.check_interval_ms),
+        backoff_ns=ms(daemon.route_recalculation.backoff_interval_ms),
+        warning_ns=ms(daemon.route_recalculation.warning_interval_ms),
+    )
 
 
 def run_route_manager(ctx: WorkerContext, config: DroConfig) -> None:
     """Main function of the worker."""
-    daemon = config.daemon
-    RouteManager(
-        ctx,
-        Timing(
-            check_ns=ms(daemon.route_info.check_interval_ms),
-            backoff_ns=ms(daemon.route_recalculation.backoff_interval_ms),
-            warning_ns=ms(daemon.route_recalculation.warning_interval_ms),
-        ),
-    )
+    RouteManager(ctx, timing_of(config))
     ctx.ready()
     ctx.run()

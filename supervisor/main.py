@@ -10,6 +10,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import metadata, resources
 from typing import Final
 
@@ -20,10 +21,11 @@ from dro.config.model import DroConfig
 from dro.config.problems import ConfigErrors, Warn
 from dro.config.unsupported import ConfigWarning, unsupported
 from dro.errors import ConfigError
-from dro.log import set_up
+from dro.log import Settings, hold, set_up
 from dro.streams import open_standard_streams, output_lost, say
 from supervisor import init
 from supervisor.commands import StatusCommand
+from supervisor.log_settings import open_log
 from supervisor.parent import Parent
 from supervisor.plan import plan_of
 
@@ -55,6 +57,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--with-defaults", action="store_true", help="with --print-config: also UM options not set")
     parser.add_argument("-u", "--use-utc", action="store_true", help="log times in UTC")
     parser.add_argument("--debug", action="store_true", help="log more")
+    parser.add_argument("--log-json", action="store_true", help="log JSON objects, one per line")
     parser.add_argument("--version", action="version", version=f"{PROCESS} {version()}")
     return parser
 
@@ -113,7 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("CONFIG is missing")
     if len(args.config) > 1 and not args.validate:
         parser.error("one CONFIG only, unless -v is given")
-    log = set_up(PROCESS, level=logging.DEBUG if args.debug else logging.INFO, utc=args.use_utc)
+    base = Settings(level=logging.DEBUG if args.debug else logging.INFO, utc=args.use_utc, json=args.log_json)
+    only_looks = args.validate or args.print_config
+    log = set_up(PROCESS, replace(base, console_fd=2)) if only_looks else hold(base.level)
     if args.validate:
         return max(validate(path, log.warning) for path in args.config)
     try:
@@ -122,7 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return put(effective_config(config, with_defaults=args.with_defaults))
         refuse_unsupported(config, log.warning)
         plan_of(config)
+        open_log(PROCESS, config, base)
     except ConfigError as e:
+        set_up(PROCESS, replace(base, console_fd=2))  # for what was logged so far
         say(sys.stderr, f"{e}\n")
         return EXIT_FAILED
     name = config.daemon.name or PROCESS

@@ -19,11 +19,12 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, assert_never
 
+from dro import log as logs
 from dro.bus.channel import Channels
 from dro.bus.control import ControlSocket
 from dro.bus.counters import CounterPage
@@ -43,6 +44,7 @@ from dro.bus.messages import (
     Reconfigure,
     Reconfigured,
     Role,
+    SetLog,
     StartFailed,
     Stop,
     Stopped,
@@ -51,7 +53,7 @@ from dro.bus.messages import (
 from dro.bus.ring import RingReader, RingWriter
 from dro.clock import ms
 from dro.errors import DroError, LocalProtocolError, ResourceError
-from dro.log import LimitedLogger, rename
+from dro.log import EMERGENCY, LimitedLogger, rename
 from dro.loop import Loop
 
 EXIT_OK: Final = 0
@@ -233,8 +235,28 @@ class WorkerContext:
                     self.stop(message.grace_ms)
             case Ping():
                 self._control.send(Pong(message.serial))
+                logs.tick()
+            case SetLog():
+                self._set_log(message)
             case _:
                 assert_never(message)
+
+    def _set_log(self, message: SetLog) -> None:
+        try:
+            logs.apply(
+                replace(
+                    logs.settings(),
+                    kind=message.kind,
+                    file=message.file,
+                    frequency=message.frequency,
+                    size_bytes=message.size_bytes,
+                    level=message.level,
+                    utc=message.utc,
+                    json=message.json,
+                )
+            )
+        except ResourceError as e:
+            self.log.error("log stays where it was", extra={"reason": e.what, "remedy": e.remedy})
 
     def _reconfigure(self, message: Reconfigure) -> None:
         problem = ""
@@ -290,8 +312,9 @@ def run_worker(identity: WorkerIdentity, control: socket.socket, main: WorkerMai
         name_process(identity.name)
         status = _live(identity, control, main, rename(identity.name))
     except BaseException:
-        logging.getLogger("dro").critical("worker failed", exc_info=True)
+        logging.getLogger("dro").log(EMERGENCY, "worker failed", exc_info=True)
     finally:
+        logs.finish()
         os._exit(status)  # nothing of the parent's (exit handlers, buffers, test runners) may run here
 
 

@@ -74,6 +74,19 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class SetLog:
+    """The log goes elsewhere, or looks different: fields of `dro.log.Settings`."""
+
+    kind: str
+    file: str
+    frequency: str
+    size_bytes: int
+    level: int
+    utc: bool
+    json: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End yourself in good order within `grace_ms`."""
 
@@ -87,9 +100,9 @@ class Ping:
     serial: int
 
 
-ParentMessage = PeerUp | PeerDown | Stop | Ping | PeerRemoved | Reconfigure | Drain
+ParentMessage = PeerUp | PeerDown | Stop | Ping | PeerRemoved | Reconfigure | Drain | SetLog
 PARENT_MESSAGES: Final = Codec[ParentMessage](
-    {1: PeerUp, 2: PeerDown, 3: Stop, 4: Ping, 5: PeerRemoved, 6: Reconfigure, 7: Drain}
+    {1: PeerUp, 2: PeerDown, 3: Stop, 4: Ping, 5: PeerRemoved, 6: Reconfigure, 7: Drain, 8: SetLog}
 )
 
 

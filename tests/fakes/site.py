@@ -27,7 +27,7 @@ PORTS_PER_TRD: Final = 64
 FIRST_PORT: Final = 11_000
 LAST_PORT: Final = 19_900
 ROUTE_MANAGER: Final = "route-manager"
-ROUTES: Final = "routes calculated"  # what it logs
+ROUTES: Final = "route recalculation took"  # what it logs
 
 TRD: Final = """\
 context default_interface 127.0.0.1

@@ -192,10 +192,10 @@ def running_dro(net: Net, host: Host, options: str = "") -> Iterator[Books]:
     xml = net.folder / "dro.xml"
     xml.write_text(DRO_FILE.format(trd1=trd1, trd2=trd2))
     daemon = host.start_python("-m", "supervisor.main", str(xml), name="tnwgd")
-    daemon.wait_output("routes calculated .*routes=2$", 30, stderr=True)
+    daemon.wait_output("route recalculation took .*routes=2 process=", 30)
     with books_of(daemon.pid, 2) as books:
         yield books
-    assert daemon.stop(10) == 0, daemon.stderr
+    assert daemon.stop(10) == 0, daemon.stdout
 
 
 def start_replay(source: Host, speed: float, *options: str) -> Process:

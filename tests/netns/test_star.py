@@ -43,9 +43,9 @@ def wait_proxies(dro: Dro, wanted: dict[int, tuple[int, int]], seconds: float = 
 
 def log_time(dro: Dro, pattern: str) -> float:
     """When the one log line that matches was written, as seconds of `time.time`."""
-    lines = [line for line in dro.process.stderr.splitlines() if re.search(pattern, line)]
+    lines = [line for line in dro.process.stdout.splitlines() if re.search(pattern, line)]
     assert len(lines) == 1, lines
-    return datetime.fromisoformat(lines[0].split()[0]).timestamp()
+    return datetime.fromisoformat(lines[0][1:27]).timestamp()
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_a_wildcard_receiver_gets_exactly_what_matches(net: Net, judged: Judged)
             assert_same(heard, apps[trd].report().sent[topic.decode()])
         dro.wait_balanced()
         assert dro.books[2, Slot.PROXY_SOURCES] == 3
-        created = re.findall(r"G1-TRD2: proxy source created topic=(\S+)", dro.process.stderr)
+        created = re.findall(r"proxy source created topic=(\S+) .*process=G1-TRD2", dro.process.stdout)
         assert sorted(created) == sorted(topic.decode() for topic in matching)
         for app in apps.values():
             app.end()

@@ -106,11 +106,11 @@ def test_every_kind_of_record_of_a_dro_is_seen_and_decodes(net: Net) -> None:
         wait_until(lambda: list(board.messages[:3]) == [100, 100, 200], "every message", 30)
         dro.wait_balanced()
         apps[2].unreceive(b"wire.a")
-        dro.wait_log(r"G1-TRD2: proxy source deleted topic=wire\.a")
+        dro.wait_log(r"proxy source deleted topic=wire\.a .*process=G1-TRD2")
         apps[3].unmatch(PATTERN)
-        dro.wait_log(r"G1-TRD1: proxy receiver deleted (pattern|topic)=.*wire.*ab")
+        dro.wait_log(r"proxy receiver deleted (pattern|topic)=.*wire.*ab.* process=G1-TRD1")
         apps[1].close_source("b", final=True)
-        dro.wait_log(r"G1-TRD2: proxy source deleted topic=wire\.b")
+        dro.wait_log(r"proxy source deleted topic=wire\.b .*process=G1-TRD2")
         for app in apps.values():
             app.end()
     portals = {address_in(trd, 9) for trd in SEEN}

@@ -76,11 +76,11 @@ class Dro:
     books: Books
 
     def wait_log(self, pattern: str, seconds: float = START_S) -> re.Match[str]:
-        return self.process.wait_output(pattern, seconds, stderr=True)
+        return self.process.wait_output(pattern, seconds)
 
     def logged(self, pattern: str) -> int:
         """How many log lines match."""
-        return len(re.findall(pattern, self.process.stderr, re.MULTILINE))
+        return len(re.findall(pattern, self.process.stdout, re.MULTILINE))
 
     def wait_slot(self, portal: int, slot: Slot, value: int, seconds: float = START_S) -> None:
         """Until that slot has exactly this value."""
@@ -128,8 +128,8 @@ def running_dro(
     xml = write_dro(net.folder, configs, more)
     process = host.start_python("-m", "supervisor.main", str(xml), name="tnwgd")
     count = len(configs) * (len(configs) - 1)
-    process.wait_output(f"routes calculated .*routes={count}$", START_S, stderr=True)
+    process.wait_output(f"route recalculation took .*routes={count} process=", START_S)
     with books_of(process.pid, len(configs)) as books:
         yield Dro(process, host, configs, books)
     status = process.stop(10)
-    assert status == 0, process.stderr
+    assert status == 0, process.stdout

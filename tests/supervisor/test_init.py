@@ -399,10 +399,10 @@ def test_a_direct_link_that_was_asked_for_carries_messages(net: Net) -> None:
     assert made.returncode == 0, made.stderr
     assert 'context default_interface "trd2"' in (net.folder / "trd2.cfg").read_text()
     daemon = dro.start_python("-m", "supervisor.main", f"{net.folder}/dro.xml", name="tnwgd")
-    daemon.wait_output("routes=2", 60, stderr=True)
+    daemon.wait_output("routes=2", 60)
     hosts = {trd: net.host(f"app{trd}", {f"trd{trd}": f"10.{trd}.0.1/24"}) for trd in (1, 2)}
     got = hosts[2].start_python("-u", "-m", "dro.tools.lbmrcv", "-c", f"{net.folder}/trd2.cfg", "-r", "20", "T")
     sent = hosts[1].start_python("-u", "-m", "dro.tools.lbmsrc", "-c", f"{net.folder}/trd1.cfg", "-P", "20", "T")
     assert got.wait(60) == 0, got.stdout
     sent.stop(10)
-    assert daemon.stop(10) == 0, daemon.stderr
+    assert daemon.stop(10) == 0, daemon.stdout

@@ -99,15 +99,17 @@ def test_a_dro_calculates_its_routes_also_after_the_route_manager_died(quick: Pa
             [sys.executable, "-c", PROGRAM, "-u", str(quick)],
             cwd=ROOT,
             env=os.environ | {"XDG_RUNTIME_DIR": str(run_base)},
+            stdout=out,
             stderr=out,
         )
     try:
         wait_for("of Q1 22>11:2>1 11>22:1>2", count=2)
         line = next(text for text in log().splitlines() if "worker=route-manager pid=" in text)
-        assert line[23:].startswith("Z INFO tnwgd: worker started")
+        assert line[28:].startswith(" [information] worker started worker=route-manager")
         os.kill(int(line.partition("pid=")[2].split()[0]), signal.SIGKILL)
         wait_for("of Q1 22>11:2>1 11>22:1>2", count=4)
-        versions = [text.partition("TABLE ")[2].split()[0] for text in log().splitlines() if "INFO P1: TABLE" in text]
+        tables = [text for text in log().splitlines() if "TABLE" in text and text.endswith("process=P1")]
+        versions = [text.partition("TABLE ")[2].split()[0] for text in tables]
         assert versions == ["v1.1", "v4.1"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0

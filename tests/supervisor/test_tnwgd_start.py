@@ -49,9 +49,9 @@ def start(host: Host, xml: Path) -> Process:
 def refusal(host: Host, xml: Path) -> str:
     """The last word of a DRO that does not start, which is one line."""
     process = start(host, xml)
-    assert process.wait(ENDS_S) == 1, process.stderr
-    assert "Traceback" not in process.stderr
-    (line,) = [line for line in process.stderr.splitlines() if "DRO cannot start" in line]
+    assert process.wait(ENDS_S) == 1, process.stdout
+    assert "Traceback" not in process.stdout + process.stderr
+    (line,) = [line for line in process.stdout.splitlines() if "DRO cannot start" in line]
     return line
 
 
@@ -102,7 +102,7 @@ def test_a_peer_is_refused_with_file_and_line(net: Net, host: Host) -> None:
     assert process.wait(ENDS_S) == 1
     assert f"{xml}:{line}: <peer>: " in process.stderr
     assert "not supported yet" in process.stderr
-    assert "worker started" not in process.stderr
+    assert "worker started" not in process.stdout
 
 
 def test_monitors_are_warned_about_and_ignored(net: Net, host: Host) -> None:
@@ -111,20 +111,20 @@ def test_monitors_are_warned_about_and_ignored(net: Net, host: Host) -> None:
     text = xml.read_text().replace("  </daemon>", monitors)
     xml.write_text(text)
     process = start(host, xml)
-    process.wait_output("routes calculated .*routes=2$", ENDS_S, stderr=True)
+    process.wait_output("route recalculation took .*routes=2 process=", ENDS_S)
     for number, element in enumerate(
         ("<monitor", "<web-monitor"), text.splitlines().index(monitors.splitlines()[0]) + 1
     ):
-        assert re.search(rf"WARNING tnwgd: {re.escape(str(xml))}:{number}: {element}.*ignored", process.stderr)
+        assert re.search(rf"\[warning\] {re.escape(str(xml))}:{number}: {element}.*ignored", process.stdout)
     assert process.stop() == 0
 
 
 def test_a_mistake_in_a_um_file_is_a_warning(net: Net, host: Host) -> None:
     xml = configuration(net.folder, "context no_such_option 1\ncontext resolver_multicast_address 10.1.1.1\n")
     process = start(host, xml)
-    process.wait_output("routes calculated .*routes=2$", ENDS_S, stderr=True)
-    assert re.search(r"WARNING tnwgd: \S*trd2.cfg:\d+: .*no_such_option", process.stderr)
-    assert re.search(r"WARNING tnwgd: \S*trd2.cfg:\d+: .*resolver_multicast_address.*10\.1\.1\.1", process.stderr)
+    process.wait_output("route recalculation took .*routes=2 process=", ENDS_S)
+    assert re.search(r"\[warning\] \S*trd2.cfg:\d+: .*no_such_option", process.stdout)
+    assert re.search(r"\[warning\] \S*trd2.cfg:\d+: .*resolver_multicast_address.*10\.1\.1\.1", process.stdout)
     assert process.stop() == 0
 
 
@@ -150,9 +150,9 @@ def test_an_example_runs_as_it_is(net: Net, host: Host, example: str) -> None:
     argv = ["sh", "-c", f'cd {folder} && exec "$0" "$@"', str(ROOT / ".venv/bin/python"), "-m", "supervisor.main"]
     process = host.start([*argv, "dro-g1.xml"], "tnwgd", {"PYTHONPATH": str(ROOT)})
     count = len(trds) * (len(trds) - 1)
-    process.wait_output(f"routes calculated .*routes={count}$", 30, stderr=True)  # 5 s after the last portal is up
+    process.wait_output(f"route recalculation took .*routes={count} process=", 30)  # 5 s after the last portal is up
     for element in ("<monitor", "<web-monitor"):
-        assert re.search(rf"WARNING tnwgd: \S*dro-g1.xml:\d+: {element}", process.stderr)
+        assert re.search(rf"\[warning\] \S*dro-g1.xml:\d+: {element}", process.stdout)
     with books_of(process.pid, len(trds)) as books:
         apps = {trd: App(host, config, board, f"app{trd}") for trd, config in trds.items()}
         cell = {(s, r): 10 * s + r for s in trds for r in trds if s != r}

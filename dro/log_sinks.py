@@ -1,0 +1,190 @@
+"""Where log lines go besides a file: a console and the local syslog. Neither ever makes a process wait.
+
+A console that takes nothing (a full pipe, a stopped terminal) gets what fits into a buffer of ours later; what does not
+fit is refused, and the caller counts it. A pipe or terminal is opened once more for that, without blocking: the mode
+belongs to the open file, and the one that was given is shared with the shell and others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import stat
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from dro.clock import NS_PER_S
+
+PENDING_MAX: Final = 1 << 18  # bytes that wait for a console
+SYSLOG_PATH: Final = "/dev/log"
+SYSLOG_MAX: Final = 8_192  # bytes of one datagram
+_RETRY_NS: Final = NS_PER_S
+_LAST_WORDS_S: Final = 0.2
+
+
+class Console:
+    """A descriptor of the process, standard output as a rule."""
+
+    def __init__(self, fd: int) -> None:
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._fd = fd
+        self._socket: socket.socket | None = None
+        self._polls = False
+        self._own = False
+        self._is_gone = False
+        try:
+            mode = os.fstat(fd).st_mode
+        except OSError:
+            self._is_gone = True
+            return
+        if stat.S_ISSOCK(mode):
+            self._socket = socket.socket(fileno=os.dup(fd))
+        elif not stat.S_ISREG(mode):
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            try:
+                self._fd = os.open(f"/proc/self/fd/{fd}", flags)
+                self._own = True
+            except OSError:
+                self._polls = True  # the best that is left: ask before each write
+
+    def write(self, data: bytes) -> bool:
+        """Take a line; False when there is no room for it. A console that is gone takes everything."""
+        if self._is_gone:
+            return True
+        if self._pending:
+            self.flush()
+        if not self._pending:
+            data = data[self._put(data) :]
+            if not data:
+                return True
+        elif self._pending_bytes + len(data) > PENDING_MAX:
+            return False
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        return True
+
+    def flush(self) -> bool:
+        """Hand over what waited; True when nothing waits any more."""
+        while self._pending:
+            data = self._pending[0]
+            written = self._put(data)
+            self._pending_bytes -= written
+            if written < len(data):
+                self._pending[0] = data[written:]
+                return False
+            self._pending.popleft()
+        return True
+
+    def after_fork(self) -> None:
+        """What waited in the parent is the parent's to write."""
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def close(self, wait_s: float = _LAST_WORDS_S) -> None:
+        """Give what waits a last chance, for a moment."""
+        deadline = time.monotonic() + wait_s
+        while not self.flush() and (left := deadline - time.monotonic()) > 0:
+            self._wait(left)
+        if self._socket is not None:
+            self._socket.close()
+        elif self._own:
+            os.close(self._fd)
+        self._is_gone = True
+
+    def _put(self, data: bytes) -> int:
+        """Bytes that the console took, or that nobody will ever take."""
+        try:
+            if self._socket is not None:
+                return self._socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            if self._polls and not self._wait(0):
+                return 0
+            return os.write(self._fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)  # nobody reads it, and nobody will
+
+    def _wait(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._socket if self._socket is not None else self._fd, select.POLLOUT)
+        with contextlib.suppress(OSError):
+            return bool(poll.poll(seconds * 1000))
+        return False
+
+
+class Syslog:
+    """The datagram socket of the local syslog daemon."""
+
+    def __init__(
+        self,
+        complain: Callable[[str], object],
+        *,
+        path: str = SYSLOG_PATH,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """A daemon that is not there is told once through `complain`, and looked for again each second."""
+        self._complain = complain
+        self._path = path
+        self._now_ns = now_ns
+        self._socket: socket.socket | None = None
+        self._retry_ns = 0
+        self._is_told = False
+        self._connect()
+
+    def write(self, line: str) -> bool:
+        """Send each part of the line as a datagram; False when the first was not taken."""
+        first, *rest = line.split("\n    ")
+        if not self._send(first.encode("utf-8", "backslashreplace")):
+            return False
+        head = first[: first.index(": ") + 2]
+        for part in rest:
+            self._send((head + part).encode("utf-8", "backslashreplace"))
+        return True
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, data: bytes) -> bool:
+        data = data if len(data) <= SYSLOG_MAX else data[: SYSLOG_MAX - 3] + b"..."
+        if self._socket is None and not self._connect():
+            return False
+        assert self._socket is not None
+        try:
+            self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:  # the daemon was restarted, as a rule
+            self.close()
+            self._retry_ns = 0
+            if not self._connect():
+                return False
+            with contextlib.suppress(OSError):
+                self._socket.send(data, socket.MSG_DONTWAIT)
+                return True
+            return False
+        return True
+
+    def _connect(self) -> bool:
+        now_ns = self._now_ns()
+        if now_ns < self._retry_ns:
+            return False
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            made.connect(self._path)
+        except OSError as e:
+            made.close()
+            self._retry_ns = now_ns + _RETRY_NS
+            if not self._is_told:
+                self._is_told = True
+                self._complain(f"syslog socket {self._path}: {e.strerror}; it is tried again each second")
+            return False
+        self._socket = made
+        self._is_told = False
+        return True

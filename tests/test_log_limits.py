@@ -1,0 +1,135 @@
+"""Bounds on the log: repeats collapse to first, count and last; a stranger's lines have a share."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from dro.clock import s
+from dro.log import LogHandler, Settings
+from dro.log_files import Rolls
+from dro.log_limits import SAME_BURST, SAME_KEYS, LimitedLogger, Repeats, Verdict, repeated
+
+WRITE, MARK, COUNT = Verdict.WRITE, Verdict.MARK, Verdict.COUNT
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for fd in ends:
+        os.close(fd)
+
+
+@pytest.fixture
+def log(pipe: tuple[int, int]) -> logging.Logger:
+    """A logger of its own: the root belongs to the test runner."""
+    logger = logging.Logger("t")
+    logger.addHandler(LogHandler("E1", Settings(console_fd=pipe[1], utc=True), Rolls(), os.getpid()))
+    return logger
+
+
+def lines(pipe: tuple[int, int]) -> list[str]:
+    return [line[29:].removesuffix(" process=E1") for line in os.read(pipe[0], 1 << 16).decode().splitlines()]
+
+
+def test_a_limited_key_has_its_share_and_tells_what_was_left_out(log: logging.Logger, pipe: tuple[int, int]) -> None:
+    now = 0
+    limiter = LimitedLogger(log, lambda: now, burst=2, interval_ns=s(10))
+    limited = limiter.limited
+    assert [limited("a", f"bad packet {i}") for i in range(5)] == [True, True, False, False, False]
+    assert limited("b", "other")
+    now = s(4)
+    assert not limited("a", "bad packet")
+    limiter.report()
+    now = s(5)
+    assert limited("a", "bad packet 6", extra={"from": "10.0.0.1"}, level=logging.ERROR)
+    assert not limited("a", "bad packet")
+    now = s(10)
+    limiter.report()
+    limiter.report()
+    assert lines(pipe) == [
+        "[warning] bad packet 0",
+        "[warning] THROTTLED MSG: bad packet 1",
+        "[warning] other",
+        "[error] THROTTLED MSG: bad packet 6 from=10.0.0.1",
+        f'[warning] {repeated(5, s(10))} last_s_ago=5.0 line="bad packet 1"',
+    ]
+    now = s(40)
+    assert [limited("a", f"later {i}") for i in range(3)] == [True, True, False]
+    limiter.report()
+    assert len(lines(pipe)) == 2
+    limiter.report(at_once=True)
+    assert lines(pipe)[0].startswith("[warning] ...previous THROTTLED MSG repeated 1 times in 1 seconds")
+
+
+def test_keys_are_bounded_and_a_forgotten_one_tells_its_count(log: logging.Logger, pipe: tuple[int, int]) -> None:
+    limited = LimitedLogger(log, lambda: 0, burst=1, max_keys=2).limited
+    assert limited(1, "x1")
+    assert limited(2, "x2")
+    assert not limited(2, "x2")
+    assert not limited(1, "x1")
+    assert limited(3, "x3")  # 2 is forgotten, 1 was used last
+    assert not limited(1, "x1")
+    assert limited(2, "x2 again")
+    assert [line for line in lines(pipe) if "previous" in line] == [
+        "[warning] ...previous THROTTLED MSG repeated 1 times in 1 seconds last_s_ago=0.0 line=x2",
+    ]
+
+
+def test_the_same_line_at_once_again_is_counted() -> None:
+    same = Repeats()
+    assert [same.on_line(20, "a", s(i)) for i in range(5)] == [WRITE, MARK, COUNT, COUNT, COUNT]
+    assert same.on_line(20, "b", s(5)) == WRITE
+    assert same.on_line(30, "a", s(5)) == WRITE  # another severity is another line
+    assert same.on_line(20, "a", s(6)) == COUNT
+    assert same.take_reports(s(10)) == []
+    (report,) = same.take_reports(s(12))
+    assert (report.level, report.body, report.last_ago_ns) == (20, "a", s(6))
+    assert report.text == "...previous THROTTLED MSG repeated 4 times in 11 seconds"
+
+
+def test_while_it_goes_on_it_is_told_again_and_again_and_afterwards_forgotten() -> None:
+    same = Repeats()
+    verdicts, reports = [], []
+    for i in range(100):
+        verdicts.append(same.on_line(20, "a", s(i)))
+        reports += same.take_reports(s(i))
+    reports += same.take_reports(s(100), at_once=True)
+    assert verdicts == [WRITE, MARK] + 98 * [COUNT]
+    counts = [int(report.text.split()[4]) for report in reports]
+    assert sum(counts) == 98
+    assert 9 <= len(counts) <= 11
+    same.take_reports(s(200))
+    assert same.on_line(20, "a", s(200)) == WRITE
+
+
+def test_lines_that_alternate_are_seen_a_few_times() -> None:
+    same = Repeats()
+    verdicts = [same.on_line(20, body, s(1)) for _ in range(20) for body in ("up", "down")]
+    assert verdicts[: 2 * SAME_BURST] == 2 * SAME_BURST * [WRITE]
+    assert verdicts[2 * SAME_BURST : 2 * SAME_BURST + 2] == [MARK, MARK]
+    assert set(verdicts[2 * SAME_BURST + 2 :]) == {COUNT}
+
+
+def test_a_line_that_comes_seldom_is_always_written() -> None:
+    same = Repeats()
+    verdicts = []
+    for i in range(20):
+        same.on_line(20, f"other {i}", s(11 * i))
+        verdicts.append(same.on_line(20, "a", s(11 * i)))
+    assert verdicts == 20 * [WRITE]
+
+
+def test_the_memory_of_repeats_is_bounded_and_loses_no_count() -> None:
+    same = Repeats()
+    for i in range(4 * SAME_KEYS):
+        for _ in range(3):
+            same.on_line(20, str(i), 0)
+    assert sum(int(report.text.split()[4]) for report in same.take_reports(0, at_once=True)) == 2 * SAME_KEYS
+    for i in range(4 * SAME_KEYS):
+        same.on_line(20, str(i), 0)
+    assert same.take_reports(0, at_once=True) == []
