@@ -98,7 +98,7 @@ class Crew:
             pid = os.fork()
             if pid == 0:
                 try:
-                    self._abandon()
+                    self.abandon()
                     mine.close()
                     run_worker(identity, theirs, worker.spec.main)
                 finally:
@@ -127,7 +127,7 @@ class Crew:
             dro_node_id=self._node_id,
         )
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """In the child: let go of everything that is the parent's, above all of the siblings' control sockets."""
         for worker in self._fleet:
             if worker.control is not None:

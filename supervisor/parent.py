@@ -40,6 +40,7 @@ from dro.errors import RefusedError, ResourceError
 from dro.loop import Loop
 from dro.os_errors import remedy_of
 from supervisor.admin import SOCKET_NAME, AdminServer
+from supervisor.child import ChildTask, Failed
 from supervisor.crew import Crew
 from supervisor.fleet import Event, Fleet, State, Worker, WorkerSpec
 from supervisor.ground import Ground, GroundPlan
@@ -86,8 +87,12 @@ class Parent(Generic[C]):
         """Called once, when every worker is ready."""
         self.on_hangup: Callable[[], object] = self._ignore_hangup
         """Called for each SIGHUP, by the loop."""
+        self.in_child: Final[list[Callable[[], object]]] = []
+        """Called in every forked child, to close descriptors that are the parent's."""
         self.failure = ""
         """Why the DRO could not start."""
+        self.on_stopping: Callable[[], object] = lambda: None
+        """Called once, when the end of the DRO begins."""
         self.pending: tuple[str, ...] = ()
         """Changes that wait for a restart of the daemon, for `status`."""
         self._log = log
@@ -108,8 +113,9 @@ class Parent(Generic[C]):
             self.node_id,
             on_report=self._hear,
             on_end=self._on_end,
-            in_child=self.admin.abandon,
+            in_child=self._in_child,
         )
+        self._tasks: set[ChildTask[object]] = set()
         self.operations: Final = Operations(self._fleet, self, self.loop, log)
         self._rollout = Rollout(self._fleet, self.loop, self._crew.tell)
         self._pings = 0
@@ -221,6 +227,34 @@ class Parent(Generic[C]):
         self._rollout.begin(config, self._places.run, done, only=only)
         self.set_config(config)
 
+    # what takes long
+
+    def work_aside(
+        self, work: Callable[[], object], done: Callable[[object | Failed], object], *, limit_ns: int, what: str
+    ) -> None:
+        """Have `work` done in a forked child; see `ChildTask`. When the DRO stops it is cancelled, and nobody told."""
+
+        def finished(result: object | Failed) -> None:
+            self._tasks.discard(task)
+            done(result)
+
+        task = ChildTask(self.loop, work, finished, limit_ns=limit_ns, what=what, in_child=self._crew.abandon)
+        self._tasks.add(task)
+
+    def _in_child(self) -> None:
+        self.admin.abandon()
+        for task in self._tasks:
+            task.abandon()
+
+    def abandon(self) -> None:
+        """In a forked child that is no worker: let go of everything that is the parent's."""
+        self._crew.abandon()
+
+    def _abandon_rest(self) -> None:
+        self.admin.abandon()
+        for callback in self.in_child:
+            callback()
+
     # what operators see
 
     @property
@@ -233,9 +267,18 @@ class Parent(Generic[C]):
         return self._places.shm
 
     @property
+    def known_indices(self) -> range:
+        """Of all workers that this DRO has or had; each has a counter page."""
+        return self._fleet.indices
+
+    @property
     def is_running(self) -> bool:
         """Every worker was ready at least once, and nobody has ordered the end."""
         return self._started and not self._stopping
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
 
     def worker_status(self) -> tuple[WorkerStatus, ...]:
         now_ns = self.loop.now_ns()
@@ -391,6 +434,9 @@ class Parent(Generic[C]):
 
     def _stop(self) -> None:
         self._stopping = True
+        for task in self._tasks:
+            task.cancel()
+        self.on_stopping()
         self.operations.close("the DRO is stopping")
         for worker in self._fleet:
             worker.cancel_restart()
