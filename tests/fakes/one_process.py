@@ -122,6 +122,7 @@ class Application:
 
     def __init__(self, dro: OneProcess, trd: int) -> None:
         self._dro = dro
+        self.trd = trd
         self.sink = RecordingSink()
         self.context = ContextCore(load_um([dro.site.config(trd)], print), dro.loop, sink=self.sink)
         self._sqn: dict[FragmentSource, int] = {}
