@@ -43,6 +43,7 @@ PUBLIC_LINES: Final[Mapping[str, PublicLine]] = {
     "DRO is running": PublicLine("Gwd-7122-1", "Gateway named [{dro}] with node id: {node_id} has started."),
     "link came up": PublicLine("Gwd-9574-01", _LINK.format(way="CAME UP")),
     "link went down": PublicLine("Gwd-9574-02", _LINK.format(way="WENT DOWN")),
+    "node updated": PublicLine("Gwd-9574-05"),
     "routes calculated": PublicLine("Gwd-6361-74", "route recalculation took {took_s} seconds"),
     "stopping": PublicLine("Gwd-6033-391", "Shutdown event detected. Attempting to shutdown"),
     # what an operator may have to act on

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dro.config.model import DroConfig
+from dro.config.model import DroConfig, EndpointConfig
+from dro.config.options import DEFAULTS, Parsed, UmOptions
 from dro.config.reader import Node
 from dro.config.schema import elements
-from dro.config.um_layers import XmlLayer
+from dro.config.um_layers import RECEIVER, SOURCE, WILDCARD_RECEIVER, XmlLayer
 from dro.config.um_used import unused
 from dro.errors import ConfigError
 
@@ -46,8 +47,10 @@ class _Row:
     applies: Callable[[Node], bool] = _always
 
 
+SOME: Final = "some values"
 _NOT_YET: Final = "not supported yet"
 _IGNORED: Final = "not supported yet, ignored"
+_NO_MAPS: Final = "names are kept without tables of a fixed size, ignored"
 
 
 def _is_hotlink(node: Node) -> bool:
@@ -74,6 +77,9 @@ _TABLE: Final = (
     _Row((*_DAEMON, "uid"), True, _NOT_YET, "remove it and start as the user in question"),
     _Row((*_DAEMON, "gid"), True, _NOT_YET, "remove it and start as a user of the group in question"),
     _Row((*_DAEMON, "pidfile"), True, _NOT_YET, "remove it"),
+    _Row((*_DAEMON, "lbm-license-file"), False, "no licence is needed, ignored"),
+    _Row((*_DAEMON, "topicmap"), False, _NO_MAPS),
+    _Row((*_DAEMON, "patternmap"), False, _NO_MAPS),
     _Row((*_DAEMON, "monitor"), False, _IGNORED),
     _Row((*_DAEMON, "web-monitor"), False, _IGNORED),
     _Row((*_DAEMON, "daemon-monitor"), False, _IGNORED),
@@ -99,8 +105,19 @@ def limit_of(element: str) -> str:
         name = parents[0]
         parents = elements()[name].parents
     row = rows[name]
-    some = "" if row.applies is _always else "some values "
+    some = "" if row.applies is _always else f"{SOME} "
     return f"{some}{'refused' if row.is_error else 'warned about'}: {row.what}"
+
+
+def _by_topic(endpoint: EndpointConfig) -> UmOptions:
+    """Every option that the XML layers set for some topics or patterns only, with one of its values."""
+    made = DEFAULTS
+    for options, scopes in ((endpoint.sending, (SOURCE,)), (endpoint.receiving, (RECEIVER, WILDCARD_RECEIVER))):
+        for layer in options.layers:
+            if isinstance(layer, XmlLayer):
+                settings = [s for scope in scopes for part in layer.parts(scope) for s in part.settings]
+                made = made.with_parsed([Parsed(s.option, s.value, s.origin) for s in settings if s.value is not None])
+    return made
 
 
 def _idle_names(config: DroConfig) -> Iterator[ConfigWarning]:
@@ -134,7 +151,7 @@ def unsupported(config: DroConfig) -> list[ConfigError | ConfigWarning]:
                     found.append(ConfigWarning(row.what, node.file, node.line, shown))
     found += _idle_names(config)
     for endpoint in config.portals:
-        idle = unused(endpoint.um)
+        idle = unused(endpoint.um.merged(_by_topic(endpoint)))
         if idle:
             told = f"UM options without effect yet: {', '.join(idle)}"
             found.append(ConfigWarning(told, endpoint.file, endpoint.line, "<endpoint>"))

@@ -33,6 +33,15 @@ from tests.fakes.site import DRO, PORTAL, Site
 from tests.fakes.um_contexts import RecordingSink, Stepper
 
 ROUTE_MANAGER = 0
+QUICK_ROUTES = '<route-info check-interval="50"/><route-recalculation backoff-interval="100"/>'
+
+
+def write_dro(site: Site, portal_xml: Mapping[int, str], daemon: str) -> None:
+    """The DRO file of a site, with these elements in each endpoint and behind the name and log of the daemon."""
+    portals = "".join(PORTAL.format(trd=trd, extra=portal_xml.get(trd, "")) for trd in site.trds)
+    text = DRO.format(portals=portals)
+    begin, end = text.index("<route-info"), text.index("  </daemon>")
+    (site.folder / "dro.xml").write_text(f"{text[:begin]}{daemon}\n{text[end:]}")
 
 
 @dataclass
@@ -219,12 +228,7 @@ class OneProcess:
 
     def write(self, portal_xml: Mapping[int, str], daemon: str = "") -> DroConfig:
         """Another DRO file: `portal_xml` are more elements of each endpoint; what it comes to."""
-        portals = "".join(PORTAL.format(trd=trd, extra=portal_xml.get(trd, "")) for trd in self.site.trds)
-        text = DRO.format(portals=portals)
-        if daemon:
-            begin, end = text.index("<route-info"), text.index("  </daemon>")
-            text = text[:begin] + daemon + "\n" + text[end:]
-        (self.folder / "dro.xml").write_text(text)
+        write_dro(self.site, portal_xml, daemon or QUICK_ROUTES)
         return self.load()
 
     def reconfigure(self, config: DroConfig) -> None:
@@ -251,11 +255,14 @@ def one_process(
     transports: Mapping[int, str] | None = None,
     portal_xml: Mapping[int, str] | None = None,
     um: Mapping[int, str] | None = None,
+    daemon: str = "",
 ) -> Iterator[OneProcess]:
-    """A DRO with routes, closed at the end. Arguments as those of `Site`."""
+    """A DRO with routes, closed at the end. Arguments as those of `Site`; `daemon`: more elements of `<daemon>`."""
     with ExitStack() as stack:
         site = Site(folder, trds, transports=transports, portal_xml=portal_xml, um=um)
         stack.callback(site.close)
+        if daemon:
+            write_dro(site, portal_xml or {}, f"{QUICK_ROUTES}{daemon}")
         dro = OneProcess(site, stepper)
         stack.callback(dro.close)
         dro.until(lambda: all(portal._core.route_version for portal in dro.portals.values()))
