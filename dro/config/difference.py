@@ -7,7 +7,7 @@ same UM options: no change. Pure. Called by the planner of reloads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -242,3 +242,12 @@ def keep_daemon(old: DroConfig, new: DroConfig, elements: frozenset[str]) -> Dro
             child = replace(child, children=(*others, *kept))
         children.append(child)
     return replace(new, daemon=replace(new.daemon, **values), tree=replace(tree, children=tuple(children)))
+
+
+def with_portals(config: DroConfig, names: Collection[str]) -> DroConfig:
+    """`config` with these portals only."""
+    return replace(
+        config,
+        portals=tuple(portal for portal in config.portals if portal.name in names),
+        peers=tuple(peer for peer in config.peers if peer.name in names),
+    )
