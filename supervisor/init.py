@@ -58,13 +58,19 @@ _TRD: Final = "FILE|INTERFACE[,GROUP:PORT]"
 T = TypeVar("T")
 
 
-def arguments(prog: str = PROGRAM) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description="Write a commented starter configuration.",
-        epilog="A TRD is the path of its UM configuration file, or the interface of this host in it (address, "
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM)
+    describe(parser)
+    return parser
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    """Make `parser` that of `tnwgd init`; apart, so that shell completion can hang it below `tnwgd`."""
+    parser.description = "Write a commented starter configuration."
+    parser.epilog = (
+        "A TRD is the path of its UM configuration file, or the interface of this host in it (address, "
         "network or device) with the group and port of its topic resolution, from which a UM file is made. Without "
-        "options and on a terminal it asks; with at least one option it does not.",
+        "options and on a terminal it asks; with at least one option it does not."
     )
     kinds = parser.add_subparsers(dest="kind", metavar="{direct,peer}", title="kinds of links")
     direct = kinds.add_parser("direct", help="one DRO between two TRDs that this host reaches")

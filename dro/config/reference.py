@@ -13,8 +13,10 @@ from importlib.resources import files
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
+from dro.config import effects
+from dro.config.effects import effect_of
 from dro.config.options import Option, option_table
-from dro.config.reload_class import ReloadClass, reload_class, um_reload_class
+from dro.config.reload_class import reload_class, um_reload_class
 from dro.config.rules import INT32_MAX, Kind
 from dro.config.schema import UINT32_MAX, XML_SPACE, ElementSpec, Field, elements
 from dro.config.um_used import used_options
@@ -45,7 +47,9 @@ Made from the tables of the program by `python -m dro.config.reference`; do not 
 
 A DRO is configured by one XML file, `tnwgd FILE`. `tnwgd -v FILE...` checks files, `tnwgd --print-config FILE` prints
 what a file comes to, each value with its origin. Numbers are whole decimal numbers. A change of a value comes into
-force as the column *reload* says: `live`, with a restart of the portal, or with a restart of the daemon.
+force as the column *reload* says: `live`, with a restart of the portal, or with a restart of the daemon. The column
+*used by* says which part of the program takes the value; what is `refused` stops the start with file and line, what is
+`warned about` is named in the log and does nothing.
 """
 _UM_HEAD: Final = """## UM options
 
@@ -124,18 +128,15 @@ def example(name: str) -> str:
 
 def state(spec: ElementSpec) -> str:
     """Whether an element has an effect in this release."""
-    if spec.name == "tcp" or ("tcp" in spec.parents[:1] and spec.status == "eliminated"):
-        return "refused: use `<single-tcp>`"
-    if spec.status == "eliminated" or (
-        spec.status == "yes" and _column("effect")[spec.name, ""].startswith("No function")
-    ):
-        return "ignored with a warning"
-    if reload_class(spec.name) is ReloadClass.NONE:
-        return "read, without effect"
-    limit = limit_of(spec.name)
-    if limit:
-        return limit
-    return "deprecated" if spec.status == "yes" else "in effect"
+    every = [effect_of(spec.name, ""), *(effect_of(spec.name, attribute) for attribute in spec.attributes)]
+    first = every[0]
+    is_used = any(one.kind is effects.Kind.USED for one in every)
+    if first.kind is effects.Kind.HOLDS and not is_used and len(every) > 1:
+        return str(every[1])
+    if first.kind is effects.Kind.HOLDS or is_used:
+        limit = limit_of(spec.name)
+        return f"in effect{', deprecated' if spec.status == 'yes' else ''}{limit and f'; {limit}'}"
+    return str(first)
 
 
 def _element(spec: ElementSpec) -> Iterator[str]:
@@ -152,12 +153,13 @@ def _element(spec: ElementSpec) -> Iterator[str]:
     yield ""
     fields = [*([spec.content] if spec.content is not None else []), *spec.attributes.values()]
     if fields:
-        yield _row("value", "type", "unit", "permitted", "default", "effect")
-        yield _row(*["---"] * 6)
+        yield _row("value", "type", "unit", "permitted", "default", "meaning", "used by")
+        yield _row(*["---"] * 7)
         for field in fields:
             shown = f"`{field.attribute}`" if field.attribute else "content"
-            effect = _column("effect")[spec.name, field.attribute] if field.attribute else ""
-            yield _row(shown, field.type, field.unit, _span(field), _default(field), effect)
+            meaning = _column("effect")[spec.name, field.attribute] if field.attribute else ""
+            used_by = str(effect_of(spec.name, field.attribute))
+            yield _row(shown, field.type, field.unit, _span(field), _default(field), meaning, used_by)
         yield ""
     yield "```xml"
     yield example(spec.name)

@@ -65,7 +65,8 @@ def reload_class(element: str) -> ReloadClass:
     known = _CLASSES.get(element)
     if known is not None:
         return known
-    return reload_class(_COUNTS.get(element, spec.parents[-1]))
+    living = [parent for parent in spec.parents if elements()[parent].status != "eliminated"]
+    return reload_class(_COUNTS.get(element, living[-1]))
 
 
 def reload_class_at(path: Sequence[str]) -> ReloadClass:
