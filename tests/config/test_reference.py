@@ -74,10 +74,7 @@ def test_reload_classes(name: str, expected: ReloadClass) -> None:
         ("nak-handling", "refused: peer portals are not supported yet"),
         ("topic", "in effect"),
         ("transport-module", "warned about: not supported yet, ignored"),
-        (
-            "route-info",
-            "in effect; some values warned about: propagation-interval, timeout, max-hop-count: not supported yet, ignored",
-        ),
+        ("hotlink-index", "some values refused: hotlinks are not supported yet"),
         ("topicmap", "warned about: names are kept without tables of a fixed size, ignored"),
         ("regex-pattern", "in effect, deprecated"),
         ("route-recalculation", "in effect"),
