@@ -6,8 +6,11 @@ import os
 import time
 
 from dro.config.model import DroConfig
+from dro.config.problems import Warn
 from supervisor.admin import Arguments, Reply
 from supervisor.parent import Parent
+from supervisor.portal_commands import PortalCommands
+from supervisor.portal_status import PortalsCommand
 from supervisor.records import to_json
 from supervisor.status import DroStatus
 
@@ -41,3 +44,10 @@ class StatusCommand:
                 )
             )
         )
+
+
+def serve_commands(parent: Parent[DroConfig], version: str, warn: Warn) -> None:
+    """Everything that an operator may ask this DRO."""
+    StatusCommand(parent, version)
+    PortalsCommand(parent)
+    PortalCommands(parent, warn)

@@ -16,26 +16,36 @@ from typing import Final
 from dro.errors import DroError
 from dro.log import printable
 from dro.streams import open_standard_streams, output_lost, say
-from supervisor import ctl_status
+from supervisor import ctl_portals, ctl_status
 from supervisor.ctl_client import UnreachableError
 from supervisor.ctl_output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABLE
 
 PROGRAM: Final = "tnwgdctl"
 
 
-def arguments() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
+def _common(*, is_top: bool) -> argparse.ArgumentParser:
+    """Options that stand before or behind the command; behind it without defaults, which would hide those before."""
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     which = common.add_argument_group("which DRO, when several run on this host")
-    which.add_argument("--dro", metavar="NAME", default="", help="name of the DRO, or the process id of its tnwgd")
-    which.add_argument("--run-dir", metavar="DIR", default="", help="its run directory")
+    which.add_argument("--dro", metavar="NAME", help="name of the DRO, or the process id of its tnwgd")
+    which.add_argument("--run-dir", metavar="DIR", help="its run directory")
     common.add_argument("--json", action="store_true", help="print the answer as one JSON object")
+    if is_top:
+        common.set_defaults(dro="", run_dir="", json=False)
+    return common
+
+
+def arguments() -> argparse.ArgumentParser:
+    common = _common(is_top=False)
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
+        parents=[_common(is_top=True)],
         description="Look at a running DRO and change it.",
         epilog="Exit status: 0 done, 1 refused or failed, 2 wrong arguments, 3 no running DRO.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     ctl_status.add_commands(commands, common)
+    ctl_portals.add_commands(commands, common)
     return parser
 
 

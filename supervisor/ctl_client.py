@@ -95,6 +95,8 @@ def find_dro(name: str = "", run_dir: str = "", bases: Iterable[Path] | None = N
         raise UnreachableError(f"several DROs run here: {known}; choose one with --dro NAME, its pid, or --run-dir DIR")
     if dros:
         raise UnreachableError(f"no DRO {name!r} runs here; there are {known}")
+    if name:
+        raise UnreachableError(f"no DRO {name!r} runs here, and no other one of this user")
     raise UnreachableError("no DRO of this user runs here; start one with tnwgd, or name its directory with --run-dir")
 
 
@@ -127,21 +129,21 @@ class Client:
     def close(self) -> None:
         self._sock.close()
 
-    def request(self, command: str, *, limit_s: float = ANSWER_LIMIT_S, **arguments: object) -> JsonObject:
+    def request(self, command: str, *, within_s: float = ANSWER_LIMIT_S, **arguments: object) -> JsonObject:
         """The result. Raises: CommandError when the DRO refuses or fails; UnreachableError when it does not answer."""
-        self._sock.settimeout(limit_s)
+        self._sock.settimeout(within_s)
         try:
             self._sock.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
             line = self._take_line()
         except TimeoutError as e:
-            raise UnreachableError(f"the DRO in {self.run_dir} has not answered within {limit_s:g} s") from e
+            raise UnreachableError(f"the DRO in {self.run_dir} has not answered within {within_s:g} s") from e
         except OSError as e:
             raise UnreachableError(f"the DRO in {self.run_dir} is gone: {e.strerror or e}") from e
         return _result(line)
 
-    def ask(self, kind: type[R], command: str, *, limit_s: float = ANSWER_LIMIT_S, **arguments: object) -> R:
+    def ask(self, kind: type[R], command: str, *, within_s: float = ANSWER_LIMIT_S, **arguments: object) -> R:
         """`request`, with the result as a record of that kind."""
-        result = self.request(command, limit_s=limit_s, **arguments)
+        result = self.request(command, within_s=within_s, **arguments)
         try:
             return read_record(kind, result)
         except DecodeError as e:

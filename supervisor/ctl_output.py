@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -12,6 +13,7 @@ from dro.log import printable
 from supervisor.ctl_client import Client, find_dro
 from supervisor.records import Record, to_json
 
+MAX_SECONDS: Final = 3600
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_UNREACHABLE: Final = 3
@@ -52,6 +54,33 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, gap: int = 2) -
         return (" " * gap).join(cells).rstrip()
 
     return "\n".join(map(joined, lines))
+
+
+def wide_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; where it is wider than the terminal, a paragraph for each row instead."""
+    text = table(head, rows)
+    if not sys.stdout.isatty() or max(map(len, text.splitlines())) <= shutil.get_terminal_size().columns:
+        return text
+    paragraphs = []
+    for row in rows:
+        named = [f"  {title.lower()} {cell}" for title, cell in zip(head[1:], row[1:], strict=True) if cell]
+        paragraphs.append("\n".join([row[0], *named]))
+    return "\n".join(paragraphs)
+
+
+def redraw(text: str) -> None:
+    """On a terminal in the place of what was there, elsewhere below it."""
+    if sys.stdout.isatty():
+        sys.stdout.write("\x1b[H\x1b[J")
+    put(text)
+
+
+def seconds(text: str) -> float:
+    """Of an argument: a finite number that is not negative."""
+    value = float(text)
+    if not 0 <= value <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"has to be from 0 to {MAX_SECONDS}")
+    return value
 
 
 def _is_number(text: str) -> bool:

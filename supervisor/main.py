@@ -24,7 +24,7 @@ from dro.errors import ConfigError
 from dro.log import Settings, hold, set_up
 from dro.streams import open_standard_streams, output_lost, say
 from supervisor import init
-from supervisor.commands import StatusCommand
+from supervisor.commands import serve_commands
 from supervisor.log_settings import open_log
 from supervisor.parent import Parent
 from supervisor.plan import plan_of
@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = config.daemon.name or PROCESS
     log.info("starting", extra={"dro": name, "version": version(), "config": config.file})
     parent = Parent(name, config, plan_of, log)
-    StatusCommand(parent, version())
+    serve_commands(parent, version(), log.warning)
     return parent.run()
 
 

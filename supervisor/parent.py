@@ -87,8 +87,6 @@ class Parent(Generic[C]):
         """Called once, when every worker is ready."""
         self.on_hangup: Callable[[], object] = self._ignore_hangup
         """Called for each SIGHUP, by the loop."""
-        self.in_child: Final[list[Callable[[], object]]] = []
-        """Called in every forked child, to close descriptors that are the parent's."""
         self.failure = ""
         """Why the DRO could not start."""
         self.on_stopping: Callable[[], object] = lambda: None
@@ -245,15 +243,6 @@ class Parent(Generic[C]):
         self.admin.abandon()
         for task in self._tasks:
             task.abandon()
-
-    def abandon(self) -> None:
-        """In a forked child that is no worker: let go of everything that is the parent's."""
-        self._crew.abandon()
-
-    def _abandon_rest(self) -> None:
-        self.admin.abandon()
-        for callback in self.in_child:
-            callback()
 
     # what operators see
 

@@ -36,3 +36,56 @@ class DroStatus:
     pending: tuple[str, ...] = ()  # changed elements that wait for a restart of the daemon
     run_dir: str = ""
     workers: tuple[WorkerStatus, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class PortalStatus:
+    """One portal, with its counters since the start of the DRO. Fragments and bytes go with the name of the portal that
+    sends them into its TRD; those that its full channel refused count as forwarded and dropped here."""
+
+    name: str
+    kind: str  # endpoint or peer
+    state: str
+    domain_id: int
+    cost: int
+    proxy_receivers: int
+    proxy_sources: int
+    local_topics: int  # wanted by receivers of its TRD
+    local_patterns: int
+    remote_topics: int  # wanted by other DROs in its TRD
+    remote_patterns: int
+    received: int  # fragments that came from its TRD
+    received_bytes: int
+    forwarded: int  # fragments from other portals, for its TRD
+    forwarded_bytes: int
+    sent: int
+    sent_bytes: int
+    dropped: dict[str, int]  # by reason
+    queued: int
+    queued_bytes: int
+    queued_bytes_max: int
+    queue_limit_bytes: int
+    unrecovered: int  # transport datagrams given up by its proxy receivers
+    naks_sent: int
+    retransmitted: int
+
+    @property
+    def dropped_total(self) -> int:
+        return sum(self.dropped.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PortalsStatus:
+    """All portals at one moment."""
+
+    time_s: float  # of a monotonic clock, for rates
+    portals: tuple[PortalStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationResult:
+    """What an operation on a portal has come to. `note` tells what was not clean, and is empty otherwise."""
+
+    portal: str
+    state: str
+    note: str = ""

@@ -174,7 +174,7 @@ def test_a_machine_that_refuses_is_told_and_ends_the_start(start: Start) -> None
 
 def test_once_it_ran_a_refusal_is_retried(start: Start) -> None:
     dro = start("plain-0", "later-1")
-    dro.wait_for("ready", worker="later-1")
+    dro.wait_for("peer up", count=2)  # it runs
     os.kill(dro.pid_of("later-1"), signal.SIGKILL)
     dro.wait_for("refused", worker="later-1")
     dro.wait_for("ready", count=2, worker="later-1")
