@@ -185,7 +185,7 @@ class LogHandler(logging.Handler):
         self.settings = settings
         self._rolls = rolls
         self._daemon_pid = daemon_pid
-        self._process = process
+        self.process = process
         self._repeats = Repeats()
         self._lost = 0
         self._lost_why = ""
@@ -210,16 +210,20 @@ class LogHandler(logging.Handler):
     def _make_formatter(self) -> Formatter:
         wanted = self.settings
         if wanted.json and wanted.kind != SYSLOG:
-            return JsonFormatter(self._process, utc=wanted.utc)
-        return (SyslogFormatter if wanted.kind == SYSLOG else TextFormatter)(self._process, utc=wanted.utc)
+            return JsonFormatter(self.process, utc=wanted.utc)
+        return (SyslogFormatter if wanted.kind == SYSLOG else TextFormatter)(self.process, utc=wanted.utc)
 
-    def after_fork(self, process: str) -> None:
-        """Be the log of a new process."""
-        self._process = process
-        self._lines = self._make_formatter()
+    def after_fork(self) -> None:
+        """Be the log of a new process, which has lost or counted nothing yet."""
         self._repeats = Repeats()
         self._lost = 0
         self.destination.after_fork()
+        self._lines = self._make_formatter()
+
+    def rename(self, process: str) -> None:
+        """Speak in the name of that process."""
+        self.process = process
+        self._lines = self._make_formatter()
 
     def begin(self) -> None:
         """By the daemon: let the periods of rolling begin now."""
@@ -364,7 +368,7 @@ def apply(wanted: Settings) -> None:
     if old is None or wanted == old.settings:
         return
     assert _rolls is not None
-    made = LogHandler(old._process, wanted, _rolls, _daemon_pid)
+    made = LogHandler(old.process, wanted, _rolls, _daemon_pid)
     is_another = replace(wanted, level=0, utc=False, json=False) != replace(
         old.settings, level=0, utc=False, json=False
     )
@@ -378,11 +382,21 @@ def apply(wanted: Settings) -> None:
     old.close()
 
 
-def rename(process: str) -> logging.Logger:
-    """After a fork: the same log, in the name of the new process."""
+def _in_child() -> None:
+    """After any fork: what the parent has not written yet is the parent's, and a file position of our own is needed."""
     handler = _handler()
     if handler is not None:
-        handler.after_fork(process)
+        handler.after_fork()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def rename(process: str) -> logging.Logger:
+    """After a fork, of which the log has heard: the same log, in the name of the new process."""
+    handler = _handler()
+    if handler is not None:
+        handler.rename(process)
     return logging.getLogger("dro")
 
 

@@ -120,9 +120,7 @@ class LogFile:
         if written < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self._is_regular and not self._is_blind:
-            begin = os.lseek(self._fd, 0, os.SEEK_CUR) - written
-            if begin > 0 and os.pread(self._fd, 1, begin - 1) != b"\n":
-                self._blank_part(begin)
+            self._look_before(data)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -219,7 +217,8 @@ class LogFile:
             self._rolls.put(rolls, began, due_ns)
             return
         if not self._is_blind and os.pread(self._fd, 1, size - 1) != b"\n":
-            self._end_part()
+            os.write(self._fd, b"\n")  # it may be a line that is being written: then this one is empty
+            self._look_before(b"\n")
         while True:
             rolls += 1
             name = rolled_name(self._path, self._pid, day, rolls)
@@ -230,11 +229,10 @@ class LogFile:
 
     # parts of lines
 
-    def _end_part(self) -> None:
-        """Let a line end follow what looks like a part: by then its writer is dead, or was only not finished yet."""
-        os.write(self._fd, b"\n")
-        begin = os.lseek(self._fd, 0, os.SEEK_CUR) - 1
-        if begin > 0 and os.pread(self._fd, 1, begin - 1) != b"\n":
+    def _look_before(self, data: bytes) -> None:
+        """Whatever stands before `data`, which we have just written, is finished: without a line end it is a part."""
+        begin = os.lseek(self._fd, 0, os.SEEK_CUR) - len(data)
+        if begin > 0 and os.pread(self._fd, 1, begin - 1) != b"\n" and os.pread(self._fd, len(data), begin) == data:
             self._blank_part(begin)
 
     def _blank_part(self, end: int) -> None:

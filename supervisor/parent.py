@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, Generic, TypeVar, assert_never
 
+from dro import log as logs
 from dro.bus.actor import STOP_SIGNALS, name_process
 from dro.bus.counters import CounterPage
 from dro.bus.messages import (
@@ -30,6 +31,7 @@ from dro.bus.messages import (
     Pong,
     Ready,
     Reconfigured,
+    SetLog,
     StartFailed,
     Stop,
     Stopped,
@@ -87,6 +89,8 @@ class Parent(Generic[C]):
         """Called once, when every worker is ready."""
         self.on_hangup: Callable[[], object] = self._ignore_hangup
         """Called for each SIGHUP, by the loop."""
+        self.in_child: Final[list[Callable[[], object]]] = []
+        """Called in every forked child, to close descriptors that are the parent's."""
         self.failure = ""
         """Why the DRO could not start."""
         self.on_stopping: Callable[[], object] = lambda: None
@@ -225,6 +229,15 @@ class Parent(Generic[C]):
         self._rollout.begin(config, self._places.run, done, only=only)
         self.set_config(config)
 
+    def set_log(self, settings: logs.Settings) -> None:
+        """Change where the log of every process goes, or what it looks like. Raises: ResourceError, nothing changed."""
+        logs.apply(settings)
+        new = settings
+        message = SetLog(new.kind, new.file, new.frequency, new.size_bytes, new.level, new.utc, new.json)
+        for worker in self._fleet:
+            if worker.is_alive:
+                self._crew.tell(worker, message)
+
     # what takes long
 
     def work_aside(
@@ -243,6 +256,15 @@ class Parent(Generic[C]):
         self.admin.abandon()
         for task in self._tasks:
             task.abandon()
+
+    def abandon(self) -> None:
+        """In a forked child that is no worker: let go of everything that is the parent's."""
+        self._crew.abandon()
+
+    def _abandon_rest(self) -> None:
+        self.admin.abandon()
+        for callback in self.in_child:
+            callback()
 
     # what operators see
 
@@ -369,7 +391,7 @@ class Parent(Generic[C]):
         if self._started or self._stopping or not all(w.was_ready or w.is_resting for w in self._fleet):
             return
         self._started = True
-        self._log.info("DRO is running", extra={"dro": self.name, "node_id": f"{self.node_id:016x}"})
+        self._log.info("DRO is running", extra={"dro": self.name, "node_id": self.node_id})
         self.on_running()
 
     def _on_stuck(self, reporter: Worker, report: PeerStuck) -> None:
@@ -381,6 +403,7 @@ class Parent(Generic[C]):
             self._crew.kill(stuck)
 
     def _ping(self) -> None:
+        logs.tick()
         self._pings += 1
         for worker in self._fleet:
             if worker.state not in (State.READY, State.DRAINING) or worker.unanswered > SILENT_PINGS:
