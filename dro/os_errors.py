@@ -5,7 +5,6 @@ machine gives. Asked by whoever turns such an error into a `ResourceError`.
 from __future__ import annotations
 
 import errno
-import os
 from typing import Final
 
 _REMEDIES: Final = {
@@ -30,8 +29,3 @@ SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSP
 def remedy_of(number: int | None, otherwise: str = "") -> str:
     """What to do about that error; `otherwise` when the table does not know."""
     return _REMEDIES.get(number or 0, otherwise)
-
-
-def text_of(number: int | None) -> str:
-    """What the system calls that error."""
-    return os.strerror(number) if number else "unknown error"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.errors import ResourceError
+from dro.log import give_to
 from dro.os_errors import remedy_of
 from supervisor.pidfile import PidFile, PidFileHeldError, take_pid_file
 from supervisor.places import (
@@ -90,6 +91,7 @@ class Ground:
             places.give_to(identity.uid, identity.gid)
             if self._pid_file is not None:
                 self._pid_file.give_to(identity.uid, identity.gid)
+            give_to(identity.uid, identity.gid)
         except OSError as e:
             what = f"cannot give {e.filename or 'the pid file'} to user {identity.uid}: {e.strerror}"
             raise ResourceError(what, remedy="start as root with CAP_CHOWN") from e

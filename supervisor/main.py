@@ -1,7 +1,7 @@
-"""`tnwgd`: read the configuration, say everything that is wrong with it, or run the DRO in the foreground.
+"""`tnwgd`: read the configuration, say everything that is wrong with it, or run the DRO.
 
 Exit status: 0 after an orderly end, 1 for a configuration or a machine that does not let it start, 2 for wrong
-arguments. Source: DRO guide, "Tnwgd Man Page"; `--detach` is left to the service manager.
+arguments, 3 when a process had to be killed at the end. Source: DRO guide, "Tnwgd Man Page", which knows 0 and others.
 """
 
 from __future__ import annotations
@@ -11,42 +11,37 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import metadata, resources
+from importlib import resources
 from typing import Final
 
 from dro.config.effective import effective_config
 from dro.config.lint import lint
 from dro.config.load import load_dro
-from dro.config.model import DroConfig
-from dro.config.problems import ConfigErrors, Warn
+from dro.config.problems import Warn
 from dro.config.unsupported import ConfigWarning, unsupported
 from dro.errors import ConfigError
-from dro.log import Settings, hold, set_up
+from dro.log import Settings, set_up
 from dro.streams import open_standard_streams, output_lost, say
 from supervisor import init
-from supervisor.commands import serve_commands
-from supervisor.log_settings import open_log
-from supervisor.parent import Parent
-from supervisor.plan import plan_of
+from supervisor.parent import EXIT_OK
+from supervisor.start import EXIT_FAILED, PROCESS, Order, run, version
 
-PROCESS: Final = "tnwgd"
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
+EXIT_INTERRUPTED: Final = 130
+EPILOG: Final = """\
+The DRO runs until SIGTERM or SIGINT, which end it in good order; a second one ends it at once.
+`tnwgd init` writes a first configuration, `tnwgdctl` talks to a DRO that runs.
 
-
-def version() -> str:
-    """Of the installed package; a source tree that is not installed has none."""
-    try:
-        return metadata.version("open-dro")
-    except metadata.PackageNotFoundError:
-        return "unknown (not installed)"
+exit status: 0 success, with -f: the DRO runs; 1 the configuration or the machine does not let it start, with -v: there
+are errors; 2 wrong arguments; 3 a process of the DRO had to be killed at the end
+"""
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROCESS,
         description="Dynamic Routing Option daemon: joins topic resolution domains.",
-        epilog="Runs until SIGTERM or SIGINT; a second one ends it at once. `tnwgd init` writes a first configuration.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="CONFIG", nargs="*", help="DRO configuration file (XML)")
     parser.add_argument("-d", "--dump-dtd", action="store_true", help="print the DTD of the configuration and exit")
@@ -55,6 +50,8 @@ def arguments() -> argparse.ArgumentParser:
         "--print-config", action="store_true", help="print what CONFIG comes to, with origins, and exit"
     )
     parser.add_argument("--with-defaults", action="store_true", help="with --print-config: also UM options not set")
+    parser.add_argument("-f", "--detach", action="store_true", help="leave the terminal as soon as the DRO runs")
+    parser.add_argument("--run-dir", metavar="DIR", help="run directory, of this DRO alone (default: one is made)")
     parser.add_argument("-u", "--use-utc", action="store_true", help="log times in UTC")
     parser.add_argument("--debug", action="store_true", help="log more")
     parser.add_argument("--log-json", action="store_true", help="log JSON objects, one per line")
@@ -91,16 +88,37 @@ def validate(path: str, warn: Warn) -> int:
     return put(f"{path}: no errors{', but this release refuses to run it' if is_refused else ''}\n")
 
 
-def refuse_unsupported(config: DroConfig, warn: Warn) -> None:
-    """Raises: ConfigErrors for what would make this DRO do something else than the file says."""
-    errors = []
-    for limit in unsupported(config):
-        if isinstance(limit, ConfigWarning):
-            warn(str(limit))
-        else:
-            errors.append(limit)
-    if errors:
-        raise ConfigErrors(errors)
+def print_config(path: str, warn: Warn, *, with_defaults: bool) -> int:
+    """The exit status."""
+    try:
+        config = load_dro(path, warn=warn)
+    except ConfigError as e:
+        say(sys.stderr, f"{e}\n")
+        return EXIT_FAILED
+    return put(effective_config(config, with_defaults=with_defaults))
+
+
+def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse what would have no effect."""
+    modes = [option for option, given in (("-d", args.dump_dtd), ("-v", args.validate),
+                                          ("--print-config", args.print_config)) if given]  # fmt: skip
+    running = [option for option, given in (("-f", args.detach), ("--run-dir", args.run_dir is not None),
+                                            ("--log-json", args.log_json)) if given]  # fmt: skip
+    logging_ = [option for option, given in (("-u", args.use_utc), ("--debug", args.debug)) if given]
+    if len(modes) > 1:
+        parser.error(f"{' and '.join(modes)} exclude each other")
+    if modes and running:
+        parser.error(f"{', '.join(running)} without effect: {modes[0]} runs no DRO")
+    if args.dump_dtd and (logging_ or args.config):
+        parser.error(f"{', '.join(logging_ or args.config)} without effect: -d prints the DTD and reads no file")
+    if args.with_defaults and not args.print_config:
+        parser.error("--with-defaults without effect: it goes with --print-config")
+    if args.run_dir == "":
+        parser.error("--run-dir is empty")
+    if not args.config and not args.dump_dtd:
+        parser.error("CONFIG is missing")
+    if len(args.config) > 1 and not args.validate:
+        parser.error("one CONFIG only, unless -v is given")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,33 +128,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return init.main(given[1:])
     parser = arguments()
     args = parser.parse_args(given)
+    check(parser, args)
     if args.dump_dtd:
         return put(resources.files("dro.config").joinpath("data/dro-config.dtd").read_text(encoding="utf-8"))
-    if not args.config:
-        parser.error("CONFIG is missing")
-    if len(args.config) > 1 and not args.validate:
-        parser.error("one CONFIG only, unless -v is given")
-    base = Settings(level=logging.DEBUG if args.debug else logging.INFO, utc=args.use_utc, json=args.log_json)
-    only_looks = args.validate or args.print_config
-    log = set_up(PROCESS, replace(base, console_fd=2)) if only_looks else hold(base.level)
-    if args.validate:
-        return max(validate(path, log.warning) for path in args.config)
+    settings = Settings(level=logging.DEBUG if args.debug else logging.INFO, utc=args.use_utc, json=args.log_json)
+    if not args.validate and not args.print_config:
+        return run(Order(args.config[0], settings, detached=args.detach, run_dir=args.run_dir or ""))
+    log = set_up(PROCESS, replace(settings, console_fd=2))
     try:
-        config = load_dro(args.config[0], warn=log.warning)
-        if args.print_config:
-            return put(effective_config(config, with_defaults=args.with_defaults))
-        refuse_unsupported(config, log.warning)
-        plan_of(config)
-        open_log(PROCESS, config, base)
-    except ConfigError as e:
-        set_up(PROCESS, replace(base, console_fd=2))  # for what was logged so far
-        say(sys.stderr, f"{e}\n")
-        return EXIT_FAILED
-    name = config.daemon.name or PROCESS
-    log.info("starting", extra={"dro": name, "version": version(), "config": config.file})
-    parent = Parent(name, config, plan_of, log)
-    serve_commands(parent, version(), log.warning)
-    return parent.run()
+        if args.validate:
+            return max(validate(path, log.warning) for path in args.config)
+        return print_config(args.config[0], log.warning, with_defaults=args.with_defaults)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Final, Generic, TypeVar, assert_never
 
 from dro import log as logs
-from dro.bus.actor import STOP_SIGNALS, name_process
+from dro.bus.actor import FORK_MASK, STOP_SIGNALS, name_process
 from dro.bus.counters import CounterPage
 from dro.bus.messages import (
     Drained,
@@ -89,8 +89,6 @@ class Parent(Generic[C]):
         """Called once, when every worker is ready."""
         self.on_hangup: Callable[[], object] = self._ignore_hangup
         """Called for each SIGHUP, by the loop."""
-        self.in_child: Final[list[Callable[[], object]]] = []
-        """Called in every forked child, to close descriptors that are the parent's."""
         self.failure = ""
         """Why the DRO could not start."""
         self.on_stopping: Callable[[], object] = lambda: None
@@ -132,7 +130,7 @@ class Parent(Generic[C]):
         """Run until told to stop; returns the exit status. Every worker is gone by then, and so are all files."""
         self._take_signals()  # first: whatever is made from here on is removed again
         try:
-            places = self._ground.take(lambda: any(number in STOP_SIGNALS for number in self._signals))
+            places = self._ground.take(self._is_told_to_stop)
         except ResourceError as e:
             return self._refuse(e.what, e.remedy)
         if places is None:
@@ -164,6 +162,11 @@ class Parent(Generic[C]):
     def _take_signals(self) -> None:
         for number in (*STOP_SIGNALS, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORK_MASK)
+
+    def _is_told_to_stop(self) -> bool:
+        """By a signal that the loop has not seen yet."""
+        return any(number in STOP_SIGNALS for number in self._signals)
 
     def _set_up(self) -> None:
         name_process("tnwgd")
@@ -173,7 +176,7 @@ class Parent(Generic[C]):
         gc.collect()
         gc.freeze()  # children share these pages for longer
         for worker in self._fleet:
-            if self._signals or self._stopping:
+            if self._is_told_to_stop() or self._stopping:
                 break  # it is to end before all of it is there
             self.start(worker)
         self.loop.call_later(PING_INTERVAL_NS, self._ping)
@@ -256,15 +259,6 @@ class Parent(Generic[C]):
         self.admin.abandon()
         for task in self._tasks:
             task.abandon()
-
-    def abandon(self) -> None:
-        """In a forked child that is no worker: let go of everything that is the parent's."""
-        self._crew.abandon()
-
-    def _abandon_rest(self) -> None:
-        self.admin.abandon()
-        for callback in self.in_child:
-            callback()
 
     # what operators see
 

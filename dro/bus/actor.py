@@ -11,18 +11,25 @@ then has the grace period for a good end; after that an alarm ends it, whatever 
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import logging
 import os
 import pickle
+import resource
+import select
 import signal
 import socket
+import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, assert_never
+
+import zmq
 
 from dro import log as logs
 from dro.bus.channel import Channels
@@ -55,12 +62,18 @@ from dro.clock import ms
 from dro.errors import DroError, LocalProtocolError, ResourceError
 from dro.log import EMERGENCY, LimitedLogger, rename
 from dro.loop import Loop
+from dro.os_errors import SCARCE, remedy_of
 
 EXIT_OK: Final = 0
 EXIT_START_FAILED: Final = 3
+EXIT_ORPHANED: Final = 4
 EXIT_BUG: Final = 70
 DEFAULT_GRACE_MS: Final = 3_500
 ORPHAN_GRACE_MS: Final = 1_000
+LEAST_FILES: Final = 96
+"""Of the limit of open files, for a worker to begin; a portal has some 40 before anybody connects."""
+ORPHAN_MARGIN_MS: Final = 1_000
+"""Beyond the grace period: then a worker without a parent is ended wherever it is."""
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 FORK_MASK: Final = frozenset({*STOP_SIGNALS, signal.SIGHUP})
 """Signals that stay blocked from before the fork until the child has handlers of its own."""
@@ -197,10 +210,13 @@ class WorkerContext:
             self.finish()
             return
         self.is_stopping = True
+        self._end_within(grace_ms)
+        self._on_stop()
+
+    def _end_within(self, grace_ms: int) -> None:
         # the alarm's default action works even when this process does nothing sensible any more
         signal.setitimer(signal.ITIMER_REAL, grace_ms / 1000 + 0.5)
         self.loop.call_later(ms(grace_ms), self.finish)
-        self._on_stop()
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Signal handler: only remembers; the loop acts."""
@@ -279,7 +295,9 @@ class WorkerContext:
 
     def _on_orphaned(self) -> None:
         self.log.error("the parent process is gone")
-        if not self.is_stopping:
+        if self.is_stopping:  # perhaps by the signal that came with it, and with more time than there is now
+            self._end_within(ORPHAN_GRACE_MS)
+        else:
             self.stop(ORPHAN_GRACE_MS)
 
     def report(self, message: WorkerReport) -> None:
@@ -301,6 +319,37 @@ def _die_with(parent_pid: int) -> None:
         os._exit(EXIT_OK)
 
 
+def _end_with(parent_pid: int) -> None:
+    """See to it that this process ends soon after its parent, also when it does not get round to its signals.
+
+    The thread sleeps in the kernel until the parent has ended, without the interpreter's lock. Raises: OSError.
+    """
+    ended = select.poll()
+    ended.register(os.pidfd_open(parent_pid), select.POLLIN)
+    if os.getppid() != parent_pid:
+        os._exit(EXIT_OK)
+
+    def watch() -> None:
+        ended.poll()
+        time.sleep((ORPHAN_GRACE_MS + ORPHAN_MARGIN_MS) / 1000)
+        os._exit(EXIT_ORPHANED)
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
+    try:
+        threading.Thread(target=watch, name="parent", daemon=True).start()
+    except RuntimeError as e:
+        raise OSError(errno.EAGAIN, "cannot start a thread") from e
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _require_files() -> None:
+    """Raises: OSError when there are too few descriptors: ZeroMQ aborts the process that has none left."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
+        raise OSError(errno.EMFILE, f"{soft} open files are allowed, a worker needs {LEAST_FILES}")
+
+
 WorkerMain = Callable[[WorkerContext], object]
 
 
@@ -319,20 +368,30 @@ def run_worker(identity: WorkerIdentity, control: socket.socket, main: WorkerMai
 
 
 def _live(identity: WorkerIdentity, control: socket.socket, main: WorkerMain, log: logging.Logger) -> int:
-    loop = Loop()
     context: WorkerContext | None = None
     try:
-        context = WorkerContext(identity, control, loop, log)
+        _end_with(identity.parent_pid)
+        _require_files()
+        context = WorkerContext(identity, control, Loop(), log)
         take_signals(context.on_signal)
         main(context)
     except ResourceError as e:
-        log.error("worker cannot run", extra={"reason": e.what, "remedy": e.remedy})
-        if context is None or not context.is_ready:
-            control.send(WORKER_REPORTS.encode(StartFailed(e.what, e.remedy)))
+        _refuse(e, control, log, context)
+        return EXIT_START_FAILED
+    except (OSError, zmq.ZMQError) as e:
+        if e.errno not in SCARCE and context is not None:
+            raise
+        _refuse(ResourceError(e.strerror or str(e), remedy=remedy_of(e.errno)), control, log, context)
         return EXIT_START_FAILED
     context.report(Stopped())
     context.close()
     return EXIT_OK
+
+
+def _refuse(error: ResourceError, control: socket.socket, log: logging.Logger, context: WorkerContext | None) -> None:
+    log.error("worker cannot run", extra={"reason": error.what, "remedy": error.remedy})
+    if context is None or not context.is_ready:
+        control.send(WORKER_REPORTS.encode(StartFailed(error.what, error.remedy)))
 
 
 def take_signals(handler: Callable[[int, FrameType | None], object]) -> None:

@@ -27,7 +27,7 @@ def test_everybody_is_introduced_to_everybody(start: Start) -> None:
     incarnation = dro.told("start", worker="plain-1")[0]["incarnation"]
     assert len(dro.told("ctl", text=f"hello from plain-1.{incarnation}")) == 2
     assert len(dro.told("data", text=f"bytes of plain-1.{incarnation}")) == 2
-    assert "DRO is running" in dro.log
+    assert "has started" in dro.log
     dro.signal(signal.SIGTERM)
     assert dro.wait_exit() == 0
     assert len(dro.told("stop")) == 3
@@ -156,7 +156,7 @@ def test_a_signal_that_comes_twice_in_a_row_is_one(start: Start) -> None:
     dro = start("plain-0", "plain-1")
     dro.wait_for("data", count=2)
     dro.signal(signal.SIGTERM)
-    dro.wait_until(lambda: "stopping" in dro.log)
+    dro.wait_until(lambda: "Shutdown event detected" in dro.log)
     os.killpg(dro.process.pid, signal.SIGTERM)
     assert dro.wait_exit() == 0
     assert "killed" not in dro.log
