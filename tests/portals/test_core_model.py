@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dro.clock import ms, s
+from dro.config.model import AceConfig, AclConfig, ConditionConfig
+from portals.endpoint.access import OPEN, Access
 from portals.endpoint.core import EndpointCore, Matcher
 from portals.endpoint.effects import (
     ChangeForwarding,
@@ -21,6 +23,7 @@ from portals.endpoint.effects import (
     StarveProxySource,
     Tell,
     UpdateProxyReceiver,
+    UpdateProxySource,
 )
 from portals.messages import PATTERN_NONE, PATTERN_PCRE
 
@@ -33,6 +36,15 @@ ROUTES = [
     [(1, 2, 1, 3), (1, 3, 1, 3), (3, 1, 3, 1), (2, 1, 3, 1)],  # domain 2 lies behind domain 3
     [],
 ]
+
+
+def _list(*entries: tuple[bool, str, str]) -> tuple[AceConfig, ...]:
+    return tuple(AceConfig(accept, (ConditionConfig(kind, value),)) for accept, kind, value in entries)
+
+
+_NOT_AA = _list((False, "topic", "AA"), (True, "topic", ".*"))
+_ONLY_B = _list((True, "pcre-pattern", "^B"))
+LISTS = (None, AclConfig(outbound=_NOT_AA), AclConfig(inbound=_NOT_AA), AclConfig(_ONLY_B, _ONLY_B))
 
 
 def starts_with(pattern: bytes, kind: int) -> Matcher | None:
@@ -72,6 +84,8 @@ class Shell:
             case FeedProxySource(worker=worker, source=source):
                 assert self.proxies[source.otid] != (worker, source.handle)
                 self.proxies[source.otid] = (worker, source.handle)
+            case UpdateProxySource(worker=worker, source=source):
+                assert self.proxies[source.otid] == (worker, source.handle)
             case StarveProxySource(otid=otid):
                 assert self.proxies[otid] is not None
                 self.proxies[otid] = None
@@ -94,6 +108,7 @@ class Portals(RuleBasedStateMachine):
         self.routes = ROUTES[0]
         self.shells: dict[int, Shell] = {}
         self.lives = dict.fromkeys(PORTALS, 0)
+        self.access = dict.fromkeys(PORTALS, OPEN)
         self.wire: dict[tuple[int, int], list[Tell]] = {(a, b): [] for a in PORTALS for b in PORTALS if a != b}
         self.wanted: dict[int, set[tuple[bytes, int, int]]] = {worker: set() for worker in PORTALS}
         for worker in PORTALS:
@@ -127,7 +142,9 @@ class Portals(RuleBasedStateMachine):
             return
         self.lives[worker] += 1
         life = self.lives[worker]
-        core = EndpointCore(worker, life, worker, source_deletion_delay_ns=ms(1000), matcher=starts_with)
+        core = EndpointCore(
+            worker, life, worker, source_deletion_delay_ns=ms(1000), matcher=starts_with, access=self.access[worker]
+        )
         core.on_routes(self.version, self.routes, self.now_ns)
         self.shells[worker] = Shell(worker, core, life)
         self.wanted[worker].clear()
@@ -187,6 +204,25 @@ class Portals(RuleBasedStateMachine):
             shell.core.on_source_gone(handle)
             self.take()
 
+    @rule(worker=st.sampled_from(PORTALS), number=st.integers(0, len(LISTS) - 1))
+    def restrict(self, worker: int, number: int) -> None:
+        self.access[worker] = Access(LISTS[number])
+        if worker in self.shells:
+            self.shells[worker].core.on_access(self.access[worker], self.now_ns)
+            self.take()
+
+    @rule(worker=st.sampled_from(PORTALS), at=st.integers(0, 20), cost=st.integers(0, 2))
+    def advertise(self, worker: int, at: int, cost: int) -> None:
+        shell = self.shells.get(worker)
+        if shell is not None and shell.own:
+            shell.core.on_source_changed(list(shell.own)[at % len(shell.own)], 0, cost, b"")
+            self.take()
+
+    @rule(worker=st.sampled_from(PORTALS), delay=st.sampled_from([0, ms(500), ms(1000), ms(3000)]))
+    def delay(self, worker: int, delay: int) -> None:
+        if worker in self.shells:
+            self.shells[worker].core.set_deletion_delay(delay)
+
     @rule(routes=st.sampled_from(ROUTES))
     def reroute(self, routes: list[tuple[int, int, int, int]]) -> None:
         self.version += 1
@@ -230,6 +266,8 @@ class Portals(RuleBasedStateMachine):
                         for symbol, pattern, domain in self.wanted[egress]
                         if (topic.startswith(symbol) if pattern else topic == symbol)
                     }
+                    if not self.access[egress].may_leave(topic):
+                        continue
                     if ingress != egress and any((ingress, d, ingress, egress) in self.routes for d in domains):
                         open_proxies.setdefault(otid, set()).add((ingress, handle))
             assert shell.proxies.keys() == open_proxies.keys()
@@ -246,6 +284,8 @@ class Portals(RuleBasedStateMachine):
                 for sibling in self.shells
                 for symbol, pattern, domain in self.wanted[sibling]
                 if any(r[1:] == (domain, egress, sibling) for r in self.routes)
+                and (pattern or self.access[sibling].may_leave(symbol))
+                and self.access[egress].may_ask(symbol, pattern)
             }
             assert shell.receivers.keys() == wanted_receivers
         super().teardown()
