@@ -132,7 +132,7 @@ def groups(p: EndpointView) -> Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Demand:
+class Demand:
     """What one context of a portal binds: `need` ports at least, `want` to do all it may."""
 
     portal: str
@@ -150,12 +150,12 @@ class _Demand:
     def ports(self) -> range:
         return range(self.low, self.high + 1)
 
-    def meets(self, other: _Demand) -> bool:
+    def meets(self, other: Demand) -> bool:
         together = self.interface == other.interface or ANY in (self.interface, other.interface)
         return self.kind == other.kind and together and bool(_common(self.ports, other.ports))
 
 
-def demands_of(p: EndpointView) -> Iterator[_Demand]:
+def demands_of(p: EndpointView) -> Iterator[Demand]:
     """Every range that this portal takes ports from."""
     for options in (p.sending, p.receiving):
         if options.number(CTX, "request_tcp_bind_request_port"):
@@ -179,11 +179,11 @@ def demands_of(p: EndpointView) -> Iterator[_Demand]:
 def _demand(
     p: EndpointView, options: Options, kind: str, interface: str, keys: Sequence[OptionKey], need: int, want: int,
     *more: OptionKey,
-) -> _Demand:  # fmt: skip
+) -> Demand:  # fmt: skip
     low, high = options.number(*keys[0]), options.number(*keys[-1])
     option = " ".join(keys[-1])
     changed = options.differs(*keys, *more)
-    return _Demand(p.config.name, kind, interface, low, high, need, want, option, options.place(*keys, *more), changed)
+    return Demand(p.config.name, kind, interface, low, high, need, want, option, options.place(*keys, *more), changed)
 
 
 def port_ranges(p: EndpointView) -> Findings:
@@ -229,15 +229,15 @@ def port_room(v: View) -> Findings:
             )  # fmt: skip
 
 
-def _wider(d: _Demand, ports: int) -> str:
+def _wider(d: Demand, ports: int) -> str:
     if d.option.endswith("_port"):
         return "set it to 0 and use the range request_tcp_port_low to _high"
     return f"set it to {min(65535, d.low + ports - 1)} or more, or move one of the ranges"
 
 
-def _clusters(demands: Iterable[_Demand]) -> list[list[_Demand]]:
+def _clusters(demands: Iterable[Demand]) -> list[list[Demand]]:
     """Demands that share ports, directly or by others."""
-    clusters: list[list[_Demand]] = []
+    clusters: list[list[Demand]] = []
     for demand in demands:
         touched = [cluster for cluster in clusters if any(demand.meets(other) for other in cluster)]
         clusters = [cluster for cluster in clusters if cluster not in touched]

@@ -1,0 +1,187 @@
+"""The sockets with which the doctor listens to one TRD, and talks with responders there.
+
+Owns them and what came in; `doctor_trd` decides what to send and what it means. One thread, bounded waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import select
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from dro.clock import ms
+from dro.errors import DecodeError, ResourceError
+from dro.wire import lbmr
+from supervisor import doctor_probe as probe
+from supervisor.doctor_probe import FROM_DOCTOR, FROM_RESPONDER, Place
+from supervisor.doctor_respond import listen, read_probe, received, send_all
+
+SETTLE_NS: Final = ms(250)  # after the last probe: what has not come by then does not come
+ANSWER_NS: Final = ms(400)
+TRIES: Final = 4
+MAX_FOUND: Final = 16
+MAX_HOSTS: Final = 4096
+
+M = TypeVar("M", probe.Welcome, probe.Done, probe.Counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A responder: what it wants to see with every order, and how far its wall clock is ahead of ours."""
+
+    cookie: str
+    clock_ns: int
+
+
+@dataclass(slots=True)
+class _Heard:
+    probes: Counter[tuple[str, int, str]] = field(default_factory=Counter)  # key, kind of sender, its address
+    hosts: set[str] = field(default_factory=set)  # that spoke topic resolution
+    domains: dict[tuple[int, bool], str] = field(default_factory=dict)  # domain id, from a DRO: the first host
+
+
+class Ears:
+    """Raises: ResourceError when a group cannot be joined."""
+
+    def __init__(self, address: str, port: int, ttl: int, tr: Iterable[Place], others: Iterable[Place]) -> None:
+        """`tr`: the places of topic resolution; `port`: that of responders."""
+        self.nonce = random.SystemRandom().randrange(1, 1 << 32)
+        self.heard = _Heard()
+        self.found: dict[str, Found] = {}  # by address
+        self._address = address
+        self._port = port
+        self._ttl = ttl
+        self._tr = frozenset(tr)
+        self._answers: dict[str, dict[type, probe.Order]] = {}
+        self._sockets: dict[Place, socket.socket] = {}
+        self._meeting = Place(probe.MEETING_GROUP, port)
+        self._unicast = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            self._unicast.setblocking(False)
+            self._unicast.bind((address, 0))
+            for place in {*self._tr, *others, self._meeting}:
+                self._sockets[place] = listen(place, address)
+        except OSError as e:
+            self.close()
+            raise ResourceError(f"no socket on {address}: {e.strerror}") from e
+        except ResourceError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for sock in (self._unicast, *self._sockets.values()):
+            sock.close()
+
+    def hello(self, responders: Sequence[str]) -> None:
+        """Ask who is there: everybody, and those of these addresses that have not answered yet."""
+        hello = probe.write_order(probe.Hello(self.nonce))
+        send_all(self._meeting, (hello,), self._address, max(1, self._ttl))
+        for address in responders:
+            if address not in self.found:
+                self._tell(address, hello)
+
+    def watch(self, address: str, tr: tuple[Place, ...], data: tuple[Place, ...], sized: tuple[Place, ...]) -> str:
+        """Have a responder join; the result is what went wrong, or empty."""
+        done = self._ask(address, probe.Watch(self.nonce, self.found[address].cookie, tr, data, sized), probe.Done)
+        return done.problem if done is not None else "no answer"
+
+    def say(
+        self, address: str, what: str, place: Place, *, count: int = 1, sizes: tuple[int, ...] = (),
+        is_whole: bool = False,
+    ) -> None:  # fmt: skip
+        """Have a responder send; asked once, since a lost answer must not double it."""
+        cookie = self.found[address].cookie
+        self._ask(address, probe.Say(self.nonce, cookie, what, place, self._ttl, count, sizes, is_whole), probe.Done)
+
+    def reported(self, address: str) -> dict[str, int]:
+        """What a responder has heard of us, by `doctor_probe.key_of`."""
+        counts = self._ask(address, probe.Report(self.nonce, self.found[address].cookie), probe.Counts)
+        return counts.heard if counts is not None else {}
+
+    def own_key(self, place: Place, size: int = 0, *, is_whole: bool = False) -> str:
+        return probe.key_of(place, probe.Heard(FROM_DOCTOR, self.nonce, size, is_whole))
+
+    def own(self, place: Place) -> int:
+        """How many of our own signals came back."""
+        key = self.own_key(place)
+        return sum(count for (k, kind, _), count in self.heard.probes.items() if (k, kind) == (key, FROM_DOCTOR))
+
+    def said(self, address: str, place: Place, size: int = 0, *, is_whole: bool = False) -> int:
+        """How many probes of a responder came in."""
+        key = probe.key_of(place, probe.Heard(FROM_RESPONDER, self.nonce, size, is_whole))
+        return self.heard.probes[key, FROM_RESPONDER, address]
+
+    def settle(self) -> None:
+        self.hear(time.monotonic_ns() + SETTLE_NS)
+
+    def hear(self, until_ns: int, is_enough: Callable[[], bool] = lambda: False) -> None:
+        """Take in what comes until then."""
+        by_socket = {sock: place for place, sock in self._sockets.items()}
+        while not is_enough():
+            left_ns = until_ns - time.monotonic_ns()
+            if left_ns <= 0:
+                return
+            readable, _, _ = select.select([self._unicast, *by_socket], [], [], left_ns / 1e9)
+            for sock in readable:
+                for data, sender in received(sock):
+                    place = by_socket.get(sock)
+                    if place is None:
+                        self._on_answer(data, sender[0])
+                    elif place == self._meeting:
+                        self._on_meeting(data, sender[0])
+                    else:
+                        self._on_multicast(place, data, sender[0])
+
+    def _tell(self, address: str, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # as if it had got lost
+            self._unicast.sendto(data, (address, self._port))
+
+    def _ask(self, address: str, order: probe.Order, kind: type[M]) -> M | None:
+        """The answer to an order; what does no harm twice is asked several times, since datagrams get lost."""
+        answers = self._answers.setdefault(address, {})
+        answers.pop(kind, None)
+        for _ in range(1 if isinstance(order, probe.Say) else TRIES):
+            self._tell(address, probe.write_order(order))
+            self.hear(time.monotonic_ns() + ANSWER_NS, lambda: kind in answers)
+            answer = answers.get(kind)
+            if isinstance(answer, kind):
+                return answer
+        return None
+
+    def _on_answer(self, data: bytes, sender: str) -> None:
+        try:
+            order = probe.read_order(data)
+        except DecodeError:
+            return
+        if isinstance(order, probe.Welcome) and order.nonce == self.nonce:
+            if len(self.found) < MAX_FOUND:
+                self.found.setdefault(sender, Found(order.cookie, order.clock_ns - time.time_ns()))
+        elif isinstance(order, probe.Done | probe.Counts) and order.nonce == self.nonce:
+            self._answers.setdefault(sender, {})[type(order)] = order
+
+    def _on_meeting(self, data: bytes, sender: str) -> None:
+        """A beacon tells of a responder that the greeting to the group may not reach."""
+        with contextlib.suppress(DecodeError):
+            if isinstance(probe.read_order(data), probe.Beacon) and sender not in self.found:
+                self._tell(sender, probe.write_order(probe.Hello(self.nonce)))
+
+    def _on_multicast(self, place: Place, data: bytes, sender: str) -> None:
+        probed = read_probe(place, data)
+        if probed is not None:
+            if probed.nonce == self.nonce:
+                self.heard.probes[probe.key_of(place, probed), probed.sender_kind, sender] += 1
+            return
+        packet = lbmr.decode_lenient(data)[0] if place in self._tr else None
+        if packet is None or len(self.heard.hosts) >= MAX_HOSTS:
+            return
+        self.heard.hosts.add(sender)
+        options = packet.options if packet.options is not None else lbmr.PacketOptions()
+        for option in options.items:
+            if isinstance(option, lbmr.LocalDomain):
+                self.heard.domains.setdefault((option.domain_id, options.is_from_dro), sender)

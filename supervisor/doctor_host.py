@@ -1,0 +1,426 @@
+"""What the doctor looks at without a network: interfaces, buffers, ports and who holds them, names, clock, limits.
+
+Each function takes what it needs and yields checks; nothing here changes anything, and nothing stays open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Final
+
+from dro.config.interfaces import ANY, Interface, Lookup, multicast_interface
+from dro.config.lint_finding import EndpointView, View, rate, seconds
+from dro.config.lint_network import Demand, demands_of
+from dro.config.lint_portal import ring_bytes
+from dro.config.model import PeerConfig
+from dro.config.um_sets import LbtrmReceiverOptions, LbtrmSourceOptions, ResolverOptions
+from dro.um import sockets
+from supervisor.doctor_check import Check, fail, note, ok, warn
+
+Checks = Iterator[Check]
+_SIOCGIFMTU: Final = 0x8921
+MAX_PORTS_TRIED: Final = 2000
+NAME_LIMIT_S: Final = 4.0
+EARLIEST_YEAR: Final = 2025
+LATEST_YEAR: Final = 2100
+FILES_PER_PORTAL: Final = 128  # sockets of sessions, rings, the bus
+FILES_AT_LEAST: Final = 1024
+CLOCK_STEP_MS: Final = 500
+FILE_FUTURE_S: Final = 86_400
+_SHM: Final = Path("/dev/shm")
+_NET: Final = Path("/sys/class/net")
+
+
+# interfaces
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """The interface of one endpoint portal."""
+
+    address: str  # dotted; ANY when there is none
+    device: str
+    mtu: int
+    is_loopback: bool
+
+
+def net_of(p: EndpointView, lookup: Lookup) -> tuple[Net | None, list[Check]]:
+    """The interface that multicast of this portal uses, and what is to be said about it; None: there is none."""
+    name = p.config.name
+    written = p.receiving.um.get_interface("context", "resolver_multicast_interface")
+    told: list[Check] = []
+    several: list[str] = []
+    address = multicast_interface(written, lookup, several.append)
+    told += [note(name, "interface", text) for text in several]
+    found = _device_of(address, lookup.interfaces())
+    if found is None:
+        have = ", ".join(f"{i.address} ({i.name})" for i in lookup.interfaces()) or "none"
+        place = str(p.receiving.place(("context", "default_interface"), ("context", "resolver_multicast_interface")))
+        what = f"{written} is on no interface of this host, which has {have}"
+        told.append(fail(name, "interface", what, "set default_interface to one of these", place))
+        return None, told
+    mtu = mtu_of(found.name)
+    shown = f"{address} on {found.name}"
+    if not found.is_up:
+        told.append(fail(name, "interface", f"{shown} is down", f"ip link set {found.name} up"))
+        return None, told
+    if not found.is_multicast and not found.is_loopback:
+        told.append(fail(name, "interface", f"{shown} cannot do multicast", f"ip link set {found.name} multicast on"))
+        return None, told
+    if _carrier(found.name) == "0":
+        told.append(fail(name, "interface", f"{shown} has no carrier", "check the cable, or the other end of the link"))
+    else:
+        told.append(ok(name, "interface", f"{shown}, up, MTU {mtu}"))
+    return Net(address, found.name, mtu, found.is_loopback), told
+
+
+def _device_of(address: str, interfaces: Sequence[Interface]) -> Interface | None:
+    for interface in interfaces:
+        if interface.address == address:
+            return interface
+    wanted = IPv4Address(address)
+    return next((i for i in interfaces if i.is_loopback and wanted in i.network and address != ANY), None)
+
+
+def mtu_of(device: str) -> int:
+    """1500 when the system does not say."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFMTU, struct.pack("256s", device.encode()[:15]))
+        return int(struct.unpack_from("i", answer, 16)[0])
+    return 1500
+
+
+def _carrier(device: str) -> str:
+    with contextlib.suppress(OSError):
+        return (_NET / device / "carrier").read_text().strip()
+    return ""
+
+
+# socket buffers
+
+
+def buffers(p: EndpointView, *, may_force: bool) -> Checks:
+    """Asked against granted. `may_force`: the DRO will run with CAP_NET_ADMIN, if this process has it."""
+    resolver = ResolverOptions.of(p.receiving.um)
+    receiver, source = LbtrmReceiverOptions.of(p.receiving.um), LbtrmSourceOptions.of(p.sending.um)
+    asked = (
+        ("resolver_multicast_receiver_socket_buffer", socket.SO_RCVBUF, resolver.receive_buffer_bytes),
+        ("transport_lbtrm_receiver_socket_buffer", socket.SO_RCVBUF, receiver.receive_buffer_bytes),
+        ("transport_lbtrm_source_socket_buffer", socket.SO_SNDBUF, source.send_buffer_bytes),
+    )
+    yield from _granted(p.config.name, asked, source.data_rate_bps, may_force)
+
+
+def peer_buffers(peer: PeerConfig, *, may_force: bool) -> Checks:
+    if peer.udp is not None:
+        asked = (
+            ("<udp> receive-buffer", socket.SO_RCVBUF, peer.udp.receive_buffer_bytes),
+            ("<udp> send-buffer", socket.SO_SNDBUF, peer.udp.send_buffer_bytes),
+        )
+        yield from _granted(peer.name, asked, peer.udp.data_rate_bps, may_force)
+
+
+def _granted(portal: str, asked: Sequence[tuple[str, int, int]], bps: int, may_force: bool) -> Checks:
+    told = []
+    for option, kind, size in asked:
+        if not size:
+            continue
+        have = grant(kind, size, may_force=may_force)
+        if have >= size:
+            told.append(f"{option} {size}")
+            continue
+        limit = "net.core.rmem_max" if kind == socket.SO_RCVBUF else "net.core.wmem_max"
+        held = f", {seconds(have * 8000 / bps)} at {rate(bps)}" if bps and kind == socket.SO_RCVBUF else ""
+        remedy = f"sysctl -w {limit}={size}, or give tnwgd CAP_NET_ADMIN"
+        yield warn(portal, "socket buffers", f"{option}: {size} bytes asked, {have} granted{held}", remedy)
+    if told:
+        yield ok(portal, "socket buffers", f"granted as asked: {', '.join(told)}")
+
+
+def grant(kind: int, size: int, *, may_force: bool) -> int:
+    """Bytes that a socket gets when it asks for `size`."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        if may_force:
+            return sockets.set_buffer(sock, kind, size)
+        sock.setsockopt(socket.SOL_SOCKET, kind, size)
+        return sock.getsockopt(socket.SOL_SOCKET, kind) // 2
+
+
+# ports
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that has a port."""
+
+    pid: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid})" if self.pid else "a process of another user"
+
+
+NOBODY: Final = Holder(0, "")
+
+
+def ports(view: View, ours: Collection[int]) -> Checks:
+    """Ranges that endpoints bind ports in, and the ports of peers. `ours`: processes of the running DRO."""
+    for endpoint in view.endpoints:
+        wanted: dict[tuple[str, str, int, int, str], list[Demand]] = {}
+        for d in demands_of(endpoint):
+            wanted.setdefault((d.kind, d.interface, d.low, d.high, d.option), []).append(d)
+        for (kind, interface, low, high, option), demands in wanted.items():
+            if low <= high:
+                need, want = sum(d.need for d in demands), sum(d.want for d in demands)
+                place = str(demands[-1].place)
+                yield _range(
+                    endpoint.config.name, option, kind, interface, range(low, high + 1), need, want, place, ours
+                )
+        fixed = endpoint.sending.number("source", "transport_tcp_port")
+        if fixed and endpoint.sending.um.get_str("source", "transport") == "tcp":
+            interface = endpoint.sending.um.get_interface("source", "transport_tcp_interface")
+            option, one = "source transport_tcp_port", range(fixed, fixed + 1)
+            yield _range(endpoint.config.name, option, "tcp", interface, one, 1, 1, "", ours)
+    for peer in view.peers:
+        tcp, udp, at = peer.config.tcp, peer.config.udp, str(peer.place)
+        if tcp.listen_port:
+            one = range(tcp.listen_port, tcp.listen_port + 1)
+            yield _range(peer.config.name, "<listen-port>", "tcp", tcp.interface, one, 1, 1, at, ours)
+        if udp is not None:
+            one = range(udp.port, udp.port + 1)
+            yield _range(peer.config.name, "<udp> port", "udp", tcp.interface, one, 1, 1, at, ours)
+
+
+def _range(
+    portal: str, option: str, kind: str, interface: str, numbers: range, need: int, want: int, place: str,
+    ours: Collection[int],
+) -> Check:  # fmt: skip
+    free, own, taken, refused = 0, 0, {}, ""
+    holders: Mapping[int, Holder] | None = None
+    for port in numbers[:MAX_PORTS_TRIED]:
+        error = bind_error(kind, interface, port)
+        if error == errno.EADDRINUSE:
+            holders = port_holders(kind) if holders is None else holders
+            holder = holders.get(port, NOBODY)
+            if holder.pid in ours and holder.pid:
+                own += 1
+            else:
+                taken[port] = holder
+        elif error:
+            refused = os.strerror(error)
+        else:
+            free += 1
+        if free >= want and not taken:
+            break
+    label = f"{kind.upper()} {_span(numbers)} on {interface}"
+    if refused and not free + own:
+        return fail(
+            portal, "ports", f"{option}: {label}: {refused}", "use ports above 1023 on an address of this host", place
+        )
+    held = "; ".join(f"{_list(held)} held by {who}" for who, held in _by_holder(taken).items())
+    usable = f", {own} of this DRO" if own else ""
+    if free + own < need:
+        what = f"{option}: {label}: {need} needed, {free + own} free: {held}"
+        return fail(portal, "ports", what, f"end {_who(taken)}, or widen or move the range", place)
+    if free + own < want and taken:
+        what = f"{option}: {label}: {want} may be wanted, {free + own} free: {held}"
+        return warn(portal, "ports", what, f"end {_who(taken)}, or widen or move the range", place)
+    return ok(portal, "ports", f"{option}: {label}: free{usable}" + (f"; {held}" if held else ""))
+
+
+def _span(numbers: range) -> str:
+    return f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+
+
+def _by_holder(taken: Mapping[int, Holder]) -> dict[Holder, list[int]]:
+    found: dict[Holder, list[int]] = {}
+    for port, holder in taken.items():
+        found.setdefault(holder, []).append(port)
+    return found
+
+
+def _who(taken: Mapping[int, Holder]) -> str:
+    return " or ".join(dict.fromkeys(str(holder) for holder in taken.values())) or "what holds them"
+
+
+def bind_error(kind: str, interface: str, port: int) -> int:
+    """Why a port cannot be bound, as an errno; 0 when it can."""
+    of_kind = socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM
+    with socket.socket(socket.AF_INET, of_kind) as sock:
+        if kind == "tcp":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((interface, port))
+        except OSError as e:
+            return e.errno or errno.EINVAL
+    return 0
+
+
+def port_holders(kind: str) -> dict[int, Holder]:
+    """Local ports in use and the processes that have them, as far as this user may see; pid 0: unknown."""
+    inodes: dict[str, int] = {}
+    for table in (kind, f"{kind}6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if kind == "udp" or fields[3] == "0A":  # listening
+                    inodes[fields[9]] = int(fields[1].rpartition(":")[2], 16)
+    found = dict.fromkeys(inodes.values(), NOBODY)
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                for entry in (process / "fd").iterdir():
+                    inode = _socket_inode(entry)
+                    if inode in inodes:
+                        name = (process / "comm").read_text().strip()
+                        found[inodes[inode]] = Holder(int(process.name), name)
+    return found
+
+
+def _socket_inode(entry: Path) -> str:
+    with contextlib.suppress(OSError):
+        target = os.readlink(entry)
+        if target.startswith("socket:["):
+            return target[8:-1]
+    return ""
+
+
+# names, clock, limits
+
+
+def names(peers: Sequence[PeerConfig], lookup: Lookup) -> Checks:
+    """Host names that portals will look up, all at once; the system's resolver can take long."""
+    wanted = {p.name: p.tcp.initiator.address for p in peers if p.tcp.initiator is not None}
+    answers: dict[str, str | OSError] = {}
+
+    def ask(name: str) -> None:
+        try:
+            answers[name] = lookup.host(name)
+        except OSError as e:
+            answers[name] = e
+
+    threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in set(wanted.values())]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + NAME_LIMIT_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    for portal, name in wanted.items():
+        answer = answers.get(name)
+        if isinstance(answer, str):
+            yield ok(portal, "name", f"{name}" + (f" is {answer}" if answer != name else " is an address"))
+        elif answer is None:
+            what = f"{name}: no answer within {NAME_LIMIT_S:g} s"
+            yield warn(portal, "name", what, "check /etc/resolv.conf, or write the address")
+        else:
+            what = f"{name} cannot be resolved: {answer.strerror or answer}"
+            yield fail(portal, "name", what, "add the name to the DNS or /etc/hosts, or write the address")
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSample:
+    """Wall clock and monotonic clock at one moment, in ns."""
+
+    wall_ns: int
+    monotonic_ns: int
+
+    @classmethod
+    def now(cls) -> ClockSample:
+        return cls(time.time_ns(), time.monotonic_ns())
+
+
+def clock(began: ClockSample, ended: ClockSample, newest_file_s: float) -> Checks:
+    """Whether the wall clock can be right; timers do not need it, log lines and people do."""
+    year = time.gmtime(ended.wall_ns // 1_000_000_000).tm_year
+    step_ms = (ended.wall_ns - began.wall_ns - ended.monotonic_ns + began.monotonic_ns) / 1e6
+    remedy = "set the clock, and keep it by NTP or PTP"
+    if not EARLIEST_YEAR <= year <= LATEST_YEAR:
+        yield fail("", "clock", f"the year is {year}", remedy)
+    elif newest_file_s > ended.wall_ns / 1e9 + FILE_FUTURE_S:
+        when = time.strftime("%Y-%m-%d", time.gmtime(newest_file_s))
+        yield warn("", "clock", f"the configuration was changed on {when}, which is in the future", remedy)
+    elif abs(step_ms) > CLOCK_STEP_MS:
+        yield warn("", "clock", f"moved by {step_ms:.0f} ms against the monotonic clock meanwhile", remedy)
+    else:
+        yield ok("", "clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(ended.wall_ns // 1_000_000_000)))
+
+
+def shared_memory(view: View, *, is_running: bool) -> Checks:
+    """Room for rings and counters; a running DRO has its share already."""
+    needed = sum(ring_bytes(p.config.max_queue_bytes) for p in view.endpoints)
+    try:
+        about = os.statvfs(_SHM)
+    except OSError as e:
+        yield fail("", "shared memory", f"{_SHM}: {e.strerror}", f"mount a tmpfs on {_SHM}")
+        return
+    free = about.f_bavail * about.f_frsize
+    shown = f"{needed >> 20} MiB for {len(view.endpoints)} portals, {free >> 20} MiB free in {_SHM}"
+    if not os.access(_SHM, os.W_OK):
+        yield fail("", "shared memory", f"{_SHM} cannot be written", f"chmod 1777 {_SHM}")
+    elif is_running:
+        yield ok("", "shared memory", f"{free >> 20} MiB free in {_SHM}, the running DRO has its own")
+    elif free < needed:
+        size = (about.f_blocks * about.f_frsize + needed - free >> 20) + 64
+        yield fail("", "shared memory", shown, f"mount -o remount,size={size}m {_SHM}, or lower <max-queue>")
+    else:
+        yield ok("", "shared memory", shown)
+
+
+def open_files(portals: int, running_pid: int) -> Checks:
+    """The limit of the running DRO, or of this shell, from which one would be started."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    whose = "this shell"
+    if running_pid:
+        with contextlib.suppress(OSError):
+            soft, whose = resource.prlimit(running_pid, resource.RLIMIT_NOFILE)[0], f"tnwgd (pid {running_pid})"
+    needed = max(FILES_AT_LEAST, FILES_PER_PORTAL * (portals + 1))
+    shown = "no limit" if soft == resource.RLIM_INFINITY else str(soft)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        remedy = f"ulimit -n {needed}, or LimitNOFILE={needed} in the service"
+        yield warn("", "open files", f"{shown} for {whose}, {needed} are advised", remedy)
+    else:
+        yield ok("", "open files", f"{shown} for {whose}")
+
+
+def files(peers: Sequence[PeerConfig]) -> Checks:
+    """Files of TLS that portals will open."""
+    for peer in peers:
+        tls = peer.tcp.tls
+        for path in filter(None, (tls.certificate, tls.certificate_key, tls.trusted_certificates) if tls else ()):
+            try:
+                with open(path, "rb"):
+                    yield ok(peer.name, "file", f"{path} can be read")
+            except OSError as e:
+                yield fail(peer.name, "file", f"{path}: {e.strerror}", "check the path and its permissions")
+
+
+def has_net_admin() -> bool:
+    """Whether this process may exceed the limits of socket buffers."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> 12 & 1)
+    return False
+
+
+def summary(checks: Sequence[Check]) -> str:
+    """As `9 ok, 1 note, 2 fail`."""
+    counted = Counter(check.status.value for check in checks)
+    return ", ".join(f"{counted[name]} {name}" for name in ("ok", "note", "warn", "fail") if counted[name])

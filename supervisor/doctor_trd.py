@@ -1,0 +1,338 @@
+"""What the doctor tries on the network of one endpoint portal: does multicast pass, each way, and how large datagrams.
+
+Without a responder only this host is heard: its own multicast, and who else speaks. With one, each direction is
+judged apart, because what was heard is reported by unicast. Bounded in time; what it sends is told in
+`doctor_probe`. Runs in a thread of its own, with its own sockets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from typing import Final
+
+from dro.clock import ms, s
+from dro.config.interfaces import ANY
+from dro.config.lint_finding import CTX, SRC, EndpointView, seconds
+from dro.config.lint_transport import datagram_size
+from dro.config.um_sets import LbtrmSourceOptions, ResolverOptions
+from dro.errors import ResourceError
+from supervisor import doctor_probe as probe
+from supervisor.doctor_check import Check, fail, note, ok, warn
+from supervisor.doctor_ears import Ears
+from supervisor.doctor_host import Net
+from supervisor.doctor_probe import FROM_DOCTOR, Place
+from supervisor.doctor_respond import send_all
+
+Checks = Iterator[Check]
+LISTEN_S: Final = 2.0
+SIGNALS: Final = 5
+SIZE_ROUNDS: Final = 4
+COPIES: Final = 2
+MAX_RESPONDERS: Final = 4
+IP_UDP_BYTES: Final = 28
+SMALLEST: Final = 512  # a size that passes everywhere
+LIMIT_NS: Final = s(9)  # of one portal
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to try on one TRD."""
+
+    portal: str
+    domain_id: int
+    net: Net
+    tr_in: Place
+    tr_out: Place
+    data: Place | None  # a group of LBT-RM and its port, where the portal's sources use it
+    sized: Place  # where sized datagrams go
+    ttl: int
+    datagram_bytes: int  # the largest that UM will send
+
+    @classmethod
+    def of(cls, p: EndpointView, net: Net, port: int) -> Plan | None:
+        """None where topic resolution is not by multicast."""
+        o = ResolverOptions.of(p.receiving.um)
+        if o.unicast_daemons or o.incoming_address == ANY:
+            return None
+        source = LbtrmSourceOptions.of(p.sending.um)
+        uses_lbtrm = p.sending.um.get_str(SRC, "transport") == "lbtrm"
+        group = source.address if source.address != ANY else source.address_low
+        data = Place(group, source.destination_port) if uses_lbtrm and IPv4Address(group).is_multicast else None
+        largest = p.sending.number(CTX, "resolver_datagram_max_size")
+        if data is not None:
+            largest = max(largest, datagram_size(p.sending, "lbtrm", "source"))
+        return cls(
+            p.config.name, p.config.domain_id, net,
+            Place(o.incoming_address, o.incoming_port), Place(o.outgoing_address, o.outgoing_port),
+            data, Place(data.group if data is not None else o.outgoing_address, port), o.ttl,
+            min(largest, probe.MAX_SIZED),
+        )  # fmt: skip
+
+
+class TrdProbe:
+    """The probing of one portal's TRD."""
+
+    def __init__(self, plan: Plan, port: int, own: Collection[str]) -> None:
+        """`own`: the addresses of this host. Raises: ResourceError when groups cannot be joined."""
+        self._plan = plan
+        self._port = port
+        self._own = own
+        self._until_ns = time.monotonic_ns() + LIMIT_NS
+        others = [place for place in (plan.data, plan.sized) if place is not None]
+        self._ears = Ears(plan.net.address, port, plan.ttl, (plan.tr_in, plan.tr_out), others)
+
+    def close(self) -> None:
+        self._ears.close()
+
+    # the checks, in order
+
+    def run(self, responders: Sequence[str], listen_s: float, *, sends: bool) -> Checks:
+        """`sends` off: only listen."""
+        listen_ns = time.monotonic_ns() + s(listen_s)
+        if sends:
+            problem = self._send_signals()
+            while time.monotonic_ns() < listen_ns:
+                self._ears.hello(responders)
+                self._ears.hear(min(listen_ns, time.monotonic_ns() + ms(300)))
+        else:
+            self._ears.hear(listen_ns)
+        found = sorted(self._ears.found)[:MAX_RESPONDERS] if sends else []
+        if sends:
+            yield from self._own_multicast(problem)
+        yield from self._others(listen_s, found)
+        yield from self._domains()
+        for address in responders:
+            if sends and address not in self._ears.found:
+                what = f"{address} does not answer on UDP port {self._port}"
+                remedy = f"run there: tnwgdctl doctor --respond {address}, and let UDP port {self._port} through"
+                yield fail(self._plan.portal, "responder", what, remedy)
+        for address in found:
+            yield from self._with(address)
+        if not found and sends:
+            yield self._sizes_unknown()
+
+    def _own_multicast(self, problem: str) -> Checks:
+        plan, name = self._plan, "multicast on this host"
+        for what, place in self._signal_places():
+            count = self._ears.own(place)
+            shown = f"{place.group}:{place.port} ({_MEANING[what]}) on {plan.net.device}"
+            if problem:
+                yield fail(plan.portal, name, f"{shown}: {problem}", f"check ip route get {place.group}")
+                return
+            if not count:
+                remedy = "look for a rule about it in nft list ruleset or iptables -S, both output and input"
+                yield fail(plan.portal, name, f"{shown}: own datagrams are not heard", remedy)
+            else:
+                yield ok(plan.portal, name, f"{shown}: own datagrams are heard")
+
+    def _others(self, listen_s: float, found: Sequence[str]) -> Checks:
+        plan = self._plan
+        others = sorted(self._ears.heard.hosts - set(self._own), key=IPv4Address)
+        if others:
+            shown = ", ".join(others[:6]) + (f" and {len(others) - 6} more" if len(others) > 6 else "")
+            yield ok(plan.portal, "others", f"topic resolution of {shown} is heard")
+        elif not found:
+            what = f"nobody else was heard within {seconds(listen_s * 1000)}"
+            if not plan.net.is_loopback:
+                what += ", so whether multicast passes to and from other hosts is not known"
+            remedy = "" if plan.net.is_loopback else "run tnwgdctl doctor --respond ADDRESS on another host of the TRD"
+            yield note(plan.portal, "others", what, remedy)
+
+    def _domains(self) -> Checks:
+        plan, foreign = self._plan, False
+        for (domain_id, is_dro), host in sorted(self._ears.heard.domains.items()):
+            if domain_id in (0, plan.domain_id):
+                continue
+            foreign = True
+            where = f"{host} speaks of domain id {domain_id}, this portal has {plan.domain_id}"
+            if is_dro:
+                remedy = "give the TRD one domain id at every DRO, or the two TRDs different resolver groups"
+                yield fail(plan.portal, "domain id", f"the DRO at {where}", remedy)
+            else:
+                remedy = "restart that application after the DROs of its TRD agree"
+                yield warn(plan.portal, "domain id", f"the application at {where}", remedy)
+        if not foreign and any(domain_id == plan.domain_id for domain_id, _ in self._ears.heard.domains):
+            yield ok(plan.portal, "domain id", f"{plan.domain_id} is what others say")
+
+    # with a responder
+
+    def _with(self, address: str) -> Checks:
+        plan = self._plan
+        ears = self._ears
+        yield self._clock(address, ears.found[address].clock_ns)
+        data = (plan.data,) if plan.data is not None else ()
+        tr = tuple(dict.fromkeys((plan.tr_in, plan.tr_out)))
+        problem = ears.watch(address, tr, data, (plan.sized,))
+        if problem:
+            yield fail(plan.portal, "responder", f"{address} cannot join: {problem}", "look at its interface")
+            return
+        before = ears.reported(address)
+        self._send_signals()
+        for what, place in self._said_places():
+            ears.say(address, what, place, count=SIGNALS)
+        ears.settle()
+        after = ears.reported(address)
+        passes = {"to": True, "from": True}
+        for what, place in self._signal_places():
+            key = ears.own_key(place)
+            count = after.get(key, 0) - before.get(key, 0)
+            passes["to"] &= count > 0
+            yield self._direction("to", address, what, place, count)
+        for what, place in self._said_places():
+            count = ears.said(address, place)
+            passes["from"] &= count > 0
+            yield self._direction("from", address, what, place, count)
+        for direction in ("to", "from"):
+            if passes[direction]:
+                yield from self._sizes(address, direction)
+
+    def _direction(self, direction: str, address: str, what: str, place: Place, count: int) -> Check:
+        plan = self._plan
+        name = f"multicast {direction} {address}"
+        shown = f"{place.group}:{place.port} ({_MEANING[what]})"
+        way = f"from {plan.net.address} to {address}" if direction == "to" else f"from {address} to {plan.net.address}"
+        if not count:
+            remedy = (
+                f"look at packet filters of both hosts and at IGMP snooping and multicast routing of switches {way}; "
+                f"the TTL is {plan.ttl}"
+            )
+            return fail(plan.portal, name, f"{shown} does not pass {way}", remedy)
+        if count < SIGNALS:
+            what = f"{shown}: {count} of {SIGNALS} datagrams pass {way}"
+            return warn(plan.portal, name, what, "look for errors and drops in ip -s link on the way")
+        return ok(plan.portal, name, f"{shown} passes")
+
+    def _clock(self, address: str, difference_ns: int) -> Check:
+        apart = abs(difference_ns) / 1e9
+        if apart > 1.0:
+            way = "ahead of" if difference_ns > 0 else "behind"
+            what = f"{address} is {seconds(apart * 1000)} {way} this host"
+            return warn(self._plan.portal, "clock", what, "keep both clocks by NTP or PTP, or log lines mislead")
+        return ok(self._plan.portal, "clock", f"agrees with {address}")
+
+    # sizes
+
+    def _sizes_unknown(self) -> Check:
+        plan = self._plan
+        largest, room = plan.datagram_bytes, plan.net.mtu - IP_UDP_BYTES
+        what = f"up to {largest} bytes of UDP payload, MTU {plan.net.mtu}:{_fragments(largest, room)}"
+        if plan.net.is_loopback:
+            return ok(plan.portal, "datagram size", what)
+        return note(
+            plan.portal, "datagram size", f"{what}; whether they pass the network is not known without a responder"
+        )
+
+    def _sizes(self, address: str, direction: str) -> Checks:
+        """One round for the configured size and whole datagrams of the MTU; more rounds only if those get lost."""
+        plan = self._plan
+        name = f"datagram size {direction} {address}"
+        room = min(plan.net.mtu - IP_UDP_BYTES, probe.MAX_SIZED)
+        largest = plan.datagram_bytes
+        full = self._passed(address, direction, (SMALLEST, largest), is_whole=False)
+        low, high = 0, room + 1
+        tried: tuple[int, ...] = (SMALLEST, room)
+        for _ in range(SIZE_ROUNDS):
+            passed = self._passed(address, direction, tried, is_whole=True)
+            low, high = probe.narrowed(low, high, passed, tried)
+            tried = probe.mtu_sizes(low, high)
+            if high - low <= 1 or not tried or time.monotonic_ns() > self._until_ns or not low:
+                break
+        if not low and not full:
+            yield fail(plan.portal, name, f"nothing passes to port {plan.sized.port} of {plan.sized.group}",
+                       f"let UDP port {plan.sized.port} through, or look for filters by group")  # fmt: skip
+            return
+        mtu = low + IP_UDP_BYTES
+        about = f"{mtu}" if high - low <= 1 else f"{mtu} to {high + IP_UDP_BYTES - 1}"
+        if low < room:
+            what = f"path MTU {about}, but the interface {plan.net.device} has {plan.net.mtu}"
+            if largest in full:
+                yield warn(plan.portal, name, f"{what}; {largest} bytes pass in fragments",
+                           f"set the MTU of both hosts to {mtu}, or mend the path")  # fmt: skip
+            else:
+                yield fail(plan.portal, name, f"{what}: datagrams above {low} bytes get lost, UM sends up to {largest}",
+                           f"set the MTU of all hosts of the TRD to {mtu} (ip link set {plan.net.device} mtu {mtu}), "
+                           f"or mend the path; a datagram size of {low} helps as well")  # fmt: skip
+        elif largest not in full:
+            what = f"whole datagrams of {room} bytes pass, {largest} bytes in fragments do not"
+            yield fail(plan.portal, name, what,
+                       f"let IP fragments through, or set the datagram sizes of the TRD to {room}")  # fmt: skip
+        else:
+            yield ok(plan.portal, name, f"{largest} bytes of UDP payload pass{_fragments(largest, room)}")
+
+    def _passed(self, address: str, direction: str, sizes: tuple[int, ...], *, is_whole: bool) -> set[int]:
+        """Which of these sizes arrive."""
+        plan, ears = self._plan, self._ears
+        copies = sizes * COPIES
+        if direction == "to":
+            before = ears.reported(address)
+            datagrams = tuple(probe.write_sized(FROM_DOCTOR, ears.nonce, size, is_whole=is_whole) for size in copies)
+            send_all(plan.sized, datagrams, plan.net.address, plan.ttl, is_whole=is_whole)
+            ears.settle()
+            after = ears.reported(address)
+            keys = {size: ears.own_key(plan.sized, size, is_whole=is_whole) for size in sizes}
+            return {size for size, key in keys.items() if after.get(key, 0) > before.get(key, 0)}
+        earlier = {size: ears.said(address, plan.sized, size, is_whole=is_whole) for size in sizes}
+        ears.say(address, "sized", plan.sized, sizes=copies, is_whole=is_whole)
+        ears.settle()
+        return {n for n in sizes if ears.said(address, plan.sized, n, is_whole=is_whole) > earlier[n]}
+
+    # what is sent and listened to
+
+    def _signal_places(self) -> list[tuple[str, Place]]:
+        """What this host sends to."""
+        plan = self._plan
+        return [("tr", plan.tr_out)] + ([("data", plan.data)] if plan.data is not None else [])
+
+    def _said_places(self) -> list[tuple[str, Place]]:
+        """What this host listens to."""
+        plan = self._plan
+        return [("tr", plan.tr_in)] + ([("data", plan.data)] if plan.data is not None else [])
+
+    def _send_signals(self) -> str:
+        """What went wrong, or empty."""
+        for what, place in self._signal_places():
+            write = probe.write_tr_signal if what == "tr" else probe.write_data_signal
+            signals = (write(FROM_DOCTOR, self._ears.nonce),) * SIGNALS
+            problem = send_all(place, signals, self._plan.net.address, self._plan.ttl)
+            if problem:
+                return problem
+        return ""
+
+
+_MEANING: Final = {"tr": "topic resolution", "data": "LBT-RM data"}
+
+
+def _fragments(size: int, room: int) -> str:
+    if size <= room:
+        return " in one piece"
+    payload = (room + 8) // 8 * 8  # of one fragment
+    return f" in {-(-(size + 8) // payload)} IP fragments"
+
+
+def responders_of(
+    net: Net, prefix: IPv4Network | None, named: Sequence[str], all_prefixes: Sequence[IPv4Network]
+) -> list[str]:
+    """Those named by the operator that are in this network; one that is in none of ours is tried on all."""
+    found = []
+    for address in named:
+        number = IPv4Address(address)
+        here = prefix is not None and number in prefix
+        if here or not any(number in other for other in all_prefixes):
+            found.append(address)
+    return found
+
+
+def probe_trd(
+    plan: Plan, port: int, own: Collection[str], responders: Sequence[str], listen_s: float, *, sends: bool
+) -> list[Check]:
+    """All checks of one TRD."""
+    try:
+        trd = TrdProbe(plan, port, own)
+    except ResourceError as e:
+        return [fail(plan.portal, "multicast on this host", e.what, e.remedy or "check the interface")]
+    with contextlib.closing(trd):
+        return list(trd.run(responders, listen_s, sends=sends))
