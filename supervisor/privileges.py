@@ -19,8 +19,6 @@ from typing import Final
 
 from dro.errors import ResourceError
 
-MAX_ID: Final = 2**32 - 2
-"""The number above means "no change" to the kernel."""
 _PR_SET_DUMPABLE: Final = 4
 
 
@@ -36,9 +34,6 @@ def identity_of(uid: int | None, gid: int | None) -> Identity | None:
     """Who the DRO is to become; None when it stays who it is. Raises: ResourceError when that is not possible."""
     if uid is None and gid is None:
         return None
-    for element, number in (("uid", uid), ("gid", gid)):
-        if number is not None and number > MAX_ID:
-            raise ResourceError(f"<{element}> {number} is no id", remedy=f"write a number from 0 to {MAX_ID}")
     if os.geteuid() != 0:
         if uid in (None, os.geteuid()) and gid in (None, os.getegid()):
             return None

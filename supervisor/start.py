@@ -136,14 +136,12 @@ def _build() -> dict[str, object]:
 
 
 def _tell_configuration(log: logging.Logger, config: DroConfig) -> None:
-    """One line for the whole, one for each portal, one for what is taken and has no job."""
+    """One line for the whole, one for each portal."""
     files = dict.fromkeys(path for portal in config.portals for path in portal.lbm_config)
     log.info("configuration read", extra={"portals": len(config.portals), "um_files": len(files)})
     for portal in config.portals:
         extra = {"portal": portal.name, "domain": portal.domain_id, "cost": portal.cost}
         log.info("portal configured", extra=extra | {"lbm_config": " ".join(portal.lbm_config)})
-    if config.daemon.license_file:
-        log.info("licence file not needed and not read", extra={"file": config.daemon.license_file})
 
 
 def _files_of(config: DroConfig) -> list[str]:

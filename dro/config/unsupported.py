@@ -74,9 +74,6 @@ _DAEMON: Final = ("daemon",)
 _ENDPOINT: Final = ("portals", "endpoint")
 _TABLE: Final = (
     _Row((*_DAEMON, "log"), True, "only the console is supported yet", 'write type="console"', _is_no_console),
-    _Row((*_DAEMON, "uid"), True, _NOT_YET, "remove it and start as the user in question"),
-    _Row((*_DAEMON, "gid"), True, _NOT_YET, "remove it and start as a user of the group in question"),
-    _Row((*_DAEMON, "pidfile"), True, _NOT_YET, "remove it"),
     _Row((*_DAEMON, "lbm-license-file"), False, "no licence is needed, ignored"),
     _Row((*_DAEMON, "topicmap"), False, _NO_MAPS),
     _Row((*_DAEMON, "patternmap"), False, _NO_MAPS),

@@ -45,15 +45,16 @@ def test_access_control_is_supported() -> None:
     [
         ("<log type='file'>x.log</log>", "<log>: only the console is supported yet"),
         ("<log type='syslog'/>", "<log>: only the console is supported yet"),
-        ("<uid>1</uid>", "<uid>: not supported yet"),
-        ("<gid>1</gid>", "<gid>: not supported yet"),
-        ("<pidfile>p</pidfile>", "<pidfile>: not supported yet"),
     ],
 )
 def test_what_a_daemon_cannot_do_is_refused(text: str, part: str) -> None:
     [(limit, is_error)] = limits(text)
     assert limit.startswith(f"u.xml:2: {part}")
     assert is_error
+
+
+def test_user_group_and_pid_file_are_no_limits() -> None:
+    assert limits("<uid>1</uid><gid>1</gid><pidfile>p</pidfile>") == []
 
 
 def test_a_peer_is_refused_at_its_line_and_all_is_told_in_file_order() -> None:
