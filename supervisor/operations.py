@@ -315,12 +315,15 @@ class Operations:
             operation.timer.cancel()
         del self._under_way[worker]
         worker.operation = ""
-        outcome = Outcome(worker.name, worker.state.value, problem, remedy, operation.note)
-        extra = {"operation": operation.kind.value, "worker": worker.name, "state": worker.state.value}
+        extra = {"operation": operation.kind.value, "worker": worker.name}
         if problem:
             self._log.error("operation failed", extra=extra | {"reason": problem})
         elif operation.note:
-            self._log.warning("operation done, but", extra=extra | {"note": operation.note})
+            self._log.warning("operation done, but not cleanly", extra=extra | {"note": operation.note})
         else:
             self._log.info("operation done", extra=extra)
-        self._loop.call_soon(lambda: operation.done(outcome))
+
+        def answer() -> None:  # later: the state is then the one that it was left in
+            operation.done(Outcome(worker.name, worker.state.value, problem, remedy, operation.note))
+
+        self._loop.call_soon(answer)

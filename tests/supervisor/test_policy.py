@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dro.clock import ms, s
-from supervisor.parent import cause_of
+from supervisor.crew import cause_of
 from supervisor.policy import CLEAN_EXIT_DELAY_NS, Backoff
 
 

@@ -1,0 +1,112 @@
+"""States of workers: the table of moves, indices, who hears of whom."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from dro.bus.counters import MAX_WORKERS
+from dro.bus.messages import Role
+from dro.errors import LocalProtocolError, RefusedError
+from supervisor.fleet import TRANSITIONS, Event, Fleet, State, Worker, WorkerSpec
+
+
+def spec(name: str, role: Role = Role.ENDPOINT) -> WorkerSpec:
+    return WorkerSpec(name, role, lambda _: None)
+
+
+def fleet(*portals: str) -> Fleet:
+    return Fleet([spec("route-manager", Role.ROUTE_MANAGER), *map(spec, portals)])
+
+
+def worker(state: State) -> Worker:
+    return Worker(spec("P1"), 1, state=state)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "FORKED BECAME_READY AGAIN FORKED",  # dies, comes back
+        "FORKED AGAIN FORKED BECAME_READY STOP PAUSED AGAIN FORKED",  # dies young; paused, resumed
+        "FORKED BECAME_READY DRAIN STOP DRAINED AGAIN FORKED BECAME_READY",
+        "FORKED BECAME_READY DRAIN DRAINED REMOVED",  # dies while it drains
+        "FORKED STOP BECAME_READY PAUSED REMOVED",  # it says that it is ready, too late
+        "PAUSED AGAIN FORKED STOP REMOVED",
+        "FORKED BECAME_READY STOP AGAIN FORKED STOP OVER",
+        "DRAINED OVER",
+    ],
+)
+def test_lives_that_workers_have(path: str) -> None:
+    one = worker(State.WAITING)
+    for event in path.split():
+        one.move(Event[event])
+    assert one.state.name.startswith(("STARTING", "READY", "REMOVED", "ENDED"))
+
+
+def test_every_move_that_is_not_in_the_table_is_a_bug() -> None:
+    for state, event in itertools.product(State, Event):
+        one = worker(state)
+        if (state, event) in TRANSITIONS:
+            one.move(event)
+            assert one.state is TRANSITIONS[state, event]
+        else:
+            with pytest.raises(LocalProtocolError, match=f"P1 is {state.value} and {event.value}"):
+                one.move(event)
+            assert one.state is state
+
+
+def test_nothing_leads_out_of_the_two_ends() -> None:
+    assert not [state for state, _ in TRANSITIONS if state in (State.REMOVED, State.ENDED)]
+
+
+def test_every_state_can_end_with_the_dro_and_every_state_is_reached() -> None:
+    assert {state for state, event in TRANSITIONS if event is Event.OVER} == set(State) - {State.REMOVED, State.ENDED}
+    assert set(TRANSITIONS.values()) == set(State)
+
+
+def test_only_a_ready_worker_drains_and_no_order_resumes_a_living_one() -> None:
+    assert [state for state, event in TRANSITIONS if event is Event.DRAIN] == [State.READY]
+    assert State.DRAINING not in {state for state, event in TRANSITIONS if event is Event.AGAIN}
+
+
+def test_an_index_is_given_once() -> None:
+    all_of_them = fleet("P1", "P2")
+    gone = all_of_them.of("P2")
+    gone.move(Event.REMOVED)
+    back = all_of_them.add(spec("P2"))
+    assert (gone.index, back.index) == (2, 3)
+    assert all_of_them.of("P2") is back
+    assert [w.index for w in all_of_them] == [0, 1, 3]
+    assert all_of_them.indices == range(4)
+
+
+def test_there_is_an_end_of_indices() -> None:
+    all_of_them = fleet()
+    for _ in range(MAX_WORKERS - 1):
+        all_of_them.add(spec("P")).move(Event.REMOVED)
+    with pytest.raises(RefusedError, match=r"255 portals were in this DRO.*restart the daemon"):
+        all_of_them.add(spec("P"))
+
+
+def test_a_name_is_there_once() -> None:
+    with pytest.raises(RefusedError, match="has a portal 'P1' already"):
+        fleet("P1").add(spec("P1"))
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(RefusedError, match=r"no portal 'X'; it has P1, P2$"):
+        fleet("P1", "P2").of("X")
+
+
+def test_who_is_introduced_and_who_listens() -> None:
+    all_of_them = fleet("P1", "P2", "P3", "P4", "P5")
+    by_name = {w.name: w for w in all_of_them}
+    for name, state in zip(by_name, list(State)[:6], strict=True):
+        by_name[name].state = state
+        by_name[name].is_announced = state in (State.READY, State.DRAINING, State.STOPPING)
+    ready, draining, stopping = (by_name[name] for name in ("P2", "P3", "P4"))
+    starting = by_name["P1"]
+    assert all_of_them.introduced(starting) == [ready, draining]
+    assert all_of_them.introduced(ready) == [draining]
+    assert all_of_them.listening(ready) == [draining, stopping]
