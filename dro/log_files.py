@@ -159,15 +159,15 @@ class LogFile:
         """Be on the file of that path, rolled if it is due."""
         try:
             status = os.stat(self._path)
+            is_ours = (status.st_dev, status.st_ino) == self._id
         except OSError:
-            self._reopen()
-            return
-        if (status.st_dev, status.st_ino) != self._id:
-            self._reopen()
-        elif self._is_due(status.st_size, day):
+            is_ours = False
+        if not is_ours:
+            status = self._reopen()
+        if self._is_due(status.st_size, day):
             self._roll(day)
 
-    def _reopen(self) -> None:
+    def _reopen(self) -> os.stat_result:
         """Take the file that is there now. One that cannot be had leaves us where we are, told once."""
         try:
             self._open()
@@ -175,6 +175,7 @@ class LogFile:
             self._tell(f"log file {self._path} cannot be opened again: {e.strerror}")
         else:
             self._told.clear()
+        return os.fstat(self._fd)
 
     # rolling
 
@@ -201,6 +202,10 @@ class LogFile:
                 self._rename(status.st_size, day, now_ns)
             fcntl.flock(fd, fcntl.LOCK_UN)
             self._open()
+        except FileNotFoundError:  # it has just been rolled by somebody else
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            self._reopen()
         except OSError as e:
             self._retry_ns = now_ns + _RETRY_NS
             with contextlib.suppress(OSError):
