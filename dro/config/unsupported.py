@@ -57,10 +57,6 @@ def _is_hotlink(node: Node) -> bool:
     return node.text() not in ("", "0")
 
 
-def _is_no_console(node: Node) -> bool:
-    return node.text("type") != "console"
-
-
 def _is_on(node: Node) -> bool:
     return node.text() == "1"
 
@@ -73,7 +69,6 @@ _EXCHANGE: Final = ("propagation-interval", "timeout", "max-hop-count")
 _DAEMON: Final = ("daemon",)
 _ENDPOINT: Final = ("portals", "endpoint")
 _TABLE: Final = (
-    _Row((*_DAEMON, "log"), True, "only the console is supported yet", 'write type="console"', _is_no_console),
     _Row((*_DAEMON, "lbm-license-file"), False, "no licence is needed, ignored"),
     _Row((*_DAEMON, "topicmap"), False, _NO_MAPS),
     _Row((*_DAEMON, "patternmap"), False, _NO_MAPS),
