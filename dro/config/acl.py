@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from heapq import merge
 from ipaddress import IPv4Address
 from typing import Final, Literal
 
 from dro.config.elements_acl import MATCH_ALL
 from dro.config.model import AceConfig, AclConfig, ConditionConfig
-from dro.config.pcre import PatternLimit, compile_pcre, compile_posix
+from dro.config.pcre import PatternLimit, compile_pcre, posix_to_pcre
+from dro.config.sieve import Sieve
 from dro.errors import ConfigError
 
 SessionTransport = Literal["tcp", "lbt-rm", "lbt-ru", "lbt-ipc", "other"]  # other: none that a condition can name
@@ -85,10 +87,11 @@ _NUMBER_TESTS: Final[dict[str, Callable[[int, int], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _TopicTest:
-    """One topic condition; `exact` stands for the name to compare, or None for a pattern."""
+    """One topic condition; `exact` is the name to compare, else `pattern` is what `search` looks for, or "" for all."""
 
     exact: str | None
-    search: Callable[[str], bool] | None
+    pattern: str = ""
+    search: Callable[[str], bool] | None = None
 
     def holds(self, topic: str) -> bool:
         """Raises: PatternLimit."""
@@ -123,26 +126,27 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """The entries of one direction, with those that begin with an exact topic found by name.
+    """The entries of one direction, with those that ask for an exact topic found by name, the others by a sieve.
 
     `by_topic` gives for a name the entries that ask for it; `general` has the others; both are in order, and the
     numbers in front say which comes first.
     """
 
     by_topic: dict[str, tuple[tuple[int, _Entry], ...]]
-    general: tuple[tuple[int, _Entry], ...]
+    general: Sieve[tuple[int, _Entry]]
 
     def candidates(self, topic: str) -> Iterable[tuple[int, _Entry]]:
+        general = self.general.candidates(topic)
         named = self.by_topic.get(topic)
-        return self.general if named is None else sorted((*named, *self.general), key=lambda pair: pair[0])
+        return general if named is None else merge(named, general, key=lambda pair: pair[0])
 
 
 def _topic_test(condition: ConditionConfig) -> _TopicTest:
     text = str(condition.value)
     if condition.kind == "topic":
-        return _TopicTest(None if text == MATCH_ALL else text, None)
-    compiled = compile_pcre(text) if condition.kind == "pcre-pattern" else compile_posix(text)
-    return _TopicTest(None, compiled)
+        return _TopicTest(None if text == MATCH_ALL else text)
+    pattern = text if condition.kind == "pcre-pattern" else posix_to_pcre(text)
+    return _TopicTest(None, pattern, compile_pcre(pattern))
 
 
 def _session_test(condition: ConditionConfig) -> _SessionTest:
@@ -157,7 +161,7 @@ def _compile(entries: tuple[AceConfig, ...] | None, *, with_sessions: bool) -> _
     if entries is None:
         return None
     by_topic: dict[str, list[tuple[int, _Entry]]] = {}
-    general: list[tuple[int, _Entry]] = []
+    general: list[tuple[str | None, tuple[int, _Entry]]] = []
     for number, ace in enumerate(entries, start=1):
         topics: list[_TopicTest] = []
         for condition in ace.conditions:
@@ -180,8 +184,9 @@ def _compile(entries: tuple[AceConfig, ...] | None, *, with_sessions: bool) -> _
         for name in names:
             by_topic.setdefault(name, []).append((number, entry))
         if not names:
-            general.append((number, entry))
-    return _List({name: tuple(found) for name, found in by_topic.items()}, tuple(general))
+            pattern = next((test.pattern for test in topics if test.search is not None), None)
+            general.append((pattern, (number, entry)))
+    return _List({name: tuple(found) for name, found in by_topic.items()}, Sieve(general))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ charset; in a POSIX expression a backslash before a letter or digit stands for t
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import Final
@@ -54,9 +54,25 @@ def compile_pcre(pattern: str) -> Matcher:
     if len(raw) > MAX_PATTERN_BYTES:
         raise ConfigError(f"the pattern is longer than {MAX_PATTERN_BYTES} bytes", remedy="shorten it")
     try:
-        search = library.compile(raw).search
+        return _matcher(library, raw)
     except (library.PatternError, library.LibraryError, ValueError) as e:
         raise ConfigError(f"{pattern[:60]!r} is not a pattern: {e}", remedy="see the syntax of PCRE2") from e
+
+
+def compile_joined(patterns: Sequence[str]) -> Matcher | None:
+    """Whether one of many valid patterns occurs in a topic; None when they are too much for one expression.
+
+    It is for the caller to know that they mean the same beside each other.
+    """
+    library = _library()
+    try:
+        return _matcher(library, "|".join(f"(?:{p})" for p in patterns).encode("utf-8", "surrogateescape"))
+    except (library.PatternError, library.LibraryError, ValueError):
+        return None
+
+
+def _matcher(library: ModuleType, raw: bytes) -> Matcher:
+    search = library.compile(raw).search
     too_long = library.LibraryError
 
     def matches(topic: str) -> bool:
