@@ -140,6 +140,8 @@ def effect_of(element: str, attribute: str) -> Effect:
             return Effect(Kind.USED, used)
         if attribute == XML_SPACE and has_used_content(element):
             return Effect(Kind.USED, "reader: white space of the content")
+        if limit and not attribute and spec.content is None:
+            return Effect(Kind.HOLDS)
     if limit:
         return Effect(Kind.REFUSED if "refused" in limit.partition(":")[0] else Kind.WARNED, limit)
     if spec.status != "no":

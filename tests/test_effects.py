@@ -1,0 +1,351 @@
+"""Every value of the DRO file has an effect that shows, or is refused or told by name: never silence.
+
+For each row of the table of elements that is in use, two files that differ in this value alone make a difference in
+the part of the program that uses it; the same file twice makes none. All other rows are refused or warned about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from dro.config.effects import USED_BY, Kind, Row, effect_of, rows
+from dro.config.load import parse_dro
+from dro.config.model import DroConfig
+from dro.config.schema import XML_SPACE, elements
+from dro.config.unsupported import ConfigWarning, unsupported
+from dro.errors import ConfigError, ResourceError
+from dro.log import Settings
+from supervisor.log_settings import log_settings
+from supervisor.pidfile import take_pid_file
+from supervisor.places import make_places
+from supervisor.privileges import identity_of
+from tests.config.test_dro_elements import document, path_to, sample
+from tests.fakes import effect_scenes as scenes
+
+Scene = Callable[[str, Path], object]
+_serial = count()
+
+
+def load(text: str) -> DroConfig:
+    return parse_dro(text.encode(), "e.xml", warn=lambda _: None, environ={})
+
+
+def first(scene: Callable[..., object]) -> Scene:
+    """Of the first endpoint."""
+    return lambda text, _: scene(load(text).portals[0])
+
+
+def whole(scene: Callable[[DroConfig], object]) -> Scene:
+    return lambda text, _: scene(load(text))
+
+
+def on_a_site(text: str, folder: Path) -> object:
+    return scenes.dro(folder / str(next(_serial)), text)
+
+
+def model(text: str, _folder: Path) -> object:
+    """For what the reader itself uses."""
+    try:
+        return load(text)
+    except ConfigError as e:
+        return str(e)
+
+
+def identity(text: str, _folder: Path) -> object:
+    daemon = load(text).daemon
+    try:
+        return identity_of(daemon.uid, daemon.gid)
+    except ResourceError as e:  # only root can become another user
+        return str(e)
+
+
+def pid_file(text: str, folder: Path) -> object:
+    held = take_pid_file(folder / load(text).daemon.pidfile)
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    finally:
+        held.remove()
+
+
+def run_directory(text: str, folder: Path) -> object:
+    bases = folder / "run", folder / "shm"
+    for base in bases:
+        base.mkdir(exist_ok=True)
+    places = make_places(load(text).daemon.name, run_base=bases[0], shm_base=bases[1])
+    places.remove()
+    return places.run.name
+
+
+def log(text: str, _folder: Path) -> object:
+    return log_settings(load(text), Settings())
+
+
+DOCUMENT = """<tnw-gateway version="{version}">
+<daemon>{daemon}</daemon>
+<portals>
+<endpoint><name>{name}</name><domain-id>{domain}</domain-id>{both}</endpoint>
+<endpoint><name>E2</name><domain-id>2</domain-id>{both}{second}<lbm-attributes>
+<option scope="context" name="resolver_multicast_address" value="239.1.1.1"/></lbm-attributes></endpoint>
+</portals></tnw-gateway>"""
+SITE = """<tnw-gateway version="{version}">
+<daemon>{daemon}<route-info check-interval="50"/><route-recalculation backoff-interval="100"/></daemon>
+<portals>
+<endpoint><name>{name}</name><domain-id>{domain}</domain-id>{both}
+<lbm-config>{{folder}}/trd1.cfg</lbm-config></endpoint>
+<endpoint><name>E2</name><domain-id>2</domain-id>{both}{second}
+<lbm-config>{{folder}}/{um}.cfg</lbm-config></endpoint>
+</portals></tnw-gateway>"""
+
+
+def fill(template: str, **parts: str) -> str:
+    return template.format(
+        **(
+            {"version": "1.0", "daemon": "", "name": "E1", "domain": "1", "both": "", "second": "", "um": "trd2"}
+            | parts
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Two values of a row, the file around them, and the scene in which they show."""
+
+    row: Row
+    values: tuple[str, str]
+    text: Callable[[str], str]
+    scene: Scene
+    note: str = ""
+
+    def __str__(self) -> str:
+        return "-".join(part for part in (*self.row, self.note) if part)
+
+
+# Topic resolution and sweeps: small figures everywhere, so that 45 s show them all.
+TRD_BASE = {
+    ("topic-use-query", "timeout"): "1000", ("topic-use-query", "max"): "3",
+    ("topic-use-query", "periodic-interval"): "9000",
+    ("pattern-use-query", "timeout"): "1000", ("pattern-use-query", "max"): "3",
+    ("pattern-use-query", "periodic-interval"): "9000",
+    ("remote-topic-interest", "min-interval"): "1000", ("remote-topic-interest", "max-interval"): "8000",
+    ("remote-pattern-interest", "min-interval"): "1000", ("remote-pattern-interest", "max-interval"): "8000",
+    ("domain-route", "min-interval"): "1000", ("domain-route", "max-interval"): "8000",
+    ("initial-request", "periodic-interval"): "1000", ("initial-request", "duration"): "5",
+    ("remote-topic", "check-interval"): "4000", ("remote-topic", "max-topics"): "100",
+    ("remote-topic", "timeout"): "15000",
+    ("remote-pattern", "check-interval"): "4000", ("remote-pattern", "max-patterns"): "100",
+    ("remote-pattern", "timeout"): "15000",
+}  # fmt: skip
+TRD_OTHER = {
+    "timeout": "2500", "max": "2", "periodic-interval": "5000", "min-interval": "3000", "max-interval": "4000",
+    "duration": "8", "check-interval": "7000", "max-topics": "10", "max-patterns": "10",
+}  # fmt: skip
+LIMITED = ("topic-use-query", "pattern-use-query", "remote-topic-interest", "remote-pattern-interest", "domain-route")
+
+
+def resolution(row: Row, value: str, limit: str = "") -> str:
+    """The endpoint with all of `TRD_BASE`, one value changed; `limit`: a rate limit inside the element of `row`."""
+    values = TRD_BASE | ({} if limit else {row: value})
+    parts: dict[str, str] = {}
+    for element in dict.fromkeys(name for name, _ in values):
+        given = "".join(f' {a}="{v}"' for (name, a), v in values.items() if name == element)
+        inner = limit if element == row[0] else ""
+        parts[element] = f"<{element}{given}>{inner}</{element}>"
+    sweeps = parts.pop("remote-topic") + parts.pop("remote-pattern")
+    return fill(DOCUMENT, both=f"<topic-resolution>{''.join(parts.values())}</topic-resolution>{sweeps}")
+
+
+def of_resolution() -> Iterator[Probe]:
+    for row, base in TRD_BASE.items():
+        yield Probe(row, (base, TRD_OTHER[row[1]]), lambda value, row=row: resolution(row, value), first(scenes.trd))  # type: ignore[misc]
+    for element in LIMITED:
+        for attribute, values in (("bps", ("0", "9000")), ("objects-per-second", ("0", "40"))):
+            other = "objects-per-second" if attribute == "bps" else "bps"
+
+            def text(value: str, element: str = element, attribute: str = attribute, other: str = other) -> str:
+                return resolution((element, ""), "", f'<rate-limit {attribute}="{value}" {other}="0"/>')
+
+            yield Probe(("rate-limit", attribute), values, text, first(scenes.trd), element)
+
+
+def acl(inbound: str = "", outbound: str = "") -> str:
+    lists = [f"<{name}>{text}</{name}>" for name, text in (("inbound", inbound), ("outbound", outbound)) if text]
+    return fill(DOCUMENT, both=f"<acl>{''.join(lists)}</acl>")
+
+
+def of_access() -> Iterator[Probe]:
+    judge = first(scenes.access)
+    ace = '<ace match="accept">{}</ace>'
+    yield Probe(("acl", ""), ("", acl(ace.format("<topic>A</topic>"))), lambda v: v or fill(DOCUMENT), judge)
+    for direction in ("inbound", "outbound"):
+
+        def listed(value: str, direction: str = direction) -> str:
+            return acl(**{direction: ace.format("<topic>A</topic>")}) if value else fill(DOCUMENT)
+
+        yield Probe((direction, ""), ("", "present"), listed, judge)
+    yield Probe(
+        ("ace", "match"), ("accept", "reject"),
+        lambda v: acl(f'<ace match="{v}"><topic>A</topic></ace>' + ace.format("<pcre-pattern>.</pcre-pattern>")), judge,
+    )  # fmt: skip
+    for kind in ("topic", "pcre-pattern", "regex-pattern"):
+
+        def named(value: str, kind: str = kind) -> str:
+            return acl(ace.format(f"<{kind}>{value}</{kind}>"))
+
+        def spaced(value: str, kind: str = kind) -> str:
+            return acl(ace.format(f'<{kind} xml:space="{value}">A  B</{kind}>'))
+
+        yield Probe((kind, ""), ("A", "B"), named, judge)
+        yield Probe((kind, XML_SPACE), ("default", "preserve"), spaced, judge)
+    for kind, values in (
+        ("transport", ("tcp", "lbt-rm")), ("source-ip", ("127.0.0.1", "127.0.0.10")),
+        ("multicast-group", ("239.1.1.1", "239.1.1.10")), ("udp-source-port", ("12090", "12190")),
+        ("udp-destination-port", ("14400", "14500")), ("tcp-source-port", ("14371", "14399")),
+        ("xport-id", ("20000", "20009")),
+    ):  # fmt: skip
+
+        def valued(value: str, kind: str = kind) -> str:
+            return acl(ace.format(f'<{kind} value="{value}" comparison="eq"/>'))
+
+        def compared(comparison: str, kind: str = kind, value: str = values[0]) -> str:
+            return acl(ace.format(f'<{kind} value="{value}" comparison="{comparison}"/>'))
+
+        yield Probe((kind, "value"), values, valued, judge)
+        yield Probe((kind, "comparison"), ("eq", "ne"), compared, judge)
+
+
+def of_daemon() -> Iterator[Probe]:
+    def daemon(form: str) -> Callable[[str], str]:
+        return lambda value: fill(DOCUMENT, daemon=form.format(value))
+
+    yield Probe(("tnw-gateway", "version"), ("1.0", "2.0"), lambda v: fill(DOCUMENT, version=v), model)
+    yield Probe(("name", ""), ("A", "B"), daemon("<name>{}</name>"), run_directory, "daemon")
+    yield Probe(("name", XML_SPACE), ("default", "preserve"), daemon('<name xml:space="{}"> A</name>'), run_directory)
+    yield Probe(("log", ""), ("a.log", "b.log"), daemon('<log type="file">{}</log>'), log)
+    yield Probe(("log", "type"), ("console", "syslog"), daemon('<log type="{}"/>'), log)
+    yield Probe(("log", "frequency"), ("daily", "hourly"), daemon('<log type="file" frequency="{}">a</log>'), log)
+    yield Probe(("log", "size"), ("0", "1"), daemon('<log type="file" size="{}">a</log>'), log)
+    space = daemon('<log type="file" xml:space="{}"> a</log>')
+    yield Probe(("log", XML_SPACE), ("default", "preserve"), space, log)
+    yield Probe(("uid", ""), ("65534", "65533"), daemon("<uid>{}</uid><gid>1</gid>"), identity)
+    yield Probe(("gid", ""), ("65534", "65533"), daemon("<uid>1</uid><gid>{}</gid>"), identity)
+    yield Probe(("pidfile", ""), ("a.pid", "b.pid"), daemon("<pidfile>{}</pidfile>"), pid_file)
+    space = daemon('<pidfile xml:space="{}"> a.pid</pidfile>')
+    yield Probe(("pidfile", XML_SPACE), ("default", "preserve"), space, pid_file)
+    yield Probe(("route-info", "check-interval"), ("750", "4000"), daemon('<route-info check-interval="{}"/>'),
+                whole(scenes.routes))  # fmt: skip
+    for name, values in (("backoff-interval", ("5000", "300")), ("warning-interval", ("10000", "6000"))):
+        text = daemon(f'<route-recalculation {name}="{{}}"/>')
+        yield Probe(("route-recalculation", name), values, text, whole(scenes.routes))
+    yield Probe(("xml-config", ""), ("tcp", "lbtrm"),
+                lambda v: fill(SITE, daemon=f"<xml-config>{{folder}}/{v}.xml</xml-config>",
+                               both="<source-context-name>A</source-context-name>"), on_a_site)  # fmt: skip
+    space = daemon('<xml-config xml:space="{}"> /dev/null</xml-config>')
+    yield Probe(("xml-config", XML_SPACE), ("default", "preserve"), space, model)
+
+
+def of_portals() -> Iterator[Probe]:
+    def both(form: str) -> Callable[[str], str]:
+        return lambda value: fill(SITE, both=form.format(value))
+
+    def option(scope: str, name: str, value: str) -> str:
+        text = f'<lbm-attributes><option scope="{scope}" name="{name}" value="{value}"/></lbm-attributes>'
+        return fill(SITE, second=text, um="tcp")
+
+    yield Probe(("name", ""), ("A", "B"), lambda v: fill(DOCUMENT, name=v), whole(scenes.processes), "portal")
+    yield Probe(("domain-id", ""), ("1", "7"), lambda v: fill(SITE, domain=v), on_a_site)
+    yield Probe(("cost", ""), ("1", "5"), both("<cost>{}</cost>"), on_a_site)
+    delay = both("<source-deletion-delay>{}</source-deletion-delay>")
+    yield Probe(("source-deletion-delay", ""), ("1000", "5000"), delay, on_a_site)
+    yield Probe(("max-queue", ""), ("1000000", "8000000"), both("<max-queue>{}</max-queue>"), on_a_site)
+    yield Probe(("sqn-window", "size"), ("512", "1024"), both('<sqn-window size="{}" increment="64"/>'), on_a_site)
+    yield Probe(("sqn-window", "increment"), ("8", "512"), both('<sqn-window size="1024" increment="{}"/>'), on_a_site)
+    yield Probe(("lbm-config", ""), ("tcp", "lbtrm"), lambda v: fill(SITE, um=v), on_a_site)
+    space = '<lbm-config xml:space="{}"> /dev/null</lbm-config>'
+    yield Probe(("lbm-config", XML_SPACE), ("default", "preserve"),
+                lambda v: fill(DOCUMENT, both=space.format(v)), model)  # fmt: skip
+    yield Probe(("option", "scope"), ("source", "receiver"),
+                lambda v: option(v, "transport_tcp_interface", "127.0.0.2"), on_a_site)  # fmt: skip
+    yield Probe(("option", "name"), ("request_tcp_port_low", "transport_lbtrm_source_port_low"),
+                lambda v: option("context", v, "{port}"), on_a_site)  # fmt: skip
+    yield Probe(("option", "value"), ("127.0.0.1", "127.0.0.2"),
+                lambda v: option("source", "transport_tcp_interface", v), on_a_site)  # fmt: skip
+    for name in ("source-context-name", "receiver-context-name"):
+
+        def named(value: str, name: str = name) -> str:
+            xml = "<xml-config>{folder}/contexts.xml</xml-config>"
+            other = {"source-context-name": "receiver-context-name"}.get(name, "source-context-name")
+            return fill(SITE, daemon=xml, both=f"<{name}>{value}</{name}><{other}>A</{other}>")
+
+        def spaced(value: str, name: str = name) -> str:
+            return fill(DOCUMENT, both=f'<{name} xml:space="{value}"> A</{name}>')
+
+        yield Probe((name, ""), ("A", "B"), named, on_a_site)
+        yield Probe((name, XML_SPACE), ("default", "preserve"), spaced, model)
+
+
+PROBES = [*of_daemon(), *of_portals(), *of_access(), *of_resolution()]
+
+
+def test_every_row_that_is_in_use_has_a_probe() -> None:
+    probed = {probe.row for probe in PROBES}
+    used = {row for row in rows() if effect_of(*row).kind is Kind.USED}
+    assert used <= probed
+    assert set(USED_BY) <= probed, "a row that waits for its part has one as well"
+    assert probed <= set(USED_BY) | {row for row in rows() if row[1] == XML_SPACE}
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=str)
+def test_a_value_makes_a_difference_where_it_is_used(probe: Probe, tmp_path: Path) -> None:
+    one, other = (probe.scene(probe.text(value), tmp_path) for value in probe.values)
+    assert one != other
+
+
+@pytest.mark.parametrize("scene", [first(scenes.trd), first(scenes.access), whole(scenes.routes), on_a_site, log])
+def test_a_scene_shows_nothing_but_the_file(scene: Scene, tmp_path: Path) -> None:
+    """Else a difference would prove nothing."""
+    text = fill(SITE) if scene is on_a_site else fill(DOCUMENT)
+    assert scene(text, tmp_path) == scene(text, tmp_path)
+
+
+# Of rows where only some values are refused or told: one that is.
+TELLING = {"hotlink-index": "1", "smart-batch": "1"}
+
+
+def limited_rows() -> list[Row]:
+    """Rows that have no effect in this release but the former form of the peer link, which the reader refuses."""
+    kinds = (Kind.REFUSED, Kind.WARNED)
+    return [
+        row
+        for row in rows()
+        if effect_of(*row).kind in kinds and not {"tcp", "companion"} & {row[0]} and row[0] != "tnw-gateway"
+    ]
+
+
+@pytest.mark.parametrize("row", limited_rows(), ids="-".join)
+def test_a_value_without_effect_is_refused_or_told_by_name(row: Row) -> None:
+    element, attribute = row
+    spec = elements()[element]
+    path = path_to(element)
+    given = {a: sample(f) for a, f in spec.attributes.items() if (f.is_required or a == attribute) and a != XML_SPACE}
+    content = TELLING.get(element) or (sample(spec.content) if spec.content is not None else "")
+    raw = document(path, " ".join(f'{name}="{value}"' for name, value in given.items()), content)
+    config = parse_dro(raw, "l.xml", warn=lambda _: None, environ={})
+    found = [limit for limit in unsupported(config) if str(limit.element).strip("<>") in path]
+    assert found, raw.decode()
+    wants_error = effect_of(*row).kind is Kind.REFUSED
+    assert any(isinstance(limit, ConfigWarning) != wants_error for limit in found)
+    assert all(re.match(r"l\.xml:[12]: <", str(limit)) for limit in found)
+
+
+def test_no_row_is_left_out() -> None:
+    """Used, refused, told, ignored with a warning, or nothing but a container: `effect_of` knows every row."""
+    kinds = {row: effect_of(*row).kind for row in rows()}
+    assert len(kinds) == 225
+    holding = {row for row, kind in kinds.items() if kind is Kind.HOLDS}
+    assert not [row for row in holding if row[1] or elements()[row[0]].content is not None]
