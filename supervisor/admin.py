@@ -28,6 +28,7 @@ from dro.config.problems import ConfigErrors
 from dro.errors import ConfigError, DroError, RefusedError, ResourceError
 from dro.log import LimitedLogger
 from dro.loop import Loop
+from dro.os_errors import remedy_of
 from dro.timers import Timer
 from supervisor.records import JsonObject
 
@@ -156,7 +157,8 @@ class AdminServer:
         except OSError as e:
             listener.close()
             reason = e.strerror or str(e)
-            raise ResourceError(f"no admin socket {path}: {reason}", remedy="check the run directory") from e
+            remedy = remedy_of(e.errno, "check the run directory")
+            raise ResourceError(f"no admin socket {path}: {reason}", remedy=remedy) from e
         self._listener, self._path = listener, path
         self.loop.add_reader(listener, self._accept)
 

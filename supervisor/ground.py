@@ -30,7 +30,7 @@ from supervisor.places import (
     safe_name,
     start_time_of,
 )
-from supervisor.privileges import Identity, become
+from supervisor.privileges import NO_SUCH_ID, Identity, become
 
 ENOUGH_FILES: Final = 65_536
 """The limit of open files is raised to this, or as far as the system lets us."""
@@ -94,7 +94,8 @@ class Ground:
             give_to(identity.uid, identity.gid)
         except OSError as e:
             what = f"cannot give {e.filename or 'the pid file'} to user {identity.uid}: {e.strerror}"
-            raise ResourceError(what, remedy="start as root with CAP_CHOWN") from e
+            remedy = NO_SUCH_ID if e.errno == errno.EINVAL else "start as root with CAP_CHOWN"
+            raise ResourceError(what, remedy=remedy) from e
         become(identity)
 
     def leave(self) -> None:

@@ -9,6 +9,7 @@ without a lock is never a living one. The operator may name a run directory inst
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -24,7 +25,9 @@ from dro.errors import ResourceError
 from dro.os_errors import remedy_of
 
 SHARED_MEMORY: Final = Path("/dev/shm")
-LOCK_NAME: Final = "lock"
+LOCK_SUN_PATH_MAX: Final = 107
+_LONGEST_SOCKET: Final = len("w255.9999999.data")
+_NAME: Final = "lock"
 MAX_NAME: Final = 24
 UNFINISHED_S: Final = 60.0
 """A directory that some other PID namespace began to make is left alone for so long."""
@@ -138,6 +141,7 @@ def make_places(
     else:
         places = Places(run_base / own, shm)
     try:
+        _check_length(places.run)
         if run_dir is None:
             _make_locked(places.run)
         _make_locked(places.shm)
@@ -151,10 +155,16 @@ def make_places(
     return places
 
 
+def _check_length(run: Path) -> None:
+    """Raises: OSError when the sockets in it would have names that are too long."""
+    if len(os.fsencode(run)) + 1 + _LONGEST_SOCKET > _SUN_PATH_MAX:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(run))
+
+
 def _make_locked(directory: Path) -> None:
     """The lock is held by a descriptor that nobody closes: forked workers share it, the last to end frees it."""
     if directory.exists():
-        raise FileExistsError(17, "File exists", str(directory))
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
     unfinished = directory.with_name(f"{directory.name}.new-{pid_namespace()}")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(mode=0o700)

@@ -19,6 +19,7 @@ from typing import Final
 
 from dro.errors import ResourceError
 
+NO_SUCH_ID: Final = "choose ids that exist in the user namespace of this process"
 _PR_SET_DUMPABLE: Final = 4
 
 
@@ -63,9 +64,7 @@ def become(identity: Identity) -> None:
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
     except OSError as e:
-        remedy = "start as root with CAP_SETUID and CAP_SETGID"
-        if e.errno == errno.EINVAL:
-            remedy = "these ids do not exist in the user namespace of this process: choose others"
+        remedy = NO_SUCH_ID if e.errno == errno.EINVAL else "start as root with CAP_SETUID and CAP_SETGID"
         raise ResourceError(f"cannot become user {uid}, group {gid}: {e.strerror}", remedy=remedy) from e
     # The kernel takes this away with a change of user: as if started by that user, it may leave a core or be traced.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)

@@ -71,6 +71,7 @@ def refuse_unsupported(config: DroConfig, warn: Warn) -> None:
 def run(order: Order) -> int:
     """Run the DRO until its end; the exit status."""
     signals = EarlySignals()
+    os.umask(os.umask(0o022) | 0o022)  # nobody else may connect to the sockets of the bus
     log = hold(order.log.level)
     try:
         config = load_dro(order.config, warn=log.warning)

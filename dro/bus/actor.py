@@ -78,6 +78,7 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 FORK_MASK: Final = frozenset({*STOP_SIGNALS, signal.SIGHUP})
 """Signals that stay blocked from before the fork until the child has handlers of its own."""
 
+_ZMQ_THREADS: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 
@@ -334,13 +335,33 @@ def _end_with(parent_pid: int) -> None:
         time.sleep((ORPHAN_GRACE_MS + ORPHAN_MARGIN_MS) / 1000)
         os._exit(EXIT_ORPHANED)
 
+    _start_thread(watch)
+
+
+def _start_thread(target: Callable[[], object]) -> threading.Thread:
+    """Raises: OSError."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
     try:
-        threading.Thread(target=watch, name="parent", daemon=True).start()
+        thread = threading.Thread(target=target, daemon=True)
+        thread.start()
     except RuntimeError as e:
         raise OSError(errno.EAGAIN, "cannot start a thread") from e
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return thread
+
+
+def _require_threads() -> None:
+    """Raises: OSError when no more can be started: ZeroMQ aborts the process that has no room for its own."""
+    done = threading.Event()
+    threads = []
+    try:
+        for _ in range(_ZMQ_THREADS):
+            threads.append(_start_thread(done.wait))  # noqa: PERF401 - those that started have to be ended
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
 
 
 def _require_files() -> None:
@@ -372,6 +393,7 @@ def _live(identity: WorkerIdentity, control: socket.socket, main: WorkerMain, lo
     try:
         _end_with(identity.parent_pid)
         _require_files()
+        _require_threads()
         context = WorkerContext(identity, control, Loop(), log)
         take_signals(context.on_signal)
         main(context)

@@ -23,6 +23,7 @@ import zmq
 
 from dro.errors import LocalProtocolError, ResourceError
 from dro.loop import Loop
+from dro.os_errors import remedy_of
 
 _ENVELOPE: Final = Struct("=IQ")  # sender's worker index, sender's incarnation
 
@@ -91,7 +92,7 @@ class Channels:
         try:
             pull.bind(address)
         except zmq.ZMQError as e:
-            raise ResourceError(f"cannot bind {address}: {e}") from e
+            raise ResourceError(f"cannot bind {address}: {e.strerror}", remedy=remedy_of(e.errno)) from e
         return pull
 
     # who hears

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.errors import LocalProtocolError, ResourceError
+from dro.os_errors import remedy_of
 
 MAGIC: Final = int.from_bytes(b"DROCNTR\x00", "little")
 LAYOUT_VERSION: Final = 1
@@ -51,13 +52,15 @@ class CounterPage:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as e:
-            raise ResourceError(f"cannot create the counter page {path}: {e.strerror}") from e
+            what = f"cannot create the counter page {path}: {e.strerror}"
+            raise ResourceError(what, remedy=remedy_of(e.errno)) from e
         try:
             os.posix_fallocate(fd, 0, size)
             area = mmap.mmap(fd, size)
         except OSError as e:
             path.unlink(missing_ok=True)
-            raise ResourceError(f"no room for the counter page {path}: {e.strerror}") from e
+            what = f"no room for the counter page {path}: {e.strerror}"
+            raise ResourceError(what, remedy=remedy_of(e.errno)) from e
         finally:
             os.close(fd)
         with memoryview(area) as whole, whole.cast("Q") as cells:

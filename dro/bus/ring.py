@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.errors import LocalProtocolError, ResourceError
+from dro.os_errors import remedy_of
 
 MAGIC: Final = int.from_bytes(b"DRORING\x00", "little")
 LAYOUT_VERSION: Final = 1
@@ -69,7 +70,8 @@ class RingWriter:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as e:
-            raise ResourceError(f"cannot create the fragment ring {path}: {e.strerror}") from e
+            what = f"cannot create the fragment ring {path}: {e.strerror}"
+            raise ResourceError(what, remedy=remedy_of(e.errno)) from e
         try:
             os.posix_fallocate(fd, 0, size)  # without it a full tmpfs is found out by SIGBUS
             area = mmap.mmap(fd, size)  # not populated: that would cost a restart more than it spares later
