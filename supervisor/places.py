@@ -25,13 +25,13 @@ from dro.errors import ResourceError
 from dro.os_errors import remedy_of
 
 SHARED_MEMORY: Final = Path("/dev/shm")
-LOCK_SUN_PATH_MAX: Final = 107
-_LONGEST_SOCKET: Final = len("w255.9999999.data")
-_NAME: Final = "lock"
+LOCK_NAME: Final = "lock"
 MAX_NAME: Final = 24
 UNFINISHED_S: Final = 60.0
 """A directory that some other PID namespace began to make is left alone for so long."""
 _NAME: Final = re.compile(r"dro-([A-Za-z0-9._-]*)-(\d{1,10})-(\d{1,20})(?:\.new-([0-9]+))?")
+_SUN_PATH_MAX: Final = 107
+_LONGEST_SOCKET: Final = len("w255.9999999.data")
 _LOCK: Final = re.compile(r"open-dro (\d{1,10}) (\d{1,20}) ([0-9]+)\n")
 
 
