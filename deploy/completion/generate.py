@@ -93,7 +93,9 @@ def scripts() -> dict[str, str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    folder = Path(argv[0]) if argv else HERE
+    parser = argparse.ArgumentParser(description="Write the shell completion of all console scripts.")
+    parser.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=HERE, help=f"default: {HERE.name}")
+    folder: Path = parser.parse_args(argv).folder
     for name, text in scripts().items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
