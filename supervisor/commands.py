@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 
@@ -12,6 +13,8 @@ from supervisor.parent import Parent
 from supervisor.portal_commands import PortalCommands
 from supervisor.portal_status import PortalsCommand
 from supervisor.records import to_json
+from supervisor.reload import Reload
+from supervisor.reload_questions import Questions
 from supervisor.status import DroStatus
 
 
@@ -51,3 +54,5 @@ def serve_commands(parent: Parent[DroConfig], version: str, warn: Warn) -> None:
     StatusCommand(parent, version)
     PortalsCommand(parent)
     PortalCommands(parent, warn)
+    Reload(parent, logging.getLogger("dro"))
+    Questions(parent)

@@ -16,7 +16,7 @@ from typing import Final
 from dro.errors import DroError
 from dro.log import printable
 from dro.streams import open_standard_streams, output_lost, say
-from supervisor import ctl_doctor, ctl_portals, ctl_status
+from supervisor import ctl_doctor, ctl_portals, ctl_reload, ctl_status
 from supervisor.ctl_client import UnreachableError
 from supervisor.ctl_output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABLE
 
@@ -46,6 +46,7 @@ def arguments() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     ctl_status.add_commands(commands, common)
     ctl_portals.add_commands(commands, common)
+    ctl_reload.add_commands(commands, common)
     ctl_doctor.add_commands(commands, common)
     return parser
 
