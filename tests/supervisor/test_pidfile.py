@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from dro.errors import ResourceError
-from supervisor import pidfile
 from supervisor.pidfile import PidFileHeldError, take_pid_file
 from tests.fakes.dro_run import is_running
 from tests.fakes.site import wait_until
@@ -174,7 +173,7 @@ def test_a_directory_that_takes_no_new_file(path: Path, monkeypatch: pytest.Monk
         if not missing_ok:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(pidfile.os, "open", deny)
+    monkeypatch.setattr(os, "open", deny)
     monkeypatch.setattr(Path, "unlink", unlink)
     taken = take_pid_file(path)
     assert path.read_text() == content()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +25,16 @@ from supervisor.places import (
 )
 
 
-def test_directories_are_private_and_named_after_the_process(tmp_path: Path) -> None:
-    run, shm = tmp_path / "run", tmp_path / "shm"
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """As `tmp_path`, with room for names of sockets."""
+    path = Path(tempfile.mkdtemp(prefix="dro-t-"))
+    yield path
+    shutil.rmtree(path)
+
+
+def test_directories_are_private_and_named_after_the_process(short_path: Path) -> None:
+    run, shm = short_path / "run", short_path / "shm"
     run.mkdir()
     shm.mkdir()
     places = make_places("my dro/1", run_base=run, shm_base=shm)
@@ -44,7 +55,18 @@ def test_directories_are_private_and_named_after_the_process(tmp_path: Path) -> 
         make_places("my dro/1", run_base=run, shm_base=shm)
     assert (places.run / "lock").exists()
     places.remove()
-    assert list(tmp_path.rglob("dro-*")) == []
+    assert list(short_path.rglob("dro-*")) == []
+
+
+def test_a_path_that_is_too_long_for_sockets(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 80)
+    deep.mkdir()
+    (tmp_path / "shm").mkdir()
+    for base, run_dir in ((deep, None), (tmp_path, deep)):
+        with pytest.raises(ResourceError, match=r"File name too long.*choose a shorter path"):
+            make_places("x", shm_base=tmp_path / "shm", run_base=base, run_dir=run_dir)
+    assert list(deep.iterdir()) == []
+    assert list((tmp_path / "shm").iterdir()) == []
 
 
 def test_the_dead_are_swept_and_nobody_else(tmp_path: Path) -> None:
