@@ -20,7 +20,7 @@ from dro.errors import DecodeError, ResourceError
 from dro.wire import lbmr
 from supervisor import doctor_probe as probe
 from supervisor.doctor_probe import FROM_DOCTOR, FROM_RESPONDER, Place
-from supervisor.doctor_respond import listen, read_probe, received, send_all
+from supervisor.doctor_respond import listen, read_probe, received
 
 SETTLE_NS: Final = ms(250)  # after the last probe: what has not come by then does not come
 ANSWER_NS: Final = ms(400)
@@ -65,6 +65,8 @@ class Ears:
         try:
             self._unicast.setblocking(False)
             self._unicast.bind((address, 0))
+            self._unicast.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
+            self._unicast.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, max(1, ttl))
             for place in {*self._tr, *others, self._meeting}:
                 self._sockets[place] = listen(place, address)
         except OSError as e:
@@ -81,7 +83,7 @@ class Ears:
     def hello(self, responders: Sequence[str]) -> None:
         """Ask who is there: everybody, and those of these addresses that have not answered yet."""
         hello = probe.write_order(probe.Hello(self.nonce))
-        send_all(self._meeting, (hello,), self._address, max(1, self._ttl))
+        self._tell(probe.MEETING_GROUP, hello)  # from the socket that the answer is to come to
         for address in responders:
             if address not in self.found:
                 self._tell(address, hello)

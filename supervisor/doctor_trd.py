@@ -248,14 +248,17 @@ class TrdProbe:
         mtu = low + IP_UDP_BYTES
         about = f"{mtu}" if high - low <= 1 else f"{mtu} to {high + IP_UDP_BYTES - 1}"
         if low < room:
-            what = f"path MTU {about}, but the interface {plan.net.device} has {plan.net.mtu}"
-            if largest in full:
-                yield warn(plan.portal, name, f"{what}; {largest} bytes pass in fragments",
-                           f"set the MTU of both hosts to {mtu}, or mend the path")  # fmt: skip
-            else:
-                yield fail(plan.portal, name, f"{what}: datagrams above {low} bytes get lost, UM sends up to {largest}",
-                           f"set the MTU of all hosts of the TRD to {mtu} (ip link set {plan.net.device} mtu {mtu}), "
-                           f"or mend the path; a datagram size of {low} helps as well")  # fmt: skip
+            # Linux sends whole datagrams with the don't-fragment bit, so nothing on the way can help them
+            also = ", in fragments they pass" if largest in full else ""
+            what = (
+                f"path MTU {about}, but the interface {plan.net.device} has {plan.net.mtu}: whole datagrams "
+                f"above {low} bytes get lost{also}; UM sends up to {largest}"
+            )
+            remedy = (
+                f"set the MTU of all hosts of the TRD to {mtu} (ip link set {plan.net.device} mtu {mtu}), or mend the "
+                f"path; a datagram size of {low} helps as well"
+            )
+            yield fail(plan.portal, name, what, remedy)
         elif largest not in full:
             what = f"whole datagrams of {room} bytes pass, {largest} bytes in fragments do not"
             yield fail(plan.portal, name, what,
