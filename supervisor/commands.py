@@ -44,6 +44,7 @@ class StatusCommand:
                     pending=parent.pending,
                     run_dir=str(parent.run_dir),
                     workers=parent.worker_status(),
+                    change=parent.change,
                 )
             )
         )

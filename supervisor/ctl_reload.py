@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator
 from typing import Final
 
 from dro.config.elements_acl import NUMBER_KINDS
 from dro.config.fetch import is_url
 from dro.config.model import DroConfig
+from dro.log import printable
+from dro.streams import say
 from supervisor.ctl_output import EXIT_OK, Commands, connect, put, put_json
 from supervisor.explain import SESSION_PARTS, TRANSPORTS, ExplainRecord, explain
 from supervisor.explain_question import checked_question
@@ -102,12 +105,12 @@ def run_reload(args: argparse.Namespace) -> int:
     if args.json:
         put_json(done)
     else:
+        _warn(done.plan)
         put("\n".join(_reload_lines(done)))
     return EXIT_OK
 
 
 def _reload_lines(done: ReloadRecord) -> Iterator[str]:
-    yield from done.plan.warnings
     if not done.plan.changes:
         yield f"{done.plan.file}: nothing has changed"
         return
@@ -159,11 +162,13 @@ def run_diff(args: argparse.Namespace) -> int:
         plan = plan_record(args.file, plan_reload(old, new), warnings)
     if args.json:
         put_json(plan)
-    elif plan.is_empty:
-        put("\n".join([*plan.warnings, f"{plan.file}: no difference"]))
     else:
-        lines = [*plan.warnings, *change_lines(plan)]
-        lines += [f"{action.action}: {action.target}" for action in plan.actions] or ["a reload would do nothing"]
+        _warn(plan)
+        lines = [*change_lines(plan), *(f"{action.action}: {action.target}" for action in plan.actions)]
+        if plan.is_empty:
+            lines = [f"{plan.file}: no difference"]
+        elif not plan.actions:
+            lines.append("a reload would do nothing")
         put("\n".join(lines))
     return EXIT_OK if plan.is_empty else EXIT_DIFFERENT
 
@@ -180,6 +185,11 @@ def _absolute(file: str) -> str:
     return file if is_url(file) else os.path.abspath(file)
 
 
+def _warn(plan: PlanRecord) -> None:
+    for warning in plan.warnings:
+        say(sys.stderr, f"{printable(warning)}\n")
+
+
 def change_lines(plan: PlanRecord) -> Iterator[str]:
     """One line for each change: what, from, to, class and place."""
     for change in plan.changes:
@@ -189,8 +199,9 @@ def change_lines(plan: PlanRecord) -> Iterator[str]:
             what = f"{change.path}: gone: {change.old}"
         else:
             what = f"{change.path}: {change.old or '(empty)'} -> {change.new or '(empty)'}"
-        place = change.origin or (f"was {change.was}" if change.was else "")
-        yield f"{what}  [{change.reload}{f'; {place}' if place else ''}]"
+        is_portal = change.path.endswith(f"[{change.portal}]") and change.portal
+        told = ["" if is_portal else change.reload, change.origin or (f"was {change.was}" if change.was else "")]
+        yield f"{what}  [{'; '.join(filter(None, told))}]"
 
 
 # --- explain -------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ def status_text(status: DroStatus) -> str:
         f"{status.name}  open-dro {status.version}  node {status.node_id}",
         f"pid {status.pid}, {state}, up {duration(status.uptime_s)}",
         f"configuration {status.config_file}, loaded {loaded}",
+        *([f"under way: {status.change}"] if status.change else []),
         *(f"waits for a restart of the daemon: {what}" for what in status.pending),
         "",
     ]

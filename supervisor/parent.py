@@ -201,6 +201,11 @@ class Parent(Generic[C]):
             raise RefusedError("the DRO is stopping")
         self._change = what
 
+    @property
+    def change(self) -> str:
+        """What has claimed the configuration; empty when nothing has."""
+        return self._change
+
     def end_change(self) -> None:
         self._change = ""
 

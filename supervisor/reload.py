@@ -259,6 +259,8 @@ class Reload:
             return
         self._current = None
         self._state = ReloadState.CONFIRMING
+        self._parent.end_change()
+        self._parent.begin_change("a reload that waits for its confirmation")
         timer = self._parent.loop.call_later(int(confirm_s * NS_PER_S), self._on_unconfirmed)
         self._applied = _Applied(transaction, before, old_pending, timer)
         self._log.warning("reload is taken back unless it is confirmed", extra={"within_s": confirm_s})
@@ -315,6 +317,8 @@ class Reload:
 
     def _take_back(self, applied: _Applied, reply: Reply | None) -> None:
         self._state = ReloadState.TAKING_BACK
+        self._parent.end_change()
+        self._parent.begin_change("a reload that is taken back")
         if reply is not None:
             self._taking_back.append(reply)
 

@@ -36,6 +36,7 @@ class DroStatus:
     pending: tuple[str, ...] = ()  # changed elements that wait for a restart of the daemon
     run_dir: str = ""
     workers: tuple[WorkerStatus, ...] = field(default=())
+    change: str = ""  # of the configuration, that is under way or waits for its confirmation
 
 
 @dataclass(frozen=True, slots=True)
