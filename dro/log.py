@@ -189,6 +189,7 @@ class LogHandler(logging.Handler):
         self._repeats = Repeats()
         self._lost = 0
         self._lost_why = ""
+        self._troubles: list[str] = []
         self.destination: _Destination = self._make_destination()
         self._lines = self._make_formatter()
 
@@ -202,7 +203,7 @@ class LogHandler(logging.Handler):
                     frequency=wanted.frequency,
                     rolls=self._rolls,
                     pid=self._daemon_pid,
-                    complain=_complain,
+                    complain=self._on_trouble,
                 )
             )
         return _ToSyslog(wanted.syslog_path) if wanted.kind == SYSLOG else _ToConsole(wanted.console_fd)
@@ -217,6 +218,7 @@ class LogHandler(logging.Handler):
         """Be the log of a new process, which has lost or counted nothing yet."""
         self._repeats = Repeats()
         self._lost = 0
+        self._troubles.clear()
         self.destination.after_fork()
         self._lines = self._make_formatter()
 
@@ -246,8 +248,6 @@ class LogHandler(logging.Handler):
             return
         is_marked = verdict == Verdict.MARK or getattr(record, MARKED, False)
         self._put(record.created, record.levelno, body, is_throttled=is_marked)
-        if record.levelno >= logging.CRITICAL and self.settings.kind != CONSOLE:
-            _complain(body)  # whoever stands at the terminal shall know, too
 
     def tick(self, *, at_once: bool = False) -> None:
         """Write what waits and what is due: counts of repeats, of lines that were lost."""
@@ -257,6 +257,10 @@ class LogHandler(logging.Handler):
                 extra = last_field(report.last_ago_ns) | {"line": report.body}
                 body = self._lines.body(_record(report.text, report.level, extra))
                 self._put(time.time(), report.level, body)
+            for trouble in self._troubles:
+                body = self._lines.body(_record("trouble with the log", logging.WARNING, {"reason": trouble}))
+                self._put(time.time(), logging.WARNING, body)
+            self._troubles.clear()
             self.destination.flush()
             if self._lost:
                 self._tell_lost(time.time())
@@ -274,6 +278,11 @@ class LogHandler(logging.Handler):
         line = self._lines.line(created, level, body, is_throttled=is_throttled)
         if not self._write(line):
             self._lost += 1
+
+    def _on_trouble(self, what: str) -> None:
+        """Say it on standard error now, and in the log at the next `tick`."""
+        _complain(what)
+        self._troubles.append(what)
 
     def _write(self, line: str) -> bool:
         try:

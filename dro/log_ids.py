@@ -40,6 +40,8 @@ _LINK: Final = "RecalcTrigger:LINK {way}:Version = {{version}}:NodeId = {{domain
 PUBLIC_LINES: Final[Mapping[str, PublicLine]] = {
     # the usual course of a run
     "starting": PublicLine("Gwd-7136-1"),
+    "build": PublicLine("Gwd-7136-2"),
+    "context created": PublicLine("Core-10403-150"),
     "DRO is running": PublicLine("Gwd-7122-1", "Gateway named [{dro}] with node id: {node_id} has started."),
     "link came up": PublicLine("Gwd-9574-01", _LINK.format(way="CAME UP")),
     "link went down": PublicLine("Gwd-9574-02", _LINK.format(way="WENT DOWN")),
@@ -51,11 +53,33 @@ PUBLIC_LINES: Final[Mapping[str, PublicLine]] = {
     "topology keeps changing, routes are late": PublicLine("Gwd-6361-75"),
     "two portals in one domain, the second is ignored": PublicLine("GwdApi-7097-2"),
     "began enqueueing data": PublicLine("Gwd-6945-1", "Portal [{process}] began enqueueing data"),
-    "dropping data due to high volume": PublicLine(
-        "Gwd-6945-2", "Portal [{process}] dropping data due to high volume"
-    ),
+    "dropping data due to high volume": PublicLine("Gwd-6945-2", "Portal [{process}] dropping data due to high volume"),
     "completed flushing queue": PublicLine("Gwd-6945-3", "Portal [{process}] completed flushing queue"),
     "queued data of a deleted proxy source thrown away": PublicLine("Gwd-10434-1"),
+    "fragment larger than the datagram size of the transport": PublicLine("Gwd-6361-42"),
     "proxy source cannot be created": PublicLine("Gwd-6361-38"),
     "pattern ignored": PublicLine("Gwd-5975-1"),
-}  # fmt: skip
+}
+
+_DEPRECATED: Final = re.compile(r": <([a-z-]+)>: deprecated, ignored$")
+DEPRECATED_ELEMENTS: Final[Mapping[str, PublicLine]] = {
+    "late-join": PublicLine("Gwd-6814-15"),
+    "topic-purge": PublicLine("Gwd-6814-16"),
+    "topic-interest-generate": PublicLine("Gwd-6814-17"),
+    "topic-domain-activity": PublicLine("Gwd-6814-18"),
+    "pattern-purge": PublicLine("Gwd-6814-19"),
+    "pattern-interest-generate": PublicLine("Gwd-6814-20"),
+    "pattern-domain-activity": PublicLine("Gwd-6814-21"),
+    "topic-use-check": PublicLine("Gwd-6814-29"),
+    "pattern-use-check": PublicLine("Gwd-6814-30"),
+}
+"""Warnings about elements of the configuration, which begin with file, line and element."""
+
+
+def public_line(text: str) -> PublicLine | None:
+    """What the public list has for an event of ours, by the text of the call."""
+    known = PUBLIC_LINES.get(text)
+    if known is None and text.endswith("deprecated, ignored"):
+        found = _DEPRECATED.search(text)
+        known = DEPRECATED_ELEMENTS.get(found[1]) if found else None
+    return known

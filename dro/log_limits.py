@@ -19,6 +19,7 @@ from dro.clock import NS_PER_S
 from dro.log_lines import MARKED, THROTTLED
 
 REPORT_NS: Final = 10 * NS_PER_S  # how long lines are counted before it is told
+EVENTS_BURST: Final = 1000
 SAME_BURST: Final = 3  # equal lines within REPORT_NS that are written when others stand between them
 SAME_KEYS: Final = 64
 
@@ -64,6 +65,15 @@ class LimitedLogger:
         self._max_keys = max_keys
         self._buckets: OrderedDict[object, _Bucket] = OrderedDict()
         _LIMITED.add(self)
+
+    @classmethod
+    def of_events(cls, log: logging.Logger, now_ns: Callable[[], int] = time.monotonic_ns) -> LimitedLogger:
+        """For what goes well, and strangers cause: a thousand lines of each kind at once, then one each second."""
+        return cls(log, now_ns, burst=EVENTS_BURST, interval_ns=EVENTS_BURST * NS_PER_S)
+
+    def told(self, text: str, extra: Mapping[str, object] | None = None) -> bool:
+        """`limited` for a kind of event."""
+        return self.limited(text, text, level=logging.INFO, extra=extra)
 
     def limited(
         self, key: object, text: str, *, level: int = logging.WARNING, extra: Mapping[str, object] | None = None

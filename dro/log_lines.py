@@ -19,7 +19,7 @@ import time
 from math import isfinite
 from typing import Final, Protocol
 
-from dro.log_ids import PUBLIC_LINES
+from dro.log_ids import public_line
 
 NOTICE: Final = 25  # between the levels of the standard library
 ALERT: Final = 55
@@ -101,7 +101,7 @@ class _Event:
         self.text = printable(record.getMessage())
         self.fields = fields_of(record)
         self.shown: frozenset[str] = frozenset()
-        public = PUBLIC_LINES.get(record.msg) if isinstance(record.msg, str) else None
+        public = public_line(record.msg) if isinstance(record.msg, str) else None
         if public is None:
             return
         self.id = public.id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Final, assert_never
+from typing import assert_never
 
 from dro.bus.actor import WorkerContext
 from dro.bus.messages import ROUTE_MESSAGES, PeerDown, PeerRemoved, PortalGone, PortalUp, RouteTable
@@ -12,8 +12,6 @@ from dro.config.model import DroConfig
 from dro.errors import DecodeError, LocalProtocolError
 from dro.timers import Timer
 from router.core import DomainTaken, Effect, RouteCore, SendTable, StillChanging, Timing, TopologyChanged
-
-_COUNT: Final = 0xFFFF_FFFF  # the part of a version that counts calculations of one route manager
 
 
 class RouteManager:
@@ -24,6 +22,7 @@ class RouteManager:
         self._core = RouteCore(ctx.identity.dro_node_id, timing, incarnation=ctx.incarnation, now_ns=ctx.loop.now_ns())
         self._timing = timing
         self._timer: Timer | None = None
+        self._triggers = 0  # changes that led, or could have led, to a calculation
         self._took_ns = 0  # the last call of the core that may have calculated
         ctx.channels.on_ctl(self._hear)
         ctx.on_peer_down(self._on_peer_down)
@@ -91,8 +90,9 @@ class RouteManager:
                 if effect.is_new:
                     log.info("routes calculated", extra=_describe(effect.table, self._took_ns))
             case TopologyChanged():
-                version = effect.version
-                extra = {"version": version & _COUNT, "domain": effect.domain_id, "route_version": _short(version)}
+                self._triggers += 1
+                version = _short(effect.version)
+                extra = {"version": self._triggers, "domain": effect.domain_id, "route_version": version}
                 log.info(effect.what, extra=extra)
             case StillChanging():
                 waiting_ms = effect.waiting_ns // NS_PER_MS
@@ -105,7 +105,7 @@ class RouteManager:
 
 
 def _short(version: int) -> str:
-    return f"{version >> 32}.{version & _COUNT}"
+    return f"{version >> 32}.{version & 0xFFFF_FFFF}"
 
 
 def _describe(table: RouteTable, took_ns: int) -> dict[str, object]:

@@ -30,6 +30,7 @@ from dro.config.options import UmOptions
 from dro.config.um_sets import AdvertisingOptions, QueryOptions, RequestOptions, ResolverOptions
 from dro.config.um_sets import WildcardOptions as WildcardSet
 from dro.errors import DecodeError, ResourceError
+from dro.log import LimitedLogger
 from dro.loop import Loop
 from dro.proto import resolver_events as ev
 from dro.proto.resolver import Judge, Matcher, Resolver, SourceAd
@@ -57,6 +58,7 @@ from dro.wire.lbmr_options import TIR_OPTIONS
 from dro.wire.source_string import LbtrmAddress, TransportAddress, format_source
 
 log = logging.getLogger(__name__)
+events = LimitedLogger.of_events(log)
 
 ENDING_QUIET_NS: Final = ms(10)
 """A session that says nothing for so long, in two looks, has said everything that came before a final advertisement."""
@@ -591,7 +593,7 @@ class ContextCore:
                     log.warning("source ignored: known under another OTID", extra={"topic": topic})
             case ev.BadPattern(pattern=pattern):
                 if self._may_log("pattern", now_ns):
-                    log.warning("wildcard query ignored: bad pattern", extra={"pattern": repr(pattern)})
+                    log.warning("wildcard query ignored: bad pattern", extra={"pattern": pattern})
 
     def _on_matched(self, handle: int, topic: bytes) -> None:
         key = self._pattern_keys.get(handle)
@@ -725,9 +727,9 @@ class ContextCore:
                 is_restarted = is_twin and self._dros.has_succeeded(source_id, bound.source_id)
                 if is_restarted or self._is_silent(bound, now_ns):
                     self.stats.sources_replaced += 1
-                    log.info(
+                    events.told(
                         "proxy source left: its DRO is gone, another way is advertised",
-                        extra={"topic": bound.topic, "source": format_source(bound.address, bound.topic_index)},
+                        {"topic": bound.topic, "source": format_source(bound.address, bound.topic_index)},
                     )
                     self._end(bound, now_ns)
         self._pump()

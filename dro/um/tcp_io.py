@@ -31,6 +31,7 @@ from dro.wire.source_string import TcpAddress, format_source
 
 log = logging.getLogger(__name__)
 limited = LimitedLogger(log).limited
+events = LimitedLogger.of_events(log)
 
 READ_BYTES: Final = 256 * 1024
 MAX_MESSAGE: Final = 65535
@@ -569,8 +570,8 @@ class TcpSender:
                         if self.on_client is not None:
                             self.on_client(name, False)
                     case CloseClient(client=client, reason=reason):
-                        log.info("receiver connection closed", extra={"client": self._names.get(client, "?"),
-                                                                      "reason": reason.value})  # fmt: skip
+                        extra = {"client": self._names.get(client, "?"), "reason": reason.value}
+                        events.told("receiver connection closed", extra)
                         self._forget(client)
                     case Wakeup() if not is_sending and self._is_blocked:
                         self._is_blocked = False

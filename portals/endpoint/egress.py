@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from dro.bus.counters import CounterPage
 from dro.errors import DecodeError
+from dro.log import LimitedLogger
 from dro.sqn import MASK
 from dro.um.runs import KIND_DATA, KIND_TSNI, Run, has_block
 from dro.um.session import SenderTransport
@@ -28,6 +29,8 @@ from portals.endpoint.episodes import Episodes
 from portals.window import SequenceWindow
 
 log = logging.getLogger(__name__)
+events = LimitedLogger.of_events(log)
+faults = LimitedLogger(log)
 
 BLOCK_REQUEST: Final = 0x04
 _TOPIC: Final = Struct("!I")
@@ -210,9 +213,7 @@ class Egress:
                 self._drop_waiting(waiting, Slot.DROPPED_DELETED)
             else:
                 kept.append(waiting)
-        log.info(
-            "queued data of a deleted proxy source thrown away", extra={"topic": proxy.topic.decode(errors="replace")}
-        )
+        events.told("queued data of a deleted proxy source thrown away", {"topic": proxy.topic})
         proxy.queued = 0
         if kept:
             self._queues[id(proxy.transport)] = kept
@@ -265,6 +266,9 @@ class Egress:
         plain = Run(*run)  # the handle stands where the topic index was; the transport writes its own
         if run.length > proxy.transport.fragment_max_bytes:
             self._drop(Slot.DROPPED_SIZE, worker, run.fragments, run.fragments * run.length)
+            extra = {"topic": proxy.topic, "bytes": run.length, "limit": proxy.transport.fragment_max_bytes}
+            what = "fragment larger than the datagram size of the transport"
+            faults.limited("size", what, level=logging.ERROR, extra=extra)
             return []
         if run.kind != KIND_DATA:
             return [_Waiting(proxy, worker, buffer, plain, 0, False)]
@@ -413,7 +417,7 @@ class Egress:
     def _log_drops(self, now_ns: int) -> None:
         if now_ns - self._drops_logged_ns > 1_000_000_000:
             self._drops_logged_ns = now_ns
-            log.warning(
+            log.info(
                 "dropping data due to high volume",
                 extra={"dropped": self._page[Slot.DROPPED_BLOCKED], "max_queue": self._limit},
             )

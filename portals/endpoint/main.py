@@ -20,7 +20,9 @@ from dro.clock import ms
 from dro.config.model import DroConfig, EndpointConfig
 from dro.config.um_sets import LbtrmReceiverOptions, ResolverOptions
 from dro.errors import DecodeError, ResourceError
+from dro.log import LimitedLogger
 from dro.timers import Timer
+from dro.um import sockets
 from dro.um.context_core import ContextCore, FragmentSource
 from dro.um.patterns import PatternError, compile_pattern
 from dro.um.runs import Run
@@ -98,6 +100,7 @@ class EndpointPortal:
         self._timer: Timer | None = None
         self._interest_timer: Timer | None = None
         self._is_stopping = False
+        self._events = LimitedLogger.of_events(ctx.log, loop.now_ns)
         self._is_acting = False
         self._acts_soon = False
         self._counted_before = {slot: self._page[slot] for slot in SESSION_SLOTS}  # by earlier incarnations
@@ -110,6 +113,13 @@ class EndpointPortal:
             config.receiving.context(), loop, sink=self, source_type=DRO_SOURCE, domain_id=config.domain_id, rng=rng,
             name=f"{config.name}_rcv_ctx",
         )  # fmt: skip
+        for context in (self._src, self._rcv):
+            extra = {
+                "address": sockets.ip_text(context.request_address[0]),
+                "context_id": context.context_id,
+                "context": context.name,
+            }
+            ctx.log.info("context created", extra=extra)
         self._judge_sources()
         self._src.ignore_source_ids.add(self._rcv.context_instance)
         self._rcv.ignore_source_ids.add(self._src.context_instance)
@@ -242,7 +252,7 @@ class EndpointPortal:
 
     def _on_interest(self, change: InterestChange, now_ns: int) -> None:
         if not is_name(change.symbol):
-            self._ctx.limited("symbol", "interest ignored: no name", extra={"symbol": repr(change.symbol[:80])})
+            self._ctx.limited("symbol", "interest ignored: no name", extra={"symbol": change.symbol[:80]})
         elif change.is_added:
             self._core.on_interest_added(change.symbol, change.pattern, change.domain_id, now_ns)
         else:
@@ -256,7 +266,7 @@ class EndpointPortal:
             try:
                 matcher = self._matchers[key] = compile_pattern(pattern, kind)
             except PatternError as e:
-                self._ctx.limited("bad pattern", "pattern ignored", extra={"pattern": repr(pattern), "error": str(e)})
+                self._ctx.limited("bad pattern", "pattern ignored", extra={"pattern": pattern, "error": str(e)})
                 return None
         return matcher
 
@@ -380,7 +390,7 @@ class EndpointPortal:
                 self._close_source(otid)
 
     def _open_receiver(self, symbol: bytes, pattern: int, domains: tuple[int, ...], now_ns: int) -> None:
-        self._ctx.log.info("proxy receiver created", extra=_symbol(symbol, pattern) | {"domains": list(domains)})
+        self._events.told("proxy receiver created", _symbol(symbol, pattern) | {"domains": domains})
         self._interest.on_wanted(symbol, pattern, domains, (), now_ns)
         if pattern == PATTERN_NONE:
             self._rcv.want_topic(symbol, self._options.receiver(symbol))
@@ -388,7 +398,7 @@ class EndpointPortal:
             self._rcv.want_pattern(symbol, pattern, matcher, self._options.wildcard_receiver(symbol, pattern))
 
     def _close_receiver(self, symbol: bytes, pattern: int, domains: tuple[int, ...], now_ns: int) -> None:
-        self._ctx.log.info("proxy receiver deleted", extra=_symbol(symbol, pattern))
+        self._events.told("proxy receiver deleted", _symbol(symbol, pattern))
         self._interest.on_wanted(symbol, pattern, (), domains, now_ns)
         if pattern == PATTERN_NONE:
             self._rcv.unwant_topic(symbol)
@@ -418,7 +428,7 @@ class EndpointPortal:
         self._proxies[seen.otid] = (source, proxy)
         self._offers[seen.otid] = seen
         self._egress.feed(proxy, worker, seen.handle)
-        self._ctx.log.info("proxy source created", extra={"topic": _text(seen.topic), "otid": seen.otid.hex()})
+        self._events.told("proxy source created", {"topic": _text(seen.topic), "otid": seen.otid.hex()})
 
     def _feed_source(self, worker: int, seen: SourceSeen) -> None:
         found = self._proxies.get(seen.otid)
@@ -447,7 +457,7 @@ class EndpointPortal:
         source, proxy = found
         self._egress.flush(proxy)
         source.close(final=True, linger_ns=0 if self._is_stopping else self._linger_ns)
-        self._ctx.log.info("proxy source deleted", extra={"topic": _text(proxy.topic), "otid": otid.hex()})
+        self._events.told("proxy source deleted", {"topic": _text(proxy.topic), "otid": otid.hex()})
 
     # changes of the configuration
 
