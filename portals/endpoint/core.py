@@ -450,8 +450,9 @@ class EndpointCore:
     # the drain of this portal, as `portals.endpoint.drain` orders it
 
     def withdraw(self) -> None:
-        """Make nothing new from now on, and keep to yourself which own sources end."""
+        """From now on make nothing new, keep all proxy sources, and keep to yourself which own sources end."""
         self._is_withdrawn = True
+        self._starving.clear()
 
     def close_receivers(self) -> None:
         """Close all proxy receivers, whoever wants them."""
@@ -507,9 +508,11 @@ class EndpointCore:
 
     def _decide_source(self, otid: bytes, now_ns: int) -> None:
         """Decision 3: is a proxy source for this OTID needed here, and who feeds it?"""
+        if self._is_withdrawn:
+            return  # siblings end what they fed; what came before that stays until all of it has been sent
         proxy = self._proxies.get(otid)
         offers = self._by_otid.get(otid, ())
-        if proxy is None and (not offers or self._is_withdrawn):
+        if proxy is None and not offers:
             return
         topic, origin = self._identity(otid, proxy)
         interested = self._interested(topic)
