@@ -9,6 +9,7 @@ Exit status: 0 done, 1 refused or failed, 2 wrong arguments, 3 no running DRO or
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -17,7 +18,8 @@ from dro.errors import DroError
 from dro.log import printable
 from dro.streams import open_standard_streams, output_lost, say
 from supervisor import ctl_doctor, ctl_portals, ctl_reload, ctl_status
-from supervisor.ctl_client import UnreachableError
+from supervisor.admin import error_object
+from supervisor.ctl_client import CommandError, UnreachableError
 from supervisor.ctl_output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABLE
 
 PROGRAM: Final = "tnwgdctl"
@@ -58,9 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = int(args.run(args))
         sys.stdout.flush()
     except UnreachableError as e:
-        return _failed(e, EXIT_UNREACHABLE)
+        return _failed(e, EXIT_UNREACHABLE, as_json=args.json)
     except DroError as e:
-        return _failed(e, EXIT_FAILED)
+        return _failed(e, EXIT_FAILED, as_json=args.json)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except OSError as e:
@@ -69,9 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _failed(error: DroError, status: int) -> int:
+def _failed(error: DroError, status: int, *, as_json: bool = False) -> int:
+    """Say why on standard error, and with `as_json` on standard output as the object that the DRO would send."""
     for line in str(error).splitlines():
         say(sys.stderr, f"{PROGRAM}: {printable(line)}\n")
+    if as_json:
+        described = error.answer if isinstance(error, CommandError) else error_object(error)
+        say(sys.stdout, json.dumps({"error": described}) + "\n")
     return status
 
 

@@ -49,7 +49,7 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
         help=f"rates over that interval, until interrupted (default {WATCH_INTERVAL_S:g})",
     )  # fmt: skip
     portals.add_argument("--count", metavar="N", type=_positive, help="with --watch: end after N intervals")
-    portals.set_defaults(run=show_portals)
+    portals.set_defaults(run=show_portals, parser=portals)
     portal = commands.add_parser("portal", help="restart, pause, resume, drain, add or remove one portal")
     actions = portal.add_subparsers(metavar="ACTION", required=True, title="actions", dest="action")
     for name, what in _ACTIONS.items():
@@ -130,6 +130,8 @@ def rates(before: PortalsStatus, after: PortalsStatus) -> tuple[PortalRates, ...
 
 
 def show_portals(args: argparse.Namespace) -> int:
+    if args.count is not None and args.watch is None:
+        args.parser.error("--count goes with --watch")
     with connect(args) as client:
         if args.watch is None:
             status = client.ask(PortalsStatus, "portals")

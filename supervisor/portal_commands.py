@@ -7,22 +7,22 @@ the file: a later reload brings it back.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from dro.clock import s
-from dro.config.load import load_dro
 from dro.config.model import DroConfig
 from dro.config.portal_edit import with_portal, without_portal
-from dro.config.problems import ConfigErrors, Warn
-from dro.config.unsupported import ConfigWarning, unsupported
+from dro.config.problems import Warn
 from dro.errors import DroError, RefusedError, ResourceError
 from supervisor.admin import Arguments, Handler, Reply
 from supervisor.child import Failed
 from supervisor.operations import DRAIN_LIMIT_MS, Done, Outcome
 from supervisor.parent import Parent
 from supervisor.records import to_json
+from supervisor.reload_trial import read_new
 from supervisor.status import OperationResult
 
 LOAD_LIMIT_NS: Final = s(30)
@@ -95,21 +95,22 @@ class PortalCommands:
 
     def _read_file(self, name: str, reply: Reply) -> None:
         parent = self._parent
-        file = parent.config.file
+        file = os.path.abspath(parent.config.file)
 
         def on_read(result: object) -> None:
             try:
                 if isinstance(result, Failed):
                     raise result.error()
-                assert isinstance(result, DroConfig)
-                self._start(name, with_portal(parent.config, result, name), reply)
+                assert isinstance(result, tuple)
+                new, warnings = result
+                for warning in warnings:
+                    self._warn(warning)
+                self._start(name, with_portal(parent.config, new, name), reply)
             except DroError as e:
                 parent.end_change()
                 reply.fail(e)
 
-        parent.work_aside(
-            lambda: load_runnable(file, self._warn), on_read, limit_ns=LOAD_LIMIT_NS, what=f"reading {file}"
-        )
+        parent.work_aside(lambda: read_new(file), on_read, limit_ns=LOAD_LIMIT_NS, what=f"reading {file}")
 
     def _start(self, name: str, config: DroConfig, reply: Reply) -> None:
         """Raises: DroError; the configuration is then what it was."""
@@ -128,19 +129,6 @@ class PortalCommands:
         except DroError:
             parent.set_config(before)
             raise
-
-
-def load_runnable(file: str, warn: Warn) -> DroConfig:
-    """Raises: ConfigError for a file that is wrong, and for one that this release refuses to run."""
-    config = load_dro(file, warn=warn)
-    limits = unsupported(config)
-    for limit in limits:
-        if isinstance(limit, ConfigWarning):
-            warn(str(limit))
-    errors = [limit for limit in limits if not isinstance(limit, ConfigWarning)]
-    if errors:
-        raise ConfigErrors(errors)
-    return config
 
 
 def _name(arguments: Arguments) -> str:
