@@ -150,8 +150,12 @@ NEW = dro(
 )  # fmt: skip
 
 
+PLAN = plan_reload(OLD, NEW)
+
+
 def transaction(hands: FakeHands, old: DroConfig = OLD, new: DroConfig = NEW) -> Transaction:
-    return Transaction(hands, plan_reload(old, new), old, new, (OLD_LOG, NEW_LOG))
+    plan = PLAN if (old, new) == (OLD, NEW) else plan_reload(old, new)
+    return Transaction(hands, plan, old, new, (OLD_LOG, NEW_LOG))
 
 
 def carry_out(hands: FakeHands, work: Transaction) -> Result:
