@@ -63,6 +63,7 @@ PREAMBLE: Final = "Daemon log entity unspecified. Defaulting to console \n"
 """First line of a console log, without time. Source: monitoring reference, line format."""
 _ERROR_FD: Final = 2
 HELD_MAX: Final = 10_000  # lines before the destination is known
+LOST_TOLD_S: Final = 1.0  # between two lines about lost ones, where there is now room and now none
 COMPLAINTS_MAX: Final = 64  # different ones in the life of a process
 COMPLAINT_S: Final = 60.0
 
@@ -189,6 +190,7 @@ class LogHandler(logging.Handler):
         self._repeats = Repeats()
         self._lost = 0
         self._lost_why = ""
+        self._lost_told = 0.0
         self._troubles: list[str] = []
         self.destination: _Destination = self._make_destination()
         self._lines = self._make_formatter()
@@ -272,9 +274,8 @@ class LogHandler(logging.Handler):
         super().close()
 
     def _put(self, created: float, level: int, body: str, *, is_throttled: bool = False) -> None:
-        if self._lost and not self._tell_lost(created):
-            self._lost += 1
-            return
+        if self._lost and time.monotonic() - self._lost_told >= LOST_TOLD_S:
+            self._tell_lost(created)
         line = self._lines.line(created, level, body, is_throttled=is_throttled)
         if not self._write(line):
             self._lost += 1
@@ -296,14 +297,13 @@ class LogHandler(logging.Handler):
         self._lost_why = why
         return False
 
-    def _tell_lost(self, created: float) -> bool:
-        """Say how many lines were lost; False when that one would be lost too."""
+    def _tell_lost(self, created: float) -> None:
+        """Say how many lines were lost, unless that one would be lost too."""
         extra = {"lines": self._lost, "reason": self._lost_why}
         body = self._lines.body(_record("log lines lost", logging.WARNING, extra))
-        if not self._write(self._lines.line(created, logging.WARNING, body)):
-            return False
-        self._lost = 0
-        return True
+        if self._write(self._lines.line(created, logging.WARNING, body)):
+            self._lost = 0
+            self._lost_told = time.monotonic()
 
 
 def _record(text: str, level: int, extra: dict[str, object]) -> logging.LogRecord:

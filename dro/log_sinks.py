@@ -36,6 +36,7 @@ class Console:
         self._socket: socket.socket | None = None
         self._polls = False
         self._own = False
+        self._is_full = False
         self._is_gone = False
         try:
             mode = os.fstat(fd).st_mode
@@ -62,8 +63,10 @@ class Console:
             data = data[self._put(data) :]
             if not data:
                 return True
-        elif self._pending_bytes + len(data) > PENDING_MAX:
+        elif self._pending_bytes + len(data) > (PENDING_MAX // 2 if self._is_full else PENDING_MAX):
+            self._is_full = True  # until half of it is free: one gap is better than many
             return False
+        self._is_full = False
         self._pending.append(data)
         self._pending_bytes += len(data)
         return True
