@@ -12,7 +12,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Final
 
 from dro.clock import s
@@ -102,9 +104,14 @@ def run_doctor(args: argparse.Namespace) -> int:
     if len(args.responder) > MAX_RESPONDERS:
         raise DroError(f"{len(args.responder)} responders, at most {MAX_RESPONDERS}")
     file, running = _file_and_dro(args)
-    request = Request(
-        file, running, tuple(dict.fromkeys(args.responder)), args.listen, args.port, sends=not args.listen_only
-    )
+    environ: Mapping[str, str] = os.environ
+    if running.pid:  # relative names in the file count from there
+        file = os.path.abspath(file)
+        with contextlib.suppress(OSError):
+            os.chdir(f"/proc/{running.pid}/cwd")
+            environ = environment_of(running.pid)
+    responders = tuple(dict.fromkeys(args.responder))
+    request = Request(file, running, responders, args.listen, args.port, not args.listen_only, environ)
     diagnosis = diagnose(request)
     if args.json:
         put_json(diagnosis.to_json())
@@ -116,6 +123,12 @@ def run_doctor(args: argparse.Namespace) -> int:
 def exit_status(diagnosis: Diagnosis, *, strict: bool) -> int:
     bad = (Status.WARN, Status.FAIL) if strict else (Status.FAIL,)
     return EXIT_FAILED if diagnosis.status in bad else EXIT_OK
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment that a process was started with. Raises: OSError when this user may not see it."""
+    raw = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="surrogateescape")
+    return dict(entry.partition("=")[::2] for entry in raw.split("\0") if "=" in entry)
 
 
 def _file_and_dro(args: argparse.Namespace) -> tuple[str, Running]:

@@ -8,9 +8,9 @@ and 3.8; transport notes, sections 11 and 16.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +54,7 @@ class Request:
     listen_s: float = LISTEN_S
     port: int = PROBE_PORT
     sends: bool = True
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)  # of the DRO, for variables of UM
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,9 @@ def diagnose(request: Request, lookup: Lookup = SYSTEM) -> Diagnosis:
     began = host.ClockSample.now()
     ignored: list[ConfigError] = []
     try:
-        config = load_dro(request.file, warn=lambda _: None, lookup=lookup, ignored=ignored.append)
+        config = load_dro(
+            request.file, warn=lambda _: None, lookup=lookup, environ=request.environ, ignored=ignored.append
+        )
     except ConfigError as e:
         errors = e.errors if isinstance(e, ConfigErrors) else (e,)
         return Diagnosis(request.file, request.running.pid, tuple(_config_error(error) for error in errors))

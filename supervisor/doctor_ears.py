@@ -58,6 +58,7 @@ class Ears:
         self._port = port
         self._ttl = ttl
         self._tr = frozenset(tr)
+        self._lost: set[str] = set()  # responders that have stopped answering
         self._answers: dict[str, dict[type, probe.Order]] = {}
         self._sockets: dict[Place, socket.socket] = {}
         self._meeting = Place(probe.MEETING_GROUP, port)
@@ -148,13 +149,21 @@ class Ears:
         """The answer to an order; what does no harm twice is asked several times, since datagrams get lost."""
         answers = self._answers.setdefault(address, {})
         answers.pop(kind, None)
+        if address in self._lost:
+            return None
         for _ in range(1 if isinstance(order, probe.Say) else TRIES):
             self._tell(address, probe.write_order(order))
             self.hear(time.monotonic_ns() + ANSWER_NS, lambda: kind in answers)
             answer = answers.get(kind)
             if isinstance(answer, kind):
                 return answer
+        if not isinstance(order, probe.Say):
+            self._lost.add(address)
         return None
+
+    def has_lost(self, address: str) -> bool:
+        """Whether that responder has stopped answering; nothing is asked of it any more."""
+        return address in self._lost
 
     def _on_answer(self, data: bytes, sender: str) -> None:
         try:

@@ -152,7 +152,7 @@ class ResponderCore:
 
 def _is_place(place: Place) -> bool:
     try:
-        return IPv4Address(place.group).is_multicast and 1024 <= place.port <= 65535
+        return IPv4Address(place.group).is_multicast and 0 < place.port <= 65535
     except ValueError:
         return False
 

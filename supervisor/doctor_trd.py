@@ -103,17 +103,20 @@ class TrdProbe:
         found = sorted(self._ears.found)[:MAX_RESPONDERS] if sends else []
         if sends:
             yield from self._own_multicast(problem)
-        yield from self._others(listen_s, found)
-        yield from self._domains()
         for address in responders:
             if sends and address not in self._ears.found:
                 what = f"{address} does not answer on UDP port {self._port}"
                 remedy = f"run there: tnwgdctl doctor --respond {address}, and let UDP port {self._port} through"
                 yield fail(self._plan.portal, "responder", what, remedy)
         for address in found:
-            yield from self._with(address)
+            if time.monotonic_ns() < self._until_ns:
+                yield from self._with(address)
+            else:
+                yield note(self._plan.portal, "responder", f"{address}: no time left", "ask fewer responders at a time")
         if not found and sends:
             yield self._sizes_unknown()
+        yield from self._others(listen_s, found)
+        yield from self._domains()
 
     def _own_multicast(self, problem: str) -> Checks:
         plan, name = self._plan, "multicast on this host"
@@ -176,6 +179,9 @@ class TrdProbe:
             ears.say(address, what, place, count=SIGNALS)
         ears.settle()
         after = ears.reported(address)
+        if ears.has_lost(address):
+            yield warn(plan.portal, "responder", f"{address} has stopped answering", "start it again")
+            return
         passes = {"to": True, "from": True}
         for what, place in self._signal_places():
             key = ears.own_key(place)
@@ -187,7 +193,7 @@ class TrdProbe:
             passes["from"] &= count > 0
             yield self._direction("from", address, what, place, count)
         for direction in ("to", "from"):
-            if passes[direction]:
+            if passes[direction] and not ears.has_lost(address):
                 yield from self._sizes(address, direction)
 
     def _direction(self, direction: str, address: str, what: str, place: Place, count: int) -> Check:
@@ -197,8 +203,8 @@ class TrdProbe:
         way = f"from {plan.net.address} to {address}" if direction == "to" else f"from {address} to {plan.net.address}"
         if not count:
             remedy = (
-                f"look at packet filters of both hosts and at IGMP snooping and multicast routing of switches {way}; "
-                f"the TTL is {plan.ttl}"
+                f"look at packet filters of both hosts, at net.ipv4.conf.*.rp_filter of the one that hears nothing, "
+                f"and at IGMP snooping and multicast routing of switches between; the TTL is {plan.ttl}"
             )
             return fail(plan.portal, name, f"{shown} does not pass {way}", remedy)
         if count < SIGNALS:
@@ -228,7 +234,7 @@ class TrdProbe:
 
     def _sizes(self, address: str, direction: str) -> Checks:
         """One round for the configured size and whole datagrams of the MTU; more rounds only if those get lost."""
-        plan = self._plan
+        plan, ears = self._plan, self._ears
         name = f"datagram size {direction} {address}"
         room = min(plan.net.mtu - IP_UDP_BYTES, probe.MAX_SIZED)
         largest = plan.datagram_bytes
@@ -241,9 +247,12 @@ class TrdProbe:
             tried = probe.mtu_sizes(low, high)
             if high - low <= 1 or not tried or time.monotonic_ns() > self._until_ns or not low:
                 break
-        if not low and not full:
-            yield fail(plan.portal, name, f"nothing passes to port {plan.sized.port} of {plan.sized.group}",
-                       f"let UDP port {plan.sized.port} through, or look for filters by group")  # fmt: skip
+        if ears.has_lost(address):
+            yield warn(plan.portal, "responder", f"{address} has stopped answering", "start it again")
+            return
+        if not low:  # the ports of UM are open, or this would not be reached
+            what = f"not known: nothing passes to UDP port {plan.sized.port} of {plan.sized.group}"
+            yield note(plan.portal, name, what, "let it through, or give another --port on both hosts")
             return
         mtu = low + IP_UDP_BYTES
         about = f"{mtu}" if high - low <= 1 else f"{mtu} to {high + IP_UDP_BYTES - 1}"
@@ -262,7 +271,8 @@ class TrdProbe:
         elif largest not in full:
             what = f"whole datagrams of {room} bytes pass, {largest} bytes in fragments do not"
             yield fail(plan.portal, name, what,
-                       f"let IP fragments through, or set the datagram sizes of the TRD to {room}")  # fmt: skip
+                       f"let IP fragments through, give all hosts the MTU {plan.net.mtu}, or set the datagram sizes of "
+                       f"the TRD to {room}")  # fmt: skip
         else:
             yield ok(plan.portal, name, f"{largest} bytes of UDP payload pass{_fragments(largest, room)}")
 

@@ -28,6 +28,7 @@ from dro.config.lint_finding import (
 
 Findings = Iterator[Finding]
 MIN_RETRANSMIT_SHARE: Final = 20  # repairs need this part of the data rate at least: 5 per cent
+WINDOW_MS: Final = 1000  # a window below this holds for a round or two of NAKs
 BUFFER_MS: Final = 50  # what a receive buffer should hold at full rate
 SM_PER_TIMEOUT: Final = 3  # session messages that may be lost before a session counts as ended
 
@@ -96,7 +97,7 @@ _LBTRM: Final = frozenset(
 
 
 def naks(t: LossRecovery, at: Place, ignore: str, backoff: str) -> Findings:
-    """NAK intervals against each other and against the sender's deafness after a repair."""
+    """NAK intervals against the sender's deafness after a repair. `ignore`, `backoff`: what the options are called."""
     if t.ignore_ms >= t.generation_ms:
         yield warning(
             at, ignore, f"{seconds(t.ignore_ms)} reaches the NAK generation interval of {seconds(t.generation_ms)}",
@@ -105,9 +106,9 @@ def naks(t: LossRecovery, at: Place, ignore: str, backoff: str) -> Findings:
         )  # fmt: skip
     elif t.ignore_ms > t.backoff_ms / 2:
         yield hint(
-            at, backoff, f"{seconds(t.backoff_ms)} is below twice the NAK ignore interval of {seconds(t.ignore_ms)}",
+            at, ignore, f"{seconds(t.ignore_ms)} is more than half the NAK backoff interval of {seconds(t.backoff_ms)}",
             "receivers that miss a repair ask again while the sender does not listen",
-            f"set {backoff} to {2 * t.ignore_ms}, or {ignore} to {max(1, t.backoff_ms // 2)}",
+            f"set {ignore} to {max(1, t.backoff_ms // 2)}, or {backoff} to {2 * t.ignore_ms}",
         )  # fmt: skip
 
 
@@ -142,7 +143,8 @@ def window_time(t: LossRecovery, at: Place, subject: str) -> Findings:
     held_ms = size * 8 * 1000 / t.data_bps
     if held_ms < t.generation_ms:
         needed = t.data_bps // 8 * t.generation_ms // 1000
-        yield warning(
+        tell = warning if held_ms < WINDOW_MS else hint
+        yield tell(
             at, subject,
             f"{size} bytes are {seconds(held_ms)} at {rate(t.data_bps)}, receivers ask for {seconds(t.generation_ms)}",
             "NAKs of the time after that are refused and the loss stays",

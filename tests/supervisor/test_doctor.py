@@ -197,7 +197,7 @@ def test_it_says_what_it_is_told_to_groups_that_were_asked_for_before() -> None:
         probe.Watch(5, COOKIE, (TR,) * (MAX_PLACES + 1)),
         probe.Watch(5, COOKIE, (Place("192.0.2.9", 12965),)),
         probe.Watch(5, COOKIE, (Place("nowhere", 12965),)),
-        probe.Watch(5, COOKIE, (Place("239.1.1.1", 53),)),
+        probe.Watch(5, COOKIE, (Place("239.1.1.1", 0),)),
     ],
 )
 def test_orders_beyond_the_limits_are_refused(order: probe.Order) -> None:
