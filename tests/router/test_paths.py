@@ -80,6 +80,26 @@ def test_the_routing_figure_of_the_guide() -> None:
     assert path_cost(graph, (1, a, c, 2)) == 11
 
 
+@pytest.mark.parametrize(
+    ("link", "total", "first"), [(2, 7, "b"), (5, 10, "b"), (6, 11, "a"), (7, 11, "a"), (20, 11, "a")]
+)
+def test_traffic_moves_as_soon_as_the_other_way_is_cheaper(link: int, total: int, first: str) -> None:
+    """The figure of the guide, one cost of the cheaper way raised: totals of 11 are a tie, from 12 on it moves."""
+    a, b, c, d = (DRO_BIT | n for n in range(1, 5))
+    graph = build(
+        [
+            DroRecord(a, (Neighbour(1, 1, 1), Neighbour(c, 5, 5))),
+            DroRecord(c, (Neighbour(a, 3, 3), Neighbour(2, 2, 2))),
+            DroRecord(b, (Neighbour(1, 1, 1), Neighbour(d, link, link))),
+            DroRecord(d, (Neighbour(b, 2, 2), Neighbour(2, 2, 2))),
+        ]
+    )
+    nodes = path(graph, 1, 2)
+    assert nodes is not None
+    assert path_cost(graph, nodes) == total
+    assert nodes[1] == {"a": a, "b": b}[first], "a tie goes to the smaller id"
+
+
 def test_a_link_between_dros_needs_both() -> None:
     a, b = DRO_BIT | 1, DRO_BIT | 2
     one_sided = build([DroRecord(a, (Neighbour(1, 1, 1), Neighbour(b, 1, 1))), DroRecord(b, (Neighbour(2, 1, 1),))])
