@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from supervisor.records import JsonObject, Record, read_record
 
 CONNECT_LIMIT_S: Final = 5.0
 ANSWER_LIMIT_S: Final = 30.0
+FULL_PAUSE_S: Final = 0.05
 MAX_ANSWER: Final = 64 << 20  # bytes
 _ROOT: Final = 0
 _RUN_DIRECTORY: Final = re.compile(r"dro-([A-Za-z0-9._-]*)-(\d{1,10})-(\d{1,20})")  # as `supervisor.places` names it
@@ -115,10 +117,22 @@ class Client:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sock.settimeout(CONNECT_LIMIT_S)
         try:
-            self._sock.connect(str(run_dir / SOCKET_NAME))
+            self._connect(str(run_dir / SOCKET_NAME))
         except OSError as e:
             self._sock.close()
             raise UnreachableError(f"no DRO answers in {run_dir}: {e.strerror or e}") from e
+
+    def _connect(self, path: str) -> None:
+        """A UNIX socket whose queue is full refuses at once instead of waiting. Raises: OSError."""
+        deadline = time.monotonic() + CONNECT_LIMIT_S
+        while True:
+            try:
+                self._sock.connect(path)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(FULL_PAUSE_S)
 
     def __enter__(self) -> Client:
         return self
