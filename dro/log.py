@@ -63,7 +63,7 @@ PREAMBLE: Final = "Daemon log entity unspecified. Defaulting to console \n"
 """First line of a console log, without time. Source: monitoring reference, line format."""
 _ERROR_FD: Final = 2
 HELD_MAX: Final = 10_000  # lines before the destination is known
-LOST_TOLD_S: Final = 1.0  # between two lines about lost ones, where there is now room and now none
+LOST_TOLD_S: Final = 1.0  # between two attempts to tell of lost lines, where there is now room and now none
 COMPLAINTS_MAX: Final = 64  # different ones in the life of a process
 COMPLAINT_S: Final = 60.0
 
@@ -301,9 +301,9 @@ class LogHandler(logging.Handler):
         """Say how many lines were lost, unless that one would be lost too."""
         extra = {"lines": self._lost, "reason": self._lost_why}
         body = self._lines.body(_record("log lines lost", logging.WARNING, extra))
+        self._lost_told = time.monotonic()
         if self._write(self._lines.line(created, logging.WARNING, body)):
             self._lost = 0
-            self._lost_told = time.monotonic()
 
 
 def _record(text: str, level: int, extra: dict[str, object]) -> logging.LogRecord:

@@ -303,11 +303,13 @@ def test_a_full_disk_costs_lines_which_are_counted(
     path: Path, small_files: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = logging.Logger("t")
-    log.addHandler(LogHandler("E1", Settings("file", str(path)), Rolls(), os.getpid()))
+    handler = LogHandler("E1", Settings("file", str(path)), Rolls(), os.getpid())
+    log.addHandler(handler)
     for i in range(40):
         log.info(f"line {i}")
     kept = len(re.findall(r"line \d+ process=E1\n", path.read_text()))
     os.truncate(path, 0)
+    handler.tick()
     log.info("room again")
     assert [line[28:] for line in path.read_text().splitlines()] == [
         f' [warning] log lines lost lines={40 - kept} reason="File too large" process=E1',
