@@ -41,6 +41,19 @@ SAMPLES: Final[Mapping[tuple[str, str], str]] = {
     ("udp-source-port", "value"): "24000", ("udp-destination-port", "value"): "14400",
     ("tcp-source-port", "value"): "14371", ("receive-buffer", ""): "1048576", ("send-buffer", ""): "1048576",
 }  # fmt: skip
+SHOWN: Final[Mapping[str, tuple[str, ...]]] = {
+    "tnw-gateway": ("daemon", "portals"), "daemon": ("name", "log"), "portals": ("endpoint",),
+    "endpoint": ("name", "domain-id", "lbm-config"), "peer": ("name", "single-tcp"), "single-tcp": ("acceptor",),
+    "acceptor": ("listen-port",), "initiator": ("address", "port"), "udp": ("port",),
+    "tls": ("certificate", "certificate-key"), "batching": ("min-length", "batch-interval"),
+    "tcp": ("listen-port", "companion"), "companion": ("address", "port"),
+    "monitor": ("transport-module", "format-module"), "daemon-monitor": ("publishing-interval",),
+    "publishing-interval": ("group",), "lbm-attributes": ("option",), "acl": ("inbound",), "inbound": ("ace",),
+    "outbound": ("ace",), "ace": ("topic",), "topic-resolution": ("topic-use-query", "initial-request"),
+    "topic-use-query": ("rate-limit",), "pattern-use-query": ("rate-limit",), "remote-topic-interest": ("rate-limit",),
+    "remote-pattern-interest": ("rate-limit",), "domain-route": ("rate-limit",),
+}  # fmt: skip
+"""What the example of a container holds."""
 _HEAD: Final = """# Configuration reference
 
 Made from the tables of the program by `python -m dro.config.reference`; do not edit.
@@ -114,7 +127,11 @@ def sample(field: Field) -> str:
 
 
 def example(name: str) -> str:
-    """An element with all its attributes; containers with the elements that they need, down to values."""
+    """An element with all its attributes; a container with the elements that it needs, or that show what it is for."""
+    return "\n".join(_example_lines(name))
+
+
+def _example_lines(name: str) -> Iterator[str]:
     spec = elements()[name]
     attributes = "".join(
         f" {field.attribute}={quoteattr(sample(field))}"
@@ -122,8 +139,14 @@ def example(name: str) -> str:
         if field.attribute != XML_SPACE
     )
     if spec.content is not None:
-        return f"<{name}{attributes}>{escape(sample(spec.content))}</{name}>"
-    return f"<{name}{attributes}>...</{name}>" if spec.children else f"<{name}{attributes}/>"
+        yield f"<{name}{attributes}>{escape(sample(spec.content))}</{name}>"
+    elif not spec.children:
+        yield f"<{name}{attributes}/>"
+    else:
+        yield f"<{name}{attributes}>"
+        for child in SHOWN[name]:
+            yield from (f"  {line}" for line in _example_lines(child))
+        yield f"</{name}>"
 
 
 def state(spec: ElementSpec) -> str:

@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
+from dro.config.load import parse_dro
+from dro.config.model import DroConfig
 from dro.config.options import option_table
+from dro.config.problems import ConfigErrors
 from dro.config.reference import configuration_reference, example, sample, state
 from dro.config.reload_class import ReloadClass, reload_class
 from dro.config.schema import XML_SPACE, elements
+from tests.config.test_dro_elements import PORTALS, STEP, path_to, required
+from tests.fakes.lookup import FakeLookup
 
+DTD = Path(__file__).parents[2] / "dro" / "config" / "data" / "dro-config.dtd"
 REFERENCE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
@@ -43,6 +49,48 @@ def test_an_example_fits_the_table(name: str) -> None:
     if spec.content is not None:
         spec.content.check(element.text or "")
         assert element.text == sample(spec.content)
+    assert "..." not in example(name) or name == "certificate-key-password"
+
+
+def embedded(name: str) -> bytes:
+    """The smallest valid file around the example."""
+    text, path = example(name), [] if name == "tnw-gateway" else path_to(name)
+    if name == "companion":
+        text, path = example("tcp"), path[:-1]
+    for step, below in zip(reversed(path[:-1]), reversed(path), strict=False):
+        siblings = required(step, below) if below != "tcp" else "<name>P9</name>"
+        text = f"<{step} {STEP.get(step, '')}>{siblings}{text}</{step}>"
+    if name != "tnw-gateway":
+        text = f'<tnw-gateway version="1.0">{text}{PORTALS if path[0] == "daemon" else ""}</tnw-gateway>'
+    root = etree.fromstring(text)
+    for element in list(root.iter()):
+        spec = elements()[str(element.tag)]
+        if spec.is_ordered:
+            element[:] = sorted(element, key=lambda child: spec.children.index(str(child.tag)))
+    return etree.tostring(root)
+
+
+@pytest.mark.parametrize("name", list(elements()))
+def test_an_example_stands_in_a_valid_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lan1.cfg").write_text("context resolver_multicast_address 239.1.1.1\n")
+    application = "<applications><application><contexts/></application></applications>"
+    (tmp_path / "um.xml").write_text(f'<um-configuration version="1.0">{application}</um-configuration>')
+    raw = embedded(name)
+    dtd = etree.DTD(str(DTD))
+    assert dtd.validate(etree.fromstring(raw)), dtd.error_log
+    warnings: list[str] = []
+
+    def load() -> DroConfig:
+        return parse_dro(raw, "x.xml", warn=warnings.append, lookup=FakeLookup(), environ={}, strict=True)
+
+    if name in ("tcp", "companion"):
+        with pytest.raises(ConfigErrors, match="use <single-tcp>"):
+            load()
+        return
+    load()
+    expected = ("nothing to forward to", "deprecated", "never matches", "advised")
+    assert not [warning for warning in warnings if not any(part in warning for part in expected)]
 
 
 @pytest.mark.parametrize(
