@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import socket
 import time
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ from typing import Final, TypeVar
 
 from dro.errors import DecodeError, DroError
 from supervisor.admin import SOCKET_NAME
-from supervisor.places import MAX_NAME, default_run_base, start_time_of
+from supervisor.places import RUN_LINK, SHARED_MEMORY, default_run_base, instance_of, safe_name, start_time_of
 from supervisor.records import JsonObject, Record, read_record
 
 CONNECT_LIMIT_S: Final = 5.0
@@ -23,7 +22,6 @@ ANSWER_LIMIT_S: Final = 30.0
 FULL_PAUSE_S: Final = 0.05
 MAX_ANSWER: Final = 64 << 20  # bytes
 _ROOT: Final = 0
-_RUN_DIRECTORY: Final = re.compile(r"dro-([A-Za-z0-9._-]*)-(\d{1,10})-(\d{1,20})")  # as `supervisor.places` names it
 
 R = TypeVar("R", bound=Record)
 
@@ -64,16 +62,28 @@ def run_bases() -> list[Path]:
     return [base for base in dict.fromkeys(bases) if base.is_dir()]
 
 
-def running_dros(bases: Iterable[Path] | None = None) -> list[RunningDro]:
-    """DROs of this user (for root: of every user) whose process is alive; leftovers of dead ones are passed over."""
-    found = []
-    for base in run_bases() if bases is None else bases:
+def running_dros(bases: Iterable[Path] | None = None, shm: Path = SHARED_MEMORY) -> list[RunningDro]:
+    """DROs of this user (for root: of every user) whose process is alive; leftovers of dead ones are passed over.
+
+    Each has a directory in shared memory that leads to its run directory, wherever that is.
+    """
+    found: dict[str, RunningDro] = {}
+    for base in (shm, *(run_bases() if bases is None else bases)):
         with contextlib.suppress(OSError):
             for entry in sorted(base.iterdir()):
-                named = _RUN_DIRECTORY.fullmatch(entry.name)
-                if named and start_time_of(int(named[2])) == int(named[3]) and _is_trusted(entry):
-                    found.append(RunningDro(named[1], int(named[2]), entry))
-    return found
+                instance = instance_of(entry.name)
+                if instance is None or start_time_of(instance.pid) != instance.start or not _is_trusted(entry):
+                    continue
+                run_dir = _linked(entry) if base == shm else entry
+                if run_dir is not None:
+                    found.setdefault(entry.name, RunningDro(instance.name, instance.pid, run_dir))
+    return sorted(found.values(), key=lambda dro: (dro.name, dro.pid))
+
+
+def _linked(directory: Path) -> Path | None:
+    with contextlib.suppress(OSError):
+        return Path(os.readlink(directory / RUN_LINK))
+    return None
 
 
 def _is_trusted(directory: Path) -> bool:
@@ -84,12 +94,12 @@ def _is_trusted(directory: Path) -> bool:
     return False
 
 
-def find_dro(name: str = "", run_dir: str = "", bases: Iterable[Path] | None = None) -> Path:
+def find_dro(name: str = "", run_dir: str = "", bases: Iterable[Path] | None = None, shm: Path = SHARED_MEMORY) -> Path:
     """The run directory of the DRO that is meant. Raises: UnreachableError that names what there is."""
     if run_dir:
         return Path(run_dir)
-    dros = running_dros(bases)
-    wanted = [dro for dro in dros if not name or dro.name == _short(name) or str(dro.pid) == name]
+    dros = running_dros(bases, shm)
+    wanted = [dro for dro in dros if not name or dro.name == safe_name(name) or str(dro.pid) == name]
     if len(wanted) == 1:
         return wanted[0].run_dir
     known = ", ".join(f"{dro.name} (pid {dro.pid})" for dro in wanted or dros)
@@ -100,11 +110,6 @@ def find_dro(name: str = "", run_dir: str = "", bases: Iterable[Path] | None = N
     if name:
         raise UnreachableError(f"no DRO {name!r} runs here, and no other one of this user")
     raise UnreachableError("no DRO of this user runs here; start one with tnwgd, or name its directory with --run-dir")
-
-
-def _short(name: str) -> str:
-    """The name of a DRO as it stands in the name of its directory."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:MAX_NAME]
 
 
 class Client:

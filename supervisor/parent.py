@@ -47,7 +47,7 @@ from supervisor.crew import Crew
 from supervisor.fleet import Event, Fleet, State, Worker, WorkerSpec
 from supervisor.ground import Ground, GroundPlan
 from supervisor.operations import STOP_GRACE_MS, STOP_LIMIT_NS, Operations
-from supervisor.places import SHARED_MEMORY, Places
+from supervisor.places import RUN_LINK, SHARED_MEMORY, Places
 from supervisor.rollout import RolledOut, Rollout
 from supervisor.status import WorkerStatus
 
@@ -171,6 +171,7 @@ class Parent(Generic[C]):
     def _set_up(self) -> None:
         name_process("tnwgd")
         self.admin.listen(self._places.run / SOCKET_NAME)
+        self._link_run_directory()
         for worker in self._fleet:
             self.prepare(worker)
         gc.collect()
@@ -180,6 +181,14 @@ class Parent(Generic[C]):
                 break  # it is to end before all of it is there
             self.start(worker)
         self.loop.call_later(PING_INTERVAL_NS, self._ping)
+
+    def _link_run_directory(self) -> None:
+        """Let those find it who look for running DROs. Raises: ResourceError."""
+        link = self._places.shm / RUN_LINK
+        try:
+            link.symlink_to(self._places.run.absolute())
+        except OSError as e:
+            raise ResourceError(f"cannot make {link}: {e.strerror}", remedy=remedy_of(e.errno)) from e
 
     # the configuration
 

@@ -26,6 +26,8 @@ from dro.os_errors import remedy_of
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 LOCK_NAME: Final = "lock"
+RUN_LINK: Final = "run"
+"""In the directory in shared memory: leads to the run directory, which may lie anywhere."""
 MAX_NAME: Final = 24
 UNFINISHED_S: Final = 60.0
 """A directory that some other PID namespace began to make is left alone for so long."""

@@ -93,8 +93,17 @@ def test_living_dros_of_this_user_are_found_and_dead_ones_are_not(folder: Path) 
     (folder / "dro-odd").mkdir()
     (folder / f"dro-FILE-{ME}").touch()
     (folder / f"dro-LINK-{ME}").symlink_to(folder / f"dro-NORTH-{ME}")
-    assert [dro.name for dro in running_dros([folder, folder / "not there"])] == ["NORTH"]
-    assert find_dro(bases=[folder]) == folder / f"dro-NORTH-{ME}"
+    assert [dro.name for dro in running_dros([folder, folder / "not there"], folder / "shm")] == ["NORTH"]
+    assert find_dro(bases=[folder], shm=folder / "shm") == folder / f"dro-NORTH-{ME}"
+
+
+def test_a_run_directory_anywhere_is_found_through_shared_memory(folder: Path) -> None:
+    shm = folder / "shm"
+    for name in (f"dro-NORTH-{ME}", f"dro-BARE-{ME}", "dro-GONE-4194304-7"):
+        (shm / name).mkdir(parents=True)
+    for name in (f"dro-NORTH-{ME}", "dro-GONE-4194304-7"):
+        (shm / name / "run").symlink_to(folder / "elsewhere")
+    assert [(dro.name, dro.run_dir) for dro in running_dros([], shm)] == [("NORTH", folder / "elsewhere")]
 
 
 def test_one_of_several_has_to_be_named(folder: Path) -> None:
@@ -103,20 +112,20 @@ def test_one_of_several_has_to_be_named(folder: Path) -> None:
     with pytest.raises(
         UnreachableError, match=r"several DROs run here: A_B \(pid \d+\), NORTH .*choose one with --dro"
     ):
-        find_dro(bases=[folder])
-    assert find_dro("SOUTH", bases=[folder]).name == f"dro-SOUTH-{ME}"
-    assert find_dro("A B", bases=[folder]).name == f"dro-A_B-{ME}"
+        find_dro(bases=[folder], shm=folder / "shm")
+    assert find_dro("SOUTH", bases=[folder], shm=folder / "shm").name == f"dro-SOUTH-{ME}"
+    assert find_dro("A B", bases=[folder], shm=folder / "shm").name == f"dro-A_B-{ME}"
     with pytest.raises(UnreachableError, match="no DRO 'WEST' runs here; there are A_B"):
-        find_dro("WEST", bases=[folder])
+        find_dro("WEST", bases=[folder], shm=folder / "shm")
     with pytest.raises(UnreachableError, match="several DROs"):
-        find_dro(str(os.getpid()), bases=[folder])
+        find_dro(str(os.getpid()), bases=[folder], shm=folder / "shm")
 
 
 def test_none_at_all(folder: Path) -> None:
     with pytest.raises(UnreachableError, match="start one with tnwgd"):
-        find_dro(bases=[folder])
+        find_dro(bases=[folder], shm=folder / "shm")
     with pytest.raises(UnreachableError, match="no DRO 'X' runs here"):
-        find_dro("X", bases=[folder])
+        find_dro("X", bases=[folder], shm=folder / "shm")
 
 
 def test_a_socket_without_a_dro_is_unreachable(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
