@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from dro.bus.counters import MAX_WORKERS
 from dro.bus.messages import Role
 from dro.errors import LocalProtocolError, RefusedError
 from supervisor.fleet import TRANSITIONS, Event, Fleet, State, Worker, WorkerSpec
+
+DOCS = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 
 def spec(name: str, role: Role = Role.ENDPOINT) -> WorkerSpec:
@@ -110,3 +113,10 @@ def test_who_is_introduced_and_who_listens() -> None:
     assert all_of_them.introduced(starting) == [ready, draining]
     assert all_of_them.introduced(ready) == [draining]
     assert all_of_them.listening(ready) == [draining, stopping]
+
+
+def test_the_documentation_draws_this_table() -> None:
+    section = DOCS.read_text().partition("### States of a worker")[2].partition("## Packages")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line][2:]
+    drawn = {(State(state), Event(event)): State(to) for event, states, to in rows for state in states.split(", ")}
+    assert drawn == TRANSITIONS
