@@ -88,7 +88,6 @@ def describe(parser: argparse.ArgumentParser) -> None:
         kind.add_argument("--name", help="name of the DRO (default: that of the host)")
         kind.add_argument("--output", metavar="FILE", help=f"the file to write (default: {DEFAULT_OUTPUT})")
         kind.add_argument("--force", action="store_true", help="replace files that exist")
-    return parser
 
 
 class _Asker:
