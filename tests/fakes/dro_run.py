@@ -30,13 +30,13 @@ def is_running(pid: int) -> bool:
 class FakeDro:
     """One run; `wait_for` polls what the workers have told."""
 
-    def __init__(self, *names: str, without: tuple[str, ...] = ()) -> None:
-        """`without`: base directories that shall be missing."""
-        self.directory = Path(tempfile.mkdtemp(prefix="dro-t-"))  # short: sockets live in it
+    def __init__(self, *names: str, without: tuple[str, ...] = (), directory: Path | None = None) -> None:
+        """`without`: base directories that shall be missing. `directory`: that of another run, which removes it."""
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="dro-t-"))  # short: sockets live in it
         for base in {"run", "shm"}.difference(without):
-            (self.directory / base).mkdir()
+            (self.directory / base).mkdir(exist_ok=directory is not None)
         self.names = names
-        self.log_path = self.directory / "log"
+        self.log_path = self.directory / ("log" if directory is None else "log.again")
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.fakes.dro_process", str(self.directory), *names],
