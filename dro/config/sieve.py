@@ -22,6 +22,10 @@ T = TypeVar("T")
 
 GROUP: Final = 16
 """Entries of a group, and groups of a group of groups."""
+FEW: Final = 4
+"""Fewer entries behind each other are asked one by one."""
+_EVERYTHING: Final = frozenset({"", ".", ".*", "^", "^.*", "^.*$", ".*$", "$", "(?s).", "(?s)(?:.*)"})
+"""Patterns that fit whatever a topic is: among others they would make every group fit."""
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _BY_NUMBER_OR_NAME: Final = frozenset("0123456789gkQEc")
 _GROUP_OPENING: Final = re.compile(r"\(([?*].?.?)")
@@ -49,30 +53,34 @@ class Sieve(Generic[T]):
 
     def __init__(self, entries: Sequence[tuple[str | None, T]]) -> None:
         """Patterns are valid, in the syntax of PCRE2."""
-        level: list[tuple[tuple[str, ...] | None, _Group[T] | T]] = [
-            ((pattern,) if pattern is not None and is_joinable(pattern) else None, entry) for pattern, entry in entries
-        ]
-        while len(level) > GROUP:
-            level = [_joined(level[at : at + GROUP]) for at in range(0, len(level), GROUP)]
-        if len(entries) > GROUP:
-            level = [_joined(level)]
-        self._members: tuple[_Group[T] | T, ...] = tuple(member for _, member in level)
+        members: list[_Group[T] | T] = []
+        run: list[tuple[str, T]] = []
+        for pattern, entry in entries:
+            if pattern is not None and pattern not in _EVERYTHING and is_joinable(pattern):
+                run.append((pattern, entry))
+            else:
+                members += [*_tree(run), entry]
+                run = []
+        self._members: tuple[_Group[T] | T, ...] = (*members, *_tree(run))
 
     def candidates(self, topic: str) -> Iterator[T]:
         """The entries that may fit, in order; those left out cannot."""
-        yield from _candidates(self._members, topic)
+        return _candidates(self._members, topic)
 
 
-def _joined(
-    level: list[tuple[tuple[str, ...] | None, _Group[T] | T]],
-) -> tuple[tuple[str, ...] | None, _Group[T]]:
-    patterns: list[str] = []
-    members = tuple(member for _, member in level)
-    for below, _ in level:
-        if below is None:
-            return None, _Group(None, members)
-        patterns += below
-    return tuple(patterns), _Group(compile_joined(patterns), members)
+def _tree(run: list[tuple[str, T]]) -> list[_Group[T] | T]:
+    """Entries that stand behind each other, as one member; a few stay as they are."""
+    if len(run) < FEW:
+        return [entry for _, entry in run]
+    level: list[tuple[list[str], _Group[T] | T]] = [([pattern], entry) for pattern, entry in run]
+    while len(level) > 1:
+        level = [_joined(level[at : at + GROUP]) for at in range(0, len(level), GROUP)]
+    return [level[0][1]]
+
+
+def _joined(level: list[tuple[list[str], _Group[T] | T]]) -> tuple[list[str], _Group[T]]:
+    patterns = [pattern for below, _ in level for pattern in below]
+    return patterns, _Group(compile_joined(patterns), tuple(member for _, member in level))
 
 
 def _candidates(members: tuple[_Group[T] | T, ...], topic: str) -> Iterator[T]:
