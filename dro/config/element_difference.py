@@ -11,6 +11,7 @@ from typing import Final
 
 from dro.config.reader import Node, NodeValue
 from dro.config.reload_class import ReloadClass, reload_class_at
+from dro.config.schema import elements
 from dro.config.um_difference import HIDDEN
 
 PRESENT: Final = "present"
@@ -84,8 +85,18 @@ def _node_changes(old: Node | None, new: Node | None, path: tuple[str, ...], por
             found = True
             yield change
     was, now = (PRESENT if node is not None and node.is_present else None for node in (old, new))
-    if not found and was != now:
+    if not found and was != now and _presence_counts(old, new):
         yield _change(path, portal, was, now, _place(new), _place(old))
+
+
+def _presence_counts(old: Node | None, new: Node | None) -> bool:
+    """Whether an element with nothing but defaults is more than none: a flag, or one that is not read when absent."""
+    node = old or new
+    assert node is not None
+    spec = elements()[node.name]
+    is_flag = not (spec.attributes or spec.content or spec.children)
+    sides = [(set(_values(side)), {child.name for child in side.children} if side else set()) for side in (old, new)]
+    return is_flag or sides[0] != sides[1]
 
 
 def _value_changes(old: Node | None, new: Node | None, path: tuple[str, ...], portal: str) -> Iterator[Change]:

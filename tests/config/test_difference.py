@@ -26,7 +26,7 @@ from tests.fakes.lookup import LAN, FakeLookup
 from tests.fakes.whole_document import Place, places, plain, text, values
 
 HOST = FakeLookup()
-MANY = int(os.environ.get("DRO_EXAMPLES", "40"))
+MANY = int(os.environ.get("DRO_EXAMPLES", "20"))
 EXAMPLES = Path(__file__).parents[1] / "golden" / "examples"
 
 # Written down once more, apart from the program: what holds for the children of the daemon and of portals.
@@ -270,6 +270,17 @@ def test_the_udp_part_is_the_same_in_both_places() -> None:
     assert differences(beside, inner) == ()
     other = load(peer.format(inner=udp.format(6), beside="").encode())
     assert [(c.path, c.old, c.new) for c in differences(beside, other)] == [("peer[P]/udp/port", "5", "6")]
+
+
+def test_a_default_that_is_written_beside_a_change_is_none() -> None:
+    peer = """<tnw-gateway version="1.0"><portals><peer><name>P</name><single-tcp>{inner}<acceptor><listen-port>{port}
+    </listen-port></acceptor></single-tcp></peer></portals></tnw-gateway>"""
+    plain = load(peer.format(inner="", port=1).encode())
+    written = load(peer.format(inner="<receive-buffer>0</receive-buffer>", port=2).encode())
+    assert [c.path for c in differences(plain, written)] == ["peer[P]/single-tcp/acceptor/listen-port"]
+    flagged = load(peer.format(inner="<nodelay/>", port=1).encode())
+    [change] = differences(plain, flagged)
+    assert (change.path, change.old, change.new) == ("peer[P]/single-tcp/nodelay", None, "present")
 
 
 def test_an_interface_that_stands_for_another_address_now_is_a_difference() -> None:

@@ -22,7 +22,7 @@ from tests.fakes.lookup import FakeLookup
 
 HOST = FakeLookup()
 EXAMPLES = Path(__file__).parents[1] / "golden" / "examples"
-MANY = int(os.environ.get("DRO_EXAMPLES", "30"))
+MANY = int(os.environ.get("DRO_EXAMPLES", "20"))
 UM = """<um-configuration version="1.0"><templates><template name="t"><options type="source">
 <option name="transport" default-value="lbtrm"/></options></template></templates>
 <applications><application><contexts><context><sources><topic pattern="^a" template="t"/>

@@ -23,7 +23,7 @@ from tests.fakes.lookup import FakeLookup
 from tests.fakes.whole_document import Place, places, text, values
 
 HOST = FakeLookup()
-MANY = int(os.environ.get("DRO_EXAMPLES", "40"))
+MANY = int(os.environ.get("DRO_EXAMPLES", "20"))
 LIVE, REMOVE, ADD, RESTART, PENDING = ActionKind
 
 
