@@ -6,7 +6,7 @@ What cannot be told (whether one pattern contains another) counts as different. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address
@@ -16,35 +16,45 @@ from dro.config.acl import applies
 from dro.config.elements_acl import MATCH_ALL, TOPIC_KINDS
 from dro.config.lint_finding import EndpointView, Finding, PeerView, Place, hint, warning
 from dro.config.model import AceConfig, ConditionConfig
-from dro.config.pcre import PatternLimit, compile_pcre, compile_posix
+from dro.config.pcre import PatternLimit, compile_pcre, posix_to_pcre
 from dro.errors import ConfigError
 
-TRANSPORTS: Final = ("tcp", "lbt-rm", "lbt-ru", "lbt-ipc")
+TRANSPORTS: Final = ("tcp", "lbt-rm", "lbt-ru", "lbt-ipc", "other")
 _EVERYTHING: Final = frozenset({".*", "^.*", ".*$", "^.*$", ".+", "^.+$", "."})
 _TOP: Final = 2**32 - 1
-MAX_ENTRIES: Final = 5000  # longer lists are not looked at: the work grows with the square
+MAX_ENTRIES: Final = 5000  # longer lists are not looked at
+MAX_SEARCHES: Final = 50_000  # of patterns in names, for one list; what is left out counts as not matching
 
 Span = tuple[int, int]  # inclusive
 Spans = tuple[Span, ...]
 Topic = tuple[str, str]  # kind and text
+Key = tuple[str, str | int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
     """What one entry matches for one transport: values of each kind of condition, as spans of numbers."""
 
-    sessions: tuple[tuple[str, Spans], ...]
+    sessions: Mapping[str, Spans]
 
     def is_within(self, other: _Scope) -> bool:
-        own = dict(self.sessions)
-        return all(_is_subset(own.get(kind, ((0, _TOP),)), spans) for kind, spans in other.sessions)
+        own = self.sessions
+        return all(_is_subset(own.get(kind, ((0, _TOP),)), spans) for kind, spans in other.sessions.items())
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """`key`: what every entry within this one has among its own `keys`; None for an entry that covers others anyhow."""
+
     ace: AceConfig
     topics: tuple[Topic, ...]
     scopes: tuple[_Scope | None, ...]  # one for each transport; None: never matches there
+    keys: frozenset[Key]
+    key: Key | None
+
+    @property
+    def names(self) -> list[str]:
+        return [text for kind, text in self.topics if kind == "topic"]
 
 
 def _spans(condition: ConditionConfig) -> Spans:
@@ -90,7 +100,7 @@ def _scope(ace: AceConfig, transport: str, with_sessions: bool) -> _Scope | None
         return None
     if any(not spans for spans in sessions.values()) or not (has_topics or sessions or own is not None):
         return None
-    return _Scope(tuple(sessions.items()))
+    return _Scope(sessions)
 
 
 def _entry(ace: AceConfig, with_sessions: bool) -> _Entry:
@@ -102,14 +112,20 @@ def _entry(ace: AceConfig, with_sessions: bool) -> _Entry:
     exact = {text for kind, text in topics if kind == "topic"}
     possible = len(exact) <= 1 and all(_holds(topic, name) is not False for topic in topics for name in exact)
     scopes = tuple(_scope(ace, transport, with_sessions) if possible else None for transport in TRANSPORTS)
-    return _Entry(ace, topics, scopes)
+    equal: set[Key] = {
+        (c.kind, c.value)
+        for c in ace.conditions
+        if with_sessions and c.kind not in TOPIC_KINDS and c.comparison == "eq"
+    }
+    wanted: list[Key] = [topic for topic in topics if topic[1] not in _EVERYTHING] or sorted(equal, key=str)
+    return _Entry(ace, topics, scopes, frozenset(topics) | equal, wanted[0] if wanted else None)
 
 
 @lru_cache(maxsize=4096)
 def _search(topic: Topic) -> Callable[[str], bool] | None:
     kind, text = topic
     try:
-        return compile_pcre(text) if kind == "pcre-pattern" else compile_posix(text)
+        return compile_pcre(text if kind == "pcre-pattern" else posix_to_pcre(text))
     except ConfigError:
         return None
 
@@ -127,63 +143,78 @@ def _holds(topic: Topic, name: str) -> bool | None:
         return None
 
 
-def _topics_within(later: _Entry, earlier: _Entry) -> bool:
-    """Whether every topic that the later entry matches is matched by the earlier one."""
-    names = [text for kind, text in later.topics if kind == "topic"]
-    return all(
-        topic in later.topics or topic[1] in _EVERYTHING or any(_holds(topic, name) for name in names)
-        if topic[0] != "topic"
-        else topic[1] in names
-        for topic in earlier.topics
-    )
+class _Earlier:
+    """The entries before one, found by what a later entry must have to lie within them."""
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+        self._by_key: dict[Key, list[int]] = {}
+        self._general: list[int] = []
+        self._patterns: list[int] = []  # they may hold names within them
+        self._searches = 0
+
+    def add(self, entry: _Entry) -> None:
+        number = len(self._entries)
+        self._entries.append(entry)
+        if entry.key is None:
+            self._general.append(number)
+        else:
+            self._by_key.setdefault(entry.key, []).append(number)
+            if entry.key[0] in TOPIC_KINDS and entry.key[0] != "topic":
+                self._patterns.append(number)
+
+    def covering(self, later: _Entry) -> _Entry | None:
+        """The last of the entries that together leave nothing to `later`; None if something is left."""
+        numbers = {n for key in later.keys for n in self._by_key.get(key, ())}
+        if later.names and self._searches < MAX_SEARCHES:
+            numbers.update(self._patterns)
+        left = [at for at, scope in enumerate(later.scopes) if scope is not None]
+        for number in sorted(numbers.union(self._general)):
+            earlier = self._entries[number]
+            left_here = [at for at in left if not _is_within(later.scopes[at], earlier.scopes[at])]
+            if left_here != left and self._holds_topics_of(earlier, later):
+                left = left_here
+                if not left:
+                    return earlier
+        return None
+
+    def _holds_topics_of(self, earlier: _Entry, later: _Entry) -> bool:
+        """Whether every topic that the later entry matches is matched by the earlier one."""
+        return all(
+            topic in later.keys
+            or (topic[0] != "topic" and (topic[1] in _EVERYTHING or any(self._finds(topic, n) for n in later.names)))
+            for topic in earlier.topics
+        )
+
+    def _finds(self, topic: Topic, name: str) -> bool:
+        self._searches += 1
+        return self._searches <= MAX_SEARCHES and _holds(topic, name) is True
 
 
-def _covering(entries: Sequence[_Entry], index: int, candidates: Sequence[int]) -> int | None:
-    """The last of the earlier entries that together leave nothing to entry `index`; None if something is left."""
-    later = entries[index]
-    left = [at for at, scope in enumerate(later.scopes) if scope is not None]
-    for number in candidates:
-        earlier = entries[number]
-        if number >= index or not _topics_within(later, earlier):
-            continue
-        still = []
-        for at in left:
-            own, other = later.scopes[at], earlier.scopes[at]
-            if own is None or other is None or not own.is_within(other):
-                still.append(at)
-        left = still
-        if not left:
-            return number
-    return None
+def _is_within(own: _Scope | None, other: _Scope | None) -> bool:
+    return own is not None and other is not None and own.is_within(other)
 
 
 def _list(aces: tuple[AceConfig, ...] | None, at: Place, *, with_sessions: bool, direction: str) -> Iterator[Finding]:
     if aces is None or len(aces) > MAX_ENTRIES:
         return
-    entries = [_entry(ace, with_sessions) for ace in aces]
-    by_name: dict[str, list[int]] = {}
-    general: list[int] = []
+    earlier = _Earlier()
     passes = False
-    for index, entry in enumerate(entries):
+    for entry in (_entry(ace, with_sessions) for ace in aces):
         place = Place(entry.ace.file, entry.ace.line) if entry.ace.line else at
-        names = [text for kind, text in entry.topics if kind == "topic"]
         if all(scope is None for scope in entry.scopes):
-            if not _is_told(entry.ace, with_sessions, direction, len(set(names))):
+            if not _is_told(entry.ace, with_sessions, direction, len(set(entry.names))):
                 yield warning(
                     place, f"<{direction}> <ace>", "its conditions never hold together", "the entry decides nothing",
                     "remove a condition, or make two entries of it",
                 )  # fmt: skip
             continue
-        candidates = sorted([*general, *(n for name in names for n in by_name.get(name, ()))])
-        covered = _covering(entries, index, candidates)
+        covered = earlier.covering(entry)
         if covered is None:
             passes = passes or entry.ace.accept
         else:
-            yield _shadowed(entry.ace, entries[covered].ace, place, direction)
-        if names:
-            by_name.setdefault(names[0], []).append(index)
-        else:
-            general.append(index)
+            yield _shadowed(entry.ace, covered.ace, place, direction)
+        earlier.add(entry)
     if not passes:
         yield warning(
             at, f"<{direction}>", "no entry accepts anything", "nothing passes: what no entry matches is rejected",
