@@ -138,6 +138,10 @@ class Access:
             limited("enter", "source not let into the DRO", level=logging.INFO, extra=extra)
         return verdict.accept
 
+    def move_to(self, same: Access) -> None:
+        """Name the places of `same`, which has the same lists from other lines of a file, in messages from now on."""
+        self._acl = same._acl
+
     @staticmethod
     def _keep(known: dict[_K, bool], key: _K, verdict: Verdict) -> bool:
         if len(known) >= REMEMBERED_MAX:

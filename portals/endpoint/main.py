@@ -476,6 +476,8 @@ class EndpointPortal:
             self._access = access
             self._core.on_access(access, now_ns)
             self._judge_sources()
+        else:
+            self._access.move_to(access)
         if "cost" in fields:
             self._on_cost()
         if "source_deletion_delay_ms" in fields:
@@ -485,7 +487,7 @@ class EndpointPortal:
         if fields & live.TOPIC_RESOLUTION:
             self._interest.on_config(config, now_ns)
         if fields:
-            self._ctx.log.info("configuration changed", extra={"portal": config.name, "changed": sorted(fields)})
+            self._ctx.log.info("changed configuration taken over", extra={"changed": sorted(fields)})
             self._act(now_ns)
 
     def _on_cost(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -305,6 +306,21 @@ def test_a_list_that_means_the_same_sends_nothing(tmp_path: Path, stepper: Stepp
             s.dro.stepper.settle()
         assert s.dro.tr_sent == {1: [], 2: [], 3: []}
         assert all(not worker.channels.sent for k, worker in s.dro.workers.items() if k)
+
+
+def test_a_list_that_moved_in_its_file_is_named_by_its_new_lines(
+    tmp_path: Path, stepper: Stepper, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "portals.endpoint.access")
+    with star(tmp_path, stepper, {2: acl(outbound=ace("reject", topic("BBB")))}, b"AAA") as s:
+        moved = "\n" * 40 + acl(outbound=ace("reject", topic("BBB")))
+        s.dro.reconfigure(s.dro.write({2: moved}))
+        s.receivers[2].context.want_topic(b"BBB")
+        s.dro.run(100)
+    (told,) = [vars(record)["at"] for record in caplog.records if record.message == "topic not let out of the DRO"]
+    line = int(told.rpartition(":")[2])
+    assert "BBB" in (tmp_path / "dro.xml").read_text().splitlines()[line - 1]
+    assert line > 40
 
 
 def test_a_bad_pattern_changes_nothing(tmp_path: Path, stepper: Stepper) -> None:
