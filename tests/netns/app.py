@@ -169,7 +169,7 @@ class _Stream:
     def report(self) -> Heard:
         heard = self.heard
         heard.messages, heard.digest = self._digest.messages, self._digest.text()
-        heard.held = len(self._held)
+        heard.held, heard.missing = len(self._held), 0
         if self._held and self._next is not None:
             start = self._next
             heard.missing = max(ahead(sqn, start) for sqn in self._held) + 1 - len(self._held)
