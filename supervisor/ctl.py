@@ -9,6 +9,7 @@ Exit status: 0 done, 1 refused or failed, 2 wrong arguments, 3 no running DRO or
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -17,12 +18,18 @@ from typing import Final
 from dro.errors import DroError
 from dro.log import printable
 from dro.streams import open_standard_streams, output_lost, say
-from supervisor import ctl_doctor, ctl_portals, ctl_reload, ctl_status
 from supervisor.admin import error_object
 from supervisor.ctl_client import CommandError, UnreachableError
 from supervisor.ctl_output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABLE
 
 PROGRAM: Final = "tnwgdctl"
+COMMANDS: Final = {
+    "supervisor.ctl_status": ("status",),
+    "supervisor.ctl_portals": ("portals", "portal"),
+    "supervisor.ctl_reload": ("reload", "confirm", "rollback", "diff", "explain"),
+    "supervisor.ctl_doctor": ("doctor",),
+}
+"""Which module adds which commands, in the order of the help."""
 
 
 def _common(*, is_top: bool) -> argparse.ArgumentParser:
@@ -37,8 +44,10 @@ def _common(*, is_top: bool) -> argparse.ArgumentParser:
     return common
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments(command: str = "") -> argparse.ArgumentParser:
+    """The parser; for a known `command` with that one's module alone, since some take long to import."""
     common = _common(is_top=False)
+    modules = [module for module, names in COMMANDS.items() if command in names] or list(COMMANDS)
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         parents=[_common(is_top=True)],
@@ -46,23 +55,24 @@ def arguments() -> argparse.ArgumentParser:
         epilog="Exit status: 0 done, 1 refused or failed, 2 wrong arguments, 3 no running DRO.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
-    ctl_status.add_commands(commands, common)
-    ctl_portals.add_commands(commands, common)
-    ctl_reload.add_commands(commands, common)
-    ctl_doctor.add_commands(commands, common)
+    for module in modules:
+        importlib.import_module(module).add_commands(commands, common)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     open_standard_streams()
-    args = arguments().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    as_json = False
     try:
+        args = arguments(words[0] if words else "").parse_args(words)
+        as_json = args.json
         status = int(args.run(args))
         sys.stdout.flush()
     except UnreachableError as e:
-        return _failed(e, EXIT_UNREACHABLE, as_json=args.json)
+        return _failed(e, EXIT_UNREACHABLE, as_json=as_json)
     except DroError as e:
-        return _failed(e, EXIT_FAILED, as_json=args.json)
+        return _failed(e, EXIT_FAILED, as_json=as_json)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except OSError as e:

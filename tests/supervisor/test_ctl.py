@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pty
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from dro.errors import DecodeError
-from supervisor.ctl import main
+from supervisor.ctl import COMMANDS, arguments, main
 from supervisor.ctl_client import CommandError, UnreachableError, find_dro, running_dros
 from supervisor.ctl_output import duration, table
 from supervisor.ctl_portals import portals_text, rates, rates_text
@@ -81,6 +82,31 @@ def asked(folder: Path, answer: object, *words: str) -> tuple[int, dict[str, Any
     question = json.loads(server.question)
     assert isinstance(question, dict)
     return status, question
+
+
+def commands_of(parser: argparse.ArgumentParser) -> set[str]:
+    (subparsers,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return set(subparsers.choices)
+
+
+def test_each_module_adds_the_commands_that_it_is_known_for() -> None:
+    for names in COMMANDS.values():
+        for name in names:
+            assert commands_of(arguments(name)) == set(names)
+    everything = {name for names in COMMANDS.values() for name in names}
+    for word in ("", "nope", "7"):
+        assert commands_of(arguments(word)) == everything
+
+
+def test_a_dro_may_be_called_like_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--dro", "status", "portals"]) == 3
+    assert "'status'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--json", "status", "--dro", "X"), ("--dro", "X", "status", "--json")])
+def test_common_options_stand_before_or_behind_the_command(words: tuple[str, ...]) -> None:
+    args = arguments().parse_args(words)
+    assert (args.json, args.dro, args.run_dir) == (True, "X", "")
 
 
 # which DRO
