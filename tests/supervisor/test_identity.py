@@ -1,0 +1,180 @@
+"""User, group and pid file of a real DRO: shown from /proc, for every process, also for one that was restarted."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.places import SHARED_MEMORY
+from tests.fakes.site import ROOT, Site
+
+UID, GID = 54321, 54322
+
+as_root = pytest.mark.netns  # the mark for what needs root
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A directory that another user can read."""
+    path = Path(tempfile.mkdtemp(prefix="dro-t-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def site(folder: Path) -> Iterator[Site]:
+    made = Site(folder, 2)
+    yield made
+    made.close()
+
+
+def daemon_xml(site: Site, more: str) -> Path:
+    """Add elements behind the name."""
+    path = site.folder / "dro.xml"
+    path.write_text(path.read_text().replace("<name>SITE</name>", f"<name>SITE</name>{more}", 1))
+    return path
+
+
+def credentials(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return {name: " ".join(fields[name].split()) for name in ("Uid", "Gid", "Groups", "CapEff", "CapPrm", "CapInh")}
+
+
+def expected(uid: int, gid: int) -> dict[str, str]:
+    none = "0" * 16
+    ids = {"Uid": " ".join([str(uid)] * 4), "Gid": " ".join([str(gid)] * 4), "Groups": ""}
+    return ids | {"CapEff": none, "CapPrm": none, "CapInh": none}
+
+
+def all_processes(site: Site) -> dict[str, dict[str, str]]:
+    return {name: credentials(pid) for name, pid in {"tnwgd": site.pid, **site.workers()}.items()}
+
+
+@as_root
+def test_every_process_becomes_that_user_for_good(site: Site) -> None:
+    """Also one that was restarted; files in /proc, in shared memory and in the run directory belong to the user."""
+    pid_dir = site.folder / "pid"
+    pid_dir.mkdir()
+    os.chown(pid_dir, UID, GID)
+    pid_file = f"{pid_dir}/dro.pid"
+    daemon_xml(site, f"<uid>{UID}</uid><gid>{GID}</gid><pidfile>{pid_file}</pidfile>")
+    site.start()
+    wanted = {name: expected(UID, GID) for name in ("tnwgd", "route-manager", "P1", "P2")}
+    assert all_processes(site) == wanted
+    for pid in (site.pid, *site.workers().values()):
+        owner = Path(f"/proc/{pid}/environ").stat()  # belongs to root unless the process may be traced by its user
+        assert (owner.st_uid, owner.st_gid) == (UID, GID)
+    assert Path(pid_file).read_text() == f"{site.pid}\n"
+    ours = [path for base in (Path("/tmp"), SHARED_MEMORY) for path in base.glob(f"dro-SITE-{site.pid}-*")]
+    assert len(ours) == 2
+    for path in (Path(pid_file), *ours, *(entry for directory in ours for entry in directory.iterdir())):
+        assert (path.stat().st_uid, path.stat().st_gid) == (UID, GID), path
+    for name in ("P1", "route-manager"):
+        killed = site.kill(name)
+        site.wait(lambda name=name, killed=killed: site.workers().get(name, killed) != killed, "it is restarted")  # type: ignore[misc]
+    site.wait(lambda: site.log.count("worker ready") >= 5, "both are back")
+    assert all_processes(site) == wanted
+    daemon = site.pid
+    assert site.stop() == 0
+    assert site.leftovers(daemon) == []
+    assert list(pid_dir.iterdir()) == []
+
+
+@as_root
+def test_a_pid_file_that_cannot_be_removed_is_emptied(site: Site) -> None:
+    """Its directory belongs to root. The next start takes it over."""
+    pid_dir = site.folder / "pid"
+    pid_dir.mkdir()
+    path = pid_dir / "dro.pid"
+    daemon_xml(site, f"<uid>{UID}</uid><gid>{GID}</gid><pidfile>{path}</pidfile>")
+    for _ in range(2):
+        site.start()
+        assert path.read_text() == f"{site.pid}\n"
+        assert site.stop() == 0
+        assert path.read_text() == ""
+
+
+@as_root
+def test_what_a_killed_dro_of_that_user_left_is_swept_by_root(site: Site) -> None:
+    daemon_xml(site, f"<uid>{UID}</uid><gid>{GID}</gid>")
+    site.start()
+    killed = site.pid
+    os.killpg(killed, signal.SIGKILL)
+    assert site.daemon is not None
+    site.daemon.wait()
+    site.daemon = None
+    assert len(site.leftovers(killed)) == 2
+    site.start()
+    assert site.leftovers(killed) == []
+    last = site.pid
+    assert site.stop() == 0
+    assert site.leftovers(last) == []
+
+
+@as_root
+def test_a_user_without_a_group_gets_the_group_of_the_password_database(site: Site) -> None:
+    nobody = pwd.getpwnam("nobody")
+    daemon_xml(site, f"<uid>{nobody.pw_uid}</uid>")
+    site.start()
+    assert credentials(site.pid) == expected(nobody.pw_uid, nobody.pw_gid)
+    assert site.stop() == 0
+
+
+@as_root
+def test_a_group_alone_leaves_the_user_and_takes_the_other_groups(site: Site) -> None:
+    daemon_xml(site, f"<gid>{GID}</gid>")
+    site.start()
+    for found in all_processes(site).values():
+        assert (found["Uid"], found["Gid"], found["Groups"]) == ("0 0 0 0", " ".join([str(GID)] * 4), "")
+    assert site.stop() == 0
+
+
+def refused(path: Path, *before: str) -> str:
+    done = subprocess.run(
+        [*before, sys.executable, "-m", "supervisor.main", str(path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "worker started" not in done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@as_root
+def test_who_cannot_become_somebody_else_does_not_start(site: Site) -> None:
+    path = daemon_xml(site, f"\n<uid>{UID}</uid>\n<gid>{GID}</gid>")
+    line = path.read_text().splitlines().index(f"<uid>{UID}</uid>") + 1
+    shell = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+    said = refused(path, *shell)
+    assert f"{path}:{line}: <uid>: only root can become user {UID} and group {GID}; this is user 65534" in said
+    assert "start as root" in said
+    assert "CAP_SETUID" in refused(path, "setpriv", "--bounding-set", "-setuid", "--inh-caps", "-setuid")
+    assert "exist in the user namespace" in refused(path, "unshare", "--user", "--map-root-user")
+    path.write_text(path.read_text().replace(f"<gid>{GID}</gid>", ""))
+    assert f"{path}:{line}: <uid>: user {UID} has no entry in the password database" in refused(path)
+
+
+@as_root
+def test_a_user_that_the_dro_is_already_needs_no_root(site: Site) -> None:
+    daemon_xml(site, "<uid>65534</uid><gid>65534</gid>")
+    (site.folder / "tnwgd.log").touch()
+    with (site.folder / "tnwgd.log").open("ab") as log:
+        site.daemon = subprocess.Popen(
+            ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable, "-m",
+             "supervisor.main", str(site.folder / "dro.xml")],
+            cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    site.wait(lambda: "has started" in site.log, "it runs")
+    assert credentials(site.pid) == expected(65534, 65534)
+    assert site.stop() == 0
