@@ -18,7 +18,7 @@ from dro.config.model import DroConfig
 from dro.config.problems import ConfigErrors, Warn
 from dro.config.unsupported import ConfigWarning, unsupported
 from dro.errors import ConfigError, ResourceError
-from dro.log import Settings, hold, set_up
+from dro.log import Settings, finish, hold, set_up
 from dro.streams import say
 from supervisor.commands import serve_commands
 from supervisor.detach import Report, detach, is_kept
@@ -98,6 +98,7 @@ def run(order: Order) -> int:
     serve_commands(parent, version(), log.warning)
     status = parent.run()
     _tell_end(config, parent.failure, status, report)
+    finish()
     return status
 
 
