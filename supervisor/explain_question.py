@@ -15,9 +15,7 @@ from supervisor.explain import SESSION_PARTS, TRANSPORTS, Question
 def question_of(arguments: Arguments) -> Question:
     """Raises: RefusedError for what is no question."""
     topic = arguments.text("topic")
-    source, interested = (
-        int(arguments.number(name, minimum=1, maximum=UINT32_MAX)) for name in ("from_domain", "to_domain")
-    )
+    source, interested = (_whole(arguments, name, None, UINT32_MAX) for name in ("from_domain", "to_domain"))
     written = arguments.text("transport", "")
     transport = next((known for known in TRANSPORTS if known == written), None)
     if written and transport is None:
@@ -25,15 +23,23 @@ def question_of(arguments: Arguments) -> Question:
     given: dict[str, int] = {}
     for kind in SESSION_PARTS:
         if kind in NUMBER_KINDS:
-            number = arguments.number(kind, -1, minimum=-1, maximum=65535)
+            number = _whole(arguments, kind, -1, 65535)
             if number >= 0:
-                given[kind] = int(number)
+                given[kind] = number
         elif address := arguments.text(kind, ""):
             given[kind] = _address(kind, address)
     arguments.done()
     if given and transport is None:
         raise RefusedError(f"{next(iter(given))} needs the transport", remedy=f"name one of {', '.join(TRANSPORTS)}")
     return Question(topic, source, interested, transport, given)
+
+
+def _whole(arguments: Arguments, name: str, default: int | None, maximum: int) -> int:
+    """Raises: RefusedError."""
+    number = arguments.number(name, default, minimum=1 if default is None else default, maximum=maximum)
+    if number != int(number):
+        raise RefusedError(f"{name!r} has to be a whole number")
+    return int(number)
 
 
 def checked_question(values: Mapping[str, object]) -> Question:
