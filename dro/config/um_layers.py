@@ -10,7 +10,7 @@ templates of what is around it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -214,6 +214,7 @@ class ContextOptions:
     base: UmOptions = DEFAULTS
     layers: tuple[Layer, ...] = ()
     _known: dict[Asked, UmOptions] = field(default_factory=dict, compare=False, repr=False)
+    _made: dict[Hashable, UmOptions] = field(default_factory=dict, compare=False, repr=False)  # equal ones once
 
     def __reduce__(self) -> tuple[type[ContextOptions], tuple[UmOptions, tuple[Layer, ...]]]:
         """To another process go the layers; it finds its own answers."""
@@ -251,7 +252,9 @@ class ContextOptions:
                 options = options.with_parsed([tcp])
             if len(self._known) >= _CACHED:
                 self._known.clear()
-            self._known[asked] = options
+                self._made.clear()
+            content = (options, frozenset(options.origins.items()))  # origins take no part in their comparison
+            options = self._known[asked] = self._made.setdefault(content, options)
         return options
 
 

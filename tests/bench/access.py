@@ -19,7 +19,7 @@ from typing import Final
 from dro.config.acl import Acl, Session
 from dro.config.model import AceConfig, AclConfig, ConditionConfig
 from portals.counters import Slot
-from tests.bench.churn import QUICK_PORTAL, QUICK_UM
+from tests.bench.churn import QUICK_UM
 from tests.bench.yard import cpu_ns, measure_u_ns
 from tests.fakes.application import Application
 from tests.fakes.site import Site
@@ -68,9 +68,8 @@ def _list(kind: str) -> str:
 def start(sources: int, kind: str, *, by_pattern: bool) -> tuple[float, float, float]:
     """Seconds until all proxy sources exist, and seconds of CPU of the two portals; `kind` is empty for no list."""
     text = f"<acl><inbound>{_list(kind)}</inbound><outbound>{_list(kind)}</outbound></acl>" if kind else ""
-    xml = QUICK_PORTAL.replace("\n      <topic-resolution>", f"{text}\n      <topic-resolution>")
     with tempfile.TemporaryDirectory(prefix="dro-access-") as name:
-        site = Site(Path(name), 2, portal_xml={1: xml, 2: xml}, um={1: QUICK_UM, 2: QUICK_UM})
+        site = Site(Path(name), 2, portal_xml={1: text, 2: text}, um={1: QUICK_UM, 2: QUICK_UM})
         try:
             site.start()
             with Application(site.config(1)) as origin, Application(site.config(2)) as receiver:

@@ -295,12 +295,9 @@ def test_origins_name_the_file_and_line_of_each_layer(border: DroConfig) -> None
     assert context.origin(("source", "late_join")) == ""
 
 
-def test_what_the_portal_cannot_do_with_them_yet_is_refused(border: DroConfig) -> None:
+def test_names_of_contexts_and_options_by_topic_have_an_effect(border: DroConfig) -> None:
     assert [str(limit).partition(": ")[2] for limit in unsupported(border)] == [
         "<endpoint>: UM options without effect yet: receiver use_late_join",
-        "<endpoint>: UM options by topic are not supported yet; use one set of options for each portal",
-        "<source-context-name>: selects options of a UM XML file only",
-        "<receiver-context-name>: selects options of a UM XML file only",
     ]
 
 

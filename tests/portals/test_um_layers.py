@@ -206,3 +206,14 @@ def test_options_by_topic_that_nothing_asks_for_are_told(tmp_path: Path, stepper
     with one_process(tmp_path, stepper, 2, daemon=daemon, portal_xml=names) as dro:
         told = [str(limit) for limit in unsupported(dro.config)]
         assert told == [f"{tmp_path}/dro.xml:9: <endpoint>: UM options without effect yet: source late_join"]
+
+
+def test_ten_thousand_topics_of_equal_options_keep_one_set(tmp_path: Path, stepper: Stepper) -> None:
+    daemon = um_file(
+        tmp_path, '<context name="both"><sources template="quick"><topic pattern="^x"/></sources></context>'
+    )
+    names = "<source-context-name>both</source-context-name>"
+    with one_process(tmp_path, stepper, 2, daemon=daemon, portal_xml={1: names}) as dro:
+        sending = dro.config.portals[0].sending
+        assert len({id(sending.source(f"t.{n}")) for n in range(1000)}) == 1
+        assert sending.source("x.1").origins == sending.source("t.1").origins
