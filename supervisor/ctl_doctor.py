@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.clock import s
-from dro.errors import DroError
+from dro.errors import ConfigError, DroError
 from dro.streams import say
 from supervisor.ctl_client import Client, running_dros
 from supervisor.ctl_output import EXIT_FAILED, EXIT_OK, Commands, connect, put, put_json
@@ -41,9 +41,7 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
         description="Check a configuration, this host, and the networks of its portals.",
         epilog="With --respond on another host of a TRD, directions and sizes of datagrams are checked too.",
     )
-    doctor.add_argument(
-        "file", metavar="FILE", nargs="?", default="", help="DRO configuration; default: the running DRO's"
-    )
+    doctor.add_argument("file", metavar="FILE", nargs="?", help="DRO configuration; default: the running DRO's")
     doctor.add_argument("--responder", metavar="ADDRESS", type=_address, action="append", default=[],
                         help="a host where the responder runs; those nearby are found without it")  # fmt: skip
     doctor.add_argument("--respond", metavar="ADDRESS", type=_address,
@@ -101,6 +99,8 @@ def _port(text: str) -> int:
 def run_doctor(args: argparse.Namespace) -> int:
     if args.respond:
         return respond(args)
+    if args.file == "":
+        raise ConfigError("the name of the file is empty", remedy="write its name, or none for that of the running DRO")
     if len(args.responder) > MAX_RESPONDERS:
         raise DroError(f"{len(args.responder)} responders, at most {MAX_RESPONDERS}")
     file, running = _file_and_dro(args)

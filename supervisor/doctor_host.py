@@ -170,7 +170,7 @@ class Holder:
     name: str
 
     def __str__(self) -> str:
-        return f"{self.name} (pid {self.pid})" if self.pid else "a process of another user"
+        return f"{self.name} (pid {self.pid})" if self.pid else "a process that cannot be seen from here"
 
 
 NOBODY: Final = Holder(0, "")

@@ -304,7 +304,7 @@ def test_holders_of_ports_are_found() -> None:
             port = sock.getsockname()[1]
             assert doctor_host.port_holders(kind)[port] == own
             assert doctor_host.bind_error(kind, "127.0.0.1", port)
-    assert str(Holder(0, "")) == "a process of another user"
+    assert str(Holder(0, "")) == "a process that cannot be seen from here"
 
 
 def test_ports_of_the_running_dro_are_its_own(tmp_path: Path) -> None:
@@ -370,6 +370,8 @@ def test_as_a_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     answer = json.loads(capsys.readouterr().out)
     assert (answer["running_pid"], answer["file"]) == (0, str(EXAMPLE))
     assert {check["status"] for check in answer["checks"]} <= {"ok", "note"}
+    assert ctl.main(["doctor", ""]) == 1  # a variable of a script that is not set
+    assert "is empty" in capsys.readouterr().err
     assert ctl.main(["doctor", str(tmp_path / "none.xml"), "--problems"]) == 1
     assert "fail  configuration" in capsys.readouterr().out
 
