@@ -35,7 +35,7 @@ class StatusCommand:
                 DroStatus(
                     name=parent.name,
                     version=self._version,
-                    node_id=f"{parent.node_id:016x}",
+                    node_id=str(parent.node_id),
                     pid=os.getpid(),
                     uptime_s=round(time.monotonic() - self._began, 3),
                     config_file=os.path.abspath(parent.config.file),

@@ -27,7 +27,7 @@ class DroStatus:
 
     name: str
     version: str
-    node_id: str  # 16 hexadecimal digits
+    node_id: str  # decimal, as in the log; JSON readers would round the number
     pid: int
     uptime_s: float
     config_file: str

@@ -33,7 +33,7 @@ ME = f"{os.getpid()}-{start_time_of(os.getpid())}"
 
 WORKER = WorkerStatus("P1", "endpoint", 1, "ready", 4711, 5, 2, 75.0, "killed by SIGKILL", "drain")
 STATUS = DroStatus(
-    "NORTH", "0.1.0", "8000000000000001", 4710, 90061.0, "/etc/dro.xml", 1_790_000_000.0, True,
+    "NORTH", "0.1.0", "9223372036854775809", 4710, 90061.0, "/etc/dro.xml", 1_790_000_000.0, True,
     ("<daemon><pidfile>",), "/run/dro", (WORKER, replace(WORKER, name="P2", pid=0, state="paused", operation="")),
 )  # fmt: skip
 PORTAL = PortalStatus(
@@ -172,7 +172,7 @@ def test_status_for_people_and_programs(folder: Path, capsys: pytest.CaptureFixt
     answer = {"ok": True, "result": to_json(STATUS)}
     assert asked(folder, answer, "status") == (0, {"command": "status"})
     text = capsys.readouterr().out
-    assert "NORTH  open-dro 0.1.0  node 8000000000000001" in text
+    assert "NORTH  open-dro 0.1.0  node 9223372036854775809" in text
     assert "up 1d 1h" in text
     assert "waits for a restart of the daemon: <daemon><pidfile>" in text
     (folder / "admin").unlink()
