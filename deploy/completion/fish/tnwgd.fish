@@ -51,7 +51,7 @@ function _shtab_tnwgd_using
 end
 
 set -g _shtab_tnwgd_commands init 'init direct' 'init peer'
-set -g _shtab_tnwgd_opts_with_value --connect --domain --domain1 --domain2 --listen --name --output --trd --trd1 --trd2
+set -g _shtab_tnwgd_opts_with_value --connect --domain --domain1 --domain2 --listen --name --output --run-dir --trd --trd1 --trd2
 
 complete -c tnwgd -e
 complete -c tnwgd -f
@@ -62,6 +62,8 @@ complete -c tnwgd -n _shtab_tnwgd_using -s d -l dump-dtd -d 'print the DTD of th
 complete -c tnwgd -n _shtab_tnwgd_using -s v -l validate -d 'check files, print every problem and exit'
 complete -c tnwgd -n _shtab_tnwgd_using -l print-config -d 'print what CONFIG comes to, with origins, and exit'
 complete -c tnwgd -n _shtab_tnwgd_using -l with-defaults -d 'with --print-config: also UM options not set'
+complete -c tnwgd -n _shtab_tnwgd_using -s f -l detach -d 'leave the terminal as soon as the DRO runs'
+complete -c tnwgd -n _shtab_tnwgd_using -l run-dir -xka "(__fish_complete_directories)" -d 'run directory, of this DRO alone (default: one is made)'
 complete -c tnwgd -n _shtab_tnwgd_using -s u -l use-utc -d 'log times in UTC'
 complete -c tnwgd -n _shtab_tnwgd_using -l debug -d 'log more'
 complete -c tnwgd -n _shtab_tnwgd_using -l log-json -d 'log JSON objects, one per line'
