@@ -256,7 +256,7 @@ class LogHandler(logging.Handler):
         self.acquire()
         try:
             for report in self._repeats.take_reports(time.monotonic_ns(), at_once=at_once):
-                extra = last_field(report.last_ago_ns) | {"line": report.body}
+                extra = last_field(report.last_ago_ns) | {"line": self._lines.brief(report.body)}
                 body = self._lines.body(_record(report.text, report.level, extra))
                 self._put(time.time(), report.level, body)
             for trouble in self._troubles:

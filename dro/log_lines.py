@@ -153,6 +153,10 @@ class Formatter(Protocol):
 
     def line(self, created: float, level: int, body: str, *, is_throttled: bool = False) -> str: ...
 
+    def brief(self, body: str) -> str:
+        """What a body says, for a line about that line."""
+        ...
+
 
 class TextFormatter:
     """The public form."""
@@ -179,6 +183,9 @@ class TextFormatter:
         microseconds = self.clock.at(created)
         mark = THROTTLED if is_throttled else ""
         return f"[{self.clock.text}.{microseconds:06d}] [{severity_of(level)}] {mark}{body}"
+
+    def brief(self, body: str) -> str:
+        return body.partition("\n")[0].removesuffix(self._tail)
 
 
 class SyslogFormatter(TextFormatter):
@@ -225,6 +232,9 @@ class JsonFormatter:
         at = f"{self.clock.text.replace(' ', 'T')}.{microseconds:06d}{self.clock.zone}"
         mark = '"throttled": true, ' if is_throttled else ""
         return f'{{"time": "{at}", "severity": "{severity_of(level)}", {mark}{body}}}'
+
+    def brief(self, body: str) -> str:
+        return str(json.loads("{" + body + "}")["text"])
 
 
 def _json_value(value: object) -> object:

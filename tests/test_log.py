@@ -247,5 +247,18 @@ def test_the_last_words_of_a_process(root: logging.Logger, pipe: tuple[int, int]
     got = [line[29:] for line in lines(pipe) if "again" in line]
     assert got[:2] == ["[information] again process=P", "[information] THROTTLED MSG: again process=P"]
     count = r"\[information\] \.\.\.previous THROTTLED MSG repeated 5 times in 1 seconds"
-    assert re.fullmatch(rf'{count} last_s_ago=0\.\d line="again process=P" process=P', got[2])
+    assert re.fullmatch(rf"{count} last_s_ago=0\.\d line=again process=P", got[2])
     assert len(got) == 3
+
+
+@pytest.mark.parametrize("in_json", [False, True])
+def test_a_count_names_the_line_in_question(root: logging.Logger, pipe: tuple[int, int], in_json: bool) -> None:
+    log = logs.set_up("P", Settings(console_fd=pipe[1], json=in_json))
+    for _ in range(3):
+        log.info('"again" and again', extra={"n": 1})
+    logs.finish()
+    (line,) = [line for line in lines(pipe) if "previous" in line]
+    if in_json:
+        assert json.loads(line)["fields"]["line"] == '"again" and again'
+    else:
+        assert line.endswith(r'line="\"again\" and again n=1" process=P')
