@@ -240,11 +240,14 @@ class _Restart:
 def changing_places(old: DroConfig, new: DroConfig, names: Sequence[str]) -> frozenset[str]:
     """Those of the portals to restart of which one wants what another one has."""
     before, after = portals_of(old), portals_of(new)
+    holders: dict[object, set[str]] = {}
+    for name in names:
+        for thing in needs(before[name]):
+            holders.setdefault(thing, set()).add(name)
     found: set[str] = set()
     for name in names:
-        for other in names:
-            if name != other and needs(after[name]) & needs(before[other]):
-                found |= {name, other}
+        others = set[str]().union(*(holders.get(thing, ()) for thing in needs(after[name]))) - {name}
+        found |= {name, *others} if others else set()
     return frozenset(found)
 
 
