@@ -24,6 +24,7 @@ from typing import Final, NoReturn
 from dro.streams import say
 
 _CHUNK: Final = 65_536
+STOPPED: Final = "stopped before the DRO ran"
 _LOST: Final = "the detached process ended before the DRO ran"
 EXIT_FAILED: Final = 1
 
@@ -101,6 +102,7 @@ class _Command:
         self._words = bytearray()
         self._daemon = 0
         self._signals: list[int] = []
+        self._has_passed_on = False
 
     def run(self) -> NoReturn:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -108,7 +110,7 @@ class _Command:
         said = self._listen()
         status, why = said.get("status"), said.get("why")
         if not isinstance(status, int):
-            status, why = EXIT_FAILED, _LOST
+            status, why = EXIT_FAILED, STOPPED if self._has_passed_on else _LOST
         if why:
             say(sys.stderr, f"{self._prog}: {why}\n")
         os._exit(status)
@@ -120,6 +122,7 @@ class _Command:
     def _pass_signals_on(self) -> None:
         while self._daemon and self._signals:
             with contextlib.suppress(ProcessLookupError):
+                self._has_passed_on = True
                 os.kill(self._daemon, self._signals.pop())  # it has told its id, and its end of the pipe is open
 
     def _listen(self) -> dict[str, object]:

@@ -21,7 +21,7 @@ from dro.errors import ConfigError, ResourceError
 from dro.log import Settings, finish, hold, set_up
 from dro.streams import say
 from supervisor.commands import serve_commands
-from supervisor.detach import Report, detach, is_kept
+from supervisor.detach import STOPPED, Report, detach, is_kept
 from supervisor.early import EarlySignals
 from supervisor.ground import Ground, GroundPlan
 from supervisor.log_settings import open_log
@@ -85,10 +85,11 @@ def run(order: Order) -> int:
     try:
         open_log(PROCESS, config, order.log)
     except ConfigError as e:
-        if report is not None:
-            report.failed(EXIT_FAILED)  # the reason is on its way already
         signals.undo()
-        return _refused(order, e)
+        status = _refused(order, e)
+        if report is not None:
+            report.failed(status)  # the reason is on its way already
+        return status
     log.info("starting", extra={"dro": config.daemon.name or PROCESS, "version": version(), "config": config.file})
     log.info("build", extra=_build())
     _tell_configuration(log, config)
@@ -170,6 +171,6 @@ def _tell_end(config: DroConfig, failure: str, status: int, report: Report | Non
         if failure and not on_console:
             say(sys.stderr, f"{PROCESS}: {failure}\n")
     elif status == EXIT_OK:
-        report.failed(EXIT_FAILED, "stopped before the DRO ran")
+        report.failed(EXIT_FAILED, STOPPED)
     else:
         report.failed(status, "" if on_console else failure)
