@@ -134,21 +134,14 @@ class _ToFile:
 
 class _ToSyslog:
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._syslog = Syslog(_complain, path=path)
+        syslog = Syslog(_complain, path=path)
+        self._put = syslog.put
+        self.after_fork = syslog.after_fork
+        self.flush = syslog.flush
+        self.close = syslog.close
 
     def write(self, line: str, day: int) -> bool:
-        return self._syslog.write(line)
-
-    def after_fork(self) -> None:
-        self._syslog.close()
-        self._syslog = Syslog(_complain, path=self._path)
-
-    def flush(self) -> None:
-        """Nothing waits."""
-
-    def close(self) -> None:
-        self._syslog.close()
+        return self._put(line)
 
 
 _complained: Final[dict[str, float]] = {}

@@ -210,7 +210,8 @@ class LogFile:
             self._retry_ns = now_ns + _RETRY_NS
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_UN)
-            self._tell(f"log file {self._path} cannot be rolled: {e.strerror}")
+            advice = "; let the user of the DRO write to its directory" if isinstance(e, PermissionError) else ""
+            self._tell(f"log file {self._path} cannot be rolled: {e.strerror}{advice}")
 
     def _rename(self, size: int, day: int, now_ns: int) -> None:
         rolls, began, due_ns = self._rolls.get()

@@ -1,8 +1,8 @@
 """Where log lines go besides a file: a console and the local syslog. Neither ever makes a process wait.
 
-A console that takes nothing (a full pipe, a stopped terminal) gets what fits into a buffer of ours later; what does not
-fit is refused, and the caller counts it. A pipe or terminal is opened once more for that, without blocking: the mode
-belongs to the open file, and the one that was given is shared with the shell and others.
+One that takes nothing (a full pipe, a stopped terminal, a syslog daemon that is busy or restarts) gets what fits into a
+buffer of ours later; what does not fit is refused, and the caller counts it. A pipe or terminal is opened once more for
+that, without blocking: the mode belongs to the open file, and the one that was given is shared with the shell and others.
 """
 
 from __future__ import annotations
@@ -19,44 +19,23 @@ from typing import Final
 
 from dro.clock import NS_PER_S
 
-PENDING_MAX: Final = 1 << 18  # bytes that wait for a console
+PENDING_MAX: Final = 1 << 18  # bytes that wait
 SYSLOG_PATH: Final = "/dev/log"
 SYSLOG_MAX: Final = 8_192  # bytes of one datagram
 _RETRY_NS: Final = NS_PER_S
 _LAST_WORDS_S: Final = 0.2
 
 
-class Console:
-    """A descriptor of the process, standard output as a rule."""
+class _Patient:
+    """Takes lines, and keeps what its destination does not take now, up to PENDING_MAX bytes."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self) -> None:
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
-        self._fd = fd
-        self._socket: socket.socket | None = None
-        self._polls = False
-        self._own = False
         self._is_full = False
-        self._is_gone = False
-        try:
-            mode = os.fstat(fd).st_mode
-        except OSError:
-            self._is_gone = True
-            return
-        if stat.S_ISSOCK(mode):
-            self._socket = socket.socket(fileno=os.dup(fd))
-        elif not stat.S_ISREG(mode):
-            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-            try:
-                self._fd = os.open(f"/proc/self/fd/{fd}", flags)
-                self._own = True
-            except OSError:
-                self._polls = True  # the best that is left: ask before each write
 
     def write(self, data: bytes) -> bool:
-        """Take a line; False when there is no room for it. A console that is gone takes everything."""
-        if self._is_gone:
-            return True
+        """Take a line; False when there is no room for it."""
         if self._pending:
             self.flush()
         if not self._pending:
@@ -92,7 +71,45 @@ class Console:
         """Give what waits a last chance, for a moment."""
         deadline = time.monotonic() + wait_s
         while not self.flush() and (left := deadline - time.monotonic()) > 0:
-            self._wait(left)
+            if not self._wait(left):
+                return
+
+    def _put(self, data: bytes) -> int:
+        """Bytes that the destination took, or that nobody will ever take."""
+        raise NotImplementedError
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait until it may take more."""
+        raise NotImplementedError
+
+
+class Console(_Patient):
+    """A descriptor of the process, standard output as a rule. One that is gone takes everything."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+        self._socket: socket.socket | None = None
+        self._polls = False
+        self._own = False
+        self._is_gone = False
+        try:
+            mode = os.fstat(fd).st_mode
+        except OSError:
+            self._is_gone = True
+            return
+        if stat.S_ISSOCK(mode):
+            self._socket = socket.socket(fileno=os.dup(fd))
+        elif not stat.S_ISREG(mode):
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            try:
+                self._fd = os.open(f"/proc/self/fd/{fd}", flags)
+                self._own = True
+            except OSError:
+                self._polls = True  # the best that is left: ask before each write
+
+    def close(self, wait_s: float = _LAST_WORDS_S) -> None:
+        super().close(wait_s)
         if self._socket is not None:
             self._socket.close()
         elif self._own:
@@ -100,7 +117,8 @@ class Console:
         self._is_gone = True
 
     def _put(self, data: bytes) -> int:
-        """Bytes that the console took, or that nobody will ever take."""
+        if self._is_gone:
+            return len(data)
         try:
             if self._socket is not None:
                 return self._socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -113,14 +131,10 @@ class Console:
             return len(data)  # nobody reads it, and nobody will
 
     def _wait(self, seconds: float) -> bool:
-        poll = select.poll()
-        poll.register(self._socket if self._socket is not None else self._fd, select.POLLOUT)
-        with contextlib.suppress(OSError):
-            return bool(poll.poll(seconds * 1000))
-        return False
+        return _is_writable(self._socket if self._socket is not None else self._fd, seconds)
 
 
-class Syslog:
+class Syslog(_Patient):
     """The datagram socket of the local syslog daemon."""
 
     def __init__(
@@ -131,6 +145,7 @@ class Syslog:
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """A daemon that is not there is told once through `complain`, and looked for again each second."""
+        super().__init__()
         self._complain = complain
         self._path = path
         self._now_ns = now_ns
@@ -139,40 +154,46 @@ class Syslog:
         self._is_told = False
         self._connect()
 
-    def write(self, line: str) -> bool:
+    def put(self, line: str) -> bool:
         """Send each part of the line as a datagram; False when the first was not taken."""
         first, *rest = line.split("\n    ")
-        if not self._send(first.encode("utf-8", "backslashreplace")):
+        if not self.write(_datagram(first)):
             return False
         head = first[: first.index(": ") + 2]
         for part in rest:
-            self._send((head + part).encode("utf-8", "backslashreplace"))
+            self.write(_datagram(head + part))
         return True
 
-    def close(self) -> None:
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._disconnect()
+        self._connect()
+
+    def close(self, wait_s: float = _LAST_WORDS_S) -> None:
+        super().close(wait_s)
+        self._disconnect()
+
+    def _put(self, data: bytes) -> int:
+        for _ in range(2):
+            if self._socket is None and not self._connect():
+                return 0
+            assert self._socket is not None
+            try:
+                return self._socket.send(data, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return 0
+            except OSError:  # the daemon was restarted, as a rule
+                self._disconnect()
+                self._retry_ns = 0
+        return 0
+
+    def _wait(self, seconds: float) -> bool:
+        return self._socket is not None and _is_writable(self._socket, seconds)
+
+    def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-    def _send(self, data: bytes) -> bool:
-        data = data if len(data) <= SYSLOG_MAX else data[: SYSLOG_MAX - 3] + b"..."
-        if self._socket is None and not self._connect():
-            return False
-        assert self._socket is not None
-        try:
-            self._socket.send(data, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:  # the daemon was restarted, as a rule
-            self.close()
-            self._retry_ns = 0
-            if not self._connect():
-                return False
-            with contextlib.suppress(OSError):
-                self._socket.send(data, socket.MSG_DONTWAIT)
-                return True
-            return False
-        return True
 
     def _connect(self) -> bool:
         now_ns = self._now_ns()
@@ -191,3 +212,16 @@ class Syslog:
         self._socket = made
         self._is_told = False
         return True
+
+
+def _datagram(line: str) -> bytes:
+    data = line.encode("utf-8", "backslashreplace")
+    return data if len(data) <= SYSLOG_MAX else data[: SYSLOG_MAX - 3] + b"..."
+
+
+def _is_writable(descriptor: int | socket.socket, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    with contextlib.suppress(OSError):
+        return bool(poll.poll(seconds * 1000))
+    return False
