@@ -156,9 +156,9 @@ class AdminServer:
             listener.listen(_BACKLOG)
         except OSError as e:
             listener.close()
-            reason = e.strerror or str(e)
-            remedy = remedy_of(e.errno, "check the run directory")
-            raise ResourceError(f"no admin socket {path}: {reason}", remedy=remedy) from e
+            # what Python itself refuses, a path too long for a socket, has no number
+            remedy = remedy_of(e.errno, "check the run directory") if e.errno else "name a run directory nearer to /"
+            raise ResourceError(f"no admin socket {path}: {e.strerror or e}", remedy=remedy) from e
         self._listener, self._path = listener, path
         self.loop.add_reader(listener, self._accept)
 

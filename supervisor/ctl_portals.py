@@ -27,6 +27,7 @@ from supervisor.records import to_json
 from supervisor.status import OperationResult, PortalsStatus, PortalStatus
 
 WATCH_INTERVAL_S: Final = 1.0
+WATCH_LEAST_S: Final = 0.1
 DRAIN_LIMIT_S: Final = 30.0
 SLACK_S: Final = 90.0
 """Beyond the limit of a drain: for the stop, and for a portal to become ready, which each have limits in the DRO."""
@@ -45,12 +46,14 @@ _WITH_LIMIT: Final = ("drain", "remove")
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     portals = commands.add_parser("portals", parents=[common], help="what each portal forwards, sends and drops")
     portals.add_argument(
-        "-w", "--watch", metavar="SECONDS", nargs="?", type=seconds, const=WATCH_INTERVAL_S,
+        "-w", "--watch", metavar="SECONDS", nargs="?", type=_interval, const=WATCH_INTERVAL_S,
         help=f"rates over that interval, until interrupted (default {WATCH_INTERVAL_S:g})",
     )  # fmt: skip
     portals.add_argument("--count", metavar="N", type=_positive, help="with --watch: end after N intervals")
     portals.set_defaults(run=show_portals, parser=portals)
-    portal = commands.add_parser("portal", help="restart, pause, resume, drain, add or remove one portal")
+    portal = commands.add_parser(
+        "portal", parents=[common], help="restart, pause, resume, drain, add or remove one portal"
+    )
     actions = portal.add_subparsers(metavar="ACTION", required=True, title="actions", dest="action")
     for name, what in _ACTIONS.items():
         action = actions.add_parser(name, parents=[common], help=what, description=f"{what[0].upper()}{what[1:]}.")
@@ -61,6 +64,13 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
                 help=f"give up what is still held after so long (default {DRAIN_LIMIT_S:g})",
             )  # fmt: skip
         action.set_defaults(run=operate)
+
+
+def _interval(text: str) -> float:
+    value = seconds(text)
+    if value < WATCH_LEAST_S:
+        raise argparse.ArgumentTypeError(f"has to be at least {WATCH_LEAST_S:g}")
+    return value
 
 
 def _positive(text: str) -> int:

@@ -236,6 +236,7 @@ def test_an_operation_that_was_not_clean_is_told(
         (), ("nope",), ("portal",), ("portal", "pause"), ("portal", "explode", "P1"), ("status", "extra"),
         ("portal", "drain", "P1", "--limit", "-1"), ("portal", "drain", "P1", "--limit", "nan"),
         ("portal", "pause", "P1", "--limit", "1"), ("portals", "--watch", "soon"), ("portals", "--count", "0"),
+        ("portals", "--watch", "0"),
         ("portals", "--count", "2"),
     ],
 )  # fmt: skip
