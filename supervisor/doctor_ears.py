@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from dro.clock import ms
+from dro.clock import ms, s
 from dro.errors import DecodeError, ResourceError
 from dro.wire import lbmr
 from supervisor import doctor_probe as probe
@@ -24,7 +24,8 @@ from supervisor.doctor_respond import listen, read_probe, received
 
 SETTLE_NS: Final = ms(250)  # after the last probe: what has not come by then does not come
 ANSWER_NS: Final = ms(400)
-TRIES: Final = 4
+SAID_NS: Final = s(2)  # its answer says that all has been sent
+TRIES: Final = 6
 MAX_FOUND: Final = 16
 MAX_HOSTS: Final = 4096
 
@@ -124,12 +125,11 @@ class Ears:
         self.hear(time.monotonic_ns() + SETTLE_NS)
 
     def hear(self, until_ns: int, is_enough: Callable[[], bool] = lambda: False) -> None:
-        """Take in what comes until then."""
+        """Take in what comes until then; what is there already in any case."""
         by_socket = {sock: place for place, sock in self._sockets.items()}
-        while not is_enough():
-            left_ns = until_ns - time.monotonic_ns()
-            if left_ns <= 0:
-                return
+        left_ns = 1
+        while left_ns and not is_enough():
+            left_ns = max(0, until_ns - time.monotonic_ns())
             readable, _, _ = select.select([self._unicast, *by_socket], [], [], left_ns / 1e9)
             for sock in readable:
                 for data, sender in received(sock):
@@ -151,15 +151,20 @@ class Ears:
         answers.pop(kind, None)
         if address in self._lost:
             return None
-        for _ in range(1 if isinstance(order, probe.Say) else TRIES):
+        is_once = isinstance(order, probe.Say)
+        for _ in range(1 if is_once else TRIES):
             self._tell(address, probe.write_order(order))
-            self.hear(time.monotonic_ns() + ANSWER_NS, lambda: kind in answers)
+            self.hear(time.monotonic_ns() + (SAID_NS if is_once else ANSWER_NS), lambda: kind in answers)
             answer = answers.get(kind)
             if isinstance(answer, kind):
                 return answer
-        if not isinstance(order, probe.Say):
+        if not is_once:
             self._lost.add(address)
         return None
+
+    def has_found(self, addresses: Sequence[str]) -> bool:
+        """Whether all of these have answered."""
+        return all(address in self.found for address in addresses)
 
     def has_lost(self, address: str) -> bool:
         """Whether that responder has stopped answering; nothing is asked of it any more."""

@@ -29,6 +29,8 @@ from supervisor.doctor_respond import send_all
 
 Checks = Iterator[Check]
 LISTEN_S: Final = 2.0
+NAMED_NS: Final = s(3)  # how long a responder that the operator named may take
+HELLO_NS: Final = ms(300)
 SIGNALS: Final = 5
 SIZE_ROUNDS: Final = 4
 COPIES: Final = 2
@@ -95,9 +97,10 @@ class TrdProbe:
         listen_ns = time.monotonic_ns() + s(listen_s)
         if sends:
             problem = self._send_signals()
-            while time.monotonic_ns() < listen_ns:
+            named_ns = max(listen_ns, time.monotonic_ns() + NAMED_NS)
+            while (now_ns := time.monotonic_ns()) < (listen_ns if self._ears.has_found(responders) else named_ns):
                 self._ears.hello(responders)
-                self._ears.hear(min(listen_ns, time.monotonic_ns() + ms(300)))
+                self._ears.hear(now_ns + min(HELLO_NS, max(0, listen_ns - now_ns) or HELLO_NS))
         else:
             self._ears.hear(listen_ns)
         found = sorted(self._ears.found)[:MAX_RESPONDERS] if sends else []

@@ -29,7 +29,9 @@ source transport lbtrm
 context transport_tcp_datagram_max_size 8192
 """
 LISTEN = ("--listen", "0.5")
+FIND = ("--listen", "3")  # long enough to find responders by themselves
 RESPONDER = address_in(1, 1)
+NAMED = ("--responder", RESPONDER)
 RESOLVER_GROUP, DATA_PORT = "224.9.10.11", 14400
 
 
@@ -108,7 +110,7 @@ def trds(net: Net, tmp_path: Path) -> Trds:
 def test_a_healthy_network_gives_no_reason_to_complain(trds: Trds) -> None:
     trds.respond(1)
     trds.respond(2)
-    told = trds.doctor()
+    told = trds.doctor(*FIND)
     assert (told.status, told.answer["status"], told.of("warn", "fail")) == (0, "ok", [])
     for trd in (1, 2):
         names = [c["check"] for c in told.of("ok") if c["portal"] == f"G1-TRD{trd}"]
@@ -124,7 +126,7 @@ def test_without_a_responder_it_says_what_it_does_not_know(trds: Trds) -> None:
     told = trds.doctor()
     assert (told.status, told.of("warn", "fail")) == (0, [])
     assert {c["check"] for c in told.of("note")} == {"others", "datagram size"}
-    missing = trds.doctor("--responder", RESPONDER)
+    missing = trds.doctor(*NAMED)
     assert missing.status == 1
     assert "does not answer" in missing.one("responder", "G1-TRD1")["what"]
 
@@ -132,7 +134,7 @@ def test_without_a_responder_it_says_what_it_does_not_know(trds: Trds) -> None:
 def test_multicast_that_is_blocked_towards_another_host(trds: Trds) -> None:
     trds.respond()
     trds.apps[1].lose(1.0, groups=[RESOLVER_GROUP])
-    told = trds.doctor()
+    told = trds.doctor(*NAMED)
     check = told.one(f"multicast to {RESPONDER}", "G1-TRD1")
     assert (told.status, check["status"], len(told.of("warn", "fail"))) == (1, "fail", 1)
     assert (
@@ -144,7 +146,7 @@ def test_multicast_that_is_blocked_towards_another_host(trds: Trds) -> None:
 def test_multicast_that_is_blocked_from_another_host(trds: Trds) -> None:
     trds.respond()
     trds.dro.lose(1.0, groups=["224.0.0.0/4"], where=f"ip saddr {RESPONDER}")
-    told = trds.doctor()  # the beacon is blocked as well, the greeting is not
+    told = trds.doctor(*FIND)  # the beacon is blocked as well, the greeting is not
     failed = told.of("warn", "fail")
     assert {c["check"] for c in failed} == {f"multicast from {RESPONDER}"}
     assert len(failed) == 2
@@ -155,7 +157,7 @@ def test_a_block_of_both_directions_is_told_as_long_as_the_responder_is_named(tr
     trds.respond()
     trds.dro.lose(1.0, groups=["224.0.0.0/4"], where=f"ip saddr {RESPONDER}")
     trds.apps[1].lose(1.0, groups=["224.0.0.0/4"])
-    told = trds.doctor("--responder", RESPONDER)
+    told = trds.doctor(*NAMED)
     assert {c["check"] for c in told.of("fail")} == {f"multicast {way} {RESPONDER}" for way in ("to", "from")}
     assert len(told.of("fail")) == 4
 
@@ -164,7 +166,7 @@ def test_a_block_of_data_alone_and_random_loss(trds: Trds) -> None:
     trds.respond()
     trds.apps[1].lose(1.0, dports=[DATA_PORT])
     trds.dro.lose(every=2, dports=[12965], where=f"ip saddr {RESPONDER}")
-    told = trds.doctor()
+    told = trds.doctor(*NAMED)
     assert "LBT-RM data) does not pass" in told.one(f"multicast to {RESPONDER}", "G1-TRD1")["what"]
     lossy = told.one(f"multicast from {RESPONDER}", "G1-TRD1")
     assert (lossy["status"], "of 5 datagrams pass" in lossy["what"]) == ("warn", True)
@@ -180,7 +182,7 @@ def test_a_path_mtu_that_is_too_small(trds: Trds) -> None:
     trds.respond()
     trd = trds.net.trds["trd1"]
     _ip("-n", trd.namespace, "link", "set", trd.ports["app1"], "mtu", "1400")
-    told = trds.doctor()
+    told = trds.doctor(*NAMED)
     failed = told.of("warn", "fail")
     assert [(c["check"], c["status"]) for c in failed] == [
         (f"datagram size {way} {RESPONDER}", "fail") for way in ("to", "from")
@@ -198,7 +200,7 @@ def test_fragments_that_are_dropped(trds: Trds) -> None:
     trds.respond()
     rules = "table ip frags { chain c { type filter hook prerouting priority -500; ip frag-off & 0x1fff != 0 drop; }; }"
     trds.apps[1].run(["nft", rules])
-    told = trds.doctor()
+    told = trds.doctor(*NAMED)
     check = told.one(f"datagram size to {RESPONDER}", "G1-TRD1")
     assert "whole datagrams of 1472 bytes pass, 8192 bytes in fragments do not" in check["what"]
     assert len(told.of("warn", "fail")) == 1
