@@ -37,6 +37,7 @@ COPIES: Final = 2
 MAX_RESPONDERS: Final = 4
 IP_UDP_BYTES: Final = 28
 SMALLEST: Final = 512  # a size that passes everywhere
+CLOCKS_APART_NS: Final = s(1)
 LIMIT_NS: Final = s(9)  # of one portal
 
 
@@ -169,7 +170,7 @@ class TrdProbe:
     def _with(self, address: str) -> Checks:
         plan = self._plan
         ears = self._ears
-        yield self._clock(address, ears.found[address].clock_ns)
+        yield against_clock(plan.portal, address, ears.found[address].clock_ns)
         data = (plan.data,) if plan.data is not None else ()
         tr = tuple(dict.fromkeys((plan.tr_in, plan.tr_out)))
         problem = ears.watch(address, tr, data, (plan.sized,))
@@ -214,14 +215,6 @@ class TrdProbe:
             what = f"{shown}: {count} of {SIGNALS} datagrams pass {way}"
             return warn(plan.portal, name, what, "look for errors and drops in ip -s link on the way")
         return ok(plan.portal, name, f"{shown} passes")
-
-    def _clock(self, address: str, difference_ns: int) -> Check:
-        apart = abs(difference_ns) / 1e9
-        if apart > 1.0:
-            way = "ahead of" if difference_ns > 0 else "behind"
-            what = f"{address} is {seconds(apart * 1000)} {way} this host"
-            return warn(self._plan.portal, "clock", what, "keep both clocks by NTP or PTP, or log lines mislead")
-        return ok(self._plan.portal, "clock", f"agrees with {address}")
 
     # sizes
 
@@ -317,6 +310,15 @@ class TrdProbe:
             if problem:
                 return problem
         return ""
+
+
+def against_clock(portal: str, address: str, ahead_ns: int) -> Check:
+    """The wall clock of another host, which is so far ahead of ours."""
+    if abs(ahead_ns) > CLOCKS_APART_NS:
+        way = "ahead of" if ahead_ns > 0 else "behind"
+        what = f"{address} is {seconds(abs(ahead_ns) / 1e6)} {way} this host"
+        return warn(portal, "clock", what, "keep both clocks by NTP or PTP, or log lines mislead")
+    return ok(portal, "clock", f"agrees with {address}")
 
 
 _MEANING: Final = {"tr": "topic resolution", "data": "LBT-RM data"}

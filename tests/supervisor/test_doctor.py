@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,19 +17,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dro.clock import s
+from dro.clock import ms, s
 from dro.config.lint_finding import Machine, view_of
 from dro.config.load import load_dro, parse_dro
 from dro.config.model import DroConfig
 from dro.errors import DecodeError
 from dro.wire import lbmr, lbtrm
-from supervisor import ctl, doctor_host
+from supervisor import ctl, doctor_ears, doctor_host
 from supervisor import doctor_probe as probe
 from supervisor.doctor import Request, Running, diagnose
 from supervisor.doctor_check import Check, Status, fail, note, ok, warn, worst
 from supervisor.doctor_host import ClockSample, Holder
 from supervisor.doctor_probe import FROM_DOCTOR, FROM_RESPONDER, Place
-from supervisor.doctor_respond import MAX_PLACES, MAX_SAID, SAID_PER_SECOND, SESSION_NS, ResponderCore, read_probe
+from supervisor.doctor_respond import (
+    MAX_PLACES,
+    MAX_SAID,
+    SAID_PER_SECOND,
+    SESSION_NS,
+    ResponderCore,
+    read_probe,
+)
+from supervisor.doctor_trd import against_clock
 from tests.fakes.lookup import FakeLookup
 from tests.fakes.site import reserve_block
 
@@ -33,7 +45,8 @@ TR, DATA, SIZED = Place("239.1.1.1", 12965), Place("239.1.1.2", 14400), Place("2
 HERE, ELSEWHERE = "192.0.2.1", "192.0.2.2"
 SECRET = b"sixteen bytes of"
 COOKIE = probe.cookie_of(SECRET, HERE)
-EXAMPLE = Path(__file__).parents[1] / "golden" / "examples" / "direct-link" / "dro-g1.xml"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "tests" / "golden" / "examples" / "direct-link" / "dro-g1.xml"
 
 PLACES = st.builds(Place, st.text(max_size=20), st.integers(0, 70_000))
 NONCES = st.integers(0, 2**32 - 1)
@@ -232,6 +245,43 @@ def test_a_group_that_cannot_be_joined_is_told() -> None:
     )
     assert answer == probe.Done(5, "no 12965")
     assert core.places(0) == set()
+
+
+def test_a_responder_that_ends_is_noticed_and_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_ears, "ANSWER_NS", ms(50))
+    port, guard = reserve_block(2)
+    place = Place("239.255.7.7", port + 1)
+    argv = [sys.executable, "-m", "supervisor.ctl", "doctor", "--respond", "127.0.0.1", "--port", str(port)]
+    with guard, subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE) as responder:
+        assert responder.stdout is not None
+        assert responder.stdout.readline().startswith(b"responder ready")
+        with closing(doctor_ears.Ears("127.0.0.1", port, 0, [place], [])) as ears:
+            while not ears.has_found(["127.0.0.1"]):
+                ears.hello(["127.0.0.1"])
+                ears.hear(time.monotonic_ns() + ms(50))
+            assert abs(ears.found["127.0.0.1"].clock_ns) < s(1)
+            assert ears.watch("127.0.0.1", (place,), (), ()) == ""
+            ears.say("127.0.0.1", "tr", place, count=2)
+            ears.settle()
+            assert (ears.said("127.0.0.1", place), ears.reported("127.0.0.1")) == (2, {})
+            responder.terminate()
+            assert responder.wait(30) == 0
+            assert not ears.has_lost("127.0.0.1")
+            assert ears.reported("127.0.0.1") == {}
+            assert ears.has_lost("127.0.0.1")
+            assert ears.watch("127.0.0.1", (place,), (), ()) == "no answer"
+
+
+@pytest.mark.parametrize(
+    ("ahead_ns", "status", "text"),
+    [
+        (ms(900), Status.OK, "agrees"), (-ms(900), Status.OK, "agrees"), (s(90), Status.WARN, "90 s ahead"),
+        (-s(90), Status.WARN, "90 s behind"),
+    ],
+)  # fmt: skip
+def test_the_clock_of_the_responder(ahead_ns: int, status: Status, text: str) -> None:
+    check = against_clock("P", HERE, ahead_ns)
+    assert (check.status, text in check.what) == (status, True)
 
 
 # the host
