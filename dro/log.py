@@ -4,36 +4,22 @@
 each second, `finish` at the end. A line is dropped and counted rather than waited for: by a console or syslog daemon
 that takes nothing, by a file whose disk is full. The number follows when there is room again.
 
-How a line looks is in `dro.log_lines`, its public ids in `dro.log_ids`, the file and its rolling in `dro.log_files`,
-the other destinations in `dro.log_sinks`, repeats and limits in `dro.log_limits`.
+The handler is in `dro.log_handler`, how a line looks in `dro.log_lines`, its public ids in `dro.log_ids`, the file and
+its rolling in `dro.log_files`, the other destinations in `dro.log_sinks`, repeats and limits in `dro.log_limits`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import time
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import Final
 
 from dro.errors import ResourceError
 from dro.log_files import LogFile, Rolls
-from dro.log_limits import LimitedLogger, Repeats, Verdict, last_field, report_limited
-from dro.log_lines import (
-    ALERT,
-    EMERGENCY,
-    MARKED,
-    MAX_LINE,
-    NOTICE,
-    Formatter,
-    JsonFormatter,
-    SyslogFormatter,
-    TextFormatter,
-    fields_of,
-    printable,
-    shown_fields,
-)
-from dro.log_sinks import SYSLOG_PATH, Console, Syslog
+from dro.log_handler import FILE, LogHandler, Settings
+from dro.log_limits import LimitedLogger, report_limited
+from dro.log_lines import ALERT, EMERGENCY, MAX_LINE, NOTICE, fields_of, printable, shown_fields
 
 __all__ = [
     "ALERT",
@@ -56,31 +42,7 @@ __all__ = [
     "tick",
 ]
 
-CONSOLE: Final = "console"
-FILE: Final = "file"
-SYSLOG: Final = "syslog"
-PREAMBLE: Final = "Daemon log entity unspecified. Defaulting to console \n"
-"""First line of a console log, without time. Source: monitoring reference, line format."""
-_ERROR_FD: Final = 2
 HELD_MAX: Final = 10_000  # lines before the destination is known
-LOST_TOLD_S: Final = 1.0  # between two attempts to tell of lost lines, where there is now room and now none
-COMPLAINTS_MAX: Final = 64  # different ones in the life of a process
-COMPLAINT_S: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Where the log goes and what it looks like: element `<log>` and the options of the command line."""
-
-    kind: str = CONSOLE
-    file: str = ""  # absolute path; of kind file
-    frequency: str = "disable"  # of rolling: disable, daily, hourly or test
-    size_bytes: int = 0  # that a file is rolled at; 0: never
-    level: int = logging.INFO
-    utc: bool = False
-    json: bool = False
-    console_fd: int = 1
-    syslog_path: str = SYSLOG_PATH
 
 
 class ToolFormatter(logging.Formatter):
@@ -95,69 +57,6 @@ class ToolFormatter(logging.Formatter):
         return text[:MAX_LINE]
 
 
-class _Destination(Protocol):
-    """Takes lines; False or an OSError says that it did not take this one, and why."""
-
-    def write(self, line: str, day: int) -> bool: ...
-
-    def after_fork(self) -> None: ...
-
-    def flush(self) -> object: ...
-
-    def close(self) -> None: ...
-
-
-class _ToConsole:
-    def __init__(self, fd: int) -> None:
-        self.console = Console(fd)
-        self.after_fork = self.console.after_fork
-        self.flush = self.console.flush
-        self.close = self.console.close
-
-    def write(self, line: str, day: int) -> bool:
-        return self.console.write((line + "\n").encode("utf-8", "backslashreplace"))
-
-
-class _ToFile:
-    def __init__(self, file: LogFile) -> None:
-        self.file = file
-        self.after_fork = file.after_fork
-        self.close = file.close
-
-    def write(self, line: str, day: int) -> bool:
-        self.file.write((line + "\n").encode("utf-8", "backslashreplace"), day)
-        return True
-
-    def flush(self) -> None:
-        """Nothing waits."""
-
-
-class _ToSyslog:
-    def __init__(self, path: str) -> None:
-        syslog = Syslog(_complain, path=path)
-        self._put = syslog.put
-        self.after_fork = syslog.after_fork
-        self.flush = syslog.flush
-        self.close = syslog.close
-
-    def write(self, line: str, day: int) -> bool:
-        return self._put(line)
-
-
-_complained: Final[dict[str, float]] = {}
-
-
-def _complain(what: str) -> None:
-    """Say on standard error what cannot be said in the log; the same thing once in a while, and without waiting."""
-    now = time.monotonic()
-    if now < _complained.get(what, 0.0) or len(_complained) > COMPLAINTS_MAX:
-        return
-    _complained[what] = now + COMPLAINT_S
-    console = Console(_ERROR_FD)
-    console.write(f"tnwgd[{os.getpid()}]: {printable(what)}\n".encode("utf-8", "backslashreplace"))
-    console.close(wait_s=0)
-
-
 class _Holding(logging.Handler):
     """Keeps the first lines of a process until it knows where they go."""
 
@@ -168,139 +67,6 @@ class _Holding(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if len(self.records) < HELD_MAX:
             self.records.append(record)
-
-
-class LogHandler(logging.Handler):
-    """Takes the records of a process to one destination."""
-
-    def __init__(self, process: str, settings: Settings, rolls: Rolls, daemon_pid: int) -> None:
-        """Raises: ResourceError when the destination cannot be had."""
-        super().__init__()
-        self.settings = settings
-        self._rolls = rolls
-        self._daemon_pid = daemon_pid
-        self.process = process
-        self._repeats = Repeats()
-        self._lost = 0
-        self._lost_why = ""
-        self._lost_told = 0.0
-        self._troubles: list[str] = []
-        self.destination: _Destination = self._make_destination()
-        self._lines = self._make_formatter()
-
-    def _make_destination(self) -> _Destination:
-        wanted = self.settings
-        if wanted.kind == FILE:
-            return _ToFile(
-                LogFile(
-                    wanted.file,
-                    size_bytes=wanted.size_bytes,
-                    frequency=wanted.frequency,
-                    rolls=self._rolls,
-                    pid=self._daemon_pid,
-                    complain=self._on_trouble,
-                )
-            )
-        return _ToSyslog(wanted.syslog_path) if wanted.kind == SYSLOG else _ToConsole(wanted.console_fd)
-
-    def _make_formatter(self) -> Formatter:
-        wanted = self.settings
-        if wanted.json and wanted.kind != SYSLOG:
-            return JsonFormatter(self.process, utc=wanted.utc)
-        return (SyslogFormatter if wanted.kind == SYSLOG else TextFormatter)(self.process, utc=wanted.utc)
-
-    def after_fork(self) -> None:
-        """Be the log of a new process, which has lost or counted nothing yet."""
-        self._repeats = Repeats()
-        self._lost = 0
-        self._troubles.clear()
-        self.destination.after_fork()
-        self._lines = self._make_formatter()
-
-    def rename(self, process: str) -> None:
-        """Speak in the name of that process."""
-        self.process = process
-        self._lines = self._make_formatter()
-
-    def begin(self) -> None:
-        """By the daemon: let the periods of rolling begin now."""
-        if isinstance(self.destination, _ToFile):
-            self._lines.clock.at(time.time())
-            self.destination.file.begin(self._lines.clock.day)
-
-    def greet(self) -> None:
-        """Begin a console log with its first line."""
-        if isinstance(self.destination, _ToConsole) and not self.settings.json:
-            self.destination.console.write(PREAMBLE.encode())
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            body = self._lines.body(record)
-        except (ValueError, TypeError, KeyError):  # arguments that do not fit the text: a bug, told as such
-            body = self._lines.body(_record("log line cannot be made", logging.ERROR, {"text": repr(record.msg)}))
-        verdict = self._repeats.on_line(record.levelno, body, time.monotonic_ns())
-        if verdict == Verdict.COUNT:
-            return
-        is_marked = verdict == Verdict.MARK or getattr(record, MARKED, False)
-        self._put(record.created, record.levelno, body, is_throttled=is_marked)
-
-    def tick(self, *, at_once: bool = False) -> None:
-        """Write what waits and what is due: counts of repeats, of lines that were lost."""
-        self.acquire()
-        try:
-            for report in self._repeats.take_reports(time.monotonic_ns(), at_once=at_once):
-                extra = last_field(report.last_ago_ns) | {"line": self._lines.brief(report.body)}
-                body = self._lines.body(_record(report.text, report.level, extra))
-                self._put(time.time(), report.level, body)
-            for trouble in self._troubles:
-                body = self._lines.body(_record("trouble with the log", logging.WARNING, {"reason": trouble}))
-                self._put(time.time(), logging.WARNING, body)
-            self._troubles.clear()
-            self.destination.flush()
-            if self._lost:
-                self._tell_lost(time.time())
-        finally:
-            self.release()
-
-    def close(self) -> None:
-        self.destination.close()
-        super().close()
-
-    def _put(self, created: float, level: int, body: str, *, is_throttled: bool = False) -> None:
-        if self._lost and time.monotonic() - self._lost_told >= LOST_TOLD_S:
-            self._tell_lost(created)
-        line = self._lines.line(created, level, body, is_throttled=is_throttled)
-        if not self._write(line):
-            self._lost += 1
-
-    def _on_trouble(self, what: str) -> None:
-        """Say it on standard error now, and in the log at the next `tick`."""
-        _complain(what)
-        self._troubles.append(what)
-
-    def _write(self, line: str) -> bool:
-        try:
-            if self.destination.write(line, self._lines.clock.day):
-                return True
-            why = "it takes nothing"
-        except OSError as e:
-            why = e.strerror or str(e)
-            if not self._lost:
-                _complain(f"log {self.settings.file}: {why}; lines are lost and counted until it works again")
-        self._lost_why = why
-        return False
-
-    def _tell_lost(self, created: float) -> None:
-        """Say how many lines were lost, unless that one would be lost too."""
-        extra = {"lines": self._lost, "reason": self._lost_why}
-        body = self._lines.body(_record("log lines lost", logging.WARNING, extra))
-        self._lost_told = time.monotonic()
-        if self._write(self._lines.line(created, logging.WARNING, body)):
-            self._lost = 0
-
-
-def _record(text: str, level: int, extra: dict[str, object]) -> logging.LogRecord:
-    return logging.makeLogRecord({"msg": text, "levelno": level, **extra})
 
 
 _rolls: Rolls | None = None
@@ -405,9 +171,9 @@ def rename(process: str) -> logging.Logger:
 def give_to(uid: int, gid: int) -> None:
     """Make that user the owner of a log file, before its rights are all that the daemon has. Raises: ResourceError."""
     handler = _handler()
-    if handler is not None and isinstance(handler.destination, _ToFile):
+    if handler is not None:
         try:
-            handler.destination.file.give_to(uid, gid)
+            handler.give_to(uid, gid)
         except OSError as e:
             raise ResourceError(f"log file {handler.settings.file} cannot be given to user {uid}: {e.strerror}") from e
 

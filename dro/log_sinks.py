@@ -2,7 +2,7 @@
 
 One that takes nothing (a full pipe, a stopped terminal, a syslog daemon that is busy or restarts) gets what fits into a
 buffer of ours later; what does not fit is refused, and the caller counts it. A pipe or terminal is opened once more for
-that, without blocking: the mode belongs to the open file, and the one that was given is shared with the shell and others.
+that, without blocking: the mode belongs to the open file, and the one that was given is shared with other programs.
 """
 
 from __future__ import annotations
