@@ -152,7 +152,8 @@ class Client:
         """The result. Raises: CommandError when the DRO refuses or fails; UnreachableError when it does not answer."""
         self._sock.settimeout(within_s)
         try:
-            self._sock.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
+            with contextlib.suppress(BrokenPipeError):  # turned away: the reason is there to be read
+                self._sock.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
             line = self._take_line()
         except TimeoutError as e:
             raise UnreachableError(f"the DRO in {self.run_dir} has not answered within {within_s:g} s") from e

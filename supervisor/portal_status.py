@@ -36,7 +36,7 @@ class PortalsCommand:
         parent = self._parent
         configured = {portal.name: portal for portal in parent.config.portals}
         workers = [worker for worker in parent.worker_status() if worker.name in configured]
-        pages = _Pages(parent.counters_dir, parent.known_indices)
+        pages = Pages(parent.counters_dir, parent.known_indices)
         try:
             portals = []
             for worker in workers:
@@ -47,7 +47,7 @@ class PortalsCommand:
             pages.close()
 
 
-class _Pages:
+class Pages:
     """The counter pages of all portals that this DRO has or had, open for one look."""
 
     def __init__(self, folder: Path, indices: range) -> None:
@@ -55,6 +55,9 @@ class _Pages:
         for index in indices:
             with contextlib.suppress(ResourceError):  # of a portal that could not be added
                 self._pages[index] = CounterPage.open(folder / f"counters.{index}", readonly=True)
+        # what a portal's full channel did not take is counted by its siblings
+        self._refused = self._sums(PairSlot.REFUSED)
+        self._refused_bytes = self._sums(PairSlot.REFUSED_BYTES)
 
     def close(self) -> None:
         for page in self._pages.values():
@@ -62,7 +65,7 @@ class _Pages:
 
     def status_of(self, worker: WorkerStatus, domain_id: int, cost: int) -> PortalStatus:
         page = self._pages[worker.index]
-        refused, refused_bytes = self._refused(worker.index)
+        refused, refused_bytes = self._refused[worker.index], self._refused_bytes[worker.index]
         dropped = {reason: page[slot] for reason, slot in DROP_SLOTS.items()}
         dropped["would_block"] += refused
 
@@ -97,12 +100,7 @@ class _Pages:
             retransmitted=page[Slot.RETRANSMITTED],
         )
 
-    def _refused(self, egress: int) -> tuple[int, int]:
-        """Fragments and bytes for that portal which its full channel did not take: its siblings count them."""
-        total = total_bytes = 0
-        for index, page in self._pages.items():
-            if index != egress:
-                base = page.pair(egress)
-                total += page[base + PairSlot.REFUSED]
-                total_bytes += page[base + PairSlot.REFUSED_BYTES]
-        return total, total_bytes
+    def _sums(self, slot: PairSlot) -> list[int]:
+        """By egress, over all ingress portals. In whole columns: with 255 portals there are 65,000 pairs."""
+        columns = (page.slots[page.general_slots + slot :: page.pair_slots].tolist() for page in self._pages.values())
+        return [sum(column) for column in zip(*columns, strict=True)]

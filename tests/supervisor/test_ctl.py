@@ -20,7 +20,7 @@ import pytest
 
 from dro.errors import DecodeError
 from supervisor.ctl import COMMANDS, arguments, main
-from supervisor.ctl_client import CommandError, UnreachableError, find_dro, running_dros
+from supervisor.ctl_client import Client, CommandError, UnreachableError, find_dro, running_dros
 from supervisor.ctl_output import duration, table
 from supervisor.ctl_portals import portals_text, rates, rates_text
 from supervisor.ctl_status import status_text
@@ -201,6 +201,19 @@ def test_a_refusal_with_json_is_an_object_too(folder: Path, capsys: pytest.Captu
 def test_what_is_no_answer_of_a_dro(folder: Path, answer: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     assert asked(folder, answer, "status")[0] == 3
     assert capsys.readouterr().err.startswith("tnwgdctl: ")
+
+
+def test_who_is_turned_away_reads_why(folder: Path) -> None:
+    """The server says it and closes, maybe before the request is sent."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(folder / "admin"))
+    listener.listen()
+    with listener, Client(folder) as client:
+        sock, _ = listener.accept()
+        sock.sendall(b'{"ok": false, "error": {"what": "too many"}}\n')
+        sock.close()
+        with pytest.raises(CommandError, match="too many"):
+            client.request("status")
 
 
 def test_what_a_dro_says_cannot_move_the_cursor(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
