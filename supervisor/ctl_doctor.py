@@ -164,9 +164,9 @@ def _same_file(one: str, other: str) -> bool:
 def respond(args: argparse.Namespace) -> int:
     """Stand there until interrupted, told to end, or the time is over."""
     with contextlib.closing(Responder(args.respond, args.port)) as responder:
-        say(sys.stdout, f"responder ready on {args.respond}, UDP port {args.port}\n")
         previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
+            say(sys.stdout, f"responder ready on {args.respond}, UDP port {args.port}\n")
             responder.run(time.monotonic_ns() + s(args.duration) if args.duration else 0)
         except KeyboardInterrupt:
             return EXIT_OK
