@@ -215,3 +215,49 @@ def test_the_plan_follows_the_configuration(quick: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(plan, "MAX_WORKERS", 2)
     with pytest.raises(ConfigError, match="at most 1"):
         plan.plan_of(config)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-d", "extra"], "extra without effect: -d prints the DTD and reads no file"),
+        (["-d", "-u"], "-u without effect"),
+        (["-d", "-v"], "-d and -v exclude each other"),
+        (["-v", "--print-config", "x"], "-v and --print-config exclude each other"),
+        (["-v", "-f", "x"], "-f without effect: -v runs no DRO"),
+        (["--print-config", "--run-dir", "y", "x"], "--run-dir without effect: --print-config runs no DRO"),
+        (["--log-json", "-v", "x"], "--log-json without effect"),
+        (["--with-defaults", "x"], "--with-defaults without effect"),
+        (["--run-dir", "", "x"], "--run-dir is empty"),
+        (["-f"], "CONFIG is missing"),
+    ],
+)
+def test_an_argument_without_effect_is_an_error(
+    arguments: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    printed = capfd.readouterr()
+    assert said in printed.err
+    assert printed.out == ""
+
+
+def test_the_options_of_the_man_page(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capfd.readouterr().out
+    for short, long in (("d", "dump-dtd"), ("h", "help"), ("v", "validate"), ("u", "use-utc"), ("f", "detach")):
+        assert f"-{short}, --{long}" in said
+    assert "exit status" in said
+
+
+def test_a_failed_start_leaves_the_signals_of_the_caller(quick: Path) -> None:
+    def handlers() -> list[object]:
+        return [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+
+    before, mask = handlers(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    quick.write_text("<tnw-gateway/>")
+    assert main([str(quick)]) == 1
+    assert handlers() == before
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
