@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,6 +155,20 @@ def test_deprecated_elements() -> None:
         assert public_line(f"/etc/dro: <a>.xml:17: <{name}>: deprecated, ignored") == line
         assert public_line(f"dro.xml:17: <{name} period>: deprecated, ignored") is None
     assert public_line("dro.xml:17: <name>: deprecated, ignored") is None
+
+
+def test_the_operations_guide_explains_every_id() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    explained: set[str] = set()
+    for row in re.findall(r"^\| ((?:Core|Gwd|GwdApi)-[^|]+) \|", text, re.MULTILINE):
+        first, *more = row.split(", ")
+        stem = first[: first.index("-", first.index("-") + 1)]
+        for part in [first[len(stem) :], *more]:
+            low, _, high = part.partition(" to ")
+            width = len(low) - 1
+            numbers = range(int(low[1:]), int(high[1:] or 0) + 1) if high else [int(low[1:])]
+            explained |= {f"{stem}-{number:0{width}d}" for number in numbers}
+    assert {line.id for line in [*PUBLIC_LINES.values(), *DEPRECATED_ELEMENTS.values()]} == explained
 
 
 def test_shapes_show_their_fields() -> None:

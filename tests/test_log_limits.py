@@ -11,7 +11,7 @@ import pytest
 from dro.clock import s
 from dro.log import LogHandler, Settings
 from dro.log_files import Rolls
-from dro.log_limits import SAME_BURST, SAME_KEYS, LimitedLogger, Repeats, Verdict, repeated
+from dro.log_limits import EVENTS_BURST, SAME_BURST, SAME_KEYS, LimitedLogger, Repeats, Verdict, repeated
 
 WRITE, MARK, COUNT = Verdict.WRITE, Verdict.MARK, Verdict.COUNT
 
@@ -133,3 +133,14 @@ def test_the_memory_of_repeats_is_bounded_and_loses_no_count() -> None:
     for i in range(4 * SAME_KEYS):
         same.on_line(20, str(i), 0)
     assert same.take_reports(0, at_once=True) == []
+
+
+def test_events_of_strangers_have_a_share_by_kind(log: logging.Logger, pipe: tuple[int, int]) -> None:
+    now = 0
+    events = LimitedLogger.of_events(log, lambda: now)
+    os.set_blocking(pipe[0], False)
+    told = [events.told("proxy source created", {"topic": str(i)}) for i in range(5000)]
+    assert told == [True] * EVENTS_BURST + [False] * (5000 - EVENTS_BURST)
+    assert events.told("proxy source deleted", {"topic": "x"})
+    now = s(60)
+    assert sum(events.told("proxy source created", {"topic": str(i)}) for i in range(5000)) == 60
