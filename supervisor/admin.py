@@ -42,6 +42,7 @@ _BACKLOG: Final = 64
 _ACCEPTS_PER_TURN: Final = 32
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _ROOT: Final = 0
+_SHOWN: Final = 200  # characters of an order in the log
 
 
 class Arguments:
@@ -138,14 +139,20 @@ class AdminServer:
         self._limited = LimitedLogger(log, loop.now_ns).limited
         self._uid = uid
         self._handlers: dict[str, Handler] = {}
+        self._looking: set[str] = set()
         self._clients: set[_Client] = set()
         self._listener: socket.socket | None = None
         self._path: Path | None = None
 
-    def add(self, command: str, handler: Handler) -> None:
-        """Serve `command`; the handler gets the arguments of each request and the `Reply` to answer with."""
+    def add(self, command: str, handler: Handler, *, looks: bool = False) -> None:
+        """Serve `command`; the handler gets the arguments of each request and the `Reply` to answer with.
+
+        A command that does not only look is logged, with who gave it.
+        """
         assert command not in self._handlers
         self._handlers[command] = handler
+        if looks:
+            self._looking.add(command)
 
     def listen(self, path: Path) -> None:
         """Raises: ResourceError."""
@@ -216,12 +223,12 @@ class AdminServer:
         sock.setblocking(False)
         pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if uid not in (self._uid(), _ROOT):
-            self._turn_away(sock, RefusedError("this user may not speak to this DRO"), {"uid": uid, "pid": pid})
+            self._turn_away(sock, RefusedError("this user may not speak to this DRO"), {"uid": uid, "client_pid": pid})
         elif len(self._clients) >= MAX_CLIENTS:
             error = RefusedError(f"{MAX_CLIENTS} clients are connected already", remedy="try again when one is done")
             self._turn_away(sock, error, {"clients": MAX_CLIENTS})
         else:
-            self._clients.add(_Client(self, sock))
+            self._clients.add(_Client(self, sock, {"uid": uid, "client_pid": pid}))
 
     def _turn_away(self, sock: socket.socket, error: RefusedError, extra: Mapping[str, object]) -> None:
         self._limited(error.what, "admin client turned away", extra={"reason": error.what} | dict(extra))
@@ -236,7 +243,7 @@ class AdminServer:
         if why:
             self._limited(why, "admin client dropped", extra={"reason": why})
 
-    def handle(self, line: bytes, reply: Reply) -> None:
+    def handle(self, line: bytes, reply: Reply, who: Mapping[str, object]) -> None:
         """Answer one request; never raises."""
         command = ""
         try:
@@ -246,6 +253,8 @@ class AdminServer:
             if handler is None:
                 known = ", ".join(sorted(self._handlers))
                 raise RefusedError(f"no such command: {command[:80]!r}", remedy=f"there are {known}")
+            if command not in self._looking:
+                self._log.info("order received", extra={"command": command, **who, "arguments": _shown(request)})
             handler(Arguments(request), reply)
         except DroError as e:
             reply.fail(e)
@@ -257,8 +266,9 @@ class AdminServer:
 class _Client:
     """One connection: at most one request of it is worked on, and nothing is read ahead but one buffer."""
 
-    def __init__(self, server: AdminServer, sock: socket.socket) -> None:
+    def __init__(self, server: AdminServer, sock: socket.socket, who: Mapping[str, object]) -> None:
         self.sock = sock
+        self._who = who
         self._server = server
         self._loop = server.loop
         self._inbox = bytearray()
@@ -323,7 +333,7 @@ class _Client:
         self._is_working = True
         if self._timer is not None:
             self._timer.cancel()
-        self._server.handle(line, Reply(self._answer))
+        self._server.handle(line, Reply(self._answer), self._who)
 
     def _answer(self, answer: JsonObject) -> None:
         if not self._is_open:
@@ -349,6 +359,10 @@ class _Client:
 
 def _line(answer: JsonObject) -> bytes:
     return json.dumps(answer).encode() + b"\n"
+
+
+def _shown(arguments: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={value}" for name, value in arguments.items())[:_SHOWN]
 
 
 def _request(line: bytes) -> JsonObject:

@@ -25,7 +25,7 @@ class StatusCommand:
         self._parent = parent
         self._version = version
         self._began = time.monotonic()
-        parent.admin.add("status", self.answer)
+        parent.admin.add("status", self.answer, looks=True)
 
     def answer(self, arguments: Arguments, reply: Reply) -> None:
         arguments.done()

@@ -25,7 +25,7 @@ class PortalsCommand:
 
     def __init__(self, parent: Parent[DroConfig]) -> None:
         self._parent = parent
-        parent.admin.add("portals", self._answer)
+        parent.admin.add("portals", self._answer, looks=True)
 
     def _answer(self, arguments: Arguments, reply: Reply) -> None:
         arguments.done()

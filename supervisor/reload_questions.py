@@ -30,8 +30,8 @@ class Questions:
         self._parent = parent
         self._path = os.path.abspath(parent.config.file)
         self._under_way = 0
-        parent.admin.add("diff", self._on_diff)
-        parent.admin.add("explain", self._on_explain)
+        parent.admin.add("diff", self._on_diff, looks=True)
+        parent.admin.add("explain", self._on_explain, looks=True)
 
     def _on_diff(self, arguments: Arguments, reply: Reply) -> None:
         """What a reload of a file would do; without a file, of the own one."""

@@ -22,6 +22,7 @@ import pytest
 from dro.clock import ms, s
 from dro.config.problems import ConfigErrors
 from dro.errors import ConfigError, RefusedError, ResourceError
+from dro.log import ToolFormatter
 from dro.loop import Loop
 from supervisor.admin import MAX_CLIENTS, MAX_LINE, AdminServer, Arguments, Reply
 
@@ -37,14 +38,16 @@ class Served:
         self.loop = Loop()
         self.log = io.StringIO()
         logger = logging.getLogger(f"admin-test-{id(self)}")
-        logger.addHandler(logging.StreamHandler(self.log))
+        handler = logging.StreamHandler(self.log)
+        handler.setFormatter(ToolFormatter("test"))
+        logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
         self.server = AdminServer(
             self.loop, logger, uid=os.geteuid if uid is None else lambda: uid, patience_ns=s(patience_s)
         )
         self.later: list[Reply] = []
-        self.server.add("echo", lambda arguments, reply: reply.ok({"text": arguments.text("text")}))
+        self.server.add("echo", lambda arguments, reply: reply.ok({"text": arguments.text("text")}), looks=True)
         self.server.add("flood", lambda _, reply: reply.ok({"text": "x" * (8 << 20)}))
         self.server.add("later", self._answer_later)
         self.server.add("bug", lambda arguments, reply: 1 // 0)
@@ -182,6 +185,15 @@ def test_a_bug_in_a_command_is_logged_with_its_place(served: Served) -> None:
     with served.connect() as sock:
         ask(sock, {"command": "bug"})
     assert "ZeroDivisionError" in served.log.getvalue()
+
+
+def test_an_order_is_logged_with_who_gave_it_and_a_look_is_not(served: Served) -> None:
+    with served.connect() as sock:
+        ask(sock, {"command": "echo", "text": "x"})
+        ask(sock, {"command": "strict", "name": "P1\nforged", "limit_s": 3})
+    (line,) = (line for line in served.log.getvalue().splitlines() if "order received" in line)
+    assert f"command=strict uid={os.getuid()} client_pid={os.getpid()}" in line
+    assert r"name=P1\x0aforged limit_s=3" in line
 
 
 def test_every_problem_of_a_configuration_is_told_with_its_place(served: Served) -> None:
