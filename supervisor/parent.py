@@ -93,6 +93,8 @@ class Parent(Generic[C]):
         """Why the DRO could not start."""
         self.on_stopping: Callable[[], object] = lambda: None
         """Called once, when the end of the DRO begins."""
+        self.for_workers: Callable[[C, frozenset[str] | None], object] = lambda config, _only: config
+        """What of a changed configuration the running workers (those named, or all) are given to read."""
         self.pending: tuple[str, ...] = ()
         """Changes that wait for a restart of the daemon, for `status`."""
         self._log = log
@@ -243,7 +245,7 @@ class Parent(Generic[C]):
         nothing. Raises: ConfigError, ResourceError; nothing has changed then.
         """
         self._planner(config)
-        self._rollout.begin(config, self._places.run, done, only=only)
+        self._rollout.begin(self.for_workers(config, only), self._places.run, done, only=only)
         self.set_config(config)
 
     def set_log(self, settings: logs.Settings) -> None:

@@ -26,7 +26,7 @@ from supervisor.admin import Arguments, Reply
 from supervisor.child import Failed
 from supervisor.parent import Parent
 from supervisor.records import to_json
-from supervisor.reload_hands import ParentHands, situation_of
+from supervisor.reload_hands import ParentHands, part_for, situation_of
 from supervisor.reload_plan import ActionKind, ReloadPlan
 from supervisor.reload_records import (
     MAX_CONFIRM_S,
@@ -94,6 +94,7 @@ class Reload:
         self._taking_back: list[Reply] = []
         self._began_ns = 0
         self._warned: set[str] = set()
+        parent.for_workers = part_for
         parent.on_hangup = self.on_hangup
         parent.on_stopping = self._on_stopping
         parent.admin.add("reload", self._on_reload)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from dro import log as logs
+from dro.config.difference import with_portals
 from dro.config.model import DroConfig
 from supervisor.parent import Parent
 from supervisor.reload_steps import Done
@@ -48,6 +50,12 @@ class ParentHands:
 
     def resume(self, name: str, done: Done) -> None:
         self._parent.operations.resume(name, done)
+
+
+def part_for(config: DroConfig, only: frozenset[str] | None) -> DroConfig:
+    """What these workers have to read: the rest would hold up their traffic longer. The tree is for the parent."""
+    part = config if only is None else with_portals(config, only)
+    return replace(part, tree=None)
 
 
 def situation_of(parent: Parent[DroConfig]) -> Situation:
