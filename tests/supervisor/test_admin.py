@@ -30,6 +30,13 @@ PATIENCE_S = 0.4  # of a hasty server
 NOBODY = 65_534
 
 
+class Formatter(ToolFormatter):
+    """With traces."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record) + (self.formatException(record.exc_info) if record.exc_info else "")
+
+
 class Served:
     """A server on a loop in a thread, with a few commands."""
 
@@ -39,7 +46,7 @@ class Served:
         self.log = io.StringIO()
         logger = logging.getLogger(f"admin-test-{id(self)}")
         handler = logging.StreamHandler(self.log)
-        handler.setFormatter(ToolFormatter("test"))
+        handler.setFormatter(Formatter("test"))
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
