@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Final
 
 from lxml import etree
 
@@ -26,6 +27,8 @@ from dro.config.um_sources import Reading
 from dro.config.xml_file import line_of, parse_xml, read_xml_file
 from dro.errors import ConfigError
 
+MAX_PORTALS: Final = 1000
+"""More than any DRO can run; how many that are is the daemon's to say."""
 __all__ = ["ConfigErrors", "load_dro", "load_um", "parse_dro"]
 
 
@@ -75,7 +78,7 @@ def _read_root(root: etree._Element, file: str, reading: Reading) -> DroConfig:
     portals_el = el.required_child("portals")
     endpoints: list[EndpointConfig] = []
     peers: list[PeerConfig] = []
-    for child in portals_el.children("endpoint", "peer"):
+    for child in _bounded(portals_el.children("endpoint", "peer"), portals_el):
         if child.name == "endpoint":
             endpoints.append(read_endpoint(child, reading))
         else:
@@ -92,6 +95,13 @@ def _read_root(root: etree._Element, file: str, reading: Reading) -> DroConfig:
         _check_patterns(acl, portals_el, problems)
     problems.raise_if_any()
     return DroConfig(daemon=daemon, portals=tuple(endpoints), peers=tuple(peers), file=file, tree=el.node())
+
+
+def _bounded(portals: Sequence[ElementReader], el: ElementReader) -> Sequence[ElementReader]:
+    """The portals that are read at all: those of a hostile file would take minutes and gigabytes."""
+    if len(portals) > MAX_PORTALS:
+        el.error(f"{len(portals)} portals, at most {MAX_PORTALS} are read", remedy="spread them over several DROs")
+    return portals[:MAX_PORTALS]
 
 
 def _check_patterns(acl: AclConfig | None, portals_el: ElementReader, problems: Problems) -> None:

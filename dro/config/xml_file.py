@@ -18,6 +18,7 @@ from dro.config.fetch import beside, read_bytes
 from dro.errors import ConfigError
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+MAX_ATTRIBUTES: Final = 1000
 MAX_INCLUDES: Final = 100
 MAX_DEPTH: Final = 10
 MAX_TOTAL_BYTES: Final = 4 * MAX_FILE_BYTES
@@ -64,6 +65,9 @@ def _parse(raw: bytes, file: str) -> etree._Element:
     if declared is not None and any(declared.iterentities()):  # type: ignore[union-attr]  # missing from the stubs
         raise ConfigError("declares entities, which are not allowed", file=file, line=1, remedy="write the text itself")
     for element in root.iter(etree.Element):
+        if (count := len(element.attrib)) > MAX_ATTRIBUTES:  # reading them takes time with the square of their number
+            what = f"<{str(element.tag)[:60]}> has {count} attributes, at most {MAX_ATTRIBUTES} are read"
+            raise ConfigError(what, file=file, line=line_of(element, 1), remedy="is this a configuration file?")
         element.attrib.pop(FILE_ATTRIBUTE, "")
     return root
 

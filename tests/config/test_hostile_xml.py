@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -97,6 +99,66 @@ def test_long_values_are_cut_in_messages() -> None:
     with pytest.raises(ConfigErrors) as caught:
         parse_dro(raw, "dro.xml", warn=ignore)
     assert all(len(str(e)) < 300 for e in caught.value.errors)
+
+
+def largest(piece: bytes) -> bytes:
+    """A file of the size that is just taken, full of one thing."""
+    frame = gateway("", "A").replace(b"<portals>", b"<portals>%s")
+    return frame % (piece * ((MAX_FILE_BYTES - len(frame)) // len(piece)))
+
+
+LARGE = {
+    "bomb": gateway(bomb(12), "&a11;"),
+    "elements": largest(b"<x/>"),
+    "attributes": gateway("", "A").replace(
+        b"<portals", b"<portals " + b" ".join(b"a%d=''" % n for n in range(200_000))
+    ),
+    "depth": gateway("", "<a>" * 250 + "</a>" * 250),
+    "comments": largest(b"<!---->"),
+    "portals": largest(b"<endpoint><name>A</name><domain-id>1</domain-id></endpoint>"),
+    "text": largest(b"text "),
+    "entries": largest(
+        b"<endpoint><acl><inbound><ace match='accept'><topic>A</topic></ace></inbound></acl></endpoint>"
+    ),
+}
+MEASURE = """
+import pickle, resource, sys, time
+from pathlib import Path
+from dro.config.load import parse_dro
+from dro.errors import ConfigError
+raw = Path(sys.argv[1]).read_bytes()
+before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+try:
+    parse_dro(raw, "m.xml", warn=lambda _: None, environ={})
+except ConfigError:
+    pass
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.process_time() - began)
+"""
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_memory_and_time_are_bounded(name: str, tmp_path: Path) -> None:
+    """In a process of its own, which the kernel would end at 2 GiB; the time is that of the processor."""
+    path = tmp_path / "m.xml"
+    path.write_bytes(LARGE[name])
+    command = ["sh", "-c", 'ulimit -v 2097152; exec "$@"', "sh", sys.executable, "-c", MEASURE, str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    kibibytes, seconds = map(float, ended.stdout.split())
+    print(f"{name}: {len(LARGE[name])} bytes, {kibibytes / 1024:.0f} MiB, {seconds:.2f} s")
+    assert kibibytes < 1024 * 1024
+    assert seconds < 30
+
+
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        (LARGE["attributes"], r"m\.xml:1: <portals> has 99999 attributes, at most 1000 are read; "),
+        (LARGE["portals"], r"m\.xml:1: <portals>: \d+ portals, at most 1000 are read; spread them over several DROs"),
+    ],
+)
+def test_what_goes_beyond_all_bounds_is_told_with_the_bound(raw: bytes, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        parse_dro(raw, "m.xml", warn=ignore)
 
 
 TOKENS = sorted({t for t in re.findall(rb"<[^>]*>|[^<>\s]+|\s+", EXAMPLE) if t.strip()})
