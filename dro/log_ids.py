@@ -50,6 +50,7 @@ PUBLIC_LINES: Final[Mapping[str, PublicLine]] = {
     "stopping": PublicLine("Gwd-6033-391", "Shutdown event detected. Attempting to shutdown"),
     # what an operator may have to act on
     "DRO cannot start": PublicLine("Gwd-11041-1"),
+    "worker cannot run": PublicLine("Gwd-11041-2"),
     "topology keeps changing, routes are late": PublicLine("Gwd-6361-75"),
     "two portals in one domain, the second is ignored": PublicLine("GwdApi-7097-2"),
     "began enqueueing data": PublicLine("Gwd-6945-1", "Portal [{process}] began enqueueing data"),

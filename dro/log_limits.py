@@ -55,7 +55,7 @@ class LimitedLogger:
         now_ns: Callable[[], int] = time.monotonic_ns,
         *,
         burst: int = 5,
-        interval_ns: int = 10 * NS_PER_S,
+        interval_ns: int = 60 * NS_PER_S,
         max_keys: int = 1024,
     ) -> None:
         self._log = log

@@ -411,7 +411,7 @@ def _live(identity: WorkerIdentity, control: socket.socket, main: WorkerMain, lo
 
 
 def _refuse(error: ResourceError, control: socket.socket, log: logging.Logger, context: WorkerContext | None) -> None:
-    log.error("worker cannot run", extra={"reason": error.what, "remedy": error.remedy})
+    log.critical("worker cannot run", extra={"reason": error.what, "remedy": error.remedy})
     if context is None or not context.is_ready:
         control.send(WORKER_REPORTS.encode(StartFailed(error.what, error.remedy)))
 

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from dro.clock import NS_PER_S, ms
+from dro.clock import ms
 from dro.config.options import UmOptions
 from dro.config.um_sets import AdvertisingOptions, QueryOptions, RequestOptions, ResolverOptions
 from dro.config.um_sets import WildcardOptions as WildcardSet
@@ -64,7 +64,6 @@ ENDING_QUIET_NS: Final = ms(10)
 """A session that says nothing for so long, in two looks, has said everything that came before a final advertisement."""
 ENDING_MAX_NS: Final = ms(250)
 OPTIONS_MAX_BYTES: Final = 64  # more than the standard options of a packet take
-LOG_EVERY_NS: Final = NS_PER_S
 LOG_KINDS_MAX: Final = 256
 MERGED_MAX: Final = 256
 
@@ -176,7 +175,7 @@ class ContextCore:
         self._hears_sources = hears_sources
         self._next_index = rng.getrandbits(32)
         self._batch = mmsg.DatagramBatch()
-        self._log_times: dict[str, int] = {}
+        self._faults = LimitedLogger(log, loop.now_ns)
         o = ResolverOptions.of(options)
         self._resolver = Resolver(
             resolver_config(o, self.context_instance, source_type, domain_id),
@@ -489,20 +488,11 @@ class ContextCore:
         reasons = stats.malformed
         where = trouble.where if trouble.where in reasons or len(reasons) < LOG_KINDS_MAX else "other"
         reasons[where] = reasons.get(where, 0) + 1
-        if self._may_log("malformed", now_ns):
-            log.warning(
-                "malformed TR datagram dropped",
-                extra={"from": sockets.ip_text(sender_ip), "error": str(trouble),
-                       "dropped": stats.tr_dgrams_dropped_malformed},
-            )  # fmt: skip
-
-    def _may_log(self, kind: str, now_ns: int) -> bool:
-        """At most one line a second of each kind."""
-        last_ns = self._log_times.get(kind)
-        if last_ns is not None and now_ns - last_ns < LOG_EVERY_NS:
-            return False
-        self._log_times[kind] = now_ns
-        return True
+        self._faults.limited(
+            "malformed",
+            "malformed TR datagram dropped",
+            extra={"from": sockets.ip_text(sender_ip), "error": trouble, "dropped": stats.tr_dgrams_dropped_malformed},
+        )
 
     @staticmethod
     def _compile(pattern: bytes, pattern_type: int) -> Matcher | None:
@@ -583,17 +573,15 @@ class ContextCore:
                 if self.on_domain_route is not None:
                     self.on_domain_route(domains, ip, port)
             case ev.DomainMismatch(domain_id=other, source_ip=ip):
-                if self._may_log("domain", now_ns):
-                    log.warning(
-                        "TR packet of another domain dropped",
-                        extra={"from": sockets.ip_text(ip), "domain_id": other, "own": self.domain_id},
-                    )
+                self._faults.limited(
+                    "domain",
+                    "TR packet of another domain dropped",
+                    extra={"from": sockets.ip_text(ip), "domain_id": other, "own": self.domain_id},
+                )
             case ev.OtidMismatch(topic=topic):
-                if self._may_log("otid", now_ns):
-                    log.warning("source ignored: known under another OTID", extra={"topic": topic})
+                self._faults.limited("otid", "source ignored: known under another OTID", extra={"topic": topic})
             case ev.BadPattern(pattern=pattern):
-                if self._may_log("pattern", now_ns):
-                    log.warning("wildcard query ignored: bad pattern", extra={"pattern": pattern})
+                self._faults.limited("pattern", "wildcard query ignored: bad pattern", extra={"pattern": pattern})
 
     def _on_matched(self, handle: int, topic: bytes) -> None:
         key = self._pattern_keys.get(handle)
@@ -621,18 +609,19 @@ class ContextCore:
             transport = self.joined.join(source.address, now_ns, self._topic_options.get(source.topic))
         except ResourceError as e:
             self.stats.sessions_failed += 1
-            if self._may_log("join", now_ns):
-                log.warning("session cannot be joined", extra={"source": _text(source), "error": str(e)})
+            self._faults.limited("join", "session cannot be joined", extra={"source": _text(source), "error": str(e)})
             self._resolver.on_source_ended(source.topic, source.address, source.topic_index, now_ns)
             return
         if transport is None:
             self.stats.sessions_unsupported += 1
-            if self._may_log("transport", now_ns):
-                log.warning("source ignored: its transport is not supported", extra={"source": _text(source)})
+            self._faults.limited(
+                "transport", "source ignored: its transport is not supported", extra={"source": _text(source)}
+            )
             return
         if source.topic_index in transport.sources:
-            if self._may_log("index", now_ns):
-                log.warning("source ignored: its topic index is another topic's", extra={"source": _text(source)})
+            self._faults.limited(
+                "index", "source ignored: its topic index is another topic's", extra={"source": _text(source)}
+            )
             return
         bound = BoundSource(
             source.topic,
