@@ -152,7 +152,7 @@ def test_memory_and_time_are_bounded(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "what"),
     [
-        (LARGE["attributes"], r"m\.xml:1: <portals> has 99999 attributes, at most 1000 are read; "),
+        (LARGE["attributes"], r"m\.xml:1: <portals> has \d+ attributes, at most 1000 are read; "),
         (LARGE["portals"], r"m\.xml:1: <portals>: \d+ portals, at most 1000 are read; spread them over several DROs"),
     ],
 )
