@@ -411,10 +411,10 @@ def files(peers: Sequence[PeerConfig]) -> Checks:
                 yield fail(peer.name, "file", f"{path}: {e.strerror}", "check the path and its permissions")
 
 
-def has_net_admin() -> bool:
-    """Whether this process may exceed the limits of socket buffers."""
+def has_net_admin(pid: int = 0) -> bool:
+    """Whether that process, or this one, may exceed the limits of socket buffers."""
     with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path(f"/proc/{pid or 'self'}/status").read_text().splitlines():
             if line.startswith("CapEff:"):
                 return bool(int(line.split()[1], 16) >> 12 & 1)
     return False

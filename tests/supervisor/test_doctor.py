@@ -450,3 +450,29 @@ def test_a_responder_ends_when_its_time_is_over(capsys: pytest.CaptureFixture[st
     with guard:
         assert ctl.main(["doctor", "--respond", "127.0.0.1", "--port", str(port), "--for", "0.05"]) == 0
     assert f"responder ready on 127.0.0.1, UDP port {port}" in capsys.readouterr().out
+
+
+def test_the_capability_of_a_process_is_read() -> None:
+    assert doctor_host.has_net_admin() == doctor_host.has_net_admin(os.getpid())
+    assert not doctor_host.has_net_admin(1 << 30)
+    argv = ["setpriv", "--bounding-set=-all", sys.executable, "-c",
+            "from supervisor.doctor_host import has_net_admin; print(has_net_admin())"]  # fmt: skip
+    if os.geteuid() == 0:
+        assert subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_validation_tells_what_the_lint_finds(tmp_path: Path) -> None:
+    um, xml = tmp_path / "a.cfg", tmp_path / "dro.xml"
+    um.write_text("context default_interface 127.0.0.1\ncontext transport_lbtrm_data_rate_limit 1000000000\n")
+    portals = "".join(
+        f"<endpoint><name>P{n}</name><domain-id>{n}</domain-id><lbm-config>{um}</lbm-config><lbm-attributes><option "
+        f'scope="context" name="resolver_multicast_port" value="{12960 + n}"/></lbm-attributes></endpoint>'
+        for n in (1, 2)
+    )
+    xml.write_text(f'<tnw-gateway version="1.0"><portals>{portals}</portals></tnw-gateway>')
+    argv = [sys.executable, "-m", "supervisor.main", "-v", str(xml)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    for portal in ("P1", "P2"):
+        start = f"{um}:2: warning: portal {portal}: source transport_lbtrm_transmission_window_size: 25165824 bytes"
+        assert start in done.stdout + done.stderr
