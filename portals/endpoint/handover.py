@@ -1,15 +1,17 @@
 """The end of forwarding to some siblings, at the portal that hears the sources, with nothing missing before it.
 
 When forwarding stops in the middle of a stream, what comes before that place may still be missing here and be asked
-for. An `Edge` is the place, one for each source and end; a `Handover` goes on forwarding what lies before it until
-the transport sessions have repaired, or given up, all that was missing.
+for. A `Handover` therefore goes on until the transport sessions have repaired, or given up, all that was missing. The
+place is an `Edge`, one for each source; nothing is known of it, and nothing noted for it, before a handover begins.
 
-    begin       each source gets its edge: behind the newest fragment that was handed on
-    a run       what lies before the edge is still handed on; the first one beyond may move the edge to where the
-                message ends whose beginning was handed on already
-    tick        over when no edge has moved for `QUIET_TICKS` and nothing older than the edges is missing
+    looking     everything is still handed on; each edge notes the newest fragment that passes. Over after `LOOK_TICKS`
+                when what was missing at the beginning is there
+    finishing   what lies before the edge, behind that newest fragment, is still handed on; the first run beyond may
+                move the edge to where the message ends whose beginning was handed on already. Over when no edge has
+                moved for `QUIET_TICKS` and nothing older than the edges is missing
 
-Ticks and not time are counted: between two of them the loop has read what was there to be read.
+A source that was silent while looking has no edge: all of it that came before was handed on. Ticks and not time are
+counted: between two of them the loop has read what was there to be read.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dro.sqn import HALF, MASK
 from dro.um.runs import HEADER_BYTES, KIND_CONTROL, KIND_DATA, Run, chain
 from dro.um.session import BoundSource, ReceiverTransport
 
+LOOK_TICKS: Final = 2
 QUIET_TICKS: Final = 10
 _FRAG: Final = Struct("!III")  # first sqn of the message, offset of this fragment, bytes of the message
 _FRAG_BYTES: Final = 16
@@ -32,14 +35,13 @@ _BLOCK_FRAG: Final = 0x01
 class ForwardEntry:
     """What the data path knows of one own source: its handle and the siblings that want it."""
 
-    __slots__ = ("closing", "egress", "handle", "next_sqn", "source")
+    __slots__ = ("closing", "egress", "handle", "source")
 
     def __init__(self, handle: int, source: BoundSource) -> None:
         self.handle = handle
         self.source = source
         self.egress: tuple[int, ...] = ()
         self.closing: dict[int, Edge] = {}  # siblings that get only what lies before an edge
-        self.next_sqn: int | None = None  # topic sqn after the newest one that was handed on
 
     def want(self, workers: tuple[int, ...]) -> None:
         """These siblings want the source; those among them that are about to get no more of it stay so."""
@@ -48,11 +50,10 @@ class ForwardEntry:
             del self.closing[worker]
 
     def close_to(self, workers: Collection[int], handover: Handover) -> bool:
-        """Let none of these have more than is before the edge that is now; False if none of them has had anything."""
+        """Give none of these anything beyond an edge; False when none of them had it anyway."""
         leaving = [worker for worker in self.egress if worker in workers]
         if leaving:
-            edge = Edge(self.next_sqn, handover)
-            self.closing.update(dict.fromkeys(leaving, edge))
+            self.closing.update(dict.fromkeys(leaving, Edge(handover)))
             self.egress = tuple([worker for worker in self.egress if worker not in workers])
         return bool(leaving)
 
@@ -62,18 +63,20 @@ class Edge:
 
     __slots__ = ("_is_settled", "_sqn", "handover")
 
-    def __init__(self, sqn: int | None, handover: Handover) -> None:
-        """`sqn`: the first topic sqn that is not handed on; None: nothing was, so nothing will be."""
-        self._sqn = sqn
+    def __init__(self, handover: Handover) -> None:
+        self._sqn: int | None = None  # the first topic sqn that is not handed on
+        self._is_settled = False
         self.handover = handover
-        self._is_settled = sqn is None
 
     def before(self, view: memoryview, run: Run) -> int:
-        """How many fragments of the run, from its first on, lie before the edge."""
-        if self._sqn is None or run.kind != KIND_DATA:
+        """How many fragments of the run, from its first on, are still handed on."""
+        if self.handover.is_looking:
+            self._note(run)
+            return run.fragments
+        if run.kind != KIND_DATA:
             return 0  # what a source says about itself counts from here on
         first, count = run.first_sqn, run.fragments
-        beyond = (first - self._sqn) & MASK
+        beyond = 0 if self._sqn is None else (first - self._sqn) & MASK
         inside = 0 if beyond < HALF else min(MASK + 1 - beyond, count)
         if inside == count or self._is_settled:
             return inside
@@ -81,10 +84,17 @@ class Edge:
             inside += 1
         self._is_settled = inside < count
         sqn = (first + inside) & MASK
-        if sqn != self._sqn:
-            self._sqn = sqn
+        if inside or self._sqn not in (None, sqn):
             self.handover.on_moved()
+        self._sqn = sqn
         return inside
+
+    def _note(self, run: Run) -> None:
+        """Data and, as it speaks of them, TSNIs move the edge."""
+        if run.kind != KIND_CONTROL:
+            end = (run.first_sqn + run.fragments) & MASK
+            if self._sqn is None or (end - self._sqn) & MASK < HALF:
+                self._sqn = end
 
 
 def _continues(view: memoryview, run: Run, index: int) -> bool:
@@ -97,14 +107,6 @@ def _continues(view: memoryview, run: Run, index: int) -> bool:
     except DecodeError:
         pass
     return False
-
-
-def note(entry: ForwardEntry, run: Run) -> None:
-    """A run was handed on. Data and, as it speaks of them, TSNIs move the place where an end would be."""
-    if run.kind != KIND_CONTROL:
-        end = (run.first_sqn + run.fragments) & MASK
-        if entry.next_sqn is None or (end - entry.next_sqn) & MASK < HALF:
-            entry.next_sqn = end
 
 
 class Sessions(Protocol):
@@ -125,6 +127,7 @@ class Handover:
 
     def __init__(self, sessions: Sessions, entries: Iterable[ForwardEntry], workers: Iterable[int]) -> None:
         self.workers = frozenset(workers)
+        self.is_looking = True
         self.is_over = False
         self._sessions = sessions
         entries = list(entries)
@@ -148,13 +151,15 @@ class Handover:
     def on_tick(self) -> bool:
         """True when it is over; the siblings get nothing more then, and it is not to be called again."""
         self._quiet += 1
+        if self.is_looking and self._quiet >= LOOK_TICKS and not self.waiting:
+            self.is_looking, self._has_moved = False, True
         if self._has_moved:
             self._has_moved, self._quiet = False, 0
             self._marks.clear()
             self._mark()
         if self._before and not all(handover.is_over for handover in self._before):
             return False
-        if not self._entries or (self._quiet >= QUIET_TICKS and not self.waiting):
+        if not self._entries or (not self.is_looking and self._quiet >= QUIET_TICKS and not self.waiting):
             self.cancel()
         return self.is_over
 

@@ -17,7 +17,7 @@ from dro.um.session import ReceiverTransport
 from portals import descriptor
 from portals.counters import PairSlot, Slot
 from portals.descriptor import ForwardRun
-from portals.endpoint.handover import ForwardEntry, note
+from portals.endpoint.handover import ForwardEntry
 
 BLOCK_REQUEST: Final = 0x04
 SPREAD: Final = 2  # a chunk may be this many times as large as the fragments in it before they are copied one by one
@@ -66,7 +66,6 @@ class Ingress:
                             by_egress.setdefault((worker,), []).append((entry.handle, run._replace(fragments=before)))
                 if entry.egress:
                     by_egress.setdefault(entry.egress, []).append((entry.handle, run))
-                    note(entry, run)
         if fragments:
             page.add(Slot.TOPIC_RCVD, fragments)
             page.add(Slot.TOPIC_RCVD_BYTES, nbytes)

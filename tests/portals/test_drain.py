@@ -277,18 +277,18 @@ def test_each_step_is_named_at_the_limit() -> None:
     dro = Dro(2)
     drained, sibling = dro.portals[1], dro.portals[2]
     drained.is_whole = sibling.is_whole = False
-    drained.order(limit_ns=ms(500))
+    drained.order(limit_ns=ms(800))
     dro.pass_time(s(1))
     assert drained.answers == ["repairs of 1 joined sessions; portals 2 to stop forwarding"]
     drained.is_whole = sibling.is_whole = True
     sibling.forward(1, 7)
     drained.carry = lambda worker: None  # type: ignore[method-assign]
-    drained.order(limit_ns=ms(500))
+    drained.order(limit_ns=ms(800))
     dro.pass_time(s(1))
     assert drained.answers[1:] == ["queued fragments of portals 2 to be sent"]
     drained.taken[2] = 7
     drained.linger_ns = s(5)
-    drained.order(limit_ns=ms(500))
+    drained.order(limit_ns=ms(800))
     dro.pass_time(s(1))
     assert drained.answers[2:] == ["receivers of the proxy sources to take or repair what was sent"]
     drained.finals_ns = s(60)

@@ -9,13 +9,14 @@ import pytest
 
 from dro.bus.counters import CounterPage
 from dro.bus.ring import RingWriter
-from dro.um.runs import KIND_CONTROL, KIND_TSNI, Run, RunBuilder, read_messages
+from dro.um.runs import KIND_CONTROL, KIND_TSNI, RunBuilder, read_messages
 from dro.um.session import BoundSource, ReceiverTransport
 from dro.wire import lbmc
+from dro.wire.lbmc_data_blocks import TopicIdx
 from dro.wire.lbmr import Tir
 from dro.wire.source_string import TcpAddress
 from portals import descriptor
-from portals.endpoint.handover import QUIET_TICKS, Edge, ForwardEntry, Handover, note
+from portals.endpoint.handover import LOOK_TICKS, QUIET_TICKS, ForwardEntry, Handover
 from portals.endpoint.ingress import Ingress
 
 ADDRESS = TcpAddress(0x7F000001, 14371, 1)
@@ -79,8 +80,17 @@ class Portal:
         read_messages(batch, 0, len(batch), 0, builder)
         self.ingress.on_fragments(self.transport, memoryview(batch), builder.take(), 0)
 
-    def leave(self) -> Handover:
-        return Handover(self.sessions, [self.entry], {LEAVES})
+    def begin(self, *leaving: int) -> Handover:
+        return Handover(self.sessions, [self.entry], leaving or {LEAVES})
+
+    def leave(self, *messages: bytes) -> Handover:
+        """Begin a handover and look, while these come."""
+        handover = self.begin()
+        self.hear(*messages)
+        for _ in range(LOOK_TICKS):
+            assert not handover.on_tick()
+        assert not handover.is_looking
+        return handover
 
     def close(self) -> None:
         self.ring.close()
@@ -103,41 +113,45 @@ def finish(handover: Handover) -> int:
 
 
 def test_who_leaves_gets_nothing_new_and_who_stays_everything(portal: Portal) -> None:
-    portal.hear(*map(whole, range(10, 15)))
-    handover = portal.leave()
+    portal.hear(*map(whole, range(10, 13)))
+    handover = portal.leave(whole(13), whole(14))
     portal.hear(*map(whole, range(15, 18)))
     assert portal.got == {STAYS: [*range(10, 18)], LEAVES: [*range(10, 15)]}
     assert finish(handover) == QUIET_TICKS
     portal.hear(whole(18), whole(14))
     assert portal.got == {STAYS: [*range(10, 19), 14], LEAVES: [*range(10, 15)]}
-
-
-def test_what_was_missing_before_the_end_still_comes_and_is_waited_for(portal: Portal) -> None:
-    portal.hear(whole(10), whole(13), whole(14))
-    portal.sessions.at, portal.sessions.whole_to = 105, 101
-    handover = portal.leave()
-    for _ in range(3 * QUIET_TICKS):
-        assert not handover.on_tick()
-    assert handover.waiting == 1
-    portal.hear(whole(15), whole(12), whole(11), whole(16))
-    portal.sessions.at = 107
-    assert portal.got[LEAVES] == [10, 13, 14, 12, 11]
-    portal.sessions.whole_to = 105
-    assert handover.on_tick()
     assert portal.entry.closing == {}
 
 
+def test_what_was_missing_before_still_comes_and_is_waited_for(portal: Portal) -> None:
+    portal.hear(whole(10), whole(13), whole(14))
+    portal.sessions.at, portal.sessions.whole_to = 105, 101
+    handover = portal.begin()
+    for _ in range(3 * QUIET_TICKS):
+        assert not handover.on_tick()
+    assert handover.is_looking, "until what was missing at the beginning is there"
+    assert handover.waiting == 1
+    portal.hear(whole(15), whole(12), whole(17), whole(11))
+    portal.sessions.at, portal.sessions.whole_to = 108, 106
+    assert not handover.on_tick()
+    assert not handover.is_looking
+    portal.hear(whole(18), whole(16), whole(19))
+    assert portal.got[LEAVES] == [10, 13, 14, 15, 12, 17, 11, 16]
+    for _ in range(3 * QUIET_TICKS):
+        assert not handover.on_tick()
+    portal.sessions.whole_to = 108
+    assert handover.on_tick()
+
+
 def test_what_lies_before_the_edge_goes_when_the_run_crosses_it(portal: Portal) -> None:
-    portal.hear(whole(LAST - 1), whole(2))
-    portal.leave()
+    portal.leave(whole(LAST - 1), whole(2))
     portal.hear(*[whole(sqn & LAST) for sqn in range(LAST, LAST + 6)])
     assert portal.got[LEAVES] == [LAST - 1, 2, LAST, 0, 1, 2]
     assert portal.got[STAYS] == [LAST - 1, 2, LAST, 0, 1, 2, 3, 4]
 
 
 def test_a_message_that_was_begun_is_finished(portal: Portal) -> None:
-    portal.hear(whole(9), part(10, 10, 0, 100), part(11, 10, 20, 100))
-    handover = portal.leave()
+    handover = portal.leave(whole(9), part(10, 10, 0, 100), part(11, 10, 20, 100))
     portal.sessions.at = 7  # what comes next has to be whole as well
     portal.hear(part(12, 10, 40, 100), part(13, 10, 60, 100))
     assert not handover.on_tick()
@@ -148,9 +162,25 @@ def test_a_message_that_was_begun_is_finished(portal: Portal) -> None:
     assert finish(handover) > QUIET_TICKS, "the edge has moved meanwhile"
 
 
-def test_a_piece_that_is_missing_in_the_message_that_was_begun_is_waited_for(portal: Portal) -> None:
-    portal.hear(part(10, 10, 0, 100))
+def test_a_message_of_a_source_that_was_silent_while_looking_is_finished(portal: Portal) -> None:
+    portal.hear(part(10, 10, 0, 60))
+    portal.leave()
+    portal.hear(part(11, 10, 20, 60), part(12, 10, 40, 60), part(13, 13, 0, 60), part(14, 13, 20, 60))
+    assert portal.got[LEAVES] == [10, 11, 12]
+
+
+def test_silent_sources_that_wake_up_do_not_make_it_longer(portal: Portal) -> None:
+    portal.hear(whole(10))
     handover = portal.leave()
+    for _ in range(QUIET_TICKS - 1):
+        assert not handover.on_tick()
+    portal.hear(whole(11))
+    assert handover.on_tick()
+    assert portal.got[LEAVES] == [10]
+
+
+def test_a_piece_that_is_missing_in_the_message_that_was_begun_is_waited_for(portal: Portal) -> None:
+    handover = portal.leave(part(10, 10, 0, 100))
     portal.hear(part(12, 10, 40, 100))  # 11 was lost
     portal.sessions.at, portal.sessions.whole_to = 50, 48
     assert not handover.on_tick()
@@ -163,8 +193,7 @@ def test_a_piece_that_is_missing_in_the_message_that_was_begun_is_waited_for(por
 
 
 def test_when_the_end_of_the_message_is_lost_the_next_one_shows_where_it_was(portal: Portal) -> None:
-    portal.hear(part(10, 10, 0, 40))
-    handover = portal.leave()
+    handover = portal.leave(part(10, 10, 0, 40))
     portal.hear(whole(12))
     portal.hear(part(11, 10, 20, 40), whole(13))
     assert portal.got[LEAVES] == [10, 11]
@@ -174,31 +203,23 @@ def test_when_the_end_of_the_message_is_lost_the_next_one_shows_where_it_was(por
 
 def test_what_a_source_says_about_itself_is_not_told_to_who_leaves(portal: Portal) -> None:
     tsni = lbmc.encode(lbmc.tsni_message([(TOPIC, 30)]))
-    portal.hear(whole(10), tsni)
-    portal.leave()
+    portal.leave(whole(10), tsni)
     portal.hear(tsni)
     assert portal.others == {STAYS: [KIND_TSNI, KIND_TSNI], LEAVES: [KIND_TSNI]}
     portal.hear(*map(whole, range(11, 32)))
     assert portal.got[LEAVES][-1] == 30, "it was told that there is a message 30"
 
 
-def test_a_control_message_moves_no_edge() -> None:
-    entry = ForwardEntry(1, BoundSource(b"t", bytes(32), 1, ReceiverTransport(ADDRESS, lambda: None),
-                                        Tir(b"t", ADDRESS, 60, 1), False))  # fmt: skip
-    note(entry, Run(1, 0, 1, 0, 40, 40, 0, 0, KIND_CONTROL))
-    assert entry.next_sqn is None
-
-
-def test_a_sibling_that_had_nothing_gets_nothing(portal: Portal) -> None:
-    handover = portal.leave()
-    portal.hear(whole(5), whole(6))
-    assert portal.got == {STAYS: [5, 6], LEAVES: []}
-    finish(handover)
+def test_a_control_message_goes_while_looking_and_moves_no_edge(portal: Portal) -> None:
+    control = lbmc.encode(lbmc.control_message(TopicIdx(TOPIC)))
+    portal.leave(whole(0xFFFFFF00), control)
+    portal.hear(control, whole(0xFFFFFF01), whole(0xFFFFFEFF))
+    assert portal.others[LEAVES] == [KIND_CONTROL]
+    assert portal.got[LEAVES] == [0xFFFFFF00, 0xFFFFFEFF]
 
 
 def test_a_broken_chain_ends_the_message(portal: Portal) -> None:
-    portal.hear(part(10, 10, 0, 100))
-    portal.leave()
+    portal.leave(part(10, 10, 0, 100))
     broken = bytearray(part(11, 10, 20, 100))
     broken[13] = 2  # length of the block
     portal.hear(bytes(broken))
@@ -207,17 +228,16 @@ def test_a_broken_chain_ends_the_message(portal: Portal) -> None:
 
 def test_nothing_to_hand_over_is_over_at_once(portal: Portal) -> None:
     portal.entry.want((STAYS,))
-    assert finish(portal.leave()) == 1
+    assert finish(portal.begin()) == 1
 
 
 def test_a_sibling_that_wants_it_no_more_or_dies_is_not_waited_for(portal: Portal) -> None:
-    portal.hear(whole(10))
-    portal.leave()
+    portal.leave(whole(10))
     portal.entry.want((STAYS,))
     portal.hear(whole(10))
     assert portal.got[LEAVES] == [10]
     portal.entry.want((STAYS, LEAVES))
-    portal.leave().cancel()
+    portal.begin().cancel()
     portal.hear(whole(10))
     assert portal.got[LEAVES] == [10]
     assert portal.entry.closing == {}
@@ -225,8 +245,7 @@ def test_a_sibling_that_wants_it_no_more_or_dies_is_not_waited_for(portal: Porta
 
 def test_another_sibling_that_begins_to_want_the_source_does_not_bring_back_the_one_that_leaves(portal: Portal) -> None:
     portal.entry.want((LEAVES,))
-    portal.hear(whole(10))
-    handover = portal.leave()
+    handover = portal.leave(whole(10))
     portal.entry.want((STAYS, LEAVES))
     portal.hear(whole(11))
     assert portal.got == {STAYS: [11], LEAVES: [10]}
@@ -234,18 +253,15 @@ def test_another_sibling_that_begins_to_want_the_source_does_not_bring_back_the_
 
 
 def test_two_that_leave_one_after_the_other_have_their_own_edges(portal: Portal) -> None:
-    portal.hear(whole(10), whole(12))
-    first = portal.leave()
+    first = portal.leave(whole(10), whole(12))
+    second = portal.begin(STAYS, LEAVES)
     portal.hear(whole(13), whole(15))
-    second = Handover(portal.sessions, [portal.entry], {STAYS, LEAVES})
+    for _ in range(LOOK_TICKS):
+        second.on_tick()
     portal.hear(whole(16), whole(14), whole(11))
     assert portal.got == {STAYS: [10, 12, 13, 15, 14, 11], LEAVES: [10, 12, 11]}
+    for _ in range(2 * QUIET_TICKS):
+        assert not second.on_tick(), "it is over after the first"
     finish(first)
     assert set(portal.entry.closing) == {STAYS}
-    finish(second)
-
-
-def test_an_edge_of_nothing_lets_nothing_pass(portal: Portal) -> None:
-    edge = Edge(None, portal.leave())
-    data = whole(3)
-    assert edge.before(memoryview(data), Run(TOPIC, 3, 1, 0, len(data), len(data), 0, 0, 0)) == 0
+    assert second.on_tick()
