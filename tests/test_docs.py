@@ -1,0 +1,128 @@
+"""The guides say what the program does: commands, options, exit statuses, states, classes, and examples that load."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import supervisor.ctl
+import supervisor.init
+import supervisor.main
+from dro.config.load import parse_dro
+from dro.config.reload_class import ReloadClass
+from dro.tools import lbmrcv, lbmsrc, lbmwrcv, umdump
+from dro.tools.arguments import is_not_yet
+from portals.counters import DROP_SLOTS
+from supervisor import ctl_output, ctl_reload, init, parent
+from supervisor.fleet import State
+from tests.fakes.lookup import FakeLookup
+
+DOCS = Path(__file__).parents[1] / "docs"
+OPERATIONS = (DOCS / "operations.md").read_text()
+EVERYWHERE = {"-h", "--help"}
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def commands(parser: argparse.ArgumentParser, prog: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every command without commands below it."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not below:
+        yield prog, parser
+    for action in below:
+        for name, one in action.choices.items():
+            yield from commands(one, f"{prog} {name}")
+
+
+def options(parser: argparse.ArgumentParser) -> list[tuple[str, ...]]:
+    """The spellings of each option that does something."""
+    return [
+        tuple(action.option_strings)
+        for action in parser._actions
+        if action.option_strings and not EVERYWHERE & set(action.option_strings) and not is_not_yet(action)
+    ]
+
+
+DAEMON = [
+    *commands(supervisor.ctl.arguments(), "tnwgdctl"),
+    *commands(supervisor.init.arguments(), "tnwgd init"),
+    ("tnwgd", supervisor.main.arguments()),
+]
+
+
+def is_told(text: str, spelling: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(spelling)}(?![\w-])", text) is not None
+
+
+@pytest.mark.parametrize(("command", "parser"), DAEMON, ids=[command for command, _ in DAEMON])
+def test_every_command_and_option_of_the_daemon_is_explained(command: str, parser: argparse.ArgumentParser) -> None:
+    assert is_told(OPERATIONS, command)
+    missing = [names for names in options(parser) if not any(is_told(OPERATIONS, name) for name in names)]
+    assert not missing, f"{command}: not in docs/operations.md"
+
+
+@pytest.mark.parametrize("tool", [lbmsrc, lbmrcv, lbmwrcv, umdump], ids=lambda tool: tool.__name__)
+def test_every_option_of_the_tools_is_explained(tool: object) -> None:
+    parser = tool.arguments()  # type: ignore[attr-defined]  # a module with that function
+    text = read("umdump.md" if tool is umdump else "tools.md")
+    assert not [names for names in options(parser) if not any(is_told(text, name) for name in names)]
+
+
+def rows(section: str, head: str) -> dict[str, str]:
+    """First and last column of the table with that head in a section of the guide for operators."""
+    body = OPERATIONS.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    table = body.partition(f"\n| {head}")[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    return {line[0]: line[-1] for line in cells}
+
+
+def test_exit_statuses() -> None:
+    assert list(rows("Start and stop", "exit status |")) == [
+        str(parent.EXIT_OK), str(parent.EXIT_NOT_STARTED), "2", str(parent.EXIT_KILLED), "143, 130 in a shell",
+    ]  # fmt: skip
+    of_ctl = {ctl_output.EXIT_OK, ctl_output.EXIT_FAILED, 2, ctl_output.EXIT_UNREACHABLE, ctl_output.EXIT_INTERRUPTED}
+    assert set(map(int, rows("Change a running DRO", "exit status of `tnwgdctl`"))) == of_ctl
+    assert f"with {ctl_reload.EXIT_DIFFERENT} when something does" in OPERATIONS
+    of_init = {init.EXIT_OK, init.EXIT_FAILED, 2, init.EXIT_INTERRUPTED}
+    assert set(map(int, rows("Starter configuration and shell completion", "exit status of `tnwgd init`"))) == of_init
+
+
+def test_states_of_portals() -> None:
+    told = [name for cell in rows("Change a running DRO", "state |") for name in re.findall(r"`(\w+)`", cell)]
+    assert set(told) == {state.value for state in State} - {State.REMOVED.value, State.ENDED.value}
+
+
+def test_reload_classes() -> None:
+    assert list(rows("Change a running DRO", "class |")) == [f"`{one.value}`" for one in ReloadClass]
+
+
+def test_reasons_of_drops() -> None:
+    assert {cell.strip("`") for cell in rows("Counters", "reason |")} == set(DROP_SLOTS)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))
+def test_whole_files_in_the_guides_load(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "configuration.md":
+        return  # its examples are those of the tables, see tests/config/test_reference.py
+    monkeypatch.chdir(tmp_path)
+    for number, text in enumerate(re.findall(r"```xml\n(.*?)```", read(name), re.DOTALL), start=1):
+        if "<tnw-gateway" not in text:
+            continue
+        for nth, um_file in enumerate(re.findall(r"<lbm-config>(.*?)</lbm-config>", text), start=1):
+            (tmp_path / um_file).write_text(f"context resolver_multicast_address 239.1.1.{nth}\n")
+        warnings: list[str] = []
+        parse_dro(text.encode(), f"{name} {number}", warn=warnings.append, lookup=FakeLookup(), strict=True, environ={})
+        assert warnings == []
+
+
+@pytest.mark.parametrize("name", ["README.md", *(f"docs/{path.name}" for path in DOCS.glob("*.md"))])
+def test_links_between_the_guides_lead_somewhere(name: str) -> None:
+    path = DOCS.parent / name
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
+        assert (path.parent / target).exists(), target
