@@ -206,7 +206,11 @@ class _Restart:
 
     def do(self, report: Report) -> None:
         self._touched = [name for name in self._names if not self._hands.is_resting(name)]
-        self._run(report, is_undo=False)
+        resting = [name for name in self._names if name not in self._touched]
+        notes = Result(
+            notes=tuple(f"portal {name} is stopped by order: it is new when it is resumed" for name in resting)
+        )
+        self._run(lambda result: report(notes + result), is_undo=False)
 
     def undo(self, report: Report) -> None:
         self._run(report, is_undo=True)

@@ -232,6 +232,9 @@ def test_portals_that_an_operator_has_stopped_stay_stopped(order: str, resting: 
     assert f"resume {resting}" not in hands.orders
     is_reached = order in hands.orders
     assert result.is_ok == (not is_reached)
+    if result.is_ok:
+        is_told = f"portal {resting} is stopped by order: it is new when it is resumed" in result.notes
+        assert is_told == (resting in ("B", "X"))
     if is_reached:
         assert take_back(hands, work).is_ok
         assert hands.state() == before
