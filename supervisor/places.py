@@ -46,8 +46,17 @@ def default_run_base(uid: int | None = None) -> Path:
 
 def start_time_of(pid: int) -> int | None:
     """When that process started, in clock ticks since boot; None when there is none."""
+    return _start_time(str(pid))
+
+
+def own_start_time() -> int | None:
+    """Of this process, also where /proc shows another PID namespace."""
+    return _start_time("self")
+
+
+def _start_time(process: str) -> int | None:
     try:
-        line = Path(f"/proc/{pid}/stat").read_text()
+        line = Path(f"/proc/{process}/stat").read_text()
     except OSError:
         return None
     after_name = line.rpartition(")")[2].split()  # the name may hold anything
@@ -135,7 +144,7 @@ def make_places(
     owners = {os.getuid(), os.getuid() if uid is None else uid}
     for base in (run_base, shm_base):
         sweep(base, owners)
-    own = f"dro-{safe_name(name)}-{os.getpid()}-{start_time_of(os.getpid())}"
+    own = f"dro-{safe_name(name)}-{os.getpid()}-{own_start_time()}"
     shm = shm_base / own
     if run_dir is not None:
         keeps = _take_named(run_dir, owners)
@@ -185,7 +194,7 @@ def _make_locked(directory: Path) -> None:
 
 def _sign(fd: int) -> None:
     """Say in the lock file whose it is."""
-    line = f"open-dro {os.getpid()} {start_time_of(os.getpid())} {pid_namespace()}\n"
+    line = f"open-dro {os.getpid()} {own_start_time()} {pid_namespace()}\n"
     os.pwrite(fd, line.encode(), 0)
     os.ftruncate(fd, len(line))
 

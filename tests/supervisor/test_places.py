@@ -6,6 +6,8 @@ import fcntl
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from supervisor.places import (
     start_time_of,
     sweep,
 )
+from tests.fakes.site import ROOT, wait_until
 
 
 @pytest.fixture
@@ -249,3 +252,32 @@ def test_workers_that_are_still_ending(tmp_path: Path) -> None:
     lock.write_text(f"open-dro 4194305 1 {pid_namespace()}\n")
     os.close(fd)
     assert not is_ending(lock)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from supervisor.places import make_places
+made = make_places("x", run_base=Path(sys.argv[1]), shm_base=Path(sys.argv[2]))
+print(made.run.name, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.netns
+def test_a_dro_of_another_pid_namespace_is_living_as_long_as_it_lives(short_path: Path) -> None:
+    """Its process id says nothing here, or something wrong; its lock tells."""
+    bases = short_path / "run", short_path / "shm"
+    for base in bases:
+        base.mkdir()
+    argv = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", HOLD, *map(str, bases)]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        name = other.stdout.readline().strip()
+        assert name.startswith("dro-x-1-")
+        for base in bases:
+            assert sweep(base) == []
+            assert not is_ending(base / name / "lock")  # nobody here knows, and nobody waits for it
+        other.kill()
+    for base in bases:
+        wait_until(lambda base=base: sweep(base) == [base / name], "it is swept")  # type: ignore[misc]
