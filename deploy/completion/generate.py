@@ -23,7 +23,7 @@ from dro.tools.arguments import is_not_yet
 
 HERE: Final = Path(__file__).parent
 FILE_NAMES: Final = {"bash": "bash/{}", "zsh": "zsh/_{}", "fish": "fish/{}.fish"}
-_FILES: Final = re.compile(r"(FILE|CONFIG)\b")
+_FILES: Final = re.compile(r"(FILE|CONFIG|OLD)\b")
 _FOLDERS: Final = re.compile(r"DIR\b")
 
 

@@ -131,7 +131,7 @@ complete -c tnwgdctl -n '_shtab_tnwgdctl_using diff' -s h -l help -d 'show this 
 complete -c tnwgdctl -n '_shtab_tnwgdctl_using diff' -l dro -x -d 'name of the DRO, or the process id of its tnwgd'
 complete -c tnwgdctl -n '_shtab_tnwgdctl_using diff' -l run-dir -xka "(__fish_complete_directories)" -d 'its run directory'
 complete -c tnwgdctl -n '_shtab_tnwgdctl_using diff' -l json -d 'print the answer as one JSON object'
-complete -c tnwgdctl -n '_shtab_tnwgdctl_using diff' -l against -x -d 'compare with this file instead; no DRO is asked'
+complete -c tnwgdctl -n '_shtab_tnwgdctl_using diff' -l against -xka "(__fish_complete_path (commandline -ct))" -d 'compare with this file instead; no DRO is asked'
 complete -c tnwgdctl -n '_shtab_tnwgdctl_using diff; and test $_shtab_tnwgdctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'default: the file of the running DRO, as it is now'
 complete -c tnwgdctl -n '_shtab_tnwgdctl_using; and test $_shtab_tnwgdctl_npos -eq 0' -a explain -d 'Portals, access lists and UM options on the way of a topic from one domain to another, as the configuration has them. What is known of the transport session of the source can be given.'
 complete -c tnwgdctl -n '_shtab_tnwgdctl_using explain' -s h -l help -d 'show this help message and exit'
