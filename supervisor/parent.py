@@ -13,12 +13,11 @@ import gc
 import logging
 import secrets
 import signal
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Final, Generic, TypeVar, assert_never
+from typing import Final, assert_never
 
 from dro import log as logs
 from dro.bus.actor import FORK_MASK, STOP_SIGNALS, name_process
@@ -38,17 +37,18 @@ from dro.bus.messages import (
     WorkerReport,
 )
 from dro.clock import NS_PER_MS, ms, s
-from dro.errors import RefusedError, ResourceError
+from dro.errors import ResourceError
 from dro.loop import Loop
 from dro.os_errors import remedy_of
 from supervisor.admin import SOCKET_NAME, AdminServer
 from supervisor.child import ChildTask, Failed
+from supervisor.config_in_force import C, ConfigInForce, Planner
 from supervisor.crew import Crew
-from supervisor.fleet import Event, Fleet, State, Worker, WorkerSpec
+from supervisor.fleet import Event, Fleet, State, Worker
 from supervisor.ground import Ground, GroundPlan
 from supervisor.operations import STOP_GRACE_MS, STOP_LIMIT_NS, Operations
 from supervisor.places import RUN_LINK, SHARED_MEMORY, Places
-from supervisor.rollout import RolledOut, Rollout
+from supervisor.rollout import Rollout
 from supervisor.status import WorkerStatus
 
 PING_INTERVAL_NS: Final = s(1)
@@ -60,12 +60,8 @@ EXIT_NOT_STARTED: Final = 1
 EXIT_KILLED: Final = 3
 """Told to stop, it had to kill a worker, whose proxy sources ended without a word."""
 
-C = TypeVar("C")
-Planner = Callable[[C], Sequence[WorkerSpec]]
-"""The workers that a configuration asks for, the route manager first. Raises: ConfigError."""
 
-
-class Parent(Generic[C]):
+class Parent(ConfigInForce[C]):
     """Runs one DRO from the first fork to the last exit."""
 
     def __init__(
@@ -83,6 +79,7 @@ class Parent(Generic[C]):
 
         Raises: ConfigError.
         """
+        super().__init__(config, planner)
         self.name = name
         self.node_id: Final = 1 << 63 | secrets.randbits(63)
         self.on_running: Callable[[], object] = lambda: None
@@ -93,15 +90,7 @@ class Parent(Generic[C]):
         """Why the DRO could not start."""
         self.on_stopping: Callable[[], object] = lambda: None
         """Called once, when the end of the DRO begins."""
-        self.for_workers: Callable[[C, frozenset[str] | None], object] = lambda config, _only: config
-        """What of a changed configuration the running workers (those named, or all) are given to read."""
-        self.pending: tuple[str, ...] = ()
-        """Changes that wait for a restart of the daemon, for `status`."""
         self._log = log
-        self._planner = planner
-        self._config = config
-        self._loaded_s = time.time()
-        self._change = ""
         self.loop: Final = Loop()
         self.admin: Final = AdminServer(self.loop, log)
         """Takes commands from operators; add them before `run`."""
@@ -192,61 +181,7 @@ class Parent(Generic[C]):
         except OSError as e:
             raise ResourceError(f"cannot make {link}: {e.strerror}", remedy=remedy_of(e.errno)) from e
 
-    # the configuration
-
-    @property
-    def config(self) -> C:
-        """What is in force, apart from `pending`; a worker that starts now gets this."""
-        return self._config
-
-    @property
-    def loaded_s(self) -> float:
-        """When `config` came, in seconds since the epoch."""
-        return self._loaded_s
-
-    def begin_change(self, what: str) -> None:
-        """Claim the configuration until `end_change`: one change at a time. Raises: RefusedError when it is claimed."""
-        if self._change:
-            raise RefusedError(f"the configuration is being changed: {self._change} is under way")
-        if self._stopping:
-            raise RefusedError("the DRO is stopping")
-        self._change = what
-
-    @property
-    def change(self) -> str:
-        """What has claimed the configuration; empty when nothing has."""
-        return self._change
-
-    def end_change(self) -> None:
-        self._change = ""
-
-    def set_config(self, config: C) -> None:
-        """Take `config` for every later start of a worker; those that run are not told. Raises: ConfigError.
-
-        A worker that is not in it any more keeps what it had: `operations.remove` takes it out.
-        """
-        specs = {spec.name: spec for spec in self._planner(config)}
-        self._config = config
-        self._loaded_s = time.time()
-        for worker in self._fleet:
-            worker.spec = specs.get(worker.name, worker.spec)
-
-    def spec_of(self, name: str) -> WorkerSpec:
-        """Of the current configuration, for `operations.add`. Raises: RefusedError."""
-        for spec in self._planner(self._config):
-            if spec.name == name:
-                return spec
-        raise RefusedError(f"the configuration has no portal {name!r}")
-
-    def reconfigure(self, config: C, done: RolledOut, *, only: frozenset[str] | None = None) -> None:
-        """`set_config`, and let the running workers (or those of `only`) take over what can change while they run.
-
-        `done` is called once, later, with the problems by name of worker; a worker with a problem has changed
-        nothing. Raises: ConfigError, ResourceError; nothing has changed then.
-        """
-        self._planner(config)
-        self._rollout.begin(self.for_workers(config, only), self._places.run, done, only=only)
-        self.set_config(config)
+    # the log
 
     def set_log(self, settings: logs.Settings) -> None:
         """Change where the log of every process goes, or what it looks like. Raises: ResourceError, nothing changed."""

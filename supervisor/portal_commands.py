@@ -63,7 +63,7 @@ class PortalCommands:
 
         def on_removed(outcome: Outcome) -> None:
             if outcome.is_ok:
-                parent.set_config(without_portal(parent.config, order.name))
+                parent.set_config(without_portal(parent.config, order.name), is_read=False)
             parent.end_change()
             _answer(reply, outcome)
 
@@ -119,15 +119,15 @@ class PortalCommands:
 
         def on_started(outcome: Outcome) -> None:
             if not outcome.is_ok:
-                parent.set_config(before)
+                parent.set_config(before, is_read=False)
             parent.end_change()
             _answer(reply, outcome)
 
-        parent.set_config(config)
+        parent.set_config(config, is_read=False)
         try:
             parent.operations.add(parent.spec_of(name), on_started)
         except DroError:
-            parent.set_config(before)
+            parent.set_config(before, is_read=False)
             raise
 
 
