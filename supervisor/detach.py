@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Final, NoReturn
 
+from dro.errors import ResourceError
+from dro.os_errors import remedy_of
 from dro.streams import say
 
 _CHUNK: Final = 65_536
@@ -64,12 +66,18 @@ def is_kept(fd: int) -> bool:
 
 
 def detach(prog: str) -> Report:
-    """Returns in the daemon; the process that called it ends with the status that the daemon reports."""
+    """Returns in the daemon; the process that called it ends with the status that the daemon reports.
+
+    Raises: ResourceError when no process can be started.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     hears, tells = os.pipe()
     outputs = {fd: os.pipe() for fd in (1, 2) if not is_kept(fd)}
-    middle = os.fork()
+    try:
+        middle = os.fork()
+    except OSError as e:
+        raise ResourceError(f"cannot detach: {e.strerror}", remedy=remedy_of(e.errno)) from e
     if middle:
         for fd in (tells, *(speaks for _, speaks in outputs.values())):
             os.close(fd)
@@ -77,8 +85,12 @@ def detach(prog: str) -> Report:
         _Command(prog, hears, {listens: fd for fd, (listens, _) in outputs.items()}).run()
     os.close(hears)
     os.setsid()
-    if os.fork():
-        os._exit(0)
+    try:
+        if os.fork():
+            os._exit(0)
+    except OSError as e:
+        Report(tells).failed(EXIT_FAILED, f"cannot detach: {e.strerror}; {remedy_of(e.errno)}")
+        os._exit(EXIT_FAILED)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.close(null)
@@ -152,7 +164,7 @@ class _Command:
     def _hear(self) -> bool:
         part = os.read(self._hears, _CHUNK)
         self._words += part
-        if not self._daemon and b"\n" in self._words:
+        if not self._daemon and b"\n" in self._words:  # the first word is who it is
             line, _, self._words = self._words.partition(b"\n")
             self._daemon = int(json.loads(line)["pid"])
             self._pass_signals_on()

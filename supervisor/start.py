@@ -17,7 +17,7 @@ from dro.config.load import load_dro
 from dro.config.model import DroConfig
 from dro.config.problems import ConfigErrors, Warn
 from dro.config.unsupported import ConfigWarning, unsupported
-from dro.errors import ConfigError, ResourceError
+from dro.errors import ConfigError, DroError, ResourceError
 from dro.log import Settings, finish, hold, set_up
 from dro.streams import say
 from supervisor.commands import serve_commands
@@ -81,7 +81,11 @@ def run(order: Order) -> int:
     except ConfigError as e:
         signals.undo()
         return _refused(order, e)
-    report = detach(PROCESS) if order.detached else None
+    try:
+        report = detach(PROCESS) if order.detached else None
+    except ResourceError as e:
+        signals.undo()
+        return _refused(order, e)
     try:
         open_log(PROCESS, config, order.log)
     except ConfigError as e:
@@ -103,7 +107,7 @@ def run(order: Order) -> int:
     return status
 
 
-def _refused(order: Order, error: ConfigError) -> int:
+def _refused(order: Order, error: DroError) -> int:
     set_up(PROCESS, replace(order.log, console_fd=2))  # for what was logged so far
     say(sys.stderr, f"{error}\n")
     return EXIT_FAILED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,6 +108,23 @@ def test_too_few_processes(site: Site, processes: int) -> None:
     line = refused(site, "prlimit", f"--nproc={processes}")
     assert re.search("cannot start a (process|thread)", line)
     assert "ulimit -u" in line
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_too_few_processes_to_detach(site: Site, processes: int) -> None:
+    user = str(55_000 + os.getpid() % 5000)
+    with tempfile.TemporaryDirectory() as folder:  # that the user can read
+        os.chmod(folder, 0o755)
+        for path in site.folder.iterdir():
+            shutil.copy(path, folder)
+        as_user = ("setpriv", "--reuid", user, "--regid", user, "--clear-groups")
+        done = subprocess.run(
+            ["prlimit", f"--nproc={processes}", *as_user, *PYTHON, "-f", f"{folder}/dro.xml"],
+            cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1, done
+    assert "cannot detach: Resource temporarily unavailable; raise the limit of processes" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_portal_that_finds_no_shared_memory_comes_back_later(site: Site) -> None:
