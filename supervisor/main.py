@@ -16,7 +16,9 @@ from typing import Final
 
 from dro.config.effective import effective_config
 from dro.config.lint import lint
+from dro.config.lint_together import lint_together
 from dro.config.load import load_dro
+from dro.config.model import DroConfig
 from dro.config.problems import Warn
 from dro.config.unsupported import ConfigWarning, unsupported
 from dro.errors import ConfigError
@@ -72,13 +74,14 @@ def put(text: str) -> int:
     return EXIT_OK
 
 
-def validate(path: str, warn: Warn) -> int:
+def validate(path: str, warn: Warn, loaded: list[DroConfig]) -> int:
     """The exit status for one file that is only looked at; its problems go to standard error."""
     try:
         config = load_dro(path, warn=warn, strict=True)
     except ConfigError as e:
         say(sys.stderr, f"{e}\n")
         return EXIT_FAILED
+    loaded.append(config)
     limits = unsupported(config)
     for limit in limits:
         warn(str(limit))
@@ -86,6 +89,15 @@ def validate(path: str, warn: Warn) -> int:
         warn(str(finding))
     is_refused = any(not isinstance(limit, ConfigWarning) for limit in limits)
     return put(f"{path}: no errors{', but this release refuses to run it' if is_refused else ''}\n")
+
+
+def validate_all(paths: Sequence[str], warn: Warn) -> int:
+    """The exit status for all files; at the end what does not fit together, if they are of one network."""
+    loaded: list[DroConfig] = []
+    status = max(validate(path, warn, loaded) for path in paths)
+    for finding in lint_together(loaded):
+        warn(str(finding))
+    return status
 
 
 def print_config(path: str, warn: Warn, *, with_defaults: bool) -> int:
@@ -137,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log = set_up(PROCESS, replace(settings, console_fd=2))
     try:
         if args.validate:
-            return max(validate(path, log.warning) for path in args.config)
+            return validate_all(args.config, log.warning)
         return print_config(args.config[0], log.warning, with_defaults=args.with_defaults)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -31,7 +31,7 @@ def keepalive(p: PeerView) -> Findings:
         )  # fmt: skip
 
 
-def _recovery(udp: PeerUdpConfig) -> LossRecovery:
+def recovery_of(udp: PeerUdpConfig) -> LossRecovery:
     return LossRecovery(
         initial_ms=udp.nak_initial_backoff_ms,
         backoff_ms=udp.nak_backoff_ms,
@@ -50,7 +50,7 @@ def _recovery(udp: PeerUdpConfig) -> LossRecovery:
 
 def udp_naks(p: PeerView) -> Findings:
     if p.config.udp is not None:
-        t, at = _recovery(p.config.udp), p.element("udp", "nak-handling")
+        t, at = recovery_of(p.config.udp), p.element("udp", "nak-handling")
         yield from naks(t, at, "<nak-handling> ignore-interval", "<nak-handling> backoff-interval")
         yield from nak_times(t, at, "<nak-handling> ")
         if not p.config.udp.send_naks:
@@ -63,20 +63,20 @@ def udp_naks(p: PeerView) -> Findings:
 def udp_window(p: PeerView) -> Findings:
     if p.config.udp is not None:
         yield from window_time(
-            _recovery(p.config.udp), p.element("udp", "transmission-window"), "<transmission-window>"
+            recovery_of(p.config.udp), p.element("udp", "transmission-window"), "<transmission-window>"
         )
 
 
 def udp_rates(p: PeerView) -> Findings:
     if p.config.udp is not None:
-        yield from rates(_recovery(p.config.udp), p.element("udp", "peer-rate-limit"), "<peer-rate-limit> retransmit")
+        yield from rates(recovery_of(p.config.udp), p.element("udp", "peer-rate-limit"), "<peer-rate-limit> retransmit")
 
 
 def udp_session(p: PeerView) -> Findings:
     if p.config.udp is not None:
         at = p.element("udp", "session-message")
         yield from session_life(
-            _recovery(p.config.udp), at, "<session-message> activity-timeout", "<session-message> max-interval"
+            recovery_of(p.config.udp), at, "<session-message> activity-timeout", "<session-message> max-interval"
         )
 
 
