@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.fakes.orders import order
+from supervisor.ctl_client import Client, find_dro
 from tests.netns.app import App, Board
 from tests.netns.harness import Host, Net
 from tests.netns.judged import Watch
@@ -63,7 +63,8 @@ def test_the_same_file_in_other_words_sends_no_packet(net: Net, judged: Judged) 
         receiver.wait_heard(b"quotes")
         source.send("s", 10, cells=(0,))
         source.wait_sent("s")
-        pid, file = dro.process.pid, net.folder / "dro.xml"
+        file = net.folder / "dro.xml"
+        client = Client(find_dro(str(dro.process.pid)))
         last = [-1]
 
         def is_quiet() -> bool:
@@ -76,14 +77,15 @@ def test_the_same_file_in_other_words_sends_no_packet(net: Net, judged: Judged) 
         for number in range(RELOADS):
             file.write_text(reformatted(text, number))
             before = packets_out(dro.host)
-            answer = order(pid, "reload")
+            answer = client.request("reload")
             noisy += packets_out(dro.host) != before
             assert answer["plan"] == {"file": str(file), "changes": [], "actions": [], "warnings": []}
         assert noisy <= 1, "reloads send something; one of them may meet a timer of the kernel"
         file.write_text(text.replace("<domain-id>2</domain-id>", '<domain-id>2</domain-id><sqn-window size="8192"/>'))
         before = packets_out(dro.host)
-        order(pid, "reload")
+        client.request("reload", within_s=60)
         assert packets_out(dro.host) > before, "a portal that restarts is heard"
         receiver.wait_heard(b"quotes")
+        client.close()
         for app in (source, receiver):
             app.end()

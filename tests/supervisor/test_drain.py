@@ -28,6 +28,7 @@ from tests.fakes.orders import begin, order, tnwgdctl
 from tests.fakes.ring import WORKERS, Ring
 from tests.fakes.site import Site, life_of, running, wait_until
 
+LONG = bool(os.environ.get("DRO_LONG"))  # more variants than each change has to pass
 TOPICS = 34
 RATE = 400
 SHORT = """\
@@ -109,7 +110,7 @@ def processes(site: Site, *but: str) -> dict[str, int]:
     return {name: pid for name, pid in site.workers().items() if name not in but}
 
 
-@pytest.mark.parametrize("how", ["drain", "remove"])
+@pytest.mark.parametrize("how", ["drain", "remove"] if LONG else ["remove"])
 def test_a_portal_goes_without_loss_and_comes_back(ring: Ring, how: str) -> None:
     site = ring.site
     with accounts(ring, "P2") as concerned:
@@ -213,7 +214,7 @@ def test_what_is_queued_is_sent_before_a_portal_goes(tmp_path: Path) -> None:
         site.python("-m", "tests.fakes.flow", str(site.config(2)), "--receive", str(flow.path), name="receiver")
         site.wait(lambda: flow.is_flowing, "flow", PATIENCE_S)
         with site.books() as books:
-            site.wait(lambda: books[2, Slot.QUEUED_BYTES] > 200_000, "a queue", PATIENCE_S)
+            site.wait(lambda: books[2, Slot.QUEUED_BYTES] > 100_000, "a queue", PATIENCE_S)
             flow[PAUSE] = 1
             site.wait(lambda: books.pairs()[0].on_the_way == 0, "nothing between the portals", PATIENCE_S)
             assert books[2, Slot.QUEUED] > 0
@@ -284,7 +285,7 @@ def body(number: int) -> bytes:
     return b"%d " % number * 12_000  # some sixty kilobytes: many fragments
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", "tcp"] if LONG else ["lbtrm"])
 def test_no_message_is_cut_in_two(tmp_path: Path, transport: str) -> None:
     """Large messages both ways, ordered delivery: whole messages, one after the other, then the end, and no loss."""
     site = Site(tmp_path, 2, transports={1: transport, 2: transport}, um=dict.fromkeys((1, 2), SHORT))
