@@ -1,14 +1,14 @@
 """The workers of one DRO as records: what each is, the state it is in, and the table of legal moves.
 
-Worker indices are given once and never again, so that what counters and books say about an index keeps its meaning
-for the life of the DRO. Only the parent has such records.
+A worker index is not given twice while there are others, so that what counters and books say about it keeps its
+meaning. Only the parent has such records.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -42,7 +42,7 @@ class State(Enum):
     STOPPING = "stopping"  # ordered to end
     PAUSED = "paused"  # not running until an operator resumes it
     DRAINED = "drained"  # alike, and it lost nothing
-    REMOVED = "removed"  # for good; its index stays taken
+    REMOVED = "removed"  # for good
     ENDED = "ended"  # with the DRO
 
 
@@ -122,6 +122,10 @@ class Worker:
             raise LocalProtocolError(f"worker {self.name} is {self.state.value} and {event.value}")
         self.state = following
 
+    def forget(self) -> None:
+        """After its removal: let go of the configuration that its main function holds."""
+        self.spec = replace(self.spec, main=_never)
+
     def cancel_restart(self) -> None:
         if self.restart is not None:
             self.restart.cancel()
@@ -140,6 +144,11 @@ class Worker:
             last_death=self.last_death,
             operation=self.operation,
         )
+
+
+def _never(_ctx: object) -> None:
+    """What a removed worker would do."""
+    raise LocalProtocolError("a removed worker was started")
 
 
 class Fleet:
@@ -169,15 +178,21 @@ class Fleet:
         return worker
 
     def add(self, spec: WorkerSpec) -> Worker:
-        """A new record with the next index. Raises: RefusedError."""
+        """A new record with the next index, or that of the worker that left longest ago. Raises: RefusedError.
+
+        To its siblings, whoever gets a former index is a new incarnation of the one that left.
+        """
         if self.find(spec.name) is not None:
             raise RefusedError(f"this DRO has a portal {spec.name!r} already")
-        if len(self._all) >= MAX_WORKERS:
-            what = f"{MAX_WORKERS - 1} portals were in this DRO since it was started, more are not possible"
-            raise RefusedError(what, remedy="restart the daemon")
-        worker = Worker(spec, len(self._all))
-        self._all.append(worker)
-        return worker
+        if len(self._all) < MAX_WORKERS:
+            self._all.append(Worker(spec, len(self._all)))
+            return self._all[-1]
+        gone = [worker for worker in self._all if worker.state is State.REMOVED]
+        if not gone:
+            raise RefusedError(f"this DRO has {MAX_WORKERS - 1} portals, more are not possible", remedy="remove one")
+        index = min(gone, key=lambda worker: worker.incarnation).index
+        self._all[index] = Worker(spec, index)
+        return self._all[index]
 
     def introduced(self, apart_from: Worker) -> list[Worker]:
         """The siblings that this worker may talk to, and that shall hear of it."""

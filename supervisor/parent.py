@@ -268,8 +268,10 @@ class Parent(ConfigInForce[C]):
     # the hands of operations
 
     def prepare(self, worker: Worker) -> None:
-        """Make its counter page. Raises: ResourceError."""
-        CounterPage.create(self._places.counters(worker.index)).close()
+        """Make its counter page, unless another one had its index before. Raises: ResourceError."""
+        page = self._places.counters(worker.index)
+        if not page.exists():
+            CounterPage.create(page).close()
 
     def start(self, worker: Worker) -> None:
         worker.config_serial = self._rollout.serial

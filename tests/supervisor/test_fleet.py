@@ -84,12 +84,20 @@ def test_an_index_is_given_once() -> None:
     assert all_of_them.indices == range(4)
 
 
-def test_there_is_an_end_of_indices() -> None:
+def test_a_full_dro_takes_nobody_and_indices_come_back_only_when_all_were_given() -> None:
     all_of_them = fleet()
-    for _ in range(MAX_WORKERS - 1):
-        all_of_them.add(spec("P")).move(Event.REMOVED)
-    with pytest.raises(RefusedError, match=r"255 portals were in this DRO.*restart the daemon"):
-        all_of_them.add(spec("P"))
+    for n in range(1, MAX_WORKERS):
+        all_of_them.add(spec(f"P{n}")).incarnation = 2 * n
+    with pytest.raises(RefusedError, match="this DRO has 255 portals, more are not possible; remove one"):
+        all_of_them.add(spec("one more"))
+    for name, incarnation in (("P7", 900), ("P9", 901), ("P8", 902)):
+        gone = all_of_them.of(name)
+        gone.incarnation = incarnation
+        gone.move(Event.REMOVED)
+    assert [all_of_them.add(spec(name)).index for name in ("A", "B", "C")] == [7, 9, 8]  # who left first
+    assert len(list(all_of_them)) == MAX_WORKERS
+    assert all_of_them.of("B").state is State.WAITING
+    assert all_of_them.indices == range(MAX_WORKERS)
 
 
 def test_a_name_is_there_once() -> None:
@@ -116,7 +124,7 @@ def test_who_is_introduced_and_who_listens() -> None:
 
 
 def test_the_documentation_draws_this_table() -> None:
-    section = DOCS.read_text().partition("### States of a worker")[2].partition("## Packages")[0]
+    section = DOCS.read_text().partition("### States of a worker")[2].partition("\n#")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line][2:]
     drawn = {(State(state), Event(event)): State(to) for event, states, to in rows for state in states.split(", ")}
     assert drawn == TRANSITIONS
