@@ -151,6 +151,7 @@ class Operations:
             self._hands.prepare(worker)
         except ResourceError:
             worker.move(Event.REMOVED)
+            worker.forget()
             raise
         self._launch(self._begin(Kind.ADD, worker, done))
 
@@ -302,6 +303,7 @@ class Operations:
         worker.cancel_restart()
         worker.move(Event.REMOVED)
         self._hands.take_out(worker)
+        worker.forget()
 
     def _limit(self, operation: _Operation, delay_ns: int, callback: Callable[[], object]) -> None:
         if operation.timer is not None:
