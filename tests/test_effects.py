@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -73,13 +74,14 @@ def pid_file(text: str, folder: Path) -> object:
         held.remove()
 
 
-def run_directory(text: str, folder: Path) -> object:
-    bases = folder / "run", folder / "shm"
-    for base in bases:
-        base.mkdir(exist_ok=True)
-    places = make_places(load(text).daemon.name, run_base=bases[0], shm_base=bases[1])
-    places.remove()
-    return places.run.name
+def run_directory(text: str, _folder: Path) -> object:
+    with TemporaryDirectory(prefix="e") as made:  # the path of a socket is short
+        bases = Path(made, "run"), Path(made, "shm")
+        for base in bases:
+            base.mkdir()
+        places = make_places(load(text).daemon.name, run_base=bases[0], shm_base=bases[1])
+        places.remove()
+        return places.run.name
 
 
 def log(text: str, _folder: Path) -> object:
