@@ -436,12 +436,16 @@ def test_the_order_to_stop_wins_over_a_reload(own: Own) -> None:
     assert operator.site.leftovers(pid) == []
 
 
-def test_a_parent_that_is_killed_in_the_middle_leaves_a_file_to_start_with(own: Own) -> None:
+@pytest.mark.parametrize("phase", ["trying", "applying"])
+def test_a_parent_that_is_killed_in_the_middle_leaves_a_file_to_start_with(own: Own, phase: str) -> None:
     operator = own("slow")
     operator.edit((P2, f"{P2}<cost>9</cost>"), ("<name>P1</name>", "<name>first</name>"))
     operator.hang_up()
     site = operator.site
-    site.wait((site.folder / "trying").exists, "the trial")
+    if phase == "trying":
+        site.wait((site.folder / "trying").exists, "the trial")
+    else:
+        operator.wait_log("operation begins")
     pid, workers = site.pid, list(site.workers().values())
     lives = {worker: life_of(worker) for worker in workers}
     os.kill(pid, signal.SIGKILL)
