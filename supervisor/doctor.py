@@ -101,15 +101,17 @@ def diagnose(request: Request, lookup: Lookup = SYSTEM) -> Diagnosis:
     """Never raises for what is wrong with the file, the host or the network."""
     began = host.ClockSample.now()
     ignored: list[ConfigError] = []
+    warned: list[str] = []
     try:
         config = load_dro(
-            request.file, warn=lambda _: None, lookup=lookup, environ=request.environ, ignored=ignored.append
+            request.file, warn=warned.append, lookup=lookup, environ=request.environ, ignored=ignored.append
         )
     except ConfigError as e:
         errors = e.errors if isinstance(e, ConfigErrors) else (e,)
         return Diagnosis(request.file, request.running.pid, tuple(_config_error(error) for error in errors))
     view = view_of(config, Machine.of_system(lookup))
-    checks = [*_configuration(config, ignored, view)]
+    checks = [note("", "configuration", text) for text in warned]
+    checks += _configuration(config, ignored, view)
     plans: list[Plan] = []
     for endpoint in view.endpoints:
         net, told = host.net_of(endpoint, lookup)
@@ -161,7 +163,7 @@ def _configuration(config: DroConfig, ignored: Sequence[ConfigError], view: View
             yield warn(f.portal, name, what, f.remedy, str(f.place))
         else:
             yield note(f.portal, name, what, f.remedy, str(f.place))
-    if not ignored and not findings:
+    if not findings:
         yield ok("", "configuration", f"{len(config.portals) + len(config.peers)} portals, no option fights another")
 
 

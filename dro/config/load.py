@@ -45,7 +45,7 @@ def load_dro(
 
     `environ` is asked for the variables of the UM library. `strict` takes for errors what a daemon forgives with a
     warning: elements in another order than the DTD's. `ignored` is told of each bad setting in a UM file, which is
-    a warning too.
+    a warning otherwise.
     Raises: ConfigErrors with everything that is wrong, each with file and line; ConfigError when the file cannot be
     read or is not XML.
     """

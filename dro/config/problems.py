@@ -39,7 +39,7 @@ class Problems:
     """
 
     def __init__(self, warn: Warn, *, strict: bool = False, ignored: OnIgnored | None = None) -> None:
-        """`ignored` is told of each setting of a UM file that does not count because its value is bad."""
+        """`ignored` is told, instead of `warn`, of each setting of a UM file that does not count: its value is bad."""
         self._warn = warn
         self._ignored = ignored
         self._strict = strict
@@ -70,9 +70,10 @@ class Problems:
 
     def setting_ignored(self, error: ConfigError, text: str = "") -> None:
         """A setting whose value is bad: the old value holds. `text`: the warning, where it is not the error's."""
-        self.warning(text or f"{error} (line ignored)")
         if self._ignored is not None:
             self._ignored(error)
+        else:
+            self.warning(text or f"{error} (line ignored)")
 
     def suggestion(self, name: str, known: Sequence[str], otherwise: str) -> str:
         """`did_you_mean`, a bounded number of times in one load."""

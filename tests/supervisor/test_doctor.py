@@ -476,3 +476,19 @@ def test_validation_tells_what_the_lint_finds(tmp_path: Path) -> None:
     for portal in ("P1", "P2"):
         start = f"{um}:2: warning: portal {portal}: source transport_lbtrm_transmission_window_size: 25165824 bytes"
         assert start in done.stdout + done.stderr
+
+
+def test_what_a_load_warns_of_is_noted_and_what_it_skips_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "a.cfg").write_text(
+        "context default_interface 127.0.0.1\ncontext no_such_option 1\ncontext resolver_multicast_ttl 300\n"
+    )
+    xml = tmp_path / "dro.xml"
+    xml.write_text(
+        '<tnw-gateway version="1.0"><portals><endpoint><name>A</name><domain-id>1</domain-id>'
+        f"<lbm-config>{tmp_path / 'a.cfg'}</lbm-config></endpoint></portals></tnw-gateway>"
+    )
+    diagnosis = diagnose(Request(str(xml), listen_s=0.05, sends=False))
+    of_file = [c for c in diagnosis.checks if c.name == "configuration"]
+    assert [c.what for c in of_file if "no_such_option" in c.what and c.status is Status.NOTE]
+    assert [(c.portal, c.place) for c in of_file if c.status is Status.FAIL] == [("A", f"{tmp_path / 'a.cfg'}:3")]
+    assert sum("resolver_multicast_ttl" in c.what for c in diagnosis.checks) == 1
