@@ -23,13 +23,20 @@ class EarlySignals:
         ending = _end if os.getpid() == _INIT_PROCESS else signal.SIG_DFL
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         self._before = {number: signal.signal(number, ending) for number in _ENDING}
+        self._is_over = False
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
     def undo(self) -> None:
-        """For a start that fails: as it was."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        """As it was before, for a start that fails or is none; nothing when the DRO has taken over."""
+        if not self._is_over:
+            self._is_over = True
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def leave(self) -> None:
+        """To the DRO, which has handlers of its own from here on."""
+        self._is_over = True
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

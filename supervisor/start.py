@@ -68,9 +68,8 @@ def refuse_unsupported(config: DroConfig, warn: Warn) -> None:
         raise ConfigErrors(errors)
 
 
-def run(order: Order) -> int:
-    """Run the DRO until its end; the exit status."""
-    signals = EarlySignals()
+def run(order: Order, signals: EarlySignals) -> int:
+    """Run the DRO until its end; the exit status. `signals` are in force, and undone only if it cannot start."""
     os.umask(os.umask(0o022) | 0o022)  # nobody else may connect to the sockets of the bus
     log = hold(order.log.level)
     try:
@@ -79,17 +78,14 @@ def run(order: Order) -> int:
         workers = len(plan_of(config))
         identity = _identity_of(config)
     except ConfigError as e:
-        signals.undo()
         return _refused(order, e)
     try:
         report = detach(PROCESS) if order.detached else None
     except ResourceError as e:
-        signals.undo()
         return _refused(order, e)
     try:
         open_log(PROCESS, config, order.log)
     except ConfigError as e:
-        signals.undo()
         status = _refused(order, e)
         if report is not None:
             report.failed(status)  # the reason is on its way already
@@ -101,6 +97,7 @@ def run(order: Order) -> int:
     parent = Parent(config.daemon.name or PROCESS, config, plan_of, log, ground=ground)
     parent.on_running = lambda: _on_running(log, config, report)
     serve_commands(parent, version(), log.warning)
+    signals.leave()
     status = parent.run()
     _tell_end(config, parent.failure, status, report)
     finish()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import supervisor.command
 import supervisor.ctl
 import supervisor.init
-import supervisor.main
 from dro.config.load import parse_dro
 from dro.config.reload_class import ReloadClass
 from dro.tools import lbmrcv, lbmsrc, lbmwrcv, umdump
@@ -52,7 +52,7 @@ def options(parser: argparse.ArgumentParser) -> list[tuple[str, ...]]:
 DAEMON = [
     *commands(supervisor.ctl.arguments(), "tnwgdctl"),
     *commands(supervisor.init.arguments(), "tnwgd init"),
-    ("tnwgd", supervisor.main.arguments()),
+    ("tnwgd", supervisor.command.arguments()),
 ]
 
 

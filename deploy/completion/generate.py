@@ -15,9 +15,9 @@ from typing import Final
 
 import shtab
 
+import supervisor.command
 import supervisor.ctl
 import supervisor.init
-import supervisor.main
 from dro.tools import lbmrcv, lbmsrc, lbmwrcv, umdump
 from dro.tools.arguments import is_not_yet
 
@@ -33,7 +33,10 @@ _FILES_TOO: Final = {
     "bash": (("_shtab_tnwgd_pos_0_choices=(init)", "_shtab_tnwgd_pos_0_COMPGEN=_shtab_compgen_files"),),
     "zsh": (
         ("  _describe 'tnwgd commands' _commands", "  _files"),
-        ("        init) _shtab_tnwgd_init ;;", "        *) _arguments -s $_shtab_tnwgd_options '*:CONFIG:_files' ;;"),
+        (
+            "        init) _shtab_tnwgd_init ;;",
+            "        *) _arguments -s ${(@)_shtab_tnwgd_options:#(:*|\\**)} '*:CONFIG:_files' ;;",
+        ),
     ),
     "fish": (("complete -c tnwgd -f", "complete -c tnwgd -n _shtab_tnwgd_using -F"),),
 }
@@ -41,7 +44,7 @@ _FILES_TOO: Final = {
 
 def _tnwgd() -> argparse.ArgumentParser:
     """As `tnwgd` understands its arguments, but for the files: see `_FILES_TOO`."""
-    parser = supervisor.main.arguments()
+    parser = supervisor.command.arguments()
     config = next(action for action in parser._actions if not action.option_strings)
     parser._remove_action(config)
     for group in parser._action_groups:

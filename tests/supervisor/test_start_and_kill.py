@@ -123,6 +123,24 @@ def test_it_ends_while_it_waits_for_a_server(tmp_path: Path, silent_server: sock
         client.close()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_while_the_program_is_loaded(tmp_path: Path, number: int) -> None:
+    """Which is most of what a start takes; the interpreter tells which modules it has."""
+    argv = [sys.executable, "-X", "importtime", "-m", "supervisor.main", str(tmp_path / "none.xml")]
+    with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "supervisor.early" in line:
+                break
+        for line in process.stderr:  # not in the moment between that module and its use
+            if "dro.config" in line:
+                break
+        process.send_signal(number)
+        rest = process.stderr.read()
+        assert process.wait(20) == -number
+        assert "Traceback" not in rest
+
+
 @pytest.mark.netns
 def test_it_ends_also_as_the_first_process_of_a_container(tmp_path: Path, silent_server: socket.socket) -> None:
     """For which the kernel ignores signals without a handler."""
