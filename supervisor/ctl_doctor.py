@@ -60,7 +60,7 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
                         help=f"UDP port of doctor and responder; default {PROBE_PORT}")  # fmt: skip
     doctor.add_argument("--problems", action="store_true", help="leave out what is ok")
     doctor.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
-    doctor.set_defaults(run=run_doctor)
+    doctor.set_defaults(run=run_doctor, usage_error=doctor.error)
 
 
 def _address(text: str) -> str:
@@ -96,7 +96,24 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def check_arguments(args: argparse.Namespace) -> None:
+    """Refuse what would have no effect; ends the program with status 2."""
+    looks = {"FILE": args.file, "--responder": args.responder, "--listen-only": args.listen_only, "--json": args.json,
+             "--problems": args.problems, "--strict": args.strict}  # fmt: skip
+    which = {"--dro": args.dro, "--run-dir": args.run_dir}
+    given = [name for name, value in (looks | which).items() if value]
+    if args.respond and given:
+        args.usage_error(f"{', '.join(given)} without effect: --respond looks at nothing")
+    if args.duration and not args.respond:
+        args.usage_error("--for without effect: it goes with --respond")
+    if args.listen_only and args.responder:
+        args.usage_error("--listen-only and --responder exclude each other")
+    if args.file and any(which.values()):
+        args.usage_error(f"FILE and {next(name for name, value in which.items() if value)} exclude each other")
+
+
 def run_doctor(args: argparse.Namespace) -> int:
+    check_arguments(args)
     if args.respond:
         return respond(args)
     if args.file == "":

@@ -431,6 +431,8 @@ def test_as_a_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     [
         ["--respond", "host"], ["--respond", "239.1.1.1"], ["--responder", "0.0.0.0"], ["--listen", "0"],
         ["--listen", "60"], ["--listen", "nan"], ["--port", "80"], ["--port", "x"], ["--for", "-1"], ["a", "b"],
+        ["--for", "9"], ["a", "--respond", "127.0.0.1"], ["--respond", "127.0.0.1", "--json"], ["a", "--dro", "X"],
+        ["a", "--listen-only", "--responder", "127.0.0.1"],
     ],
 )  # fmt: skip
 def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
