@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -46,9 +47,10 @@ class Quick:
         path.write_text(QUICK.replace("<name>Q1</name>", f"<name>Q1</name>{log}"))
         return path
 
-    def start(self, log: str) -> None:
+    def start(self, log: str, out_path: str = "out") -> None:
         xml = self.configure(log)
-        with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
+        fd = os.open(self.folder / out_path, os.O_WRONLY | os.O_CREAT)
+        with os.fdopen(fd, "wb") as out, (self.folder / "err").open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, *self.arguments, str(xml)],
                 cwd=self.folder,
@@ -194,3 +196,29 @@ def test_a_log_that_cannot_be_had_is_an_error_with_its_place(quick: Quick, path:
         with pytest.raises(ConfigError) as caught:
             act(load_dro(str(xml), warn=print), Settings())
         assert re.fullmatch(rf"{re.escape(str(xml))}:3: <log>: log file \S+: {why}", str(caught.value))
+
+
+def test_a_console_that_nobody_reads_holds_nothing_up(quick: Quick) -> None:
+    """It starts, a worker is killed and comes back, and it ends as told."""
+    os.mkfifo(quick.folder / "full")
+    unread = os.open(quick.folder / "full", os.O_RDWR | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(unread, b"x" * 512)
+    quick.start("", "full")
+    assert quick.process is not None
+    children = Path(f"/proc/{quick.process.pid}/task/{quick.process.pid}/children")
+
+    def workers() -> dict[str, int]:
+        names = {}
+        for pid in children.read_text().split() if children.exists() else []:
+            with contextlib.suppress(OSError):
+                names[Path(f"/proc/{pid}/comm").read_text().strip()] = int(pid)
+        return names
+
+    wait_until(lambda: workers().keys() >= {"P1", "P2", "route-manager"}, "workers", 60)
+    killed = workers()["P1"]
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: workers().get("P1", killed) != killed, "a new worker", 60)
+    assert quick.stop() == 0
+    os.close(unread)
