@@ -450,7 +450,7 @@ class EndpointCore:
     # the drain of this portal, as `portals.endpoint.drain` orders it
 
     def withdraw(self) -> None:
-        """From now on make nothing new, keep all proxy sources, and keep to yourself which own sources end."""
+        """From now on make nothing new, keep all proxies, and keep to yourself which own sources end."""
         self._is_withdrawn = True
         self._starving.clear()
 
@@ -479,6 +479,8 @@ class EndpointCore:
 
     def _decide_receiver(self, key: Symbol) -> None:
         """Decisions 1 and 2: is a proxy receiver needed here, and for which domains?"""
+        if self._is_withdrawn:
+            return
         wanted = {
             domain_id
             for worker, sibling in self._siblings.items()
@@ -491,8 +493,6 @@ class EndpointCore:
         else:
             self._refused.discard(key)
         had = self._proxy_receivers.get(key)
-        if had is None and self._is_withdrawn:
-            return
         symbol, pattern = key
         if wanted and had is None:
             self._proxy_receivers[key] = wanted
