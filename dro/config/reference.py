@@ -210,7 +210,11 @@ def _um() -> Iterator[str]:
     for option in table:
         if option.relevance == "yes" and option.rule.kind is not Kind.API:
             default = "" if isinstance(option.default, tuple) else str(option.default)
-            note = _notes()[option.key] if option.key in used_options() else f"not used yet; {_notes()[option.key]}"
+            note = _notes()[option.key]
+            if option.key not in used_options():
+                note = f"not used yet; {note}"
+            elif option.key not in used_options(in_portals=True):
+                note = f"used by applications, not by a DRO; {note}"
             yield _row(f"`{option.name}`", option.scope, _permitted(option), option.unit, default, note)
     yield ""
     yield "Accepted and without effect here:"

@@ -21,6 +21,16 @@ _ELSEWHERE: frozenset[OptionKey] = frozenset(
 )
 
 
+# A portal forwards fragments as they come: it neither gathers messages nor puts them into order, and it repeats what
+# the origin says about its last message.
+_OF_APPLICATIONS: tuple[type, ...] = (
+    um_sets.BatchingOptions,
+    um_sets.DeliveryOptions,
+    um_sets.TsniReceiverOptions,
+    um_sets.TsniSourceOptions,
+)
+
+
 class _Notes(UmOptions):
     """The defaults; keeps what it was asked for."""
 
@@ -36,26 +46,29 @@ class _Notes(UmOptions):
 
 
 @cache
-def used_options() -> frozenset[OptionKey]:
-    """Scope and name of all options with an effect, convenience options included."""
+def used_options(*, in_portals: bool = False) -> frozenset[OptionKey]:
+    """Scope and name of all options with an effect, convenience options included; `in_portals`: in a DRO."""
     notes = _Notes()
     notes.asked.clear()
     for made in vars(um_sets).values():
         read = getattr(made, "of", None)
-        if isinstance(made, type) and made.__module__ == um_sets.__name__ and callable(read):
+        if not isinstance(made, type) or made.__module__ != um_sets.__name__ or not callable(read):
+            continue
+        if not (in_portals and made in _OF_APPLICATIONS):
             read(notes)
     asked = frozenset(notes.asked) | _ELSEWHERE
     return asked | {key for key, option in option_table().items() if asked.intersection(option.sets_also)}
 
 
 def unused(options: UmOptions) -> list[str]:
-    """`scope name` of the options that are set to something else than their default and that nothing asks for.
+    """`scope name` of the options that are set to something else than their default and that no portal asks for.
 
     Options that mean nothing to a DRO are left out: they are told when they are read, or known to be without effect.
     """
     found = []
+    used = used_options(in_portals=True)
     for key, value in sorted(options.explicit.items()):
         option = find_option(*key)
-        if option is not None and option.relevance == "yes" and key not in used_options() and value != option.default:
+        if option is not None and option.relevance == "yes" and key not in used and value != option.default:
             found.append(f"{key[0]} {key[1]}")
     return found

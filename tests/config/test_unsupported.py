@@ -88,6 +88,9 @@ def test_um_options_that_nothing_asks_for_are_told_by_name() -> None:
     at_default = ("context", "mim_sm_minimum_interval", "200")
     foreign = ("context", "fd_management_type", "epoll")
     assert limits("", attributes(*used, at_default, foreign)) == []
+    of_applications = (("source", "implicit_batching_minimum_length", "1"), ("receiver", "ordered_delivery", "0"))
+    told = "UM options without effect yet: receiver ordered_delivery, source implicit_batching_minimum_length"
+    assert limits("", attributes(*of_applications)) == [(f"u.xml:3: <endpoint>: {told}", False)]
     idle = (("source", "late_join", "1"), ("context", "mim_sm_minimum_interval", "201"))
     assert limits("", attributes(*used, *idle)) == [
         (
