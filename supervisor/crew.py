@@ -70,11 +70,11 @@ class Crew:
         worker.ready = worker.failure = None
         worker.is_announced = False
         worker.unanswered = 0
-        worker.lives += 1
         worker.started_ns = self._loop.now_ns()
         worker.backoff.on_start(worker.started_ns)
         mine, worker.pid, worker.pidfd = self._fork(worker)
         worker.move(Event.FORKED)
+        worker.lives += 1
         self._loop.add_reader(worker.pidfd, lambda: self._on_exit(worker))
         incarnation = worker.incarnation
         worker.control = ControlSocket[ParentMessage, WorkerReport](
