@@ -36,6 +36,10 @@ class SendersAtRest:
         self._tcp = [(s, s.core.mark()) for s in senders if isinstance(s, TcpSender)]
         self._is_all = is_all
 
+    @property
+    def is_read_on(self) -> bool:
+        return bool(self._tcp)
+
     def is_over(self, now_ns: int) -> bool:
         return now_ns >= self._until_ns and all(
             sender.core.has_passed(mark) and not (self._is_all and sender.has_unacknowledged())

@@ -38,6 +38,10 @@ TICK_NS: Final = ms(20)
 class Rest(Protocol):
     """Transport sessions of ours that are to come to rest."""
 
+    @property
+    def is_read_on(self) -> bool:
+        """Whether receivers may have to read on when it is over: their machines hold what they have not read."""
+
     def is_over(self, now_ns: int) -> bool: ...
 
 
@@ -154,7 +158,7 @@ class DrainCore:
     """The portal that is drained; made with the order to do it."""
 
     def __init__(self, portal: Portal, limit_ns: int, *, end_delay_ns: int) -> None:
-        """`limit_ns`: when it gives up. `end_delay_ns`: how long proxy sources at rest stay (for slow readers)."""
+        """`limit_ns`: when it gives up. `end_delay_ns`: how long proxy sources stay for those who read on."""
         self._portal = portal
         self._limit_ns = limit_ns
         self._end_delay_ns = end_delay_ns
@@ -233,7 +237,7 @@ class DrainCore:
         if self._close_at_ns is None:
             if not self._rest.is_over(now_ns):
                 return
-            self._close_at_ns = now_ns + self._end_delay_ns
+            self._close_at_ns = now_ns + (self._end_delay_ns if self._rest.is_read_on else 0)
         if now_ns >= self._close_at_ns:
             self._are_sources_closed = True
             portal.close_sources()

@@ -25,6 +25,7 @@ LINGER = ms(300)
 @dataclass
 class FakeRest:
     until_ns: int
+    is_read_on: bool
 
     def is_over(self, now_ns: int) -> bool:
         return now_ns >= self.until_ns
@@ -51,6 +52,7 @@ class Portal:
     dro: Dro
     is_whole: bool = True
     linger_ns: int = LINGER
+    is_read_on: bool = True
     finals_ns: int = ms(100)
     up: set[int] = field(default_factory=set)
     out: dict[int, int] = field(default_factory=dict)
@@ -131,7 +133,7 @@ class Portal:
 
     def rest(self, worker: int | None) -> FakeRest:
         self.calls.append(f"rest {worker or 'all'}")
-        return FakeRest(self.dro.now_ns + self.linger_ns)
+        return FakeRest(self.dro.now_ns + self.linger_ns, self.is_read_on)
 
     def release(self, worker: int) -> None:
         self.calls.append(f"release {worker}")
@@ -229,6 +231,19 @@ def test_a_drain_takes_its_steps_in_order() -> None:
     assert drained.closed_ns is not None
     assert drained.closed_ns >= (QUIET_TICKS + 1) * TICK_NS + LINGER + ms(60)
     assert dro.portals[3].entry.egress == (2,)
+
+
+def test_proxy_sources_stay_no_longer_when_nobody_reads_on() -> None:
+    ends = []
+    for is_read_on in (True, False):
+        dro = Dro()
+        dro.portals[1].is_read_on = is_read_on
+        dro.portals[1].order(end_delay_ns=s(1))
+        dro.pass_time(s(3))
+        closed_ns = dro.portals[1].closed_ns
+        assert closed_ns is not None
+        ends.append(closed_ns)
+    assert ends[0] - ends[1] == s(1)
 
 
 def test_it_waits_for_repairs_of_what_siblings_forward() -> None:
