@@ -275,7 +275,10 @@ class Reload:
                 return
             self._after_taking_back(before, back)
             parts = [*result.problems, *(f"and could not be taken back: {problem}" for problem in back.problems)]
-            self._end(RefusedError("; ".join(parts), remedy="the former configuration is in force again"))
+            remedy = (
+                "the former configuration is in force again" if back.is_ok else "look at the portals that are named"
+            )
+            self._end(RefusedError("; ".join(parts), remedy=remedy))
 
         self._state = ReloadState.TAKING_BACK
         transaction.take_back(ended)
