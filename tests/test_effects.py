@@ -123,6 +123,7 @@ class Probe:
     text: Callable[[str], str]
     scene: Scene
     note: str = ""
+    shows: tuple[str, ...] = ()  # on a site: what differs, and nothing else
 
     def __str__(self) -> str:
         return "-".join(part for part in (*self.row, self.note) if part)
@@ -246,7 +247,8 @@ def of_daemon() -> Iterator[Probe]:
         yield Probe(("route-recalculation", name), values, text, whole(scenes.routes))
     yield Probe(("xml-config", ""), ("tcp", "lbtrm"),
                 lambda v: fill(SITE, daemon=f"<xml-config>{{folder}}/{v}.xml</xml-config>",
-                               both="<source-context-name>A</source-context-name>"), on_a_site)  # fmt: skip
+                               both="<source-context-name>A</source-context-name>"),
+                on_a_site, shows=(SESSION,))  # fmt: skip
     space = daemon('<xml-config xml:space="{}"> /dev/null</xml-config>')
     yield Probe(("xml-config", XML_SPACE), ("default", "preserve"), space, model)
 
@@ -260,23 +262,37 @@ def of_portals() -> Iterator[Probe]:
         return fill(SITE, second=text, um="tcp")
 
     yield Probe(("name", ""), ("A", "B"), lambda v: fill(DOCUMENT, name=v), whole(scenes.processes), "portal")
-    yield Probe(("domain-id", ""), ("1", "7"), lambda v: fill(SITE, domain=v), on_a_site)
-    yield Probe(("cost", ""), ("1", "5"), both("<cost>{}</cost>"), on_a_site)
+    yield Probe(("domain-id", ""), ("1", "7"), lambda v: fill(SITE, domain=v), on_a_site, shows=(TOLD, ADVERTISED))
+    yield Probe(("cost", ""), ("1", "5"), both("<cost>{}</cost>"), on_a_site, shows=(TOLD, ADVERTISED))
     delay = both("<source-deletion-delay>{}</source-deletion-delay>")
-    yield Probe(("source-deletion-delay", ""), ("1000", "5000"), delay, on_a_site)
-    yield Probe(("max-queue", ""), ("1000000", "8000000"), both("<max-queue>{}</max-queue>"), on_a_site)
-    yield Probe(("sqn-window", "size"), ("512", "1024"), both('<sqn-window size="{}" increment="64"/>'), on_a_site)
-    yield Probe(("sqn-window", "increment"), ("8", "512"), both('<sqn-window size="1024" increment="{}"/>'), on_a_site)
-    yield Probe(("lbm-config", ""), ("tcp", "lbtrm"), lambda v: fill(SITE, um=v), on_a_site)
+    yield Probe(("source-deletion-delay", ""), ("1000", "5000"), delay, on_a_site, shows=(DELETION,))
+    yield Probe(
+        ("max-queue", ""), ("1000000", "8000000"), both("<max-queue>{}</max-queue>"), on_a_site, shows=("room", "ring")
+    )
+    yield Probe(
+        ("sqn-window", "size"),
+        ("512", "1024"),
+        both('<sqn-window size="{}" increment="64"/>'),
+        on_a_site,
+        shows=("window",),
+    )
+    yield Probe(
+        ("sqn-window", "increment"),
+        ("8", "512"),
+        both('<sqn-window size="1024" increment="{}"/>'),
+        on_a_site,
+        shows=("window",),
+    )
+    yield Probe(("lbm-config", ""), ("tcp", "lbtrm"), lambda v: fill(SITE, um=v), on_a_site, shows=(SESSION,))
     space = '<lbm-config xml:space="{}"> /dev/null</lbm-config>'
     yield Probe(("lbm-config", XML_SPACE), ("default", "preserve"),
                 lambda v: fill(DOCUMENT, both=space.format(v)), model)  # fmt: skip
     yield Probe(("option", "scope"), ("source", "receiver"),
-                lambda v: option(v, "transport_tcp_interface", "127.0.0.2"), on_a_site)  # fmt: skip
+                lambda v: option(v, "transport_tcp_interface", "127.0.0.2"), on_a_site, shows=(SESSION,))  # fmt: skip
     yield Probe(("option", "name"), ("request_tcp_port_low", "transport_lbtrm_source_port_low"),
-                lambda v: option("context", v, "{port}"), on_a_site)  # fmt: skip
+                lambda v: option("context", v, "{port}"), on_a_site, shows=(PORTS,))  # fmt: skip
     yield Probe(("option", "value"), ("127.0.0.1", "127.0.0.2"),
-                lambda v: option("source", "transport_tcp_interface", v), on_a_site)  # fmt: skip
+                lambda v: option("source", "transport_tcp_interface", v), on_a_site, shows=(SESSION,))  # fmt: skip
     for name in ("source-context-name", "receiver-context-name"):
 
         def named(value: str, name: str = name) -> str:
@@ -287,10 +303,13 @@ def of_portals() -> Iterator[Probe]:
         def spaced(value: str, name: str = name) -> str:
             return fill(DOCUMENT, both=f'<{name} xml:space="{value}"> A</{name}>')
 
-        yield Probe((name, ""), ("A", "B"), named, on_a_site)
+        shows = (SESSION, PORTS) if name == "source-context-name" else (PORTS,)
+        yield Probe((name, ""), ("A", "B"), named, on_a_site, shows=shows)
         yield Probe((name, XML_SPACE), ("default", "preserve"), spaced, model)
 
 
+TOLD, ADVERTISED, SESSION, PORTS = "told the route manager", "advertised", "session", "request ports"
+DELETION = "deletion after half seconds"
 PROBES = [*of_daemon(), *of_portals(), *of_access(), *of_resolution()]
 
 
@@ -306,6 +325,11 @@ def test_every_row_that_is_in_use_has_a_probe() -> None:
 def test_a_value_makes_a_difference_where_it_is_used(probe: Probe, tmp_path: Path) -> None:
     one, other = (probe.scene(probe.text(value), tmp_path) for value in probe.values)
     assert one != other
+    if probe.scene is on_a_site:
+        assert isinstance(one, dict)
+        assert isinstance(other, dict)
+        differing = {key for key in one if one[key] != other[key]}
+        assert set(probe.shows) <= differing <= {*probe.shows, DELETION}, "a time lies now and then at a border"
 
 
 @pytest.mark.parametrize("scene", [first(scenes.trd), first(scenes.access), whole(scenes.routes), on_a_site, log])

@@ -110,7 +110,7 @@ def processes(config: DroConfig) -> object:
     return [worker.name for worker in plan_of(config)]
 
 
-def dro(folder: Path, text: str) -> object:
+def dro(folder: Path, text: str) -> dict[str, object]:
     """A whole DRO between TRDs 1 and 2 of a site in `folder`: one source crosses it, then goes.
 
     In `text`, `{folder}` and `{port}` (a free one of TRD 2) are filled in.
@@ -147,7 +147,7 @@ def _um_xml(first: str, second: str, site: Site) -> str:
     )
 
 
-def _look(made: OneProcess, stepper: Stepper) -> object:
+def _look(made: OneProcess, stepper: Stepper) -> dict[str, object]:
     sender, receiver = made.application(1), made.application(2)
     source = sender.source(b"T")
     receiver.context.want_topic(b"T")
