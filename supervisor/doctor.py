@@ -26,6 +26,7 @@ from dro.config.unsupported import ConfigWarning, unsupported
 from dro.errors import ConfigError
 from supervisor import doctor_host as host
 from supervisor.doctor_check import Check, Status, fail, note, ok, warn, worst
+from supervisor.doctor_ports import ports
 from supervisor.doctor_probe import PROBE_PORT
 from supervisor.doctor_trd import LISTEN_S, Plan, probe_trd, responders_of
 from supervisor.records import JsonObject
@@ -189,7 +190,7 @@ def _of_host(request: Request, view: View, lookup: Lookup) -> Iterator[Check]:
         yield from host.buffers(endpoint, may_force=may_force)
     for peer in config.peers:
         yield from host.peer_buffers(peer, may_force=may_force)
-    yield from host.ports(view, request.running.pids)
+    yield from ports(view, request.running.pids)
     yield from host.names(config.peers, lookup)
     yield from host.files(config.peers)
 

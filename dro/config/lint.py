@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dro.config import lint_acl, lint_network, lint_peer, lint_portal, lint_transport
+from dro.config import lint_acl, lint_network, lint_peer, lint_portal, lint_resolver, lint_transport
 from dro.config.lint_finding import EndpointView, Finding, Machine, PeerView, Severity, View, view_of
 from dro.config.model import DroConfig
 
@@ -82,11 +82,11 @@ RULES: Final = (
     Rule("batching", "batching minimum length <= datagram size, unless smart batching is on",
          endpoint=lint_transport.batching, peer=lint_peer.peer_batches),
     Rule("resolver-phases", "shortest <= longest interval; advertisements or queries are sent",
-         endpoint=lint_transport.resolver_phases),
+         endpoint=lint_resolver.resolver_phases),
     Rule("resolver-rates", "limits of topic resolution >= one datagram in a second",
-         endpoint=lint_transport.resolver_rates),
+         endpoint=lint_resolver.resolver_rates),
     Rule("resolver-ttl", "`resolver_multicast_ttl` > 0, but on the loopback interface",
-         endpoint=lint_transport.resolver_ttl),
+         endpoint=lint_resolver.resolver_ttl),
     Rule("use-query", "use query timeout x max < periodic interval", endpoint=lint_portal.use_queries),
     Rule("remote-interest", "timeout of remote interest >= 2 x max-interval of its announcements, >= check interval",
          endpoint=lint_portal.remote_interest),

@@ -23,11 +23,12 @@ from dro.config.load import load_dro, parse_dro
 from dro.config.model import DroConfig
 from dro.errors import DecodeError
 from dro.wire import lbmr, lbtrm
-from supervisor import ctl, doctor_ears, doctor_host
+from supervisor import ctl, doctor_ears, doctor_host, doctor_ports
 from supervisor import doctor_probe as probe
 from supervisor.doctor import Request, Running, diagnose
 from supervisor.doctor_check import Check, Status, fail, note, ok, warn, worst
-from supervisor.doctor_host import ClockSample, Holder
+from supervisor.doctor_host import ClockSample
+from supervisor.doctor_ports import Holder
 from supervisor.doctor_probe import FROM_DOCTOR, FROM_RESPONDER, Place
 from supervisor.doctor_respond import (
     MAX_PLACES,
@@ -352,8 +353,8 @@ def test_holders_of_ports_are_found() -> None:
         own = Holder(os.getpid(), Path("/proc/self/comm").read_text().strip())
         for kind, sock in (("tcp", tcp), ("udp", udp)):
             port = sock.getsockname()[1]
-            assert doctor_host.port_holders(kind)[port] == own
-            assert doctor_host.bind_error(kind, "127.0.0.1", port)
+            assert doctor_ports.port_holders(kind)[port] == own
+            assert doctor_ports.bind_error(kind, "127.0.0.1", port)
     assert str(Holder(0, "")) == "a process that cannot be seen from here"
 
 
@@ -372,12 +373,12 @@ def test_ports_of_the_running_dro_are_its_own(tmp_path: Path) -> None:
     )
     view = view_of(load_dro(str(xml), warn=lambda _: None), Machine())
     with guard, socket.create_server(("127.0.0.1", first)), socket.create_server(("127.0.0.1", first + 3)):
-        request, sessions = doctor_host.ports(view, ours=())
+        request, sessions = doctor_ports.ports(view, ours=())
         assert (request.status, "2 needed, 1 free" in request.what) == (Status.FAIL, True)
         assert (sessions.status, "2 may be wanted, 1 free" in sessions.what) == (Status.WARN, True)
         assert f"(pid {os.getpid()})" in request.remedy
-        assert statuses(list(doctor_host.ports(view, ours=[os.getpid()]))) == [Status.OK, Status.OK]
-    assert statuses(list(doctor_host.ports(view, ours=()))) == [Status.OK, Status.OK]
+        assert statuses(list(doctor_ports.ports(view, ours=[os.getpid()]))) == [Status.OK, Status.OK]
+    assert statuses(list(doctor_ports.ports(view, ours=()))) == [Status.OK, Status.OK]
 
 
 # as a whole
