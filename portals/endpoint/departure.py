@@ -89,7 +89,7 @@ class Departure:
         now_ns = self._ctx.loop.now_ns()
         limit_ns = now_ns + ms(limit_ms)
         if self._drain is None:
-            self._ctx.log.info("portal is drained", extra={"limit_ms": limit_ms})
+            self._ctx.log.info("drain begins", extra={"limit_ms": limit_ms})
             self._parts.act(now_ns)
             self._drain = DrainCore(self, limit_ns, end_delay_ns=self._parts.end_delay_ns())
         else:
@@ -195,7 +195,7 @@ class Departure:
 
     def drained(self, waiting: str) -> None:
         if waiting:
-            self._ctx.log.warning("portal is not drained within the limit", extra={"waiting": waiting})
+            self._ctx.log.warning("drain ends at its limit", extra={"waiting": waiting})
         else:
-            self._ctx.log.info("portal has been drained")
+            self._ctx.log.info("drain is over")
         self._ctx.drained(waiting)

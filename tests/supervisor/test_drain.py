@@ -143,11 +143,11 @@ def test_a_portal_goes_without_loss_and_comes_back(ring: Ring, how: str) -> None
 def draining(site: Site, name: str, frozen: str) -> Iterator[subprocess.Popen[str]]:
     """The order to drain a portal, which goes on for as long as its sibling `frozen` stands still."""
     pid = site.worker(frozen)
-    begun = site.log.count("portal is drained")
+    begun = site.log.count("drain begins")
     os.kill(pid, signal.SIGSTOP)
     try:
         ordered = begin(site.pid, "portal", "drain", name, *LIMIT)
-        site.wait(lambda: site.log.count("portal is drained") > begun, "the beginning of the drain", PATIENCE_S)
+        site.wait(lambda: site.log.count("drain begins") > begun, "the beginning of the drain", PATIENCE_S)
         yield ordered
     finally:
         if life_of(pid) is not None:
