@@ -14,7 +14,10 @@ from typing import ClassVar
 
 import pytest
 
+from supervisor.ctl import main
 from supervisor.ctl_client import Client, CommandError, find_dro
+from supervisor.ctl_output import EXIT_FAILED
+from supervisor.ctl_reload import EXIT_DIFFERENT
 from supervisor.reload_records import ConfirmRecord, PlanRecord, ReloadRecord
 from supervisor.status import DroStatus
 from tests.fakes.site import Site, life_of, wait_until
@@ -378,6 +381,40 @@ def test_a_rollback_does_not_wait(operator: Operator) -> None:
 def test_nothing_to_do_is_nothing_to_confirm(operator: Operator) -> None:
     assert operator.reload(confirm=600).confirm_s == 0
     assert "no reload waits" in operator.refusal("confirm")
+
+
+# --- as an operator types it ---------------------------------------------------------------------------------------
+
+
+def test_the_commands(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
+    def typed(*words: str) -> tuple[int, list[str]]:
+        status = main([*words, "--dro", str(operator.site.pid)])
+        return status, capsys.readouterr().out.splitlines()
+
+    file = operator.file
+    assert typed("diff") == (0, [f"{file}: no difference"])
+    assert typed("reload") == (0, [f"{file}: nothing has changed"])
+    operator.edit((P2, f"{P2}<cost>7</cost>"), (P3, "<name>third</name>"))
+    line, domain = (1 + file.read_text().partition(text)[0].count("\n") for text in ("<cost>", "third"))
+    told = [
+        f"endpoint[P3]: gone: endpoint in domain 3, cost 1  [was {file}:{domain - 1}]",
+        f"endpoint[P2]/cost: 1 -> 7  [live; {file}:{line}]",
+        f"endpoint[third]: new: endpoint in domain 3, cost 1  [{file}:{domain - 1}]",
+        "change in place: P2", "drain and remove: P3", "start: third",
+    ]  # fmt: skip
+    assert typed("diff") == (EXIT_DIFFERENT, told)
+    status, shown = typed("reload", "--confirm", "300")
+    assert (status, shown[:6]) == (0, told)
+    assert re.fullmatch(r"done in \d+\.\d s", shown[6])
+    assert shown[7:] == ["taken back in 300 s unless you say: tnwgdctl confirm"]
+    assert "under way: a reload that waits for its confirmation" in typed("status")[1]
+    assert typed("explain", "T", "--from", "1", "--to", "2")[1][0] == "topic T from domain 1 to domain 2: forwarded"
+    assert typed("rollback") == (0, ["taken back; the file still has the change"])
+    assert typed("diff", str(file), "--json")[0] == EXIT_DIFFERENT
+    assert typed("confirm")[0] == EXIT_FAILED
+    status, shown = typed("reload", "--no-wait")
+    assert (status, shown[-1]) == (0, "begun; the log tells the end")
+    operator.site.wait(lambda: operator.status().change == "", "the end")
 
 
 # --- what goes wrong -----------------------------------------------------------------------------------------------
