@@ -154,6 +154,10 @@ class Departure:
     def tell(self, worker: int, message: PortalMessage) -> None:
         self._parts.core.tell(worker, message)
 
+    def name(self, worker: int) -> str:
+        peer = self._ctx.peers.get(worker)
+        return peer.name if peer is not None else f"worker {worker}"
+
     def handed(self, worker: int) -> int:
         page = self._parts.page
         base = page.pair(worker)

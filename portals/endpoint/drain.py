@@ -57,6 +57,9 @@ class Portal(Protocol):
 
     def tell(self, worker: int, message: PortalMessage) -> None: ...
 
+    def name(self, worker: int) -> str:
+        """Of a sibling, for operators."""
+
     def handed(self, worker: int) -> int:
         """Fragments that the sibling's channel ever took."""
 
@@ -255,17 +258,16 @@ class DrainCore:
         if self._handover is not None:
             found.append(f"repairs of {self._handover.waiting} joined sessions")
         if unreleased := [worker for worker, helper in helpers if helper.released is None]:
-            found.append(f"portals {_numbers(unreleased)} to stop forwarding")
+            found.append(f"{self._names(unreleased)} to stop forwarding")
         if late := [w for w, h in helpers if h.released is not None and not self._has_delivered(w, h)]:
-            found.append(f"queued fragments of portals {_numbers(late)} to be sent")
+            found.append(f"queued fragments of {self._names(late)} to be sent")
         if self._handover is None and (unsettled := [worker for worker, helper in helpers if not helper.is_settled]):
-            found.append(f"portals {_numbers(unsettled)} to send what they were given")
+            found.append(f"{self._names(unsettled)} to send and repair what was handed over")
         if self._rest is not None and not self._are_sources_closed:
             found.append("receivers of the proxy sources to take or repair what was sent")
         if self._are_sources_closed and (finals := self._portal.finals_pending()):
             found.append(f"final advertisements of {finals} proxy sources")
         return "; ".join(found)
 
-
-def _numbers(workers: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(workers)))
+    def _names(self, workers: Iterable[int]) -> str:
+        return ", ".join(map(self._portal.name, sorted(workers)))

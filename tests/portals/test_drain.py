@@ -125,6 +125,9 @@ class Portal:
         if worker in self.up:
             self.dro.wire[self.index, worker].append(message)
 
+    def name(self, worker: int) -> str:
+        return f"P{worker}"
+
     def handed(self, worker: int) -> int:
         return self.out.get(worker, 0)
 
@@ -279,11 +282,11 @@ def test_a_sibling_that_cannot_send_is_waited_for_and_named_at_the_limit() -> No
     drained.order(limit_ns=s(3))
     sibling.carry = lambda worker: None  # type: ignore[method-assign]  # its queue does not move
     dro.pass_time(s(4))
-    assert drained.answers == ["portals 2 to send what they were given"]
+    assert drained.answers == ["P2 to send and repair what was handed over"]
     assert "end sources" not in drained.calls
     sibling.taken[1] = 10
     dro.pass_time(s(2))
-    assert drained.answers == ["portals 2 to send what they were given"], "the order was answered"
+    assert drained.answers == ["P2 to send and repair what was handed over"], "the order was answered"
     assert drained.drain is not None
     assert drained.drain.is_over
 
@@ -294,13 +297,13 @@ def test_each_step_is_named_at_the_limit() -> None:
     drained.is_whole = sibling.is_whole = False
     drained.order(limit_ns=ms(800))
     dro.pass_time(s(1))
-    assert drained.answers == ["repairs of 1 joined sessions; portals 2 to stop forwarding"]
+    assert drained.answers == ["repairs of 1 joined sessions; P2 to stop forwarding"]
     drained.is_whole = sibling.is_whole = True
     sibling.forward(1, 7)
     drained.carry = lambda worker: None  # type: ignore[method-assign]
     drained.order(limit_ns=ms(800))
     dro.pass_time(s(1))
-    assert drained.answers[1:] == ["queued fragments of portals 2 to be sent"]
+    assert drained.answers[1:] == ["queued fragments of P2 to be sent"]
     drained.taken[2] = 7
     drained.linger_ns = s(5)
     drained.order(limit_ns=ms(800))

@@ -244,7 +244,7 @@ def test_at_its_limit_a_drain_tells_what_it_gave_up(tmp_path: Path) -> None:
             site.wait(lambda: books[2, Slot.QUEUED] > 0, "a queue", PATIENCE_S)
             done = tnwgdctl(site.pid, "portal", "drain", "P2", "--limit", "2")
             assert done.returncode == FAILED
-            assert "queued fragments of portals 1 to be sent" in done.stderr
+            assert "queued fragments of P1 to be sent" in done.stderr
             assert "is drained" in done.stdout
             flow[PAUSE] = 1
             site.wait(lambda: not books.problems(), "books, with what was thrown away", PATIENCE_S)
