@@ -28,7 +28,7 @@ from dro.um.patterns import PatternError, compile_pattern
 from dro.um.runs import Run
 from dro.um.session import BoundSource, ReceiverTransport
 from dro.wire import lbmr
-from portals.counters import PairSlot, Slot
+from portals.counters import PairSlot
 from portals.endpoint import live
 from portals.endpoint.access import Access
 from portals.endpoint.advertisement import is_name, pass_through_of, proxy_options
@@ -48,11 +48,12 @@ from portals.endpoint.effects import (
     UpdateProxySource,
 )
 from portals.endpoint.egress import Egress, ProxySource
+from portals.endpoint.gauges import Gauges
 from portals.endpoint.handover import ForwardEntry
 from portals.endpoint.ingress import Ingress
 from portals.endpoint.interest import InterestChange, TrdInterest
 from portals.endpoint.options import ProxyOptions
-from portals.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, PORTAL_MESSAGES, PortalHello, SourceSeen
+from portals.messages import PATTERN_NONE, PORTAL_MESSAGES, PortalHello, SourceSeen
 from portals.window import SequenceWindow
 
 RING_MIN_BYTES: Final = 16 << 20
@@ -63,8 +64,6 @@ GAUGES_NS: Final = ms(500)
 STOP_GRACE_NS: Final = ms(1800)
 """A stopping portal advertises the end of its proxy sources for so long; all final advertisements take 1.5 s."""
 DRO_SOURCE: Final = 1
-SESSION_SLOTS: Final = (Slot.BAD_DATAGRAMS, Slot.UNRECOVERABLE, Slot.TRAINS_OUT, Slot.NAKS_SENT, Slot.RETRANSMITTED)
-"""Slots that are added up from the statistics of the transport sessions."""
 
 
 class EndpointPortal:
@@ -103,7 +102,6 @@ class EndpointPortal:
         self._events = LimitedLogger.of_events(ctx.log, loop.now_ns)
         self._is_acting = False
         self._acts_soon = False
-        self._counted_before = {slot: self._page[slot] for slot in SESSION_SLOTS}  # by earlier incarnations
         rng = random.Random()
         self._src = ContextCore(
             config.sending.context(), loop, sink=self, source_type=DRO_SOURCE, domain_id=config.domain_id, rng=rng,
@@ -134,6 +132,7 @@ class EndpointPortal:
             rng,
             now_ns,
         )
+        self._gauges = Gauges(self._page, self._core, self._interest, self._rcv, self._src)
         ctx.channels.on_ctl(self._on_ctl)
         ctx.channels.on_data(self._on_data)
         ctx.on_peer_up(self._on_peer_up)
@@ -524,32 +523,7 @@ class EndpointPortal:
     # counters
 
     def _refresh_gauges(self) -> None:
-        core, page = self._core, self._page
-        interest = self._interest.counts()
-        page.set(Slot.LOCAL_TOPICS, interest.local_topics)
-        page.set(Slot.LOCAL_PCRE, interest.local_pcre)
-        page.set(Slot.LOCAL_REGEX, interest.local_regex)
-        page.set(Slot.REMOTE_TOPICS, interest.remote_topics)
-        page.set(Slot.REMOTE_PCRE, interest.remote_pcre)
-        page.set(Slot.REMOTE_REGEX, interest.remote_regex)
-        page.set(Slot.PROXY_RECEIVERS, len(core.proxy_receivers))
-        page.set(Slot.RECEIVER_TOPICS, core.receiver_interest(pattern=PATTERN_NONE))
-        page.set(Slot.RECEIVER_PCRE, core.receiver_interest(pattern=PATTERN_PCRE))
-        page.set(Slot.RECEIVER_REGEX, core.receiver_interest(pattern=PATTERN_REGEX))
-        page.set(Slot.PROXY_SOURCES, len(self._proxies))
-        page.set(Slot.TOPICS_NOT_OUT, core.withheld)
-        page.set(Slot.TOPICS_NOT_IN, core.refused)
-        page.set(Slot.SOURCES_NOT_IN, self._rcv.resolver.cache.refused)
-        counts = self._rcv.counts()
-        counts.add(self._src.counts())
-        for slot, total in (
-            (Slot.BAD_DATAGRAMS, counts.bad),
-            (Slot.UNRECOVERABLE, counts.unrecoverable),
-            (Slot.TRAINS_OUT, counts.trains),
-            (Slot.NAKS_SENT, counts.naks_sent),
-            (Slot.RETRANSMITTED, counts.retransmitted),
-        ):
-            page.set(slot, self._counted_before[slot] + total)
+        self._gauges.refresh(len(self._proxies))
         if not self._is_stopping:
             self._ctx.loop.call_later(GAUGES_NS, self._refresh_gauges)
 

@@ -211,7 +211,8 @@ class OneProcess:
 
     def page(self, portal: int, slot: Slot) -> int:
         """A slot of a portal's page, gauges as of now."""
-        self.portals[portal]._refresh_gauges()
+        there = self.portals[portal]
+        there._gauges.refresh(len(there._proxies))
         return self.workers[portal].counters[slot]
 
     def dropped(self, portal: int) -> int:

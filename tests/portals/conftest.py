@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from dro.log import LimitedLogger
+from portals.endpoint import access
+
 from tests.fakes.um_contexts import Stepper
+
+
+@pytest.fixture(autouse=True)
+def fresh_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test finds its lines suppressed because of those before it."""
+    monkeypatch.setattr(access, "limited", LimitedLogger(access.log).limited)
 
 
 @pytest.fixture
