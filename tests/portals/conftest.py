@@ -8,7 +8,6 @@ import pytest
 
 from dro.log import LimitedLogger
 from portals.endpoint import access
-
 from tests.fakes.um_contexts import Stepper
 
 
