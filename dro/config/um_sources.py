@@ -19,7 +19,7 @@ from typing import Final
 from dro.config.fetch import is_url
 from dro.config.interfaces import Lookup
 from dro.config.lbm import is_xml, parse_um_lines, read_text
-from dro.config.options import DEFAULTS, Parsed, UmOptions, find_option
+from dro.config.options import DEFAULTS, Parsed, UmOptions, find_option, option_table, scopes_of
 from dro.config.problems import Problems
 from dro.config.reader import ElementReader
 from dro.config.rules import Value
@@ -194,7 +194,9 @@ def _read_attributes(
         try:
             base.with_(scope, name, text, lookup=reading.lookup)  # for the errors, also of what is not known
         except ConfigError as e:
-            option.error(f"{e.element}: {e.what}", remedy=e.remedy)
+            names = [] if known is not None or scopes_of(name) else [n for s, n in option_table() if s == scope]
+            remedy = reading.problems.suggestion(name, names, e.remedy) if names else e.remedy
+            option.error(f"{e.element}: {e.what}", remedy=remedy)
             continue
         assert known is not None
         value: Value = known.rule.parse(text, reading.lookup)[0]

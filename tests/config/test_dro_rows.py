@@ -233,7 +233,7 @@ def test_cipher_suites() -> None:
     [
         ("scope", "hfx", "'hfx' is not allowed; write one of receiver, context, source, "),
         ("scope", "context", "unknown UM option; it exists in scope source"),
-        ("name", "late_joint", "source late_joint: unknown UM option"),
+        ("name", "late_joint", "source late_joint: unknown UM option; did you mean late_join?"),
         ("value", "maybe", "'maybe' is not a whole number; use 1 or 0"),
         ("name", "", "is empty; write a value"),
         ("value", "", "is empty; write a value"),
