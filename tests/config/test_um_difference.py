@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dro.config.difference import differences
 from dro.config.element_difference import Change
 from dro.config.load import load_dro
 from dro.config.model import DroConfig
-from dro.config.options import option_table
+from dro.config.options import DEFAULTS, Parsed, option_table
+from dro.config.problems import Problems
 from dro.config.reload_class import ReloadClass
 from dro.config.rules import Kind
+from dro.config.um_difference import um_changes
+from dro.config.um_layers import ContextOptions, PlainLayer, XmlLayer
+from dro.config.um_xml import parse_um_xml
+from dro.errors import ConfigError
+from tests.fakes.lookup import FakeLookup
 
 DRO = """<tnw-gateway version="1.0"><daemon><name>D</name>{xml_config}</daemon><portals><endpoint><name>A</name>
 <domain-id>1</domain-id>{config}{attributes}{names}</endpoint></portals></tnw-gateway>"""
@@ -275,3 +284,99 @@ def test_receivers_and_wildcard_receivers_by_topic(load: Load) -> None:
             "wildcard receivers: pattern ^a pcre: wildcard_receiver resolver_no_source_linger_timeout", "0", "1",
         ),
     ]  # fmt: skip
+
+
+# --- any two files -------------------------------------------------------------------------------------------------
+
+NAMES = ("a", "ab", "b", "bc", "c", "")
+OPTIONS = {
+    "source": (("transport", ("tcp", "lbtrm", "lbtru")), ("late_join", ("0", "1"))),
+    "receiver": (("use_late_join", ("0", "1")),),
+    "context": (("resolver_multicast_ttl", ("16", "5")), ("resolver_unicast_daemon", ("127.0.0.1:1", "127.0.0.1:2"))),
+}
+
+
+@st.composite
+def options(draw: st.DrawFn, *scopes: str) -> str:
+    made = ""
+    for scope in scopes:
+        found = ""
+        for name, values in OPTIONS[scope]:
+            if draw(st.integers(0, 2)) == 0:
+                rule = draw(st.sampled_from(["", "", "", f"<deny>{values[-1]}</deny>"]))
+                value = draw(st.sampled_from(values if not rule else values[:1]))
+                found += f'<option name="{name}" default-value="{value}">{rule}</option>'
+        if found:
+            made += f'<options type="{scope}">{found}</options>'
+    return made
+
+
+@st.composite
+def um_files(draw: st.DrawFn) -> bytes:
+    """A UM XML file for one nameless context, with topics that overlap."""
+    some = '<options type="source"><option name="late_join" default-value="0"/></options>'
+    templates = "".join(
+        f'<template name="{name}">{draw(options("source", "receiver", "context")) or some}</template>' for name in "tu"
+    )
+    template = st.sampled_from(["", "", ' template="t"', ' template="t,u"', ' template="u"'])
+
+    def matcher() -> str:
+        what = draw(
+            st.sampled_from(['topicname="a"', 'topicname="ab"', 'topicname="b"', 'pattern="^a"', 'pattern="b"'])
+        )
+        rule = draw(st.sampled_from(["", "", ' rule="allow"', ' rule="deny"']))
+        return f"<topic {what}{rule}{draw(template)}>{draw(options(scope))}</topic>"
+
+    lists = ""
+    for scope in ("source", "receiver"):
+        order = draw(st.sampled_from(["", "", ' order="allow,deny"']))
+        matchers = "".join(matcher() for _ in range(draw(st.integers(0, 3))))
+        lists += f"<{scope}s{order}{draw(template)}>{matchers}</{scope}s>"
+    context = f"<context{draw(template)}>{draw(options('context', 'source', 'receiver'))}{lists}</context>"
+    return (
+        f'<um-configuration version="1.0"><templates>{templates}</templates><applications>'
+        f"<application{draw(template)}><contexts{draw(template)}>{context}</contexts></application></applications>"
+        "</um-configuration>"
+    ).encode()
+
+
+def layered(raw: bytes, plain: tuple[Parsed, ...]) -> ContextOptions:
+    document = parse_um_xml(raw, "u.xml", Problems(lambda _: None), FakeLookup())
+    return ContextOptions(DEFAULTS, (PlainLayer(plain), XmlLayer(document, document.applications[0], "")))
+
+
+def answers(options: ContextOptions) -> list[object]:
+    """What the program sees of options: each value with a meaning for each object, or that it may not be."""
+    context = options.context()
+    found: list[object] = [context.value(scope, name) for scope in OPTIONS for name, _ in OPTIONS[scope]]
+    for ask in (options.source, options.receiver):
+        for name in NAMES:
+            try:
+                made = ask(name)
+            except ConfigError:
+                found.append(None)
+                continue
+            scope = "source" if ask == options.source else "receiver"
+            found.append([made.value(s, n) for s in ("context", scope) for n, _ in OPTIONS[s]])
+    return found
+
+
+TTL_9 = (
+    Parsed(option_table()["context", "resolver_multicast_ttl"], 9),
+    Parsed(option_table()["source", "transport"], "lbtrm"),
+)
+
+
+@settings(max_examples=int(os.environ.get("DRO_EXAMPLES", "60")), deadline=None)
+@given(um_files(), um_files(), st.sampled_from([(), TTL_9]), st.sampled_from([(), TTL_9]))
+def test_no_difference_is_missed(
+    one: bytes, other: bytes, plain: tuple[Parsed, ...], other_plain: tuple[Parsed, ...]
+) -> None:
+    a, b = layered(one, plain), layered(other, other_plain)
+    try:
+        a.context(), b.context()
+    except ConfigError:
+        return  # such a file is refused
+    assert not um_changes((a, a), (layered(one, plain),) * 2)
+    if answers(a) != answers(b):
+        assert um_changes((a, a), (b, b))
