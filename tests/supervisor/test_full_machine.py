@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,6 +128,32 @@ def test_too_few_processes_to_detach(site: Site, processes: int) -> None:
     assert "Traceback" not in done.stderr
 
 
+class Filler:
+    """Takes all the room of a file system, also what becomes free, until its end."""
+
+    STEP = 1 << 20
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._fill)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _fill(self) -> None:
+        with self._path.open("wb") as f:
+            size = 0
+            while not self._ends.wait(0.0005):
+                with contextlib.suppress(OSError):
+                    os.posix_fallocate(f.fileno(), size, self.STEP)
+                    size += self.STEP
+
+
 def test_a_portal_that_finds_no_shared_memory_comes_back_later(site: Site) -> None:
     with (site.folder / "tnwgd.log").open("wb") as log:
         site.daemon = subprocess.Popen(
@@ -135,23 +162,23 @@ def test_a_portal_that_finds_no_shared_memory_comes_back_later(site: Site) -> No
         )  # fmt: skip
     site.wait(lambda: "has started" in site.log, "it runs")
     shm = Path(f"/proc/{site.pid}/root/dev/shm")
-    (directory,) = shm.glob("dro-SITE-*")
     other = site.worker("P2")
-    os.kill(site.pid, signal.SIGSTOP)  # it must not start the portal before the memory is full
-    site.kill("P1")
-    for ring in directory.glob("ring.1.*"):
-        ring.unlink()
-    with (shm / "filler").open("wb") as f:
-        os.posix_fallocate(f.fileno(), 0, 40 * 2**20 - RING_BYTES - 2**20)
-    os.kill(site.pid, signal.SIGCONT)
+    with Filler(shm / "filler"):
+        while "no room for a fragment ring" not in site.log:
+            lives = site.log.count("worker ready worker=P1")
+            site.kill("P1")  # what it had is taken before its next life asks for it, unless the machine is busy
+            site.wait(
+                lambda n=lives: "no room" in site.log or site.log.count("worker ready worker=P1") > n,  # type: ignore[misc]
+                "the next life is ready, or cannot begin",
+            )
     site.wait(lambda: site.log.count("no room for a fragment ring") >= 3, "it tried again")
     told = [line for line in site.log.splitlines() if "worker cannot run" in line]
     assert all("give the machine more shared memory or lower <max-queue>" in line for line in told)
     pauses = [int(text) for text in re.findall(r"worker is restarted worker=P1 in_ms=(\d+)", site.log)]
-    assert pauses == sorted(pauses)
     assert pauses[-1] > pauses[0]
     assert site.worker("P2") == other
     assert "Traceback" not in site.log
+    lives = site.log.count("worker ready worker=P1")
     (shm / "filler").unlink()
-    site.wait(lambda: site.log.count("worker ready worker=P1") == 2, "the portal is back")
+    site.wait(lambda: site.log.count("worker ready worker=P1") > lives, "the portal is back")
     assert site.stop() == 0
