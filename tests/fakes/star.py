@@ -18,6 +18,7 @@ from tests.fakes.site import Site, drained
 
 TRDS: Final = 4
 TCP_TRD: Final = 4
+SMALL_WINDOW: Final = "source transport_lbtrm_transmission_window_size 2097152\n"  # memory is flat within seconds
 SMALL_BUFFERS: Final = """\
 source transport_tcp_sender_socket_buffer 65536
 receiver transport_tcp_receiver_socket_buffer 65536
@@ -26,7 +27,8 @@ receiver transport_tcp_receiver_socket_buffer 65536
 
 def star_site(folder: Path) -> Site:
     """The site that a `Star` needs."""
-    return Site(folder, TRDS, transports={TCP_TRD: "tcp"}, um={TCP_TRD: SMALL_BUFFERS})
+    um = dict.fromkeys(range(1, TRDS + 1), SMALL_WINDOW) | {TCP_TRD: SMALL_BUFFERS}
+    return Site(folder, TRDS, transports={TCP_TRD: "tcp"}, um=um)
 
 
 class Star:
