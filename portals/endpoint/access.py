@@ -87,10 +87,12 @@ class Access:
     ) -> None:
         """`sending` and `receiving` are the options of the two contexts. Raises: ConfigError for a bad pattern."""
         self._acl = Acl.of(acl)
+        self._inbound = acl.inbound if acl is not None else None
+        self._outbound = acl.outbound if acl is not None else None
         self._sending = sending if sending is not None and sending.by_topic else None
         self._receiving = receiving if receiving is not None and receiving.by_topic else None
-        self._filters_out = self._sending is not None or (acl is not None and acl.outbound is not None)
-        self._filters_in = acl is not None and acl.inbound is not None
+        self._filters_out = self._sending is not None or self._outbound is not None
+        self._filters_in = self._inbound is not None
         self._leaving: dict[bytes, bool] = {}
         self._asking: dict[tuple[bytes, int], bool] = {}
 
@@ -137,6 +139,14 @@ class Access:
             extra = _told(topic, verdict) | {"source": format_source(address)}
             limited("enter", "source not let into the DRO", level=logging.INFO, extra=extra)
         return verdict.accept
+
+    def lets_out_like(self, other: Access) -> bool:
+        """Whether `may_leave` says the same as that of `other` without a look at any topic."""
+        return self._outbound == other._outbound and self._sending is other._sending
+
+    def lets_in_like(self, other: Access) -> bool:
+        """Whether `may_ask` and `may_enter` say the same as those of `other`, likewise."""
+        return self._inbound == other._inbound and self._receiving is other._receiving
 
     def move_to(self, same: Access) -> None:
         """Name the places of `same`, which has the same lists from other lines of a file, in messages from now on."""

@@ -252,8 +252,13 @@ class EndpointCore:
         before, self._access = self._access, access
         if self._is_withdrawn:
             return
-        for key, domains in self._recorded.items():
-            topic, pattern = key
+        if not access.lets_in_like(before):
+            wanted = {symbol for sibling in self._siblings.values() for symbol in sibling.interest}
+            for symbol in wanted | self._proxy_receivers.keys():
+                self._decide_receiver(symbol)
+        if access.lets_out_like(before):
+            return
+        for (topic, pattern), domains in self._recorded.items():
             may = access.may_leave(topic)
             if pattern != PATTERN_NONE or may == before.may_leave(topic):
                 continue
@@ -263,9 +268,6 @@ class EndpointCore:
                 self._withheld.add(topic)
             for domain_id in sorted(domains):
                 self._tell_all((InterestAdded if may else InterestRemoved)(topic, pattern, domain_id))
-        wanted = {symbol for sibling in self._siblings.values() for symbol in sibling.interest}
-        for symbol in wanted | self._proxy_receivers.keys():
-            self._decide_receiver(symbol)
         for otid in list(self._by_otid.keys() | self._proxies.keys()):
             topic = self._identity(otid, self._proxies.get(otid))[0]
             if access.may_leave(topic) != before.may_leave(topic):

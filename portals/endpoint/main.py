@@ -28,6 +28,7 @@ from dro.um.patterns import PatternError, compile_pattern
 from dro.um.runs import Run
 from dro.um.session import BoundSource, ReceiverTransport
 from dro.wire import lbmr
+from dro.wire.source_string import TransportAddress
 from portals.counters import PairSlot
 from portals.endpoint import live
 from portals.endpoint.access import Access
@@ -311,7 +312,10 @@ class EndpointPortal:
             self._act_soon()
 
     def _judge_sources(self) -> None:
-        self._rcv.set_judge(self._access.may_enter if self._access.judges_sources else None)
+        self._rcv.set_judge(self._may_enter if self._access.judges_sources else None)
+
+    def _may_enter(self, topic: bytes, address: TransportAddress) -> bool:
+        return self._access.may_enter(topic, address)
 
     # effects
 
@@ -472,9 +476,10 @@ class EndpointPortal:
         self._config = config = live.taken_over(old, mine)
         now_ns = self._ctx.loop.now_ns()
         if "acl" in fields:
-            self._access = access
+            before, self._access = self._access, access
             self._core.on_access(access, now_ns)
-            self._judge_sources()
+            if not access.lets_in_like(before):
+                self._judge_sources()
         else:
             self._access.move_to(access)
         if "cost" in fields:

@@ -331,3 +331,24 @@ def test_what_one_change_says_to_the_siblings() -> None:
     told = [(e.worker, e.message) for e in core.take_effects() if isinstance(e, Tell)]
     added = [InterestAdded(b"AAA", 0, 2), InterestAdded(b"AAA", 0, 9)]
     assert told == [(1, added[0]), (3, added[0]), (1, added[1]), (3, added[1]), (1, ForwardStart(0))]
+
+
+def test_a_change_of_one_direction_asks_nothing_about_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = EndpointCore(2, 1, 2, source_deletion_delay_ns=ms(1), matcher=compile_pattern)
+    core.on_routes(1, [(1, 2, 1, 2), (2, 1, 2, 1)], 0)
+    core.on_sibling_up(1, 1, 0, 0, 0)
+    core.on_interest_added(b"AAA", PATTERN_NONE, 2, 0)
+    core.on_message(1, 1, InterestAdded(b"BBB", 0, 1), 0)
+    first, second, third = lists("+AAA +BBB", "+AAA"), lists("+AAA", "+AAA"), lists("+AAA", "+AAA +BBB")
+    core.on_access(first, 0)
+    core.take_effects()
+    assert second.lets_out_like(first)
+    assert not second.lets_in_like(first)
+    monkeypatch.setattr(second, "may_leave", None)
+    core.on_access(second, 0)
+    assert core.take_effects() == [CloseProxyReceiver(b"BBB", 0, (1,))]
+    monkeypatch.undo()
+    assert third.lets_in_like(second)
+    monkeypatch.setattr(third, "may_ask", None)
+    core.on_access(third, 0)
+    assert core.take_effects() == []
