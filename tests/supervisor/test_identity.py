@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.places import SHARED_MEMORY
-from tests.fakes.site import ROOT, Site
+from tests.fakes.dro_run import is_running
+from tests.fakes.site import ROOT, Site, wait_until
 
 UID, GID = 54321, 54322
 
@@ -109,17 +110,66 @@ def test_a_pid_file_that_cannot_be_removed_is_emptied(site: Site) -> None:
 def test_what_a_killed_dro_of_that_user_left_is_swept_by_root(site: Site) -> None:
     daemon_xml(site, f"<uid>{UID}</uid><gid>{GID}</gid>")
     site.start()
-    killed = site.pid
-    os.killpg(killed, signal.SIGKILL)
+    killed, workers = site.pid, site.workers()
+    os.kill(killed, signal.SIGKILL)
     assert site.daemon is not None
     site.daemon.wait()
     site.daemon = None
+    wait_until(lambda: not any(map(is_running, workers.values())), "its workers end")
     assert len(site.leftovers(killed)) == 2
     site.start()
     assert site.leftovers(killed) == []
     last = site.pid
     assert site.stop() == 0
     assert site.leftovers(last) == []
+
+
+@as_root
+def test_what_comes_later_works_as_that_user(site: Site) -> None:
+    """A reload, a worker that is restarted, and a log that is rolled; only the files have to be readable."""
+    logs = site.folder / "logs"
+    logs.mkdir()
+    os.chown(logs, UID, GID)
+    path = daemon_xml(site, f"<uid>{UID}</uid><gid>{GID}</gid>")
+    path.write_text(path.read_text().replace('<log type="console"/>', f'<log type="file">{logs}/dro.log</log>'))
+    log = logs / "dro.log"
+    with (site.folder / "out").open("wb") as out:
+        argv = [sys.executable, "-m", "supervisor.main", str(path)]
+        site.daemon = subprocess.Popen(argv, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
+    site.wait(lambda: log.exists() and "has started" in log.read_text(), "it runs")
+    assert (log.stat().st_uid, log.stat().st_gid) == (UID, GID)
+    log.rename(logs / "dro.log.old")  # as logrotate does
+    killed = site.kill("P1")
+    site.wait(lambda: log.exists() and "worker ready worker=P1" in log.read_text(), "a log of the user's own")
+    assert (log.stat().st_uid, site.worker("P1") != killed) == (UID, True)
+
+    def reload(user: int) -> subprocess.CompletedProcess[str]:
+        (run_dir,) = Path("/tmp").glob(f"dro-SITE-{site.pid}-*")
+        argv = ["setpriv", "--reuid", str(user), "--regid", str(GID), "--clear-groups", sys.executable, "-m",
+                "supervisor.ctl", "--run-dir", str(run_dir), "reload"]  # fmt: skip
+        return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+    text = path.read_text()
+    path.write_text(text.replace("<domain-id>1</domain-id>", "<domain-id>1</domain-id><cost>7</cost>"))
+    done = reload(UID)
+    assert done.returncode == 0, done
+    assert "cost: 1 -> 7" in done.stdout
+    assert reload(UID + 5).returncode == 3  # another user does not even reach the socket
+    path.chmod(0o600)
+    denied = reload(UID)
+    assert denied.returncode == 1
+    assert "Permission denied" in denied.stderr
+    assert site.stop() == 0
+
+
+@as_root
+def test_a_file_that_the_user_cannot_read_is_named_at_the_start(site: Site) -> None:
+    daemon_xml(site, f"<uid>{UID}</uid><gid>{GID}</gid>")
+    site.config(2).chmod(0o600)
+    site.start()
+    (line,) = [line for line in site.log.splitlines() if "a reload will fail" in line]
+    assert str(site.config(2)) in line
+    assert site.stop() == 0
 
 
 @as_root
