@@ -329,3 +329,38 @@ def test_a_refused_sender_is_always_woken(behavior: SlowReceiver) -> None:
             write(c, random.choice((A, B)), random.randrange(400))
     assert wakeups == refusals
     assert (refusals > 0) == (behavior is not SlowReceiver.SOURCE_PACED)
+
+
+def test_a_mark_is_passed_when_every_client_has_what_it_had_pending() -> None:
+    c = core()
+    assert c.has_passed(c.mark())
+    for number in range(3):
+        assert c.send(message(number, 1000), 0)
+    mark = c.mark()
+    write(c, A, 2500)
+    assert c.send(message(3, 1000), 0), "what comes later does not count"
+    write(c, A, 501)
+    assert not c.has_passed(mark), "the other client has nothing yet"
+    write(c, B, 3000)
+    assert c.has_passed(mark)
+    assert not c.has_passed(c.mark())
+
+
+def test_a_mark_does_not_wait_for_a_client_that_went() -> None:
+    c = core()
+    assert c.send(message(1, 1000), 0)
+    mark = c.mark()
+    write(c, A)
+    c.on_disconnected(B, 0)
+    assert c.has_passed(mark)
+    assert c.on_connected(B, 0), "another one under its number"
+    assert c.send(message(2, 1000), 0)
+    assert c.has_passed(mark)
+
+
+def test_messages_that_are_discarded_are_not_waited_for() -> None:
+    c = core(SlowReceiver.SOURCE_PACED, clients=(A,), most=2000)
+    assert c.send(message(1, 1500), 0)
+    mark = c.mark()
+    assert c.send(message(2, 1500), 0)
+    assert c.has_passed(mark)
