@@ -262,6 +262,13 @@ def test_what_may_not_be_is_a_difference(load: Load) -> None:
     assert told(plain, load(context=sources(topic('topicname="x"', rule=' rule="allow"')))) == []
 
 
+def test_what_is_permitted_again_is_a_difference(load: Load) -> None:
+    denied, again = topic('pattern="^a"', rule=' rule="deny"'), topic('topicname="ab"', rule=' rule="allow"')
+    assert told(load(context=sources(denied)), load(context=sources(denied, again))) == [
+        ("sources: name ab: permission", None, "allow")
+    ]
+
+
 def test_rules_of_values_are_a_difference(load: Load) -> None:
     rule = '<options type="source"><option name="transport" default-value="tcp"><deny>{}</deny></option></options>'
     lists = [load(context=sources(f'<topic topicname="x">{rule.format(t)}</topic>')) for t in ("lbtrm", "lbtru")]
