@@ -156,14 +156,17 @@ class Portals(RuleBasedStateMachine):
                 core.on_sibling_up(other, self.lives[other], 0, 0, self.now_ns)
         self.take()
 
-    @rule(worker=st.sampled_from(PORTALS))
-    def kill(self, worker: int) -> None:
+    @rule(worker=st.sampled_from(PORTALS), is_for_good=st.booleans())
+    def kill(self, worker: int, is_for_good: bool) -> None:
+        """For good: removed from the DRO; `start` then is another portal that got its number."""
         if self.shells.pop(worker, None) is None:
             return
         for other, shell in self.shells.items():
             self.wire[worker, other].clear()
             self.wire[other, worker].clear()
             shell.core.on_sibling_down(worker, self.now_ns)
+            if is_for_good:
+                shell.core.on_sibling_removed(worker, self.now_ns)
         self.take()
 
     @rule(worker=st.sampled_from(PORTALS), symbol=st.sampled_from(SYMBOLS), beyond=st.booleans())
