@@ -88,9 +88,10 @@ def test_um_options_that_nothing_asks_for_are_told_by_name() -> None:
     at_default = ("context", "mim_sm_minimum_interval", "200")
     foreign = ("context", "fd_management_type", "epoll")
     assert limits("", attributes(*used, at_default, foreign)) == []
-    of_applications = (("source", "implicit_batching_minimum_length", "1"), ("receiver", "ordered_delivery", "0"))
-    told = "UM options without effect yet: receiver ordered_delivery, source implicit_batching_minimum_length"
-    assert limits("", attributes(*of_applications)) == [(f"u.xml:3: <endpoint>: {told}", False)]
+    for batch, is_told in (("1", False), ("8000", True)):
+        shared = (("source", "implicit_batching_minimum_length", batch), ("receiver", "ordered_delivery", "0"))
+        told = "u.xml:3: <endpoint>: UM options without effect yet: source implicit_batching_minimum_length"
+        assert limits("", attributes(*shared)) == ([(told, False)] if is_told else [])
     idle = (("source", "late_join", "1"), ("context", "mim_sm_minimum_interval", "201"))
     assert limits("", attributes(*used, *idle)) == [
         (
