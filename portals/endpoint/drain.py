@@ -252,11 +252,12 @@ class DrainCore:
 
     @property
     def waiting(self) -> str:
-        """What it waits for, for the operator; empty when it is over."""
+        """What it waits for, as a sentence for the operator; empty when it is over."""
         found = []
         helpers = self._helpers.items()
         if self._handover is not None:
-            found.append(f"repairs of {self._handover.waiting} joined sessions")
+            repairs = self._handover.waiting
+            found.append(f"repairs of {repairs} joined sessions" if repairs else "its own forwarding to end")
         if unreleased := [worker for worker, helper in helpers if helper.released is None]:
             found.append(f"{self._names(unreleased)} to stop forwarding")
         if late := [w for w, h in helpers if h.released is not None and not self._has_delivered(w, h)]:
@@ -267,7 +268,7 @@ class DrainCore:
             found.append("receivers of the proxy sources to take or repair what was sent")
         if self._are_sources_closed and (finals := self._portal.finals_pending()):
             found.append(f"final advertisements of {finals} proxy sources")
-        return "; ".join(found)
+        return f"it still waited for {'; '.join(found)}" if found else ""
 
     def _names(self, workers: Iterable[int]) -> str:
         return ", ".join(map(self._portal.name, sorted(workers)))

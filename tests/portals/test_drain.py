@@ -282,11 +282,13 @@ def test_a_sibling_that_cannot_send_is_waited_for_and_named_at_the_limit() -> No
     drained.order(limit_ns=s(3))
     sibling.carry = lambda worker: None  # type: ignore[method-assign]  # its queue does not move
     dro.pass_time(s(4))
-    assert drained.answers == ["P2 to send and repair what was handed over"]
+    assert drained.answers == ["it still waited for P2 to send and repair what was handed over"]
     assert "end sources" not in drained.calls
     sibling.taken[1] = 10
     dro.pass_time(s(2))
-    assert drained.answers == ["P2 to send and repair what was handed over"], "the order was answered"
+    assert drained.answers == ["it still waited for P2 to send and repair what was handed over"], (
+        "the order was answered"
+    )
     assert drained.drain is not None
     assert drained.drain.is_over
 
@@ -295,24 +297,34 @@ def test_each_step_is_named_at_the_limit() -> None:
     dro = Dro(2)
     drained, sibling = dro.portals[1], dro.portals[2]
     drained.is_whole = sibling.is_whole = False
+    drained.order(limit_ns=0)
+    dro.pass_time(TICK_NS)
+    assert drained.answers == ["it still waited for repairs of 1 joined sessions; P2 to stop forwarding"]
+    drained.answers.clear()
+    drained.is_whole = sibling.is_whole = True
+    drained.order(limit_ns=0)
+    dro.pass_time(TICK_NS)
+    assert drained.answers == ["it still waited for its own forwarding to end; P2 to stop forwarding"]
+    drained.answers.clear()
+    drained.is_whole = sibling.is_whole = False
     drained.order(limit_ns=ms(800))
     dro.pass_time(s(1))
-    assert drained.answers == ["repairs of 1 joined sessions; P2 to stop forwarding"]
+    assert drained.answers == ["it still waited for repairs of 1 joined sessions; P2 to stop forwarding"]
     drained.is_whole = sibling.is_whole = True
     sibling.forward(1, 7)
     drained.carry = lambda worker: None  # type: ignore[method-assign]
     drained.order(limit_ns=ms(800))
     dro.pass_time(s(1))
-    assert drained.answers[1:] == ["queued fragments of P2 to be sent"]
+    assert drained.answers[1:] == ["it still waited for queued fragments of P2 to be sent"]
     drained.taken[2] = 7
     drained.linger_ns = s(5)
     drained.order(limit_ns=ms(800))
     dro.pass_time(s(1))
-    assert drained.answers[2:] == ["receivers of the proxy sources to take or repair what was sent"]
+    assert drained.answers[2:] == ["it still waited for receivers of the proxy sources to take or repair what was sent"]
     drained.finals_ns = s(60)
     drained.order(limit_ns=s(6))
     dro.pass_time(s(7))
-    assert drained.answers[3:] == ["final advertisements of 1 proxy sources"]
+    assert drained.answers[3:] == ["it still waited for final advertisements of 1 proxy sources"]
 
 
 def test_the_order_may_come_again_while_it_goes_on_and_when_it_is_over() -> None:
