@@ -207,7 +207,11 @@ class Reload:
             self._log.info("configuration changed", extra=extra)
         if len(result.plan.changes) > _LOGGED:
             self._log.info("configuration changed", extra={"further_changes": len(result.plan.changes) - _LOGGED})
-        self._apply(result)
+        try:
+            self._apply(result)
+        except Exception:  # a bug in a reload must not take the whole DRO with it: nobody restarts the parent
+            self._log.critical("reload failed", exc_info=True)
+            self._end(RefusedError("internal error in the reload", remedy="see the log of the DRO"))
 
     # applying
 

@@ -313,6 +313,18 @@ def test_what_a_worker_refuses_is_taken_back(bench: Bench) -> None:
     assert bench.parent.change == ""
 
 
+def test_a_bug_does_not_take_the_dro_with_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.parent, "reconfigure", lambda *_, **__: [][0])
+    answers = bench.ask("reload")
+    bench.end_trial(CONFIGS[1])
+    assert problem(answers) == "internal error in the reload"
+    assert bench.parent.change == ""
+    monkeypatch.undo()
+    again = bench.ask("reload")
+    bench.end_trial(CONFIGS[1])
+    assert is_ok(again)
+
+
 def test_a_reload_that_is_not_confirmed_in_time(bench: Bench) -> None:
     bench.ask("reload", confirm=5)
     bench.end_trial(CONFIGS[1])
