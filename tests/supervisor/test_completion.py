@@ -19,6 +19,11 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
+def test_the_files_are_those_of_the_parsers() -> None:
+    there = {str(path.relative_to(HERE)): path.read_text() for path in HERE.glob("*/*") if path.suffix != ".pyc"}
+    assert there == scripts(), "run: make completion"
+
+
 def test_every_console_script_has_its_files() -> None:
     names = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert set(scripts()) == {pattern.format(name) for name in names for pattern in FILE_NAMES.values()}
