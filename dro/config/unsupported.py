@@ -15,6 +15,7 @@ from dro.config.options import DEFAULTS, Parsed, UmOptions
 from dro.config.reader import Node
 from dro.config.schema import elements
 from dro.config.um_layers import RECEIVER, SOURCE, WILDCARD_RECEIVER, XmlLayer
+from dro.config.um_sets import ResolverOptions
 from dro.config.um_used import unused
 from dro.errors import ConfigError
 
@@ -112,6 +113,21 @@ def _by_topic(endpoint: EndpointConfig) -> UmOptions:
     return made
 
 
+def _two_trds(endpoint: EndpointConfig) -> ConfigError | None:
+    """The two contexts of a portal belong into one TRD, whatever a UM XML file gives to each."""
+    channels = []
+    for options in (endpoint.sending.context(), endpoint.receiving.context()):
+        o = ResolverOptions.of(options)
+        channels.append(
+            o.unicast_daemons or (f"{o.incoming_address}:{o.incoming_port}, {o.outgoing_address}:{o.outgoing_port}",)
+        )
+    if channels[0] == channels[1]:
+        return None
+    what = f"its contexts are on two topic resolution channels: {', '.join(channels[0])} and {', '.join(channels[1])}"
+    remedy = "give both contexts the same resolver_multicast_address and port"
+    return ConfigError(what, file=endpoint.file, line=endpoint.line, element="<endpoint>", remedy=remedy)
+
+
 def _idle_names(config: DroConfig) -> Iterator[ConfigWarning]:
     """Names of contexts where no UM XML file is read: there is nothing that they could select."""
     for endpoint, node in zip(config.portals, config.tree.find(*_ENDPOINT) if config.tree else (), strict=False):
@@ -143,6 +159,8 @@ def unsupported(config: DroConfig) -> list[ConfigError | ConfigWarning]:
                     found.append(ConfigWarning(row.what, node.file, node.line, shown))
     found += _idle_names(config)
     for endpoint in config.portals:
+        if (divided := _two_trds(endpoint)) is not None:
+            found.append(divided)
         idle = unused(endpoint.um.merged(_by_topic(endpoint)))
         if idle:
             told = f"UM options without effect yet: {', '.join(idle)}"

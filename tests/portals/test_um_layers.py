@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dro.config.unsupported import ConfigWarning, unsupported
+from dro.errors import ConfigError
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 from portals.counters import Slot
 from portals.messages import PATTERN_PCRE
@@ -217,3 +218,17 @@ def test_ten_thousand_topics_of_equal_options_keep_one_set(tmp_path: Path, stepp
         sending = dro.config.portals[0].sending
         assert len({id(sending.source(f"t.{n}")) for n in range(1000)}) == 1
         assert sending.source("x.1").origins == sending.source("t.1").origins
+
+
+def test_two_contexts_on_two_channels_are_refused(tmp_path: Path, stepper: Stepper) -> None:
+    daemon = um_file(
+        tmp_path,
+        """<context name="in"><options type="context">
+        <option name="resolver_multicast_port" default-value="15999"/></options></context>""",
+    )
+    names = {1: "<receiver-context-name>in</receiver-context-name>"}
+    with one_process(tmp_path, stepper, 2, daemon=daemon, portal_xml=names) as dro:
+        (error,) = [limit for limit in unsupported(dro.config) if isinstance(limit, ConfigError)]
+        assert error.line == dro.config.portals[0].line
+        assert "two topic resolution channels" in str(error)
+        assert ":15999" in str(error)
