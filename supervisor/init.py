@@ -157,7 +157,9 @@ def _peer_domain(companion: Companion) -> int:
 def read_output(text: str) -> Path:
     """The DRO file. Raises: ConfigError when it cannot be made."""
     path = Path(text)
-    if not text or path.is_dir():
+    if not text:
+        raise ConfigError("is empty", remedy=f"write a file, as in {DEFAULT_OUTPUT}")
+    if path.is_dir():
         raise ConfigError(f"{text!r} is a directory", remedy=f"write a file, as in {path / DEFAULT_OUTPUT}")
     if not path.parent.is_dir():
         raise ConfigError(f"there is no directory {str(path.parent)!r}", remedy="make it, or write another file")

@@ -196,6 +196,16 @@ def test_places_that_do_not_exist(
     assert f"--output: {part}" in capsys.readouterr().err
 
 
+def test_a_directory_that_may_not_be_written_is_told_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # root may write everywhere
+    assert init.main(["direct", *TRDS, "--output", str(tmp_path / "x.xml")]) == 1
+    assert f"--output: no file can be made in '{tmp_path}'; write another file" in capsys.readouterr().err
+    assert init.main(["direct", *TRDS, "--output", ""]) == 1
+    assert "--output: is empty" in capsys.readouterr().err
+
+
 def test_a_file_system_that_takes_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert init.main(["direct", *TRDS, "--output", "/proc/x.xml"]) == 1
     err = capsys.readouterr().err
