@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape, quoteattr
 from dro.config import effects
 from dro.config.effects import effect_of
 from dro.config.options import Option, option_table
-from dro.config.reload_class import reload_class, um_reload_class
+from dro.config.reload_class import reload_class
 from dro.config.rules import INT32_MAX, Kind
 from dro.config.schema import UINT32_MAX, XML_SPACE, ElementSpec, Field, elements
 from dro.config.um_used import used_options
@@ -67,8 +67,8 @@ force as the column *reload* says: `live`, with a restart of the portal, or with
 _UM_HEAD: Final = """## UM options
 
 Options of the UM library in `<lbm-config>`, `<lbm-attributes>` and `<xml-config>`, in rising precedence. Those in the
-table have a meaning for a DRO; a change of one restarts its portal. Unknown options and bad values are warnings with
-file and line, and the DRO runs.
+table have a meaning for a DRO; a change of one that it uses restarts the portal. Unknown options and bad values are
+warnings with file and line, and the DRO runs.
 """
 
 
@@ -221,7 +221,7 @@ def _um() -> Iterator[str]:
     yield ""
     others: dict[str, list[str]] = {}
     for option in table:
-        if um_reload_class(option).value == "no effect":
+        if option.relevance != "yes":
             others.setdefault(option.scope, []).append(option.name)
     for scope, names in sorted(others.items()):
         yield f"* {scope}: {', '.join(f'`{name}`' for name in names)}"

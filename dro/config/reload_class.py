@@ -13,6 +13,7 @@ from typing import Final
 
 from dro.config.options import Option
 from dro.config.schema import elements
+from dro.config.um_used import used_options
 
 
 class ReloadClass(Enum):
@@ -81,5 +82,9 @@ def reload_class_at(path: Sequence[str]) -> ReloadClass:
 
 
 def um_reload_class(option: Option) -> ReloadClass:
-    """The class of a UM option: contexts, sources and receivers of a portal take their options when they are made."""
-    return ReloadClass.PORTAL if option.relevance == "yes" else ReloadClass.NONE
+    """The class of a UM option: contexts, sources and receivers of a portal take their options when they are made.
+
+    One that no portal asks for is no reason to restart one: applications and portals share files.
+    """
+    is_used = option.relevance == "yes" and option.key in used_options(in_portals=True)
+    return ReloadClass.PORTAL if is_used else ReloadClass.NONE

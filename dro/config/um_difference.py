@@ -1,6 +1,6 @@
 """Where the UM options of a portal come to something else in another configuration: by result, not by text.
 
-Two sets of options are the same when every option with a meaning for a DRO has the same value, wherever it was set:
+Two sets of options are the same when every option that a portal asks for has the same value, wherever it was set:
 a written default, another template or another file make no difference. Options by topic are compared as lists of
 steps, each with what it asks of a topic; steps for different exact names may stand in any order.
 
@@ -15,6 +15,7 @@ from typing import Final
 
 from dro.config.interfaces import ANY
 from dro.config.options import OptionKey, Parsed, UmOptions, option_table
+from dro.config.reload_class import ReloadClass, um_reload_class
 from dro.config.rules import Kind, Value
 from dro.config.um_layers import CONTEXT, RECEIVER, SOURCE, WILDCARD_RECEIVER, ContextOptions, PlainLayer
 from dro.config.um_xml import Setting
@@ -55,7 +56,7 @@ def option_changes(old: UmOptions, new: UmOptions, where: str = "") -> Iterator[
         if before != after and not option.sets_also:
             shown = (um_text(key, before), um_text(key, after))
             origins = (new.origin(key), old.origin(key))
-            yield UmChange(where, " ".join(key), *shown, *origins, option.relevance == "yes")
+            yield UmChange(where, " ".join(key), *shown, *origins, um_reload_class(option) is ReloadClass.PORTAL)
 
 
 def _effective(options: UmOptions, key: OptionKey) -> Value:
@@ -86,7 +87,7 @@ def _made(settings: Iterable[Parsed | Setting], scope: str) -> tuple[tuple[Optio
     made: dict[OptionKey, tuple[Value, ...]] = {}
     for setting in settings:
         option, value = setting.option, setting.value
-        if value is None or option.scope not in (CONTEXT, scope) or option.relevance != "yes":
+        if value is None or option.scope not in (CONTEXT, scope) or um_reload_class(option) is ReloadClass.NONE:
             continue
         for key in option.sets_also or (option.key,):
             made[key] = (*made.get(key, ()), value) if option.rule.kind is Kind.LIST else (value,)

@@ -20,6 +20,7 @@ from dro.config.reload_class import ReloadClass
 from dro.config.rules import Kind
 from dro.config.um_difference import um_changes
 from dro.config.um_layers import ContextOptions, PlainLayer, XmlLayer
+from dro.config.um_used import used_options
 from dro.config.um_xml import parse_um_xml
 from dro.errors import ConfigError
 from tests.fakes.lookup import FakeLookup
@@ -153,7 +154,8 @@ def test_every_option_with_a_meaning_is_seen(load: Load) -> None:
         if subject in fixed:
             continue
         change = changes[subject]
-        has_meaning = option_table()[scope, name].relevance == "yes"
+        is_relevant = option_table()[scope, name].relevance == "yes"
+        has_meaning = is_relevant and (scope, name) in used_options(in_portals=True)
         assert change.reload is (ReloadClass.PORTAL if has_meaning else ReloadClass.NONE), subject
         assert change.new == value
 
@@ -213,19 +215,23 @@ def sources(*topics: str, order: str = "") -> str:
 
 
 def test_options_by_topic(load: Load) -> None:
-    one = load(context=sources(topic('topicname="x"', transport="lbtrm"), topic('pattern="^y"', late_join=1)))
+    one = load(
+        context=sources(topic('topicname="x"', transport="lbtrm"), topic('pattern="^y"', transport_tcp_reuseaddr=1))
+    )
     assert told(one, load(context=sources(topic('topicname="x"', transport="lbtrm"), topic('pattern="^y"')))) == [
-        ("sources: pattern ^y pcre: source late_join", "1", None)
+        ("sources: pattern ^y pcre: source transport_tcp_reuseaddr", "1", None)
     ]
-    changed = load(context=sources(topic('topicname="x"', transport="lbtru"), topic('pattern="^y"', late_join=1)))
+    changed = load(
+        context=sources(topic('topicname="x"', transport="lbtru"), topic('pattern="^y"', transport_tcp_reuseaddr=1))
+    )
     assert told(one, changed) == [("sources: name x: source transport", "lbtrm", "lbtru")]
     more = load(
         context=sources(
-            topic('topicname="x"', transport="lbtrm"), topic('topicname="z"', late_join=1),
-            topic('pattern="^y"', late_join=1),
+            topic('topicname="x"', transport="lbtrm"), topic('topicname="z"', transport_tcp_reuseaddr=1),
+            topic('pattern="^y"', transport_tcp_reuseaddr=1),
         )
     )  # fmt: skip
-    assert told(one, more) == [("sources: name z: source late_join", None, "1")]
+    assert told(one, more) == [("sources: name z: source transport_tcp_reuseaddr", None, "1")]
 
 
 def test_a_template_of_a_topic_is_what_it_says(load: Load) -> None:
@@ -245,12 +251,16 @@ def test_names_may_stand_in_any_order_and_patterns_may_not(load: Load) -> None:
 
 
 def test_options_of_all_sources_are_those_of_the_list_and_the_context(load: Load) -> None:
-    t = template("t", "source", late_join=1)
+    t = template("t", "source", transport_tcp_reuseaddr=1)
     by_list = load(templates=t, context='<sources template="t"/>')
-    assert told(load(context="<sources/>"), by_list) == [("sources: source late_join", "0", "1")]
-    by_context = load(context='<options type="source"><option name="late_join" default-value="1"/></options><sources/>')
-    assert [path for path, _, _ in told(load(context="<sources/>"), by_context)] == ["source late_join"]
-    assert told(by_list, load(plain="source late_join 1")) != [], "the sending context itself knows it now"
+    assert told(load(context="<sources/>"), by_list) == [("sources: source transport_tcp_reuseaddr", "0", "1")]
+    by_context = load(
+        context='<options type="source"><option name="transport_tcp_reuseaddr" default-value="1"/></options><sources/>'
+    )
+    assert [path for path, _, _ in told(load(context="<sources/>"), by_context)] == ["source transport_tcp_reuseaddr"]
+    assert told(by_list, load(plain="source transport_tcp_reuseaddr 1")) != [], (
+        "the sending context itself knows it now"
+    )
 
 
 def test_what_may_not_be_is_a_difference(load: Load) -> None:
@@ -279,14 +289,14 @@ def test_rules_of_values_are_a_difference(load: Load) -> None:
 
 def test_receivers_and_wildcard_receivers_by_topic(load: Load) -> None:
     def made(value: int) -> DroConfig:
-        receiver = topic('topicname="x"', "receiver", use_late_join=value)
+        receiver = topic('topicname="x"', "receiver", transport_lbtrm_send_naks=value)
         wildcard = (f'<wildcard-receivers><wildcard-receiver pattern="^a"><options type="wildcard-receiver"><option '
                     f'name="resolver_no_source_linger_timeout" default-value="{value}"/></options></wildcard-receiver>'
                     "</wildcard-receivers>")  # fmt: skip
         return load(context=f"<receivers>{receiver}</receivers>{wildcard}")
 
     assert told(made(0), made(1)) == [
-        ("receivers: name x: receiver use_late_join", "0", "1"),
+        ("receivers: name x: receiver transport_lbtrm_send_naks", "0", "1"),
         (
             "wildcard receivers: pattern ^a pcre: wildcard_receiver resolver_no_source_linger_timeout", "0", "1",
         ),
@@ -297,8 +307,8 @@ def test_receivers_and_wildcard_receivers_by_topic(load: Load) -> None:
 
 NAMES = ("a", "ab", "b", "bc", "c", "")
 OPTIONS = {
-    "source": (("transport", ("tcp", "lbtrm", "lbtru")), ("late_join", ("0", "1"))),
-    "receiver": (("use_late_join", ("0", "1")),),
+    "source": (("transport", ("tcp", "lbtrm", "lbtru")), ("transport_tcp_reuseaddr", ("0", "1"))),
+    "receiver": (("transport_lbtrm_send_naks", ("0", "1")),),
     "context": (("resolver_multicast_ttl", ("16", "5")), ("resolver_unicast_daemon", ("127.0.0.1:1", "127.0.0.1:2"))),
 }
 
@@ -321,7 +331,7 @@ def options(draw: st.DrawFn, *scopes: str) -> str:
 @st.composite
 def um_files(draw: st.DrawFn) -> bytes:
     """A UM XML file for one nameless context, with topics that overlap."""
-    some = '<options type="source"><option name="late_join" default-value="0"/></options>'
+    some = '<options type="source"><option name="transport_tcp_reuseaddr" default-value="0"/></options>'
     templates = "".join(
         f'<template name="{name}">{draw(options("source", "receiver", "context")) or some}</template>' for name in "tu"
     )
