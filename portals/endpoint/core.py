@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 from dro.clock import s
@@ -21,7 +21,6 @@ from dro.log import LimitedLogger
 from portals.endpoint.access import OPEN, Access
 from portals.endpoint.advertisement import MAX_HOPS
 from portals.endpoint.effects import (
-    ChangeForwarding,
     CloseProxyReceiver,
     CloseProxySource,
     Effect,
@@ -33,6 +32,7 @@ from portals.endpoint.effects import (
     UpdateProxyReceiver,
     UpdateProxySource,
 )
+from portals.endpoint.own_sources import OwnSources
 from portals.messages import (
     PATTERN_NONE,
     ExchangeDone,
@@ -114,12 +114,8 @@ class EndpointCore:
         self._starving: dict[bytes, int] = {}  # otid -> when the proxy source is deleted, earliest first
         self._by_otid: dict[bytes, set[tuple[int, int]]] = defaultdict(set)  # otid -> (worker, handle)
         self._by_topic: dict[bytes, set[bytes]] = defaultdict(set)  # topic -> otids
-        self._own: dict[int, SourceSeen] = {}
-        self._forward: dict[int, set[int]] = {}
-        # unlike those of the incarnation before, so nothing of it can be mistaken for ours
-        self._next_handle = (incarnation & 0xFF) << 24 | 1
+        self._own = OwnSources(incarnation, self._tell_all, lambda effect: self._effects.append(effect))
         self._is_withdrawn = False  # this portal is drained
-        self._kept_ends: list[SourceGone] | None = []  # of own sources, until the siblings may know
 
     # what there is, for counters and tests
 
@@ -133,7 +129,7 @@ class EndpointCore:
 
     @property
     def own_sources(self) -> dict[int, SourceSeen]:
-        return self._own
+        return self._own.seen
 
     @property
     def withheld(self) -> int:
@@ -279,31 +275,14 @@ class EndpointCore:
         self, otid: bytes, topic: bytes, domain_id: int, hop_count: int, cost: int, pass_through: bytes
     ) -> int:
         """A source of the own TRD was joined; returns its handle."""
-        handle = self._next_handle
-        self._next_handle += 1
-        seen = SourceSeen(handle, otid, topic, domain_id, hop_count, cost, pass_through)
-        self._own[handle] = seen
-        self._forward[handle] = set()
-        self._tell_all(seen)
-        return handle
+        return self._own.add(otid, topic, domain_id, hop_count, cost, pass_through)
 
     def on_source_changed(self, handle: int, hop_count: int, cost: int, pass_through: bytes) -> None:
         """It is advertised otherwise, or it costs something else to reach this portal."""
-        seen = self._own.get(handle)
-        if seen is None:
-            return
-        now = replace(seen, hop_count=hop_count, cost=cost, pass_through=pass_through)
-        if now != seen:
-            self._own[handle] = now
-            self._tell_all(now)
+        self._own.change(handle, hop_count, cost, pass_through)
 
     def on_source_gone(self, handle: int) -> None:
-        if self._own.pop(handle, None) is not None:
-            del self._forward[handle]
-            if self._is_withdrawn and self._kept_ends is not None:
-                self._kept_ends.append(SourceGone(handle))
-            else:
-                self._tell_all(SourceGone(handle))
+        self._own.end(handle)
 
     # siblings
 
@@ -316,7 +295,7 @@ class EndpointCore:
             sibling.stale_until_ns = now_ns + REJOIN_HOLD_NS
         sibling.incarnation = incarnation
         sibling.is_up = True
-        self._stop_forwarding_to(worker)
+        self._own.forward_nothing_to(worker)
         self._tell(worker, PortalHello(self._me, self._incarnation, forwarded, forwarded_bytes))
         if self._is_withdrawn:
             self._tell(worker, ExchangeDone())
@@ -324,7 +303,7 @@ class EndpointCore:
         for key, domains in self._recorded.items():
             for domain_id in sorted(domains) if self._may_leave(key) else ():
                 self._tell(worker, InterestAdded(*key, domain_id))
-        for seen in self._own.values():
+        for seen in self._own.seen.values():
             self._tell(worker, seen)
         self._tell(worker, ExchangeDone())
         # its fragments are asked for again as soon as it offers the source again, see _on_source_seen
@@ -334,30 +313,24 @@ class EndpointCore:
         sibling = self._siblings[worker]
         sibling.is_up = False
         sibling.stale_until_ns = now_ns + REJOIN_HOLD_NS
-        self._stop_forwarding_to(worker)
+        self._own.forward_nothing_to(worker)
 
     def on_sibling_removed(self, worker: int, now_ns: int) -> None:
         """The sibling is gone for good."""
         sibling = self._siblings.get(worker)
         if sibling is not None:
             sibling.is_up = False
-            self._stop_forwarding_to(worker)
+            self._own.forward_nothing_to(worker)
             self._sweep(worker, sibling, now_ns)
             del self._siblings[worker]
 
     def on_sibling_released(self, worker: int) -> None:
         """The sibling is drained, and has had all that it will get: what it wanted does not count any more."""
-        self._stop_forwarding_to(worker)
+        self._own.forward_nothing_to(worker)
         sibling = self._siblings[worker]
         for key, domains in list(sibling.interest.items()):
             for domain_id in list(domains):
                 self._drop_interest(sibling, key, domain_id)
-
-    def _stop_forwarding_to(self, worker: int) -> None:
-        for handle, workers in self._forward.items():
-            if worker in workers:
-                workers.remove(worker)
-                self._effects.append(ChangeForwarding(handle, tuple(sorted(workers))))
 
     def on_message(self, worker: int, incarnation: int, message: PortalMessage, now_ns: int) -> None:
         sibling = self._siblings[worker]
@@ -379,22 +352,11 @@ class EndpointCore:
             case SourceGone(handle=handle):
                 self._drop_source(worker, sibling, handle, now_ns)
             case ForwardStart(handle=handle):
-                self._on_forward(worker, handle, wanted=True)
+                self._own.forward(worker, handle, is_wanted=True)
             case ForwardStop(handle=handle):
-                self._on_forward(worker, handle, wanted=False)
+                self._own.forward(worker, handle, is_wanted=False)
             case PortalHello() | ExchangeDone() | Withdraw() | Released() | Settle() | Settled():
                 pass
-
-    def _on_forward(self, worker: int, handle: int, *, wanted: bool) -> None:
-        workers = self._forward.get(handle)
-        if workers is None:
-            return  # the source went while the message was on its way; SourceGone tells the other side
-        if wanted != (worker in workers):
-            if wanted:
-                workers.add(worker)
-            else:
-                workers.remove(worker)
-            self._effects.append(ChangeForwarding(handle, tuple(sorted(workers))))
 
     def _drop_interest(self, sibling: _Sibling, key: Symbol, domain_id: int) -> None:
         domains = sibling.interest.get(key)
@@ -454,6 +416,7 @@ class EndpointCore:
     def withdraw(self) -> None:
         """From now on make nothing new, keep all proxies, and keep to yourself which own sources end."""
         self._is_withdrawn = True
+        self._own.keep_ends()
         self._starving.clear()
 
     def close_receivers(self) -> None:
@@ -464,11 +427,7 @@ class EndpointCore:
 
     def end_sources(self) -> None:
         """Tell the siblings of the end of all own sources, also of those that were kept from them."""
-        kept, self._kept_ends = self._kept_ends or [], None
-        for gone in [*kept, *map(SourceGone, self._own)]:
-            self._tell_all(gone)
-        self._own.clear()
-        self._forward.clear()
+        self._own.end_all()
 
     def close_sources(self) -> None:
         """Close all proxy sources, whoever wants them."""
