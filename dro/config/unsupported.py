@@ -67,6 +67,7 @@ def _exchanges_routes(node: Node) -> bool:
 
 
 _EXCHANGE: Final = ("propagation-interval", "timeout", "max-hop-count")
+_TRANSPORT: Final = ("source", "transport")
 _DAEMON: Final = ("daemon",)
 _ENDPOINT: Final = ("portals", "endpoint")
 _TABLE: Final = (
@@ -111,6 +112,22 @@ def _by_topic(endpoint: EndpointConfig) -> UmOptions:
                 settings = [s for scope in scopes for part in layer.parts(scope) for s in part.settings]
                 made = made.with_parsed([Parsed(s.option, s.value, s.origin) for s in settings if s.value is not None])
     return made
+
+
+def _transports(endpoint: EndpointConfig) -> Iterator[ConfigError]:
+    """Transports that proxy sources cannot use yet; those that a DRO replaces by TCP are told elsewhere."""
+    context = endpoint.sending.context()
+    asked = {context.get_str(*_TRANSPORT): context.origin(_TRANSPORT)}
+    for layer in endpoint.sending.layers:
+        if isinstance(layer, XmlLayer):
+            for part in layer.parts(SOURCE):
+                asked |= {str(s.value): s.origin for s in part.settings if s.option.key == _TRANSPORT and part.matcher}
+    for transport, origin in asked.items():
+        if transport not in ("tcp", "lbtrm", "lbtsmx", "lbtrdma"):
+            what = f"source transport {transport} is not supported yet ({origin})"
+            yield ConfigError(
+                what, file=endpoint.file, line=endpoint.line, element="<endpoint>", remedy="use tcp or lbtrm"
+            )
 
 
 def _two_trds(endpoint: EndpointConfig) -> ConfigError | None:
@@ -159,6 +176,7 @@ def unsupported(config: DroConfig) -> list[ConfigError | ConfigWarning]:
                     found.append(ConfigWarning(row.what, node.file, node.line, shown))
     found += _idle_names(config)
     for endpoint in config.portals:
+        found += _transports(endpoint)
         if (divided := _two_trds(endpoint)) is not None:
             found.append(divided)
         idle = unused(endpoint.um.merged(_by_topic(endpoint)))

@@ -297,6 +297,7 @@ def test_origins_name_the_file_and_line_of_each_layer(border: DroConfig) -> None
 
 def test_names_of_contexts_and_options_by_topic_have_an_effect(border: DroConfig) -> None:
     assert [str(limit).partition(": ")[2] for limit in unsupported(border)] == [
+        f"<endpoint>: source transport lbtru is not supported yet ({border.file}:3); use tcp or lbtrm",
         "<endpoint>: UM options without effect yet: receiver use_late_join",
     ]
 

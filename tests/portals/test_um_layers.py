@@ -232,3 +232,18 @@ def test_two_contexts_on_two_channels_are_refused(tmp_path: Path, stepper: Stepp
         assert error.line == dro.config.portals[0].line
         assert "two topic resolution channels" in str(error)
         assert ":15999" in str(error)
+
+
+def test_a_transport_that_no_proxy_source_can_use_is_refused_also_for_one_topic(
+    tmp_path: Path, stepper: Stepper
+) -> None:
+    daemon = um_file(
+        tmp_path,
+        """<context name="out"><sources><topic topicname="bulk">
+        <options type="source"><option name="transport" default-value="lbtru"/></options></topic>
+        </sources></context>""",
+    )
+    names = {1: "<source-context-name>out</source-context-name>"}
+    with one_process(tmp_path, stepper, 2, daemon=daemon, portal_xml=names) as dro:
+        (error,) = [limit for limit in unsupported(dro.config) if isinstance(limit, ConfigError)]
+        assert f"source transport lbtru is not supported yet ({tmp_path}/um.xml:" in str(error)
