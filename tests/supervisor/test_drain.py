@@ -111,7 +111,7 @@ def processes(site: Site, *but: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("how", ["drain", "remove"] if LONG else ["remove"])
-def test_a_portal_goes_without_loss_and_comes_back(ring: Ring, how: str) -> None:
+def test_a_portal_goes_without_loss_comes_back_restarts_and_pauses(ring: Ring, how: str) -> None:
     site = ring.site
     with accounts(ring, "P2") as concerned:
         others = processes(site, "P2")
@@ -126,10 +126,12 @@ def test_a_portal_goes_without_loss_and_comes_back(ring: Ring, how: str) -> None
         assert concerned[0].books.problems() == []
         assert not any(count for n in (1, 2, 3) for count in concerned[0].books.dropped(n).values())
     assert_past_is_whole(ring, "P2")
-    order(site.pid, "portal", {"drain": "resume", "remove": "add"}[how], "P2")
-    ring.wait_flowing_again()
-    assert_past_is_whole(ring, "P2")
-    assert processes(site, "P2") == others
+    for orders in (({"drain": "resume", "remove": "add"}[how],), ("restart",), ("pause", "resume")):
+        for ordered in orders:
+            order(site.pid, "portal", ordered, "P2")
+        ring.wait_flowing_again()
+        assert_past_is_whole(ring, "P2")
+        assert processes(site, "P2") == others
     assert "two portals in one domain" not in site.log
     ring.settle()
     with books_of(site.pid, 3 if how == "drain" else 4) as books:
