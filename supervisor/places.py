@@ -32,6 +32,7 @@ MAX_NAME: Final = 24
 UNFINISHED_S: Final = 60.0
 """A directory that some other PID namespace began to make is left alone for so long."""
 _NAME: Final = re.compile(r"dro-([A-Za-z0-9._-]*)-(\d{1,10})-(\d{1,20})(?:\.new-([0-9]+))?")
+_ENDED: Final = frozenset("ZXx")  # states of a process that nobody has waited for yet
 _SUN_PATH_MAX: Final = 107
 _LONGEST_SOCKET: Final = len("w255.9999999.data")
 _LOCK: Final = re.compile(r"open-dro (\d{1,10}) (\d{1,20}) ([0-9]+)\n")
@@ -45,7 +46,7 @@ def default_run_base(uid: int | None = None) -> Path:
 
 
 def start_time_of(pid: int) -> int | None:
-    """When that process started, in clock ticks since boot; None when there is none."""
+    """When that process started, in clock ticks since boot; None when there is none or it has ended."""
     return _start_time(str(pid))
 
 
@@ -60,7 +61,7 @@ def _start_time(process: str) -> int | None:
     except OSError:
         return None
     after_name = line.rpartition(")")[2].split()  # the name may hold anything
-    return int(after_name[19])
+    return None if after_name[0] in _ENDED else int(after_name[19])
 
 
 def pid_namespace() -> str:

@@ -120,6 +120,15 @@ def test_start_times() -> None:
     assert start_time_of(2**22 + 1) is None
 
 
+def test_a_process_that_nobody_has_waited_for_is_dead() -> None:
+    """As in a container whose first process does not care for orphans."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert start_time_of(child.pid) is not None
+        child.kill()
+        wait_until(lambda: start_time_of(child.pid) is None, "it counts as dead")
+        assert Path(f"/proc/{child.pid}/stat").exists()
+
+
 def test_a_directory_that_was_never_finished(tmp_path: Path) -> None:
     """Of this PID namespace: swept when its process is gone. Of another: when it is old and its lock is free."""
     own_start = start_time_of(os.getpid())
