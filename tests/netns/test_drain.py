@@ -95,9 +95,9 @@ def test_drained_flows_end_whole_and_the_others_go_on(
             pair: (sent_to(dro, *pair), board.messages[cell], board.probes[cell])
             for pair, cell in {(1, 2): 12, (2, 3): 23}.items()
         }
-        apps[1].send("one", 3000, seed=11, sizes=SIZES, window=WINDOW, cells=(13,), per_second=PER_SECOND)
+        apps[1].send("one", 2000, seed=11, sizes=SIZES, window=WINDOW, cells=(13,), per_second=PER_SECOND)
         apps[2].send("two", ENDLESS, seed=22, sizes=SIZES, window=4096, cells=(23,), per_second=PER_SECOND)
-        wait_delivered(board, {12: 600, 13: 600, 23: 600})
+        wait_delivered(board, {12: 400, 13: 400, 23: 400})
         answer = order(dro.process.pid, "portal", how, "G1-TRD2", "--limit", "100")
         assert answer["note"] == "", answer
         assert answer["state"] == {"drain": "drained", "remove": "removed"}[how]
@@ -115,7 +115,7 @@ def test_drained_flows_end_whole_and_the_others_go_on(
             )
             first, second = seeds
             assert heard.digest == digest_of((first, 100), (second, heard.messages - 100)), "a prefix of what was sent"
-        wait_delivered(board, {13: 3100})
+        wait_delivered(board, {13: 2100})
         assert_same(heard_of(apps[3].report(), b"one"), apps[1].report().sent["one"])
         assert not any(count for k in kinds for count in dro.books.dropped(k).values())
         assert dro.books[2, Slot.PROXY_SOURCES] == 0

@@ -31,7 +31,7 @@ receiver resolver_query_minimum_initial_duration 500
 receiver resolver_query_minimum_sustain_duration 1
 """
 """Sources and receivers are told of for a second and no longer; TCP sessions say nothing of themselves."""
-RELOADS = 8
+RELOADS = 6
 
 
 def packets_out(host: Host) -> int:
@@ -71,7 +71,7 @@ def test_the_same_file_in_other_words_sends_no_packet(net: Net, judged: Judged) 
             before, last[0] = last[0], packets_out(dro.host)
             return before == last[0]
 
-        wait_until(is_quiet, "three seconds without a packet", 90, 3.0)
+        wait_until(is_quiet, "two seconds without a packet", 90, 2.0)
         text = file.read_text()
         noisy = 0
         for number in range(RELOADS):

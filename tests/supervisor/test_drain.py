@@ -235,7 +235,7 @@ def test_at_its_limit_a_drain_tells_what_it_gave_up(tmp_path: Path) -> None:
     site = Site(tmp_path, 2, transports={1: "tcp", 2: "tcp"}, portal_xml={2: "<max-queue>8000000</max-queue>"})
     with running(site):
         flow = Board.create(tmp_path, "flow", 4)
-        site.python("-m", "tests.fakes.flow", str(site.config(1)), "--send", str(flow.path), "--rate", "5000",
+        site.python("-m", "tests.fakes.flow", str(site.config(1)), "--send", str(flow.path), "--rate", "10000",
                     "--payload", "4000", name="sender")  # fmt: skip
         receiver = site.python(
             "-m", "tests.fakes.flow", str(site.config(2)), "--receive", str(flow.path), name="receiver"
@@ -244,7 +244,7 @@ def test_at_its_limit_a_drain_tells_what_it_gave_up(tmp_path: Path) -> None:
         receiver.send_signal(signal.SIGSTOP)
         with site.books() as books:
             site.wait(lambda: books[2, Slot.QUEUED] > 0, "a queue", PATIENCE_S)
-            done = tnwgdctl(site.pid, "portal", "drain", "P2", "--limit", "2")
+            done = tnwgdctl(site.pid, "portal", "drain", "P2", "--limit", "1")
             assert done.returncode == FAILED
             assert "queued fragments of P1 to be sent" in done.stderr
             assert "is drained" in done.stdout
