@@ -10,18 +10,14 @@ then has the grace period for a good end; after that an alarm ends it, whatever 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import errno
 import gc
 import logging
 import os
 import pickle
-import resource
-import select
 import signal
 import socket
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,6 +28,7 @@ from typing import Final, NoReturn, assert_never
 import zmq
 
 from dro import log as logs
+from dro.bus.birth import ORPHAN_GRACE_MS, die_with, end_with, require_files, require_threads
 from dro.bus.channel import Channels
 from dro.bus.control import ControlSocket
 from dro.bus.counters import CounterPage
@@ -66,20 +63,12 @@ from dro.os_errors import SCARCE, remedy_of
 
 EXIT_OK: Final = 0
 EXIT_START_FAILED: Final = 3
-EXIT_ORPHANED: Final = 4
 EXIT_BUG: Final = 70
 DEFAULT_GRACE_MS: Final = 3_500
-ORPHAN_GRACE_MS: Final = 1_000
-LEAST_FILES: Final = 96
-"""Of the limit of open files, for a worker to begin; a portal has some 40 before anybody connects."""
-ORPHAN_MARGIN_MS: Final = 1_000
-"""Beyond the grace period: then a worker without a parent is ended wherever it is."""
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 FORK_MASK: Final = frozenset({*STOP_SIGNALS, signal.SIGHUP})
 """Signals that stay blocked from before the fork until the child has handlers of its own."""
 
-_ZMQ_THREADS: Final = 2
-_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 
 
@@ -314,63 +303,6 @@ def name_process(name: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
-def _die_with(parent_pid: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent_pid:  # it went before the request was in place
-        os._exit(EXIT_OK)
-
-
-def _end_with(parent_pid: int) -> None:
-    """See to it that this process ends soon after its parent, also when it does not get round to its signals.
-
-    The thread sleeps in the kernel until the parent has ended, without the interpreter's lock. Raises: OSError.
-    """
-    ended = select.poll()
-    ended.register(os.pidfd_open(parent_pid), select.POLLIN)
-    if os.getppid() != parent_pid:
-        os._exit(EXIT_OK)
-
-    def watch() -> None:
-        ended.poll()
-        time.sleep((ORPHAN_GRACE_MS + ORPHAN_MARGIN_MS) / 1000)
-        os._exit(EXIT_ORPHANED)
-
-    _start_thread(watch)
-
-
-def _start_thread(target: Callable[[], object]) -> threading.Thread:
-    """Raises: OSError."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
-    try:
-        thread = threading.Thread(target=target, daemon=True)
-        thread.start()
-    except RuntimeError as e:
-        raise OSError(errno.EAGAIN, "cannot start a thread") from e
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return thread
-
-
-def _require_threads() -> None:
-    """Raises: OSError when no more can be started: ZeroMQ aborts the process that has no room for its own."""
-    done = threading.Event()
-    threads = []
-    try:
-        for _ in range(_ZMQ_THREADS):
-            threads.append(_start_thread(done.wait))  # noqa: PERF401 - those that started have to be ended
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-
-
-def _require_files() -> None:
-    """Raises: OSError when there are too few descriptors: ZeroMQ aborts the process that has none left."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
-        raise OSError(errno.EMFILE, f"{soft} open files are allowed, a worker needs {LEAST_FILES}")
-
-
 WorkerMain = Callable[[WorkerContext], object]
 
 
@@ -378,7 +310,7 @@ def run_worker(identity: WorkerIdentity, control: socket.socket, main: WorkerMai
     """Be that worker until it ends; called in the forked child with `FORK_MASK` blocked."""
     status = EXIT_BUG
     try:
-        _die_with(identity.parent_pid)
+        die_with(identity.parent_pid)
         name_process(identity.name)
         status = _live(identity, control, main, rename(identity.name))
     except BaseException:
@@ -391,9 +323,9 @@ def run_worker(identity: WorkerIdentity, control: socket.socket, main: WorkerMai
 def _live(identity: WorkerIdentity, control: socket.socket, main: WorkerMain, log: logging.Logger) -> int:
     context: WorkerContext | None = None
     try:
-        _end_with(identity.parent_pid)
-        _require_files()
-        _require_threads()
+        end_with(identity.parent_pid)
+        require_files()
+        require_threads()
         context = WorkerContext(identity, control, Loop(), log)
         take_signals(context.on_signal)
         main(context)
@@ -413,7 +345,8 @@ def _live(identity: WorkerIdentity, control: socket.socket, main: WorkerMain, lo
 def _refuse(error: ResourceError, control: socket.socket, log: logging.Logger, context: WorkerContext | None) -> None:
     log.critical("worker cannot run", extra={"reason": error.what, "remedy": error.remedy})
     if context is None or not context.is_ready:
-        control.send(WORKER_REPORTS.encode(StartFailed(error.what, error.remedy)))
+        with contextlib.suppress(OSError):  # a parent that is gone needs no reason
+            control.send(WORKER_REPORTS.encode(StartFailed(error.what, error.remedy)))
 
 
 def take_signals(handler: Callable[[int, FrameType | None], object]) -> None:
