@@ -56,13 +56,15 @@ class Asked:
 class Schedule:
     """Delays in ms. `unasked` was missing and repaired without a NAK of ours, `needless` asked for though it was there.
 
-    A NAK counts as needless when the datagram had arrived `grace_ms` before it: one that waits in the socket of a
-    receiver which has no processor time is not known to it.
+    `either`: as a repeat, and after an NCF that arrived less than `grace_ms` before the NAK before: whether that NCF
+    was known by then cannot be seen from outside. A NAK counts as needless when the datagram had arrived `grace_ms`
+    before it: one that waits in the socket of a receiver which has no processor time is not known to it.
     """
 
     first: list[float] = field(default_factory=list)
     repeats: list[float] = field(default_factory=list)
     after_ncf: list[float] = field(default_factory=list)
+    either: list[tuple[float, float]] = field(default_factory=list)
     unasked: list[int] = field(default_factory=list)
     needless: list[int] = field(default_factory=list)
     unknown: list[int] = field(default_factory=list)  # asked for before anything showed that they are missing
@@ -100,9 +102,11 @@ def schedule_of(arrivals: Sequence[Arrival], asked: Iterable[Asked], grace_ms: f
             if sqn in came and nak.at_ns > came[sqn] + grace_ms * NS_PER_MS:
                 found.needless.append(sqn)
             before = last.get(sqn)
-            ncfs = [t for t in confirmed.get(sqn, ()) if t < nak.at_ns and (before is None or t > before)]
-            if ncfs:
+            ncfs = [t for t in confirmed.get(sqn, ()) if t < nak.at_ns]
+            if ncfs and (before is None or ncfs[-1] > before):
                 found.after_ncf.append((nak.at_ns - ncfs[-1]) / NS_PER_MS)
+            elif ncfs and before is not None and ncfs[-1] > before - grace_ms * NS_PER_MS:
+                found.either.append(((nak.at_ns - before) / NS_PER_MS, (nak.at_ns - ncfs[-1]) / NS_PER_MS))
             elif before is not None:
                 found.repeats.append((nak.at_ns - before) / NS_PER_MS)
             else:

@@ -324,7 +324,8 @@ class Terminal:
 
 
 CHILD = (
-    "import os, fcntl, termios, sys; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "import os, fcntl, signal, termios, sys; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "signal.signal(signal.SIGINT, signal.SIG_DFL); "  # a suite in the background may have it ignored
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
