@@ -13,6 +13,7 @@ from typing import Final
 NS_PER_MS: Final = 1_000_000
 DATA, SM, NCF = 0, 2, 4
 RETRANSMISSION: Final = 0x20
+NCF_GRACE_MS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,16 @@ class Asked:
 class Schedule:
     """Delays in ms. `unasked` was missing and repaired without a NAK of ours, `needless` asked for though it was there.
 
-    `either`: as a repeat, and after an NCF that arrived less than `grace_ms` before the NAK before: whether that NCF
-    was known by then cannot be seen from outside. A NAK counts as needless when the datagram had arrived `grace_ms`
-    before it: one that waits in the socket of a receiver which has no processor time is not known to it.
+    `either`: delays of a NAK that an NCF came within `NCF_GRACE_MS` of, by kind: whether that NCF was read before the
+    NAK was sent, or even passed the tap after it, cannot be seen from outside. A NAK counts as needless when the
+    datagram had arrived `grace_ms` before it: one that waits in the socket of a receiver which has no processor time is
+    not known to it.
     """
 
     first: list[float] = field(default_factory=list)
     repeats: list[float] = field(default_factory=list)
     after_ncf: list[float] = field(default_factory=list)
-    either: list[tuple[float, float]] = field(default_factory=list)
+    either: list[dict[str, float]] = field(default_factory=list)
     unasked: list[int] = field(default_factory=list)
     needless: list[int] = field(default_factory=list)
     unknown: list[int] = field(default_factory=list)  # asked for before anything showed that they are missing
@@ -93,6 +95,7 @@ def schedule_of(arrivals: Sequence[Arrival], asked: Iterable[Asked], grace_ms: f
             shown.update({sqn: a.at_ns for sqn in range(next_sqn, high + 1) if sqn not in came})
             next_sqn = high + 1
     found = Schedule()
+    grace_ns = min(grace_ms, NCF_GRACE_MS) * NS_PER_MS
     last: dict[int, int] = {}
     for nak in asked:
         for sqn in nak.sqns:
@@ -102,15 +105,19 @@ def schedule_of(arrivals: Sequence[Arrival], asked: Iterable[Asked], grace_ms: f
             if sqn in came and nak.at_ns > came[sqn] + grace_ms * NS_PER_MS:
                 found.needless.append(sqn)
             before = last.get(sqn)
-            ncfs = [t for t in confirmed.get(sqn, ()) if t < nak.at_ns]
-            if ncfs and (before is None or ncfs[-1] > before):
-                found.after_ncf.append((nak.at_ns - ncfs[-1]) / NS_PER_MS)
-            elif ncfs and before is not None and ncfs[-1] > before - grace_ms * NS_PER_MS:
-                found.either.append(((nak.at_ns - before) / NS_PER_MS, (nak.at_ns - ncfs[-1]) / NS_PER_MS))
-            elif before is not None:
-                found.repeats.append((nak.at_ns - before) / NS_PER_MS)
+            since = -1 if before is None else before
+            heard = [t for t in confirmed.get(sqn, ()) if t < nak.at_ns]
+            delays: dict[str, float] = {}
+            if heard and heard[-1] > since - grace_ns:
+                delays["after_ncf"] = (nak.at_ns - heard[-1]) / NS_PER_MS
+            if not [t for t in heard if since < t <= nak.at_ns - grace_ns]:
+                kind, at_ns = ("first", shown[sqn]) if before is None else ("repeats", before)
+                delays[kind] = (nak.at_ns - at_ns) / NS_PER_MS
+            if len(delays) > 1:
+                found.either.append(delays)
             else:
-                found.first.append((nak.at_ns - shown[sqn]) / NS_PER_MS)
+                for kind, delay in delays.items():
+                    getattr(found, kind).append(delay)
             last[sqn] = nak.at_ns
     found.unasked = [sqn for sqn in shown if sqn in came and sqn not in last]
     return found

@@ -40,10 +40,11 @@ def test_first_nak_repeat_and_nak_after_an_ncf_are_told_apart() -> None:
 
 def test_an_ncf_that_may_have_been_read_after_the_nak_allows_both() -> None:
     arrivals = [data(0, 0), data(5, 2), ncf(246, 1), repair(1300, 1)]
-    found = schedule_of(arrivals, [nak(45, 1), nak(250, 1), nak(1248, 1)], grace_ms=20)
-    assert (found.first, found.repeats, found.after_ncf) == ([40], [], [4])
-    assert found.either == [(998, 1002)]
-    assert schedule_of(arrivals, [nak(45, 1), nak(250, 1), nak(1248, 1)], grace_ms=3).repeats == [998]
+    naks = [nak(45, 1), nak(250, 1), nak(1248, 1)]
+    found = schedule_of(arrivals, naks, grace_ms=20)
+    assert (found.first, found.repeats, found.after_ncf) == ([40], [], [])
+    assert found.either == [{"after_ncf": 4, "repeats": 205}, {"after_ncf": 1002, "repeats": 998}]
+    assert schedule_of(arrivals, naks, grace_ms=3).either == []
 
 
 def test_a_session_message_shows_a_lost_tail() -> None:
