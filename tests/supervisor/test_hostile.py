@@ -274,8 +274,7 @@ def test_a_source_whose_tcp_session_carries_no_messages_is_left(unharmed: Ring, 
             def counted() -> bool:
                 tell()
                 # left, advertised again, joined again
-
-            return len(accepted) >= 2 and books[3, Slot.BAD_DATAGRAMS] >= before + 2
+                return len(accepted) >= 2 and books[3, Slot.BAD_DATAGRAMS] >= before + 2
 
             unharmed.wait(counted, "the bad stream is counted")
         server.shutdown(socket.SHUT_RDWR)
