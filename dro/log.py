@@ -18,7 +18,7 @@ from typing import Final
 from dro.errors import ResourceError
 from dro.log_files import LogFile, Rolls
 from dro.log_handler import FILE, LogHandler, Settings
-from dro.log_limits import LimitedLogger, report_limited
+from dro.log_limits import LimitedLogger, forget_limited, report_limited
 from dro.log_lines import ALERT, EMERGENCY, MAX_LINE, NOTICE, fields_of, printable, shown_fields
 
 __all__ = [
@@ -152,6 +152,7 @@ def apply(wanted: Settings) -> None:
 
 def _in_child() -> None:
     """After any fork: what the parent has not written yet is the parent's, and a file position of our own is needed."""
+    forget_limited()
     handler = _handler()
     if handler is not None:
         handler.after_fork()

@@ -112,6 +112,10 @@ class LimitedLogger:
             if bucket.suppressed and (at_once or now_ns - bucket.since_ns >= REPORT_NS):
                 self._tell(bucket, now_ns)
 
+    def forget(self) -> None:
+        """Every key has its whole share again, and nothing was left out."""
+        self._buckets.clear()
+
     def _tell(self, bucket: _Bucket, now_ns: int) -> None:
         if bucket.suppressed:
             text = repeated(bucket.suppressed, now_ns - bucket.since_ns)
@@ -123,6 +127,12 @@ def report_limited(*, at_once: bool = False) -> None:
     """`report` of every limited logger of the process."""
     for limited in list(_LIMITED):
         limited.report(at_once=at_once)
+
+
+def forget_limited() -> None:
+    """After a fork: what the parent has left out, the parent tells."""
+    for limited in list(_LIMITED):
+        limited.forget()
 
 
 def last_field(ago_ns: int) -> dict[str, object]:

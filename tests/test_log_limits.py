@@ -66,6 +66,22 @@ def test_a_limited_key_has_its_share_and_tells_what_was_left_out(log: logging.Lo
     assert lines(pipe)[0].startswith("[warning] ...previous THROTTLED MSG repeated 1 times in 1 seconds")
 
 
+def test_a_forked_process_tells_nothing_of_what_its_parent_left_out(log: logging.Logger, pipe: tuple[int, int]) -> None:
+    limiter = LimitedLogger(log, lambda: 0, burst=1, interval_ns=s(10))
+    assert [limiter.limited("a", "bad packet") for _ in range(3)] == [True, False, False]
+    lines(pipe)
+    pid = os.fork()
+    if pid == 0:
+        limiter.report(at_once=True)
+        limiter.limited("a", "of the child")
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    limiter.report(at_once=True)
+    [child, parent] = lines(pipe)
+    assert child == "[warning] THROTTLED MSG: of the child"
+    assert "repeated 2 times" in parent
+
+
 def test_keys_are_bounded_and_a_forgotten_one_tells_its_count(log: logging.Logger, pipe: tuple[int, int]) -> None:
     limited = LimitedLogger(log, lambda: 0, burst=1, max_keys=2).limited
     assert limited(1, "x1")
