@@ -202,6 +202,11 @@ class Reload:
         self._warned = set(result.warnings)
         for warning in fresh[:_LOGGED]:
             self._log.warning(warning)
+        busy = self._busy(result.plan)
+        if busy is not None:
+            self._log.error("reload refused, nothing has changed", extra={"reason": str(busy)})
+            self._end(busy)
+            return
         for change in result.plan.changes[:_LOGGED]:
             extra = {"path": change.path, "old": change.old, "new": change.new, "reload": change.reload.value}
             self._log.info("configuration changed", extra=extra)
@@ -212,6 +217,15 @@ class Reload:
         except Exception:  # a bug in a reload must not take the whole DRO with it: nobody restarts the parent
             self._log.critical("reload failed", exc_info=True)
             self._end(RefusedError("internal error in the reload", remedy="see the log of the DRO"))
+
+    def _busy(self, plan: ReloadPlan) -> RefusedError | None:
+        """A portal that shall go or start anew, and with which an operator has begun something already."""
+        names = {*plan.portals(ActionKind.REMOVE), *plan.portals(ActionKind.RESTART)}
+        for worker in self._parent.worker_status():
+            if worker.operation and worker.name in names:
+                what = f"{worker.name} is busy: {worker.operation} is under way"
+                return RefusedError(what, remedy="try again when that is done")
+        return None
 
     # applying
 

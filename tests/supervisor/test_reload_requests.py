@@ -83,12 +83,16 @@ class FakeParent:
         self.works: list[Work] = []
         self.begun = 0
         self.problems: dict[str, str] = {}
+        self.operations: dict[str, str] = {}
         self.on_hangup: Callable[[], object] = lambda: None
         self.on_stopping: Callable[[], object] = lambda: None
 
     def worker_status(self) -> tuple[WorkerStatus, ...]:
         names = ("route-manager", "A", "B")
-        return tuple(WorkerStatus(n, "endpoint", i, "ready", 1, 1, 0, 0.0, "") for i, n in enumerate(names))
+        return tuple(
+            WorkerStatus(n, "endpoint", i, "ready", 1, 1, 0, 0.0, "", operation=self.operations.get(n, ""))
+            for i, n in enumerate(names)
+        )
 
     def begin_change(self, what: str) -> None:
         if self.change or self.operator_changes:
@@ -311,6 +315,20 @@ def test_what_a_worker_refuses_is_taken_back(bench: Bench) -> None:
     assert problem(answers) == "A: the list is too long"
     assert bench.parent.config is CONFIGS[0]
     assert bench.parent.change == ""
+
+
+def test_a_portal_with_an_order_under_way_is_left_alone(bench: Bench) -> None:
+    """Nothing is begun that would have to be taken back."""
+    bench.parent.operations = {"B": "drain"}
+    shrunk = replace(CONFIGS[1], portals=CONFIGS[1].portals[:1])
+    answers = bench.ask("reload")
+    bench.end_trial(shrunk)
+    assert problem(answers) == "B is busy: drain is under way"
+    assert bench.parent.config is CONFIGS[0]
+    assert bench.parent.change == ""
+    answers = bench.ask("reload")
+    bench.end_trial(CONFIGS[1])
+    assert is_ok(answers), "what it takes over while it drains is no obstacle"
 
 
 def test_a_bug_does_not_take_the_dro_with_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
