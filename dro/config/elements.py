@@ -29,6 +29,8 @@ MAX_NAME_BYTES: Final = 127  # Guess: over-long names are errors, the limit is n
 _USE_QUERY_LIMIT: Final = RateLimit(bps=500_000, objects_per_second=500)
 _INTEREST_LIMIT: Final = RateLimit(bps=500_000, objects_per_second=0)
 _DOMAIN_ROUTE_LIMIT: Final = RateLimit(bps=0, objects_per_second=50)
+PROCESS_NAMES: Final = frozenset({"route-manager"})
+"""Of processes of the DRO that are no portals: commands and the log would not know which one is meant."""
 _CONTEXT_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,127}")
 
 
@@ -40,13 +42,23 @@ def read_name(el: ElementReader) -> str:
             el.error("is empty", remedy="write a name")
         elif len(name.encode()) > MAX_NAME_BYTES:
             el.error(f"longer than {MAX_NAME_BYTES} bytes", remedy="shorten it")
+        elif not name.isprintable():
+            el.error(f"{name!r} has characters that do not print", remedy="leave them out")
     el.done()
+    return name
+
+
+def read_portal_name(el: ElementReader) -> str:
+    """`<name>` of a portal."""
+    name = read_name(el)
+    if name in PROCESS_NAMES:
+        el.error(f"{name!r} is the name of another process of the DRO", remedy="choose another name")
     return name
 
 
 def read_endpoint(el: ElementReader, reading: Reading) -> EndpointConfig:
     """`<endpoint>` with the UM options of its files and attributes."""
-    name = read_name(el.required_child("name"))
+    name = read_portal_name(el.required_child("name"))
     domain_id = el.required_child("domain-id")
     cost = el.integer_of("cost")
     source_name = read_context_name(el.child("source-context-name"))

@@ -14,7 +14,7 @@ from dro.config.ciphers import known_suite
 from dro.config.elements import (
     read_context_name,
     read_context_query,
-    read_name,
+    read_portal_name,
     read_publishing,
     read_sqn_window,
 )
@@ -55,7 +55,7 @@ def read_peer(el: ElementReader, reading: Reading) -> PeerConfig:
     um = read_portal_um(el, reading, source_name, receiver_name)
     batching = el.child("batching")
     peer = PeerConfig(
-        name=read_name(el.required_child("name")),
+        name=read_portal_name(el.required_child("name")),
         cost=el.integer_of("cost"),
         sourcemap_size=read_sourcemap(el.child("sourcemap")),
         tcp=tcp,

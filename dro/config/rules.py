@@ -21,7 +21,7 @@ Value = int | str | tuple[str, ...]
 INT32_MAX: Final = 2**31 - 1
 UINT64_MAX: Final = 2**64 - 1
 MAX_TEXT_LEN: Final = 4096
-_INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,80}")
 _ANY_BASE: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,22}")
 _PART: Final = re.compile(r"(?P<low>-?\d+)(?:\.\.(?P<high>\d*))?(?: \(.*\))?|>= (?P<least>\d+)(?: \(.*\))?")
 _WORD: Final = re.compile(r"[A-Za-z_][\w-]*(?:=[\w-]+)*(?:\(deprecated\))?")

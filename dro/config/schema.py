@@ -25,7 +25,7 @@ _WIDE_UNITS: Final = frozenset({"bytes", "bits per second"})
 _NO_DEFAULT: Final = frozenset(
     {"", "(none)", "(empty)", "(required)", "(unchanged)", "(off)", "(any)", "absent = off", "system store"}
 )
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,80}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,18 @@ def test_the_same_group_on_two_interfaces_is_two_networks() -> None:
         ),
         (gateway(endpoint("A" * 128, 1)), "dro.xml:3: <name>: longer than 127 bytes; shorten it"),
         (
+            gateway(endpoint("route-manager", 1)),
+            "dro.xml:3: <name>: 'route-manager' is the name of another process of the DRO; choose another name",
+        ),
+        (
+            gateway(endpoint("a\u2028b", 1)),
+            "dro.xml:3: <name>: 'a\\u2028b' has characters that do not print; leave them out",
+        ),
+        (
+            gateway(endpoint("A", 1, f"<cost>{10**30}</cost>")),
+            f"dro.xml:3: <cost>: {10**30} is out of range; write 1 to 2147483647",
+        ),
+        (
             gateway(endpoint("A", 1), daemon="<log type='file'/>"),
             "dro.xml:2: <log>: no file name; write the file name between the tags",
         ),
