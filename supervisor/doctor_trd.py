@@ -163,7 +163,7 @@ class TrdProbe:
                 remedy = "restart that application after the DROs of its TRD agree"
                 yield warn(plan.portal, "domain id", f"the application at {where}", remedy)
         if not foreign and any(domain_id == plan.domain_id for domain_id, _ in self._ears.heard.domains):
-            yield ok(plan.portal, "domain id", f"{plan.domain_id} is what others say")
+            yield ok(plan.portal, "domain id", f"{plan.domain_id} is what is said here, and no other")
 
     # with a responder
 

@@ -316,7 +316,7 @@ def test_a_running_dro_is_looked_at_and_not_disturbed(net: Net) -> None:
         assert told.of("fail") == []
         assert {c["check"] for c in told.of("warn")} == {"lint window-time"}  # of the file that the harness writes
         assert sum("of this DRO" in c["what"] for c in told.checks if c["check"] == "ports") >= 2
-        assert any(c["check"] == "domain id" and "1 is what others say" in c["what"] for c in told.checks)
+        assert any(c["check"] == "domain id" and "1 is what is said here" in c["what"] for c in told.checks)
         dro.wait_balanced()
         assert dro.logged("WARNING|ERROR") == 0
     for capture in captures.values():
