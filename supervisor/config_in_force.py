@@ -31,6 +31,7 @@ class ConfigInForce(Generic[C]):
         self._config = config
         self._loaded_s = time.time()
         self._change = ""
+        self._takes_portals = False
         self.pending: tuple[str, ...] = ()
         """Changes that wait for a restart of the daemon, for `status`."""
         self.for_workers: Callable[[C, frozenset[str] | None], object] = lambda config, _only: config
@@ -54,13 +55,17 @@ class ConfigInForce(Generic[C]):
         """When `config` was read from its file, in seconds since the epoch."""
         return self._loaded_s
 
-    def begin_change(self, what: str) -> None:
-        """Claim the configuration until `end_change`: one change at a time. Raises: RefusedError when it is claimed."""
+    def begin_change(self, what: str, *, takes_portals: bool = False) -> None:
+        """Claim the configuration until `end_change`: one change at a time. Raises: RefusedError when it is claimed.
+
+        `takes_portals`: until then nobody else may stop or start a portal either.
+        """
         if self._change:
             raise RefusedError(f"the configuration is being changed: {self._change} is under way")
         if self.is_stopping:
             raise RefusedError("the DRO is stopping")
         self._change = what
+        self._takes_portals = takes_portals
 
     @property
     def change(self) -> str:
@@ -69,17 +74,22 @@ class ConfigInForce(Generic[C]):
 
     def end_change(self) -> None:
         self._change = ""
+        self._takes_portals = False
 
-    def set_config(self, config: C, *, is_read: bool = True) -> None:
+    def claim_of_portals(self) -> str:
+        """The change that portals are not to be stopped or started beside; empty when there is none."""
+        return self._change if self._takes_portals else ""
+
+    def set_config(self, config: C, *, is_read: bool = True, loaded_s: float | None = None) -> None:
         """Take `config` for every later start of a worker; those that run are not told. Raises: ConfigError.
 
         A worker that is not in it any more keeps what it had: `operations.remove` takes it out. `is_read`: it comes
-        from a file that was read just now.
+        from a file that was read just now, or at `loaded_s`.
         """
         specs = {spec.name: spec for spec in self._planner(config)}
         self._config = config
         if is_read:
-            self._loaded_s = time.time()
+            self._loaded_s = time.time() if loaded_s is None else loaded_s
         for worker in self._fleet:
             worker.spec = specs.get(worker.name, worker.spec)
 

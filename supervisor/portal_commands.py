@@ -46,15 +46,29 @@ class PortalCommands:
         self._warn = warn
         operations = parent.operations
         add = parent.admin.add
-        add("portal restart", _simple(operations.restart))
-        add("portal pause", _simple(operations.pause))
-        add("portal resume", _simple(operations.resume))
+        add("portal restart", self._simple(operations.restart))
+        add("portal pause", self._simple(operations.pause))
+        add("portal resume", self._simple(operations.resume))
         add("portal drain", self._drain)
         add("portal add", self._add)
         add("portal remove", self._remove)
 
+    def _check_unclaimed(self) -> None:
+        """Raises: RefusedError while a reload stops and starts portals by its plan."""
+        if claim := self._parent.claim_of_portals():
+            raise RefusedError(f"{claim} is under way", remedy="try again when it is done")
+
+    def _simple(self, operation: Callable[[str, Done], object]) -> Handler:
+        def handle(arguments: Arguments, reply: Reply) -> None:
+            name = _name(arguments)
+            self._check_unclaimed()
+            operation(name, lambda outcome: _answer(reply, outcome))
+
+        return handle
+
     def _drain(self, arguments: Arguments, reply: Reply) -> None:
         order = _with_limit(arguments)
+        self._check_unclaimed()
         self._parent.operations.drain(order.name, lambda outcome: _answer(reply, outcome), limit_ms=order.limit_ms)
 
     def _remove(self, arguments: Arguments, reply: Reply) -> None:
@@ -140,13 +154,6 @@ def _name(arguments: Arguments) -> str:
 def _with_limit(arguments: Arguments) -> _Named:
     limit_s = arguments.number("limit_s", DRAIN_LIMIT_MS / 1000, minimum=0, maximum=MAX_DRAIN_S)
     return _Named(_name(arguments), int(limit_s * 1000))
-
-
-def _simple(operation: Callable[[str, Done], object]) -> Handler:
-    def handle(arguments: Arguments, reply: Reply) -> None:
-        operation(_name(arguments), lambda outcome: _answer(reply, outcome))
-
-    return handle
 
 
 def _answer(reply: Reply, outcome: Outcome) -> None:

@@ -93,6 +93,7 @@ class Reload:
         self._applied: _Applied | None = None
         self._taking_back: list[Reply] = []
         self._began_ns = 0
+        self._loaded_before_s = 0.0  # when what a reload replaced was read
         self._warned: set[str] = set()
         parent.for_workers = part_for
         parent.on_hangup = self.on_hangup
@@ -169,7 +170,7 @@ class Reload:
 
     def _begin(self, request: _Request) -> None:
         try:
-            self._parent.begin_change("a reload")
+            self._parent.begin_change("a reload", takes_portals=True)
         except RefusedError as e:
             self._put_off(request, e)
             return
@@ -231,6 +232,7 @@ class Reload:
 
     def _apply(self, trial: Trial) -> None:
         request, before = self._current, self._parent.config
+        self._loaded_before_s = self._parent.loaded_s
         assert request is not None
         self._state = ReloadState.APPLYING
         running = situation_of(self._parent).running
@@ -303,7 +305,7 @@ class Reload:
 
     def _after_taking_back(self, before: DroConfig, back: Result) -> None:
         """Places in `before` are those of the whole configuration, with portals that an operator has removed."""
-        self._parent.set_config(before)
+        self._parent.set_config(before, loaded_s=self._loaded_before_s)
         for problem in back.problems:
             self._log.error("reload taken back, but not wholly", extra={"reason": problem})
         if back.is_ok:
@@ -340,7 +342,7 @@ class Reload:
     def _take_back(self, applied: _Applied, reply: Reply | None) -> None:
         self._state = ReloadState.TAKING_BACK
         self._parent.end_change()
-        self._parent.begin_change("a reload that is taken back")
+        self._parent.begin_change("a reload that is taken back", takes_portals=True)
         if reply is not None:
             self._taking_back.append(reply)
 

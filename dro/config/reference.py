@@ -86,7 +86,9 @@ def _notes() -> Mapping[tuple[str, str], str]:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    """As the cell of a table; what stands between backticks is shown as it is."""
+    parts = text.replace("|", "\\|").replace("\n", " ").split("`")
+    return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
 
 
 def _row(*cells: str) -> str:

@@ -341,6 +341,25 @@ def test_requests_at_once_are_all_answered(operator: Operator) -> None:
     assert operator.client.ask(PlanRecord, "diff").is_empty
 
 
+def test_no_portal_is_stopped_or_started_beside_a_reload(operator: Operator) -> None:
+    operator.edit((P2, f"{P2}<cost>7</cost>"))
+    _, slow = operator.portals()["P2"]
+    with Client(find_dro(str(operator.site.pid))) as second:
+        os.kill(slow, signal.SIGSTOP)  # so that the reload takes its time
+        try:
+            thread = threading.Thread(target=operator.reload)
+            thread.start()
+            operator.site.wait(lambda: second.ask(DroStatus, "status").change == "a reload", "the reload")
+            for order in ("restart", "pause", "resume", "drain"):
+                with pytest.raises(CommandError, match="a reload is under way"):
+                    second.request(f"portal {order}", name="P1")
+        finally:
+            os.kill(slow, signal.SIGCONT)
+        thread.join(60)
+        assert second.ask(DroStatus, "status").change == ""
+        second.request("portal restart", name="P1")
+
+
 # --- confirmation --------------------------------------------------------------------------------------------------
 
 

@@ -79,6 +79,8 @@ class FakeParent:
         self.is_running, self.is_stopping = True, False
         self.counters_dir = Path("/")
         self.change = ""
+        self.takes_portals = False
+        self.loaded_s = 1000.0
         self.operator_changes = False
         self.works: list[Work] = []
         self.begun = 0
@@ -94,12 +96,13 @@ class FakeParent:
             for i, n in enumerate(names)
         )
 
-    def begin_change(self, what: str) -> None:
+    def begin_change(self, what: str, *, takes_portals: bool = False) -> None:
         if self.change or self.operator_changes:
             raise RefusedError("the configuration is being changed")
         if self.is_stopping:
             raise RefusedError("the DRO is stopping")
         self.change = what
+        self.takes_portals = takes_portals
 
     def end_change(self) -> None:
         assert self.change, "it was claimed"
@@ -112,13 +115,14 @@ class FakeParent:
         assert not self.works, "one trial at a time"
         self.works.append(Work(work, done))
 
-    def set_config(self, config: DroConfig) -> None:
+    def set_config(self, config: DroConfig, *, loaded_s: float | None = None) -> None:
         self.config = config
+        self.loaded_s = self.loaded_s + 1 if loaded_s is None else loaded_s
 
     def reconfigure(
         self, config: DroConfig, done: Callable[[Mapping[str, str]], object], *, only: frozenset[str]
     ) -> None:
-        self.config = config
+        self.set_config(config)
         problems, self.problems = self.problems, {}
         self.loop.call_soon(lambda: done(problems))
 
@@ -348,8 +352,12 @@ def test_a_reload_that_is_not_confirmed_in_time(bench: Bench) -> None:
     bench.end_trial(CONFIGS[1])
     bench.let_pass(s(4))
     assert bench.parent.config is CONFIGS[1]
+    assert bench.parent.loaded_s > 1000
+    assert not bench.parent.takes_portals, "operators may do their work while they decide"
     bench.let_pass(s(2))
     assert bench.parent.config is CONFIGS[0]
+    assert bench.parent.loaded_s == 1000, "what is in force was read then"
+    assert bench.parent.takes_portals, "it was taken back with the portals claimed"
     assert bench.parent.change == ""
     assert "no reload waits" in problem(bench.ask("confirm"))
 
