@@ -21,7 +21,7 @@ def acl_changes(old: AclConfig | None, new: AclConfig | None, path: str, portal:
         if before is not None and after is not None:
             yield from _entries_changes(before, after, at, portal)
         elif before is not None or after is not None:
-            shown, places = _both(before, after, lambda side: f"{len(side)} entries")
+            shown, places = _both(before, after, lambda side: f"{len(side)} {'entry' if len(side) == 1 else 'entries'}")
             yield Change(at, portal, shown[0], shown[1], reload_class_at(("endpoint", "acl")), places[1], places[0])
 
 

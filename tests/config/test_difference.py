@@ -318,4 +318,4 @@ def test_a_list_that_comes_or_goes_is_told() -> None:
     [change] = differences(acl(), acl("a", "b"))
     assert (change.path, change.old, change.new) == ("endpoint[A]/acl/outbound", None, "2 entries")
     [change] = differences(acl("a"), acl())
-    assert (change.old, change.new, change.was) == ("1 entries", None, "w.xml:3")
+    assert (change.old, change.new, change.was) == ("1 entry", None, "w.xml:3")
