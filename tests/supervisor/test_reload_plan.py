@@ -91,7 +91,7 @@ def test_a_portal_that_becomes_another_kind_goes_and_comes() -> None:
     assert actions(dro(A, B), dro(A, peer)) == [(REMOVE, "B"), (ADD, "B")]
 
 
-@pytest.mark.parametrize("name", ["a/b", "daemon", "x@y", "[1]", "log", "endpoint[B]/cost@x", "route-manager"])
+@pytest.mark.parametrize("name", ["a/b", "daemon", "x@y", "[1]", "log", "endpoint[B]/cost@x"])
 def test_names_that_look_like_something_else(name: str) -> None:
     old, new = (dro(A, endpoint(name, 2, f"<cost>{n}</cost>")) for n in (1, 2))
     assert actions(old, new) == [(LIVE, name)]
