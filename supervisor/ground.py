@@ -36,6 +36,8 @@ ENOUGH_FILES: Final = 65_536
 """The limit of open files is raised to this, or as far as the system lets us."""
 _FILES: Final = 128  # of the parent, or of a worker with a handful of TCP receivers
 _FILES_PER_WORKER: Final = 2  # in the parent: control socket and process descriptor
+_TASKS_PER_WORKER: Final = 4  # its own thread, that which watches the parent, and two of ZeroMQ
+_ROOT: Final = 0
 ENDING_LIMIT_S: Final = 5.0
 """So long workers of a killed DRO may take to end, and their successor waits for them."""
 _LOOK_S: Final = 0.02
@@ -67,10 +69,12 @@ class Ground:
         """Make it all ours; None when `is_cancelled` while it waits. Raises: ResourceError, leaving nothing behind."""
         try:
             raise_file_limit(_FILES + _FILES_PER_WORKER * self._plan.workers)
-            if not self._wait_for_predecessors(is_cancelled):
-                return None
             plan = self._plan
             uid = plan.identity.uid if plan.identity else None
+            if (os.getuid() if uid is None else uid) != _ROOT:  # whom the limit does not bind
+                raise_process_limit(1 + _TASKS_PER_WORKER * plan.workers)
+            if not self._wait_for_predecessors(is_cancelled):
+                return None
             self._places = make_places(
                 plan.name, run_base=plan.run_base, shm_base=plan.shm_base, run_dir=plan.run_dir, uid=uid
             )
@@ -158,3 +162,17 @@ def raise_file_limit(needed: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < needed:
         what = f"{soft} open files are allowed, this DRO needs {needed}"
         raise ResourceError(what, remedy=remedy_of(errno.EMFILE))
+
+
+def raise_process_limit(needed: int) -> None:
+    """Raise the soft limit of processes and threads to `needed`. Raises: ResourceError when that is too many.
+
+    Whatever else the user runs counts as well, so this is the least and not a promise.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        what = f"{hard} processes and threads are allowed, this DRO needs {needed}"
+        raise ResourceError(what, remedy=remedy_of(errno.EAGAIN))
+    resource.setrlimit(resource.RLIMIT_NPROC, (needed, hard))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.site import ROOT, Site
+from tests.fakes.site import ROOT, Site, wait_until
 
 pytestmark = pytest.mark.netns  # mounts, limits of another user: they need root
 
@@ -100,13 +100,52 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(site: Site) -> None
     assert site.stop() == 0
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4])  # the first worker alone cannot have its threads
-def test_too_few_processes(site: Site, processes: int) -> None:
-    """The limit counts per user, and root has none: the DRO becomes a user that has nothing else."""
+TASKS = 13  # that a DRO of two portals consists of
+
+
+def as_another(site: Site) -> str:
+    """The limit counts per user, and root has none: the DRO becomes a user that has nothing else, who is returned."""
+    user = str(60_000 + os.getpid() % 5000)
     xml = site.folder / "dro.xml"
-    user = 60_000 + os.getpid() % 5000
     xml.write_text(xml.read_text().replace("<log ", f"<uid>{user}</uid><gid>{user}</gid><log "))
+    return user
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4, 6, TASKS - 1])
+def test_too_few_processes(site: Site, processes: int) -> None:
+    as_another(site)
     line = refused(site, "prlimit", f"--nproc={processes}")
+    assert f"{processes} processes and threads are allowed, this DRO needs {TASKS}" in line
+    assert "ulimit -u" in line
+
+
+@pytest.mark.parametrize("limit", [f"{TASKS}", f"4:{TASKS}"])
+def test_just_enough_processes(site: Site, limit: str) -> None:
+    as_another(site)
+    with (site.folder / "log").open("w+") as log:
+        dro = subprocess.Popen(
+            ["prlimit", f"--nproc={limit}", *PYTHON, str(site.folder / "dro.xml")], cwd=ROOT, stdout=log, stderr=log
+        )
+        try:
+            wait_until(lambda: "has started" in (site.folder / "log").read_text(), "it runs", 30)
+        finally:
+            dro.terminate()
+            assert dro.wait(30) == 0
+
+
+@pytest.mark.parametrize("room", [1, 2, 4])
+def test_processes_that_others_of_the_user_have_taken(site: Site, room: int) -> None:
+    user = as_another(site)
+    sleepers = [
+        subprocess.Popen(["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "sleep", "300"])
+        for _ in range(TASKS - room)
+    ]
+    try:
+        line = refused(site, "prlimit", f"--nproc={TASKS}")
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
     assert re.search("cannot start a (process|thread)", line)
     assert "ulimit -u" in line
 
