@@ -1,0 +1,286 @@
+"""`python -m tests.mutation`: do the tests notice when the code is wrong?
+
+    python -m tests.mutation [--count 200] [--seed 1] [--rooms dro/proto ...] [--jobs 2] [--report FILE]
+
+A sample of mutants by seed, from all files of the rooms. Each is written into a copy of the tree, and the tests that
+run the changed line are run there, those of the mirrored folder first, then the tests with whole DROs that `--wide`
+names. A mutant that no test notices is printed. `EQUIVALENT` names those that cannot be noticed, with the reason.
+
+Which test runs which line is measured once by coverage and kept in `.mutation/`; `--measure` measures anew. A line
+that runs when its file is imported (a constant, a default, a field) has no test of its own: the tests of the file run,
+and where no test runs a line in its own process, the tests of the mirrored folder.
+A report is written while it goes on; the mutants that it has as killed are not tried again by the next run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import os
+import queue
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.mutation.mutate import Mutant, mutants_of
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+STORE: Final = ROOT / ".mutation"
+ROOMS: Final = ("dro/proto", "dro/um", "portals", "router", "dro/bus")
+MEASURED: Final = ("tests/proto", "tests/um", "tests/portals", "tests/router", "tests/bus")
+WIDE: Final = ("tests/daemon/test_hostile.py", "tests/daemon/test_access.py", "tests/daemon/test_drain.py",
+               "tests/daemon/test_churn.py", "tests/netns/test_star.py", "tests/tools/lbm")  # fmt: skip
+TREE: Final = ("dro", "portals", "router", "supervisor", "tests", "deploy", "docs", "typings", "pyproject.toml")
+LIMIT_S: Final = 240.0  # for all tests of one mutant; one that hangs is noticed by it
+
+_LISTINGS: Final = "LISTINGS_MAX: Final = 4  # under way in one worker; one more ends the oldest"
+_BOTH: Final = "self._core is None and self._loop is None"
+_FINAL: Final = "self._on_tirs((replace(tir, options=last),), 0, False, self._config.source_id)"
+_ENDS: Final = "and (offset == self._next_offset or (count == 1 and offset >= self._offset + length + headroom))"
+_CHECKS: Final = "return -(-deadline // check_ns) * check_ns if check_ns > 0 else None"
+_OVER: Final = (
+    "if self.payload_bytes > self._size_bytes or (self._limit_bytes and self.memory_bytes > self._limit_bytes):"
+)
+_BUFFER: Final = (
+    "SEND_BUFFER_BYTES: Final = 1 << 20  # a burst of advertisements must not be cut short by the system's default"
+)
+_ZIP: Final = "for queue, rate in zip(self._queues, rates, strict=True):"
+EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
+    ("dro/bus/actor.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",
+    ("dro/bus/channel.py", "CTL_HWM: Final = 65_536  # messages", "65537"): "a limit that is no promise, one larger",
+    ("dro/bus/listing.py", _LISTINGS, "5"): "a limit that is no promise, one larger",
+    ("dro/bus/ring.py", "_RESERVED, _COMMITTED = 8, 16", "9"): "another cell in the same cache line, for both ends",
+    ("dro/proto/delivery/order.py", _CHECKS, "1"): "intervals are whole milliseconds",
+    ("dro/proto/delivery/order.py", "self._floor = 0  # where delivery began", "pass"): "every beginning sets it anew",
+    ("dro/proto/interest/tqr_use_query.py", _ZIP, "False"): "for the reader: both are pairs by their type",
+    ("dro/proto/lbtrm/receiver.py", "self._nak_stm = 0.0", "pass"): "the first repair sets it before it is read",
+    ("dro/proto/lbtrm/retransmit.py", _OVER, "self.payload_bytes >= self._size_bytes"): "trimming asks again",
+    ("dro/proto/lbtrm/retransmit.py", "self._arena_used = 0", "1"): "the empty arena is replaced by what comes first",
+    ("dro/proto/resolver/core.py", _FINAL, "True"): "a final advertisement ends an entry, whoever sent it",
+    ("dro/proto/resolver/record_queue.py", "self._records = 0", "1"): "the first question begins an interval",
+    ("dro/proto/resolver/schedule.py", "sustain_duration_ns: int = 0,", "1"): "no interval either: never read",
+    ("dro/proto/resolver/schedule.py", "if behind_ns > 0:", "behind_ns >= 0"): "adds no interval to a time that is due",
+    ("dro/proto/resolver/sources.py", "self._handles = 0", "1"): "handles only differ from each other",
+    ("dro/um/async_api.py", "if self._core is None or self._loop is None:", _BOTH): "one is None when the other is",
+    ("dro/um/fragment/tr_channel.py", _BUFFER, "21"): "a buffer a bit larger",
+    ("dro/um/hosts.py", "self._sleeps_until = 0", "1"): "wakes a loop that is awake, and has work to do",
+    ("dro/um/transport/lbtrm/receiver.py", "session.sender = sender", "pass"): "saves taking the address apart again",
+    ("dro/um/transport/mmsg.py", "self.is_uniform = False", "pass"): "each batch sets it before it is read",
+    ("dro/um/transport/runs.py", _ENDS, "offset > self._offset + length + headroom"): "just there is the next offset",
+    ("dro/um/transport/runs.py", "self._next_sqn = self._next_offset = 0", "1"): "not read while the run is empty",
+}
+"""(file, text of the line, what stands there now) -> why no test can notice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    file: str
+    mutant: Mutant
+    outcome: str  # killed, killed by time, lived, equivalent
+    by: str  # the test that noticed
+
+
+def measure() -> None:
+    """Run the tests of the rooms under coverage, which notes for each line the test functions that ran it."""
+    STORE.mkdir(exist_ok=True)
+    config = STORE / "coveragerc"
+    config.write_text(f"[run]\ndynamic_context = test_function\ndata_file = {STORE}/coverage\nrelative_files = true\n"
+                      "source =\n" + "".join(f"    {room}\n" for room in ROOMS))  # fmt: skip
+    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={config}", "-m", "pytest", "-q", "-p",
+               "no:cacheprovider", *MEASURED]  # fmt: skip
+    with (STORE / "output").open("w+") as out:
+        subprocess.run([*command, "-rfE"], cwd=ROOT, check=False, stdout=out)
+        out.seek(0)
+        failing = [line.split()[1].partition("[")[0] for line in out if line.startswith(("FAILED ", "ERROR "))]
+    (STORE / "failing").write_text("\n".join(failing))
+    for test in failing:
+        print(f"left out, since it fails without any mutant: {test}", flush=True)
+
+
+def tests_by_line() -> dict[str, dict[int, set[str]]]:
+    """File -> line -> node ids of the tests that run it; those of the whole file for a line outside tests."""
+    from coverage.numbits import numbits_to_nums
+
+    found: dict[str, dict[int, set[str]]] = {}
+    outside: dict[str, set[int]] = {}
+    failing = set((STORE / "failing").read_text().splitlines())
+    paths = {
+        ".".join(p.relative_to(ROOT).with_suffix("").parts): p.relative_to(ROOT)
+        for p in ROOT.glob("tests/**/test_*.py")
+    }
+    with sqlite3.connect(STORE / "coverage") as data:
+        rows = data.execute("select file.path, context.context, line_bits.numbits from line_bits "
+                            "join file on file.id = file_id join context on context.id = context_id")  # fmt: skip
+        for file, context, numbits in rows:
+            module, _, function = str(context).rpartition(".")
+            if module not in paths:
+                outside.setdefault(file, set()).update(numbits_to_nums(numbits))
+            elif (test := f"{paths[module]}::{function}") not in failing:
+                for line in numbits_to_nums(numbits):
+                    found.setdefault(file, {}).setdefault(line, set()).add(test)
+    for file, lines in outside.items():
+        by_line = found.setdefault(file, {})
+        every = set().union(*by_line.values())
+        by_line |= dict.fromkeys(lines - by_line.keys(), every)
+    return found
+
+
+def sample(rooms: list[str], count: int, seed: int) -> list[tuple[str, Mutant]]:
+    """`count` mutants of the files of the rooms, each mutant as likely as any other."""
+    every = [
+        (str(path.relative_to(ROOT)), mutant)
+        for room in rooms
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for mutant in mutants_of(path.read_text(encoding="utf-8"))
+    ]
+    return random.Random(seed).sample(every, min(count, len(every)))
+
+
+def judge(tree: Path, file: str, mutant: Mutant, tests: list[str], wide: tuple[str, ...]) -> Verdict:
+    """Run the tests against one mutant in a copy of the tree, which is as before afterwards."""
+    original = (tree / file).read_text(encoding="utf-8")
+    why = EQUIVALENT.get((file, original.splitlines()[mutant.line - 1].strip(), mutant.after))
+    if why is not None:
+        return Verdict(file, mutant, "equivalent", why)
+    (tree / file).write_text(mutant.text, encoding="utf-8")
+    try:
+        for stage in (tests, list(wide)):
+            if not stage:
+                continue
+            outcome, by = _run(tree, stage)
+            if outcome != "lived":
+                return Verdict(file, mutant, outcome, by)
+        return Verdict(file, mutant, "lived", "")
+    finally:
+        (tree / file).write_text(original, encoding="utf-8")
+
+
+def _run(tree: Path, tests: list[str]) -> tuple[str, str]:
+    command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
+               "--timeout", "30", "--no-header", "-rfE", *tests]  # fmt: skip
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen(command, cwd=tree, stdout=out, stderr=out, start_new_session=True)
+        try:
+            status = process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+            return "killed by time", "the limit"
+        out.seek(0)
+        text = out.read()
+    if status == 0:
+        return "lived", ""
+    failed = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return ("killed by time" if "Timeout" in text and not failed else "killed"), (failed or ["?"])[0][:160]
+
+
+def copy_tree(target: Path) -> None:
+    for name in TREE:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target / name)
+    (target / ".venv").symlink_to(ROOT / ".venv")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutation", description="Do the tests notice a wrong program?"
+    )
+    parser.add_argument("--count", type=int, default=200, help="mutants (default: 200)")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
+    parser.add_argument("--rooms", nargs="+", default=list(ROOMS), metavar="DIR", help=f"default: {' '.join(ROOMS)}")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at the same time")
+    parser.add_argument("--measure", action="store_true", help="measure anew which test runs which line")
+    parser.add_argument("--no-wide", action="store_true", help="without the tests that start whole DROs")
+    parser.add_argument("--report", type=Path, help="append every verdict, a line of JSON each; go on from there")
+    args = parser.parse_args()
+    if args.measure or not (STORE / "coverage").exists():
+        measure()
+    lines = tests_by_line()
+    chosen = sample(args.rooms, args.count, args.seed)
+    wide = () if args.no_wide else WIDE
+    before = _killed_before(args.report) if args.report else {}
+    verdicts: list[Verdict] = []
+    with tempfile.TemporaryDirectory(prefix="dro-mutants-") as folder:
+        trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        for index in range(args.jobs):
+            tree = Path(folder) / str(index)
+            tree.mkdir()
+            copy_tree(tree)
+            trees.put(tree)
+
+        def one(item: tuple[str, Mutant]) -> Verdict:
+            file, mutant = item
+            if _key(file, mutant) in before:
+                return Verdict(file, mutant, *before[_key(file, mutant)])
+            tree = trees.get()
+            try:
+                by_line = lines.get(file, {})
+                near = {test for line in mutant.statement for test in by_line.get(line, ())}
+                tests = sorted(near, key=lambda test: (_distance(file, test), test))
+                return judge(tree, file, mutant, tests or [str(_mirrored(file))], wide)
+            finally:
+                trees.put(tree)
+
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            began = time.monotonic()
+            for verdict in pool.map(one, chosen):
+                verdicts.append(verdict)
+                _show(verdict, len(verdicts), len(chosen), time.monotonic() - began)
+                if args.report:
+                    with args.report.open("a", encoding="utf-8") as out:
+                        out.write(json.dumps([*_key(verdict.file, verdict.mutant), verdict.outcome, verdict.by]) + "\n")
+    lived = [v for v in verdicts if v.outcome == "lived"]
+    equivalent = sum(v.outcome == "equivalent" for v in verdicts)
+    judged = len(verdicts) - equivalent
+    print(f"seed {args.seed}: {judged - len(lived)} of {judged} mutants noticed "
+          f"({100 * (judged - len(lived)) / max(judged, 1):.1f} %), {equivalent} equivalent, "
+          f"{sum(v.outcome == 'killed by time' for v in verdicts)} only by a time limit")  # fmt: skip
+    for v in lived:
+        print(f"  lived: {v.file}:{v.mutant.line}: {v.mutant.before}  ->  {v.mutant.after}")
+    return 0
+
+
+def _key(file: str, mutant: Mutant) -> tuple[str, int, str, str]:
+    return file, mutant.line, mutant.before, mutant.after
+
+
+def _killed_before(report: Path) -> dict[tuple[str, int, str, str], tuple[str, str]]:
+    rows = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+    return {tuple(row[:4]): (row[4], row[5]) for row in rows if row[4].startswith("killed")}
+
+
+def _mirrored(file: str) -> Path:
+    """The folder of tests, or the nearest above it: `dro/bus/actor.py` -> `tests/bus`."""
+    folder = Path("tests", *(part for part in Path(file).parts if part != "dro")).parent
+    return next(path for path in (folder, *folder.parents) if (ROOT / path).is_dir())
+
+
+def _distance(file: str, test: str) -> int:
+    """How many folders of the test's path differ from those of the file: the nearest tests run first."""
+    mirrored = _mirrored(file).parts
+    own = Path(test.partition("::")[0]).parent.parts
+    common = sum(1 for a, b in zip(mirrored, own, strict=False) if a == b)
+    return len(mirrored) + len(own) - 2 * common
+
+
+def _show(verdict: Verdict, done: int, total: int, took_s: float) -> None:
+    m = verdict.mutant
+    print(
+        f"[{done}/{total} {took_s:.0f} s] {verdict.outcome}: {verdict.file}:{m.line}: {m.before}  ->  {m.after}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
