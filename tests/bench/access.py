@@ -17,13 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dro.config.acl import Acl, Session
-from dro.config.model import AceConfig, AclConfig, ConditionConfig
-from portals.messages import PATTERN_PCRE
+from dro.config.dro_xml.acl import Acl, Session
+from dro.config.dro_xml.model import AceConfig, AclConfig, ConditionConfig
+from portals.decisions.messages import PATTERN_PCRE
 from tests.bench.churn import QUICK_UM
-from tests.bench.yard import measure_u_ns
-from tests.fakes.one_process import one_process
+from tests.bench.cost_unit import measure_u_ns
 from tests.fakes.um_contexts import Stepper
+from tests.rigs.one_process import one_process
 
 ENTRIES: Final = 1000
 ROUNDS: Final = 2000
@@ -85,7 +85,7 @@ def start(sources: int, kind: str, *, by_pattern: bool) -> float:
                 receiver.context.want_pattern(b"^desk", PATTERN_PCRE, lambda topic: topic.startswith(b"desk"))
             for topic in () if by_pattern else topics:
                 receiver.context.want_topic(topic)
-        dro.until(lambda: len(dro.portals[2]._proxies) == sources, limit_ms=600_000)
+        dro.until(lambda: len(dro.portals[2].sources) == sources, limit_ms=600_000)
         return time.thread_time() - began
 
 

@@ -25,12 +25,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from portals.counters import Slot
-from tests.fakes import census
-from tests.fakes.application import Application
-from tests.fakes.books import Books
-from tests.fakes.census import Census
-from tests.fakes.site import Site
+from dro.proto.resolver.sources import PATTERNS_MAX
+from portals.datapath.counters import Slot
+from tests.rigs import census
+from tests.rigs.application import Application
+from tests.rigs.books import Books
+from tests.rigs.census import Census
+from tests.rigs.site import Site
 
 FIRST_WAVE: Final = 10  # objects of each kind before the base is taken
 WAIT_S: Final = 60.0
@@ -48,6 +49,7 @@ GAUGES: Final = (
     Slot.RECEIVER_PCRE,
     Slot.PROXY_SOURCES,
 )
+KEPT: Final = "dro.patterns.Pattern"  # of queries that a resolver has seen, at most PATTERNS_MAX
 LAZY: Final = "dro.timers.Timer"  # cancelled timers are swept when they are many
 LAZY_MAX: Final = 500
 OBJECTS_MAX: Final = 20  # of the project's classes more than at the base, in a whole run
@@ -146,16 +148,16 @@ class Report:
                 found.append(f"{who}: {more} blocks of memory more than after a third of the waves")
         for who in self.census_after:
             left = self.left_over(who)
-            lazy = left.pop(LAZY, 0)
-            if sum(left.values()) > OBJECTS_MAX or lazy > LAZY_MAX:
-                found.append(f"{who}: objects left over: {left | {LAZY: lazy}}")
+            lazy, kept = left.pop(LAZY, 0), left.pop(KEPT, 0)
+            if sum(left.values()) > OBJECTS_MAX or lazy > LAZY_MAX or kept > PATTERNS_MAX:
+                found.append(f"{who}: objects left over: {left | {LAZY: lazy, KEPT: kept}}")
         return found
 
 
 class ChurnSite(Site):
     """A DRO between two TRDs that counts its objects, with short delays. The rest is made by `running`."""
 
-    PROGRAM = "tests.fakes.census"
+    PROGRAM = "tests.rigs.census"
     books_open: Books
     sources: Application
     receivers: Application

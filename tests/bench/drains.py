@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from portals.counters import DROP_SLOTS
-from tests.bench.kills import show
-from tests.fakes.books import books_of
-from tests.fakes.flow import BOUND, DUPLICATES, MISSING, PAUSE, WRONG
-from tests.fakes.orders import begin, order
-from tests.fakes.ring import WORKERS, Ring
-from tests.fakes.site import Site, drained, running
+from portals.datapath.counters import DROP_SLOTS
+from tests.bench.portal_recovery import show
+from tests.rigs.books import books_of
+from tests.rigs.flow import BOUND, DUPLICATES, MISSING, PAUSE, WRONG
+from tests.rigs.orders import begin, order
+from tests.rigs.ring import WORKERS, Ring
+from tests.rigs.site import Site, drained, running
 
 LIMIT = ("--limit", "100")
 

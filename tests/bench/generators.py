@@ -17,17 +17,18 @@ from struct import Struct
 from typing import Final
 
 from dro.clock import NS_PER_S
-from dro.config.lbm import load_um
 from dro.loop import Loop
-from dro.um.context_core import ContextCore, FragmentSource
-from dro.um.runs import KIND_DATA, Run
-from dro.um.session import BoundSource, ReceiverTransport
+from dro.um.fragment.context import FragmentContext
+from dro.um.fragment.own_sources import FragmentSource
+from dro.um.message.client_config import Config
+from dro.um.transport.runs import KIND_DATA, Run
+from dro.um.transport.session import BoundSource, ReceiverTransport
+from dro.wire.lbmc.message import HEADER as _LBMC
 
 TOPIC: Final = b"bench"
 HEADER: Final = 12
 HEADROOM: Final = 20
 BATCH: Final = 64
-_LBMC: Final = Struct("!BBHII")
 _STAMP: Final = Struct("!Q")
 # cells of the board, u64 each
 RECEIVED, NEXT_SQN, GAPS, BOUND, STOP, SENT, LATENCIES, READY, PAUSE = range(9)
@@ -117,7 +118,7 @@ def spawn(main: Callable[[], None]) -> int:
 def receive(config: str, board: Board, *, with_latency: bool) -> None:
     """Body of the receiving process."""
     loop = Loop()
-    context = ContextCore(load_um([config], print), loop, sink=CountingSink(board, with_latency=with_latency))
+    context = FragmentContext(Config.load(config).options, loop, sink=CountingSink(board, with_latency=with_latency))
     context.want_topic(TOPIC)
     board.cells[READY] += 1
     while not board.cells[STOP]:
@@ -142,8 +143,8 @@ class Sender:
         self._cells = board.cells
         self._plan = plan
         self._loop = Loop()
-        options = load_um([config], print).with_("source", "transport", plan.transport)
-        self._context = ContextCore(options, self._loop, sink=NullSink())
+        options = Config.load(config).options.with_("source", "transport", plan.transport)
+        self._context = FragmentContext(options, self._loop, sink=NullSink())
         self._source: FragmentSource = self._context.open_source(TOPIC, options=options)
         self._sqn = 0
         self._length = HEADER + plan.payload_bytes

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.bench.cost_unit import memory_bytes
 from tests.bench.generators import percentile
-from tests.bench.yard import memory_bytes
-from tests.fakes.flow import DUPLICATES, LATE, MISSING, RECEIVED, Board
-from tests.fakes.site import running
-from tests.fakes.star import Star, star_site
+from tests.rigs.flow import DUPLICATES, LATE, MISSING, RECEIVED, Board
+from tests.rigs.site import running
+from tests.rigs.star import Star, star_site
 
 WINDOW_BYTES = 300_000  # on the way in the closed loop: less than the queues and socket buffers hold
 OTHER_SHARE = 10  # the second topic has a tenth of the rate of the first

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from dro import log as logs
-from dro.log import LimitedLogger, Settings
+from dro.log import setup as logs
+from dro.log.events import LogEvent
+from dro.log.handler import Settings
+from dro.log.limits import LimitedLogger
 
 LINES: Final = 20_000
 
@@ -43,7 +45,7 @@ def main() -> None:
         limited = LimitedLogger(log)
         before = time.process_time_ns()
         for _ in range(LINES):
-            limited.limited("key", "bad packet")
+            limited.event(LogEvent.SOURCE_HOPS, {"topic": "t"})
         sys.stdout.write(f"a limited line, counted: {(time.process_time_ns() - before) / LINES / 1000:.2f} us\n")
         logs.finish()
     os.close(unread)

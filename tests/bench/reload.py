@@ -13,13 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from dro.config.difference import differences
-from dro.config.load import load_dro
-from dro.config.model import DroConfig
-from dro.log import Settings
-from supervisor.reload_hands import part_for
-from supervisor.reload_plan import plan_reload
-from supervisor.reload_trial import Situation, compare
+from dro.config.change.difference import differences
+from dro.config.dro_xml.load import load_dro
+from dro.config.dro_xml.model import DroConfig
+from dro.log.handler import Settings
+from supervisor.reload.plan import part_for, plan_reload
+from supervisor.reload.trial import Situation, compare
 
 SIZES: Final = ((3, 0), (3, 1000), (50, 20), (255, 0), (255, 100))  # portals, entries of each list
 HEAD: Final = ("portals", "entries", "load", "same", "differ", "pickle", "kB", "answer", "part kB", "part")

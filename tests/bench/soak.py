@@ -19,10 +19,10 @@ from pathlib import Path
 from statistics import fmean, linear_regression
 from typing import Final
 
-from tests.bench.__main__ import children, wait_for
+from tests.bench.cost_unit import memory_bytes
 from tests.bench.generators import BOUND, PAUSE, RECEIVED, SENT, Board, Sender, SendPlan, receive, spawn
-from tests.bench.yard import memory_bytes
-from tests.fakes.site import Site, drained, running
+from tests.bench.throughput import children, wait_for
+from tests.rigs.site import Site, drained, running
 
 SAMPLE_S: Final = 5.0
 WARM_UP_S: Final = 30.0

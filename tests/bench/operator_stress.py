@@ -1,4 +1,4 @@
-"""Several operators, a killer and a stranger at once, for a while: `python -m tests.bench.operators --seconds 60`.
+"""Several operators, kills and garbage at once: `python -m tests.bench.operator_stress --seconds 60`.
 
 Each operator gives random orders to random portals of a DRO with three of them; meanwhile workers are killed and
 frozen, and garbage goes to the admin socket. Every order has to be answered within its limits, the DRO has to live, and
@@ -20,10 +20,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from supervisor.ctl_client import Client, CommandError, UnreachableError, find_dro
-from supervisor.status import DroStatus, WorkerStatus
-from tests.fakes.dro_run import is_running
-from tests.fakes.site import Site, running, wait_until
+from supervisor.admin.client import Client, CommandError, UnreachableError, find_dro
+from supervisor.admin.status import DroStatus, WorkerStatus
+from tests.rigs.dro_run import is_running
+from tests.rigs.site import Site, running
+from tests.rigs.waiting import wait_until
 
 PORTALS: Final = ("P1", "P2", "P3")
 ACTIONS: Final = ("restart", "pause", "resume", "drain", "add", "remove", "reload")
@@ -32,7 +33,7 @@ RIGHT_LIMIT_S: Final = 60.0
 SHORT: Final = "receiver transport_lbtrm_nak_generation_interval 500\n"
 
 
-class Yard:
+class StressRun:
     """What all threads share."""
 
     def __init__(self, site: Site, seconds: float) -> None:
@@ -66,54 +67,54 @@ class Yard:
         return {worker.name: worker for worker in self.status().workers}
 
 
-def operate(yard: Yard, seed: int) -> None:
+def operate(stress: StressRun, seed: int) -> None:
     rng = random.Random(seed)
-    while yard.goes_on():
+    while stress.goes_on():
         action = rng.choice(ACTIONS)
         if action == "reload":
-            yard.ask("reload")
+            stress.ask("reload")
             continue
         limit = {"limit_s": rng.choice((0, 0.2, 5))} if action in ("drain", "remove") else {}
-        yard.ask(f"portal {action}", name=rng.choice(PORTALS), **limit)
-        yard.ask("portals")
+        stress.ask(f"portal {action}", name=rng.choice(PORTALS), **limit)
+        stress.ask("portals")
 
 
-def harm(yard: Yard, seed: int) -> None:
+def harm(stress: StressRun, seed: int) -> None:
     rng = random.Random(seed)
-    while yard.goes_on():
+    while stress.goes_on():
         with contextlib.suppress(ProcessLookupError, KeyError, FileNotFoundError):
-            victim = yard.site.worker(rng.choice((*PORTALS, "route-manager")))
+            victim = stress.site.worker(rng.choice((*PORTALS, "route-manager")))
             os.kill(victim, rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)))
             time.sleep(rng.random() * 1.5)
             os.kill(victim, signal.SIGCONT)
         time.sleep(rng.random())
 
 
-def bother(yard: Yard, seed: int) -> None:
+def bother(stress: StressRun, seed: int) -> None:
     rng = random.Random(seed)
-    while yard.goes_on():
+    while stress.goes_on():
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(1)
-            sock.connect(str(yard.run_dir / "admin"))
+            sock.connect(str(stress.run_dir / "admin"))
             sock.sendall(rng.randbytes(rng.randrange(300)) + rng.choice((b"", b"\n", b'{"command": "portals"}\n' * 50)))
         time.sleep(rng.random() / 20)
 
 
-def put_right(yard: Yard) -> None:
+def put_right(stress: StressRun) -> None:
     """All portals ready again, by orders alone."""
     deadline = time.monotonic() + RIGHT_LIMIT_S
     while time.monotonic() < deadline:
-        workers = yard.workers()
+        workers = stress.workers()
         missing = [name for name in PORTALS if name not in workers]
         resting = [name for name, worker in workers.items() if worker.state in ("paused", "drained")]
         if not missing and all(worker.state == "ready" for worker in workers.values()):
             return
         for name in missing:
-            yard.ask("portal add", name=name)
+            stress.ask("portal add", name=name)
         for name in resting:
-            yard.ask("portal resume", name=name)
+            stress.ask("portal resume", name=name)
         time.sleep(0.1)
-    yard.problems.append(f"not ready in the end: {yard.status().workers}")
+    stress.problems.append(f"not ready in the end: {stress.status().workers}")
 
 
 def run(seconds: float, operators: int, seed: int) -> tuple[Counter[str], list[str]]:
@@ -123,30 +124,30 @@ def run(seconds: float, operators: int, seed: int) -> tuple[Counter[str], list[s
         running(Site(Path(name), 3, um=dict.fromkeys((1, 2, 3), SHORT))) as site,
     ):
         pid = site.pid
-        yard = Yard(site, seconds)
-        wait_until(lambda: yard.status().is_running, "a running DRO")
+        stress = StressRun(site, seconds)
+        wait_until(lambda: stress.status().is_running, "a running DRO")
         work = [(operate, seed + n) for n in range(operators)] + [(harm, seed), (bother, seed)]
-        threads = [threading.Thread(target=target, args=(yard, number)) for target, number in work]
+        threads = [threading.Thread(target=target, args=(stress, number), daemon=True) for target, number in work]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
-        put_right(yard)
-        pids = {worker.pid for worker in yard.status().workers}
+            thread.join(60)
+        put_right(stress)
+        pids = {worker.pid for worker in stress.status().workers}
         children = set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
         if children - pids:
-            yard.problems.append(f"processes too many: {children - pids}")
+            stress.problems.append(f"processes too many: {children - pids}")
         descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
         if descriptors > 40:
-            yard.problems.append(f"{descriptors} descriptors in the parent")
+            stress.problems.append(f"{descriptors} descriptors in the parent")
         status = site.stop()
         if status:
-            yard.problems.append(f"exit status {status}")
+            stress.problems.append(f"exit status {status}")
         if left := [p for p in pids if is_running(p)] + site.leftovers(pid):
-            yard.problems.append(f"left: {left}")
+            stress.problems.append(f"left: {left}")
         if "Traceback" in site.log:
-            yard.problems.append(site.log[site.log.index("Traceback") - 500 :][:4000])
-        return yard.answers, yard.problems
+            stress.problems.append(site.log[site.log.index("Traceback") - 500 :][:4000])
+        return stress.answers, stress.problems
 
 
 def main() -> None:

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.fakes.flow import BURSTS, DUPLICATES, WRONG
-from tests.fakes.ring import TRDS, WORKERS, Ring
-from tests.fakes.site import Site, running
+from tests.rigs.flow import BURSTS, DUPLICATES, WRONG
+from tests.rigs.ring import TRDS, WORKERS, Ring
+from tests.rigs.site import Site, running
 
 
 @dataclass(frozen=True)
