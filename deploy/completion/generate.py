@@ -15,11 +15,12 @@ from typing import Final
 
 import shtab
 
-import supervisor.command
-import supervisor.ctl
-import supervisor.init
-from dro.tools import lbmrcv, lbmsrc, lbmwrcv, umdump
-from dro.tools.arguments import is_not_yet
+import supervisor.ctl.main
+import supervisor.init.main
+import supervisor.start.command_line
+from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
+from dro.tools.lbm.arguments import is_not_yet
+from dro.tools.umdump import main as umdump
 
 HERE: Final = Path(__file__).parent
 FILE_NAMES: Final = {"bash": "bash/{}", "zsh": "zsh/_{}", "fish": "fish/{}.fish"}
@@ -44,14 +45,14 @@ _FILES_TOO: Final = {
 
 def _tnwgd() -> argparse.ArgumentParser:
     """As `tnwgd` understands its arguments, but for the files: see `_FILES_TOO`."""
-    parser = supervisor.command.arguments()
+    parser = supervisor.start.command_line.arguments()
     config = next(action for action in parser._actions if not action.option_strings)
     parser._remove_action(config)
     for group in parser._action_groups:
         if config in group._group_actions:
             group._group_actions.remove(config)
     first = parser.add_subparsers(metavar=str(config.metavar), help=config.help)
-    supervisor.init.describe(first.add_parser(supervisor.init.COMMAND, help="write a starter configuration"))
+    supervisor.init.main.describe(first.add_parser(supervisor.init.main.COMMAND, help="write a starter configuration"))
     return parser
 
 
@@ -66,7 +67,7 @@ def _with_files(script: str, shell: str) -> str:
 
 def parsers() -> Mapping[str, argparse.ArgumentParser]:
     """By name of the console script."""
-    made = [_tnwgd(), supervisor.ctl.arguments()]
+    made = [_tnwgd(), supervisor.ctl.main.arguments()]
     made += [tool.arguments() for tool in (lbmsrc, lbmrcv, lbmwrcv, umdump)]
     return {parser.prog: parser for parser in made}
 
