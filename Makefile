@@ -2,51 +2,100 @@
 
 VENV := .venv
 PY := $(VENV)/bin/python
-STAMP := $(VENV)/.installed
 EXTRAS ?= dev
-JOBS ?= auto
+# What runs the product alone, and what the tests and checks need besides.
+RUNTIME := $(VENV)/.installed
+STAMP := $(VENV)/.installed-$(EXTRAS)
+# One more than cores: some tests wait, and what happens in real time needs a processor soon.
+JOBS ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 SECONDS ?= 0
+COUNT ?= 200
+SEED ?= 1
+BASE ?= main
+PYTEST_OPTIONS := -q -rs -n $(JOBS) --maxschedchunk=1 --durations=10
+PYTEST := $(PY) -m pytest $(PYTEST_OPTIONS)
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help venv demo test lint needs bench completion clean distclean
+# Without cached bytecode each of the hundreds of processes of the tests compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help venv demo test changed coverage lint dead-code bytecode needs bench mutants completion dist \
+	clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make test              lint, type checks and all tests (JOBS=$(JOBS) processes)"
-	@echo "make lint              ruff and mypy alone"
+	@echo "make changed           the tests of what differs from BASE=$(BASE), and of what imports it"
+	@echo "make coverage          all tests, and which lines and branches of the product they run: build/coverage"
+	@echo "make lint              ruff, mypy, spelling and dead code alone"
 	@echo "make demo              a DRO, a source and receivers on this machine, live; SECONDS=10 ends it by itself"
-	@echo "make bench             the benchmarks, one after another"
+	@echo "make bench             all benchmarks, half an hour; BENCH=throughput ARGS='--sizes 64' runs one with arguments"
+	@echo "make mutants           wrong programs by chance: which do the tests notice? COUNT=200 SEED=1"
 	@echo "make completion        the shell completion in deploy/completion, from the argument parsers"
+	@echo "make dist              source distribution and wheel, with the completion, in dist"
 	@echo "make clean             caches and build products; make distclean: .venv too"
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(PY):
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name it with PYTHON=..." >&2; exit 1; }
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml | $(PY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	touch $(RUNTIME) $@
+
+$(RUNTIME): pyproject.toml | $(PY)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
-demo: $(STAMP)
-	$(PY) -m supervisor.demo --seconds $(SECONDS)
+demo: $(RUNTIME)
+	$(PY) -m supervisor.demo.main --seconds $(SECONDS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/codespell
+	@$(MAKE) --no-print-directory dead-code
 	$(VENV)/bin/mypy
+
+# Fields of records are not looked at: most are written out as a whole. [tool.vulture] names what is kept.
+dead-code: $(STAMP)
+	@! $(VENV)/bin/vulture | grep -E "unused (function|method|class|property|import)|100% confidence"
+
+# The assertions of the tests are rewritten once, beside mypy, and not by every worker at the same time.
+bytecode: $(STAMP)
+	@$(PY) -m pytest -qq --collect-only >/dev/null || true
 
 needs:
 	@.ci/needs || true
 
-test: lint needs
-	$(PY) -m pytest -q -rs -n $(JOBS)
+test: $(STAMP) needs
+	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
+	$(PYTEST)
+
+changed: $(STAMP)
+	@tests=$$($(PY) -m tests.changed $(BASE)) && echo $$tests | xargs -r $(PYTEST)
+
+coverage: $(STAMP) needs
+	rm -rf build/coverage && mkdir -p build/coverage
+	-$(VENV)/bin/coverage run -m pytest $(PYTEST_OPTIONS)
+	-$(VENV)/bin/coverage combine -q
+	$(VENV)/bin/coverage html -q
+	$(VENV)/bin/coverage report --skip-covered --sort=cover
 
 bench: $(STAMP) needs
-	$(PY) -m tests.bench
+	$(PY) -m tests.bench $(BENCH) $(ARGS)
+
+mutants: $(STAMP)
+	$(PY) -m tests.mutation --count $(COUNT) --seed $(SEED)
 
 completion: $(STAMP)
 	$(PY) -m deploy.completion.generate
+
+dist: completion
+	$(PY) -m build --outdir dist
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
