@@ -1,1 +1,1 @@
-
+"""What all programs share: loop, clock, timers, sequence numbers, errors, wildcard matching."""

@@ -1,8 +1,7 @@
 """The exception tree of the project; each exception carries fields, and its text is made from them.
 
-Who raises what: codecs raise `DecodeError`, cores that meet a peer breaking the rules `RemoteProtocolError`,
-cores that meet a bug of ours `LocalProtocolError`, configuration readers `ConfigError`, shells `ResourceError`, whoever
-takes an operator's orders `RefusedError`.
+Codecs raise `DecodeError`, cores that detect an internal error `LocalProtocolError`, configuration readers
+`ConfigError`, shells `ResourceError`, handlers of an operator's orders `RefusedError`.
 """
 
 from __future__ import annotations
@@ -27,10 +26,6 @@ class DecodeError(DroError):
         self.offset = offset
 
 
-class RemoteProtocolError(DroError):
-    """A peer sent well-formed bytes that break the protocol."""
-
-
 class LocalProtocolError(DroError):
     """This program broke its own rules: a bug, never caught."""
 
@@ -51,6 +46,10 @@ class ConfigError(DroError):
         self.line = line
         self.element = element
         self.remedy = remedy
+
+
+class HostError(ConfigError):
+    """A name or an interface that this host does not have; on another one the same configuration may be right."""
 
 
 class ResourceError(DroError):

@@ -1,11 +1,11 @@
 """The one event loop: `select.epoll`, a timer heap, bounded work per turn.
 
 It runs in three hosts: a worker process (`run`), a background thread (`run` there, `call_soon_threadsafe` from
-elsewhere) and asyncio (`fileno` is an epoll descriptor that asyncio can watch; `run_once(0)` does one turn and
-`next_deadline` says when the next is due). Code above it does not know which.
+elsewhere) and asyncio (`fileno` is an epoll descriptor that asyncio can watch; `run_once(0)` runs one turn,
+`next_deadline` is the time of the next). Code above it does not know which.
 
-Order of a turn: queued calls, timers, then each readable descriptor once, then each writable one. A reader that
-has more than one batch waiting returns True and is called again in the next turn, after the others had theirs.
+Order of a turn: queued calls, timers, then each readable descriptor once, then each writable one. A reader that has
+more than one batch waiting returns True and is called again in the next turn, after the others.
 """
 
 from __future__ import annotations

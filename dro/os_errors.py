@@ -1,5 +1,5 @@
-"""What an operator can do about an error of the operating system: one remedy for each number that a full or narrow
-machine gives. Asked by whoever turns such an error into a `ResourceError`.
+"""Remedies for operating system errors: one for each errno that a lack of resources causes. Used wherever such an error
+becomes a `ResourceError`.
 """
 
 from __future__ import annotations

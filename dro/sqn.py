@@ -1,4 +1,4 @@
-"""32-bit circular sequence numbers and the duplicate window of `<sqn-window>`.
+"""32-bit circular sequence numbers. The duplicate window of a portal is `portals.datapath.duplicate_window`.
 
 Comparison is modulo 2^32: `a` is ahead of `b` by the signed 32-bit difference (wire notes, "sqns wrap").
 """

@@ -1,1 +1,1 @@
-
+"""The route manager: topology, paths, route recalculation."""

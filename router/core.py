@@ -1,17 +1,19 @@
-"""The route manager without its process: which portals work, when to recalculate, and the routes that follow.
+"""Route recalculation: which portals work, when routes are recalculated, and the resulting table.
 
-State: the working endpoint portals of this DRO as they reported, and the table of the last calculation. A change
-starts the backoff; the calculation happens at the first check once nothing has changed for `backoff_ns`. A portal
-that went and came back as it was before (its process was restarted) changes nothing: it gets the table that holds.
-It has `RESTART_HOLD_NS` for that, however short the backoff is.
+State: the working endpoint portals of this DRO as they reported, and the table of the last calculation. A change starts
+the backoff; the calculation happens at the first check once nothing has changed for `backoff_ns`. A portal that returns
+unchanged (its process was restarted) changes nothing: it gets the current table. It has `RESTART_HOLD_NS` for that,
+however short the backoff is. A portal whose process works but which has not reported yet is waited for, for
+`REPORT_HOLD_NS` at most: after a restart of the route manager the routes that the portals have remain until then.
 
 Source: DRO guide, `<route-info check-interval>`, `<route-recalculation>`.
-Guess: a change that is undone within the backoff cancels the recalculation; the hold for a portal that restarts.
+Guess: a change that is undone within the backoff cancels the recalculation; the holds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from dro.bus.messages import Route, RouteTable
@@ -20,6 +22,7 @@ from router.paths import passages
 from router.topology import DroRecord, Neighbour, build
 
 RESTART_HOLD_NS: Final = s(1)
+REPORT_HOLD_NS: Final = s(10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +43,19 @@ class SendTable:
     is_new: bool
 
 
+class Change(Enum):
+    """Of a portal of this DRO."""
+
+    LINK_UP = "link up"
+    LINK_DOWN = "link down"
+    NODE_UPDATED = "node updated"
+
+
 @dataclass(frozen=True, slots=True)
 class TopologyChanged:
     """For the log: what happened, and the version that the next calculation will have."""
 
-    what: str
+    what: Change
     domain_id: int
     version: int
 
@@ -58,7 +69,7 @@ class StillChanging:
 
 @dataclass(frozen=True, slots=True)
 class DomainTaken:
-    """For the log: a second portal says that it is in a domain; it is ignored."""
+    """For the log: a second portal reports that it is in a domain; it is ignored."""
 
     worker: int
     domain_id: int
@@ -87,7 +98,7 @@ class RouteCore:
         self._table: RouteTable | None = None
         self._last_change_ns: int | None = None  # None: nothing to calculate
         self._first_change_ns = 0
-        self._held: dict[int, int] = {}  # portals whose process has ended -> until when they may be back
+        self._held: dict[int, int] = {}  # portals that are waited for -> until when
         self._warned = False
         self._effects: list[Effect] = []
 
@@ -100,34 +111,35 @@ class RouteCore:
         """Other intervals, also for a calculation that is due already. Checks stay multiples from the start."""
         self._timing = timing
 
+    def on_portal_expected(self, worker: int, now_ns: int) -> None:
+        """The process of that portal works, so it will report."""
+        if worker not in self._portals:
+            self._held[worker] = now_ns + REPORT_HOLD_NS
+
     def on_portal_up(self, worker: int, domain_id: int, cost: int, now_ns: int) -> None:
-        """That endpoint portal works; also when it says so again after a restart of either side."""
+        """That endpoint portal works; also when it reports so again after a restart of either side."""
         portal = _Portal(domain_id, cost)
+        self._held.pop(worker, None)
         if any(p.domain_id == domain_id and w != worker for w, p in self._portals.items()):
             self._effects.append(DomainTaken(worker, domain_id))
             return
         known = self._portals.get(worker)
         if known != portal:
             self._portals[worker] = portal
-            self._held.pop(worker, None)
-            self._changed("link came up" if known is None else "node updated", domain_id, now_ns)
+            self._changed(Change.LINK_UP if known is None else Change.NODE_UPDATED, domain_id, now_ns)
         if self._table is not None:
             self._effects.append(SendTable((worker,), self._table, is_new=False))
 
     def on_portal_gone(self, worker: int, now_ns: int, *, restarts: bool = False) -> None:
-        """That portal does not work any more; unknown ones are fine. `restarts`: its process ended."""
+        """That portal does not work any more; unknown ones are fine. `restarts`: its process ended, and may be back."""
         portal = self._portals.pop(worker, None)
+        was_expected = self._held.pop(worker, None) is not None
+        if restarts and (portal is not None or was_expected):
+            self._held[worker] = now_ns + RESTART_HOLD_NS
         if portal is not None:
-            if restarts:
-                self._held[worker] = now_ns + RESTART_HOLD_NS
-            self._changed("link went down", portal.domain_id, now_ns)
+            self._changed(Change.LINK_DOWN, portal.domain_id, now_ns)
 
-    def on_portal_removed(self, worker: int, now_ns: int) -> None:
-        """That portal was taken out of the DRO: it will not be back, so nobody waits for it."""
-        self.on_portal_gone(worker, now_ns)
-        self._held.pop(worker, None)
-
-    def _changed(self, what: str, domain_id: int, now_ns: int) -> None:
+    def _changed(self, what: Change, domain_id: int, now_ns: int) -> None:
         if self._table is not None and self._portals == self._calculated:
             self._last_change_ns = None
             self._held.clear()

@@ -1,15 +1,14 @@
 """Paths between domains: least cost, then fewest nodes, then the smallest next node id towards the destination.
 
-Computed as next hops, which form an in-tree towards each destination, so every DRO that has the same graph gets the
-same paths and a message never meets a DRO that disagrees. Ties may make the two directions of a pair differ.
-Source: DRO guide, "Routing Topics" (costs; equal costs are decided by node id). Guess: the order of the tie-breaks.
+Computed as next hops, which form an in-tree towards each destination, so all DROs with the same graph get the same,
+consistent paths. Ties may make the two directions of a pair differ. Source: DRO guide, "Routing Topics" (costs; equal
+costs are decided by node id). Guess: the order of the tie-breaks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import networkx as nx
 
@@ -50,18 +49,6 @@ def follow(hops: Mapping[int, int], source: int, target: int) -> tuple[int, ...]
             return None
         path.append(onward)
     return tuple(path)
-
-
-def path(graph: Topology, source: int, target: int) -> tuple[int, ...] | None:
-    """The one path from `source` to `target`, or None."""
-    if source not in graph or target not in graph:
-        return None
-    return follow(next_hops(graph, target), source, target)
-
-
-def path_cost(graph: Topology, nodes: tuple[int, ...]) -> int:
-    """Sum of the costs of all portals on a path."""
-    return sum(graph.edges[u, v]["cost"] for u, v in pairwise(nodes))
 
 
 def passages(graph: Topology, dro: int) -> tuple[Passage, ...]:

@@ -42,23 +42,17 @@ def is_domain(node: int) -> bool:
 
 def build(records: Iterable[DroRecord]) -> Topology:
     """The graph of these DROs. Edge attribute `cost`: what traffic in that direction pays, both portals of a link."""
-    by_id = {record.node_id: record for record in records}
+    of_node = {record.node_id: {n.node_id: n for n in record.neighbours} for record in records}
     graph: Topology = nx.DiGraph()
-    graph.add_nodes_from(by_id)
-    for record in by_id.values():
-        for neighbour in record.neighbours:
-            if is_domain(neighbour.node_id):
-                graph.add_edge(neighbour.node_id, record.node_id, cost=neighbour.ingress_cost)
-                graph.add_edge(record.node_id, neighbour.node_id, cost=neighbour.egress_cost)
-            elif (back := _towards(by_id.get(neighbour.node_id), record.node_id)) is not None:
-                graph.add_edge(record.node_id, neighbour.node_id, cost=neighbour.egress_cost + back.ingress_cost)
+    graph.add_nodes_from(of_node)
+    for dro, neighbours in of_node.items():
+        for node, there in neighbours.items():
+            if is_domain(node):
+                graph.add_edge(node, dro, cost=there.ingress_cost)
+                graph.add_edge(dro, node, cost=there.egress_cost)
+            elif (back := of_node.get(node, {}).get(dro)) is not None:
+                graph.add_edge(dro, node, cost=there.egress_cost + back.ingress_cost)
     return graph
-
-
-def _towards(record: DroRecord | None, node_id: int) -> Neighbour | None:
-    if record is None:
-        return None
-    return next((n for n in record.neighbours if n.node_id == node_id), None)
 
 
 def domains(graph: Topology) -> tuple[int, ...]:

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import time
-from typing import assert_never
+from collections.abc import Iterator
+from typing import Final, assert_never
 
 from dro.bus.actor import WorkerContext
-from dro.bus.messages import ROUTE_MESSAGES, PeerDown, PeerRemoved, PortalGone, PortalUp, RouteTable
+from dro.bus.listing import ROUTES, Listings, RouteRow, Row
+from dro.bus.messages import (
+    ROUTE_MESSAGES,
+    ListRows,
+    PeerDown,
+    PeerRemoved,
+    PeerUp,
+    PortalGone,
+    PortalUp,
+    Role,
+    RoutesCalculated,
+    RouteTable,
+    Rows,
+)
 from dro.clock import NS_PER_MS, NS_PER_S, ms
-from dro.config.model import DroConfig
+from dro.config.dro_xml.model import DroConfig
 from dro.errors import DecodeError, LocalProtocolError
+from dro.log.events import LogEvent
 from dro.timers import Timer
-from router.core import DomainTaken, Effect, RouteCore, SendTable, StillChanging, Timing, TopologyChanged
+from router.core import Change, DomainTaken, Effect, RouteCore, SendTable, StillChanging, Timing, TopologyChanged
+
+_EVENT_OF: Final = {
+    Change.LINK_UP: LogEvent.LINK_UP,
+    Change.LINK_DOWN: LogEvent.LINK_DOWN,
+    Change.NODE_UPDATED: LogEvent.NODE_UPDATED,
+}
 
 
 class RouteManager:
@@ -24,34 +45,42 @@ class RouteManager:
         self._timer: Timer | None = None
         self._triggers = 0  # changes that led, or could have led, to a calculation
         self._took_ns = 0  # the last call of the core that may have calculated
-        ctx.channels.on_ctl(self._hear)
-        ctx.on_peer_down(self._on_peer_down)
-        ctx.on_reconfigure(self._on_reconfigure)
-        ctx.on_peer_removed(self._on_peer_removed)
+        ctx.channels.on_ctl = self._on_ctl
+        ctx.on_peer_up = self._on_peer_up
+        ctx.on_peer_down = self._on_peer_down
+        ctx.on_reconfigure = self._on_reconfigure
+        ctx.on_peer_removed = self._on_peer_removed
+        self._listings = Listings(time.monotonic_ns)
+        ctx.on_list = self._on_list
 
-    def _hear(self, worker: int, message: bytes) -> None:
+    def _on_ctl(self, worker: int, frame: bytes) -> None:
         try:
-            said = ROUTE_MESSAGES.decode(message)
+            message = ROUTE_MESSAGES.decode(frame)
         except DecodeError as e:
             raise LocalProtocolError(f"worker {worker} sent what is none of the route manager's: {e}") from e
         now_ns = self._ctx.loop.now_ns()
-        match said:
+        match message:
             case PortalUp():
-                self._core.on_portal_up(worker, said.domain_id, said.cost, now_ns)
+                self._core.on_portal_up(worker, message.domain_id, message.cost, now_ns)
             case PortalGone():
                 self._core.on_portal_gone(worker, now_ns)
             case RouteTable():
                 raise LocalProtocolError(f"worker {worker} sent a route table")
             case _:
-                assert_never(said)
+                assert_never(message)
         self._act()
+
+    def _on_peer_up(self, peer: PeerUp) -> None:
+        if peer.role is Role.ENDPOINT:
+            self._core.on_portal_expected(peer.worker, self._ctx.loop.now_ns())
+            self._act()
 
     def _on_peer_down(self, peer: PeerDown) -> None:
         self._core.on_portal_gone(peer.worker, self._ctx.loop.now_ns(), restarts=True)
         self._act()
 
     def _on_peer_removed(self, peer: PeerRemoved) -> None:
-        self._core.on_portal_removed(peer.worker, self._ctx.loop.now_ns())
+        self._core.on_portal_gone(peer.worker, self._ctx.loop.now_ns())
         self._act()
 
     def _on_reconfigure(self, new: object) -> None:
@@ -60,11 +89,20 @@ class RouteManager:
         if timing != self._timing:
             self._timing = timing
             self._core.set_timing(timing)
-            self._ctx.log.info("configuration changed", extra={"changed": ["route_info", "route_recalculation"]})
+            self._ctx.log.info(LogEvent.CONFIGURATION_CHANGED, extra={"changed": ["route_info", "route_recalculation"]})
             self._act()
 
+    def _on_list(self, question: ListRows) -> Rows:
+        if question.what != ROUTES:
+            return Rows(question.serial, "[]", 0, f"{self._ctx.name} lists no {question.what}")
+        return self._listings.page(question, self._rows)
+
+    def _rows(self) -> Iterator[Row]:
+        for route in self._core.table.routes if self._core.table is not None else ():
+            ingress, egress = self._ctx.name_of(route.ingress), self._ctx.name_of(route.egress)
+            yield RouteRow(route.source_domain, route.interested_domain, ingress, egress)
+
     def _on_timer(self) -> None:
-        self._timer = None
         began_ns = time.perf_counter_ns()
         self._core.on_timer(self._ctx.loop.now_ns())
         self._took_ns = time.perf_counter_ns() - began_ns
@@ -75,7 +113,6 @@ class RouteManager:
             self._perform(effect)
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         deadline = self._core.next_deadline()
         if deadline is not None:
             self._timer = self._ctx.loop.call_at(deadline, self._on_timer)
@@ -88,18 +125,17 @@ class RouteManager:
                 for worker in effect.workers:
                     self._ctx.channels.send_ctl(worker, frame)
                 if effect.is_new:
-                    log.info("routes calculated", extra=_describe(effect.table, self._took_ns))
+                    self._ctx.report(RoutesCalculated(effect.table.version, len(effect.table.routes)))
+                    log.info(LogEvent.ROUTES_CALCULATED, extra=_describe(effect.table, self._took_ns))
             case TopologyChanged():
                 self._triggers += 1
                 version = _short(effect.version)
                 extra = {"version": self._triggers, "domain": effect.domain_id, "route_version": version}
-                log.info(effect.what, extra=extra)
+                log.info(_EVENT_OF[effect.what], extra=extra)
             case StillChanging():
-                waiting_ms = effect.waiting_ns // NS_PER_MS
-                log.warning("topology keeps changing, routes are late", extra={"waiting_ms": waiting_ms})
+                log.warning(LogEvent.ROUTES_LATE, extra={"waiting_ms": effect.waiting_ns // NS_PER_MS})
             case DomainTaken():
-                extra = {"worker": effect.worker, "domain": effect.domain_id}
-                log.error("two portals in one domain, the second is ignored", extra=extra)
+                log.error(LogEvent.DOMAIN_TAKEN, extra={"worker": effect.worker, "domain": effect.domain_id})
             case _:
                 assert_never(effect)
 

@@ -7,20 +7,26 @@ accepted: each becomes a failure, so a continuous integration run cannot pass by
 from __future__ import annotations
 
 import functools
+import logging
+import multiprocessing
 import os
 import shutil
 import subprocess
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import hypothesis
 import pytest
 
+from dro.log.events import LogEvent
+from dro.log.lines import MARKED
+
 if TYPE_CHECKING:
-    from tests.netns.harness import Net
+    from tests.rigs.netns.harness import Net
 
 TOOLS: Final = {"netns": ("ip", "nft", "bridge", "setpriv"), "tshark": ("tshark", "dumpcap")}
+PROCESS_FIXTURES: Final = frozenset({"net", "site", "start"})
 
 # A deadline measures the machine. Where every test must run, each run tries the same examples; elsewhere new ones.
 hypothesis.settings.register_profile(
@@ -30,6 +36,30 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("project")
+
+
+_make_record = logging.Logger.makeRecord
+
+
+def check_event(event: LogEvent, level: int, fields: Mapping[str, object]) -> None:
+    """Raises: AssertionError for a severity or fields that are not those of the event."""
+    assert event.level in (None, level), f"{event.name} is logged with level {level}"
+    given = fields.keys() - {MARKED}
+    assert event.fields <= given, f"{event.name} is logged without {event.fields - given}"
+    more = given - event.fields - event.optional
+    assert not more or "*" in event.optional, f"{event.name} is logged with {more}"
+
+
+def _make_checked_record(
+    self: logging.Logger, name: str, level: int, fn: str, lno: int, msg: object, args: Any, exc_info: Any,  # noqa: ANN401  as in logging
+    func: str | None = None, extra: Mapping[str, object] | None = None, sinfo: str | None = None,
+) -> logging.LogRecord:  # fmt: skip
+    if isinstance(msg, LogEvent) and not fn.startswith(os.path.dirname(__file__)):
+        check_event(msg, level, extra or {})
+    return _make_record(self, name, level, fn, lno, msg, args, exc_info, func, extra, sinfo)
+
+
+logging.Logger.makeRecord = _make_checked_record  # type: ignore[method-assign]  # every call of every test
 
 
 @functools.cache
@@ -46,10 +76,29 @@ def missing(need: str) -> str:
     return f"network namespaces cannot be made: {probe.stderr.strip()}" if probe.returncode else ""
 
 
+def _runs_processes(item: pytest.Item) -> bool:
+    return (
+        item.get_closest_marker("netns") is not None
+        or item.path.parent.name == "daemon"
+        or not PROCESS_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: none begins when the other workers have nothing left to do."""
+    items.sort(key=lambda item: (item.get_closest_marker("slow") is None, not _runs_processes(item)))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     reasons = [reason for need in TOOLS if item.get_closest_marker(need) and (reason := missing(need))]
     if reasons:
         pytest.skip("; ".join(reasons))
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """A child process that a failed test left would be waited for when the worker ends, and could keep it for ever."""
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
 def _is_strict() -> bool:
@@ -79,7 +128,7 @@ def pytest_make_collect_report(
 @pytest.fixture
 def net(tmp_path: Path) -> Iterator[Net]:
     """An empty network; the test must carry the marker `netns`."""
-    from tests.netns.harness import Net
+    from tests.rigs.netns.harness import Net
 
     with Net(tmp_path) as network:
         yield network

@@ -9,16 +9,20 @@ from pathlib import Path
 
 import pytest
 
-import supervisor.command
-import supervisor.ctl
-import supervisor.init
-from dro.config.load import parse_dro
-from dro.config.reload_class import ReloadClass
-from dro.tools import lbmrcv, lbmsrc, lbmwrcv, umdump
-from dro.tools.arguments import is_not_yet
-from portals.counters import DROP_SLOTS
-from supervisor import ctl_output, ctl_reload, init, parent
-from supervisor.fleet import State
+import supervisor.ctl.main
+import supervisor.init.main
+import supervisor.start.command_line
+from dro.config.change.reload_class import ReloadClass
+from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
+from dro.tools.lbm.arguments import is_not_yet
+from dro.tools.umdump import main as umdump
+from portals.datapath.counters import DROP_SLOTS
+from supervisor.ctl import output as ctl_output
+from supervisor.ctl import reload as ctl_reload
+from supervisor.init import main as init
+from supervisor.parent import parent
+from supervisor.parent.workers import State
+from tests.builders.dro_file import parse_dro
 from tests.fakes.lookup import FakeLookup
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -50,9 +54,9 @@ def options(parser: argparse.ArgumentParser) -> list[tuple[str, ...]]:
 
 
 DAEMON = [
-    *commands(supervisor.ctl.arguments(), "tnwgdctl"),
-    *commands(supervisor.init.arguments(), "tnwgd init"),
-    ("tnwgd", supervisor.command.arguments()),
+    *commands(supervisor.ctl.main.arguments(), "tnwgdctl"),
+    *commands(supervisor.init.main.arguments(), "tnwgd init"),
+    ("tnwgd", supervisor.start.command_line.arguments()),
 ]
 
 
@@ -109,7 +113,7 @@ def test_reasons_of_drops() -> None:
 @pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))
 def test_whole_files_in_the_guides_load(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "configuration.md":
-        return  # its examples are those of the tables, see tests/config/test_reference.py
+        return  # its examples are those of the tables, see tests/config/report/test_reference.py
     monkeypatch.chdir(tmp_path)
     for number, text in enumerate(re.findall(r"```xml\n(.*?)```", read(name), re.DOTALL), start=1):
         if "<tnw-gateway" not in text:
@@ -117,7 +121,7 @@ def test_whole_files_in_the_guides_load(name: str, tmp_path: Path, monkeypatch: 
         for nth, um_file in enumerate(re.findall(r"<lbm-config>(.*?)</lbm-config>", text), start=1):
             (tmp_path / um_file).write_text(f"context resolver_multicast_address 239.1.1.{nth}\n")
         warnings: list[str] = []
-        parse_dro(text.encode(), f"{name} {number}", warn=warnings.append, lookup=FakeLookup(), strict=True, environ={})
+        parse_dro(text.encode(), f"{name} {number}", warn=warnings.append, lookup=FakeLookup(), environ={})
         assert warnings == []
 
 

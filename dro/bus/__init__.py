@@ -1,1 +1,1 @@
-
+"""Processes of one DRO: messages and their codec, channels, fragment rings, counter pages, listings."""

@@ -1,17 +1,16 @@
-"""The life of a worker process, from the fork to its exit, and what its main function is given.
+"""A worker process from its fork to its exit, and the context that its main function gets.
 
-The parent forks; the child calls `run_worker`, which never returns. It makes everything that must not cross a fork
-(loop, ZeroMQ context, signal handlers), calls the main function with a `WorkerContext`, and turns its end into an
-exit status. A main function sets itself up, calls `ready()`, then `run()`; when it returns, the worker is done.
+The parent forks; the child calls `run_worker`, which never returns. It creates everything that must not cross a fork
+(loop, ZeroMQ context, signal handlers), calls the main function with a `WorkerContext`, and turns its end into an exit
+status. A main function sets itself up, calls `ready()`, then `run()`; when it returns, the worker is done.
 
-A worker ends when the parent says so, on SIGTERM or SIGINT, or when the parent is gone, whichever comes first. It
-then has the grace period for a good end; after that an alarm ends it, whatever it is doing.
+A worker ends when the parent orders it, on SIGTERM or SIGINT, or when the parent is gone, whichever comes first. It
+then has a grace period for an orderly end; after that an alarm ends it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import logging
 import os
@@ -20,15 +19,13 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, assert_never
 
 import zmq
 
-from dro import log as logs
-from dro.bus.birth import ORPHAN_GRACE_MS, die_with, end_with, require_files, require_threads
 from dro.bus.channel import Channels
 from dro.bus.control import ControlSocket
 from dro.bus.counters import CounterPage
@@ -37,6 +34,7 @@ from dro.bus.messages import (
     WORKER_REPORTS,
     Drain,
     Drained,
+    ListRows,
     ParentMessage,
     PeerDown,
     PeerRemoved,
@@ -48,16 +46,23 @@ from dro.bus.messages import (
     Reconfigure,
     Reconfigured,
     Role,
+    Rows,
     SetLog,
     StartFailed,
     Stop,
     Stopped,
     WorkerReport,
 )
+from dro.bus.process_name import name_process, show_name
 from dro.bus.ring import RingReader, RingWriter
+from dro.bus.worker_guards import ORPHAN_GRACE_MS, die_with, end_with, require_files, require_threads
 from dro.clock import ms
 from dro.errors import DroError, LocalProtocolError, ResourceError
-from dro.log import EMERGENCY, LimitedLogger, rename
+from dro.log import setup as logs
+from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
+from dro.log.lines import EMERGENCY
+from dro.log.setup import rename
 from dro.loop import Loop
 from dro.os_errors import SCARCE, remedy_of
 
@@ -65,11 +70,9 @@ EXIT_OK: Final = 0
 EXIT_START_FAILED: Final = 3
 EXIT_BUG: Final = 70
 DEFAULT_GRACE_MS: Final = 3_500
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 FORK_MASK: Final = frozenset({*STOP_SIGNALS, signal.SIGHUP})
 """Signals that stay blocked from before the fork until the child has handlers of its own."""
-
-_PR_SET_NAME: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,65 +102,47 @@ class WorkerContext:
         self.run_dir = identity.run_dir
         self.loop = loop
         self.log = log
-        self.limited = LimitedLogger(log, loop.now_ns).limited
+        self.limited = LimitedLogger(log, loop.now_ns).event
         self.peers: dict[int, PeerUp] = {}
         """Siblings that are up, by worker index."""
         self.counters = CounterPage.open(identity.counters_path)
         self.channels = Channels(loop, identity.run_dir, identity.index, identity.incarnation)
-        self.channels.on_stuck(self._on_stuck)
+        self.channels.on_stuck = self._on_stuck
         self.ring: RingWriter | None = None
         self.is_ready = False
         self.is_stopping = False
         self._finished = False
         self._signals: deque[int] = deque()
-        self._on_peer_up: Callable[[PeerUp], object] = lambda _: None
-        self._on_peer_down: Callable[[PeerDown], object] = lambda _: None
-        self._on_peer_removed: Callable[[PeerRemoved], object] = lambda _: None
-        self._on_reconfigure: Callable[[object], object] = lambda _: None
-        self._on_drain: Callable[[int], object] = lambda _: self.drained("")
-        self._on_stop: Callable[[], object] = self.finish
+        self.on_peer_up: Callable[[PeerUp], object] = lambda _: None
+        """A sibling (or its new incarnation) can be talked to; its channels are connected by then."""
+        self.on_peer_down: Callable[[PeerDown], object] = lambda _: None
+        """A sibling has ended; also before `on_peer_up` of its next incarnation, always."""
+        self.on_peer_removed: Callable[[PeerRemoved], object] = lambda _: None
+        """A sibling has left for good; `on_peer_down` of it came before, unless it was down already."""
+        self.on_reconfigure: Callable[[object], object] = lambda _: None
+        """Takes over what can change live of the changed configuration, which it gets whole, all or nothing. A
+        `DroError` that it raises is told to the parent and means that nothing changed."""
+        self.on_drain: Callable[[int], object] = lambda _: self.drained("")
+        """Called once, with a limit in ms, when the worker shall give up its traffic without losing any: it calls
+        `drained` when it holds nothing any more, or at the limit."""
+        self.on_list: Callable[[ListRows], Rows] = lambda q: Rows(q.serial, "[]", 0, f"{self.name} lists no {q.what}")
+        """Makes a page of a list that an operator asks for; see `dro.bus.listing`."""
+        self.on_stop: Callable[[], object] = self.finish
+        """Called once when the worker shall end: says goodbye to the network and calls `finish`, at once or later."""
         self._control = ControlSocket[WorkerReport, ParentMessage](
-            loop, control, WORKER_REPORTS, PARENT_MESSAGES, self._hear, self._on_orphaned
+            loop, control, WORKER_REPORTS, PARENT_MESSAGES, self._on_message, self._on_orphaned
         )
 
     # what the main function says
-
-    def on_peer_up(self, callback: Callable[[PeerUp], object]) -> None:
-        """Called when a sibling (or its new incarnation) can be talked to; its channels are connected by then."""
-        self._on_peer_up = callback
-
-    def on_peer_down(self, callback: Callable[[PeerDown], object]) -> None:
-        """Called when a sibling has ended; also before `on_peer_up` of its next incarnation, always."""
-        self._on_peer_down = callback
-
-    def on_peer_removed(self, callback: Callable[[PeerRemoved], object]) -> None:
-        """Called when a sibling has left for good; `on_peer_down` of it came before, unless it was down already."""
-        self._on_peer_removed = callback
-
-    def on_reconfigure(self, callback: Callable[[object], object]) -> None:
-        """Called with the changed configuration, whole. It takes over what can change live, all or nothing.
-
-        A `DroError` that it raises is told to the parent and means that nothing changed.
-        """
-        self._on_reconfigure = callback
-
-    def on_drain(self, callback: Callable[[int], object]) -> None:
-        """Called once, with a limit in ms, when the worker shall give up its traffic without losing any.
-
-        It calls `drained` when it holds nothing any more, or at the limit. Without a callback that is at once.
-        """
-        self._on_drain = callback
 
     def drained(self, waiting: str) -> None:
         """Tell the parent that the worker has no traffic left; `waiting` names what it gave up at the limit, or not."""
         self._control.send(Drained(waiting))
 
-    def on_stop(self, callback: Callable[[], object]) -> None:
-        """Called once when the worker shall end; it says goodbye to the network and calls `finish`, at once or later.
-
-        Without a callback the worker finishes at once.
-        """
-        self._on_stop = callback
+    def name_of(self, worker: int) -> str:
+        """What operators call that worker."""
+        peer = self.peers.get(worker)
+        return f"worker {worker}" if peer is None else peer.name
 
     def create_ring(self, capacity: int) -> RingWriter:
         """Make this incarnation's fragment ring; before `ready`. Raises: ResourceError."""
@@ -201,7 +186,7 @@ class WorkerContext:
             return
         self.is_stopping = True
         self._end_within(grace_ms)
-        self._on_stop()
+        self.on_stop()
 
     def _end_within(self, grace_ms: int) -> None:
         # the alarm's default action works even when this process does nothing sensible any more
@@ -218,24 +203,24 @@ class WorkerContext:
             self._signals.popleft()
             self.stop()
 
-    def _hear(self, message: ParentMessage) -> None:
+    def _on_message(self, message: ParentMessage) -> None:
         match message:
             case PeerUp():
                 self._peer_gone(message.worker)
                 self.peers[message.worker] = message
                 self.channels.connect(message.worker, message.incarnation, message.ctl, message.data)
-                self._on_peer_up(message)
+                self.on_peer_up(message)
             case PeerDown():
                 self._peer_gone(message.worker)
             case PeerRemoved():
                 if (peer := self.peers.get(message.worker)) is not None and peer.incarnation <= message.incarnation:
                     self._peer_gone(message.worker)
-                self._on_peer_removed(message)
+                self.on_peer_removed(message)
             case Reconfigure():
                 self._reconfigure(message)
             case Drain():
                 if not self.is_stopping:
-                    self._on_drain(message.limit_ms)
+                    self.on_drain(message.limit_ms)
             case Stop():
                 if not self.is_stopping:
                     self.stop(message.grace_ms)
@@ -244,47 +229,38 @@ class WorkerContext:
                 logs.tick()
             case SetLog():
                 self._set_log(message)
+            case ListRows():
+                self._control.send(self.on_list(message))
             case _:
                 assert_never(message)
 
     def _set_log(self, message: SetLog) -> None:
         try:
-            logs.apply(
-                replace(
-                    logs.settings(),
-                    kind=message.kind,
-                    file=message.file,
-                    frequency=message.frequency,
-                    size_bytes=message.size_bytes,
-                    level=message.level,
-                    utc=message.utc,
-                    json=message.json,
-                )
-            )
+            logs.apply(replace(logs.settings(), **asdict(message)))
         except ResourceError as e:
-            self.log.error("log stays where it was", extra={"reason": e.what, "remedy": e.remedy})
+            self.log.error(LogEvent.LOG_UNCHANGED, extra={"reason": e.what, "remedy": e.remedy})
 
     def _reconfigure(self, message: Reconfigure) -> None:
         problem = ""
         try:
-            self._on_reconfigure(pickle.loads(Path(message.path).read_bytes()))  # of the parent, in a directory of ours
+            self.on_reconfigure(pickle.loads(Path(message.path).read_bytes()))  # of the parent, in a directory of ours
         except (DroError, OSError) as e:
             problem = str(e)
-            self.log.error("changed configuration not taken over", extra={"reason": problem})
+            self.log.error(LogEvent.CHANGE_NOT_TAKEN_OVER, extra={"reason": problem})
         self._control.send(Reconfigured(message.serial, problem))
 
     def _peer_gone(self, worker: int) -> None:
         peer = self.peers.pop(worker, None)
         if peer is not None:
             self.channels.disconnect(worker)
-            self._on_peer_down(PeerDown(worker, peer.incarnation))
+            self.on_peer_down(PeerDown(worker, peer.incarnation))
 
     def _on_stuck(self, worker: int, incarnation: int) -> None:
-        self.log.error("sibling takes no control messages", extra={"worker": worker, "incarnation": incarnation})
+        self.log.error(LogEvent.SIBLING_STUCK, extra={"worker": worker, "incarnation": incarnation})
         self._control.send(PeerStuck(worker, incarnation))
 
     def _on_orphaned(self) -> None:
-        self.log.error("the parent process is gone")
+        self.log.error(LogEvent.PARENT_GONE)
         if self.is_stopping:  # perhaps by the signal that came with it, and with more time than there is now
             self._end_within(ORPHAN_GRACE_MS)
         else:
@@ -298,11 +274,6 @@ class WorkerContext:
         self._control.close()
 
 
-def name_process(name: str) -> None:
-    """Set the name that process listings show: its first 15 bytes."""
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
-
-
 WorkerMain = Callable[[WorkerContext], object]
 
 
@@ -312,7 +283,8 @@ def run_worker(identity: WorkerIdentity, control: socket.socket, main: WorkerMai
     try:
         die_with(identity.parent_pid)
         name_process(identity.name)
-        status = _live(identity, control, main, rename(identity.name))
+        show_name(identity.name)
+        status = _run(identity, control, main, rename(identity.name))
     except BaseException:
         logging.getLogger("dro").log(EMERGENCY, "worker failed", exc_info=True)
     finally:
@@ -320,7 +292,7 @@ def run_worker(identity: WorkerIdentity, control: socket.socket, main: WorkerMai
         os._exit(status)  # nothing of the parent's (exit handlers, buffers, test runners) may run here
 
 
-def _live(identity: WorkerIdentity, control: socket.socket, main: WorkerMain, log: logging.Logger) -> int:
+def _run(identity: WorkerIdentity, control: socket.socket, main: WorkerMain, log: logging.Logger) -> int:
     context: WorkerContext | None = None
     try:
         end_with(identity.parent_pid)
@@ -343,7 +315,7 @@ def _live(identity: WorkerIdentity, control: socket.socket, main: WorkerMain, lo
 
 
 def _refuse(error: ResourceError, control: socket.socket, log: logging.Logger, context: WorkerContext | None) -> None:
-    log.critical("worker cannot run", extra={"reason": error.what, "remedy": error.remedy})
+    log.critical(LogEvent.WORKER_CANNOT_RUN, extra={"reason": error.what, "remedy": error.remedy})
     if context is None or not context.is_ready:
         with contextlib.suppress(OSError):  # a parent that is gone needs no reason
             control.send(WORKER_REPORTS.encode(StartFailed(error.what, error.remedy)))
@@ -354,6 +326,5 @@ def take_signals(handler: Callable[[int, FrameType | None], object]) -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, handler)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORK_MASK)

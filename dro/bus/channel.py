@@ -1,13 +1,13 @@
-"""ZeroMQ between the workers of one DRO: what a worker hears from its siblings and says to them.
+"""ZeroMQ between the workers of one DRO: messages to and from siblings.
 
-Each incarnation of a worker binds two PULL sockets in the run directory, `w<index>.<incarnation>.ctl` and `.data`;
-a sibling that is told of it connects two PUSH sockets. Every frame begins with the sender's index and incarnation,
-so messages of a life that is over are dropped here, once for everybody; those of a life that has not been announced
-yet wait until it is. Within one pair and kind the order holds; between control and data there is none.
+Each incarnation of a worker binds two PULL sockets in the run directory, `w<index>.<incarnation>.ctl` and `.data`; a
+sibling connects two PUSH sockets when the parent announces it. Every frame begins with the sender's index and
+incarnation, so messages of an ended incarnation are dropped here; those of one that has not been announced yet are held
+until it is. Order is kept within one pair and kind, but not between control and data.
 
-Control messages are never lost between two living workers: when a sibling does not take them any more (tens of
-thousands are waiting) it is disconnected and reported as stuck, and it will come back as a new incarnation. Data
-messages are descriptors: a full channel refuses them and the caller counts.
+Control messages are never lost between two running workers: a sibling that stops accepting them (tens of thousands are
+waiting) is disconnected and reported as stuck; it returns as a new incarnation. Data messages are descriptors: a full
+channel refuses them and the caller counts them.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ class Channels:
         self._newest: dict[int, int] = {}  # worker -> newest incarnation that was connected
         self._held_ctl: list[tuple[int, int, bytes]] = []  # (worker, incarnation, frame)
         self._held_data: list[tuple[int, int, bytes]] = []
-        self._on_ctl: CtlCallback = _nothing
-        self._on_data: DataCallback = _nothing
-        self._on_stuck: Callable[[int, int], object] = _nothing
+        self.on_ctl: CtlCallback = _nothing
+        self.on_data: DataCallback = _nothing
+        self.on_stuck: Callable[[int, int], object] = _nothing
+        """Gets worker and incarnation of a sibling that was disconnected because it takes nothing any more."""
         self._closed = False
         self.stale = 0  # messages of incarnations that are over
         self.malformed = 0
@@ -95,18 +96,6 @@ class Channels:
             raise ResourceError(f"cannot bind {address}: {e.strerror}", remedy=remedy_of(e.errno)) from e
         return pull
 
-    # who hears
-
-    def on_ctl(self, callback: CtlCallback) -> None:
-        self._on_ctl = callback
-
-    def on_data(self, callback: DataCallback) -> None:
-        self._on_data = callback
-
-    def on_stuck(self, callback: Callable[[int, int], object]) -> None:
-        """`callback(worker, incarnation)` of a sibling that was disconnected because it takes nothing any more."""
-        self._on_stuck = callback
-
     # siblings
 
     def connect(self, worker: int, incarnation: int, ctl: str, data: str) -> None:
@@ -115,7 +104,7 @@ class Channels:
         self._newest[worker] = max(incarnation, self._newest.get(worker, 0))
         self._peers[worker] = _Peer(incarnation, self._push(ctl, CTL_HWM), self._push(data, self._data_hwm))
         if self._held_ctl:
-            self._loop.call_soon(self._hear_held_ctl)
+            self._loop.call_soon(self._receive_held_ctl)
         if self._held_data:
             self._loop.call_soon(self._take_data)
 
@@ -133,9 +122,6 @@ class Channels:
             peer.ctl.close(linger=0)
             peer.data.close(linger=0)
 
-    def is_connected(self, worker: int) -> bool:
-        return worker in self._peers
-
     # saying
 
     def send_ctl(self, worker: int, message: bytes) -> bool:
@@ -149,7 +135,7 @@ class Channels:
             peer.ctl.send(self._envelope + message, zmq.NOBLOCK)
         except zmq.Again:
             self.disconnect(worker)
-            self._on_stuck(worker, peer.incarnation)
+            self.on_stuck(worker, peer.incarnation)
             return False
         return True
 
@@ -167,7 +153,7 @@ class Channels:
     # hearing; a ZeroMQ descriptor tells of news once, so it is drained until Again or called again by the loop
 
     def _take_ctl(self) -> bool:
-        self._hear_held_ctl()
+        self._receive_held_ctl()
         for _ in range(CTL_PER_TURN):
             if self._closed:
                 return False
@@ -175,17 +161,17 @@ class Channels:
                 frame = self._ctl_in.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return False
-            self._hear_ctl(frame)
+            self._receive_ctl(frame)
         return True
 
-    def _hear_ctl(self, frame: bytes) -> None:
+    def _receive_ctl(self, frame: bytes) -> None:
         if len(frame) < _ENVELOPE.size:
             self.malformed += 1
             return
         worker, incarnation = _ENVELOPE.unpack_from(frame)
         peer = self._peers.get(worker)
         if peer is not None and peer.incarnation == incarnation:
-            self._on_ctl(worker, frame[_ENVELOPE.size :])
+            self.on_ctl(worker, frame[_ENVELOPE.size :])
         elif incarnation > self._newest.get(worker, 0):
             if len(self._held_ctl) >= MAX_HELD:
                 raise LocalProtocolError(f"{MAX_HELD} control messages of workers that were never announced")
@@ -196,12 +182,12 @@ class Channels:
     def _is_announced(self, held: list[tuple[int, int, bytes]]) -> bool:
         return any(self._newest.get(worker, 0) >= incarnation for worker, incarnation, _ in held)
 
-    def _hear_held_ctl(self) -> None:
+    def _receive_held_ctl(self) -> None:
         if self._held_ctl and self._is_announced(self._held_ctl):
             held, self._held_ctl = self._held_ctl, []
             for _, _, frame in held:
                 if not self._closed:
-                    self._hear_ctl(frame)
+                    self._receive_ctl(frame)
 
     def _take_data(self) -> bool:
         if self._closed:
@@ -209,7 +195,7 @@ class Channels:
         batch: list[tuple[int, bytes]] = []
         more = self._drain_data(batch)
         if batch:
-            self._on_data(batch)
+            self.on_data(batch)
         return more and not self._closed
 
     def _drain_data(self, batch: list[tuple[int, bytes]]) -> bool:

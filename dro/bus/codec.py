@@ -1,8 +1,8 @@
 """The one codec of all actor messages: frozen dataclasses as msgpack arrays `[tag, fields...]`.
 
-A field is an int, str, bytes, bool, float or IntEnum, a `tuple[X, ...]` or `X | None` of those, or another
-frozen dataclass, which becomes an array of its fields. What a message may look like is read from its annotations
-once, when the codec is made, so a message that cannot be sent is found at import and not at run time.
+A field is an int, str, bytes, bool, float or IntEnum, a `tuple[X, ...]` or `X | None` of those, or another frozen
+dataclass, which becomes an array of its fields. Annotations are read once, when the codec is created, so a message that
+cannot be encoded is detected at import and not at run time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Message(Protocol):
 
 
 M = TypeVar("M", bound=Message)
+N = TypeVar("N", bound=Message)
 
 
 class _MisfitError(Exception):
@@ -147,10 +148,17 @@ class Codec(Generic[M]):
     """Messages of one union <-> bytes. `kinds` gives every message its tag; tags are never used twice."""
 
     def __init__(self, kinds: Mapping[int, type[M]]) -> None:
+        self._kinds = kinds
         self._layouts: dict[int, _Layout] = {tag: _layout_of(kind) for tag, kind in kinds.items()}
         self._tags: dict[type[M], int] = {kind: tag for tag, kind in kinds.items()}
         if len(self._tags) != len(kinds):
             raise TypeError("a message has two tags")
+
+    def __or__(self, other: Codec[N]) -> Codec[M | N]:
+        """For a channel that carries both unions. Raises: TypeError when they share a tag or a message."""
+        if shared := self._kinds.keys() & other._kinds.keys():
+            raise TypeError(f"tags of two messages: {sorted(shared)}")
+        return Codec({**self._kinds, **other._kinds})
 
     def encode(self, message: M) -> bytes:
         """Raises: LocalProtocolError when the message is not of this union or a field is not what it claims."""

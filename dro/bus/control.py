@@ -1,7 +1,7 @@
 """The control socket between the parent and one worker: whole messages, both ways, from the fork on.
 
-A SOCK_SEQPACKET pair keeps message boundaries and tells of the other side's death at once. Sending never blocks:
-what the kernel does not take waits here.
+A SOCK_SEQPACKET pair keeps message boundaries and reports the other side's death at once. Sending never blocks: what
+the kernel does not accept is queued here.
 """
 
 from __future__ import annotations
@@ -124,5 +124,4 @@ class ControlSocket(Generic[Out, In]):
 
     def abandon(self) -> None:
         """Close the descriptor in a forked child, whose loop is not this one."""
-        self._open = False
         self._sock.close()

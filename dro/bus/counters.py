@@ -1,8 +1,8 @@
 """Counter pages: 64-bit slots in shared memory with one writer, kept by the parent across restarts of the writer.
 
 Layout of the file, all u64 in native order: a header of eight cells (magic, layout version, number of general slots,
-number of pair blocks, slots per pair block), the general slots, then one block of pair slots per worker index. What
-a slot means is the writer's business: the caller gives an IntEnum.
+number of pair blocks, slots per pair block), the general slots, then one block of pair slots per worker index. The
+writer defines the meaning of the slots by an IntEnum; those of a portal are in `portals.datapath.counters`.
 """
 
 from __future__ import annotations
@@ -108,6 +108,12 @@ class CounterPage:
         """Add `count`, which may be negative for a gauge; wraps at 2^64."""
         slots = self.slots
         slots[slot] = (slots[slot] + count) & MASK
+
+    def add_sized(self, slot: int, count: int, nbytes: int) -> None:
+        """`add` to a slot, and the bytes to the one behind it."""
+        slots = self.slots
+        slots[slot] = (slots[slot] + count) & MASK
+        slots[slot + 1] = (slots[slot + 1] + nbytes) & MASK
 
     def set(self, slot: int, value: int) -> None:
         self.slots[slot] = value & MASK

@@ -1,8 +1,8 @@
 """Every message that one process of a DRO sends to another, and the codec of each conversation.
 
 Three conversations: parent -> worker and worker -> parent over the control socket that exists from the fork on, and
-portal <-> route manager over the control channel of `dro.bus.channel`, where portals also talk to each other. Tags
-are never used again for something else; those of one codec say nothing about another.
+portal <-> route manager over the control channel of `dro.bus.channel`, where portals also talk to each other. Tags are
+never reused for another message; each codec has its own.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class SetLog:
-    """The log goes elsewhere, or looks different: fields of `dro.log.Settings`."""
+    """The log goes elsewhere, or looks different: fields of `dro.log.setup.Settings`."""
 
     kind: str
     file: str
@@ -100,9 +100,19 @@ class Ping:
     serial: int
 
 
-ParentMessage = PeerUp | PeerDown | Stop | Ping | PeerRemoved | Reconfigure | Drain | SetLog
+@dataclass(frozen=True, slots=True)
+class ListRows:
+    """An operator wants the list `what`: a page of it, from the beginning (`cursor` 0) or after another page."""
+
+    serial: int
+    what: str
+    text: str  # only rows with this in the name of their topic
+    cursor: int
+
+
+ParentMessage = PeerUp | PeerDown | Stop | Ping | PeerRemoved | Reconfigure | Drain | SetLog | ListRows
 PARENT_MESSAGES: Final = Codec[ParentMessage](
-    {1: PeerUp, 2: PeerDown, 3: Stop, 4: Ping, 5: PeerRemoved, 6: Reconfigure, 7: Drain, 8: SetLog}
+    {1: PeerUp, 2: PeerDown, 3: Stop, 4: Ping, 5: PeerRemoved, 6: Reconfigure, 7: Drain, 8: SetLog, 9: ListRows}
 )
 
 
@@ -160,10 +170,29 @@ class Drained:
     waiting: str
 
 
-WorkerReport = Ready | StartFailed | Stopped | Pong | PeerStuck | Reconfigured | Drained
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Answer to `ListRows`: a JSON array of rows of `dro.bus.listing`. More follows unless `cursor` is 0."""
+
+    serial: int
+    rows: str
+    cursor: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoutesCalculated:
+    """The route manager has sent its portals a new table."""
+
+    version: int
+    routes: int
+
+
+WorkerReport = Ready | StartFailed | Stopped | Pong | PeerStuck | Reconfigured | Drained | Rows | RoutesCalculated
 WORKER_REPORTS: Final = Codec[WorkerReport](
-    {1: Ready, 2: StartFailed, 3: Stopped, 4: Pong, 5: PeerStuck, 6: Reconfigured, 7: Drained}
-)
+    {1: Ready, 2: StartFailed, 3: Stopped, 4: Pong, 5: PeerStuck, 6: Reconfigured, 7: Drained, 8: Rows,
+     9: RoutesCalculated}
+)  # fmt: skip
 
 
 # portal <-> route manager
@@ -206,7 +235,7 @@ class RouteTable:
     routes: tuple[Route, ...]
 
 
-# What portals tell each other stands beside them, with tags from 32 on: the two unions share one channel.
+# What portals send each other stands beside them, with tags from 32 on: the two unions share one channel.
 
 RouteMessage = PortalUp | PortalGone | RouteTable
 ROUTE_MESSAGES: Final = Codec[RouteMessage]({2: PortalUp, 3: PortalGone, 4: RouteTable})

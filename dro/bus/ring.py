@@ -1,16 +1,16 @@
 """The fragment ring: one writer puts fragments into shared memory, many readers copy them out.
 
-A ring is a file in shared memory: a header page, then `capacity` bytes of data. Positions are virtual: they only
-grow, and the byte of position `p` lies at `p % capacity`. A chunk never wraps; what is left at the end is skipped.
+A ring is a file in shared memory: a header page, then `capacity` bytes of data. Positions are virtual: they only grow,
+and the byte of position `p` lies at `p % capacity`. A chunk never wraps; the remainder at the end is skipped.
 
 Two cells make it safe without locks. The writer stores `reserved` (how far it may be writing) before it touches a
 byte, and `committed` (how far the bytes are complete) afterwards. A reader copies first and then looks at
 `reserved`: when that has not passed `position + capacity`, nothing that was copied can have been overwritten.
 
-This needs stores and loads that other processors see in program order, which x86-64 promises. Elsewhere a reader
-keeps a quarter of the ring away from the writer; that is a distance, not a proof.
+This relies on other processors seeing stores and loads in program order, as on x86-64. Elsewhere a reader stays a
+quarter of the ring away from the writer, which makes an error improbable but not impossible.
 
-A new incarnation of the writer gets a new file. Nothing in a ring is ever repaired or taken over.
+A new incarnation of the writer gets a new file. A ring is never repaired or reused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MIN_CAPACITY: Final = HEADER_BYTES
 
 # cells of the header, as indexes of u64; those that change have a cache line of their own
 _MAGIC, _VERSION, _INCARNATION, _CAPACITY = 0, 1, 2, 3
-_RESERVED, _COMMITTED, _HEARTBEAT = 8, 16, 24
+_RESERVED, _COMMITTED = 8, 16
 
 _STRONGLY_ORDERED: Final = platform.machine() in ("x86_64", "AMD64", "i686")
 
@@ -128,10 +128,6 @@ class RingWriter:
         self.commit(pos + len(data))
         return pos
 
-    def beat(self, now_ns: int) -> None:
-        """Leave a sign of life for whoever looks at the file."""
-        self._cells[_HEARTBEAT] = now_ns
-
     def close(self, *, unlink: bool = True) -> None:
         """Give the memory back. Every view that was taken of `mv` must be gone by then."""
         self._cells.release()
@@ -185,10 +181,6 @@ class RingReader:
         """End of what the writer has committed."""
         return self._cells[_COMMITTED]
 
-    @property
-    def heartbeat_ns(self) -> int:
-        return self._cells[_HEARTBEAT]
-
     def copy(self, pos: int, nbytes: int) -> bytearray | None:
         """A private copy of `nbytes` from virtual position `pos`, or None when they are gone or never were.
 
@@ -201,15 +193,6 @@ class RingReader:
             return None  # spares a copy that would be thrown away
         data = bytearray(self._data[start : start + nbytes])
         return data if self._cells[_RESERVED] <= pos + self._reach else None
-
-    def copy_into(self, pos: int, target: memoryview) -> bool:
-        """As `copy`, into a buffer of the caller; False leaves rubbish in it."""
-        start = pos % self.capacity
-        nbytes = len(target)
-        if start + nbytes > self.capacity or pos + nbytes > self._cells[_COMMITTED]:
-            return False
-        target[:] = self._data[start : start + nbytes]
-        return self._cells[_RESERVED] <= pos + self._reach
 
     def close(self) -> None:
         self._cells.release()

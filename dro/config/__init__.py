@@ -1,1 +1,1 @@
-
+"""Configuration: DRO XML and UM files, their tables, differences, lint and reference."""

@@ -1,20 +1,17 @@
 """Rate limits of LBT-RM and LBT-RU: a quota of bytes per interval, refreshed at whole multiples of the interval.
 
 `RateLimiter` is the credit of one limit (data or retransmissions) of one context, shared by its sessions.
-`DataGate` is the documented send behaviour on top of the data credit: the first datagram that does not fit is queued
-and blocks the transport type until the next refresh.
 
 Source: UM Configuration Guide, `transport_lbtrm_data_rate_limit`, `_retransmit_rate_limit`, `_rate_interval`; UM
-Concepts, "Rate Controller". Guess: what is counted is the UDP payload; refreshes are aligned to the start of the
-context; credit that is left over is not carried into the next interval.
+Concepts, "Rate Controller". Guess: the UDP payload is counted; refreshes are aligned to the start of the context;
+unused credit is not carried into the next interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from dro.clock import NS_PER_MS, NS_PER_S
 
@@ -24,14 +21,12 @@ HOLD_GRACE_NS: Final = NS_PER_S
 """How long after its time a place in the line is kept for one who does not come."""
 
 
+@dataclass(slots=True, eq=False)
 class _Place:
     """A place in the line: how many bytes are wanted, and until when the place is kept."""
 
-    __slots__ = ("expiry_ns", "need")
-
-    def __init__(self, need: int, expiry_ns: int) -> None:
-        self.need = need
-        self.expiry_ns = expiry_ns
+    need: int
+    expiry_ns: int
 
 
 class RateLimiter:
@@ -135,79 +130,3 @@ class RateLimiter:
     def release(self, holder: Hashable) -> None:
         """Leave the line; for one who closes."""
         self._line.pop(holder, None)
-
-
-class Verdict(Enum):
-    """What became of a datagram offered to a `DataGate`."""
-
-    SEND = "send"  # goes out now
-    QUEUED = "queued"  # accepted; goes out at a later refresh
-    WOULD_BLOCK = "would block"  # not accepted; a wakeup follows
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Release(Generic[T]):
-    """The queued datagram goes out now."""
-
-    item: T
-    at_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Wakeup:
-    """Sending is possible again; given once, and only when a send had been refused."""
-
-    at_ns: int
-
-
-class DataGate(Generic[T]):
-    """The data limit of one transport type of one context: at most one datagram is queued, the others must wait."""
-
-    __slots__ = ("_limiter", "_queued", "_refused", "_wake_ns")
-
-    def __init__(self, limiter: RateLimiter) -> None:
-        self._limiter = limiter
-        self._queued: tuple[T, int] | None = None
-        self._refused = False
-        self._wake_ns = 0
-
-    @property
-    def is_blocked(self) -> bool:
-        return self._queued is not None
-
-    def offer(self, item: T, nbytes: int, now_ns: int) -> Verdict:
-        """A send of one datagram of `nbytes`. After WOULD_BLOCK nothing is kept."""
-        if self._queued is not None:
-            self._refused = True
-            return Verdict.WOULD_BLOCK
-        if self._limiter.take(nbytes, now_ns, self):
-            return Verdict.SEND
-        self._queued = (item, nbytes)
-        self._wake_ns = self._limiter.hold(self, nbytes, now_ns)
-        return Verdict.QUEUED
-
-    def next_deadline(self) -> int | None:
-        return self._wake_ns if self._queued is not None else None
-
-    def on_timer(self, now_ns: int) -> list[Release[T] | Wakeup]:
-        if self._queued is None or now_ns < self._wake_ns:
-            return []
-        item, nbytes = self._queued
-        if not self._limiter.take(nbytes, now_ns, self):
-            self._wake_ns = self._limiter.hold(self, nbytes, now_ns)
-            return []
-        self._queued = None
-        effects: list[Release[T] | Wakeup] = [Release(item, now_ns)]
-        if self._refused:
-            self._refused = False
-            effects.append(Wakeup(now_ns))
-        return effects
-
-    def close(self) -> T | None:
-        """Give the place in the line up; returns what was still queued."""
-        self._limiter.release(self)
-        queued, self._queued = self._queued, None
-        return queued[0] if queued is not None else None

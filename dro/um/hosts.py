@@ -1,11 +1,11 @@
 """Where a client context's loop runs: a background thread, or inside asyncio. The code above does not know which.
 
-    ThreadLoop   a thread turns the loop and holds its lock but for the time that it sleeps; other threads take the
+    ThreadLoop   a thread runs the loop and holds its lock except while it sleeps; other threads take the
                  lock for each call, so a send runs in the thread that sends
-    AsyncLoop    asyncio watches the loop's descriptor and turns it when something is ready or due; single-threaded
+    AsyncLoop    asyncio watches the loop's descriptor and runs it when something is ready or due; single-threaded
 
 Both can stop reading data while an application lags behind (`pause`): then the sockets fill, which slows a TCP source
-down and makes an LBT-RM receiver lose what its socket buffer does not hold. Everything else goes on.
+down and makes an LBT-RM receiver lose what exceeds its socket buffer. Everything else continues.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Hashable
-from types import TracebackType
 from typing import Final
 
 from dro.clock import NS_PER_S
 from dro.loop import Callback, HasFileno, Loop
 from dro.timers import Timer
-from dro.um.events import UsageError
-from dro.um.lbtrm_io import LbtrmGroup
-from dro.um.tcp_io import TcpReceiver
+from dro.um.message.events import UsageError
+from dro.um.transport.session import DataReader
 
 _NEVER: Final = 1 << 63
 
@@ -39,7 +37,7 @@ class PausableLoop(Loop):
         return bool(self._pausing)
 
     def add_reader(self, source: int | HasFileno, callback: Callback) -> None:
-        if isinstance(getattr(callback, "__self__", None), LbtrmGroup | TcpReceiver):
+        if isinstance(getattr(callback, "__self__", None), DataReader):
             self._data[source if isinstance(source, int) else source.fileno()] = callback
             if self._pausing:
                 return
@@ -91,9 +89,7 @@ class ThreadLoop(PausableLoop):
         self._gate.release()
         self._lock.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
     def check_may_wait(self) -> None:

@@ -1,1 +1,1 @@
-
+"""Codecs: bytes to frozen records and back. No state."""

@@ -1,17 +1,17 @@
-"""Bounds-checked reading and writing of bytes: the floor of every codec.
+"""Bounds-checked reading and writing of bytes, used by every codec.
 
-A `Reader` never reads past its end and raises `DecodeError`, nothing else; a declared length never drives
-allocation, because every length is compared with what is there before it is used.
+A `Reader` never reads past its end and raises `DecodeError`, nothing else; a declared length never drives allocation,
+because every length is compared with the available bytes before it is used. `pack` is the writing half of the fixed
+layouts.
 """
 
 from __future__ import annotations
 
-from struct import Struct
+from struct import Struct, error
 from typing import Any, Final
 
-from dro.errors import DecodeError
+from dro.errors import DecodeError, LocalProtocolError
 
-U8: Final = Struct("!B")
 U16: Final = Struct("!H")
 U32: Final = Struct("!I")
 U64: Final = Struct("!Q")
@@ -84,3 +84,14 @@ class Reader:
         inner = Reader(self.data, self.pos, self.pos + count)
         self.pos += count
         return inner
+
+
+def pack(layout: Struct, *values: object) -> bytes:
+    """The bytes of `values`. Raises: LocalProtocolError when one does not fit its field, a bug of the caller."""
+    try:
+        packed = layout.pack(*values)
+    except error as e:
+        raise LocalProtocolError(f"{layout.format} cannot hold {values}: {e}") from e
+    if layout.unpack(packed) != values:  # struct pads and cuts byte strings without a word
+        raise LocalProtocolError(f"{layout.format} cannot hold {values}: a byte string has the wrong length")
+    return packed

@@ -1,8 +1,8 @@
 """LBT-RM packets: reliable multicast data, session messages, NAKs and NCFs.
 
 One datagram is one packet. `decode` checks in the order in which a receiver counts its drops: size, version, type,
-header chain. Sessions are not known here; whoever holds them compares source address, `ucast_port` and `session_id`.
-Used for multicast immediate messages as well. No state.
+header chain. Sessions are not known here; the caller compares source address, `ucast_port` and `session_id`. Used for
+multicast immediate messages as well. No state.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-from dro.wire.packing import pack
+from dro.wire.cursor import pack
 from dro.wire.transport import (
-    DropReason,
-    TransportDecodeError,
     TransportOption,
+    packet_type,
     read_options,
     read_sqns,
     write_options,
@@ -70,7 +69,7 @@ class Data:
     trail: int
     flags: int = FLAG_UCAST_NAKS
     tgsz: int = TGSZ_DEFAULT
-    fec_symbol: int = 0  # sqn modulo the group size when sent; see `fec_symbol_of`
+    fec_symbol: int = 0  # sqn modulo the group size when sent, in retransmissions too
     payload: bytes = b""
     options: tuple[TransportOption, ...] = field(default=(), kw_only=True)
 
@@ -119,29 +118,9 @@ class Ncf:
 Packet = Data | SessionMessage | Nak | Ncf
 
 
-def fec_symbol_of(sqn: int, tgsz: int = TGSZ_DEFAULT) -> int:
-    """What a sender writes as FEC symbol: the sqn modulo the group size, in retransmissions too."""
-    return sqn & ((1 << (tgsz & TGSZ_MASK)) - 1) & 0xFFFF
-
-
-def nak_capacity(datagram_max_bytes: int) -> int:
-    """How many sqns fit one NAK (an NCF holds one less)."""
-    return (datagram_max_bytes - NAK_LAYOUT.size) // 4
-
-
 def check(data: bytes | bytearray | memoryview, accept: Container[int] = ALL_TYPES) -> int:
     """The packet type, after the checks for size, version and type. Raises: TransportDecodeError."""
-    if len(data) < HEADER.size:
-        raise TransportDecodeError(DropReason.SIZE, "lbtrm", f"needs {HEADER.size} bytes, has {len(data)}", len(data))
-    version, kind = data[0] >> 4, data[0] & 0x0F
-    size = _SIZES.get(kind, HEADER.size)
-    if len(data) < size:
-        raise TransportDecodeError(DropReason.SIZE, "lbtrm", f"needs {size} bytes, has {len(data)}", len(data))
-    if version:
-        raise TransportDecodeError(DropReason.VERSION, "lbtrm.version", f"{version} is not known", 0)
-    if kind not in _SIZES or kind not in accept:
-        raise TransportDecodeError(DropReason.TYPE, "lbtrm.type", f"{kind} is not expected", 0)
-    return kind
+    return packet_type("lbtrm", _SIZES, HEADER.size, data, accept)
 
 
 def decode(data: bytes, accept: Container[int] = ALL_TYPES) -> Packet:
@@ -188,11 +167,3 @@ def encode(packet: Packet) -> bytes:
             common = (PacketType.NCF, first, port, session_id)
             head = pack(NCF_LAYOUT, *common, trail, len(sqns), packet.reserved, reason << 4 | form)
             return head + write_sqns(sqns) + chain
-
-
-def data_payload_at(data: bytes | bytearray | memoryview) -> int:
-    """Where LBMC begins in a DATA packet that `check` has accepted; for receivers that leave the bytes in place.
-
-    Raises: TransportDecodeError (HEADER) when the option chain does not end within the packet.
-    """
-    return read_options("lbtrm", bytes(data), DATA_LAYOUT.size, data[1])[1] if data[1] else DATA_LAYOUT.size

@@ -3,8 +3,8 @@
 One datagram is one packet. `decode` checks in the order in which a receiver counts its drops: size, version, type,
 header chain; the session id is compared by the caller. No state.
 
-Guess: any packet may carry any subset of the SID and CID options, and a missing SID means session id 0; options
-behind a reset are read where those of other packets stand.
+Guess: any packet may carry any subset of the SID and CID options, and a missing SID means session id 0; options after a
+reset are read at the same place as in other packets.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-from dro.wire.packing import pack
+from dro.wire.cursor import pack
 from dro.wire.transport import (
     DropReason,
     TransportDecodeError,
     TransportOption,
+    packet_type,
     read_options,
     read_sqns,
     write_options,
@@ -67,6 +68,7 @@ _LAYOUTS: Final[dict[int, Struct]] = {
     PacketType.CREQ: HEADER,
     PacketType.RST: HEADER,
 }
+_SIZES: Final = {kind: layout.size for kind, layout in _LAYOUTS.items()}
 _U32: Final = Struct("!I")
 
 
@@ -170,17 +172,7 @@ Packet = Data | SessionMessage | Nak | Ncf | Ack | ConnectRequest | Reset
 
 def check(data: bytes | bytearray | memoryview, accept: Container[int] = ALL_TYPES) -> int:
     """The packet type, after the checks for size, version and type. Raises: TransportDecodeError."""
-    if len(data) < HEADER.size:
-        raise TransportDecodeError(DropReason.SIZE, "lbtru", f"needs {HEADER.size} bytes, has {len(data)}", len(data))
-    version, kind = data[0] >> 4, data[0] & 0x0F
-    size = _LAYOUTS.get(kind, HEADER).size
-    if len(data) < size:
-        raise TransportDecodeError(DropReason.SIZE, "lbtru", f"needs {size} bytes, has {len(data)}", len(data))
-    if version:
-        raise TransportDecodeError(DropReason.VERSION, "lbtru.version", f"{version} is not known", 0)
-    if kind not in _LAYOUTS or kind not in accept:
-        raise TransportDecodeError(DropReason.TYPE, "lbtru.type", f"{kind} is not expected", 0)
-    return kind
+    return packet_type("lbtru", _SIZES, HEADER.size, data, accept)
 
 
 def decode(data: bytes, accept: Container[int] = ALL_TYPES) -> Packet:

@@ -1,8 +1,8 @@
 """The originating transport id: 32 bytes that name one source, that is one topic on one transport session.
 
-A DRO compares and copies the 32 bytes and never needs to look inside; whoever originates a source writes them, and
-tools turn them back into a source string. The LBT-RM layout is settled by a capture, the others by a public vendor
-tool. Source: wire notes LBMR section 6 (option 0x08), real capture section 3.
+A DRO compares and copies the 32 bytes without decoding them; the originator of a source writes them, and tools convert
+them to a source string. The LBT-RM layout is confirmed by a capture, the others by a public vendor tool. Source: wire
+notes LBMR section 6 (option 0x08), real capture section 3.
 
 Guess: the shared memory and datagram transports write the session id in the byte order of the little-endian hosts
 that UM runs on, like LBT-RM in the capture, and LBT-IPC and LBT-SMX their transport id too; TCP alone is in network

@@ -1,4 +1,4 @@
-"""What the datagram transports LBT-RM and LBT-RU share: drop reasons, the option chain, lists of sqns.
+"""Common to the datagram transports LBT-RM and LBT-RU: drop reasons, the option chain, lists of sqns.
 
 A datagram that cannot be used raises `TransportDecodeError`, whose `reason` names the receiver statistic that counts
 the drop (`dgrams_dropped_*`).
@@ -6,13 +6,14 @@ the drop (`dgrams_dropped_*`).
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum
 from struct import Struct
 from typing import Final
 
 from dro.errors import DecodeError, LocalProtocolError
-from dro.wire.packing import pack
+from dro.wire.cursor import pack
 
 
 class DropReason(Enum):
@@ -33,14 +34,29 @@ class TransportDecodeError(DecodeError):
         self.reason = reason
 
 
-class NcfReason(IntEnum):
-    """Why a NAK is not answered by a retransmission; 4 to 15 are unassigned."""
+def packet_type(
+    name: str, sizes: Mapping[int, int], least: int, data: bytes | bytearray | memoryview, accept: Container[int]
+) -> int:
+    """The low four bits of the first byte, after the checks for size, version and type.
 
-    NO_RETRY = 0
-    IGNORED = 1
-    RX_DELAY = 2
-    SHED = 3
+    `sizes`: of the fixed part, by type; `least`: of any header. Raises: TransportDecodeError.
+    """
+    size = least if len(data) < least else sizes.get(data[0] & 0x0F, least)
+    if len(data) < size:
+        raise TransportDecodeError(DropReason.SIZE, name, f"needs {size} bytes, has {len(data)}", len(data))
+    version, kind = data[0] >> 4, data[0] & 0x0F
+    if version:
+        raise TransportDecodeError(DropReason.VERSION, f"{name}.version", f"{version} is not known", 0)
+    if kind not in sizes or kind not in accept:
+        raise TransportDecodeError(DropReason.TYPE, f"{name}.type", f"{kind} is not expected", 0)
+    return kind
 
+
+# why a NAK is not answered by a retransmission; 4 to 15 are unassigned
+NCF_DO_NOT_RETRY: Final = 0
+NCF_IGNORED: Final = 1
+NCF_RX_DELAY: Final = 2
+NCF_SHED: Final = 3
 
 SELECTIVE: Final = 0  # format of a NAK or NCF list: each entry is one sqn
 PARITY: Final = 1

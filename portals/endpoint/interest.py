@@ -1,47 +1,26 @@
-"""The interest of one TRD, as an endpoint portal learns it, and what the portal says there for other domains.
+"""The interest of one TRD, as an endpoint portal hears it, and what the portal announces there for other domains.
 
-Joins the cores of `dro.proto` that each know one thing: local interest with its use queries, remote interest with its
-expiry, the interest and domain routes told to the TRD, and the requests at start. Sans-IO like them: packets and time
-in, finished datagrams and interest changes out.
+Combines the cores of `dro.proto.interest`: local interest, from every TQR that is heard, with its use queries
+(`tqr_use_query`); remote interest with its expiry (`remote_domains`); the interest and domain routes announced
+to the TRD, and the requests at start (`announced`). Sans-IO like them: packets and time in, datagrams and events out.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from dro.clock import ms, s
-from dro.config.model import AnnouncementConfig, EndpointConfig, RateLimit, RemoteInterestConfig, UseQueryConfig
-from dro.proto.interest_events import InterestGained, InterestLost
-from dro.proto.interest_sender import DomainRouteSender, InitialRequest, InterestSender, IntervalOptions
-from dro.proto.interest_table import RemoteInterest, RemoteInterestOptions
-from dro.proto.trlimit import Rate
-from dro.proto.usequery import LocalInterest, UseQueryOptions
-from dro.wire import lbmr
-from portals.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
-
-
-@dataclass(frozen=True, slots=True)
-class InterestChange:
-    """Receivers of `domain_id`, reached through this TRD, began or ceased to want a topic or pattern."""
-
-    symbol: bytes
-    pattern: int
-    domain_id: int
-    is_added: bool
-
-
-@dataclass(frozen=True, slots=True)
-class InterestCounts:
-    """For the gauges of the portal's page."""
-
-    local_topics: int
-    local_pcre: int
-    local_regex: int
-    remote_topics: int
-    remote_pcre: int
-    remote_regex: int
+from dro.config.dro_xml.model import AnnouncementConfig, EndpointConfig, RateLimit, RemoteInterestConfig, UseQueryConfig
+from dro.proto.interest.announced import DomainRouteSender, InitialRequest, InterestSender, IntervalOptions
+from dro.proto.interest.events import InterestEvent
+from dro.proto.interest.remote_domains import RemoteInterest, RemoteInterestOptions
+from dro.proto.interest.tqr_use_query import LocalInterest, UseQueryOptions
+from dro.proto.resolver.record_queue import Rate
+from dro.wire.lbmr import packet as lbmr
+from portals.datapath.counters import Slot
+from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 
 
 def _rate(limit: RateLimit) -> Rate:
@@ -84,7 +63,7 @@ class TrdInterest:
             _use_query(tr.pattern_use_query),
             rate=_rate(tr.topic_use_query.rate_limit),
             pattern_rate=_rate(tr.pattern_use_query.rate_limit),
-            jitter=lambda ns: rng.randrange(ns) if ns else 0,
+            jitter=rng.randrange,
         )
         self._remote_topics = RemoteInterest(
             _remote(config.remote_topic), own_domain_id=config.domain_id, own_ids=own_ids
@@ -102,6 +81,7 @@ class TrdInterest:
         self._initial = InitialRequest(
             now_ns, ms(tr.initial_request.periodic_interval_ms), s(tr.initial_request.duration_s)
         )
+        self._cores = (self._local, self._remote_topics, self._remote_patterns, self._sender, self._routes)
         self._pending: list[bytes] = []
 
     # input
@@ -115,9 +95,9 @@ class TrdInterest:
         )
         self._remote_topics.set_options(_remote(config.remote_topic), now_ns)
         self._remote_patterns.set_options(_remote(config.remote_pattern), now_ns)
-        told, told_patterns = tr.remote_topic_interest, tr.remote_pattern_interest
-        rates = (_rate(told.rate_limit), _rate(told_patterns.rate_limit))
-        self._sender.set_options(_intervals(told), _intervals(told_patterns), rates, now_ns)
+        remote_topics, remote_patterns = tr.remote_topic_interest, tr.remote_pattern_interest
+        rates = (_rate(remote_topics.rate_limit), _rate(remote_patterns.rate_limit))
+        self._sender.set_options(_intervals(remote_topics), _intervals(remote_patterns), rates, now_ns)
         self._routes.set_options(_intervals(tr.domain_route), _rate(tr.domain_route.rate_limit), now_ns)
         request = tr.initial_request
         self._initial.set_options(ms(request.periodic_interval_ms), s(request.duration_s), now_ns)
@@ -145,20 +125,15 @@ class TrdInterest:
     # time
 
     def next_deadline(self) -> int | None:
-        deadlines = [core.next_deadline() for core in self._cores()]
+        deadlines = [core.next_deadline() for core in (*self._cores, self._initial)]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def on_timer(self, now_ns: int) -> None:
-        for core in (self._local, self._remote_topics, self._remote_patterns, self._sender, self._routes):
+        for core in self._cores:
             core.on_timer(now_ns)
         request = self._initial.on_timer(now_ns)
         if request is not None:
             self._pending.append(lbmr.encode(lbmr.Packet(lbmr.VERSION, self._options, request)))
-
-    def _cores(
-        self,
-    ) -> tuple[LocalInterest, RemoteInterest, RemoteInterest, InterestSender, DomainRouteSender, InitialRequest]:
-        return (self._local, self._remote_topics, self._remote_patterns, self._sender, self._routes, self._initial)
 
     # output
 
@@ -174,26 +149,19 @@ class TrdInterest:
             out += lbmr.pack_domain_routes(ip, port, 0, domains, self._options, self._max_bytes)
         return out
 
-    def take_changes(self) -> list[InterestChange]:
-        changes = []
-        for table in (self._local, self._remote_topics, self._remote_patterns):
-            for event in table.take_events():
-                symbol, pattern = event.symbol
-                match event:
-                    case InterestGained(domain_id=domain_id):
-                        changes.append(InterestChange(symbol, pattern, domain_id or self._domain, True))
-                    case InterestLost(domain_id=domain_id):
-                        changes.append(InterestChange(symbol, pattern, domain_id or self._domain, False))
-        return changes
+    def take_events(self) -> list[InterestEvent]:
+        tables = (self._local, self._remote_topics, self._remote_patterns)
+        return [event for table in tables for event in table.take_events()]
 
-    def counts(self) -> InterestCounts:
-        local = [pattern for _, pattern in self._local.symbols()]
-        remote = [pattern for (_, pattern), _ in self._remote_patterns.items()]
-        return InterestCounts(
-            local.count(PATTERN_NONE),
-            local.count(PATTERN_PCRE),
-            local.count(PATTERN_REGEX),
-            len({symbol for symbol, _ in self._remote_topics.items()}),
-            remote.count(PATTERN_PCRE),
-            remote.count(PATTERN_REGEX),
-        )
+    def counts(self) -> dict[Slot, int]:
+        """For the gauges of the portal's page."""
+        local = Counter(pattern for _, pattern in self._local.symbols())
+        remote = Counter(pattern for (_, pattern), _ in self._remote_patterns.items())
+        return {
+            Slot.LOCAL_TOPICS: local[PATTERN_NONE],
+            Slot.LOCAL_PCRE: local[PATTERN_PCRE],
+            Slot.LOCAL_REGEX: local[PATTERN_REGEX],
+            Slot.REMOTE_TOPICS: len({symbol for symbol, _ in self._remote_topics.items()}),
+            Slot.REMOTE_PCRE: remote[PATTERN_PCRE],
+            Slot.REMOTE_REGEX: remote[PATTERN_REGEX],
+        }

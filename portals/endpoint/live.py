@@ -1,13 +1,13 @@
-"""What of a changed configuration an endpoint portal takes over while it works.
+"""The parts of a changed configuration that an endpoint portal applies while it runs.
 
-`LIVE` names the fields of `EndpointConfig` that may change in place. Every other field needs a new process, for which
-the parent cares; a portal that is told of one goes on with what it was started with.
+`LIVE` has the fields of `EndpointConfig` whose row in the table of elements says `live`. Every other field needs a new
+process, which the parent starts; a portal keeps the values that it was started with.
 
-    acl                      all interest, sources and proxies are decided anew; what comes to the same is not touched
-    cost                     routes are calculated anew; advertisements of proxy sources say the new sum
+    acl                      all interest, sources and proxies are re-evaluated; only differences have an effect
+    cost                     routes are calculated anew; advertisements of proxy sources carry the new sum
     source_deletion_delay    also for proxy sources that wait for their end already
     max_queue                at once; what is queued beyond a smaller limit is still sent, the ring keeps its size
-    topic_resolution,        every timer runs out by the new interval at the latest, limits hold from the next record
+    topic_resolution,        every timer expires after the new interval at the latest, limits apply from the next record
     remote_topic, _pattern
 
 Source: DRO guide, 7.3 (elements of these names). Guess: all of it; the original reads its configuration once.
@@ -18,17 +18,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from dro.config.model import DroConfig, EndpointConfig
+from dro.config.change.reload_class import live_fields
+from dro.config.dro_xml.model import DroConfig, EndpointConfig
 
-LIVE: Final = (
-    "acl",
-    "cost",
-    "source_deletion_delay_ms",
-    "max_queue_bytes",
-    "topic_resolution",
-    "remote_topic",
-    "remote_pattern",
-)
+LIVE: Final = live_fields("endpoint")
 TOPIC_RESOLUTION: Final = frozenset({"topic_resolution", "remote_topic", "remote_pattern"})
 
 

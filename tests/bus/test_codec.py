@@ -159,6 +159,22 @@ def test_a_field_that_cannot_travel_is_found_when_the_codec_is_made() -> None:
         Codec[Inner]({1: Inner, 2: Inner})
 
 
+def test_a_channel_of_two_conversations_has_one_codec_that_knows_both() -> None:
+    inners = Codec[Inner]({9: Inner})
+    both = inners | ROUTE_MESSAGES
+    inner, up = Inner(b"x", 1), PortalUp(7, 1, 1)
+    assert both.encode(inner) == inners.encode(inner)
+    assert both.encode(up) == ROUTE_MESSAGES.encode(up)
+    assert [both.decode(both.encode(message)) for message in (inner, up)] == [inner, up]
+    with pytest.raises(DecodeError, match="unknown tag"):
+        inners.decode(both.encode(up))
+
+
+def test_two_conversations_that_share_a_tag_cannot_share_a_channel() -> None:
+    with pytest.raises(TypeError, match=r"\[2, 3, 4\]"):
+        ROUTE_MESSAGES | PARENT_MESSAGES
+
+
 def test_the_messages_of_the_program_travel() -> None:
     table = RouteTable(7, (Route(1, 2, 1, 2), Route(2, 1, 2, 1)))
     assert ROUTE_MESSAGES.decode(ROUTE_MESSAGES.encode(table)) == table

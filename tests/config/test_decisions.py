@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from dro.config.lbm import parse_um_text
-from dro.config.options import DEFAULTS, option_table
-from dro.config.problems import ConfigErrors
-from tests.config.test_contradictions import gateway, load
+from dro.config.reading.problems import ConfigErrors
+from dro.config.um.options import DEFAULTS, option_table
+from dro.config.um.text_file import parse_um_text
+from tests.builders.dro_file import gateway, load
 from tests.fakes.lookup import FakeLookup
 
-A, LOAD, UM = "config.test_contradictions", "config.test_load", "config.test_um_xml"
+A, LOAD, UM = "config.dro_xml.test_contradictions", "config.dro_xml.test_load", "config.um.test_xml_document"
 NOT_OURS = "of another product, or about the text of the guide alone"
 DECISIONS: dict[str, tuple[str, ...] | str] = {
-    "A1": (f"{A}::test_a1_another_order_is_a_warning_for_a_daemon_and_an_error_for_the_validator",),
+    "A1": (f"{A}::test_a1_another_order_is_a_warning",),
     "A2": (f"{A}::test_a2_a3_what_is_not_well_formed_is_refused",),
     "A3": (f"{A}::test_a2_a3_what_is_not_well_formed_is_refused",),
     "A4": (f"{A}::test_a4_an_ace_says_what_it_does",),
     "A5": (f"{A}::test_a5_a_literal_topic_that_looks_like_a_pattern_is_told",
-           "config.test_acl::test_the_first_entry_that_matches_decides_and_names_its_place"),
-    "A6": ("config.test_acl::test_no_list_accepts_and_only_the_directions_present_are_filtered",),
-    "A7": ("config.test_xinclude::test_both_namespaces_and_names_relative_to_the_including_file",),
+           "config.dro_xml.test_acl::test_the_first_entry_that_matches_decides_and_names_its_place"),
+    "A6": ("config.dro_xml.test_acl::test_no_list_accepts_and_only_the_directions_present_are_filtered",),
+    "A7": ("config.reading.test_xinclude::test_both_namespaces_and_names_relative_to_the_including_file",),
     "A8": (f"{A}::test_a8_udp_may_stand_inside_single_tcp",),
     "A9": (f"{A}::test_a9_compression_and_tls_go_with_udp",),
     "A10": (f"{A}::test_a10_cipher_suites_in_both_spellings",),
@@ -43,7 +43,7 @@ DECISIONS: dict[str, tuple[str, ...] | str] = {
     "A20": (f"{A}::test_a20_propagation_delay_is_ignored",),
     "A21": (f"{A}::test_a21_the_former_link_is_refused_with_the_name_of_the_new_one",),
     "A22": (f"{UM}::test_a22_proxy_sources_are_never_of_shared_memory",),
-    "A23": ("config.test_dro_elements::test_a_written_default_means_the_same_as_none",
+    "A23": ("config.dro_xml.test_elements::test_a_written_default_means_the_same_as_none",
             "config.test_decisions::test_a23_no_default_is_a_symbol"),
     "A24": (f"{A}::test_a24_a26_units_and_hop_count",),
     "A25": (f"{A}::test_a25_separate_costs_do_not_exist",),
@@ -67,14 +67,14 @@ DECISIONS: dict[str, tuple[str, ...] | str] = {
     "C4": (f"{UM}::test_c4_the_application_of_a_dro", f"{UM}::test_c4_no_application_is_an_error"),
     "C5": (f"{UM}::test_the_sample_of_the_guide",),
     "C6": (f"{UM}::test_slips_of_the_guide_in_plain_text_are_told_and_left_out",),
-    "C7": ("config.test_interfaces::test_written_forms_of_an_interface",
+    "C7": ("config.um.test_interfaces::test_written_forms_of_an_interface",
            "config.test_decisions::test_c7_quotes_are_for_device_names"),
     "C8": (f"{UM}::test_slips_of_the_guide_in_plain_text_are_told_and_left_out",
-           "config.test_options::test_context_names_have_an_alphabet"),
+           "config.um.test_options::test_context_names_have_an_alphabet"),
     "C9": (f"{UM}::test_c9_the_version_may_be_missing_and_options_take_the_scope_around_them",),
     "C10": (f"{UM}::test_c10_c13_a_document_is_taken_or_left_as_a_whole",),
     "C11": (f"{UM}::test_c3_c9_c11_what_does_not_fit_inside_a_valid_document_is_told_and_left_out",
-            "config.test_lbm::test_a_program_gets_all_bad_lines_at_once_and_unknown_options_as_warnings"),
+            "config.um.test_text_file::test_a_program_gets_all_bad_lines_at_once_and_unknown_options_as_warnings"),
     "C12": (f"{UM}::test_c12_options_of_a_monitor_transport_may_be_inline",),
     "C13": (f"{UM}::test_c10_c13_a_document_is_taken_or_left_as_a_whole",),
     "C14": NOT_OURS,
@@ -82,7 +82,7 @@ DECISIONS: dict[str, tuple[str, ...] | str] = {
     "C16": (f"{UM}::test_slips_of_the_guide_in_plain_text_are_told_and_left_out",),
     "C17": (f"{UM}::test_defaults_on_which_the_guides_disagree",),
     "C18": (f"{UM}::test_defaults_on_which_the_guides_disagree",
-            "config.test_um_sets::test_a_size_of_one_side_overrides_the_common_one"),
+            "config.um.test_sets::test_a_size_of_one_side_overrides_the_common_one"),
     "C19": ("config.test_decisions::test_c19_queries_are_counted_in_queries",),
     "C20": (f"{UM}::test_defaults_on_which_the_guides_disagree",),
     "C21": (f"{UM}::test_defaults_on_which_the_guides_disagree",),
@@ -122,7 +122,7 @@ def two_portals(first: str, second: str) -> bytes:
 def test_b1_two_portals_with_the_same_um_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "lan.cfg"
     path.write_text("context resolver_multicast_address 239.5.5.5\n")
-    with pytest.raises(ConfigErrors, match=r"d\.xml:4: <endpoint>: resolver channel 239\.5\.5\.5:12965 on"):
+    with pytest.raises(ConfigErrors, match=r"dro\.xml:4: <endpoint>: resolver channel 239\.5\.5\.5:12965 on"):
         load(two_portals(str(path), str(path)))
 
 
@@ -149,7 +149,7 @@ def test_c7_quotes_are_for_device_names() -> None:
     made = parse_um_text('context default_interface "eth1"', warnings.append, strict=False, lookup=host)
     assert made.get_interface("context", "default_interface") == "198.51.100.5"
     assert warnings == []
-    quoted = parse_um_text('context resolver_multicast_port "4001"', warnings.append, strict=False, lookup=host)
+    quoted = parse_um_text('context mim_destination_port "4001"', warnings.append, strict=False, lookup=host)
     assert quoted == DEFAULTS
     assert "is not a whole number" in warnings[0]
 

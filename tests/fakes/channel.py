@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TypeVar
 
 from dro.clock import ms
-from dro.proto.resolver import Resolver
-from dro.wire import lbmr
+from dro.proto.resolver.core import Resolver
+from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import LbtrmAddress, TcpAddress
+from tests.builders.tir_options import tir_options
 
 NS_PER_MS = 1_000_000
 B = TypeVar("B")
@@ -77,7 +78,7 @@ def tir(
     cost: tuple[int, int] | None = None,
 ) -> lbmr.Tir:
     """An advertisement on TCP; `otid` a number that stands for the 32 bytes, `cost` (hops, cost)."""
-    options = lbmr.TirOptions.of(
+    options = tir_options(
         otid=None if otid is None else otid.to_bytes(32, "big"),
         cost=None if cost is None else lbmr.Cost(*cost),
         extended=lbmr.ExtendedFunctionality(14392, ip),
@@ -87,7 +88,7 @@ def tir(
 
 def lbtrm_tir(topic: bytes, session: int, index: int) -> lbmr.Tir:
     address = LbtrmAddress(0x0A000001, 0xEF650301, session, 14400, 12090)
-    return lbmr.Tir(topic, address, lbmr.TIR_TTL, index, lbmr.TirOptions.of(otid=bytes(31) + b"\x01"))
+    return lbmr.Tir(topic, address, lbmr.TIR_TTL, index, tir_options(otid=bytes(31) + b"\x01"))
 
 
 def packet(body: lbmr.Body, *, source_id: bytes = b"stranger", source_type: int = 0, domain_id: int = 0) -> lbmr.Packet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dro.config.interfaces import Interface
+from dro.config.um.interfaces import Interface
 
 LOOPBACK = Interface("lo", "127.0.0.1", 8, is_loopback=True, is_multicast=False)
 LAN = Interface("eth0", "192.0.2.10", 24)

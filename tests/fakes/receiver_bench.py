@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dro.clock import ms
-from dro.proto.lbtrm_receiver import (
-    Began,
-    Ended,
-    LossConfig,
-    NakDue,
-    ReceiverSession,
-    ReceiverStats,
-    Skipped,
-    Unrecoverable,
-)
+from dro.proto.lbtrm.loss import LossConfig, NakDue, Skipped, Unrecoverable
+from dro.proto.lbtrm.receiver import ReceiverSession, ReceiverStats
+from dro.proto.session_events import Began, Ended
 
 Note = tuple[object, ...]
 """("up", t, sqn), ("drop", t, sqn), ("nak", t, sqns), ("lost", t, reason, sqns), ("bos", t), ("eos", t); t in ms."""

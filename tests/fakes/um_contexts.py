@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from dro.clock import NS_PER_MS
+from dro.clock import NS_PER_MS, NS_PER_S
 from dro.loop import Loop
-from dro.um.client_config import Config
-from dro.um.runs import KIND_DATA, Run
-from dro.um.session import BoundSource, ReceiverTransport
+from dro.um.fragment.receiver_sessions import ReceiverSessions
+from dro.um.message.client_config import Config
+from dro.um.transport.lbtrm.kind import LbtrmReceivers
+from dro.um.transport.lbtrm.receiver import LbtrmGroup
+from dro.um.transport.runs import KIND_DATA, Run
+from dro.um.transport.session import BoundSource, ReceiverTransport
+from tests.fakes.clock import SteppedClock
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 _serial = count()
 
 
@@ -51,21 +55,11 @@ def private_config(transport: str, **more: str | int) -> Config:
     return config
 
 
-class SteppedClock:
-    """Time that moves only when a test says so."""
-
-    def __init__(self) -> None:
-        self.time_ns = 1_000_000_000
-
-    def now_ns(self) -> int:
-        return self.time_ns
-
-
 class Stepper:
     """A loop on real sockets and stepped time."""
 
     def __init__(self) -> None:
-        self.clock = SteppedClock()
+        self.clock = SteppedClock(NS_PER_S)
         self.loop = Loop(self.clock)
 
     def run(self, milliseconds: int, step_ms: int = 10) -> None:
@@ -129,3 +123,10 @@ class RecordingSink:
 
     def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
         self.unbound.append((source, ended))
+
+
+def groups(joined: ReceiverSessions) -> list[LbtrmGroup]:
+    """Groups whose sockets are open."""
+    receivers = joined.kind("lbtrm")
+    assert isinstance(receivers, LbtrmReceivers)
+    return list(receivers.groups.values())

@@ -11,9 +11,13 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from dro.clock import ms
-from dro.proto.lbtrm_receiver import Began, Ended, LossConfig, NakDue, ReceiverSession, Skipped, Unrecoverable
-from dro.proto.lbtrm_source import Chunk, Effect, Retransmit, SendNcf, SendSm, SourceConfig, SourceSession
+from dro.proto.lbtrm.loss import LossConfig, NakDue, Skipped, Unrecoverable
+from dro.proto.lbtrm.receiver import ReceiverSession
+from dro.proto.lbtrm.retransmit import Chunk, Retransmit, SendNcf
+from dro.proto.lbtrm.session_messages import SendSm
+from dro.proto.lbtrm.source import Effect, SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.session_events import Began, Ended
 
 
 class Station:

@@ -21,30 +21,32 @@ from typing import Final
 import pytest
 
 from dro.clock import NS_PER_S, ms, s
-from dro.config.lbm import load_um
 from dro.loop import Loop
-from dro.proto.lbtrm_source import SourceConfig, SourceSession
+from dro.proto.lbtrm.source import SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
-from dro.um import mmsg, sockets
-from dro.um.blocking import BlockingContext
-from dro.um.client_config import Config
-from dro.um.context_core import ContextCore
-from dro.um.events import BOS, EOS, Data, Event
-from dro.um.lbtrm_sender import DATA_HEADER, LbtrmSender
-from dro.um.runs import KIND_DATA, Run
-from dro.um.session import BoundSource, ReceiverTransport
+from dro.um.blocking_api import BlockingContext
+from dro.um.fragment.context import FragmentContext
+from dro.um.message.client_config import Config
+from dro.um.message.events import BOS, EOS, Data, Event
+from dro.um.transport import mmsg, sockets
+from dro.um.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
+from dro.um.transport.runs import KIND_DATA, Run
+from dro.um.transport.session import BoundSource, ReceiverTransport
+from dro.wire.lbtrm import DATA_HEADER
 from dro.wire.source_string import LbtrmAddress
-from portals.counters import Slot
-from tests.fakes.books import Books, books_of
-from tests.fakes.lbtrm_capture import Packet, packets
-from tests.fakes.nak_schedule import Arrival, Asked, Schedule, Windows, outside, schedule_of
-from tests.fakes.replay import DATA_GROUP, NAK_PORT, SESSION_ID, SOURCE_IP, TOPIC, read_nak
-from tests.fakes.udp_capture import Datagram, read_frames, read_udp
-from tests.netns.capture import ports
-from tests.netns.harness import Host, Net
-from tests.netns.judged import judged
-from tests.netns.loss import NOT_THE_FIRST
-from tests.netns.process import Process, Task, wait_until
+from portals.datapath.counters import Slot
+from tests.builders.lbtrm_capture import Packet, packets
+from tests.builders.nak_schedule import Arrival, Asked, Schedule, Windows, outside, schedule_of
+from tests.builders.udp_capture import Datagram, read_frames, read_udp
+from tests.fakes.clock import SteppedClock
+from tests.rigs.books import Books, books_of
+from tests.rigs.netns.capture import ports
+from tests.rigs.netns.harness import Host, Net
+from tests.rigs.netns.judged import judged
+from tests.rigs.netns.loss import NOT_THE_FIRST
+from tests.rigs.netns.process import Process, Task
+from tests.rigs.replay import DATA_GROUP, NAK_PORT, SESSION_ID, SOURCE_IP, TOPIC, read_nak
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 MESSAGES: Final = 5000
@@ -125,7 +127,7 @@ class InOrder:
 def receive(config: Path, timeout_s: float) -> tuple[list[bytes], int, list[str]]:
     """An application in its TRD. Returns payloads in order, duplicates, and the address of each session, in the end."""
     sink, loop = InOrder(), Loop()
-    context = ContextCore(load_um([config], print), loop, sink=sink)
+    context = FragmentContext(Config.load(config).options, loop, sink=sink)
     context.want_topic(TOPIC)
     print("wanting", flush=True)
     end_ns = loop.now_ns() + s(timeout_s)
@@ -201,7 +203,7 @@ def running_dro(net: Net, host: Host, options: str = "") -> Iterator[Books]:
 def start_replay(source: Host, speed: float, *options: str) -> Process:
     """It begins when somebody asks for the topic, and gives interest a second to travel before the first data."""
     arguments = ["--speed", str(speed), "--after-query", "--data-delay", "1", "--linger", "60", *options]
-    replay = source.start_python("-m", "tests.fakes.replay", *arguments, name="replay")
+    replay = source.start_python("-m", "tests.rigs.replay", *arguments, name="replay")
     replay.wait_output("^ready$")
     return replay
 
@@ -360,7 +362,7 @@ def test_the_recorded_stream_straight_into_the_tools(net: Net, speed: float, too
         rule = receiver.lose(0.1, dports=[DATA_GROUP[1]], groups=[DATA_GROUP[0]], where=NOT_THE_FIRST)
         replay = start_replay(source, speed, "--ignore", "0.5")
         options = ["-c", str(config), "-S", "-O", "-v", "--payload-sha256"]
-        process = receiver.start_python("-m", f"dro.tools.{tool}", *options, wanted, name=tool)
+        process = receiver.start_python("-m", f"dro.tools.lbm.{tool}", *options, wanted, name=tool)
         assert process.wait(60) == 0, process.stdout[-2000:] + process.stderr
         assert rule.remove().dropped >= 350
         assert summary_of(replay)["data"] == MESSAGES
@@ -410,18 +412,8 @@ def test_applications_behind_the_dro_are_told_the_whole_session(net: Net) -> Non
 
 
 def kind_of(payload: bytes) -> str:
-    """Named as `tests.fakes.lbtrm_capture` does."""
+    """Named as `tests.builders.lbtrm_capture` does."""
     return ("rx" if payload[16] & 0x20 else "data") if payload[0] == 0 else {2: "sm", 4: "ncf"}[payload[0]]
-
-
-class SteppedClock:
-    """Time that stands until it is set."""
-
-    def __init__(self, now_ns: int) -> None:
-        self.ns = now_ns
-
-    def now_ns(self) -> int:
-        return self.ns
 
 
 def test_our_source_answers_the_recorded_naks_as_um_did(net: Net) -> None:
@@ -442,17 +434,22 @@ def test_our_source_answers_the_recorded_naks_as_um_did(net: Net) -> None:
         nak_in.setblocking(False)
         data_out = sockets.multicast_sender(address.group, address.dport, SOURCE_IP, ttl=16, buffer_bytes=1 << 20)
         sender = LbtrmSender(
-            loop, address, core, limiter, data_socket=data_out, nak_socket=nak_in, batch=mmsg.DatagramBatch(),
-            datagram_max_bytes=8192, transport_index=1, interface=SOURCE_IP,
-        )  # fmt: skip
+            loop,
+            LbtrmSenderSetup(
+                address, data_out, nak_in, SOURCE_IP, datagram_max_bytes=8192, transport_index=1, tgsz_log2=3
+            ),
+            core,
+            limiter,
+            mmsg.DatagramBatch(),
+        )
     with receiver.inside():
         nak_out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
     def reach(at_ns: int) -> None:
         while (deadline := loop.next_deadline()) is not None and deadline <= at_ns:
-            clock.ns = max(clock.ns, deadline)
+            clock.time_ns = max(clock.time_ns, deadline)
             loop.run_once(0)
-        clock.ns = at_ns
+        clock.time_ns = at_ns
 
     def ask(packet: Packet) -> None:
         packets_before = core.stats.nak_pckts_rcved
@@ -466,11 +463,11 @@ def test_our_source_answers_the_recorded_naks_as_um_did(net: Net) -> None:
         for packet in recorded:
             reach(packet.at_ns)
             if packet.kind == "data":
-                assert sender.send_datagram(bytearray(DATA_HEADER) + packet.payload[DATA_HEADER:], 25, clock.ns)
+                assert sender.send_datagram(bytearray(DATA_HEADER) + packet.payload[DATA_HEADER:], 25, clock.time_ns)
             elif packet.kind == "nak":
                 ask(packet)
         sent = [arrival.payload for arrival in witness.take()]
-        sender.close(0, clock.ns)
+        sender.close(0, clock.time_ns)
         nak_out.close()
     for kind in ("data", "rx", "sm", "ncf"):
         theirs = [packet.payload for packet in recorded if packet.kind == kind]

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from portals.counters import Slot
-from tests.netns.app import App, Board, assert_same, wait_delivered
-from tests.netns.harness import Host, Net
-from tests.netns.judged import Watch
-from tests.netns.process import Process, wait_until
-from tests.netns.topology import app_hosts, running_dro, trd_name
+from portals.datapath.counters import Slot
+from tests.rigs.netns.app import App, Board, assert_same, wait_delivered
+from tests.rigs.netns.harness import Host, Net
+from tests.rigs.netns.judged import Watch
+from tests.rigs.netns.process import Process
+from tests.rigs.netns.topology import app_hosts, running_dro, trd_name
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 
@@ -36,8 +37,12 @@ COMBINATIONS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "loss"), COMBINATIONS)
 def test_both_directions_at_once(net: Net, judged: Judged, first: str, second: str, loss: float) -> None:
-    """10,000 messages of 1 to 7,000 bytes each way, TRD 1 on `first` and TRD 2 on `second`; `loss` of LBT-RM data."""
+    """10,000 messages of 1 to 7,000 bytes each way, TRD 1 on `first` and TRD 2 on `second`; `loss` of LBT-RM data.
+
+    With loss datagrams cross as IP fragments, without in one frame each.
+    """
     board = Board()
+    net.mtu = 1500 if loss else 9000
     hosts = app_hosts(net, 1, 2)
     with judged(trd_name(1), trd_name(2)) as watch, running_dro(net, {1: first, 2: second}) as dro:
         apps = {trd: App(host, dro.configs[trd], board) for trd, host in hosts.items()}
@@ -74,7 +79,7 @@ def test_both_directions_at_once(net: Net, judged: Judged, first: str, second: s
 
 
 def tool(host: Host, name: str, *arguments: str, stdin: Path | None = None) -> Process:
-    command = [sys.executable, "-u", "-m", f"dro.tools.{name}", *arguments]
+    command = [sys.executable, "-u", "-m", f"dro.tools.lbm.{name}", *arguments]
     if stdin is None:
         return host.start(command, name)
     return host.start(["sh", "-c", 'exec "$@" < "$0"', str(stdin), *command], name)

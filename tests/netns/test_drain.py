@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from portals.counters import PairSlot, Slot
-from tests.fakes.orders import order
-from tests.netns.app import App, Board, Digest, Heard, Payloads, Report, assert_same, wait_delivered
-from tests.netns.harness import Host, Net
-from tests.netns.judged import Watch
-from tests.netns.loss import NOT_THE_FIRST
-from tests.netns.process import wait_until
-from tests.netns.topology import Dro, app_hosts, running_dro, trd_name
+from portals.datapath.counters import PairSlot, Slot
+from tests.rigs.netns.app import App, Board, Digest, Heard, Payloads, Report, assert_same, wait_delivered
+from tests.rigs.netns.harness import Host, Net
+from tests.rigs.netns.judged import Watch
+from tests.rigs.netns.loss import NOT_THE_FIRST
+from tests.rigs.netns.topology import Dro, app_hosts, running_dro, trd_name
+from tests.rigs.orders import order
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark, pytest.mark.slow]
 

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.replay import DATA_GROUP, DECODE_AS, NAK_PORT, RETRANSMISSION, SOURCE_IP, nak_packet, sqn_of
-from tests.netns import namespace
-from tests.netns.capture import judge, ports
-from tests.netns.harness import Host, Net
-from tests.netns.process import ROOT, TaskFailed, wait_until
+from tests.rigs.netns import namespace
+from tests.rigs.netns.capture import judge, ports
+from tests.rigs.netns.harness import Host, Net
+from tests.rigs.netns.process import ROOT, TaskFailed
+from tests.rigs.replay import DATA_GROUP, DECODE_AS, NAK_PORT, RETRANSMISSION, SOURCE_IP, nak_packet, sqn_of
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.netns
 GROUP = ("239.77.1.1", 14400)
@@ -143,7 +144,8 @@ def test_closing_a_network_ends_what_runs_in_it_and_removes_its_namespaces(tmp_p
 
 def test_namespaces_of_a_crashed_run_are_swept(tmp_path: Path) -> None:
     script = (
-        "import os, pathlib, sys\nfrom tests.netns.harness import Net\nfrom tests.netns.process import wait_until\n"
+        "import os, pathlib, sys\nfrom tests.rigs.netns.harness import Net\n"
+        "from tests.rigs.waiting import wait_until\n"
         f"host = Net(pathlib.Path({str(tmp_path)!r})).host('h', {{'trd1': '10.77.0.1/24'}})\n"
         "process = host.start(['sleep', '600'])\nwait_until(host.pids, 'the process is in the namespace', 30)\n"
         "print(host.namespace, *host.pids(), flush=True)\nos._exit(1)\n"
@@ -309,7 +311,7 @@ def test_a_replay_arrives_complete_over_ten_percent_loss(net: Net) -> None:
     task = receiver.spawn(receive_session, "10.29.4.101", 5000, 60.0)
     task.wait_output("^ready$")
     log = net.folder / "naks.jsonl"
-    replay = source.start_python("-m", "tests.fakes.replay", "--speed", "4", "--linger", "30", "--naks", str(log))
+    replay = source.start_python("-m", "tests.rigs.replay", "--speed", "4", "--linger", "30", "--naks", str(log))
     sqns, resent, nak_packets = task.result(60)
     assert replay.stop() == 0
     assert sorted(sqns) == list(range(5000))
@@ -331,7 +333,7 @@ def test_a_replay_waits_for_a_query_and_answers_later_ones(net: Net) -> None:
     source = net.host("source", {"trd1": f"{SOURCE_IP}/24"})
     asker = net.host("asker", {"trd1": "10.29.4.101/24"})
     replay = source.start_python(
-        "-m", "tests.fakes.replay", "--after-query", "--speed", "20", "--linger", "0.2", "--recovery"
+        "-m", "tests.rigs.replay", "--after-query", "--speed", "20", "--linger", "0.2", "--recovery"
     )
     replay.wait_output("^ready$")
     with group_receiver(asker, ("239.101.3.1", 12965)) as tr, udp_sender(asker) as sender:

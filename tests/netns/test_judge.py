@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.replay import CAPTURE, DATA_GROUP, DECODE_AS, SOURCE_IP
-from tests.fakes.udp_capture import Datagram, read_udp, write_udp
-from tests.netns.capture import judge
+from tests.builders.udp_capture import Datagram, read_udp, write_udp
+from tests.rigs.netns.capture import judge
+from tests.rigs.replay import CAPTURE, DATA_GROUP, DECODE_AS, SOURCE_IP
 
 pytestmark = pytest.mark.tshark
 MESSAGE = bytes.fromhex("0000002550a53ee900000000") + bytes(25)  # one LBMC message of 37 bytes

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from portals.counters import Slot
-from tests.netns.app import App, Board
-from tests.netns.harness import Net
-from tests.netns.judged import Watch
-from tests.netns.process import wait_until
-from tests.netns.topology import app_hosts, running_dro, trd_name
+from portals.datapath.counters import Slot
+from tests.rigs.netns.app import App, Board
+from tests.rigs.netns.harness import Net
+from tests.rigs.netns.judged import Watch
+from tests.rigs.netns.topology import app_hosts, running_dro, trd_name
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 

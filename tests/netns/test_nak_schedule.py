@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from tests.fakes.nak_schedule import NS_PER_MS, RETRANSMISSION, Arrival, Asked, Windows, outside, schedule_of
+from tests.builders.nak_schedule import NS_PER_MS, RETRANSMISSION, Arrival, Asked, Windows, outside, schedule_of
 
 
 def data(at_ms: float, sqn: int, flags: int = 0) -> Arrival:

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from supervisor.ctl_client import Client, find_dro
-from tests.netns.app import App, Board
-from tests.netns.harness import Host, Net
-from tests.netns.judged import Watch
-from tests.netns.process import wait_until
-from tests.netns.topology import app_hosts, running_dro, trd_name
+from supervisor.admin.client import Client, find_dro
+from tests.rigs.netns.app import App, Board
+from tests.rigs.netns.harness import Host, Net
+from tests.rigs.netns.judged import Watch
+from tests.rigs.netns.topology import app_hosts, running_dro, trd_name
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark, pytest.mark.slow]
 
@@ -71,7 +71,7 @@ def test_the_same_file_in_other_words_sends_no_packet(net: Net, judged: Judged) 
             before, last[0] = last[0], packets_out(dro.host)
             return before == last[0]
 
-        wait_until(is_quiet, "two seconds without a packet", 90, 2.0)
+        wait_until(is_quiet, "two seconds without a packet", 90, every_s=2.0)
         text = file.read_text()
         noisy = 0
         for number in range(RELOADS):

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tests.netns.harness import Host, Net
-from tests.netns.relay import ETHERTYPE_IPV4, TUN, Line, Link
+from tests.rigs.netns.harness import Host, Net
+from tests.rigs.netns.relay import ETHERTYPE_IPV4, TUN, Line, Link
 
 MS = 1_000_000
 

@@ -11,12 +11,12 @@ from functools import partial
 
 import pytest
 
-from portals.counters import PairSlot, Slot
-from tests.netns.app import App, Board, assert_same, wait_delivered
-from tests.netns.harness import Net
-from tests.netns.judged import Watch
-from tests.netns.process import wait_until
-from tests.netns.topology import Dro, app_hosts, running_dro, trd_name
+from portals.datapath.counters import PairSlot, Slot
+from tests.rigs.netns.app import App, Board, assert_same, wait_delivered
+from tests.rigs.netns.harness import Net
+from tests.rigs.netns.judged import Watch
+from tests.rigs.netns.topology import Dro, app_hosts, running_dro, trd_name
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 
@@ -51,7 +51,9 @@ def test_a_source_ends(net: Net, judged: Judged, first: str, second: str, how: s
         else:
             source.close_source("s", final=how == "final")
         ended = time.monotonic()
-        wait_until(lambda: receiver.report().heard[otid].ended, "the end of the source", expected_s + LATE_S, 0.05)
+        wait_until(
+            lambda: receiver.report().heard[otid].ended, "the end of the source", expected_s + LATE_S, every_s=0.05
+        )
         heard = receiver.report().heard[otid]
         assert_same(heard, sent)
         assert (heard.bound, heard.ended) == (0, 1)
@@ -125,7 +127,7 @@ def test_the_end_does_not_overtake_what_was_sent_before(net: Net, judged: Judged
             wait_until(partial(is_left, dro), "the first portal noticing the end")
         finally:
             os.kill(frozen, signal.SIGCONT)
-        wait_until(lambda: receiver.report().heard[otid].ended, "the end of the source", 20, 0.05)
+        wait_until(lambda: receiver.report().heard[otid].ended, "the end of the source", 20, every_s=0.05)
         assert_same(receiver.report().heard[otid], sent)
         dro.wait_balanced()
         assert not any(dro.books.dropped(2).values())

@@ -10,12 +10,12 @@ from datetime import datetime
 
 import pytest
 
-from portals.counters import Slot
-from tests.netns.app import App, Board, assert_same, wait_delivered
-from tests.netns.harness import Net
-from tests.netns.judged import Watch
-from tests.netns.process import wait_until
-from tests.netns.topology import Dro, app_hosts, running_dro, trd_name
+from portals.datapath.counters import Slot
+from tests.rigs.netns.app import App, Board, assert_same, wait_delivered
+from tests.rigs.netns.harness import Net
+from tests.rigs.netns.judged import Watch
+from tests.rigs.netns.topology import Dro, app_hosts, running_dro, trd_name
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 
@@ -36,7 +36,7 @@ def proxies(dro: Dro) -> dict[int, tuple[int, int]]:
 
 def wait_proxies(dro: Dro, wanted: dict[int, tuple[int, int]], seconds: float = 20) -> None:
     try:
-        wait_until(lambda: proxies(dro) == wanted, "", seconds, 0.05)
+        wait_until(lambda: proxies(dro) == wanted, "", seconds, every_s=0.05)
     except TimeoutError:
         raise AssertionError(f"(proxy receivers, proxy sources) are {proxies(dro)}, not {wanted}") from None
 

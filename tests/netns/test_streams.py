@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.netns.streams import cut_anew, tcp_ports
+from tests.rigs.netns.streams import cut_anew, tcp_ports
 
 PORTS = ["tcp.port==14371-14395,lbttcp"]
 FILE_HEADER = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1)

@@ -9,16 +9,16 @@ from typing import Final
 
 import pytest
 
-from dro.um.blocking import BlockingContext
-from dro.um.client_config import Config
-from dro.um.events import Data
-from tests.fakes.udp_capture import read_udp
-from tests.netns.app import App, Board
-from tests.netns.capture import ports
-from tests.netns.harness import Net
-from tests.netns.judged import judged
-from tests.netns.process import wait_until
-from tests.netns.topology import address_in, running_dro, trd_name
+from dro.um.blocking_api import BlockingContext
+from dro.um.message.client_config import Config
+from dro.um.message.events import Data
+from tests.builders.udp_capture import read_udp
+from tests.rigs.netns.app import App, Board
+from tests.rigs.netns.capture import ports
+from tests.rigs.netns.harness import Net
+from tests.rigs.netns.judged import judged
+from tests.rigs.netns.topology import address_in, running_dro, trd_name
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 SM = bytes.fromhex("02002f3af9d74f3e00000000000013870000000080030000")
@@ -141,7 +141,7 @@ def send_mixed(config: Path, heard: Path, stop: Path) -> None:
             source.send(PROBE)
             return heard.exists()
 
-        wait_until(is_heard, "the receivers", 40, 0.05)
+        wait_until(is_heard, "the receivers", 40, every_s=0.05)
         for n in range(SMALL):
             source.send(b"%d" % n, flush=False)
         for n in range(LARGE):
@@ -188,7 +188,7 @@ def test_batches_fragments_sequence_information_and_recovery_decode(net: Net, fi
             task.wait_output("^complete$", 50)
         assert all(rule.remove().dropped for rule in rules if rule.count().seen)
         paths = [capture.path for capture in watch.captures.values()]
-        wait_until(lambda: all(ONE_TSNI in path.read_bytes() for path in paths), "TSNIs everywhere", 20, 0.1)
+        wait_until(lambda: all(ONE_TSNI in path.read_bytes() for path in paths), "TSNIs everywhere", 20, every_s=0.1)
         stop.touch()
         wanted = [b"%d" % n for n in range(SMALL)]
         wanted += [n.to_bytes(4, "big") * (LARGE_BYTES // 4) for n in range(LARGE)]

@@ -7,37 +7,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dro.clock import ms, s
-from dro.proto.ratelimit import DataGate, RateLimiter, Release, Verdict, Wakeup
+from dro.proto.ratelimit import RateLimiter
 
 
 def test_t21_data_limiter() -> None:
     limiter = RateLimiter(10_000_000, ms(10), 0)
-    gate: DataGate[str] = DataGate(limiter)
-    assert gate.offer("first", 5000, ms(0)) is Verdict.SEND
-    assert gate.offer("second", 5000, ms(0)) is Verdict.SEND
-    assert gate.offer("third", 5000, ms(1)) is Verdict.QUEUED
-    assert gate.offer("fourth", 5000, ms(2)) is Verdict.WOULD_BLOCK
-    assert gate.next_deadline() == ms(10)
-    assert gate.on_timer(ms(9)) == []
-    assert gate.on_timer(ms(10)) == [Release("third", ms(10)), Wakeup(ms(10))]
-    assert gate.offer("fourth", 5000, ms(10)) is Verdict.SEND
+    assert [limiter.take(5000, ms(at), "me") for at in (0, 0, 1)] == [True, True, False]
+    assert limiter.hold("me", 5000, ms(1)) == ms(10)
+    assert [limiter.take(5000, ms(at), "me") for at in (9, 10, 10)] == [False, True, True]
     assert limiter.credit == 2500
-    assert gate.offer("fifth", 5000, ms(11)) is Verdict.QUEUED
-    assert gate.next_deadline() == ms(20)
-    assert gate.on_timer(ms(20)) == [Release("fifth", ms(20))]
-    assert gate.next_deadline() is None
+    assert not limiter.take(5000, ms(11), "me")
+    assert limiter.hold("me", 5000, ms(11)) == ms(20)
+    assert limiter.take(5000, ms(20), "me")
 
 
 def test_t22_quota_below_a_datagram() -> None:
     limiter = RateLimiter(400_000, ms(10), 0)
-    gate: DataGate[str] = DataGate(limiter)
     assert limiter.quota == 500
-    assert gate.offer("big", 1400, 0) is Verdict.QUEUED
+    assert not limiter.take(1400, 0, "me")
     assert limiter.credit == 500
-    assert gate.next_deadline() == ms(20)
+    assert limiter.hold("me", 1400, 0) == ms(20)
     assert limiter.next_refresh(ms(10)) == ms(20)
     assert limiter.credit == 1000
-    assert gate.on_timer(ms(20)) == [Release("big", ms(20))]
+    assert limiter.take(1400, ms(20), "me")
     assert limiter.credit == 100
 
 
@@ -107,6 +99,13 @@ def test_the_first_in_line_goes_first() -> None:
     assert limiter.take(200, ms(11), "a")
 
 
+@pytest.mark.parametrize(("need", "at_ms"), [(999, 6), (1000, 6), (1001, 10)])
+def test_who_is_behind_one_that_can_go_tries_again_soon(need: int, at_ms: int) -> None:
+    limiter = RateLimiter(800_000, ms(10), 0)
+    limiter.hold("first", need, 0)
+    assert limiter.hold("second", 100, ms(5)) == ms(at_ms)
+
+
 def test_a_small_datagram_does_not_starve_one_that_accumulates() -> None:
     limiter = RateLimiter(400_000, ms(10), 0)
     assert limiter.hold("big", 1400, 0) == ms(20)
@@ -130,28 +129,6 @@ def test_a_place_that_is_not_used_is_lost() -> None:
     assert limiter.take(100, s(3), "other")
 
 
-def test_closing_a_gate_returns_what_was_queued_and_frees_the_line() -> None:
-    limiter = RateLimiter(400_000, ms(10), 0)
-    gate: DataGate[str] = DataGate(limiter)
-    assert gate.offer("big", 1400, 0) is Verdict.QUEUED
-    assert gate.is_blocked
-    assert gate.close() == "big"
-    assert not gate.is_blocked
-    assert limiter.take(400, 0)
-    assert gate.close() is None
-
-
-def test_a_gate_waits_on_when_retransmissions_have_used_the_credit() -> None:
-    limiter = RateLimiter(800_000, ms(10), 0)
-    gate: DataGate[str] = DataGate(limiter)
-    assert gate.offer("a", 900, 0) is Verdict.SEND
-    assert gate.offer("b", 900, 1) is Verdict.QUEUED
-    limiter.charge(500, ms(10))
-    assert gate.on_timer(ms(10)) == []
-    assert gate.next_deadline() == ms(20)
-    assert gate.on_timer(ms(20)) == [Release("b", ms(20))]
-
-
 @given(
     bps=st.integers(8_000, 10_000_000),
     interval_ms=st.sampled_from([5, 10, 20, 50, 100]),
@@ -167,22 +144,3 @@ def test_the_rate_is_never_exceeded(bps: int, interval_ms: int, asks: list[tuple
             assert limiter.hold("me", size, now) > now or size <= limiter.credit
         assert limiter.credit >= 0
         assert sent <= limiter.quota * (now // ms(interval_ms) + 1)
-
-
-@given(st.lists(st.integers(1, 4000), min_size=1, max_size=30))
-def test_everything_queued_at_a_gate_leaves_in_order(sizes: list[int]) -> None:
-    gate: DataGate[int] = DataGate(RateLimiter(800_000, ms(10), 0))
-    now, sent = 0, []
-    for i, size in enumerate(sizes):
-        while (verdict := gate.offer(i, size, now)) is Verdict.WOULD_BLOCK:
-            deadline = gate.next_deadline()
-            assert deadline is not None
-            assert deadline > now
-            now = deadline
-            sent += [effect.item for effect in gate.on_timer(now) if isinstance(effect, Release)]
-        if verdict is Verdict.SEND:
-            sent.append(i)
-    while (deadline := gate.next_deadline()) is not None:
-        sent += [effect.item for effect in gate.on_timer(deadline) if isinstance(effect, Release)]
-    assert sent == list(range(len(sizes)))
-    assert now <= ms(10 * (sum(sizes) // 1000 + len(sizes) + 1))

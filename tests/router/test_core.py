@@ -8,6 +8,7 @@ from dro.bus.messages import Route
 from dro.clock import ms, s
 from router.core import (
     RESTART_HOLD_NS,
+    Change,
     DomainTaken,
     RouteCore,
     SendTable,
@@ -64,7 +65,7 @@ def test_the_first_table_comes_at_the_first_check_after_the_backoff() -> None:
 def test_the_change_is_told_with_the_version_that_follows() -> None:
     c = core(incarnation=3)
     c.on_portal_up(1, 10, 1, now_ns=0)
-    assert c.take_effects() == [TopologyChanged("link came up", 10, (3 << 32) + 1)]
+    assert c.take_effects() == [TopologyChanged(Change.LINK_UP, 10, (3 << 32) + 1)]
     c.on_timer(now_ns=s(6))
     assert c.table is not None
     assert c.table.version == (3 << 32) + 1
@@ -119,7 +120,7 @@ def test_a_portal_whose_process_ended_is_waited_for_but_not_one_that_was_removed
     c = quick()
     c.on_portal_gone(1, now_ns=s(2), restarts=True)
     assert c.next_deadline() == s(2) + RESTART_HOLD_NS
-    c.on_portal_removed(1, now_ns=s(2) + ms(5))
+    c.on_portal_gone(1, now_ns=s(2) + ms(5))
     assert c.next_deadline() == s(2) + ms(20)
     c.on_timer(now_ns=s(2) + ms(20))
     assert [(e.workers, e.is_new) for e in sent(c)] == [((2,), True)]
@@ -130,13 +131,13 @@ def test_a_portal_whose_process_ended_is_waited_for_but_not_one_that_was_removed
 def test_a_removal_does_not_cut_short_the_wait_for_another_portal() -> None:
     c = quick()
     c.on_portal_gone(1, now_ns=s(2), restarts=True)
-    c.on_portal_removed(2, now_ns=s(2))
+    c.on_portal_gone(2, now_ns=s(2))
     assert c.next_deadline() == s(2) + RESTART_HOLD_NS
 
 
 def test_a_removed_portal_may_come_again_under_another_number() -> None:
     c = quick()
-    c.on_portal_removed(1, now_ns=s(2))
+    c.on_portal_gone(1, now_ns=s(2))
     c.on_portal_up(3, 10, 1, now_ns=s(2) + ms(1))
     c.on_timer(now_ns=s(3))
     assert not any(isinstance(e, DomainTaken) for e in c.take_effects())
@@ -146,7 +147,7 @@ def test_a_removed_portal_may_come_again_under_another_number() -> None:
 
 def test_the_removal_of_what_is_not_there_changes_nothing() -> None:
     c = quick()
-    c.on_portal_removed(7, now_ns=s(2))
+    c.on_portal_gone(7, now_ns=s(2))
     assert c.next_deadline() is None
     assert c.take_effects() == []
 
@@ -213,10 +214,41 @@ def test_a_portal_that_restarts_has_a_second_however_short_the_backoff_is() -> N
     assert c.next_deadline() == ms(7100)
 
 
+def test_a_restarted_route_manager_waits_for_the_report_of_each_living_portal() -> None:
+    """A table without a portal that is slow to report would end its flows."""
+    c = core(Timing(check_ns=ms(50), backoff_ns=ms(100), warning_ns=s(10)), incarnation=2)
+    for worker in (1, 2, 3):
+        c.on_portal_expected(worker, now_ns=0)
+    c.on_portal_up(1, 10, 1, now_ns=ms(1))
+    c.on_portal_expected(1, now_ns=ms(2))  # has reported: nothing to wait for
+    c.on_portal_up(2, 20, 1, now_ns=ms(3))
+    c.on_timer(now_ns=s(9))
+    assert sent(c) == []
+    c.on_portal_up(3, 20, 1, now_ns=s(9))  # the report counts also when its domain is taken
+    assert c.next_deadline() == ms(150)
+    c.on_timer(now_ns=s(9))
+    assert [len(effect.table.routes) for effect in sent(c)] == [2]
+
+
+def test_a_portal_that_never_reports_is_left_out_in_the_end() -> None:
+    c = core(Timing(check_ns=ms(50), backoff_ns=ms(100), warning_ns=s(60)))
+    c.on_portal_expected(1, now_ns=0)
+    c.on_portal_expected(2, now_ns=0)
+    c.on_portal_expected(3, now_ns=0)
+    c.on_portal_up(1, 10, 1, now_ns=0)
+    c.on_portal_gone(2, now_ns=s(5))  # removed: nobody waits for it
+    c.on_portal_gone(3, now_ns=s(5), restarts=True)
+    assert c.next_deadline() == s(5) + RESTART_HOLD_NS
+    c.on_portal_expected(3, now_ns=ms(5500))
+    assert c.next_deadline() == ms(15_500)
+    c.on_timer(now_ns=ms(15_500))
+    assert [effect.workers for effect in sent(c)] == [(1,)]
+
+
 def test_a_changed_cost_is_told_as_such() -> None:
     c = settled()
     c.on_portal_up(1, 10, 7, now_ns=s(10))
-    assert [e.what for e in c.take_effects() if isinstance(e, TopologyChanged)] == ["node updated"]
+    assert [e.what for e in c.take_effects() if isinstance(e, TopologyChanged)] == [Change.NODE_UPDATED]
 
 
 def test_a_new_timing_holds_for_what_is_due_already() -> None:

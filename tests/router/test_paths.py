@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from router.paths import follow, next_hops, passages, path, path_cost
+from router.paths import follow, next_hops, passages
 from router.topology import DRO_BIT, DroRecord, Neighbour, Topology, build, domains, is_domain
 
 EXAMPLES = Path(__file__).parents[1] / "golden" / "examples"
@@ -22,6 +22,10 @@ EXAMPLES = Path(__file__).parents[1] / "golden" / "examples"
 def example(name: str) -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads((EXAMPLES / name / "topology.json").read_text())
     return loaded
+
+
+def path(graph: Topology, source: int, target: int) -> tuple[int, ...] | None:
+    return follow(next_hops(graph, target), source, target)
 
 
 def graph_of(topology: dict[str, Any]) -> tuple[Topology, dict[str, int]]:
@@ -47,7 +51,7 @@ def test_the_best_paths_of_the_examples(name: str) -> None:
         for source, target in ((expected["from"], expected["to"]), (expected["to"], expected["from"])):
             nodes = path(graph, source, target)
             assert nodes is not None
-            assert path_cost(graph, nodes) == expected["cost"]
+            assert nx.path_weight(graph, nodes, "cost") == expected["cost"]
             passed = [node for node in nodes if is_domain(node)]
             routes = [[portals[p] for p in route] for route in expected["routes"]]
             assert passed in routes or passed[::-1] in routes
@@ -60,7 +64,7 @@ def test_the_costs_of_the_guide() -> None:
     graph = build([a, b])
     nodes = path(graph, 1, 3)
     assert nodes == (1, a.node_id, 2, b.node_id, 3)
-    assert path_cost(graph, nodes) == 34
+    assert nx.path_weight(graph, nodes, "cost") == 34
 
 
 def test_the_routing_figure_of_the_guide() -> None:
@@ -76,8 +80,8 @@ def test_the_routing_figure_of_the_guide() -> None:
     )
     nodes = path(graph, 1, 2)
     assert nodes == (1, b, d, 2)
-    assert path_cost(graph, nodes) == 7
-    assert path_cost(graph, (1, a, c, 2)) == 11
+    assert nx.path_weight(graph, nodes, "cost") == 7
+    assert nx.path_weight(graph, (1, a, c, 2), "cost") == 11
 
 
 @pytest.mark.parametrize(
@@ -96,7 +100,7 @@ def test_traffic_moves_as_soon_as_the_other_way_is_cheaper(link: int, total: int
     )
     nodes = path(graph, 1, 2)
     assert nodes is not None
-    assert path_cost(graph, nodes) == total
+    assert nx.path_weight(graph, nodes, "cost") == total
     assert nodes[1] == {"a": a, "b": b}[first], "a tie goes to the smaller id"
 
 
@@ -116,8 +120,8 @@ def test_ingress_and_egress_cost_may_differ() -> None:
             DroRecord(b, (Neighbour(a, 7, 70), Neighbour(2, 3, 30))),
         ]
     )
-    assert path_cost(graph, (1, a, b, 2)) == 10 + 10000 + 7 + 30
-    assert path_cost(graph, (2, b, a, 1)) == 3 + 70 + 1000 + 100
+    assert nx.path_weight(graph, (1, a, b, 2), "cost") == 10 + 10000 + 7 + 30
+    assert nx.path_weight(graph, (2, b, a, 1), "cost") == 3 + 70 + 1000 + 100
 
 
 def test_of_equal_ways_the_smaller_next_node_wins_and_directions_may_differ() -> None:
@@ -176,7 +180,7 @@ def networks(draw: st.DrawFn) -> list[DroRecord]:
 def best_by_brute_force(graph: Topology, source: int, target: int) -> tuple[int, ...] | None:
     """Every simple path, compared as the rule says."""
     found = [tuple(p) for p in nx.all_simple_paths(graph, source, target)]
-    return min(found, key=lambda p: (path_cost(graph, p), len(p), p), default=None)
+    return min(found, key=lambda p: (nx.path_weight(graph, p, "cost"), len(p), p), default=None)
 
 
 @given(networks())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dro.um.client_config import Config
+from dro.um.message.client_config import Config
 from tests.fakes.um_contexts import Stepper, private_config
 
 

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from dro.clock import ms
-from dro.um.events import UsageError
 from dro.um.hosts import AsyncLoop, ThreadLoop
+from dro.um.message.events import UsageError
 from tests.fakes.um_contexts import PATIENCE_S
 
 
@@ -121,3 +121,25 @@ def test_a_cancelled_timer_does_not_fire_in_asyncio() -> None:
         return order
 
     assert asyncio.run(run()) == []
+
+
+def test_a_timer_set_in_a_callback_wakes_nobody(thread_loop: ThreadLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop's thread is awake then: a wake would only cost another turn."""
+    own: list[bool] = []
+    wake = thread_loop.wake
+
+    def note() -> None:
+        own.append(thread_loop.is_own_thread)
+        wake()
+
+    monkeypatch.setattr(thread_loop, "wake", note)
+    running, done = threading.Event(), threading.Event()
+    with thread_loop:
+        thread_loop.call_soon(running.set)
+    assert running.wait(PATIENCE_S)
+    with thread_loop:  # it sleeps now, without an end
+        thread_loop.call_soon(lambda: thread_loop.call_later(ms(1), done.set))
+    assert done.wait(PATIENCE_S)
+    assert True not in own
+    thread_loop.join()
+    thread_loop.close()

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from dro.um.client_config import Config
+from dro.um.message.client_config import Config
 
 GUIDE = Path(__file__).parents[2] / "docs" / "user-guide.md"
 
@@ -23,10 +23,10 @@ def example(number: int) -> dict[str, Any]:
 EXPECTED = [f"quote {n}".encode() for n in range(50)]
 
 
-def test_the_asyncio_example_receives_what_it_sends(lbtrm_config: Config) -> None:
+def test_the_asyncio_example_receives_what_it_sends(um_config: Config) -> None:
     exchange = example(0)["exchange"]
-    assert asyncio.run(asyncio.wait_for(exchange(lbtrm_config, "guide.asyncio", 50), 60)) == EXPECTED
+    assert asyncio.run(asyncio.wait_for(exchange(um_config, "guide.asyncio", 50), 60)) == EXPECTED
 
 
-def test_the_blocking_example_receives_what_it_sends(lbtrm_config: Config) -> None:
-    assert example(1)["exchange"](lbtrm_config, "guide.blocking", 50) == EXPECTED
+def test_the_blocking_example_receives_what_it_sends(um_config: Config) -> None:
+    assert example(1)["exchange"](um_config, "guide.blocking", 50) == EXPECTED

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dro.dissect import packet as dissect
 from dro.errors import LocalProtocolError
-from dro.wire import dissect, lbtru
+from dro.wire import lbtru
 from dro.wire.lbtru import Ack, ConnectRequest, Data, Nak, Ncf, PacketType, Reset, SessionMessage
-from dro.wire.transport import DropReason, NcfReason, TransportDecodeError, TransportOption
+from dro.wire.transport import NCF_SHED, DropReason, TransportDecodeError, TransportOption
 
 
 def raw(text: str) -> bytes:
@@ -33,7 +34,7 @@ KNOWN: Final = {
     "nak": ("03 01 0000 0002 0000 00000008 fffffffe 00080000263170a3", Nak((8, 0xFFFFFFFE), options=(SID,))),
     "ncf": (
         "04 01 0000 00000100 0001 00 30 00000104 00080000263170a3",
-        Ncf(0x100, NcfReason.SHED, 0, (0x104,), options=(SID,)),
+        Ncf(0x100, NCF_SHED, 0, (0x104,), options=(SID,)),
     ),
     "ack": ("05 00 0000 ffffffff", Ack(0xFFFFFFFF)),
     "reset": ("07 00 0102", Reset(0x102)),

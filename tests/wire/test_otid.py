@@ -20,7 +20,7 @@ from dro.wire.source_string import (
     TransportCode,
     UnknownTransport,
 )
-from tests.fakes import lbmr_strategies as some
+from tests.builders import lbmr_strategies as some
 
 IP = 0x0A1D0479
 REST = "50a53ee9f8fe40d8db32fc97"  # topic index, ContextID, transport index

@@ -1,0 +1,133 @@
+"""Lists of a worker's topics, sources, interest and proxies, in pages: the rows, and the listings in progress.
+
+A request goes client -> parent -> worker and its page back the same way; for more, the client asks again with the
+cursor of the last page. A listing covers the keys that existed when it began, so a key that persists is listed exactly
+once; each row has its state when the page is built. The worker is never busy for longer than `PAGE_NS` with a page,
+however much it has to search, and a page may be empty with more to follow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Final
+
+from dro.bus.messages import ListRows, Rows
+from dro.clock import ms
+
+PAGE_ROWS: Final = 500
+PAGE_BYTES: Final = 60_000  # half of what a control socket carries at once
+PAGE_NS: Final = ms(5)
+LISTINGS_MAX: Final = 4  # under way in one worker; one more ends the oldest
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """What a portal knows of one topic; domains ascending."""
+
+    portal: str
+    topic: str
+    sources: int  # heard in its TRD
+    joined: int  # of these
+    wanted_by: tuple[int, ...]  # domains with interest, reached through its TRD
+    asked_for: tuple[int, ...]  # domains on whose behalf it asks its TRD
+    proxies: int  # proxy sources of the topic that it sends on
+    rejected: str = ""  # by its access control list: inbound, outbound or both
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """One source that a portal hears in its TRD. `state`: joined, not wanted, rejected, alternative (the same source is
+    joined another way)."""
+
+    portal: str
+    topic: str
+    otid: str
+    domain_id: int  # where it originates
+    source: str  # its transport session
+    state: str
+    forwarded_to: tuple[str, ...]  # portals with a proxy source of it
+    hop_count: int
+    cost: int  # as advertised
+
+
+@dataclass(frozen=True, slots=True)
+class InterestRow:
+    """Receivers of a domain want a topic or pattern; `via` is local (the TRD of the portal) or remote (beyond it)."""
+
+    portal: str
+    symbol: str
+    kind: str  # topic, pcre or regex
+    domain_id: int
+    via: str
+    rejected: bool  # may not leave the DRO there
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRow:
+    """One proxy source or proxy receiver of a portal. `domains` of a receiver: on whose behalf it asks; of a source:
+    its origin."""
+
+    portal: str
+    proxy: str  # source or receiver
+    symbol: str
+    kind: str  # topic, pcre or regex
+    domains: tuple[int, ...]
+    otid: str = ""
+    source: str = ""  # its transport session
+    fed_by: str = ""  # the portal that hears the origin; empty while none does
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRow:
+    """Traffic from one domain to another enters and leaves the DRO at these portals."""
+
+    from_domain: int
+    to_domain: int
+    ingress: str
+    egress: str
+
+
+Row = TopicRow | SourceRow | InterestRow | ProxyRow | RouteRow
+ROUTES: Final = "routes"
+PORTAL_LISTS: Final[dict[str, type[Row]]] = {
+    "topics": TopicRow, "sources": SourceRow, "interest": InterestRow, "proxies": ProxyRow,
+}  # fmt: skip
+LISTS: Final[dict[str, type[Row]]] = {**PORTAL_LISTS, ROUTES: RouteRow}
+_NAMES: Final = {kind: tuple(field.name for field in fields(kind)) for kind in LISTS.values()}
+
+
+class Listings:
+    """The listings of one worker that are under way. An abandoned one is kept until `LISTINGS_MAX` later ones."""
+
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self._clock_ns = clock_ns
+        self._open: dict[int, Iterator[Row | None]] = {}  # by the cursor of the next page
+        self._last_cursor = 0
+
+    def page(self, question: ListRows, begin: Callable[[], Iterator[Row | None]]) -> Rows:
+        """The next page. `begin` starts the listing; None among its rows is something looked at and not wanted."""
+        if question.cursor:
+            found = self._open.pop(question.cursor, None)
+            if found is None:
+                return Rows(question.serial, "[]", 0, "the listing has lapsed; ask again")
+            rows = found
+        else:
+            rows = begin()
+        texts: list[str] = []
+        size, until_ns = 0, self._clock_ns() + PAGE_NS
+        for row in rows:
+            if row is not None:
+                texts.append(json.dumps({name: getattr(row, name) for name in _NAMES[type(row)]}))
+                size += len(texts[-1]) + 1
+            if len(texts) >= PAGE_ROWS or size >= PAGE_BYTES or self._clock_ns() >= until_ns:
+                return Rows(question.serial, f"[{','.join(texts)}]", self._keep(rows), "")
+        return Rows(question.serial, f"[{','.join(texts)}]", 0, "")
+
+    def _keep(self, rows: Iterator[Row | None]) -> int:
+        if len(self._open) >= LISTINGS_MAX:
+            del self._open[next(iter(self._open))]
+        self._last_cursor += 1
+        self._open[self._last_cursor] = rows
+        return self._last_cursor

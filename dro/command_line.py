@@ -1,0 +1,89 @@
+"""Common to the command lines of all programs: one line for a wrong argument, and `--version`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from dro.standard_streams import output_lost, say
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
+EXIT_USAGE: Final = 2
+DISTRIBUTION: Final = "open-dro"
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and ends with the status for wrong usage."""
+
+    status_of_lost_output = 1
+
+    def error(self, message: str) -> NoReturn:
+        remedy = "" if "; " in message else f"; try {self.prog} --help"
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}{remedy}\n")
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        if file is None:
+            self.put(self.format_help())
+        else:
+            super().print_help(file)
+
+    def put(self, text: str) -> None:
+        """Write to standard output, or end the program with the reason why not."""
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError as e:
+            if (error := output_lost(e)) is not None:
+                say(sys.stderr, f"{self.prog}: {error}\n")
+                self.exit(self.status_of_lost_output)
+
+
+class _Version(argparse.Action):
+    """Looked up when it is asked for, which takes time."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[object] | None,
+        option_string: str | None = None,
+    ) -> None:
+        assert isinstance(parser, Parser)
+        problem = intruder()
+        parser.put(f"{parser.prog} {version()}\n" + (f"{problem}; {INTRUDER_REMEDY}\n" if problem else ""))
+        parser.exit()
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """`--version`: name of the program, and the version of what is installed."""
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="print the version and exit"
+    )
+
+
+def version() -> str:
+    """Of the installed package; a source tree that is not installed has none."""
+    return version_of(DISTRIBUTION) or "unknown (not installed)"
+
+
+INTRUDER_REMEDY: Final = "install open-dro into an environment of its own"
+
+
+def intruder() -> str:
+    """What is wrong when another distribution with a package `supervisor` is installed beside this one; else empty."""
+    found = version_of("supervisor")
+    return found and f"the distribution supervisor {found} is installed here: it overwrites files of this program"
+
+
+def version_of(distribution: str) -> str:
+    """Empty when it is not installed."""
+    from importlib import metadata  # which takes long, and most runs need no version
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""

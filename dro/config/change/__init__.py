@@ -1,0 +1,1 @@
+"""What differs between two configurations, and what a reload must do about each difference."""

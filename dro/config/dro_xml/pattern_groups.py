@@ -1,0 +1,96 @@
+"""A long list of patterns applied to one topic: which entries may match, without a search for each of them.
+
+The list is cut into groups, groups of groups and so on, each with one expression that joins the patterns below it by
+alternation. A group whose expression does not match the topic is skipped as a whole, so a topic that none of a thousand
+patterns matches costs one search, and a matching one about forty. Patterns that cannot be joined without a change of
+meaning (references to groups by number or name, verbs, quoted text) are searched one by one, as are all when a joined
+search exceeds its limit.
+
+Called by the access control lists; pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from dro.patterns import Pattern, PatternLimit, Search, joined
+
+T = TypeVar("T")
+
+GROUP: Final = 16
+"""Entries of a group, and groups of a group of groups."""
+FEW: Final = 4
+"""Fewer entries behind each other are asked one by one."""
+_EVERYTHING: Final = frozenset({b"", b".", b".*", b"^", b"^.*", b"^.*$", b".*$", b"$", b"(?s).", b"(?s)(?:.*)"})
+"""Patterns that fit whatever a topic is: among others they would make every group fit."""
+_ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
+_BY_NUMBER_OR_NAME: Final = b"0123456789gkQEc"
+_GROUP_OPENING: Final = re.compile(rb"\(([?*].?.?)")
+_PLAIN_OPENINGS: Final = re.compile(rb"\?(?::|=|!|<=|<!|>|[ims]+[:)])")
+
+
+def is_joinable(pattern: bytes) -> bool:
+    """Whether a valid pattern means the same as one alternative among others. False when in doubt."""
+    if any(char in _BY_NUMBER_OR_NAME for char in _ESCAPED.findall(pattern)):
+        return False
+    openings = _GROUP_OPENING.findall(_ESCAPED.sub(b"", pattern))
+    return all(_PLAIN_OPENINGS.match(opening) for opening in openings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group(Generic[T]):
+    """`may_fit` is None where every member has to be asked."""
+
+    may_fit: Search | None
+    members: tuple[_Group[T] | T, ...]
+
+
+class PatternIndex(Generic[T]):
+    """Entries in order, each with a pattern that must occur in a topic for it to fit, or None."""
+
+    def __init__(self, entries: Sequence[tuple[Pattern | None, T]]) -> None:
+        members: list[_Group[T] | T] = []
+        run: list[tuple[bytes, T]] = []
+        for pattern, entry in entries:
+            if pattern is not None and pattern.pcre not in _EVERYTHING and is_joinable(pattern.pcre):
+                run.append((pattern.pcre, entry))
+            else:
+                members += [*_tree(run), entry]
+                run = []
+        self._members: tuple[_Group[T] | T, ...] = (*members, *_tree(run))
+
+    def candidates(self, topic: bytes) -> Iterator[T]:
+        """The entries that may fit, in order; those left out cannot."""
+        return _candidates(self._members, topic)
+
+
+def _tree(run: list[tuple[bytes, T]]) -> list[_Group[T] | T]:
+    """Entries that stand behind each other, as one member; a few stay as they are."""
+    if len(run) < FEW:
+        return [entry for _, entry in run]
+    level: list[tuple[list[bytes], _Group[T] | T]] = [([pattern], entry) for pattern, entry in run]
+    while len(level) > 1:
+        level = [_joined(level[at : at + GROUP]) for at in range(0, len(level), GROUP)]
+    return [level[0][1]]
+
+
+def _joined(level: list[tuple[list[bytes], _Group[T] | T]]) -> tuple[list[bytes], _Group[T]]:
+    patterns = [pattern for below, _ in level for pattern in below]
+    return patterns, _Group(joined(patterns), tuple(member for _, member in level))
+
+
+def _candidates(members: tuple[_Group[T] | T, ...], topic: bytes) -> Iterator[T]:
+    for member in members:
+        if not isinstance(member, _Group):
+            yield member
+            continue
+        if member.may_fit is not None:
+            try:
+                if not member.may_fit(topic):
+                    continue
+            except PatternLimit:
+                pass  # the patterns below may still be decided one by one
+        yield from _candidates(member.members, topic)

@@ -1,0 +1,205 @@
+"""Features that a valid configuration requests and this release lacks: one table, checked before a DRO starts.
+
+An error prevents the start, since the DRO would not do what is configured; a warning names what has no effect. Called
+by the daemon. A row is removed when its feature is implemented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from dro.config.dro_xml.model import DroConfig, EndpointConfig
+from dro.config.reading.reader import Node
+from dro.config.reading.schema import elements
+from dro.config.um.honoured import TRANSPORT, check_transport, refusals, without_effect
+from dro.config.um.layers import RECEIVER, SOURCE, WILDCARD_RECEIVER, XmlLayer
+from dro.config.um.options import DEFAULTS, Parsed, UmOptions
+from dro.config.um.sets import ResolverOptions
+from dro.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigWarning:
+    """A thing that has no effect. The text reads like that of a ConfigError."""
+
+    what: str
+    file: str
+    line: int
+    element: str
+    is_information: bool = False  # about features outside this product: nobody has to act
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.element}: {self.what}"
+
+
+def _always(node: Node) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """`path` leads from the root to the element; `applies` decides for elements that are there."""
+
+    path: tuple[str, ...]
+    is_error: bool
+    what: str
+    remedy: str = ""
+    applies: Callable[[Node], bool] = _always
+
+
+SOME: Final = "some values"
+_IGNORED: Final = "not supported yet, ignored"
+_NO_MAPS: Final = "names are kept without tables of a fixed size, ignored"
+
+
+def _is_hotlink(node: Node) -> bool:
+    return node.text() not in ("", "0")
+
+
+def _is_on(node: Node) -> bool:
+    return node.text() == "1"
+
+
+def _exchanges_routes(node: Node) -> bool:
+    return any(name in _EXCHANGE and value.line for name, value in node.attributes)
+
+
+_EXCHANGE: Final = ("propagation-interval", "timeout", "max-hop-count")
+_REPLACED: Final = ("lbtsmx", "lbtrdma")  # by TCP, which is reported elsewhere
+_DAEMON: Final = ("daemon",)
+_ENDPOINT: Final = ("portals", "endpoint")
+_TABLE: Final = (
+    _Row((*_DAEMON, "lbm-license-file"), False, "no licence is needed, ignored"),
+    _Row((*_DAEMON, "topicmap"), False, _NO_MAPS),
+    _Row((*_DAEMON, "patternmap"), False, _NO_MAPS),
+    _Row((*_DAEMON, "monitor"), False, _IGNORED),
+    _Row((*_DAEMON, "web-monitor"), False, _IGNORED),
+    _Row((*_DAEMON, "daemon-monitor"), False, _IGNORED),
+    _Row((*_DAEMON, "publishing-interval"), False, _IGNORED),
+    _Row((*_DAEMON, "remote-snapshot-request"), False, _IGNORED),
+    _Row((*_DAEMON, "remote-config-changes-request"), False, _IGNORED),
+    _Row((*_DAEMON, "route-info"), False, f"{', '.join(_EXCHANGE)}: not supported yet, ignored", "", _exchanges_routes),
+    _Row((*_ENDPOINT, "smart-batch"), False, _IGNORED, "", _is_on),
+    _Row((*_ENDPOINT, "context-query"), False, _IGNORED),
+    _Row((*_ENDPOINT, "hotlink-index"), True, "hotlinks are not supported yet", "remove it or write 0", _is_hotlink),
+    _Row((*_ENDPOINT, "publishing-interval"), False, _IGNORED),
+    _Row(("portals", "peer"), True, "peer portals are not supported yet", "remove it"),
+)
+
+
+def limit_of(element: str) -> str:
+    """What the table says about elements of that name, or about what is around them; empty if nothing."""
+    rows = {row.path[-1]: row for row in reversed(_TABLE)}
+    name, parents = element, elements()[element].parents
+    while name not in rows:
+        if not parents:
+            return ""
+        name = parents[0]
+        parents = elements()[name].parents
+    row = rows[name]
+    some = "" if row.applies is _always else f"{SOME} "
+    return f"{some}{'refused' if row.is_error else 'warned about'}: {row.what}"
+
+
+def _by_topic(endpoint: EndpointConfig) -> UmOptions:
+    """Every option that the XML layers set for some topics or patterns only, with one of its values."""
+    made = DEFAULTS
+    for options, scopes in ((endpoint.sending, (SOURCE,)), (endpoint.receiving, (RECEIVER, WILDCARD_RECEIVER))):
+        for layer in options.layers:
+            if isinstance(layer, XmlLayer):
+                settings = [s for scope in scopes for part in layer.parts(scope) for s in part.settings]
+                made = made.with_parsed([Parsed(s.option, s.value, s.origin) for s in settings if s.value is not None])
+    return made
+
+
+def _all_options(endpoint: EndpointConfig) -> tuple[UmOptions, ...]:
+    return endpoint.sending.context(), endpoint.receiving.context(), _by_topic(endpoint)
+
+
+def _refused_options(endpoint: EndpointConfig) -> Iterator[ConfigError]:
+    """What stops every program, and transports that proxy sources cannot use yet, each once."""
+    for options in _all_options(endpoint):
+        yield from refusals(options)
+    asked = [endpoint.sending.context()]
+    for layer in endpoint.sending.layers:
+        if isinstance(layer, XmlLayer):
+            settings = (s for part in layer.parts(SOURCE) if part.matcher for s in part.settings)
+            asked += [DEFAULTS.with_parsed([Parsed(s.option, s.value, s.origin)])
+                      for s in settings if s.option.key == TRANSPORT and s.value not in (None, *_REPLACED)]  # fmt: skip
+    for options in asked:
+        try:
+            check_transport(options)
+        except ConfigError as e:
+            yield e
+
+
+def _two_trds(endpoint: EndpointConfig) -> ConfigError | None:
+    """The two contexts of a portal belong into one TRD, whatever a UM XML file gives to each."""
+    channels = []
+    for options in (endpoint.sending.context(), endpoint.receiving.context()):
+        o = ResolverOptions.of(options)
+        channels.append(
+            o.unicast_daemons or (f"{o.incoming_address}:{o.incoming_port}, {o.outgoing_address}:{o.outgoing_port}",)
+        )
+    if channels[0] == channels[1]:
+        return None
+    what = f"its contexts are on two topic resolution channels: {', '.join(channels[0])} and {', '.join(channels[1])}"
+    remedy = "give both contexts the same resolver_multicast_address and port"
+    return ConfigError(what, file=endpoint.file, line=endpoint.line, element="<endpoint>", remedy=remedy)
+
+
+def _idle_names(config: DroConfig) -> Iterator[ConfigWarning]:
+    """Names of contexts where no UM XML file is read: there is nothing that they could select."""
+    for endpoint, node in zip(config.portals, config.tree.find(*_ENDPOINT) if config.tree else (), strict=False):
+        for name, options in (("source-context-name", endpoint.sending), ("receiver-context-name", endpoint.receiving)):
+            is_read = any(isinstance(layer, XmlLayer) for layer in options.layers)
+            for child in () if is_read else node.find(name):
+                if child.is_present:
+                    yield ConfigWarning(
+                        "has no effect without a UM XML file, whose contexts it selects",
+                        child.file,
+                        child.line,
+                        f"<{name}>",
+                    )
+
+
+def _idle_options(config: DroConfig) -> Iterator[ConfigWarning]:
+    """All UM options without effect in two lines, however many portals share their files."""
+    to_come, outside = without_effect(*chain.from_iterable(map(_all_options, config.portals)), in_portals=True)
+    for node in config.tree.find("portals") if config.tree is not None else ():
+        for what, is_information in ((to_come, False), (outside, True)):
+            if what:
+                yield ConfigWarning(what, node.file, node.line, "<portals>", is_information)
+
+
+def unsupported(config: DroConfig) -> list[ConfigError | ConfigWarning]:
+    """Everything in a loaded configuration that this release cannot do, each with file and line, in file order."""
+    if config.tree is None:
+        return []
+    found: list[ConfigError | ConfigWarning] = []
+    for row in _TABLE:
+        for node in config.tree.find(*row.path):
+            if node.is_present and row.applies(node):
+                shown = f"<{node.name}>"
+                if row.is_error:
+                    error = ConfigError(row.what, file=node.file, line=node.line, element=shown, remedy=row.remedy)
+                    found.append(error)
+                else:
+                    found.append(ConfigWarning(row.what, node.file, node.line, shown))
+    found += _idle_names(config)
+    for endpoint in config.portals:
+        found += {str(error): error for error in _refused_options(endpoint)}.values()
+        if (divided := _two_trds(endpoint)) is not None:
+            found.append(divided)
+    found += _idle_options(config)
+    return sorted(found, key=lambda one: (one.file != config.file, one.file, one.line))
+
+
+def split_limits(config: DroConfig) -> tuple[list[ConfigError], list[ConfigWarning]]:
+    """`unsupported`: what makes this release refuse the configuration, and what only has no effect."""
+    limits = unsupported(config)
+    refusals = [limit for limit in limits if not isinstance(limit, ConfigWarning)]
+    return refusals, [limit for limit in limits if isinstance(limit, ConfigWarning)]

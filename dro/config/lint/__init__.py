@@ -1,0 +1,1 @@
+"""Rules on a loaded configuration, alone or together with others of its network."""

@@ -1,0 +1,1 @@
+"""XML into checked elements: files, includes, the schema of the DRO file, and the list of problems."""

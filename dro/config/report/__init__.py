@@ -1,0 +1,1 @@
+"""A configuration as text: the effective configuration and the reference."""

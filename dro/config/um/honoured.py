@@ -1,0 +1,144 @@
+"""UM options that are set and that this release does not honour: those that stop a program, and those that do nothing.
+
+One answer for the DRO, the tools and the client library. The typed sets (`used`) define what is honoured, the option
+table what protects data.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from dro.config.reading.problems import ConfigErrors
+from dro.config.um import sets as um_sets
+from dro.config.um.options import OptionKey, UmOptions, option_table
+from dro.config.um.rules import Kind, Value
+from dro.config.um.used import used_options
+from dro.errors import ConfigError, HostError
+
+TRANSPORT: Final = ("source", "transport")
+_KINDS: Final = Path(__file__).parents[2] / "um" / "transport"  # a folder for each kind of transport
+TRANSPORTS: Final = sorted((m.name for m in pkgutil.iter_modules([str(_KINDS)]) if m.ispkg), reverse=True)
+_UNICAST: Final = "unicast topic resolution is not supported yet"
+_REFUSED: Final[Mapping[OptionKey, str]] = {
+    ("context", "resolver_unicast_daemon"): _UNICAST,
+    ("context", "resolver_unicast_address"): _UNICAST,
+}
+"""Besides options that protect: without them a program would talk to others than its file says."""
+_DONE_ANYWAY: Final[Mapping[OptionKey, Value]] = {("receiver", "use_late_join"): 0, ("receiver", "use_otr"): 0}
+_DONE_BY_PORTALS: Final[Mapping[OptionKey, Value]] = {("source", "implicit_batching_minimum_length"): 1}
+"""Values of options that nothing asks for and that describe what happens all the same."""
+_WORD: Final = re.compile(r"\w+")
+_CHOOSES_TRD: Final = re.compile(r"resolver_(multicast|unicast)_(\w+_)?(address|port|interface)")
+
+
+def is_refused(key: OptionKey) -> bool:
+    """Whether a value other than the default stops every program of this release."""
+    return key in _REFUSED or (option_table()[key].protects and key not in used_options())
+
+
+@cache
+def _vital_names() -> tuple[frozenset[str], frozenset[str]]:
+    """Names of options that are refused, and of those that choose the TRD or the network of what is sent."""
+    table = option_table().items()
+    choose = {key[1] for key, o in table if o.rule.kind is Kind.INTERFACE or _CHOOSES_TRD.fullmatch(key[1])}
+    return frozenset(key[1] for key, _ in table if is_refused(key)), frozenset(choose)
+
+
+def must_count(text: str, why_not: ConfigError) -> bool:
+    """Whether a setting that cannot be read stops a DRO, too: it would send in plain text, or in another TRD.
+
+    `text` names the option. A file may ask for interfaces that only another host has.
+    """
+    refused, choose = _vital_names()
+    names = refused if isinstance(why_not, HostError) else refused | choose
+    return not names.isdisjoint(_WORD.findall(text.lower()))
+
+
+def names_protection(text: str) -> bool:
+    """Whether the name of an option, in whatever scope, is that of a refused one that protects.
+
+    Unicast resolution is not among them: the sample of the guide has it in the scope `source`.
+    """
+    return bool(_vital_names()[0].difference(name for _, name in _REFUSED).intersection(_WORD.findall(text.lower())))
+
+
+def refusals(options: UmOptions) -> list[ConfigError]:
+    """What must stop a program, each at the place where it was set."""
+    found = []
+    for key, value in sorted(options.explicit.items()):
+        if is_refused(key) and value != option_table()[key].default:
+            what = _REFUSED.get(key, "encryption is not supported yet, all would be sent as plain text")
+            found.append(options.error(key, what, "remove it, if that is acceptable"))
+    return found
+
+
+@cache
+def _port_ranges() -> tuple[tuple[OptionKey, OptionKey], ...]:
+    ends = (
+        (key, (key[0], key[1].removesuffix("low") + "high")) for key in option_table() if key[1].endswith("port_low")
+    )
+    return tuple((low, high) for low, high in ends if high in option_table())
+
+
+def empty_ranges(options: UmOptions) -> list[ConfigError]:
+    """Port ranges without a port, each at the place of an end that was set; `options` are all that hold."""
+    found = []
+    for low, high in _port_ranges():
+        first, last = options.get_int(*low), options.get_int(*high)
+        if first > last:
+            what = f"no port lies in the range from {first} to {last}"
+            remedy = f"set {low[1]} to {last} or less, or {high[1]} to {first} or more"
+            found.append(options.error(high if options.is_set(*high) else low, what, remedy))
+    return found
+
+
+def check(options: UmOptions, *, is_whole: bool = False) -> None:
+    """Raises: ConfigErrors with all `refusals`; `is_whole`: they are all that hold, so `empty_ranges` count, too."""
+    found = refusals(options) + (empty_ranges(options) if is_whole else [])
+    if found:
+        raise ConfigErrors(found)
+
+
+def check_transport(options: UmOptions) -> None:
+    """Raises: ConfigError for a transport that no source can use yet."""
+    transport = options.get_str(*TRANSPORT)
+    if transport not in TRANSPORTS:
+        raise options.error(TRANSPORT, f"{transport} is not supported yet", f"use {' or '.join(TRANSPORTS)}")
+
+
+def without_effect(*given: UmOptions, in_portals: bool = False) -> tuple[str, str]:
+    """The options that do nothing, with their places: a line of those to come, one of those outside this product.
+
+    Empty where there are none. A portal forwards fragments as they are, so options about order and delivery are not
+    for it; they are left out, since the files that portals and applications share are full of them.
+    """
+    used, done = used_options(), _DONE_ANYWAY
+    if in_portals:
+        used, done = used - um_sets.BatchingOptions.keys(), {**done, **_DONE_BY_PORTALS}
+    to_come: dict[str, None] = {}
+    outside: dict[str, None] = {}
+    for options in given:
+        for key, name in _idle(options, used, done):
+            (to_come if option_table()[key].relevance == "yes" else outside)[name] = None
+    return _line(to_come, "yet"), _line(outside, "here")
+
+
+def _idle(
+    options: UmOptions, used: frozenset[OptionKey], done: Mapping[OptionKey, Value]
+) -> Iterator[tuple[OptionKey, str]]:
+    origin = options.origin
+    implied = {(also, origin(key)) for key in options.explicit for also in option_table()[key].sets_also}
+    for key, value in sorted(options.explicit.items()):
+        if (key, origin(key)) in implied:
+            continue
+        if key not in used and not is_refused(key) and value not in (option_table()[key].default, done.get(key)):
+            yield key, " ".join(key) + (f" ({origin(key)})" if origin(key) else "")
+
+
+def _line(names: dict[str, None], when: str) -> str:
+    return f"{len(names)} UM options without effect {when}: {', '.join(names)}" if names else ""

@@ -1,0 +1,281 @@
+"""Valid values of UM options: one `Rule` per option, built from the `valid_values` column of the table.
+
+A rule turns text into the stored value (`int`, `str` or a tuple of list entries) or reports what is wrong with it.
+Source: UM configuration file rules, section 3.3 "Value formats" and 3.4 "lists".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from ipaddress import IPv4Address
+from typing import Final
+
+from dro.config.um.interfaces import ANY, Lookup, resolve_host, resolve_interface
+from dro.errors import ConfigError
+
+Value = int | str | tuple[str, ...]
+
+INT32_MAX: Final = 2**31 - 1
+UINT64_MAX: Final = 2**64 - 1
+MAX_TEXT_LEN: Final = 4096
+_INTEGER: Final = re.compile(r"-?[0-9]{1,80}")
+_ANY_BASE: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,22}")
+_PART: Final = re.compile(r"(?P<low>-?\d+)(?:\.\.(?P<high>\d*))?(?: \(.*\))?|>= (?P<least>\d+)(?: \(.*\))?")
+_WORD: Final = re.compile(r"[A-Za-z_][\w-]*(?:=[\w-]+)*(?:\(deprecated\))?")
+_RESOLVER_ENTRY: Final = re.compile(
+    r"(?:(?P<iface>[^:>\s]+)(?::(?P<sport>\d{1,5}))?->)?(?P<host>[^:>\s]+):(?P<port>\d{1,5})"
+)
+
+
+class Kind(Enum):
+    """The kinds of values."""
+
+    INTEGER = "integer"
+    WORD = "word"
+    TEXT = "text"
+    ADDRESS = "address"
+    INTERFACE = "interface"
+    LIST = "list"
+    API = "api"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Limits of one option's value; the fields that do not fit its kind are empty."""
+
+    kind: Kind
+    ranges: tuple[tuple[int, int], ...] = ()  # INTEGER: inclusive, any of them
+    any_base: bool = False
+    power_of_two: bool = False
+    round_up: bool = False  # a number that is no power of two is raised to the next one, with a notice
+    multiple_of: int = 1
+    words: Mapping[str, str] = field(default_factory=dict)  # WORD: lower-case spelling -> canonical spelling
+    deprecated_words: frozenset[str] = frozenset()
+    multicast: bool = False  # ADDRESS: must be a group
+    allow_any: bool = False  # ADDRESS: 0.0.0.0 has a meaning
+    pattern: str = ""  # TEXT: the whole value matches
+    null_is_empty: bool = False
+    clear: str = ""  # LIST: the entry that empties it
+    max_entries: int = 0
+
+    def describe(self) -> str:
+        """The permitted values, for a remedy."""
+        match self.kind:
+            case Kind.INTEGER:
+                spans = [str(a) if a == b else f"{a}.." if b >= INT32_MAX else f"{a}..{b}" for a, b in self.ranges]
+                extra = " (a power of two)" if self.power_of_two else ""
+                extra += f" (a multiple of {self.multiple_of})" if self.multiple_of > 1 else ""
+                return "use " + " or ".join(spans) + extra
+            case Kind.WORD:
+                return "use one of " + ", ".join(dict.fromkeys(self.words.values()))
+            case Kind.ADDRESS:
+                return "use a multicast group (224.0.0.0 to 239.255.255.255)" if self.multicast else "use an address"
+            case Kind.LIST:
+                return "write [interface[:port]->]address:port"
+            case _:
+                return f"it must match {self.pattern}" if self.pattern else ""
+
+    def parse(self, text: str, lookup: Lookup) -> tuple[Value, str]:
+        """The value that `text` stands for and a notice (empty if there is none). Raises: ConfigError."""
+        match self.kind:
+            case Kind.INTEGER:
+                return self._integer(text)
+            case Kind.WORD:
+                return self._word(text)
+            case Kind.ADDRESS:
+                return self._address(text, lookup), ""
+            case Kind.INTERFACE:
+                return resolve_interface(text, lookup), ""
+            case Kind.LIST:
+                return self._entries(text, lookup), ""
+            case Kind.API:
+                raise ConfigError("can be set by a program only", remedy="remove the line")
+            case Kind.TEXT:
+                return self._text(text), ""
+
+    def _integer(self, text: str) -> tuple[int, str]:
+        if self.any_base and _ANY_BASE.fullmatch(text):
+            try:
+                octal = text.startswith("0") and text.isdigit() and len(text) > 1
+                value = int(text, 8) if octal else int(text, 0)
+            except ValueError as e:
+                raise ConfigError(f"{text!r} is not a number", remedy="write decimal, 0x hexadecimal or 0 octal") from e
+        elif _INTEGER.fullmatch(text):
+            value = int(text)
+        else:
+            is_long = text.isascii() and text.isdigit()
+            what = f"a number of {len(text)} digits is too large" if is_long else f"{text[:80]!r} is not a whole number"
+            raise ConfigError(what, remedy=self.describe())
+        notice = ""
+        if self.round_up and value > 0 and value & (value - 1):
+            raised = 1 << value.bit_length()
+            notice = f"{value} is no power of two, {raised} is used"
+            value = raised
+        if not any(low <= value <= high for low, high in self.ranges):
+            raise ConfigError(f"{value} is out of range", remedy=self.describe())
+        if self.power_of_two and (value <= 0 or value & (value - 1)):
+            raise ConfigError(f"{value} is not a power of two", remedy=self.describe())
+        if value % self.multiple_of:
+            raise ConfigError(f"{value} is not a multiple of {self.multiple_of}", remedy=self.describe())
+        return value, notice
+
+    def _word(self, text: str) -> tuple[str, str]:
+        word = self.words.get(text.lower())
+        if word is None:
+            raise ConfigError(f"{text[:80]!r} is not a known value", remedy=self.describe())
+        return word, f"the value {word} is deprecated, but in effect" if word in self.deprecated_words else ""
+
+    def _address(self, text: str, lookup: Lookup) -> str:
+        address = resolve_host(text, lookup)
+        if address == ANY:
+            if not self.allow_any:
+                raise ConfigError(f"{ANY} is not allowed here", remedy=self.describe())
+        elif self.multicast and not IPv4Address(address).is_multicast:
+            raise ConfigError(f"{address} is not a multicast group", remedy=self.describe())
+        return address
+
+    def _text(self, text: str) -> str:
+        if len(text) > MAX_TEXT_LEN:
+            raise ConfigError(f"longer than {MAX_TEXT_LEN} characters", remedy="shorten it")
+        if self.null_is_empty and text == "NULL":
+            return ""
+        if self.pattern and not re.fullmatch(self.pattern, text, re.ASCII):
+            raise ConfigError(f"{text[:80]!r} is not allowed", remedy=self.describe())
+        return text
+
+    def _entries(self, text: str, lookup: Lookup) -> tuple[str, ...]:
+        """The entries of one setting; the entry that empties the list stays in, `append` acts on it."""
+        entries = []
+        for piece in re.split(r"[,;]", text):
+            entry = piece.strip()
+            if not entry:
+                continue
+            if self.pattern == "" and entry != self.clear:
+                entry = _resolver_entry(entry, lookup)
+            entries.append(entry)
+        if not entries:
+            raise ConfigError("no entry", remedy=self.describe())
+        return tuple(entries)
+
+    def append(self, old: Value, new: Value) -> tuple[Value, str]:
+        """`old` with `new` added (lists are additive); every other kind is replaced. The second is a notice."""
+        if self.kind is not Kind.LIST:
+            return new, ""
+        assert isinstance(old, tuple)
+        assert isinstance(new, tuple)
+        entries = list(old)
+        for entry in new:
+            if entry == self.clear:
+                entries.clear()
+            elif entry not in entries:
+                entries.append(entry)
+        if self.max_entries and len(entries) > self.max_entries:
+            return tuple(entries[: self.max_entries]), f"more than {self.max_entries} entries, the others are dropped"
+        return tuple(entries), ""
+
+
+def _resolver_entry(entry: str, lookup: Lookup) -> str:
+    """`[Iface[:SrcPort]->]Host:Port` in canonical form. Raises: ConfigError."""
+    found = _RESOLVER_ENTRY.fullmatch(entry)
+    if found is None:
+        raise ConfigError(f"{entry[:80]!r} is not an entry", remedy="write [interface[:port]->]address:port")
+    for port in (found["port"], found["sport"]):
+        if port is not None and not 1 <= int(port) <= 65535:
+            raise ConfigError(f"{entry[:80]!r}: port {port} is out of range", remedy="use 1..65535")
+    tail = f"{resolve_host(found['host'], lookup)}:{int(found['port'])}"
+    if found["iface"] is None:
+        return tail
+    source_port = f":{int(found['sport'])}" if found["sport"] is not None else ""
+    return f"{resolve_interface(found['iface'], lookup)}{source_port}->{tail}"
+
+
+_TOP_BY_TYPE: Final = {
+    "int": INT32_MAX,
+    "lbm_uint8_t": 255,
+    "lbm_uint16_t": 65535,
+    "lbm_ushort_t": 65535,
+    "lbm_uint_t": 2**32 - 1,
+    "lbm_uint32_t": 2**32 - 1,
+    "unsigned int": 2**32 - 1,
+}
+
+
+def rule_for(valid: str, c_type: str, *, default: str = "", list_clear: str = "", free_text: bool = False) -> Rule:
+    """The rule that a `valid_values` text of the option table stands for.
+
+    `c_type` bounds open ranges; `list_clear` makes it an additive list emptied by that entry; `free_text` switches
+    checking off (lists of options that this project does not implement).
+    """
+    top = _TOP_BY_TYPE.get(c_type, UINT64_MAX)
+    if valid == "(API only)" or (c_type.endswith("_func_t") and "|" not in valid):
+        return Rule(Kind.API)
+    if list_clear:
+        limit = re.search(r"up to (\d+) entries", valid)
+        checked = "DestPort" in valid or valid.startswith("IP:Port")
+        return Rule(
+            Kind.LIST, clear=list_clear, max_entries=int(limit[1]) if limit else 0, pattern="" if checked else ".+"
+        )
+    if free_text or valid.startswith("list "):
+        return Rule(Kind.TEXT)
+    if valid.startswith("interface:"):
+        return Rule(Kind.INTERFACE)
+    if valid.startswith("IPv4"):
+        return Rule(Kind.ADDRESS, multicast="multicast" in valid, allow_any="0.0.0.0" in valid)
+    return _number_rule(valid, top) or _word_rule(valid) or _text_rule(valid, default)
+
+
+def _number_rule(valid: str, top: int) -> Rule | None:
+    if valid in ("unsigned long", "size_t") or valid.endswith("effective minimum"):
+        return Rule(Kind.INTEGER, ((0, top),))
+    if valid == "signed 32-bit integer":
+        return Rule(Kind.INTEGER, ((-INT32_MAX - 1, INT32_MAX),))
+    if valid.startswith("decimal"):
+        return Rule(Kind.INTEGER, ((0, UINT64_MAX - 1),), any_base=True)
+    if valid.startswith("multiple of 8"):
+        return Rule(Kind.INTEGER, ((8, top),), multiple_of=8)
+    if valid == "power of two":
+        return Rule(Kind.INTEGER, ((1, top),), power_of_two=True, round_up=True)
+    if valid.startswith("power of two; >= 64"):
+        return Rule(Kind.INTEGER, ((64, top),), power_of_two=True)
+    bounded = re.fullmatch(r"power of two (\d+)\.\.(\d+)", valid)
+    if bounded:
+        return Rule(Kind.INTEGER, ((int(bounded[1]), int(bounded[2])),), power_of_two=True)
+    ranges = []
+    for part in valid.removesuffix(" (as LBT-RM)").split(" | "):
+        found = _PART.fullmatch(part) or _PART.fullmatch(part.removesuffix("(deprecated)"))
+        if found is None:
+            return None
+        if found["least"] is not None:
+            ranges.append((int(found["least"]), top))
+        elif found["high"] is None:
+            ranges.append((int(found["low"]), int(found["low"])))
+        else:
+            ranges.append((int(found["low"]), int(found["high"]) if found["high"] else top))
+    return Rule(Kind.INTEGER, tuple(ranges))
+
+
+def _word_rule(valid: str) -> Rule | None:
+    parts = valid.split(" | ")
+    if (len(parts) < 2 and "=" not in valid) or not all(_WORD.fullmatch(part) for part in parts):
+        return None
+    words: dict[str, str] = {}
+    deprecated: set[str] = set()
+    for part in parts:
+        canonical, *aliases = part.removesuffix("(deprecated)").split("=")
+        if part.endswith("(deprecated)"):
+            deprecated.add(canonical.lower())
+        for spelling in (canonical, *aliases):
+            words[spelling.lower()] = canonical.lower()
+    return Rule(Kind.WORD, words=words, deprecated_words=frozenset(deprecated))
+
+
+def _text_rule(valid: str, default: str) -> Rule:
+    null_is_empty = default == "NULL"
+    if valid.startswith("1..127 characters"):
+        return Rule(Kind.TEXT, pattern="[A-Za-z0-9_-]{1,127}")
+    if valid == "NULL | up to 8 characters":
+        return Rule(Kind.TEXT, pattern=".{1,8}", null_is_empty=True)
+    return Rule(Kind.TEXT, null_is_empty=null_is_empty)

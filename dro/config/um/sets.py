@@ -1,0 +1,294 @@
+"""Sets of UM options: those that one part of the client library or a portal needs, in the units of the cores.
+
+A field names its option; `of` builds a set from the `UmOptions` of the object (context options merged with those of the
+source or receiver). Durations are nanoseconds, sizes bytes, rates bits or records per second; 0 has the meaning defined
+by the option. Interfaces are dotted local addresses, `0.0.0.0` for "any". Defaults are not here but in the option
+table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
+
+from dro.config.um.options import OptionKey, UmOptions, option_table
+from dro.config.um.rules import Kind
+
+
+class Record(Protocol):
+    """Any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+T = TypeVar("T", bound=Record)
+CTX: Final = "context"
+SRC: Final = "source"
+RCV: Final = "receiver"
+WRCV: Final = "wildcard_receiver"
+_KEYS: Final = "keys"
+_RM_SIZE: Final = "transport_lbtrm_datagram_max_size"
+
+
+def source_transport(o: UmOptions) -> str:
+    """The `transport` of a source: `tcp`, `lbtrm`, `lbtru`, `lbtipc`, `lbtsmx`, `broker` or `lbtrdma`."""
+    return o.get_str(SRC, "transport")
+
+
+def option(scope: str, name: str, *otherwise: str) -> Any:  # noqa: ANN401  # the annotation of the field says it
+    """The field of an option. With `otherwise`: while the option has its default, that one of the same scope counts."""
+    return field(metadata={_KEYS: tuple((scope, one) for one in (name, *otherwise))})
+
+
+# ruff: noqa: RUF009  # what looks like a shared default is a field
+
+
+def rate_cap(records: str, bits: str) -> Any:  # noqa: ANN401
+    return option(CTX, f"resolver_{records}_per_second", f"resolver_{bits}_bps")
+
+
+@dataclass(frozen=True, slots=True)
+class RateCap:
+    """Limits of one class of topic resolution records; 0 is unlimited."""
+
+    records_per_second: int
+    bps: int
+
+
+@dataclass(frozen=True, slots=True)
+class OptionSet:
+    """The base of all sets."""
+
+    @classmethod
+    def of(cls, o: UmOptions) -> Self:
+        make: Callable[..., Self] = cls
+        return make(*(_value(f, o) for f in fields(cls)))
+
+    def fill(self, kind: type[T], **more: Any) -> T:  # noqa: ANN401  # whatever fields `kind` has besides
+        """A record of `kind`: the fields that this set has too, by name, and `more`."""
+        make: Callable[..., T] = kind
+        names = {f.name for f in fields(kind)}
+        return make(**{f.name: getattr(self, f.name) for f in fields(self) if f.name in names}, **more)
+
+    @classmethod
+    def keys(cls) -> frozenset[OptionKey]:
+        """The options that the set asks for."""
+        return frozenset(key for f in fields(cls) for key in f.metadata[_KEYS])
+
+
+def _value(f: Field[Any], o: UmOptions) -> int | str | tuple[str, ...] | RateCap:
+    """The value of a field, as its annotation and the end of its name ask for it."""
+    keys: tuple[OptionKey, ...] = f.metadata[_KEYS]
+    if f.type == "RateCap":
+        return RateCap(*(o.get_int(*key) for key in keys))
+    known = option_table()[keys[0]]
+    key = keys[-1] if o.value(*keys[0]) == known.default else keys[0]
+    match f.type:
+        case "bool":
+            return o.get_bool(*key)
+        case "str":
+            return o.get_interface(*key) if known.rule.kind is Kind.INTERFACE else o.get_str(*key)
+        case "int":
+            return o.get_ns(*key) if f.name.endswith("_ns") else o.get_int(*key)
+        case _:
+            return o.get_list(*key)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolverOptions(OptionSet):
+    """The topic resolution channel of a context."""
+
+    incoming_address: str = option(CTX, "resolver_multicast_incoming_address")  # 0.0.0.0: does not listen
+    incoming_port: int = option(CTX, "resolver_multicast_incoming_port")
+    outgoing_address: str = option(CTX, "resolver_multicast_outgoing_address")
+    outgoing_port: int = option(CTX, "resolver_multicast_outgoing_port")
+    interface: str = option(CTX, "resolver_multicast_interface")
+    ttl: int = option(CTX, "resolver_multicast_ttl")
+    receive_buffer_bytes: int = option(CTX, "resolver_multicast_receiver_socket_buffer")
+    source_datagram_max_bytes: int = option(CTX, "resolver_source_datagram_max_size", "resolver_datagram_max_size")
+    receiver_datagram_max_bytes: int = option(CTX, "resolver_receiver_datagram_max_size", "resolver_datagram_max_size")
+    initial_advertisement: RateCap = rate_cap("initial_advertisements", "initial_advertisement")
+    sustain_advertisement: RateCap = rate_cap("sustain_advertisements", "sustain_advertisement")
+    initial_query: RateCap = rate_cap("initial_queries", "initial_query")
+    sustain_query: RateCap = rate_cap("sustain_queries", "sustain_query")
+    wildcard_query: RateCap = rate_cap("wildcard_queries", "wildcard_query")
+    cache: bool = option(CTX, "resolver_cache")
+    # -1, 0 or seconds
+    domain_id_active_propagation_timeout_s: int = option(CTX, "resolver_domain_id_active_propagation_timeout")
+    # any entry switches multicast resolution off
+    unicast_daemons: tuple[str, ...] = option(CTX, "resolver_unicast_daemon")
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertisingOptions(OptionSet):
+    """The advertising phases of a source; an interval of 0 switches its phase off, a duration of 0 has no end."""
+
+    send_initial: bool = option(SRC, "resolver_send_initial_advertisement")
+    minimum_initial_interval_ns: int = option(SRC, "resolver_advertisement_minimum_initial_interval")
+    maximum_initial_interval_ns: int = option(SRC, "resolver_advertisement_maximum_initial_interval")
+    minimum_initial_duration_ns: int = option(SRC, "resolver_advertisement_minimum_initial_duration")
+    sustain_interval_ns: int = option(SRC, "resolver_advertisement_sustain_interval")
+    minimum_sustain_duration_ns: int = option(SRC, "resolver_advertisement_minimum_sustain_duration")
+    send_immediate_response: bool = option(SRC, "resolver_advertisement_send_immediate_response")
+    send_final: bool = option(SRC, "resolver_send_final_advertisements")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOptions(OptionSet):
+    """The querying phases of a receiver; zeros as in `AdvertisingOptions`."""
+
+    minimum_initial_interval_ns: int = option(RCV, "resolver_query_minimum_initial_interval")
+    maximum_initial_interval_ns: int = option(RCV, "resolver_query_maximum_initial_interval")
+    minimum_initial_duration_ns: int = option(RCV, "resolver_query_minimum_initial_duration")
+    sustain_interval_ns: int = option(RCV, "resolver_query_sustain_interval")
+    minimum_sustain_duration_ns: int = option(RCV, "resolver_query_minimum_sustain_duration")
+    source_threshold: int = option(RCV, "resolution_number_of_sources_query_threshold")
+    # unanswered queries before a no-source event, 0 for never
+    no_source_threshold: int = option(RCV, "resolution_no_source_notification_threshold")
+
+
+@dataclass(frozen=True, slots=True)
+class WildcardOptions(OptionSet):
+    """A wildcard receiver: its pattern and its queries."""
+
+    pattern_type: str = option(WRCV, "pattern_type")  # pcre, regex or appcb
+    minimum_interval_ns: int = option(WRCV, "resolver_query_minimum_interval")
+    maximum_interval_ns: int = option(WRCV, "resolver_query_maximum_interval")
+    minimum_duration_ns: int = option(WRCV, "resolver_query_minimum_duration")
+    no_source_linger_ns: int = option(WRCV, "resolver_no_source_linger_timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class LbtrmSourceOptions(OptionSet):
+    """LBT-RM, sending: sessions, retransmission window, session messages, rate limits."""
+
+    interface: str = option(CTX, "resolver_multicast_interface")
+    ttl: int = option(CTX, "resolver_multicast_ttl")
+    address: str = option(SRC, "transport_lbtrm_multicast_address")  # 0.0.0.0: one of the range
+    address_low: str = option(CTX, "transport_lbtrm_multicast_address_low")
+    address_high: str = option(CTX, "transport_lbtrm_multicast_address_high")
+    destination_port: int = option(SRC, "transport_lbtrm_destination_port")
+    # unicast ports that take NAKs, one for each session
+    nak_port_low: int = option(CTX, "transport_lbtrm_source_port_low")
+    nak_port_high: int = option(CTX, "transport_lbtrm_source_port_high")
+    window_size_bytes: int = option(SRC, "transport_lbtrm_transmission_window_size")
+    window_limit_bytes: int = option(SRC, "transport_lbtrm_transmission_window_limit")  # 0: none
+    ignore_ns: int = option(SRC, "transport_lbtrm_ignore_interval")
+    sm_min_ns: int = option(SRC, "transport_lbtrm_sm_minimum_interval")
+    sm_max_ns: int = option(SRC, "transport_lbtrm_sm_maximum_interval")
+    tgsz: int = option(SRC, "transport_lbtrm_tgsz")
+    data_rate_bps: int = option(CTX, "transport_lbtrm_data_rate_limit")
+    retransmit_rate_bps: int = option(CTX, "transport_lbtrm_retransmit_rate_limit")
+    rate_interval_ns: int = option(CTX, "transport_lbtrm_rate_interval")
+    datagram_max_bytes: int = option(CTX, "transport_lbtrm_source_datagram_max_size", _RM_SIZE)
+    send_buffer_bytes: int = option(CTX, "transport_lbtrm_source_socket_buffer")
+
+
+@dataclass(frozen=True, slots=True)
+class LbtrmReceiverOptions(OptionSet):
+    """LBT-RM, receiving: loss recovery and activity of a session."""
+
+    interface: str = option(CTX, "resolver_multicast_interface")
+    initial_backoff_ns: int = option(RCV, "transport_lbtrm_nak_initial_backoff_interval")
+    backoff_ns: int = option(RCV, "transport_lbtrm_nak_backoff_interval")
+    suppress_ns: int = option(RCV, "transport_lbtrm_nak_suppress_interval")
+    generation_ns: int = option(RCV, "transport_lbtrm_nak_generation_interval")
+    send_naks: bool = option(RCV, "transport_lbtrm_send_naks")
+    activity_timeout_ns: int = option(RCV, "transport_lbtrm_activity_timeout")
+    preactivity_timeout_ns: int = option(RCV, "transport_lbtrm_preactivity_timeout")  # 0: as the activity timeout
+    datagram_max_bytes: int = option(CTX, "transport_lbtrm_receiver_datagram_max_size", _RM_SIZE)
+    receive_buffer_bytes: int = option(CTX, "transport_lbtrm_receiver_socket_buffer")
+    datagrams_per_read: int = option(CTX, "multiple_receive_maximum_datagrams")  # 0: one at a time
+
+
+@dataclass(frozen=True, slots=True)
+class TcpSourceOptions(OptionSet):
+    """TCP sessions, sending side."""
+
+    interface: str = option(SRC, "transport_tcp_interface")
+    port: int = option(SRC, "transport_tcp_port")  # 0: one of the range
+    port_low: int = option(CTX, "transport_tcp_port_low")
+    port_high: int = option(CTX, "transport_tcp_port_high")
+    maximum_ports: int = option(CTX, "transport_tcp_maximum_ports")
+    listen_backlog: int = option(SRC, "transport_tcp_listen_backlog")
+    reuse_address: bool = option(SRC, "transport_tcp_reuseaddr")
+    nodelay: bool = option(SRC, "transport_tcp_nodelay")
+    send_buffer_bytes: int = option(SRC, "transport_tcp_sender_socket_buffer")  # 0: the system decides
+    session_buffer_bytes: int = option(SRC, "transport_session_maximum_buffer")
+    # normal, source_paced or bounded_latency
+    multiple_receiver_behavior: str = option(SRC, "transport_tcp_multiple_receiver_behavior")
+    send_order: str = option(SRC, "transport_tcp_multiple_receiver_send_order")  # serial or random
+    use_session_id: bool = option(SRC, "transport_tcp_use_session_id")
+    activity_timeout_ns: int = option(SRC, "transport_tcp_activity_timeout")  # SO_KEEPALIVE; 0: off
+    datagram_max_bytes: int = option(CTX, "transport_tcp_datagram_max_size")
+
+
+@dataclass(frozen=True, slots=True)
+class TcpReceiverOptions(OptionSet):
+    """TCP sessions, receiving side."""
+
+    interface: str = option(RCV, "transport_tcp_interface")
+    receive_buffer_bytes: int = option(CTX, "transport_tcp_receiver_socket_buffer")  # 0: the system decides
+    activity_method: str = option(RCV, "transport_tcp_activity_method")  # timer or so_keepalive
+    activity_timeout_ns: int = option(RCV, "transport_tcp_activity_timeout")  # 0: off
+    dro_loss_recovery_timeout_ns: int = option(RCV, "transport_tcp_dro_loss_recovery_timeout")
+    datagram_max_bytes: int = option(CTX, "transport_tcp_datagram_max_size")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions(OptionSet):
+    """The request port (unicast immediate messages) of a context, and the connections that it opens to others."""
+
+    interface: str = option(CTX, "request_tcp_interface")
+    port: int = option(CTX, "request_tcp_port")  # 0: first free one of the range
+    port_low: int = option(CTX, "request_tcp_port_low")
+    port_high: int = option(CTX, "request_tcp_port_high")
+    bind: bool = option(CTX, "request_tcp_bind_request_port")
+    listen_backlog: int = option(CTX, "request_tcp_listen_backlog")
+    reuse_address: bool = option(CTX, "request_tcp_reuseaddr")
+    activity_timeout_ns: int = option(CTX, "request_tcp_activity_timeout")  # SO_KEEPALIVE; 0: off
+    response_interface: str = option(CTX, "response_tcp_interface")
+    # as `activity_timeout_ns`, for connections to others
+    response_activity_timeout_ns: int = option(CTX, "response_tcp_activity_timeout", "request_tcp_activity_timeout")
+    response_deletion_ns: int = option(CTX, "response_tcp_deletion_timeout")
+    response_nodelay: bool = option(CTX, "response_tcp_nodelay")
+    response_buffer_bytes: int = option(CTX, "response_session_maximum_buffer")
+    response_send_buffer_bytes: int = option(CTX, "response_session_sender_socket_buffer")
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOptions(OptionSet):
+    """Ordered delivery of a receiver."""
+
+    # 1: messages in order; -1: messages as they arrive; 0: fragments as they arrive
+    ordered_delivery: int = option(RCV, "ordered_delivery")
+    burst_limit: int = option(RCV, "delivery_control_maximum_burst_loss")
+    loss_check_interval_ns: int = option(RCV, "delivery_control_loss_check_interval")  # 0: off
+    map_limit: int = option(CTX, "delivery_control_maximum_total_map_entries")
+    lbtrm_generation_ns: int = option(RCV, "transport_lbtrm_nak_generation_interval")
+    dro_loss_recovery_timeout_ns: int = option(RCV, "transport_tcp_dro_loss_recovery_timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingOptions(OptionSet):
+    """Implicit batching of a source."""
+
+    interval_ns: int = option(SRC, "implicit_batching_interval")
+    minimum_length_bytes: int = option(SRC, "implicit_batching_minimum_length")
+
+
+@dataclass(frozen=True, slots=True)
+class TsniSourceOptions(OptionSet):
+    """Topic sequence number information of a source: when it is sent, and for how long an idle source sends it."""
+
+    interval_ns: int = option(SRC, "transport_topic_sequence_number_info_interval")  # 0: none
+    active_threshold_ns: int = option(SRC, "transport_topic_sequence_number_info_active_threshold")  # 0: for ever
+
+
+@dataclass(frozen=True, slots=True)
+class TsniReceiverOptions(OptionSet):
+    """Requests of a receiver for topic sequence number information."""
+
+    request_interval_ns: int = option(RCV, "transport_topic_sequence_number_info_request_interval")
+    request_maximum: int = option(RCV, "transport_topic_sequence_number_info_request_maximum")

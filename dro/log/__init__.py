@@ -1,0 +1,1 @@
+"""The log: lines, public ids, files that roll, limits on lines that remote hosts can cause."""

@@ -1,0 +1,251 @@
+"""The events that are logged: each is a constant, with its severity, its fields, and its public id where it has one.
+
+Scanners in the field look for the public ids and texts, so an event that has a public id is written under it, and in
+the public shape where one is known: `{name}` in a shape is a field of the event, `{process}` the name of the process,
+which of a portal is the portal's. Fields that the shape does not show follow it as `name=value`. An event without id is
+written in its own text, which the public format allows. `%s` is the caller's argument.
+
+Called as `log.info(LogEvent.PROXY_SOURCE_CREATED, extra=...)`; the formatters of `dro.log.lines` read it back.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from enum import StrEnum, unique
+from typing import Final
+
+from dro.deprecated_elements import DeprecatedElement
+
+_FIELD: Final = re.compile(r"\{(\w+)\}")
+_LINK: Final = "RecalcTrigger:LINK {}:Version = {{version}}:NodeId = {{domain}}"
+_DEBUG, _INFO, _WARNING, _ERROR, _CRITICAL = (
+    logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL,
+)  # fmt: skip
+
+
+@unique
+class LogEvent(StrEnum):
+    """Text, severity (None: the caller's), fields (`name?`: not always there, `*`: more), public id, shape."""
+
+    level: int | None
+    fields: frozenset[str]
+    optional: frozenset[str]
+    id: str
+    shape: str
+    shown: frozenset[str]
+
+    def __new__(cls, text: str, level: int | None, fields: str = "", public_id: str = "", shape: str = "") -> LogEvent:
+        event = str.__new__(cls, text)
+        event._value_ = text
+        event.level = level
+        names = fields.split()
+        event.fields = frozenset(name for name in names if name.isidentifier())
+        event.optional = frozenset(name.rstrip("?") for name in names) - event.fields
+        event.id = public_id
+        event.shape = shape
+        event.shown = frozenset(_FIELD.findall(shape))
+        return event
+
+    def render(self, values: Mapping[str, str]) -> str:
+        """The shape with its fields filled in. Raises: KeyError for one that is missing."""
+        return _FIELD.sub(lambda match: values[match[1]], self.shape)
+
+    # fmt: off
+    # the usual course of a run
+    STARTING = "starting", _INFO, "dro version config", "Gwd-7136-1"
+    BUILD = "build", _INFO, "python machine *", "Gwd-7136-2"
+    PACKAGE_SHARED = "the package supervisor is shared", _WARNING, "reason remedy"
+    CONFIGURATION_READ = "configuration read", _INFO, "portals um_files"
+    PORTAL_CONFIGURED = "portal configured", _INFO, "portal domain cost lbm_config"
+    CONTEXT_CREATED = "context created", _INFO, "context context_id address", "Core-10403-150"
+    DRO_RUNNING = (
+        "DRO is running", _INFO, "dro node_id", "Gwd-7122-1",
+        "Gateway named [{dro}] with node id: {node_id} has started."
+    )
+    LINK_UP = "link came up", _INFO, "version domain route_version", "Gwd-9574-01", _LINK.format("CAME UP")
+    LINK_DOWN = "link went down", _INFO, "version domain route_version", "Gwd-9574-02", _LINK.format("WENT DOWN")
+    NODE_UPDATED = "node updated", _INFO, "version domain route_version", "Gwd-9574-05"
+    ROUTES_CALCULATED = (
+        "routes calculated", _INFO, "took_s routes route_version", "Gwd-6361-74",
+        "route recalculation took {took_s} seconds",
+    )
+    STOPPING = "stopping", _INFO, "signal", "Gwd-6033-391", "Shutdown event detected. Attempting to shutdown"
+    STOPPING_AT_ONCE = "stopping at once", _WARNING, "signal"
+    DRO_STOPPED = "DRO stopped", _INFO, "dro status"
+    CONSOLE_LOG_ENDS = "the console log ends here: the DRO is detached", _WARNING
+    FOREIGN_CLAIM = "another user's process claims what belongs to this DRO, ignored", _WARNING, "*"
+    OLD_WORKERS_AWAITED = "waiting for the workers of a killed DRO to end", _INFO, "dro"
+
+    # configuration; the place is file and line
+    CONFIG_WARNING = "%s", None
+    DEPRECATED_LATE_JOIN = "%s: <late-join>: deprecated, ignored", _WARNING, "", "Gwd-6814-15"
+    DEPRECATED_TOPIC_PURGE = "%s: <topic-purge>: deprecated, ignored", _WARNING, "", "Gwd-6814-16"
+    DEPRECATED_TOPIC_INTEREST_GENERATE = (
+        "%s: <topic-interest-generate>: deprecated, ignored", _WARNING, "", "Gwd-6814-17"
+    )
+    DEPRECATED_TOPIC_DOMAIN_ACTIVITY = "%s: <topic-domain-activity>: deprecated, ignored", _WARNING, "", "Gwd-6814-18"
+    DEPRECATED_PATTERN_PURGE = "%s: <pattern-purge>: deprecated, ignored", _WARNING, "", "Gwd-6814-19"
+    DEPRECATED_PATTERN_INTEREST_GENERATE = (
+        "%s: <pattern-interest-generate>: deprecated, ignored", _WARNING, "", "Gwd-6814-20"
+    )
+    DEPRECATED_PATTERN_DOMAIN_ACTIVITY = (
+        "%s: <pattern-domain-activity>: deprecated, ignored", _WARNING, "", "Gwd-6814-21"
+    )
+    DEPRECATED_TOPIC_USE_CHECK = "%s: <topic-use-check>: deprecated, ignored", _WARNING, "", "Gwd-6814-29"
+    DEPRECATED_PATTERN_USE_CHECK = "%s: <pattern-use-check>: deprecated, ignored", _WARNING, "", "Gwd-6814-30"
+    FILE_NOT_READABLE = "file is not readable for the user of the DRO: a reload will fail", _WARNING, "file"
+    CONFIGURATION_CHANGED = "configuration changed", _INFO, "changed? path? old? new? reload? further_changes?"
+    CHANGE_TAKEN_OVER = "changed configuration taken over", _INFO, "changed"
+    CHANGE_NOT_TAKEN_OVER = "changed configuration not taken over", _ERROR, "reason"
+
+    # reload
+    HANGUP_NEEDS_RESTART = "SIGHUP ignored: a changed configuration needs a restart", _WARNING
+    HANGUP_BEFORE_CONFIRMATION = "SIGHUP ignored: the last reload is not confirmed yet", _WARNING
+    RELOAD_BEGINS = "reload begins", _INFO, "file"
+    RELOAD_REFUSED = "reload refused, nothing has changed", _ERROR, "reason"
+    RELOAD_BROKEN = "reload failed", _CRITICAL
+    RELOAD_WITHOUT_CHANGE = "reload done, nothing had to be changed", _INFO, "took_s"
+    RELOAD_DONE = "reload done", _INFO, "took_s *"
+    RELOAD_NOTE = "reload done, but", _WARNING, "note"
+    CHANGE_NEEDS_RESTART = "change waits for a restart of the daemon", _WARNING, "path"
+    RELOAD_UNCONFIRMED = "reload is taken back unless it is confirmed", _WARNING, "within_s"
+    RELOAD_FAILED = "reload failed, it is taken back", _ERROR, "reason"
+    RELOAD_NOT_CONFIRMED = "reload was not confirmed in time, it is taken back", _WARNING
+    RELOAD_PARTLY_TAKEN_BACK = "reload taken back, but not wholly", _ERROR, "reason"
+    RELOAD_TAKEN_BACK = "reload taken back, the former configuration is in force", _WARNING
+    RELOAD_CONFIRMED = "reload confirmed", _INFO
+    RELOAD_ENDS_WITH_DRO = "reload ends with the DRO", _WARNING, "state"
+
+    # orders of operators
+    ORDER_RECEIVED = "order received", _INFO, "command arguments *"
+    ADMIN_COMMAND_FAILED = "admin command failed", _CRITICAL, "command"
+    ADMIN_NOT_ACCEPTED = "admin client cannot be accepted", _WARNING, "reason"
+    ADMIN_TURNED_AWAY = "admin client turned away", _WARNING, "reason *"
+    ADMIN_DROPPED = "admin client dropped", _WARNING, "reason"
+    OPERATION_BEGINS = "operation begins", _INFO, "operation worker"
+    OPERATION_FAILED = "operation failed", _ERROR, "operation worker reason"
+    OPERATION_NOTE = "operation done, but not cleanly", _WARNING, "operation worker note"
+    OPERATION_DONE = "operation done", _INFO, "operation worker"
+    DRAIN_BEGINS = "drain begins", _INFO, "limit_ms"
+    DRAIN_AT_LIMIT = "drain ends at its limit", _WARNING, "waiting"
+    DRAIN_OVER = "drain is over", _INFO
+
+    # processes
+    DRO_CANNOT_START = "DRO cannot start", _CRITICAL, "reason remedy *", "Gwd-11041-1"
+    WORKER_CANNOT_RUN = "worker cannot run", _CRITICAL, "reason remedy", "Gwd-11041-2"
+    WORKER_STARTED = "worker started", _INFO, "worker incarnation pid *"
+    WORKER_READY = "worker ready", _INFO, "worker incarnation"
+    WORKER_ENDED = "worker ended", None, "worker *"
+    WORKER_RESTARTED = "worker is restarted", _INFO, "worker in_ms *"
+    WORKER_SILENT = "worker does not answer", _WARNING, "worker"
+    WORKER_ANSWERS = "worker answers again", _INFO, "worker"
+    WORKER_KILLED = "worker is killed", _ERROR, "worker"
+    WORKER_TOO_SLOW = "worker did not end in time, it is killed", _ERROR, "worker"
+    WORKER_DEAF = "worker does not listen, it is started anew", _ERROR, "worker"
+    WORKER_STUCK = "worker takes no messages from its siblings, it is started anew", _ERROR, "worker reported_by"
+    CANNOT_START_PROCESS = "cannot start a process", _ERROR, "worker reason remedy *"
+    SIBLING_STUCK = "sibling takes no control messages", _ERROR, "worker incarnation"
+    PARENT_GONE = "the parent process is gone", _ERROR
+    RING_NOT_OPENED = "ring of a sibling cannot be opened", _WARNING, "sibling error"
+    FRAGMENTS_LOST = "fragments lost with a worker", _INFO, "sibling fragments"
+    DESCRIPTOR_BROKEN = "descriptor of a sibling does not decode", _ERROR
+
+    # routes
+    ROUTES_LATE = "topology keeps changing, routes are late", _WARNING, "waiting_ms", "Gwd-6361-75"
+    DOMAIN_TAKEN = "two portals in one domain, the second is ignored", _ERROR, "worker domain", "GwdApi-7097-2"
+
+    # proxies and their traffic
+    ENQUEUEING_BEGAN = (
+        "began enqueueing data", _INFO, "suppressed?", "Gwd-6945-1", "Portal [{process}] began enqueueing data"
+    )
+    QUEUE_DROPS = (
+        "dropping data due to high volume", _INFO, "dropped max_queue", "Gwd-6945-2",
+        "Portal [{process}] dropping data due to high volume",
+    )
+    QUEUE_FLUSHED = (
+        "completed flushing queue", _INFO, "", "Gwd-6945-3", "Portal [{process}] completed flushing queue"
+    )
+    SIBLING_FULL = "a sibling takes no fragments, they are dropped", _WARNING, "sibling *"
+    SIBLING_TAKES_AGAIN = "a sibling takes fragments again", _INFO, "sibling refused"
+    QUEUED_DATA_DROPPED = "queued data of a deleted proxy source thrown away", _INFO, "topic", "Gwd-10434-1"
+    FRAGMENT_TOO_LARGE = (
+        "fragment larger than the datagram size of the transport", _ERROR, "topic bytes limit", "Gwd-6361-42"
+    )
+    PROXY_SOURCE_CREATED = "proxy source created", _INFO, "topic otid"
+    PROXY_SOURCE_DELETED = "proxy source deleted", _INFO, "topic otid"
+    PROXY_SOURCE_REFUSED = "proxy source cannot be created", _ERROR, "topic error", "Gwd-6361-38"
+    PROXY_SOURCE_LEFT = "proxy source left: its DRO is gone, another way is advertised", _INFO, "topic source"
+    PROXY_RECEIVER_CREATED = "proxy receiver created", _INFO, "topic? pattern? domains"
+    PROXY_RECEIVER_DELETED = "proxy receiver deleted", _INFO, "topic? pattern?"
+    ADVERTISEMENT_UNCHANGED = "advertisement unchanged", _WARNING, "topic error"
+    TOPIC_NOT_LET_OUT = "topic not let out of the DRO", _INFO, "*"
+    TOPIC_NOT_LET_IN = "topic not let into the DRO", _INFO, "*"
+    SOURCE_NOT_LET_IN = "source not let into the DRO", _INFO, "*"
+
+    # topic resolution and what others send
+    DOMAIN_DISCOVERED = "domain id discovered", _INFO, "context domain_id"
+    FOREIGN_DOMAIN = "TR packet of another domain dropped", _WARNING, "from domain_id own"
+    TR_MALFORMED = "malformed TR datagram dropped", _WARNING, "from error dropped"
+    TR_NOT_SENT = "TR datagram not sent", _WARNING, "error failed"
+    TR_RECEIVE_FAILED = "TR receive failed", _WARNING, "error"
+    INTEREST_WITHOUT_NAME = "interest ignored: no name", _WARNING, "symbol"
+    PATTERN_IGNORED = "pattern ignored", _WARNING, "pattern error", "Gwd-5975-1"
+    PATTERN_LIMIT = "pattern takes too long to match, counts as no match", _WARNING, "pattern"
+    QUERY_PATTERN_BAD = "wildcard query ignored: bad pattern", _WARNING, "pattern"
+    SOURCE_HOPS = "source ignored: too many hops", _WARNING, "topic"
+    SOURCE_OTHER_OTID = "source ignored: known under another OTID", _WARNING, "topic"
+    SOURCE_OTHER_TOPIC = "source ignored: its OTID is known under another topic or domain", _WARNING, "*"
+    SOURCE_TRANSPORT = "source ignored: its transport is not supported", _WARNING, "*"
+    SOURCE_INDEX = "source ignored: its topic index is another topic's", _WARNING, "*"
+    RECEIVERS_DIFFER = "receivers of a topic differ: the options of the first one hold", _WARNING, "topic *"
+    REQUEST_PORT_FAILED = "request port: accept failed", _WARNING, "error"
+
+    # transports
+    SESSION_JOINED = "session joined", _DEBUG, "source"
+    SESSION_NOT_JOINED = "session cannot be joined", _WARNING, "error *"
+    LBMC_BROKEN = "bad LBMC content", _DEBUG, "error"
+    FRAGMENT_DROPPED = "fragment dropped", _DEBUG, "source error"
+    RECEIVE_FAILED = "receive failed", _WARNING, "group error"
+    SEND_FAILED = "send failed", _WARNING, "session error failed"
+    NAK_NOT_SENT = "NAK not sent", _WARNING, "to error"
+    NAK_SOCKET_FAILED = "NAK socket failed", _WARNING, "error"
+    TCP_STREAM_BROKEN = "TCP session closed: its bytes are no LBMC messages", _WARNING, "source error"
+    TCP_ACCEPT_FAILED = "accept failed", _WARNING, "port error"
+    TCP_RECEIVER_CLOSED = "receiver connection closed", _INFO, "client reason *"
+
+    # callbacks of an application
+    RECEIVER_EVENT_CALLBACK = "event callback of a receiver failed", _ERROR, "topic"
+    MESSAGE_CALLBACK = "message callback of a receiver failed", _ERROR, "topic"
+    SOURCE_CALLBACK = "source callback of a receiver failed", _ERROR, "topic"
+    SOURCE_EVENT_CALLBACK = "event callback of a source failed", _ERROR, "topic"
+    TOPIC_CALLBACK = "topic callback of a wildcard receiver failed", _ERROR, "topic"
+
+    # the log itself
+    LOG_UNCHANGED = "log stays where it was", _ERROR, "reason remedy"
+    LOG_TROUBLE = "trouble with the log", _WARNING, "reason"
+    LOG_LINES_LOST = "log lines lost", _WARNING, "lines reason"
+    LOG_LINE_BROKEN = "log line cannot be made", _ERROR, "text"
+    LINES_REPEATED = "...previous THROTTLED MSG repeated %s times in %s seconds", None, "last_s_ago line"
+    # fmt: on
+
+
+_DEPRECATED: Final = "DEPRECATED_"
+DEPRECATED_ELEMENTS: Final = {
+    event.name.removeprefix(_DEPRECATED).replace("_", "-").lower(): event
+    for event in LogEvent
+    if event.name.startswith(_DEPRECATED)
+}
+
+
+def configuration_warning(log: logging.Logger) -> Callable[[str], None]:
+    """What logs the warnings of a configuration that is read; `DeprecatedElement` says where and which."""
+
+    def warn(text: str) -> None:
+        if isinstance(text, DeprecatedElement) and text.element in DEPRECATED_ELEMENTS:
+            log.warning(DEPRECATED_ELEMENTS[text.element], text.place)
+        else:
+            log.warning(LogEvent.CONFIG_WARNING, text)
+
+    return warn

@@ -1,0 +1,1 @@
+"""From fragments to messages: order, reassembly, fragmentation, batching, topic sequence numbers."""

@@ -1,0 +1,231 @@
+"""Local interest: TQRs heard by a DRO in the TRD of a portal, verified by use queries.
+
+State: one entry per topic and pattern, with the time it was last confirmed. Owned by an endpoint portal.
+
+    TQR, WC-TQR, use response     confirmation: a new entry, or the end of a use query series
+    silent for periodic-interval  use query; repeated after each timeout without an answer, `max` in all; then removed
+    leave                         the series starts at once: another receiver may still be there
+
+TQRs of other DROs are ignored: their interest is in interest records. Source: DRO guide, `<topic-use-query>`,
+`<pattern-use-query>`, `<rate-limit>` (one for topics, one for patterns); 500000 bit/s and 500 objects a second. Guess:
+the timeout of an answer starts when the query is sent, which under the rate limit may be later than it is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from dro.clock import NS_PER_MS
+from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost, Symbol
+from dro.proto.resolver.output import pattern_flags
+from dro.proto.resolver.record_queue import Rate, RecordQueue
+from dro.timers import Timer, TimerHeap
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.lbmr.records import write_tmr
+
+USE_QUERY_RATE: Final = Rate(500_000, 500)
+JITTER_PART: Final = 64  # of a periodic interval: less than 5 s of 300 s
+
+
+def no_jitter(_ns: int) -> int:
+    """Exact times, for tests."""
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class UseQueryOptions:
+    """`<topic-use-query>` or `<pattern-use-query>`; `periodic_interval_ns` 0: only a leave makes a query."""
+
+    timeout_ns: int = 3000 * NS_PER_MS
+    max_queries: int = 5
+    periodic_interval_ns: int = 300_000 * NS_PER_MS
+
+
+DEFAULT_OPTIONS: Final = UseQueryOptions()
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    symbol: Symbol
+    heard_ns: int
+    timer: Timer | None = None
+    tries: int = 0  # use queries since the last sign of life
+    is_waiting: bool = False  # a use query is queued
+    is_removed: bool = False
+
+
+class LocalInterest:
+    """The interest of one TRD. `entries_max` bounds what strangers can make it remember."""
+
+    def __init__(
+        self,
+        topic_options: UseQueryOptions = DEFAULT_OPTIONS,
+        pattern_options: UseQueryOptions = DEFAULT_OPTIONS,
+        *,
+        rate: Rate = USE_QUERY_RATE,
+        pattern_rate: Rate | None = None,
+        entries_max: int = 1_000_000,
+        jitter: Callable[[int], int] = no_jitter,
+    ) -> None:
+        """`jitter(ns)`, a time in [0, ns), delays the periodic queries so that portals do not ask in step.
+
+        `pattern_rate` is that of topics unless said otherwise.
+        """
+        self._jitter = jitter
+        self._options = (topic_options, pattern_options)
+        self._entries_max = entries_max
+        self._entries: dict[Symbol, _Entry] = {}
+        self._timers = TimerHeap()
+        self._queues: tuple[RecordQueue[lbmr.Tmr], ...] = (
+            RecordQueue(rate, write_tmr),
+            RecordQueue(rate if pattern_rate is None else pattern_rate, write_tmr),
+        )
+        self._events: list[InterestEvent] = []
+        self._now_ns = 0
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, symbol: Symbol) -> bool:
+        return symbol in self._entries
+
+    def symbols(self) -> list[Symbol]:
+        return list(self._entries)
+
+    def on_packet(self, packet: lbmr.Packet, now_ns: int) -> None:
+        """A packet of this TRD that the portal did not send itself."""
+        if packet.options is not None and packet.options.is_from_dro:
+            return
+        match packet.body:
+            case lbmr.Queries(tqrs):
+                for topic in tqrs:
+                    self.on_sign((topic, 0), now_ns)
+            case lbmr.WildcardQueries(patterns):
+                for query in patterns:
+                    if query.pattern_type in (lbmr.PatternType.PCRE, lbmr.PatternType.REGEX):
+                        self.on_sign((query.pattern, query.pattern_type), now_ns)
+            case lbmr.TopicManagement(records):
+                for tmr in records:
+                    self._on_tmr(tmr, now_ns)
+            case _:
+                pass
+
+    def on_sign(self, symbol: Symbol, now_ns: int) -> None:
+        """A receiver of the TRD has shown that it is there."""
+        self._now_ns = now_ns
+        entry = self._entries.get(symbol)
+        if entry is None:
+            if len(self._entries) >= self._entries_max:
+                self.refused += 1
+                return
+            entry = self._entries[symbol] = _Entry(symbol, now_ns)
+            self._events.append(InterestGained(symbol))
+            self._wait(entry)
+            return
+        entry.heard_ns = now_ns
+        if entry.tries or entry.is_waiting:
+            entry.tries = 0
+            entry.is_waiting = False
+            self._wait(entry)
+
+    def on_leave(self, symbol: Symbol, now_ns: int) -> None:
+        """A receiver of the TRD has gone; others may be left."""
+        self._now_ns = now_ns
+        entry = self._entries.get(symbol)
+        if entry is not None and entry.tries == 0 and not entry.is_waiting:
+            self._ask(entry)
+
+    def set_options(
+        self, topic_options: UseQueryOptions, pattern_options: UseQueryOptions, rates: tuple[Rate, Rate], now_ns: int
+    ) -> None:
+        """Other intervals and limits, of topics and of patterns.
+
+        Who is silent for longer than a new interval already is asked now, as fast as the limit lets; a query that has
+        left is waited for as it was, and the series then goes on by the new numbers.
+        """
+        self._now_ns = now_ns
+        before, self._options = self._options, (topic_options, pattern_options)
+        for queue, rate in zip(self._queues, rates, strict=True):
+            queue.set_rate(rate)
+        for entry in self._entries.values():
+            kind = _kind(entry)
+            is_asked = entry.tries or entry.is_waiting
+            if not is_asked and before[kind].periodic_interval_ns != self._options[kind].periodic_interval_ns:
+                self._wait(entry)
+
+    def next_deadline(self) -> int | None:
+        deadlines = [self._timers.next_deadline(), *(queue.next_deadline(self._now_ns) for queue in self._queues)]
+        return min((at for at in deadlines if at is not None), default=None)
+
+    def on_timer(self, now_ns: int) -> None:
+        self._now_ns = now_ns
+        self._timers.run_due(now_ns)
+
+    def take_outgoing(self) -> list[lbmr.Tmr]:
+        """Use queries that may leave now, to be packed into datagrams."""
+        return [tmr for queue in self._queues for run in queue.drain(self._now_ns) for tmr in run]
+
+    def take_events(self) -> list[InterestEvent]:
+        events, self._events = self._events, []
+        return events
+
+    # ------------------------------------------------------------------------------------------------ inside
+
+    def _on_tmr(self, tmr: lbmr.Tmr, now_ns: int) -> None:
+        symbol = (tmr.name, tmr.pattern_type)
+        if tmr.kind == lbmr.TmrType.LEAVE:
+            self.on_leave(symbol, now_ns)
+        elif tmr.kind == lbmr.TmrType.USE and tmr.is_response:
+            self.on_sign(symbol, now_ns)
+
+    def _options_of(self, entry: _Entry) -> UseQueryOptions:
+        return self._options[_kind(entry)]
+
+    def _wait(self, entry: _Entry) -> None:
+        """Until the entry has been silent for its interval."""
+        interval_ns = self._options_of(entry).periodic_interval_ns
+        if entry.timer is not None:
+            entry.timer.cancel()
+            entry.timer = None
+        if interval_ns > 0:
+            due_ns = entry.heard_ns + interval_ns + self._jitter(interval_ns // JITTER_PART)
+            entry.timer = self._timers.call_at(due_ns, partial(self._on_silence, entry))
+
+    def _on_silence(self, entry: _Entry) -> None:
+        if entry.heard_ns + self._options_of(entry).periodic_interval_ns > self._now_ns:
+            self._wait(entry)  # heard since the timer was set, which costs nothing while it happens
+        else:
+            self._ask(entry)
+
+    def _ask(self, entry: _Entry) -> None:
+        """One use query more, or the end of the entry."""
+        if entry.timer is not None:
+            entry.timer.cancel()
+            entry.timer = None
+        if entry.tries >= self._options_of(entry).max_queries:
+            entry.is_removed = True
+            del self._entries[entry.symbol]
+            self._events.append(InterestLost(entry.symbol))
+            return
+        entry.is_waiting = True
+        self._queues[_kind(entry)].put(partial(self._use_query, entry))
+
+    def _use_query(self, entry: _Entry) -> lbmr.Tmr | None:
+        """The query leaves now, unless a sign of life came first."""
+        if entry.is_removed or not entry.is_waiting:
+            return None
+        entry.is_waiting = False
+        entry.tries += 1
+        timeout_ns = self._options_of(entry).timeout_ns
+        entry.timer = self._timers.call_at(self._now_ns + timeout_ns, partial(self._ask, entry))
+        name, pattern_type = entry.symbol
+        return lbmr.Tmr(lbmr.TmrType.USE, pattern_flags(pattern_type), name)
+
+
+def _kind(entry: _Entry) -> int:
+    """0 for a topic, 1 for a pattern."""
+    return 1 if entry.symbol[1] else 0

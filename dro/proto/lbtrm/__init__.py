@@ -1,0 +1,1 @@
+"""LBT-RM sessions: receiver with loss detection, source with retransmission."""

@@ -1,0 +1,363 @@
+"""The transmission window and the answers to NAKs: shared by LBT-RM and LBT-RU.
+
+`TransmissionWindow` knows which datagrams can still be sent again and where their bytes are; it holds references to the
+buffers they were sent from, and copies only what would retain a much larger buffer. `Retransmitter` decides the answer
+to a NAK: a retransmission now, one later, or an NCF.
+
+Both count datagrams by index: a plain int that starts at the first sqn and never wraps; sqn = index mod 2^32.
+
+Source: UM Concepts, "NAK suppression" and "transmission window"; UM Configuration Guide,
+`transport_lbtrm_transmission_window_*`, `_ignore_interval`; a UM 6.14 capture for NCFs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from dro.errors import LocalProtocolError
+from dro.proto.ratelimit import RateLimiter
+from dro.sqn import HALF, MASK
+from dro.wire.transport import NCF_DO_NOT_RETRY, NCF_IGNORED, NCF_RX_DELAY, NCF_SHED
+
+Buffer = bytes | bytearray | memoryview
+
+
+OVERHEAD_BYTES: Final = 64
+"""Bookkeeping per datagram that `window_limit` counts on top of the datagram. Guess: UM's figure is not public."""
+
+COMPACT_AT: Final = 1024
+ARENA_BYTES: Final = 65536
+COPY_BELOW_BYTES: Final = 2048
+"""Runs of fewer bytes are copied together: single small datagrams then cost their bytes and no objects of their own."""
+COPY_BELOW_SHARE: Final = 4
+"""A run that fills less than this fraction of its buffer is copied, so that it does not keep the rest alive."""
+
+
+class Chunk(NamedTuple):
+    """Where datagrams lie: the i-th is `buffer[offset + i * stride :][:length]`, headers included."""
+
+    buffer: Buffer
+    offset: int
+    stride: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retransmit:
+    """Send `buffer[offset:offset + length]` again, with the retransmission flag set and the trail of now."""
+
+    sqn: int
+    buffer: Buffer
+    offset: int
+    length: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendNcf:
+    """Tell the receivers why these will not come now. Shape: oldest first, at most `max_ncfs_per_packet`."""
+
+    reason: int
+    sqns: tuple[int, ...]
+    at_ns: int
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """Datagrams that entered the window together; `payload_bytes` and `memory_bytes` are those of each."""
+
+    start: int
+    datagrams: int
+    payload_bytes: int
+    memory_bytes: int
+    chunk: Chunk
+
+
+class TransmissionWindow:
+    """Sent datagrams, oldest at `trail_index`, the newest before `next_index`.
+
+    Bounded by payload (`size_bytes`) and, if not 0, by memory (`limit_bytes`); the newest datagram is always kept.
+    A run costs one entry, however many datagrams it holds; a buffer is let go when the last of its run has left.
+    Small runs are copied together into arenas and become one run while their lengths stay the same.
+    """
+
+    __slots__ = (
+        "_arena",
+        "_arena_run",
+        "_arena_used",
+        "_head",
+        "_limit_bytes",
+        "_runs",
+        "_size_bytes",
+        "_starts",
+        "memory_bytes",
+        "next_index",
+        "payload_bytes",
+        "trail_index",
+    )
+
+    def __init__(self, size_bytes: int, limit_bytes: int, first_index: int) -> None:
+        self._size_bytes = size_bytes
+        self._limit_bytes = limit_bytes
+        self._starts: list[int] = []
+        self._runs: list[_Run | None] = []
+        self._head = 0  # runs before it have left
+        self._arena = bytearray()
+        self._arena_used = 0
+        self._arena_run: _Run | None = None  # the newest run, when it lies in the arena
+        self.next_index = first_index
+        self.trail_index = first_index
+        self.payload_bytes = 0
+        self.memory_bytes = 0
+
+    def __len__(self) -> int:
+        return self.next_index - self.trail_index
+
+    def append(self, count: int, payload_bytes: int, chunk: Chunk) -> None:
+        """Take in `count` datagrams of `payload_bytes` each; the oldest leave to make room."""
+        start = self.next_index
+        length = chunk.length
+        memory_bytes = length + OVERHEAD_BYTES
+        nbytes = count * length
+        if nbytes >= COPY_BELOW_BYTES and nbytes * COPY_BELOW_SHARE >= len(chunk.buffer):
+            self._starts.append(start)
+            self._runs.append(_Run(start, count, payload_bytes, memory_bytes, chunk))
+            self._arena_run = None
+        else:
+            self._append_copy(count, payload_bytes, chunk)
+        self.next_index = start + count
+        self.payload_bytes += count * payload_bytes
+        self.memory_bytes += count * memory_bytes
+        if self.payload_bytes > self._size_bytes or (self._limit_bytes and self.memory_bytes > self._limit_bytes):
+            self._trim()
+
+    def _append_copy(self, count: int, payload_bytes: int, chunk: Chunk) -> None:
+        buffer, offset, stride, length = chunk
+        nbytes = count * length
+        at = self._arena_used
+        if at + nbytes > len(self._arena):
+            self._arena = bytearray(max(ARENA_BYTES, nbytes))
+            at = 0
+        arena = self._arena
+        self._arena_used = at + nbytes
+        if stride == length or count == 1:
+            arena[at : at + nbytes] = buffer[offset : offset + nbytes]
+        else:
+            for i in range(count):
+                source = offset + i * stride
+                arena[at + i * length : at + (i + 1) * length] = buffer[source : source + length]
+        last = self._arena_run
+        if last is not None and last.payload_bytes == payload_bytes and last.chunk.length == length and at:
+            last.datagrams += count
+            return
+        self._starts.append(self.next_index)
+        self._arena_run = _Run(
+            self.next_index, count, payload_bytes, length + OVERHEAD_BYTES, Chunk(arena, at, length, length)
+        )
+        self._runs.append(self._arena_run)
+
+    def _trim(self) -> None:
+        newest = self.next_index - 1
+        while self.trail_index < newest:
+            over = self.payload_bytes - self._size_bytes
+            over_memory = self.memory_bytes - self._limit_bytes if self._limit_bytes else 0
+            if over <= 0 and over_memory <= 0:
+                break
+            run = self._runs[self._head]
+            if run is None:
+                raise LocalProtocolError("transmission window: trail in a run that has left")
+            end = run.start + run.datagrams
+            wanted = max(
+                -(-over // run.payload_bytes) if run.payload_bytes else 1,
+                -(-over_memory // run.memory_bytes),
+                1,
+            )
+            leaving = min(wanted, end - self.trail_index, newest - self.trail_index)
+            self.trail_index += leaving
+            self.payload_bytes -= leaving * run.payload_bytes
+            self.memory_bytes -= leaving * run.memory_bytes
+            if self.trail_index == end:
+                self._runs[self._head] = None
+                self._head += 1
+        if self._head > COMPACT_AT and self._head * 2 > len(self._runs):
+            del self._runs[: self._head]
+            del self._starts[: self._head]
+            self._head = 0
+
+    def find(self, index: int) -> tuple[Buffer, int, int]:
+        """(buffer, offset, length) of a datagram; the caller knows that it is in the window."""
+        run = self._runs[bisect_right(self._starts, index, self._head) - 1]
+        if run is None or not self.trail_index <= index < self.next_index:
+            raise LocalProtocolError("transmission window: asked for a datagram that it does not hold")
+        chunk = run.chunk
+        return chunk.buffer, chunk.offset + (index - run.start) * chunk.stride, chunk.length
+
+
+@dataclass(slots=True)
+class RetransmitStats:
+    """Statistics of NAK handling, under the names of the C API."""
+
+    nak_pckts_rcved: int = 0
+    naks_rcved: int = 0
+    naks_ignored: int = 0
+    naks_shed: int = 0
+    naks_rx_delay_ignored: int = 0
+    rxs_sent: int = 0
+    rx_bytes_sent: int = 0
+
+
+class Retransmitter:
+    """Answers NAKs out of a window, within the retransmission limit.
+
+    `queue_bytes` bounds what waits for the limit. Guess: what the limit carries in one second; the real bound is not
+    public. With `charge_data` a retransmission also uses the data credit, without being held back by it (LBT-RM).
+    """
+
+    __slots__ = (
+        "_data_limiter",
+        "_ignore_ns",
+        "_limiter",
+        "_max_ncfs",
+        "_queue",
+        "_queue_bytes",
+        "_queue_limit",
+        "_queued",
+        "_recent",
+        "_window",
+        "stats",
+        "wake_ns",
+    )
+
+    def __init__(
+        self,
+        window: TransmissionWindow,
+        limiter: RateLimiter,
+        data_limiter: RateLimiter | None,
+        *,
+        ignore_ns: int,
+        queue_bytes: int,
+        max_ncfs_per_packet: int,
+        stats: RetransmitStats,
+    ) -> None:
+        self._window = window
+        self._limiter = limiter
+        self._data_limiter = data_limiter
+        self._ignore_ns = ignore_ns
+        self._queue_limit = queue_bytes
+        self._max_ncfs = max_ncfs_per_packet
+        self.stats = stats
+        self._recent: dict[int, tuple[int, bool]] = {}  # index -> (when sent again, has a rejection been told)
+        self._queue: list[int] = []  # heap of indexes that wait for credit
+        self._queued: dict[int, int] = {}  # index -> length
+        self._queue_bytes = 0
+        self.wake_ns: int | None = None
+
+    @property
+    def waiting_count(self) -> int:
+        """Retransmissions that wait for the limit (`rctlr_rx_msgs`)."""
+        return len(self._queue)
+
+    def on_nak(self, sqns: Iterable[int], now_ns: int) -> list[Retransmit | SendNcf]:
+        """One NAK packet. Returns the retransmissions, then at most one reason's NCFs after the other."""
+        window, stats = self._window, self.stats
+        effects: list[Retransmit | SendNcf] = self.drain(now_ns) if self._queue else []
+        self._forget_old(now_ns)
+        refused: dict[int, list[int]] = {}
+        next_index = window.next_index
+        next_sqn = next_index & MASK
+        indexes = []
+        for sqn in sqns:
+            stats.naks_rcved += 1
+            behind = (next_sqn - sqn) & MASK
+            if 0 < behind < HALF:  # else newer than the lead: nobody could have missed it yet
+                indexes.append(next_index - behind)
+        stats.nak_pckts_rcved += 1
+        indexes.sort()
+        for index in indexes:
+            reason = self._on_asked(index, now_ns, effects)
+            if reason is not None:
+                refused.setdefault(reason, []).append(index & MASK)
+        most = self._max_ncfs
+        for reason, named in sorted(refused.items()):
+            effects += [SendNcf(reason, tuple(named[at : at + most]), now_ns) for at in range(0, len(named), most)]
+        return effects
+
+    def _on_asked(self, index: int, now_ns: int, effects: list[Retransmit | SendNcf]) -> int | None:
+        """Returns the reason of the NCF that `index` gets, None for no NCF."""
+        window, stats = self._window, self.stats
+        if index < window.trail_index:
+            return NCF_DO_NOT_RETRY
+        recent = self._recent.get(index)
+        if recent is not None and now_ns - recent[0] < self._ignore_ns:
+            stats.naks_ignored += 1
+            if recent[1]:
+                return None
+            self._recent[index] = (recent[0], True)
+            return NCF_IGNORED
+        if index in self._queued:
+            return None
+        buffer, offset, length = window.find(index)
+        if not self._queue and self._limiter.take(length, now_ns, self):
+            effects.append(self._send(index, buffer, offset, length, now_ns))
+            return None
+        if self._queue_bytes + length > self._queue_limit and self._queue:
+            stats.naks_shed += 1
+            return NCF_SHED
+        heapq.heappush(self._queue, index)
+        self._queued[index] = length
+        self._queue_bytes += length
+        head = self._queue[0]
+        if head == index:
+            self.wake_ns = self._limiter.hold(self, length, now_ns)
+        stats.naks_rx_delay_ignored += 1
+        return NCF_RX_DELAY
+
+    def drain(self, now_ns: int) -> list[Retransmit | SendNcf]:
+        """Send what waits, oldest first, as far as the limit allows. What has left the window meanwhile is dropped."""
+        window, queue = self._window, self._queue
+        effects: list[Retransmit | SendNcf] = []
+        while queue:
+            index = queue[0]
+            length = self._queued[index]
+            if index >= window.trail_index:
+                if not self._limiter.take(length, now_ns, self):
+                    self.wake_ns = self._limiter.hold(self, length, now_ns)
+                    return effects
+                effects.append(self._send(index, *window.find(index), now_ns))
+            heapq.heappop(queue)
+            del self._queued[index]
+            self._queue_bytes -= length
+        self.wake_ns = None
+        self._limiter.release(self)
+        return effects
+
+    def _send(self, index: int, buffer: Buffer, offset: int, length: int, now_ns: int) -> Retransmit:
+        if self._data_limiter is not None:
+            self._data_limiter.charge(length, now_ns)
+        self._recent.pop(index, None)
+        self._recent[index] = (now_ns, False)
+        self.stats.rxs_sent += 1
+        self.stats.rx_bytes_sent += length
+        return Retransmit(index & MASK, buffer, offset, length, now_ns)
+
+    def _forget_old(self, now_ns: int) -> None:
+        """Retransmissions enter in order of time, so those past the ignore interval are in front."""
+        recent = self._recent
+        over = []
+        for index, (sent_ns, _) in recent.items():
+            if now_ns - sent_ns < self._ignore_ns:
+                break
+            over.append(index)
+        for index in over:
+            del recent[index]
+
+    def close(self) -> None:
+        self._queue.clear()
+        self._queued.clear()
+        self._queue_bytes = 0
+        self.wake_ns = None
+        self._limiter.release(self)

@@ -1,0 +1,183 @@
+"""The source side of one LBT-RM session; with `charge_data` off also the stream part of an LBT-RU session.
+
+`SourceSession` numbers datagrams, keeps references to what was sent for retransmission, answers NAKs and schedules
+session messages. It takes and returns numbers and buffer references; packets are built by its shell.
+
+Order of use: the shell asks the data limiter how many datagrams may be sent, writes headers with `next_sqn` and
+`trail`, sends, and reports them with `on_sent_run`.
+
+Source: UM Concepts, "LBT-RM"; UM Configuration Guide, source options; statistics names of the C API; a UM 6.14
+capture (first sqn 0, no session message before the first data).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from dro.clock import ms, s
+from dro.proto.lbtrm.retransmit import (
+    Chunk,
+    Retransmit,
+    RetransmitStats,
+    Retransmitter,
+    SendNcf,
+    TransmissionWindow,
+)
+from dro.proto.lbtrm.session_messages import SendSm, SmSchedule
+from dro.proto.ratelimit import RateLimiter
+from dro.sqn import MASK
+
+Effect = Retransmit | SendNcf | SendSm
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConfig:
+    """Source options of one session; the defaults are those of LBT-RM. Times in ns.
+
+    `rx_queue_bytes` bounds the retransmissions that wait for the limit. Guess: 625000, what the default limit of
+    5 Mbit/s carries in one second; scale it with the limit. `sm_before_data` lets a proxy source send session
+    messages before its first data (lead is then the sqn before `first_sqn`). `max_ncfs_per_packet` is what fits a
+    datagram of 8192 bytes.
+    """
+
+    window_size_bytes: int = 25_165_824
+    window_limit_bytes: int = 0
+    ignore_ns: int = ms(500)
+    sm_min_ns: int = ms(200)
+    sm_max_ns: int = s(10)
+    rx_queue_bytes: int = 625_000
+    charge_data: bool = True
+    sm_before_data: bool = False
+    first_sqn: int = 0
+    max_ncfs_per_packet: int = 2044
+
+
+LBTRU_SOURCE: Final = SourceConfig(charge_data=False)
+
+
+@dataclass(slots=True)
+class SourceStats(RetransmitStats):
+    """Statistics of one source session, under the names of the C API; `bytes_sent` counts UDP payload of originals."""
+
+    msgs_sent: int = 0
+    bytes_sent: int = 0
+
+
+class SourceSession:
+    """One transport session that this side sends on.
+
+    `next_sqn` is that of the datagram to be sent next, `trail` the oldest that can be sent again; with nothing in
+    the window both are equal.
+    """
+
+    __slots__ = (
+        "_cfg",
+        "_last_data_ns",
+        "_retransmitter",
+        "_sm",
+        "_window",
+        "next_sm_sqn",
+        "next_sqn",
+        "stats",
+        "trail",
+    )
+
+    def __init__(self, cfg: SourceConfig, data_limiter: RateLimiter, rx_limiter: RateLimiter, start_ns: int) -> None:
+        self._cfg = cfg
+        self.next_sqn = cfg.first_sqn & MASK
+        self.trail = self.next_sqn
+        self.next_sm_sqn = 0
+        self.stats = SourceStats()
+        self._window = TransmissionWindow(cfg.window_size_bytes, cfg.window_limit_bytes, self.next_sqn)
+        self._retransmitter = Retransmitter(
+            self._window,
+            rx_limiter,
+            data_limiter if cfg.charge_data else None,
+            ignore_ns=cfg.ignore_ns,
+            queue_bytes=cfg.rx_queue_bytes,
+            max_ncfs_per_packet=cfg.max_ncfs_per_packet,
+            stats=self.stats,
+        )
+        self._sm = SmSchedule(cfg.sm_min_ns, cfg.sm_max_ns)
+        self._last_data_ns: int | None = None
+        if cfg.sm_before_data:
+            self._sm.restart(start_ns)
+
+    @property
+    def lead(self) -> int:
+        """The newest sqn sent; the one before `first_sqn` when there is none yet."""
+        return (self.next_sqn - 1) & MASK
+
+    def on_sent_run(self, count: int, payload_bytes_each: int, ref: Chunk, now_ns: int) -> None:
+        """`count` datagrams, numbered from `next_sqn`, were sent; they lie in `ref` and stay there unchanged.
+
+        `payload_bytes_each`: user data in one datagram, UM headers not counted; it is what the window is measured
+        in. Datagrams of another length (the short end of a train) make a call of their own.
+        """
+        window = self._window
+        window.append(count, payload_bytes_each, ref)
+        self.next_sqn = window.next_index & MASK
+        self.trail = window.trail_index & MASK
+        self._last_data_ns = now_ns
+        self._sm.restart(now_ns)
+        stats = self.stats
+        stats.msgs_sent += count
+        stats.bytes_sent += count * ref.length
+
+    def on_nak(self, sqns: Iterable[int], now_ns: int) -> list[Effect]:
+        """One NAK packet of this session; returns what to send, in order."""
+        return [*self._retransmitter.on_nak(sqns, now_ns)]
+
+    def next_deadline(self) -> int | None:
+        """When `on_timer` has work, ns."""
+        sm_ns, rx_ns = self._sm.due_ns, self._retransmitter.wake_ns
+        if rx_ns is None:
+            return sm_ns
+        return rx_ns if sm_ns is None else min(sm_ns, rx_ns)
+
+    def on_timer(self, now_ns: int) -> list[Effect]:
+        """Delayed retransmissions, then the session message that is due; returns what to send, in order."""
+        effects: list[Effect] = []
+        rx_ns = self._retransmitter.wake_ns
+        if rx_ns is not None and rx_ns <= now_ns:
+            effects += self._retransmitter.drain(now_ns)
+        if self._sm.take(now_ns):
+            effects.append(self.make_sm(now_ns))
+        return effects
+
+    def make_sm(self, now_ns: int) -> SendSm:
+        """A session message of now, outside of the schedule (an LBT-RU source answers a connect with one)."""
+        sm_sqn = self.next_sm_sqn
+        self.next_sm_sqn = (sm_sqn + 1) & MASK
+        return SendSm(sm_sqn, self.lead, self.trail, now_ns)
+
+    def busy_until(self, now_ns: int, generation_ns: int) -> int:
+        """Until when a receiver could still ask for something, ns; `now_ns` when nobody can.
+
+        A lost tail is noticed by the first session message, after the minimum interval, and asked for during the
+        generation interval of the receivers. Guess: a lost session message is not allowed for.
+        """
+        if self._last_data_ns is None:
+            return now_ns
+        return max(now_ns, self._last_data_ns + self._cfg.sm_min_ns + generation_ns)
+
+    def close(self) -> None:
+        """Give up what waits; nothing is sent at the end of a session."""
+        self._retransmitter.close()
+        self._sm.due_ns = None
+
+    # snapshots of the C API's statistics
+
+    @property
+    def txw_msgs(self) -> int:
+        return len(self._window)
+
+    @property
+    def txw_bytes(self) -> int:
+        return self._window.payload_bytes
+
+    @property
+    def rctlr_rx_msgs(self) -> int:
+        return self._retransmitter.waiting_count

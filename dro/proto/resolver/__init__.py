@@ -1,0 +1,1 @@
+"""Topic resolution: schedules, caches, limits, advertisements and queries."""

@@ -1,0 +1,234 @@
+"""The receiver side's cache: every source heard on the channel, subscribed or not, and which of them is joined.
+
+State: entries keyed by (topic, transport session, topic index), grouped by topic and OTID: advertisements of one topic
+with one OTID are alternative sessions of one originating source, of which a receiver joins exactly one. Called by the
+resolver; one per context. UDP resolution never withdraws an unsubscribed source, so the size is bounded by an option.
+
+Source: UM documentation and predecessor guide, "duplicate OTID". Guess: equal costs go to the lowest address; an
+advertisement without an OTID gets one derived from its content, the same in every context (ContextID 0, transport index
+CRC-32 of transport byte and body); a joined session is kept only until a cheaper one is heard.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from dro.clock import NS_PER_S
+from dro.errors import DecodeError
+from dro.wire import otid as otid_codec
+from dro.wire.lbmr.packet import Tir
+from dro.wire.lbmr.records import write_transport
+from dro.wire.source_string import (
+    IpcAddress,
+    LbtrmAddress,
+    LbtruAddress,
+    RdmaAddress,
+    SmxAddress,
+    TcpAddress,
+    TransportAddress,
+    UnknownTransport,
+)
+
+FRESH_NS: Final = 10 * NS_PER_S
+"""How recently an alternative must have been heard to be joined without waiting for its next advertisement."""
+
+ALTERNATIVES_MAX: Final = 64
+"""Sessions that may carry one source in one TRD; beyond it the one not heard for longest goes."""
+
+EVICTION_TRIES: Final = 64
+
+SourceKey: TypeAlias = tuple[bytes, TransportAddress, int]  # topic, session, topic index
+
+
+@dataclass(slots=True)
+class CachedSource:
+    """One source as it is reached in this TRD. `otid_made`: its advertisement has none. Costs are 0 at the origin."""
+
+    key: SourceKey
+    tir: Tir
+    otid: bytes
+    otid_made: bool
+    cost: int
+    hop_count: int
+    from_dro: bool
+    source_id: bytes | None  # of the advertising context
+    source_ip: int  # of the advertising datagram
+    heard_ns: int
+    is_joined: bool = False
+    is_accepted: bool | None = None  # by the owner of the receivers; None: not asked yet
+
+    @property
+    def rank(self) -> tuple[int, int, int, int]:
+        """Smaller is better."""
+        return (self.cost, *address_rank(self.tir.transport))
+
+
+class Learned(Enum):
+    """What one advertisement did to the cache."""
+
+    NEW = "not known before"
+    KNOWN = "heard again"
+    MISMATCH = "a living source under another OTID: ignored"
+    UNUSABLE = "a transport that cannot be joined"
+    FULL = "no room, and everything known is joined"
+
+
+def address_rank(address: TransportAddress) -> tuple[int, int, int]:
+    """Address, port and session id, to decide between equals."""
+    match address:
+        case TcpAddress(ip, port, session) | LbtruAddress(ip, port, session) | RdmaAddress(ip, port, session):
+            return ip, port, session
+        case LbtrmAddress(ip=ip, nak_port=port, session_id=session):
+            return ip, port, session
+        case IpcAddress(host, session, transport_id) | SmxAddress(host, session, transport_id):
+            return host, transport_id, session
+        case UnknownTransport(code):
+            return code, 0, 0
+
+
+def make_otid(tir: Tir) -> bytes:
+    """The OTID of a source that advertises none. Raises: DecodeError for a transport without a known layout.
+
+    Source: peer link notes, "Identifiers".
+    """
+    code, body = write_transport(tir.transport)
+    return otid_codec.encode(tir.transport, tir.topic_index, 0, zlib.crc32(bytes((code,)) + body))
+
+
+class TopicCache:
+    """All sources heard. `entries_max` 0: no bound; beyond it the one not heard for longest and not joined goes."""
+
+    def __init__(self, entries_max: int = 131_072) -> None:
+        self._entries_max = entries_max
+        self._entries: dict[SourceKey, CachedSource] = {}  # least recently heard first
+        self._topics: dict[bytes, dict[bytes, dict[SourceKey, CachedSource]]] = {}
+        self.evicted = 0
+        self.refused = 0  # entries that are not accepted
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def learn(
+        self, tir: Tir, *, source_ip: int, from_dro: bool, source_id: bytes | None, now_ns: int
+    ) -> tuple[Learned, CachedSource | None]:
+        """Enter an advertisement that is not final."""
+        key = (tir.topic, tir.transport, tir.topic_index)
+        otid, otid_made = tir.otid, False
+        if isinstance(tir.transport, UnknownTransport):
+            return Learned.UNUSABLE, None
+        if otid is None:
+            try:
+                otid, otid_made = make_otid(tir), True
+            except DecodeError:
+                return Learned.UNUSABLE, None
+        known = self._entries.get(key)
+        if known is not None and known.otid != otid:
+            if known.is_joined:
+                return Learned.MISMATCH, known
+            self.drop(key)
+            known = None
+        cost = tir.options.cost if tir.options else None
+        entry = known
+        if entry is None:
+            if not self._make_room(tir.topic, otid):
+                return Learned.FULL, None
+            entry = CachedSource(key, tir, otid, otid_made, 0, 0, from_dro, source_id, source_ip, now_ns)
+            self._topics.setdefault(tir.topic, {}).setdefault(otid, {})[key] = entry
+        else:
+            del self._entries[key]  # to the end of the order
+        self._entries[key] = entry
+        entry.tir = tir
+        entry.cost = cost.cost if cost else 0
+        entry.hop_count = cost.hop_count if cost else 0
+        entry.from_dro, entry.source_id, entry.source_ip, entry.heard_ns = from_dro, source_id, source_ip, now_ns
+        return (Learned.NEW if known is None else Learned.KNOWN), entry
+
+    def get(self, key: SourceKey) -> CachedSource | None:
+        return self._entries.get(key)
+
+    def drop(self, key: SourceKey) -> CachedSource | None:
+        """Forget a source; gives what was known."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self.refused -= entry.is_accepted is False
+            by_otid = self._topics[key[0]]
+            group = by_otid[entry.otid]
+            del group[key]
+            if not group:
+                del by_otid[entry.otid]
+                if not by_otid:
+                    del self._topics[key[0]]
+        return entry
+
+    def topics(self) -> list[bytes]:
+        return list(self._topics)
+
+    def source_count(self, topic: bytes) -> int:
+        """How many originating sources of a topic are known."""
+        return len(self._topics.get(topic, ()))
+
+    def otids(self, topic: bytes) -> list[bytes]:
+        return list(self._topics.get(topic, ()))
+
+    def joined(self, topic: bytes, otid: bytes) -> CachedSource | None:
+        for entry in self._topics.get(topic, {}).get(otid, {}).values():
+            if entry.is_joined:
+                return entry
+        return None
+
+    def ways(self, topic: bytes, otid: bytes) -> list[CachedSource]:
+        """All ways to a source."""
+        return list(self._topics.get(topic, {}).get(otid, {}).values())
+
+    def entries(self) -> list[CachedSource]:
+        return list(self._entries.values())
+
+    def best(
+        self, topic: bytes, otid: bytes, is_usable: Callable[[CachedSource], bool], heard_since_ns: int = -1
+    ) -> CachedSource | None:
+        """The cheapest way to a source, of the usable ones heard at or after `heard_since_ns`."""
+        group = self._topics.get(topic, {}).get(otid, {}).values()
+        fresh = [entry for entry in group if entry.heard_ns >= heard_since_ns and is_usable(entry)]
+        return min(fresh, key=lambda entry: entry.rank, default=None)
+
+    def has_joined(self, topic: bytes) -> bool:
+        return any(entry.is_joined for group in self._topics.get(topic, {}).values() for entry in group.values())
+
+    def drop_topic(self, topic: bytes) -> None:
+        """Forget everything about a topic."""
+        for group in list(self._topics.get(topic, {}).values()):
+            for key in list(group):
+                self.drop(key)
+
+    def leave_topic(self, topic: bytes) -> None:
+        """Nobody wants the topic any more: nothing of it is joined."""
+        for group in self._topics.get(topic, {}).values():
+            for entry in group.values():
+                entry.is_joined = False
+
+    def _make_room(self, topic: bytes, otid: bytes) -> bool:
+        """Room for one more entry, in its group and in all. Joined entries met on the way count as just heard."""
+        group = self._topics.get(topic, {}).get(otid, {})
+        if len(group) >= ALTERNATIVES_MAX:
+            others = [entry for entry in group.values() if not entry.is_joined]
+            if not self._evict(min(others, key=lambda entry: entry.heard_ns, default=None)):
+                return False
+        if not 0 < self._entries_max <= len(self._entries):
+            return True
+        for _ in range(min(EVICTION_TRIES, len(self._entries))):
+            key, entry = next(iter(self._entries.items()))
+            if not entry.is_joined:
+                return self._evict(entry)
+            self._entries[key] = self._entries.pop(key)
+        return False
+
+    def _evict(self, entry: CachedSource | None) -> bool:
+        if entry is None:
+            return False
+        self.drop(entry.key)
+        self.evicted += 1
+        return True

@@ -1,0 +1,297 @@
+"""Topic resolution of one context on one channel: packets and time in, datagrams and events out.
+
+State: the domain id of the TRD, the two sides of the context (`sources`, `receivers`), the queues (`output`). Sans I/O:
+the owner decodes datagrams, calls one of the inputs with the time, then drains `take_outgoing()` and `take_events()`,
+and sleeps until `next_deadline()`. Owners are a client context, and each of the two contexts of a DRO's endpoint
+portal; how a DRO handles queries and interest records is not decided here.
+
+Source: UM documentation of UDP topic resolution, real capture. Guess: a domain id of 0 in a packet means "not known"
+and is never a mismatch; packets without a source id are taken for an application's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dro.clock import NS_PER_MS
+from dro.proto.resolver.cache import TopicCache
+from dro.proto.resolver.events import (
+    DomainIdLearned,
+    DomainMismatch,
+    DomainRoute,
+    ResolverEvent,
+)
+from dro.proto.resolver.output import Channel, ResolverOutput, ResolverRates
+from dro.proto.resolver.receivers import Judge, ReceiverSide
+from dro.proto.resolver.schedule import AdvertisingOptions, QueryOptions, WildcardQueryOptions
+from dro.proto.resolver.sources import Matcher, PatternCompiler, SourceSide
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.source_string import TransportAddress
+
+DATAGRAM_MAX_BYTES: Final = 8192
+NO_RATES: Final = ResolverRates()
+ADVERTISING: Final = AdvertisingOptions()
+QUERY: Final = QueryOptions()
+WILDCARD_QUERY: Final = WildcardQueryOptions()
+GRID_NS: Final = 100 * NS_PER_MS  # ticks repeat so often at the latest
+
+
+@dataclass(frozen=True, slots=True)
+class ResolverConfig:
+    """One context on the channel.
+
+    `own_ids`: source ids whose packets are not heard, beside the own one: the other context of the same portal.
+    `domain_id`: configured, for a DRO; 0 for contexts that learn it. `domain_propagation_ns`: whom to believe and when
+    to tell, `resolver_domain_id_active_propagation_timeout`: 0 DROs only, -1 everybody, n: tell while a DRO was heard
+    within n. `answers_use_queries`: False for proxies, which are no receivers of the TRD.
+    `hears_itself`: receivers of this context find its own sources, as those of applications do and proxies must not.
+    """
+
+    source_id: bytes
+    source_type: int = lbmr.SenderType.APPLICATION
+    own_ids: frozenset[bytes] = frozenset()
+    domain_id: int = 0
+    domain_propagation_ns: int = 0
+    answers_use_queries: bool = True
+    hears_itself: bool = False
+    datagram_max_bytes: int = DATAGRAM_MAX_BYTES
+    cache_max: int = 131_072
+    rates: ResolverRates = NO_RATES
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAd:
+    """A source to advertise. `tir`: as it shall appear, its ttl aside; an application's needs no domain id."""
+
+    tir: lbmr.Tir
+    options: AdvertisingOptions = ADVERTISING
+
+    @property
+    def topic(self) -> bytes:
+        return self.tir.topic
+
+
+@dataclass(slots=True)
+class ResolverStats:
+    """Counts of one resolver."""
+
+    packets: int = 0
+    ignored_own: int = 0
+    mismatched: int = 0
+
+
+def _no_patterns(pattern: bytes, pattern_type: int) -> Matcher | None:
+    return None
+
+
+class Resolver:
+    """The TR channel of one context.
+
+    `compile_pattern` makes a matcher of a pattern that others ask for. `jitter(ns)` gives a time in [0, ns) that moves
+    the origin of the ticks, so that contexts of one host do not send in step; without it ticks lie at multiples.
+    """
+
+    def __init__(
+        self,
+        config: ResolverConfig,
+        start_ns: int = 0,
+        *,
+        compile_pattern: PatternCompiler = _no_patterns,
+        jitter: Callable[[int], int] | None = None,
+    ) -> None:
+        self._config = config
+        self._is_dro = config.source_type == lbmr.SenderType.DRO
+        grid_ns = jitter(GRID_NS) if jitter is not None else 0
+        output = ResolverOutput(config.rates, config.datagram_max_bytes)
+        self._channel = Channel(output, grid_ns, start_ns, config.domain_id)
+        self._sources = SourceSide(self._channel, compile_pattern, adds_domain=not self._is_dro)
+        self._receivers = ReceiverSide(self._channel, TopicCache(config.cache_max))
+        self._own_ids = config.own_ids | {config.source_id}
+        self._dro_heard_ns: int | None = None
+        self._own_tirs: dict[int, lbmr.Tir] = {}  # of own sources, when this context hears itself
+        self.stats = ResolverStats()
+
+    # ------------------------------------------------------------------------------------------------ own objects
+
+    @property
+    def domain_id(self) -> int:
+        """Of the TRD; 0 while it is not known."""
+        return self._channel.domain_id
+
+    @property
+    def cache(self) -> TopicCache:
+        """All sources heard; to be read only."""
+        return self._receivers.cache
+
+    @property
+    def finals_pending(self) -> int:
+        """Sources whose final advertisements are not all out: a reason to keep the context a little longer."""
+        return self._sources.finals_pending
+
+    def add_source(self, ad: SourceAd, now_ns: int) -> int:
+        """Advertise a source; gives its handle. Raises: DecodeError for a TIR that cannot be written."""
+        self._channel.now_ns = now_ns
+        handle = self._sources.add(ad.tir, ad.options)
+        self._hear_own(handle, ad.tir)
+        return handle
+
+    def update_source(self, handle: int, tir: lbmr.Tir, now_ns: int) -> None:
+        """Advertise the same source with other attributes, once at once. Raises: DecodeError."""
+        self._channel.now_ns = now_ns
+        self._sources.update(handle, tir)
+        self._hear_own(handle, tir)
+
+    def remove_source(self, handle: int, now_ns: int, *, final: bool = False) -> None:
+        """Stop advertising; `final`: say so on the channel."""
+        self._channel.now_ns = now_ns
+        self._sources.remove(handle, final=final)
+        tir = self._own_tirs.pop(handle, None)
+        if tir is not None:
+            last = (tir.options or lbmr.TirOptions()).replacing(lbmr.Cost(hop_count=0, cost=lbmr.FINAL_COST))
+            self._on_tirs((replace(tir, options=last),), 0, False, self._config.source_id)
+
+    def _hear_own(self, handle: int, tir: lbmr.Tir) -> None:
+        """Own packets are not heard, so the own receivers are told of own sources here."""
+        if self._config.hears_itself:
+            self._own_tirs[handle] = tir
+            self._on_tirs((tir,), 0, False, self._config.source_id)
+
+    def add_receiver(self, topic: bytes, now_ns: int, options: QueryOptions = QUERY) -> None:
+        """One more receiver of a topic; several count as one on the channel. Raises: DecodeError.
+
+        Sources already joined for the topic are not told again.
+        """
+        self._channel.now_ns = now_ns
+        self._receivers.add_receiver(topic, options)
+
+    def remove_receiver(self, topic: bytes, now_ns: int) -> None:
+        self._channel.now_ns = now_ns
+        self._receivers.remove_receiver(topic)
+
+    def add_wildcard(
+        self,
+        pattern: bytes,
+        pattern_type: int,
+        matcher: Matcher,
+        now_ns: int,
+        options: WildcardQueryOptions = WILDCARD_QUERY,
+        query_options: QueryOptions = QUERY,
+    ) -> int:
+        """A wildcard receiver; gives its handle. `query_options` are for the topics it finds. Raises: DecodeError."""
+        self._channel.now_ns = now_ns
+        return self._receivers.add_wildcard(pattern, pattern_type, matcher, options, query_options)
+
+    def remove_wildcard(self, handle: int, now_ns: int) -> None:
+        self._channel.now_ns = now_ns
+        self._receivers.remove_wildcard(handle)
+
+    # ------------------------------------------------------------------------------------------------ inputs
+
+    def on_packet(self, packet: lbmr.Packet, source_ip: int, now_ns: int) -> bool:
+        """One decoded datagram of the channel; `source_ip` is the address that it came from.
+
+        False: an own packet, or one of another domain; a DRO portal must not take interest from it either.
+        """
+        self._channel.now_ns = now_ns
+        self.stats.packets += 1
+        options = packet.options
+        source_id = options.source_id if options else None
+        if source_id is not None and source_id in self._own_ids:
+            self.stats.ignored_own += 1
+            return False
+        from_dro = options is not None and options.is_from_dro
+        if options is not None and not self._accept_domain(options.local_domain or 0, from_dro, source_ip):
+            return False
+        match packet.body:
+            case lbmr.Queries(tqrs, tirs):
+                self._sources.on_topic_queries(dict.fromkeys(tqrs))
+                self._on_tirs(tirs, source_ip, from_dro, source_id)
+            case lbmr.WildcardQueries(patterns, tirs):
+                self._sources.on_pattern_queries(dict.fromkeys(patterns))
+                self._on_tirs(tirs, source_ip, from_dro, source_id)
+            case lbmr.TopicManagement(records):
+                if self._config.answers_use_queries:
+                    self._receivers.on_use_queries(records)
+            case lbmr.TopicResolutionRequest(flags):
+                self._on_request(flags)
+            case lbmr.RemoteDomainRoute(address=ip, port=port, domains=domains):
+                self._channel.events.append(DomainRoute(domains, ip, port))
+            case _:
+                pass
+        return True
+
+    def on_source_ended(self, topic: bytes, address: TransportAddress, topic_index: int, now_ns: int) -> None:
+        """A source that was joined has ended on its transport, or could not be joined.
+
+        One query goes out at once; another way to the same source is joined if it was heard a moment ago, or with its
+        next advertisement.
+        """
+        self._channel.now_ns = now_ns
+        self._receivers.on_end((topic, address, topic_index))
+
+    def set_judge(self, judge: Judge | None, now_ns: int) -> None:
+        """Who says which sources may be joined; what is joined and known already is judged anew."""
+        self._channel.now_ns = now_ns
+        self._receivers.set_judge(judge)
+
+    def next_deadline(self) -> int | None:
+        at = self._channel.timers.next_deadline()
+        waiting = self._channel.output.next_deadline(self._channel.now_ns)
+        if at is None or waiting is None:
+            return waiting if at is None else at
+        return min(at, waiting)
+
+    def on_timer(self, now_ns: int) -> None:
+        self._channel.now_ns = now_ns
+        self._channel.timers.run_due(now_ns)
+
+    def take_outgoing(self) -> list[bytes]:
+        """Datagrams to send now, as of the time of the last input; the rest waits for the rate limits."""
+        return self._channel.output.take(self._channel.now_ns, self.packet_options())
+
+    def take_events(self) -> list[ResolverEvent]:
+        events = self._channel.events.copy()
+        self._channel.events.clear()
+        return events
+
+    def packet_options(self) -> lbmr.PacketOptions:
+        """What every packet of this context carries, at the time of the last input."""
+        config = self._config
+        domain_id = self._channel.domain_id
+        if not self._is_dro and config.domain_propagation_ns > 0:
+            heard_ns = self._dro_heard_ns
+            if heard_ns is None or self._channel.now_ns - heard_ns > config.domain_propagation_ns:
+                domain_id = 0
+        return lbmr.standard_options(config.source_id, config.source_type, domain_id)
+
+    # ------------------------------------------------------------------------------------------------ inside
+
+    def _accept_domain(self, domain_id: int, from_dro: bool, source_ip: int) -> bool:
+        """Learn the TRD's domain id from a packet; False when the packet belongs to another domain."""
+        if domain_id == 0:
+            return True
+        if self._channel.domain_id == 0:
+            if from_dro or self._config.domain_propagation_ns != 0:
+                self._channel.domain_id = domain_id
+                self._channel.events.append(DomainIdLearned(domain_id))
+        elif domain_id != self._channel.domain_id:
+            self.stats.mismatched += 1
+            self._channel.events.append(DomainMismatch(domain_id, source_ip))
+            return False
+        if from_dro:
+            self._dro_heard_ns = self._channel.now_ns
+        return True
+
+    def _on_tirs(self, tirs: tuple[lbmr.Tir, ...], source_ip: int, from_dro: bool, source_id: bytes | None) -> None:
+        for tir in tirs:
+            self._receivers.on_advertisement(tir, source_ip=source_ip, from_dro=from_dro, source_id=source_id)
+
+    def _on_request(self, flags: int) -> None:
+        if flags & lbmr.RequestFlag.ADVERTISEMENT:
+            self._sources.on_request()
+        if flags & lbmr.RequestFlag.QUERY:
+            self._receivers.on_query_request()
+        if flags & lbmr.RequestFlag.WILDCARD_QUERY:
+            self._receivers.on_wildcard_request()

@@ -1,0 +1,437 @@
+"""The receiver side of a context on the TR channel: sends queries, receives advertisements, decides what to join.
+
+State: the wanted topics and patterns with their query schedules, the cache of all sources heard. Owned by the resolver.
+
+    receiver added      join what the cache has, TQR at once, then the phases
+    wildcard added      join what matches, WC-TQR at once, then doubling; topics found by a pattern are not queried
+    TIR                 into the cache; wanted and not joined: join; joined at a higher cost: switch
+    final TIR, EOS      forget that session, join another one that is alive, TQR at once, then the sustaining phase
+    last one removed    LEAVE three times, 100 ms apart
+    use query           answered if there is a receiver for exactly that topic, or a pattern spelt exactly so
+    not accepted        a session that the owner refuses is never joined; another session of the same source may be
+
+Source: UM documentation of the resolver; real capture. Guess: when a leave is sent, and how often; an alternative that
+was not heard for ten seconds is joined with its next advertisement, for which the query asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeAlias
+
+from dro.clock import NS_PER_MS
+from dro.proto.resolver.cache import FRESH_NS, CachedSource, Learned, SourceKey, TopicCache
+from dro.proto.resolver.events import (
+    NoSource,
+    OtidMismatch,
+    SourceChanged,
+    SourceFound,
+    SourceGone,
+    SourceRefused,
+    SourceSwitched,
+    TopicMatched,
+    TopicUnmatched,
+    found,
+)
+from dro.proto.resolver.output import Channel, pattern_flags
+from dro.proto.resolver.schedule import Phase, QueryOptions, QuerySchedule, WildcardQueryOptions, WildcardQuerySchedule
+from dro.proto.resolver.sources import Matcher
+from dro.timers import Timer
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.lbmr.records import write_tqr, write_wildcard_tqr
+from dro.wire.source_string import TransportAddress
+
+LEAVE_COUNT: Final = 3
+LEAVE_INTERVAL_NS: Final = 100 * NS_PER_MS
+
+Judge: TypeAlias = Callable[[bytes, TransportAddress], bool]
+"""Whether a source may be joined: (topic, session). Asked once for each way to a source that is wanted."""
+
+
+@dataclass(slots=True, eq=False)
+class _Topic:
+    """A topic that receivers or patterns want."""
+
+    name: bytes
+    options: QueryOptions
+    receivers: int = 0
+    wildcards: dict[int, None] = field(default_factory=dict)
+    schedule: QuerySchedule | None = None
+    timer: Timer | None = None
+    linger: Timer | None = None
+    is_waiting: bool = False  # a TQR is queued
+    unanswered: int = 0  # queries since the last advertisement
+    is_told: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Wildcard:
+    query: lbmr.WildcardTqr
+    matcher: Matcher
+    options: WildcardQueryOptions
+    query_options: QueryOptions  # for topics that it finds
+    schedule: WildcardQuerySchedule
+    timer: Timer | None = None
+    is_waiting: bool = False
+    is_removed: bool = False
+
+
+class ReceiverSide:
+    """Wanted topics, wanted patterns and the cache."""
+
+    def __init__(self, channel: Channel, cache: TopicCache) -> None:
+        self.cache = cache
+        self._channel = channel
+        self._topics: dict[bytes, _Topic] = {}
+        self._wildcards: dict[int, _Wildcard] = {}
+        self._handles = 0
+        self._leaves: dict[tuple[bytes, int], list[Timer]] = {}
+        self._judge: Judge | None = None
+
+    # ------------------------------------------------------------------------------------------------ receivers
+
+    def add_receiver(self, topic: bytes, options: QueryOptions) -> None:
+        """One more receiver. Raises: DecodeError for a name that cannot be written."""
+        write_tqr(topic)
+        wanted = self._topics.get(topic)
+        if wanted is None:
+            wanted = self._topics[topic] = _Topic(topic, options)
+        wanted.receivers += 1
+        if wanted.receivers > 1:
+            return
+        self._cancel_leaves(topic, 0)
+        wanted.options = options
+        wanted.unanswered, wanted.is_told = 0, False
+        self._join_known(topic)
+        if options.source_threshold > 0:
+            wanted.schedule = QuerySchedule(options, self._channel.now_ns, grid_ns=self._channel.grid_ns)
+            self._run(wanted)
+
+    def remove_receiver(self, topic: bytes) -> None:
+        wanted = self._topics[topic]
+        wanted.receivers -= 1
+        if wanted.receivers == 0:
+            wanted.schedule = None
+            self._run(wanted)
+            self._start_leaves(topic, 0)
+            self._drop_unwanted(wanted)
+
+    def add_wildcard(
+        self,
+        pattern: bytes,
+        pattern_type: int,
+        matcher: Matcher,
+        options: WildcardQueryOptions,
+        query_options: QueryOptions,
+    ) -> int:
+        """A wildcard receiver; gives its handle. Raises: DecodeError for a pattern that cannot be written."""
+        query = lbmr.WildcardTqr(pattern_type, pattern)
+        write_wildcard_tqr(query)
+        schedule = WildcardQuerySchedule(options, self._channel.now_ns, grid_ns=self._channel.grid_ns)
+        wildcard = _Wildcard(query, matcher, options, query_options, schedule)
+        self._handles += 1
+        handle = self._handles
+        self._wildcards[handle] = wildcard
+        self._cancel_leaves(pattern, pattern_type)
+        for topic in self.cache.topics():
+            if matcher(topic):
+                self._match(handle, wildcard, topic)
+                self._join_known(topic)
+        self._run_wildcard(wildcard)
+        return handle
+
+    def remove_wildcard(self, handle: int) -> None:
+        wildcard = self._wildcards.pop(handle)
+        wildcard.is_removed = True
+        if wildcard.timer is not None:
+            wildcard.timer.cancel()
+        if not any(other.query == wildcard.query for other in self._wildcards.values()):
+            self._start_leaves(wildcard.query.pattern, wildcard.query.pattern_type)
+        for topic in [topic for topic in self._topics.values() if handle in topic.wildcards]:
+            del topic.wildcards[handle]
+            self._drop_unwanted(topic)
+
+    # ------------------------------------------------------------------------------------------------ packets
+
+    def on_advertisement(self, tir: lbmr.Tir, *, source_ip: int, from_dro: bool, source_id: bytes | None) -> None:
+        if tir.is_final:
+            self._on_final(tir)
+            return
+        before = self.cache.get((tir.topic, tir.transport, tir.topic_index))
+        old_options = before.tir.options if before is not None else None
+        outcome, entry = self.cache.learn(
+            tir, source_ip=source_ip, from_dro=from_dro, source_id=source_id, now_ns=self._channel.now_ns
+        )
+        if outcome is Learned.MISMATCH:
+            self._channel.events.append(OtidMismatch(tir.topic, tir))
+        if entry is None or outcome is Learned.MISMATCH:
+            return
+        if outcome is Learned.NEW:
+            for handle, wildcard in self._wildcards.items():
+                if wildcard.matcher(tir.topic):
+                    self._match(handle, wildcard, tir.topic)
+        wanted = self._topics.get(tir.topic)
+        if wanted is not None:
+            self._on_answer(wanted)
+            self._choose(entry, has_changed=entry.is_joined and old_options != tir.options)
+
+    def on_end(self, key: SourceKey) -> None:
+        """A joined way to a source has ended: transport timeout, disconnect, or it could not be joined at all."""
+        entry = self.cache.drop(key)
+        if entry is not None and entry.is_joined:
+            self._replace(entry)
+        wanted = self._topics.get(key[0])
+        if wanted is not None:
+            self._ask_again(wanted)
+
+    def on_use_queries(self, records: Iterable[lbmr.Tmr]) -> None:
+        for tmr in records:
+            if tmr.kind != lbmr.TmrType.USE or tmr.is_response:
+                continue
+            if tmr.is_pattern:
+                query = lbmr.WildcardTqr(tmr.pattern_type, tmr.name)
+                is_mine = any(wildcard.query == query for wildcard in self._wildcards.values())
+            else:
+                wanted = self._topics.get(tmr.name)
+                is_mine = wanted is not None and wanted.receivers > 0
+            if is_mine:
+                flags = lbmr.TmrFlag.RESPONSE | pattern_flags(tmr.pattern_type)
+                self._channel.output.put_tmr(lbmr.Tmr(lbmr.TmrType.USE, flags, tmr.name))
+
+    def on_query_request(self) -> None:
+        """Receivers are asked to speak. Those in the initial phase do so anyway."""
+        for wanted in self._topics.values():
+            if wanted.schedule is not None and wanted.schedule.phase is not Phase.INITIAL:
+                self._query(wanted)
+                wanted.schedule.restart_sustaining(self._channel.now_ns)
+                self._run(wanted)
+
+    def on_wildcard_request(self) -> None:
+        for wildcard in self._wildcards.values():
+            wildcard.schedule.restart(self._channel.now_ns)
+            self._run_wildcard(wildcard)
+
+    # ------------------------------------------------------------------------------------------------ accepting
+
+    def set_judge(self, judge: Judge | None) -> None:
+        """Ask `judge` from now on, also about what was decided before: leave and join what follows, and no more."""
+        self._judge = judge
+        before: dict[SourceKey, bool | None] = {}
+        for entry in self.cache.entries():
+            before[entry.key], entry.is_accepted = entry.is_accepted, None
+        self.cache.refused = 0
+        for topic in list(self._topics):
+            for otid in self.cache.otids(topic):
+                self._review(topic, otid, before)
+
+    def _review(self, topic: bytes, otid: bytes, before: dict[SourceKey, bool | None]) -> None:
+        ways = self.cache.ways(topic, otid)
+        is_new = bool([way for way in ways if self._is_accepted(way) and before[way.key] is False])
+        joined = self.cache.joined(topic, otid)
+        if joined is None:
+            if is_new:
+                self._join(topic, otid, heard_since_ns=-1)
+        elif not self._is_accepted(joined):
+            joined.is_joined = False
+            self._channel.events.append(SourceRefused(found(joined)))
+            self._join(topic, otid, heard_since_ns=-1 if is_new else None)
+        elif is_new:
+            self._switch(joined)
+
+    def _is_accepted(self, entry: CachedSource) -> bool:
+        if entry.is_accepted is None:
+            entry.is_accepted = self._judge is None or self._judge(entry.tir.topic, entry.tir.transport)
+            self.cache.refused += not entry.is_accepted
+        return entry.is_accepted
+
+    # ------------------------------------------------------------------------------------------------ joining
+
+    def _choose(self, entry: CachedSource, *, has_changed: bool) -> None:
+        """`entry` was just advertised and its topic is wanted."""
+        topic = entry.tir.topic
+        joined = self.cache.joined(topic, entry.otid)
+        if joined is None:
+            self._join(topic, entry.otid)
+            return
+        if not self._switch(joined) and has_changed:
+            self._channel.events.append(SourceChanged(found(entry)))
+
+    def _switch(self, joined: CachedSource) -> bool:
+        """Take a cheaper way to the same source, if one was heard a moment ago."""
+        best = self.cache.best(joined.tir.topic, joined.otid, self._is_accepted, self._channel.now_ns - FRESH_NS)
+        if best is None or best is joined or best.cost >= joined.cost:
+            return False
+        joined.is_joined, best.is_joined = False, True
+        self._channel.events.append(SourceSwitched(found(joined), found(best)))
+        return True
+
+    def _join(self, topic: bytes, otid: bytes, heard_since_ns: int | None = None) -> None:
+        if heard_since_ns is None:
+            heard_since_ns = self._channel.now_ns - FRESH_NS
+        best = self.cache.best(topic, otid, self._is_accepted, heard_since_ns)
+        if best is not None:
+            best.is_joined = True
+            self._channel.events.append(SourceFound(found(best)))
+
+    def _join_known(self, topic: bytes) -> None:
+        """A topic is wanted from now on: take everything the cache has, however old."""
+        for otid in self.cache.otids(topic):
+            if self.cache.joined(topic, otid) is None:
+                self._join(topic, otid, heard_since_ns=-1)
+
+    def _replace(self, entry: CachedSource) -> None:
+        if entry.tir.topic in self._topics:
+            self._join(entry.tir.topic, entry.otid)
+
+    def _on_final(self, tir: lbmr.Tir) -> None:
+        key = (tir.topic, tir.transport, tir.topic_index)
+        entry = self.cache.get(key)
+        if entry is None or (tir.otid is not None and tir.otid != entry.otid):
+            return
+        self.cache.drop(key)
+        if entry.is_joined:
+            self._channel.events.append(SourceGone(found(entry)))
+            self._replace(entry)
+            wanted = self._topics.get(tir.topic)
+            if wanted is not None:
+                self._ask_again(wanted)
+
+    def _match(self, handle: int, wildcard: _Wildcard, topic: bytes) -> None:
+        wanted = self._topics.get(topic)
+        if wanted is None:
+            wanted = self._topics[topic] = _Topic(topic, wildcard.query_options)
+        if handle not in wanted.wildcards:
+            wanted.wildcards[handle] = None
+            self._channel.events.append(TopicMatched(handle, topic))
+
+    def _drop_unwanted(self, wanted: _Topic) -> None:
+        if wanted.receivers or wanted.wildcards:
+            return
+        self._topics.pop(wanted.name, None)
+        self.cache.leave_topic(wanted.name)
+        wanted.schedule = None
+        self._run(wanted)
+        self._stop_linger(wanted)
+
+    # ------------------------------------------------------------------------------------------------ queries
+
+    def _run(self, wanted: _Topic) -> None:
+        """Send what is due for a topic, and set its timer for what is not."""
+        schedule = wanted.schedule
+        if wanted.timer is not None:
+            wanted.timer.cancel()
+            wanted.timer = None
+        if schedule is None:
+            return
+        is_sustaining = schedule.phase is Phase.SUSTAINING
+        if schedule.on_tick(self._channel.now_ns):
+            if is_sustaining and self.cache.source_count(wanted.name) >= wanted.options.source_threshold:
+                schedule.stop()
+            else:
+                self._query(wanted, is_initial=not is_sustaining)
+        due = schedule.next_due()
+        if due is not None:
+            wanted.timer = self._channel.timers.call_at(due, partial(self._run, wanted))
+
+    def _query(self, wanted: _Topic, *, is_initial: bool = False) -> None:
+        if not self.cache.has_joined(wanted.name):
+            self._check_unanswered(wanted)
+            wanted.unanswered += 1
+        if not wanted.is_waiting:
+            wanted.is_waiting = True
+            output = self._channel.output
+            (output.initial_queries if is_initial else output.sustain_queries).put(partial(self._tqr, wanted))
+
+    def _tqr(self, wanted: _Topic) -> bytes | None:
+        wanted.is_waiting = False
+        return wanted.name if self._topics.get(wanted.name) is wanted else None
+
+    def _check_unanswered(self, wanted: _Topic) -> None:
+        """Tell once that the last `threshold` queries brought nothing; a topic that only patterns want is let go."""
+        if wanted.is_told:
+            return
+        if wanted.receivers:
+            threshold, linger_ns = wanted.options.no_source_threshold, None
+        else:
+            wildcards = [self._wildcards[handle].options for handle in wanted.wildcards]
+            threshold = max((options.no_source_threshold for options in wildcards), default=0)
+            linger_ns = max((options.no_source_linger_ns for options in wildcards), default=0)
+        if 0 < threshold <= wanted.unanswered:
+            wanted.is_told = True
+            self._channel.events.append(NoSource(wanted.name))
+            if linger_ns is not None:
+                at_ns = self._channel.now_ns + linger_ns
+                wanted.linger = self._channel.timers.call_at(at_ns, partial(self._on_linger, wanted))
+
+    def _on_linger(self, wanted: _Topic) -> None:
+        if wanted.receivers:
+            return
+        for handle in wanted.wildcards:
+            self._channel.events.append(TopicUnmatched(handle, wanted.name))
+        wanted.wildcards.clear()
+        self.cache.drop_topic(wanted.name)
+        self._drop_unwanted(wanted)
+
+    def _on_answer(self, wanted: _Topic) -> None:
+        wanted.unanswered, wanted.is_told = 0, False
+        self._stop_linger(wanted)
+        if not wanted.receivers and wanted.schedule is not None:
+            wanted.schedule = None  # found by a pattern only: not queried while a source lives
+            self._run(wanted)
+
+    def _stop_linger(self, wanted: _Topic) -> None:
+        if wanted.linger is not None:
+            wanted.linger.cancel()
+            wanted.linger = None
+
+    def _ask_again(self, wanted: _Topic) -> None:
+        """A source has ended: one query at once, then the sustaining phase."""
+        if wanted.options.source_threshold <= 0:
+            return
+        if wanted.schedule is None:
+            options = replace(wanted.options, minimum_initial_interval_ns=0)
+            wanted.schedule = QuerySchedule(options, self._channel.now_ns, grid_ns=self._channel.grid_ns)
+        else:
+            wanted.schedule.restart_sustaining(self._channel.now_ns)
+        self._query(wanted)
+        self._run(wanted)
+
+    def _run_wildcard(self, wildcard: _Wildcard) -> None:
+        if wildcard.timer is not None:
+            wildcard.timer.cancel()
+            wildcard.timer = None
+        if wildcard.schedule.on_tick(self._channel.now_ns) and not wildcard.is_waiting:
+            wildcard.is_waiting = True
+            self._channel.output.wildcard_queries.put(partial(self._wildcard_tqr, wildcard))
+        due = wildcard.schedule.next_due()
+        if due is not None:
+            wildcard.timer = self._channel.timers.call_at(due, partial(self._run_wildcard, wildcard))
+
+    def _wildcard_tqr(self, wildcard: _Wildcard) -> lbmr.WildcardTqr | None:
+        wildcard.is_waiting = False
+        return None if wildcard.is_removed else wildcard.query
+
+    # ------------------------------------------------------------------------------------------------ leaves
+
+    def _start_leaves(self, name: bytes, pattern_type: int) -> None:
+        self._cancel_leaves(name, pattern_type)
+        tmr = lbmr.Tmr(lbmr.TmrType.LEAVE, pattern_flags(pattern_type), name)
+        self._channel.output.put_tmr(tmr)
+        key = (name, pattern_type)
+        timers = self._leaves[key] = []
+        for nth in range(1, LEAVE_COUNT):
+            at_ns = self._channel.now_ns + nth * LEAVE_INTERVAL_NS
+            timers.append(
+                self._channel.timers.call_at(at_ns, partial(self._leave, key, tmr, is_last=nth == LEAVE_COUNT - 1))
+            )
+
+    def _leave(self, key: tuple[bytes, int], tmr: lbmr.Tmr, *, is_last: bool) -> None:
+        self._channel.output.put_tmr(tmr)
+        if is_last:
+            self._leaves.pop(key, None)
+
+    def _cancel_leaves(self, name: bytes, pattern_type: int) -> None:
+        for timer in self._leaves.pop((name, pattern_type), ()):
+            timer.cancel()

@@ -1,0 +1,125 @@
+"""Rate limits of topic resolution: what may be sent in this tenth of a second, and the queue of pending records.
+
+State: one `ClassLimit` and one `RecordQueue` per class of records. Called by the resolver and by the DRO's senders.
+
+    each 100 ms: bps / 10 bits and per-second / 10 records; the first record always goes, the last one may exceed
+    0 = unlimited
+
+Source: UM documentation of the resolver rate options. Guess: intervals start at multiples of 100 ms, an excess is not
+carried over, and the UDP payload is counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from dro.clock import NS_PER_MS
+
+INTERVAL_NS: Final = 100 * NS_PER_MS
+DATAGRAM_OVERHEAD_BYTES: Final = 40  # packet header and the five packet options
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`bps` bits and `per_second` records each second; 0 = unlimited."""
+
+    bps: int = 0
+    per_second: int = 0
+
+
+class ClassLimit:
+    """The account of one class."""
+
+    __slots__ = ("_bits", "_bits_max", "_interval", "_records", "_records_max", "rate")
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self._bits_max = rate.bps // 10 or min(rate.bps, 1)
+        self._records_max = rate.per_second // 10 or min(rate.per_second, 1)
+        self._interval = -1
+        self._bits = 0
+        self._records = 0
+
+    def has_room(self, now_ns: int) -> bool:
+        """Whether one more record may leave now."""
+        interval = now_ns // INTERVAL_NS
+        if interval != self._interval:
+            self._interval = interval
+            self._bits = self._records = 0
+        return not (0 < self._bits_max <= self._bits or 0 < self._records_max <= self._records)
+
+    def charge(self, nbytes: int, records: int = 1) -> None:
+        self._bits += nbytes * 8
+        self._records += records
+
+    def next_interval(self, now_ns: int) -> int:
+        return (now_ns // INTERVAL_NS + 1) * INTERVAL_NS
+
+
+R = TypeVar("R")
+
+
+class _Group(Generic[R]):
+    """Records that share datagrams with each other; `is_open`: with their neighbours in the queue as well."""
+
+    __slots__ = ("is_open", "suppliers")
+
+    def __init__(self, suppliers: Iterable[Callable[[], R | None]], *, is_open: bool) -> None:
+        self.suppliers = deque(suppliers)
+        self.is_open = is_open
+
+
+class RecordQueue(Generic[R]):
+    """Records of one class in order, each made when it leaves, so that it is up to date and may have become void."""
+
+    __slots__ = ("_groups", "_limit", "_write")
+
+    def __init__(self, rate: Rate, write: Callable[[R], bytes]) -> None:
+        self._limit = ClassLimit(rate)
+        self._write = write
+        self._groups: deque[_Group[R]] = deque()
+
+    def __len__(self) -> int:
+        return sum(len(group.suppliers) for group in self._groups)
+
+    def set_rate(self, rate: Rate) -> None:
+        """Another limit for what waits and comes."""
+        if rate != self._limit.rate:
+            self._limit = ClassLimit(rate)
+
+    def put(self, supply: Callable[[], R | None]) -> None:
+        """One record that may share a datagram; `supply` gives None when it is no longer wanted."""
+        if not (self._groups and self._groups[-1].is_open):
+            self._groups.append(_Group((), is_open=True))
+        self._groups[-1].suppliers.append(supply)
+
+    def put_group(self, suppliers: Iterable[Callable[[], R | None]]) -> None:
+        """Records that share datagrams with nothing else: an answer."""
+        self._groups.append(_Group(suppliers, is_open=False))
+
+    def drain(self, now_ns: int) -> list[list[R]]:
+        """The runs that may leave now, each to be packed into datagrams of its own; the rest stays in order."""
+        runs: list[list[R]] = []
+        while self._groups:
+            group = self._groups[0]
+            run: list[R] = []
+            while group.suppliers and self._limit.has_room(now_ns):
+                record = group.suppliers.popleft()()
+                if record is not None:
+                    self._limit.charge(len(self._write(record)) + (0 if run else DATAGRAM_OVERHEAD_BYTES))
+                    run.append(record)
+            if run:
+                runs.append(run)
+            if group.suppliers:
+                break
+            self._groups.popleft()
+        return runs
+
+    def next_deadline(self, now_ns: int) -> int | None:
+        """When more may leave: now, at the next interval, or None when nothing waits."""
+        if not self._groups:
+            return None
+        return now_ns if self._limit.has_room(now_ns) else self._limit.next_interval(now_ns)

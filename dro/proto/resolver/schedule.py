@@ -1,0 +1,321 @@
+"""When topic resolution records are sent: phases, doubling intervals, and ticks.
+
+State: per object (own source, receiver topic, wildcard receiver, context name) the phase and the next ideal due time.
+Called by the resolver cores; does not send. Time is int ns.
+
+    INITIAL     first record at the start, then the minimum interval, doubled after each record up to the maximum;
+                ends with the first record at or after its duration
+    SUSTAINING  one record per interval, ends the same way
+    QUIESCENT   nothing until something wakes it
+
+A record leaves at the first tick at or after its due time, and the next due time counts from the due time, so delays do
+not accumulate. Source: UM documentation of the resolver options, and a real capture for the record after the duration
+(5130, 5100 ms). Guess: ticks are on a grid common to all schedules, whose origin the owner gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, Final
+
+from dro.clock import NS_PER_MS, NS_PER_S
+
+INITIAL_ADVERTISEMENT_TICK_NS: Final = 10 * NS_PER_MS
+INITIAL_QUERY_TICK_NS: Final = 20 * NS_PER_MS
+WILDCARD_TICK_NS: Final = 30 * NS_PER_MS
+SUSTAIN_TICK_NS: Final = 100 * NS_PER_MS
+
+
+class Phase(Enum):
+    INITIAL = "initial"
+    SUSTAINING = "sustaining"
+    QUIESCENT = "quiescent"
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertisingOptions:
+    """`resolver_*advertisement*` of one source. Intervals 0: phase off; durations 0: phase without end."""
+
+    send_initial: bool = True  # one record at creation, before the phases
+    minimum_initial_interval_ns: int = 10 * NS_PER_MS
+    maximum_initial_interval_ns: int = 500 * NS_PER_MS
+    minimum_initial_duration_ns: int = 5000 * NS_PER_MS
+    sustain_interval_ns: int = 1000 * NS_PER_MS
+    minimum_sustain_duration_ns: int = 60 * NS_PER_S
+    send_immediate_response: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOptions:
+    """`resolver_query_*` of one receiver, and its thresholds."""
+
+    minimum_initial_interval_ns: int = 20 * NS_PER_MS
+    maximum_initial_interval_ns: int = 200 * NS_PER_MS
+    minimum_initial_duration_ns: int = 5000 * NS_PER_MS
+    sustain_interval_ns: int = 1000 * NS_PER_MS
+    minimum_sustain_duration_ns: int = 60 * NS_PER_S
+    source_threshold: int = 10_000_000  # known sources that end the sustaining phase; 0 = no queries at all
+    no_source_threshold: int = 0  # unanswered queries that make a notification; 0 = none
+
+
+@dataclass(frozen=True, slots=True)
+class WildcardQueryOptions:
+    """`resolver_query_*` of one wildcard receiver, and what becomes of its sub-receivers without a source."""
+
+    minimum_interval_ns: int = 50 * NS_PER_MS
+    maximum_interval_ns: int = 1000 * NS_PER_MS
+    minimum_duration_ns: int = 60 * NS_PER_S
+    no_source_threshold: int = 10  # unanswered queries for a topic that only patterns want
+    no_source_linger_ns: int = 1000 * NS_PER_MS
+
+
+def tick_at(due_ns: int, tick_ns: int, grid_ns: int) -> int:
+    """The first tick at or after `due_ns`; ticks lie at `grid_ns` plus multiples of `tick_ns`."""
+    return grid_ns - (grid_ns - due_ns) // tick_ns * tick_ns if tick_ns > 0 else due_ns
+
+
+class PhasedSchedule:
+    """The schedule of any record that has an initial and perhaps a sustaining phase; the classes below name the uses.
+
+    `first_at_once`: the first record leaves at the start, not at the first tick after it.
+    """
+
+    __slots__ = (
+        "_due_ns",
+        "_first_at_once",
+        "_grid_ns",
+        "_initial_duration_ns",
+        "_initial_tick_ns",
+        "_interval_ns",
+        "_maximum_ns",
+        "_minimum_ns",
+        "_phase_start_ns",
+        "_quiet_until_ns",
+        "_sustain_duration_ns",
+        "_sustain_interval_ns",
+        "_sustain_tick_ns",
+        "phase",
+    )
+
+    def __init__(
+        self,
+        start_ns: int,
+        *,
+        minimum_ns: int,
+        maximum_ns: int,
+        duration_ns: int,
+        tick_ns: int,
+        first_at_once: bool,
+        sustain_interval_ns: int = 0,
+        sustain_duration_ns: int = 0,
+        sustain_tick_ns: int = SUSTAIN_TICK_NS,
+        grid_ns: int = 0,
+    ) -> None:
+        self._initial_tick_ns = tick_ns
+        self._sustain_tick_ns = sustain_tick_ns
+        self._grid_ns = grid_ns
+        is_off = minimum_ns <= 0 or maximum_ns <= 0
+        self._minimum_ns = 0 if is_off else max(minimum_ns, tick_ns, 1)
+        self._maximum_ns = max(maximum_ns, self._minimum_ns)
+        self._initial_duration_ns = duration_ns
+        self._sustain_interval_ns = max(sustain_interval_ns, sustain_tick_ns) if sustain_interval_ns > 0 else 0
+        self._sustain_duration_ns = sustain_duration_ns
+        self._first_at_once = first_at_once
+        self.restart(start_ns)
+
+    def restart(self, now_ns: int) -> None:
+        """Begin again with the initial phase."""
+        self._quiet_until_ns = now_ns
+        self._phase_start_ns = now_ns
+        self._due_ns = now_ns
+        self._interval_ns = self._minimum_ns
+        self.phase = Phase.INITIAL
+        if self._minimum_ns == 0:
+            self._enter_sustaining(now_ns)
+
+    def stop(self) -> None:
+        self.phase = Phase.QUIESCENT
+
+    def next_due(self) -> int | None:
+        """When the next record leaves, ticks included; None while quiescent."""
+        match self.phase:
+            case Phase.QUIESCENT:
+                return None
+            case Phase.SUSTAINING:
+                return tick_at(self._due_ns, self._sustain_tick_ns, self._grid_ns)
+            case Phase.INITIAL:
+                if self._first_at_once and self._due_ns == self._phase_start_ns:
+                    return self._due_ns
+                return tick_at(self._due_ns, self._initial_tick_ns, self._grid_ns)
+
+    def on_tick(self, now_ns: int) -> bool:
+        """Whether one record leaves now; what a late timer missed is not made up for."""
+        due = self.next_due()
+        if due is None or due > now_ns:
+            return False
+        self._advance()
+        while (due := self.next_due()) is not None and due <= now_ns:
+            self._skip(now_ns)
+        return True
+
+    def _advance(self) -> None:
+        """The record due at `_due_ns` was sent."""
+        sent_ns = self._due_ns
+        age_ns = sent_ns - self._phase_start_ns
+        if self.phase is Phase.INITIAL:
+            if 0 < self._initial_duration_ns <= age_ns:
+                self._enter_sustaining(sent_ns)
+                return
+            self._due_ns = sent_ns + self._interval_ns
+            self._interval_ns = min(self._interval_ns * 2, self._maximum_ns)
+        elif 0 < self._sustain_duration_ns <= age_ns:
+            self.phase = Phase.QUIESCENT
+        else:
+            self._due_ns = sent_ns + self._sustain_interval_ns
+            self._skip_quiet()
+
+    def _skip(self, now_ns: int) -> None:
+        """Let due times that lie behind pass, in one step once the interval no longer grows."""
+        interval_ns = self._sustain_interval_ns if self.phase is Phase.SUSTAINING else self._interval_ns
+        duration_ns = self._sustain_duration_ns if self.phase is Phase.SUSTAINING else self._initial_duration_ns
+        is_steady = self.phase is Phase.SUSTAINING or interval_ns == self._maximum_ns
+        if is_steady:
+            whole = (now_ns - self._due_ns) // interval_ns
+            if duration_ns > 0:
+                whole = min(whole, -(-(duration_ns + self._phase_start_ns - self._due_ns) // interval_ns))
+            self._due_ns += max(whole, 0) * interval_ns
+        self._advance()
+
+    def _enter_sustaining(self, now_ns: int) -> None:
+        if self._sustain_interval_ns == 0:
+            self.phase = Phase.QUIESCENT
+            return
+        self.phase = Phase.SUSTAINING
+        self._phase_start_ns = now_ns
+        self._due_ns = now_ns + self._sustain_interval_ns
+        self._skip_quiet()
+
+    def _skip_quiet(self) -> None:
+        """Leave out due times that come less than an interval after a record sent out of turn."""
+        behind_ns = self._quiet_until_ns - self._due_ns
+        if behind_ns > 0:
+            self._due_ns += -(-behind_ns // self._sustain_interval_ns) * self._sustain_interval_ns
+
+
+class _TwoPhases(PhasedSchedule):
+    """By the options of a source or receiver."""
+
+    __slots__ = ()
+    TICK_NS: ClassVar[int]
+    FIRST_AT_ONCE: ClassVar[bool]
+
+    def __init__(
+        self,
+        options: AdvertisingOptions | QueryOptions,
+        start_ns: int,
+        *,
+        grid_ns: int = 0,
+        sustain_tick_ns: int = SUSTAIN_TICK_NS,
+    ) -> None:
+        super().__init__(
+            start_ns,
+            minimum_ns=options.minimum_initial_interval_ns,
+            maximum_ns=options.maximum_initial_interval_ns,
+            duration_ns=options.minimum_initial_duration_ns,
+            tick_ns=self.TICK_NS,
+            first_at_once=self.FIRST_AT_ONCE,
+            sustain_interval_ns=options.sustain_interval_ns,
+            sustain_duration_ns=options.minimum_sustain_duration_ns,
+            sustain_tick_ns=sustain_tick_ns,
+            grid_ns=grid_ns,
+        )
+
+
+class AdvertisingSchedule(_TwoPhases):
+    """TIRs of one source, without the one at creation, which has no place in the phases."""
+
+    __slots__ = ()
+    TICK_NS = INITIAL_ADVERTISEMENT_TICK_NS
+    FIRST_AT_ONCE = False
+
+    def on_answered(self, now_ns: int) -> None:
+        """A TIR went out in answer to a query, or was asked for.
+
+        The initial phase runs on undisturbed (real capture); otherwise the sustaining phase begins anew and its first
+        record comes a full interval later.
+        """
+        if self.phase is not Phase.INITIAL:
+            self._quiet_until_ns = now_ns
+            self._enter_sustaining(now_ns)
+
+    restart_sustaining = on_answered
+
+
+class QuerySchedule(_TwoPhases):
+    """TQRs of one receiver topic; `is_initial` False for topics that never queried (found by a pattern)."""
+
+    __slots__ = ()
+    TICK_NS = INITIAL_QUERY_TICK_NS
+    FIRST_AT_ONCE = True
+
+    def restart_sustaining(self, now_ns: int) -> None:
+        """A query went out of turn at `now_ns` (end of a source, request of a DRO); the full duration follows it.
+
+        A running phase keeps its due times and leaves out those within an interval of the extra query (real capture:
+        an extra TQR at 12.358 s, the one of 13.26 s missing, the next at 14.309 s).
+        """
+        self._quiet_until_ns = now_ns + self._sustain_interval_ns
+        match self.phase:
+            case Phase.INITIAL:
+                return
+            case Phase.SUSTAINING:
+                self._phase_start_ns = now_ns
+                self._skip_quiet()
+            case Phase.QUIESCENT:
+                self._enter_sustaining(now_ns)
+
+
+class WildcardQuerySchedule(PhasedSchedule):
+    """WC-TQRs of one wildcard receiver: doubling, no sustaining phase."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, options: WildcardQueryOptions, start_ns: int, *, grid_ns: int = 0, tick_ns: int = WILDCARD_TICK_NS
+    ) -> None:
+        super().__init__(
+            start_ns,
+            minimum_ns=options.minimum_interval_ns,
+            maximum_ns=options.maximum_interval_ns,
+            duration_ns=options.minimum_duration_ns,
+            tick_ns=tick_ns,
+            first_at_once=True,
+            grid_ns=grid_ns,
+        )
+
+
+class DoublingSchedule(PhasedSchedule):
+    """Repeats from a minimum to a maximum interval without end, to the ns: interest records, domain routes."""
+
+    __slots__ = ()
+
+    def __init__(self, minimum_ns: int, maximum_ns: int, start_ns: int) -> None:
+        super().__init__(
+            start_ns, minimum_ns=minimum_ns, maximum_ns=maximum_ns, duration_ns=0, tick_ns=0, first_at_once=True
+        )
+
+    def set_intervals(self, minimum_ns: int, maximum_ns: int, now_ns: int) -> None:
+        """Repeat by other intervals; the next record leaves when it would have, or a longest interval from now.
+
+        A schedule that was off begins with the first record; one that is switched off stops.
+        """
+        was_off = self._minimum_ns == 0
+        is_off = minimum_ns <= 0 or maximum_ns <= 0
+        self._minimum_ns = 0 if is_off else minimum_ns
+        self._maximum_ns = max(maximum_ns, self._minimum_ns)
+        if is_off or was_off:
+            self.restart(now_ns)
+            return
+        self._interval_ns = min(max(self._interval_ns, self._minimum_ns), self._maximum_ns)
+        self._due_ns = min(self._due_ns, now_ns + self._maximum_ns)

@@ -1,0 +1,30 @@
+"""The entries of the tools: while a program is loaded, Ctrl-C ends it at once and quietly, by the signal itself."""
+
+from __future__ import annotations
+
+import signal
+
+
+def lbmsrc() -> int:
+    return _run("dro.tools.lbm.lbmsrc")
+
+
+def lbmrcv() -> int:
+    return _run("dro.tools.lbm.lbmrcv")
+
+
+def lbmwrcv() -> int:
+    return _run("dro.tools.lbm.lbmwrcv")
+
+
+def umdump() -> int:
+    return _run("dro.tools.umdump.main")
+
+
+def _run(module: str) -> int:
+    """The exit status. Tools that end in good order take the signal over when they begin."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from importlib import import_module
+
+    return int(import_module(module).main())

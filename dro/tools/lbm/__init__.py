@@ -1,0 +1,1 @@
+"""The programs that UM users know: `lbmsrc`, `lbmrcv`, `lbmwrcv`."""

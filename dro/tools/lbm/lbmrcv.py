@@ -1,0 +1,35 @@
+"""`lbmrcv`: receive the messages of one topic. Exit statuses and the last line: `dro.tools.lbm.receiving`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from dro.standard_streams import open_standard_streams
+from dro.tools.lbm import receiving
+from dro.tools.lbm.receiving import Callbacks, Receiver
+from dro.um.blocking_api import BlockingContext
+
+PROG: Final = "lbmrcv"
+
+
+def open_receiver(context: BlockingContext, topic: str, callbacks: Callbacks) -> Receiver:
+    on_event, on_messages = callbacks["on_event"], callbacks["on_messages"]
+    return context.receiver(topic, on_event=on_event, on_messages=on_messages, on_source=callbacks["on_source"])
+
+
+def arguments() -> argparse.ArgumentParser:
+    return receiving.arguments(PROG, "Receive the messages of a topic.", "topic")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit status."""
+    open_standard_streams()
+    options = arguments().parse_args(argv, receiving.Options())
+    return receiving.run(PROG, options, open_receiver)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""`lbmsrc`: send messages to one topic.
+
+Exit status: 0 all was sent; 2 wrong usage; 3 the system refused something; 130, 143 ended early by SIGINT, SIGTERM.
+The last line of output is `lbmsrc: sent N messages, M bytes, S s`. Options and output: `docs/tools.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TextIO
+
+from dro.standard_streams import open_standard_streams
+from dro.tools.lbm import lines, verify
+from dro.tools.lbm.arguments import (
+    CommonOptions,
+    NotYet,
+    Setting,
+    add_not_yet,
+    count,
+    milliseconds,
+    new_parser,
+    positive,
+    rates,
+    seconds,
+    source_datagram_max,
+)
+from dro.tools.lbm.ending import EXIT_OK, Stop, signal_status
+from dro.tools.lbm.output import HeldOutput
+from dro.tools.lbm.payloads import PayloadRecord
+from dro.tools.lbm.running import Periods, load_config, run_tool
+from dro.um.blocking_api import BlockingContext, BlockingSource
+from dro.um.message.events import Connect, Disconnect, SourceEvent, WouldBlock
+
+PROG: Final = "lbmsrc"
+_LENGTH_MAX: Final = 1 << 28
+_STEP: Final = 7919  # prime: lengths of a range are all used before the first comes again
+_SEND_TIMEOUT_S: Final = 0.2  # so long may a signal wait for a blocked session
+
+
+class Lengths(NamedTuple):
+    """Payload lengths of a run: one, or spread over a range in a fixed way."""
+
+    low: int
+    high: int
+
+    def of(self, number: int) -> int:
+        span = self.high - self.low + 1
+        step = _STEP if span % _STEP else 1
+        return self.low + number * step % span
+
+
+def lengths(text: str) -> Lengths:
+    """`NUM` or `MIN-MAX`. Raises: ArgumentTypeError."""
+    low_text, dash, high_text = text.partition("-")
+    try:
+        low = count(low_text)
+        high = count(high_text) if dash else low
+    except argparse.ArgumentTypeError:
+        low, high = 1, 0
+    if not low <= high <= _LENGTH_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length such as 25 or 1-2000 (at most {_LENGTH_MAX} bytes)")
+    return Lengths(low, high)
+
+
+class Options(CommonOptions):
+    topic: str
+    delay: float
+    lengths: Lengths
+    linger: float
+    messages: int
+    non_blocking: bool
+    pause: float
+    rate: tuple[Setting, ...]
+    datagram_max: tuple[Setting, ...]
+    stats: float
+    verifiable: bool
+    wait_for_line: bool
+    payload_sha256: bool
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options, for the program and for shell completion."""
+    parser = new_parser(PROG, "Send messages to a topic.")
+    add = parser.add_argument
+    add("topic", help="topic to send to")
+    add("-d", "--delay", type=seconds, default=1.0, metavar="SEC", help="wait before the first message (default 1)")
+    add("-l", "--length", dest="lengths", type=lengths, default=Lengths(25, 25), metavar="NUM",
+        help="payload bytes, or MIN-MAX for lengths that change with every message (default 25)")  # fmt: skip
+    add("-L", "--linger", type=seconds, default=5.0, metavar="SEC",
+        help="go on repairing after the last message (default 5)")  # fmt: skip
+    add("-M", "--messages", type=positive, default=10_000_000, metavar="NUM", help="how many (default 10000000)")
+    add("-n", "--non-block", dest="non_blocking", action="store_true", help="non-blocking sends, with wake-ups")
+    add("-P", "--pause", type=milliseconds, default=0.0, metavar="MSEC", help="send one message every MSEC")
+    add("-R", "--rate", type=rates, default=(), metavar="[M]DATA[/RETR]",
+        help="use LBT-RM with these limits in bits per second, such as M10m/5m")  # fmt: skip
+    add("-G", "--source-datagram-max", dest="datagram_max", type=source_datagram_max, default=(), metavar="[M]NUM",
+        help="largest datagram, of LBT-RM with M, else of TCP")  # fmt: skip
+    add("-s", "--statistics", dest="stats", type=seconds, default=0.0, metavar="SEC",
+        help="print statistics of the session every SEC")  # fmt: skip
+    add("-V", "--verifiable", action="store_true", help="payloads that a receiver can verify")
+    add("--wait-for-line", action="store_true", help="begin when a line, or the end, of standard input was read")
+    add("--payload-sha256", action="store_true", help="print a digest of all payloads before the last line")
+    add_not_yet(
+        parser,
+        (
+            NotYet(("-j", "--late-join"), "late join"),
+            NotYet(("-N", "--channel"), "channels"),
+            NotYet(("-f", "--failover"), "hot failover", takes_value=False),
+            NotYet(("-i",), "first number of hot failover"),
+            NotYet(("-t",), "file of numbers of hot failover"),
+            NotYet(("-x",), "bits of numbers of hot failover"),
+        ),
+    )
+    return parser
+
+
+def parse(argv: Sequence[str] | None) -> Options:
+    """Options of the command line; ends the program for what they cannot be."""
+    parser = arguments()
+    options = parser.parse_args(argv, Options())
+    if options.verifiable and options.lengths.low < verify.MIN_BYTES:
+        parser.error(f"-V needs room for a checksum; give -l {verify.MIN_BYTES} or more")
+    return options
+
+
+def payload_maker(options: Options) -> Callable[[int], bytes]:
+    """What makes the payload of message number n: verifiable, or readable and padded with blanks."""
+    of = options.lengths.of
+    if options.verifiable:
+        return lambda number: verify.make(number, of(number))
+    return lambda number: (b"message %d" % number).ljust(of(number))[: of(number)]
+
+
+class Sending:
+    """One run: the messages of one source and the lines about them."""
+
+    def __init__(self, options: Options, stop: Stop, out: TextIO) -> None:
+        self.sent = 0
+        self.sent_bytes = 0
+        self._options = options
+        self._stop = stop
+        self._out = HeldOutput(out)
+        self._record = PayloadRecord() if options.payload_sha256 else None
+        self._began_s = self._ended_s = time.monotonic()
+
+    def run(self) -> int:
+        options = self._options
+        config = load_config(options, (*options.rate, *options.datagram_max))
+        self._stop.hold()
+        with BlockingContext(config, PROG) as context:
+            source = context.source(options.topic, on_event=self._on_event)
+            self._out.begin(f"[{lines.name(source.topic)}][{lines.name(source.source_string)}], source created\n")
+            if self._may_begin():
+                self._send_all(context, source)
+                source.flush()
+                self._linger(context)
+            source.close()
+        if self._record is not None:
+            self._out.write(f"{PROG}: payload sha256 {self._record.sha256}\n")
+        elapsed_s = self._ended_s - self._began_s
+        self._say(f"{PROG}: sent {self.sent} messages, {self.sent_bytes} bytes, {elapsed_s:.3f} s\n")
+        is_complete = self.sent == options.messages
+        return EXIT_OK if is_complete or not self._stop.signal else signal_status(self._stop.signal)
+
+    def _may_begin(self) -> bool:
+        if self._options.wait_for_line:
+            fd = sys.stdin.fileno()
+            while self._stop.wait_readable(fd):
+                piece = os.read(fd, 4096)
+                if not piece or b"\n" in piece:
+                    return True
+            return False
+        return not self._stop.wait(self._options.delay)
+
+    def _send_all(self, context: BlockingContext, source: BlockingSource) -> None:
+        options, stop = self._options, self._stop
+        make, record, pause = payload_maker(options), self._record, options.pause
+        now = time.monotonic()
+        self._began_s = self._ended_s = due = now
+        rate = Periods(now, 1.0 if options.verbose else 0.0)
+        stats = Periods(now, options.stats)
+        before = lines.Totals(now)
+        for number in range(options.messages):
+            payload = make(number)
+            if not self._send(source, payload):
+                return
+            if record is not None:
+                record.add(payload)
+            self.sent += 1
+            self.sent_bytes += len(payload)
+            now = self._ended_s = time.monotonic()
+            if rate.is_over(now):
+                after = lines.Totals(now, self.sent, self.sent_bytes)
+                part, before = after.since(before), after
+                self._say(lines.rate_text(part.at_s, part.messages, part.data_bytes) + "\n")
+            if stats.is_over(now):
+                self._print_statistics(context)
+            if pause and number + 1 < options.messages:
+                due = max(due + pause, now)
+                if stop.wait_until(due):
+                    return
+
+    def _send(self, source: BlockingSource, payload: bytes) -> bool:
+        """One message; False when a signal came first."""
+        while not self._stop.signal:
+            try:
+                source.send(
+                    payload, flush=False, block=not self._options.non_blocking, timeout=_SEND_TIMEOUT_S
+                )  # whether it waits for others is the configuration's business (implicit batching)
+            except WouldBlock:
+                self._stop.wait_wake(_SEND_TIMEOUT_S)
+            except TimeoutError:
+                continue
+            else:
+                return True
+        return False
+
+    def _linger(self, context: BlockingContext) -> None:
+        """Stay to repair what receivers miss. A signal ends this too."""
+        period = self._options.stats
+        end_s = time.monotonic() + self._options.linger
+        while period and time.monotonic() + period < end_s:
+            if self._stop.wait(period):
+                return
+            self._print_statistics(context)
+        self._stop.wait_until(end_s)
+
+    def _print_statistics(self, context: BlockingContext) -> None:
+        for session in context.stats().sources:
+            self._out.write(lines.counters_line("source", session.source, dataclasses.asdict(session.counters)))
+        self._out.flush()
+
+    def _on_event(self, event: SourceEvent) -> None:
+        """On the thread of the context. Output that is gone is met by the main thread too, which ends the run."""
+        with contextlib.suppress(OSError):
+            match event:
+                case Connect(client=client):
+                    self._say(f"Receiver connect [{lines.name(client)}]\n")
+                case Disconnect(client=client):
+                    self._say(f"Receiver disconnect [{lines.name(client)}]\n")
+                case _:
+                    self._stop.wake()
+
+    def _say(self, line: str) -> None:
+        self._out.write(line)
+        self._out.flush()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit status."""
+    open_standard_streams()
+    options = parse(argv)
+    return run_tool(PROG, options, lambda stop: Sending(options, stop, sys.stdout).run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

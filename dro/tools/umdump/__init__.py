@@ -1,0 +1,1 @@
+"""`umdump`: captures as JSON lines, tables and summaries."""

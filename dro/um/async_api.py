@@ -1,0 +1,342 @@
+"""The client library for asyncio: `Context`, `Source`, `Receiver`, `WildcardReceiver`.
+
+    async with Context(Config.load("trd1.cfg")) as ctx:
+        source = await ctx.source("quotes.IBM")
+        receiver = await ctx.receiver("quotes.IBM")
+        await source.send(b"...")
+        async for event in receiver:
+            match event: ...
+
+Everything runs on the asyncio loop that entered the context. A receiver without a callback queues its events; a full
+queue stops the reading of data for the whole context until the application has caught up. An application that does not
+read for longer than the activity timeout of its sessions loses them.
+
+Source: client library notes, sections 1 to 4 and 14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
+from typing import Final, Self
+
+from dro.um.handles import (
+    DRAIN_CHECK_S,
+    DRAIN_TIMEOUT_S,
+    QUEUE_MAX,
+    ContextHandle,
+    R,
+    ReceiverHandle,
+    SourceHandle,
+    telling,
+)
+from dro.um.hosts import AsyncLoop
+from dro.um.message.client_config import Config, OptionValue, object_options
+from dro.um.message.context import MessageContext
+from dro.um.message.events import Event, MessageBatch, SourceEvent, SqnRange, UsageError, WouldBlock
+from dro.um.message.receiver import CallbackListener, MessageReceiver, OnEvent, OnMessages, OnSource
+from dro.um.message.stats import Statistics, collect
+from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver
+
+__all__ = ["Config", "Context", "Receiver", "Source", "WildcardReceiver"]
+
+SENDS_PER_TURN: Final = 32
+
+
+class _Waiters:
+    """Coroutines that wait for something to change."""
+
+    def __init__(self) -> None:
+        self._futures: list[asyncio.Future[None]] = []
+
+    def wake(self) -> None:
+        futures, self._futures = self._futures, []
+        for future in futures:
+            if not future.done():
+                future.set_result(None)
+
+    async def wait(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        await future
+
+
+class _Queue(CallbackListener):
+    """Events for `async for`; more than `limit` of them pause the loop until half of them are taken."""
+
+    def __init__(self, loop: AsyncLoop, limit: int, on_source: OnSource | None) -> None:
+        super().__init__(None, None, on_source)
+        self._loop = loop
+        self._limit = limit
+        self.events: deque[Event] = deque()
+        self.waiters = _Waiters()
+        self.is_ended = False
+
+    def on_events(self, events: list[Event]) -> None:
+        if self.is_ended:
+            return
+        self.events.extend(events)
+        self.waiters.wake()
+        if len(self.events) > self._limit:
+            self._loop.pause(self)
+
+    async def get(self) -> Event | None:
+        """The next event; None after the end."""
+        while not self.events:
+            if self.is_ended:
+                return None
+            await self.waiters.wait()
+        event = self.events.popleft()
+        if self._loop.is_paused and len(self.events) <= self._limit // 2:
+            self._loop.resume(self)
+        return event
+
+    def close(self) -> None:
+        super().close()
+        self.is_ended = True
+        self.events.clear()
+        self._loop.resume(self)
+        self.waiters.wake()
+
+
+class _Closing:
+    """Closed at the end of `async with`."""
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+async def _settle(is_done: Callable[[], bool]) -> None:
+    time = asyncio.get_running_loop().time
+    deadline = time() + DRAIN_TIMEOUT_S
+    while not is_done() and time() < deadline:
+        await asyncio.sleep(DRAIN_CHECK_S)
+
+
+class Source(SourceHandle[nullcontext[None], _Waiters], _Closing):
+    """One source. Made by `Context.source`."""
+
+    _unyielded = 0
+
+    async def send(self, data: bytes, *, flush: bool = True, block: bool = True) -> SqnRange:
+        """Send one message; waits while the session is blocked.
+
+        `flush` False: it may wait for others to share a datagram with. Raises: WouldBlock, if not `block`; UsageError.
+        """
+        core = self._core
+        self._unyielded += 1
+        if self._unyielded >= SENDS_PER_TURN:  # a sender that is never refused must not keep the loop to itself
+            self._unyielded = 0
+            await asyncio.sleep(0)
+        while True:
+            try:
+                return core.send(data, flush=flush)
+            except WouldBlock:
+                if not block:
+                    core.tell_wakeup()
+                    raise
+                waiters = _Waiters()
+                core.writer.call_when_ready(waiters.wake)
+                await waiters.wait()
+
+    async def flush(self) -> None:
+        """Send what waits for more messages."""
+        self._core.flush()
+
+    async def wait_receivers(self, count: int = 1) -> None:
+        """Until so many receivers are connected; not for LBT-RM, which has no connections."""
+        while len(self._core.clients) < count:
+            await self._changes.wait()
+
+    async def close(self, *, final: bool | None = None) -> None:
+        """Stop being a source, once everything is handed to the session. `final`: advertise the end (None: option)."""
+        core = self._core
+        core.flush()
+        await _settle(lambda: core.is_closed or core.writer.is_idle)
+        core.close(final=final)
+
+
+class _Receiving(ReceiverHandle[R, nullcontext[None], _Waiters, _Queue], _Closing):
+    """What plain and wildcard receivers share."""
+
+    async def get(self) -> Event:
+        """The next event. Raises: UsageError after the receiver was closed, or when it has callbacks."""
+        return self._given(await self._events().get())
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while (event := await self._events().get()) is not None:
+            yield event
+
+    async def close(self) -> None:
+        self._core.close()
+
+
+class Receiver(_Receiving[MessageReceiver]):
+    """One receiver of one topic. Made by `Context.receiver`; `async for` gives its events until it is closed."""
+
+    @property
+    def topic(self) -> str:
+        return self._core.topic
+
+    @property
+    def sources(self) -> list[str]:
+        """Source strings of the joined sources."""
+        return self._core.sources
+
+    async def wait_sources(self, count: int = 1) -> None:
+        """Until so many sources are joined."""
+        while len(self._core.sources) < count:
+            await self._changes.wait()
+
+
+class WildcardReceiver(_Receiving[PatternReceiver]):
+    """A receiver for every topic that matches a pattern. Made by `Context.wildcard_receiver`."""
+
+    @property
+    def pattern(self) -> str:
+        return self._core.pattern
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Topics that have a sub-receiver."""
+        return frozenset(self._core.topics)
+
+    async def wait_topics(self, count: int = 1) -> None:
+        """Until so many topics have matched."""
+        while len(self._core.topics) < count:
+            await self._changes.wait()
+
+
+class Context(ContextHandle):
+    """One UM context in asyncio. Use it with `async with`, or call `open` and `close`.
+
+    `linger`: seconds that leaving `async with` waits for receivers to ask for lost messages.
+    """
+
+    def __init__(
+        self, config: Config | None = None, name: str = "", *, linger: float = 0.0, rng: random.Random | None = None
+    ) -> None:
+        self._config = config or Config.load()
+        self._name = name
+        self._rng = rng
+        self._linger = linger
+        self._loop: AsyncLoop | None = None
+        self._core: MessageContext | None = None
+
+    async def open(self) -> Self:
+        """Raises: ResourceError naming the option that cannot be satisfied."""
+        if self._core is not None:
+            raise UsageError("the context is open already")
+        loop = AsyncLoop()
+        try:
+            self._core = MessageContext(self._config, loop, name=self._name, rng=self._rng)
+        except BaseException:
+            loop.close()
+            raise
+        self._loop = loop
+        loop.attach()
+        return self
+
+    def _opened(self) -> tuple[MessageContext, AsyncLoop]:
+        if self._core is None or self._loop is None:
+            raise UsageError("the context is not open")
+        return self._core, self._loop
+
+    @property
+    def core(self) -> MessageContext:
+        """The context without its host, for statistics and tests."""
+        return self._opened()[0]
+
+    async def source(
+        self, topic: str, *, on_event: Callable[[SourceEvent], object] | None = None, **options: OptionValue
+    ) -> Source:
+        """A source; `options` are source options by name. Raises: ResourceError, ConfigError, UsageError."""
+        waiters = _Waiters()
+        core = self.core.source(topic, object_options("source", options), telling(waiters.wake, on_event))
+        return Source(core, nullcontext(), waiters)
+
+    async def receiver(
+        self,
+        topic: str,
+        *,
+        on_event: OnEvent | None = None,
+        on_messages: OnMessages | None = None,
+        on_source: OnSource | None = None,
+        queue_max: int = QUEUE_MAX,
+        **options: OptionValue,
+    ) -> Receiver:
+        """A receiver; without `on_event` and `on_messages` its events wait in a queue.
+
+        `on_messages` takes messages that came in a row at once, which is faster. Raises: ConfigError, UsageError.
+        """
+        core, loop = self._opened()
+        waiters = _Waiters()
+        on_change = telling(waiters.wake, on_source)
+        queue = _Queue(loop, queue_max, on_change) if on_event is None and on_messages is None else None
+        listener = queue or CallbackListener(on_event, on_messages, on_change)
+        receiver = core.receiver(topic, listener, object_options("receiver", options))
+        return Receiver(receiver, nullcontext(), waiters, queue)
+
+    async def wildcard_receiver(
+        self,
+        pattern: str,
+        *,
+        on_event: OnEvent | None = None,
+        on_messages: Callable[[MessageBatch], object] | None = None,
+        on_source: OnSource | None = None,
+        on_created: OnTopic | None = None,
+        on_deleted: OnTopic | None = None,
+        queue_max: int = QUEUE_MAX,
+        **options: OptionValue,
+    ) -> WildcardReceiver:
+        """A receiver for all topics in which `pattern` occurs. `on_created`, `on_deleted`: topics come and go.
+
+        Raises: PatternError, ConfigError, UsageError.
+        """
+        core, loop = self._opened()
+        waiters = _Waiters()
+        on_change = telling(waiters.wake, on_source)
+        queue = _Queue(loop, queue_max, on_change) if on_event is None and on_messages is None else None
+        listener = queue or CallbackListener(on_event, on_messages, on_change)
+        chosen = object_options("wildcard_receiver", options)
+        wildcard = core.wildcard(pattern, listener, chosen, telling(waiters.wake, on_created), on_deleted)
+        return WildcardReceiver(wildcard, nullcontext(), waiters, queue)
+
+    def stats(self) -> Statistics:
+        """Counters of the context and of its sessions, as of now."""
+        return collect(self.core)
+
+    async def close(self) -> None:
+        """Raises: UsageError while sources or receivers are open."""
+        core, loop = self._core, self._loop
+        if core is None or loop is None:
+            return
+        core.close()
+        loop.detach()
+        loop.close()
+        self._core = self._loop = None
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        core = self._core
+        if core is None:
+            return
+        if error is None:
+            await _settle(lambda: core.is_drained)
+            if self._linger:
+                await asyncio.sleep(self._linger)
+        core.close_children()
+        if error is None:
+            await _settle(lambda: core.has_ended)
+        await self.close()

@@ -1,0 +1,360 @@
+"""The client library for threads and scripts: blocking calls and callbacks, no asyncio.
+
+    with BlockingContext(Config.load("trd1.cfg")) as ctx:
+        source = ctx.source("quotes.IBM")
+        receiver = ctx.receiver("quotes.IBM", on_event=print)
+        source.send(b"...")
+
+Callbacks run on the context's own thread; from there no call may wait. A receiver without a callback is iterated over,
+or asked with `get`. Any thread may use any object. A full queue stops the reading of data, as in `dro.um.async_api`.
+
+Source: client library notes, sections 1 to 4.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Self
+
+from dro.um.handles import (
+    DRAIN_CHECK_S,
+    DRAIN_TIMEOUT_S,
+    QUEUE_MAX,
+    ContextHandle,
+    R,
+    ReceiverHandle,
+    SourceHandle,
+    telling,
+)
+from dro.um.hosts import ThreadLoop
+from dro.um.message.client_config import Config, OptionValue, object_options
+from dro.um.message.context import MessageContext
+from dro.um.message.events import Event, MessageBatch, SourceEvent, SqnRange, WouldBlock
+from dro.um.message.receiver import CallbackListener, MessageReceiver, OnEvent, OnMessages, OnSource
+from dro.um.message.stats import Statistics, collect
+from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver
+
+__all__ = ["BlockingContext", "BlockingReceiver", "BlockingSource", "BlockingWildcardReceiver"]
+
+
+class _Changes:
+    """Threads that wait for something to change; `tell` is called with the loop's lock held."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._count = 0
+
+    def tell(self) -> None:
+        with self._condition:
+            self._count += 1
+            self._condition.notify_all()
+
+    def wait_until(self, is_true: Callable[[], bool], timeout: float | None, what: str) -> None:
+        """Raises: TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._condition:
+                seen = self._count
+            if is_true():  # takes the loop's lock, so not under the condition's
+                return
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(what)
+            self._wait_past(seen, left)
+
+    def _wait_past(self, seen: int, timeout: float | None) -> None:
+        with self._condition:
+            self._condition.wait_for(lambda: self._count != seen, timeout)
+
+
+class _Queue(CallbackListener):
+    """Events for other threads; more than `limit` of them pause the loop until half of them are taken."""
+
+    def __init__(self, loop: ThreadLoop, limit: int, on_source: OnSource | None) -> None:
+        super().__init__(None, None, on_source)
+        self._loop = loop
+        self._limit = limit
+        self._events: deque[Event] = deque()
+        self._condition = threading.Condition()
+        self._is_ended = False
+
+    def on_events(self, events: list[Event]) -> None:
+        with self._condition:
+            if self._is_ended:
+                return
+            self._events.extend(events)
+            self._condition.notify()
+            if len(self._events) > self._limit:
+                self._loop.pause(self)  # under the condition, so that who takes the events sees it
+
+    def get(self, timeout: float | None) -> Event | None:
+        """The next event; None after the end. Raises: TimeoutError."""
+        with self._condition:
+            if not self._events:
+                self._loop.check_may_wait()
+            if not self._condition.wait_for(lambda: self._events or self._is_ended, timeout):
+                raise TimeoutError("no event")
+            if self._is_ended:
+                return None
+            event = self._events.popleft()
+            is_low = len(self._events) <= self._limit // 2
+        if is_low and self._loop.is_paused:
+            with self._loop:
+                self._loop.resume(self)
+        return event
+
+    def close(self) -> None:
+        super().close()
+        self._loop.resume(self)
+        with self._condition:
+            self._is_ended = True
+            self._events.clear()
+            self._condition.notify_all()
+
+
+class _Closing:
+    """Closed at the end of `with`."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _settle(lock: ThreadLoop, is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DRAIN_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with lock:
+            if is_done():
+                return
+        time.sleep(DRAIN_CHECK_S)
+
+
+class BlockingSource(SourceHandle[ThreadLoop, _Changes], _Closing):
+    """One source. Made by `BlockingContext.source`."""
+
+    def send(self, data: bytes, *, flush: bool = True, block: bool = True, timeout: float | None = None) -> SqnRange:
+        """Send one message; waits while the session is blocked, at most `timeout` seconds.
+
+        `flush` False: it may wait for others to share a datagram with. Raises: WouldBlock, if not `block`;
+        TimeoutError; UsageError, also for a call from a callback that would have to wait.
+        """
+        core, loop = self._core, self._lock
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with loop:
+                try:
+                    return core.send(data, flush=flush)
+                except WouldBlock:
+                    if not block:
+                        core.tell_wakeup()
+                        raise
+                    loop.check_may_wait()
+                    ready = threading.Event()
+                    core.writer.call_when_ready(ready.set)
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not ready.wait(left):
+                raise TimeoutError("the session is blocked")
+
+    def flush(self) -> None:
+        """Send what waits for more messages."""
+        with self._lock:
+            self._core.flush()
+
+    def wait_receivers(self, count: int = 1, timeout: float | None = None) -> None:
+        """Until so many receivers are connected; not for LBT-RM. Raises: TimeoutError."""
+        self._lock.check_may_wait()
+        self._changes.wait_until(lambda: len(self.clients) >= count, timeout, "receivers have not connected")
+
+    def close(self, *, final: bool | None = None) -> None:
+        """Stop being a source, once everything is handed to the session. `final`: advertise the end (None: option)."""
+        core, loop = self._core, self._lock
+        self.flush()
+        if not loop.is_own_thread:
+            _settle(loop, lambda: core.is_closed or core.writer.is_idle)
+        with loop:
+            core.close(final=final)
+
+
+class _Receiving(ReceiverHandle[R, ThreadLoop, _Changes, _Queue], _Closing):
+    """What plain and wildcard receivers share."""
+
+    def get(self, timeout: float | None = None) -> Event:
+        """The next event. Raises: TimeoutError; UsageError after the receiver was closed."""
+        return self._given(self._events().get(timeout))
+
+    def __iter__(self) -> Iterator[Event]:
+        while (event := self._events().get(None)) is not None:
+            yield event
+
+    def close(self) -> None:
+        with self._lock:
+            self._core.close()
+
+
+class BlockingReceiver(_Receiving[MessageReceiver]):
+    """One receiver of one topic. Made by `BlockingContext.receiver`."""
+
+    @property
+    def topic(self) -> str:
+        return self._core.topic
+
+    @property
+    def sources(self) -> list[str]:
+        """Source strings of the joined sources."""
+        with self._lock:
+            return self._core.sources
+
+    def wait_sources(self, count: int = 1, timeout: float | None = None) -> None:
+        """Until so many sources are joined. Raises: TimeoutError."""
+        self._lock.check_may_wait()
+        self._changes.wait_until(lambda: len(self.sources) >= count, timeout, f"no {count} sources of {self.topic!r}")
+
+
+class BlockingWildcardReceiver(_Receiving[PatternReceiver]):
+    """A receiver for every topic that matches a pattern. Made by `BlockingContext.wildcard_receiver`."""
+
+    @property
+    def pattern(self) -> str:
+        return self._core.pattern
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Topics that have a sub-receiver."""
+        with self._lock:
+            return frozenset(self._core.topics)
+
+    def wait_topics(self, count: int = 1, timeout: float | None = None) -> None:
+        """Until so many topics have matched. Raises: TimeoutError."""
+        self._lock.check_may_wait()
+        what = f"no {count} topics for {self.pattern!r}"
+        self._changes.wait_until(lambda: len(self.topics) >= count, timeout, what)
+
+
+class BlockingContext(ContextHandle):
+    """One UM context with a thread of its own.
+
+    `linger`: seconds that leaving `with` waits for receivers to ask for lost messages. Raises: ResourceError naming
+    the option that cannot be satisfied.
+    """
+
+    def __init__(
+        self, config: Config | None = None, name: str = "", *, linger: float = 0.0, rng: random.Random | None = None
+    ) -> None:
+        self._name = name
+        self._linger = linger
+        self._loop = ThreadLoop(f"um-context-{name}" if name else "um-context")
+        try:
+            self._core = MessageContext(config or Config.load(), self._loop, name=name, rng=rng)
+        except BaseException:
+            self._loop.close()
+            raise
+        self._is_closed = False
+        self._loop.start()
+
+    @property
+    def core(self) -> MessageContext:
+        """The context without its host; to be touched under `lock` only."""
+        return self._core
+
+    @property
+    def lock(self) -> ThreadLoop:
+        """`with ctx.lock:` keeps the context's thread out."""
+        return self._loop
+
+    def source(
+        self, topic: str, *, on_event: Callable[[SourceEvent], object] | None = None, **options: OptionValue
+    ) -> BlockingSource:
+        """A source; `options` are source options by name. Raises: ResourceError, ConfigError, UsageError."""
+        changes = _Changes()
+        chosen = object_options("source", options)
+        with self._loop:
+            core = self._core.source(topic, chosen, telling(changes.tell, on_event))
+            return BlockingSource(core, self._loop, changes)
+
+    def receiver(
+        self,
+        topic: str,
+        *,
+        on_event: OnEvent | None = None,
+        on_messages: OnMessages | None = None,
+        on_source: OnSource | None = None,
+        queue_max: int = QUEUE_MAX,
+        **options: OptionValue,
+    ) -> BlockingReceiver:
+        """A receiver; without `on_event` and `on_messages` its events wait in a queue.
+
+        `on_messages` takes messages that came in a row at once, which is faster. Raises: ConfigError, UsageError.
+        """
+        changes = _Changes()
+        on_change = telling(changes.tell, on_source)
+        queue = _Queue(self._loop, queue_max, on_change) if on_event is None and on_messages is None else None
+        listener = queue or CallbackListener(on_event, on_messages, on_change)
+        chosen = object_options("receiver", options)
+        with self._loop:
+            return BlockingReceiver(self._core.receiver(topic, listener, chosen), self._loop, changes, queue)
+
+    def wildcard_receiver(
+        self,
+        pattern: str,
+        *,
+        on_event: OnEvent | None = None,
+        on_messages: Callable[[MessageBatch], object] | None = None,
+        on_source: OnSource | None = None,
+        on_created: OnTopic | None = None,
+        on_deleted: OnTopic | None = None,
+        queue_max: int = QUEUE_MAX,
+        **options: OptionValue,
+    ) -> BlockingWildcardReceiver:
+        """A receiver for all topics in which `pattern` occurs. `on_created`, `on_deleted`: topics come and go.
+
+        Raises: PatternError, ConfigError, UsageError.
+        """
+        changes = _Changes()
+        on_change = telling(changes.tell, on_source)
+        queue = _Queue(self._loop, queue_max, on_change) if on_event is None and on_messages is None else None
+        listener = queue or CallbackListener(on_event, on_messages, on_change)
+        chosen = object_options("wildcard_receiver", options)
+        with self._loop:
+            core = self._core.wildcard(pattern, listener, chosen, telling(changes.tell, on_created), on_deleted)
+            return BlockingWildcardReceiver(core, self._loop, changes, queue)
+
+    def stats(self) -> Statistics:
+        """Counters of the context and of its sessions, as of now."""
+        with self._loop:
+            return collect(self._core)
+
+    def close(self) -> None:
+        """End the context and its thread. Raises: UsageError while sources or receivers are open, or in a callback."""
+        if self._is_closed:
+            return
+        self._loop.check_may_wait()
+        with self._loop:
+            self._core.close()
+        self._is_closed = True
+        self._loop.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if self._is_closed:
+            return
+        if error is None:
+            _settle(self._loop, lambda: self._core.is_drained)
+            if self._linger:
+                time.sleep(self._linger)
+        with self._loop:
+            self._core.close_children()
+        if error is None:
+            _settle(self._loop, lambda: self._core.has_ended)
+        self.close()

@@ -1,0 +1,279 @@
+"""Sources that a context has found and joined: which are bound, when one is left, which DROs are dead.
+
+State: the bound sources, the sessions of each source (topic and OTID), those that have sent a final advertisement, and
+the DROs that were heard. Called by the context with the events of the resolver; calls the sink.
+
+    resolver says         what is done                                       call of the sink
+    source found          joins its session, or uses the joined one          on_bound
+    source switched       joins the new one, then leaves the old one         on_bound(new), on_unbound(old, ended)
+    source gone           leaves, when what was sent before has been read    on_unbound(ended)
+    source refused        leaves at once                                     on_unbound
+    (session ended)       informs the resolver, which may find another one   on_unbound(ended)
+    (not wanted any more) leaves                                             on_unbound
+
+Source: topic resolution notes, 4.1; DRO forwarding notes, 17.3 and 22. Guess: how a dead DRO is recognised, see
+`replace_dead`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dro.clock import ms
+from dro.errors import ResourceError
+from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
+from dro.loop import Loop
+from dro.proto.resolver.core import Resolver
+from dro.proto.resolver.events import FoundSource
+from dro.um.fragment.dro_watch import SILENT_NS, DroWatch
+from dro.um.fragment.receiver_sessions import ReceiverSessions
+from dro.um.fragment.wanted import WantedTopics
+from dro.um.transport.session import BoundSource, FragmentSink, ReceiverTransport
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.source_string import TransportAddress, format_source
+
+events = LimitedLogger.of_events(logging.getLogger(__name__))
+
+ENDING_QUIET_NS: Final = ms(10)
+"""A session that says nothing for so long, in two looks, has said everything that came before a final advertisement."""
+ENDING_MAX_NS: Final = ms(250)
+
+BoundKey = tuple[bytes, TransportAddress, int]  # topic, session, topic index
+
+
+@dataclass(slots=True)
+class ContextStats:
+    """Counts of one context, under the names of the C API where it has them."""
+
+    tr_dgrams_dropped_malformed: int = 0
+    tr_dgrams_dropped_own: int = 0
+    tr_dgrams_dropped_domain: int = 0
+    malformed: dict[str, int] = field(default_factory=dict)
+    """Malformed datagrams of the channel by the field that was wrong."""
+    sessions_unsupported: int = 0
+    sessions_failed: int = 0
+    sources_replaced: int = 0
+
+
+class Bindings:
+    """All bound sources of one context."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        sink: FragmentSink,
+        resolver: Resolver,
+        wanted: WantedTopics,
+        joined: ReceiverSessions,
+        stats: ContextStats,
+        faults: LimitedLogger,
+        pump: Callable[[], object],
+    ) -> None:
+        """`pump`: carry out what the resolver asks for, after something was told to it from here."""
+        self._loop = loop
+        self._sink = sink
+        self._resolver = resolver
+        self._wanted = wanted
+        self._joined = joined
+        self._stats = stats
+        self._faults = faults
+        self._pump = pump
+        self._bound: dict[BoundKey, BoundSource] = {}
+        self._ending: set[BoundKey] = set()  # bound sources that have sent a final advertisement
+        self._ways: dict[tuple[bytes, bytes], dict[BoundKey, BoundSource]] = {}  # topic, OTID
+        self._dros = DroWatch()
+
+    @property
+    def sources(self) -> list[BoundSource]:
+        return list(self._bound.values())
+
+    def find(self, key: BoundKey) -> BoundSource | None:
+        return self._bound.get(key)
+
+    def topics(self) -> set[bytes]:
+        """Topics with a joined source."""
+        return {topic for topic, _ in self._ways}
+
+    def clear(self) -> None:
+        """Forget everything, without a word to the sink."""
+        self._bound.clear()
+        self._ending.clear()
+        self._ways.clear()
+
+    # what the resolver says
+
+    def on_found(self, source: FoundSource, now_ns: int) -> None:
+        key = _key(source)
+        self._ending.discard(key)  # an advertisement again: it goes on
+        if key in self._bound or not self._wanted.is_wanted(source.topic):
+            return
+        stats, text = self._stats, {"source": format_source(source.address, source.topic_index)}
+        try:
+            transport = self._joined.join(source.address, now_ns, self._wanted.options_of(source.topic))
+        except ResourceError as e:
+            stats.sessions_failed += 1
+            self._faults.event(LogEvent.SESSION_NOT_JOINED, extra=text | {"error": str(e)})
+            self._resolver.on_source_ended(source.topic, source.address, source.topic_index, now_ns)
+            return
+        if transport is None:
+            stats.sessions_unsupported += 1
+            self._faults.event(LogEvent.SOURCE_TRANSPORT, extra=text)
+            return
+        if source.topic_index in transport.sources:
+            self._faults.event(LogEvent.SOURCE_INDEX, extra=text)
+            return
+        bound = BoundSource(
+            source.topic,
+            source.otid,
+            source.topic_index,
+            transport,
+            source.tir,
+            source.from_dro,
+            source_id=source.source_id,
+            source_ip=source.source_ip,
+        )
+        transport.sources[source.topic_index] = bound
+        self._bound[key] = bound
+        self._ways.setdefault((source.topic, source.otid), {})[key] = bound
+        self._sink.on_bound(bound, now_ns)
+
+    def on_switched(self, old: FoundSource, new: FoundSource, now_ns: int) -> None:
+        self.on_found(new, now_ns)
+        if (bound := self._bound.get(_key(old))) is not None:
+            self._unbind(bound, ended=True, now_ns=now_ns)
+
+    def on_changed(self, source: FoundSource) -> BoundSource | None:
+        """The source is advertised with other attributes; returns it when it is bound."""
+        bound = self._bound.get(_key(source))
+        if bound is not None:
+            bound.tir, bound.is_from_dro = source.tir, source.from_dro
+            bound.source_id, bound.source_ip = source.source_id, source.source_ip
+        return bound
+
+    def on_refused(self, source: FoundSource, now_ns: int) -> None:
+        if (bound := self._bound.get(_key(source))) is not None:
+            self._unbind(bound, ended=False, now_ns=now_ns)
+
+    def on_gone(self, source: FoundSource, now_ns: int) -> None:
+        if (bound := self._bound.get(_key(source))) is not None and _key(source) not in self._ending:
+            self._end_soon(bound, now_ns)
+
+    # leaving
+
+    def leave_unwanted(self, topics: Iterable[bytes], now_ns: int) -> None:
+        """Leave the sources of those of `topics` that nobody wants any more."""
+        for topic in topics:
+            if not self._wanted.is_wanted(topic):
+                for bound in [b for b in self._bound.values() if b.topic == topic]:
+                    self._unbind(bound, ended=False, now_ns=now_ns)
+
+    def on_session_ended(self, transport: ReceiverTransport, now_ns: int) -> None:
+        for bound in list(transport.sources.values()):
+            self._end(bound, now_ns)
+        self._pump()
+
+    def _unbind(self, bound: BoundSource, *, ended: bool, now_ns: int) -> None:
+        key = _key_of(bound)
+        if self._bound.pop(key, None) is None:
+            return
+        self._ending.discard(key)
+        ways = self._ways[bound.topic, bound.otid]
+        del ways[key]
+        if not ways:
+            del self._ways[bound.topic, bound.otid]
+        transport = bound.transport
+        if transport.sources.get(bound.topic_index) is bound:
+            del transport.sources[bound.topic_index]
+        if not transport.sources:
+            self._joined.leave(transport)
+        self._sink.on_unbound(bound, ended=ended, now_ns=now_ns)
+
+    def _end(self, bound: BoundSource, now_ns: int) -> None:
+        is_known_gone = _key_of(bound) in self._ending
+        self._unbind(bound, ended=True, now_ns=now_ns)
+        if not is_known_gone:
+            self._resolver.on_source_ended(bound.topic, bound.address, bound.topic_index, now_ns)
+
+    def _end_soon(self, bound: BoundSource, now_ns: int) -> None:
+        """A final advertisement comes by another socket than data that was sent before it: wait for a quiet moment."""
+        key = _key_of(bound)
+        self._ending.add(key)
+        deadline_ns = now_ns + ENDING_MAX_NS
+
+        def is_waiting() -> bool:
+            return self._bound.get(key) is bound and key in self._ending
+
+        def look() -> None:
+            if is_waiting():
+                # timers come before descriptors in a turn; what lies in a socket by now is read before the next one
+                seen_ns = bound.transport.active_ns
+                self._loop.call_later(ENDING_QUIET_NS, lambda: decide(seen_ns))
+
+        def decide(seen_ns: int) -> None:
+            if not is_waiting():
+                return
+            if bound.transport.active_ns != seen_ns and self._loop.now_ns() < deadline_ns:
+                look()
+            else:
+                self._unbind(bound, ended=True, now_ns=self._loop.now_ns())
+                self._pump()
+
+        self._loop.call_later(ENDING_QUIET_NS, look)
+
+    # DROs that died
+
+    def on_dro_packet(self, ip: int, now_ns: int) -> None:
+        """A DRO said something on the TR channel that names no source."""
+        self._dros.on_packet(ip, None, now_ns)
+
+    def replace_dead(
+        self, tirs: tuple[lbmr.Tir, ...], options: lbmr.PacketOptions | None, ip: int, now_ns: int
+    ) -> None:
+        """Leave a proxy's session when another way to the same source is advertised and the proxy's DRO is dead.
+
+        Dead is: a DRO context that offers the source at the same cost appeared at the same address and the old one
+        was not heard since (the DRO was restarted), or the session has been silent for `SILENT_NS`. Where a session
+        with idle sources says nothing (TCP), the DRO's host must be silent as well.
+        """
+        from_dro = options is not None and options.is_from_dro
+        source_id = options.source_id if options is not None else None
+        if from_dro:
+            self._dros.on_packet(ip, source_id, now_ns)
+        for tir in tirs:
+            if tir.is_final or tir.otid is None or not (ways := self._ways.get((tir.topic, tir.otid))):
+                continue
+            for bound in list(ways.values()):
+                if bound.address == tir.transport or not bound.is_from_dro or bound.source_id == source_id:
+                    continue
+                is_twin = from_dro and bound.source_ip == ip and _cost(bound.tir) == _cost(tir)
+                is_restarted = is_twin and self._dros.has_succeeded(source_id, bound.source_id)
+                if is_restarted or self._is_silent(bound, now_ns):
+                    self._stats.sources_replaced += 1
+                    events.event(
+                        LogEvent.PROXY_SOURCE_LEFT,
+                        {"topic": bound.topic, "source": format_source(bound.address, bound.topic_index)},
+                    )
+                    self._end(bound, now_ns)
+        self._pump()
+
+    def _is_silent(self, bound: BoundSource, now_ns: int) -> bool:
+        if now_ns - bound.transport.active_ns <= SILENT_NS:
+            return False
+        return bound.transport.shows_life or self._dros.is_host_silent(bound.source_ip, now_ns)
+
+
+def _key(source: FoundSource) -> BoundKey:
+    return source.topic, source.address, source.topic_index
+
+
+def _key_of(bound: BoundSource) -> BoundKey:
+    return bound.topic, bound.address, bound.topic_index
+
+
+def _cost(tir: lbmr.Tir) -> tuple[int, int]:
+    cost = tir.options.cost if tir.options is not None else None
+    return (cost.cost, cost.hop_count) if cost is not None else (0, 0)

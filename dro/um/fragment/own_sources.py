@@ -1,0 +1,146 @@
+"""The sources of one context: each a topic on a transport session, advertised until it is closed.
+
+State: the open sources with what they are advertised with. Sessions come from `dro.um.fragment.source_sessions`.
+Source: client library notes, sections 1 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from dro.config.um.options import UmOptions
+from dro.config.um.sets import AdvertisingOptions
+from dro.errors import DecodeError
+from dro.loop import Loop
+from dro.proto.resolver import schedule
+from dro.proto.resolver.core import Resolver, SourceAd
+from dro.um.fragment.source_sessions import SourceSessions
+from dro.um.transport.session import SenderTransport
+from dro.wire import otid
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.lbmr.options import TIR_OPTIONS
+from dro.wire.source_string import format_source
+
+
+class FragmentSource:
+    """One source of ours: a topic on a transport session, advertised until closed."""
+
+    def __init__(
+        self, owner: OwnSources, topic: bytes, transport: SenderTransport, topic_index: int, source_otid: bytes
+    ) -> None:
+        self.topic = topic
+        self.transport = transport
+        self.topic_index = topic_index
+        self.otid = source_otid
+        self._owner = owner
+        self._is_closed = False
+
+    @property
+    def source_string(self) -> str:
+        return format_source(self.transport.address, self.topic_index)
+
+    def send_tsni(self, sqn: int, now_ns: int) -> bool:
+        """Tell receivers the last topic sqn sent; False when the session is blocked."""
+        return self.transport.send_message(lbmc.encode(lbmc.tsni_message([(self.topic_index, sqn)])), now_ns)
+
+    def update(self, tir_options: Iterable[lbmr.TirOption]) -> None:
+        """Advertise with these extra options from now on, at once if they differ. Raises: DecodeError."""
+        if not self._is_closed:
+            self._owner.update(self, tuple(tir_options))
+
+    def close(self, *, final: bool, linger_ns: int) -> None:
+        """Stop advertising, with final advertisements or in silence, and leave the session.
+
+        The session goes on repairing for `linger_ns` after its last data when this was its last source.
+        """
+        if not self._is_closed:
+            self._is_closed = True
+            self._owner.close(self, final=final, linger_ns=linger_ns)
+
+
+class OwnSources:
+    """All open sources of one context."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        resolver: Resolver,
+        sessions: SourceSessions,
+        *,
+        context_id: int,
+        first_index: int,
+        request_address: tuple[int, int],
+        pump: Callable[[], object],
+    ) -> None:
+        """`pump`: carry out what the resolver asks for, after something was told to it from here."""
+        self._loop = loop
+        self._resolver = resolver
+        self._sessions = sessions
+        self._context_id = context_id
+        self._next_index = first_index
+        self._request_address = request_address
+        self._pump = pump
+        self._sources: dict[FragmentSource, tuple[int, tuple[lbmr.TirOption, ...], UmOptions]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def open(
+        self, topic: bytes, options: UmOptions, source_otid: bytes | None, tir_options: tuple[lbmr.TirOption, ...]
+    ) -> FragmentSource:
+        """A source on a session of the pool. `source_otid`: the origin's, for a proxy source; else one is made.
+
+        `tir_options` are advertised beside OTID and request address; an `ExtendedFunctionality` among them replaces
+        the own one. Raises: ResourceError naming the option, DecodeError when it cannot be advertised.
+        """
+        transport = self._sessions.acquire(options)
+        index = self._next_index
+        self._next_index = (index + 1) & 0xFFFFFFFF
+        try:
+            if source_otid is None:
+                source_otid = otid.encode(transport.address, index, self._context_id, transport.transport_index)
+            source = FragmentSource(self, topic, transport, index, source_otid)
+            ad = SourceAd(
+                self._tir(source, tir_options), AdvertisingOptions.of(options).fill(schedule.AdvertisingOptions)
+            )
+            handle = self._resolver.add_source(ad, self._loop.now_ns())
+        except DecodeError:
+            self._sessions.release(transport, 0)
+            raise
+        self._sources[source] = (handle, tir_options, options)
+        return source
+
+    def _tir(self, source: FragmentSource, extra: tuple[lbmr.TirOption, ...]) -> lbmr.Tir:
+        items: list[lbmr.TirOption] = [lbmr.OtidOption(source.otid)]
+        if not any(isinstance(item, lbmr.ExtendedFunctionality) for item in extra):
+            ip, port = self._request_address
+            items.append(lbmr.ExtendedFunctionality(port=port, ip=ip))
+        items += [item for item in extra if not isinstance(item, lbmr.OtidOption)]
+        items.sort(key=TIR_OPTIONS.code)  # UM writes them in ascending order; the sort keeps that of equals
+        options = lbmr.TirOptions(tuple(items))
+        return lbmr.Tir(source.topic, source.transport.address, lbmr.TIR_TTL, source.topic_index, options)
+
+    def update(self, source: FragmentSource, extra: tuple[lbmr.TirOption, ...]) -> None:
+        """For `FragmentSource.update`."""
+        handle, before, chosen = self._sources[source]
+        if extra == before:
+            return
+        self._resolver.update_source(handle, self._tir(source, extra), self._loop.now_ns())
+        self._sources[source] = (handle, extra, chosen)
+        self._pump()
+
+    def close(self, source: FragmentSource, *, final: bool, linger_ns: int) -> None:
+        """For `FragmentSource.close`."""
+        found_source = self._sources.pop(source, None)
+        if found_source is None:
+            return
+        self._resolver.remove_source(found_source[0], self._loop.now_ns(), final=final)
+        self._sessions.release(source.transport, linger_ns)
+        self._pump()
+
+    def remove_all(self, now_ns: int) -> None:
+        """Take all sources from the resolver; for the end of the context."""
+        for handle, _, _ in self._sources.values():
+            self._resolver.remove_source(handle, now_ns)
+        self._sources.clear()

@@ -1,0 +1,125 @@
+"""The TR channel of one context on real sockets: LBMR datagrams in, LBMR datagrams out.
+
+Owns the socket that has joined the resolver's incoming group and the one that sends to the outgoing group; the resolver
+core interprets the datagrams. Called by the context. Source: topic resolution notes, section 2.1.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from dro.config.um.sets import ResolverOptions
+from dro.errors import ResourceError
+from dro.log.events import LogEvent
+from dro.loop import Loop
+from dro.um.transport import mmsg, sockets
+
+log = logging.getLogger(__name__)
+
+OnDatagrams = Callable[[list[tuple[bytes, int]], int], object]
+"""([(datagram, sender's IPv4 address)], now_ns)"""
+SEND_BUFFER_BYTES: Final = 1 << 20  # a burst of advertisements must not be cut short by the system's default
+
+
+@dataclass(slots=True)
+class ChannelStats:
+    """Datagrams of the channel; names of the UM context statistics."""
+
+    tr_dgrams_sent: int = 0
+    tr_bytes_sent: int = 0
+    tr_dgrams_rcved: int = 0
+    tr_bytes_rcved: int = 0
+    tr_dgrams_send_failed: int = 0
+
+
+class TrChannel:
+    """Multicast topic resolution. Raises: ResourceError naming the option when a socket cannot be had."""
+
+    def __init__(
+        self, loop: Loop, options: ResolverOptions, batch: mmsg.DatagramBatch, on_datagrams: OnDatagrams
+    ) -> None:
+        if options.unicast_daemons:
+            raise ResourceError(
+                "unicast topic resolution is not supported yet", remedy="remove resolver_unicast_daemon"
+            )
+        self.stats = ChannelStats()
+        self._loop = loop
+        self._batch = batch
+        self._on_datagrams = on_datagrams
+        self._receiver = None
+        incoming = sockets.ip_number(options.incoming_address)
+        if incoming:
+            self._receiver = sockets.multicast_receiver(
+                incoming,
+                options.incoming_port,
+                options.interface,
+                buffer_bytes=options.receive_buffer_bytes,
+                option="resolver_multicast_incoming_address and _port",
+            )
+        try:
+            self._sender = sockets.multicast_sender(
+                sockets.ip_number(options.outgoing_address),
+                options.outgoing_port,
+                options.interface,
+                ttl=options.ttl,
+                buffer_bytes=SEND_BUFFER_BYTES,
+            )
+        except ResourceError:
+            if self._receiver is not None:
+                self._receiver.close()
+            raise
+        if self._receiver is not None:
+            loop.add_reader(self._receiver, self._on_readable)
+
+    @property
+    def local_address(self) -> int:
+        """The IPv4 address that others see this context's packets come from."""
+        return sockets.ip_number(self._sender.getsockname()[0])
+
+    def send(self, datagrams: Iterable[bytes]) -> None:
+        """Send each datagram; what the system refuses is counted and comes again with the next advertisement."""
+        stats = self.stats
+        for datagram in datagrams:
+            try:
+                self._sender.send(datagram)
+            except OSError as e:
+                stats.tr_dgrams_send_failed += 1
+                failed = stats.tr_dgrams_send_failed
+                if failed & (failed - 1) == 0:  # the 1st, 2nd, 4th, ...
+                    log.warning(LogEvent.TR_NOT_SENT, extra={"error": e.strerror, "failed": failed})
+            else:
+                stats.tr_dgrams_sent += 1
+                stats.tr_bytes_sent += len(datagram)
+
+    def _on_readable(self) -> bool:
+        receiver = self._receiver
+        if receiver is None:
+            return False
+        batch = self._batch
+        try:
+            count = batch.receive(receiver.fileno())
+        except OSError as e:
+            log.warning(LogEvent.TR_RECEIVE_FAILED, extra={"error": e.strerror})
+            return False
+        stats = self.stats
+        stats.tr_dgrams_rcved += count
+        stats.tr_bytes_rcved += sum(batch.lengths[:count])
+        view = batch.view
+        # Copies: what they cause may use the batch for another socket.
+        datagrams = [
+            (bytes(view[batch.offsets[i] : batch.offsets[i] + batch.lengths[i]]), mmsg.address_of(batch.senders[i])[0])
+            for i in range(count)
+        ]
+        if datagrams:
+            self._on_datagrams(datagrams, self._loop.now_ns())
+        return count == mmsg.BATCH
+
+    def close(self) -> None:
+        if self._receiver is not None:
+            self._loop.remove_reader(self._receiver)
+            self._receiver.close()
+            self._receiver = None
+        self._sender.close()

@@ -1,0 +1,141 @@
+"""Topics and patterns that the receivers of one context want, counted by reference, with the options of the first.
+
+State: the counts, and the topics that each pattern has found. Additions and removals are passed to the resolver; joined
+sources are in `dro.um.fragment.bindings`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from dro.config.um.options import UmOptions
+from dro.config.um.sets import QueryOptions, WildcardOptions
+from dro.proto.resolver import schedule
+from dro.proto.resolver.core import Resolver
+from dro.proto.resolver.sources import Matcher
+
+MERGED_MAX: Final = 256
+
+PatternKey = tuple[bytes, int]  # pattern, pattern type
+
+
+@dataclass(slots=True)
+class _Pattern:
+    key: PatternKey
+    handle: int
+    users: int = 1
+    topics: set[bytes] = field(default_factory=set)
+
+
+class WantedTopics:
+    """Removals return the topics that may have lost their last receiver."""
+
+    def __init__(self, resolver: Resolver, options: UmOptions) -> None:
+        self._resolver = resolver
+        self._options = options
+        self._merged: dict[UmOptions, UmOptions] = {}  # options of objects -> those with the context's
+        self._topics: dict[bytes, int] = {}
+        self._topic_options: dict[bytes, UmOptions] = {}
+        self._patterns: dict[PatternKey, _Pattern] = {}
+        self._by_handle: dict[int, _Pattern] = {}
+
+    # topics
+
+    def add_topic(self, topic: bytes, options: UmOptions | None, now_ns: int) -> None:
+        """Raises: DecodeError when it cannot be a topic name."""
+        count = self._topics.get(topic, 0)
+        if not count:
+            chosen = self.merged(options)
+            self._resolver.add_receiver(topic, now_ns, QueryOptions.of(chosen).fill(schedule.QueryOptions))
+            self._topic_options[topic] = chosen
+        self._topics[topic] = count + 1
+
+    def remove_topic(self, topic: bytes, now_ns: int) -> set[bytes]:
+        self._topics[topic] -= 1
+        if self._topics[topic]:
+            return set()
+        del self._topics[topic]
+        del self._topic_options[topic]
+        self._resolver.remove_receiver(topic, now_ns)
+        return {topic}
+
+    # patterns
+
+    def add_pattern(self, key: PatternKey, matcher: Matcher, options: UmOptions | None, now_ns: int) -> None:
+        """Raises: DecodeError when it cannot be sent as a pattern."""
+        known = self._patterns.get(key)
+        if known is not None:
+            known.users += 1
+            return
+        chosen = self.merged(options)
+        queries = WildcardOptions.of(chosen).fill(schedule.WildcardQueryOptions)
+        of_topics = QueryOptions.of(chosen).fill(schedule.QueryOptions)
+        handle = self._resolver.add_wildcard(*key, matcher, now_ns, queries, of_topics)
+        self._patterns[key] = self._by_handle[handle] = _Pattern(key, handle)
+
+    def remove_pattern(self, key: PatternKey, now_ns: int) -> set[bytes]:
+        known = self._patterns[key]
+        known.users -= 1
+        if known.users:
+            return set()
+        del self._patterns[key]
+        del self._by_handle[known.handle]
+        self._resolver.remove_wildcard(known.handle, now_ns)
+        return known.topics
+
+    def on_matched(self, handle: int, topic: bytes) -> PatternKey | None:
+        """The resolver found a topic of a pattern; returns the pattern, None when nobody wants it any more."""
+        known = self._by_handle.get(handle)
+        if known is None:
+            return None
+        known.topics.add(topic)
+        return known.key
+
+    def on_unmatched(self, handle: int, topic: bytes) -> PatternKey | None:
+        """A topic of a pattern has no source any more."""
+        known = self._by_handle.get(handle)
+        if known is None:
+            return None
+        known.topics.discard(topic)
+        return known.key
+
+    def remove_all(self, now_ns: int) -> None:
+        """Take everything from the resolver; for the end of the context."""
+        for topic in self._topics:
+            self._resolver.remove_receiver(topic, now_ns)
+        for pattern in self._patterns.values():
+            self._resolver.remove_wildcard(pattern.handle, now_ns)
+
+    # questions
+
+    def is_wanted(self, topic: bytes) -> bool:
+        return topic in self._topics or any(topic in p.topics for p in self._patterns.values())
+
+    def options_of(self, topic: bytes) -> UmOptions | None:
+        """Those of its first receiver; None for a topic that only patterns want."""
+        return self._topic_options.get(topic)
+
+    def named_topics(self) -> set[bytes]:
+        """Topics that receivers want by name."""
+        return set(self._topics)
+
+    def all_topics(self) -> set[bytes]:
+        """Topics that receivers want, those that patterns found included."""
+        return self._topics.keys() | {topic for p in self._patterns.values() for topic in p.topics}
+
+    def topics_of(self, key: PatternKey) -> frozenset[bytes]:
+        """Topics that a wanted pattern has found."""
+        known = self._patterns.get(key)
+        return frozenset(known.topics) if known is not None else frozenset()
+
+    def merged(self, options: UmOptions | None) -> UmOptions:
+        """The options of this context, overwritten by those of one object; equal ones are one object."""
+        if options is None or not options.explicit:
+            return self._options
+        merged = self._merged.get(options)
+        if merged is None:
+            if len(self._merged) >= MERGED_MAX:
+                self._merged.clear()
+            merged = self._merged[options] = self._options.merged(options)
+        return merged

@@ -1,0 +1,1 @@
+"""Contexts at message level: what applications use."""

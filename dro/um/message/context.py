@@ -1,0 +1,203 @@
+"""The message level of one context on one loop; the asyncio and blocking interfaces put a host around it.
+
+Owns the fragment-level context, the delivery layer, and the sources and receivers made here. Every method runs on the
+loop's thread, or under its lock. Source: client library notes, section 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+from dro.config.um.honoured import check_transport
+from dro.config.um.layers import CONTEXT, RECEIVER, SOURCE, WILDCARD_RECEIVER, Asked
+from dro.config.um.options import OptionKey, UmOptions
+from dro.config.um.sets import BatchingOptions
+from dro.errors import DecodeError
+from dro.loop import Loop
+from dro.um.fragment.context import ContextSettings, FragmentContext
+from dro.um.message.client_config import Config, name_without_effect
+from dro.um.message.delivery import Delivery, Listener, topic_bytes
+from dro.um.message.events import SourceEvent, UsageError
+from dro.um.message.receiver import MessageReceiver
+from dro.um.message.source import MessageSource
+from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver
+from dro.um.message.writer import SessionWriter
+from dro.um.transport.session import SenderTransport
+from dro.wire.source_string import ip_text
+
+log = logging.getLogger(__name__)
+
+
+class MessageContext:
+    """Raises on creation: ResourceError naming the option that cannot be satisfied, ConfigError."""
+
+    def __init__(self, config: Config, loop: Loop, *, name: str = "", rng: random.Random | None = None) -> None:
+        self.loop = loop
+        self.options = config.of(Asked(CONTEXT))
+        self._config = config
+        self._named: set[OptionKey] = set(config.options.explicit)  # those of the rest that do nothing were named
+        self._name_without_effect(self.options)
+        self.delivery = Delivery(loop, self.options)
+        self.core = FragmentContext(
+            self.options, loop, sink=self.delivery, settings=ContextSettings(name=name), rng=rng
+        )
+        self.core.on_no_source = self.delivery.on_no_source
+        self.core.on_topic_matched = self._on_matched
+        self.core.on_topic_unmatched = self._on_unmatched
+        self.core.on_client = self._on_client
+        self.is_closed = False
+        self._sources: list[MessageSource] = []
+        self._receivers: list[MessageReceiver] = []
+        self._wildcards: dict[tuple[bytes, int], list[PatternReceiver]] = {}
+        self._writers: dict[SenderTransport, SessionWriter] = {}
+        self._ending: list[SenderTransport] = []
+
+    # children
+
+    def source(
+        self, topic: str, options: UmOptions, on_event: Callable[[SourceEvent], object] | None = None
+    ) -> MessageSource:
+        """Raises: ConfigError, ResourceError, UsageError."""
+        self._check_open()
+        options = self._options_of(Asked(SOURCE, topic), options)
+        merged = self.options.merged(options)
+        check_transport(merged)
+        try:
+            fragments = self.core.open_source(topic_bytes(topic), options=options)
+        except DecodeError as e:
+            raise UsageError(f"topic {topic[:80]!r} cannot be used: {e.why}") from e
+        writer = self._writers.get(fragments.transport)
+        if writer is None:
+            writer = SessionWriter(self.loop, fragments.transport, BatchingOptions.of(merged))
+            self._writers[fragments.transport] = writer
+        writer.users += 1
+        source = MessageSource(self, topic, fragments, writer, merged, on_event)
+        self._sources.append(source)
+        return source
+
+    def receiver(self, topic: str, listener: Listener, options: UmOptions) -> MessageReceiver:
+        """Raises: UsageError."""
+        self._check_open()
+        options = self._options_of(Asked(RECEIVER, topic), options)
+        receiver = MessageReceiver(self, topic, listener, options)
+        self._receivers.append(receiver)
+        return receiver
+
+    def wildcard(
+        self,
+        pattern: str,
+        listener: Listener,
+        options: UmOptions,
+        on_created: OnTopic | None = None,
+        on_deleted: OnTopic | None = None,
+    ) -> PatternReceiver:
+        """Raises: PatternError, ConfigError, UsageError."""
+        self._check_open()
+        pattern_type = self.options.merged(options).get_str(WILDCARD_RECEIVER, "pattern_type")
+        options = self._options_of(Asked(WILDCARD_RECEIVER, pattern, pattern_type), options)
+        return PatternReceiver(self, pattern, listener, options, on_created, on_deleted)
+
+    def _options_of(self, asked: Asked, own: UmOptions) -> UmOptions:
+        """The options of one object that its context does not have. Raises: ConfigError when it is not permitted."""
+        if self._config.documents:
+            made = self._config.of(asked, own)
+            kept = {k: v for k, v in made.explicit.items() if k[0] == asked.scope or k in own.explicit}
+            own = UmOptions(kept, {key: made.origin(key) for key in kept})
+        self._name_without_effect(own)
+        return own
+
+    def _name_without_effect(self, options: UmOptions) -> None:
+        """Log those of the options that were not named before."""
+        new = {k: v for k, v in options.explicit.items() if k not in self._named}
+        name_without_effect(UmOptions(new, options.origins))
+        self._named.update(options.explicit)
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise UsageError("the context is closed")
+
+    @property
+    def children(self) -> int:
+        """Sources and receivers that are not closed."""
+        return len(self._sources) + len(self._receivers) + sum(map(len, self._wildcards.values()))
+
+    @property
+    def request_target(self) -> str:
+        """Where unicast immediate messages to this context go, as text; empty without a request port."""
+        ip, port = self.core.request_address
+        if not port:
+            return ""
+        domain = self.core.domain_id
+        return f"TCP:{domain}:{ip_text(ip)}:{port}" if domain else f"TCP:{ip_text(ip)}:{port}"
+
+    def on_source_closed(self, source: MessageSource) -> None:
+        self._sources.remove(source)
+        writer = source.writer
+        writer.users -= 1
+        if not writer.users:
+            del self._writers[writer.sender]
+            writer.close()
+            self._ending = [sender for sender in self._ending if sender.is_flushing]
+            self._ending.append(writer.sender)
+
+    def on_receiver_closed(self, receiver: MessageReceiver) -> None:
+        if receiver in self._receivers:
+            self._receivers.remove(receiver)
+
+    def on_wildcard_opened(self, wildcard: PatternReceiver) -> None:
+        self._wildcards.setdefault(wildcard.key, []).append(wildcard)
+
+    def on_wildcard_closed(self, wildcard: PatternReceiver) -> None:
+        others = self._wildcards.get(wildcard.key, [])
+        others.remove(wildcard)
+        if not others:
+            del self._wildcards[wildcard.key]
+
+    # from the fragment level
+
+    def _on_matched(self, pattern: bytes, kind: int, topic: bytes) -> None:
+        for wildcard in list(self._wildcards.get((pattern, kind), ())):
+            wildcard.on_matched(topic)
+
+    def _on_unmatched(self, pattern: bytes, kind: int, topic: bytes) -> None:
+        for wildcard in list(self._wildcards.get((pattern, kind), ())):
+            wildcard.on_unmatched(topic)
+
+    def _on_client(self, sender: SenderTransport, client: str, connected: bool) -> None:
+        for source in list(self._sources):
+            if source.writer.sender is sender:
+                source.on_client(client, connected=connected)
+
+    # the end
+
+    @property
+    def is_drained(self) -> bool:
+        """Has everything that was sent left for the network?"""
+        return all(writer.is_idle for writer in self._writers.values())
+
+    @property
+    def has_ended(self) -> bool:
+        """Have the connections of closed sources delivered what they could?"""
+        return not any(sender.is_flushing for sender in self._ending)
+
+    def close_children(self) -> None:
+        """Close everything that was made here, receivers first."""
+        for wildcards in list(self._wildcards.values()):
+            for wildcard in list(wildcards):
+                wildcard.close()
+        for receiver in list(self._receivers):
+            receiver.close()
+        for source in list(self._sources):
+            source.close()
+
+    def close(self) -> None:
+        """Raises: UsageError while sources or receivers are open."""
+        if self.is_closed:
+            return
+        if self.children:
+            raise UsageError(f"{self.children} sources and receivers of the context are still open")
+        self.is_closed = True
+        self.delivery.close()
+        self.core.close()

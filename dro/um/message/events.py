@@ -1,0 +1,129 @@
+"""Events of sources and receivers for the application, and the errors of the client library.
+
+No state. Topics are text (UTF-8, other bytes as surrogates), payloads bytes. Source: client library notes, sections 2
+and 3; values of flags are those of the C API.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from dro.errors import DroError
+
+FLAG_START_BATCH: Final = 0x1
+FLAG_END_BATCH: Final = 0x2
+FLAG_RETRANSMIT: Final = 0x8
+
+
+# receivers
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A message. `sqn` is the topic sqn of its last fragment, `source` the source string, `otid` names the origin."""
+
+    topic: str
+    source: str
+    sqn: int
+    data: bytes
+    flags: int = 0
+    otid: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class BOS:
+    """First activity on the session of a source."""
+
+    topic: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class EOS:
+    """A source ended: its session did, or a final advertisement said so. May come without a `BOS`."""
+
+    topic: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One topic sqn was given up."""
+
+    topic: str
+    source: str
+    sqn: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossBurst:
+    """`count` sqns from `sqn` on were given up at once."""
+
+    topic: str
+    source: str
+    sqn: int
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NoSource:
+    """So many queries for the topic were not answered (`resolution_no_source_notification_threshold`)."""
+
+    topic: str
+
+
+Event: TypeAlias = Data | BOS | EOS | Loss | LossBurst | NoSource
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBatch:
+    """Messages of one source that came in a row, in order; message i has topic sqn `first_sqn` + i (32 bits)."""
+
+    topic: str
+    source: str
+    first_sqn: int
+    payloads: list[bytes]
+    otid: bytes
+
+
+# sources
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """A receiver connected to the session; sessions without connections (LBT-RM) have none of these."""
+
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wakeup:
+    """Sending is possible again, after a `WouldBlock`."""
+
+
+SourceEvent: TypeAlias = Connect | Disconnect | Wakeup
+
+
+@dataclass(frozen=True, slots=True)
+class SqnRange:
+    """Topic sqns of one message: one per fragment, `first` to `last`."""
+
+    first: int
+    last: int
+
+
+# errors
+
+
+class WouldBlock(DroError):
+    """The session takes nothing at the moment; a `Wakeup` event follows."""
+
+
+class UsageError(DroError):
+    """The application called something in a wrong state: closed, not empty, or from the wrong thread."""

@@ -1,0 +1,175 @@
+"""A source of the message level: messages in, LBMC fragments out, on the loop of its context.
+
+State: the next topic sqn, and when to send a TSNI. The writer sends. Called by the asyncio and blocking interfaces.
+Source: client library notes, section 2; transport notes, sections 10 to 12.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from dro.clock import NS_PER_S
+from dro.config.um.options import UmOptions
+from dro.config.um.sets import AdvertisingOptions, LbtrmReceiverOptions, TsniSourceOptions
+from dro.log.events import LogEvent
+from dro.proto.delivery.fragment import FRAG_BLOCK_BYTES, LBMC_HEADER_BYTES, fragments, message_limit
+from dro.proto.delivery.tsni import TsniSchedule
+from dro.sqn import MASK
+from dro.timers import Timer
+from dro.um.fragment.own_sources import FragmentSource
+from dro.um.message.events import Connect, Disconnect, SourceEvent, SqnRange, UsageError, Wakeup, WouldBlock
+from dro.um.message.writer import Piece, SessionWriter
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.codes import BlockType, MessageType
+from dro.wire.lbmc.message import FRAG_HEADER
+
+if TYPE_CHECKING:
+    from dro.um.message.context import MessageContext
+
+log = logging.getLogger(__name__)
+
+MESSAGE_MAX_BYTES: Final = 1 << 28  # what a receiver of this library takes
+TSNI_RETRY_NS: Final = NS_PER_S // 10
+
+
+class MessageSource:
+    """One source. `on_event` is called on the loop."""
+
+    def __init__(
+        self,
+        owner: MessageContext,
+        topic: str,
+        source: FragmentSource,
+        writer: SessionWriter,
+        options: UmOptions,
+        on_event: Callable[[SourceEvent], object] | None,
+    ) -> None:
+        self.topic = topic
+        self.fragments = source
+        self.writer = writer
+        self.clients: set[str] = set()
+        self.is_closed = False
+        self.messages_sent = 0
+        self.on_event = on_event
+        self._owner = owner
+        self._loop = owner.loop
+        self._index = source.topic_index
+        self._largest = message_limit(writer.sender.datagram_max_bytes)
+        self._next_sqn = 0
+        tsni = TsniSourceOptions.of(options)
+        self._tsni = TsniSchedule(tsni.interval_ns, tsni.active_threshold_ns)
+        self._timer: Timer | None = None
+        self._send_final = AdvertisingOptions.of(options).send_final
+        self._linger_ns = LbtrmReceiverOptions.of(options).generation_ns
+        self._wants_wakeup = False
+
+    @property
+    def source_string(self) -> str:
+        return self.fragments.source_string
+
+    @property
+    def next_sqn(self) -> int:
+        return self._next_sqn
+
+    def send(self, data: bytes, *, flush: bool = True) -> SqnRange:
+        """One message. Raises: WouldBlock, with nothing taken; UsageError."""
+        if self.is_closed:
+            raise UsageError(f"source of {self.topic!r} is closed")
+        writer = self.writer
+        if writer.is_blocked:
+            raise WouldBlock(f"source of {self.topic!r}")
+        now_ns = self._loop.now_ns()
+        first = self._next_sqn
+        size = len(data)
+        length = size + LBMC_HEADER_BYTES
+        if length <= self._largest:
+            header = lbmc.HEADER.pack(MessageType.MESSAGE, 0, length, self._index, first)
+            pieces = [Piece(header + data, size)]
+            last = first
+        else:
+            pieces = self._fragment(data, first)
+            last = (first + len(pieces) - 1) & MASK
+        self._next_sqn = (last + 1) & MASK
+        self.messages_sent += 1
+        writer.send(pieces, now_ns, flush=flush)
+        self._tsni.on_data(now_ns)
+        if self._timer is None:
+            self._arm()
+        return SqnRange(first, last)
+
+    def _fragment(self, data: bytes, first: int) -> list[Piece]:
+        if len(data) > MESSAGE_MAX_BYTES:
+            raise UsageError(f"message of {len(data)} bytes, at most {MESSAGE_MAX_BYTES} can be sent")
+        room = self._largest - LBMC_HEADER_BYTES - FRAG_BLOCK_BYTES
+        head = LBMC_HEADER_BYTES + FRAG_BLOCK_BYTES
+        return [
+            Piece(
+                FRAG_HEADER.pack(
+                    MessageType.MESSAGE, BlockType.FRAG, head + len(f.piece), self._index, f.sqn,
+                    0, FRAG_BLOCK_BYTES, 0, f.first_sqn, f.offset, f.total,
+                )
+                + f.piece,
+                len(f.piece),
+            )
+            for f in fragments(data, first, room)
+        ]  # fmt: skip
+
+    def flush(self) -> None:
+        """Send what waits for more messages to share a datagram with."""
+        self.writer.flush(self._loop.now_ns())
+
+    def tell_wakeup(self) -> None:
+        """A send was refused and the caller does not wait: give one `Wakeup` when the session takes messages again."""
+        if not self._wants_wakeup:
+            self._wants_wakeup = True
+            self.writer.call_when_ready(self._on_ready)
+
+    def _on_ready(self) -> None:
+        self._wants_wakeup = False
+        self.tell(Wakeup())
+
+    def on_client(self, client: str, *, connected: bool) -> None:
+        if connected:
+            self.clients.add(client)
+        else:
+            self.clients.discard(client)
+        self.tell(Connect(client) if connected else Disconnect(client))
+
+    def tell(self, event: SourceEvent) -> None:
+        if self.on_event is None or self.is_closed:
+            return
+        try:
+            self.on_event(event)
+        except Exception:  # the application's code: the loop goes on whatever it does
+            log.exception(LogEvent.SOURCE_EVENT_CALLBACK, extra={"topic": self.topic})
+
+    def _arm(self) -> None:
+        deadline = self._tsni.next_deadline()
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        now_ns = self._loop.now_ns()
+        self._timer = None
+        if self.is_closed:
+            return
+        deadline = self._tsni.next_deadline()
+        if deadline is not None and deadline <= now_ns:
+            if self.writer.is_idle and self.fragments.send_tsni((self._next_sqn - 1) & MASK, now_ns):
+                self._tsni.on_timer(now_ns)
+            else:
+                self._timer = self._loop.call_at(now_ns + TSNI_RETRY_NS, self._on_timer)
+                return
+        self._arm()
+
+    def close(self, *, final: bool | None = None) -> None:
+        """Stop being a source. `final`: with final advertisements; None as the option says."""
+        if self.is_closed:
+            return
+        self.flush()
+        self.is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._owner.on_source_closed(self)
+        self.fragments.close(final=self._send_final if final is None else final, linger_ns=self._linger_ns)

@@ -1,0 +1,1 @@
+"""LBT-RM on sockets."""

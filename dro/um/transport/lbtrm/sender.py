@@ -1,0 +1,348 @@
+"""LBT-RM, the sending half: one source session on its data socket and its NAK socket.
+
+Datagrams are built in place (a private copy of the received fragments, with room for the header in front of each), sent
+as trains with segmentation offload where the kernel supports it, and stay in place as the transmission window. The core
+(`dro.proto.lbtrm.source`) handles numbers, retransmissions and session messages; the rate limits are shared by all
+sessions of a context.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import Final
+
+from dro.clock import ms
+from dro.errors import DecodeError
+from dro.log.events import LogEvent
+from dro.loop import Loop
+from dro.proto.lbtrm.retransmit import Chunk, Retransmit, SendNcf
+from dro.proto.lbtrm.session_messages import SendSm
+from dro.proto.lbtrm.source import Effect, SourceSession
+from dro.proto.ratelimit import RateLimiter
+from dro.sqn import MASK
+from dro.timers import Timer
+from dro.um.transport import mmsg, sockets
+from dro.um.transport.runs import HEADER_BYTES, KIND_CONTROL, Run, set_topic_index
+from dro.um.transport.session import SenderTransport, SessionCounts, SourceSessionStatistics
+from dro.wire import lbtrm
+from dro.wire.lbtrm import DATA_HEADER, DATA_LAYOUT
+from dro.wire.source_string import LbtrmAddress, format_source
+
+log = logging.getLogger(__name__)
+
+_HEADROOM: Final = bytes(DATA_HEADER)
+_TRAIL_AND_FLAGS: Final = Struct("!IB")
+_TOPIC: Final = Struct("!I")
+_SEGMENT: Final = Struct("=H")
+_MAX_TRAIN_BYTES: Final = 65000
+_MAX_TRAIN: Final = 64
+_MAX_DATAGRAM: Final = 65507  # what UDP over IPv4 carries
+OFF_HOST_TRAIN: Final = 16  # datagrams; a train is a burst, which switches must buffer
+_UDP_IP_HEADERS: Final = 28
+_NO_GSO_OF_SIZE: Final = frozenset((errno.EINVAL, errno.EMSGSIZE))
+_NO_GSO: Final = frozenset((errno.EIO, errno.EOPNOTSUPP, errno.ENOPROTOOPT)) | _NO_GSO_OF_SIZE
+_RETRY_NS: Final = ms(1)  # a device without buffers leaves the socket writable
+_BUSY: Final = frozenset((errno.EAGAIN, errno.ENOBUFS))
+FLAGS: Final = lbtrm.FLAG_UCAST_NAKS
+
+
+@dataclass(frozen=True, slots=True)
+class LbtrmSenderSetup:
+    """One session to be sent on. `tgsz_log2` goes into the TGSZ byte; the FEC symbol is the sqn modulo that group size.
+
+    `interface` is the address of the one that data leaves from.
+    """
+
+    address: LbtrmAddress
+    data_socket: socket.socket
+    nak_socket: socket.socket
+    interface: str
+    datagram_max_bytes: int
+    transport_index: int
+    tgsz_log2: int
+
+
+class LbtrmSender:
+    """A `SenderTransport`."""
+
+    is_read_on = False
+    is_flushing = False
+
+    def __init__(
+        self,
+        loop: Loop,
+        setup: LbtrmSenderSetup,
+        core: SourceSession,
+        data_limiter: RateLimiter,
+        batch: mmsg.DatagramBatch,
+        on_closed: Callable[[SenderTransport], object] | None = None,
+    ) -> None:
+        self.address = setup.address
+        self.transport_index = setup.transport_index
+        self.core = core
+        self.datagram_max_bytes = setup.datagram_max_bytes
+        self.fragment_max_bytes = min(setup.datagram_max_bytes, _MAX_DATAGRAM) - DATA_HEADER
+        self.on_unblocked: Callable[[], object] | None = None
+        self.trains = 0
+        self.send_errors = 0
+        self.bad_naks = 0
+        self._loop = loop
+        self._limiter = data_limiter
+        self._socket = setup.data_socket
+        self._nak_socket = setup.nak_socket
+        self._batch = batch
+        self._tgsz = setup.tgsz_log2
+        self._symbol_mask = (1 << setup.tgsz_log2) - 1
+        self._on_closed = on_closed
+        self._is_blocked = False
+        self._is_closed = False
+        self._timer: Timer | None = None
+        self._wake: Timer | None = None
+        self._linger: Timer | None = None
+        self._busy = 0  # errno of the send that stopped the last run
+        mtu = sockets.interface_mtu(setup.interface)
+        self._segment_max = mtu - _UDP_IP_HEADERS if sockets.supports_gso(self._socket) else 0
+        self._train_max = _MAX_TRAIN if setup.interface.startswith("127.") else OFF_HOST_TRAIN
+        loop.add_reader(self._nak_socket, self._on_naks)
+        self._arm()
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._is_blocked
+
+    # sending
+
+    def send_run(
+        self, buffer: bytearray, run: Run, start: int, topic_index: int | None, now_ns: int, *, first: int = 0
+    ) -> int:
+        size = run.length + DATA_HEADER
+        count = self._admit(run.fragments - first, size, now_ns)
+        if not count:
+            return 0
+        offset = start + run.offset + first * run.stride
+        if run.headroom >= DATA_HEADER and run.stride == size:
+            at = offset - DATA_HEADER
+        else:
+            fresh = bytearray(count * size)
+            for i in range(count):
+                source = offset + i * run.stride
+                fresh[i * size + DATA_HEADER : (i + 1) * size] = buffer[source : source + run.length]
+            buffer, at = fresh, 0
+        if topic_index is None:
+            pass
+        elif run.kind == KIND_CONTROL:
+            set_topic_index(buffer, at + DATA_HEADER, run.length, run.next_header, topic_index)
+        else:
+            pack = _TOPIC.pack_into
+            for tidx_at in range(at + DATA_HEADER + 4, at + count * size, size):
+                pack(buffer, tidx_at, topic_index)
+        return self._send(buffer, at, count, size, max(0, run.length - HEADER_BYTES), now_ns)
+
+    def send_message(self, message: bytes, now_ns: int, payload_bytes: int = 0) -> bool:
+        return self.send_datagram(bytearray(_HEADROOM + message), payload_bytes, now_ns)
+
+    def send_batch(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
+        datagram = bytearray(b"".join([_HEADROOM, *messages]))
+        return len(messages) if self.send_datagram(datagram, payload_bytes, now_ns) else 0
+
+    def send_datagram(self, datagram: bytearray, payload_bytes: int, now_ns: int) -> bool:
+        """Send LBMC messages that stand behind `DATA_HEADER` free bytes; False when the session is blocked.
+
+        `payload_bytes` is the user data in it, which the transmission window is measured in.
+        """
+        size = len(datagram)
+        if not self._admit(1, size, now_ns):
+            return False
+        return self._send(datagram, 0, 1, size, payload_bytes, now_ns) == 1
+
+    def _admit(self, count: int, size: int, now_ns: int) -> int:
+        """How many of `count` datagrams may go now; when it is not all, the session is blocked until it wakes."""
+        if self._is_blocked or self._is_closed:
+            return 0
+        fits = self._limiter.take_run(count, size, now_ns, self)
+        if fits < count:
+            self._is_blocked = True
+            self._wake = self._loop.call_at(self._limiter.hold(self, size, now_ns), self._on_wake)
+        return fits
+
+    def _on_wake(self) -> None:
+        self._is_blocked = False
+        if self.on_unblocked is not None:
+            self.on_unblocked()
+        if not self._is_blocked:
+            self._limiter.release(self)
+
+    def _send(self, buffer: bytearray, at: int, count: int, size: int, payload: int, now_ns: int) -> int:
+        """Write the headers, send, and hand the datagrams to the window; returns how many were sent."""
+        core = self.core
+        port, session, trail = self.address.nak_port, self.address.session_id, core.trail
+        tgsz, symbols, sqn = self._tgsz, self._symbol_mask, core.next_sqn
+        pack = DATA_LAYOUT.pack_into
+        for offset in range(at, at + count * size, size):
+            pack(buffer, offset, 0, 0, port, session, sqn, trail, FLAGS, tgsz, sqn & symbols)
+            sqn = (sqn + 1) & MASK
+        sent = self._send_trains(memoryview(buffer), at, count, size)
+        if sent:
+            core.on_sent_run(sent, payload, Chunk(buffer, at, size, size), now_ns)
+            if self._timer is None or not self._timer.is_pending:
+                self._arm()
+        if sent < count and not self._is_blocked:
+            self._is_blocked = True
+            if self._busy == errno.ENOBUFS:
+                self._wake = self._loop.call_at(now_ns + _RETRY_NS, self._on_wake)
+            else:
+                self._loop.add_writer(self._socket, self._on_writable)
+        return sent
+
+    def _on_writable(self) -> None:
+        self._loop.remove_writer(self._socket)
+        self._on_wake()
+
+    def _send_trains(self, view: memoryview, at: int, count: int, size: int) -> int:
+        sent = 0
+        per_train = min(self._train_max, _MAX_TRAIN_BYTES // size)
+        if count > 1 and per_train > 1 and size <= self._segment_max:
+            control = [(sockets.SOL_UDP, sockets.UDP_SEGMENT, _SEGMENT.pack(size))]
+            while count - sent > 1:
+                train = min(per_train, count - sent)
+                start = at + sent * size
+                try:
+                    self._socket.sendmsg([view[start : start + train * size]], control)
+                except OSError as e:
+                    if e.errno in _BUSY:
+                        self._busy = e.errno
+                        return sent
+                    if e.errno in _NO_GSO:  # not again on this socket, or not for datagrams of this size
+                        self._segment_max = size - 1 if e.errno in _NO_GSO_OF_SIZE else 0
+                        break
+                    self._on_send_error(e)
+                self.trains += 1
+                sent += train
+        send = self._socket.send
+        for start in range(at + sent * size, at + count * size, size):
+            try:
+                send(view[start : start + size])
+            except OSError as e:
+                if e.errno in _BUSY:
+                    self._busy = e.errno
+                    break
+                self._on_send_error(e)
+            sent += 1
+        return sent
+
+    def _on_send_error(self, error: OSError) -> None:
+        """The datagram counts as sent and lost: receivers ask for it again."""
+        self.send_errors += 1
+        if self.send_errors & (self.send_errors - 1) == 0:  # the 1st, 2nd, 4th, ...
+            log.warning(LogEvent.SEND_FAILED, extra={"session": format_source(self.address), "error": error.strerror,
+                                              "failed": self.send_errors})  # fmt: skip
+
+    # what it has sent
+
+    def settling(self, now_ns: int, linger_ns: int, *, is_last: bool) -> Callable[[int], bool]:
+        end_ns = self.core.busy_until(now_ns, linger_ns)
+        return lambda now_ns: now_ns >= end_ns
+
+    def counts(self) -> SessionCounts:
+        return SessionCounts(bad=self.bad_naks, retransmitted=self.core.stats.rxs_sent, trains=self.trains)
+
+    def statistics(self) -> SourceSessionStatistics:
+        core = self.core
+        return SourceSessionStatistics(format_source(self.address), replace(core.stats), core.txw_msgs, core.txw_bytes)
+
+    # NAKs and timers
+
+    def _on_naks(self) -> bool:
+        try:
+            count = self._batch.receive(self._nak_socket.fileno())
+        except OSError as e:
+            log.warning(LogEvent.NAK_SOCKET_FAILED, extra={"error": e.strerror})
+            return False
+        batch = self._batch
+        packets = [bytes(batch.view[batch.offsets[i] : batch.offsets[i] + batch.lengths[i]]) for i in range(count)]
+        now_ns = self._loop.now_ns()
+        for packet in packets:
+            self.on_nak_packet(packet, now_ns)
+        return count == mmsg.BATCH
+
+    def on_nak_packet(self, packet: bytes, now_ns: int) -> None:
+        """A datagram that came to the NAK port. What is no NAK of this session is counted and dropped."""
+        try:
+            nak = lbtrm.decode(packet)
+        except DecodeError:
+            self.bad_naks += 1
+            return
+        address = self.address
+        if not isinstance(nak, lbtrm.Nak) or nak.session_id != address.session_id or nak.ucast_port != address.nak_port:
+            self.bad_naks += 1
+            return
+        self._perform(self.core.on_nak(nak.sqns, now_ns))
+        self._arm()
+
+    def _perform(self, effects: list[Effect]) -> None:
+        address = self.address
+        for effect in effects:
+            match effect:
+                case Retransmit(buffer=buffer, offset=offset, length=length):
+                    datagram = bytearray(buffer[offset : offset + length])
+                    _TRAIL_AND_FLAGS.pack_into(datagram, 12, self.core.trail, FLAGS | lbtrm.FLAG_RETRANSMISSION)
+                    self._send_one(datagram)
+                case SendNcf(reason=reason, sqns=sqns):
+                    ncf = lbtrm.Ncf(address.nak_port, address.session_id, self.core.trail, reason, 0, tuple(sqns))
+                    self._send_one(lbtrm.encode(ncf))
+                case SendSm(sm_sqn=sm_sqn, lead=lead, trail=trail):
+                    message = lbtrm.SessionMessage(
+                        address.nak_port, address.session_id, sm_sqn, lead, trail, FLAGS, self._tgsz
+                    )
+                    self._send_one(lbtrm.encode(message))
+
+    def _send_one(self, datagram: bytes | bytearray) -> None:
+        try:
+            self._socket.send(datagram)
+        except OSError as e:  # also when the socket is busy: it is asked for again, or sent again, later
+            self._on_send_error(e)
+
+    def _arm(self) -> None:
+        deadline = self.core.next_deadline()
+        timer = self._timer
+        if timer is not None and timer.is_pending:
+            if deadline is not None and deadline >= timer.when_ns:
+                return
+            timer.cancel()
+        self._timer = None if deadline is None or self._is_closed else self._loop.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._perform(self.core.on_timer(self._loop.now_ns()))
+        self._arm()
+
+    # end
+
+    def close(self, linger_ns: int, now_ns: int) -> None:
+        end_ns = self.core.busy_until(now_ns, linger_ns) if linger_ns else now_ns
+        if self._linger is not None:
+            self._linger.cancel()
+        if end_ns > now_ns:
+            self._linger = self._loop.call_at(end_ns, self._shut)
+        else:
+            self._shut()
+
+    def _shut(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for timer in (self._timer, self._wake):
+            if timer is not None:
+                timer.cancel()
+        self._limiter.release(self)
+        self.core.close()
+        self._loop.remove_writer(self._socket)
+        self._loop.remove_reader(self._nak_socket)
+        self._socket.close()
+        self._nak_socket.close()
+        if self._on_closed is not None:
+            self._on_closed(self)

@@ -1,0 +1,19 @@
+"""All transport kinds: one for each folder beside this module, by the `KIND` of its module `kind`.
+
+The folder has the name of the kind in the option `transport`.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from dro.um.transport.kind import TransportKind
+
+KINDS: Final[dict[str, TransportKind[Any]]] = {
+    module.name: import_module(f"{__package__}.{module.name}.kind").KIND
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)])
+    if module.ispkg
+}

@@ -1,0 +1,1 @@
+"""LBT-TCP on sockets."""

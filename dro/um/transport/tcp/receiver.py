@@ -1,0 +1,338 @@
+"""LBT-TCP, the receiving half: the shell around `dro.proto.tcp.receiver`.
+
+`TcpReceiver` is one joined session: it connects, sends the session id, splits the stream into LBMC messages in place
+(LBMC framing) and delivers them as runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from dataclasses import replace
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+
+from dro.errors import DecodeError
+from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
+from dro.loop import Loop
+from dro.proto.session_events import Began, Ended
+from dro.proto.tcp.receiver import Close, Connect, SendSessionId, TcpReceiverCore, TcpState
+from dro.timers import Timer
+from dro.um.transport import sockets
+from dro.um.transport.runs import HEADER_BYTES, KIND_DATA, MINIMAL_BYTES, TYPE_MESSAGE, Run, RunBuilder, read_messages
+from dro.um.transport.session import (
+    DataReader,
+    OnEnded,
+    ReceiverSessionStatistics,
+    ReceiverTransport,
+    SessionCounts,
+    SessionSink,
+)
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.codes import MESSAGE_MAX
+from dro.wire.source_string import TcpAddress, format_source
+
+log = logging.getLogger(__name__)
+limited = LimitedLogger(log).event
+events = LimitedLogger.of_events(log)
+
+READ_BYTES: Final = 256 * 1024
+_READS_PER_TURN: Final = 2
+_PROBE_FIRST: Final = 16  # messages that are looked at together; twice as many each time it was a stream
+_PROBE_MOST: Final = 4096
+_PROBE_LEAST: Final = 4
+
+
+class _BadStream(Exception):
+    """The stream cannot be split from `pos` on; `messages` sound ones lie before it."""
+
+    def __init__(self, pos: int, messages: int, error: DecodeError) -> None:
+        super().__init__(str(error))
+        self.pos = pos
+        self.messages = messages
+        self.error = error
+
+
+@lru_cache(maxsize=256)
+def _columns(length: int) -> Struct:
+    """Headers of LBMC messages of `length` bytes that lie back to back."""
+    return Struct(f"{lbmc.HEADER.format}{length - HEADER_BYTES}x")
+
+
+class TcpReceiver(ReceiverTransport, DataReader):
+    """One joined session. Make it, then `advertised` or `connect_at`; a session that ended may be advertised again."""
+
+    is_in_order = True
+    shows_life = False
+
+    def __init__(
+        self,
+        loop: Loop,
+        address: TcpAddress,
+        core: TcpReceiverCore,
+        sink: SessionSink,
+        on_ended: OnEnded,
+        *,
+        interface: str,
+        buffer_bytes: int,
+        keepalive: bool = False,
+    ) -> None:
+        super().__init__(address)
+        self.core = core
+        self.bad_stream = 0
+        self._peer = (sockets.ip_text(address.ip), address.port)
+        self._loop = loop
+        self._sink = sink
+        self._on_ended = on_ended
+        self._interface = interface
+        self._buffer_bytes = buffer_bytes
+        self._keepalive = keepalive
+        self._socket: socket.socket | None = None
+        self._memory = bytearray(READ_BYTES + MESSAGE_MAX)
+        self._view = memoryview(self._memory)
+        self._held = 0  # bytes of an incomplete message at the start of the buffer
+        self._out = b""
+        self._builder = RunBuilder()
+        self._timer: Timer | None = None
+        self._is_left = False
+
+    def advertised(self, now_ns: int) -> None:
+        """The session was advertised: join it if it is not joined."""
+        if not self._is_left:
+            self.core.on_advertised(now_ns)
+            self._perform(now_ns)
+
+    def connect_at(self, at_ns: int) -> None:
+        """As `advertised`, at that time."""
+        self._timer = self._loop.call_at(at_ns, lambda: self.advertised(self._loop.now_ns()))
+
+    @property
+    def active_ns(self) -> int:
+        return self.core.active_ns
+
+    def counts(self) -> SessionCounts:
+        return SessionCounts(bad=self.bad_stream)
+
+    def statistics(self) -> ReceiverSessionStatistics:
+        counters = replace(self.core.stats, lbm_msgs_no_topic_rcved=self.lbm_msgs_no_topic_rcved)
+        return ReceiverSessionStatistics(format_source(self.address), counters)
+
+    def leave(self) -> None:
+        """Not even what has been read already is reported any more."""
+        self._is_left = True
+        self._disconnect()
+        if self._timer is not None:
+            self._timer.cancel()
+        # sink and session know each other: without this the buffer would wait for the garbage collector
+        self._memory = bytearray()
+        self._view = memoryview(self._memory)
+
+    # connection
+
+    def _connect(self, now_ns: int) -> None:
+        self._held = 0
+        self._out = b""
+        try:
+            self._socket = sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            sock.setblocking(False)
+            if self._buffer_bytes:
+                sockets.set_buffer(sock, socket.SO_RCVBUF, self._buffer_bytes)
+            if self._keepalive:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self._interface != sockets.ANY:
+                sock.bind((self._interface, 0))
+            code = sock.connect_ex(self._peer)
+        except OSError as e:
+            code = e.errno or errno.EIO
+        if code not in (0, errno.EINPROGRESS):
+            self._lost(now_ns)
+            return
+        self._loop.add_writer(sock, self._on_connected)
+
+    def _on_connected(self) -> None:
+        sock = self._socket
+        assert sock is not None
+        now_ns = self._loop.now_ns()
+        self._loop.remove_writer(sock)
+        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._lost(now_ns)
+            return
+        self._loop.add_reader(sock, self._on_readable)
+        self.core.on_connected(now_ns)
+        self._perform(now_ns)
+
+    def _say(self, message: bytes) -> None:
+        self._out += message
+        sock = self._socket
+        if sock is None:
+            return
+        try:
+            self._out = self._out[sock.send(self._out) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            return  # the reader finds out
+        if self._out:
+            self._loop.add_writer(sock, self._on_writable)
+
+    def _on_writable(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_writer(self._socket)
+            self._say(b"")
+
+    def _disconnect(self) -> None:
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            self._loop.remove_reader(sock)
+            self._loop.remove_writer(sock)
+            sock.close()
+
+    def _lost(self, now_ns: int) -> None:
+        self._disconnect()
+        self.core.on_closed(now_ns)
+        self._perform(now_ns)
+
+    # receiving
+
+    def _on_readable(self) -> bool:
+        for _ in range(_READS_PER_TURN):
+            sock = self._socket
+            if sock is None:
+                return False
+            try:
+                count = sock.recv_into(self._view[self._held :], READ_BYTES)
+            except BlockingIOError:
+                return False
+            except OSError:
+                count = 0
+            now_ns = self._loop.now_ns()
+            if not count:
+                self._lost(now_ns)
+                return False
+            if not self._on_bytes(self._held + count, now_ns):
+                return False
+            if count < READ_BYTES:
+                return False
+        return True
+
+    def _on_bytes(self, end: int, now_ns: int) -> bool:
+        """Messages in the buffer up to `end`; False when the connection is no longer the same, or was given up."""
+        sock = self._socket
+        error: DecodeError | None = None
+        try:
+            pos, messages = self._read_stream(end)
+        except _BadStream as e:
+            pos, messages, error = e.pos, e.messages, e.error
+        runs = self._builder.take()
+        if messages:
+            self.core.on_messages(messages, pos, now_ns)
+            if self.core.has_events:
+                self._perform(now_ns)
+            if runs and self._socket is sock:
+                self._sink.on_fragments(self, self._view, runs, now_ns)
+        if self._socket is not sock:
+            return False
+        if error is not None:
+            self.bad_stream += 1
+            limited(
+                LogEvent.TCP_STREAM_BROKEN,
+                extra={"source": format_source(self.address), "error": str(error)},
+            )
+            self._lost(now_ns)
+            return False
+        if pos and pos < end:
+            self._memory[: end - pos] = self._memory[pos:end]
+        self._held = end - pos
+        return True
+
+    def _read_stream(self, end: int) -> tuple[int, int]:
+        """Add the messages up to `end` to the builder; (where the first incomplete one begins, how many there were).
+
+        Raises: _BadStream when the bytes cannot be split further; the messages before that have been added.
+        """
+        view, add = self._view, self._builder.add
+        pos = messages = 0
+        probe, careful = _PROBE_FIRST, 0  # up to `careful` messages are looked at one by one
+        while end - pos >= MINIMAL_BYTES:
+            kind, head, length = lbmc.MINIMAL.unpack_from(view, pos)
+            if length < lbmc.header_size(kind):
+                why = f"type {kind:#04x} with {length} bytes"
+                raise _BadStream(pos, messages, DecodeError("lbmc.header", why, pos))
+            if pos + length > end:
+                break
+            if kind == TYPE_MESSAGE:
+                count = min((end - pos) // length, probe)
+                if pos >= careful and count >= _PROBE_LEAST:
+                    if self._take_equal(pos, count, head, length):
+                        pos += count * length
+                        messages += count
+                        probe = min(2 * probe, _PROBE_MOST)
+                        continue
+                    careful, probe = pos + count * length, _PROBE_FIRST
+                _, _, _, topic_index, sqn = lbmc.HEADER.unpack_from(view, pos)
+                add(topic_index, sqn, pos, length, 0, head)
+            else:
+                try:
+                    read_messages(view, pos, pos + length, 0, self._builder)
+                except DecodeError as e:
+                    raise _BadStream(pos, messages, e) from e
+            messages += 1
+            pos += length
+        return pos, messages
+
+    def _take_equal(self, pos: int, count: int, head: int, length: int) -> bool:
+        """Take `count` messages from `pos` as one run; False, with nothing done, when they are none."""
+        stream = self._view[pos : pos + count * length]
+        kinds, heads, lengths, topics, sqns = zip(*_columns(length).iter_unpack(stream), strict=True)
+        first = sqns[0]
+        if (
+            lengths.count(length) != count
+            or kinds.count(TYPE_MESSAGE) != count
+            or heads.count(head) != count
+            or topics.count(topics[0]) != count
+            or sqns != tuple(range(first, first + count))
+        ):
+            return False
+        self._builder.add_run(Run(topics[0], first, count, pos, length, length, 0, head, KIND_DATA))
+        return True
+
+    # events
+
+    def _perform(self, now_ns: int) -> None:
+        for event in self.core.take_events():
+            if self._is_left:
+                return
+            match event:
+                case Connect():
+                    self._connect(now_ns)
+                case SendSessionId(session_id=session_id):
+                    self._say(lbmc.encode(lbmc.tcp_sid_message(session_id)))
+                case Close():
+                    self._disconnect()
+                case Began():
+                    self.has_begun = True
+                    self._sink.on_began(self, now_ns)
+                case Ended():
+                    self.was_connected = self.core.was_connected
+                    self._on_ended(self, now_ns)
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self.core.next_deadline()
+        if deadline is not None and not self._is_left:
+            self._timer = self._loop.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        now_ns = self._loop.now_ns()
+        self.core.on_timer(now_ns)
+        self._perform(now_ns)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._socket is not None and self.core.state is TcpState.CONNECTED

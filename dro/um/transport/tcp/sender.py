@@ -1,0 +1,343 @@
+"""LBT-TCP, the sending half: the shell around `dro.proto.tcp.source`.
+
+`TcpSender` is one own session: it listens, accepts receivers, and writes the core's data to each of them without ever
+blocking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from struct import Struct
+from typing import Final
+
+from dro.clock import NS_PER_S, ms
+from dro.errors import DecodeError
+from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
+from dro.loop import Loop
+from dro.proto.tcp.source import CloseClient, Connected, Disconnected, TcpSourceCore, Wakeup
+from dro.timers import Timer
+from dro.um.transport import sockets
+from dro.um.transport.kind import SenderEvents
+from dro.um.transport.runs import KIND_CONTROL, MINIMAL_BYTES, TYPE_CONTROL, Run, chain, set_topic_index
+from dro.um.transport.session import SessionCounts, SourceSessionStatistics
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.codes import MESSAGE_MAX, BlockType
+from dro.wire.source_string import TcpAddress, format_source
+
+log = logging.getLogger(__name__)
+limited = LimitedLogger(log).event
+events_log = LimitedLogger.of_events(log)
+
+ACCEPT_PAUSE_NS: Final = ms(100)  # a listener that cannot accept stays readable: it is left alone for so long
+LINGER_CHECK_NS: Final = ms(5)
+LINGER_MAX_NS: Final = 2 * NS_PER_S
+"""How long a session that has lost its last source waits for receivers to take what is buffered."""
+COPY_BELOW_SHARE: Final = 4
+"""Messages that fill less than this fraction of their buffer are copied, so that they do not keep the rest alive."""
+_CLIENT_READ: Final = 4096
+_CLIENT_READS_AT_END: Final = 16
+_TOPIC: Final = Struct("!I")
+_EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+@dataclass(frozen=True, slots=True)
+class TcpSenderSetup:
+    """One session to be sent on; sizes of 0 leave them to the system, `keepalive_ns` of 0 switches it off."""
+
+    address: TcpAddress
+    listener: socket.socket
+    datagram_max_bytes: int
+    transport_index: int
+    nodelay: bool = True
+    send_buffer_bytes: int = 0
+    keepalive_ns: int = 0
+
+
+class TcpSender:
+    """A `SenderTransport` on a listening socket."""
+
+    is_read_on = True
+
+    def __init__(
+        self, loop: Loop, setup: TcpSenderSetup, core: TcpSourceCore, events: SenderEvents | None = None
+    ) -> None:
+        self.address = setup.address
+        self.transport_index = setup.transport_index
+        self.core = core
+        self.datagram_max_bytes = setup.datagram_max_bytes
+        self.fragment_max_bytes = min(setup.datagram_max_bytes, MESSAGE_MAX)
+        self.on_unblocked: Callable[[], object] | None = None
+        self.bad_input = 0  # connections closed because what came is no LBMC messages
+        self._loop = loop
+        self._setup = setup
+        self._events = events
+        self._listener = setup.listener
+        self._clients: dict[int, socket.socket] = {}
+        self._names: dict[int, str] = {}
+        self._heard: dict[int, bytes] = {}
+        self._waiting: set[int] = set()  # clients whose socket is full
+        self._is_blocked = False
+        self._is_closing = False
+        self._is_closed = False
+        self._pause: Timer | None = None
+        self._linger: Timer | None = None
+        self._listen()
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._is_blocked
+
+    @property
+    def is_flushing(self) -> bool:
+        return self._is_closing and not self._is_closed
+
+    # sending
+
+    def send_run(
+        self, buffer: bytearray, run: Run, start: int, topic_index: int | None, now_ns: int, *, first: int = 0
+    ) -> int:
+        if self._is_blocked or self._is_closed:
+            return 0
+        count, length, stride = run.fragments - first, run.length, run.stride
+        at = start + run.offset + first * stride
+        if not self._clients:  # nobody listens: the stream starts with the next message that somebody hears
+            self.core.stats.msgs_sent += count
+            self.core.stats.bytes_sent += count * length
+            return count
+        if topic_index is None:
+            pass
+        elif run.kind == KIND_CONTROL:
+            set_topic_index(buffer, at, length, run.next_header, topic_index)
+        else:
+            pack = _TOPIC.pack_into
+            for tidx_at in range(at + 4, at + 4 + count * stride, stride):
+                pack(buffer, tidx_at, topic_index)
+        if stride != length or count * length * COPY_BELOW_SHARE < len(buffer):
+            view = memoryview(buffer)
+            buffer = bytearray().join([view[o : o + length] for o in range(at, at + count * stride, stride)])
+            at = 0
+        return self._send(buffer, at, range(at + length, at + count * length + 1, length), now_ns)
+
+    def send_message(self, message: bytes, now_ns: int, payload_bytes: int = 0) -> bool:
+        if self._is_blocked or self._is_closed:
+            return False
+        return self._send(message, 0, (len(message),), now_ns) == 1
+
+    def send_batch(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
+        if self._is_blocked or self._is_closed:
+            return 0
+        return self._send(b"".join(messages), 0, list(accumulate(map(len, messages))), now_ns)
+
+    def _send(
+        self, buffer: bytes | bytearray, start: int, ends: range | list[int] | tuple[int, ...], now_ns: int
+    ) -> int:
+        done, total = 0, len(ends)
+        while done < total:
+            taken = self.core.send_run(buffer, start, ends[done:], now_ns)
+            if not taken:
+                self._is_blocked = True
+                break
+            done += taken
+            start = ends[done - 1]
+            for client in self.core.send_order():
+                if client not in self._waiting:
+                    self._write(client, now_ns)
+        self._perform(now_ns, is_sending=True)
+        return done
+
+    def _write(self, client: int, now_ns: int) -> None:
+        sock = self._clients[client]
+        while pieces := self.core.pending(client):
+            try:
+                written = sock.sendmsg(pieces) if len(pieces) > 1 else sock.send(pieces[0])
+            except BlockingIOError:
+                self._waiting.add(client)
+                self._loop.add_writer(sock, lambda: self._on_writable(client))
+                return
+            except OSError:
+                self._drop(client, now_ns)
+                return
+            self.core.on_written(client, written, now_ns)
+
+    def _on_writable(self, client: int) -> None:
+        sock = self._clients.get(client)
+        if sock is None:
+            return
+        self._loop.remove_writer(sock)
+        self._waiting.discard(client)
+        now_ns = self._loop.now_ns()
+        self._write(client, now_ns)
+        self._perform(now_ns)
+
+    # what it has sent
+
+    def settling(self, now_ns: int, linger_ns: int, *, is_last: bool) -> Callable[[int], bool]:
+        """While more follows, the buffers of the system do not run empty: they count only for what is the last."""
+        mark = self.core.mark()
+        return lambda _: self.core.has_passed(mark) and not (is_last and self._has_unacknowledged())
+
+    def _has_unacknowledged(self) -> bool:
+        """Is there something that was sent but has not reached the machine of some receiver?"""
+        return bool(self.core.stats.bytes_buffered) or any(
+            sockets.unacknowledged_bytes(sock) for sock in self._clients.values()
+        )
+
+    def counts(self) -> SessionCounts:
+        return SessionCounts(bad=self.bad_input)
+
+    def statistics(self) -> SourceSessionStatistics:
+        return SourceSessionStatistics(format_source(self.address), replace(self.core.stats))
+
+    # receivers
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._listener, self._on_accept)
+
+    def _on_accept(self) -> bool:
+        try:
+            sock, peer = self._listener.accept()
+        except BlockingIOError:
+            return False
+        except OSError as e:
+            limited(LogEvent.TCP_ACCEPT_FAILED, extra={"port": self.address.port, "error": e.strerror})
+            if e.errno in _EXHAUSTED:
+                self._loop.remove_reader(self._listener)
+                self._pause = self._loop.call_later(ACCEPT_PAUSE_NS, self._listen)
+            return False  # else the client gave up: on with the next
+        sock.setblocking(False)
+        if self._setup.nodelay:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._setup.send_buffer_bytes:
+            sockets.set_buffer(sock, socket.SO_SNDBUF, self._setup.send_buffer_bytes)
+        sockets.set_keepalive(sock, self._setup.keepalive_ns)
+        client = sock.fileno()
+        now_ns = self._loop.now_ns()
+        if self.core.on_connected(client, now_ns):
+            self._clients[client] = sock
+            self._names[client] = f"{peer[0]}:{peer[1]}"
+            self._heard[client] = b""
+            self._loop.add_reader(sock, lambda: self._on_client_bytes(client))
+        else:
+            sock.close()
+        self._perform(now_ns)
+        return True
+
+    def _on_client_bytes(self, client: int) -> None:
+        sock = self._clients[client]
+        now_ns = self._loop.now_ns()
+        try:
+            data = sock.recv(_CLIENT_READ)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(client, now_ns)
+            self._perform(now_ns)
+            return
+        heard = self._heard[client] + data
+        try:
+            while len(heard) >= MINIMAL_BYTES:
+                length = lbmc.MINIMAL.unpack_from(heard)[2]
+                if length < MINIMAL_BYTES:
+                    raise DecodeError("lbmc.msglen", f"{length} from a receiver")
+                if len(heard) < length:
+                    break
+                self._on_client_message(client, heard[:length], now_ns)
+                heard = heard[length:]
+        except DecodeError:
+            self.bad_input += 1
+            self.core.on_bad_input(client, now_ns)
+        if client in self._heard:
+            self._heard[client] = heard
+        self._perform(now_ns)
+
+    def _on_client_message(self, client: int, message: bytes, now_ns: int) -> None:
+        kind, head, length = lbmc.MINIMAL.unpack_from(message)
+        if kind != TYPE_CONTROL:
+            return
+        for code, at, size in chain(message, MINIMAL_BYTES, length, head):
+            if code == BlockType.TCP_SID:
+                if size != 8:
+                    raise DecodeError("tcp_sid", f"block of {size} bytes")
+                self.core.on_session_id(client, _TOPIC.unpack_from(message, at + 4)[0], now_ns)
+
+    def _drop(self, client: int, now_ns: int) -> None:
+        self._forget(client)
+        self.core.on_disconnected(client, now_ns)
+
+    def _forget(self, client: int) -> None:
+        sock = self._clients.pop(client, None)
+        if sock is not None:
+            self._heard.pop(client, None)
+            self._waiting.discard(client)
+            self._loop.remove_reader(sock)
+            self._loop.remove_writer(sock)
+            sock.close()
+
+    def _perform(self, now_ns: int, *, is_sending: bool = False) -> None:
+        """Carry out what the core asks for.
+
+        `is_sending`: from within a send, whose result tells the caller more than a wake-up between two parts of it.
+        """
+        while self.core.has_events:
+            for event in self.core.take_events():
+                match event:
+                    case Connected(client=client):
+                        if self._events is not None:
+                            self._events.on_client(self, self._names.get(client, "?"), True)
+                    case Disconnected(client=client):
+                        self._forget(client)
+                        name = self._names.pop(client, "?")
+                        if self._events is not None:
+                            self._events.on_client(self, name, False)
+                    case CloseClient(client=client, reason=reason):
+                        extra = {"client": self._names.get(client, "?"), "reason": reason.value}
+                        events_log.event(LogEvent.TCP_RECEIVER_CLOSED, extra)
+                        self._forget(client)
+                    case Wakeup() if not is_sending and self._is_blocked:
+                        self._is_blocked = False
+                        if self.on_unblocked is not None:
+                            self.on_unblocked()
+
+    # end
+
+    def close(self, linger_ns: int, now_ns: int) -> None:
+        """Accept no more receivers, wait up to `linger_ns` for those there are to take what is buffered, then close."""
+        if self._is_closed:
+            return
+        self._is_closing = True
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for timer in (self._pause, self._linger):
+            if timer is not None:
+                timer.cancel()
+        self._close_when_empty(now_ns + min(linger_ns, LINGER_MAX_NS))
+
+    def _close_when_empty(self, end_ns: int) -> None:
+        now_ns = self._loop.now_ns()
+        if self.core.stats.bytes_buffered and now_ns < end_ns:
+            due_ns = min(now_ns + LINGER_CHECK_NS, end_ns)
+            self._linger = self._loop.call_at(due_ns, lambda: self._close_when_empty(end_ns))
+            return
+        self._is_closed = True
+        for client, sock in list(self._clients.items()):
+            _read_out(sock)
+            self._forget(client)
+        if self._events is not None:
+            self._events.on_closed(self)
+
+
+def _read_out(sock: socket.socket) -> None:
+    """Take what the other side has said: a close with unread bytes is a reset and takes with it what is on its way."""
+    with contextlib.suppress(OSError):
+        for _ in range(_CLIENT_READS_AT_END):
+            if not sock.recv(_CLIENT_READ):
+                break

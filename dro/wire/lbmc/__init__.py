@@ -1,0 +1,1 @@
+"""LBMC: message headers and their chain of blocks."""

@@ -1,0 +1,1 @@
+"""LBMR: topic resolution packets and their records."""

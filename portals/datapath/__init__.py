@@ -1,0 +1,1 @@
+"""The fragment path of a portal: ingress, egress, descriptors, duplicate window, counters."""

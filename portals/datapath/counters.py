@@ -1,0 +1,95 @@
+"""The counters of a portal: the meaning of each 64-bit slot of its page.
+
+One table for pages, exporter and tests. Message slots are followed by their byte slots. Source of the wording: DRO
+guide 5.4.2; slots marked "ours" have no name in the guide.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class Slot(IntEnum):
+    """General slots; append only."""
+
+    # general
+    LOCAL_TOPICS = 0
+    LOCAL_PCRE = 1
+    LOCAL_REGEX = 2
+    REMOTE_TOPICS = 3
+    REMOTE_PCRE = 4
+    REMOTE_REGEX = 5
+    PROXY_RECEIVERS = 6
+    RECEIVER_TOPICS = 7
+    RECEIVER_PCRE = 8
+    RECEIVER_REGEX = 9
+    PROXY_SOURCES = 10
+    TOPICS_NOT_OUT = 11  # ours: topics wanted in the TRD that the access control list keeps from being asked for
+    TOPICS_NOT_IN = 12  # ours: topics and patterns that siblings want and that may not be asked for in the TRD
+    SOURCES_NOT_IN = 13  # ours: sources of wanted topics in the TRD that are not joined, for the same reason
+    # receive
+    TOPIC_RCVD = 16
+    TOPIC_RCVD_BYTES = 17
+    TOPIC_REQ_RCVD = 18
+    TOPIC_REQ_RCVD_BYTES = 19
+    CONTROL_RCVD = 20
+    CONTROL_RCVD_BYTES = 21
+    NO_TOPIC_RCVD = 22  # ours: fragments of topics that nobody wanted
+    BAD_DATAGRAMS = 23  # ours: datagrams and TR packets dropped because they break their layout
+    UNRECOVERABLE = 24  # ours: transport datagrams given up by the proxy receivers
+    # send
+    FORWARDED = 32
+    FORWARDED_BYTES = 33
+    SENT = 34
+    SENT_BYTES = 35
+    REQ_SENT = 36
+    REQ_SENT_BYTES = 37
+    DROPPED_DUP = 38
+    DROPPED_DUP_BYTES = 39
+    DROPPED_BLOCKED = 40
+    DROPPED_BLOCKED_BYTES = 41
+    DROPPED_ERROR = 42
+    DROPPED_ERROR_BYTES = 43
+    DROPPED_SIZE = 44
+    DROPPED_SIZE_BYTES = 45
+    DROPPED_RESTART = 46  # ours: lost with a worker that died
+    DROPPED_RESTART_BYTES = 47
+    DROPPED_DELETED = 48  # ours: its proxy source was deleted meanwhile
+    DROPPED_DELETED_BYTES = 49
+    QUEUED_BYTES = 56
+    QUEUED_BYTES_MAX = 57
+    QUEUE_LIMIT = 58
+    QUEUED = 59  # fragments
+    # ours: how the data path does
+    BATCHES_IN = 64
+    RUNS_IN = 65
+    TRAINS_OUT = 66
+    NAKS_SENT = 67
+    RETRANSMITTED = 68
+
+
+class PairSlot(IntEnum):
+    """Slots about one sibling, relative to its pair block."""
+
+    HANDED = 0  # fragments that this portal handed to the sibling, also those that its channel refused
+    HANDED_BYTES = 1
+    REFUSED = 2  # of these, refused by the full channel: they count as dropped by the sibling, reason blocking
+    REFUSED_BYTES = 3
+    ACCOUNTED = 4  # fragments from the sibling that were sent or dropped here, for whatever reason
+    ACCOUNTED_BYTES = 5
+    QUEUED = 6  # fragments from the sibling that wait here
+    QUEUED_BYTES = 7
+    SENT = 8
+    SENT_BYTES = 9
+
+
+DROP_SLOTS: Final = {
+    "duplicate": Slot.DROPPED_DUP,
+    "would_block": Slot.DROPPED_BLOCKED,
+    "error": Slot.DROPPED_ERROR,
+    "size_error": Slot.DROPPED_SIZE,
+    "worker_restart": Slot.DROPPED_RESTART,
+    "source_deleted": Slot.DROPPED_DELETED,
+}
+"""Metric reason -> slot of the fragments dropped for it; the bytes are in the next slot."""

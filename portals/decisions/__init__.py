@@ -1,0 +1,1 @@
+"""What a portal decides: proxies, forwarding, access control, draining."""

@@ -1,0 +1,61 @@
+"""The advertisement of a proxy source, made from that of its origin.
+
+OTID and originating domain stay; cost grows by the cost of both portals, the hop count by one. Features of the origin
+other than its messages (late join, persistence, queues, its request address) are left out while a DRO carries no
+requests: requests of a receiver would not be answered. All other options are kept unchanged. Source: wire notes LBMR
+section 6; topic resolution notes 4.1, rule 6.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dro.errors import DecodeError
+from dro.wire.cursor import Reader
+from dro.wire.lbmr import options as lbmr
+from dro.wire.lbmr.options import Cost, DomainId, OtidOption, TirOption, TirOptions
+from dro.wire.lbmr.packet import NAME_MAX, Tir
+from portals.decisions.messages import SourceSeen
+
+_REMADE = (OtidOption, Cost, DomainId)
+NOT_SERVED: Final = (
+    lbmr.Ume,
+    lbmr.UmeStore,
+    lbmr.UmeStoreGroup,
+    lbmr.StoreContextInstance,
+    lbmr.LateJoin,
+    lbmr.UmqRcrIndex,
+    lbmr.UmqQueueInfo,
+    lbmr.QueueContextInstance,
+    lbmr.Ulb,
+    lbmr.ExtendedFunctionality,
+)
+MAX_HOPS: Final = 255
+MAX_COST: Final = 0x7FFFFFFF
+
+
+def pass_through_of(tir: Tir) -> bytes:
+    """The options of `tir` that cross a DRO unchanged, encoded; empty when there are none."""
+    if tir.options is None:
+        return b""
+    kept = tuple(item for item in tir.options.items if not isinstance(item, (*_REMADE, *NOT_SERVED)))
+    return lbmr.write_tir_options(TirOptions(kept)) if kept else b""
+
+
+def proxy_options(seen: SourceSeen, portal_cost: int) -> tuple[TirOption, ...]:
+    """Options of the proxy source's advertisement next to its OTID. `portal_cost` is that of the egress portal.
+
+    Raises: DecodeError when a sibling sent options that do not decode.
+    """
+    kept: tuple[TirOption, ...] = ()
+    if seen.pass_through:
+        kept = lbmr.read_tir_options(Reader(seen.pass_through)).items
+    if seen.hop_count >= MAX_HOPS:
+        raise DecodeError("tir.cost", f"hop count {seen.hop_count}")
+    cost = min(max(0, seen.cost + portal_cost), MAX_COST)  # a sum of strangers' figures: never FINAL_COST by accident
+    return (Cost(hop_count=seen.hop_count + 1, cost=cost), DomainId(seen.domain_id), *kept)
+
+
+def is_name(symbol: bytes) -> bool:
+    """Can it be a topic or pattern of ours? Counted fields may hold what a NUL-ended name cannot."""
+    return 0 < len(symbol) <= NAME_MAX and b"\0" not in symbol

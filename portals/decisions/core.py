@@ -1,0 +1,363 @@
+"""The decisions of a portal: which proxies exist, and where fragments go.
+
+Owns: interest recorded here (local and remote), the reports of siblings (`siblings`), the sources heard here
+(`heard_sources`), and the wanted proxies that follow from interest x routes. Knows no socket, no clock, no bus, no
+logger: the shell (`portals.shell.portal`) calls `on_...` and carries out what `take_effects` returns.
+
+The three route-based decisions are those of the forwarding notes, section 2: an entry (S, R) -> (ingress, egress)
+of the route table says that traffic from domain S to domain R enters this DRO at `ingress` and leaves it at `egress`.
+The feeder of a proxy source is the sibling that forwards to it, with the handle that the source has there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dro.proto.interest.events import InterestEvent, InterestLost, Symbol
+from portals.decisions.acl_enforcement import OPEN, AclEnforcement
+from portals.decisions.advertisement import MAX_HOPS, is_name
+from portals.decisions.effects import (
+    CloseProxyReceiver,
+    CloseProxySource,
+    DelayDeletion,
+    Effect,
+    FeedProxySource,
+    InterestIgnored,
+    OpenProxyReceiver,
+    OpenProxySource,
+    SendToSibling,
+    SourceIgnored,
+    UpdateProxyReceiver,
+    UpdateProxySource,
+    WhyIgnored,
+)
+from portals.decisions.heard_sources import HeardSources
+from portals.decisions.messages import (
+    ExchangeDone,
+    ForwardStart,
+    ForwardStop,
+    InterestAdded,
+    InterestRemoved,
+    PortalHello,
+    PortalMessage,
+    Released,
+    Settle,
+    Settled,
+    SourceGone,
+    SourceSeen,
+    Withdraw,
+)
+from portals.decisions.recorded_interest import Matcher, RecordedInterest
+from portals.decisions.siblings import Dropped, Offer, Siblings
+from portals.decisions.source_deletion_delay import SourceDeletionDelay
+
+
+@dataclass(slots=True)
+class WantedProxy:
+    """One wanted proxy source; `feeder` is (worker, handle), None while it waits for its deletion."""
+
+    topic: bytes
+    domain_id: int
+    feeder: tuple[int, int] | None
+
+
+def _cheapest(offer: Offer) -> tuple[int, int, int, int]:
+    """The least of several is the way to take: lowest cost, fewest hops, lowest worker.
+
+    Of two offers of one sibling the newer is the living one: handles grow with time.
+    """
+    return offer.source.cost, offer.source.hop_count, offer.worker, -offer.source.handle
+
+
+class PortalCore:
+    """See the module text. Handles are unique within an incarnation of this portal."""
+
+    def __init__(
+        self,
+        worker: int,
+        incarnation: int,
+        domain_id: int,
+        *,
+        source_deletion_delay_ns: int,
+        matcher: Callable[[bytes, int], Matcher | None],
+        acl: AclEnforcement = OPEN,
+    ) -> None:
+        """`matcher(pattern, type)` compiles a pattern, or returns None for one that does not compile."""
+        self._me = worker
+        self._incarnation = incarnation
+        self._domain = domain_id
+        self._acl = acl
+        self.refused: set[Symbol] = set()  # what siblings want and may not be asked for here
+        self._effects: list[Effect] = []
+        self.route_version = 0
+        self._routes: dict[tuple[int, int], tuple[int, int]] = {}
+        self._inbound: set[tuple[int, int]] = set()  # (egress worker, interested domain) of paths that enter here
+        self.recorded = RecordedInterest(matcher, acl)
+        self.siblings = Siblings()
+        self.proxy_receivers: dict[Symbol, set[int]] = {}  # -> interested domains
+        self.proxies: dict[bytes, WantedProxy] = {}  # by OTID
+        self.deletion_delay = SourceDeletionDelay(source_deletion_delay_ns)
+        self.own = HeardSources(incarnation, self._send_to_all, lambda effect: self._effects.append(effect))
+        self._is_withdrawn = False  # this portal is drained
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    # routes
+
+    def on_routes(self, version: int, entries: Iterable[tuple[int, int, int, int]], now_ns: int) -> None:
+        """`entries`: (source domain, interested domain, ingress worker, egress worker)."""
+        if version <= self.route_version:
+            return
+        self.route_version = version
+        routes = {(origin, wanted): (ingress, egress) for origin, wanted, ingress, egress in entries}
+        if routes == self._routes:
+            return
+        self._routes = routes
+        self._inbound = {(egress, wanted) for (_, wanted), (ingress, egress) in routes.items() if ingress == self._me}
+        self._decide_receivers()
+        for otid in self._known_otids():
+            self._decide_source(otid, now_ns)
+
+    # interest recorded at this portal
+
+    def on_interest(self, event: InterestEvent, now_ns: int) -> None:
+        """Local interest (own domain) or remote interest (a domain beyond a neighbour DRO) appeared or went here."""
+        domain_id = event.domain_id or self._domain
+        symbol = event.symbol
+        if isinstance(event, InterestLost):
+            found = self.recorded.found_by(symbol, self.siblings.by_topic)
+            if self.recorded.remove(symbol, domain_id):
+                self._send_to_all(InterestRemoved(*symbol, domain_id))
+                for otid in found:
+                    self._decide_source(otid, now_ns)
+        elif self._is_withdrawn:
+            return
+        elif not is_name(symbol[0]):
+            self._effects.append(InterestIgnored(symbol[0]))
+        elif self.recorded.add(symbol, domain_id):
+            self._send_to_all(InterestAdded(*symbol, domain_id))
+            for otid in self.recorded.found_by(symbol, self.siblings.by_topic):
+                self._decide_source(otid, now_ns)
+
+    # changes of the configuration
+
+    def on_acl(self, acl: AclEnforcement, now_ns: int) -> None:
+        """Another access control list: apply only the differences (interest sent, proxies opened and closed)."""
+        before, self._acl = self._acl, acl
+        changes = self.recorded.set_acl(acl)
+        if self._is_withdrawn:
+            return
+        if not acl.lets_in_like(before):
+            self._decide_receivers()
+        if acl.lets_out_like(before):
+            return
+        for change in changes:
+            self._send_to_all(change)
+        for otid in self._known_otids():
+            topic, _ = self._identity(otid)
+            if acl.may_leave(topic) != before.may_leave(topic):
+                self._decide_source(otid, now_ns)
+
+    # siblings
+
+    def on_sibling_up(self, worker: int, incarnation: int, forwarded: int, forwarded_bytes: int, now_ns: int) -> None:
+        """A new incarnation of a sibling can be reached: send it everything."""
+        if not self.siblings.on_up(worker, incarnation, now_ns):
+            return
+        self.own.forward_nothing_to(worker)
+        self.send(worker, PortalHello(self._me, self._incarnation, forwarded, forwarded_bytes))
+        if not self._is_withdrawn:
+            for symbol, domains in self.recorded.domains.items():
+                for domain_id in sorted(domains) if self.recorded.may_leave(symbol) else ():
+                    self.send(worker, InterestAdded(*symbol, domain_id))
+            for seen in self.own.seen.values():
+                self.send(worker, seen)
+        self.send(worker, ExchangeDone())
+        # its fragments are asked for again as soon as it offers the source again, see _on_source_seen
+
+    def on_sibling_down(self, worker: int, now_ns: int) -> None:
+        """The sibling died or was removed; what it said is kept for a moment, its next incarnation may confirm it."""
+        self.siblings.on_down(worker, now_ns)
+        self.own.forward_nothing_to(worker)
+
+    def on_sibling_removed(self, worker: int, now_ns: int) -> None:
+        """The sibling is gone for good."""
+        self.own.forward_nothing_to(worker)
+        self._on_dropped(self.siblings.on_removed(worker), now_ns)
+
+    def on_sibling_released(self, worker: int) -> None:
+        """The sibling is drained, and has had all that it will get: what it wanted does not count any more."""
+        self.own.forward_nothing_to(worker)
+        for symbol in self.siblings.remove_all_interest(worker):
+            self._decide_receiver(symbol)
+
+    def on_message(self, worker: int, incarnation: int, message: PortalMessage, now_ns: int) -> None:
+        if self.siblings.is_outdated(worker, incarnation):
+            return
+        if self._is_withdrawn and isinstance(message, InterestAdded | SourceSeen | ForwardStart):
+            return
+        match message:
+            case InterestAdded(symbol=name, pattern=pattern, domain_id=domain_id):
+                if self.siblings.add_interest(worker, incarnation, (name, pattern), domain_id):
+                    self._decide_receiver((name, pattern))
+            case InterestRemoved(symbol=name, pattern=pattern, domain_id=domain_id):
+                if self.siblings.remove_interest(worker, (name, pattern), domain_id):
+                    self._decide_receiver((name, pattern))
+            case SourceSeen():
+                self._on_source_seen(Offer(worker, incarnation, message), now_ns)
+            case SourceGone(handle=handle):
+                if (seen := self.siblings.remove_offer(worker, handle)) is not None:
+                    self._decide_source(seen.otid, now_ns)
+            case ForwardStart(handle=handle):
+                self.own.forward(worker, handle, is_wanted=True)
+            case ForwardStop(handle=handle):
+                self.own.forward(worker, handle, is_wanted=False)
+            case PortalHello() | ExchangeDone() | Withdraw() | Released() | Settle() | Settled():
+                pass
+
+    def _on_source_seen(self, offer: Offer, now_ns: int) -> None:
+        seen = offer.source
+        why = WhyIgnored.TOO_MANY_HOPS if seen.hop_count >= MAX_HOPS else None
+        for known in self.siblings.offers(seen.otid):
+            if (known.source.topic, known.source.domain_id) != (seen.topic, seen.domain_id):
+                why = WhyIgnored.OTID_IS_KNOWN
+        if why is not None:
+            self._effects.append(SourceIgnored(why, seen.otid, seen.topic))
+            return
+        before = self.siblings.add_offer(offer)
+        self._decide_source(seen.otid, now_ns)
+        proxy = self.proxies.get(seen.otid)
+        if before is not None and before != seen and proxy is not None and proxy.feeder == offer.key:
+            self._effects.append(UpdateProxySource(offer.worker, seen))
+
+    def _on_dropped(self, dropped: Dropped, now_ns: int) -> None:
+        for symbol in dropped.symbols:
+            self._decide_receiver(symbol)
+        for otid in dropped.otids:
+            self._decide_source(otid, now_ns)
+
+    # the drain of this portal, as `portals.decisions.drain` orders it
+
+    def withdraw(self) -> None:
+        """From now on make nothing new, keep all proxies, and do not report which own sources end."""
+        self._is_withdrawn = True
+        self.own.keep_ends()
+        self.deletion_delay.clear()
+
+    def close_receivers(self) -> None:
+        """Close all proxy receivers, whatever the siblings want."""
+        closing, self.proxy_receivers = self.proxy_receivers, {}
+        for symbol, domains in closing.items():
+            self._effects.append(CloseProxyReceiver(*symbol, tuple(sorted(domains))))
+
+    def end_sources(self) -> None:
+        """Report the end of all own sources to the siblings, also of those that were kept from them."""
+        self.own.end_all()
+
+    def close_sources(self) -> None:
+        """Close all proxy sources, whatever is wanted here."""
+        self.deletion_delay.clear()
+        for otid in self.proxies:
+            self._effects.append(CloseProxySource(otid))
+        self.proxies.clear()
+
+    # decisions
+
+    def _decide_receivers(self) -> None:
+        for symbol in self.siblings.symbols | self.proxy_receivers.keys():
+            self._decide_receiver(symbol)
+
+    def _decide_receiver(self, symbol: Symbol) -> None:
+        """Decisions 1 and 2: is a proxy receiver needed here, and for which domains?"""
+        if self._is_withdrawn:
+            return
+        wanted = {domain_id for _, domain_id in self._inbound.intersection(self.siblings.wanting(symbol))}
+        if wanted and not self._acl.may_ask(*symbol):
+            self.refused.add(symbol)
+            wanted = set()
+        else:
+            self.refused.discard(symbol)
+        had = self.proxy_receivers.get(symbol)
+        if wanted and had is None:
+            self.proxy_receivers[symbol] = wanted
+            self._effects.append(OpenProxyReceiver(*symbol, tuple(sorted(wanted))))
+        elif not wanted and had is not None:
+            del self.proxy_receivers[symbol]
+            self._effects.append(CloseProxyReceiver(*symbol, tuple(sorted(had))))
+        elif had is not None and wanted != had:
+            self.proxy_receivers[symbol] = wanted
+            self._effects.append(UpdateProxyReceiver(*symbol, tuple(sorted(wanted - had)), tuple(sorted(had - wanted))))
+
+    def _decide_source(self, otid: bytes, now_ns: int) -> None:
+        """Decision 3: is a proxy source for this OTID needed here, and which sibling feeds it?"""
+        proxy = self.proxies.get(otid)
+        offers = self.siblings.offers(otid)
+        if self._is_withdrawn or (proxy is None and not offers):
+            return  # withdrawn: siblings end what they fed; what came before that stays until all of it has been sent
+        topic, origin = self._identity(otid)
+        interested = self.recorded.interested(topic)
+        routed = {self._routes.get((origin, wanted)) for wanted in interested}
+        usable = {offer.key: offer for offer in offers if (offer.worker, self._me) in routed}
+        if proxy is not None and proxy.feeder in usable:
+            return  # a working feeder is kept, even when another one would be cheaper
+        best = min(usable.values(), key=_cheapest, default=None)
+        if proxy is not None and proxy.feeder is not None and proxy.feeder in {offer.key for offer in offers}:
+            self.send(proxy.feeder[0], ForwardStop(proxy.feeder[1]))
+        if best is not None:
+            self._feed(otid, proxy, best)
+        elif proxy is not None and not interested:
+            self._delete(otid)
+        elif proxy is not None and otid not in self.deletion_delay:
+            proxy.feeder = None
+            self._effects.append(DelayDeletion(otid, self.deletion_delay.begin(otid, now_ns)))
+
+    def _feed(self, otid: bytes, proxy: WantedProxy | None, offer: Offer) -> None:
+        """Ask for the source that the offer names, for a proxy source that is new or had another feeder."""
+        worker, seen = offer.worker, offer.source
+        if proxy is None:
+            self.proxies[otid] = WantedProxy(seen.topic, seen.domain_id, offer.key)
+            self._effects.append(OpenProxySource(worker, seen))
+        else:
+            proxy.feeder = offer.key
+            self.deletion_delay.end(otid)
+            self._effects.append(FeedProxySource(worker, seen))
+        self.send(worker, ForwardStart(seen.handle))
+
+    def _delete(self, otid: bytes) -> None:
+        del self.proxies[otid]
+        self.deletion_delay.end(otid)
+        self._effects.append(CloseProxySource(otid))
+
+    def _known_otids(self) -> list[bytes]:
+        """Offered by a sibling, or with a proxy source here."""
+        return list(self.siblings.otids | self.proxies.keys())
+
+    def _identity(self, otid: bytes) -> tuple[bytes, int]:
+        """Topic and originating domain of a known OTID."""
+        known = self.proxies.get(otid) or self.siblings.offers(otid)[0].source
+        return known.topic, known.domain_id
+
+    # time
+
+    def next_deadline(self) -> int | None:
+        deadlines = (self.siblings.next_deadline(), self.deletion_delay.next_deadline())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def on_timer(self, now_ns: int) -> None:
+        self._on_dropped(self.siblings.on_timer(now_ns), now_ns)
+        for otid in self.deletion_delay.take_due(now_ns):
+            self._delete(otid)
+
+    # messages out
+
+    def send(self, worker: int, message: PortalMessage) -> None:
+        """Send this after all that was decided before, unless the sibling is down."""
+        if self.siblings.is_up(worker):
+            self._effects.append(SendToSibling(worker, message))
+
+    def _send_to_all(self, message: PortalMessage) -> None:
+        for worker in self.siblings.up:
+            self._effects.append(SendToSibling(worker, message))

@@ -1,0 +1,125 @@
+"""Effects: actions that the core of a portal requests from its shell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from portals.decisions.messages import PortalMessage, SourceSeen
+
+
+@dataclass(frozen=True, slots=True)
+class SendToSibling:
+    worker: int
+    message: PortalMessage
+
+
+@dataclass(frozen=True, slots=True)
+class OpenProxyReceiver:
+    """Look for sources of this topic or pattern behind this portal, and announce the interest of `domains` there."""
+
+    symbol: bytes
+    pattern: int
+    domains: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateProxyReceiver:
+    """The set of interested domains behind an open proxy receiver changed."""
+
+    symbol: bytes
+    pattern: int
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseProxyReceiver:
+    symbol: bytes
+    pattern: int
+    domains: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenProxySource:
+    """Create a proxy source that is fed from `source` of sibling `worker`."""
+
+    worker: int
+    source: SourceSeen
+
+
+@dataclass(frozen=True, slots=True)
+class FeedProxySource:
+    """An existing proxy source is fed from another place: its origin came back, or a route changed."""
+
+    worker: int
+    source: SourceSeen
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateProxySource:
+    """The advertisement of the source that feeds a proxy source has changed."""
+
+    worker: int
+    source: SourceSeen
+
+
+@dataclass(frozen=True, slots=True)
+class DelayDeletion:
+    """No sibling feeds the proxy source any more: it is deleted at `delete_at_ns`, unless it is fed again.
+
+    There is nothing to do yet. What its feeder handed over may still come: control messages overtake data.
+    """
+
+    otid: bytes
+    delete_at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseProxySource:
+    """Flush, advertise the end, delete."""
+
+    otid: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeForwarding:
+    """The siblings that want the fragments of an own source."""
+
+    handle: int
+    workers: tuple[int, ...]
+
+
+class WhyIgnored(Enum):
+    TOO_MANY_HOPS = "too many hops"
+    OTID_IS_KNOWN = "its OTID is known under another topic or domain"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceIgnored:
+    """For the log: what a sibling offers cannot be used."""
+
+    why: WhyIgnored
+    otid: bytes
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class InterestIgnored:
+    """For the log: no topic or pattern can have that name."""
+
+    name: bytes
+
+
+ProxyEffect = (
+    OpenProxyReceiver
+    | UpdateProxyReceiver
+    | CloseProxyReceiver
+    | OpenProxySource
+    | FeedProxySource
+    | UpdateProxySource
+    | DelayDeletion
+    | CloseProxySource
+)
+"""What depends on where the portal leads to."""
+Effect = ProxyEffect | SendToSibling | ChangeForwarding | SourceIgnored | InterestIgnored

@@ -1,0 +1,86 @@
+"""The sources that a portal hears and has joined: what was reported to siblings, and which get their fragments.
+
+Part of `portals.decisions.core`; it decides nothing: siblings request fragments and get them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from portals.decisions.effects import ChangeForwarding, Effect
+from portals.decisions.messages import PortalMessage, SourceGone, SourceSeen
+
+
+class HeardSources:
+    """Handles are unique within an incarnation of the portal."""
+
+    def __init__(
+        self, incarnation: int, send_to_all: Callable[[PortalMessage], object], ask: Callable[[Effect], object]
+    ) -> None:
+        """`send_to_all` sends to all siblings that are up; `ask` asks the shell."""
+        self.seen: dict[int, SourceSeen] = {}  # by handle
+        self._forward: dict[int, set[int]] = {}
+        # unlike those of the incarnation before, so nothing of it can be mistaken for ours
+        self._next_handle = (incarnation & 0xFF) << 24 | 1
+        self._kept_ends: list[SourceGone] | None = None
+        self._send_to_all = send_to_all
+        self._ask = ask
+
+    def add(self, otid: bytes, topic: bytes, domain_id: int, hop_count: int, cost: int, pass_through: bytes) -> int:
+        """A source was joined; returns its handle."""
+        handle = self._next_handle
+        self._next_handle += 1
+        seen = SourceSeen(handle, otid, topic, domain_id, hop_count, cost, pass_through)
+        self.seen[handle] = seen
+        self._forward[handle] = set()
+        self._send_to_all(seen)
+        return handle
+
+    def change(self, handle: int, hop_count: int, cost: int, pass_through: bytes) -> None:
+        """Its advertisement differs, or the cost to reach this portal does."""
+        seen = self.seen.get(handle)
+        if seen is None:
+            return
+        now = replace(seen, hop_count=hop_count, cost=cost, pass_through=pass_through)
+        if now != seen:
+            self.seen[handle] = now
+            self._send_to_all(now)
+
+    def end(self, handle: int) -> None:
+        """The source is gone, or nobody wants it any more."""
+        if self.seen.pop(handle, None) is None:
+            return
+        del self._forward[handle]
+        if self._kept_ends is None:
+            self._send_to_all(SourceGone(handle))
+        else:
+            self._kept_ends.append(SourceGone(handle))
+
+    def keep_ends(self) -> None:
+        """From now on do not report to the siblings which sources end."""
+        if self._kept_ends is None:
+            self._kept_ends = []
+
+    def end_all(self) -> None:
+        """Report the end of every source to the siblings, also of those that were kept from them."""
+        kept, self._kept_ends = self._kept_ends or [], None
+        for gone in [*kept, *map(SourceGone, self.seen)]:
+            self._send_to_all(gone)
+        self.seen.clear()
+        self._forward.clear()
+
+    def forward(self, worker: int, handle: int, *, is_wanted: bool) -> None:
+        """A sibling wants the fragments of a source, or no more."""
+        workers = self._forward.get(handle)
+        if workers is None or is_wanted == (worker in workers):
+            return  # the source may have gone while the message was on its way; SourceGone reports it to the sibling
+        if is_wanted:
+            workers.add(worker)
+        else:
+            workers.remove(worker)
+        self._ask(ChangeForwarding(handle, tuple(sorted(workers))))
+
+    def forward_nothing_to(self, worker: int) -> None:
+        for handle in self._forward:
+            self.forward(worker, handle, is_wanted=False)

@@ -1,0 +1,136 @@
+"""Messages between the portals of one DRO over the bus.
+
+A portal that meets a sibling incarnation for the first time sends `PortalHello`, then all interest recorded at it, then
+all sources seen at it, then `ExchangeDone`; joining and rejoining are the same. The reports of the older incarnation of
+that sibling are dropped when its exchange is done.
+
+`Withdraw`, `Released`, `Settle` and `Settled` are exchanged by a portal that is drained and its siblings, see
+`portals.decisions.drain`. Their counts are needed because control messages can overtake data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, get_args
+
+from dro.bus.codec import Codec
+from dro.bus.messages import ROUTE_MESSAGES
+
+PATTERN_NONE: Final = 0
+PATTERN_PCRE: Final = 1
+PATTERN_REGEX: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PortalHello:
+    """First message to a sibling incarnation.
+
+    `forwarded` counts the fragments that the sender ever handed to that portal, by its page: what the portal cannot
+    account for was lost with a worker and is counted as `worker_restart`.
+    """
+
+    worker: int
+    incarnation: int
+    forwarded: int
+    forwarded_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class InterestAdded:
+    """Receivers of domain `domain_id`, reached through the sender, want `symbol` (a topic, or a pattern)."""
+
+    symbol: bytes
+    pattern: int
+    domain_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class InterestRemoved:
+    symbol: bytes
+    pattern: int
+    domain_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSeen:
+    """A source is heard at the sender, which has joined it. `handle` names it in descriptors and later messages.
+
+    `hop_count` and `cost` are those of the advertisement at the sender, whose own portal cost is added.
+    `pass_through` holds, encoded, the advertisement options that cross a DRO unchanged.
+    """
+
+    handle: int
+    otid: bytes
+    topic: bytes
+    domain_id: int
+    hop_count: int
+    cost: int
+    pass_through: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SourceGone:
+    """The source ended at the sender, or is no longer wanted there."""
+
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardStart:
+    """The sender has a proxy source for `handle` and wants its fragments."""
+
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardStop:
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeDone:
+    """End of the full exchange that a `PortalHello` opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The sender is drained: it makes nothing new. Stop forwarding to it as soon as nothing is missing before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Answer to `Withdraw`: the sender forwards nothing more. `fragments`: handed over by all its incarnations."""
+
+    fragments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The sender, which is drained, hands over nothing more. `fragments`: handed over by all its incarnations."""
+
+    fragments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Answer to `Settle`: all of them were sent or dropped, and nobody can ask for a repair of them any more."""
+
+
+PortalMessage = (
+    PortalHello
+    | InterestAdded
+    | InterestRemoved
+    | SourceSeen
+    | SourceGone
+    | ForwardStart
+    | ForwardStop
+    | ExchangeDone
+    | Withdraw
+    | Released
+    | Settle
+    | Settled
+)
+PORTAL_MESSAGES: Final = Codec[PortalMessage](dict(enumerate(get_args(PortalMessage), 32)))
+"""Tags from 32 on, in this order; those below are of `dro.bus.messages`."""
+CONTROL_MESSAGES: Final = PORTAL_MESSAGES | ROUTE_MESSAGES
+"""Everything that comes to a portal over the control channel: from its siblings, and from the route manager."""

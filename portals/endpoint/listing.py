@@ -1,0 +1,143 @@
+"""Lists of an endpoint portal for operators: topics, sources, interest and proxies.
+
+Each list begins with the keys that exist at that moment; those removed before their row is built are left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dro.bus.actor import WorkerContext
+from dro.bus.listing import InterestRow, Listings, ProxyRow, Row, SourceRow, TopicRow
+from dro.bus.messages import ListRows, Rows
+from dro.proto.interest.events import Symbol
+from dro.proto.resolver.cache import CachedSource
+from dro.um.fragment.context import FragmentContext
+from dro.um.fragment.own_sources import FragmentSource
+from dro.wire.source_string import format_source
+from portals.datapath.handover import ForwardEntry
+from portals.datapath.outgoing import ProxySource
+from portals.decisions.core import PortalCore
+from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
+from portals.endpoint.proxies import shown
+
+KINDS: Final = {PATTERN_NONE: "topic", PATTERN_PCRE: "pcre", PATTERN_REGEX: "regex"}
+DOMAINS_MAX: Final = 256  # in one row: strangers decide how many there are
+
+
+@dataclass(frozen=True, slots=True)
+class PortalLists:
+    """Registers itself with the worker."""
+
+    ctx: WorkerContext
+    domain_id: int
+    core: PortalCore
+    receiving: FragmentContext
+    proxies: Mapping[bytes, tuple[FragmentSource, ProxySource]]  # by OTID
+
+    def __post_init__(self) -> None:
+        listings = Listings(time.monotonic_ns)
+        lists = {"topics": self._topics, "sources": self._sources, "interest": self._interest, "proxies": self._proxies}
+
+        def answer(question: ListRows) -> Rows:
+            if question.what not in lists:
+                return Rows(question.serial, "[]", 0, f"{self.ctx.name} lists no {question.what}")
+            return listings.page(question, lambda: lists[question.what](question.text.encode()))
+
+        self.ctx.on_list = answer
+
+    def _topics(self, text: bytes) -> Iterator[Row | None]:
+        """Heard in the TRD, wanted there, asked for there, or offered by siblings."""
+        core, cache = self.core, self.receiving.resolver.cache
+        for topic in cache.topics():
+            yield self._topic(topic) if text in topic else None
+        for topic, pattern in list(core.recorded.domains):
+            is_listed = pattern != PATTERN_NONE or cache.source_count(topic)
+            yield None if is_listed or text not in topic else self._topic(topic)
+        for key in list(core.proxy_receivers):
+            is_listed = key[1] != PATTERN_NONE or key in core.recorded.domains or cache.source_count(key[0])
+            yield None if is_listed or text not in key[0] else self._topic(key[0])
+        for topic in list(core.siblings.by_topic):
+            key = (topic, PATTERN_NONE)
+            is_listed = key in core.recorded.domains or key in core.proxy_receivers or cache.source_count(topic)
+            yield None if is_listed or text not in topic else self._topic(topic)
+
+    def _topic(self, topic: bytes) -> TopicRow:
+        core, cache, key = self.core, self.receiving.resolver.cache, (topic, PATTERN_NONE)
+        otids = cache.otids(topic)
+        wanted_by = core.recorded.interested(topic).union(core.recorded.domains.get(key, ()))
+        verdicts = (("inbound", key in core.refused), ("outbound", topic in core.recorded.withheld))
+        return TopicRow(
+            self.ctx.name,
+            shown(topic),
+            len(otids),
+            sum(cache.joined(topic, otid) is not None for otid in otids),
+            _domains(wanted_by),
+            _domains(core.proxy_receivers.get(key, ())),
+            sum(otid in self.proxies for otid in core.siblings.by_topic.get(topic, ())),
+            " and ".join(name for name, is_rejected in verdicts if is_rejected),
+        )
+
+    def _sources(self, text: bytes) -> Iterator[Row | None]:
+        for entry in self.receiving.resolver.cache.entries():
+            is_there = self.receiving.resolver.cache.get(entry.key) is entry
+            yield self._source(entry) if is_there and text in entry.key[0] else None
+
+    def _source(self, entry: CachedSource) -> SourceRow:
+        topic, address, topic_index = entry.key
+        bound = self.receiving.bound_source(entry.key)
+        forward = bound.user if bound is not None else None
+        if bound is not None:
+            state = "joined"
+        elif entry.is_accepted is False:
+            state = "rejected"
+        else:
+            way = self.receiving.resolver.cache.joined(topic, entry.otid)
+            state = "not wanted" if way is None else "alternative"
+        options = entry.tir.options
+        return SourceRow(
+            self.ctx.name,
+            shown(topic),
+            entry.otid.hex(),
+            (options.domain_id if options is not None else None) or self.domain_id,
+            format_source(address, topic_index),
+            state,
+            tuple(map(self.ctx.name_of, forward.egress)) if isinstance(forward, ForwardEntry) else (),
+            entry.hop_count,
+            entry.cost,
+        )
+
+    def _interest(self, text: bytes) -> Iterator[Row | None]:
+        for key in list(self.core.recorded.domains):
+            if text not in key[0]:
+                yield None
+                continue
+            rejected = key[1] == PATTERN_NONE and key[0] in self.core.recorded.withheld
+            for domain_id in sorted(self.core.recorded.domains.get(key, ())):
+                via = "local" if domain_id == self.domain_id else "remote"
+                yield InterestRow(self.ctx.name, *_symbol(key), domain_id, via, rejected)
+
+    def _proxies(self, text: bytes) -> Iterator[Row | None]:
+        core, name = self.core, self.ctx.name
+        for key in list(core.proxy_receivers):
+            domains = _domains(core.proxy_receivers.get(key, ()))
+            yield ProxyRow(name, "receiver", *_symbol(key), domains) if domains and text in key[0] else None
+        for otid in list(self.proxies):
+            found, wanted = self.proxies.get(otid), core.proxies.get(otid)
+            if found is None or wanted is None or text not in wanted.topic:
+                yield None
+                continue
+            feeder = "" if wanted.feeder is None else self.ctx.name_of(wanted.feeder[0])
+            origin, where = (wanted.domain_id,), found[0].source_string
+            yield ProxyRow(name, "source", shown(wanted.topic), "topic", origin, otid.hex(), where, feeder)
+
+
+def _symbol(key: Symbol) -> tuple[str, str]:
+    return shown(key[0]), KINDS.get(key[1], str(key[1]))
+
+
+def _domains(domains: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(domains)[:DOMAINS_MAX])

@@ -1,0 +1,253 @@
+"""An endpoint portal as a process: the shell of every portal, and its link to a TRD, which is two UM contexts.
+
+Its state is only that of the TRD: contexts, interest (`TrdInterest`) and proxies.
+
+Source: DRO guide, chapters 2, 3 and 5.4.2; forwarding notes, sections 2 to 10.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from dro.bus.actor import WorkerContext
+from dro.bus.messages import PortalUp
+from dro.clock import ms
+from dro.config.dro_xml.model import DroConfig, EndpointConfig
+from dro.config.um.options import UmOptions
+from dro.config.um.sets import LbtrmReceiverOptions, ResolverOptions
+from dro.log.events import LogEvent
+from dro.um.fragment.context import ContextSettings, FragmentContext
+from dro.um.transport import sockets
+from dro.um.transport.session import BoundSource, ReceiverTransport
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.source_string import TransportAddress
+from portals.decisions.acl_enforcement import AclEnforcement
+from portals.decisions.advertisement import pass_through_of
+from portals.decisions.core import PortalCore
+from portals.decisions.effects import (
+    CloseProxyReceiver,
+    CloseProxySource,
+    DelayDeletion,
+    FeedProxySource,
+    OpenProxyReceiver,
+    OpenProxySource,
+    ProxyEffect,
+    UpdateProxyReceiver,
+    UpdateProxySource,
+)
+from portals.endpoint import live
+from portals.endpoint.gauges import Gauges
+from portals.endpoint.interest import TrdInterest
+from portals.endpoint.listing import PortalLists
+from portals.endpoint.options import ProxyOptions
+from portals.endpoint.proxies import Matchers, ProxyReceivers, ProxySources, SendersAtRest
+from portals.shell.portal import PortalShell
+
+STOP_GRACE_NS: Final = ms(1800)
+"""How long a stopping portal waits for the final advertisements of its proxy sources, which take 1.5 s."""
+DRO_SOURCE: Final = 1
+
+
+class EndpointPortal:
+    """Implements `portals.shell.link.Link`, and `dro.um.transport.session.FragmentSink` for the receiving context."""
+
+    def __init__(self, ctx: WorkerContext, config: EndpointConfig) -> None:
+        """Raises: ResourceError when a port or group cannot be had."""
+        self._ctx = ctx
+        self._config = config
+        self._acl = AclEnforcement(config.acl, sending=config.sending, receiving=config.receiving)
+        matchers = Matchers(ctx)
+        self.core = PortalCore(
+            ctx.index,
+            ctx.incarnation,
+            config.domain_id,
+            source_deletion_delay_ns=ms(config.source_deletion_delay_ms),
+            matcher=matchers,
+            acl=self._acl,
+        )
+        self._shell = PortalShell(ctx, self.core, config.max_queue_bytes)
+        self.on_fragments = self._shell.ingress.on_fragments
+        rng = random.Random()
+        self.sending = self._context("src", config.sending.context(), rng, is_sending=True)
+        self.receiving = self._context("rcv", config.receiving.context(), rng, is_sending=False)
+        self._watch_trd()
+        options = ResolverOptions.of(self.receiving.options)
+        self._interest = TrdInterest(
+            config,
+            self.receiving.packet_options,
+            options.receiver_datagram_max_bytes,
+            self.sending.request_address,
+            rng,
+            ctx.loop.now_ns(),
+        )
+        self.take_interest, self.on_routes = self._interest.take_events, self._interest.on_routes
+        self.next_deadline, self.on_timer = self._interest.next_deadline, self._interest.on_timer
+        by_topic = ProxyOptions(config.sending, config.receiving)
+        self._receivers = ProxyReceivers(ctx, self.receiving, self._interest, by_topic, matchers)
+        self.sources = ProxySources(ctx, config, self.sending, self._shell.egress, by_topic)
+        self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
+        self._is_stopping = False
+        self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending)
+        ctx.on_reconfigure = self._on_reconfigure
+        PortalLists(ctx, config.domain_id, self.core, self.receiving, self.sources.by_otid)
+        self._shell.start(self)
+
+    def _context(self, part: str, options: UmOptions, rng: random.Random, *, is_sending: bool) -> FragmentContext:
+        settings = ContextSettings(
+            f"{self._config.name}_{part}_ctx",
+            DRO_SOURCE,
+            self._config.domain_id,
+            sm_before_data=is_sending,
+            hears_sources=not is_sending,
+        )
+        context = FragmentContext(options, self._ctx.loop, sink=self, settings=settings, rng=rng)
+        extra = {
+            "address": sockets.ip_text(context.request_address[0]),
+            "context_id": context.context_id,
+            "context": context.name,
+        }
+        self._ctx.log.info(LogEvent.CONTEXT_CREATED, extra=extra)
+        return context
+
+    def _watch_trd(self) -> None:
+        sending, receiving = self.sending, self.receiving
+        sending.ignore_source_ids.add(receiving.context_instance)
+        receiving.ignore_source_ids.add(sending.context_instance)
+        receiving.on_tr_packet = self._on_tr_packet
+        receiving.on_source_changed = self._on_source_changed
+        self._judge_sources()
+
+    def _judge_sources(self) -> None:
+        self.receiving.set_judge(self._may_enter if self._acl.judges_sources else None)
+
+    def _may_enter(self, topic: bytes, address: TransportAddress) -> bool:
+        return self._acl.may_enter(topic, address)
+
+    # the receiving context
+
+    def _on_tr_packet(self, packet: lbmr.Packet, sender_ip: int, now_ns: int) -> None:
+        self._interest.on_packet(packet, sender_ip, now_ns)
+        self._shell.act_soon()
+
+    def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
+        """BOS crosses no DRO: the proxy sources make their own."""
+
+    def on_bound(self, source: BoundSource, now_ns: int) -> None:
+        if not self._shell.drain.is_draining:
+            options = source.tir.options
+            domain_id = (options.domain_id if options else None) or self._config.domain_id
+            self._shell.add_source(source, domain_id, *self._advertised(source))
+
+    def _on_source_changed(self, source: BoundSource) -> None:
+        self._shell.change_source(source, *self._advertised(source))
+
+    def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
+        self._shell.remove_source(source)
+
+    def _advertised(self, source: BoundSource) -> tuple[int, int, bytes]:
+        """Hop count, cost with that of this portal, and the options that cross the DRO."""
+        options = source.tir.options
+        cost = options.cost if options else None
+        hop_count, before = (cost.hop_count, cost.cost) if cost else (0, 0)
+        return hop_count, before + self._config.cost, pass_through_of(source.tir)
+
+    # the link, as the shell sees it
+
+    def perform(self, effect: ProxyEffect, now_ns: int) -> None:
+        match effect:
+            case OpenProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
+                self._receivers.open(symbol, pattern, domains, now_ns)
+            case UpdateProxyReceiver(symbol=symbol, pattern=pattern, added=added, removed=removed):
+                self._interest.on_wanted(symbol, pattern, added, removed, now_ns)
+            case CloseProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
+                self._receivers.close(symbol, pattern, domains, now_ns)
+            case OpenProxySource(worker=worker, source=source):
+                self.sources.open(worker, source)
+            case FeedProxySource(worker=worker, source=source):
+                self.sources.feed(worker, source)
+            case UpdateProxySource(source=source):
+                self.sources.advertise(source)
+            case DelayDeletion():
+                pass
+            case CloseProxySource(otid=otid):
+                self.sources.close(otid, 0 if self._is_stopping else self._linger_ns)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        with self.receiving.together(), self.sending.together():
+            yield
+
+    def send_pending(self, now_ns: int) -> None:
+        if datagrams := self._interest.take_datagrams(now_ns):
+            self.receiving.send_tr(datagrams)
+
+    def describe(self) -> PortalUp:
+        return PortalUp(self._ctx.index, self._config.domain_id, self._config.cost)
+
+    def rest(self, worker: int | None, now_ns: int) -> SendersAtRest:
+        return self.sources.rest(worker, self._linger_ns, now_ns)
+
+    def finals_pending(self) -> int:
+        return self.sending.finals_pending
+
+    def stop(self) -> int:
+        self._is_stopping = True
+        had_sources = bool(self.sources)
+        self.sources.close_all()
+        return STOP_GRACE_NS if had_sources else 0
+
+    def close(self) -> None:
+        self.receiving.close()
+        self.sending.close()
+
+    def refresh_gauges(self) -> None:
+        self._gauges.refresh(len(self.sources))
+
+    # changes of the configuration
+
+    def _on_reconfigure(self, new: object) -> None:
+        """Take over what `portals.endpoint.live` names. Raises: ConfigError; nothing has changed then."""
+        assert isinstance(new, DroConfig)
+        mine = live.own_part(self._config.name, new)
+        if mine is None:
+            return  # the parent removes this portal next
+        old = self._config
+        fields = live.changed(old, mine)
+        acl = AclEnforcement(mine.acl, sending=old.sending, receiving=old.receiving)
+        self._config = config = live.taken_over(old, mine)
+        now_ns = self._ctx.loop.now_ns()
+        if "acl" in fields:
+            before, self._acl = self._acl, acl
+            self.core.on_acl(acl, now_ns)
+            if not acl.lets_in_like(before):
+                self._judge_sources()
+        else:
+            self._acl.move_to(acl)
+        if "cost" in fields:
+            self._on_cost()
+        if "source_deletion_delay_ms" in fields:
+            self.core.deletion_delay.change(ms(config.source_deletion_delay_ms))
+        if "max_queue_bytes" in fields:
+            self._shell.egress.queue.set_limit(config.max_queue_bytes)
+        if fields & live.TOPIC_RESOLUTION:
+            self._interest.on_config(config, now_ns)
+        if fields:
+            self._ctx.log.info(LogEvent.CHANGE_TAKEN_OVER, extra={"changed": sorted(fields)})
+            self._shell.act(now_ns)
+
+    def _on_cost(self) -> None:
+        """Routes, what siblings advertise for the sources of this TRD, and what this portal advertises."""
+        self._shell.report_up()
+        for entry in self._shell.entries.values():
+            self._shell.change_source(entry.source, *self._advertised(entry.source))
+        self.sources.set_cost(self._config.cost)
+
+
+def run_endpoint(ctx: WorkerContext, endpoint: EndpointConfig, config: DroConfig) -> None:
+    """Main function of the worker."""
+    EndpointPortal(ctx, endpoint)
+    ctx.ready()
+    ctx.run()

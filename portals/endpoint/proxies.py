@@ -1,0 +1,195 @@
+"""The proxies of an endpoint portal in its TRD, as objects: receivers in one UM context, sources in the other.
+
+`portals.decisions.core` decides which ones exist; their options by topic come from `portals.endpoint.options`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from weakref import WeakValueDictionary
+
+from dro.bus.actor import WorkerContext
+from dro.config.dro_xml.model import EndpointConfig
+from dro.errors import DecodeError, ResourceError
+from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
+from dro.patterns import Pattern, PatternError
+from dro.um.fragment.context import FragmentContext
+from dro.um.fragment.own_sources import FragmentSource
+from portals.datapath.duplicate_window import DuplicateWindow
+from portals.datapath.egress import Egress
+from portals.datapath.outgoing import ProxySource
+from portals.decisions.advertisement import proxy_options
+from portals.decisions.messages import PATTERN_NONE, SourceSeen
+from portals.decisions.recorded_interest import Matcher
+from portals.endpoint.interest import TrdInterest
+from portals.endpoint.options import ProxyOptions
+
+
+def shown(topic: bytes) -> str:
+    return topic.decode(errors="replace")
+
+
+def _symbol(symbol: bytes, pattern: int) -> dict[str, object]:
+    return {"topic" if pattern == PATTERN_NONE else "pattern": shown(symbol)}
+
+
+class Matchers:
+    """Patterns, compiled once for all that hold them: the core while the interest lasts, the context while wanted."""
+
+    def __init__(self, ctx: WorkerContext) -> None:
+        self._ctx = ctx
+        self._living: WeakValueDictionary[tuple[bytes, int], Matcher] = WeakValueDictionary()
+
+    def __call__(self, pattern: bytes, kind: int) -> Matcher | None:
+        """None for a pattern that does not compile, which is logged."""
+        key = (pattern, kind)
+        matcher = self._living.get(key)
+        if matcher is None:
+            try:
+                matcher = self._living[key] = Pattern(pattern, kind, self._on_limit)
+            except PatternError as e:
+                self._ctx.limited(LogEvent.PATTERN_IGNORED, extra={"pattern": pattern, "error": str(e)})
+        return matcher
+
+    def _on_limit(self, pattern: bytes) -> None:
+        self._ctx.limited(LogEvent.PATTERN_LIMIT, {"pattern": pattern})
+
+
+class ProxyReceivers:
+    """They look for sources in the TRD, and announce there what is wanted behind other portals."""
+
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        context: FragmentContext,
+        interest: TrdInterest,
+        options: ProxyOptions,
+        matchers: Matchers,
+    ) -> None:
+        self._context = context
+        self._interest = interest
+        self._options = options
+        self._matchers = matchers
+        self._events = LimitedLogger.of_events(ctx.log, ctx.loop.now_ns)
+
+    def open(self, symbol: bytes, pattern: int, domains: tuple[int, ...], now_ns: int) -> None:
+        self._events.event(LogEvent.PROXY_RECEIVER_CREATED, _symbol(symbol, pattern) | {"domains": domains})
+        self._interest.on_wanted(symbol, pattern, domains, (), now_ns)
+        if pattern == PATTERN_NONE:
+            self._context.want_topic(symbol, self._options.receiver(symbol))
+        elif (matcher := self._matchers(symbol, pattern)) is not None:
+            self._context.want_pattern(symbol, pattern, matcher, self._options.wildcard_receiver(symbol, pattern))
+
+    def close(self, symbol: bytes, pattern: int, domains: tuple[int, ...], now_ns: int) -> None:
+        self._events.event(LogEvent.PROXY_RECEIVER_DELETED, _symbol(symbol, pattern))
+        self._interest.on_wanted(symbol, pattern, (), domains, now_ns)
+        if pattern == PATTERN_NONE:
+            self._context.unwant_topic(symbol)
+        elif self._matchers(symbol, pattern) is not None:
+            self._context.unwant_pattern(symbol, pattern)
+
+
+class SendersAtRest:
+    """Sessions of proxy sources after which nothing more has to be waited for, see `portals.decisions.drain`."""
+
+    def __init__(self, sources: Iterable[ProxySource], linger_ns: int, now_ns: int, *, is_all: bool) -> None:
+        """`is_all`: nothing new goes over these sessions, so kernel buffers will run empty as well."""
+        senders = dict.fromkeys(source.transport for source in sources)
+        self._settling = [sender.settling(now_ns, linger_ns, is_last=is_all) for sender in senders]
+        self.is_read_on = any(sender.is_read_on for sender in senders)
+
+    def is_over(self, now_ns: int) -> bool:
+        return all(has_settled(now_ns) for has_settled in self._settling)
+
+
+class ProxySources:
+    """They advertise in the TRD what is heard behind other portals, and send what the egress gives them."""
+
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        config: EndpointConfig,
+        context: FragmentContext,
+        egress: Egress,
+        options: ProxyOptions,
+    ) -> None:
+        self._log = ctx.log
+        self._events = LimitedLogger.of_events(ctx.log, ctx.loop.now_ns)
+        self._cost = config.cost  # added to what origins advertise
+        self._sqn_window = config.sqn_window
+        self._context = context
+        self._egress = egress
+        self._options = options
+        self.by_otid: dict[bytes, tuple[FragmentSource, ProxySource]] = {}
+        self._offers: dict[bytes, SourceSeen] = {}  # what each was made or changed from last
+
+    def __len__(self) -> int:
+        return len(self.by_otid)
+
+    def open(self, worker: int, seen: SourceSeen) -> None:
+        try:
+            source = self._context.open_source(
+                seen.topic,
+                options=self._options.source(seen.topic),
+                otid=seen.otid,
+                tir_options=proxy_options(seen, self._cost),
+            )
+        except (ResourceError, DecodeError) as e:  # DecodeError: the origin's options do not fit into our datagram
+            self._log.error(LogEvent.PROXY_SOURCE_REFUSED, extra={"topic": shown(seen.topic), "error": str(e)})
+            return
+        window = DuplicateWindow(self._sqn_window.size, self._sqn_window.increment)
+        proxy = ProxySource(seen.otid, seen.topic, source.topic_index, source.transport, window, source.send_tsni)
+        self.by_otid[seen.otid] = (source, proxy)
+        self._offers[seen.otid] = seen
+        self._egress.feed(proxy, worker, seen.handle)
+        self._events.event(LogEvent.PROXY_SOURCE_CREATED, {"topic": shown(seen.topic), "otid": seen.otid.hex()})
+
+    def feed(self, worker: int, seen: SourceSeen) -> None:
+        found = self.by_otid.get(seen.otid)
+        if found is None:
+            self.open(worker, seen)
+            return
+        self.advertise(seen)
+        self._egress.feed(found[1], worker, seen.handle)
+
+    def advertise(self, seen: SourceSeen) -> None:
+        """The proxy source of that OTID advertises what its origin does, with the cost of the way to here."""
+        found = self.by_otid.get(seen.otid)
+        if found is None:
+            return
+        self._offers[seen.otid] = seen
+        try:
+            found[0].update(proxy_options(seen, self._cost))
+        except DecodeError as e:
+            self._log.warning(LogEvent.ADVERTISEMENT_UNCHANGED, extra={"topic": shown(seen.topic), "error": str(e)})
+
+    def set_cost(self, cost: int) -> None:
+        self._cost = cost
+        with self._context.together():
+            for seen in list(self._offers.values()):
+                self.advertise(seen)
+
+    def close(self, otid: bytes, linger_ns: int) -> None:
+        found = self.by_otid.pop(otid, None)
+        if found is None:
+            return
+        del self._offers[otid]
+        source, proxy = found
+        self._egress.flush(proxy)
+        source.close(final=True, linger_ns=linger_ns)
+        self._events.event(LogEvent.PROXY_SOURCE_DELETED, {"topic": shown(proxy.topic), "otid": otid.hex()})
+
+    def close_all(self) -> None:
+        """Without repairs: the portal ends."""
+        for otid in list(self.by_otid):
+            self.close(otid, 0)
+
+    def rest(self, worker: int | None, linger_ns: int, now_ns: int) -> SendersAtRest:
+        """Of the sessions of all, or of those that the sibling feeds."""
+        sources = [
+            proxy
+            for _, proxy in self.by_otid.values()
+            if worker is None or (proxy.feeder is not None and proxy.feeder[0] == worker)
+        ]
+        return SendersAtRest(sources, linger_ns, now_ns, is_all=worker is None)

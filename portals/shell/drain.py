@@ -1,0 +1,119 @@
+"""The shell of `portals.decisions.drain`: its timer, and its cores' view of the portal.
+
+Drains of this portal and of siblings share one tick, which runs only while it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from dro.bus.actor import WorkerContext
+from dro.clock import ms
+from dro.log.events import LogEvent
+from dro.timers import Timer
+from portals.datapath.handover import ForwardEntry
+from portals.decisions.drain import TICK_NS, DrainCore, DrainHelp
+from portals.decisions.messages import PortalMessage, Released, Settle, Settled, Withdraw
+from portals.shell.link import Link
+
+if TYPE_CHECKING:
+    from portals.shell.portal import PortalShell
+
+
+class DrainPortal:
+    """Implements `portals.decisions.drain.Portal`. Raises nothing: what is odd is left to the limit."""
+
+    def __init__(self, ctx: WorkerContext, shell: PortalShell, link: Link) -> None:
+        self._ctx = ctx
+        self._shell = shell
+        self.core = shell.core
+        self.name, self.accounted = ctx.name_of, shell.egress.accounted
+        self.rest, self.finals_pending = link.rest, link.finals_pending
+        self._help = DrainHelp(self)
+        self._drain: DrainCore | None = None
+        self._timer: Timer | None = None
+        self.is_over = False
+
+    # what happens to the portal
+
+    @property
+    def is_draining(self) -> bool:
+        """The portal makes nothing new any more."""
+        return self._drain is not None
+
+    def on_drain(self, limit_ms: int) -> None:
+        now_ns = self._ctx.loop.now_ns()
+        limit_ns = now_ns + ms(limit_ms)
+        if self._drain is None:
+            self._ctx.log.info(LogEvent.DRAIN_BEGINS, extra={"limit_ms": limit_ms})
+            self._shell.act(now_ns)
+            self._drain = DrainCore(self, limit_ns, end_delay_ns=self.core.deletion_delay.delay_ns)
+        else:
+            self._drain.on_again(limit_ns)
+        self._on_tick()
+
+    def on_message(self, worker: int, message: PortalMessage) -> None:
+        """Of a sibling; those that do not concern a drain are ignored."""
+        match message:
+            case Withdraw():
+                self._shell.act(self._ctx.loop.now_ns())  # what it asked for before comes first
+                self._help.on_withdraw(worker)
+            case Settle(fragments=fragments):
+                self._help.on_settle(worker, fragments)
+            case Released(fragments=fragments) if self._drain is not None:
+                self._drain.on_released(worker, fragments)
+            case Settled() if self._drain is not None:
+                self._drain.on_settled(worker)
+            case _:
+                return
+        self._arm()
+
+    def on_sibling_down(self, worker: int) -> None:
+        self._help.on_gone(worker)
+        if self._drain is not None:
+            self._drain.on_gone(worker)
+
+    def stop(self) -> None:
+        """The portal ends, drained or not."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # time
+
+    def _arm(self) -> None:
+        is_needed = not self._help.is_idle or (self._drain is not None and not self.is_over)
+        if is_needed and not self._ctx.is_stopping and (self._timer is None or not self._timer.is_pending):
+            self._timer = self._ctx.loop.call_later(TICK_NS, self._on_tick)
+
+    def _on_tick(self) -> None:
+        if self._ctx.is_stopping:
+            return
+        now_ns = self._ctx.loop.now_ns()
+        self._help.on_tick(now_ns)
+        if self._drain is not None:
+            self._drain.on_tick(now_ns)
+            if self._drain.is_over and not self.is_over:
+                self.is_over = True
+                self._shell.on_drained()
+        self._shell.act(now_ns)
+        self._arm()
+
+    # what the cores see
+
+    def entries(self) -> Iterable[ForwardEntry]:
+        return list(self._shell.entries.values())
+
+    def handed(self, worker: int) -> int:
+        return self._shell.ingress.handed(worker)[0]
+
+    def close_sources(self) -> None:
+        self.core.close_sources()
+        self._shell.act(self._ctx.loop.now_ns())
+
+    def drained(self, waiting: str) -> None:
+        if waiting:
+            self._ctx.log.warning(LogEvent.DRAIN_AT_LIMIT, extra={"waiting": waiting})
+        else:
+            self._ctx.log.info(LogEvent.DRAIN_OVER)
+        self._ctx.drained(waiting)

@@ -1,0 +1,59 @@
+"""The interface of a portal kind to the shell: its link to a TRD (`portals.endpoint`), or to a companion DRO.
+
+A link joins sources, opens proxies and learns interest; it decides nothing about them. It passes joined sources to the
+shell (`PortalShell.add_source` and similar) and interest to `take_interest`; `perform` carries out effects of the core.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from dro.bus.messages import PortalUp
+from dro.proto.interest.events import InterestEvent
+from portals.decisions.drain import Rest
+from portals.decisions.effects import ProxyEffect
+
+
+class Link(Protocol):
+    """See the module text. Times are those of the loop."""
+
+    # the two cores
+
+    def take_interest(self) -> list[InterestEvent]:
+        """What receivers behind this portal began or ceased to want."""
+
+    def perform(self, effect: ProxyEffect, now_ns: int) -> None: ...
+
+    def together(self) -> AbstractContextManager[object]:
+        """Effects carried out within it may go out together."""
+
+    def send_pending(self, now_ns: int) -> None:
+        """Called when the core and the link have nothing more to ask of each other."""
+
+    def next_deadline(self) -> int | None: ...
+
+    def on_timer(self, now_ns: int) -> None: ...
+
+    # routes
+
+    def describe(self) -> PortalUp:
+        """The portal, for the route manager."""
+
+    def on_routes(self, reachable: set[int], now_ns: int) -> None:
+        """The domains that can be reached through this portal by those behind it."""
+
+    # the drain, see `portals.decisions.drain.Portal`
+
+    def rest(self, worker: int | None, now_ns: int) -> Rest: ...
+
+    def finals_pending(self) -> int: ...
+
+    # the end
+
+    def stop(self) -> int:
+        """Close all proxy sources; returns how long, in ns, `close` has to wait for that."""
+
+    def close(self) -> None: ...
+
+    def refresh_gauges(self) -> None: ...

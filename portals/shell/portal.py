@@ -1,0 +1,291 @@
+"""The shell of every portal: connects the core, the data path, the bus and the link.
+
+Its state is only external: rings of siblings, the own sources as the data path knows them, timers. `PortalCore` returns
+effects, the link reports interest; `act` passes both on until there are no more.
+
+Source: forwarding notes, sections 2 to 10.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import Final
+
+from dro.bus.actor import WorkerContext
+from dro.bus.counters import CounterPage
+from dro.bus.messages import ROUTE_MESSAGES, PeerDown, PeerRemoved, PeerUp, PortalGone, PortalUp, Role, RouteTable
+from dro.bus.ring import RingReader
+from dro.clock import ms
+from dro.errors import LocalProtocolError, ResourceError
+from dro.log.events import LogEvent
+from dro.timers import Timer
+from dro.um.transport.session import BoundSource
+from portals.datapath.counters import Slot
+from portals.datapath.egress import Egress
+from portals.datapath.handover import ForwardEntry
+from portals.datapath.ingress import Ingress, ring_bytes
+from portals.decisions.core import PortalCore
+from portals.decisions.effects import (
+    ChangeForwarding,
+    Effect,
+    InterestIgnored,
+    SendToSibling,
+    SourceIgnored,
+    WhyIgnored,
+)
+from portals.decisions.messages import (
+    CONTROL_MESSAGES,
+    PATTERN_NONE,
+    PATTERN_PCRE,
+    PATTERN_REGEX,
+    PORTAL_MESSAGES,
+    PortalHello,
+    PortalMessage,
+)
+from portals.shell.drain import DrainPortal
+from portals.shell.link import Link
+
+GAUGES_NS: Final = ms(500)
+
+
+class PortalShell:
+    """Made before its link, which needs it; nothing happens before `start`."""
+
+    def __init__(self, ctx: WorkerContext, core: PortalCore, max_queue_bytes: int) -> None:
+        """Raises: ResourceError when the ring cannot be made."""
+        self.core = core
+        self.egress = Egress(ctx.counters, max_queue_bytes, ctx.loop.now_ns)
+        self.egress.reconcile_own_restart()
+        ring = ctx.create_ring(ring_bytes(max_queue_bytes))
+        self.ingress = Ingress(ring, ctx.counters, ctx.channels.send_data, name_of=ctx.name_of)
+        self.entries: dict[int, ForwardEntry] = {}  # own sources by handle
+        self._ctx = ctx
+        self._rings: dict[int, RingReader] = {}
+        self._route_manager: int | None = None
+        self._timers: dict[PortalCore | Link, Timer] = {}
+        self._is_stopping = False
+        self._is_acting = False
+        self._acts_soon = False
+
+    def start(self, link: Link) -> None:
+        ctx = self._ctx
+        self._link = link
+        self.drain = DrainPortal(ctx, self, link)
+        ctx.channels.on_ctl = self._on_ctl
+        ctx.channels.on_data = self.egress.on_descriptors
+        ctx.on_peer_up = self._on_peer_up
+        ctx.on_peer_down = self._on_peer_down
+        ctx.on_peer_removed = self._on_peer_removed
+        ctx.on_drain = self.drain.on_drain
+        ctx.on_stop = self._on_stop
+        self.act(ctx.loop.now_ns())
+        ctx.loop.call_later(GAUGES_NS, self._refresh_gauges)
+
+    # the bus
+
+    def _on_peer_up(self, peer: PeerUp) -> None:
+        if peer.role is Role.ROUTE_MANAGER:
+            self._route_manager = peer.worker
+            self.report_up()
+        elif peer.role in (Role.ENDPOINT, Role.PEER):
+            self._on_sibling_up(peer)
+
+    def _on_sibling_up(self, peer: PeerUp) -> None:
+        try:
+            ring = self._rings[peer.worker] = self._ctx.open_ring(peer)
+        except ResourceError as e:
+            self._ctx.log.warning(LogEvent.RING_NOT_OPENED, extra={"sibling": peer.name, "error": str(e)})
+            return
+        now_ns = self._ctx.loop.now_ns()
+        self.egress.on_ring(peer.worker, ring)
+        self.core.on_sibling_up(peer.worker, peer.incarnation, *self.ingress.handed(peer.worker), now_ns)
+        self.act(now_ns)
+
+    def report_up(self) -> None:
+        """To the route manager: that the portal works, and at which cost."""
+        if not self.drain.is_over:
+            self._report(self._link.describe())
+
+    def _report(self, message: PortalUp | PortalGone) -> None:
+        if self._route_manager is not None:
+            self._ctx.channels.send_ctl(self._route_manager, ROUTE_MESSAGES.encode(message))
+
+    def _on_peer_down(self, peer: PeerDown) -> None:
+        if peer.worker == self._route_manager:
+            self._route_manager = None  # the routes that it gave hold until it is back
+            return
+        ring = self._rings.pop(peer.worker, None)
+        if ring is None:
+            return
+        self.egress.on_ring(peer.worker, None)
+        ring.close()
+        now_ns = self._ctx.loop.now_ns()
+        self.drain.on_sibling_down(peer.worker)
+        self.core.on_sibling_down(peer.worker, now_ns)
+        self.act(now_ns)
+
+    def _on_peer_removed(self, peer: PeerRemoved) -> None:
+        now_ns = self._ctx.loop.now_ns()
+        self.core.on_sibling_removed(peer.worker, now_ns)
+        self.act(now_ns)
+
+    def _on_ctl(self, worker: int, frame: bytes) -> None:
+        now_ns = self._ctx.loop.now_ns()
+        message = CONTROL_MESSAGES.decode(frame)
+        match message:
+            case RouteTable():
+                self._on_routes(message, now_ns)
+            case PortalUp() | PortalGone():
+                raise LocalProtocolError(f"worker {worker} sent what is for the route manager")
+            case _:
+                self._on_message(worker, message, now_ns)
+        self.act_soon()
+
+    def _on_routes(self, table: RouteTable, now_ns: int) -> None:
+        routes = [(r.source_domain, r.interested_domain, r.ingress, r.egress) for r in table.routes]
+        self.core.on_routes(table.version, routes, now_ns)
+        self._link.on_routes({r.interested_domain for r in table.routes if r.ingress == self._ctx.index}, now_ns)
+
+    def _on_message(self, worker: int, message: PortalMessage, now_ns: int) -> None:
+        if isinstance(message, PortalHello):
+            lost = self.egress.reconcile(worker, message.forwarded, message.forwarded_bytes)
+            if lost:
+                self._ctx.log.info(LogEvent.FRAGMENTS_LOST, extra={"sibling": worker, "fragments": lost})
+        peer = self._ctx.peers.get(worker)
+        if peer is not None:
+            self.core.on_message(worker, peer.incarnation, message, now_ns)
+            self.drain.on_message(worker, message)
+
+    # own sources, which the link joins
+
+    def add_source(self, source: BoundSource, domain_id: int, hop_count: int, cost: int, pass_through: bytes) -> None:
+        handle = self.core.own.add(source.otid, source.topic, domain_id, hop_count, cost, pass_through)
+        source.user = self.entries[handle] = ForwardEntry(handle, source)
+        self.act_soon()
+
+    def change_source(self, source: BoundSource, hop_count: int, cost: int, pass_through: bytes) -> None:
+        """One that was not added is fine."""
+        if isinstance(entry := source.user, ForwardEntry):
+            self.core.own.change(entry.handle, hop_count, cost, pass_through)
+            self.act_soon()
+
+    def remove_source(self, source: BoundSource) -> None:
+        """Likewise."""
+        if isinstance(entry := source.user, ForwardEntry):
+            source.user = None
+            self.entries.pop(entry.handle, None)
+            self.core.own.end(entry.handle)
+            self.act_soon()
+
+    # what is to be done
+
+    def act(self, now_ns: int) -> None:
+        """Carry out what the core asks for and what the link reports until there is no more, then set the timers.
+
+        What is carried out may call back (a cached source is found at once); the outermost call goes on with that.
+        """
+        if self._is_acting:
+            return
+        self._is_acting = True
+        try:
+            while self._exchange(now_ns):
+                pass
+        finally:
+            self._is_acting = False
+        self._link.send_pending(now_ns)
+        for part in (self.core, self._link):
+            self._set_timer(part)
+
+    def _exchange(self, now_ns: int) -> bool:
+        """Carry effects of the core to siblings and link, and interest of the link to the core; False: none of both."""
+        effects, interest = self.core.take_effects(), self._link.take_interest()
+        if not effects and not interest:
+            return False
+        with self._link.together():
+            for effect in effects:
+                self._perform(effect, now_ns)
+        for event in interest:
+            self.core.on_interest(event, now_ns)
+        return True
+
+    def act_soon(self) -> None:
+        """Act once for all messages and packets of this turn: an exchange is hundreds of them."""
+        if not self._acts_soon:
+            self._acts_soon = True
+            self._ctx.loop.call_soon(self._on_soon)
+
+    def _on_soon(self) -> None:
+        self._acts_soon = False
+        self.act(self._ctx.loop.now_ns())
+
+    def _set_timer(self, part: PortalCore | Link) -> None:
+        timer, deadline = self._timers.get(part), part.next_deadline()
+        if timer is not None and timer.is_pending:
+            if timer.when_ns == deadline:
+                return
+            timer.cancel()
+        if deadline is not None and not self._is_stopping:
+            self._timers[part] = self._ctx.loop.call_at(deadline, partial(self._on_timer, part))
+
+    def _on_timer(self, part: PortalCore | Link) -> None:
+        now_ns = self._ctx.loop.now_ns()
+        part.on_timer(now_ns)
+        self.act(now_ns)
+
+    def _perform(self, effect: Effect, now_ns: int) -> None:
+        match effect:
+            case SendToSibling(worker=worker, message=message):
+                self._ctx.channels.send_ctl(worker, PORTAL_MESSAGES.encode(message))
+            case ChangeForwarding(handle=handle, workers=workers):
+                if (entry := self.entries.get(handle)) is not None:
+                    entry.want(workers)
+            case InterestIgnored(name=name):
+                self._ctx.limited(LogEvent.INTEREST_WITHOUT_NAME, extra={"symbol": name[:80]})
+            case SourceIgnored(why=why, otid=otid, topic=topic):
+                extra = {"topic": topic.decode(errors="replace")}
+                if why is WhyIgnored.TOO_MANY_HOPS:
+                    self._ctx.limited(LogEvent.SOURCE_HOPS, extra=extra)
+                else:
+                    self._ctx.limited(LogEvent.SOURCE_OTHER_TOPIC, extra={"otid": otid.hex()} | extra)
+            case _:
+                self._link.perform(effect, now_ns)
+
+    # the end
+
+    def on_drained(self) -> None:
+        """Nothing is left to be forwarded: no routes go through here any more."""
+        self._report(PortalGone(self._ctx.index))
+        self._link.on_routes(set(), self._ctx.loop.now_ns())
+
+    def _on_stop(self) -> None:
+        """Take the proxy sources back, as far as the grace period goes."""
+        self._is_stopping = True
+        self.drain.stop()
+        self._ctx.loop.call_later(self._link.stop(), self._finish)
+
+    def _finish(self) -> None:
+        self._link.close()
+        self._ctx.finish()
+
+    # gauges
+
+    def _refresh_gauges(self) -> None:
+        self.refresh_gauges()
+        if not self._is_stopping:
+            self._ctx.loop.call_later(GAUGES_NS, self._refresh_gauges)
+
+    def refresh_gauges(self) -> None:
+        show_core(self.core, self._ctx.counters)
+        self._link.refresh_gauges()
+
+
+def show_core(core: PortalCore, page: CounterPage) -> None:
+    """The gauges that come from the core; the others come from the link."""
+    kinds = Counter(kind for _, kind in core.proxy_receivers)
+    page.set(Slot.PROXY_RECEIVERS, len(core.proxy_receivers))
+    page.set(Slot.RECEIVER_TOPICS, kinds[PATTERN_NONE])
+    page.set(Slot.RECEIVER_PCRE, kinds[PATTERN_PCRE])
+    page.set(Slot.RECEIVER_REGEX, kinds[PATTERN_REGEX])
+    page.set(Slot.TOPICS_NOT_OUT, len(core.recorded.withheld))
+    page.set(Slot.TOPICS_NOT_IN, len(core.refused))

@@ -1,0 +1,1 @@
+"""The admin socket: server, client and the records that they exchange."""

@@ -1,0 +1,98 @@
+"""Records of `tnwgdctl status` and `portals`, sent over the admin socket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One process of the DRO; one that is not running has pid 0."""
+
+    name: str
+    role: str  # route manager, endpoint, ...
+    index: int
+    state: str
+    pid: int
+    incarnation: int
+    restarts: int  # lives after the first, whatever ended the earlier ones
+    uptime_s: float  # of this life; 0 when it is not running
+    last_death: str  # how its last life ended; empty when it still has its first
+    operation: str = ""  # what an operator has ordered and is not done
+
+    @property
+    def is_resting(self) -> bool:
+        """Stopped by an operator, until it is resumed."""
+        return self.state in ("paused", "drained")
+
+
+@dataclass(frozen=True, slots=True)
+class DroStatus:
+    name: str
+    version: str
+    node_id: str  # decimal, as in the log; JSON readers would round the number
+    pid: int
+    uptime_s: float
+    config_file: str
+    config_loaded: float  # seconds since the epoch
+    is_running: bool  # every worker was ready at least once, and the DRO is not stopping
+    pending: tuple[str, ...] = ()  # changed elements that wait for a restart of the daemon
+    run_dir: str = ""
+    workers: tuple[WorkerStatus, ...] = field(default=())
+    change: str = ""  # of the configuration, that is under way or waits for its confirmation
+    routes: int = -1  # of the last calculation; -1 before the first
+    routes_wait_s: float = 0.0  # the first follows so long after the last portal was ready
+
+
+@dataclass(frozen=True, slots=True)
+class PortalStatus:
+    """One portal, with its counters since the start of the DRO. Fragments and bytes go with the name of the portal that
+    sends them into its TRD; those that its full channel refused count as forwarded and dropped here."""
+
+    name: str
+    kind: str  # endpoint or peer
+    state: str
+    domain_id: int
+    cost: int
+    proxy_receivers: int
+    proxy_sources: int
+    local_topics: int  # wanted by receivers of its TRD
+    local_patterns: int
+    remote_topics: int  # wanted by other DROs in its TRD
+    remote_patterns: int
+    received: int  # fragments of applications that came from its TRD
+    received_bytes: int
+    control_received: int  # what sources of its TRD said about themselves
+    forwarded: int  # fragments from other portals, for its TRD; from here on both kinds are counted
+    forwarded_bytes: int
+    sent: int
+    sent_bytes: int
+    dropped: dict[str, int]  # by reason
+    queued: int
+    queued_bytes: int
+    queued_bytes_max: int
+    queue_limit_bytes: int
+    unrecovered: int  # transport datagrams given up by its proxy receivers
+    naks_sent: int
+    retransmitted: int
+
+    @property
+    def dropped_total(self) -> int:
+        return sum(self.dropped.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PortalsStatus:
+    """All portals at one moment."""
+
+    time_s: float  # of a monotonic clock, for rates
+    portals: tuple[PortalStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationResult:
+    """What an operation on a portal has come to. `note` tells what was not clean, and is empty otherwise."""
+
+    portal: str
+    state: str
+    note: str = ""

@@ -1,0 +1,1 @@
+"""`tnwgdctl`: arguments and output."""

@@ -1,0 +1,198 @@
+"""`tnwgdctl portals` and `tnwgdctl portal ACTION NAME`: counters of portals, and orders to them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dro.standard_streams import say
+from supervisor.admin.client import Client
+from supervisor.admin.records import to_json
+from supervisor.admin.status import OperationResult, PortalsStatus, PortalStatus
+from supervisor.ctl.output import (
+    EXIT_FAILED,
+    EXIT_OK,
+    Commands,
+    connect,
+    positive,
+    put_answer,
+    put_json,
+    redraw,
+    seconds,
+    table,
+    wide_table,
+)
+
+WATCH_INTERVAL_S: Final = 1.0
+WATCH_LEAST_S: Final = 0.1
+DRAIN_LIMIT_S: Final = 30.0
+SLACK_S: Final = 90.0
+"""Beyond the limit of a drain: for the stop, and for a portal to become ready, which each have limits in the DRO."""
+
+_ACTIONS: Final = {
+    "restart": "stop it in good order and start it at once, with the current configuration",
+    "pause": "stop it in good order until it is resumed",
+    "resume": "start it again after pause or drain",
+    "drain": "stop it without losing what it has accepted",
+    "add": "start a portal that is new in the configuration file; all others are left alone",
+    "remove": "drain it and take it out of the running DRO; the file is not changed",
+}
+_WITH_LIMIT: Final = ("drain", "remove")
+
+
+def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
+    portals = commands.add_parser("portals", parents=[common], help="what each portal forwards, sends and drops")
+    portals.add_argument(
+        "-w", "--watch", metavar="SECONDS", nargs="?", type=_interval, const=WATCH_INTERVAL_S,
+        help=f"rates over that interval, until interrupted (default {WATCH_INTERVAL_S:g})",
+    )  # fmt: skip
+    portals.add_argument("--count", metavar="N", type=positive, help="with --watch: end after N intervals")
+    portals.set_defaults(run=show_portals, parser=portals)
+    portal = commands.add_parser(
+        "portal", parents=[common], help="restart, pause, resume, drain, add or remove one portal"
+    )
+    actions = portal.add_subparsers(metavar="ACTION", required=True, title="actions", dest="action")
+    for name, what in _ACTIONS.items():
+        action = actions.add_parser(name, parents=[common], help=what, description=f"{what[0].upper()}{what[1:]}.")
+        action.add_argument("name", metavar="NAME", help="name of the portal")
+        if name in _WITH_LIMIT:
+            action.add_argument(
+                "--limit", metavar="SECONDS", type=seconds, default=DRAIN_LIMIT_S,
+                help=f"give up what is still held after so long (default {DRAIN_LIMIT_S:g})",
+            )  # fmt: skip
+        action.set_defaults(run=operate)
+
+
+def _interval(text: str) -> float:
+    return seconds(text, WATCH_LEAST_S)
+
+
+# one portal
+
+
+def operate(args: argparse.Namespace) -> int:
+    arguments: dict[str, object] = {"name": args.name}
+    within_s = SLACK_S
+    if args.action in _WITH_LIMIT:
+        arguments["limit_s"] = args.limit
+        within_s += args.limit
+    with connect(args) as client:
+        result = client.ask(OperationResult, f"portal {args.action}", within_s=within_s, **arguments)
+    put_answer(args, result, f"{result.portal} is {result.state}")
+    if not result.note:
+        return EXIT_OK
+    if not args.json:
+        say(sys.stderr, f"tnwgdctl: {result.portal}: {result.note}\n")
+    return EXIT_FAILED if args.action in _WITH_LIMIT else EXIT_OK
+
+
+# all portals
+
+
+@dataclass(frozen=True, slots=True)
+class PortalRates:
+    """Of one portal, per second."""
+
+    name: str
+    received: float
+    forwarded: float
+    sent: float
+    sent_bits: float
+    dropped: float
+
+
+def rates(before: PortalsStatus, after: PortalsStatus) -> tuple[PortalRates, ...]:
+    """Between two looks, for the portals that are in both."""
+    span_s = max(after.time_s - before.time_s, 1e-6)
+    earlier = {portal.name: portal for portal in before.portals}
+    found = []
+    for portal in after.portals:
+        old = earlier.get(portal.name)
+        if old is None or old.forwarded > portal.forwarded:  # another one of that name
+            continue
+        found.append(
+            PortalRates(
+                portal.name,
+                round((portal.received - old.received) / span_s, 1),
+                round((portal.forwarded - old.forwarded) / span_s, 1),
+                round((portal.sent - old.sent) / span_s, 1),
+                round((portal.sent_bytes - old.sent_bytes) * 8 / span_s, 1),
+                round((portal.dropped_total - old.dropped_total) / span_s, 1),
+            )
+        )
+    return tuple(found)
+
+
+def show_portals(args: argparse.Namespace) -> int:
+    if args.count is not None and args.watch is None:
+        args.parser.error("--count goes with --watch")
+    with connect(args) as client:
+        if args.watch is None:
+            status = client.ask(PortalsStatus, "portals")
+            put_answer(args, status, portals_text(status))
+            return EXIT_OK
+        for before, after in _pairs(client, args.watch, args.count):
+            found = rates(before, after)
+            if args.json:
+                is_read = put_json(to_json(after) | {"rates": [to_json(rate) for rate in found]})
+            else:
+                is_read = redraw(rates_text(after, found))
+            if not is_read:
+                break
+    return EXIT_OK
+
+
+def _pairs(client: Client, interval_s: float, count: int | None) -> Iterator[tuple[PortalsStatus, PortalsStatus]]:
+    before = client.ask(PortalsStatus, "portals")
+    done = 0
+    while count is None or done < count:
+        time.sleep(interval_s)
+        after = client.ask(PortalsStatus, "portals")
+        yield before, after
+        before = after
+        done += 1
+
+
+def portals_text(status: PortalsStatus) -> str:
+    head = ("PORTAL", "STATE", "DOMAIN", "COST", "RECEIVERS", "SOURCES", "LOCAL", "REMOTE",
+            "RECEIVED", "CONTROL", "FORWARDED", "SENT", "DROPPED", "QUEUED")  # fmt: skip
+    rows = [
+        (
+            p.name, p.state, p.domain_id, p.cost, p.proxy_receivers, p.proxy_sources,
+            f"{p.local_topics}+{p.local_patterns}", f"{p.remote_topics}+{p.remote_patterns}",
+            p.received, p.control_received, p.forwarded, p.sent, p.dropped_total, p.queued,
+        )
+        for p in status.portals
+    ]  # fmt: skip
+    lines = [wide_table(head, rows)]
+    for portal in status.portals:
+        lines += _remarks(portal)
+    return "\n".join(lines)
+
+
+def _remarks(portal: PortalStatus) -> Iterator[str]:
+    """What an operator should know and a column has no room for."""
+    if portal.dropped_total:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in portal.dropped.items() if count)
+        yield f"{portal.name} dropped {reasons}"
+    if portal.queued_bytes:
+        yield f"{portal.name} queues {portal.queued_bytes} of {portal.queue_limit_bytes} bytes"
+    if portal.unrecovered:
+        yield f"{portal.name} gave up {portal.unrecovered} datagrams of its TRD as lost"
+
+
+def rates_text(status: PortalsStatus, found: tuple[PortalRates, ...]) -> str:
+    head = ("PORTAL", "STATE", "RECEIVED/s", "FORWARDED/s", "SENT/s", "SENT Mbit/s", "DROPPED/s", "QUEUED")
+    by_name = {rate.name: rate for rate in found}
+    rows = []
+    for portal in status.portals:
+        numbers: tuple[str, ...] = ("",) * 5
+        if (r := by_name.get(portal.name)) is not None:
+            received, forwarded, sent, dropped = (f"{n:.0f}" for n in (r.received, r.forwarded, r.sent, r.dropped))
+            numbers = (received, forwarded, sent, f"{r.sent_bits / 1e6:.2f}", dropped)
+        rows.append((portal.name, portal.state, *numbers, portal.queued))
+    return table(head, rows)

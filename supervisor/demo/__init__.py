@@ -1,0 +1,1 @@
+"""`make demo`: a DRO, a source and receivers on this machine, live."""

@@ -1,0 +1,1 @@
+"""`tnwgdctl doctor`: checks host, ports and TRDs."""

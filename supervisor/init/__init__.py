@@ -1,0 +1,1 @@
+"""`tnwgd init`: writes a first configuration."""

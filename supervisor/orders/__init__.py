@@ -1,0 +1,1 @@
+"""Commands of the admin socket: orders to portals, counters, queries about the configuration."""

@@ -1,0 +1,58 @@
+"""The table of all commands on the admin socket."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from dro.config.dro_xml.model import DroConfig
+from dro.config.reading.problems import Warn
+from supervisor.admin.records import Record, to_json
+from supervisor.admin.server import Arguments, Reply
+from supervisor.admin.status import DroStatus
+from supervisor.orders.portal_counters import portals_status
+from supervisor.orders.portals import PortalCommands
+from supervisor.orders.queries import AdminQueries
+from supervisor.parent.parent import Parent
+from supervisor.reload.requests import Reload
+
+
+def _status(parent: Parent[DroConfig], version: str, began_s: float) -> DroStatus:
+    """What the parent knows about itself and its workers."""
+    configuration = parent.configuration
+    return DroStatus(
+        name=parent.name,
+        version=version,
+        node_id=str(parent.node_id),
+        pid=os.getpid(),
+        uptime_s=round(time.monotonic() - began_s, 3),
+        config_file=os.path.abspath(configuration.current.file),
+        config_loaded=round(configuration.loaded_s, 3),
+        is_running=parent.is_running,
+        pending=configuration.pending,
+        run_dir=str(parent.run_dirs.run),
+        workers=parent.worker_status(),
+        change=configuration.change,
+        routes=-1 if parent.routes is None else parent.routes.routes,
+        routes_wait_s=configuration.current.daemon.route_recalculation.backoff_interval_ms / 1000,
+    )
+
+
+def serve_commands(parent: Parent[DroConfig], version: str, warn: Warn) -> Reload:
+    """Everything that an operator may ask this DRO; the result also takes its signals."""
+    began_s = time.monotonic()
+
+    def add_look(command: str, look: Callable[[], Record]) -> None:
+        def answer(arguments: Arguments, reply: Reply) -> None:
+            arguments.done()
+            reply.ok(to_json(look()))
+
+        parent.admin.add(command, answer, looks=True)
+
+    add_look("status", lambda: _status(parent, version, began_s))
+    add_look("portals", lambda: portals_status(parent))
+    PortalCommands(parent, warn)
+    AdminQueries(parent)
+    return Reload(parent, logging.getLogger("dro"))

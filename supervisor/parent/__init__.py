@@ -1,0 +1,1 @@
+"""The parent process: forks, watches and restarts workers."""

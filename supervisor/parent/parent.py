@@ -1,0 +1,409 @@
+"""The parent process: starts the workers, restarts those that die, carries out operators' orders, and stops the DRO.
+
+It has no thread and no ZeroMQ context, so a fork after months is as safe as the first. It owns only the run directory,
+the counter pages, the admin socket and one control socket per worker. Beside this module are the processes themselves
+(`processes`), the states of a worker (`workers`) and operators' orders (`operations`).
+
+The configuration is of any type; `planner` returns the workers for it.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import secrets
+import signal
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Generic, assert_never
+
+from dro.bus.actor import FORK_MASK, STOP_SIGNALS
+from dro.bus.counters import CounterPage
+from dro.bus.messages import (
+    Drained,
+    PeerStuck,
+    Ping,
+    Pong,
+    Ready,
+    Reconfigured,
+    RoutesCalculated,
+    Rows,
+    SetLog,
+    StartFailed,
+    Stop,
+    Stopped,
+    WorkerReport,
+)
+from dro.bus.process_name import name_process
+from dro.clock import NS_PER_MS, ms, s
+from dro.errors import ResourceError
+from dro.log import setup as logs
+from dro.log.events import LogEvent
+from dro.log.handler import Settings
+from dro.loop import Loop
+from dro.os_errors import remedy_of
+from supervisor.admin.server import SOCKET_NAME, AdminServer
+from supervisor.admin.status import WorkerStatus
+from supervisor.host.resources import HostResources, ResourcePlan
+from supervisor.host.run_dirs import RUN_LINK, SHARED_MEMORY, RunDirs
+from supervisor.parent.config_in_force import C, ConfigInForce, PartFor, Planner
+from supervisor.parent.forked_task import Failed, ForkedTask, T
+from supervisor.parent.lists import WorkerLists
+from supervisor.parent.operations import STOP_GRACE_MS, STOP_LIMIT_NS, Operations
+from supervisor.parent.processes import WorkerProcesses
+from supervisor.parent.rollout import Rollout
+from supervisor.parent.workers import Event, State, Worker, Workers
+
+PING_INTERVAL_NS: Final = s(1)
+SILENT_PINGS: Final = 5  # a worker that leaves that many unanswered is named in the log
+SAME_SIGNAL_NS: Final = ms(200)  # one order to stop, sent to the process and to its group
+
+EXIT_OK: Final = 0
+EXIT_NOT_STARTED: Final = 1
+EXIT_KILLED: Final = 3
+"""At its end it had to kill a worker, whose proxy sources ended without final advertisements."""
+
+
+class Parent(Generic[C]):
+    """Runs one DRO from the first fork to the last exit."""
+
+    def __init__(
+        self,
+        name: str,
+        config: C,
+        planner: Planner[C],
+        log: logging.Logger,
+        *,
+        part_for: PartFor[C] = lambda config, _only: config,
+        run_base: Path | None = None,
+        shm_base: Path = SHARED_MEMORY,
+        resources: HostResources | None = None,
+    ) -> None:
+        """`resources`: what the DRO takes of its host, if it is to be more than its directories below the two bases.
+
+        Raises: ConfigError.
+        """
+        self.name = name
+        self.node_id: Final = 1 << 63 | secrets.randbits(63)
+        self.failure = ""
+        """Why the DRO could not start."""
+        self._log = log
+        self.loop: Final = Loop()
+        self.admin: Final = AdminServer(self.loop, log)
+        """Takes commands from operators; add them before `run`."""
+        specs = planner(config)
+        self._resources = resources or HostResources(ResourcePlan(name, run_base, shm_base, workers=len(specs)), log)
+        self.workers: Final = Workers(specs)
+        self.processes: Final = WorkerProcesses(self, log)
+        self._tasks: set[ForkedTask[Any]] = set()
+        self.operations: Final = Operations(self, log)
+        self.rollout: Final = Rollout(self.workers, self.loop, self.processes.send)
+        self.configuration: Final = ConfigInForce(self, config, planner, part_for)
+        self._lists = WorkerLists(self.workers, self.loop, self.processes.send, self.admin)
+        self.routes: RoutesCalculated | None = None
+        """The routes of the last calculation, in any life of the route manager."""
+        self._pings = 0
+        self._started = False
+        self.is_stopping = False
+        self._stop_ns = 0
+        self._status = EXIT_OK
+        self._signals: deque[int] = deque()
+        self.run_dirs: RunDirs
+
+    def run(
+        self,
+        *,
+        on_running: Callable[[], object] = lambda: None,
+        on_hangup: Callable[[], object] | None = None,
+        on_stopping: Callable[[], object] = lambda: None,
+    ) -> int:
+        """Run until a signal stops it; returns the exit status. Every worker is gone by then, and so are all files.
+
+        `on_running` is called once, when every worker is ready; `on_hangup` for each SIGHUP; `on_stopping` once, when
+        the end begins.
+        """
+        self._on_running, self._on_stopping = on_running, on_stopping
+        self._on_hangup = on_hangup or self._ignore_hangup
+        self._take_signals()  # first: whatever is made from here on is removed again
+        try:
+            run_dirs = self._resources.acquire(self._has_stop_signal)
+        except ResourceError as e:
+            return self._refuse(e.what, e.remedy)
+        if run_dirs is None:
+            return EXIT_OK
+        self.run_dirs = self.processes.run_dirs = run_dirs
+        self.rollout.run_dir = run_dirs.run
+        try:
+            self._set_up()
+            while not self.is_stopping or any(worker.is_alive for worker in self.workers):
+                self.loop.run_once()
+        except ResourceError as e:
+            if self._started:
+                raise
+            self._status = self._refuse(e.what, e.remedy)
+        finally:
+            self._kill_all(LogEvent.WORKER_KILLED)
+            self.admin.close()
+            self._resources.release()
+            for number in STOP_SIGNALS:  # one that comes while the interpreter ends must not change the exit status
+                signal.signal(number, signal.SIG_IGN)
+        self._log.info(LogEvent.DRO_STOPPED, extra={"dro": self.name, "status": self._status})
+        return self._status
+
+    def _refuse(self, what: str, remedy: str, **where: object) -> int:
+        """The exit status of a DRO that cannot start."""
+        self._log.critical(LogEvent.DRO_CANNOT_START, extra={**where, "reason": what, "remedy": remedy})
+        self.failure = f"{what}; {remedy}" if remedy else what
+        return EXIT_NOT_STARTED
+
+    def _take_signals(self) -> None:
+        for number in (*STOP_SIGNALS, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORK_MASK)
+
+    def _has_stop_signal(self) -> bool:
+        """By a signal that the loop has not seen yet."""
+        return not STOP_SIGNALS.isdisjoint(tuple(self._signals))  # a signal may come while they are looked at
+
+    def _set_up(self) -> None:
+        name_process("tnwgd")
+        self.admin.listen(self.run_dirs.run / SOCKET_NAME)
+        self._resources.locks.serve(self.loop)
+        self._link_run_directory()
+        for worker in self.workers:
+            self.prepare(worker)
+        gc.collect()
+        gc.freeze()  # children share these pages for longer
+        for worker in self.workers:
+            if self._has_stop_signal() or self.is_stopping:
+                break  # it is to end before all of it is there
+            self.start(worker)
+        self.loop.call_later(PING_INTERVAL_NS, self._ping)
+
+    def _link_run_directory(self) -> None:
+        """Let those find it who look for running DROs. Raises: ResourceError."""
+        link = self.run_dirs.shm / RUN_LINK
+        try:
+            link.symlink_to(self.run_dirs.run.absolute())
+        except OSError as e:
+            raise ResourceError(f"cannot make {link}: {e.strerror}", remedy=remedy_of(e.errno)) from e
+
+    # the log
+
+    def set_log(self, settings: Settings) -> None:
+        """Change where the log of every process goes, or what it looks like. Raises: ResourceError, nothing changed."""
+        logs.apply(settings)
+        new = settings
+        message = SetLog(new.kind, new.file, new.frequency, new.size_bytes, new.level, new.utc, new.json)
+        for worker in self.workers:
+            if worker.is_alive:
+                self.processes.send(worker, message)
+
+    # what takes long
+
+    def run_forked(
+        self, work: Callable[[], T], done: Callable[[T | Failed], object], *, limit_ns: int, what: str
+    ) -> None:
+        """Have `work` done in a forked child; see `ForkedTask`. When the DRO stops it is cancelled without `done`."""
+
+        def finished(result: T | Failed) -> None:
+            self._tasks.discard(task)
+            done(result)
+
+        task = ForkedTask(self.loop, work, finished, limit_ns=limit_ns, what=what, in_child=self.processes.abandon)
+        self._tasks.add(task)
+
+    def abandon(self) -> None:
+        """In a forked child: close what it inherits, but for what the processes have."""
+        self._resources.locks.close()
+        self.admin.abandon()
+        for task in self._tasks:
+            task.abandon()
+
+    # what operators see
+
+    @property
+    def is_running(self) -> bool:
+        """Every worker was ready at least once, and nobody has ordered the end."""
+        return self._started and not self.is_stopping
+
+    def worker_status(self) -> tuple[WorkerStatus, ...]:
+        now_ns = self.loop.now_ns()
+        return tuple(worker.status(now_ns) for worker in self.workers)
+
+    # signals: the handler only remembers
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.append(number)
+        self.loop.call_soon_threadsafe(self._take_signal)
+
+    def _take_signal(self) -> None:
+        if not self._signals:
+            return
+        number = self._signals.popleft()
+        if number == signal.SIGHUP:
+            self._on_hangup()
+            return
+        now_ns = self.loop.now_ns()
+        if not self.is_stopping:
+            self._log.info(LogEvent.STOPPING, extra={"signal": signal.Signals(number).name})
+            self._stop_ns = now_ns
+            self._stop()
+        elif now_ns - self._stop_ns >= SAME_SIGNAL_NS:
+            self._log.warning(LogEvent.STOPPING_AT_ONCE, extra={"signal": signal.Signals(number).name})
+            self._kill_all(LogEvent.WORKER_KILLED)
+
+    def _ignore_hangup(self) -> None:
+        self._log.warning(LogEvent.HANGUP_NEEDS_RESTART)
+
+    # what operations do with processes
+
+    def prepare(self, worker: Worker) -> None:
+        """Make its counter page, unless another one had its index before. Raises: ResourceError."""
+        page = self.run_dirs.counters(worker.index)
+        if not page.exists():
+            CounterPage.create(page).close()
+
+    def start(self, worker: Worker) -> None:
+        """Start a waiting worker, now; when that fails it is tried again later, and operations learn of it."""
+        worker.config_serial = self.rollout.serial
+        try:
+            self.processes.start(worker)
+        except OSError as e:
+            self._on_no_process(worker, e)
+
+    def _on_no_process(self, worker: Worker, error: OSError) -> None:
+        reason, remedy = error.strerror or str(error), remedy_of(error.errno)
+        if not self._started:
+            self._status = self._refuse(f"cannot start a process: {reason}", remedy, worker=worker.name)
+            self._stop()
+            return
+        extra = {"worker": worker.name, "reason": reason, "remedy": remedy}
+        self._log.error(LogEvent.CANNOT_START_PROCESS, extra=extra)
+        self.operations.on_cannot_start(worker, reason)
+        if worker.state is State.WAITING:
+            self._restart_later(worker, clean=False)
+
+    # reports of workers
+
+    def on_report(self, worker: Worker, report: WorkerReport) -> None:
+        if worker.unanswered > SILENT_PINGS:
+            self._log.info(LogEvent.WORKER_ANSWERS, extra={"worker": worker.name})
+        worker.unanswered = 0
+        match report:
+            case Ready():
+                self._on_ready(worker, report)
+            case StartFailed():
+                worker.failure = report
+            case PeerStuck():
+                self._on_stuck(worker, report)
+            case Reconfigured():
+                self.rollout.on_answer(worker, report)
+            case Drained():
+                self.operations.on_drained(worker, report.waiting)
+            case Rows():
+                self._lists.on_rows(report)
+            case RoutesCalculated():
+                self.routes = report
+            case Pong() | Stopped():
+                pass
+            case _:
+                assert_never(report)
+
+    def _on_ready(self, worker: Worker, ready: Ready) -> None:
+        worker.move(Event.BECAME_READY)
+        if worker.state is not State.READY:
+            return
+        worker.was_ready = True
+        self._log.info(LogEvent.WORKER_READY, extra={"worker": worker.name, "incarnation": worker.incarnation})
+        self.processes.announce(worker, ready)
+        self.rollout.on_ready(worker)
+        self.operations.on_ready(worker)
+        self._check_started()
+
+    def _check_started(self) -> None:
+        if self._started or self.is_stopping or not all(w.was_ready or w.is_resting for w in self.workers):
+            return
+        self._started = True
+        self._log.info(LogEvent.DRO_RUNNING, extra={"dro": self.name, "node_id": self.node_id})
+        self._on_running()
+
+    def _on_stuck(self, reporter: Worker, report: PeerStuck) -> None:
+        for stuck in self.workers:
+            if (stuck.index, stuck.incarnation) != (report.worker, report.incarnation) or not stuck.is_alive:
+                continue
+            extra = {"worker": stuck.name, "reported_by": reporter.name}
+            self._log.error(LogEvent.WORKER_STUCK, extra=extra)
+            self.processes.kill(stuck)
+
+    def _ping(self) -> None:
+        logs.tick()
+        self._pings += 1
+        for worker in self.workers:
+            if worker.state not in (State.READY, State.DRAINING) or worker.unanswered > SILENT_PINGS:
+                continue
+            worker.unanswered += 1
+            if worker.unanswered > SILENT_PINGS:
+                self._log.warning(LogEvent.WORKER_SILENT, extra={"worker": worker.name})
+            else:
+                self.processes.send(worker, Ping(self._pings))
+        self.loop.call_later(PING_INTERVAL_NS, self._ping)
+
+    # the end of a worker
+
+    def on_end(self, worker: Worker, status: int) -> None:
+        clean = status == 0
+        extra = {"worker": worker.name, "incarnation": worker.incarnation, "cause": worker.last_death}
+        self._log.log(logging.INFO if clean else logging.ERROR, LogEvent.WORKER_ENDED, extra=extra)
+        self.rollout.on_end(worker)
+        self._lists.on_end(worker)
+        if self.is_stopping:
+            worker.move(Event.OVER)
+            return
+        if self.operations.on_end(worker):
+            self._check_started()
+            return
+        worker.move(Event.AGAIN)
+        if worker.failure is not None and not self._started:
+            failure = worker.failure
+            self._status = self._refuse(failure.reason, failure.remedy, worker=worker.name)
+            self._stop()
+            return
+        self._restart_later(worker, clean=clean)
+
+    def _restart_later(self, worker: Worker, *, clean: bool) -> None:
+        delay_ns = worker.backoff.on_death(self.loop.now_ns(), clean=clean)
+        worker.restart = self.loop.call_later(delay_ns, lambda: self.start(worker))
+        extra = {"worker": worker.name, "in_ms": delay_ns // NS_PER_MS}
+        self._log.info(LogEvent.WORKER_RESTARTED, extra=extra)
+
+    # the end of the DRO
+
+    def _stop(self) -> None:
+        self.is_stopping = True
+        for task in self._tasks:
+            task.cancel()
+        self._on_stopping()
+        self.operations.close("the DRO is stopping")
+        for worker in self.workers:
+            worker.cancel_restart()
+            if not worker.is_alive:
+                worker.move(Event.OVER)
+                continue
+            if worker.state is not State.STOPPING:
+                worker.move(Event.STOP)
+            self.processes.send(worker, Stop(STOP_GRACE_MS))
+        self.loop.call_later(STOP_LIMIT_NS, self._stop_late)
+
+    def _stop_late(self) -> None:
+        if self._status == EXIT_OK and any(worker.is_alive for worker in self.workers):
+            self._status = EXIT_KILLED
+        self._kill_all(LogEvent.WORKER_TOO_SLOW)
+
+    def _kill_all(self, why: LogEvent) -> None:
+        for worker in self.workers:
+            if worker.is_alive:
+                self._log.error(why, extra={"worker": worker.name})
+                self.processes.kill(worker)

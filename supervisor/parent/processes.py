@@ -1,0 +1,197 @@
+"""The processes behind the workers' records: fork them, send to them, announce them to each other, reap them.
+
+Messages about siblings follow from three events: a worker is ready (it and every ready sibling get a `PeerUp` of the
+other), died (`PeerDown`), or was removed (`PeerRemoved`). Joining and rejoining are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+from dro.bus.actor import EXIT_BUG, WorkerIdentity, run_worker
+from dro.bus.control import ControlSocket, control_pair
+from dro.bus.messages import (
+    PARENT_MESSAGES,
+    WORKER_REPORTS,
+    ParentMessage,
+    PeerDown,
+    PeerRemoved,
+    PeerUp,
+    Ready,
+    WorkerReport,
+)
+from dro.clock import s
+from dro.errors import ResourceError
+from dro.log.events import LogEvent
+from supervisor.host.run_dirs import RunDirs
+from supervisor.parent.forked_task import fork
+from supervisor.parent.workers import Event, State, Worker
+
+if TYPE_CHECKING:
+    from supervisor.parent.parent import Parent
+
+CLOSED_LIMIT_NS: Final = s(1)  # a worker that closed its control socket is as good as gone
+
+
+class WorkerProcesses:
+    """Owns every process, process descriptor and control socket, and reports on them to the parent."""
+
+    def __init__(self, parent: Parent[Any], log: logging.Logger) -> None:
+        self._parent = parent
+        self._workers, self._loop, self._log = parent.workers, parent.loop, log
+        self._incarnations = 0
+        self.run_dirs: RunDirs
+
+    # the beginning
+
+    def start(self, worker: Worker) -> None:
+        """Fork the next life of a waiting worker. Raises: OSError; the worker is waiting then, as before."""
+        worker.cancel_restart()
+        self._incarnations += 1
+        worker.incarnation = self._incarnations
+        worker.ready = worker.failure = None
+        worker.is_announced = False
+        worker.unanswered = 0
+        worker.started_ns = self._loop.now_ns()
+        worker.backoff.on_start(worker.started_ns)
+        mine, worker.pid, worker.pidfd = self._fork(worker)
+        worker.move(Event.FORKED)
+        worker.starts += 1
+        self._loop.add_reader(worker.pidfd, lambda: self._on_exit(worker))
+        incarnation = worker.incarnation
+        worker.control = ControlSocket[ParentMessage, WorkerReport](
+            self._loop,
+            mine,
+            PARENT_MESSAGES,
+            WORKER_REPORTS,
+            lambda report: self._parent.on_report(worker, report),
+            lambda: self._on_closed(worker, incarnation),
+        )
+        extra = {"worker": worker.name, "pid": worker.pid, "incarnation": incarnation}
+        self._log.info(LogEvent.WORKER_STARTED, extra=extra)
+
+    def _fork(self, worker: Worker) -> tuple[socket.socket, int, int]:
+        """Control socket, process id and process descriptor of the child. Raises: OSError, leaving nothing behind."""
+        identity = self._identity(worker)
+        mine, theirs = control_pair()
+
+        def child() -> None:
+            self.abandon()
+            mine.close()
+            run_worker(identity, theirs, worker.spec.main)
+
+        try:
+            return mine, *fork(child, EXIT_BUG)
+        except OSError:
+            mine.close()
+            raise
+        finally:
+            theirs.close()
+
+    def _identity(self, worker: Worker) -> WorkerIdentity:
+        return WorkerIdentity(
+            name=worker.name,
+            index=worker.index,
+            incarnation=worker.incarnation,
+            role=worker.spec.role,
+            run_dir=self.run_dirs.run,
+            ring_path=self.run_dirs.ring(worker.index, worker.incarnation),
+            counters_path=self.run_dirs.counters(worker.index),
+            parent_pid=os.getpid(),
+            dro_node_id=self._parent.node_id,
+        )
+
+    def abandon(self) -> None:
+        """In the child: let go of everything that is the parent's, above all of the siblings' control sockets."""
+        for worker in self._workers:
+            if worker.control is not None:
+                worker.control.abandon()
+            if worker.pidfd >= 0:
+                os.close(worker.pidfd)
+        self._parent.abandon()
+        self._loop.close()
+
+    # talking
+
+    def send(self, worker: Worker, message: ParentMessage) -> None:
+        """A worker that takes no messages is killed: it cannot be right about its siblings any more."""
+        if worker.control is None:
+            return
+        try:
+            worker.control.send(message)
+        except ResourceError:
+            self._log.error(LogEvent.WORKER_DEAF, extra={"worker": worker.name})
+            self.kill(worker)
+
+    def announce(self, worker: Worker, ready: Ready) -> None:
+        """It and its siblings may talk from now on."""
+        worker.ready = ready
+        worker.is_announced = True
+        for sibling in self._workers.working_siblings(worker):
+            self.send(worker, _peer_up(sibling))
+            self.send(sibling, _peer_up(worker))
+
+    def take_out(self, worker: Worker) -> None:
+        """Tell the siblings of a worker that has ended and comes back no more."""
+        for sibling in self._workers.informed_siblings(worker):
+            self.send(sibling, PeerRemoved(worker.index, worker.incarnation))
+
+    # the end
+
+    def kill(self, worker: Worker) -> None:
+        signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+
+    def _on_closed(self, worker: Worker, incarnation: int) -> None:
+        def kill_if_alive() -> None:
+            if worker.is_alive and worker.incarnation == incarnation:
+                self.kill(worker)
+
+        self._loop.call_later(CLOSED_LIMIT_NS, kill_if_alive)
+
+    def _on_exit(self, worker: Worker) -> None:
+        pid, status = os.waitpid(worker.pid, os.WNOHANG)
+        if pid == 0:
+            return
+        assert worker.control is not None
+        worker.control.drain()  # its last words
+        worker.control.close()
+        worker.control = None
+        self._loop.remove_reader(worker.pidfd)
+        os.close(worker.pidfd)
+        worker.pidfd = -1
+        worker.last_death = cause_of(status, is_ordered=worker.state is State.STOPPING)
+        self.run_dirs.remove_incarnation(worker.index, worker.incarnation)
+        if worker.is_announced:
+            for sibling in self._workers.informed_siblings(worker):
+                self.send(sibling, PeerDown(worker.index, worker.incarnation))
+        worker.is_announced = False
+        self._parent.on_end(worker, status)
+
+
+def _peer_up(worker: Worker) -> PeerUp:
+    ready = worker.ready
+    assert ready is not None
+    assert worker.state in (State.READY, State.DRAINING)
+    spec = worker.spec
+    return PeerUp(worker.index, worker.incarnation, spec.name, spec.role, ready.ring, ready.ctl, ready.data)
+
+
+def cause_of(status: int, *, is_ordered: bool = False) -> str:
+    """What `waitpid` reports about the end of a process, in words. `is_ordered`: it had been told to stop."""
+    if os.WIFSIGNALED(status):
+        return f"killed by {_signal_name(os.WTERMSIG(status))}"
+    code = os.waitstatus_to_exitcode(status)
+    if code:
+        return f"exit status {code}"
+    return "ended by order" if is_ordered else "ended by itself"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

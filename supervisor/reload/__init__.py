@@ -1,0 +1,1 @@
+"""A changed configuration file: plan, trial, steps, and rollback."""

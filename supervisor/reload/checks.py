@@ -1,0 +1,118 @@
+"""Checks before a plan is carried out: sockets, memory and files that a new portal needs.
+
+Run in the forked child of a reload, which exits afterwards, so nothing of it persists. A socket that is not available
+now is no problem if a portal that the same plan stops may hold it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from dro.config.change.difference import Portal, portals_of
+from dro.config.dro_xml.model import DroConfig, EndpointConfig
+from dro.config.reading.problems import ConfigErrors
+from dro.config.um.interfaces import ANY
+from dro.config.um.options import UmOptions
+from dro.config.um.sets import RequestOptions, ResolverOptions
+from dro.errors import ConfigError, ResourceError
+from dro.um.transport.sockets import bind_in_range, ip_number, multicast_receiver
+from portals.datapath.ingress import ring_bytes
+from supervisor.reload.plan import ActionKind, ReloadPlan
+
+CONTEXTS: Final = 2  # of an endpoint portal, each with a request port
+
+
+def check_plan(running: DroConfig, new: DroConfig, plan: ReloadPlan, resting: frozenset[str], shm: Path) -> None:
+    """Try what the plan needs from the machine. `resting` portals are not started, so theirs is not tried.
+
+    Raises: ConfigErrors with the place of each portal that would not start.
+    """
+    before, after = portals_of(running), portals_of(new)
+    stopping = [before[name] for kind in (ActionKind.REMOVE, ActionKind.RESTART) for name in plan.portals(kind)]
+    names = [name for kind in (ActionKind.ADD, ActionKind.RESTART) for name in plan.portals(kind)]
+    starting = [after[name] for name in names if name not in resting]
+    problems = list(_memory(starting, stopping, shm))
+    for portal in starting:
+        if isinstance(portal, EndpointConfig):
+            problems += _sockets(portal, stopping)
+    if problems:
+        raise ConfigErrors(problems)
+
+
+def _problem(portal: Portal, error: ResourceError) -> ConfigError:
+    subject = f"portal {portal.name!r}"
+    return ConfigError(error.what, file=portal.file, line=portal.line, element=subject, remedy=error.remedy)
+
+
+# --- shared memory -------------------------------------------------------------------------------------------------
+
+
+def _memory(starting: Sequence[Portal], stopping: Sequence[Portal], shm: Path) -> Iterator[ConfigError]:
+    """Rings are allocated when a portal starts; those of stopping portals are free by then."""
+    wanted = sum(ring_bytes(portal.max_queue_bytes) for portal in starting)
+    freed = sum(ring_bytes(portal.max_queue_bytes) for portal in stopping)
+    status = os.statvfs(shm)
+    free = status.f_bavail * status.f_frsize
+    if wanted > free + freed:
+        what = f"the portals to start need {wanted >> 20} MiB of shared memory, {(free + freed) >> 20} MiB are free"
+        yield _problem(starting[0], ResourceError(what, remedy=f"enlarge {shm.parent}, or lower <max-queue>"))
+
+
+# --- sockets -------------------------------------------------------------------------------------------------------
+
+
+def _sockets(portal: EndpointConfig, stopping: Sequence[Portal]) -> Iterator[ConfigError]:
+    """The sockets that an endpoint portal opens at its start, opened and closed again."""
+    held_by = [other.um for other in stopping]
+    for check in (_resolver, _request_ports):
+        try:
+            check(portal.um, held_by)
+        except ResourceError as e:
+            yield _problem(portal, e)
+
+
+def _resolver(um: UmOptions, held_by: Sequence[UmOptions]) -> None:
+    """Raises: ResourceError when the interface is not there, or somebody has the port for himself."""
+    o = ResolverOptions.of(um)
+    if o.unicast_daemons or o.incoming_address == ANY:
+        return
+    option = "resolver_multicast_incoming_address or _port"
+    try:
+        group = ip_number(o.incoming_address)
+        multicast_receiver(group, o.incoming_port, o.interface, buffer_bytes=0, option=option).close()
+    except ResourceError:
+        if not any(ResolverOptions.of(other).incoming_port == o.incoming_port for other in held_by):
+            raise
+
+
+def _request_ports(um: UmOptions, held_by: Sequence[UmOptions]) -> None:
+    """Raises: ResourceError."""
+    o = RequestOptions.of(um)
+    if not o.bind:
+        return
+    ports, option = _ports(o)
+    with ExitStack() as opened:
+        try:
+            for _ in range(min(CONTEXTS, len(ports))):
+                opened.enter_context(bind_in_range(socket.SOCK_STREAM, o.interface, ports, option=option))
+        except ResourceError:
+            if not any(_overlap(o, RequestOptions.of(other)) for other in held_by):
+                raise
+
+
+def _ports(o: RequestOptions) -> tuple[range, str]:
+    if o.port:
+        return range(o.port, o.port + 1), "request_tcp_port"
+    return range(o.port_low, o.port_high + 1), "request_tcp_port_low/_high"
+
+
+def _overlap(one: RequestOptions, other: RequestOptions) -> bool:
+    """Whether the other may hold a port of the one."""
+    a, b = _ports(one)[0], _ports(other)[0]
+    same_interface = one.interface == other.interface or ANY in (one.interface, other.interface)
+    return other.bind and same_interface and a.start < b.stop and b.start < a.stop

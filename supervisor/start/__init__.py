@@ -1,0 +1,1 @@
+"""From the arguments of `tnwgd` to the running parent."""

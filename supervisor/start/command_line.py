@@ -1,0 +1,164 @@
+"""The command line of `tnwgd`: check the configuration and report all its problems, or run the DRO.
+
+Exit status: 0 after an orderly end, 1 for a configuration or a host that prevents the start, 2 for wrong arguments, 3
+when a process had to be killed at the end. Source: DRO guide, "Tnwgd Man Page", which knows 0 and others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import resources
+from typing import Final
+
+from dro.command_line import Parser, add_version
+from dro.config.dro_xml.load import load_dro
+from dro.config.dro_xml.model import DroConfig
+from dro.config.lint.rules import lint
+from dro.config.lint.together import lint_together
+from dro.config.reading.problems import Warn
+from dro.config.report.effective import effective_config
+from dro.errors import ConfigError
+from dro.log.events import configuration_warning
+from dro.log.handler import Settings
+from dro.log.setup import set_up
+from dro.standard_streams import output_lost, say
+from supervisor.host.early_signals import EarlySignals
+from supervisor.init import main as init
+from supervisor.parent.parent import EXIT_OK
+from supervisor.parent.process_plan import plan_of
+from supervisor.start.start import EXIT_FAILED, PROCESS, CommandLine, refuse_unsupported, run
+
+EXIT_INTERRUPTED: Final = 130
+EPILOG: Final = """\
+The DRO runs until SIGTERM or SIGINT, which end it in good order; a second one ends it at once.
+`tnwgd init` writes a first configuration, `tnwgdctl` talks to a DRO that runs.
+
+exit status: 0 success, with -f: the DRO runs; 1 the configuration or the machine does not let it start, with -v: there
+are errors, or this release refuses to run the file; 2 wrong arguments; 3 a process of the DRO had to be killed at the
+end
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog=PROCESS,
+        description="Dynamic Routing Option daemon: joins topic resolution domains.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="CONFIG", nargs="*", help="DRO configuration file (XML)")
+    parser.add_argument("-d", "--dump-dtd", action="store_true", help="print the DTD of the configuration and exit")
+    parser.add_argument("-v", "--validate", action="store_true", help="check files, print every problem and exit")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print what CONFIG comes to, with origins, and exit"
+    )
+    parser.add_argument("--with-defaults", action="store_true", help="with --print-config: also UM options not set")
+    parser.add_argument("-f", "--detach", action="store_true", help="leave the terminal as soon as the DRO runs")
+    parser.add_argument("--run-dir", metavar="DIR", help="run directory, of this DRO alone (default: one is made)")
+    parser.add_argument("-u", "--use-utc", action="store_true", help="log times in UTC")
+    parser.add_argument("--debug", action="store_true", help="log more")
+    parser.add_argument("--log-json", action="store_true", help="log JSON objects, one per line")
+    add_version(parser)
+    return parser
+
+
+def put(text: str) -> int:
+    """Write to standard output; the exit status."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as e:
+        error = output_lost(e)
+        if error is not None:
+            say(sys.stderr, f"{PROCESS}: {error}\n")
+            return EXIT_FAILED
+    return EXIT_OK
+
+
+def validate(path: str, log: logging.Logger, loaded: list[DroConfig]) -> int:
+    """The exit status for one file that is only looked at; its problems go to standard error."""
+    try:
+        config = load_dro(path, warn=configuration_warning(log))
+    except ConfigError as e:
+        say(sys.stderr, f"{e}\n")
+        return EXIT_FAILED
+    loaded.append(config)
+    try:
+        refuse_unsupported(config, log)
+        plan_of(config)
+        refused = ""
+    except ConfigError as e:
+        say(sys.stderr, f"{e}\n")
+        refused = ", but this release refuses to run it"
+    for finding in lint(config):
+        say(sys.stderr, f"{finding}\n")
+    return put(f"{path}: no errors{refused}\n") or (EXIT_FAILED if refused else EXIT_OK)
+
+
+def validate_all(paths: Sequence[str], log: logging.Logger) -> int:
+    """The exit status for all files; at the end what does not fit together, if they are of one network."""
+    loaded: list[DroConfig] = []
+    status = max(validate(path, log, loaded) for path in paths)
+    for finding in lint_together(loaded):
+        say(sys.stderr, f"{finding}\n")
+    return status
+
+
+def print_config(path: str, warn: Warn, *, with_defaults: bool) -> int:
+    """The exit status."""
+    try:
+        config = load_dro(path, warn=warn)
+    except ConfigError as e:
+        say(sys.stderr, f"{e}\n")
+        return EXIT_FAILED
+    return put(effective_config(config, with_defaults=with_defaults))
+
+
+def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse what would have no effect."""
+    modes = [option for option, given in (("-d", args.dump_dtd), ("-v", args.validate),
+                                          ("--print-config", args.print_config)) if given]  # fmt: skip
+    running = [option for option, given in (("-f", args.detach), ("--run-dir", args.run_dir is not None),
+                                            ("--log-json", args.log_json)) if given]  # fmt: skip
+    logging_ = [option for option, given in (("-u", args.use_utc), ("--debug", args.debug)) if given]
+    if len(modes) > 1:
+        parser.error(f"{' and '.join(modes)} exclude each other")
+    if modes and running:
+        parser.error(f"{', '.join(running)} without effect: {modes[0]} runs no DRO")
+    if args.dump_dtd and (logging_ or args.config):
+        parser.error(f"{', '.join(logging_ or args.config)} without effect: -d prints the DTD and reads no file")
+    if args.with_defaults and not args.print_config:
+        parser.error("--with-defaults without effect: it goes with --print-config")
+    if args.run_dir == "":
+        parser.error("--run-dir is empty")
+    if not args.config and not args.dump_dtd:
+        parser.error("CONFIG is missing")
+    if len(args.config) > 1 and not args.validate:
+        parser.error("one CONFIG only, unless -v is given")
+
+
+def command(given: Sequence[str], signals: EarlySignals) -> int:
+    """Carry out the arguments; the exit status. `signals` hold until it is known that no DRO is to run."""
+    if given[:1] == [init.COMMAND]:
+        signals.undo()
+        return init.main(given[1:])
+    parser = arguments()
+    args = parser.parse_args(given)
+    check(parser, args)
+    if args.dump_dtd:
+        return put(resources.files("dro.config").joinpath("data/dro-config.dtd").read_text(encoding="utf-8"))
+    settings = Settings(level=logging.DEBUG if args.debug else logging.INFO, utc=args.use_utc, json=args.log_json)
+    if not args.validate and not args.print_config:
+        return run(CommandLine(args.config[0], settings, detached=args.detach, run_dir=args.run_dir or ""), signals)
+    signals.undo()
+    log = set_up(PROCESS, replace(settings, console_fd=2))
+    try:
+        if args.validate:
+            return validate_all(args.config, log)
+        return print_config(args.config[0], configuration_warning(log), with_defaults=args.with_defaults)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED

@@ -1,0 +1,128 @@
+"""What this release cannot do is refused or told by name, with file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dro.config.dro_xml.unsupported import ConfigWarning, unsupported
+from dro.errors import ConfigError
+from tests.builders.dro_file import parse_dro
+
+TCP = "<single-tcp><acceptor><listen-port>9</listen-port></acceptor></single-tcp>"
+CHANNEL = (
+    '<lbm-attributes><option scope="context" name="resolver_multicast_address" value="239.1.1.2"/></lbm-attributes>'
+)
+ACE = '<ace match="accept"><topic>T</topic></ace>'
+
+
+def found(daemon: str = "", endpoint: str = "", portals: str = "") -> list[ConfigError | ConfigWarning]:
+    raw = (
+        f'<tnw-gateway version="1.0">\n<daemon>{daemon}</daemon>\n<portals><endpoint><name>A</name>'
+        f"<domain-id>1</domain-id>{endpoint}</endpoint>{portals}</portals></tnw-gateway>"
+    )
+    return unsupported(parse_dro(raw.encode(), "u.xml", warn=lambda _: None))
+
+
+def limits(daemon: str = "", endpoint: str = "", portals: str = "") -> list[tuple[str, bool]]:
+    return [(str(limit), not isinstance(limit, ConfigWarning)) for limit in found(daemon, endpoint, portals)]
+
+
+def test_a_plain_file_has_no_limits() -> None:
+    assert limits("<name>N</name><log type='console'/>", "<hotlink-index>0</hotlink-index>") == []
+
+
+@pytest.mark.parametrize("name", ["monitor", "web-monitor", "daemon-monitor", "publishing-interval"])
+def test_monitors_are_told_by_name(name: str) -> None:
+    content = {"web-monitor": "*:1", "publishing-interval": "<group name='default' ivl='1'/>"}.get(name, "")
+    assert limits(f"<{name}>{content}</{name}>") == [(f"u.xml:2: <{name}>: not supported yet, ignored", False)]
+
+
+def test_what_an_endpoint_cannot_do_is_refused() -> None:
+    [(limit, is_error)] = limits("", "<hotlink-index>2</hotlink-index>")
+    assert limit.startswith("u.xml:3: <hotlink-index>: hotlinks are not supported yet")
+    assert is_error
+
+
+def test_access_control_is_supported() -> None:
+    assert limits("", f"<acl><inbound>{ACE}</inbound><outbound>{ACE}</outbound></acl>") == []
+
+
+@pytest.mark.parametrize("text", ["<log type='file' size='1'>x.log</log>", "<log type='syslog'/>", "<log/>"])
+def test_every_kind_of_log_is_supported(text: str) -> None:
+    assert limits(text) == []
+
+
+def test_user_group_and_pid_file_are_no_limits() -> None:
+    assert limits("<uid>1</uid><gid>1</gid><pidfile>p</pidfile>") == []
+
+
+def test_a_peer_is_refused_at_its_line_and_all_is_told_in_file_order() -> None:
+    told = limits("<web-monitor>*:1</web-monitor>", portals=f"\n<peer><name>P</name>{TCP}</peer>")
+    assert told == [
+        ("u.xml:2: <web-monitor>: not supported yet, ignored", False),
+        ("u.xml:4: <peer>: peer portals are not supported yet; remove it", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("<smart-batch>1</smart-batch>", "<smart-batch>: not supported yet, ignored"),
+        ("<context-query timeout='9'/>", "<context-query>: not supported yet, ignored"),
+        (
+            "<source-context-name>a</source-context-name>",
+            "<source-context-name>: has no effect without a UM XML file, whose contexts it selects",
+        ),
+        ("<smart-batch>0</smart-batch>", ""),
+    ],
+)
+def test_what_has_no_effect_in_an_endpoint_is_told(text: str, part: str) -> None:
+    assert limits("", text) == ([(f"u.xml:3: {part}", False)] if part else [])
+
+
+def test_the_exchange_of_routes_is_told_when_it_is_configured() -> None:
+    assert limits("<route-info check-interval='5'/>") == []
+    what = "propagation-interval, timeout, max-hop-count: not supported yet, ignored"
+    assert limits("<route-info timeout='5'/>") == [(f"u.xml:2: <route-info>: {what}", False)]
+
+
+def test_um_options_that_nothing_asks_for_are_told_by_name() -> None:
+    def attributes(*settings: tuple[str, str, str]) -> str:
+        inner = "".join(f"<option scope='{s}' name='{n}' value='{v}'/>" for s, n, v in settings)
+        return f"<lbm-attributes>{inner}</lbm-attributes>"
+
+    used = (("source", "transport", "lbtrm"), ("context", "resolver_multicast_address", "239.1.1.1"))
+    at_default = ("context", "mim_sm_minimum_interval", "200")
+    foreign = ("context", "fd_management_type", "epoll")
+    here = "u.xml:3: <portals>: 1 UM options without effect here: context fd_management_type (u.xml:3)"
+    assert limits("", attributes(*used, at_default, foreign)) == [(here, False)]
+    for batch, is_told in (("1", False), ("8000", True)):
+        shared = (("source", "implicit_batching_minimum_length", batch), ("receiver", "ordered_delivery", "0"))
+        told = "1 UM options without effect yet: source implicit_batching_minimum_length (u.xml:3)"
+        assert limits("", attributes(*shared)) == ([(f"u.xml:3: <portals>: {told}", False)] if is_told else [])
+    idle = (("source", "late_join", "1"), ("context", "mim_sm_minimum_interval", "201"))
+    told = "2 UM options without effect yet: context mim_sm_minimum_interval (u.xml:3), source late_join (u.xml:3)"
+    assert limits("", attributes(*used, *idle)) == [(f"u.xml:3: <portals>: {told}", False)]
+
+
+def test_um_options_outside_this_product_are_information(tmp_path: Path) -> None:
+    """One line for all portals, however many share the file."""
+    um_file = tmp_path / "shared.cfg"
+    um_file.write_text("context fd_management_type epoll\nsource ume_late_join 1\n")
+    more = f"<endpoint><name>B</name><domain-id>2</domain-id><lbm-config>{um_file}</lbm-config>{CHANNEL}</endpoint>"
+    (limit,) = found("", f"<lbm-config>{um_file}</lbm-config>", more)
+    assert isinstance(limit, ConfigWarning)
+    assert limit.is_information
+    assert limit.what.startswith("2 UM options without effect here: context fd_management_type (")
+    assert limit.what.endswith(f", source ume_late_join ({um_file}:2)")
+
+
+@pytest.mark.parametrize("name", ["use_tls", "resolver_unicast_address"])
+def test_options_that_must_stop_a_dro_are_refused_at_their_line(tmp_path: Path, name: str) -> None:
+    um_file = tmp_path / "um.cfg"
+    um_file.write_text(f"# portal A\ncontext {name} {'1' if name == 'use_tls' else '127.0.0.1'}\n")
+    [(limit, is_error)] = limits("", f"<lbm-config>{um_file}</lbm-config>")
+    assert limit.startswith(f"{um_file}:2: context {name}: ")
+    assert is_error

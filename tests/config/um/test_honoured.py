@@ -1,0 +1,113 @@
+"""Options that a release cannot honour stop every program; others that do nothing are named with their places."""
+
+from __future__ import annotations
+
+import pytest
+
+from dro.config.reading.problems import ConfigErrors
+from dro.config.um.honoured import (
+    TRANSPORTS,
+    check,
+    check_transport,
+    empty_ranges,
+    is_refused,
+    refusals,
+    without_effect,
+)
+from dro.config.um.options import UmOptions, option_table
+from dro.config.um.text_file import parse_um_text
+from dro.errors import ConfigError
+from dro.um.transport.registry import KINDS
+
+
+def options(text: str) -> UmOptions:
+    return parse_um_text(text, lambda _: None, file="a.cfg")
+
+
+def test_every_option_that_protects_stops_a_program_at_its_line() -> None:
+    protecting = sorted(key for key, option in option_table().items() if option.protects)
+    assert protecting == [
+        ("context", "tls_certificate"),
+        ("context", "tls_certificate_key"),
+        ("context", "tls_certificate_key_password"),
+        ("context", "tls_cipher_suites"),
+        ("context", "tls_compression_negotiation_timeout"),
+        ("context", "tls_trusted_certificates"),
+        ("context", "use_tls"),
+    ]
+    for number, (scope, name) in enumerate(protecting, start=1):
+        with pytest.raises(ConfigErrors) as caught:
+            check(options("\n" * number + f"{scope} {name} 1"))
+        (error,) = caught.value.errors
+        assert str(error).startswith(f"a.cfg:{number + 1}: {scope} {name}: encryption is not supported yet")
+        assert error.remedy
+
+
+def test_values_that_ask_for_nothing_do_not_stop_a_program() -> None:
+    check(options("context use_tls 0\ncontext compression lz4\ncontext resolver_unicast_daemon 0.0.0.0:0"))
+
+
+@pytest.mark.parametrize("setting", ["resolver_unicast_daemon 127.0.0.1:15380", "resolver_unicast_address 127.0.0.1"])
+def test_unicast_resolution_stops_a_program(setting: str) -> None:
+    (error,) = refusals(options(f"# r\ncontext {setting}"))
+    name = setting.partition(" ")[0]
+    assert str(error).startswith(f"a.cfg:2: context {name}: unicast topic resolution is not supported yet; ")
+
+
+def test_every_empty_port_range_stops_a_program_at_its_line() -> None:
+    ends = sorted(key for key in option_table() if key[1].endswith("port_low"))
+    assert len(ends) == 7
+    for scope, name in ends:
+        high = name.removesuffix("low") + "high"
+        given = options(f"#\n{scope} {name} 15029\n{scope} {high} 15000")
+        (error,) = empty_ranges(given)
+        assert str(error) == (
+            f"a.cfg:3: {scope} {high}: no port lies in the range from 15029 to 15000; "
+            f"set {name} to 15000 or less, or {high} to 15029 or more"
+        )
+        check(given)  # the other end may be set elsewhere
+        with pytest.raises(ConfigErrors, match=r"a\.cfg:3: "):
+            check(given, is_whole=True)
+    (error,) = empty_ranges(options("context request_tcp_port_low 14396"))
+    assert str(error).startswith("a.cfg:1: context request_tcp_port_low: no port lies in")
+    assert not empty_ranges(options("context request_tcp_port_low 14395"))
+
+
+def test_the_transports_that_sources_can_use_are_those_that_there_are() -> None:
+    assert set(KINDS) == set(TRANSPORTS)
+
+
+def test_a_transport_is_refused_at_its_line() -> None:
+    check_transport(options("source transport lbt-rm"))
+    with pytest.raises(ConfigError, match=r"a\.cfg:1: source transport: lbtru is not supported yet; use tcp or lbtrm"):
+        check_transport(options("source transport lbtru"))
+
+
+def test_options_without_effect_are_named_once_with_their_places() -> None:
+    text = """\
+    source late_join 1
+    context monitor_interval 5
+    context fd_management_type epoll
+    source ume_late_join 1
+    context compression lz4
+    receiver ordered_delivery 0
+    receiver use_late_join 0
+    context mim_sm_minimum_interval 200
+    source implicit_batching_minimum_length 8000
+    context resolver_disable_udp_topic_resolution 1
+    """
+    set_ = options(text)
+    to_come = (
+        "context compression (a.cfg:5), context monitor_interval (a.cfg:2), "
+        "context resolver_disable_udp_topic_resolution (a.cfg:10), source late_join (a.cfg:1)"
+    )
+    outside = "2 UM options without effect here: context fd_management_type (a.cfg:3), source ume_late_join (a.cfg:4)"
+    assert without_effect(set_, set_) == (f"4 UM options without effect yet: {to_come}", outside)
+    batching = "source implicit_batching_minimum_length (a.cfg:9), source late_join (a.cfg:1)"
+    assert without_effect(set_, in_portals=True)[0].endswith(batching)
+    assert without_effect(options("context resolver_cache 0")) == ("", "")
+
+
+def test_a_refused_option_is_not_named_as_idle_as_well() -> None:
+    assert is_refused(("context", "use_tls"))
+    assert without_effect(options("context use_tls 1\ncontext resolver_unicast_address 127.0.0.1")) == ("", "")

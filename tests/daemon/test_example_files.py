@@ -1,0 +1,87 @@
+"""The example networks as a user meets them: `tnwgd -v` takes every file, and a start is a run or a clear refusal."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from supervisor.main import main
+from tests.config.dro_xml.test_examples import EXAMPLES, FILES, REFUSED, ident
+from tests.rigs.netns.harness import Host, Net
+from tests.rigs.netns.process import Process
+
+NOT_YET = {"peer": "peer portals are not supported yet", "hotlink-index": "hotlinks are not supported yet"}
+
+
+def elements_of(path: Path) -> list[etree._Element]:
+    return [found for found in etree.parse(path).iter(*NOT_YET) if found.tag == "peer" or found.text != "0"]
+
+
+RUNNING = [path for path in FILES if not elements_of(path) and ident(path) not in REFUSED]
+
+
+def test_v_takes_every_example_but_the_two_portals_in_one_domain(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All 87 at once, of which one folder says that its file is an error."""
+    monkeypatch.chdir(EXAMPLES)
+    assert main(["-v", *map(ident, FILES)]) == 1
+    out, err = capsys.readouterr()
+    for path in FILES:
+        if ident(path) in REFUSED:
+            assert f"{ident(path)}: no errors" not in out
+            assert re.search(rf"{re.escape(ident(path))}:\d+: .*{REFUSED[ident(path)]}", err)
+        else:
+            refused = ", but this release refuses to run it" if elements_of(path) else ""
+            assert f"{ident(path)}: no errors{refused}\n" in out
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path not in RUNNING], ids=ident)
+def test_what_cannot_run_yet_is_refused_with_its_lines(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+    assert main([path.name]) == 1
+    err = capsys.readouterr().err
+    if ident(path) in REFUSED:
+        assert REFUSED[ident(path)] in err
+    for element in elements_of(path):
+        assert f"{path.name}:{element.sourceline}: <{element.tag}>: {NOT_YET[element.tag]}; " in err
+
+
+def test_the_networks_with_dros_of_endpoints_alone_are_these() -> None:
+    assert {path.parent.name for path in RUNNING} == {
+        "cost-sum", "direct-link", "dumbbell", "palm-tree", "star-central-dro", "star-central-trd", "transit-trd",
+        "unsupported-two-domain-ids",
+    }  # fmt: skip
+    assert len(RUNNING) > 10
+
+
+@pytest.mark.netns
+@pytest.mark.slow
+def test_what_needs_endpoints_only_runs(net: Net) -> None:
+    """Every such DRO, those of a network on one host, as the files are made for."""
+    hosts: dict[str, Host] = {}
+    running: dict[Path, Process] = {}
+    for path in RUNNING:
+        folder = path.parent.name
+        if folder not in hosts:
+            hosts[folder] = net.host(folder[:12], {f"t{len(hosts)}": f"10.{len(hosts) + 1}.0.1/24"})
+        made = net.folder / folder
+        if not made.exists():
+            made.symlink_to(path.parent)
+        label = f"{folder[:12]}-{path.stem}"
+        running[path] = hosts[folder].start_python("-m", "supervisor.main", path.name, name=label, cwd=made)
+    for path, process in running.items():
+        count = len(etree.parse(path).findall("portals/endpoint"))
+        process.wait_output(f"routes={count * (count - 1)} process=", 60)
+    conflict = running[EXAMPLES / "unsupported-two-domain-ids" / "dro-g1.xml"]
+    topology = json.loads((EXAMPLES / "unsupported-two-domain-ids" / "topology.json").read_text())
+    assert "log a domain id conflict" in topology["expected_behaviour"]
+    conflict.wait_output("of another domain dropped", 60)
+    for process in running.values():
+        assert process.stop(10) == 0, process.stdout

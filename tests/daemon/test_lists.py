@@ -1,0 +1,152 @@
+"""What `tnwgdctl` lists of a real DRO while it forwards, and when portals are not there to answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dro.bus.listing import PAGE_ROWS
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.source_string import LbtrmAddress
+from supervisor.admin.client import Client, find_dro
+from supervisor.ctl.main import main
+from supervisor.ctl.output import EXIT_FAILED, EXIT_OK
+from tests.rigs.flow import Board
+from tests.rigs.site import Site, running
+
+LOCAL = 0x7F000001
+STRANGERS = 2 * PAGE_ROWS + 100
+OPTIONS = lbmr.standard_options(bytes(8), lbmr.SenderType.APPLICATION, 0)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """`flow.0` and `flow.1` go from TRD 1 to TRD 2 and, over TCP, to TRD 3; nobody wants the `other` ones of TRD 1."""
+    folder = tmp_path_factory.mktemp("lists")
+    acl = "\n      <acl><outbound><ace match='reject'><topic>secret</topic></ace><ace match='accept'>"
+    acl += "<pcre-pattern>.</pcre-pattern></ace></outbound></acl>"
+    with running(Site(folder, 3, transports={3: "tcp"}, portal_xml={2: acl})) as made:
+        flow, again = (Board.create(folder, label, 2) for label in ("flow", "flow@3"))
+        made.python("-m", "tests.rigs.flow", str(made.config(1)), "--send", str(flow.path), "--rate", "50", name="send")
+        for trd, board in ((2, flow), (3, again)):
+            made.python("-m", "tests.rigs.flow", str(made.config(trd)), "--receive", str(board.path), name=f"to{trd}")
+        made.wait(lambda: flow.is_flowing and again.is_flowing, "flows")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+            address = LbtrmAddress(LOCAL, 0xEFC70001, 1, 20000, 20001)
+            tirs = [lbmr.Tir(b"other.%d" % n, address, lbmr.TIR_TTL, n, None) for n in range(STRANGERS)]
+            for datagram in lbmr.pack_tirs(tirs, OPTIONS, 1400):
+                sock.sendto(datagram, (f"{made.net(1)}.1", made.port(1)))
+            (wanted,) = lbmr.pack_tqrs([b"secret"], OPTIONS, 1400)
+            sock.sendto(wanted, (f"{made.net(2)}.1", made.port(2)))
+        yield made
+
+
+@pytest.fixture
+def listed(site: Site, capsys: pytest.CaptureFixture[str]) -> Any:  # noqa: ANN401 - a function of any words
+    def ask(*words: str, status: int = EXIT_OK) -> Any:  # noqa: ANN401 - JSON
+        capsys.readouterr()
+        assert main([*words, "--json", "--dro", str(site.pid)]) == status
+        return json.loads(capsys.readouterr().out)
+
+    return ask
+
+
+def test_topics_say_where_they_are_heard_wanted_asked_for_and_sent(listed: Any) -> None:  # noqa: ANN401
+    answer = listed("topics", "--topic", "flow.0")
+    assert (answer["has_more"], answer["problems"]) == (False, [])
+    by_portal = {row.pop("portal"): row for row in answer["topics"]}
+    blank = {
+        "topic": "flow.0",
+        "sources": 0,
+        "joined": 0,
+        "wanted_by": [],
+        "asked_for": [],
+        "proxies": 0,
+        "rejected": "",
+    }
+    assert by_portal == {
+        "P1": blank | {"sources": 1, "joined": 1, "asked_for": [2, 3]},
+        "P2": blank | {"wanted_by": [2], "asked_for": [3], "proxies": 1},
+        "P3": blank | {"wanted_by": [3], "asked_for": [2], "proxies": 1},
+    }
+
+
+def test_a_source_says_where_it_goes_and_its_proxies_who_feeds_them(listed: Any) -> None:  # noqa: ANN401
+    (source,) = listed("sources", "--topic", "flow.1")["sources"]
+    assert (source["portal"], source["domain_id"], source["state"]) == ("P1", 1, "joined")
+    assert source["forwarded_to"] == ["P2", "P3"]
+    assert source["source"].startswith("LBTRM:127.0.0.1:")
+    proxies = {(row["portal"], row["proxy"]): row for row in listed("proxies", "--topic", "flow.1")["proxies"]}
+    for portal, transport in (("P2", "LBTRM"), ("P3", "TCP")):
+        proxy = proxies[portal, "source"]
+        assert (proxy["otid"], proxy["domains"], proxy["fed_by"]) == (source["otid"], [1], "P1")
+        assert proxy["source"].startswith(transport)
+    assert proxies["P1", "receiver"]["domains"] == [2, 3]
+    assert proxies["P2", "receiver"]["domains"] == [3]
+
+
+def test_interest_and_what_an_access_control_list_does_to_it(listed: Any) -> None:  # noqa: ANN401
+    rows = listed("interest", "--portal", "P2")["interest"]
+    found = {(row["symbol"], row["kind"], row["domain_id"], row["via"], row["rejected"]) for row in rows}
+    assert found == {(f"flow.{n}", "topic", 2, "local", False) for n in range(2)} | {
+        ("secret", "topic", 2, "local", True)
+    }
+    (topic,) = listed("topics", "--topic", "secret")["topics"]
+    assert (topic["portal"], topic["wanted_by"], topic["rejected"]) == ("P2", [2], "outbound")
+
+
+def test_many_sources_come_page_by_page(site: Site, listed: Any, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: ANN401
+    site.wait(lambda: len(listed("sources", "--topic", "other", "--limit", "9999")["sources"]) == STRANGERS, "sources")
+    rows = listed("sources", "--portal", "P1", "--limit", "9999")["sources"]
+    others = [row for row in rows if row["topic"].startswith("other.")]
+    assert {row["topic"] for row in others} == {f"other.{n}" for n in range(STRANGERS)}
+    assert (len(others), {row["state"] for row in others}) == (STRANGERS, {"not wanted"})
+    answer = listed("sources", "--limit", "7")
+    assert (len(answer["sources"]), answer["has_more"]) == (7, True)
+    with Client(find_dro(str(site.pid))) as client:
+        page = client.request("list", what="sources", worker="P1")
+        assert (len(page["rows"]), page["cursor"] > 0) != (0, False)
+        assert len(page["rows"]) <= PAGE_ROWS
+    assert main(["sources", "--limit", "7", "--dro", str(site.pid)]) == EXIT_OK
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 8
+    assert "there are more than 7" in told.err
+
+
+def test_routes_and_whether_they_are_there_yet(site: Site, listed: Any, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: ANN401
+    answer = listed("routes")
+    assert answer["is_calculated"]
+    assert {(row["from_domain"], row["to_domain"], row["ingress"], row["egress"]) for row in answer["routes"]} == {
+        (a, b, f"P{a}", f"P{b}") for a in (1, 2, 3) for b in (1, 2, 3) if a != b
+    }
+    assert {row["ingress"] for row in listed("routes", "--portal", "P1")["routes"]} == {"P1", "P2", "P3"}
+    assert len(listed("routes", "--portal", "P1")["routes"]) == 4
+    assert main(["status", "--dro", str(site.pid)]) == EXIT_OK
+    assert "6 routes between domains" in capsys.readouterr().out
+
+
+def test_portals_that_cannot_answer_are_named_and_the_others_listed(site: Site, listed: Any) -> None:  # noqa: ANN401
+    frozen = site.worker("P3")
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        answer = listed("interest", status=EXIT_FAILED)
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert answer["problems"] == ["P3 has not answered within 5 s"]
+    assert {row["portal"] for row in answer["interest"]} == {"P2"}
+    assert main(["portal", "pause", "P3", "--dro", str(site.pid)]) == EXIT_OK
+    try:
+        answer = listed("interest", status=EXIT_FAILED)
+        assert answer["problems"] == ["P3 is paused"]
+        assert {row["portal"] for row in answer["interest"]} == {"P2"}
+        (problem,) = listed("topics", "--portal", "P9", status=EXIT_FAILED)["problems"]
+        assert problem == "this DRO has no portal 'P9'; it has P1, P2, P3"
+    finally:
+        assert main(["portal", "resume", "P3", "--dro", str(site.pid)]) == EXIT_OK

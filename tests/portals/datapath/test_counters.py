@@ -1,0 +1,249 @@
+"""Every slot of a counter page is moved by a case of its own here; a slot without a case fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Final, cast
+
+import pytest
+
+from dro.bus.counters import CounterPage
+from dro.proto.interest.events import InterestGained
+from dro.um.fragment.context import FragmentContext
+from dro.um.transport.session import SessionCounts
+from portals.datapath.counters import PairSlot, Slot
+from portals.decisions.core import PortalCore
+from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, InterestAdded
+from portals.endpoint.gauges import Gauges
+from portals.endpoint.interest import TrdInterest
+from portals.shell.portal import show_core
+from tests.portals.datapath.test_data_path import LBMC, BlockingSender, Link, P, Q, data
+from tests.portals.decisions.test_acl import lists
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[Link]:
+    made = Link(tmp_path)
+    yield made
+    made.close()
+
+
+Pages = tuple[CounterPage, CounterPage]
+"""Of the portal that receives, and of the one that sends."""
+
+
+def request(topic_index: int, sqn: int, payload: bytes) -> bytes:
+    """31 bytes with a payload of 7."""
+    return LBMC.pack(0, 0x04, 24 + len(payload), topic_index, sqn) + bytes([0, 12]) + bytes(10) + payload
+
+
+def control(topic_index: int) -> bytes:
+    """20 bytes: an option block, and the topic that it is about."""
+    blocks = bytes([0x65, 8]) + bytes(6) + bytes([0, 8, 0, 0]) + topic_index.to_bytes(4, "big")
+    return bytes([8, 0x66, 0, 20]) + blocks
+
+
+BATCH: Final = data(1, 0, bytes(10)) + data(1, 1, bytes(20)) + request(1, 2, bytes(7)) + control(1)  # 22 32 31 20
+
+
+def flow(link: Link) -> Pages:
+    """Two batches; the second is for a topic that nobody wants."""
+    link.add_source(1, BlockingSender())
+    link.receive(BATCH)
+    link.receive(data(1, 3, bytes(30)) + data(9, 0, b"z"))
+    link.carry()
+    return link.page_p, link.page_q
+
+
+def duplicate(link: Link) -> Pages:
+    link.add_source(1, BlockingSender())
+    link.receive(data(1, 0, bytes(10)) + data(1, 0, bytes(10)))
+    link.carry()
+    return link.page_p, link.page_q
+
+
+def blocked(link: Link) -> Pages:
+    link.egress.queue.set_limit(40)
+    link.add_source(1, BlockingSender(room=0))
+    link.receive(data(1, 0, bytes(10)) + data(1, 1, bytes(11)) + data(1, 2, bytes(12)))
+    link.carry()
+    return link.page_p, link.page_q
+
+
+def no_ring(link: Link) -> Pages:
+    link.add_source(1, BlockingSender())
+    link.receive(data(1, 0, bytes(10)) + data(1, 1, bytes(11)))
+    link.egress.on_ring(P, None)
+    link.carry()
+    return link.page_p, link.page_q
+
+
+def too_large(link: Link) -> Pages:
+    link.add_source(1, BlockingSender(fragment_max=50))
+    link.receive(data(1, 0, bytes(38)) + data(1, 1, bytes(39)))
+    link.carry()
+    return link.page_p, link.page_q
+
+
+def lost_with_a_worker(link: Link) -> Pages:
+    link.egress.reconcile(P, 3, 300)
+    return link.page_p, link.page_q
+
+
+def deleted(link: Link) -> Pages:
+    link.egress.flush(link.add_source(1, BlockingSender()))
+    link.receive(data(1, 0, bytes(10)))
+    link.carry()
+    return link.page_p, link.page_q
+
+
+def queued(link: Link) -> Pages:
+    """Five wait, two of them are sent later."""
+    out = BlockingSender(room=0)
+    link.add_source(1, out)
+    link.receive(b"".join(data(1, sqn, bytes(88)) for sqn in range(5)))
+    link.carry()
+    out.room = 2
+    link.egress.drain(out)
+    return link.page_p, link.page_q
+
+
+def full_channel(link: Link) -> Pages:
+    link.add_source(1, BlockingSender())
+    link.wire_room = 1
+    for sqn in range(3):
+        link.receive(data(1, sqn, bytes(sqn)))
+    return link.page_p, link.page_q
+
+
+def of_the_core(link: Link) -> Pages:
+    """Three topics, two PCRE and one regex pattern are wanted; four topics may not leave, five may not be asked for."""
+    acl = lists(inbound="-/^no/ +/./", outbound="-/^no/ +/./")
+    core = PortalCore(P, 1, P, source_deletion_delay_ns=0, matcher=lambda pattern, kind: None, acl=acl)
+    core.on_routes(1, [(P, Q, P, Q)], 0)
+    core.on_sibling_up(Q, 1, 0, 0, 0)
+    wanted = [(b"T%d" % n, PATTERN_NONE) for n in range(3)] + [(b"no%d" % n, PATTERN_NONE) for n in range(5)]
+    wanted += [(b"P%d" % n, PATTERN_PCRE) for n in range(2)] + [(b"R", PATTERN_REGEX)]
+    for symbol in wanted:
+        core.on_message(Q, 1, InterestAdded(*symbol, Q), 0)
+    for n in range(4):
+        core.on_interest(InterestGained((b"no%d" % n, PATTERN_NONE)), 0)
+    show_core(core, link.page_p)
+    return link.page_p, link.page_q
+
+
+def of_the_trd(link: Link) -> Pages:
+    """Each gauge another figure; an earlier incarnation of the portal had counted a thousand of each event."""
+    for slot in (Slot.BAD_DATAGRAMS, Slot.UNRECOVERABLE, Slot.TRAINS_OUT, Slot.NAKS_SENT, Slot.RETRANSMITTED):
+        link.page_p.set(slot, 1000)
+
+    def context(counts: SessionCounts) -> FragmentContext:
+        cache = SimpleNamespace(refused=9)
+        return cast(FragmentContext, SimpleNamespace(counts=lambda: counts, resolver=SimpleNamespace(cache=cache)))
+
+    receiving = context(SessionCounts(bad=1, unknown=99, unrecoverable=3, naks_sent=4))
+    sending = context(SessionCounts(bad=1, retransmitted=5, trains=6))
+    interest = cast(TrdInterest, SimpleNamespace(counts=lambda: {slot: slot + 1 for slot in list(Slot)[:6]}))
+    Gauges(link.page_p, interest, receiving, sending).refresh(8)
+    return link.page_p, link.page_q
+
+
+Scene = Callable[[Link], Pages]
+
+RECEIVER, SENDER = 0, 1
+CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
+    Slot.LOCAL_TOPICS: (of_the_trd, RECEIVER, 1),
+    Slot.LOCAL_PCRE: (of_the_trd, RECEIVER, 2),
+    Slot.LOCAL_REGEX: (of_the_trd, RECEIVER, 3),
+    Slot.REMOTE_TOPICS: (of_the_trd, RECEIVER, 4),
+    Slot.REMOTE_PCRE: (of_the_trd, RECEIVER, 5),
+    Slot.REMOTE_REGEX: (of_the_trd, RECEIVER, 6),
+    Slot.PROXY_RECEIVERS: (of_the_core, RECEIVER, 6),
+    Slot.RECEIVER_TOPICS: (of_the_core, RECEIVER, 3),
+    Slot.RECEIVER_PCRE: (of_the_core, RECEIVER, 2),
+    Slot.RECEIVER_REGEX: (of_the_core, RECEIVER, 1),
+    Slot.PROXY_SOURCES: (of_the_trd, RECEIVER, 8),
+    Slot.TOPICS_NOT_OUT: (of_the_core, RECEIVER, 4),
+    Slot.TOPICS_NOT_IN: (of_the_core, RECEIVER, 5),
+    Slot.SOURCES_NOT_IN: (of_the_trd, RECEIVER, 9),
+    Slot.TOPIC_RCVD: (flow, RECEIVER, 4),
+    Slot.TOPIC_RCVD_BYTES: (flow, RECEIVER, 22 + 32 + 31 + 42),
+    Slot.TOPIC_REQ_RCVD: (flow, RECEIVER, 1),
+    Slot.TOPIC_REQ_RCVD_BYTES: (flow, RECEIVER, 31),
+    Slot.CONTROL_RCVD: (flow, RECEIVER, 1),
+    Slot.CONTROL_RCVD_BYTES: (flow, RECEIVER, 20),
+    Slot.NO_TOPIC_RCVD: (flow, RECEIVER, 1),
+    Slot.BAD_DATAGRAMS: (of_the_trd, RECEIVER, 1002),
+    Slot.UNRECOVERABLE: (of_the_trd, RECEIVER, 1003),
+    Slot.FORWARDED: (flow, SENDER, 5),
+    Slot.FORWARDED_BYTES: (flow, SENDER, 22 + 32 + 31 + 20 + 42),
+    Slot.SENT: (flow, SENDER, 5),
+    Slot.SENT_BYTES: (flow, SENDER, 22 + 32 + 31 + 20 + 42),
+    Slot.REQ_SENT: (flow, SENDER, 1),
+    Slot.REQ_SENT_BYTES: (flow, SENDER, 31),
+    Slot.DROPPED_DUP: (duplicate, SENDER, 1),
+    Slot.DROPPED_DUP_BYTES: (duplicate, SENDER, 22),
+    Slot.DROPPED_BLOCKED: (blocked, SENDER, 2),
+    Slot.DROPPED_BLOCKED_BYTES: (blocked, SENDER, 23 + 24),
+    Slot.DROPPED_ERROR: (no_ring, SENDER, 2),
+    Slot.DROPPED_ERROR_BYTES: (no_ring, SENDER, 22 + 23),
+    Slot.DROPPED_SIZE: (too_large, SENDER, 1),
+    Slot.DROPPED_SIZE_BYTES: (too_large, SENDER, 51),
+    Slot.DROPPED_RESTART: (lost_with_a_worker, SENDER, 3),
+    Slot.DROPPED_RESTART_BYTES: (lost_with_a_worker, SENDER, 300),
+    Slot.DROPPED_DELETED: (deleted, SENDER, 1),
+    Slot.DROPPED_DELETED_BYTES: (deleted, SENDER, 22),
+    Slot.QUEUED_BYTES: (queued, SENDER, 300),
+    Slot.QUEUED_BYTES_MAX: (queued, SENDER, 500),
+    Slot.QUEUE_LIMIT: (blocked, SENDER, 40),
+    Slot.QUEUED: (queued, SENDER, 3),
+    Slot.BATCHES_IN: (flow, RECEIVER, 2),
+    Slot.RUNS_IN: (flow, RECEIVER, 6),
+    Slot.TRAINS_OUT: (of_the_trd, RECEIVER, 1006),
+    Slot.NAKS_SENT: (of_the_trd, RECEIVER, 1004),
+    Slot.RETRANSMITTED: (of_the_trd, RECEIVER, 1005),
+}
+PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
+    PairSlot.HANDED: (full_channel, RECEIVER, 3),
+    PairSlot.HANDED_BYTES: (full_channel, RECEIVER, 12 + 13 + 14),
+    PairSlot.REFUSED: (full_channel, RECEIVER, 2),
+    PairSlot.REFUSED_BYTES: (full_channel, RECEIVER, 13 + 14),
+    PairSlot.ACCOUNTED: (blocked, SENDER, 2),
+    PairSlot.ACCOUNTED_BYTES: (blocked, SENDER, 23 + 24),
+    PairSlot.QUEUED: (queued, SENDER, 3),
+    PairSlot.QUEUED_BYTES: (queued, SENDER, 300),
+    PairSlot.SENT: (queued, SENDER, 2),
+    PairSlot.SENT_BYTES: (queued, SENDER, 200),
+}
+
+
+def test_every_slot_has_a_case() -> None:
+    assert set(Slot) - CASES.keys() == set()
+    assert set(PairSlot) - PAIR_CASES.keys() == set()
+
+
+@pytest.mark.parametrize("slot", CASES, ids=lambda slot: slot.name)
+def test_a_slot_counts_what_it_is_for(slot: Slot, link: Link) -> None:
+    scene, whose, value = CASES[slot]
+    assert scene(link)[whose][slot] == value
+
+
+@pytest.mark.parametrize("slot", PAIR_CASES, ids=lambda slot: slot.name)
+def test_a_slot_of_a_pair_counts_what_it_is_for(slot: PairSlot, link: Link) -> None:
+    scene, whose, value = PAIR_CASES[slot]
+    page = scene(link)[whose]
+    assert page[page.pair(P if whose else Q) + slot] == value
+
+
+def test_a_flow_without_trouble_moves_no_slot_of_trouble(link: Link) -> None:
+    _, sender = flow(link)
+    trouble = [slot for slot in Slot if slot.name.startswith(("DROPPED", "QUEUED"))]
+    assert {slot.name: sender[slot] for slot in trouble if sender[slot]} == {}
+
+
+@pytest.mark.parametrize("slots", [Slot, PairSlot])
+def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
+    assert len(slots.__members__) == len(set(slots))

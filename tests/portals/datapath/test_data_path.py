@@ -1,0 +1,513 @@
+"""Ingress and egress joined by a real ring and a list: what comes out, in which order, and do the books balance?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dro.bus.counters import CounterPage
+from dro.bus.ring import RingReader, RingWriter
+from dro.clock import ms
+from dro.um.transport.runs import KIND_DATA, KIND_TSNI, Run, RunBuilder, read_messages
+from dro.um.transport.session import BoundSource
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmr.packet import Tir
+from dro.wire.source_string import TcpAddress
+from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
+from portals.datapath.duplicate_window import DuplicateWindow
+from portals.datapath.egress import Egress
+from portals.datapath.handover import ForwardEntry
+from portals.datapath.ingress import Ingress
+from portals.datapath.outgoing import ProxySource
+from tests.fakes.transport import FakeSender, FakeTransport
+
+LBMC = lbmc.HEADER
+
+ADDRESS = TcpAddress(0x7F000001, 14371, 1)
+P, Q = 1, 2
+
+
+class BlockingSender(FakeSender):
+    """Takes `room` fragments, then blocks; keeps (topic index, sqn, payload) of what it took."""
+
+    def __init__(self, room: int = 1 << 30, fragment_max: int = 8172) -> None:
+        self.room = room
+        self.fragment_max_bytes = fragment_max
+        self.on_unblocked: Callable[[], object] | None = None
+        self.sent: list[tuple[int, int, bytes]] = []
+
+    @property
+    def is_blocked(self) -> bool:
+        return not self.room
+
+    def send_run(
+        self, buffer: bytearray, run: Run, start: int, topic_index: int | None, now_ns: int, *, first: int = 0
+    ) -> int:
+        count = min(run.fragments - first, self.room)
+        for i in range(first, first + count):
+            at = start + run.offset + i * run.stride
+            _, _, length, written, sqn = LBMC.unpack_from(buffer, at)
+            self.sent.append(
+                (written if topic_index is None else topic_index, sqn, bytes(buffer[at + 12 : at + length]))
+            )
+        self.room -= count
+        return count
+
+    def send_message(self, message: bytes, now_ns: int, payload_bytes: int = 0) -> bool:
+        return self.room > 0
+
+    def close(self, linger_ns: int, now_ns: int) -> None:
+        raise AssertionError("not of this test")
+
+
+class Link:
+    """Portal P receives, portal Q sends; each with its page."""
+
+    def __init__(self, folder: Path, max_queue: int = 1_000_000, capacity: int = 1 << 20) -> None:
+        self.ring = RingWriter.create(folder / "ring", capacity, 1)
+        self.page_p = CounterPage.create(folder / "p", pair_blocks=4)
+        self.page_q = CounterPage.create(folder / "q", pair_blocks=4)
+        self.wire: list[tuple[int, bytes]] = []
+        self.wire_room = 1 << 30
+        self.ingress = Ingress(self.ring, self.page_p, self._send, chunk_max_bytes=1 << 18)
+        self.max_queue = max_queue
+        self.egress = Egress(self.page_q, max_queue, lambda: 0)
+        self.reader = RingReader.open(folder / "ring", 1)
+        self.egress.on_ring(P, self.reader)
+        self.transport = FakeTransport(ADDRESS)
+        self.proxies: list[ProxySource] = []
+        self.tsnis: list[int] = []
+
+    def close(self) -> None:
+        self.ring.close()
+        self.reader.close()
+
+    def _send(self, worker: int, frame: bytes) -> bool:
+        assert worker == Q
+        if len(self.wire) >= self.wire_room:
+            return False
+        self.wire.append((P, frame))
+        return True
+
+    def add_source(self, topic_index: int, out: BlockingSender) -> ProxySource:
+        tir = Tir(b"t", ADDRESS, 60, topic_index)
+        source = BoundSource(b"t", bytes(32), topic_index, self.transport, tir, False)
+        entry = ForwardEntry(1000 + topic_index, source)
+        entry.egress = (Q,)
+        source.user = entry
+        self.transport.sources[topic_index] = source
+
+        def send_tsni(sqn: int, _now_ns: int) -> bool:
+            if out.room:
+                self.tsnis.append(sqn)
+            return out.room > 0
+
+        proxy = ProxySource(bytes(32), b"t", 5000 + topic_index, out, DuplicateWindow(16384, 2048), send_tsni)
+        self.egress.feed(proxy, P, entry.handle)
+        self.proxies.append(proxy)
+        return proxy
+
+    def receive(self, datagram: bytes, headroom: int = 0) -> None:
+        builder = RunBuilder()
+        read_messages(datagram, headroom, len(datagram), headroom, builder)
+        self.ingress.on_fragments(self.transport, memoryview(datagram), builder.take(), 0)
+
+    def carry(self) -> None:
+        wire, self.wire = self.wire, []
+        if wire:
+            self.egress.on_descriptors(wire)
+
+    def books(self) -> None:
+        """The identity of the guide, per pair and in total, fragments and bytes."""
+        for step in (0, 1):
+            handed = self.page_p[self.page_p.pair(Q) + PairSlot.HANDED + step]
+            refused = self.page_p[self.page_p.pair(Q) + PairSlot.REFUSED + step]
+            pair = self.page_q.pair(P)
+            accounted, queued = (
+                self.page_q[pair + PairSlot.ACCOUNTED + step],
+                self.page_q[pair + PairSlot.QUEUED + step],
+            )
+            assert handed == refused + accounted + queued
+            dropped = sum(self.page_q[slot + step] for slot in DROP_SLOTS.values())
+            total_queued = self.page_q[Slot.QUEUED_BYTES] if step else self.page_q[Slot.QUEUED]
+            assert self.page_q[Slot.FORWARDED + step] == self.page_q[Slot.SENT + step] + dropped + total_queued
+            assert total_queued == queued
+            if not self.wire:  # nothing is on its way
+                assert self.page_q[Slot.FORWARDED + step] == handed - refused
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[Link]:
+    made = Link(tmp_path)
+    yield made
+    made.close()
+
+
+def data(topic_index: int, sqn: int, payload: bytes) -> bytes:
+    return LBMC.pack(0, 0, 12 + len(payload), topic_index, sqn) + payload
+
+
+def test_fragments_arrive_whole_in_order_under_the_index_of_the_proxy_source(link: Link) -> None:
+    out = BlockingSender()
+    link.add_source(1, out)
+    link.add_source(2, out)
+    link.receive(b"".join(data(1 + i % 2, i // 2, bytes([i] * i)) for i in range(40)))
+    link.carry()
+    assert out.sent == [(5001 + i % 2, i // 2, bytes([i] * i)) for i in range(40)]
+    link.books()
+
+
+def test_a_run_around_a_duplicate_is_sent_without_it(link: Link) -> None:
+    out = BlockingSender()
+    link.add_source(1, out)
+    for sqns in ([2], range(5)):
+        link.receive(b"".join(data(1, sqn, b"%04d" % sqn) for sqn in sqns))
+        link.carry()
+    assert out.sent == [(5001, sqn, b"%04d" % sqn) for sqn in (2, 0, 1, 3, 4)]
+    assert (link.page_q[Slot.DROPPED_DUP], link.page_q[Slot.DROPPED_DUP_BYTES]) == (1, 16)
+    link.books()
+
+
+def test_a_steady_stream_is_one_run_with_room_for_the_header(link: Link) -> None:
+    out = BlockingSender()
+    link.add_source(1, out)
+    view = b"".join(bytes(20) + data(1, i, bytes([i] * 50)) for i in range(64))
+    link.ingress.on_fragments(link.transport, memoryview(view), [Run(1, 0, 64, 20, 62, 82, 20, 0, KIND_DATA)], 0)
+    assert len(link.wire) == 1
+    link.carry()
+    assert out.sent == [(5001, i, bytes([i] * 50)) for i in range(64)]
+    assert link.page_p[Slot.TOPIC_RCVD] == 64
+    link.books()
+
+
+def test_repeats_are_dropped_and_counted_and_late_repairs_pass(link: Link) -> None:
+    out = BlockingSender()
+    link.add_source(1, out)
+    for sqn in (0, 1, 3, 1, 2, 2, 3, 4):
+        link.receive(data(1, sqn, b"x"))
+    link.carry()
+    assert [sqn for _, sqn, _ in out.sent] == [0, 1, 3, 2, 4]
+    assert link.page_q[Slot.DROPPED_DUP] == 3
+    link.books()
+
+
+def test_a_fragment_larger_than_the_datagram_of_the_proxy_source_is_a_size_error(link: Link) -> None:
+    out = BlockingSender(fragment_max=100)
+    link.add_source(1, out)
+    link.receive(data(1, 0, bytes(89)) + data(1, 1, bytes(88)))
+    link.carry()
+    assert [sqn for _, sqn, _ in out.sent] == [1]
+    assert (link.page_q[Slot.DROPPED_SIZE], link.page_q[Slot.DROPPED_SIZE_BYTES]) == (1, 101)
+    link.books()
+
+
+def test_what_is_blocked_waits_up_to_the_limit_and_the_newest_is_dropped(tmp_path: Path) -> None:
+    link = Link(tmp_path, max_queue=12 * 10 * 5)
+    out = BlockingSender(room=3)
+    link.add_source(1, out)
+    for sqn in range(20):
+        link.receive(data(1, sqn, bytes(108)))  # 120 bytes each: five fit the queue
+    link.carry()
+    link.books()
+    assert [sqn for _, sqn, _ in out.sent] == [0, 1, 2]
+    assert (link.page_q[Slot.QUEUED], link.page_q[Slot.DROPPED_BLOCKED]) == (5, 12)
+    out.room = 100
+    link.egress.drain(out)
+    link.receive(data(1, 20, bytes(108)))
+    link.carry()
+    assert [sqn for _, sqn, _ in out.sent] == [0, 1, 2, 3, 4, 5, 6, 7, 20]
+    assert link.egress.queue.nbytes == 0
+    link.books()
+    link.close()
+
+
+def test_a_tsni_waits_behind_the_data_of_its_source_and_only_one_waits(link: Link) -> None:
+    out = BlockingSender(room=0)
+    link.add_source(1, out)
+    link.receive(data(1, 0, b"x"))
+    for sqn in (0, 0, 0):
+        link.ingress.on_fragments(link.transport, memoryview(b""), [Run(1, sqn, 1, 0, 0, 0, 0, 0, KIND_TSNI)], 0)
+    link.carry()
+    assert link.tsnis == []
+    link.books()
+    out.room = 10
+    link.egress.drain(out)
+    assert (len(out.sent), link.tsnis) == (1, [0])
+    assert (link.page_q[Slot.DROPPED_BLOCKED], link.page_q[Slot.DROPPED_DUP]) == (2, 0)
+    link.books()
+
+
+def test_a_tsni_waits_again_when_the_session_blocks_again(link: Link) -> None:
+    out = BlockingSender(room=0)
+    link.add_source(1, out)
+    for life in range(3):
+        out.room = 0
+        link.ingress.on_fragments(link.transport, memoryview(b""), [Run(1, life, 1, 0, 0, 0, 0, 0, KIND_TSNI)], 0)
+        link.carry()
+        out.room = 1
+        link.egress.drain(out)
+        assert link.tsnis == list(range(life + 1))
+    assert link.page_q[Slot.DROPPED_BLOCKED] == 0
+    link.books()
+
+
+def test_what_waits_for_other_proxy_sources_keeps_its_order_when_one_is_deleted(link: Link) -> None:
+    out = BlockingSender(room=0)
+    proxies = [link.add_source(topic, out) for topic in (1, 2, 3)]
+    for sqn in range(3):
+        for topic in (1, 2, 3):
+            link.receive(data(topic, sqn, b"%d" % topic))
+            link.carry()
+    link.egress.flush(proxies[1])
+    link.books()
+    out.room = 100
+    link.egress.drain(out)
+    assert [(topic, sqn) for topic, sqn, _ in out.sent] == [(5000 + t, sqn) for sqn in range(3) for t in (1, 3)]
+    assert link.page_q[Slot.DROPPED_DELETED] == 3
+    link.books()
+
+
+def test_a_slow_reader_loses_what_the_writer_has_overwritten_and_never_sends_anything_else(tmp_path: Path) -> None:
+    link = Link(tmp_path, capacity=1 << 16)
+    out = BlockingSender()
+    link.add_source(1, out)
+    for sqn in range(100):
+        link.receive(data(1, sqn, bytes([sqn]) * 4000))
+    link.carry()
+    assert 0 < len(out.sent) < 17
+    assert all(payload == bytes([sqn]) * 4000 for _, sqn, payload in out.sent)
+    assert link.page_q[Slot.DROPPED_BLOCKED] == 100 - len(out.sent)
+    link.books()
+    link.close()
+
+
+def test_a_full_channel_refuses_and_the_refusal_is_in_the_books(link: Link) -> None:
+    out = BlockingSender()
+    link.add_source(1, out)
+    link.wire_room = 2
+    for sqn in range(5):
+        link.receive(data(1, sqn, b"x"))
+    assert link.page_p[link.page_p.pair(Q) + PairSlot.REFUSED] == 3
+    link.carry()
+    link.books()
+
+
+def test_what_a_dead_portal_had_is_booked_as_worker_restart(tmp_path: Path) -> None:
+    link = Link(tmp_path)
+    out = BlockingSender(room=1)
+    link.add_source(1, out)
+    for sqn in range(4):
+        link.receive(data(1, sqn, b"x"))
+    link.carry()  # one sent, three queued
+    link.receive(data(1, 4, b"x"))
+    link.wire.clear()  # and one on its way when Q dies
+    reborn = Egress(link.page_q, link.max_queue, lambda: 0)
+    reborn.reconcile_own_restart()
+    pair = link.page_p.pair(Q)
+    handed, nbytes = link.page_p[pair + PairSlot.HANDED], link.page_p[pair + PairSlot.HANDED_BYTES]
+    assert reborn.reconcile(P, handed, nbytes) == 1
+    assert link.page_q[Slot.DROPPED_RESTART] == 4
+    assert reborn.reconcile(P, handed, nbytes) == 0
+    link.books()
+    link.close()
+
+
+def test_what_waits_here_is_not_lost_when_a_sibling_comes_back(link: Link) -> None:
+    out = BlockingSender(room=1)
+    link.add_source(1, out)
+    for sqn in range(4):
+        link.receive(data(1, sqn, bytes(10)))
+    link.carry()  # one sent, three queued
+    assert link.egress.reconcile(P, *link.ingress.handed(Q)) == 0
+    assert link.page_q[Slot.DROPPED_RESTART] == link.page_q[Slot.DROPPED_RESTART_BYTES] == 0
+    link.books()
+    out.room = 100
+    link.egress.drain(out)
+    assert [sqn for _, sqn, _ in out.sent] == [0, 1, 2, 3]
+    link.books()
+
+
+def test_a_full_channel_is_logged_when_it_begins_and_when_it_ends(link: Link, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    link.add_source(1, BlockingSender())
+    now_ns = 0
+
+    def receive() -> None:
+        builder = RunBuilder()
+        message = data(1, now_ns // ms(10), b"x")
+        read_messages(message, 0, len(message), 0, builder)
+        link.ingress.on_fragments(link.transport, memoryview(message), builder.take(), now_ns)
+
+    receive()
+    assert caplog.messages == []
+    for room in (1, 0, 0, 0):
+        link.wire_room = room
+        receive()
+        now_ns += ms(10)
+    link.carry()
+    link.wire_room = 100
+    receive()
+    assert caplog.messages == ["a sibling takes no fragments, they are dropped", "a sibling takes fragments again"]
+    begin, end = caplog.records
+    assert (begin.levelname, vars(begin)["sibling"]) == ("WARNING", "2")
+    assert (end.levelname, vars(end)["sibling"], vars(end)["refused"]) == ("INFO", "2", 4)
+    for _ in range(50):  # a channel that is full every other time fills no log
+        now_ns += ms(10)
+        link.wire_room = 0
+        receive()
+        link.wire_room = 100
+        receive()
+        link.wire.clear()
+    assert len(caplog.messages) == 2
+
+
+class Killed(Exception):
+    """The process ended here."""
+
+
+class FragilePage(CounterPage):
+    """Its writer dies after so many more entries."""
+
+    left = 1 << 30
+
+    def _count(self) -> None:
+        if not self.left:
+            raise Killed
+        self.left -= 1
+
+    def add(self, slot: int, count: int = 1) -> None:
+        self._count()
+        super().add(slot, count)
+
+    def add_sized(self, slot: int, count: int, nbytes: int) -> None:
+        self.add(slot, count)
+        self.add(slot + 1, nbytes)
+
+    def set(self, slot: int, value: int) -> None:
+        self._count()
+        super().set(slot, value)
+
+
+@pytest.mark.parametrize("room", [0, 2, 100])
+def test_the_books_balance_wherever_between_two_entries_the_portal_dies(
+    tmp_path_factory: pytest.TempPathFactory, room: int
+) -> None:
+    survived, entries = False, 0
+    while not survived:
+        link = Link(tmp_path_factory.mktemp("link"), max_queue=600)
+        fragile = FragilePage.open(link.page_q.path)
+        assert isinstance(fragile, FragilePage)
+        link.egress = Egress(fragile, 600, lambda: 0)
+        link.egress.on_ring(P, link.reader)
+        out = BlockingSender(room=room)
+        link.add_source(1, out)
+        for sqn in (0, 1, 2, 1, 3, 4, 5, 6, 7, 8):
+            link.receive(data(1, sqn, bytes(100)))
+        try:
+            fragile.left = entries
+            link.carry()
+            out.room += 3
+            link.egress.drain(out)
+            survived = True
+        except Killed:
+            link.wire.clear()
+        fragile.left = 1 << 30
+        reborn = Egress(link.page_q, 600, lambda: 0)
+        reborn.reconcile_own_restart()
+        pair = link.page_p.pair(Q)
+        reborn.reconcile(P, link.page_p[pair + PairSlot.HANDED], link.page_p[pair + PairSlot.HANDED_BYTES])
+        link.books()
+        link.close()
+        entries += 1
+    assert entries > 50
+
+
+def test_fragments_for_a_deleted_proxy_source_are_counted(link: Link) -> None:
+    out = BlockingSender(room=1)
+    proxy = link.add_source(1, out)
+    link.receive(data(1, 0, b"x") + data(1, 1, b"x"))
+    link.carry()
+    link.egress.flush(proxy)
+    link.receive(data(1, 2, b"x"))
+    link.carry()
+    assert link.page_q[Slot.DROPPED_DELETED] == 2
+    link.books()
+
+
+def test_the_queue_of_a_session_is_gone_with_its_last_waiting_proxy_source(
+    link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    out = BlockingSender(room=0)
+    first, second = link.add_source(1, out), link.add_source(2, out)
+    link.receive(data(1, 0, b"x") + data(2, 0, b"x"))
+    link.carry()
+    link.egress.flush(first)
+    assert "completed flushing queue" not in caplog.messages
+    link.egress.flush(second)
+    assert "completed flushing queue" in caplog.messages
+    link.books()
+
+
+def test_a_proxy_source_is_deleted_after_all_that_waited_has_been_sent(link: Link) -> None:
+    out = BlockingSender(room=0)
+    proxy = link.add_source(1, out)
+    link.receive(data(1, 0, b"x") + data(1, 1, b"x"))
+    link.carry()
+    out.room = 100
+    link.egress.drain(out)
+    link.egress.flush(proxy)
+    assert link.page_q[Slot.DROPPED_DELETED] == 0
+    assert [sqn for _, sqn, _ in out.sent] == [0, 1]
+    link.books()
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("data"), st.lists(st.tuples(st.integers(1, 3), st.integers(0, 300)), max_size=12)),
+        st.tuples(st.just("room"), st.integers(0, 20)),
+        st.tuples(st.just("carry"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=steps)
+def test_order_holds_and_the_books_balance_whatever_blocks_when(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, object]]
+) -> None:
+    link = Link(tmp_path_factory.mktemp("link"), max_queue=3000)
+    out = BlockingSender(room=5)
+    sent: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
+    for topic in sent:
+        link.add_source(topic, out)
+    for kind, value in steps:
+        if kind == "data":
+            assert isinstance(value, list)
+            messages = b""
+            for topic, size in value:
+                payload = (len(sent[topic]).to_bytes(2, "big") * 151)[:size]
+                messages += data(topic, len(sent[topic]), payload)
+                sent[topic].append(payload)
+            link.receive(messages)
+        elif kind == "room":
+            assert isinstance(value, int)
+            out.room += value
+            link.egress.drain(out)
+        else:
+            link.carry()
+            link.books()
+    link.carry()
+    out.room = 1 << 30
+    link.egress.drain(out)
+    link.books()
+    for topic, payloads in sent.items():
+        got = [(sqn, payload) for index, sqn, payload in out.sent if index == 5000 + topic]
+        assert got == sorted(got, key=lambda x: x[0])
+        assert all(payloads[sqn] == payload for sqn, payload in got)
+    link.close()

@@ -1,0 +1,357 @@
+"""Endpoint cores of one DRO joined by a list: who opens which proxy when, without processes or sockets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import permutations
+
+import pytest
+
+from dro.clock import ms, s
+from dro.proto.interest.events import InterestGained, InterestLost
+from portals.decisions.core import PortalCore
+from portals.decisions.effects import (
+    ChangeForwarding,
+    CloseProxyReceiver,
+    CloseProxySource,
+    DelayDeletion,
+    Effect,
+    FeedProxySource,
+    InterestIgnored,
+    OpenProxyReceiver,
+    OpenProxySource,
+    SendToSibling,
+    SourceIgnored,
+    UpdateProxyReceiver,
+    WhyIgnored,
+)
+from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, SourceSeen
+from portals.decisions.siblings import REJOIN_HOLD_NS
+from tests.fakes.patterns import compile_pattern
+
+OTID = bytes(range(32))
+DELAY = ms(1000)
+
+
+@dataclass
+class Dro:
+    """Portals 1..n, portal k in domain k; `seen[k]` is all that core k asked its shell to do but SendToSibling."""
+
+    portals: int
+    now_ns: int = 0
+    cores: dict[int, PortalCore] = field(default_factory=dict)
+    incarnations: dict[int, int] = field(default_factory=dict)
+    seen: dict[int, list[Effect]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for worker in range(1, self.portals + 1):
+            self.start(worker)
+
+    def start(self, worker: int) -> None:
+        """Start an incarnation of a portal and introduce it to the others, both ways."""
+        incarnation = self.incarnations.get(worker, 0) + 1
+        self.incarnations[worker] = incarnation
+        core = PortalCore(worker, incarnation, worker, source_deletion_delay_ns=DELAY, matcher=compile_pattern)
+        self.cores[worker] = core
+        self.seen[worker] = []
+        core.on_routes(1, self.routes(), self.now_ns)
+        for other, there in self.cores.items():
+            if other != worker:
+                there.on_sibling_up(worker, incarnation, 0, 0, self.now_ns)
+                core.on_sibling_up(other, self.incarnations[other], 0, 0, self.now_ns)
+        self.settle()
+
+    def kill(self, worker: int) -> None:
+        del self.cores[worker]
+        for core in self.cores.values():
+            core.on_sibling_down(worker, self.now_ns)
+        self.settle()
+
+    def routes(self) -> list[tuple[int, int, int, int]]:
+        return [(a, b, a, b) for a, b in permutations(range(1, self.portals + 1), 2)]
+
+    def settle(self) -> None:
+        moved = True
+        while moved:
+            moved = False
+            for worker, core in list(self.cores.items()):
+                for effect in core.take_effects():
+                    moved = True
+                    if isinstance(effect, SendToSibling):
+                        if effect.worker in self.cores:
+                            self.cores[effect.worker].on_message(
+                                worker, self.incarnations[worker], effect.message, self.now_ns
+                            )
+                    else:
+                        self.seen[worker].append(effect)
+
+    def pass_time(self, duration_ns: int) -> None:
+        end = self.now_ns + duration_ns
+        while True:
+            deadlines = [d for core in self.cores.values() if (d := core.next_deadline()) is not None and d <= end]
+            if not deadlines:
+                break
+            self.now_ns = max(self.now_ns, min(deadlines))
+            for core in self.cores.values():
+                core.on_timer(self.now_ns)
+            self.settle()
+        self.now_ns = end
+
+    def want(self, worker: int, symbol: bytes, pattern: int = PATTERN_NONE) -> None:
+        self.cores[worker].on_interest(InterestGained((symbol, pattern), worker), self.now_ns)
+        self.settle()
+
+    def unwant(self, worker: int, symbol: bytes, pattern: int = PATTERN_NONE) -> None:
+        self.cores[worker].on_interest(InterestLost((symbol, pattern), worker), self.now_ns)
+        self.settle()
+
+    def source(self, worker: int, topic: bytes, otid: bytes = OTID) -> int:
+        handle = self.cores[worker].own.add(otid, topic, worker, 0, 0, b"")
+        self.settle()
+        return handle
+
+    def take(self, worker: int) -> list[Effect]:
+        effects, self.seen[worker] = self.seen[worker], []
+        return effects
+
+
+def test_interest_opens_a_proxy_receiver_at_every_other_portal_and_nowhere_else() -> None:
+    dro = Dro(4)
+    dro.want(2, b"AAA")
+    for worker in (1, 3, 4):
+        assert dro.take(worker) == [OpenProxyReceiver(b"AAA", 0, (2,))]
+    assert dro.take(2) == []
+    dro.want(3, b"AAA")
+    assert dro.take(1) == [UpdateProxyReceiver(b"AAA", 0, (3,), ())]
+    assert dro.take(2) == [OpenProxyReceiver(b"AAA", 0, (3,))]
+
+
+def test_a_source_becomes_a_proxy_source_only_where_it_is_wanted() -> None:
+    dro = Dro(3)
+    dro.want(2, b"AAA")
+    dro.take(1)
+    handle = dro.source(1, b"AAA")
+    assert [type(e) for e in dro.take(2)] == [OpenProxySource]
+    assert dro.take(3) == [OpenProxyReceiver(b"AAA", 0, (2,))]
+    assert dro.take(1) == [ChangeForwarding(handle, (2,))]
+    dro.want(3, b"AAA")
+    assert dro.take(1) == [UpdateProxyReceiver(b"AAA", 0, (3,), ()), ChangeForwarding(handle, (2, 3))]
+
+
+def test_removed_interest_takes_all_proxies_away_at_once() -> None:
+    dro = Dro(2)
+    dro.want(2, b"AAA")
+    handle = dro.source(1, b"AAA")
+    dro.take(1)
+    dro.take(2)
+    dro.unwant(2, b"AAA")
+    assert dro.take(2) == [CloseProxySource(OTID)]
+    assert dro.take(1) == [CloseProxyReceiver(b"AAA", 0, (2,)), ChangeForwarding(handle, ())]
+
+
+def test_a_source_that_ends_is_deleted_after_the_delay_and_survives_a_return_before_it() -> None:
+    dro = Dro(2)
+    dro.want(2, b"AAA")
+    handle = dro.source(1, b"AAA")
+    dro.take(2)
+    dro.cores[1].own.end(handle)
+    dro.settle()
+    assert dro.take(2) == [DelayDeletion(OTID, DELAY)]
+    dro.pass_time(DELAY - 1)
+    dro.source(1, b"AAA")
+    assert [type(e) for e in dro.take(2)] == [FeedProxySource]
+    dro.pass_time(s(60))
+    assert dro.take(2) == []
+
+
+def test_a_source_that_stays_away_is_closed_when_the_delay_is_over() -> None:
+    dro = Dro(2)
+    dro.want(2, b"AAA")
+    dro.cores[1].own.end(dro.source(1, b"AAA"))
+    dro.settle()
+    dro.take(2)
+    dro.pass_time(DELAY - 1)
+    assert dro.take(2) == []
+    dro.pass_time(1)
+    assert dro.take(2) == [CloseProxySource(OTID)]
+
+
+def test_what_changes_meanwhile_does_not_put_a_deletion_off() -> None:
+    dro = Dro(3)
+    dro.want(2, b"AAA")
+    dro.cores[1].own.end(dro.source(1, b"AAA"))
+    dro.settle()
+    dro.take(2)
+    dro.pass_time(DELAY - 1)
+    dro.want(3, b"AAA")
+    dro.cores[2].on_routes(2, [], dro.now_ns)
+    dro.settle()
+    dro.pass_time(1)
+    assert dro.take(2)[-1] == CloseProxySource(OTID)
+
+
+def test_a_pattern_takes_matching_topics_and_leaves_those_that_a_topic_still_needs() -> None:
+    dro = Dro(2)
+    dro.want(2, b"^AA", PATTERN_PCRE)
+    for number, topic in enumerate((b"AAA", b"AAB", b"BBB")):
+        dro.source(1, topic, bytes([number]) * 32)
+    assert [e.source.topic for e in dro.take(2) if isinstance(e, OpenProxySource)] == [b"AAA", b"AAB"]
+    dro.want(2, b"AAA")
+    dro.unwant(2, b"^AA", PATTERN_PCRE)
+    assert dro.take(2) == [CloseProxySource(b"\x01" * 32)]
+
+
+def test_a_bad_pattern_changes_nothing() -> None:
+    dro = Dro(2)
+    dro.want(2, b"*(", PATTERN_PCRE)
+    assert dro.take(1) == []
+
+
+def test_three_sources_of_one_topic_are_three_proxy_sources_behind_one_proxy_receiver() -> None:
+    dro = Dro(2)
+    dro.want(2, b"AAA")
+    for number in range(3):
+        dro.source(1, b"AAA", bytes([number]) * 32)
+    assert len([e for e in dro.take(2) if isinstance(e, OpenProxySource)]) == 3
+    assert len([e for e in dro.take(1) if isinstance(e, OpenProxyReceiver)]) == 1
+
+
+def test_nothing_is_done_before_the_first_route_table() -> None:
+    core = PortalCore(1, 1, 1, source_deletion_delay_ns=DELAY, matcher=compile_pattern)
+    core.on_sibling_up(2, 1, 0, 0, 0)
+    core.take_effects()
+    from portals.decisions.messages import InterestAdded
+
+    core.on_message(2, 1, InterestAdded(b"AAA", 0, 2), 0)
+    assert core.take_effects() == []
+    core.on_routes(1, [(1, 2, 1, 2)], 0)
+    assert core.take_effects() == [OpenProxyReceiver(b"AAA", 0, (2,))]
+
+
+@pytest.mark.parametrize("dead", [1, 2])
+def test_a_portal_that_died_and_returns_gets_the_flow_back(dead: int) -> None:
+    """1 has the source, 2 the receiver; 3 forwards something else between itself and the survivor undisturbed."""
+    dro = Dro(3)
+    dro.want(2, b"AAA")
+    dro.source(1, b"AAA")
+    dro.want(3, b"AAA")
+    dro.kill(dead)
+    dro.take(3 - dead)
+    dro.take(3)
+    dro.start(dead)
+    if dead == 1:
+        handle = dro.source(1, b"AAA")
+        assert [type(e) for e in dro.take(2)] == [FeedProxySource]
+        assert [type(e) for e in dro.take(3)] == [FeedProxySource]
+        assert ChangeForwarding(handle, (2, 3)) in dro.take(1)
+    else:
+        dro.want(2, b"AAA")
+        assert [type(e) for e in dro.take(2) if isinstance(e, OpenProxySource)] == [OpenProxySource]
+        assert dro.take(3) == []
+        assert [type(e) for e in dro.take(1)] == [ChangeForwarding]
+    dro.pass_time(s(10))
+    assert [e for e in dro.take(3) if isinstance(e, DelayDeletion | CloseProxySource)] == []
+
+
+def test_a_portal_that_does_not_return_is_forgotten_after_the_hold() -> None:
+    dro = Dro(3)
+    dro.want(2, b"AAA")
+    dro.source(1, b"AAA")
+    dro.kill(2)
+    dro.take(1)
+    dro.pass_time(REJOIN_HOLD_NS - 1)
+    assert dro.take(1) == []
+    dro.pass_time(1)
+    assert CloseProxyReceiver(b"AAA", 0, (2,)) in dro.take(1)
+
+
+def test_a_known_otid_under_another_topic_is_ignored() -> None:
+    dro = Dro(2)
+    dro.want(2, b"AAA")
+    dro.want(2, b"BBB")
+    dro.source(1, b"AAA")
+    dro.take(2)
+    dro.source(1, b"BBB")
+    assert dro.take(2) == [SourceIgnored(WhyIgnored.OTID_IS_KNOWN, OTID, b"BBB")]
+
+
+def test_a_source_that_nobody_wanted_goes_without_a_trace() -> None:
+    dro = Dro(2)
+    dro.cores[1].own.end(dro.source(1, b"AAA"))
+    dro.settle()
+    assert dro.take(2) == []
+    assert dro.cores[2].siblings.by_topic == {}
+    assert dro.cores[2].next_deadline() is None
+
+
+def test_a_source_with_255_hops_gets_no_proxy_source() -> None:
+    dro = Dro(2)
+    dro.want(2, b"AAA")
+    dro.cores[1].own.add(OTID, b"AAA", 1, 255, 0, b"")
+    dro.settle()
+    assert dro.take(2) == [SourceIgnored(WhyIgnored.TOO_MANY_HOPS, OTID, b"AAA")]
+
+
+@pytest.mark.parametrize("name", [b"", b"a\0b", bytes(247)])
+def test_interest_in_what_cannot_be_a_name_is_ignored(name: bytes) -> None:
+    dro = Dro(2)
+    dro.want(2, name)
+    assert dro.take(2) == [InterestIgnored(name)]
+    assert dro.take(1) == []
+
+
+# (cost, hops) of the offers of siblings 1 and 3; portal 2 takes the one of
+PREFERENCES = [
+    ((5, 1), (5, 2), 1),
+    ((5, 2), (5, 1), 3),
+    ((5, 9), (6, 1), 1),
+    ((6, 1), (5, 9), 3),
+    ((5, 1), (5, 1), 1),
+]
+
+
+@pytest.mark.parametrize(("first", "third", "taken"), PREFERENCES)
+@pytest.mark.parametrize("order", [(1, 3), (3, 1)])
+def test_the_lowest_cost_decides_then_the_fewest_hops_then_the_lowest_sibling(
+    first: tuple[int, int], third: tuple[int, int], taken: int, order: tuple[int, int]
+) -> None:
+    core = PortalCore(2, 1, 2, source_deletion_delay_ns=DELAY, matcher=compile_pattern)
+    core.on_routes(1, [(1, 2, 1, 2), (1, 22, 3, 2)], 0)
+    for sibling in order:
+        cost, hops = {1: first, 3: third}[sibling]
+        core.on_sibling_up(sibling, 1, 0, 0, 0)
+        core.on_message(sibling, 1, SourceSeen(7, OTID, b"AAA", 1, hops, cost, b""), 0)
+    core.take_effects()
+    for domain in (2, 22):  # of the first alone the offer of 1 can be used; it is taken, and kept
+        core.on_interest(InterestGained((b"AAA", PATTERN_NONE), domain), 0)
+    assert [e.worker for e in core.take_effects() if isinstance(e, OpenProxySource | FeedProxySource)] == [1]
+    core.on_routes(2, [], 0)
+    core.on_routes(3, [(1, 2, 1, 2), (1, 22, 3, 2)], 0)
+    assert [e.worker for e in core.take_effects() if isinstance(e, FeedProxySource)] == [taken]
+
+
+def test_of_two_offers_of_one_sibling_the_newer_is_taken() -> None:
+    core = PortalCore(2, 1, 2, source_deletion_delay_ns=DELAY, matcher=compile_pattern)
+    core.on_routes(1, [(1, 2, 1, 2)], 0)
+    core.on_sibling_up(1, 1, 0, 0, 0)
+    for handle in (8, 9, 7):
+        core.on_message(1, 1, SourceSeen(handle, OTID, b"AAA", 1, 0, 0, b""), 0)
+    core.on_interest(InterestGained((b"AAA", PATTERN_NONE), 2), 0)
+    assert [e.source.handle for e in core.take_effects() if isinstance(e, OpenProxySource)] == [9]
+
+
+def test_a_full_exchange_of_many_sources_takes_time_in_proportion() -> None:
+    """Guards against a look at all sources for each one: 20000 of them took minutes."""
+    core = PortalCore(2, 1, 2, source_deletion_delay_ns=DELAY, matcher=compile_pattern)
+    core.on_routes(1, [(1, 2, 1, 2)], 0)
+    core.on_sibling_up(1, 1, 0, 0, 0)
+    core.on_interest(InterestGained((b".", PATTERN_PCRE), 2), 0)
+    for life in (1, 2):
+        core.on_sibling_up(1, life, 0, 0, 0)
+        for i in range(20_000):
+            core.on_message(1, life, SourceSeen(life << 24 | i, i.to_bytes(32, "big"), b"%d" % i, 1, 0, 0, b""), 0)
+            core.next_deadline()
+    opened = [e for e in core.take_effects() if isinstance(e, OpenProxySource | FeedProxySource)]
+    assert len(opened) == 40_000
+    core.on_timer(s(4))
+    assert len(core.proxies) == 20_000

@@ -1,0 +1,393 @@
+"""Interest as a DRO portal keeps it (use queries, remote interest) and tells it (interest records, domain routes)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dro.clock import ms, s
+from dro.proto.interest.announced import DomainRouteSender, DomainRouteTable, InitialRequest, InterestSender
+from dro.proto.interest.events import InterestGained, InterestLost
+from dro.proto.interest.remote_domains import RemoteInterest, RemoteInterestOptions
+from dro.proto.interest.tqr_use_query import LocalInterest, UseQueryOptions
+from dro.proto.resolver.record_queue import Rate
+from dro.wire.lbmr import packet as lbmr
+from tests.fakes.channel import packet
+
+AAA = (b"AAA", 0)
+
+
+class Timed(Protocol):
+    def next_deadline(self) -> int | None: ...
+    def on_timer(self, now_ns: int) -> object: ...
+
+
+T = TypeVar("T")
+
+
+def drive(core: Timed, take: Callable[[], list[T]], until_ms: float) -> list[tuple[float, T]]:
+    """Everything sent up to a time, with the times in ms."""
+    out = [(-1.0, item) for item in take()]
+    for _ in range(200_000):
+        due = core.next_deadline()
+        if due is None or due > ms(until_ms):
+            return out
+        core.on_timer(due)
+        out += [(due / 1_000_000, item) for item in take()]
+    raise AssertionError("time does not advance")
+
+
+# ---------------------------------------------------------------------------------------------------- use queries
+
+
+def use(name: bytes, flags: int = 0) -> lbmr.Tmr:
+    return lbmr.Tmr(lbmr.TmrType.USE, flags, name)
+
+
+def test_interest_is_gained_by_queries_of_applications_and_stores_only() -> None:
+    table = LocalInterest()
+    table.on_packet(packet(lbmr.Queries((b"AAA", b"AAA"))), 0)
+    table.on_packet(
+        packet(lbmr.WildcardQueries((lbmr.WildcardTqr(1, b"^A"), lbmr.WildcardTqr(9, b"x"))), source_type=2), 0
+    )
+    table.on_packet(packet(lbmr.Queries((b"BBB",)), source_type=1), 0)
+    table.on_packet(packet(lbmr.TopicManagement((use(b"CCC", 0x80), use(b"DDD")))), 0)
+    assert table.take_events() == [
+        InterestGained(AAA),
+        InterestGained((b"^A", 1)),
+        InterestGained((b"CCC", 0)),
+    ]
+    assert AAA in table
+    assert len(table) == 3
+
+
+def test_silent_interest_is_queried_and_removed_after_fifteen_seconds() -> None:
+    table = LocalInterest()
+    table.on_sign(AAA, 0)
+    table.take_events()
+    got = drive(table, table.take_outgoing, 1_000_000)
+    assert got == [(300_000 + 3000 * k, use(b"AAA")) for k in range(5)]
+    assert table.take_events() == [InterestLost(AAA)]
+    assert AAA not in table
+
+
+def test_the_removal_comes_three_seconds_after_the_last_query() -> None:
+    table = LocalInterest()
+    table.on_sign(AAA, 0)
+    drive(table, table.take_outgoing, 314_999)
+    assert AAA in table
+    assert table.next_deadline() == ms(315_000)
+    drive(table, table.take_outgoing, 315_000)
+    assert AAA not in table
+
+
+def test_queries_of_receivers_suppress_use_queries() -> None:
+    table = LocalInterest()
+    for at in range(0, 3000, 60):
+        table.on_sign(AAA, s(at))
+        assert drive(table, table.take_outgoing, at * 1000 + 59_999) == []
+    got = drive(table, table.take_outgoing, 10_000_000)
+    assert got[0][0] == (2940 + 300) * 1000
+
+
+def test_an_answer_ends_the_series() -> None:
+    table = LocalInterest()
+    table.on_sign(AAA, 0)
+    drive(table, table.take_outgoing, 304_000)
+    table.on_packet(packet(lbmr.TopicManagement((use(b"AAA", 0x80),))), ms(304_000))
+    got = drive(table, table.take_outgoing, 604_000)
+    assert got == [(604_000, use(b"AAA"))]
+
+
+def test_a_leave_starts_the_series_at_once() -> None:
+    table = LocalInterest()
+    table.on_sign((b"^A", 2), 0)
+    leave = lbmr.Tmr(lbmr.TmrType.LEAVE, lbmr.TmrFlag.REGEX, b"^A")
+    table.on_packet(packet(lbmr.TopicManagement((leave, leave))), ms(1000))
+    assert table.take_outgoing() == [use(b"^A", lbmr.TmrFlag.REGEX)]
+    table.on_packet(packet(lbmr.TopicManagement((leave,))), ms(1100))
+    got = drive(table, table.take_outgoing, 100_000)
+    assert [at for at, _ in got] == [4000, 7000, 10_000, 13_000]
+    assert table.take_events()[-1] == InterestLost((b"^A", 2))
+
+
+def test_a_leave_of_another_dro_or_of_something_unknown_means_nothing() -> None:
+    table = LocalInterest()
+    table.on_sign(AAA, 0)
+    leave = lbmr.TopicManagement((lbmr.Tmr(0, 0, b"AAA"), lbmr.Tmr(0, 0, b"BBB")))
+    table.on_packet(packet(leave, source_type=1), 0)
+    assert table.take_outgoing() == []
+
+
+def test_the_rate_limit_delays_queries_and_the_time_for_their_answers() -> None:
+    table = LocalInterest(rate=Rate(0, 100))
+    for n in range(30):
+        table.on_sign((b"T%d" % n, 0), 0)
+    got = drive(table, table.take_outgoing, 300_250)
+    assert [at for at, _ in got] == [300_000] * 10 + [300_100] * 10 + [300_200] * 10
+    got = drive(table, table.take_outgoing, 303_199)
+    assert [at for at, _ in got] == [303_000] * 10 + [303_100] * 10
+
+
+def test_a_query_that_waits_is_dropped_by_a_sign_of_life() -> None:
+    table = LocalInterest(rate=Rate(0, 10))
+    for n in range(3):
+        table.on_sign((b"T%d" % n, 0), 0)
+    drive(table, table.take_outgoing, 300_000)
+    table.on_sign((b"T1", 0), ms(300_001))
+    got = drive(table, table.take_outgoing, 300_400)
+    assert [tmr.name for _, tmr in got] == [b"T2"]
+
+
+def test_strangers_cannot_make_it_remember_without_end() -> None:
+    table = LocalInterest(entries_max=10)
+    for n in range(100):
+        table.on_sign((b"T%d" % n, 0), 0)
+    assert (len(table), table.refused) == (10, 90)
+
+
+def test_options_of_topics_and_patterns_are_apart() -> None:
+    table = LocalInterest(UseQueryOptions(ms(10), 1, ms(100)), UseQueryOptions(ms(20), 2, ms(1000)))
+    table.on_sign(AAA, 0)
+    table.on_sign((b"^A", 1), 0)
+    got = drive(table, table.take_outgoing, 5000)
+    assert [at for at, _ in got] == [100, 1000, 1020]
+
+
+# ---------------------------------------------------------------------------------------------------- remote interest
+
+
+def interest(name: bytes = b"AAA", domain: int = 3, flags: int = 0, pattern_type: int = 0) -> lbmr.InterestRecord:
+    return lbmr.InterestRecord(domain, name, flags, pattern_type)
+
+
+CANCEL = int(lbmr.InterestFlag.CANCEL)
+
+
+def test_interest_records_of_dros_are_kept() -> None:
+    table = RemoteInterest(own_domain_id=2, own_ids=frozenset({b"ourself."}))
+    body = lbmr.TnwgInterest((interest(), interest(domain=4), interest(domain=2), interest(domain=0), interest()))
+    table.on_packet(packet(body, source_type=0), 0)
+    table.on_packet(packet(body, source_type=1, source_id=b"ourself."), 0)
+    assert table.take_events() == []
+    table.on_packet(packet(body, source_type=1), 0)
+    assert table.take_events() == [InterestGained(AAA, 3), InterestGained(AAA, 4)]
+    assert (AAA, 3) in table
+    assert table.items() == [(AAA, 3), (AAA, 4)]
+
+
+def test_topics_and_patterns_have_tables_of_their_own() -> None:
+    pattern = interest(b"^A", flags=lbmr.InterestFlag.PATTERN, pattern_type=1)
+    topics, patterns = RemoteInterest(), RemoteInterest(is_for_patterns=True)
+    for table in (topics, patterns):
+        table.on_record(pattern, b"x", 0)
+        table.on_record(interest(), b"x", 0)
+    assert topics.items() == [(AAA, 3)]
+    assert patterns.items() == [((b"^A", 1), 3)]
+
+
+def test_a_cancel_removes_at_once_but_only_what_its_sender_said() -> None:
+    table = RemoteInterest()
+    table.on_record(interest(), b"A", 0)
+    table.on_record(interest(), b"B", 0)
+    table.on_record(interest(flags=CANCEL), b"A", 1)
+    table.on_record(interest(flags=CANCEL), b"C", 1)
+    assert table.take_events() == [InterestGained(AAA, 3)]
+    table.on_record(interest(flags=CANCEL), b"B", 2)
+    assert table.take_events() == [InterestLost(AAA, 3)]
+    assert table.next_deadline() is None
+
+
+@pytest.mark.parametrize("repeat_at", [0, 1, 59_999, 60_000, 89_999])
+def test_unrefreshed_interest_goes_after_300_to_390_seconds(repeat_at: int) -> None:
+    table = RemoteInterest()
+    table.on_record(interest(), b"A", 0)
+    table.on_record(interest(flags=lbmr.InterestFlag.REFRESH), b"A", ms(repeat_at))
+    table.take_events()
+    gone_at = None
+    while gone_at is None:
+        due = table.next_deadline()
+        assert due is not None
+        table.on_timer(due)
+        if table.take_events():
+            gone_at = due / 1_000_000
+    assert 300_000 <= gone_at - repeat_at <= 390_000
+
+
+def test_many_entries_are_tested_in_rounds_50_ms_apart() -> None:
+    table = RemoteInterest(RemoteInterestOptions(ms(90_000), 100, ms(300_000)))
+    table.on_record(interest(b"T"), b"A", 0)
+    for n in range(999):
+        table.on_record(interest(b"T%d" % n), b"A", 0)
+    rounds = []
+    while table.next_deadline() is not None:
+        due = table.next_deadline()
+        assert due is not None
+        rounds.append(due / 1_000_000)
+        table.take_events()
+        table.on_timer(due)
+        assert len(table.take_events()) <= 100
+    assert rounds[:4] == [90_000, 90_050, 90_100, 90_150]
+    assert rounds[-1] == 360_450
+    assert len(table) == 0
+
+
+def test_a_domain_told_late_is_tested_by_its_own_time() -> None:
+    table = RemoteInterest()
+    table.on_record(interest(b"A"), b"A", 0)
+    table.on_record(interest(b"B"), b"A", ms(89_999))
+    table.on_timer(ms(90_000))
+    assert table.next_deadline() == ms(179_999)
+
+
+def test_an_unreachable_domain_and_a_dead_neighbour_take_their_interest_along() -> None:
+    table = RemoteInterest()
+    table.on_record(interest(domain=3), b"A", 0)
+    table.on_record(interest(domain=4), b"A", 0)
+    table.on_record(interest(domain=4), b"B", 0)
+    table.take_events()
+    table.on_domain_unreachable(3)
+    assert table.take_events() == [InterestLost(AAA, 3)]
+    table.on_teller_gone(b"A")
+    assert table.take_events() == []
+    table.on_teller_gone(b"B")
+    assert table.take_events() == [InterestLost(AAA, 4)]
+
+
+def test_remote_interest_is_bounded() -> None:
+    table = RemoteInterest(entries_max=5)
+    for n in range(50):
+        table.on_record(interest(b"T%d" % n), b"A", 0)
+    assert (len(table), table.refused) == (5, 45)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.sampled_from([0, CANCEL]), st.sampled_from([b"A", b"B"]))
+    )
+)
+def test_the_table_is_what_the_living_tellers_said(steps: list[tuple[str, int, int, bytes]]) -> None:
+    table = RemoteInterest()
+    model: set[tuple[str, int, bytes]] = set()
+    known: set[tuple[tuple[bytes, int], int]] = set()
+    for name, domain, flags, teller in steps:
+        table.on_record(interest(name.encode(), domain, flags), teller, 0)
+        (model.discard if flags else model.add)((name, domain, teller))
+        for event in table.take_events():
+            key = (event.symbol, event.domain_id)
+            if isinstance(event, InterestGained):
+                assert key not in known
+                known.add(key)
+            else:
+                known.remove(key)
+        assert known == {((name.encode(), 0), domain) for name, domain, _ in model} == set(table.items())
+
+
+# ---------------------------------------------------------------------------------------------------- telling
+
+
+def test_interest_is_told_at_once_and_repeated_up_to_every_minute() -> None:
+    sender = InterestSender()
+    sender.want(AAA, 3, 0)
+    got = drive(sender, sender.take_outgoing, 250_000)
+    times = [at for at, _ in got]
+    assert times == [-1, 1000, 3000, 7000, 15_000, 31_000, 63_000, 123_000, 183_000, 243_000]
+    assert [record.flags for _, record in got] == [0] + [lbmr.InterestFlag.REFRESH] * 9
+    assert got[0][1] == lbmr.InterestRecord(3, b"AAA", 0, 0)
+
+
+def test_interest_wanted_twice_is_told_once() -> None:
+    sender = InterestSender()
+    sender.want((b"^A", 1), 3, 0)
+    sender.want((b"^A", 1), 3, 0)
+    assert sender.take_outgoing() == [lbmr.InterestRecord(3, b"^A", lbmr.InterestFlag.PATTERN, 1)]
+    assert len(sender) == 1
+
+
+def test_lost_interest_is_cancelled_three_times() -> None:
+    sender = InterestSender()
+    sender.want(AAA, 3, 0)
+    drive(sender, sender.take_outgoing, 5000)
+    sender.unwant(AAA, 3, ms(5000))
+    got = drive(sender, sender.take_outgoing, 100_000)
+    assert [(at, record.flags) for at, record in got] == [(-1, CANCEL), (5100, CANCEL), (5200, CANCEL)]
+    assert len(sender) == 0
+
+
+def test_interest_that_returns_ends_the_cancels() -> None:
+    sender = InterestSender()
+    sender.want(AAA, 3, 0)
+    drive(sender, sender.take_outgoing, 5000)
+    sender.unwant(AAA, 3, ms(5000))
+    sender.want(AAA, 3, ms(5000))
+    got = drive(sender, sender.take_outgoing, 6500)
+    assert [(at, record.flags) for at, record in got] == [(-1, 0), (6000, lbmr.InterestFlag.REFRESH)]
+
+
+def test_a_request_brings_everything_at_once() -> None:
+    sender = InterestSender()
+    sender.want(AAA, 3, 0)
+    sender.want((b"BBB", 0), 4, 0)
+    sender.take_outgoing()
+    sender.tell_all(ms(10))
+    assert [record.symbol for record in sender.take_outgoing()] == [b"AAA", b"BBB"]
+
+
+def test_domain_routes_slow_down_after_a_change() -> None:
+    sender = DomainRouteSender()
+
+    def take() -> list[tuple[int, ...]]:
+        got = sender.take_outgoing()
+        return [got] if got else []
+
+    sender.set_domains((2, 1, 2), 0)
+    got = drive(sender, take, 3600)
+    assert got == [(at, (1, 2)) for at in (-1, 100, 300, 700, 1500, 2500, 3500)]
+    sender.set_domains((1,), ms(3600))
+    assert drive(sender, take, 3700) == [(-1, (1,)), (3700, (1,))]
+    sender.set_domains((), ms(3750))
+    assert drive(sender, take, 10_000) == []
+    with pytest.raises(ValueError, match="domain id"):
+        sender.set_domains((0,), 0)
+
+
+def test_domain_routes_are_limited_to_fifty_domains_a_second() -> None:
+    sender = DomainRouteSender()
+    sender.set_domains(range(1, 13), 0)
+
+    def take() -> list[tuple[int, ...]]:
+        got = sender.take_outgoing()
+        return [got] if got else []
+
+    got = drive(sender, take, 399)
+    assert [len(domains) for _, domains in got] == [5, 5, 5, 5]
+    assert {domain for _, domains in got for domain in domains} == set(range(1, 13))
+
+
+def test_a_context_forgets_a_route_that_is_not_repeated() -> None:
+    table = DomainRouteTable(entries_max=3)
+    table.learn((1, 2, 3, 4), 0x0A000001, 14391, 0)
+    assert len(table) == 3
+    assert table.find(1, s(3)) == (0x0A000001, 14391)
+    table.learn((1,), 0x0A000002, 14391, s(2))
+    assert table.find(1, s(2)) == (0x0A000001, 14391), "the first one is still alive"
+    assert table.find(1, s(3) + 1) is None
+    table.learn((1,), 0x0A000002, 14391, s(4))
+    assert table.find(1, s(5)) == (0x0A000002, 14391)
+    assert table.find(9, 0) is None
+
+
+def test_one_request_a_second_for_ten_seconds() -> None:
+    request = InitialRequest(ms(5))
+    times = []
+    while (due := request.next_deadline()) is not None:
+        assert request.on_timer(due - 1) is None
+        assert request.on_timer(due) == lbmr.TopicResolutionRequest(0x43)
+        times.append(due / 1_000_000)
+    assert times == [5 + 1000 * k for k in range(10)]
+    assert InitialRequest(0, 0).next_deadline() is None

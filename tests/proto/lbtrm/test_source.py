@@ -1,0 +1,359 @@
+"""The timed source scenarios (T17 to T20, T23), exact to the millisecond, and the transmission window."""
+
+from __future__ import annotations
+
+import pytest
+
+from dro.clock import ms, s
+from dro.errors import LocalProtocolError
+from dro.proto.lbtrm.retransmit import Chunk, Retransmit, SendNcf, TransmissionWindow
+from dro.proto.lbtrm.session_messages import SendSm
+from dro.proto.lbtrm.source import Effect, SourceConfig, SourceSession
+from dro.proto.ratelimit import RateLimiter
+
+Note = tuple[object, ...]
+
+
+class SourceBench:
+    """A `SourceSession` driven by a script in ms."""
+
+    def __init__(self, cfg: SourceConfig | None = None, data_bps: int = 0, rx_bps: int = 0) -> None:
+        self.data_limiter = RateLimiter(data_bps, ms(10), 0)
+        self.rx_limiter = RateLimiter(rx_bps, ms(10), 0)
+        self.session = SourceSession(cfg or SourceConfig(), self.data_limiter, self.rx_limiter, 0)
+        self.notes: list[Note] = []
+
+    def tick(self, t: float) -> None:
+        while (deadline := self.session.next_deadline()) is not None and deadline <= ms(t):
+            self._note(self.session.on_timer(deadline))
+
+    def data(self, t: float, count: int = 1, size: int = 57, payload: int = 25) -> None:
+        self.tick(t)
+        first = self.session.next_sqn
+        buffer = b"".join(((first + i) & 0xFFFFFFFF).to_bytes(4) + bytes(size - 4) for i in range(count))
+        self.session.on_sent_run(count, payload, Chunk(buffer, 0, size, size), ms(t))
+
+    def nak(self, t: float, *sqns: int) -> None:
+        self.tick(t)
+        self._note(self.session.on_nak(sqns, ms(t)))
+
+    def _note(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            at = effect.at_ns // 1_000_000
+            match effect:
+                case Retransmit(sqn=sqn, buffer=buffer, offset=offset, length=length):
+                    assert int.from_bytes(buffer[offset : offset + 4]) == sqn
+                    assert offset + length <= len(buffer)
+                    self.notes.append(("rx", at, sqn))
+                case SendNcf(reason=reason, sqns=sqns):
+                    self.notes.append(("ncf", at, reason, sqns))
+                case SendSm(sm_sqn=sm_sqn, lead=lead, trail=trail):
+                    self.notes.append(("sm", at, sm_sqn, lead, trail))
+
+
+def test_t17_session_message_series() -> None:
+    b = SourceBench()
+    b.data(0)
+    b.tick(12_999)
+    b.data(13_000)
+    b.tick(13_600)
+    times = [200, 600, 1400, 3000, 6200, 12_600]
+    assert b.notes == [
+        *(("sm", t, i, 0, 0) for i, t in enumerate(times)),
+        ("sm", 13_200, 6, 1, 0),
+        ("sm", 13_600, 7, 1, 0),
+    ]
+
+
+def test_the_session_message_gap_stays_at_the_maximum() -> None:
+    b = SourceBench()
+    b.data(0)
+    b.tick(45_000)
+    assert [note[1] for note in b.notes[5:]] == [12_600, 22_600, 32_600, 42_600]
+
+
+def test_t18_retransmission_and_ignore_interval() -> None:
+    b = SourceBench(SourceConfig(sm_min_ns=s(100)))
+    b.data(0, 10)
+    for t in (100, 150, 300, 600):
+        b.nak(t, 5)
+    assert b.notes == [("rx", 100, 5), ("ncf", 150, 1, (5,)), ("rx", 600, 5)]
+    stats = b.session.stats
+    assert (stats.naks_rcved, stats.naks_ignored, stats.rxs_sent) == (4, 2, 2)
+    assert (stats.nak_pckts_rcved, stats.rx_bytes_sent) == (4, 114)
+
+
+def test_t19_outside_the_window() -> None:
+    b = SourceBench(SourceConfig(first_sqn=50))
+    b.data(0, 11)
+    b.nak(10, 49, 50, 61)
+    assert b.notes == [("rx", 10, 50), ("ncf", 10, 0, (49,))]
+
+
+def test_t20_retransmit_limiter() -> None:
+    b = SourceBench(rx_bps=5_000_000)
+    b.data(0, 10, 3000, 2968)
+    b.nak(3, 4, 1, 2, 3)
+    b.nak(5, 3)
+    b.tick(10)
+    assert b.notes == [("rx", 3, 1), ("rx", 3, 2), ("ncf", 3, 2, (3, 4)), ("rx", 10, 3), ("rx", 10, 4)]
+    assert b.session.stats.naks_rx_delay_ignored == 2
+    assert b.session.rctlr_rx_msgs == 0
+
+
+def test_t23_transmission_window() -> None:
+    b = SourceBench(SourceConfig(window_size_bytes=65_536))
+    for t in range(4):
+        b.data(t, size=20_032, payload=20_000)
+    assert (b.session.trail, b.session.txw_bytes, b.session.txw_msgs) == (1, 60_000, 3)
+    b.data(4, size=20_032, payload=20_000)
+    assert b.session.trail == 2
+    b.nak(5, 0)
+    b.tick(204)
+    assert b.notes == [("ncf", 5, 0, (0,)), ("sm", 204, 0, 4, 2)]
+
+
+# session messages
+
+
+def test_no_session_message_before_the_first_data() -> None:
+    b = SourceBench()
+    assert b.session.next_deadline() is None
+    b.tick(100_000)
+    assert b.notes == []
+
+
+def test_a_proxy_source_may_send_session_messages_before_data() -> None:
+    b = SourceBench(SourceConfig(sm_before_data=True))
+    b.tick(600)
+    assert b.notes == [("sm", 200, 0, 0xFFFFFFFF, 0), ("sm", 600, 1, 0xFFFFFFFF, 0)]
+
+
+def test_a_retransmission_does_not_postpone_session_messages() -> None:
+    b = SourceBench()
+    b.data(0, 3)
+    b.nak(199, 1)
+    b.nak(200, 1)
+    assert b.notes == [("rx", 199, 1), ("sm", 200, 0, 2, 0), ("ncf", 200, 1, (1,))]
+
+
+def test_a_late_timer_does_not_shift_the_series_and_is_not_caught_up() -> None:
+    b = SourceBench()
+    b.data(0)
+    b.session.on_timer(ms(230))
+    assert b.session.next_deadline() == ms(600)
+    assert [e.at_ns for e in b.session.on_timer(ms(50_000))] == [ms(50_000)]
+    assert b.session.next_deadline() == ms(50_800)
+
+
+# NAKs
+
+
+def test_a_nak_before_any_data_is_ignored() -> None:
+    b = SourceBench()
+    b.nak(1, 0, 1, 0xFFFFFFFF)
+    assert b.notes == [("ncf", 1, 0, (0xFFFFFFFF,))]
+    assert b.session.stats.naks_rcved == 3
+
+
+def test_an_sqn_named_twice_in_one_nak_is_sent_once() -> None:
+    b = SourceBench()
+    b.data(0, 3)
+    b.nak(1, 1, 1, 1)
+    assert b.notes == [("rx", 1, 1), ("ncf", 1, 1, (1,))]
+
+
+def test_the_ignore_interval_is_half_open() -> None:
+    b = SourceBench(SourceConfig(sm_min_ns=s(100)))
+    b.data(0, 3)
+    b.nak(100, 1)
+    b.nak(599, 1)
+    b.nak(600, 1)
+    assert b.notes == [("rx", 100, 1), ("ncf", 599, 1, (1,)), ("rx", 600, 1)]
+
+
+def test_a_full_retransmission_queue_sheds() -> None:
+    b = SourceBench(SourceConfig(rx_queue_bytes=2000), rx_bps=800_000)
+    b.data(0, 10, 1000, 900)
+    b.nak(1, *range(6))
+    b.nak(2, 3)
+    assert b.notes == [("rx", 1, 0), ("ncf", 1, 2, (1, 2)), ("ncf", 1, 3, (3, 4, 5)), ("ncf", 2, 3, (3,))]
+    b.tick(30)
+    assert b.notes[4:] == [("rx", 10, 1), ("rx", 20, 2)]
+    assert (b.session.stats.naks_shed, b.session.stats.naks_rx_delay_ignored) == (4, 2)
+
+
+def test_a_datagram_above_the_retransmission_quota_waits_until_enough_has_accumulated() -> None:
+    b = SourceBench(rx_bps=5_000_000)
+    b.data(0, 3, 8192, 8100)
+    b.nak(1, 0, 1)
+    b.tick(50)
+    assert b.notes == [("ncf", 1, 2, (0, 1)), ("rx", 10, 0), ("rx", 20, 1)]
+
+
+def test_a_waiting_retransmission_that_leaves_the_window_is_dropped() -> None:
+    b = SourceBench(SourceConfig(window_size_bytes=65_536), rx_bps=800_000)
+    b.data(0, 2, 1000, 900)
+    b.nak(1, 0, 1)
+    b.data(2, 1, 65_535, 65_500)
+    b.tick(100)
+    assert b.notes == [("rx", 1, 0), ("ncf", 1, 2, (1,))]
+    assert b.session.rctlr_rx_msgs == 0
+
+
+def test_retransmissions_use_the_data_credit_without_being_held_back() -> None:
+    b = SourceBench(data_bps=800_000)
+    b.data(0, 5, 600, 500)
+    b.nak(1, 0, 1, 2)
+    assert [note[0] for note in b.notes] == ["rx", "rx", "rx"]
+    assert not b.data_limiter.take(1, ms(2))
+    assert b.data_limiter.take(1000, ms(10))
+
+
+def test_lbtru_retransmissions_leave_the_data_credit_alone() -> None:
+    b = SourceBench(SourceConfig(charge_data=False), data_bps=800_000)
+    b.data(0, 5, 600, 500)
+    b.nak(1, 0, 1, 2)
+    assert b.data_limiter.take(1000, ms(2))
+
+
+def test_a_closed_session_gives_its_place_in_the_line_up() -> None:
+    b = SourceBench(rx_bps=80_000)
+    b.data(0, 2, 1000, 900)
+    b.nak(1, 0)
+    assert not b.rx_limiter.take(10, ms(2))
+    b.session.close()
+    assert b.rx_limiter.take(10, ms(2))
+    assert b.session.next_deadline() is None
+
+
+def test_sqns_wrap() -> None:
+    b = SourceBench(SourceConfig(first_sqn=0xFFFFFFFE))
+    b.data(0, 4)
+    assert (b.session.next_sqn, b.session.trail, b.session.lead) == (2, 0xFFFFFFFE, 1)
+    b.nak(1, 1, 0, 0xFFFFFFFF, 0xFFFFFFFE, 2, 0xFFFFFFFD)
+    assert b.notes == [("rx", 1, sqn) for sqn in (0xFFFFFFFE, 0xFFFFFFFF, 0, 1)] + [("ncf", 1, 0, (0xFFFFFFFD,))]
+
+
+def test_how_long_a_source_is_worth_keeping() -> None:
+    b = SourceBench()
+    assert b.session.busy_until(ms(5), s(10)) == ms(5)
+    b.data(10)
+    assert b.session.busy_until(ms(20), s(10)) == ms(10_210)
+    assert b.session.busy_until(s(11), s(10)) == s(11)
+
+
+# the window
+
+
+def chunk(count: int, length: int = 10) -> Chunk:
+    return Chunk(bytes(count * length), 0, length, length)
+
+
+def test_trimming_takes_parts_of_runs() -> None:
+    w = TransmissionWindow(1000, 0, 0)
+    w.append(64, 10, chunk(64, 50))
+    assert (w.trail_index, w.payload_bytes) == (0, 640)
+    w.append(64, 10, chunk(64, 50))
+    assert (w.trail_index, w.payload_bytes, len(w)) == (28, 1000, 100)
+    assert w.find(28)[1:] == (1400, 50)
+    assert w.find(127)[1:] == (3150, 50)
+    with pytest.raises(LocalProtocolError):
+        w.find(27)
+    with pytest.raises(LocalProtocolError):
+        w.find(128)
+
+
+@pytest.mark.parametrize(("before", "stride"), [(0, 40), (0, 43), (100_000, 40)])
+def test_small_runs_are_copied_and_share_entries(before: int, stride: int) -> None:
+    """Single datagrams out of large buffers: neither the buffers nor an object for each stays behind."""
+    w = TransmissionWindow(10_000_000, 0, 0)
+    sent = []
+    for i in range(3000):
+        one = b"%08d" % i * 5
+        buffer = bytes(before) + one + b"\xff" * (stride - 40) + one
+        w.append(2, 8, Chunk(buffer, before, stride, 40))
+        sent += [one, one]
+    assert len(w._runs) == 3000 * 80 // 65_536 + 1
+    for index, one in enumerate(sent):
+        buffer_kept, offset, length = w.find(index)
+        assert buffer_kept[offset : offset + length] == one
+        assert len(buffer_kept) == 65_536
+
+
+def test_copied_runs_of_changing_length_and_payload_are_kept_apart() -> None:
+    w = TransmissionWindow(1000, 0, 0)
+    expected = []
+    for i in range(200):
+        one = bytes([i]) * (10 + i % 3)
+        w.append(1, 5 + i // 2 % 2, Chunk(one, 0, len(one), len(one)))
+        expected.append(one)
+    assert w.payload_bytes <= 1000
+    assert w.payload_bytes == sum(5 + i // 2 % 2 for i in range(w.trail_index, 200))
+    for index in range(w.trail_index, w.next_index):
+        buffer, offset, length = w.find(index)
+        assert buffer[offset : offset + length] == expected[index]
+
+
+def test_small_runs_on_both_sides_of_a_large_one_are_kept_apart() -> None:
+    w = TransmissionWindow(10_000_000, 0, 0)
+    for mark in (b"a", b"B", b"c", b"d"):
+        length = 5000 if mark == b"B" else 50
+        w.append(1, 20, Chunk(mark * length, 0, length, length))
+    kept = [bytes(buffer[offset : offset + length]) for buffer, offset, length in map(w.find, range(4))]
+    assert kept == [b"a" * 50, b"B" * 5000, b"c" * 50, b"d" * 50]
+
+
+def test_a_run_that_fills_its_buffer_is_not_copied() -> None:
+    w = TransmissionWindow(10_000_000, 0, 0)
+    buffer = bytearray(64 * 1000)
+    w.append(64, 900, Chunk(buffer, 0, 1000, 1000))
+    assert w.find(63) == (buffer, 63_000, 1000)
+    assert w.find(63)[0] is buffer
+    w.append(1, 7900, Chunk(buffer, 0, 8000, 8000))
+    assert w.find(64)[0] is not buffer
+
+
+def test_the_newest_datagram_is_always_kept() -> None:
+    w = TransmissionWindow(100, 0, 0)
+    w.append(3, 500, chunk(3))
+    assert (w.trail_index, len(w), w.payload_bytes) == (2, 1, 500)
+    w.append(1, 1, chunk(1))
+    assert (w.trail_index, len(w), w.payload_bytes) == (3, 1, 1)
+    w.append(3, 500, chunk(3))
+    assert (w.trail_index, len(w), w.payload_bytes) == (6, 1, 500)
+
+
+def test_the_memory_limit_counts_headers_and_overhead() -> None:
+    w = TransmissionWindow(1_000_000, 1000, 0)
+    w.append(20, 1, chunk(20, 36))
+    assert (len(w), w.memory_bytes) == (10, 1000)
+
+
+def test_datagrams_without_payload_do_not_stall_the_window() -> None:
+    w = TransmissionWindow(100, 0, 0)
+    w.append(10, 0, chunk(10))
+    w.append(10, 20, chunk(10))
+    assert (w.trail_index, w.payload_bytes) == (15, 100)
+
+
+def test_a_window_that_lives_long_does_not_grow() -> None:
+    w = TransmissionWindow(1_000_000, 0, 0xFFFFFF00)
+    shared = chunk(10, 1000)
+    for _ in range(20_000):
+        w.append(10, 1000, shared)
+    assert len(w) == 1000
+    assert len(w._starts) < 4000
+    for index in range(w.trail_index, w.next_index):
+        assert w.find(index)[1] == (index - 0xFFFFFF00) % 10 * 1000
+
+
+def test_what_waited_for_the_limit_once_is_sent_again_when_it_is_asked_for_again() -> None:
+    b = SourceBench(rx_bps=5_000_000)
+    b.data(0, 4, 3000, 2968)
+    b.nak(3, 1, 2, 3)
+    b.tick(10)
+    b.nak(20, 3)
+    b.nak(600, 3)
+    answers = [note for note in b.notes if note[0] != "sm"]
+    assert answers[-3:] == [("rx", 10, 3), ("ncf", 20, 1, (3,)), ("rx", 600, 3)]

@@ -1,0 +1,64 @@
+"""Rate limits of the resolver: tenths of a second, records and bits."""
+
+from __future__ import annotations
+
+from dro.clock import ms
+from dro.proto.resolver.record_queue import DATAGRAM_OVERHEAD_BYTES, ClassLimit, Rate, RecordQueue
+
+
+def queue(rate: Rate, count: int) -> RecordQueue[bytes]:
+    q: RecordQueue[bytes] = RecordQueue(rate, lambda record: record)
+    for n in range(count):
+        q.put(lambda n=n: b"%03d" % n)  # type: ignore[misc]  # a default that binds the loop variable
+    return q
+
+
+def test_records_per_tenth_of_a_second() -> None:
+    q = queue(Rate(0, 50), 12)
+    assert [len(run) for run in q.drain(ms(99))] == [5]
+    assert q.drain(ms(99)) == []
+    assert q.next_deadline(ms(99)) == ms(100)
+    assert q.drain(ms(100)) == [[b"005", b"006", b"007", b"008", b"009"]]
+    assert q.drain(ms(250)) == [[b"010", b"011"]]
+    assert q.next_deadline(ms(250)) is None
+
+
+def test_bits_per_tenth_of_a_second_may_be_exceeded_by_one_record() -> None:
+    per_interval = (DATAGRAM_OVERHEAD_BYTES + 3 + 3) * 8 - 1
+    q = queue(Rate(per_interval * 10, 0), 5)
+    assert [len(run) for run in q.drain(0)] == [2]
+
+
+def test_a_rate_below_one_record_still_sends_one_per_interval() -> None:
+    for rate in (Rate(3, 0), Rate(0, 3)):
+        q = queue(rate, 3)
+        assert [q.drain(ms(100 * k)) for k in range(3)] == [[[b"000"]], [[b"001"]], [[b"002"]]]
+
+
+def test_zero_is_unlimited() -> None:
+    assert len(queue(Rate(), 10_000).drain(0)[0]) == 10_000
+
+
+def test_groups_stand_alone_and_keep_their_place() -> None:
+    q = queue(Rate(0, 40), 2)
+    q.put_group([lambda: b"a", lambda: b"b", lambda: b"c"])
+    q.put(lambda: b"d")
+    assert q.drain(0) == [[b"000", b"001"], [b"a", b"b"]]
+    assert len(q) == 2
+    assert q.drain(ms(100)) == [[b"c"], [b"d"]]
+
+
+def test_records_that_became_void_cost_nothing() -> None:
+    q: RecordQueue[bytes] = RecordQueue(Rate(0, 10), lambda record: record)
+    for _ in range(5):
+        q.put(lambda: None)
+    q.put(lambda: b"x")
+    assert q.drain(0) == [[b"x"]]
+
+
+def test_an_interval_begins_at_multiples() -> None:
+    limit = ClassLimit(Rate(0, 10))
+    assert limit.has_room(ms(50))
+    limit.charge(1)
+    assert not limit.has_room(ms(99))
+    assert limit.has_room(ms(100))

@@ -1,0 +1,99 @@
+"""LBT-TCP receiver: joining, session id, beginning and end, joining again."""
+
+from __future__ import annotations
+
+import pytest
+
+from dro.clock import ms, s
+from dro.proto.session_events import Began, Ended
+from dro.proto.tcp.receiver import Close, Connect, SendSessionId, TcpReceiverConfig, TcpReceiverCore, TcpState
+
+
+def connected(cfg: TcpReceiverConfig | None = None) -> TcpReceiverCore:
+    core = TcpReceiverCore(cfg or TcpReceiverConfig())
+    core.on_advertised(0)
+    core.on_connected(ms(1))
+    core.take_events()
+    return core
+
+
+def test_a_join_connects_names_the_session_and_begins_with_the_first_message() -> None:
+    core = TcpReceiverCore(TcpReceiverConfig(session_id=0xABC))
+    core.on_advertised(ms(5))
+    assert core.take_events() == [Connect(ms(5))]
+    core.on_advertised(ms(6))
+    core.on_connected(ms(7))
+    assert core.take_events() == [SendSessionId(0xABC, ms(7))]
+    core.on_messages(0, 3, ms(8))
+    assert not core.has_events
+    core.on_messages(4, 400, ms(9))
+    core.on_messages(4, 400, ms(10))
+    assert core.take_events() == [Began(ms(9))]
+    core.on_closed(ms(11))
+    assert core.take_events() == [Close(ms(11)), Ended(ms(11))]
+    assert (core.stats.lbm_msgs_rcved, core.stats.bytes_rcved) == (8, 803)
+    assert core.state is TcpState.CLOSED
+
+
+def test_no_session_id_no_message() -> None:
+    core = TcpReceiverCore(TcpReceiverConfig())
+    core.on_advertised(0)
+    core.on_connected(1)
+    assert core.take_events() == [Connect(0)]
+
+
+def test_a_failed_attempt_ends_without_having_begun() -> None:
+    core = TcpReceiverCore(TcpReceiverConfig())
+    core.on_advertised(0)
+    core.on_closed(ms(3))
+    assert core.take_events() == [Connect(0), Close(ms(3)), Ended(ms(3))]
+    core.on_closed(ms(4))
+    assert core.take_events() == []
+
+
+def test_an_address_that_does_not_answer_is_given_up() -> None:
+    core = TcpReceiverCore(TcpReceiverConfig())
+    core.on_advertised(0)
+    assert core.next_deadline() == s(10)
+    core.on_timer(s(10) - 1)
+    assert core.take_events() == [Connect(0)]
+    core.on_timer(s(10))
+    assert core.take_events() == [Close(s(10)), Ended(s(10))]
+    core.on_connected(s(11))
+    assert core.state is TcpState.CLOSED
+
+
+def test_a_later_advertisement_joins_again_but_not_at_once() -> None:
+    core = connected()
+    core.on_messages(1, 10, ms(2))
+    core.on_closed(ms(500))
+    core.take_events()
+    core.on_advertised(ms(999))
+    assert core.take_events() == []
+    core.on_advertised(ms(1000))
+    core.on_connected(ms(1001))
+    core.on_messages(1, 10, ms(1002))
+    assert core.take_events() == [Connect(ms(1000)), Began(ms(1002))]
+
+
+def test_without_activity_timeout_a_silent_connection_lives_for_ever() -> None:
+    core = connected()
+    assert core.next_deadline() is None
+    core.on_timer(s(10**9))
+    assert core.state is TcpState.CONNECTED
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_activity_timeout(quiet: bool) -> None:
+    core = connected(TcpReceiverConfig(activity_timeout_ns=ms(100)))
+    assert core.next_deadline() == ms(101)
+    if not quiet:
+        core.on_messages(1, 10, ms(90))
+        assert core.next_deadline() == ms(190)
+    core.on_timer(ms(101))
+    assert (core.state is TcpState.CLOSED) == quiet
+    core.on_timer(ms(190))
+    assert core.take_events()[-1] == Ended(ms(101) if quiet else ms(190))
+    core.on_messages(1, 10, ms(200))
+    assert core.take_events() == []
+    assert core.next_deadline() is None

@@ -1,0 +1,157 @@
+"""A DRO whose workers do nothing but tell what happens to them: the real parent, the real bus, real processes.
+
+Run as a program: `python -m tests.rigs.dro_process DIRECTORY NAME...`. Each NAME is a worker, called after what it
+does (see `BEHAVIOURS`); events are lines of JSON in DIRECTORY/events, appended whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from dro.bus.actor import WorkerContext
+from dro.bus.messages import PeerDown, PeerUp, Role
+from dro.errors import ResourceError
+from dro.log.setup import set_up
+from supervisor.parent.parent import Parent
+from supervisor.parent.workers import WorkerSpec
+
+RING_BYTES: Final = 1 << 16
+GREETINGS: Final = 3  # counter slot
+
+
+class Recorder:
+    """Appends what a worker sees to the file that the test reads."""
+
+    def __init__(self, directory: Path, ctx: WorkerContext) -> None:
+        self._fd = os.open(directory / "events", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._who = {"worker": ctx.name, "incarnation": ctx.incarnation, "pid": os.getpid()}
+
+    def note(self, what: str, **details: object) -> None:
+        os.write(self._fd, (json.dumps({"what": what, **self._who, **details}) + "\n").encode())
+
+
+def run_plain(ctx: WorkerContext, note: Callable[..., None]) -> None:
+    """Greets every sibling over the control channel and, through the ring, over the data channel."""
+    ring = ctx.create_ring(RING_BYTES)
+
+    def on_peer_up(peer: PeerUp) -> None:
+        note("peer up", peer=peer.name, peer_incarnation=peer.incarnation, role=peer.role.name)
+        ctx.counters.add(GREETINGS)
+        ctx.channels.send_ctl(peer.worker, f"hello from {ctx.name}.{ctx.incarnation}".encode())
+        pos = ring.write(f"bytes of {ctx.name}.{ctx.incarnation}".encode())
+        ctx.channels.send_data(peer.worker, json.dumps([pos, ring.position - pos]).encode())
+
+    def on_peer_down(peer: PeerDown) -> None:
+        note("peer down", peer=peer.worker, peer_incarnation=peer.incarnation)
+
+    def on_data(batch: list[tuple[int, bytes]]) -> None:
+        for worker, descriptor in batch:
+            reader = ctx.open_ring(ctx.peers[worker])
+            pos, size = json.loads(descriptor)
+            content = reader.copy(pos, size)
+            note("data", text=bytes(content or b"").decode())
+            reader.close()
+
+    def on_stop() -> None:
+        note("stop")
+        ctx.finish()
+
+    ctx.on_peer_up = on_peer_up
+    ctx.on_peer_down = on_peer_down
+    ctx.channels.on_ctl = lambda _, message: note("ctl", text=message.decode())
+    ctx.channels.on_data = on_data
+    ctx.on_stop = on_stop
+    note("ready", greetings=ctx.counters[GREETINGS])
+    ctx.ready()
+    ctx.run()
+
+
+def run_unbindable(ctx: WorkerContext, note: Callable[..., None]) -> None:
+    note("refused")
+    raise ResourceError("port 12345 is taken", remedy="change request_tcp_port_low")
+
+
+def run_unbindable_later(ctx: WorkerContext, note: Callable[..., None]) -> None:
+    """Runs in its first life and finds its port taken in the second; the third is fine."""
+    first = ctx.counters[0]
+    ctx.counters.add(0)
+    if first == 1:
+        run_unbindable(ctx, note)
+    run_plain(ctx, note)
+
+
+def run_failing(ctx: WorkerContext, note: Callable[..., None]) -> None:
+    """A bug in the first two lives."""
+    lives = ctx.counters[0]
+    ctx.counters.add(0)
+    if lives < 2:
+        raise RuntimeError("a bug\nwith two lines")
+    run_plain(ctx, note)
+
+
+def run_stubborn(ctx: WorkerContext, note: Callable[..., None]) -> None:
+    """Hears nothing once it runs: neither messages nor signals."""
+    ctx.ready()
+    ctx.loop.run_once(0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGALRM})
+    note("ready")
+    while True:
+        time.sleep(60)
+
+
+def run_slow(ctx: WorkerContext, note: Callable[..., None]) -> None:
+    """Never gets as far as being ready."""
+    note("starting")
+    ctx.run()
+
+
+BEHAVIOURS: Final[dict[str, Callable[[WorkerContext, Callable[..., None]], None]]] = {
+    "plain": run_plain,
+    "unbindable": run_unbindable,
+    "later": run_unbindable_later,
+    "failing": run_failing,
+    "stubborn": run_stubborn,
+    "slow": run_slow,
+}
+
+
+def spec(directory: Path, name: str, role: Role) -> WorkerSpec:
+    """A worker `plain-1` behaves as `plain`."""
+    behave = BEHAVIOURS[name.partition("-")[0]]
+
+    def run(ctx: WorkerContext) -> None:
+        recorder = Recorder(directory, ctx)
+        recorder.note("start")
+        behave(ctx, recorder.note)
+
+    return WorkerSpec(name, role, run)
+
+
+def events(directory: Path) -> list[dict[str, Any]]:
+    """What the workers have told so far; a last line that is being written is left out."""
+    try:
+        lines = (directory / "events").read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+
+def main(directory: Path, names: list[str]) -> int:
+    log = set_up("tnwgd")
+
+    def plan(workers: tuple[str, ...]) -> list[WorkerSpec]:
+        roles = [Role.ROUTE_MANAGER] + [Role.ENDPOINT] * (len(workers) - 1)
+        return [spec(directory, name, role) for name, role in zip(workers, roles, strict=True)]
+
+    return Parent("test/dro", tuple(names), plan, log, run_base=directory / "run", shm_base=directory / "shm").run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,303 @@
+"""`tnwgd` as a program: arguments, configuration errors, a whole run with a portal that does nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dro.bus.actor import WorkerContext
+from dro.bus.messages import ROUTE_MESSAGES, PeerUp, PortalUp, Role, RouteTable
+from dro.config.dro_xml.load import load_dro
+from dro.config.dro_xml.model import DroConfig, EndpointConfig
+from dro.errors import ConfigError
+from supervisor.main import main
+from supervisor.parent import process_plan
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "tests" / "golden" / "examples" / "direct-link"
+
+NAME = f"Q{os.getpid()}"  # no two of a host have the same
+QUICK = f"""<?xml version="1.0"?>
+<tnw-gateway version="1.0">
+  <daemon><name>{NAME}</name><route-info check-interval="50"/>
+    <route-recalculation backoff-interval="100"/></daemon>
+  <portals>
+    <endpoint><name>P1</name><domain-id>11</domain-id><lbm-config>a.cfg</lbm-config></endpoint>
+    <endpoint><name>P2</name><domain-id>22</domain-id><cost>3</cost><lbm-config>b.cfg</lbm-config></endpoint>
+  </portals>
+</tnw-gateway>
+"""
+
+
+def run_report_routes(ctx: WorkerContext, endpoint: EndpointConfig, config: DroConfig) -> None:
+    """An endpoint that reports itself to the route manager and logs the routes that it gets."""
+
+    def on_peer_up(peer: PeerUp) -> None:
+        if peer.role is Role.ROUTE_MANAGER:
+            up = PortalUp(ctx.index, endpoint.domain_id, endpoint.cost)
+            ctx.channels.send_ctl(peer.worker, ROUTE_MESSAGES.encode(up))
+
+    def on_ctl(_worker: int, message: bytes) -> None:
+        table = ROUTE_MESSAGES.decode(message)
+        assert isinstance(table, RouteTable)
+        routes = " ".join(f"{r.source_domain}>{r.interested_domain}:{r.ingress}>{r.egress}" for r in table.routes)
+        ctx.log.info(f"TABLE v{table.version >> 32}.{table.version & 0xFFFF} of {config.daemon.name} {routes}")
+
+    ctx.on_peer_up = on_peer_up
+    ctx.channels.on_ctl = on_ctl
+    ctx.ready()
+    ctx.run()
+
+
+PROGRAM = """
+import sys
+from portals.endpoint import portal
+from supervisor.main import main
+from tests.supervisor.start.test_main import run_report_routes
+portal.run_endpoint = run_report_routes
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Path:
+    (tmp_path / "a.cfg").write_text("context resolver_multicast_address 239.199.1.1\n")
+    (tmp_path / "b.cfg").write_text("context resolver_multicast_address 239.199.1.2\n")
+    path = tmp_path / "dro.xml"
+    path.write_text(QUICK)
+    return path
+
+
+@pytest.fixture
+def run_base() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="dro-t-"))
+    yield path
+    path.rmdir()  # fails when anything is left
+
+
+def test_a_dro_calculates_its_routes_also_after_the_route_manager_died(quick: Path, run_base: Path) -> None:
+    log_path = quick.with_name("log")
+
+    def log() -> str:
+        return log_path.read_text()
+
+    def wait_for(text: str, count: int = 1) -> None:
+        deadline = time.monotonic() + 20
+        while log().count(text) < count:
+            assert time.monotonic() < deadline, log()
+            time.sleep(0.005)  # between two looks
+
+    with log_path.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "-u", str(quick)],
+            cwd=ROOT,
+            env=os.environ | {"XDG_RUNTIME_DIR": str(run_base)},
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        wait_for(f"of {NAME} 22>11:2>1 11>22:1>2", count=2)
+        line = next(text for text in log().splitlines() if "worker=route-manager pid=" in text)
+        assert line[28:].startswith(" [information] worker started worker=route-manager")
+        os.kill(int(line.partition("pid=")[2].split()[0]), signal.SIGKILL)
+        wait_for(f"TABLE v4.1 of {NAME} 22>11:2>1 11>22:1>2", count=2)
+        tables = [text for text in log().splitlines() if "TABLE" in text and text.endswith("process=P1")]
+        lives = [text.partition("TABLE ")[2].partition(".")[0] for text in tables]  # of the route manager
+        assert list(dict.fromkeys(lives)) == ["v1", "v4"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert list(run_base.iterdir()) == []
+    assert [p for p in Path("/dev/shm").iterdir() if p.name.startswith(f"dro-{NAME}-{process.pid}-")] == []
+
+
+def test_every_error_of_the_configuration_is_printed_and_nothing_starts(
+    quick: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken = QUICK.replace("<cost>3</cost>", "<cost>none</cost>").replace("<domain-id>11", "<domain-id>0")
+    quick.write_text(broken)
+    assert main([str(quick)]) == 1
+    lines = capfd.readouterr().err.splitlines()
+    places = [line for line in lines if line.startswith(str(quick))]
+    assert len(places) == 2
+    assert any(f"{quick}:6: " in line and "domain-id" in line for line in places)
+    assert any(f"{quick}:7: " in line and "cost" in line for line in places)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none.xml")]) == 1
+    assert "none.xml" in capfd.readouterr().err
+
+
+def test_validate_only_looks(quick: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["-v", str(quick)]) == 0
+    assert capfd.readouterr().out == f"{quick}: no errors\n"
+    quick.write_text("<tnw-gateway/>")
+    assert main(["-v", str(quick)]) == 1
+
+
+def test_validate_looks_at_every_file(quick: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    broken, peers = quick.with_name("broken.xml"), ROOT / "tests/golden/examples/peer-link/dro-g1.xml"
+    broken.write_text(QUICK.replace("<domain-id>11", "<domain-id>0").replace("<cost>3", "<cost>0"))
+    assert main(["-v", str(broken), str(quick), str(peers)]) == 1
+    out, err = capfd.readouterr()
+    assert out == f"{quick}: no errors\n{peers}: no errors, but this release refuses to run it\n"
+    assert f"{broken}:6: <domain-id>" in err
+    assert f"{broken}:7: <cost>" in err
+    assert f"{peers}:14: <peer>: peer portals are not supported yet" in err
+
+
+def test_what_lint_says_has_one_severity(quick: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    quick.with_name("b.cfg").write_text("context request_tcp_port_low 14500\ncontext request_tcp_port_high 14500\n")
+    assert main(["-v", str(quick)]) == 0
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "request_tcp_port" in line]
+    assert line.startswith(f"{quick.with_name('b.cfg')}:2: warning: context request_tcp_port_high: ")
+    assert "[warning]" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("context resolver_unicast_daemon 127.0.0.1:15380", "unicast topic resolution is not supported yet"),
+        ("context use_tls 1", "encryption is not supported yet"),
+        ("source transport lbtru", "lbtru is not supported yet"),
+        ("context request_tcp_port_high 1", "no port lies in the range from 14391 to 1; "),
+        ("context use_tls yes", "'yes' is not a whole number; "),
+    ],
+)
+def test_validation_and_start_refuse_the_same_at_the_line_of_the_option(
+    quick: Path, capfd: pytest.CaptureFixture[str], text: str, what: str
+) -> None:
+    um_file = quick.with_name("b.cfg")
+    um_file.write_text(f"{text}\n{um_file.read_text()}")
+    for arguments in (["-v", str(quick)], [str(quick)]):
+        assert main(arguments) == 1
+        assert f"b.cfg:1: {text.rpartition(' ')[0]}: {what}" in capfd.readouterr().err
+
+
+def test_another_order_of_elements_is_a_warning_of_the_validation_too(
+    quick: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cost, domain = "<cost>3</cost>", "<domain-id>22</domain-id>"
+    quick.write_text(QUICK.replace(domain + cost, cost + domain))
+    assert main(["-v", str(quick)]) == 0
+    assert "<domain-id>: should stand before <cost>" in capfd.readouterr().err
+
+
+def test_the_effective_configuration_can_be_printed(quick: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--print-config", str(quick)]) == 0
+    out = capfd.readouterr().out
+    assert f"<cost>3</cost> <!-- {quick}:7 -->" in out
+    assert "<cost>1</cost> <!-- default -->" in out
+    assert "a.cfg:1]" in out
+    assert "[default]" not in out
+    assert main(["--print-config", "--with-defaults", str(quick)]) == 0
+    assert "context resolver_multicast_ttl = 16 [default]" in capfd.readouterr().out
+
+
+def test_what_is_not_supported_yet_does_not_start(capfd: pytest.CaptureFixture[str]) -> None:
+    path = ROOT / "tests/golden/examples/peer-link/dro-g1.xml"
+    assert main([str(path)]) == 1
+    assert f"{path}:14: <peer>: peer portals are not supported yet; remove it" in capfd.readouterr().err
+
+
+def test_one_file_only_is_run(quick: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([str(quick), str(quick)])
+    assert end.value.code == 2
+    assert "one CONFIG only" in capfd.readouterr().err
+
+
+def test_the_dtd_can_be_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["-d"]) == 0
+    dtd = capfd.readouterr().out
+    assert "<!ELEMENT tnw-gateway" in dtd
+    assert not re.search(r"\w\.(csv|py|md)\b", dtd), "its comments name no file that operators do not have"
+
+
+@pytest.mark.parametrize(
+    ("argument", "status", "said"), [("-h", 0, "CONFIG"), ("--version", 0, "tnwgd "), ("-x", 2, "try tnwgd --help")]
+)
+def test_arguments(argument: str, status: int, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([argument])
+    assert end.value.code == status
+    printed = capfd.readouterr()
+    assert said in printed.out + printed.err
+
+
+def test_a_missing_argument_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2
+    assert "CONFIG is missing" in capfd.readouterr().err
+
+
+def test_the_plan_follows_the_configuration(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_dro(str(quick), warn=lambda _: None)
+    specs = process_plan.plan_of(config)
+    assert [(s.name, s.role) for s in specs] == [
+        ("route-manager", Role.ROUTE_MANAGER),
+        ("P1", Role.ENDPOINT),
+        ("P2", Role.ENDPOINT),
+    ]
+    monkeypatch.setattr(process_plan, "MAX_WORKERS", 2)
+    with pytest.raises(ConfigError, match="at most 1"):
+        process_plan.plan_of(config)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-d", "extra"], "extra without effect: -d prints the DTD and reads no file"),
+        (["-d", "-u"], "-u without effect"),
+        (["-d", "-v"], "-d and -v exclude each other"),
+        (["-v", "--print-config", "x"], "-v and --print-config exclude each other"),
+        (["-v", "-f", "x"], "-f without effect: -v runs no DRO"),
+        (["--print-config", "--run-dir", "y", "x"], "--run-dir without effect: --print-config runs no DRO"),
+        (["--log-json", "-v", "x"], "--log-json without effect"),
+        (["--with-defaults", "x"], "--with-defaults without effect"),
+        (["--run-dir", "", "x"], "--run-dir is empty"),
+        (["-f"], "CONFIG is missing"),
+    ],
+)
+def test_an_argument_without_effect_is_an_error(
+    arguments: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    printed = capfd.readouterr()
+    assert said in printed.err
+    assert printed.out == ""
+
+
+def test_the_options_of_the_man_page(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capfd.readouterr().out
+    for short, long in (("d", "dump-dtd"), ("h", "help"), ("v", "validate"), ("u", "use-utc"), ("f", "detach")):
+        assert f"-{short}, --{long}" in said
+    assert "exit status" in said
+
+
+def test_a_failed_start_leaves_the_signals_of_the_caller(quick: Path) -> None:
+    def handlers() -> list[object]:
+        return [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+
+    before, mask = handlers(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    quick.write_text("<tnw-gateway/>")
+    assert main([str(quick)]) == 1
+    assert handlers() == before
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask

@@ -1,0 +1,126 @@
+"""Programs whose standard streams are closed, full, or read by nobody: one line at most, and never a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CAPTURE = Path(__file__).parent / "golden" / "captures" / "um-lbtrm-single-source.pcap"
+CFG = """\
+context default_interface 127.0.0.1
+context resolver_multicast_interface 127.0.0.1
+context request_tcp_interface 127.0.0.1
+context request_tcp_port_low 24391
+context request_tcp_port_high 24399
+"""
+PROGRAMS = {
+    "umdump": ["dro.tools.umdump.main", str(CAPTURE)],
+    "summary": ["dro.tools.umdump.main", "--summary", str(CAPTURE)],
+    "lbmsrc": ["dro.tools.lbm.lbmsrc", "-c", "a.cfg", "-M", "1", "-d", "0", "-L", "0", "t"],
+    "lbmrcv": ["dro.tools.lbm.lbmrcv", "-c", "a.cfg", "t"],
+    "lbmwrcv": ["dro.tools.lbm.lbmwrcv", "-c", "a.cfg", "t"],
+    "tnwgd": ["supervisor.main", "-d"],
+}
+FULL = {"umdump": 1, "summary": 1, "lbmsrc": 3, "lbmrcv": 3, "lbmwrcv": 3, "tnwgd": 1}
+INFORM = {
+    f"{program} {option}": [module, option]
+    for option in ("--version", "--help")
+    for program, (module, *_) in (PROGRAMS | {"tnwgdctl": ["supervisor.ctl.main"]}).items()
+    if program != "summary"
+}
+RESPOND = ["supervisor.ctl.main", "doctor", "--respond", "127.0.0.1", "--port", "24398", "--for", "1"]
+
+
+def run(tmp_path: Path, shell: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "a.cfg").write_text(CFG)
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = ["sh", "-c", shell, sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("words", [*PROGRAMS, *INFORM, "tnwgdctl doctor"])
+def test_a_full_output_is_told_in_one_line(tmp_path: Path, words: str) -> None:
+    command = {**PROGRAMS, **INFORM, "tnwgdctl doctor": RESPOND}[words]
+    done = run(tmp_path, 'exec "$0" "$@" > /dev/full', command)
+    assert done.returncode == FULL.get(words.split()[0], 1)
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "cannot write the output: No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_nothing_helps_when_errors_cannot_be_told_either(tmp_path: Path, program: str) -> None:
+    done = run(tmp_path, 'exec "$0" "$@" > /dev/full 2> /dev/full', PROGRAMS[program])
+    assert done.returncode == FULL[program]
+
+
+@pytest.mark.parametrize("program", ["umdump", "summary", "lbmsrc", "tnwgd"])
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_as_good_as_the_null_device(tmp_path: Path, program: str, closed: str) -> None:
+    done = run(tmp_path, f'exec "$0" "$@" {closed}', PROGRAMS[program])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_reader_that_goes_away_ends_it_in_silence(tmp_path: Path, program: str) -> None:
+    """With one status for all programs: the reader has what it wanted."""
+    done = run(tmp_path, 'mkfifo pipe; exec 3<>pipe 4>pipe 3<&-; exec "$0" "$@" >&4', PROGRAMS[program])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("program", [name for name in (*PROGRAMS, "tnwgdctl") if name != "summary"])
+def test_every_program_has_a_version_and_one_line_for_a_wrong_argument(tmp_path: Path, program: str) -> None:
+    module = "supervisor.ctl.main" if program == "tnwgdctl" else PROGRAMS[program][0]
+    version = run(tmp_path, 'exec "$0" "$@"', [module, "--version"])
+    assert (version.returncode, version.stderr) == (0, "")
+    assert version.stdout.split()[0] == program
+    assert len(version.stdout.splitlines()) == 1
+    wrong = run(tmp_path, 'exec "$0" "$@"', [module, "--nonsense"])
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert len(wrong.stderr.splitlines()) == 1
+    assert wrong.stderr.startswith(f"{program}: ")
+    assert wrong.stderr.endswith(f"; try {program} --help\n")
+
+
+SLOW = """
+import importlib.abc, sys, time
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "{module}":
+            print("loading", flush=True)
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+from {entry} import {function}
+sys.exit({function}())
+"""
+ENTRIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("lbmsrc", "dro.tools.lbm.lbmsrc"), ("lbmrcv", "dro.um.blocking_api"), ("umdump", "dro.dissect.capture")],
+)
+def test_ctrl_c_while_a_tool_is_loaded_ends_it_without_a_traceback(name: str, module: str) -> None:
+    entry, function = ENTRIES[name].split(":")
+    command = [sys.executable, "-c", SLOW.format(module=module, entry=entry, function=function), "topic"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60) == ("", "")
+        assert process.returncode == -signal.SIGINT
+
+
+def test_what_a_terminal_cannot_show_is_written_as_escapes() -> None:
+    program = "from dro.standard_streams import open_standard_streams as o; o(); print('topic \\u20ac \\udcff')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("topic \\u20ac \\udcff\n", "")

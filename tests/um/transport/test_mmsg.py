@@ -1,0 +1,122 @@
+"""Batched receive gives out exactly what was sent, whatever sizes follow each other."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from itertools import groupby
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dro.um.transport.mmsg import BATCH, DatagramBatch, address_of
+
+MAX = 65507  # what UDP over IPv4 carries
+
+
+class Wire:
+    """A sender and a receiving socket on loopback, and the batch under test."""
+
+    def __init__(self) -> None:
+        self.receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)
+        self.receiver.bind(("127.0.0.1", 0))
+        self.sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sender.connect(self.receiver.getsockname())
+        self.batch = DatagramBatch()
+
+    def close(self) -> None:
+        self.receiver.close()
+        self.sender.close()
+
+    def pass_through(self, datagrams: list[bytes]) -> None:
+        """Send, receive, compare; at most as many as the socket buffer of an ordinary system holds."""
+        for datagram in datagrams:
+            self.sender.send(datagram)
+        got: list[bytes] = []
+        while len(got) < len(datagrams):
+            assert self.take(got) > 0
+        assert got == datagrams
+        assert self.batch.receive(self.receiver.fileno()) == 0
+
+    def take(self, got: list[bytes]) -> int:
+        batch = self.batch
+        count = batch.receive(self.receiver.fileno())
+        assert count == batch.count == len(batch.lengths) == len(batch.offsets) == len(batch.senders) <= BATCH
+        found = [bytes(batch.view[at : at + n]) for at, n in zip(batch.offsets, batch.lengths, strict=True)]
+        if batch.is_uniform:
+            start, size = batch.offsets[0], batch.lengths[0]
+            assert set(batch.lengths) == {size}
+            assert bytes(batch.view[start : start + count * size]) == b"".join(found)
+        assert {address_of(sender) for sender in batch.senders} == {(0x7F000001, self.sender.getsockname()[1])}
+        got += found
+        return count
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    made = Wire()
+    yield made
+    made.close()
+
+
+def patterned(size: int, number: int) -> bytes:
+    return (number.to_bytes(4, "big") * (size // 4 + 1))[:size]
+
+
+sizes = st.one_of(
+    st.sampled_from([0, 1, 40, 41, 1472, 2047, 2048, 2049, 8192, MAX]), st.integers(0, 300), st.integers(0, MAX)
+)
+bursts = st.lists(st.tuples(sizes, st.integers(1, 5)), min_size=1, max_size=6)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(loads=st.lists(bursts, max_size=8))
+def test_what_was_sent_is_received_in_order_and_whole(wire: Wire, loads: list[list[tuple[int, int]]]) -> None:
+    """One batch object through all examples: what one leaves behind meets the next."""
+    number = 0
+    for load in loads:
+        datagrams = []
+        for size, count in load:
+            for _ in range(count):
+                datagrams.append(patterned(size, number))
+                number += 1
+                if sum(map(len, datagrams)) > 100_000 or len(datagrams) >= BATCH:
+                    wire.pass_through(datagrams)
+                    datagrams = []
+        wire.pass_through(datagrams)
+
+
+@pytest.mark.parametrize("size", [0, 1, 32, 82, 2048, 3000])
+def test_a_steady_stream_becomes_uniform_whatever_came_before(wire: Wire, size: int) -> None:
+    wire.pass_through([patterned(700, i) for i in range(3)])
+    for _ in range(2):
+        wire.pass_through([patterned(size, i) for i in range(20)])
+    wire.pass_through([patterned(size, i) for i in range(20)])
+    assert wire.batch.is_uniform == (size > 0)
+
+
+def test_empty_datagrams_change_nothing(wire: Wire) -> None:
+    for _ in range(4):
+        wire.pass_through([b"", b""])
+    wire.pass_through([b"", b"x", b"", b"yy"])
+
+
+def test_more_than_a_batch_is_waiting(wire: Wire) -> None:
+    wire.pass_through([patterned(20 + i % 3, i) for i in range(2 * BATCH + 7)])
+    lengths = [length for length, _ in groupby(wire.batch.lengths)]
+    assert len(lengths) == 7
+
+
+def test_a_socket_that_is_closed_is_an_error_and_an_icmp_answer_is_none(wire: Wire) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as lonely, socket.socket(socket.AF_INET) as closed:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
+            gone.bind(("127.0.0.1", 0))
+            lonely.connect(gone.getsockname())
+        lonely.send(b"nobody hears this")
+        assert wire.batch.receive(lonely.fileno()) == 0
+        fd = closed.fileno()
+        closed.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            wire.batch.receive(fd)
