@@ -1,10 +1,11 @@
 """`python -m tests.mutation`: do the tests notice when the code is wrong?
 
-    python -m tests.mutation [--count 200] [--seed 1] [--rooms dro/proto ...] [--jobs 2] [--report FILE]
+    python -m tests.mutation [--count 200] [--seed 1] [--rooms dro/proto ...] [--jobs 2] [--nearest N] [--report FILE]
 
-A sample of mutants by seed, from all files of the rooms. Each is written into a copy of the tree, and the tests that
-run the changed line are run there, those of the mirrored folder first, then the tests with whole DROs that `--wide`
-names. A mutant that no test notices is printed. `EQUIVALENT` names those that cannot be noticed, with the reason.
+A sample of mutants by seed, from all files of the rooms. The tests that run the changed line are tried in a process
+that is forked for the mutant (`tests/mutation/forked.py`), those of the mirrored folder first. A mutant of what runs at
+import, and one that no test noticed, is then written into a copy of the tree, and the tests that start whole DROs are
+run there. A mutant that no test notices is printed. `EQUIVALENT` names those that cannot be noticed, with the reason.
 
 Which test runs which line is measured once by coverage and kept in `.mutation/`; `--measure` measures anew. A line
 that runs when its file is imported (a constant, a default, a field) has no test of its own: the tests of the file run,
@@ -26,10 +27,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.mutation.forked import Forked
 from tests.mutation.mutate import Mutant, mutants_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -144,21 +147,18 @@ def sample(rooms: list[str], count: int, seed: int) -> list[tuple[str, Mutant]]:
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-def judge(tree: Path, file: str, mutant: Mutant, tests: list[str], wide: tuple[str, ...]) -> Verdict:
+def equivalent(file: str, mutant: Mutant) -> str:
+    """Why no test can notice a mutant; empty when one should."""
+    line = (ROOT / file).read_text(encoding="utf-8").splitlines()[mutant.line - 1].strip()
+    return EQUIVALENT.get((file, line, mutant.after), "")
+
+
+def judge(tree: Path, file: str, mutant: Mutant, tests: list[str]) -> Verdict:
     """Run the tests against one mutant in a copy of the tree, which is as before afterwards."""
     original = (tree / file).read_text(encoding="utf-8")
-    why = EQUIVALENT.get((file, original.splitlines()[mutant.line - 1].strip(), mutant.after))
-    if why is not None:
-        return Verdict(file, mutant, "equivalent", why)
     (tree / file).write_text(mutant.text, encoding="utf-8")
     try:
-        for stage in (tests, list(wide)):
-            if not stage:
-                continue
-            outcome, by = _run(tree, stage)
-            if outcome != "lived":
-                return Verdict(file, mutant, outcome, by)
-        return Verdict(file, mutant, "lived", "")
+        return Verdict(file, mutant, *_run(tree, tests))
     finally:
         (tree / file).write_text(original, encoding="utf-8")
 
@@ -202,6 +202,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at the same time")
     parser.add_argument("--measure", action="store_true", help="measure anew which test runs which line")
     parser.add_argument("--no-wide", action="store_true", help="without the tests that start whole DROs")
+    parser.add_argument("--nearest", type=int, metavar="N", help="try only N tests of those that run the line: quicker")
     parser.add_argument("--report", type=Path, help="append every verdict, a line of JSON each; go on from there")
     args = parser.parse_args()
     if args.measure or not (STORE / "coverage").exists():
@@ -210,45 +211,69 @@ def main() -> int:
     chosen = sample(args.rooms, args.count, args.seed)
     wide = () if args.no_wide else WIDE
     before = _killed_before(args.report) if args.report else {}
+    near = [_near(lines.get(file, {}), file, mutant)[: args.nearest] for file, mutant in chosen]
     verdicts: list[Verdict] = []
+    again: list[tuple[int, list[str]]] = []
+    began = time.monotonic()
+
+    def keep(verdict: Verdict) -> None:
+        verdicts.append(verdict)
+        _show(verdict, len(verdicts), len(chosen), time.monotonic() - began)
+        if args.report and verdict.outcome != "equivalent":
+            with args.report.open("a", encoding="utf-8") as out:
+                out.write(json.dumps([*_key(verdict.file, verdict.mutant), verdict.outcome, verdict.by]) + "\n")
+
+    def work() -> Iterator[tuple[int, Path, str, list[str]]]:
+        for index, (file, mutant) in enumerate(chosen):
+            if why := equivalent(file, mutant):
+                keep(Verdict(file, mutant, "equivalent", why))
+            elif _key(file, mutant) in before:
+                keep(Verdict(file, mutant, *before[_key(file, mutant)]))
+            else:
+                yield index, ROOT / file, mutant.text, near[index]
+
+    def tried(index: int, outcome: str, by: str) -> None:
+        rest = [*near[index] * (outcome == "import"), *wide * (outcome != "killed")]
+        if outcome in ("import", "lived") and rest:
+            again.append((index, rest))
+        else:
+            keep(Verdict(*chosen[index], outcome, by))
+
+    Forked(args.jobs, LIMIT_S).run([*MEASURED], work(), tried)
     with tempfile.TemporaryDirectory(prefix="dro-mutants-") as folder:
         trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
-        for index in range(args.jobs):
-            tree = Path(folder) / str(index)
+        for number in range(args.jobs):
+            tree = Path(folder) / str(number)
             tree.mkdir()
             copy_tree(tree)
             trees.put(tree)
 
-        def one(item: tuple[str, Mutant]) -> Verdict:
-            file, mutant = item
-            if _key(file, mutant) in before:
-                return Verdict(file, mutant, *before[_key(file, mutant)])
+        def in_copy(item: tuple[int, list[str]]) -> Verdict:
+            index, tests = item
             tree = trees.get()
             try:
-                by_line = lines.get(file, {})
-                near = {test for line in mutant.statement for test in by_line.get(line, ())}
-                tests = sorted(near, key=lambda test: (_distance(file, test), test))
-                return judge(tree, file, mutant, tests or [str(_mirrored(file))], wide)
+                return judge(tree, *chosen[index], tests)
             finally:
                 trees.put(tree)
 
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-            began = time.monotonic()
-            for verdict in pool.map(one, chosen):
-                verdicts.append(verdict)
-                _show(verdict, len(verdicts), len(chosen), time.monotonic() - began)
-                if args.report:
-                    with args.report.open("a", encoding="utf-8") as out:
-                        out.write(json.dumps([*_key(verdict.file, verdict.mutant), verdict.outcome, verdict.by]) + "\n")
+            for verdict in pool.map(in_copy, again):
+                keep(verdict)
     lived = [v for v in verdicts if v.outcome == "lived"]
-    equivalent = sum(v.outcome == "equivalent" for v in verdicts)
-    judged = len(verdicts) - equivalent
+    named = sum(v.outcome == "equivalent" for v in verdicts)
+    judged = len(verdicts) - named
     print(f"seed {args.seed}: {judged - len(lived)} of {judged} mutants noticed "
-          f"({100 * (judged - len(lived)) / max(judged, 1):.1f} %), {equivalent} equivalent, "
+          f"({100 * (judged - len(lived)) / max(judged, 1):.1f} %), {named} equivalent, "
           f"{sum(v.outcome == 'killed by time' for v in verdicts)} only by a time limit")  # fmt: skip
     for v in lived:
         print(f"  lived: {v.file}:{v.mutant.line}: {v.mutant.before}  ->  {v.mutant.after}")
     return 0
+
+
+def _near(by_line: dict[int, set[str]], file: str, mutant: Mutant) -> list[str]:
+    """The tests that run the changed statement, those of the mirrored folder first."""
+    tests = {test for line in mutant.statement for test in by_line.get(line, ())}
+    return sorted(tests, key=lambda test: (_distance(file, test), test)) or [str(_mirrored(file))]
 
 
 def _key(file: str, mutant: Mutant) -> tuple[str, int, str, str]:
