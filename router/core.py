@@ -84,6 +84,15 @@ class _Portal:
     cost: int
 
 
+@dataclass(slots=True)
+class _Unrest:
+    """Changes that are not calculated yet."""
+
+    first_ns: int
+    last_ns: int
+    is_warned: bool = False
+
+
 class RouteCore:
     """Portals in, route tables out."""
 
@@ -96,10 +105,8 @@ class RouteCore:
         self._portals: dict[int, _Portal] = {}
         self._calculated: dict[int, _Portal] = {}  # the portals of the current table
         self._table: RouteTable | None = None
-        self._last_change_ns: int | None = None  # None: nothing to calculate
-        self._first_change_ns = 0
+        self._unrest: _Unrest | None = None  # None: nothing to calculate
         self._held: dict[int, int] = {}  # portals that are waited for -> until when
-        self._warned = False
         self._effects: list[Effect] = []
 
     @property
@@ -141,45 +148,44 @@ class RouteCore:
 
     def _changed(self, what: Change, domain_id: int, now_ns: int) -> None:
         if self._table is not None and self._portals == self._calculated:
-            self._last_change_ns = None
-            self._held.clear()
+            self._unrest = None
             self._effects.append(TopologyChanged(what, domain_id, self._table.version))
             return
-        if self._last_change_ns is None:
-            self._first_change_ns = now_ns
-            self._warned = False
-        self._last_change_ns = now_ns
+        if self._unrest is None:
+            self._unrest = _Unrest(now_ns, now_ns)
+        self._unrest.last_ns = now_ns
         self._effects.append(TopologyChanged(what, domain_id, self._version + 1))
 
     def _check_at_or_after(self, when_ns: int) -> int:
         step = max(self._timing.check_ns, 1)
         return self._began_ns + -(-(when_ns - self._began_ns) // step) * step
 
-    def _due(self) -> int:
-        assert self._last_change_ns is not None
-        return max(self._last_change_ns + self._timing.backoff_ns, *self._held.values(), 0)
+    def _calculation_ns(self, unrest: _Unrest) -> int:
+        return self._check_at_or_after(max([unrest.last_ns + self._timing.backoff_ns, *self._held.values()]))
+
+    def _warning_ns(self, unrest: _Unrest) -> int:
+        return self._check_at_or_after(unrest.first_ns + self._timing.warning_ns)
 
     def next_deadline(self) -> int | None:
         """The next check that has something to do, or None."""
-        if self._last_change_ns is None:
+        unrest = self._unrest
+        if unrest is None:
             return None
-        due = self._due()
-        if not self._warned:
-            due = min(due, self._first_change_ns + self._timing.warning_ns)
-        return self._check_at_or_after(due)
+        due_ns = self._calculation_ns(unrest)
+        return due_ns if unrest.is_warned else min(due_ns, self._warning_ns(unrest))
 
     def on_timer(self, now_ns: int) -> None:
-        if self._last_change_ns is None:
+        unrest = self._unrest
+        if unrest is None:
             return
-        if now_ns >= self._check_at_or_after(self._due()):
+        if now_ns >= self._calculation_ns(unrest):
             self._calculate()
-        elif not self._warned and now_ns >= self._check_at_or_after(self._first_change_ns + self._timing.warning_ns):
-            self._warned = True
-            self._effects.append(StillChanging(now_ns - self._first_change_ns))
+        elif not unrest.is_warned and now_ns >= self._warning_ns(unrest):
+            unrest.is_warned = True
+            self._effects.append(StillChanging(now_ns - unrest.first_ns))
 
     def _calculate(self) -> None:
-        self._last_change_ns = None
-        self._held.clear()
+        self._unrest = None
         self._calculated = dict(self._portals)
         self._version += 1
         self._table = RouteTable(self._version, self._routes())

@@ -29,7 +29,7 @@ def next_hops(graph: Topology, target: int) -> dict[int, int]:
     """For every node that reaches `target`, except itself: the node to go to next."""
     if target not in graph:
         return {}
-    scale = len(graph) + 1  # a path has fewer nodes than that, so costs decide before node counts
+    scale = len(graph)  # a path has fewer edges than that, so costs decide before node counts
 
     def weight(_u: int, _v: int, edge: Mapping[str, int]) -> int:
         return edge["cost"] * scale + 1

@@ -7,20 +7,13 @@ sends on the topic resolution channel is kept, so a test can say that nothing wa
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-from dro.bus.actor import WorkerContext
-from dro.bus.counters import CounterPage
-from dro.bus.messages import PeerUp, Role, WorkerReport
-from dro.bus.ring import RingReader, RingWriter
+from dro.bus.messages import PeerUp, Role
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
-from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
@@ -32,6 +25,7 @@ from portals.datapath.counters import DROP_SLOTS, Slot
 from portals.endpoint.portal import EndpointPortal
 from router.worker import RouteManager, timing_of
 from tests.fakes.um_contexts import RecordingSink, Stepper
+from tests.fakes.worker import FakeChannels, FakeWorker
 from tests.rigs.site import DRO, PORTAL, Site
 
 ROUTE_MANAGER = 0
@@ -46,23 +40,16 @@ def write_dro(site: Site, portal_xml: Mapping[int, str], daemon: str) -> None:
     (site.folder / "dro.xml").write_text(f"{text[:begin]}{daemon}\n{text[end:]}")
 
 
-@dataclass
-class _Identity:
-    dro_node_id: int = 1 << 63 | 5
-
-
-class _Channels:
+class _Channels(FakeChannels):
     """Frames reach their worker in a later turn, in order."""
 
     def __init__(self, dro: OneProcess, me: int) -> None:
+        super().__init__()
         self._dro = dro
         self._me = me
-        self.on_ctl: Callable[[int, bytes], object] = lambda *_: None
-        self.on_data: Callable[[list[tuple[int, bytes]]], object] = lambda _: None
-        self.sent: list[tuple[int, bytes]] = []  # control messages, by receiver
 
     def send_ctl(self, worker: int, frame: bytes) -> None:
-        self.sent.append((worker, frame))
+        super().send_ctl(worker, frame)
         to = self._dro.workers[worker].channels
         self._dro.loop.call_soon(lambda: to.on_ctl(self._me, frame))
 
@@ -72,55 +59,12 @@ class _Channels:
         return True
 
 
-class _Worker:
-    """What `WorkerContext` is to a worker of its own process."""
+class _Worker(FakeWorker):
+    """One that talks to the others."""
 
     def __init__(self, dro: OneProcess, index: int, name: str, role: Role) -> None:
-        self.identity = _Identity()
-        self.index = index
-        self.incarnation = 1
-        self.name = name
-        self.role = role
-        self.loop = dro.loop
-        self.log = logging.getLogger(f"one_process.{name}")
-        self.limited = LimitedLogger(self.log, dro.loop.now_ns).event
+        super().__init__(dro.loop, dro.folder, index, name, role)
         self.channels = _Channels(dro, index)
-        self.counters = CounterPage.create(dro.folder / f"{name}.page")
-        self.peers: dict[int, PeerUp] = {}
-        self.is_stopping = False
-        self.reports: list[WorkerReport] = []
-        self.told: dict[str, Callable[..., object]] = {}
-        self._dro = dro
-        self._ring: RingWriter | None = None
-        self._readers: list[RingReader] = []
-
-    def create_ring(self, capacity: int) -> RingWriter:
-        self._ring = RingWriter.create(self._dro.folder / f"{self.name}.ring", capacity, 1)
-        return self._ring
-
-    def open_ring(self, peer: PeerUp) -> RingReader:
-        reader = RingReader.open(self._dro.folder / f"{peer.name}.ring", 1)
-        self._readers.append(reader)
-        return reader
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """`on_peer_up` and its like: keep the callback."""
-        if name.startswith("on_") and callable(value):
-            self.told[name] = value
-        else:
-            super().__setattr__(name, value)
-
-    def name_of(self, worker: int) -> str:
-        return self.peers[worker].name
-
-    def report(self, message: WorkerReport) -> None:
-        self.reports.append(message)
-
-    def drained(self, waiting: str) -> None:
-        self.told["drained"] = lambda: waiting
-
-    def finish(self) -> None:
-        pass
 
 
 class Application:
@@ -171,7 +115,7 @@ class OneProcess:
         self.applications: list[Application] = []
         self.tr_sent: dict[int, list[lbmr.Body]] = {}  # by portal; without domain routes, which never cease
         manager = self.workers[ROUTE_MANAGER] = _Worker(self, ROUTE_MANAGER, "route-manager", Role.ROUTE_MANAGER)
-        RouteManager(cast(WorkerContext, manager), timing_of(self.config))
+        RouteManager(manager.ctx, timing_of(self.config))
         for number, endpoint in enumerate(self.config.portals, start=1):
             self._start(number, endpoint)
         for one in list(self.workers.values()):
@@ -192,7 +136,7 @@ class OneProcess:
 
     def _start(self, number: int, endpoint: EndpointConfig) -> None:
         worker = self.workers[number] = _Worker(self, number, endpoint.name, Role.ENDPOINT)
-        portal = self.portals[number] = EndpointPortal(cast(WorkerContext, worker), endpoint)
+        portal = self.portals[number] = EndpointPortal(worker.ctx, endpoint)
         self.tr_sent[number] = []
         for context in (portal.sending, portal.receiving):
             self._count(number, context)

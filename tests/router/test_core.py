@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dro.bus.messages import Route
+from dro.bus.messages import Route, RouteTable
 from dro.clock import ms, s
 from router.core import (
     RESTART_HOLD_NS,
@@ -18,6 +18,7 @@ from router.core import (
 )
 from router.topology import DRO_BIT
 
+BOTH_WAYS = (Route(20, 10, 2, 1), Route(10, 20, 1, 2))
 GUIDE = Timing(check_ns=ms(750), backoff_ns=s(5), warning_ns=s(10))
 
 
@@ -58,7 +59,7 @@ def test_the_first_table_comes_at_the_first_check_after_the_backoff() -> None:
     c.on_timer(now_ns=ms(6000))
     assert sent(c) == [SendTable((1, 2), c.table, is_new=True)]  # type: ignore[arg-type]  # there is one now
     assert c.table is not None
-    assert c.table.routes == (Route(20, 10, 2, 1), Route(10, 20, 1, 2))
+    assert c.table.routes == BOTH_WAYS
     assert c.next_deadline() is None
 
 
@@ -269,3 +270,65 @@ def test_a_new_timing_without_a_change_calculates_nothing() -> None:
     c.set_timing(Timing(check_ns=ms(1), backoff_ns=0, warning_ns=0))
     assert c.next_deadline() is None
     assert c.take_effects() == []
+
+
+def test_what_a_change_costs_from_its_beginning_to_its_end() -> None:
+    """Every effect and every deadline; the checks count from when the route manager began."""
+    c = RouteCore(DRO_BIT | 5, Timing(ms(100), ms(250), ms(400)), incarnation=2, now_ns=ms(30))
+    c.on_portal_up(1, 10, 1, now_ns=ms(40))
+    assert c.next_deadline() == ms(330)
+    c.on_portal_up(2, 20, 3, now_ns=ms(200))
+    assert c.next_deadline() == ms(530), "the warning at 440 and the calculation at 450 come at the same check"
+    c.on_portal_up(2, 20, 4, now_ns=ms(400))
+    assert c.next_deadline() == ms(530), "the warning"
+    version = (2 << 32) + 1
+    up, updated = Change.LINK_UP, Change.NODE_UPDATED
+    changes = [TopologyChanged(*one, version) for one in ((up, 10), (up, 20), (updated, 20))]
+    assert c.take_effects() == changes
+    c.on_timer(ms(530) - 1)
+    assert c.take_effects() == []
+    for now_ns in (ms(530), ms(630)):
+        c.on_timer(now_ns)
+        assert c.next_deadline() == ms(730), "the calculation"
+    assert c.take_effects() == [StillChanging(ms(490))]
+    c.on_timer(ms(730) - 1)
+    assert c.table is None
+    c.on_timer(ms(730))
+    assert c.take_effects() == [SendTable((1, 2), RouteTable(version, BOTH_WAYS), is_new=True)]
+    assert c.next_deadline() is None
+    c.on_portal_gone(2, now_ns=ms(800))
+    c.on_portal_up(2, 20, 4, now_ns=ms(810))
+    assert c.take_effects() == [
+        TopologyChanged(Change.LINK_DOWN, 20, version + 1),
+        TopologyChanged(up, 20, version),
+        SendTable((2,), RouteTable(version, BOTH_WAYS), is_new=False),
+    ]
+    assert c.next_deadline() is None
+    c.on_portal_gone(1, now_ns=ms(900))
+    assert c.next_deadline() == ms(1230)
+    c.on_timer(ms(1230))
+    assert c.take_effects() == [
+        TopologyChanged(Change.LINK_DOWN, 10, version + 1),
+        SendTable((2,), RouteTable(version + 1, ()), is_new=True),
+    ]
+
+
+def test_a_warning_comes_once_for_each_unrest() -> None:
+    c = RouteCore(DRO_BIT | 5, Timing(ms(1), ms(50), ms(20)), incarnation=1, now_ns=0)
+    for began_ns in (s(1), s(2)):
+        c.on_portal_up(1, 10, began_ns, now_ns=began_ns)
+        for now_ns in range(began_ns, began_ns + ms(60), ms(1)):
+            c.on_timer(now_ns)
+        assert [e.waiting_ns for e in c.take_effects() if isinstance(e, StillChanging)] == [ms(20)]
+
+
+def test_a_portal_that_has_not_reported_is_waited_for_also_after_another_came_back() -> None:
+    c = settled()
+    c.on_portal_expected(3, now_ns=s(20))
+    c.on_portal_gone(1, now_ns=s(21), restarts=True)
+    c.on_portal_up(1, 10, 1, now_ns=s(22))
+    c.on_portal_up(2, 20, 9, now_ns=s(22))
+    c.take_effects()
+    c.on_timer(now_ns=s(29))
+    assert sent(c) == []
+    assert c.next_deadline() == s(30)

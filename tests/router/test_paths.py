@@ -227,3 +227,19 @@ def test_the_passages_of_all_dros_are_exactly_the_paths(records: list[DroRecord]
         for p in passages(graph, r.node_id)
     }
     assert got == expected
+
+
+def test_the_largest_domain_id_is_a_domain_and_the_next_number_is_none() -> None:
+    assert (is_domain(0xFFFF_FFFF), is_domain(1 << 32)) == (True, False)
+
+
+@pytest.mark.parametrize("length", range(2, 12))
+def test_a_way_of_lower_cost_wins_however_many_nodes_it_has(length: int) -> None:
+    """A chain through all other nodes against a single edge that costs one more."""
+    graph: Topology = nx.DiGraph()
+    for node in range(length):
+        graph.add_edge(node, node + 1, cost=1)
+    graph.add_edge(0, length, cost=length + 1)
+    assert path(graph, 0, length) == tuple(range(length + 1))
+    graph.edges[0, length]["cost"] = length
+    assert path(graph, 0, length) == (0, length)

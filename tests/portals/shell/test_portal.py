@@ -6,11 +6,9 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from dro.bus.actor import WorkerContext
 from dro.bus.messages import ROUTE_MANAGER, ROUTE_MESSAGES, PortalGone, PortalUp, Role
 from dro.clock import ms
 from dro.errors import LocalProtocolError
@@ -127,9 +125,8 @@ def beside(folder: Path, stepper: Stepper) -> Iterator[tuple[OneProcess, OtherLi
     """A DRO with one endpoint, and a portal with the other link."""
     with one_process(folder, stepper, 1) as dro:
         worker = dro.add_worker(OTHER, "other", Role.PEER)
-        ctx = cast(WorkerContext, worker)
         core = PortalCore(OTHER, 1, DOMAIN, source_deletion_delay_ns=ms(100), matcher=lambda pattern, kind: None)
-        shell = PortalShell(ctx, core, 1_000_000)
+        shell = PortalShell(worker.ctx, core, 1_000_000)
         link = OtherLink(shell)
         shell.start(link)
         dro.introduce(worker)
@@ -195,8 +192,7 @@ def test_a_drain_and_a_stop_need_nothing_else_of_the_link(tmp_path: Path, steppe
         application.send(source, 5)
         worker = dro.workers[OTHER]
         worker.told["on_drain"](20_000)
-        dro.until(lambda: "drained" in worker.told)
-        assert worker.told["drained"]() == ""
+        dro.until(lambda: worker.answers == [""])
         assert (link.proxies, len(link.sender.sent), link.reachable) == ({}, 5, set())
         assert (ROUTE_MANAGER, ROUTE_MESSAGES.encode(PortalGone(OTHER))) in worker.channels.sent
         worker.told["on_stop"]()

@@ -1,0 +1,112 @@
+"""A worker's context without a process, a bus and siblings: keeps what it is told to send and to report."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from dro.bus.actor import WorkerContext
+from dro.bus.counters import CounterPage
+from dro.bus.messages import PeerUp, Role, WorkerReport
+from dro.bus.ring import RingReader, RingWriter
+from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
+from dro.loop import Loop
+
+_OF_EVERY_RECORD = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
+Told = tuple[str, LogEvent, dict[str, object]]
+
+
+@dataclass
+class FakeIdentity:
+    dro_node_id: int = 1 << 63 | 5
+
+
+class FakeChannels:
+    """Keeps control messages by receiver, and data while `takes_data`."""
+
+    def __init__(self) -> None:
+        self.on_ctl: Callable[[int, bytes], object] = lambda *_: None
+        self.on_data: Callable[[list[tuple[int, bytes]]], object] = lambda _: None
+        self.sent: list[tuple[int, bytes]] = []
+        self.data: list[tuple[int, bytes]] = []
+        self.takes_data = True
+
+    def send_ctl(self, worker: int, frame: bytes) -> None:
+        self.sent.append((worker, frame))
+
+    def send_data(self, worker: int, frame: bytes) -> bool:
+        if self.takes_data:
+            self.data.append((worker, frame))
+        return self.takes_data
+
+
+class FakeWorker:
+    """What `WorkerContext` is to a worker of its own process. Callbacks of the worker are in `told`, by name."""
+
+    def __init__(self, loop: Loop, folder: Path, index: int, name: str, role: Role = Role.ENDPOINT) -> None:
+        self.identity = FakeIdentity()
+        self.index = index
+        self.incarnation = 1
+        self.name = name
+        self.role = role
+        self.folder = folder
+        self.loop = loop
+        self.log = logging.getLogger(f"fake_worker.{name}")
+        self.limited = LimitedLogger(self.log, loop.now_ns).event
+        self.channels = FakeChannels()
+        self.counters = CounterPage.create(folder / f"{name}.page")
+        self.peers: dict[int, PeerUp] = {}
+        self.is_stopping = False
+        self.reports: list[WorkerReport] = []
+        self.answers: list[str] = []  # to orders to drain
+        self.ends: list[str] = []  # ready, run, finish: the calls so far
+        self.told: dict[str, Callable[..., object]] = {}
+
+    @property
+    def ctx(self) -> WorkerContext:
+        return cast(WorkerContext, self)
+
+    def create_ring(self, capacity: int) -> RingWriter:
+        return RingWriter.create(self.folder / f"{self.name}.ring", capacity, 1)
+
+    def open_ring(self, peer: PeerUp) -> RingReader:
+        return RingReader.open(self.folder / f"{peer.name}.ring", 1)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """`on_peer_up` and its like: keep the callback."""
+        if name.startswith("on_") and callable(value):
+            self.told[name] = value
+        else:
+            super().__setattr__(name, value)
+
+    def name_of(self, worker: int) -> str:
+        return self.peers[worker].name
+
+    def report(self, message: WorkerReport) -> None:
+        self.reports.append(message)
+
+    def drained(self, waiting: str) -> None:
+        self.answers.append(waiting)
+
+    def ready(self) -> None:
+        self.ends.append("ready")
+
+    def run(self) -> None:
+        self.ends.append("run")
+
+    def finish(self) -> None:
+        self.ends.append("finish")
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[Told]:
+    """Level, event and fields of every line so far, which are forgotten then."""
+    lines = [(r.levelname, r.msg, {k: v for k, v in vars(r).items() if k not in _OF_EVERY_RECORD})
+             for r in caplog.records]  # fmt: skip
+    caplog.clear()
+    return cast("list[Told]", lines)
