@@ -171,7 +171,7 @@ def interface_mtu(interface: str) -> int:
         return 65536
     with _socket(socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
+            request = struct.pack("256s", name.encode())
             with contextlib.suppress(OSError):
                 found = fcntl.ioctl(probe.fileno(), 0x8915, request)  # SIOCGIFADDR
                 if socket.inet_ntoa(found[20:24]) == interface:
