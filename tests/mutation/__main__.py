@@ -56,6 +56,7 @@ _BUFFER: Final = (
     "SEND_BUFFER_BYTES: Final = 1 << 20  # a burst of advertisements must not be cut short by the system's default"
 )
 _TOOK: Final = "self._took_ns = 0  # the last call of the core that may have calculated"
+_BUSY: Final = "self._busy = 0  # errno of the send that stopped the last run"
 _ZIP: Final = "for queue, rate in zip(self._queues, rates, strict=True):"
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/bus/actor.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",
@@ -77,6 +78,7 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/um/fragment/tr_channel.py", _BUFFER, "21"): "a buffer a bit larger",
     ("dro/um/hosts.py", "self._sleeps_until = 0", "1"): "wakes a loop that is awake, and has work to do",
     ("dro/um/transport/lbtrm/receiver.py", "session.sender = sender", "pass"): "saves taking the address apart again",
+    ("dro/um/transport/lbtrm/sender.py", _BUSY, "1"): "the send that stops a run sets it before it is read",
     ("dro/um/transport/mmsg.py", "self.is_uniform = False", "pass"): "each batch sets it before it is read",
     ("dro/um/transport/runs.py", _ENDS, "offset > self._offset + length + headroom"): "just there is the next offset",
     ("dro/um/transport/runs.py", "self._next_sqn = self._next_offset = 0", "1"): "not read while the run is empty",

@@ -6,7 +6,6 @@ import errno
 import os
 import random
 import socket
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
@@ -32,6 +31,7 @@ from dro.wire import lbtrm
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.lbtrm import DATA_HEADER
 from dro.wire.source_string import LbtrmAddress
+from tests.fakes.fussy_socket import FussySocket
 from tests.fakes.session_sink import KeepingSink, Message
 
 LOOPBACK = "127.0.0.1"
@@ -39,26 +39,6 @@ LOOPBACK = "127.0.0.1"
 
 def data(topic: int, sqn: int, payload: bytes) -> bytes:
     return LBMC.pack(0, 0, 12 + len(payload), topic, sqn & MASK) + payload
-
-
-class FussySocket(socket.socket):
-    """A UDP socket whose sends fail as a test wants: each call takes the next of `answers`, 0 lets it through."""
-
-    answers: Iterator[int]
-    calls: Counter[str]
-
-    def _answer(self, call: str) -> None:
-        self.calls[call] += 1
-        if code := next(self.answers, 0):
-            raise OSError(code, os.strerror(code))
-
-    def send(self, *args: object) -> int:
-        self._answer("send")
-        return super().send(*args)  # type: ignore[arg-type]  # as above
-
-    def sendmsg(self, *args: object) -> int:
-        self._answer("sendmsg")
-        return super().sendmsg(*args)  # type: ignore[arg-type]  # as above
 
 
 class LbtrmBench:
@@ -99,9 +79,7 @@ class LbtrmBench:
 
     def data_socket(self) -> FussySocket:
         plain = sockets.multicast_sender(self.group_ip, self.port, LOOPBACK, ttl=0, buffer_bytes=4 << 20)
-        sock = FussySocket(fileno=plain.detach())
-        sock.answers, sock.calls = iter(()), Counter()
-        return sock
+        return FussySocket.of(plain)
 
     def stranger(self) -> socket.socket:
         self.others.append(self.data_socket())

@@ -189,8 +189,7 @@ class LbtrmSender:
         sent = self._send_trains(memoryview(buffer), at, count, size)
         if sent:
             core.on_sent_run(sent, payload, Chunk(buffer, at, size, size), now_ns)
-            if self._timer is None or not self._timer.is_pending:
-                self._arm()
+            self._arm()
         if sent < count and not self._is_blocked:
             self._is_blocked = True
             if self._busy == errno.ENOBUFS:
