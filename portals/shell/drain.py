@@ -74,11 +74,6 @@ class DrainPortal:
         if self._drain is not None:
             self._drain.on_gone(worker)
 
-    def stop(self) -> None:
-        """The portal ends, drained or not."""
-        if self._timer is not None:
-            self._timer.cancel()
-
     # time
 
     def _arm(self) -> None:

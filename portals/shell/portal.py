@@ -151,7 +151,8 @@ class PortalShell:
         if isinstance(message, PortalHello):
             lost = self.egress.reconcile(worker, message.forwarded, message.forwarded_bytes)
             if lost:
-                self._ctx.log.info(LogEvent.FRAGMENTS_LOST, extra={"sibling": worker, "fragments": lost})
+                extra = {"sibling": self._ctx.name_of(worker), "fragments": lost}
+                self._ctx.log.info(LogEvent.FRAGMENTS_LOST, extra=extra)
         peer = self._ctx.peers.get(worker)
         if peer is not None:
             self.core.on_message(worker, peer.incarnation, message, now_ns)
@@ -261,7 +262,6 @@ class PortalShell:
     def _on_stop(self) -> None:
         """Take the proxy sources back, as far as the grace period goes."""
         self._is_stopping = True
-        self.drain.stop()
         self._ctx.loop.call_later(self._link.stop(), self._finish)
 
     def _finish(self) -> None:

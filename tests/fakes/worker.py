@@ -66,6 +66,7 @@ class FakeWorker:
         self.reports: list[WorkerReport] = []
         self.answers: list[str] = []  # to orders to drain
         self.ends: list[str] = []  # ready, run, finish: the calls so far
+        self.rings: list[RingReader] = []  # of siblings, as they were opened
         self.told: dict[str, Callable[..., object]] = {}
 
     @property
@@ -76,7 +77,8 @@ class FakeWorker:
         return RingWriter.create(self.folder / f"{self.name}.ring", capacity, 1)
 
     def open_ring(self, peer: PeerUp) -> RingReader:
-        return RingReader.open(self.folder / f"{peer.name}.ring", 1)
+        self.rings.append(RingReader.open(self.folder / f"{peer.name}.ring", 1))
+        return self.rings[-1]
 
     def __setattr__(self, name: str, value: object) -> None:
         """`on_peer_up` and its like: keep the callback."""
@@ -86,7 +88,8 @@ class FakeWorker:
             super().__setattr__(name, value)
 
     def name_of(self, worker: int) -> str:
-        return self.peers[worker].name
+        peer = self.peers.get(worker)
+        return f"worker {worker}" if peer is None else peer.name
 
     def report(self, message: WorkerReport) -> None:
         self.reports.append(message)

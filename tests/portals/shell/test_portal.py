@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from portals.datapath.outgoing import ProxySource
 from portals.decisions.core import PortalCore
 from portals.decisions.drain import Rest
 from portals.decisions.effects import CloseProxySource, OpenProxySource, ProxyEffect
-from portals.decisions.messages import PATTERN_NONE, PORTAL_MESSAGES, SourceSeen
+from portals.decisions.messages import PATTERN_NONE
 from portals.shell.portal import PortalShell
 from tests.fakes.transport import FakeTransport
 from tests.fakes.um_contexts import Stepper
@@ -208,30 +207,3 @@ def test_what_is_for_the_route_manager_is_a_bug_at_a_portal(
 ) -> None:
     with beside(tmp_path, stepper) as (dro, _), pytest.raises(LocalProtocolError, match="route manager"):
         dro.workers[OTHER].channels.on_ctl(0, ROUTE_MESSAGES.encode(message))
-
-
-def offer(dro: OneProcess, *offers: tuple[bytes, int]) -> None:
-    """Portal 1 offers sources of one OTID: (topic, hops)."""
-    for handle, (topic, hops) in enumerate(offers):
-        seen = SourceSeen(handle, OTID, topic, 1, hops, 0, b"")
-        dro.workers[OTHER].channels.on_ctl(1, PORTAL_MESSAGES.encode(seen))
-
-
-IGNORED: list[tuple[Callable[[OneProcess, OtherLink], object], str]] = [
-    (lambda _, link: link.say(InterestGained((b"a\0b", PATTERN_NONE))), "interest ignored: no name"),
-    (lambda dro, _: offer(dro, (b"AAA", 255)), "source ignored: too many hops"),
-    (lambda dro, _: offer(dro, (b"AAA", 0), (b"BBB", 0)),
-     "source ignored: its OTID is known under another topic or domain"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("act", "line"), IGNORED, ids=[line for _, line in IGNORED])
-def test_what_the_core_ignores_is_logged(
-    tmp_path: Path, stepper: Stepper, caplog: pytest.LogCaptureFixture,
-    act: Callable[[OneProcess, OtherLink], object], line: str,
-) -> None:  # fmt: skip
-    caplog.set_level(logging.WARNING)
-    with beside(tmp_path, stepper) as (dro, link):
-        act(dro, link)
-        dro.run(10)
-        assert [record.message for record in caplog.records if "ignored" in record.message] == [line]

@@ -1,0 +1,597 @@
+"""A portal's shell whose siblings and route manager are only messages: every message, timer, counter and log line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dro.bus.messages import (
+    PeerDown,
+    PeerRemoved,
+    PeerUp,
+    PortalGone,
+    PortalUp,
+    Role,
+    Route,
+    RouteMessage,
+    RouteTable,
+)
+from dro.clock import ms, s
+from dro.log.events import LogEvent
+from dro.proto.interest.events import InterestGained
+from portals.datapath import descriptor
+from portals.datapath.counters import PairSlot, Slot
+from portals.datapath.descriptor import ForwardRun
+from portals.datapath.handover import QUIET_TICKS
+from portals.datapath.ingress import RING_MIN_BYTES
+from portals.decisions.core import PortalCore
+from portals.decisions.drain import TICK_NS, Rest
+from portals.decisions.effects import (
+    CloseProxyReceiver,
+    CloseProxySource,
+    OpenProxyReceiver,
+    OpenProxySource,
+    ProxyEffect,
+)
+from portals.decisions.messages import (
+    CONTROL_MESSAGES,
+    PATTERN_NONE,
+    PATTERN_PCRE,
+    PATTERN_REGEX,
+    ExchangeDone,
+    ForwardStart,
+    ForwardStop,
+    InterestAdded,
+    PortalHello,
+    PortalMessage,
+    Released,
+    Settle,
+    Settled,
+    SourceGone,
+    SourceSeen,
+    Withdraw,
+)
+from portals.decisions.siblings import REJOIN_HOLD_NS
+from portals.shell.portal import GAUGES_NS, PortalShell
+from tests.fakes.um_contexts import Stepper
+from tests.fakes.worker import FakeWorker, logged
+from tests.portals.datapath.test_data_path import data
+from tests.portals.shell.test_portal import OTID, NothingHeld, OtherLink
+
+ME, SIBLING, THIRD = 1, 2, 3
+MANAGER = 0
+HERE, THERE = 10, 20  # the domains of the portal and of its sibling
+ROUTES = RouteTable(7, (Route(HERE, THERE, ME, SIBLING), Route(THERE, HERE, SIBLING, ME)))
+HANDLE = 1 << 24 | 1  # of the first source of an incarnation 1
+SEEN = SourceSeen(5, OTID, b"AAA", THERE, 0, 1, b"")
+WITH_RINGS = (Role.ENDPOINT, Role.PEER)
+
+
+class TimedLink(OtherLink):
+    """A link with a deadline; notes what the shell does within `together`, and when it asks for what is pending."""
+
+    def __init__(self, shell: PortalShell, worker: FakeWorker) -> None:
+        super().__init__(shell)
+        self.worker = worker
+        self.deadline: int | None = None
+        self.timers: list[int] = []
+        self.is_together = False
+        self.pending: list[int] = []
+        self.held: Rest = NothingHeld()
+        self.finals = 0
+        self.acts_within: list[ProxyEffect] = []
+        self.stops_ns = 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        self.is_together = True
+        yield
+        self.is_together = False
+
+    def perform(self, effect: ProxyEffect, now_ns: int) -> None:
+        assert self.is_together
+        assert now_ns == self.worker.loop.now_ns()
+        self.shell.act(now_ns)  # as a link that finds a cached source at once
+        super().perform(effect, now_ns)
+
+    def send_pending(self, now_ns: int) -> None:
+        assert not self.is_together
+        self.pending.append(now_ns)
+
+    def next_deadline(self) -> int | None:
+        return self.deadline
+
+    def on_timer(self, now_ns: int) -> None:
+        self.timers.append(now_ns)
+        self.deadline = None
+
+    def describe(self) -> PortalUp:
+        return PortalUp(ME, HERE, 4)
+
+    def rest(self, worker: int | None, now_ns: int) -> Rest:
+        return self.held
+
+    def finals_pending(self) -> int:
+        return self.finals
+
+    def stop(self) -> int:
+        return self.stops_ns
+
+
+class Alone:
+    """The portal P1; `sibling` is told of by the bus, its ring is a file of the test."""
+
+    def __init__(self, stepper: Stepper, folder: Path) -> None:
+        self.stepper = stepper
+        self.worker = FakeWorker(stepper.loop, folder, ME, "P1")
+        self.core = PortalCore(ME, 1, HERE, source_deletion_delay_ns=ms(100), matcher=lambda pattern, kind: None)
+        self.shell = PortalShell(self.worker.ctx, self.core, 1000)
+        self.link = TimedLink(self.shell, self.worker)
+        self.shell.start(self.link)
+        self.ring = FakeWorker(stepper.loop, folder, SIBLING, "P2").create_ring(1 << 16)
+
+    @property
+    def now_ns(self) -> int:
+        return self.stepper.clock.time_ns
+
+    def peer_up(self, worker: int, role: Role = Role.ENDPOINT, incarnation: int = 1) -> None:
+        peer = self.worker.peers[worker] = PeerUp(worker, incarnation, f"P{worker}", role, "ring", "", "")
+        self.worker.told["on_peer_up"](peer)
+
+    def hear(self, worker: int, message: PortalMessage | RouteMessage) -> None:
+        self.worker.channels.on_ctl(worker, CONTROL_MESSAGES.encode(message))
+
+    def joined(self) -> None:
+        """The sibling is up and routes lead both ways; what was said so far is forgotten."""
+        self.peer_up(SIBLING)
+        self.hear(MANAGER, ROUTES)
+        self.stepper.settle()
+        self.sent()
+
+    def sent(self) -> list[tuple[int, PortalMessage | RouteMessage]]:
+        frames, self.worker.channels.sent = self.worker.channels.sent, []
+        return [(worker, CONTROL_MESSAGES.decode(frame)) for worker, frame in frames]
+
+    def effects(self) -> list[ProxyEffect]:
+        found, self.link.effects = self.link.effects, []
+        return found
+
+    def handed(self, fragments: int) -> None:
+        """The sibling hands over so many fragments of 13 bytes."""
+        chunk = b"".join(data(9, sqn, b"x") for sqn in range(fragments))
+        runs = [ForwardRun(SEEN.handle, 0, fragments, 0, 13, 13, 0, 0, 0)]
+        frame = descriptor.encode(self.ring.write(chunk), len(chunk), runs)
+        self.worker.channels.on_data([(SIBLING, frame)])
+
+
+@pytest.fixture
+def alone(stepper: Stepper, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Alone:
+    caplog.set_level(logging.INFO)
+    return Alone(stepper, tmp_path)
+
+
+# the bus
+
+
+def test_the_route_manager_is_told_of_the_portal_until_it_is_down(alone: Alone) -> None:
+    assert alone.link.pending == [alone.now_ns], "it has acted once"
+    alone.shell.report_up()
+    assert alone.sent() == [], "there is no route manager yet"
+    alone.peer_up(MANAGER, Role.ROUTE_MANAGER)
+    alone.shell.report_up()
+    assert alone.sent() == [(MANAGER, PortalUp(ME, HERE, 4))] * 2
+    alone.worker.told["on_peer_down"](PeerDown(MANAGER, 1))
+    alone.shell.report_up()
+    assert alone.sent() == []
+
+
+@pytest.mark.parametrize("role", [Role.ENDPOINT, Role.PEER, Role.MONITOR])
+def test_other_portals_are_siblings_at_once(alone: Alone, role: Role) -> None:
+    page = alone.worker.counters
+    page.set(page.pair(SIBLING) + PairSlot.HANDED, 9)
+    page.set(page.pair(SIBLING) + PairSlot.HANDED_BYTES, 900)
+    alone.peer_up(SIBLING, role)
+    hello = [(SIBLING, PortalHello(ME, 1, 9, 900)), (SIBLING, ExchangeDone())]
+    assert alone.sent() == (hello if role in WITH_RINGS else [])
+
+
+def test_a_sibling_without_a_ring_is_none_and_is_told_of(alone: Alone, caplog: pytest.LogCaptureFixture) -> None:
+    alone.peer_up(THIRD)
+    ((level, event, fields),) = logged(caplog)
+    assert (level, event, fields["sibling"]) == ("WARNING", LogEvent.RING_NOT_OPENED, "P3")
+    assert str(fields["error"]).startswith("cannot open the fragment ring")
+    alone.worker.told["on_peer_down"](PeerDown(THIRD, 1))
+    assert (alone.sent(), alone.core.next_deadline()) == ([], None)
+
+
+def test_a_sibling_that_is_down_feeds_nothing_and_is_remembered_for_three_seconds(alone: Alone) -> None:
+    alone.joined()
+    alone.hear(SIBLING, InterestAdded(b"AAA", PATTERN_NONE, THERE))
+    alone.stepper.settle()
+    assert alone.effects() == [OpenProxyReceiver(b"AAA", PATTERN_NONE, (THERE,))]
+    alone.stepper.run(100)
+    alone.worker.told["on_peer_down"](PeerDown(SIBLING, 1))
+    held_until_ns = alone.now_ns + REJOIN_HOLD_NS
+    assert alone.core.next_deadline() == held_until_ns
+    with pytest.raises(ValueError, match="released"):
+        alone.worker.rings[0].copy(0, 1)
+    alone.handed(2)
+    page = alone.worker.counters
+    assert (page[Slot.DROPPED_ERROR], page[Slot.DROPPED_ERROR_BYTES], page[Slot.FORWARDED]) == (2, 26, 2)
+    alone.stepper.run(REJOIN_HOLD_NS // ms(1) - 10)
+    assert alone.effects() == []
+    alone.stepper.run(10)
+    assert alone.effects() == [CloseProxyReceiver(b"AAA", PATTERN_NONE, (THERE,))]
+
+
+def test_a_sibling_that_is_removed_is_forgotten_at_once(alone: Alone) -> None:
+    alone.joined()
+    alone.hear(SIBLING, InterestAdded(b"AAA", PATTERN_NONE, THERE))
+    alone.stepper.settle()
+    alone.effects()
+    alone.worker.told["on_peer_down"](PeerDown(SIBLING, 1))
+    alone.worker.told["on_peer_removed"](PeerRemoved(SIBLING, 1))
+    assert alone.effects() == [CloseProxyReceiver(b"AAA", PATTERN_NONE, (THERE,))]
+
+
+def test_fragments_that_were_on_the_way_to_a_dead_worker_are_counted_and_told(
+    alone: Alone, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone.joined()
+    for _ in range(2):  # the second time there is nothing new
+        alone.hear(SIBLING, PortalHello(SIBLING, 1, 6, 600))
+    page = alone.worker.counters
+    assert (page[Slot.DROPPED_RESTART], page[Slot.DROPPED_RESTART_BYTES]) == (6, 600)
+    assert logged(caplog) == [("INFO", LogEvent.FRAGMENTS_LOST, {"sibling": "P2", "fragments": 6})]
+
+
+def test_what_a_worker_says_that_nobody_told_of_is_ignored(alone: Alone) -> None:
+    alone.joined()
+    alone.hear(THIRD, InterestAdded(b"AAA", PATTERN_NONE, THERE))
+    alone.stepper.settle()
+    assert (alone.effects(), alone.core.siblings.symbols) == ([], set())
+
+
+def test_routes_reach_the_core_and_the_link(alone: Alone) -> None:
+    alone.joined()
+    assert (alone.core.route_version, alone.link.reachable) == (7, {THERE})
+    alone.hear(MANAGER, RouteTable(8, (*ROUTES.routes, Route(30, THERE, THIRD, SIBLING), Route(HERE, 30, ME, THIRD))))
+    assert (alone.core.route_version, alone.link.reachable) == (8, {THERE, 30})
+
+
+# own sources
+
+
+def test_a_source_is_told_of_when_it_comes_changes_and_goes(alone: Alone) -> None:
+    alone.joined()
+    source = alone.link.hear(b"AAA", 3)
+    entry = alone.shell.entries[HANDLE]
+    assert (source.user, entry.source, entry.handle, alone.sent()) == (entry, source, HANDLE, [])
+    alone.stepper.settle()
+    first = SourceSeen(HANDLE, OTID, b"AAA", 99, 0, 1, b"")
+    assert alone.sent() == [(SIBLING, first)]
+    alone.shell.change_source(source, 1, 5, b"\x01")
+    assert alone.sent() == []
+    alone.stepper.settle()
+    assert alone.sent() == [(SIBLING, SourceSeen(HANDLE, OTID, b"AAA", 99, 1, 5, b"\x01"))]
+    alone.shell.remove_source(source)
+    assert (source.user, alone.shell.entries, alone.sent()) == (None, {}, [])
+    alone.stepper.settle()
+    assert alone.sent() == [(SIBLING, SourceGone(HANDLE))]
+    alone.shell.change_source(source, 2, 6, b"")
+    alone.shell.remove_source(source)
+    alone.stepper.settle()
+    assert alone.sent() == []
+
+
+def test_siblings_get_the_fragments_of_a_source_from_when_they_ask_to_when_they_do_no_more(alone: Alone) -> None:
+    alone.joined()
+    alone.link.hear(b"AAA", 3)
+    counts: list[int] = []
+    for message in (ForwardStart(HANDLE), ForwardStop(HANDLE), ForwardStart(HANDLE + 9)):
+        alone.hear(SIBLING, message)
+        alone.stepper.settle()
+        alone.link.receive(data(3, len(counts), b"x"))
+        counts.append(len(alone.worker.channels.data))
+    assert counts == [1, 1, 1]
+    assert alone.worker.channels.data[0][0] == SIBLING
+
+
+# what is to be done
+
+
+def test_interest_and_sources_are_worked_off_in_one_turn(alone: Alone) -> None:
+    alone.joined()
+    alone.link.pending.clear()
+    for topic in (b"AAA", b"BBB"):
+        alone.link.say(InterestGained((topic, PATTERN_NONE)))
+    alone.hear(SIBLING, SEEN)
+    alone.stepper.settle()
+    told = [InterestAdded(b"AAA", PATTERN_NONE, HERE), ForwardStart(5), InterestAdded(b"BBB", PATTERN_NONE, HERE)]
+    assert alone.sent() == [(SIBLING, message) for message in told]
+    assert alone.effects() == [OpenProxySource(SIBLING, SEEN)]
+    assert alone.link.pending == [alone.now_ns], "once for all that came in the turn"
+    alone.link.say(InterestGained((b"CCC", PATTERN_NONE)))
+    alone.stepper.settle()
+    assert alone.sent() == [(SIBLING, InterestAdded(b"CCC", PATTERN_NONE, HERE))]
+
+
+def test_a_failure_while_it_acts_does_not_stop_it_from_acting_later(alone: Alone) -> None:
+    alone.joined()
+    alone.link.say(InterestGained((b"AAA", PATTERN_NONE)))
+    perform = alone.link.perform
+
+    def fail(effect: ProxyEffect, now_ns: int) -> None:
+        raise ZeroDivisionError
+
+    alone.link.perform = fail  # type: ignore[method-assign]
+    alone.stepper.settle()
+    alone.sent()
+    alone.hear(SIBLING, SEEN)
+    with pytest.raises(ZeroDivisionError):
+        alone.stepper.settle()
+    alone.link.perform = perform  # type: ignore[method-assign]
+    alone.link.say(InterestGained((b"BBB", PATTERN_NONE)))
+    alone.stepper.settle()
+    assert alone.sent() == [(SIBLING, InterestAdded(b"BBB", PATTERN_NONE, HERE))]
+
+
+def test_the_deadlines_of_core_and_link_are_kept_as_they_are_then(alone: Alone) -> None:
+    alone.joined()
+    loop, begin_ns = alone.stepper.loop, alone.now_ns
+    assert loop.next_deadline() == begin_ns + GAUGES_NS
+    alone.link.deadline = begin_ns + ms(50)
+    alone.shell.act(begin_ns)
+    alone.shell.act(begin_ns)
+    assert loop.next_deadline() == begin_ns + ms(50)
+    alone.link.deadline = begin_ns + ms(90)  # the first one is past, nothing is done for it
+    alone.shell.act(begin_ns)
+    assert loop.next_deadline() == begin_ns + ms(90)
+    alone.stepper.run(200)
+    assert alone.link.timers == [begin_ns + ms(90)]
+    alone.worker.told["on_peer_down"](PeerDown(SIBLING, 1))
+    alone.stepper.run(int(REJOIN_HOLD_NS // ms(1)))
+    assert alone.core.next_deadline() is None
+    alone.link.deadline = alone.now_ns + ms(10)
+    alone.shell.act(alone.now_ns)
+    alone.link.deadline = None
+    alone.shell.act(alone.now_ns)
+    alone.stepper.run(100)
+    assert len(alone.link.timers) == 1
+
+
+@pytest.mark.parametrize(
+    ("offers", "line"),
+    [
+        ([SourceSeen(5, OTID, b"A\xff", THERE, 255, 1, b"")], (LogEvent.SOURCE_HOPS, {"topic": "A\ufffd"})),
+        (
+            [SEEN, SourceSeen(6, OTID, b"BBB", THERE, 0, 1, b"")],
+            (LogEvent.SOURCE_OTHER_TOPIC, {"otid": OTID.hex(), "topic": "BBB"}),
+        ),
+    ],
+)
+def test_offers_that_cannot_be_used_are_told(
+    alone: Alone, caplog: pytest.LogCaptureFixture, offers: list[SourceSeen], line: tuple[LogEvent, dict[str, object]]
+) -> None:
+    alone.joined()
+    for seen in offers:
+        alone.hear(SIBLING, seen)
+    alone.stepper.settle()
+    assert logged(caplog) == [("WARNING", *line)]
+
+
+def test_interest_without_a_name_is_told_cut_short(alone: Alone, caplog: pytest.LogCaptureFixture) -> None:
+    alone.link.say(InterestGained((b"a\0" + b"b" * 100, PATTERN_NONE)))
+    alone.stepper.settle()
+    assert logged(caplog) == [("WARNING", LogEvent.INTEREST_WITHOUT_NAME, {"symbol": b"a\0" + b"b" * 78})]
+
+
+# gauges, the ring, the end
+
+
+def test_gauges_are_shown_twice_a_second_until_it_stops(alone: Alone) -> None:
+    alone.joined()
+    wanted = [(b"T", PATTERN_NONE), (b"P1", PATTERN_PCRE), (b"P2", PATTERN_PCRE), (b"R", PATTERN_REGEX)]
+    for symbol in wanted:
+        alone.hear(SIBLING, InterestAdded(*symbol, THERE))
+    page = alone.worker.counters
+    gauges = [Slot.PROXY_RECEIVERS, Slot.RECEIVER_TOPICS, Slot.RECEIVER_PCRE, Slot.RECEIVER_REGEX]
+    alone.stepper.run(490)
+    assert ([page[slot] for slot in gauges], alone.link.refreshed) == ([0, 0, 0, 0], 0)
+    alone.stepper.run(10)
+    assert ([page[slot] for slot in gauges], alone.link.refreshed) == ([4, 1, 2, 1], 1)
+    alone.stepper.run(1000)
+    assert alone.link.refreshed == 3
+    alone.worker.told["on_stop"]()
+    alone.stepper.run(1000)
+    assert alone.link.refreshed == 4, "the last one was due already"
+
+
+def test_the_ring_and_the_queue_have_the_configured_size(alone: Alone, tmp_path: Path) -> None:
+    assert (tmp_path / "P1.ring").stat().st_size == RING_MIN_BYTES + 4096
+    assert alone.worker.counters[Slot.QUEUE_LIMIT] == 1000
+
+
+def test_what_an_earlier_incarnation_had_queued_is_lost_with_it(stepper: Stepper, tmp_path: Path) -> None:
+    worker = FakeWorker(stepper.loop, tmp_path, ME, "P1")
+    worker.counters.set(worker.counters.pair(SIBLING) + PairSlot.QUEUED, 3)
+    core = PortalCore(ME, 1, HERE, source_deletion_delay_ns=0, matcher=lambda pattern, kind: None)
+    PortalShell(worker.ctx, core, 1000)
+    assert worker.counters[Slot.DROPPED_RESTART] == 3
+
+
+def test_it_ends_when_the_link_has_had_its_time(alone: Alone) -> None:
+    alone.joined()
+    alone.worker.told["on_peer_down"](PeerDown(SIBLING, 1))
+    alone.link.stops_ns, alone.link.deadline = ms(300), alone.now_ns + ms(600)
+    alone.worker.told["on_stop"]()
+    alone.shell.act(alone.now_ns)
+    alone.stepper.run(290)
+    assert (alone.link.is_closed, alone.worker.ends) == (False, [])
+    alone.stepper.run(10)
+    assert (alone.link.is_closed, alone.worker.ends) == (True, ["finish"])
+
+
+def test_a_portal_that_stops_sets_no_timers(alone: Alone) -> None:
+    alone.link.stops_ns = s(60)
+    alone.worker.told["on_stop"]()
+    alone.link.deadline = alone.now_ns + ms(10)
+    alone.shell.act(alone.now_ns)
+    alone.stepper.run(1000)
+    assert alone.link.timers == []
+
+
+# drains
+
+
+class Held:
+    """Receivers have what was sent after some time, and may read on."""
+
+    is_read_on = True
+
+    def __init__(self, until_ns: int) -> None:
+        self.until_ns = until_ns
+
+    def is_over(self, now_ns: int) -> bool:
+        return now_ns >= self.until_ns
+
+
+def test_a_drain_of_the_portal_from_the_order_to_the_answer(alone: Alone, caplog: pytest.LogCaptureFixture) -> None:
+    alone.joined()
+    alone.peer_up(MANAGER, Role.ROUTE_MANAGER)
+    alone.link.say(InterestGained((b"AAA", PATTERN_NONE)))
+    alone.hear(SIBLING, SEEN)
+    alone.hear(SIBLING, InterestAdded(b"BBB", PATTERN_NONE, THERE))
+    own = alone.link.hear(b"BBB", 3)
+    alone.stepper.settle()
+    alone.hear(SIBLING, ForwardStart(HANDLE))
+    alone.stepper.settle()
+    alone.handed(2)
+    assert [(sqn, payload) for _, sqn, payload in alone.link.sender.sent] == [(0, b"x"), (1, b"x")]
+    alone.link.receive(data(3, 0, b"x"))
+    alone.sent()
+    alone.effects()
+    alone.link.say(InterestGained((b"CCC", PATTERN_NONE)))
+    assert not alone.shell.drain.is_draining
+
+    alone.worker.told["on_drain"](5000)
+    assert alone.shell.drain.is_draining
+    assert logged(caplog) == [("INFO", LogEvent.DRAIN_BEGINS, {"limit_ms": 5000})]
+    assert alone.sent() == [(SIBLING, InterestAdded(b"CCC", PATTERN_NONE, HERE)), (SIBLING, Withdraw())]
+    alone.link.receive(data(3, 1, b"x"))
+    assert len(alone.worker.channels.data) == 2, "fragments on their way are still handed over"
+    alone.stepper.run(QUIET_TICKS * 20)
+    assert alone.sent() == []
+    alone.stepper.run(40)
+    assert alone.sent() == [(SIBLING, Settle(2))]
+    assert alone.effects() == [CloseProxyReceiver(b"BBB", PATTERN_NONE, (THERE,))]
+    alone.hear(SIBLING, Settled())
+    alone.stepper.run(20)
+    assert alone.sent() == [(SIBLING, SourceGone(HANDLE))]
+    alone.link.held = Held(alone.now_ns + s(1))
+    alone.hear(SIBLING, Released(2))
+    alone.link.finals = 1
+    alone.stepper.run(1080)
+    assert alone.effects() == []
+    alone.stepper.run(20)
+    assert alone.effects() == [CloseProxySource(OTID)], "the deletion delay after receivers had all of it"
+    alone.stepper.run(500)
+    assert (alone.worker.answers, alone.shell.drain.is_over, alone.sent()) == ([], False, [])
+    alone.link.finals = 0
+    alone.stepper.run(20)
+    assert (alone.worker.answers, alone.shell.drain.is_over) == ([""], True)
+    assert (alone.sent(), alone.link.reachable) == ([(MANAGER, PortalGone(ME))], set())
+    assert logged(caplog) == [("INFO", LogEvent.DRAIN_OVER, {})]
+
+    alone.shell.report_up()
+    alone.shell.remove_source(own)
+    alone.stepper.run(1000)
+    assert (alone.sent(), alone.worker.answers) == ([], [""])
+    alone.worker.told["on_drain"](5000)
+    assert alone.worker.answers == ["", ""]
+    assert logged(caplog) == [("INFO", LogEvent.DRAIN_OVER, {})]
+    assert alone.sent() == [], "the route manager knows"
+
+
+def test_a_drain_that_comes_to_its_limit_says_what_it_waits_for_and_may_be_ordered_again(
+    alone: Alone, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone.joined()
+    alone.worker.told["on_drain"](100)
+    alone.stepper.run(90)
+    assert alone.worker.answers == []
+    alone.stepper.run(10)
+    why = "it still waited for P2 to stop forwarding; P2 to send and repair what was handed over"
+    assert alone.worker.answers == [why]
+    assert logged(caplog)[1:] == [("WARNING", LogEvent.DRAIN_AT_LIMIT, {"waiting": why})]
+    alone.worker.told["on_drain"](200)
+    assert logged(caplog) == []
+    alone.stepper.run(200)
+    assert alone.worker.answers == [why, why]
+    alone.worker.told["on_peer_down"](PeerDown(SIBLING, 1))
+    alone.worker.told["on_drain"](200)
+    assert alone.worker.answers == [why, why, ""]
+
+
+def test_a_sibling_that_is_drained_is_helped(alone: Alone) -> None:
+    alone.joined()
+    alone.link.hear(b"AAA", 3)
+    alone.hear(SIBLING, ForwardStart(HANDLE))
+    alone.stepper.settle()
+    alone.link.receive(data(3, 0, b"x"))
+    alone.sent()
+    alone.hear(SIBLING, Withdraw())
+    alone.stepper.settle()
+    assert alone.stepper.loop.next_deadline() == alone.now_ns + TICK_NS
+    alone.stepper.run((QUIET_TICKS + 2) * 20)
+    assert alone.sent() == [(SIBLING, Released(1))]
+    alone.link.receive(data(3, 1, b"x"))
+    assert len(alone.worker.channels.data) == 1
+    assert alone.stepper.loop.next_deadline() == alone.now_ns + GAUGES_NS - (QUIET_TICKS + 2) * TICK_NS, "no tick"
+    alone.link.held = Held(alone.now_ns + ms(100))
+    alone.hear(SIBLING, Settle(0))
+    alone.stepper.run(80)
+    assert alone.sent() == []
+    alone.stepper.run(20)
+    assert alone.sent() == [(SIBLING, Settled())]
+
+
+def test_a_message_before_the_withdrawal_of_a_sibling_comes_before_it(alone: Alone) -> None:
+    """A source that it asked for is handed over to the end."""
+    alone.joined()
+    alone.link.hear(b"AAA", 3)
+    alone.hear(SIBLING, ForwardStart(HANDLE))
+    alone.hear(SIBLING, Withdraw())
+    alone.link.receive(data(3, 0, b"x"))
+    assert len(alone.worker.channels.data) == 1
+    assert [*alone.shell.entries[HANDLE].closing] == [SIBLING]
+
+
+def test_a_drained_sibling_that_is_down_is_forgotten(alone: Alone) -> None:
+    alone.joined()
+    alone.hear(SIBLING, Withdraw())
+    alone.worker.told["on_peer_down"](PeerDown(SIBLING, 1))
+    alone.stepper.run(20)
+    assert alone.stepper.loop.next_deadline() == alone.now_ns + GAUGES_NS - TICK_NS
+
+
+@pytest.mark.parametrize("is_drained", [True, False])
+def test_a_portal_that_stops_drains_no_more(alone: Alone, is_drained: bool) -> None:
+    """Neither itself nor a sibling."""
+    alone.joined()
+    if is_drained:
+        alone.worker.told["on_drain"](100)
+    else:
+        alone.hear(SIBLING, Withdraw())
+    alone.sent()
+    alone.link.stops_ns = s(60)
+    alone.worker.is_stopping = True
+    alone.worker.told["on_stop"]()
+    alone.hear(SIBLING, Settle(0))
+    alone.stepper.run(GAUGES_NS // ms(1))
+    assert alone.stepper.loop.next_deadline() == alone.now_ns - GAUGES_NS + s(60)
+    assert (alone.sent(), alone.worker.answers) == ([], [])
