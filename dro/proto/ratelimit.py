@@ -37,7 +37,7 @@ class RateLimiter:
     `holder` is any hashable object that names the taker.
     """
 
-    __slots__ = ("_interval_ns", "_line", "_next_ns", "_start_ns", "credit", "is_unlimited", "quota")
+    __slots__ = ("_interval_ns", "_line", "_next_ns", "credit", "is_unlimited", "quota")
 
     def __init__(self, limit_bps: int, interval_ns: int, start_ns: int) -> None:
         self.is_unlimited = limit_bps <= 0
@@ -45,7 +45,6 @@ class RateLimiter:
         self.quota = max(1, limit_bps * interval_ns // (BITS_PER_BYTE * NS_PER_S))
         self.credit = self.quota
         self._interval_ns = max(1, interval_ns)
-        self._start_ns = start_ns
         self._next_ns = start_ns + self._interval_ns
         self._line: dict[Hashable, _Place] = {}
 

@@ -57,6 +57,10 @@ _BUFFER: Final = (
 )
 _TOOK: Final = "self._took_ns = 0  # the last call of the core that may have calculated"
 _BUSY: Final = "self._busy = 0  # errno of the send that stopped the last run"
+_NEED: Final = "need = line[next(iter(line))].need if line else 0"
+_REFRESHES: Final = "refreshes = -(-(nbytes - self.credit) // self.quota) if nbytes > self.quota else 1"
+_OLDEST: Final = "index = min(bisect_left(piece.ends, piece.start + over, piece.first, piece.last), piece.last - 1)"
+_TOO_MUCH: Final = "if client.nbytes + nbytes > most:  # in `normal` only one message, behind nothing"
 _ZIP: Final = "for queue, rate in zip(self._queues, rates, strict=True):"
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/bus/actor.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",
@@ -69,11 +73,16 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/proto/lbtrm/receiver.py", "self._nak_stm = 0.0", "pass"): "the first repair sets it before it is read",
     ("dro/proto/lbtrm/retransmit.py", _OVER, "self.payload_bytes >= self._size_bytes"): "trimming asks again",
     ("dro/proto/lbtrm/retransmit.py", "self._arena_used = 0", "1"): "the empty arena is replaced by what comes first",
+    ("dro/proto/ratelimit.py", _NEED, "1"): "a quota is one byte at least",
+    ("dro/proto/ratelimit.py", _REFRESHES, "nbytes >= self.quota"): "a whole quota takes one refresh, by either branch",
     ("dro/proto/resolver/core.py", _FINAL, "True"): "a final advertisement ends an entry, whoever sent it",
     ("dro/proto/resolver/record_queue.py", "self._records = 0", "1"): "the first question begins an interval",
     ("dro/proto/resolver/schedule.py", "sustain_duration_ns: int = 0,", "1"): "no interval either: never read",
     ("dro/proto/resolver/schedule.py", "if behind_ns > 0:", "behind_ns >= 0"): "adds no interval to a time that is due",
     ("dro/proto/resolver/sources.py", "self._handles = 0", "1"): "handles only differ from each other",
+    ("dro/proto/tcp/source.py", "over = self.nbytes + wanted - most", "self.nbytes - wanted"): "one at a time, again",
+    ("dro/proto/tcp/source.py", _OLDEST, "piece.start - over"): "one at a time, again",
+    ("dro/proto/tcp/source.py", _TOO_MUCH, "client.nbytes + nbytes >= most"): "what just fits discards nothing",
     ("dro/um/async_api.py", "if self._core is None or self._loop is None:", _BOTH): "one is None when the other is",
     ("dro/um/fragment/tr_channel.py", _BUFFER, "21"): "a buffer a bit larger",
     ("dro/um/hosts.py", "self._sleeps_until = 0", "1"): "wakes a loop that is awake, and has work to do",

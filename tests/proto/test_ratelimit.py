@@ -38,7 +38,8 @@ def test_t22_quota_below_a_datagram() -> None:
     [(10_000_000, 10, 12_500), (5_000_000, 10, 6250), (10_000_000, 100, 125_000), (5_000_000, 100, 62_500), (1, 5, 1)],
 )
 def test_quotas(bps: int, interval_ms: int, quota: int) -> None:
-    assert RateLimiter(bps, ms(interval_ms), 0).quota == quota
+    limiter = RateLimiter(bps, ms(interval_ms), 0)
+    assert (limiter.quota, limiter.credit, limiter.is_unlimited) == (quota, quota, False)
 
 
 def test_unused_credit_is_not_carried_over() -> None:
@@ -54,6 +55,7 @@ def test_refreshes_are_aligned_to_the_start() -> None:
     assert not limiter.take(1, ms(12))
     assert limiter.take(1000, ms(13))
     assert limiter.next_refresh(ms(14)) == ms(23)
+    assert RateLimiter(800_000, 0, 0).next_refresh(4) == 5, "an interval is 1 ns at least"
 
 
 def test_a_run_is_charged_as_far_as_it_fits() -> None:
@@ -80,6 +82,8 @@ def test_a_charge_takes_what_there_is() -> None:
     limiter.charge(600, 2)
     assert limiter.credit == 0
     assert limiter.take(1000, ms(10))
+    limiter.charge(600, ms(20))
+    assert limiter.credit == 400
 
 
 def test_the_first_in_line_goes_first() -> None:
@@ -104,6 +108,46 @@ def test_who_is_behind_one_that_can_go_tries_again_soon(need: int, at_ms: int) -
     limiter = RateLimiter(800_000, ms(10), 0)
     limiter.hold("first", need, 0)
     assert limiter.hold("second", 100, ms(5)) == ms(at_ms)
+
+
+def test_who_waits_is_served_at_the_next_refresh_if_that_comes_sooner() -> None:
+    limiter = RateLimiter(800_000, ms(10), 0)
+    assert limiter.hold("first", 1000, ms(9)) == ms(9), "it may go at once"
+    assert limiter.hold("second", 100, ms(9) + 500_000) == ms(10)
+    assert limiter.take(1000, ms(9), "first")
+    assert limiter.hold("second", 100, ms(10)) == ms(10), "a new interval has begun"
+
+
+def test_a_place_in_the_line_can_be_changed_and_given_up() -> None:
+    limiter = RateLimiter(400_000, ms(10), 0)
+    assert limiter.hold("first", 1400, 0) == ms(20)
+    assert limiter.hold("second", 100, 0) == ms(10)
+    assert limiter.hold("first", 500, 0) == 0
+    assert limiter.hold("second", 100, 0) == ms(1), "the first wants less now"
+    limiter.release("first")
+    limiter.release("nobody")
+    assert limiter.take(100, 0, "second")
+    assert limiter.take(400, 0, "anybody"), "nobody is left in the line"
+
+
+def test_what_a_full_quota_takes_does_not_accumulate() -> None:
+    limiter = RateLimiter(400_000, ms(10), 0)
+    limiter.charge(400, 0)
+    assert limiter.hold("me", 500, 0) == ms(10)
+    assert (limiter.next_refresh(ms(10)), limiter.credit) == (ms(20), 500)
+    limiter.hold("me", 501, ms(10))
+    assert (limiter.next_refresh(ms(20)), limiter.credit) == (ms(30), 1000)
+    assert (limiter.next_refresh(ms(30)), limiter.credit) == (ms(40), 1000), "it suffices"
+
+
+@pytest.mark.parametrize(("need", "again_ms", "lost_ms"), [(1400, 0, 1020), (500, 0, 1010), (1400, 500, 1510)])
+def test_a_place_is_kept_for_a_second(need: int, again_ms: int, lost_ms: int) -> None:
+    limiter = RateLimiter(400_000, ms(10), 0)
+    for at in (0, again_ms):
+        for holder in ("gone", "gone, too"):
+            limiter.hold(holder, need, ms(at))
+    assert not limiter.take(100, ms(lost_ms) - 1, "other")
+    assert limiter.take(100, ms(lost_ms), "other")
 
 
 def test_a_small_datagram_does_not_starve_one_that_accumulates() -> None:

@@ -97,7 +97,6 @@ class TcpReceiverCore:
         self.has_events = False
         self.was_connected = False
         self._events: list[TcpReceiverEvent] = []
-        self._begun = False
         self.active_ns = 0
         self._tried_ns: int | None = None
 

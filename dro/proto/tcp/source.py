@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Final
 
 from dro.errors import LocalProtocolError
@@ -189,11 +190,7 @@ class _Client:
 
     def pending(self, most: int) -> list[memoryview]:
         views = [] if self.partial is None else [self.partial]
-        for piece in self.pieces:
-            if len(views) >= most:
-                break
-            views.append(piece.view[piece.start : piece.end])
-        return views
+        return views + [piece.view[piece.start : piece.end] for piece in islice(self.pieces, most - len(views))]
 
 
 class TcpSourceCore:
@@ -277,12 +274,11 @@ class TcpSourceCore:
             return 0
         nbytes = ends[accepted - 1] - start
         view = memoryview(buffer)
-        discarding = self._cfg.behavior is not SlowReceiver.NORMAL
         most = self._cfg.max_buffer_bytes
         stats = self.stats
         for name, client in self._clients.items():
             first = 0
-            if discarding and client.nbytes + nbytes > most:
+            if client.nbytes + nbytes > most:  # in `normal` only one message, behind nothing
                 first = self._make_room(name, client, start, ends[:accepted], now_ns)
             begin = ends[first - 1] if first else start
             client.append(_Piece(view, ends, first, accepted, begin))
@@ -318,7 +314,7 @@ class TcpSourceCore:
                 if waiting:
                     return bisect_right(ends, start + (most - self.stats.bytes_buffered) // waiting)
             case SlowReceiver.BOUNDED_LATENCY:
-                least = min((client.nbytes for client in self._clients.values()), default=0)
+                least = min(client.nbytes for client in self._clients.values())
                 if least:
                     return bisect_right(ends, start + most - least)
             case SlowReceiver.SOURCE_PACED:

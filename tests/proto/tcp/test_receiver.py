@@ -6,7 +6,15 @@ import pytest
 
 from dro.clock import ms, s
 from dro.proto.session_events import Began, Ended
-from dro.proto.tcp.receiver import Close, Connect, SendSessionId, TcpReceiverConfig, TcpReceiverCore, TcpState
+from dro.proto.tcp.receiver import (
+    Close,
+    Connect,
+    SendSessionId,
+    TcpReceiverConfig,
+    TcpReceiverCore,
+    TcpReceiverStats,
+    TcpState,
+)
 
 
 def connected(cfg: TcpReceiverConfig | None = None) -> TcpReceiverCore:
@@ -19,10 +27,15 @@ def connected(cfg: TcpReceiverConfig | None = None) -> TcpReceiverCore:
 
 def test_a_join_connects_names_the_session_and_begins_with_the_first_message() -> None:
     core = TcpReceiverCore(TcpReceiverConfig(session_id=0xABC))
+    assert (core.state, core.has_events, core.was_connected, core.active_ns) == (TcpState.CLOSED, False, False, 0)
     core.on_advertised(ms(5))
+    assert (core.state, core.has_events, core.active_ns) == (TcpState.CONNECTING, True, ms(5))
     assert core.take_events() == [Connect(ms(5))]
+    assert not core.has_events
     core.on_advertised(ms(6))
+    assert not core.was_connected
     core.on_connected(ms(7))
+    assert (core.state, core.was_connected, core.active_ns) == (TcpState.CONNECTED, True, ms(7))
     assert core.take_events() == [SendSessionId(0xABC, ms(7))]
     core.on_messages(0, 3, ms(8))
     assert not core.has_events
@@ -31,8 +44,8 @@ def test_a_join_connects_names_the_session_and_begins_with_the_first_message() -
     assert core.take_events() == [Began(ms(9))]
     core.on_closed(ms(11))
     assert core.take_events() == [Close(ms(11)), Ended(ms(11))]
-    assert (core.stats.lbm_msgs_rcved, core.stats.bytes_rcved) == (8, 803)
-    assert core.state is TcpState.CLOSED
+    assert core.stats == TcpReceiverStats(803, 8, 0, 0)
+    assert (core.state, core.was_connected, core.active_ns) == (TcpState.CLOSED, True, ms(10))
 
 
 def test_no_session_id_no_message() -> None:
@@ -70,10 +83,14 @@ def test_a_later_advertisement_joins_again_but_not_at_once() -> None:
     core.take_events()
     core.on_advertised(ms(999))
     assert core.take_events() == []
-    core.on_advertised(ms(1000))
-    core.on_connected(ms(1001))
-    core.on_messages(1, 10, ms(1002))
-    assert core.take_events() == [Connect(ms(1000)), Began(ms(1002))]
+    for at in (1000, 2000):
+        core.on_advertised(ms(at))
+        core.on_connected(ms(at + 1))
+        core.on_messages(1, 10, ms(at + 2))
+        assert core.take_events() == [Connect(ms(at)), Began(ms(at + 2))]
+        core.on_closed(ms(at + 3))
+        core.on_advertised(ms(at + 999))
+        assert core.take_events() == [Close(ms(at + 3)), Ended(ms(at + 3))]
 
 
 def test_without_activity_timeout_a_silent_connection_lives_for_ever() -> None:
