@@ -62,7 +62,11 @@ class ReceiverBench:
         self.tick(t)
 
     def _drain(self) -> None:
-        for event in self.session.take_events():
+        had_events = self.session.has_events
+        events = self.session.take_events()
+        assert had_events == bool(events)
+        assert not self.session.has_events
+        for event in events:
             at = _in_ms(event.at_ns)
             match event:
                 case NakDue(sqns=sqns):

@@ -189,7 +189,8 @@ class LossDetector:
     def pop_naks(self, now_ns: int) -> list[int]:
         """Sqns whose NAK is due, oldest first; each gets its next deadline, counted from now.
 
-        At most `MAX_NAKS_PER_ROUND`, so that a long outage does not stop everything else.
+        At most `MAX_NAKS_PER_ROUND`, so that a long outage does not stop everything else. The caller knows that
+        something is missing.
         """
         heap, missing = self._heap, self.missing
         due: dict[int, Gap] = {}
@@ -198,8 +199,6 @@ class LossDetector:
             gap = missing.get(sqn)
             if gap is not None and gap.due_ns == due_ns:
                 due[sqn] = gap
-        if not due:
-            return []
         oldest = next(iter(missing))
         sqns = sorted(due, key=lambda sqn: (sqn - oldest) & MASK)
         backoff_ns = self._cfg.backoff_ns

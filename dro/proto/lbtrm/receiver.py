@@ -25,7 +25,7 @@ from dro.proto.lbtrm.loss import (
     Unrecoverable,
 )
 from dro.proto.session_events import Began, Ended
-from dro.sqn import HALF, MASK
+from dro.sqn import HALF, MASK, ahead
 from dro.wire.transport import NCF_DO_NOT_RETRY, NCF_IGNORED, NCF_RX_DELAY, NCF_SHED
 
 ALL_ONES: Final = 0xFFFFFFFFFFFFFFFF
@@ -149,15 +149,15 @@ class ReceiverSession:
                 return False
             self.expected = (sqn + 1) & MASK
             return True
-        ahead = (sqn - expected) & MASK
-        if ahead < HALF:
-            if ahead > self._cfg.max_gap and not self._is_confirmed(sqn):
+        jump = (sqn - expected) & MASK
+        if jump < HALF:
+            if jump > self._cfg.max_gap and not self._is_confirmed(sqn):
                 stats.dgrams_dropped_other += 1
                 return False
             self._on_activity(now_ns)
             self._suspect = None
-            if ahead:
-                self._open_gap(expected, ahead, now_ns)
+            if jump:
+                self._open_gap(expected, jump, now_ns)
             self.expected = (sqn + 1) & MASK
             is_new = True
         else:
@@ -200,13 +200,13 @@ class ReceiverSession:
             self._on_activity(now_ns)
             self.expected = after
             return
-        ahead = (after - expected) & MASK
-        if 0 < ahead < HALF:
-            if ahead > self._cfg.max_gap and not self._is_confirmed(lead):
+        jump = (after - expected) & MASK
+        if jump < HALF:
+            if jump > self._cfg.max_gap and not self._is_confirmed(lead):
                 self.stats.dgrams_dropped_other += 1
                 return
             self._suspect = None
-            self._open_gap(expected, ahead, now_ns)
+            self._open_gap(expected, jump, now_ns)
             self.expected = after
         self._on_activity(now_ns)
         if self._missing:
@@ -230,8 +230,8 @@ class ReceiverSession:
                 given_up.append(sqn)
         stats = self.stats
         if given_up:
-            edge = self.expected or 0
-            given_up.sort(key=lambda sqn: (sqn - edge) & MASK)
+            first = given_up[0]
+            given_up.sort(key=lambda sqn: ahead(sqn, first))
             self._give_up(given_up, LossReason.TXW, now_ns)
         elif reason == NCF_IGNORED:
             stats.ncfs_ignored += count
@@ -254,7 +254,7 @@ class ReceiverSession:
         if not self._missing:
             return end_ns
         due_ns = self._loss.next_deadline()
-        return end_ns if due_ns is None or due_ns > end_ns else due_ns
+        return end_ns if due_ns is None else min(due_ns, end_ns)
 
     def on_timer(self, now_ns: int) -> None:
         """Do everything that is due at or before `now_ns`: give up, end the session, or ask again."""
@@ -313,8 +313,7 @@ class ReceiverSession:
         suspect, self._suspect = self._suspect, sqn
         if suspect is None:
             return False
-        distance = (sqn - suspect) & MASK
-        return min(distance, MASK + 1 - distance) <= self._cfg.max_gap
+        return abs(ahead(sqn, suspect)) <= self._cfg.max_gap
 
     def _open_gap(self, first_sqn: int, count: int, now_ns: int) -> None:
         """`count` sqns are missing; at most `max_gap` in all are asked for, the newest ones."""

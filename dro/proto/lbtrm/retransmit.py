@@ -250,7 +250,8 @@ class Retransmitter:
         self._queue_limit = queue_bytes
         self._max_ncfs = max_ncfs_per_packet
         self.stats = stats
-        self._recent: dict[int, tuple[int, bool]] = {}  # index -> (when sent again, has a rejection been told)
+        self._recent: dict[int, tuple[int, bool]] = {}
+        """Within the ignore interval: index -> (when sent again, has a rejection been told)."""
         self._queue: list[int] = []  # heap of indexes that wait for credit
         self._queued: dict[int, int] = {}  # index -> length
         self._queue_bytes = 0
@@ -292,7 +293,7 @@ class Retransmitter:
         if index < window.trail_index:
             return NCF_DO_NOT_RETRY
         recent = self._recent.get(index)
-        if recent is not None and now_ns - recent[0] < self._ignore_ns:
+        if recent is not None:
             stats.naks_ignored += 1
             if recent[1]:
                 return None
@@ -338,7 +339,6 @@ class Retransmitter:
     def _send(self, index: int, buffer: Buffer, offset: int, length: int, now_ns: int) -> Retransmit:
         if self._data_limiter is not None:
             self._data_limiter.charge(length, now_ns)
-        self._recent.pop(index, None)
         self._recent[index] = (now_ns, False)
         self.stats.rxs_sent += 1
         self.stats.rx_bytes_sent += length
@@ -357,7 +357,5 @@ class Retransmitter:
 
     def close(self) -> None:
         self._queue.clear()
-        self._queued.clear()
-        self._queue_bytes = 0
         self.wake_ns = None
         self._limiter.release(self)

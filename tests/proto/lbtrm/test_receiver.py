@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 
 import pytest
@@ -138,6 +139,19 @@ def test_t11_tail_loss_is_found_by_a_session_message() -> None:
     assert b.notes == [("nak", 250, (11, 12)), ("up", 251, 11), ("up", 252, 12)]
 
 
+def test_a_session_message_is_activity_and_its_trail_gives_up_what_is_older() -> None:
+    b = synchronised()
+    b.data(10, 14)
+    b.sm(20, 14, 11)
+    assert b.of("lost") == []
+    b.sm(50_000, 14, 13)
+    assert b.of("lost") == [("lost", 10_010, "tmo", (11, 12, 13))]
+    b.data(50_010, 17)
+    b.sm(50_020, 17, 16)
+    b.tick(200_000)
+    assert b.of("lost", "eos")[1:] == [("lost", 50_020, "txw", (15,)), ("lost", 60_010, "tmo", (16,)), ("eos", 110_020)]
+
+
 def test_t12_naks_off() -> None:
     b = synchronised(LossConfig(send_naks=False))
     b.data(10, 12)
@@ -155,6 +169,21 @@ def test_t13_wrap() -> None:
     b.tick(20_000)
     assert b.notes == [("up", 10, 1), ("nak", 60, (0xFFFFFFFF, 0)), ("up", 70, 0xFFFFFFFF), ("up", 70, 0)]
     assert len(b.session._missing) == 0
+
+
+def test_what_is_missing_on_both_sides_of_the_wrap_is_named_oldest_first() -> None:
+    missing = (0xFFFFFFFE, 0xFFFFFFFF, 0, 1, 2, 3, 4)
+    b = synchronised(sqn=0xFFFFFFFD, trail=0xFFFFFF00)
+    b.data(10, 5, 0xFFFFFF00)
+    b.ncf(61, 0, (3, 0xFFFFFFFF, 2, 0xFFFFFFFE), 0xFFFFFF00)
+    b.data(70, 6, 4)
+    assert b.notes == [
+        ("up", 10, 5),
+        ("nak", 60, missing),
+        ("lost", 61, "txw", (0xFFFFFFFE, 0xFFFFFFFF, 2, 3)),
+        ("lost", 70, "txw", (0, 1)),
+        ("up", 70, 6),
+    ]
 
 
 def test_t14_immediate_first_nak_of_lbtru() -> None:
@@ -309,6 +338,17 @@ def test_an_ncf_counts_each_sqn_it_names_and_only_suppresses_missing_ones() -> N
     assert b.of("nak") == [("nak", 1020, (11,))]
 
 
+@pytest.mark.parametrize(
+    ("reason", "counted"),
+    [(0, None), (1, "ncfs_ignored"), (2, "ncfs_rx_delay"), (3, "ncfs_shed"), (4, "ncfs_unknown"), (15, "ncfs_unknown")],
+)
+def test_each_reason_of_an_ncf_has_its_counter(reason: int, counted: str | None) -> None:
+    b = synchronised()
+    before = asdict(b.stats)
+    b.ncf(20, reason, (5, 11))
+    assert asdict(b.stats) == before | ({counted: 2} if counted else {})
+
+
 def test_an_ncf_is_no_activity() -> None:
     b = synchronised()
     b.ncf(50_000, 1, (3,))
@@ -347,6 +387,16 @@ def test_a_late_timer_sends_one_nak_and_counts_the_backoff_from_it() -> None:
     b.session.on_timer(ms(700))
     b.tick(900)
     assert b.of("nak") == [("nak", 700, (11,)), ("nak", 900, (11,))]
+
+
+def test_every_missing_sqn_keeps_its_own_time_through_a_flood_of_ncfs() -> None:
+    b = synchronised(draws=[0.9, 0.3, 0.0])
+    b.data(10, 15)
+    for i in range(200):
+        b.session.on_ncf((11,), 1, 0, ms(20) + i)
+    b.tick(1100)
+    assert b.of("nak")[:3] == [("nak", 35, (13,)), ("nak", 50, (12,)), ("nak", 60, (14,))]
+    assert ("nak", 1020.000199, (11,)) in b.notes
 
 
 def test_a_late_timer_respects_what_an_ncf_has_put_off() -> None:
@@ -392,6 +442,15 @@ def test_many_naks_are_split_into_packets() -> None:
     assert (b.stats.nak_pckts_sent, b.stats.naks_sent) == (3, 250)
 
 
+def test_a_nak_of_default_size_fills_a_datagram_of_default_size() -> None:
+    b = synchronised()
+    b.data(10, 3011)
+    b.session.on_timer(ms(60))
+    full, rest = (event.sqns for event in b.session.take_events() if isinstance(event, NakDue))
+    assert len(full) + len(rest) == 3000
+    assert len(lbtrm.encode(lbtrm.Nak(14390, 1, full))) <= 8192 < len(lbtrm.encode(lbtrm.Nak(14390, 1, (*full, 0))))
+
+
 def test_a_long_outage_is_asked_for_in_rounds() -> None:
     b = synchronised(LossConfig(generation_ns=ms(1000)))
     b.data(10, 10_011)
@@ -425,6 +484,35 @@ def test_service_times_are_of_repairs_that_were_asked_for() -> None:
     assert (b.stats.nak_tx_min, b.stats.nak_tx_max) == (1, 2)
 
 
+def test_a_sample_moves_a_mean_by_an_eighth_of_its_distance() -> None:
+    b = synchronised()
+    b.data(0, 13)
+    b.data(460, 11, rx=True)
+    b.data(5260, 12, rx=True)
+    assert (b.stats.nak_tx_min, b.stats.nak_tx_mean, b.stats.nak_tx_max) == (3, 6, 27)
+    assert (b.stats.nak_stm_min, b.stats.nak_stm_mean, b.stats.nak_stm_max) == (460, 1060, 5260)
+
+
+def test_a_session_with_loss_and_repair_moves_these_counters_and_no_other() -> None:
+    b = synchronised(LossConfig(generation_ns=ms(1000), backoff_ns=ms(400)))
+    session = b.session
+    session.on_run(11, 4, 0, ms(1), 400)  # up to 14
+    session.on_data(20, 0, False, ms(2), 30)  # without 15 to 19
+    session.on_data(16, 0, False, ms(3), 7)  # late
+    session.on_data(16, 0, True, ms(3), 7)  # again
+    b.tick(60)
+    session.on_data(15, 0, True, ms(61), 7)
+    session.on_ncf((17,), 0, 0, ms(62))
+    session.on_data(21, 19, False, ms(63), 5)  # and 18 has left the window
+    b.tick(2000)
+    zero = asdict(ReceiverSession(LossConfig(), lambda: 0.5, 0).stats)
+    assert asdict(b.stats) == zero | {
+        "msgs_rcved": 1 + 4 + 5, "bytes_rcved": 400 + 30 + 3 * 7 + 5, "lost": 5, "out_of_order": 1, "duplicate_data": 1,
+        "nak_pckts_sent": 3, "naks_sent": 4 + 1 + 1, "nak_stm_min": 59, "nak_stm_mean": 59, "nak_stm_max": 59,
+        "nak_tx_min": 1, "nak_tx_mean": 1, "nak_tx_max": 1, "unrecovered_txw": 2, "unrecovered_tmo": 1,
+    }  # fmt: skip
+
+
 # jumps
 
 
@@ -447,7 +535,49 @@ def test_a_session_message_from_far_ahead_is_not_believed() -> None:
     b.run(4, 16, 5)
     assert b.session.expected == 21
     assert len(b.session._missing) == 0
-    assert b.stats.lost == 0
+    assert (b.stats.lost, b.stats.dgrams_dropped_other) == (0, 2)
+
+
+FAR = 0x40000000
+
+
+@pytest.mark.parametrize("by_session_message", [False, True])
+@pytest.mark.parametrize(("jump", "counted"), [(0x7FFFFFFF, "dgrams_dropped_other"), (0x80000000, "duplicate_data")])
+def test_half_the_number_space_ahead_is_behind(by_session_message: bool, jump: int, counted: str) -> None:
+    b = synchronised()
+    if by_session_message:
+        b.sm(1, 10 + jump)
+    else:
+        b.data(1, 11 + jump)
+    other = counted == "dgrams_dropped_other"
+    assert (b.stats.dgrams_dropped_other, b.stats.duplicate_data) == (other, not other and not by_session_message)
+    assert (b.session.expected, b.stats.lost) == (11, 0)
+
+
+@pytest.mark.parametrize("by_session_message", [False, True])
+@pytest.mark.parametrize("most", [10, 65536])
+def test_a_jump_of_max_gap_is_believed_at_once_and_one_more_is_not(by_session_message: bool, most: int) -> None:
+    for count, lost in ((most, most), (most + 1, 0)):
+        b = synchronised(LossConfig(max_gap=10) if most == 10 else None)
+        if by_session_message:
+            b.sm(1, 10 + count)
+        else:
+            b.data(1, 11 + count)
+        assert (b.stats.lost, b.of("lost", "skipped")) == (lost, [])
+
+
+@pytest.mark.parametrize(
+    "between",
+    [lambda b: b.data(2, 11), lambda b: b.run(2, 11, 1), lambda b: b.sm(2, 11), lambda b: b.sm(2, 10)],
+    ids=["data", "run", "session message", "idle session message"],
+)
+def test_a_jump_is_not_believed_when_the_session_goes_on_as_before(between: Callable[[ReceiverBench], None]) -> None:
+    b = synchronised()
+    b.data(1, FAR)
+    between(b)
+    b.data(3, FAR + 1)
+    assert b.notes[-1] == ("drop", 3, FAR + 1)
+    assert b.stats.dgrams_dropped_other == 2
 
 
 def test_a_confirmed_jump_is_loss_and_stays_bounded() -> None:
@@ -474,7 +604,7 @@ def test_a_confirmed_jump_is_loss_and_stays_bounded() -> None:
     assert b.notes[-1] == ("up", 3, 0x40000000)
 
 
-@pytest.mark.parametrize(("apart", "is_believed"), [(1000, True), (1001, False)])
+@pytest.mark.parametrize(("apart", "is_believed"), [(1000, True), (1001, False), (-1000, True), (-1001, False)])
 def test_a_jump_is_confirmed_by_a_packet_within_max_gap_of_it(apart: int, is_believed: bool) -> None:
     b = synchronised(LossConfig(max_gap=1000))
     b.data(1, 0x40000000)
@@ -482,13 +612,15 @@ def test_a_jump_is_confirmed_by_a_packet_within_max_gap_of_it(apart: int, is_bel
     assert (b.stats.lost > 0) == is_believed
 
 
-def test_more_missing_than_max_gap_gives_up_the_oldest() -> None:
+@pytest.mark.parametrize("over", [0, 1, 2])
+def test_more_missing_than_max_gap_gives_up_the_oldest(over: int) -> None:
     b = synchronised(LossConfig(max_gap=10))
     b.data(1, 19)
-    b.data(2, 24)
-    assert b.of("lost") == [("lost", 2, "txw", (11, 12))]
-    assert len(b.session._missing) == 10
-    assert (b.stats.lost, b.stats.unrecovered_txw) == (12, 2)
+    b.data(2, 22 + over)
+    assert b.of("lost") == ([("lost", 2, "txw", tuple(range(11, 11 + over)))] if over else [])
+    b.tick(60)
+    assert b.stats.naks_sent == 10
+    assert (b.stats.lost, b.stats.unrecovered_txw) == (10 + over, over)
 
 
 def test_contiguous_is_the_newest_sqn_without_a_hole_before_it() -> None:

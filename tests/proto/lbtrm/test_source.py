@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import weakref
+from dataclasses import asdict
+
 import pytest
 
 from dro.clock import ms, s
+from dro.config.um.options import UmOptions
+from dro.config.um.sets import LbtrmReceiverOptions, LbtrmSourceOptions
 from dro.errors import LocalProtocolError
+from dro.proto.lbtrm.loss import LossConfig
 from dro.proto.lbtrm.retransmit import Chunk, Retransmit, SendNcf, TransmissionWindow
 from dro.proto.lbtrm.session_messages import SendSm
 from dro.proto.lbtrm.source import Effect, SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
+from dro.wire import lbtrm
 
 Note = tuple[object, ...]
 
@@ -22,6 +30,7 @@ class SourceBench:
         self.rx_limiter = RateLimiter(rx_bps, ms(10), 0)
         self.session = SourceSession(cfg or SourceConfig(), self.data_limiter, self.rx_limiter, 0)
         self.notes: list[Note] = []
+        self.sent: dict[int, bytes] = {}
 
     def tick(self, t: float) -> None:
         while (deadline := self.session.next_deadline()) is not None and deadline <= ms(t):
@@ -30,8 +39,9 @@ class SourceBench:
     def data(self, t: float, count: int = 1, size: int = 57, payload: int = 25) -> None:
         self.tick(t)
         first = self.session.next_sqn
-        buffer = b"".join(((first + i) & 0xFFFFFFFF).to_bytes(4) + bytes(size - 4) for i in range(count))
-        self.session.on_sent_run(count, payload, Chunk(buffer, 0, size, size), ms(t))
+        run = {sqn: (sqn.to_bytes(4) * size)[:size] for sqn in ((first + i) & 0xFFFFFFFF for i in range(count))}
+        self.sent |= run
+        self.session.on_sent_run(count, payload, Chunk(b"".join(run.values()), 0, size, size), ms(t))
 
     def nak(self, t: float, *sqns: int) -> None:
         self.tick(t)
@@ -42,8 +52,7 @@ class SourceBench:
             at = effect.at_ns // 1_000_000
             match effect:
                 case Retransmit(sqn=sqn, buffer=buffer, offset=offset, length=length):
-                    assert int.from_bytes(buffer[offset : offset + 4]) == sqn
-                    assert offset + length <= len(buffer)
+                    assert buffer[offset : offset + length] == self.sent[sqn]
                     self.notes.append(("rx", at, sqn))
                 case SendNcf(reason=reason, sqns=sqns):
                     self.notes.append(("ncf", at, reason, sqns))
@@ -113,6 +122,39 @@ def test_t23_transmission_window() -> None:
     assert b.notes == [("ncf", 5, 0, (0,)), ("sm", 204, 0, 4, 2)]
 
 
+def test_a_session_with_retransmissions_moves_these_counters_and_no_other() -> None:
+    b = SourceBench(SourceConfig(rx_queue_bytes=1500), rx_bps=800_000)
+    assert set(asdict(b.session.stats).values()) == {0}
+    b.data(0, 3, 1000, 900)
+    b.data(0, 2, 500, 400)
+    b.nak(1, 0, 1, 2, 3, 77)
+    b.nak(2, 0, 4)
+    assert b.session.rctlr_rx_msgs == 2
+    b.tick(100)
+    assert b.notes == [
+        ("rx", 1, 0), ("ncf", 1, 2, (1, 3)), ("ncf", 1, 3, (2,)), ("ncf", 2, 1, (0,)), ("ncf", 2, 3, (4,)),
+        ("rx", 10, 1), ("rx", 20, 3),
+    ]  # fmt: skip
+    assert asdict(b.session.stats) == {
+        "msgs_sent": 5, "bytes_sent": 4000, "nak_pckts_rcved": 2, "naks_rcved": 7, "naks_ignored": 1, "naks_shed": 2,
+        "naks_rx_delay_ignored": 2, "rxs_sent": 3, "rx_bytes_sent": 2500,
+    }  # fmt: skip
+    assert (b.session.txw_msgs, b.session.txw_bytes, b.session.rctlr_rx_msgs) == (5, 3500, 0)
+
+
+def test_the_defaults_are_those_of_the_options() -> None:
+    source, receiver = LbtrmSourceOptions.of(UmOptions()), LbtrmReceiverOptions.of(UmOptions())
+    default, loss = SourceConfig(), LossConfig()
+    assert source.fill(
+        SourceConfig,
+        rx_queue_bytes=source.retransmit_rate_bps // 8,
+        sm_before_data=False,
+        max_ncfs_per_packet=default.max_ncfs_per_packet,
+    ) == default  # fmt: skip
+    assert receiver.fill(LossConfig, max_naks_per_packet=loss.max_naks_per_packet) == loss
+    assert (default.charge_data, default.first_sqn, loss.max_gap) == (True, 0, 65536)
+
+
 # session messages
 
 
@@ -146,6 +188,42 @@ def test_a_late_timer_does_not_shift_the_series_and_is_not_caught_up() -> None:
     assert b.session.next_deadline() == ms(50_800)
 
 
+@pytest.mark.parametrize(
+    ("shortest", "longest", "times"),
+    [
+        (0, s(10), [1, 3, 7, 15]),
+        (ms(1), ms(3), [1, 3, 6, 9]),
+        (ms(5), ms(2), [5, 10, 15]),
+        (0, 0, [*range(1, 16)]),
+    ],
+)
+def test_session_messages_have_a_millisecond_and_a_maximum_of_the_minimum(
+    shortest: int, longest: int, times: list[int]
+) -> None:
+    b = SourceBench(SourceConfig(sm_min_ns=shortest, sm_max_ns=longest))
+    b.data(0)
+    b.tick(15)
+    assert [note[1] for note in b.notes][: len(times)] == times
+
+
+def test_a_session_message_out_of_turn_takes_a_number_and_no_time() -> None:
+    b = SourceBench(SourceConfig(first_sqn=7))
+    b.data(0, 2)
+    b.session.next_sm_sqn = 0xFFFFFFFF
+    assert b.session.make_sm(ms(3)) == SendSm(0xFFFFFFFF, 8, 7, ms(3))
+    b.tick(600)
+    assert b.notes == [("sm", 200, 0, 8, 7), ("sm", 600, 1, 8, 7)]
+
+
+def test_what_waits_goes_before_the_session_message_of_the_same_time() -> None:
+    b = SourceBench(SourceConfig(sm_min_ns=ms(10)), rx_bps=800_000)
+    b.data(0, 2, 1000, 900)
+    b.nak(1, 0, 1)
+    assert b.session.next_deadline() == ms(10)
+    b.tick(10)
+    assert b.notes == [("rx", 1, 0), ("ncf", 1, 2, (1,)), ("rx", 10, 1), ("sm", 10, 0, 1, 0)]
+
+
 # NAKs
 
 
@@ -163,6 +241,63 @@ def test_an_sqn_named_twice_in_one_nak_is_sent_once() -> None:
     assert b.notes == [("rx", 1, 1), ("ncf", 1, 1, (1,))]
 
 
+@pytest.mark.parametrize(("behind", "answer"), [(0x7FFFFFFF, [0]), (0x80000000, []), (0, []), (1, None)])
+def test_a_nak_is_about_the_half_of_the_numbers_behind_the_newest(behind: int, answer: list[int] | None) -> None:
+    b = SourceBench()
+    b.data(0, 3)
+    sqn = (3 - behind) & 0xFFFFFFFF
+    b.nak(1, sqn)
+    assert b.notes == ([("rx", 1, 2)] if answer is None else [("ncf", 1, reason, (sqn,)) for reason in answer])
+    assert (b.session.stats.nak_pckts_rcved, b.session.stats.naks_rcved) == (1, 1)
+
+
+def test_ncfs_are_split_into_packets_and_come_by_reason_oldest_first() -> None:
+    b = SourceBench(SourceConfig(first_sqn=50, max_ncfs_per_packet=2, sm_min_ns=s(100)))
+    b.data(0, 5)
+    b.nak(1, 52, 51)
+    b.nak(2, 49, 52, 47, 48, 51, 46, 45)
+    assert b.notes == [
+        ("rx", 1, 51), ("rx", 1, 52), ("ncf", 2, 0, (45, 46)), ("ncf", 2, 0, (47, 48)), ("ncf", 2, 0, (49,)),
+        ("ncf", 2, 1, (51, 52)),
+    ]  # fmt: skip
+
+
+def test_an_ncf_of_default_size_fills_a_datagram_of_default_size() -> None:
+    b = SourceBench(SourceConfig(first_sqn=5000))
+    b.data(0)
+    b.nak(1, *range(3000))
+    full, rest = (note[3] for note in b.notes)
+    assert isinstance(full, tuple)
+    assert isinstance(rest, tuple)
+    assert full + rest == tuple(range(3000))
+    for sqns, fits in ((full, True), ((*full, 0), False)):
+        assert (len(lbtrm.encode(lbtrm.Ncf(14390, 1, 0, 0, 0, sqns))) <= 8192) == fits
+
+
+def test_the_oldest_that_waits_goes_first_whenever_it_was_asked_for() -> None:
+    b = SourceBench(SourceConfig(rx_queue_bytes=20_000), rx_bps=800_000)
+    b.data(0, 3, 1000, 900)
+    b.data(0, 1, 3500, 3400)
+    b.nak(1, 0, 3)
+    assert b.session.next_deadline() == ms(40), "3500 bytes of 1000 in 10 ms"
+    b.nak(2, 1)
+    assert b.session.next_deadline() == ms(10)
+    b.tick(60)
+    assert [note for note in b.notes if note[0] == "rx"] == [("rx", 1, 0), ("rx", 10, 1), ("rx", 50, 3)]
+    assert b.session.next_deadline() == ms(200), "nothing waits"
+
+
+def test_a_datagram_above_the_bound_of_the_queue_waits_alone() -> None:
+    b = SourceBench(SourceConfig(rx_queue_bytes=500), rx_bps=800_000)
+    b.data(0, 3, 1000, 900)
+    b.nak(1, 0, 1, 2)
+    b.tick(10)
+    b.nak(11, 2)
+    assert b.notes == [
+        ("rx", 1, 0), ("ncf", 1, 2, (1,)), ("ncf", 1, 3, (2,)), ("rx", 10, 1), ("ncf", 11, 2, (2,)),
+    ]  # fmt: skip
+
+
 def test_the_ignore_interval_is_half_open() -> None:
     b = SourceBench(SourceConfig(sm_min_ns=s(100)))
     b.data(0, 3)
@@ -178,9 +313,11 @@ def test_a_full_retransmission_queue_sheds() -> None:
     b.nak(1, *range(6))
     b.nak(2, 3)
     assert b.notes == [("rx", 1, 0), ("ncf", 1, 2, (1, 2)), ("ncf", 1, 3, (3, 4, 5)), ("ncf", 2, 3, (3,))]
-    b.tick(30)
-    assert b.notes[4:] == [("rx", 10, 1), ("rx", 20, 2)]
-    assert (b.session.stats.naks_shed, b.session.stats.naks_rx_delay_ignored) == (4, 2)
+    b.tick(10)
+    b.nak(11, 3, 4)
+    b.tick(40)
+    assert b.notes[4:] == [("rx", 10, 1), ("ncf", 11, 2, (3,)), ("ncf", 11, 3, (4,)), ("rx", 20, 2), ("rx", 30, 3)]
+    assert (b.session.stats.naks_shed, b.session.stats.naks_rx_delay_ignored) == (5, 3)
 
 
 def test_a_datagram_above_the_retransmission_quota_waits_until_enough_has_accumulated() -> None:
@@ -199,6 +336,8 @@ def test_a_waiting_retransmission_that_leaves_the_window_is_dropped() -> None:
     b.tick(100)
     assert b.notes == [("rx", 1, 0), ("ncf", 1, 2, (1,))]
     assert b.session.rctlr_rx_msgs == 0
+    assert b.rx_limiter.take(10, ms(100)), "its place in the line is given up"
+    assert b.session.next_deadline() == ms(202)
 
 
 def test_retransmissions_use_the_data_credit_without_being_held_back() -> None:
@@ -224,7 +363,7 @@ def test_a_closed_session_gives_its_place_in_the_line_up() -> None:
     assert not b.rx_limiter.take(10, ms(2))
     b.session.close()
     assert b.rx_limiter.take(10, ms(2))
-    assert b.session.next_deadline() is None
+    assert (b.session.next_deadline(), b.session.rctlr_rx_msgs) == (None, 0)
 
 
 def test_sqns_wrap() -> None:
@@ -314,6 +453,42 @@ def test_a_run_that_fills_its_buffer_is_not_copied() -> None:
     assert w.find(64)[0] is not buffer
 
 
+@pytest.mark.parametrize(
+    ("length", "buffer_bytes", "is_copied"), [(2048, 8192, False), (2047, 2047, True), (2048, 8193, True)]
+)
+def test_what_is_small_or_a_small_part_of_its_buffer_is_copied(length: int, buffer_bytes: int, is_copied: bool) -> None:
+    w = TransmissionWindow(10_000_000, 0, 0)
+    buffer = bytearray(buffer_bytes)
+    w.append(1, 2000, Chunk(buffer, 0, length, length))
+    assert (w.find(0)[0] is not buffer) == is_copied
+
+
+def test_a_small_part_of_a_very_large_buffer_is_copied_whole() -> None:
+    w = TransmissionWindow(10_000_000, 0, 0)
+    buffer = random.Random(1).randbytes(1_000_000)
+    w.append(1, 10, Chunk(buffer, 5, 20, 20))
+    w.append(70, 1000, Chunk(buffer, 100, 1010, 1000))
+    w.append(1, 10, Chunk(buffer, 7, 20, 20))
+    kept = [bytes(kept[offset : offset + length]) for kept, offset, length in map(w.find, range(72))]
+    starts = [100 + 1010 * i for i in range(70)]
+    assert kept == [buffer[5:25], *(buffer[at : at + 1000] for at in starts), buffer[7:27]]
+
+
+def test_a_buffer_is_let_go_when_its_last_datagram_has_left() -> None:
+    class Sent(bytearray):
+        pass
+
+    w = TransmissionWindow(1000, 0, 0)
+    buffer = Sent(4000)
+    gone = weakref.ref(buffer)
+    w.append(2, 500, Chunk(buffer, 0, 2000, 2000))
+    del buffer
+    w.append(1, 500, chunk(1))
+    assert gone() is not None
+    w.append(1, 500, chunk(1))
+    assert gone() is None
+
+
 def test_the_newest_datagram_is_always_kept() -> None:
     w = TransmissionWindow(100, 0, 0)
     w.append(3, 500, chunk(3))
@@ -328,6 +503,16 @@ def test_the_memory_limit_counts_headers_and_overhead() -> None:
     w = TransmissionWindow(1_000_000, 1000, 0)
     w.append(20, 1, chunk(20, 36))
     assert (len(w), w.memory_bytes) == (10, 1000)
+    w.append(1, 1, chunk(1, 37))
+    assert (len(w), w.memory_bytes, w.payload_bytes) == (9, 901, 9)
+
+
+def test_the_payload_limit_holds_beside_a_memory_limit() -> None:
+    w = TransmissionWindow(50, 10_000, 0)
+    w.append(20, 10, chunk(20, 36))
+    assert (len(w), w.payload_bytes, w.memory_bytes) == (5, 50, 500)
+    w.append(3, 0, chunk(3, 36))
+    assert (len(w), w.payload_bytes) == (8, 50)
 
 
 def test_datagrams_without_payload_do_not_stall_the_window() -> None:
