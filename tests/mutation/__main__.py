@@ -61,6 +61,7 @@ _NEED: Final = "need = line[next(iter(line))].need if line else 0"
 _REFRESHES: Final = "refreshes = -(-(nbytes - self.credit) // self.quota) if nbytes > self.quota else 1"
 _OLDEST: Final = "index = min(bisect_left(piece.ends, piece.start + over, piece.first, piece.last), piece.last - 1)"
 _TOO_MUCH: Final = "if client.nbytes + nbytes > most:  # in `normal` only one message, behind nothing"
+_DUE_REQUEST: Final = "return self._due_ns if self._interval_ns > 0 and self._due_ns < self._end_ns else None"
 _ZIP: Final = "for queue, rate in zip(self._queues, rates, strict=True):"
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/bus/actor.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",
@@ -69,7 +70,15 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/bus/ring.py", "_RESERVED, _COMMITTED = 8, 16", "9"): "another cell in the same cache line, for both ends",
     ("dro/proto/delivery/order.py", _CHECKS, "1"): "intervals are whole milliseconds",
     ("dro/proto/delivery/order.py", "self._floor = 0  # where delivery began", "pass"): "every beginning sets it anew",
+    ("dro/proto/interest/announced.py", _ZIP, "False"): "for the reader: both are pairs by their type",
+    ("dro/proto/interest/announced.py", "self._now_ns = 0", "1"): "nothing waits before the first input",
+    ("dro/proto/interest/announced.py", _DUE_REQUEST, "1"): "intervals are whole milliseconds",
+    ("dro/proto/interest/remote_domains.py", "entries_max: int = 1_000_000,", "1000001"): "no promise, one larger",
+    ("dro/proto/interest/remote_domains.py", "self._earliest_round_ns = 0", "1"): "no test is due in the first ns",
     ("dro/proto/interest/tqr_use_query.py", _ZIP, "False"): "for the reader: both are pairs by their type",
+    ("dro/proto/interest/tqr_use_query.py", "entries_max: int = 1_000_000,", "1000001"): "no promise, one larger",
+    ("dro/proto/interest/tqr_use_query.py", "if interval_ns > 0:", "1"): "intervals are whole milliseconds",
+    ("dro/proto/interest/tqr_use_query.py", "self._now_ns = 0", "1"): "nothing waits before the first input",
     ("dro/proto/lbtrm/receiver.py", "self._nak_stm = 0.0", "pass"): "the first repair sets it before it is read",
     ("dro/proto/lbtrm/retransmit.py", _OVER, "self.payload_bytes >= self._size_bytes"): "trimming asks again",
     ("dro/proto/lbtrm/retransmit.py", "self._arena_used = 0", "1"): "the empty arena is replaced by what comes first",

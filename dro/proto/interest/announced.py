@@ -91,10 +91,11 @@ class InterestSender:
         """Receivers of `domain_id` want `symbol`; told at once and from time to time."""
         self._now_ns = now_ns
         interest = self._interests.get((symbol, domain_id))
-        if interest is not None and interest.cancels is None:
-            return
         if interest is not None:
-            self._forget(interest)
+            if interest.cancels is None:
+                return
+            if interest.timer is not None:
+                interest.timer.cancel()
         options = self._options[_kind(symbol)]
         schedule = DoublingSchedule(options.min_interval_ns, options.max_interval_ns, now_ns)
         interest = self._interests[symbol, domain_id] = _Interest(symbol, domain_id, schedule)
@@ -180,11 +181,6 @@ class InterestSender:
         interest.is_told = True
         return lbmr.InterestRecord(interest.domain_id, name, flags, pattern_type)
 
-    def _forget(self, interest: _Interest) -> None:
-        if interest.timer is not None:
-            interest.timer.cancel()
-        del self._interests[interest.symbol, interest.domain_id]
-
 
 def _kind(symbol: Symbol) -> int:
     """0 for a topic, 1 for a pattern."""
@@ -212,7 +208,6 @@ class DomainRouteSender:
 
     def set_domains(self, domains: Iterable[int], now_ns: int) -> None:
         """All domains to announce from now on; a change is told at once. Raises: ValueError for domain 0."""
-        self._now_ns = now_ns
         wanted = tuple(sorted(set(domains)))
         if wanted and not 0 < wanted[0] <= wanted[-1] <= 0xFFFFFFFF:
             raise ValueError("a domain id is 1 to 4294967295")

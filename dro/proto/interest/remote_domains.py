@@ -128,9 +128,9 @@ class RemoteInterest:
         if due is None or due > now_ns:
             return
         self._earliest_round_ns = now_ns + ROUND_GAP_NS
-        for _ in range(max(self._options.max_entries, 1)):
-            claim, (heard_ns, test_ns) = next(iter(self._claims.items()), (None, (0, 0)))
-            if claim is None or test_ns > now_ns:
+        for _ in range(min(max(self._options.max_entries, 1), len(self._claims))):
+            claim, (heard_ns, test_ns) = next(iter(self._claims.items()))
+            if test_ns > now_ns:
                 return
             if now_ns - heard_ns >= self._options.timeout_ns:
                 self._drop(claim)

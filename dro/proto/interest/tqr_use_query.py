@@ -54,7 +54,6 @@ class _Entry:
     timer: Timer | None = None
     tries: int = 0  # use queries since the last sign of life
     is_waiting: bool = False  # a use query is queued
-    is_removed: bool = False
 
 
 class LocalInterest:
@@ -190,7 +189,6 @@ class LocalInterest:
         interval_ns = self._options_of(entry).periodic_interval_ns
         if entry.timer is not None:
             entry.timer.cancel()
-            entry.timer = None
         if interval_ns > 0:
             due_ns = entry.heard_ns + interval_ns + self._jitter(interval_ns // JITTER_PART)
             entry.timer = self._timers.call_at(due_ns, partial(self._on_silence, entry))
@@ -205,9 +203,7 @@ class LocalInterest:
         """One use query more, or the end of the entry."""
         if entry.timer is not None:
             entry.timer.cancel()
-            entry.timer = None
         if entry.tries >= self._options_of(entry).max_queries:
-            entry.is_removed = True
             del self._entries[entry.symbol]
             self._events.append(InterestLost(entry.symbol))
             return
@@ -216,7 +212,7 @@ class LocalInterest:
 
     def _use_query(self, entry: _Entry) -> lbmr.Tmr | None:
         """The query leaves now, unless a sign of life came first."""
-        if entry.is_removed or not entry.is_waiting:
+        if not entry.is_waiting:
             return None
         entry.is_waiting = False
         entry.tries += 1

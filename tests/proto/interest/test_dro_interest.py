@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -10,15 +11,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dro.clock import ms, s
-from dro.proto.interest.announced import DomainRouteSender, DomainRouteTable, InitialRequest, InterestSender
+from dro.config.dro_xml.model import EndpointConfig
+from dro.proto.interest.announced import (
+    INTEREST_OPTIONS,
+    INTEREST_RATE,
+    ROUTE_OPTIONS,
+    ROUTE_RATE,
+    DomainRouteSender,
+    DomainRouteTable,
+    InitialRequest,
+    InterestSender,
+    IntervalOptions,
+)
 from dro.proto.interest.events import InterestGained, InterestLost
 from dro.proto.interest.remote_domains import RemoteInterest, RemoteInterestOptions
-from dro.proto.interest.tqr_use_query import LocalInterest, UseQueryOptions
+from dro.proto.interest.tqr_use_query import JITTER_PART, USE_QUERY_RATE, LocalInterest, UseQueryOptions
 from dro.proto.resolver.record_queue import Rate
 from dro.wire.lbmr import packet as lbmr
+from tests.builders.dro_file import parse_dro
 from tests.fakes.channel import packet
 
 AAA = (b"AAA", 0)
+DRO = b"""<tnw-gateway version="1.0"><daemon/><portals>
+  <endpoint><name>A</name><domain-id>1</domain-id>
+    <lbm-attributes><option name="resolver_multicast_address" scope="context" value="239.1.1.1"/></lbm-attributes>
+  </endpoint>
+  <endpoint><name>B</name><domain-id>2</domain-id></endpoint>
+</portals></tnw-gateway>"""
 
 
 class Timed(Protocol):
@@ -63,6 +82,7 @@ def test_interest_is_gained_by_queries_of_applications_and_stores_only() -> None
     ]
     assert AAA in table
     assert len(table) == 3
+    assert table.symbols() == [AAA, (b"^A", 1), (b"CCC", 0)]
 
 
 def test_silent_interest_is_queried_and_removed_after_fifteen_seconds() -> None:
@@ -99,8 +119,8 @@ def test_an_answer_ends_the_series() -> None:
     table.on_sign(AAA, 0)
     drive(table, table.take_outgoing, 304_000)
     table.on_packet(packet(lbmr.TopicManagement((use(b"AAA", 0x80),))), ms(304_000))
-    got = drive(table, table.take_outgoing, 604_000)
-    assert got == [(604_000, use(b"AAA"))]
+    got = drive(table, table.take_outgoing, 10_000_000)
+    assert got == [(604_000 + 3000 * k, use(b"AAA")) for k in range(5)], "the next series is a whole one"
 
 
 def test_a_leave_starts_the_series_at_once() -> None:
@@ -141,6 +161,71 @@ def test_a_query_that_waits_is_dropped_by_a_sign_of_life() -> None:
     table.on_sign((b"T1", 0), ms(300_001))
     got = drive(table, table.take_outgoing, 300_400)
     assert [tmr.name for _, tmr in got] == [b"T2"]
+
+
+def test_a_sign_of_life_between_two_reasons_to_ask_leaves_one_query() -> None:
+    table = LocalInterest(rate=Rate(0, 10))
+    for name in (b"T1", b"T2"):
+        table.on_sign((name, 0), 0)
+    drive(table, table.take_outgoing, 299_999)
+    table.on_timer(ms(300_000))
+    table.on_sign((b"T2", 0), ms(300_000))
+    table.on_leave((b"T2", 0), ms(300_000))
+    got = drive(table, table.take_outgoing, 302_000)
+    assert [(at, tmr.name) for at, tmr in got] == [(-1, b"T1"), (300_100, b"T2")]
+
+
+def test_every_input_lets_go_out_what_waited_for_its_time() -> None:
+    table = LocalInterest(rate=Rate(0, 10))
+    for n in range(4):
+        table.on_sign((b"T%d" % n, 0), 0)
+    assert (table.next_deadline(), table.take_outgoing()) == (ms(300_000), [])
+    drive(table, table.take_outgoing, 300_000)
+    table.on_sign((b"T0", 0), ms(300_150))
+    assert [tmr.name for tmr in table.take_outgoing()] == [b"T1"]
+    table.set_options(UseQueryOptions(), UseQueryOptions(), (Rate(0, 10), Rate()), ms(300_250))
+    assert [tmr.name for tmr in table.take_outgoing()] == [b"T2"]
+    table.set_options(UseQueryOptions(), UseQueryOptions(), (Rate(0, 20), Rate()), ms(300_251))
+    assert [tmr.name for tmr in table.take_outgoing()] == [b"T3"], "another limit has an account of its own"
+
+
+def test_periodic_queries_are_spread() -> None:
+    asked: list[int] = []
+
+    def jitter(ns: int) -> int:
+        asked.append(ns)
+        return ms(7)
+
+    table = LocalInterest(jitter=jitter)
+    table.on_sign(AAA, 0)
+    assert table.next_deadline() == ms(300_007)
+    assert asked == [ms(300_000) // JITTER_PART]
+
+
+@pytest.mark.parametrize("core", [LocalInterest, InterestSender, DomainRouteSender])
+def test_without_any_interest_nothing_is_due(core: Callable[[], LocalInterest | InterestSender]) -> None:
+    made = core()
+    assert made.next_deadline() is None
+    assert list(made.take_outgoing()) == []
+
+
+def test_the_cores_have_the_defaults_of_the_dro_file() -> None:
+    endpoint = parse_dro(DRO, "dro.xml", warn=print).portals[0]
+    assert isinstance(endpoint, EndpointConfig)
+    tr = endpoint.topic_resolution
+    for asked in (tr.topic_use_query, tr.pattern_use_query):
+        assert UseQueryOptions(ms(asked.timeout_ms), asked.max, ms(asked.periodic_interval_ms)) == UseQueryOptions()
+        assert Rate(asked.rate_limit.bps, asked.rate_limit.objects_per_second) == USE_QUERY_RATE
+    for kept in (endpoint.remote_topic, endpoint.remote_pattern):
+        options = RemoteInterestOptions(ms(kept.check_interval_ms), kept.max, ms(kept.timeout_ms))
+        assert options == RemoteInterestOptions()
+    for told, options_told, rate in (
+        (tr.remote_topic_interest, INTEREST_OPTIONS, INTEREST_RATE),
+        (tr.remote_pattern_interest, INTEREST_OPTIONS, INTEREST_RATE),
+        (tr.domain_route, ROUTE_OPTIONS, ROUTE_RATE),
+    ):
+        assert IntervalOptions(ms(told.min_interval_ms), ms(told.max_interval_ms)) == options_told
+        assert Rate(told.rate_limit.bps, told.rate_limit.objects_per_second) == rate
 
 
 def test_strangers_cannot_make_it_remember_without_end() -> None:
@@ -236,6 +321,23 @@ def test_many_entries_are_tested_in_rounds_50_ms_apart() -> None:
     assert len(table) == 0
 
 
+def test_a_timeout_of_whole_checks_ends_with_the_last_of_them() -> None:
+    table = RemoteInterest(RemoteInterestOptions(ms(100), 100, ms(300)))
+    table.on_record(interest(), b"A", 0)
+    for at in (100, 200, 300):
+        assert (table.next_deadline(), len(table)) == (ms(at), 1)
+        table.on_timer(ms(at))
+    assert (table.next_deadline(), len(table)) == (None, 0)
+
+
+def test_a_round_tests_one_entry_at_least() -> None:
+    table = RemoteInterest(RemoteInterestOptions(ms(100), 0, ms(100)))
+    for n in range(2):
+        table.on_record(interest(b"T%d" % n), b"A", 0)
+    table.on_timer(ms(100))
+    assert (table.next_deadline(), len(table)) == (ms(150), 1)
+
+
 def test_a_domain_told_late_is_tested_by_its_own_time() -> None:
     table = RemoteInterest()
     table.on_record(interest(b"A"), b"A", 0)
@@ -249,13 +351,14 @@ def test_an_unreachable_domain_and_a_dead_neighbour_take_their_interest_along() 
     table.on_record(interest(domain=3), b"A", 0)
     table.on_record(interest(domain=4), b"A", 0)
     table.on_record(interest(domain=4), b"B", 0)
+    table.on_record(interest(domain=5), b"B", 0)
     table.take_events()
     table.on_domain_unreachable(3)
     assert table.take_events() == [InterestLost(AAA, 3)]
     table.on_teller_gone(b"A")
     assert table.take_events() == []
     table.on_teller_gone(b"B")
-    assert table.take_events() == [InterestLost(AAA, 4)]
+    assert table.take_events() == [InterestLost(AAA, 4), InterestLost(AAA, 5)]
 
 
 def test_remote_interest_is_bounded() -> None:
@@ -303,8 +406,8 @@ def test_interest_is_told_at_once_and_repeated_up_to_every_minute() -> None:
 
 def test_interest_wanted_twice_is_told_once() -> None:
     sender = InterestSender()
-    sender.want((b"^A", 1), 3, 0)
-    sender.want((b"^A", 1), 3, 0)
+    sender.want((b"^A", 1), 3, ms(5))
+    sender.want((b"^A", 1), 3, ms(5))
     assert sender.take_outgoing() == [lbmr.InterestRecord(3, b"^A", lbmr.InterestFlag.PATTERN, 1)]
     assert len(sender) == 1
 
@@ -317,6 +420,23 @@ def test_lost_interest_is_cancelled_three_times() -> None:
     got = drive(sender, sender.take_outgoing, 100_000)
     assert [(at, record.flags) for at, record in got] == [(-1, CANCEL), (5100, CANCEL), (5200, CANCEL)]
     assert len(sender) == 0
+
+
+def test_of_lost_interest_nothing_is_kept() -> None:
+    name = b"".join((b"A", b"AA"))
+    count = sys.getrefcount(name)
+    sender = InterestSender()
+    for at in (0, 10_000):
+        sender.unwant((name, 0), 3, ms(at))  # not wanted: nothing to say
+        sender.want((name, 0), 3, ms(at))
+        sender.set_options(ROUTE_OPTIONS, ROUTE_OPTIONS, (Rate(), Rate()), ms(at))
+        sender.unwant((name, 0), 3, ms(at + 1))
+        sender.unwant((name, 0), 3, ms(at + 2))
+        got = drive(sender, sender.take_outgoing, at + 9000)
+        assert [record.flags for _, record in got] == [CANCEL] * 3
+        assert sender.next_deadline() is None
+        del got
+        assert sys.getrefcount(name) == count
 
 
 def test_interest_that_returns_ends_the_cancels() -> None:
@@ -334,8 +454,22 @@ def test_a_request_brings_everything_at_once() -> None:
     sender.want(AAA, 3, 0)
     sender.want((b"BBB", 0), 4, 0)
     sender.take_outgoing()
-    sender.tell_all(ms(10))
+    for _ in range(2):
+        sender.tell_all(ms(10))
     assert [record.symbol for record in sender.take_outgoing()] == [b"AAA", b"BBB"]
+
+
+def test_every_input_lets_go_out_what_waited() -> None:
+    sender = InterestSender(rate=Rate(0, 10))
+    for n in range(4):
+        sender.want((b"T%d" % n, 0), 3, 0)
+    assert [record.symbol for record in sender.take_outgoing()] == [b"T0"]
+    sender.want(AAA, 3, ms(150))
+    assert [record.symbol for record in sender.take_outgoing()] == [b"T1"]
+    sender.set_options(INTEREST_OPTIONS, INTEREST_OPTIONS, (Rate(0, 10), Rate()), ms(250))
+    assert [record.symbol for record in sender.take_outgoing()] == [b"T2"]
+    sender.tell_all(ms(350))
+    assert [record.symbol for record in sender.take_outgoing()] == [b"T3"]
 
 
 def test_domain_routes_slow_down_after_a_change() -> None:
@@ -352,8 +486,11 @@ def test_domain_routes_slow_down_after_a_change() -> None:
     assert drive(sender, take, 3700) == [(-1, (1,)), (3700, (1,))]
     sender.set_domains((), ms(3750))
     assert drive(sender, take, 10_000) == []
-    with pytest.raises(ValueError, match="domain id"):
-        sender.set_domains((0,), 0)
+    for wrong in (0, 1 << 32):
+        with pytest.raises(ValueError, match="domain id"):
+            sender.set_domains((wrong,), 0)
+    sender.set_domains(((1 << 32) - 1,), s(20))
+    assert sender.take_outgoing() == ((1 << 32) - 1,)
 
 
 def test_domain_routes_are_limited_to_fifty_domains_a_second() -> None:
@@ -369,6 +506,13 @@ def test_domain_routes_are_limited_to_fifty_domains_a_second() -> None:
     assert {domain for _, domains in got for domain in domains} == set(range(1, 13))
 
 
+def test_a_domain_waits_once_however_often_it_is_due() -> None:
+    sender = DomainRouteSender(rate=Rate(0, 10))
+    sender.set_domains((1, 2, 3), 0)
+    got = drive(sender, lambda: list(sender.take_outgoing()), 699)
+    assert got == [(-1, 1), (100, 2), (200, 3), (300, 1), (400, 2), (500, 3)]
+
+
 def test_a_context_forgets_a_route_that_is_not_repeated() -> None:
     table = DomainRouteTable(entries_max=3)
     table.learn((1, 2, 3, 4), 0x0A000001, 14391, 0)
@@ -377,9 +521,18 @@ def test_a_context_forgets_a_route_that_is_not_repeated() -> None:
     table.learn((1,), 0x0A000002, 14391, s(2))
     assert table.find(1, s(2)) == (0x0A000001, 14391), "the first one is still alive"
     assert table.find(1, s(3) + 1) is None
+    assert len(table) == 2
     table.learn((1,), 0x0A000002, 14391, s(4))
     assert table.find(1, s(5)) == (0x0A000002, 14391)
     assert table.find(9, 0) is None
+    table.learn((9, 1), 0x0A000002, 14391, s(6))
+    assert (table.find(9, s(6)), table.find(1, s(9))) == (None, (0x0A000002, 14391)), "full, but 1 is repeated"
+    for at, ip in ((s(9), 0x0A000002), (s(9) + 1, 0x0A000003)):
+        table.learn((1,), 0x0A000003, 14391, at)
+        assert table.find(1, s(9)) == (ip, 14391)
+    table = DomainRouteTable()
+    table.learn(range(1, 70_000), 0x0A000001, 14391, 0)
+    assert len(table) == 65_536
 
 
 def test_one_request_a_second_for_ten_seconds() -> None:
@@ -391,3 +544,6 @@ def test_one_request_a_second_for_ten_seconds() -> None:
         times.append(due / 1_000_000)
     assert times == [5 + 1000 * k for k in range(10)]
     assert InitialRequest(0, 0).next_deadline() is None
+    late = InitialRequest(ms(5))
+    assert late.on_timer(ms(3700)) is not None
+    assert late.next_deadline() == ms(4005)

@@ -54,7 +54,7 @@ def test_a_series_that_runs_goes_on_by_the_new_numbers() -> None:
     table.on_sign((b"AAA", 0), 0)
     table.on_leave((b"AAA", 0), ms(1000))
     assert len(table.take_outgoing()) == 1
-    table.set_options(UseQueryOptions(ms(200), 2, ms(300_000)), QUERIES, BOTH, ms(2000))
+    table.set_options(UseQueryOptions(ms(200), 2, ms(500)), QUERIES, BOTH, ms(2000))
     assert query_times(table, 20_000) == [4000], "the first is waited for as it was, the second is the last"
     assert len(table) == 0
     assert table.next_deadline() is None
@@ -183,6 +183,13 @@ def test_domain_routes_take_new_intervals_and_limits() -> None:
     assert len(times) == pytest.approx(10, abs=2), "ten domains a second from now on"
 
 
+def test_new_intervals_hold_for_the_next_domains_too() -> None:
+    sender = DomainRouteSender(rate=FAST)
+    sender.set_options(IntervalOptions(ms(50), ms(50)), FAST, 0)
+    sender.set_domains((1,), 0)
+    assert [at for at, _ in drive(sender, lambda: list(sender.take_outgoing()), 160)] == [-1, 50, 100, 150]
+
+
 def test_domain_routes_count_their_bits() -> None:
     """In a tenth of a second one datagram of 40 bytes and 4 for each domain, until 608 bits are reached."""
     sender = DomainRouteSender(rate=Rate(bps=6080))
@@ -198,8 +205,9 @@ def test_requests_at_start_change_only_while_they_go_on() -> None:
     request.set_options(ms(100), s(2), ms(1500))
     times = [at for at in range(1500, 6000, 10) if request.on_timer(ms(at)) is not None]
     assert times == [1600, 1700, 1800, 1900]
-    request.set_options(ms(100), s(60), ms(5000))
-    assert request.next_deadline() is None
+    for at in (2000, 5000):
+        request.set_options(ms(100), s(60), ms(at))
+        assert request.next_deadline() is None
 
 
 # schedules and accounts
