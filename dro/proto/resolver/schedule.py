@@ -151,13 +151,11 @@ class PhasedSchedule:
 
     def on_tick(self, now_ns: int) -> bool:
         """Whether one record leaves now; what a late timer missed is not made up for."""
-        due = self.next_due()
-        if due is None or due > now_ns:
-            return False
-        self._advance()
+        is_due = False
         while (due := self.next_due()) is not None and due <= now_ns:
+            is_due = True
             self._skip(now_ns)
-        return True
+        return is_due
 
     def _advance(self) -> None:
         """The record due at `_due_ns` was sent."""
@@ -173,15 +171,17 @@ class PhasedSchedule:
             self.phase = Phase.QUIESCENT
         else:
             self._due_ns = sent_ns + self._sustain_interval_ns
-            self._skip_quiet()
 
     def _skip(self, now_ns: int) -> None:
         """Let due times that lie behind pass, in one step once the interval no longer grows."""
-        interval_ns = self._sustain_interval_ns if self.phase is Phase.SUSTAINING else self._interval_ns
-        duration_ns = self._sustain_duration_ns if self.phase is Phase.SUSTAINING else self._initial_duration_ns
-        is_steady = self.phase is Phase.SUSTAINING or interval_ns == self._maximum_ns
-        if is_steady:
-            whole = (now_ns - self._due_ns) // interval_ns
+        if self.phase is Phase.SUSTAINING:
+            interval_ns, duration_ns = self._sustain_interval_ns, self._sustain_duration_ns
+            tick_ns = self._sustain_tick_ns
+        else:
+            interval_ns, duration_ns, tick_ns = self._interval_ns, self._initial_duration_ns, self._initial_tick_ns
+        if self.phase is Phase.SUSTAINING or interval_ns == self._maximum_ns:
+            last_tick_ns = now_ns - (now_ns - self._grid_ns) % tick_ns if tick_ns > 0 else now_ns
+            whole = (last_tick_ns - self._due_ns) // interval_ns
             if duration_ns > 0:
                 whole = min(whole, -(-(duration_ns + self._phase_start_ns - self._due_ns) // interval_ns))
             self._due_ns += max(whole, 0) * interval_ns
@@ -246,7 +246,6 @@ class AdvertisingSchedule(_TwoPhases):
         record comes a full interval later.
         """
         if self.phase is not Phase.INITIAL:
-            self._quiet_until_ns = now_ns
             self._enter_sustaining(now_ns)
 
     restart_sustaining = on_answered
