@@ -188,7 +188,7 @@ class TopicCache:
         return list(self._entries.values())
 
     def best(
-        self, topic: bytes, otid: bytes, is_usable: Callable[[CachedSource], bool], heard_since_ns: int = -1
+        self, topic: bytes, otid: bytes, is_usable: Callable[[CachedSource], bool], heard_since_ns: int = 0
     ) -> CachedSource | None:
         """The cheapest way to a source, of the usable ones heard at or after `heard_since_ns`."""
         group = self._topics.get(topic, {}).get(otid, {}).values()

@@ -16,6 +16,7 @@ was not heard for ten seconds is joined with its next advertisement, for which t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -86,7 +87,7 @@ class ReceiverSide:
         self._channel = channel
         self._topics: dict[bytes, _Topic] = {}
         self._wildcards: dict[int, _Wildcard] = {}
-        self._handles = 0
+        self._handles = itertools.count(1)
         self._leaves: dict[tuple[bytes, int], list[Timer]] = {}
         self._judge: Judge | None = None
 
@@ -131,8 +132,7 @@ class ReceiverSide:
         write_wildcard_tqr(query)
         schedule = WildcardQuerySchedule(options, self._channel.now_ns, grid_ns=self._channel.grid_ns)
         wildcard = _Wildcard(query, matcher, options, query_options, schedule)
-        self._handles += 1
-        handle = self._handles
+        handle = next(self._handles)
         self._wildcards[handle] = wildcard
         self._cancel_leaves(pattern, pattern_type)
         for topic in self.cache.topics():
@@ -232,11 +232,11 @@ class ReceiverSide:
         joined = self.cache.joined(topic, otid)
         if joined is None:
             if is_new:
-                self._join(topic, otid, heard_since_ns=-1)
+                self._join(topic, otid, heard_since_ns=0)
         elif not self._is_accepted(joined):
             joined.is_joined = False
             self._channel.events.append(SourceRefused(found(joined)))
-            self._join(topic, otid, heard_since_ns=-1 if is_new else None)
+            self._join(topic, otid, heard_since_ns=0 if is_new else None)
         elif is_new:
             self._switch(joined)
 
@@ -279,7 +279,7 @@ class ReceiverSide:
         """A topic is wanted from now on: take everything the cache has, however old."""
         for otid in self.cache.otids(topic):
             if self.cache.joined(topic, otid) is None:
-                self._join(topic, otid, heard_since_ns=-1)
+                self._join(topic, otid, heard_since_ns=0)
 
     def _replace(self, entry: CachedSource) -> None:
         if entry.tir.topic in self._topics:
@@ -322,7 +322,6 @@ class ReceiverSide:
         schedule = wanted.schedule
         if wanted.timer is not None:
             wanted.timer.cancel()
-            wanted.timer = None
         if schedule is None:
             return
         is_sustaining = schedule.phase is Phase.SUSTAINING
@@ -356,8 +355,8 @@ class ReceiverSide:
             threshold, linger_ns = wanted.options.no_source_threshold, None
         else:
             wildcards = [self._wildcards[handle].options for handle in wanted.wildcards]
-            threshold = max((options.no_source_threshold for options in wildcards), default=0)
-            linger_ns = max((options.no_source_linger_ns for options in wildcards), default=0)
+            threshold = max(options.no_source_threshold for options in wildcards)
+            linger_ns = max(options.no_source_linger_ns for options in wildcards)
         if 0 < threshold <= wanted.unanswered:
             wanted.is_told = True
             self._channel.events.append(NoSource(wanted.name))
@@ -384,7 +383,6 @@ class ReceiverSide:
     def _stop_linger(self, wanted: _Topic) -> None:
         if wanted.linger is not None:
             wanted.linger.cancel()
-            wanted.linger = None
 
     def _ask_again(self, wanted: _Topic) -> None:
         """A source has ended: one query at once, then the sustaining phase."""
@@ -401,7 +399,6 @@ class ReceiverSide:
     def _run_wildcard(self, wildcard: _Wildcard) -> None:
         if wildcard.timer is not None:
             wildcard.timer.cancel()
-            wildcard.timer = None
         if wildcard.schedule.on_tick(self._channel.now_ns) and not wildcard.is_waiting:
             wildcard.is_waiting = True
             self._channel.output.wildcard_queries.put(partial(self._wildcard_tqr, wildcard))
@@ -416,7 +413,6 @@ class ReceiverSide:
     # ------------------------------------------------------------------------------------------------ leaves
 
     def _start_leaves(self, name: bytes, pattern_type: int) -> None:
-        self._cancel_leaves(name, pattern_type)
         tmr = lbmr.Tmr(lbmr.TmrType.LEAVE, pattern_flags(pattern_type), name)
         self._channel.output.put_tmr(tmr)
         key = (name, pattern_type)

@@ -88,6 +88,9 @@ def test_a_judge_that_says_the_same_changes_nothing() -> None:
     r.take_outgoing()
     assert judged_anew(r, not_port(1), at=50_000) == []
     assert r.take_outgoing() == []
+    assert r.cache.refused == 1
+    judged_anew(r, None, at=50_001)
+    assert r.cache.refused == 0
 
 
 def test_a_source_refused_later_is_left_for_a_living_way_or_for_nothing() -> None:

@@ -1,0 +1,313 @@
+"""The receiver side of the resolver: what is asked when, what is told, and what is forgotten."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from dro.clock import ms, s
+from dro.proto.resolver.core import Resolver
+from dro.proto.resolver.events import NoSource, SourceFound, SourceGone, SourceSwitched, TopicMatched, TopicUnmatched
+from dro.proto.resolver.output import ResolverRates
+from dro.proto.resolver.record_queue import Rate
+from dro.proto.resolver.schedule import QueryOptions, WildcardQueryOptions
+from dro.wire.lbmr import packet as lbmr
+from tests.fakes.channel import Channel, packet, tir
+from tests.proto.resolver.test_core import hear, names, resolver
+
+SILENT = WildcardQueryOptions(minimum_interval_ns=0)  # a wildcard receiver that asks for nothing itself
+ONE_EACH_100_MS = Rate(0, 10)
+
+
+def wildcard(r: Resolver, at_ms: float = 0, options: WildcardQueryOptions = SILENT) -> int:
+    return r.add_wildcard(b"A", 1, lambda topic: topic.startswith(b"A"), ms(at_ms), options)
+
+
+def ended(r: Resolver, at_ms: float, *, port: int = 14371, topic: bytes = b"AAA") -> list[object]:
+    r.on_source_ended(topic, tir(port=port).transport, 7, ms(at_ms))
+    return [*r.take_events()]
+
+
+def request(r: Resolver, at_ms: float) -> None:
+    r.on_packet(packet(lbmr.TopicResolutionRequest(0x43)), 0, ms(at_ms))
+
+
+# what is wanted
+
+
+def test_a_second_receiver_changes_nothing_on_the_channel() -> None:
+    a = resolver()
+    c = Channel(a)
+    a.add_receiver(b"AAA", 0)
+    hear(a, tir())
+    c.run(7000)
+    a.add_receiver(b"AAA", ms(7000))
+    assert a.take_events() == []
+    c.run(9000)
+    assert c.times(a, lbmr.Queries)[-3:] == [6100, 7100, 8100]
+
+
+def test_a_receiver_of_a_topic_that_a_pattern_has_found_asks_by_its_own_options() -> None:
+    a = resolver()
+    c = Channel(a)
+    wildcard(a)
+    hear(a, tir())
+    ended(a, 0)
+    c.run(4000)
+    a.add_receiver(b"AAA", ms(4500), QueryOptions(no_source_threshold=3))
+    c.clear()
+    c.flush(4500)
+    c.run(4639)
+    assert (c.times(a, lbmr.Queries), a.take_events()) == ([4500, 4520, 4560], [])
+    c.run(5000)
+    assert a.take_events() == [NoSource(b"AAA")]
+
+
+def test_a_receiver_is_told_of_a_missing_source_although_a_pattern_was() -> None:
+    a = resolver()
+    c = Channel(a)
+    wildcard(a)
+    hear(a, tir())
+    ended(a, 0)
+    c.run(10_500)
+    assert a.take_events() == [NoSource(b"AAA")]
+    a.add_receiver(b"AAA", ms(10_500), QueryOptions(no_source_threshold=1))
+    c.run(11_500)
+    assert a.take_events() == [NoSource(b"AAA")], "and the sub-receiver stays, since the topic is wanted"
+
+
+def test_the_last_receiver_of_a_topic_that_a_pattern_wants_ends_the_queries_alone() -> None:
+    a = resolver()
+    c = Channel(a)
+    wildcard(a)
+    a.add_receiver(b"AAA", 0)
+    hear(a, tir())
+    c.run(7000)
+    a.remove_receiver(b"AAA", ms(7000))
+    c.run(7200)
+    assert a.next_deadline() is None
+    assert a.cache.has_joined(b"AAA")
+
+
+def test_a_topic_that_nobody_wants_any_more_is_joined_anew() -> None:
+    a = resolver()
+    a.add_receiver(b"AAA", 0)
+    assert len(hear(a, tir())) == 1
+    a.remove_receiver(b"AAA", 0)
+    assert not a.cache.has_joined(b"AAA")
+    assert hear(a, tir()) == []
+    a.add_receiver(b"AAA", 0)
+    assert [type(event) for event in a.take_events()] == [SourceFound]
+
+
+@pytest.mark.parametrize("removed_ms", [500, 10_500])
+def test_a_pattern_takes_along_the_queries_and_the_linger_time_of_what_it_found(removed_ms: int) -> None:
+    a = resolver()
+    c = Channel(a)
+    handle = wildcard(a)
+    hear(a, tir())
+    ended(a, 0)
+    c.run(removed_ms)
+    a.take_events()
+    a.remove_wildcard(handle, ms(removed_ms))
+    c.run(removed_ms + 200)
+    assert (a.next_deadline(), a.take_events()) == (None, [])
+    assert c.times(a, lbmr.TopicManagement) == [removed_ms, removed_ms + 100, removed_ms + 200]
+
+
+def test_a_pattern_that_is_removed_is_not_asked_for_again() -> None:
+    a = resolver(rates=ResolverRates(wildcard_queries=ONE_EACH_100_MS))
+    c = Channel(a)
+    handles = [wildcard(a, options=WildcardQueryOptions()) for _ in range(2)]
+    c.run(10)
+    assert len(c.times(a, lbmr.WildcardQueries)) == 1
+    request(a, 20)
+    for handle in handles:
+        a.remove_wildcard(handle, ms(30))
+    c.flush(30)
+    c.run(1000)
+    assert len(c.times(a, lbmr.WildcardQueries)) == 1
+    assert a.next_deadline() is None
+
+
+def test_a_query_for_a_pattern_waits_once_however_often_it_is_due() -> None:
+    a = resolver(rates=ResolverRates(wildcard_queries=ONE_EACH_100_MS))
+    c = Channel(a)
+    for pattern in (b"A", b"B", b"C"):
+        a.add_wildcard(pattern, 1, lambda topic: False, 0)
+    c.run(799)
+    asked = b"".join(query.pattern for body in c.bodies(a, lbmr.WildcardQueries) for query in body.patterns)
+    assert asked == b"ABCABACA"
+
+
+@pytest.mark.parametrize(("back_ms", "leaves"), [(50, [0]), (150, [0, 100]), (250, [0, 100, 200])])
+def test_a_pattern_that_comes_back_ends_the_goodbye(back_ms: int, leaves: list[int]) -> None:
+    a = resolver()
+    c = Channel(a)
+    a.remove_wildcard(wildcard(a), 0)
+    c.run(back_ms)
+    wildcard(a, back_ms)
+    c.run(1000)
+    assert c.times(a, lbmr.TopicManagement) == leaves
+
+
+def test_of_a_topic_that_is_no_longer_wanted_nothing_is_kept() -> None:
+    a = resolver()
+    c = Channel(a)
+    name = b"".join((b"AA", b"A"))
+    count = sys.getrefcount(name)
+    for at in (0, 10_000):
+        a.add_receiver(name, ms(at))
+        c.run(at + 9000)
+        a.remove_receiver(name, ms(at + 9000))
+        c.run(at + 9500)
+        c.clear()
+    assert sys.getrefcount(name) == count
+
+
+# which sources
+
+
+def test_what_is_not_joined_ends_in_silence() -> None:
+    a = resolver()
+    a.add_receiver(b"AAA", 0)
+    hear(a, tir(port=1), tir(port=2))
+    assert ended(a, 10, port=2) == []
+    assert ended(a, 20, port=3) == [], "not known at all"
+    assert ended(a, 30, port=1) == []
+
+
+def test_after_a_switch_the_old_way_is_left() -> None:
+    a = resolver()
+    a.add_receiver(b"AAA", 0)
+    events = hear(a, tir(port=1, cost=(1, 5)), tir(port=2, cost=(1, 2)))
+    assert [type(event) for event in events] == [SourceFound, SourceSwitched]
+    assert [entry.tir.transport for entry in a.cache.entries() if entry.is_joined] == [tir(port=2).transport]
+    assert ended(a, 10, port=1) == []
+
+
+def test_a_goodbye_on_one_way_is_followed_by_another_one_that_lives() -> None:
+    a = resolver()
+    a.add_receiver(b"AAA", 0)
+    hear(a, tir(port=1), tir(port=2))
+    gone, found = hear(a, tir(port=1, cost=(0, lbmr.FINAL_COST)), at=10)
+    assert isinstance(gone, SourceGone)
+    assert isinstance(found, SourceFound)
+    assert found.source.tir == tir(port=2)
+
+
+def test_a_source_heard_at_the_start_of_time_is_joined_later() -> None:
+    a = resolver()
+    hear(a, tir(), at=0)
+    wildcard(a, 100_000)
+    assert [type(event) for event in a.take_events()] == [TopicMatched, SourceFound]
+
+
+# queries
+
+
+@pytest.mark.parametrize(("threshold", "queries"), [(0, 0), (1, 1)])
+def test_the_end_of_a_source_makes_a_query_unless_there_are_none_at_all(threshold: int, queries: int) -> None:
+    a = resolver()
+    c = Channel(a)
+    a.add_receiver(b"AAA", 0, QueryOptions(source_threshold=threshold))
+    hear(a, tir())
+    c.run(100_000)
+    assert bool(c.sent) == bool(queries)
+    c.clear()
+    ended(a, 100_000)
+    assert len(a.take_outgoing()) == queries
+    assert (a.next_deadline() is None) == (queries == 0)
+
+
+def test_a_topic_whose_source_is_back_is_not_asked_for() -> None:
+    a = resolver()
+    wildcard(a)
+    hear(a, tir())
+    ended(a, 0)
+    assert len(a.take_outgoing()) == 1
+    assert a.next_deadline() is not None
+    hear(a, tir(), at=500)
+    assert a.next_deadline() is None
+
+
+@pytest.mark.parametrize("is_known_before", [False, True])
+def test_each_end_of_a_source_is_worth_ten_queries(is_known_before: bool) -> None:
+    """The tenth comes 9 s after the end; the next one finds that they were in vain."""
+    a = resolver()
+    c = Channel(a)
+    if is_known_before:
+        hear(a, tir())
+    handle = wildcard(a)
+    if not is_known_before:
+        hear(a, tir())
+    a.take_events()
+    for at in (0, 7000):
+        assert ended(a, at) == []
+        c.run(at + 6999)
+        assert a.take_events() == []
+        if at == 0:
+            assert len(hear(a, tir(), at=6999)) == 1
+    c.run(16_999)
+    assert a.take_events() == []
+    c.run(17_000)
+    assert a.take_events() == [NoSource(b"AAA")]
+    c.run(18_000)
+    assert a.take_events() == [TopicUnmatched(handle, b"AAA")]
+    assert a.next_deadline() is None
+
+
+def test_a_topic_that_is_let_go_is_forgotten_with_all_its_ways() -> None:
+    a = resolver()
+    c = Channel(a)
+    handle = wildcard(a)
+    hear(a, tir(port=1), tir(port=2))
+    c.run(20_000)
+    ended(a, 20_000, port=1)
+    c.run(40_000)
+    assert a.take_events() == [NoSource(b"AAA"), TopicUnmatched(handle, b"AAA")]
+    assert len(a.cache) == 0
+    assert [type(event) for event in hear(a, tir(port=2), at=40_000)] == [TopicMatched, SourceFound]
+
+
+def test_a_threshold_of_one_query_tells_with_the_second() -> None:
+    a = resolver()
+    c = Channel(a)
+    a.add_receiver(b"AAA", 0, QueryOptions(no_source_threshold=1))
+    c.run(19)
+    assert a.take_events() == []
+    c.run(20)
+    assert a.take_events() == [NoSource(b"AAA")]
+
+
+def test_queries_of_the_initial_phase_have_an_account_of_their_own() -> None:
+    a = resolver(rates=ResolverRates(initial_queries=ONE_EACH_100_MS, sustain_queries=Rate()))
+    for n in range(3):
+        a.add_receiver(b"T%d" % n, 0)
+    assert names(a.take_outgoing()) == [lbmr.Queries((b"T0",))]
+    b = resolver(rates=ResolverRates(initial_queries=Rate(), sustain_queries=ONE_EACH_100_MS))
+    c = Channel(b)
+    for n in range(3):
+        b.add_receiver(b"T%d" % n, 0)
+    c.run(5100)
+    assert {len(body.tqrs) for body in c.bodies(b, lbmr.Queries)} == {3}
+    c.clear()
+    c.run(7000)
+    assert [body.tqrs for body in c.bodies(b, lbmr.Queries)] == [(b"T0",), (b"T1",), (b"T2",)]
+    c.clear()
+    request(b, 10_050)
+    ended(b, 10_050, topic=b"T1")
+    c.flush(10_050)
+    c.run(10_299)
+    assert c.times(b, lbmr.Queries) == [10_050, 10_100, 10_200], "requests and ends are of the second account"
+
+
+def test_only_use_queries_are_answered() -> None:
+    a = resolver()
+    for topic in (b"A", b"B", b"C"):
+        a.add_receiver(topic, 0)
+    a.take_outgoing()
+    records = (lbmr.Tmr(0, 0, b"A"), lbmr.Tmr(1, lbmr.TmrFlag.RESPONSE, b"B"), lbmr.Tmr(1, 0, b"C"))
+    a.on_packet(packet(lbmr.TopicManagement(records)), 0, s(30))
+    assert names(a.take_outgoing()) == [lbmr.TopicManagement((lbmr.Tmr(1, lbmr.TmrFlag.RESPONSE, b"C"),))]
