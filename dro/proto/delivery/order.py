@@ -156,11 +156,6 @@ class DeliveryController:
     def has_events(self) -> bool:
         return bool(self._events)
 
-    def start_at(self, sqn: int) -> None:
-        """Deliver from `sqn` on; for callers that know where to begin (late join). Only before the first fragment."""
-        if self.expected is None:
-            self.expected = self._high = self._floor = sqn & MASK
-
     def accept_run(self, first_sqn: int, count: int) -> bool:
         """Settle `count` >= 1 whole, unfragmented messages; the caller hands them up itself.
 
@@ -268,7 +263,6 @@ class DeliveryController:
         else:
             return None
         self.expected = self._high = self._floor = start
-        self._tentative = None
         return start
 
     def _extend(self, sqn: int, length: int, now_ns: int) -> None:
@@ -360,18 +354,16 @@ class DeliveryController:
 
     def _fit(self) -> None:
         """Give up the oldest gaps while more is held or missing than may be."""
-        while self._is_over_limit():
-            end = self.expected
-            assert end is not None
+        end = self.expected
+        assert end is not None
+        while self._is_over_limit(end):
             while end not in self._held and end != self._high:
                 end = (end + 1) & MASK
-            self._give_up(end)
+            end = self._give_up(end)
 
-    def _is_over_limit(self) -> bool:
-        if not self._gaps or self.expected is None:
-            return False
+    def _is_over_limit(self, expected: int) -> bool:
         held = len(self._held)
-        missing = ahead(self._high, self.expected) - held
+        missing = ahead(self._high, expected) - held
         return held > self._map_limit or self._held_bytes > self._cfg.held_max_bytes or missing > MISSING_MAX
 
     def _on_settled(self, sqn: int, frag: Frag | None, payload: Payload, flags: int) -> None:
@@ -401,7 +393,10 @@ class DeliveryController:
             self._count_refusal(outcome, sqn)
 
     def _count_refusal(self, why: Refusal, sqn: int) -> None:
-        """A message that was received and cannot be delivered is reported as lost, once, by the sqn that showed it."""
+        """A message that was received and cannot be delivered is reported as lost, once, by the sqn that showed it.
+
+        Not so from before the first fragment: sqns are not followed there, so it could be more than once.
+        """
         match why:
             case Refusal.ORPHAN:
                 self.stats.orphans += 1
@@ -410,6 +405,6 @@ class DeliveryController:
                 self.stats.malformed += 1
             case Refusal.TOO_LONG:
                 self.stats.too_long += 1
-        if self._handed_up:
+        if self._handed_up and ahead(sqn, self._floor) >= 0:
             self.stats.lost += 1
             self._events.append(Lost(sqn))

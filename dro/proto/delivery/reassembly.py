@@ -175,7 +175,7 @@ class ArrivalReassembly:
         partial.flags |= flags
         self._have += len(payload)
         if partial.have < total:
-            while self._have > self._max and len(self._partials) > 1:
+            while self._have > self._max:
                 self._forget(next(iter(self._partials)))
             return None
         self._forget(first)

@@ -60,6 +60,20 @@ def test_t26_batches() -> None:
     assert batch.is_empty
 
 
+def test_a_batch_takes_what_just_fits_and_leaves_at_the_minimum() -> None:
+    batch = ImplicitBatch[str](3000)
+    assert batch.is_empty is True
+    assert batch.add("a", 2047, 0) == []
+    assert batch.is_empty is False
+    assert batch.add("b", 953, 0) == [["a", "b"]]
+    assert batch.add("c", 2047, 0) == []
+    assert batch.add("d", 954, 0) == [["c"]]
+    assert batch.add("e", 1093, 0) == [], "the length of what has left does not count"
+    assert batch.add("f", 1, 0) == [["d", "e", "f"]]
+    assert batch.add("g", 2048, 0) == [["g"]]
+    assert (batch.flush(), batch.on_timer(ms(1000)), batch.next_deadline()) == ([], [], None)
+
+
 def test_a_flushed_message_takes_the_batch_with_it() -> None:
     batch = ImplicitBatch[int](8172)
     batch.add(1, 100, 0)
@@ -77,6 +91,7 @@ def test_the_interval_is_at_least_three_milliseconds() -> None:
     batch = ImplicitBatch[int](1000, 500, 0)
     batch.add(1, 10, 0)
     assert batch.next_deadline() == ms(3)
+    assert ImplicitBatch[int](1000, 500, ms(4)).add(1, 500, 0) == [[1]]
     assert batch.flush() == [[1]]
     assert batch.flush() == []
 
@@ -120,6 +135,8 @@ def test_data_starts_the_tsni_series_over() -> None:
     schedule.on_data(s(12))
     assert schedule.next_deadline() == s(17)
     assert not schedule.on_timer(s(15))
+    assert schedule.on_timer(s(17) - 1) is False
+    assert schedule.on_timer(s(17)) is True
 
 
 def test_tsni_without_end_and_without_interval() -> None:

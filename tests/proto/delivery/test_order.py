@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from dro.clock import ms
+from dro.config.um.options import UmOptions
+from dro.config.um.sets import DeliveryOptions
 from dro.proto.delivery.order import (
     ARRIVAL,
     ARRIVAL_FRAGMENTS,
@@ -33,20 +37,28 @@ def short(events: list[DeliveryEvent]) -> list[str]:
     return out
 
 
+def taken(c: DeliveryController) -> list[str]:
+    has_events = c.has_events
+    events = c.take_events()
+    assert has_events is bool(events)
+    assert c.has_events is False
+    return short(events)
+
+
 def feed(c: DeliveryController, *sqns: int, at: float = 0) -> list[str]:
     for sqn in sqns:
         c.on_fragment(sqn, None, b"%d" % sqn, ms(at))
-    return short(c.take_events())
+    return taken(c)
 
 
 def tsni(c: DeliveryController, sqn: int, at: float) -> list[str]:
     c.on_tsni(sqn, ms(at))
-    return short(c.take_events())
+    return taken(c)
 
 
 def tick(c: DeliveryController, at: float) -> list[str]:
     c.on_timer(ms(at))
-    return short(c.take_events())
+    return taken(c)
 
 
 PIECES = [(7, (7, 0, 20000), 8144), (8, (7, 8144, 20000), 8144), (9, (7, 16288, 20000), 3712)]
@@ -123,6 +135,17 @@ def test_a_gap_of_just_the_limit_is_no_burst() -> None:
     assert len(c._held) == 1
 
 
+@pytest.mark.parametrize("mode", [IN_ORDER, ARRIVAL])
+def test_a_burst_before_the_first_message_is_not_reported(mode: int) -> None:
+    c = DeliveryController(DeliveryConfig(ordered_delivery=mode, burst_limit=10))
+    c.on_fragment(7, (7, 0, 200), bytes(100), 0)
+    assert feed(c, 50) == ["50"]
+    assert (c.stats.bursts, c.stats.lost, c.stats.discarded) == (0, 0, 0)
+    c.on_fragment(51, (49, 200, 300), bytes(100), 0)
+    assert c.stats.orphans == 1, "its message began in the burst"
+    assert c.accept_run(52, 1)
+
+
 def test_a_burst_discards_what_is_held_and_covers_it() -> None:
     c = DeliveryController(DeliveryConfig(burst_limit=10))
     feed(c, 1)
@@ -151,6 +174,13 @@ def test_t29_a_gap_on_tcp(config: DeliveryConfig, expect: list[str]) -> None:
     c = DeliveryController(config)
     assert feed(c, 1) == ["1"]
     assert feed(c, 3, at=10) == expect
+
+
+def test_the_defaults_are_those_of_the_options() -> None:
+    o = DeliveryOptions.of(UmOptions())
+    default = DeliveryConfig()
+    assert o.fill(DeliveryConfig, generation_interval_ns=o.lbtrm_generation_ns) == default
+    assert (default.immediate, default.from_dro) == (False, False)
 
 
 def test_t29_b_the_missing_one_comes_in_time() -> None:
@@ -219,6 +249,48 @@ def test_a_message_lost_right_after_the_first_tsni_is_waited_for() -> None:
     assert feed(c, 9, at=60) == ["9", "10"]
 
 
+def test_the_newest_tsni_before_the_first_message_counts() -> None:
+    c = DeliveryController(DeliveryConfig(burst_limit=10))
+    for sqn in (6, 8, 7):
+        tsni(c, sqn, 0)
+    feed(c, 10)
+    assert (c.expected, c.is_waiting) == (9, True)
+
+
+@pytest.mark.parametrize(("first", "expected"), [(8, 9), (9, 10), (10, 9), (19, 9), (20, 21)])
+def test_delivery_begins_behind_the_tsni_unless_that_is_too_far_or_later(first: int, expected: int) -> None:
+    c = DeliveryController(DeliveryConfig(burst_limit=10))
+    tsni(c, 8, 0)
+    feed(c, first)
+    assert c.expected == expected
+
+
+def test_a_middle_right_behind_the_tsni_begins_delivery() -> None:
+    c = DeliveryController(DeliveryConfig())
+    tsni(c, 8, 0)
+    c.on_fragment(9, (7, 200, 300), bytes(100), 0)
+    assert (c.expected, c.stats.orphans) == (10, 1)
+
+
+def test_fragments_in_arrival_order_begin_with_any_of_them() -> None:
+    c = DeliveryController(DeliveryConfig(ordered_delivery=ARRIVAL_FRAGMENTS))
+    c.on_fragment(9, (7, 200, 300), bytes(100), 0, 5)
+    assert c.take_events() == [Delivered(9, 7, bytes(100), 5, (7, 200, 300))]
+    c.on_fragment(10, None, b"x", 0, 3)
+    assert c.take_events() == [Delivered(10, 10, b"x", 3, None)]
+
+
+def test_a_tsni_shows_only_what_is_newer() -> None:
+    c = DeliveryController(DeliveryConfig(loss_check_interval_ns=ms(1)))
+    feed(c, 7)
+    for sqn, waits in ((6, False), (7, False), (8, True)):
+        tsni(c, sqn, 5)
+        assert (c.is_waiting, c.next_deadline()) == (waits, ms(10_005) if waits else None)
+    tsni(c, 8, 6)
+    assert tick(c, 10_005) == ["-8"]
+    assert (c.expected, c.is_waiting) == (9, False)
+
+
 def test_the_start_is_the_first_message_start() -> None:
     c = DeliveryController(DeliveryConfig())
     c.on_fragment(9, (7, 200, 300), bytes(100), 0)
@@ -257,9 +329,9 @@ def test_a_message_over_the_bound_is_lost_once_and_never_stored() -> None:
         feed(c, 6)
         c.on_fragment(7, (7, 0, 4_000_000_000), bytes(100), 0)
         c.on_fragment(8, (7, 100, 4_000_000_000), bytes(100), 0)
-        assert short(c.take_events()) == ["-7"]
+        assert taken(c) == ["-7"]
         assert feed(c, 9) == ["9"]
-        assert c.stats.too_long == 1
+        assert (c.stats.too_long, c.stats.lost) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -280,9 +352,17 @@ def test_fragments_that_cannot_be_are_refused(mode: int, frag: tuple[int, int, i
     c = DeliveryController(DeliveryConfig(ordered_delivery=mode))
     feed(c, 6)
     c.on_fragment(7, frag, bytes(100), 0)
-    assert short(c.take_events()) == ["-7"]
+    assert taken(c) == ["-7"]
     assert feed(c, 8) == ["8"]
-    assert c.stats.malformed == 1
+    assert (c.stats.malformed, c.stats.lost) == (1, 1)
+
+
+def test_what_cannot_be_and_is_older_than_the_start_is_no_loss() -> None:
+    c = DeliveryController(DeliveryConfig(ordered_delivery=ARRIVAL))
+    feed(c, 12)
+    for sqn in (11, 10, 11):
+        c.on_fragment(sqn, (sqn, 0, 50), bytes(100), 0)
+    assert (c.take_events(), c.stats.malformed, c.stats.lost) == ([], 3, 0)
 
 
 def test_a_fragment_out_of_step_costs_the_message_once() -> None:
@@ -290,7 +370,7 @@ def test_a_fragment_out_of_step_costs_the_message_once() -> None:
     feed(c, 6)
     for sqn, offset in ((7, 0), (8, 150), (9, 250)):
         c.on_fragment(sqn, (7, offset, 350), bytes(100), 0)
-    assert short(c.take_events()) == ["-8"]
+    assert taken(c) == ["-8"]
     assert (c.stats.malformed, c.stats.orphans) == (1, 1)
 
 
@@ -313,12 +393,46 @@ def test_the_map_limit_gives_up_the_oldest_gap() -> None:
     assert len(c._held) == 2
 
 
-def test_held_bytes_are_bounded_as_well() -> None:
-    c = DeliveryController(DeliveryConfig(held_max_bytes=2500))
+@pytest.mark.parametrize(("limit", "expect"), [(2999, ["-2", "3"]), (3000, [])])
+def test_held_bytes_are_bounded_as_well(limit: int, expect: list[str]) -> None:
+    c = DeliveryController(DeliveryConfig(held_max_bytes=limit))
     feed(c, 1)
     for sqn in (3, 5, 6):
         c.on_fragment(sqn, None, bytes(1000), 0)
-    assert short(c.take_events()) == ["-2", "3"]
+    assert taken(c) == expect
+
+
+def test_bytes_that_were_handed_up_or_discarded_are_not_held_any_more() -> None:
+    c = DeliveryController(
+        DeliveryConfig(held_max_bytes=100, map_limit=1, burst_limit=10, generation_interval_ns=ms(10))
+    )
+
+    def hold(sqn: int, at: float) -> list[str]:
+        c.on_fragment(sqn, None, bytes(100), ms(at))
+        return taken(c)
+
+    assert feed(c, 1) == ["1"]
+    assert hold(3, 0) == []
+    assert feed(c, 2) == ["2", "3"]
+    assert hold(5, 1) == []
+    assert tsni(c, 5, 11) == ["-4", "5"]
+    assert hold(7, 12) == []
+    assert feed(c, 30, at=13) == ["6..29", "30"]
+    assert (c.is_waiting, c.stats.discarded) == (False, 1)
+    assert hold(32, 14) == []
+    c.on_end()
+    assert hold(34, 15) == []
+    assert c.is_waiting
+
+
+def test_as_much_as_the_default_of_held_bytes_may_wait() -> None:
+    c = DeliveryController(DeliveryConfig())
+    feed(c, 1)
+    mebibyte = bytes(1 << 20)  # held 256 times, and there once
+    for sqn in range(3, 3 + 256):
+        c.on_fragment(sqn, None, mebibyte, 0)
+    assert taken(c) == []
+    assert feed(c, 300)[:2] == ["-2", "3"]
 
 
 def test_missing_sqns_are_bounded_when_bursts_are_off() -> None:
@@ -329,6 +443,32 @@ def test_missing_sqns_are_bounded_when_bursts_are_off() -> None:
     events = tsni(c, 2_400_000, 2)
     assert len(events) == 400_000
     assert not c.is_waiting
+
+
+def test_as_many_sqns_may_be_missing_as_one_gap_may_have() -> None:
+    most = 262_144
+    config = DeliveryConfig(burst_limit=1_000_000_000, map_limit=0)
+    for gap, expect in ((most, []), (most + 1, [f"2..{most + 2}"])):
+        c = DeliveryController(config)
+        feed(c, 1)
+        assert tsni(c, 1 + gap, 0) == expect
+    c = DeliveryController(config)
+    feed(c, 1)
+    assert tsni(c, 3, 0) == []
+    assert feed(c, 4) == []
+    assert tsni(c, 2 + most, 1) == []
+    assert tsni(c, 3 + most, 1) == ["-2", "-3", "4"]
+
+
+@pytest.mark.parametrize(("gaps", "at_first"), [(4095, 4095), (4096, 4095)])
+def test_more_gaps_than_have_a_time_of_their_own_share_the_last(gaps: int, at_first: int) -> None:
+    c = DeliveryController(DeliveryConfig(generation_interval_ns=ms(100), map_limit=0))
+    feed(c, 0, *range(2, 2 * gaps + 2, 2))
+    feed(c, 2 * gaps + 2, at=10)
+    assert tsni(c, 0, 100).count("-1") == 1
+    assert c.stats.lost == at_first
+    tsni(c, 0, 110)
+    assert (c.stats.lost, c.is_waiting) == (gaps + 1, False)
 
 
 def test_sqns_wrap() -> None:
@@ -359,6 +499,24 @@ def test_a_run_does_not_pass_a_message_under_way() -> None:
     assert not c.accept_run(8, 1)
 
 
+@pytest.mark.parametrize("mode", [IN_ORDER, ARRIVAL, ARRIVAL_FRAGMENTS])
+def test_losses_are_reported_after_a_run_as_after_a_message(mode: int) -> None:
+    c = DeliveryController(DeliveryConfig(ordered_delivery=mode, immediate=True))
+    assert c.accept_run(5, 2)
+    assert sorted(feed(c, 8)) == ["-7", "8"]
+    assert feed(c, 4) == ([] if mode == IN_ORDER else ["4"])
+    assert asdict(c.stats) == dict.fromkeys(asdict(c.stats), 0) | {
+        "delivered": 3 + (mode != IN_ORDER), "lost": 1, "duplicates": int(mode == IN_ORDER)
+    }  # fmt: skip
+
+
+def test_a_run_after_a_tsni_waits_for_what_lies_between() -> None:
+    c = DeliveryController(DeliveryConfig())
+    tsni(c, 8, 0)
+    assert not c.accept_run(10, 1)
+    assert feed(c, 10, 9) == ["9", "10"]
+
+
 def test_a_run_in_arrival_order_passes_a_message_under_way() -> None:
     c = DeliveryController(DeliveryConfig(ordered_delivery=ARRIVAL))
     c.on_fragment(7, (7, 0, 200), bytes(100), 0)
@@ -371,14 +529,37 @@ def test_the_end_of_the_session_is_silent_about_what_waits() -> None:
     c.on_end()
     assert c.take_events() == []
     assert (c.stats.discarded, len(c._held), c.expected) == (2, 0, 5)
+    assert (c.is_waiting, c.next_deadline()) == (False, None)
     assert feed(c, 5) == ["5"]
 
 
-def test_start_at_makes_what_is_missing_before_a_gap() -> None:
+@pytest.mark.parametrize("mode", [IN_ORDER, ARRIVAL, ARRIVAL_FRAGMENTS])
+def test_a_message_half_there_at_the_end_of_the_session_is_not_completed_by_the_next(mode: int) -> None:
+    c = DeliveryController(DeliveryConfig(ordered_delivery=mode))
+    c.on_fragment(7, (7, 0, 200), bytes(100), 0)
+    c.on_end()
+    c.take_events()
+    c.on_fragment(8, (7, 100, 200), bytes(100), 0)
+    assert taken(c) == (["8"] if mode == ARRIVAL_FRAGMENTS else [])
+    assert feed(c, 9) == ["9"]
+    feed(c, 11)
+    c.on_end()
+    assert c.stats.discarded == int(mode == IN_ORDER), "in arrival order it was handed up"
+    assert feed(c, 12) == ["12"]
+
+
+def test_an_end_before_the_first_fragment_changes_nothing() -> None:
     c = DeliveryController(DeliveryConfig())
-    c.start_at(3)
-    assert feed(c, 5) == []
-    assert feed(c, 3, 4) == ["3", "4", "5"]
+    c.on_end()
+    assert (c.expected, c.stats.discarded) == (None, 0)
+    assert feed(c, 5) == ["5"]
+
+
+def test_a_tsni_may_show_a_burst_while_another_gap_is_open() -> None:
+    c = DeliveryController(DeliveryConfig(burst_limit=10, loss_check_interval_ns=ms(1)))
+    feed(c, 1, 3)
+    assert tsni(c, 50, 1) == ["2..50"]
+    assert (c.expected, c.is_waiting, c.next_deadline(), c.stats.discarded) == (51, False, None, 1)
 
 
 def test_views_are_copied_when_they_must_wait() -> None:
@@ -405,7 +586,7 @@ def test_a_replaced_session_ends_the_wait_for_what_came_before_the_new_one(mode:
     shown = {IN_ORDER: ["-2", "3", "-4", "-5", "6"], ARRIVAL: ["-2", "-4", "-5"]}
     feed(c, 6, 8)
     c.on_replaced(6)
-    assert short(c.take_events()) == shown[mode]
+    assert taken(c) == shown[mode]
     assert c.is_waiting, "what is missing behind the new session's first one may still come"
     assert feed(c, 7, at=1) == {IN_ORDER: ["7", "8"], ARRIVAL: ["7"]}[mode]
     c.on_replaced(6)
