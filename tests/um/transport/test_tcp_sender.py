@@ -490,3 +490,16 @@ def test_what_was_sent_has_settled_when_no_receiver_waits_for_it() -> None:
     source.read(slow)
     assert as_the_last(BEGAN)
     source.close()
+
+
+def test_what_only_the_system_has_taken_counts_for_the_last_data() -> None:
+    source = Source(send_buffer=1 << 20)
+    slow = source.connect(small=True)
+    source.sender.send_message(message(7, 0, 60_000), BEGAN)
+    assert source.core.stats.bytes_buffered == 0
+    assert source.sender.settling(BEGAN, 0, is_last=False)(BEGAN)
+    has_settled = source.sender.settling(BEGAN, 0, is_last=True)
+    assert not has_settled(BEGAN)
+    while not has_settled(BEGAN):
+        source.read(slow)
+    source.close()

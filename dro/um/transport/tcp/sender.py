@@ -300,8 +300,7 @@ class TcpSender:
                             self._events.on_client(self, name, False)
                     case CloseClient(client=client, reason=reason):
                         extra = {"client": self._names.get(client, "?"), "reason": reason.value}
-                        events_log.event(LogEvent.TCP_RECEIVER_CLOSED, extra)
-                        self._forget(client)
+                        events_log.event(LogEvent.TCP_RECEIVER_CLOSED, extra)  # `Disconnected` follows
                     case Wakeup() if not is_sending and self._is_blocked:
                         self._is_blocked = False
                         if self.on_unblocked is not None:
