@@ -101,7 +101,6 @@ class Bindings:
     def clear(self) -> None:
         """Forget everything, without a word to the sink."""
         self._bound.clear()
-        self._ending.clear()
         self._ways.clear()
 
     # what the resolver says

@@ -207,14 +207,19 @@ def test_sources_of_one_session_are_left_one_by_one_and_the_session_with_the_las
 
 
 def test_a_switch_joins_the_new_way_before_it_leaves_the_old_one(scene: Scene) -> None:
-    order: list[str] = []
     old = scene.found()
-    scene.sink.on_bound = lambda source, now_ns: order.append("bound")  # type: ignore[method-assign]  # for the order
-    scene.sink.on_unbound = lambda *_, **__: order.append("unbound")  # type: ignore[method-assign]  # as above
+    bound_then: list[int] = []
+    unbind = scene.sink.on_unbound
+
+    def on_unbound(source: BoundSource, *, ended: bool, now_ns: int) -> None:
+        bound_then.append(len(scene.sink.bound))
+        unbind(source, ended=ended, now_ns=now_ns)
+
+    scene.sink.on_unbound = on_unbound  # type: ignore[method-assign]  # to see the order
     scene.bindings.on_switched(old, found(B), s(100))
-    assert (order, scene.bound, scene.left) == (["bound", "unbound"], [(B, 1)], [A])
+    assert (bound_then, scene.unbound, scene.bound, scene.left) == ([2], [(A, 1, True)], [(B, 1)], [A])
     scene.bindings.on_switched(old, found(C), s(100))
-    assert order[2:] == ["bound"]
+    assert (bound_then, scene.bound) == ([2], [(B, 1), (C, 1)])
 
 
 def test_other_attributes_of_a_bound_source_are_kept(scene: Scene) -> None:
@@ -418,8 +423,13 @@ def test_every_dead_way_to_a_source_is_left(scene: Scene) -> None:
     proxy(scene, heard_s=1)
     scene.found(C, index=4)
     scene.joined[C].heard_ns = 1
+    scene.found(B, index=5)
+    scene.joined[B].heard_ns = 2
+    scene.advertised(tir_of(C, index=4), ip=OTHER_HOST)
+    assert scene.unbound == [(A, 1, True), (B, 5, True)]
+    assert scene.bindings.topics() == {b"t"}
     scene.advertised(tir_of(B), ip=OTHER_HOST)
-    assert scene.unbound == [(A, 1, True), (C, 4, True)]
+    assert scene.unbound[2:] == [(C, 4, True)]
     assert scene.bindings.topics() == set()
 
 
@@ -435,10 +445,17 @@ def test_contexts_and_hosts_are_compared_by_when_they_were_heard() -> None:
     assert not watch.has_succeeded(NEW, OLD), "at the same moment"
     assert not watch.has_succeeded(b"unknown", OLD)
     assert watch.has_succeeded(NEW, b"unknown")
+    watch.on_packet(HOST, NEW, 30)
+    assert not watch.has_succeeded(NEW, OLD), "it appeared before, however often it is heard"
+    watch.on_packet(OTHER_HOST, b"first", 0)
+    watch.on_packet(OTHER_HOST, b"second", 1)
+    assert not watch.has_succeeded(b"unknown", b"first")
+    assert watch.has_succeeded(b"second", b"unknown")
+    watch.on_packet(HOST, None, 20)
     assert not watch.is_host_silent(HOST, 20 + s(11))
     assert watch.is_host_silent(HOST, 21 + s(11))
-    assert not watch.is_host_silent(OTHER_HOST, s(11))
-    assert watch.is_host_silent(OTHER_HOST, s(11) + 1)
+    assert not watch.is_host_silent(0x0A0000CC, s(11))
+    assert watch.is_host_silent(0x0A0000CC, s(11) + 1)
 
 
 def test_the_least_recently_heard_of_too_many_is_forgotten() -> None:
