@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import socket
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -258,10 +260,10 @@ def test_a_session_begins_with_its_first_whole_message_whatever_it_is(receiver: 
     assert (receiver.sink.order, receiver.session.has_begun) == ([], False)
     assert receiver.session.statistics() == receiver.stats()
     receiver.clock.time_ns += ms(9)
-    receiver.put(message(7, 0)[39:] + message(7, 1)[:5])
+    receiver.put(message(7, 0)[39:] + message(7, 1)[:20])
     assert receiver.sink.got == of(7, 0)
     assert receiver.session.active_ns == BEGAN + ms(9)
-    receiver.put(message(7, 1)[5:])
+    receiver.put(message(7, 1)[20:])
     assert receiver.sink.got == of(7, 0, 1)
     assert receiver.sink.events == ["began"]
 
@@ -396,3 +398,19 @@ def test_a_name_that_cannot_be_sent_is_left_to_the_reader(receiver: Receiver, mo
     source.close()
     receiver.turn()
     assert receiver.sink.order == ["ended"]
+
+
+def test_a_session_that_was_left_gives_its_buffer_back_at_once() -> None:
+    """Without waiting for the garbage collector: sink and session know each other."""
+    gc.disable()
+    tracemalloc.start()
+    try:
+        receiver = Receiver()
+        before, _ = tracemalloc.get_traced_memory()
+        receiver.session.leave()
+        after, _ = tracemalloc.get_traced_memory()
+        assert before - after > 300_000
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    receiver.close()

@@ -93,8 +93,6 @@ class TcpReceiver(ReceiverTransport, DataReader):
         self._socket: socket.socket | None = None
         self._memory = bytearray(READ_BYTES + MESSAGE_MAX)
         self._view = memoryview(self._memory)
-        self._held = 0  # bytes of an incomplete message at the start of the buffer
-        self._out = b""
         self._builder = RunBuilder()
         self._timer: Timer | None = None
         self._is_left = False
@@ -133,7 +131,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
     # connection
 
     def _connect(self, now_ns: int) -> None:
-        self._held = 0
+        self._held = 0  # bytes of an incomplete message at the start of the buffer
         self._out = b""
         try:
             self._socket = sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -191,7 +189,6 @@ class TcpReceiver(ReceiverTransport, DataReader):
             sock.close()
 
     def _lost(self, now_ns: int) -> None:
-        self._disconnect()
         self.core.on_closed(now_ns)
         self._perform(now_ns)
 

@@ -1,0 +1,164 @@
+"""What receivers want, counted: what the resolver is told, with which options, and what a removal leaves."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from dro.clock import ms
+from dro.config.um.options import UmOptions
+from dro.errors import DecodeError
+from dro.proto.resolver.core import Resolver
+from dro.proto.resolver.schedule import QueryOptions, WildcardQueryOptions
+from dro.proto.resolver.sources import Matcher
+from dro.um.fragment.wanted import MERGED_MAX, WantedTopics
+
+P, Q = (b"^p", 1), (b"^p", 2)
+QUERY_MS = ("receiver", "resolver_query_minimum_initial_interval")
+PATTERN_QUERY_MS = ("wildcard_receiver", "resolver_query_minimum_interval")
+
+
+def is_match(topic: bytes) -> bool:
+    return topic.startswith(b"p")
+
+
+class Asked:
+    """In the place of the resolver."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.handles = 40
+
+    def add_receiver(self, topic: bytes, now_ns: int, options: QueryOptions) -> None:
+        if topic == b"bad":
+            raise DecodeError("topic", "bad")
+        self.calls.append(("+", topic, now_ns, options.minimum_initial_interval_ns))
+
+    def remove_receiver(self, topic: bytes, now_ns: int) -> None:
+        self.calls.append(("-", topic, now_ns))
+
+    def add_wildcard(
+        self, pattern: bytes, kind: int, matcher: Matcher, now_ns: int, queries: WildcardQueryOptions,
+        of_topics: QueryOptions,
+    ) -> int:  # fmt: skip
+        if pattern == b"bad":
+            raise DecodeError("pattern", "bad")
+        assert matcher is is_match
+        self.handles += 1
+        self.calls.append(
+            ("+", pattern, kind, now_ns, queries.minimum_interval_ns, of_topics.minimum_initial_interval_ns)
+        )
+        return self.handles
+
+    def remove_wildcard(self, handle: int, now_ns: int) -> None:
+        self.calls.append(("-", handle, now_ns))
+
+    def take(self) -> list[tuple[object, ...]]:
+        calls, self.calls = self.calls, []
+        return calls
+
+
+def of(**options: int) -> UmOptions:
+    made = UmOptions()
+    for name, value in options.items():
+        scope, _, key = name.partition("__")
+        made = made.with_(scope, key, value)
+    return made
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+@pytest.fixture
+def wanted(asked: Asked) -> WantedTopics:
+    return WantedTopics(cast(Resolver, asked), of(receiver__resolver_query_minimum_initial_interval=30))
+
+
+def test_a_topic_is_asked_for_once_with_the_options_of_its_first_receiver(asked: Asked, wanted: WantedTopics) -> None:
+    own = of(receiver__resolver_query_minimum_initial_interval=70)
+    wanted.add_topic(b"t", own, 5)
+    wanted.add_topic(b"t", None, 6)
+    wanted.add_topic(b"u", None, 7)
+    assert asked.take() == [("+", b"t", 5, ms(70)), ("+", b"u", 7, ms(30))]
+    chosen = wanted.options_of(b"t")
+    assert chosen is not None
+    assert chosen.value(*QUERY_MS) == 70
+    assert wanted.options_of(b"none") is None
+    assert wanted.named_topics() == wanted.all_topics() == {b"t", b"u"}
+    assert wanted.is_wanted(b"t")
+    assert wanted.remove_topic(b"t", 8) == set()
+    assert (asked.take(), wanted.is_wanted(b"t")) == ([], True)
+    assert wanted.remove_topic(b"t", 9) == {b"t"}
+    assert (asked.take(), wanted.is_wanted(b"t"), wanted.options_of(b"t")) == ([("-", b"t", 9)], False, None)
+    wanted.add_topic(b"t", None, 10)
+    assert asked.take() == [("+", b"t", 10, ms(30))]
+
+
+def test_a_pattern_is_asked_for_once_and_wants_what_it_has_found(asked: Asked, wanted: WantedTopics) -> None:
+    own = of(
+        wildcard_receiver__resolver_query_minimum_interval=90,
+        receiver__resolver_query_minimum_initial_interval=70,
+    )
+    wanted.add_pattern(P, is_match, own, 5)
+    wanted.add_pattern(P, is_match, None, 6)
+    wanted.add_pattern(Q, is_match, None, 7)
+    usual = UmOptions().value(*PATTERN_QUERY_MS)
+    assert isinstance(usual, int)
+    assert asked.take() == [("+", b"^p", 1, 5, ms(90), ms(70)), ("+", b"^p", 2, 7, ms(usual), ms(30))]
+    assert wanted.on_matched(41, b"p.1") == P
+    assert wanted.on_matched(41, b"p.2") == P
+    assert wanted.on_matched(42, b"p.2") == Q
+    assert wanted.on_matched(43, b"p.3") is None
+    assert wanted.on_unmatched(43, b"p.1") is None
+    wanted.add_topic(b"t", None, 8)
+    assert wanted.all_topics() == {b"t", b"p.1", b"p.2"}
+    assert wanted.named_topics() == {b"t"}
+    assert [wanted.topics_of(key) for key in (P, Q, (b"^p", 3))] == [{b"p.1", b"p.2"}, {b"p.2"}, frozenset()]
+    assert [wanted.is_wanted(topic) for topic in (b"p.1", b"p.2", b"p.3")] == [True, True, False]
+    assert wanted.options_of(b"p.1") is None
+    assert wanted.on_unmatched(42, b"p.2") == Q
+    assert wanted.topics_of(Q) == frozenset()
+    asked.take()
+    assert wanted.remove_pattern(P, 9) == set()
+    assert (asked.take(), wanted.is_wanted(b"p.1")) == ([], True)
+    assert wanted.remove_pattern(P, 10) == {b"p.1", b"p.2"}
+    assert (asked.take(), wanted.is_wanted(b"p.1"), wanted.topics_of(P)) == ([("-", 41, 10)], False, frozenset())
+    assert wanted.on_matched(41, b"p.1") is None
+    wanted.add_pattern(P, is_match, None, 11)
+    assert wanted.on_matched(43, b"p.9") == P
+
+
+def test_what_cannot_be_asked_for_is_not_wanted(asked: Asked, wanted: WantedTopics) -> None:
+    with pytest.raises(DecodeError):
+        wanted.add_topic(b"bad", None, 1)
+    with pytest.raises(DecodeError):
+        wanted.add_pattern((b"bad", 1), is_match, None, 1)
+    assert (wanted.all_topics(), wanted.options_of(b"bad")) == (set(), None)
+    wanted.remove_all(2)
+    assert asked.take() == []
+
+
+def test_at_the_end_everything_is_taken_from_the_resolver_once(asked: Asked, wanted: WantedTopics) -> None:
+    for topic in (b"t", b"t", b"u"):
+        wanted.add_topic(topic, None, 1)
+    for key in (P, P, Q):
+        wanted.add_pattern(key, is_match, None, 1)
+    asked.take()
+    wanted.remove_all(2)
+    assert asked.take() == [("-", b"t", 2), ("-", b"u", 2), ("-", 41, 2), ("-", 42, 2)]
+
+
+def test_equal_options_of_objects_are_one_and_nothing_of_its_own_is_the_context(wanted: WantedTopics) -> None:
+    context = wanted.merged(None)
+    assert wanted.merged(UmOptions()) is context
+    kept = wanted.merged(of(receiver__resolver_query_minimum_initial_interval=1))
+    for number in range(2, MERGED_MAX + 1):
+        wanted.merged(of(receiver__resolver_query_minimum_initial_interval=number))
+    assert wanted.merged(of(receiver__resolver_query_minimum_initial_interval=1)) is kept
+    wanted.merged(of(receiver__resolver_query_minimum_initial_interval=MERGED_MAX + 1))
+    again = wanted.merged(of(receiver__resolver_query_minimum_initial_interval=1))
+    assert again == kept
+    assert again is not kept, "so many are remembered, and no more"
