@@ -97,6 +97,7 @@ class TimedLink(OtherLink):
         assert now_ns == self.worker.loop.now_ns()
         self.shell.act(now_ns)  # as a link that finds a cached source at once
         super().perform(effect, now_ns)
+        self.finals += isinstance(effect, CloseProxySource)
 
     def send_pending(self, now_ns: int) -> None:
         assert not self.is_together
@@ -494,7 +495,6 @@ def test_a_drain_of_the_portal_from_the_order_to_the_answer(alone: Alone, caplog
     assert alone.sent() == [(SIBLING, SourceGone(HANDLE))]
     alone.link.held = Held(alone.now_ns + s(1))
     alone.hear(SIBLING, Released(2))
-    alone.link.finals = 1
     alone.stepper.run(1080)
     assert alone.effects() == []
     alone.stepper.run(20)
@@ -573,6 +573,8 @@ def test_a_message_before_the_withdrawal_of_a_sibling_comes_before_it(alone: Alo
 
 def test_a_drained_sibling_that_is_down_is_forgotten(alone: Alone) -> None:
     alone.joined()
+    alone.link.hear(b"AAA", 3)
+    alone.hear(SIBLING, ForwardStart(HANDLE))
     alone.hear(SIBLING, Withdraw())
     alone.worker.told["on_peer_down"](PeerDown(SIBLING, 1))
     alone.stepper.run(20)
