@@ -48,7 +48,6 @@ from portals.shell.portal import PortalShell
 
 STOP_GRACE_NS: Final = ms(1800)
 """How long a stopping portal waits for the final advertisements of its proxy sources, which take 1.5 s."""
-DRO_SOURCE: Final = 1
 
 
 class EndpointPortal:
@@ -98,7 +97,7 @@ class EndpointPortal:
     def _context(self, part: str, options: UmOptions, rng: random.Random, *, is_sending: bool) -> FragmentContext:
         settings = ContextSettings(
             f"{self._config.name}_{part}_ctx",
-            DRO_SOURCE,
+            lbmr.SenderType.DRO,
             self._config.domain_id,
             sm_before_data=is_sending,
             hears_sources=not is_sending,
