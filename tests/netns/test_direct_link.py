@@ -43,6 +43,7 @@ def test_both_directions_at_once(net: Net, judged: Judged, first: str, second: s
     """
     board = Board()
     net.mtu = 1500 if loss else 9000
+    net.capture_mib = 64
     hosts = app_hosts(net, 1, 2)
     with judged(trd_name(1), trd_name(2)) as watch, running_dro(net, {1: first, 2: second}) as dro:
         apps = {trd: App(host, dro.configs[trd], board) for trd, host in hosts.items()}

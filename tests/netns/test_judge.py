@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders.udp_capture import Datagram, read_udp, write_udp
-from tests.rigs.netns.capture import judge
+from tests.rigs.netns.capture import judge, judge_all
 from tests.rigs.replay import CAPTURE, DATA_GROUP, DECODE_AS, SOURCE_IP
 
 pytestmark = pytest.mark.tshark
@@ -46,6 +46,17 @@ def test_the_judge_rejects_a_malformed_packet(tmp_path: Path, payload: str, comp
     with pytest.raises(AssertionError, match=complaint):
         verdict.assert_clean()
     assert {oddity.frame for oddity in verdict.oddities} == {2}
+
+
+def test_captures_that_are_judged_together_have_their_own_verdicts(tmp_path: Path) -> None:
+    good = "00002f3af9d74f3e000000000000000080030000" + MESSAGE.hex()
+    for name, frames in {"a": [good], "b": [good, "09002f3af9d74f3e00000000"], "c": [], "d": [good] * 3}.items():
+        write_udp(tmp_path / name, [lbtrm(payload, n) for n, payload in enumerate(frames, 1)])
+    paths = [tmp_path / name for name in "abcd"]
+    verdicts = judge_all(paths, DECODE_AS)
+    assert verdicts == [judge(path, DECODE_AS) for path in paths]
+    assert [verdict.frames for verdict in verdicts] == [1, 2, 0, 3]
+    assert [[oddity.frame for oddity in verdict.oddities] for verdict in verdicts] == [[], [2], [], []]
 
 
 def test_the_judge_rejects_what_no_rule_decodes(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import re
 import signal
 import socket
 import subprocess
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from typing import Final
 
 from tests.rigs.netns.namespace import CommandFailed, inside
 from tests.rigs.netns.process import Process
-from tests.rigs.netns.streams import cut_anew, tcp_ports
+from tests.rigs.netns.streams import cut_anew, joined, tcp_ports
 from tests.rigs.waiting import wait_until
 
 MARKER_TYPE: Final = 0x88B5
@@ -30,12 +31,12 @@ _MARKER_HEAD: Final = b"\x01\x80\xc2\x00\x00\x0e\x02\x00\x00\x00\x00\x01" + MARK
 class Capture:
     """One running dumpcap, writing a classic pcap file."""
 
-    def __init__(self, namespace: str, device: str, path: Path, capture_filter: str = "") -> None:
+    def __init__(self, namespace: str, device: str, path: Path, capture_filter: str = "", buffer_mib: int = 16) -> None:
         """Returns when packets are being kept. `capture_filter` is in pcap filter syntax."""
         self.path = path
         self._namespace = namespace
         self._device = device
-        argv = ["dumpcap", "-q", "-P", "-B", "64", "-i", device, "-w", str(path)]
+        argv = ["dumpcap", "-q", "-P", "-B", str(buffer_mib), "-i", device, "-w", str(path)]
         if capture_filter:
             argv += ["-f", f"({capture_filter}) or ether proto {MARKER_TYPE:#x}"]
         self.process = Process(path.name, argv, namespace, path.parent)
@@ -192,8 +193,17 @@ def judge(
     LBT-TCP streams are cut anew first (`tests.rigs.netns.streams`); frame numbers are those of the file made for that,
     which lies beside `pcap`.
     """
+    return judge_all([pcap], decode_as, allow=allow, undecoded_ok=undecoded_ok)[0]
+
+
+def judge_all(
+    pcaps: Sequence[Path], decode_as: Iterable[str] = DEFAULT_PORTS, *, allow: Sequence[str] = (),
+    undecoded_ok: bool = False,
+) -> list[Verdict]:  # fmt: skip
+    """`judge` of several captures with no conversation in common: the start of the dissector is half of its work."""
     rules = list(decode_as)
-    read = cut_anew(pcap, pcap.with_suffix(".cut.pcap"), tcp_ports(rules))
+    parts = [cut_anew(pcap, pcap.with_suffix(".cut.pcap"), tcp_ports(rules)) for pcap in pcaps]
+    read, firsts = (parts[0], [1]) if len(parts) == 1 else joined(parts, parts[0].with_suffix(".all.pcap"))
     argv = ["tshark", "-n", "-r", str(read), "-Y", f"!(eth.type=={MARKER_TYPE:#x})", "-T", "fields"]
     argv += ["-E", f"aggregator={_JOIN}", "-E", "occurrence=a", "-E", "separator=/t"]
     for checked in ("ip", "udp", "tcp"):
@@ -206,14 +216,20 @@ def judge(
     if done.returncode:
         raise CommandFailed(f"tshark: {done.stderr.strip()}")
     ordinary = re.compile("|".join(f"(?:{p})" for p in (*ORDINARY_REMARKS, *allow)))
+    frames: list[defaultdict[str, list[int]]] = [defaultdict(list) for _ in parts]
+    for line in done.stdout.splitlines():
+        text, _, rest = line.partition("\t")
+        part = bisect_right(firsts, number := int(text)) - 1
+        frames[part][rest].append(number - firsts[part] + 1)
+    return [_verdict(found, ordinary, undecoded_ok) for found in frames]
+
+
+def _verdict(frames: Mapping[str, list[int]], ordinary: re.Pattern[str], undecoded_ok: bool) -> Verdict:
+    """`frames`: numbers of the frames for each text that the dissector printed; most frames say the same."""
     counts: Counter[str] = Counter()
     remarks: Counter[str] = Counter()
     oddities: list[Oddity] = []
-    frames: defaultdict[str, list[int]] = defaultdict(list)
-    for line in done.stdout.splitlines():
-        number, _, rest = line.partition("\t")
-        frames[rest].append(int(number))
-    for rest, numbers in frames.items():  # most frames say the same
+    for rest, numbers in frames.items():
         values = dict(zip(_FIELDS[1:], rest.split("\t"), strict=True))
         odd = []
         for severity, message in _remarks(values):

@@ -136,6 +136,7 @@ class Net:
         sweep()
         self.folder = folder
         self.mtu = 1500  # of what is made from now on, bytes
+        self.capture_mib = 16  # buffer of each capture from now on
         self.hosts: dict[str, Host] = {}
         self.trds: dict[str, Trd] = {}
         self.processes: list[Process] = []
@@ -225,7 +226,9 @@ class Net:
         return self.start_capture(self.trd(trd).namespace, BRIDGE, trd, capture_filter)
 
     def start_capture(self, namespace: str, device: str, label: str, capture_filter: str) -> Capture:
-        capture = Capture(namespace, device, self.folder / f"{self.unique(label)}.pcap", capture_filter)
+        capture = Capture(
+            namespace, device, self.folder / f"{self.unique(label)}.pcap", capture_filter, self.capture_mib
+        )
         self._captures.append(capture)
         self.processes.append(capture.process)
         return capture

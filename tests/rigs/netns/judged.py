@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.rigs.netns.capture import DEFAULT_PORTS, Capture, Verdict, judge
+from tests.rigs.netns.capture import DEFAULT_PORTS, Capture, Verdict, judge_all
 from tests.rigs.netns.harness import Net
 
 
@@ -55,7 +55,8 @@ def judged(
     yield watch
     for trd, capture in watch.captures.items():
         watch.paths[trd] = capture.stop()
-    for trd, path in watch.paths.items():
-        verdict = watch.verdicts[trd] = judge(path, (*DEFAULT_PORTS, *decode_as), allow=allow)
+    verdicts = judge_all(list(watch.paths.values()), (*DEFAULT_PORTS, *decode_as), allow=allow)
+    watch.verdicts |= zip(watch.paths, verdicts, strict=True)
+    for trd, verdict in watch.verdicts.items():
         assert verdict.frames, f"{trd}: nothing was on the wire"
         verdict.assert_clean((minimum or {}).get(trd))

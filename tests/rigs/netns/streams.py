@@ -168,13 +168,7 @@ def cut_anew(pcap: Path, to: Path, ports: list[range]) -> Path:
     raw = pcap.read_bytes()
     if raw[:4] not in _LITTLE_MAGICS:
         raise ValueError(f"{pcap} is no little-endian pcap file")
-    frames: list[tuple[Record, bytes]] = []
-    at = _FILE_HEADER
-    while at + _RECORD.size <= len(raw):
-        record = _RECORD.unpack_from(raw, at)
-        at += _RECORD.size
-        frames.append((record, raw[at : at + record[2]]))
-        at += record[2]
+    frames = list(_records(raw))
     if not any(tcp_at(frame, ports) for _, frame in frames):
         return pcap
     with to.open("wb") as out:
@@ -184,3 +178,25 @@ def cut_anew(pcap: Path, to: Path, ports: list[range]) -> Path:
             cutter.frame(record, frame)
         cutter.end()
     return to
+
+
+def joined(pcaps: Iterable[Path], to: Path) -> tuple[Path, list[int]]:
+    """Write captures of one format to `to`, one after the other. Returns `to`, and where each begins, from 1."""
+    firsts: list[int] = []
+    number = 1
+    with to.open("wb") as out:
+        for pcap in pcaps:
+            raw = pcap.read_bytes()
+            out.write(raw[_FILE_HEADER if firsts else 0 :])
+            firsts.append(number)
+            number += sum(1 for _ in _records(raw))
+    return to, firsts
+
+
+def _records(raw: bytes) -> Iterator[tuple[Record, bytes]]:
+    at = _FILE_HEADER
+    while at + _RECORD.size <= len(raw):
+        record = _RECORD.unpack_from(raw, at)
+        at += _RECORD.size
+        yield record, raw[at : at + record[2]]
+        at += record[2]
