@@ -7,9 +7,13 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
+
+from tests.rigs import loaded
 
 ROOT = Path(__file__).parents[1]
 CAPTURE = Path(__file__).parent / "golden" / "captures" / "um-lbtrm-single-source.pcap"
@@ -38,50 +42,63 @@ INFORM = {
 RESPOND = ["supervisor.ctl.main", "doctor", "--respond", "127.0.0.1", "--port", "24398", "--for", "1"]
 
 
-def run(tmp_path: Path, shell: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+EXECUTED = os.environ | {"PYTHONPATH": str(ROOT)}  # the interpreter itself closes the streams
+
+
+def run(tmp_path: Path, arguments: list[str], **streams: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401
     (tmp_path / "a.cfg").write_text(CFG)
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = ["sh", "-c", shell, sys.executable, "-m", *arguments]
-    return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    return loaded.run([sys.executable, "-m", *arguments], cwd=tmp_path, timeout=60, **streams)
+
+
+@pytest.fixture
+def full() -> Iterator[IO[bytes]]:
+    """A device without room."""
+    with open("/dev/full", "wb", buffering=0) as device:
+        yield device
 
 
 @pytest.mark.parametrize("words", [*PROGRAMS, *INFORM, "tnwgdctl doctor"])
-def test_a_full_output_is_told_in_one_line(tmp_path: Path, words: str) -> None:
+def test_a_full_output_is_told_in_one_line(tmp_path: Path, full: IO[bytes], words: str) -> None:
     command = {**PROGRAMS, **INFORM, "tnwgdctl doctor": RESPOND}[words]
-    done = run(tmp_path, 'exec "$0" "$@" > /dev/full', command)
+    done = run(tmp_path, command, stdout=full)
     assert done.returncode == FULL.get(words.split()[0], 1)
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "cannot write the output: No space left on device" in done.stderr
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_nothing_helps_when_errors_cannot_be_told_either(tmp_path: Path, program: str) -> None:
-    done = run(tmp_path, 'exec "$0" "$@" > /dev/full 2> /dev/full', PROGRAMS[program])
+def test_nothing_helps_when_errors_cannot_be_told_either(tmp_path: Path, full: IO[bytes], program: str) -> None:
+    done = run(tmp_path, PROGRAMS[program], stdout=full, stderr=full, env=EXECUTED)
     assert done.returncode == FULL[program]
 
 
 @pytest.mark.parametrize("program", ["umdump", "summary", "lbmsrc", "tnwgd"])
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_as_good_as_the_null_device(tmp_path: Path, program: str, closed: str) -> None:
-    done = run(tmp_path, f'exec "$0" "$@" {closed}', PROGRAMS[program])
+    (tmp_path / "a.cfg").write_text(CFG)
+    command = ["sh", "-c", f'exec "$0" "$@" {closed}', sys.executable, "-m", *PROGRAMS[program]]
+    done = subprocess.run(command, cwd=tmp_path, env=EXECUTED, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_reader_that_goes_away_ends_it_in_silence(tmp_path: Path, program: str) -> None:
     """With one status for all programs: the reader has what it wanted."""
-    done = run(tmp_path, 'mkfifo pipe; exec 3<>pipe 4>pipe 3<&-; exec "$0" "$@" >&4', PROGRAMS[program])
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as pipe:
+        done = run(tmp_path, PROGRAMS[program], stdout=pipe)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("program", [name for name in (*PROGRAMS, "tnwgdctl") if name != "summary"])
 def test_every_program_has_a_version_and_one_line_for_a_wrong_argument(tmp_path: Path, program: str) -> None:
     module = "supervisor.ctl.main" if program == "tnwgdctl" else PROGRAMS[program][0]
-    version = run(tmp_path, 'exec "$0" "$@"', [module, "--version"])
+    version = run(tmp_path, [module, "--version"])
     assert (version.returncode, version.stderr) == (0, "")
     assert version.stdout.split()[0] == program
     assert len(version.stdout.splitlines()) == 1
-    wrong = run(tmp_path, 'exec "$0" "$@"', [module, "--nonsense"])
+    wrong = run(tmp_path, [module, "--nonsense"])
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert len(wrong.stderr.splitlines()) == 1
     assert wrong.stderr.startswith(f"{program}: ")
@@ -89,7 +106,8 @@ def test_every_program_has_a_version_and_one_line_for_a_wrong_argument(tmp_path:
 
 
 SLOW = """
-import importlib.abc, sys, time
+import importlib.abc, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run where it is ignored
 class Slow(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "{module}":

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.circumstances import Step, as_user, in_turn, limited, mounted
+from tests.rigs.loaded import Loaded, run
 from tests.rigs.site import ROOT, Site
 from tests.rigs.waiting import wait_until
 
@@ -32,17 +34,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
-def mounted(size: str, where: str = "/dev/shm") -> tuple[str, ...]:
-    """What to put before a command, so that it has a small file system there, which nobody else sees."""
-    return ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o {size} none {where} && exec "$0" "$@"')
-
-
-def refused(site: Site, *before: str, env: dict[str, str] | None = None) -> str:
+def refused(site: Site, before: Step, env: dict[str, str] | None = None) -> str:
     """The line of a DRO that cannot start; nothing else of it may be left or fail."""
-    done = subprocess.run(
-        [*before, *PYTHON, str(site.folder / "dro.xml")],
-        cwd=ROOT, env=os.environ | (env or {}), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    argv = [*PYTHON, str(site.folder / "dro.xml")]
+    done = run(argv, cwd=ROOT, env=os.environ | (env or {}), timeout=60, preexec_fn=before)
     assert done.returncode == 1, done
     assert "Traceback" not in done.stdout + done.stderr
     assert "SIGABRT" not in done.stdout
@@ -59,7 +54,7 @@ def refused(site: Site, *before: str, env: dict[str, str] | None = None) -> str:
     ],
 )
 def test_full_shared_memory(site: Site, size: str, reason: str, remedy: str) -> None:
-    line = refused(site, *mounted(size))
+    line = refused(site, mounted(size))
     assert reason in line
     assert "No space left on device" in line
     assert remedy in line
@@ -68,7 +63,7 @@ def test_full_shared_memory(site: Site, size: str, reason: str, remedy: str) -> 
 @pytest.mark.parametrize(("inodes", "reason"), [(2, "cannot make"), (3, "no admin socket"), (4, "cannot bind ipc:")])
 def test_a_full_run_directory(site: Site, inodes: int, reason: str) -> None:
     with tempfile.TemporaryDirectory(prefix="dro-t-") as run:  # short: sockets live in it
-        line = refused(site, *mounted(f"nr_inodes={inodes}", run), env={"XDG_RUNTIME_DIR": run})
+        line = refused(site, mounted(f"nr_inodes={inodes}", run), env={"XDG_RUNTIME_DIR": run})
     assert reason in line
     assert "make room there: blocks and inodes" in line
 
@@ -78,22 +73,22 @@ def test_no_room_for_the_pid_file(site: Site) -> None:
     pid_dir.mkdir()
     xml = site.folder / "dro.xml"
     xml.write_text(xml.read_text().replace("<log ", f"<pidfile>{pid_dir}/dro.pid</pidfile><log "))
-    line = refused(site, *mounted("nr_inodes=1", str(pid_dir)))
+    line = refused(site, mounted("nr_inodes=1", str(pid_dir)))
     assert f"cannot write the pid file {pid_dir}/dro.pid: No space left on device" in line
     assert "make room there" in line
 
 
 def test_too_few_open_files(site: Site) -> None:
-    line = refused(site, "prlimit", "--nofile=80:80")
+    line = refused(site, limited("NOFILE", 80))
     assert "80 open files are allowed, this DRO needs " in line
     assert "ulimit -n" in line
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(site: Site) -> None:
     with (site.folder / "tnwgd.log").open("wb") as log:
-        site.daemon = subprocess.Popen(
-            ["prlimit", "--nofile=64:4000", *PYTHON, str(site.folder / "dro.xml")],
-            cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+        site.daemon = Loaded(
+            [*PYTHON, str(site.folder / "dro.xml")],
+            cwd=ROOT, stdout=log, stderr=log, start_new_session=True, preexec_fn=limited("NOFILE", 64, 4000),
         )  # fmt: skip
     site.wait(lambda: "has started" in site.log, "it runs")
     for pid in (site.pid, *site.workers().values()):
@@ -115,18 +110,19 @@ def as_another(site: Site) -> str:
 @pytest.mark.parametrize("processes", [1, 2, 4, 6, TASKS - 1])
 def test_too_few_processes(site: Site, processes: int) -> None:
     as_another(site)
-    line = refused(site, "prlimit", f"--nproc={processes}")
+    line = refused(site, limited("NPROC", processes))
     assert f"{processes} processes and threads are allowed, this DRO needs {TASKS}" in line
     assert "ulimit -u" in line
 
 
-@pytest.mark.parametrize("limit", [f"{TASKS}", f"4:{TASKS}"])
-def test_just_enough_processes(site: Site, limit: str) -> None:
+@pytest.mark.parametrize("soft", [TASKS, 4])
+def test_just_enough_processes(site: Site, soft: int) -> None:
     as_another(site)
     with (site.folder / "log").open("w+") as log:
-        dro = subprocess.Popen(
-            ["prlimit", f"--nproc={limit}", *PYTHON, str(site.folder / "dro.xml")], cwd=ROOT, stdout=log, stderr=log
-        )
+        dro: subprocess.Popen[bytes] = Loaded(
+            [*PYTHON, str(site.folder / "dro.xml")],
+            cwd=ROOT, stdout=log, stderr=log, preexec_fn=limited("NPROC", soft, TASKS),
+        )  # fmt: skip
         try:
             wait_until(lambda: "has started" in (site.folder / "log").read_text(), "it runs", 30)
         finally:
@@ -142,7 +138,7 @@ def test_processes_that_others_of_the_user_have_taken(site: Site, room: int) -> 
         for _ in range(TASKS - room)
     ]
     try:
-        line = refused(site, "prlimit", f"--nproc={TASKS}")
+        line = refused(site, limited("NPROC", TASKS))
     finally:
         for sleeper in sleepers:
             sleeper.kill()
@@ -153,16 +149,13 @@ def test_processes_that_others_of_the_user_have_taken(site: Site, room: int) -> 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_too_few_processes_to_detach(site: Site, processes: int) -> None:
-    user = str(55_000 + os.getpid() % 5000)
+    user = 55_000 + os.getpid() % 5000
     with tempfile.TemporaryDirectory() as folder:  # that the user can read
         os.chmod(folder, 0o755)
         for path in site.folder.iterdir():
             shutil.copy(path, folder)
-        as_user = ("setpriv", "--reuid", user, "--regid", user, "--clear-groups")
-        done = subprocess.run(
-            ["prlimit", f"--nproc={processes}", *as_user, *PYTHON, "-f", f"{folder}/dro.xml"],
-            cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        before = in_turn(limited("NPROC", processes), as_user(user, user))
+        done = run([*PYTHON, "-f", f"{folder}/dro.xml"], cwd=ROOT, timeout=60, preexec_fn=before)
     assert done.returncode == 1, done
     assert "cannot detach: Resource temporarily unavailable; raise the limit of processes" in done.stderr
     assert "Traceback" not in done.stderr
@@ -196,9 +189,9 @@ class Filler:
 
 def test_a_portal_that_finds_no_shared_memory_comes_back_later(site: Site) -> None:
     with (site.folder / "tnwgd.log").open("wb") as log:
-        site.daemon = subprocess.Popen(
-            [*mounted("size=40m"), *PYTHON, str(site.folder / "dro.xml")],
-            cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+        site.daemon = Loaded(
+            [*PYTHON, str(site.folder / "dro.xml")],
+            cwd=ROOT, stdout=log, stderr=log, start_new_session=True, preexec_fn=mounted("size=40m"),
         )  # fmt: skip
     site.wait(lambda: "has started" in site.log, "it runs")
     shm = Path(f"/proc/{site.pid}/root/dev/shm")

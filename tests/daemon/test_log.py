@@ -20,8 +20,9 @@ from dro.config.dro_xml.load import load_dro
 from dro.errors import ConfigError
 from dro.log.handler import Settings
 from supervisor.parent.log_settings import check_log, open_log
+from tests.rigs.loaded import Loaded
+from tests.rigs.quick_dro import NAME, QUICK
 from tests.rigs.waiting import wait_until
-from tests.supervisor.start.test_main import NAME, PROGRAM, QUICK
 
 ROOT: Final = Path(__file__).parents[2]
 FILE: Final = '<log type="file">{}</log>'
@@ -51,13 +52,10 @@ class Quick:
         xml = self.configure(log)
         fd = os.open(self.folder / out_path, os.O_WRONLY | os.O_CREAT)
         with os.fdopen(fd, "wb") as out, (self.folder / "err").open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, *self.arguments, str(xml)],
-                cwd=self.folder,
-                env=os.environ | {"XDG_RUNTIME_DIR": str(self.run_base), "PYTHONPATH": str(ROOT)},
-                stdout=out,
-                stderr=err,
-            )
+            self.process = Loaded(
+                [sys.executable, "-m", "tests.rigs.quick_dro", *self.arguments, str(xml)],
+                cwd=self.folder, env=os.environ | {"XDG_RUNTIME_DIR": str(self.run_base)}, stdout=out, stderr=err,
+            )  # fmt: skip
 
     def text(self, name: str) -> str:
         path = self.folder / name

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.rigs.dro_run import FakeDro, is_running
+from tests.rigs.loaded import Loaded, run
 from tests.rigs.site import ROOT, Site
 
 POINTS = 50
@@ -28,9 +29,7 @@ Start = Callable[..., FakeDro]
 
 def lines_of(*argv: str, seconds: float) -> list[dict[str, Any]]:
     """What a program of `tests.fakes` prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", *argv], cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
-    )
+    done = run([sys.executable, "-m", *argv], cwd=ROOT, timeout=seconds)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -74,10 +73,8 @@ def test_a_hangup_while_it_starts_does_not_end_it(start: Start, tmp_path: Path) 
     os.mkfifo(fifo)
     try:
         with (tmp_path / "tnwgd.log").open("wb") as log:
-            site.daemon = subprocess.Popen(
-                [sys.executable, "-m", "supervisor.main", str(fifo)], cwd=ROOT, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+            argv = [sys.executable, "-m", "supervisor.main", str(fifo)]
+            site.daemon = Loaded(argv, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
         with fifo.open("w") as f:  # opens when the program reads its configuration
             site.daemon.send_signal(signal.SIGHUP)
             f.write((tmp_path / "dro.xml").read_text().replace(">trd", f">{tmp_path}/trd"))
@@ -124,8 +121,8 @@ def silent_server() -> Iterator[socket.socket]:
 
 
 def starting(config: Path, *before: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([*before, sys.executable, "-m", "supervisor.main", str(config)], cwd=ROOT,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    argv = [*before, sys.executable, "-m", "supervisor.main", str(config)]
+    return Loaded(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def including(tmp_path: Path, server: socket.socket) -> Path:

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, AnyStr, Final
@@ -32,7 +32,10 @@ from tests.rigs.netns.namespace import die_with_parent, enter
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("dro", "portals", "router", "supervisor")
-RIGS: Final = ("application", "census", "dro_process", "faulty_dro", "flow", "netns.relay", "replay")
+RIGS: Final = ("application", "census", "circumstances", "dro_process", "faulty_dro", "flow", "netns.relay",
+               "parse_cost", "quick_dro", "replay")  # fmt: skip
+LATER: Final = ("encodings.idna", "encodings.utf_8_sig")
+"""What the library loads when it is needed, from where another user may not read."""
 TITLE: Final = "-" * 512
 """An argument that leaves room for what a program shows as its name and arguments."""
 REQUEST_MAX: Final = 1 << 20
@@ -50,6 +53,7 @@ class Program:
     new_session: bool
     namespace: str
     niceness: int
+    prepare: Callable[[], None] | None
 
 
 class Image:
@@ -110,8 +114,8 @@ def is_loaded(argv: Sequence[str]) -> bool:
 class Loaded(subprocess.Popen[AnyStr]):
     """As its base, with a network namespace to run in; a process in one ends with the tests at the latest.
 
-    Anything but a module of this interpreter is executed as usual, and so is one with an environment of its own for the
-    interpreter.
+    `preexec_fn` must be one that can be pickled (`tests.rigs.circumstances`). Anything but a module of this interpreter
+    is executed as usual, and so is one with an environment of its own for the interpreter.
     """
 
     def __init__(self, argv: Sequence[str], *, namespace: str = "", **options: Any) -> None:  # noqa: ANN401  as there
@@ -130,7 +134,7 @@ class Loaded(subprocess.Popen[AnyStr]):
         program = Program(
             argv[2 + unbuffered], tuple(argv[3 + unbuffered :]), unbuffered, os.fspath(given[4] or os.getcwd()),
             environment, bool(given[20]), self._namespace,
-            os.getpriority(os.PRIO_PROCESS, 0),
+            os.getpriority(os.PRIO_PROCESS, 0), given[1],
         )  # fmt: skip
         image = self._image = _image(os.getpid())
         theirs = pipes[0], pipes[3], pipes[5]
@@ -182,6 +186,8 @@ def load() -> None:
         for found in pkgutil.walk_packages(package.__path__, f"{name}."):
             if not found.name.endswith("__main__"):
                 importlib.import_module(found.name)
+    for name in LATER:
+        importlib.import_module(name)
     for name in RIGS:
         importlib.import_module(f"tests.rigs.{name}")
 
@@ -235,6 +241,8 @@ def become(program: Program, streams: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(program.environment)
     os.chdir(program.folder)
+    if program.prepare is not None:
+        program.prepare()
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
         raw = io.FileIO(number, "w" if number else "r", closefd=False)

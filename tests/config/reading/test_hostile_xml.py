@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,8 @@ from dro.errors import ConfigError
 from tests.builders.dro_documents import mutated
 from tests.builders.dro_file import parse_dro
 from tests.fakes.lookup import FakeLookup
+from tests.rigs.circumstances import limited
+from tests.rigs.loaded import ROOT, run
 
 MANY = int(os.environ.get("DRO_EXAMPLES", "300"))  # the long profile: 50000
 EXAMPLE = (Path(__file__).parents[2] / "golden" / "examples" / "direct-link" / "dro-g1.xml").read_bytes()
@@ -137,19 +138,6 @@ LARGE = {
         b"<endpoint><acl><inbound><ace match='accept'><topic>A</topic></ace></inbound></acl></endpoint>"
     ),
 }
-MEASURE = """
-import pickle, resource, sys, time
-from pathlib import Path
-from tests.builders.dro_file import parse_dro
-from dro.errors import ConfigError
-raw = Path(sys.argv[1]).read_bytes()
-before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-try:
-    parse_dro(raw, "m.xml", warn=lambda _: None, environ={})
-except ConfigError:
-    pass
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.process_time() - began)
-"""
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -157,8 +145,9 @@ def test_memory_and_time_are_bounded(name: str, tmp_path: Path) -> None:
     """In a process of its own, which the kernel would end at 2 GiB; the time is that of the processor."""
     path = tmp_path / "m.xml"
     path.write_bytes(LARGE[name])
-    command = ["sh", "-c", 'ulimit -v 2097152; exec "$@"', "sh", sys.executable, "-c", MEASURE, str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
+    argv = [sys.executable, "-m", "tests.rigs.parse_cost", str(path)]
+    ended = run(argv, cwd=ROOT, timeout=120, preexec_fn=limited("AS", 2 << 30))
+    assert ended.returncode == 0, ended.stderr
     kibibytes, seconds = map(float, ended.stdout.split())
     print(f"{name}: {len(LARGE[name])} bytes, {kibibytes / 1024:.0f} MiB, {seconds:.2f} s")
     assert kibibytes < 1024 * 1024

@@ -16,7 +16,9 @@ from typing import IO
 import pytest
 
 from supervisor.host.pidfile import take_pid_file
+from tests.rigs.circumstances import on_terminal
 from tests.rigs.dro_run import is_running
+from tests.rigs.loaded import Loaded
 from tests.rigs.site import ROOT, Site
 from tests.rigs.waiting import wait_until
 
@@ -26,10 +28,9 @@ class Terminal:
 
     def __init__(self, *argv: str, cwd: Path = ROOT, stdout: IO[bytes] | None = None) -> None:
         self._ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
+        self.process: subprocess.Popen[bytes] = Loaded(
             argv, cwd=cwd, stdin=theirs, stdout=stdout or theirs, stderr=theirs, start_new_session=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            preexec_fn=lambda: os.close(os.open(os.ttyname(theirs), os.O_RDWR)),  # makes it the controlling one
+            preexec_fn=on_terminal(os.ttyname(theirs)),
         )  # fmt: skip
         os.close(theirs)
         self.shown = ""
@@ -81,8 +82,8 @@ class Detached:
         self.config.write_text(text)
         self.terminals: list[Terminal] = []
 
-    def start(self, *before: str, cwd: Path = ROOT, stdout: IO[bytes] | None = None) -> Terminal:
-        argv = (*before, sys.executable, "-m", "supervisor.main", "-f", str(self.config))
+    def start(self, cwd: Path = ROOT, stdout: IO[bytes] | None = None) -> Terminal:
+        argv = (sys.executable, "-m", "supervisor.main", "-f", str(self.config))
         self.terminals.append(Terminal(*argv, cwd=cwd, stdout=stdout))
         return self.terminals[-1]
 
@@ -197,7 +198,7 @@ def paused_in_the_start(detached: Detached) -> tuple[Terminal, int]:
         os._exit(0)
     os.waitpid(holder, 0)
     os.close(read)
-    return detached.start(), write
+    return detached.start(cwd=detached.folder), write
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -216,7 +217,7 @@ def test_a_daemon_that_is_killed_in_its_start_is_a_failure(detached: Detached) -
     terminal, write = paused_in_the_start(detached)
     try:
         wait_until(lambda: "configuration read" in terminal.look(), "it starts", 30, terminal.look)
-        (daemon,) = members_with(str(detached.config), terminal.process.pid)
+        (daemon,) = members_at(detached.folder, terminal.process.pid)
         os.kill(daemon, signal.SIGKILL)
         assert terminal.wait() == 1
         assert "the detached process ended before the DRO ran" in terminal.shown
@@ -224,13 +225,13 @@ def test_a_daemon_that_is_killed_in_its_start_is_a_failure(detached: Detached) -
         os.close(write)
 
 
-def members_with(argument: str, but: int) -> list[int]:
-    """Processes that were started with that argument, except one."""
+def members_at(folder: Path, but: int) -> list[int]:
+    """Processes that work in that folder, except one."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != but:
             try:
-                if argument.encode() in (entry / "cmdline").read_bytes():
+                if os.readlink(entry / "cwd") == str(folder):
                     found.append(int(entry.name))
             except OSError:
                 continue

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.run_dirs import SHARED_MEMORY
+from tests.rigs.circumstances import Step, as_user
 from tests.rigs.dro_run import is_running
-from tests.rigs.loaded import Loaded
+from tests.rigs.loaded import Loaded, run
 from tests.rigs.site import ROOT, Site
 from tests.rigs.waiting import wait_until
 
@@ -147,9 +148,8 @@ def test_what_comes_later_works_as_that_user(site: Site) -> None:
 
     def reload(user: int) -> subprocess.CompletedProcess[str]:
         (run_dir,) = Path("/tmp").glob(f"dro-{site.name}-{site.pid}-*")
-        argv = ["setpriv", "--reuid", str(user), "--regid", str(GID), "--clear-groups", sys.executable, "-m",
-                "supervisor.ctl.main", "--run-dir", str(run_dir), "reload", "-v"]  # fmt: skip
-        return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        argv = [sys.executable, "-m", "supervisor.ctl.main", "--run-dir", str(run_dir), "reload", "-v"]
+        return run(argv, cwd=ROOT, timeout=60, preexec_fn=as_user(user, GID))
 
     text = path.read_text()
     path.write_text(text.replace("<domain-id>1</domain-id>", "<domain-id>1</domain-id><cost>7</cost>"))
@@ -192,11 +192,8 @@ def test_a_group_alone_leaves_the_user_and_takes_the_other_groups(site: Site) ->
     assert site.stop() == 0
 
 
-def refused(path: Path, *before: str) -> str:
-    done = subprocess.run(
-        [*before, sys.executable, "-m", "supervisor.main", str(path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+def refused(path: Path, *before: str, prepare: Step | None = None) -> str:
+    done = run([*before, sys.executable, "-m", "supervisor.main", str(path)], cwd=ROOT, timeout=60, preexec_fn=prepare)
     assert done.returncode == 1, done
     assert "Traceback" not in done.stdout + done.stderr
     assert "worker started" not in done.stdout + done.stderr
@@ -207,8 +204,7 @@ def refused(path: Path, *before: str) -> str:
 def test_who_cannot_become_somebody_else_does_not_start(site: Site) -> None:
     path = daemon_xml(site, f"\n<uid>{UID}</uid>\n<gid>{GID}</gid>")
     line = path.read_text().splitlines().index(f"<uid>{UID}</uid>") + 1
-    shell = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
-    said = refused(path, *shell)
+    said = refused(path, prepare=as_user(65534, 65534))
     assert f"{path}:{line}: <uid>: only root can become user {UID} and group {GID}; this is user 65534" in said
     assert "start as root" in said
     assert "CAP_SETUID" in refused(path, "setpriv", "--bounding-set", "-setuid", "--inh-caps", "-setuid")
@@ -222,10 +218,9 @@ def test_a_user_that_the_dro_is_already_needs_no_root(site: Site) -> None:
     daemon_xml(site, "<uid>65534</uid><gid>65534</gid>")
     (site.folder / "tnwgd.log").touch()
     with (site.folder / "tnwgd.log").open("ab") as log:
-        site.daemon = subprocess.Popen(
-            ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable, "-m",
-             "supervisor.main", str(site.folder / "dro.xml")],
-            cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+        site.daemon = Loaded(
+            [sys.executable, "-m", "supervisor.main", str(site.folder / "dro.xml")],
+            cwd=ROOT, stdout=log, stderr=log, start_new_session=True, preexec_fn=as_user(65534, 65534),
         )  # fmt: skip
     site.wait(lambda: "has started" in site.log, "it runs")
     assert credentials(site.pid) == expected(65534, 65534)

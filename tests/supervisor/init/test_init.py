@@ -35,6 +35,8 @@ from supervisor.init.files import (
 )
 from supervisor.main import main
 from tests.fakes.lookup import LOOPBACK, FakeLookup
+from tests.rigs.circumstances import on_terminal
+from tests.rigs.loaded import Loaded
 from tests.rigs.netns.harness import Net
 from tests.rigs.waiting import wait_until
 
@@ -335,19 +337,14 @@ class Terminal:
         return self.process.wait(5)
 
 
-CHILD = (
-    "import os, fcntl, signal, termios, sys; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "signal.signal(signal.SIGINT, signal.SIG_DFL); "  # a suite in the background may have it ignored
-    "os.execv(sys.argv[1], sys.argv[1:])"
-)
-
-
 @contextmanager
 def terminal(folder: Path, *arguments: str) -> Iterator[Terminal]:
     controller, other = os.openpty()
-    command = [sys.executable, "-c", CHILD, sys.executable, "-m", "supervisor.main", "init", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "dumb"}
-    process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, cwd=folder, env=environment)
+    command = [sys.executable, "-m", "supervisor.main", "init", *arguments]
+    process: subprocess.Popen[bytes] = Loaded(
+        command, stdin=other, stdout=other, stderr=other, cwd=folder, env=os.environ | {"TERM": "dumb"},
+        start_new_session=True, preexec_fn=on_terminal(os.ttyname(other)),
+    )  # fmt: skip
     os.close(other)
     try:
         yield Terminal(process, controller)

@@ -14,58 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from dro.bus.actor import WorkerContext
-from dro.bus.messages import ROUTE_MESSAGES, PeerUp, PortalUp, Role, RouteTable
+from dro.bus.messages import Role
 from dro.config.dro_xml.load import load_dro
-from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.errors import ConfigError
 from supervisor.main import main
 from supervisor.parent import process_plan
+from tests.rigs.loaded import Loaded
+from tests.rigs.quick_dro import NAME, QUICK
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "tests" / "golden" / "examples" / "direct-link"
-
-NAME = f"Q{os.getpid()}"  # no two of a host have the same
-QUICK = f"""<?xml version="1.0"?>
-<tnw-gateway version="1.0">
-  <daemon><name>{NAME}</name><route-info check-interval="50"/>
-    <route-recalculation backoff-interval="100"/></daemon>
-  <portals>
-    <endpoint><name>P1</name><domain-id>11</domain-id><lbm-config>a.cfg</lbm-config></endpoint>
-    <endpoint><name>P2</name><domain-id>22</domain-id><cost>3</cost><lbm-config>b.cfg</lbm-config></endpoint>
-  </portals>
-</tnw-gateway>
-"""
-
-
-def run_report_routes(ctx: WorkerContext, endpoint: EndpointConfig, config: DroConfig) -> None:
-    """An endpoint that reports itself to the route manager and logs the routes that it gets."""
-
-    def on_peer_up(peer: PeerUp) -> None:
-        if peer.role is Role.ROUTE_MANAGER:
-            up = PortalUp(ctx.index, endpoint.domain_id, endpoint.cost)
-            ctx.channels.send_ctl(peer.worker, ROUTE_MESSAGES.encode(up))
-
-    def on_ctl(_worker: int, message: bytes) -> None:
-        table = ROUTE_MESSAGES.decode(message)
-        assert isinstance(table, RouteTable)
-        routes = " ".join(f"{r.source_domain}>{r.interested_domain}:{r.ingress}>{r.egress}" for r in table.routes)
-        ctx.log.info(f"TABLE v{table.version >> 32}.{table.version & 0xFFFF} of {config.daemon.name} {routes}")
-
-    ctx.on_peer_up = on_peer_up
-    ctx.channels.on_ctl = on_ctl
-    ctx.ready()
-    ctx.run()
-
-
-PROGRAM = """
-import sys
-from portals.endpoint import portal
-from supervisor.main import main
-from tests.supervisor.start.test_main import run_report_routes
-portal.run_endpoint = run_report_routes
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 @pytest.fixture
@@ -97,13 +55,10 @@ def test_a_dro_calculates_its_routes_also_after_the_route_manager_died(quick: Pa
             time.sleep(0.005)  # between two looks
 
     with log_path.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "-u", str(quick)],
-            cwd=ROOT,
-            env=os.environ | {"XDG_RUNTIME_DIR": str(run_base)},
-            stdout=out,
-            stderr=out,
-        )
+        process: subprocess.Popen[bytes] = Loaded(
+            [sys.executable, "-m", "tests.rigs.quick_dro", "-u", str(quick)],
+            cwd=ROOT, env=os.environ | {"XDG_RUNTIME_DIR": str(run_base)}, stdout=out, stderr=out,
+        )  # fmt: skip
     try:
         wait_for(f"of {NAME} 22>11:2>1 11>22:1>2", count=2)
         line = next(text for text in log().splitlines() if "worker=route-manager pid=" in text)
