@@ -106,7 +106,6 @@ class TopicCache:
         self._entries_max = entries_max
         self._entries: dict[SourceKey, CachedSource] = {}  # least recently heard first
         self._topics: dict[bytes, dict[bytes, dict[SourceKey, CachedSource]]] = {}
-        self.evicted = 0
         self.refused = 0  # entries that are not accepted
 
     def __len__(self) -> int:
@@ -132,18 +131,18 @@ class TopicCache:
             self.drop(key)
             known = None
         cost = tir.options.cost if tir.options else None
+        reach = (cost.cost, cost.hop_count) if cost else (0, 0)
         entry = known
         if entry is None:
             if not self._make_room(tir.topic, otid):
                 return Learned.FULL, None
-            entry = CachedSource(key, tir, otid, otid_made, 0, 0, from_dro, source_id, source_ip, now_ns)
+            entry = CachedSource(key, tir, otid, otid_made, *reach, from_dro, source_id, source_ip, now_ns)
             self._topics.setdefault(tir.topic, {}).setdefault(otid, {})[key] = entry
         else:
             del self._entries[key]  # to the end of the order
         self._entries[key] = entry
         entry.tir = tir
-        entry.cost = cost.cost if cost else 0
-        entry.hop_count = cost.hop_count if cost else 0
+        entry.cost, entry.hop_count = reach
         entry.from_dro, entry.source_id, entry.source_ip, entry.heard_ns = from_dro, source_id, source_ip, now_ns
         return (Learned.NEW if known is None else Learned.KNOWN), entry
 
@@ -214,21 +213,14 @@ class TopicCache:
         """Room for one more entry, in its group and in all. Joined entries met on the way count as just heard."""
         group = self._topics.get(topic, {}).get(otid, {})
         if len(group) >= ALTERNATIVES_MAX:
-            others = [entry for entry in group.values() if not entry.is_joined]
-            if not self._evict(min(others, key=lambda entry: entry.heard_ns, default=None)):
-                return False
+            others = (entry for entry in group.values() if not entry.is_joined)  # one is joined at most
+            self.drop(min(others, key=lambda entry: entry.heard_ns).key)
         if not 0 < self._entries_max <= len(self._entries):
             return True
         for _ in range(min(EVICTION_TRIES, len(self._entries))):
             key, entry = next(iter(self._entries.items()))
             if not entry.is_joined:
-                return self._evict(entry)
+                self.drop(key)
+                return True
             self._entries[key] = self._entries.pop(key)
         return False
-
-    def _evict(self, entry: CachedSource | None) -> bool:
-        if entry is None:
-            return False
-        self.drop(entry.key)
-        self.evicted += 1
-        return True

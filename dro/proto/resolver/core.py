@@ -68,19 +68,6 @@ class SourceAd:
     tir: lbmr.Tir
     options: AdvertisingOptions = ADVERTISING
 
-    @property
-    def topic(self) -> bytes:
-        return self.tir.topic
-
-
-@dataclass(slots=True)
-class ResolverStats:
-    """Counts of one resolver."""
-
-    packets: int = 0
-    ignored_own: int = 0
-    mismatched: int = 0
-
 
 def _no_patterns(pattern: bytes, pattern_type: int) -> Matcher | None:
     return None
@@ -111,7 +98,6 @@ class Resolver:
         self._own_ids = config.own_ids | {config.source_id}
         self._dro_heard_ns: int | None = None
         self._own_tirs: dict[int, lbmr.Tir] = {}  # of own sources, when this context hears itself
-        self.stats = ResolverStats()
 
     # ------------------------------------------------------------------------------------------------ own objects
 
@@ -195,11 +181,9 @@ class Resolver:
         False: an own packet, or one of another domain; a DRO portal must not take interest from it either.
         """
         self._channel.now_ns = now_ns
-        self.stats.packets += 1
         options = packet.options
         source_id = options.source_id if options else None
         if source_id is not None and source_id in self._own_ids:
-            self.stats.ignored_own += 1
             return False
         from_dro = options is not None and options.is_from_dro
         if options is not None and not self._accept_domain(options.local_domain or 0, from_dro, source_ip):
@@ -277,7 +261,6 @@ class Resolver:
                 self._channel.domain_id = domain_id
                 self._channel.events.append(DomainIdLearned(domain_id))
         elif domain_id != self._channel.domain_id:
-            self.stats.mismatched += 1
             self._channel.events.append(DomainMismatch(domain_id, source_ip))
             return False
         if from_dro:

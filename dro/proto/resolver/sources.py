@@ -14,6 +14,7 @@ Under another index it continues, because receivers keep the old one until they 
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -54,7 +55,7 @@ class SourceSide:
         self._channel = channel
         self._compile = compile_pattern
         self._adds_domain = adds_domain
-        self._handles = 0
+        self._handles = itertools.count(1)
         self._sources: dict[int, _Source] = {}
         self._by_topic: dict[bytes, dict[int, _Source]] = {}
         self._leaving: dict[int, _Source] = {}
@@ -72,13 +73,13 @@ class SourceSide:
         source = _Source(
             tir, options, AdvertisingSchedule(options, self._channel.now_ns, grid_ns=self._channel.grid_ns)
         )
-        self._handles += 1
-        self._sources[self._handles] = source
-        self._by_topic.setdefault(tir.topic, {})[self._handles] = source
+        handle = next(self._handles)
+        self._sources[handle] = source
+        self._by_topic.setdefault(tir.topic, {})[handle] = source
         if options.send_initial:
             self._channel.output.initial_advertisements.put(partial(self._first, source))
         self._arm(source)
-        return self._handles
+        return handle
 
     def update(self, handle: int, tir: lbmr.Tir) -> None:
         """Advertise something else from now on, once at once. The topic stays. Raises: DecodeError."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -320,9 +322,12 @@ def test_a_changed_advertisement_of_a_joined_source_is_told() -> None:
     a = resolver()
     a.add_receiver(b"AAA", 0)
     hear(a, tir())
-    (event,) = hear(a, tir(cost=(0, 3)))
+    (event,) = hear(a, tir(cost=(2, 3)))
     assert isinstance(event, SourceChanged)
-    assert event.source.cost == 3
+    assert (event.source.tir, event.source.cost, event.source.hop_count) == (tir(cost=(2, 3)), 3, 2)
+    (event,) = hear(a, tir())
+    assert isinstance(event, SourceChanged)
+    assert (event.source.tir, event.source.cost, event.source.hop_count) == (tir(), 0, 0)
 
 
 def test_equal_otids_are_one_source_and_the_cheapest_way_is_joined() -> None:
@@ -659,10 +664,9 @@ def test_own_packets_are_not_heard() -> None:
     a.add_source(SourceAd(tir()), 0)
     a.take_outgoing()
     for own in (b"resolver", b"sibling!"):
-        a.on_packet(packet(lbmr.Queries((b"AAA",)), source_id=own), 0, 0)
+        assert not a.on_packet(packet(lbmr.Queries((b"AAA",)), source_id=own), 0, 0)
     assert a.take_outgoing() == []
-    assert a.stats.ignored_own == 2
-    a.on_packet(lbmr.Packet(0, None, lbmr.Queries((b"AAA",))), 0, 0)
+    assert a.on_packet(lbmr.Packet(0, None, lbmr.Queries((b"AAA",))), 0, 0)
     assert len(a.take_outgoing()) == 1
 
 
@@ -688,7 +692,7 @@ def test_a_packet_of_another_domain_is_dropped() -> None:
     a = resolver(domain_id=7, source_type=1)
     a.add_source(SourceAd(tir()), 0)
     a.take_outgoing()
-    a.on_packet(packet(lbmr.Queries((b"AAA",)), domain_id=8), 0x0A000009, 0)
+    assert not a.on_packet(packet(lbmr.Queries((b"AAA",)), domain_id=8), 0x0A000009, 0)
     assert a.take_events() == [DomainMismatch(8, 0x0A000009)]
     assert a.take_outgoing() == []
     a.on_packet(packet(lbmr.Queries((b"AAA",)), domain_id=0), 0, 0)
@@ -839,6 +843,9 @@ def test_a_context_that_hears_itself_finds_its_own_sources_and_their_end() -> No
     handle = resolver.add_source(SourceAd(own_tir()), 0)
     (found,) = [event for event in resolver.take_events() if isinstance(event, SourceFound)]
     assert (found.source.tir, found.source.source_id) == (own_tir(), b"own-ctx1")
+    dearer = replace(own_tir(), options=tir_options(otid=bytes(32), cost=lbmr.Cost(1, 5)))
+    resolver.update_source(handle, dearer, ms(4))
+    assert [event.source.cost for event in resolver.take_events() if isinstance(event, SourceChanged)] == [5]
     resolver.remove_source(handle, ms(5))
     assert [event.source.otid for event in resolver.take_events() if isinstance(event, SourceGone)] == [bytes(32)]
 

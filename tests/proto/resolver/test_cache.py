@@ -1,0 +1,114 @@
+"""The cache of heard sources: what is kept when it is full, and which of equals is better."""
+
+from __future__ import annotations
+
+import pytest
+
+from dro.proto.resolver.cache import ALTERNATIVES_MAX, CachedSource, Learned, TopicCache, address_rank
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.source_string import (
+    IpcAddress,
+    LbtrmAddress,
+    LbtruAddress,
+    RdmaAddress,
+    SmxAddress,
+    TcpAddress,
+    TransportAddress,
+    UnknownTransport,
+)
+from tests.fakes.channel import tir
+
+
+def learn(cache: TopicCache, record: lbmr.Tir, at_ns: int = 0) -> tuple[Learned, CachedSource | None]:
+    return cache.learn(record, source_ip=1, from_dro=False, source_id=None, now_ns=at_ns)
+
+
+def topics(cache: TopicCache) -> bytes:
+    return b"".join(sorted(cache.topics()))
+
+
+def fill(cache: TopicCache, names: bytes, *, joined: bytes = b"") -> None:
+    for n, name in enumerate(names):
+        outcome, entry = learn(cache, tir(bytes((name,)), otid=n))
+        assert outcome is Learned.NEW
+        assert entry is not None
+        entry.is_joined = name in joined
+
+
+def test_a_full_cache_forgets_what_was_not_heard_for_longest() -> None:
+    cache = TopicCache(3)
+    fill(cache, b"ABC")
+    assert learn(cache, tir(b"A", otid=0))[0] is Learned.KNOWN
+    assert learn(cache, tir(b"D"))[0] is Learned.NEW
+    assert (topics(cache), len(cache)) == (b"ACD", 3)
+
+
+def test_a_full_cache_keeps_what_is_joined() -> None:
+    cache = TopicCache(3)
+    fill(cache, b"ABC", joined=b"AB")
+    assert learn(cache, tir(b"D"))[0] is Learned.NEW
+    assert topics(cache) == b"ABD"
+
+
+def test_a_cache_full_of_joined_sources_takes_no_more() -> None:
+    cache = TopicCache(2)
+    fill(cache, b"AB", joined=b"AB")
+    assert learn(cache, tir(b"D")) == (Learned.FULL, None)
+    assert topics(cache) == b"AB"
+
+
+def test_only_so_many_joined_sources_are_passed_over_at_once() -> None:
+    cache = TopicCache(65)
+    fill(cache, bytes(range(65)), joined=bytes(range(64)))
+    assert learn(cache, tir(b"new")) == (Learned.FULL, None)
+    assert learn(cache, tir(b"new"))[0] is Learned.NEW, "the search goes on where it ended"
+
+
+@pytest.mark.parametrize(("most", "kept"), [(0, b"ABC"), (1, b"C"), (2, b"BC")])
+def test_a_bound_of_zero_is_none(most: int, kept: bytes) -> None:
+    cache = TopicCache(most)
+    fill(cache, b"ABC")
+    assert topics(cache) == kept
+    assert cache.refused == 0
+
+
+def test_of_too_many_ways_to_one_source_the_oldest_is_forgotten_unless_it_is_joined() -> None:
+    cache = TopicCache()
+    for port in range(ALTERNATIVES_MAX):
+        _, entry = learn(cache, tir(port=port), at_ns=1000 - port)
+        assert entry is not None
+        entry.is_joined = port == ALTERNATIVES_MAX - 1
+    assert len(cache) == ALTERNATIVES_MAX
+    assert learn(cache, tir(port=100), at_ns=2000)[0] is Learned.NEW
+    known = {way.tir.transport for way in cache.ways(b"AAA", (1).to_bytes(32, "big"))}
+    assert known == {tir(port=port).transport for port in (*range(62), 63, 100)}
+    assert len(cache) == ALTERNATIVES_MAX
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        lbmr.Tir(b"AAA", UnknownTransport(0x11, b"abc"), 60, 1),
+        lbmr.Tir(b"AAA", TcpAddress(1, 2), 60, 1 << 32),  # no OTID can be made of it
+    ],
+)
+def test_what_cannot_be_joined_is_not_kept(record: lbmr.Tir) -> None:
+    cache = TopicCache()
+    assert learn(cache, record) == (Learned.UNUSABLE, None)
+    assert len(cache) == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "rank"),
+    [
+        (TcpAddress(1, 2, 3), (1, 2, 3)),
+        (LbtruAddress(1, 2, 3), (1, 2, 3)),
+        (RdmaAddress(1, 2, 3), (1, 2, 3)),
+        (LbtrmAddress(1, 9, 3, 9, 2), (1, 2, 3)),
+        (IpcAddress(1, 3, 2), (1, 2, 3)),
+        (SmxAddress(1, 3, 2), (1, 2, 3)),
+        (UnknownTransport(0x11, b""), (0x11, 0, 0)),
+    ],
+)
+def test_equals_are_decided_by_address_port_and_session(address: TransportAddress, rank: tuple[int, int, int]) -> None:
+    assert address_rank(address) == rank

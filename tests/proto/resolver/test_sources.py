@@ -1,0 +1,230 @@
+"""The source side of the resolver: what waits for a limit, what ends with a source, and compiled patterns of others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from dro.clock import ms
+from dro.errors import DecodeError
+from dro.proto.resolver.core import Resolver, ResolverConfig, SourceAd
+from dro.proto.resolver.output import ResolverRates
+from dro.proto.resolver.record_queue import Rate
+from dro.proto.resolver.schedule import AdvertisingOptions
+from dro.proto.resolver.sources import PATTERNS_MAX, Matcher
+from dro.wire.lbmr import packet as lbmr
+from tests.fakes.channel import Channel, packet, tir
+from tests.proto.resolver.test_core import hear, resolver
+
+ONE_EACH_100_MS = Rate(0, 10)
+LIMITED_AT_FIRST = ResolverRates(initial_advertisements=ONE_EACH_100_MS, sustain_advertisements=Rate())
+LIMITED_LATER = ResolverRates(initial_advertisements=Rate(), sustain_advertisements=ONE_EACH_100_MS)
+BY_SCHEDULE_ALONE = AdvertisingOptions(send_initial=False)
+
+
+def ask(r: Resolver, at_ms: float, *topics: bytes) -> None:
+    r.on_packet(packet(lbmr.Queries(topics)), 0, ms(at_ms))
+
+
+def ask_pattern(r: Resolver, *patterns: bytes) -> None:
+    r.on_packet(packet(lbmr.WildcardQueries(tuple(lbmr.WildcardTqr(1, p) for p in patterns))), 0, 0)
+
+
+def sent(c: Channel, a: Resolver) -> list[list[int]]:
+    """The topic indexes of each packet."""
+    return [[t.topic_index for t in body.tirs] for body in c.bodies(a, lbmr.Queries)]
+
+
+def sources(a: Resolver, count: int = 3, options: AdvertisingOptions = BY_SCHEDULE_ALONE) -> None:
+    for index in range(count):
+        a.add_source(SourceAd(tir(index=index, otid=index), options), 0)
+
+
+# limits
+
+
+def test_scheduled_advertisements_of_each_phase_have_an_account_of_their_own() -> None:
+    a = resolver(rates=LIMITED_AT_FIRST)
+    c = Channel(a)
+    sources(a)
+    c.run(5300)
+    c.clear()
+    c.run(8300)
+    assert sent(c, a) == [[0, 1, 2]] * 3
+    b = resolver(rates=LIMITED_LATER)
+    c = Channel(b)
+    sources(b)
+    c.run(5130)
+    assert sent(c, b) == [[0, 1, 2]] * 16
+    c.clear()
+    c.run(6500)
+    assert sent(c, b) == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("rates", "at_ms", "leaves"),
+    [
+        (LIMITED_AT_FIRST, 0, [[0]]),
+        (LIMITED_LATER, 0, [[0], [1], [2]]),
+        (LIMITED_AT_FIRST, 100_000, [[0], [1], [2]]),
+        (LIMITED_LATER, 100_000, [[0]]),
+    ],
+)
+def test_answers_are_of_the_account_of_their_phase(rates: ResolverRates, at_ms: float, leaves: list[list[int]]) -> None:
+    a = resolver(rates=rates)
+    c = Channel(a)
+    sources(a, options=AdvertisingOptions(send_initial=False, sustain_interval_ns=ms(1_000_000)))
+    if at_ms:
+        c.run(at_ms - 1)
+        c.clear()
+    ask(a, at_ms, b"AAA")
+    c.flush(at_ms)
+    assert sent(c, a) == leaves
+
+
+def test_a_scheduled_advertisement_waits_once_however_often_it_is_due() -> None:
+    a = resolver(rates=LIMITED_AT_FIRST)
+    c = Channel(a)
+    sources(a)
+    c.run(899)
+    assert sent(c, a) == [[0], [1], [2], [0], [1], [0], [2], [0], [1]]
+
+
+# the end of a source
+
+
+def test_of_a_source_that_is_removed_nothing_is_kept() -> None:
+    name = b"".join((b"AA", b"A"))
+    count = sys.getrefcount(name)
+    a = resolver()
+    c = Channel(a)
+    for final in (False, True):
+        first, second = (a.add_source(SourceAd(tir(name, index=index)), 0) for index in (1, 2))
+        c.run(6000)
+        ask(a, 6000, name)
+        c.flush(6000)
+        assert a.next_deadline() == ms(7000)
+        a.remove_source(first, ms(6100))
+        c.clear()
+        ask(a, 6100, name)
+        c.flush(6100)
+        assert sent(c, a) == [[2]], "the other one answers"
+        a.remove_source(second, ms(6200), final=final)
+        ask(a, 6200, name)
+        ask_pattern(a, b".")
+        c.run(8000)
+        c.clear()
+        assert a.next_deadline() is None
+        assert sys.getrefcount(name) == count
+        c.now_ms = 0
+
+
+def test_a_goodbye_that_waits_for_the_limit_does_not_leave_when_the_source_is_back() -> None:
+    a = resolver(rates=LIMITED_LATER)
+    quiet = AdvertisingOptions(send_initial=False, minimum_initial_interval_ns=0, sustain_interval_ns=0)
+    handles = [a.add_source(SourceAd(tir(index=index, otid=index), quiet), 0) for index in (1, 2)]
+    for handle in handles:
+        a.remove_source(handle, 0, final=True)
+    a.on_timer(0)
+    c = Channel(a)
+    c.flush(0)
+    assert sent(c, a) == [[1]]
+    a.add_source(SourceAd(tir(index=2, otid=2), quiet), ms(10))
+    c.run(99)
+    c.run(2500)
+    assert {index for packet_of in sent(c, a) for index in packet_of} == {1}
+
+
+def test_a_goodbye_without_a_cost_is_from_the_origin() -> None:
+    a = resolver()
+    handle = a.add_source(SourceAd(tir()), 0)
+    a.take_outgoing()
+    a.remove_source(handle, ms(1), final=True)
+    a.on_timer(ms(1))
+    (raw,) = a.take_outgoing()
+    body = lbmr.decode(raw).body
+    assert isinstance(body, lbmr.Queries)
+    assert body.tirs[0].options is not None
+    assert body.tirs[0].options.cost == lbmr.Cost(0, lbmr.FINAL_COST)
+
+
+def test_an_update_that_cannot_be_written_is_refused_at_once() -> None:
+    a = resolver()
+    handle = a.add_source(SourceAd(tir()), 0)
+    a.take_outgoing()
+    with pytest.raises(DecodeError):
+        a.update_source(handle, tir(b"x" * 256), 0)
+    assert a.take_outgoing() == []
+
+
+# patterns of others
+
+
+def test_a_pattern_is_compiled_once_while_it_is_among_the_last_1024() -> None:
+    compiled: list[bytes] = []
+
+    def compile_pattern(pattern: bytes, pattern_type: int) -> Matcher:
+        compiled.append(pattern)
+        return lambda topic: False
+
+    a = Resolver(ResolverConfig(b"resolver"), compile_pattern=compile_pattern)
+    ask_pattern(a, b"nobody is there to answer")
+    assert compiled == []
+    a.add_source(SourceAd(tir()), 0)
+    many = [b"%d" % n for n in range(PATTERNS_MAX)]
+    assert len(many) == 1024
+    for _ in range(2):
+        for start in range(0, PATTERNS_MAX, 64):
+            ask_pattern(a, *many[start : start + 64])
+    assert compiled == many
+    ask_pattern(a, many[0])
+    ask_pattern(a, b"one more")
+    compiled.clear()
+    ask_pattern(a, many[0], many[2], many[-1])
+    assert compiled == []
+    ask_pattern(a, many[1])
+    assert compiled == [many[1]]
+
+
+# time
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda a, at: a.add_source(SourceAd(tir(b"B"), BY_SCHEDULE_ALONE), at),
+        lambda a, at: a.update_source(1, tir(cost=(1, 2)), at),
+        lambda a, at: a.remove_source(1, at),
+        lambda a, at: a.add_receiver(b"B", at),
+        lambda a, at: a.remove_receiver(b"R", at),
+        lambda a, at: a.add_wildcard(b"B", 1, lambda topic: False, at),
+        lambda a, at: a.remove_wildcard(1, at),
+        lambda a, at: a.on_packet(packet(lbmr.Queries()), 0, at),
+        lambda a, at: a.on_source_ended(b"B", tir().transport, 7, at),
+        lambda a, at: a.set_judge(None, at),
+        lambda a, at: a.on_timer(at),
+    ],
+)
+def test_every_input_lets_go_out_what_waited_for_its_time(act: Callable[[Resolver, int], object]) -> None:
+    a = resolver(rates=ResolverRates(initial_queries=ONE_EACH_100_MS))
+    assert (a.next_deadline(), a.take_outgoing()) == (None, [])
+    a.add_source(SourceAd(tir()), 0)
+    a.add_wildcard(b"A", 1, lambda topic: False, 0)
+    a.add_receiver(b"R", 0)
+    a.add_receiver(b"S", 0)
+
+    def queried() -> list[bytes]:
+        bodies = [lbmr.decode(raw).body for raw in a.take_outgoing()]
+        return [topic for body in bodies if isinstance(body, lbmr.Queries) for topic in body.tqrs]
+
+    assert queried() == [b"R"]
+    act(a, ms(150))
+    assert queried() == [b"S"]
+
+
+def test_what_is_heard_is_as_old_as_its_packet() -> None:
+    a = resolver()
+    hear(a, tir(), at=77)
+    assert [entry.heard_ns for entry in a.cache.entries()] == [ms(77)]
