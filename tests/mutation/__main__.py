@@ -62,6 +62,7 @@ _REFRESHES: Final = "refreshes = -(-(nbytes - self.credit) // self.quota) if nby
 _OLDEST: Final = "index = min(bisect_left(piece.ends, piece.start + over, piece.first, piece.last), piece.last - 1)"
 _TOO_MUCH: Final = "if client.nbytes + nbytes > most:  # in `normal` only one message, behind nothing"
 _DUE_REQUEST: Final = "return self._due_ns if self._interval_ns > 0 and self._due_ns < self._end_ns else None"
+_TICK_AT: Final = "return grid_ns - (grid_ns - due_ns) // tick_ns * tick_ns if tick_ns > 0 else due_ns"
 _ZIP: Final = "for queue, rate in zip(self._queues, rates, strict=True):"
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/bus/actor.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",
@@ -84,9 +85,12 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/proto/lbtrm/retransmit.py", "self._arena_used = 0", "1"): "the empty arena is replaced by what comes first",
     ("dro/proto/ratelimit.py", _NEED, "1"): "a quota is one byte at least",
     ("dro/proto/ratelimit.py", _REFRESHES, "nbytes >= self.quota"): "a whole quota takes one refresh, by either branch",
+    ("dro/proto/resolver/core.py", "cache_max: int = 131_072", "131073"): "a limit that is no promise, one larger",
+    ("dro/proto/resolver/core.py", "start_ns: int = 0,", "1"): "nothing waits before the first input",
     ("dro/proto/resolver/core.py", _FINAL, "True"): "a final advertisement ends an entry, whoever sent it",
     ("dro/proto/resolver/record_queue.py", "self._records = 0", "1"): "the first question begins an interval",
     ("dro/proto/resolver/schedule.py", "sustain_duration_ns: int = 0,", "1"): "no interval either: never read",
+    ("dro/proto/resolver/schedule.py", _TICK_AT, "1"): "ticks of 1 ns are none",
     ("dro/proto/resolver/schedule.py", "if behind_ns > 0:", "behind_ns >= 0"): "adds no interval to a time that is due",
     ("dro/proto/resolver/receivers.py", "self._handles = itertools.count(1)", "2"): "handles only differ",
     ("dro/proto/resolver/sources.py", "self._handles = itertools.count(1)", "2"): "handles only differ",

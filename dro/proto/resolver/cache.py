@@ -102,7 +102,7 @@ def make_otid(tir: Tir) -> bytes:
 class TopicCache:
     """All sources heard. `entries_max` 0: no bound; beyond it the one not heard for longest and not joined goes."""
 
-    def __init__(self, entries_max: int = 131_072) -> None:
+    def __init__(self, entries_max: int) -> None:
         self._entries_max = entries_max
         self._entries: dict[SourceKey, CachedSource] = {}  # least recently heard first
         self._topics: dict[bytes, dict[bytes, dict[SourceKey, CachedSource]]] = {}
@@ -187,7 +187,7 @@ class TopicCache:
         return list(self._entries.values())
 
     def best(
-        self, topic: bytes, otid: bytes, is_usable: Callable[[CachedSource], bool], heard_since_ns: int = 0
+        self, topic: bytes, otid: bytes, is_usable: Callable[[CachedSource], bool], heard_since_ns: int
     ) -> CachedSource | None:
         """The cheapest way to a source, of the usable ones heard at or after `heard_since_ns`."""
         group = self._topics.get(topic, {}).get(otid, {}).values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dro.proto.resolver.cache import ALTERNATIVES_MAX, CachedSource, Learned, TopicCache, address_rank
+from dro.proto.resolver.cache import CachedSource, Learned, TopicCache, address_rank
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import (
     IpcAddress,
@@ -39,21 +39,21 @@ def test_a_full_cache_forgets_what_was_not_heard_for_longest() -> None:
     cache = TopicCache(3)
     fill(cache, b"ABC")
     assert learn(cache, tir(b"A", otid=0))[0] is Learned.KNOWN
-    assert learn(cache, tir(b"D"))[0] is Learned.NEW
-    assert (topics(cache), len(cache)) == (b"ACD", 3)
+    assert learn(cache, tir(b"N"))[0] is Learned.NEW
+    assert (topics(cache), len(cache)) == (b"ACN", 3)
 
 
 def test_a_full_cache_keeps_what_is_joined() -> None:
     cache = TopicCache(3)
     fill(cache, b"ABC", joined=b"AB")
-    assert learn(cache, tir(b"D"))[0] is Learned.NEW
-    assert topics(cache) == b"ABD"
+    assert learn(cache, tir(b"N"))[0] is Learned.NEW
+    assert topics(cache) == b"ABN"
 
 
 def test_a_cache_full_of_joined_sources_takes_no_more() -> None:
     cache = TopicCache(2)
     fill(cache, b"AB", joined=b"AB")
-    assert learn(cache, tir(b"D")) == (Learned.FULL, None)
+    assert learn(cache, tir(b"N")) == (Learned.FULL, None)
     assert topics(cache) == b"AB"
 
 
@@ -73,16 +73,16 @@ def test_a_bound_of_zero_is_none(most: int, kept: bytes) -> None:
 
 
 def test_of_too_many_ways_to_one_source_the_oldest_is_forgotten_unless_it_is_joined() -> None:
-    cache = TopicCache()
-    for port in range(ALTERNATIVES_MAX):
+    cache = TopicCache(0)
+    for port in range(64):
         _, entry = learn(cache, tir(port=port), at_ns=1000 - port)
         assert entry is not None
-        entry.is_joined = port == ALTERNATIVES_MAX - 1
-    assert len(cache) == ALTERNATIVES_MAX
+        entry.is_joined = port == 63
+    assert len(cache) == 64
     assert learn(cache, tir(port=100), at_ns=2000)[0] is Learned.NEW
     known = {way.tir.transport for way in cache.ways(b"AAA", (1).to_bytes(32, "big"))}
     assert known == {tir(port=port).transport for port in (*range(62), 63, 100)}
-    assert len(cache) == ALTERNATIVES_MAX
+    assert len(cache) == 64
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_of_too_many_ways_to_one_source_the_oldest_is_forgotten_unless_it_is_joi
     ],
 )
 def test_what_cannot_be_joined_is_not_kept(record: lbmr.Tir) -> None:
-    cache = TopicCache()
+    cache = TopicCache(0)
     assert learn(cache, record) == (Learned.UNUSABLE, None)
     assert len(cache) == 0
 

@@ -245,6 +245,16 @@ def test_records_share_datagrams_up_to_the_maximum() -> None:
     assert got == list(range(20))
 
 
+def test_a_datagram_has_8192_bytes_at_most_unless_told_otherwise() -> None:
+    longest = 0
+    for rest in range(1, 250):
+        a = resolver()
+        for n in range(33):
+            a.add_receiver(b"%03d" % n + b"x" * (247 if n else rest), 0)
+        longest = max(longest, *map(len, a.take_outgoing()))
+    assert longest == 8192
+
+
 def test_rate_limits_stretch_the_schedule() -> None:
     a = resolver(rates=ResolverRates(initial_advertisements=Rate(0, 100)))
     c = Channel(a)
@@ -723,7 +733,7 @@ def test_domain_routes_are_passed_on() -> None:
 
 
 def test_jitter_moves_the_ticks() -> None:
-    a = Resolver(ResolverConfig(b"resolver"), jitter=lambda ns: ms(3))
+    a = Resolver(ResolverConfig(b"resolver"), jitter=lambda ns: ns * 3 // 100)
     c = Channel(a)
     a.add_source(SourceAd(tir()), 0)
     c.run(100)
