@@ -63,22 +63,29 @@ _OLDEST: Final = "index = min(bisect_left(piece.ends, piece.start + over, piece.
 _TOO_MUCH: Final = "if client.nbytes + nbytes > most:  # in `normal` only one message, behind nothing"
 _DUE_REQUEST: Final = "return self._due_ns if self._interval_ns > 0 and self._due_ns < self._end_ns else None"
 _TICK_AT: Final = "return grid_ns - (grid_ns - due_ns) // tick_ns * tick_ns if tick_ns > 0 else due_ns"
+_MS: Final = "intervals and durations are whole milliseconds"
+_SUSTAIN: Final = (
+    "self._sustain_interval_ns = max(sustain_interval_ns, sustain_tick_ns) if sustain_interval_ns > 0 else 0"
+)
+_DOUBLING: Final = (
+    "start_ns, minimum_ns=minimum_ns, maximum_ns=maximum_ns, duration_ns=0, tick_ns=0, first_at_once=True"
+)
 _ZIP: Final = "for queue, rate in zip(self._queues, rates, strict=True):"
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/bus/actor.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",
     ("dro/bus/channel.py", "CTL_HWM: Final = 65_536  # messages", "65537"): "a limit that is no promise, one larger",
     ("dro/bus/listing.py", _LISTINGS, "5"): "a limit that is no promise, one larger",
     ("dro/bus/ring.py", "_RESERVED, _COMMITTED = 8, 16", "9"): "another cell in the same cache line, for both ends",
-    ("dro/proto/delivery/order.py", _CHECKS, "1"): "intervals are whole milliseconds",
+    ("dro/proto/delivery/order.py", _CHECKS, "1"): _MS,
     ("dro/proto/delivery/order.py", "self._floor = 0  # where delivery began", "pass"): "every beginning sets it anew",
     ("dro/proto/interest/announced.py", _ZIP, "False"): "for the reader: both are pairs by their type",
     ("dro/proto/interest/announced.py", "self._now_ns = 0", "1"): "nothing waits before the first input",
-    ("dro/proto/interest/announced.py", _DUE_REQUEST, "1"): "intervals are whole milliseconds",
+    ("dro/proto/interest/announced.py", _DUE_REQUEST, "1"): _MS,
     ("dro/proto/interest/remote_domains.py", "entries_max: int = 1_000_000,", "1000001"): "no promise, one larger",
     ("dro/proto/interest/remote_domains.py", "self._earliest_round_ns = 0", "1"): "no test is due in the first ns",
     ("dro/proto/interest/tqr_use_query.py", _ZIP, "False"): "for the reader: both are pairs by their type",
     ("dro/proto/interest/tqr_use_query.py", "entries_max: int = 1_000_000,", "1000001"): "no promise, one larger",
-    ("dro/proto/interest/tqr_use_query.py", "if interval_ns > 0:", "1"): "intervals are whole milliseconds",
+    ("dro/proto/interest/tqr_use_query.py", "if interval_ns > 0:", "1"): _MS,
     ("dro/proto/interest/tqr_use_query.py", "self._now_ns = 0", "1"): "nothing waits before the first input",
     ("dro/proto/lbtrm/receiver.py", "self._nak_stm = 0.0", "pass"): "the first repair sets it before it is read",
     ("dro/proto/lbtrm/retransmit.py", _OVER, "self.payload_bytes >= self._size_bytes"): "trimming asks again",
@@ -88,8 +95,14 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/proto/resolver/core.py", "cache_max: int = 131_072", "131073"): "a limit that is no promise, one larger",
     ("dro/proto/resolver/core.py", "start_ns: int = 0,", "1"): "nothing waits before the first input",
     ("dro/proto/resolver/core.py", _FINAL, "True"): "a final advertisement ends an entry, whoever sent it",
-    ("dro/proto/resolver/record_queue.py", "self._records = 0", "1"): "the first question begins an interval",
     ("dro/proto/resolver/schedule.py", "sustain_duration_ns: int = 0,", "1"): "no interval either: never read",
+    ("dro/proto/resolver/schedule.py", "if 0 < self._initial_duration_ns <= age_ns:", "1"): _MS,
+    ("dro/proto/resolver/schedule.py", "elif 0 < self._sustain_duration_ns <= age_ns:", "1"): _MS,
+    ("dro/proto/resolver/schedule.py", "if duration_ns > 0:", "1"): _MS,
+    ("dro/proto/resolver/schedule.py", "is_off = minimum_ns <= 0 or maximum_ns <= 0", "1"): _MS,
+    ("dro/proto/resolver/schedule.py", _SUSTAIN, "1"): _MS,
+    ("dro/proto/resolver/schedule.py", _DOUBLING, "1"): "ticks of 1 ns are none",
+    ("dro/proto/resolver/schedule.py", _DOUBLING, "False"): "without ticks the first one has none to wait for",
     ("dro/proto/resolver/schedule.py", _TICK_AT, "1"): "ticks of 1 ns are none",
     ("dro/proto/resolver/schedule.py", "if behind_ns > 0:", "behind_ns >= 0"): "adds no interval to a time that is due",
     ("dro/proto/resolver/receivers.py", "self._handles = itertools.count(1)", "2"): "handles only differ",

@@ -39,9 +39,7 @@ class ClassLimit:
         self.rate = rate
         self._bits_max = rate.bps // 10 or min(rate.bps, 1)
         self._records_max = rate.per_second // 10 or min(rate.per_second, 1)
-        self._interval = -1
-        self._bits = 0
-        self._records = 0
+        self._interval: int | None = None  # the one that `_bits` and `_records` are of
 
     def has_room(self, now_ns: int) -> bool:
         """Whether one more record may leave now."""

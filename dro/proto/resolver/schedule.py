@@ -116,7 +116,7 @@ class PhasedSchedule:
         self._sustain_tick_ns = sustain_tick_ns
         self._grid_ns = grid_ns
         is_off = minimum_ns <= 0 or maximum_ns <= 0
-        self._minimum_ns = 0 if is_off else max(minimum_ns, tick_ns, 1)
+        self._minimum_ns = 0 if is_off else max(minimum_ns, tick_ns)
         self._maximum_ns = max(maximum_ns, self._minimum_ns)
         self._initial_duration_ns = duration_ns
         self._sustain_interval_ns = max(sustain_interval_ns, sustain_tick_ns) if sustain_interval_ns > 0 else 0

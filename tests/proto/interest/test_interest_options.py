@@ -220,6 +220,7 @@ def test_requests_at_start_change_only_while_they_go_on() -> None:
         (lambda x: x.set_intervals(ms(1000), ms(1200), ms(1000)), [1500]),
         (lambda x: x.set_intervals(ms(900), ms(1000), ms(1000)), [1500, 2500]),
         (lambda x: x.set_intervals(0, ms(400), ms(1000)), []),
+        (lambda x: x.set_intervals(ms(100), 0, ms(1000)), []),
         (lambda x: None, [1500]),
     ],
 )

@@ -144,6 +144,11 @@ def test_an_extra_query_leaves_out_the_ticks_within_its_interval() -> None:
     assert sends(schedule, 12_400)[-1] == 12_300
     schedule.restart_sustaining(ms(12_358))
     assert sends(schedule, 16_000) == [14_300, 15_300]
+    for late_ns, first in ((0, 16_300), (1, 17_300)):
+        schedule = QuerySchedule(QueryOptions(), ms(160))
+        assert sends(schedule, 15_300)[-1] == 15_300
+        schedule.restart_sustaining(ms(15_260) + late_ns)
+        assert schedule.next_due() == ms(first), "the phase counts from 5260 ms"
 
 
 def test_an_extra_query_in_the_initial_phase_changes_nothing() -> None:
