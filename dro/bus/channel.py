@@ -61,6 +61,7 @@ class Channels:
         self._data_hwm = data_hwm
         self._envelope = _ENVELOPE.pack(me, incarnation)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._context.setsockopt(zmq.LINGER, 0)  # of every socket: what was not sent does not hold up an end
         self._peers: dict[int, _Peer] = {}
         self._newest: dict[int, int] = {}  # worker -> newest incarnation that was connected
         self._held_ctl: list[tuple[int, int, bytes]] = []  # (worker, incarnation, frame)
@@ -78,7 +79,7 @@ class Channels:
             self._ctl_in = self._pull(self.ctl_address, CTL_HWM)
             self._data_in = self._pull(self.data_address, data_hwm)
         except ResourceError:
-            self._context.destroy(linger=0)
+            self._context.destroy()
             raise
         loop.add_reader(self._ctl_in, self._take_ctl)
         loop.add_reader(self._data_in, self._take_data)
@@ -87,7 +88,6 @@ class Channels:
         if len(address.removeprefix("ipc://").encode()) > _SUN_PATH_MAX:
             raise ResourceError(f"{address} is too long for a socket", remedy="use a shorter XDG_RUNTIME_DIR")
         pull = self._context.socket(zmq.PULL)
-        pull.setsockopt(zmq.LINGER, 0)
         pull.setsockopt(zmq.RCVHWM, hwm)
         pull.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         try:
@@ -110,7 +110,6 @@ class Channels:
 
     def _push(self, address: str, hwm: int) -> zmq.Socket[bytes]:
         push = self._context.socket(zmq.PUSH)
-        push.setsockopt(zmq.LINGER, 0)
         push.setsockopt(zmq.SNDHWM, hwm)
         push.connect(address)
         return push
@@ -119,8 +118,8 @@ class Channels:
         """Forget a sibling: what is still on the way to or from it is lost. Does nothing when it is unknown."""
         peer = self._peers.pop(worker, None)
         if peer is not None:
-            peer.ctl.close(linger=0)
-            peer.data.close(linger=0)
+            peer.ctl.close()
+            peer.data.close()
 
     # saying
 
@@ -174,7 +173,7 @@ class Channels:
             self.on_ctl(worker, frame[_ENVELOPE.size :])
         elif incarnation > self._newest.get(worker, 0):
             if len(self._held_ctl) >= MAX_HELD:
-                raise LocalProtocolError(f"{MAX_HELD} control messages of workers that were never announced")
+                raise LocalProtocolError(f"{MAX_HELD} control messages of workers never announced")
             self._held_ctl.append((worker, incarnation, frame))
         else:
             self.stale += 1
@@ -231,7 +230,7 @@ class Channels:
         for pull in (self._ctl_in, self._data_in):
             with contextlib.suppress(OSError, ValueError):  # the loop may be closed already
                 self._loop.remove_reader(pull)
-            pull.close(linger=0)
+            pull.close()
         for worker in list(self._peers):
             self.disconnect(worker)
         self._context.term()

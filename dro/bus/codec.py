@@ -165,7 +165,7 @@ class Codec(Generic[M]):
         try:
             tag = self._tags[type(message)]
             return packb([tag, *self._layouts[tag].pack(message)])
-        except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as e:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, AssertionError) as e:
             raise LocalProtocolError(f"cannot send {type(message).__name__}: {e}") from e
 
     def decode(self, frame: bytes | memoryview) -> M:

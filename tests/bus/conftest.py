@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,6 +14,10 @@ from dro.clock import s
 from dro.loop import Loop
 
 Until = Callable[[Callable[[], bool]], None]
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from dro.bus.channel import DATA_PER_TURN, Channels
+from dro.bus.channel import Channels
 from dro.errors import LocalProtocolError, ResourceError
 from dro.loop import Loop
+from dro.os_errors import remedy_of
 
 Until = Callable[[Callable[[], bool]], None]
 
@@ -74,7 +76,7 @@ def test_descriptors_come_in_bounded_batches(make: Make, until: Until) -> None:
         assert a.channels.send_data(2, b"%d" % n)
     until(lambda: len(b.data) == 200)
     assert b.data == [(1, b"%d" % n) for n in range(200)]
-    assert max(b.batches) <= DATA_PER_TURN
+    assert max(b.batches) <= 16
 
 
 def test_both_ways_under_load_nothing_hangs(make: Make, until: Until) -> None:
@@ -192,17 +194,67 @@ def test_a_frame_without_its_envelope_is_counted(make: Make, until: Until, monke
 def test_a_message_larger_than_the_channel_takes_is_a_bug(make: Make) -> None:
     a, b = make(1), make(2)
     a.meets(b)
-    with pytest.raises(LocalProtocolError):
-        a.channels.send_ctl(2, bytes(17 << 20))
+    with pytest.raises(LocalProtocolError, match="a control message of 16777205 bytes"):
+        a.channels.send_ctl(2, bytes((16 << 20) - 11))
+    assert a.channels.send_ctl(2, bytes((16 << 20) - 12))
 
 
-def test_a_path_too_long_for_a_socket_is_told(loop: Loop, run_dir: Path) -> None:
-    deep = run_dir / ("x" * 120)
+@pytest.mark.parametrize("size", [107, 108])
+def test_a_path_too_long_for_a_socket_is_told(loop: Loop, run_dir: Path, size: int) -> None:
+    deep = run_dir / ("\N{GREEK SMALL LETTER PI}" + "x" * (size - len(f"{run_dir}/22/w1.1.data")))
     deep.mkdir()
-    with pytest.raises(ResourceError, match="XDG_RUNTIME_DIR"):
+    if size == 107:
+        Channels(loop, deep, 1, 1).close()
+        return
+    with pytest.raises(ResourceError) as e:
         Channels(loop, deep, 1, 1)
-    with pytest.raises(ResourceError, match="cannot bind"):
+    assert e.value.what == f"ipc://{deep}/w1.1.data is too long for a socket"
+    assert e.value.remedy == "use a shorter XDG_RUNTIME_DIR"
+
+
+def test_a_socket_that_cannot_be_bound_is_told(loop: Loop, run_dir: Path) -> None:
+    with pytest.raises(ResourceError) as e:
         Channels(loop, run_dir / "missing", 1, 1)
+    why = f"cannot bind ipc://{run_dir}/missing/w1.1.ctl: No such file or directory"
+    assert e.value.what.startswith(why)
+    assert e.value.remedy == remedy_of(errno.ENOENT)
+
+
+def test_of_strangers_only_so_many_messages_wait(make: Make, until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dro.bus.channel.MAX_HELD", 2)
+    a, b = make(1), make(2)
+    a.meets(b)
+    for n in range(3):
+        a.channels.send_data(2, b"%d" % n)
+    until(lambda: b.channels.stale == 1)
+    for n in range(2):
+        a.channels.send_ctl(2, b"%d" % n)
+    b.meets(a)
+    until(lambda: len(b.data) == len(b.ctl) == 2)
+    assert b.data == b.ctl == [(1, b"0"), (1, b"1")]
+    assert b.channels.stale == 1
+    c = make(3)
+    c.meets(b)
+    for n in range(3):
+        c.channels.send_ctl(2, b"%d" % n)
+    with pytest.raises(LocalProtocolError, match="2 control messages of workers never announced"):
+        until(lambda: False)
+
+
+def test_closed_channels_neither_say_nor_hear(make: Make, loop: Loop, until: Until) -> None:
+    a, b = make(1), make(2)
+    a.meets(b)
+    b.meets(a)
+    a.channels.send_ctl(2, b"x")
+    until(lambda: bool(b.ctl))
+    for n in range(5):
+        a.channels.send_ctl(2, b"%d" % n)
+        a.channels.send_data(2, b"%d" % n)
+    b.channels.close()
+    assert not b.channels.send_ctl(1, b"x")
+    assert not b.channels.send_data(1, b"x")
+    loop.run_once(0)
+    assert (b.ctl, b.data) == ([(1, b"x")], [])
 
 
 def test_a_worker_may_close_its_channels_from_a_callback(make: Make, until: Until) -> None:

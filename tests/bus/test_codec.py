@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass, replace
 from enum import IntEnum
+from typing import NewType
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from msgpack import packb
 from dro.bus.codec import Codec
 from dro.bus.messages import (
     PARENT_MESSAGES,
+    ROUTE_MANAGER,
     ROUTE_MESSAGES,
     WORKER_REPORTS,
     PeerUp,
@@ -130,6 +132,98 @@ def test_a_damaged_message_raises_decode_error_and_nothing_else(message: Everyth
 def test_a_message_that_does_not_fit_is_refused(array: list[object]) -> None:
     with pytest.raises(DecodeError):
         CODEC.decode(packb(array))
+
+
+SAMPLE = Everything(
+    True, 1, "t", b"r", 0.5, Colour.RED, 2, (3,), Inner(b"i", 4), (Inner(b"j", 5),), (Inner(b"k", 6),), (Colour.BLUE,),
+    (("n",),),
+)  # fmt: skip
+FIELDS = [1, True, 1, "t", b"r", 0.5, 1, 2, [3], [b"i", 4], [[b"j", 5]], [[b"k", 6]], [2], [["n"]]]
+
+
+def test_a_message_is_an_array_of_its_tag_and_its_fields() -> None:
+    assert CODEC.encode(SAMPLE) == packb(FIELDS)
+    assert CODEC.decode(packb(FIELDS)) == SAMPLE
+    assert CODEC.decode(memoryview(packb(FIELDS))) == SAMPLE
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        (1, 1), (2, True), (2, "1"), (3, b"t"), (4, "r"), (5, 1), (6, True), (6, 3), (6, "1"), (7, "2"), (8, 3),
+        (8, ["3"]), (8, None), (9, None), (9, [b"i"]), (9, [b"i", 4, 5]), (9, b"i4"), (9, ["i", 4]), (10, [4]),
+        (10, [[b"j", "5"]]), (11, [None]), (11, 0), (12, [9]), (12, [True]), (13, ["n"]), (13, [["n", 1]]),
+    ],
+)  # fmt: skip
+def test_each_field_takes_its_own_kind_alone(field: int, wrong: object) -> None:
+    with pytest.raises(DecodeError, match="wrong fields for Everything"):
+        CODEC.decode(packb([*FIELDS[:field], wrong, *FIELDS[field + 1 :]]))
+
+
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [(b"", "not msgpack"), (b"\xc1", "not msgpack"), (packb([1]) + b"x", "not msgpack"),
+     (b"\x81\xa1a\x01", r"not \[tag"), (packb([9]), "unknown tag 9"), (packb([3, 0]), "wrong fields for Positive")],
+)  # fmt: skip
+def test_what_is_no_message_is_told_apart(frame: bytes, problem: str) -> None:
+    with pytest.raises(DecodeError, match=problem):
+        CODEC.decode(frame)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"maybe_inners": 5}, {"inners": (1,)}, {"inners": 7}, {"inner": 7}, {"count": object()}, {"text": 1j}],
+)
+def test_a_field_that_is_not_what_it_claims_cannot_be_sent(changes: dict[str, object]) -> None:
+    with pytest.raises(LocalProtocolError, match="cannot send Everything"):
+        CODEC.encode(replace(SAMPLE, **changes))  # type: ignore[arg-type]  # the point of the test
+
+
+Domain = NewType("Domain", int)
+Narrow = NewType("Narrow", Domain)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    domain: Narrow
+    maybe: Domain | None
+
+
+def test_a_named_type_travels_as_what_it_is() -> None:
+    codec = Codec[Named]({1: Named})
+    assert codec.decode(packb([1, 5, None])) == Named(Narrow(Domain(5)), None)
+    with pytest.raises(DecodeError):
+        codec.decode(packb([1, "5", None]))
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [tuple[int, int], tuple[int], int | str, int | str | None, dict[str, int], list[int], object, complex, "int"],
+)
+def test_types_that_a_message_cannot_carry(hint: object) -> None:
+    kind = make_dataclass("Odd", [("field", hint)], frozen=True)
+    if hint == "int":
+        assert Codec({1: kind}).encode(kind(7)) == packb([1, 7])
+        return
+    with pytest.raises(TypeError, match=r"Odd\.field: a message cannot carry"):
+        Codec({1: kind})
+
+
+def test_tags_and_roles_keep_their_numbers() -> None:
+    """They are never reused: whoever has an older number in hand would take one message for another."""
+    tags = {
+        "PeerUp": 1, "PeerDown": 2, "Stop": 3, "Ping": 4, "PeerRemoved": 5, "Reconfigure": 6, "Drain": 7, "SetLog": 8,
+        "ListRows": 9,
+    }  # fmt: skip
+    reports = {
+        "Ready": 1, "StartFailed": 2, "Stopped": 3, "Pong": 4, "PeerStuck": 5, "Reconfigured": 6, "Drained": 7,
+        "Rows": 8, "RoutesCalculated": 9,
+    }  # fmt: skip
+    routes = {"PortalUp": 2, "PortalGone": 3, "RouteTable": 4}
+    for codec, expected in ((PARENT_MESSAGES, tags), (WORKER_REPORTS, reports), (ROUTE_MESSAGES, routes)):
+        assert {kind.__name__: tag for tag, kind in codec._kinds.items()} == expected
+    assert {role.name: role.value for role in Role} == {"ROUTE_MANAGER": 1, "ENDPOINT": 2, "PEER": 3, "MONITOR": 4}
+    assert ROUTE_MANAGER == 0
 
 
 def test_an_enum_refuses_a_number_that_it_does_not_have() -> None:

@@ -20,6 +20,7 @@ from dro.bus.messages import (
 )
 from dro.errors import LocalProtocolError, ResourceError
 from dro.loop import Loop
+from tests.bus.conftest import open_files
 
 Until = Callable[[Callable[[], bool]], None]
 
@@ -81,18 +82,72 @@ def test_a_side_that_never_listens_is_an_error(parent: Parent, monkeypatch: pyte
         for n in range(10_000):
             parent.end.send(Ping(n))
 
-    with pytest.raises(ResourceError):
+    with pytest.raises(ResourceError, match="the control socket is full"):
         flood()
+    assert len(parent.end._waiting) == 10
 
 
 def test_a_message_too_large_for_a_packet_is_a_bug(loop: Loop) -> None:
     mine, other = control_pair()
+    assert [end.getblocking() or end.get_inheritable() for end in (mine, other)] == [False, False]
     worker = ControlSocket[WorkerReport, ParentMessage](
         loop, mine, WORKER_REPORTS, PARENT_MESSAGES, lambda _: None, lambda: None
     )
-    with pytest.raises(LocalProtocolError):
-        worker.send(StartFailed("x" * control.MAX_PACKET, ""))
+    most = 131_072 - 8
+    with pytest.raises(LocalProtocolError, match="StartFailed takes 131073 bytes"):
+        worker.send(StartFailed("x" * (most + 1), ""))
+    worker.send(StartFailed("x" * most, ""))
+    assert WORKER_REPORTS.decode(other.recv(1 << 20)) == StartFailed("x" * most, "")
     worker.close()
+    other.close()
+
+
+def test_a_turn_hears_64_messages(loop: Loop, parent: Parent) -> None:
+    for n in range(100):
+        parent.other.send(WORKER_REPORTS.encode(Pong(n)))
+    loop.run_once(0)
+    assert parent.heard == [Pong(n) for n in range(64)]
+    loop.run_once(0)
+    assert parent.heard == [Pong(n) for n in range(100)]
+
+
+def test_an_end_may_be_closed_by_what_it_hears(loop: Loop) -> None:
+    mine, other = control_pair()
+    heard: list[WorkerReport] = []
+
+    def hear(message: WorkerReport) -> None:
+        heard.append(message)
+        end.close()
+
+    end = ControlSocket[ParentMessage, WorkerReport](loop, mine, PARENT_MESSAGES, WORKER_REPORTS, hear, heard.clear)
+    for n in range(3):
+        other.send(WORKER_REPORTS.encode(Pong(n)))
+    loop.run_once(0)
+    assert heard == [Pong(0)]
+    end.send(Ping(1))
+    other.close()
+
+
+def test_a_closed_end_forgets_what_waits(loop: Loop, parent: Parent) -> None:
+    before = open_files()
+    while not parent.end._waiting:
+        parent.end.send(Ping(1))
+    parent.end.close()
+    assert open_files() == before - 1
+    while parent.other.recv(100):
+        pass
+    loop.run_once(0)
+
+
+def test_a_forked_child_gives_up_the_descriptor_alone(loop: Loop) -> None:
+    mine, other = control_pair()
+    end = ControlSocket[ParentMessage, WorkerReport](
+        loop, mine, PARENT_MESSAGES, WORKER_REPORTS, lambda _: None, lambda: None
+    )
+    loop.remove_reader(mine)
+    end.abandon()
+    assert mine.fileno() == -1
+    assert other.recv(100) == b""
     other.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import pytest
 
 from dro.bus.counters import GENERAL_SLOTS, MASK, MAX_WORKERS, PAIR_SLOTS, CounterPage
 from dro.errors import LocalProtocolError, ResourceError
+from dro.os_errors import remedy_of
+from tests.bus.conftest import open_files
 
 
 class Slot(IntEnum):
@@ -42,6 +45,84 @@ def test_adding_and_setting(page: CounterPage) -> None:
     assert (page[Slot.RECEIVED], page[Slot.DROPPED], page[5]) == (42, 2, 2)
     page.add(5, -3)
     assert page[5] == MASK
+
+
+def test_a_count_and_its_bytes_are_added_side_by_side(page: CounterPage) -> None:
+    page.add_sized(5, 2, 100)
+    page.add_sized(5, 1, 11)
+    assert [page[slot] for slot in (4, 5, 6, 7)] == [0, 3, 111, 0]
+    page.set(5, MASK)
+    page.set(6, MASK - 1)
+    page.add_sized(5, 2, 4)
+    assert (page[5], page[6]) == (1, 2)
+    page.set(5, -1)
+    assert page[5] == MASK
+
+
+def test_the_file_of_a_page_has_one_layout(tmp_path: Path) -> None:
+    """Pages outlive workers, and any other layout is not read: a change here needs another version."""
+    full = CounterPage.create(tmp_path / "full")
+    full.close()
+    assert (tmp_path / "full").stat().st_size == 8 * (8 + 512 + 256 * 16)
+    page = CounterPage.create(tmp_path / "page", general_slots=3, pair_blocks=2, pair_slots=4)
+    page.set(0, 11)
+    page.set(page.pair(1), 12)
+    content = bytearray(page.path.read_bytes())
+    assert len(content) == 8 * (8 + 3 + 2 * 4)
+    cells = memoryview(content).cast("Q")
+    magic = int.from_bytes(b"DROCNTR\0", "little")
+    assert {at: value for at, value in enumerate(cells) if value} == {0: magic, 1: 1, 2: 3, 3: 2, 4: 4, 8: 11, 15: 12}
+    again = CounterPage.open(page.path)
+    assert (again.path, again.general_slots, again.pair_blocks, again.pair_slots) == (page.path, 3, 2, 4)
+    assert (len(again), again.pair(0), again.pair(1)) == (11, 3, 7)
+    before = open_files()
+    for at in range(5):
+        cells[at] += 1
+        (tmp_path / "other").write_bytes(content)
+        cells[at] -= 1
+        with pytest.raises(ResourceError, match=f"{tmp_path}/other is not a counter page of layout 1") as wrong:
+            CounterPage.open(tmp_path / "other")
+        assert open_files() == before
+        del wrong
+    for size in (0, 63, 64 + 1, len(content) + 8):
+        (tmp_path / "other").write_bytes(bytes(content[:size].ljust(size, b"\0")))
+        with pytest.raises(ResourceError, match="is not a counter page"):
+            CounterPage.open(tmp_path / "other")
+    again.close()
+    page.close()
+    assert open_files() == before - 2
+
+
+def test_a_page_that_cannot_be_made_leaves_nothing_behind(
+    page: CounterPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = open_files()
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ResourceError) as no:
+        CounterPage.create(tmp_path / "huge")
+    assert (no.value.what, no.value.remedy) == (
+        f"no room for the counter page {tmp_path}/huge: No space left on device", remedy_of(errno.ENOSPC)
+    )  # fmt: skip
+    with pytest.raises(ResourceError) as exists:
+        CounterPage.create(page.path)
+    assert (exists.value.what, exists.value.remedy) == (
+        f"cannot create the counter page {page.path}: File exists", remedy_of(errno.EEXIST)
+    )  # fmt: skip
+    (tmp_path / "link").symlink_to(page.path)
+    with pytest.raises(ResourceError, match=r"cannot open the counter page .*: Too many levels of symbolic links"):
+        CounterPage.open(tmp_path / "link")
+    assert not (tmp_path / "huge").exists()
+    assert open_files() == before
+
+
+def test_a_page_of_header_alone_is_one(tmp_path: Path) -> None:
+    CounterPage.create(tmp_path / "page", general_slots=0, pair_blocks=0, pair_slots=0).close()
+    page = CounterPage.open(tmp_path / "page")
+    assert len(page) == 0
+    page.close()
 
 
 def test_pair_blocks_do_not_overlap(page: CounterPage) -> None:

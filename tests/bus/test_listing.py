@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 
+import pytest
+
 from dro.bus.control import MAX_PACKET
 from dro.bus.listing import LISTINGS_MAX, PAGE_BYTES, PAGE_NS, PAGE_ROWS, Listings, RouteRow, Row, TopicRow
 from dro.bus.messages import WORKER_REPORTS, ListRows, Rows
@@ -37,7 +39,9 @@ def pages(listings: Listings, begin: Begin) -> list[Rows]:
 def test_all_rows_come_once_and_in_order() -> None:
     found = pages(Listings(lambda: 0), routes(2 * PAGE_ROWS + 7))
     sizes = [len(json.loads(page.rows)) for page in found]
-    assert sizes == [PAGE_ROWS, PAGE_ROWS, 7]
+    assert sizes == [500, 500, 7]
+    assert found[-1] == Rows(1, found[-1].rows, 0, "")
+    assert [page.cursor for page in found] == [1, 2, 0]
     numbers = [row["from_domain"] for page in found for row in json.loads(page.rows)]
     assert numbers == list(range(2 * PAGE_ROWS + 7))
 
@@ -60,6 +64,16 @@ def test_a_page_of_long_rows_fits_the_control_socket() -> None:
     assert max(len(page.rows) for page in found) < PAGE_BYTES + 8000
 
 
+@pytest.mark.parametrize(("length", "rows"), [(75, 800), (76, 790)])
+def test_a_page_ends_with_the_row_that_fills_it(length: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dro.bus.listing.PAGE_ROWS", 10_000)
+    row = RouteRow(
+        1, 2, "", "x" * (length - 1 - len('{"from_domain": 1, "to_domain": 2, "ingress": "", "egress": ""}'))
+    )
+    page = Listings(lambda: 0).page(ListRows(1, "routes", "", 0), lambda: iter([row] * 2000))
+    assert len(json.loads(page.rows)) == rows
+
+
 def test_a_page_ends_in_time_also_when_nothing_matches() -> None:
     looked = 0
 
@@ -73,7 +87,7 @@ def test_a_page_ends_in_time_also_when_nothing_matches() -> None:
     page = listings.page(ListRows(1, "topics", "x", 0), nothing)
     assert page.rows == "[]"
     assert page.cursor
-    assert looked == PAGE_NS // 1000
+    assert looked == PAGE_NS // 1000 == 5000
     rest = 1
     while page.cursor:
         page = listings.page(ListRows(1, "topics", "x", page.cursor), nothing)

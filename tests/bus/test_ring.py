@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import multiprocessing
 import os
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 
 from dro.bus.ring import ALIGN, HEADER_BYTES, MIN_CAPACITY, RingReader, RingWriter
 from dro.errors import LocalProtocolError, ResourceError
+from dro.os_errors import remedy_of
+from tests.bus.conftest import open_files
 
 CAPACITY = 8192
 CHUNKS = 15_000  # of a writer that is read while it writes
@@ -62,12 +65,83 @@ def test_a_reader_wants_the_incarnation_that_it_was_told(writer: RingWriter, tmp
         RingReader.open(writer.path, 8)
     with pytest.raises(ResourceError, match="No such file"):
         RingReader.open(tmp_path / "none", 7)
-    (tmp_path / "short").write_bytes(b"x")
-    with pytest.raises(ResourceError, match="too short"):
-        RingReader.open(tmp_path / "short", 7)
-    (tmp_path / "noise").write_bytes(bytes(HEADER_BYTES + CAPACITY))
-    with pytest.raises(ResourceError, match="not a fragment ring"):
-        RingReader.open(tmp_path / "noise", 7)
+    (tmp_path / "link").symlink_to(writer.path)
+    with pytest.raises(ResourceError, match=r"cannot open the fragment ring .*: Too many levels of symbolic links"):
+        RingReader.open(tmp_path / "link", 7)
+    for size, why in ((8191, "too short"), (8192, "not a fragment ring")):
+        (tmp_path / "noise").write_bytes(bytes(size))
+        with pytest.raises(ResourceError, match=why):
+            RingReader.open(tmp_path / "noise", 7)
+
+
+def test_the_header_of_a_ring_has_one_layout(writer: RingWriter, tmp_path: Path) -> None:
+    """Any other is not read: a change here needs another version."""
+    pos = writer.reserve(100)
+    writer.commit(pos + 30)
+    content = bytearray(writer.path.read_bytes())
+    cells = memoryview(content).cast("Q")
+    expected = {0: int.from_bytes(b"DRORING\0", "little"), 1: 1, 2: 7, 3: 8192, 8: 100, 16: 30}
+    assert {at: cells[at] for at in range(512) if cells[at]} == expected
+    for at in (0, 1, 3):
+        cells[at] += 1
+        (tmp_path / "other").write_bytes(content)
+        cells[at] -= 1
+        with pytest.raises(ResourceError, match="is not a fragment ring"):
+            RingReader.open(tmp_path / "other", 7)
+    (tmp_path / "other").write_bytes(content)
+    RingReader.open(tmp_path / "other", 7).close()
+
+
+def test_what_cannot_be_made_or_opened_leaves_nothing_behind(writer: RingWriter, tmp_path: Path) -> None:
+    path = tmp_path / "huge"
+    before = open_files()
+    with pytest.raises(
+        ResourceError, match=f"no room for a fragment ring of {(1 << 62) + 4096} bytes in {tmp_path}: "
+    ) as no:
+        RingWriter.create(path, 1 << 62, 1)
+    assert no.value.remedy == "give the machine more shared memory or lower <max-queue>"
+    assert not path.exists()
+    with pytest.raises(ResourceError) as exists:
+        RingWriter.create(writer.path, CAPACITY, incarnation=8)
+    assert (exists.value.what, exists.value.remedy) == (
+        f"cannot create the fragment ring {writer.path}: File exists", remedy_of(errno.EEXIST)
+    )  # fmt: skip
+    with pytest.raises(ResourceError) as other:
+        RingReader.open(writer.path, 8)
+    assert open_files() == before
+    del no, exists, other
+
+
+def test_a_closed_ring_gives_its_memory_and_its_file_back(tmp_path: Path) -> None:
+    before = open_files()
+    writer = RingWriter.create(tmp_path / "ring", 1, incarnation=7)
+    reader = RingReader.open(writer.path, 7)
+    assert (reader.path, reader.incarnation, reader.capacity) == (writer.path, 7, 4096)
+    assert (writer.path, writer.incarnation, writer.capacity) == (tmp_path / "ring", 7, 4096)
+    reader.close()
+    writer.close(unlink=False)
+    assert open_files() == before
+    assert writer.path.exists()
+    other = RingWriter.create(tmp_path / "other", 4097, incarnation=7)
+    assert other.capacity == 8192
+    other.path.unlink()
+    other.close()
+    other = RingWriter.create(tmp_path / "other", 4097, incarnation=7)
+    other.close()
+    assert not other.path.exists()
+
+
+def test_elsewhere_a_reader_stays_a_quarter_of_the_ring_away(
+    writer: RingWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dro.bus.ring._STRONGLY_ORDERED", False)
+    reader = RingReader.open(writer.path, 7)
+    pos = writer.write(b"a" * 64)
+    writer.reserve(CAPACITY * 3 // 4 - 64)
+    assert reader.copy(pos, 64) == bytearray(b"a" * 64)
+    writer.reserve(CAPACITY * 3 // 4 - 63)
+    assert reader.copy(pos, 64) is None
+    reader.close()
 
 
 def test_what_is_written_can_be_read(writer: RingWriter, reader: RingReader) -> None:
@@ -94,6 +168,11 @@ def test_a_chunk_never_wraps(writer: RingWriter, reader: RingReader) -> None:
     pos = writer.write(b"x" * 200)
     assert pos == CAPACITY
     assert reader.copy(pos, 200) == bytearray(b"x" * 200)
+    last = writer.write(b"y" * (CAPACITY - 256))
+    assert last == CAPACITY + 256, "what just fits stays in this round"
+    assert reader.copy(last, CAPACITY - 256) == bytearray(b"y" * (CAPACITY - 256))
+    assert writer.write(b"z" * CAPACITY) == 2 * CAPACITY
+    assert writer.position == reader.position == 3 * CAPACITY
 
 
 def test_a_chunk_is_gone_as_soon_as_its_room_is_reserved(writer: RingWriter, reader: RingReader) -> None:
@@ -123,11 +202,16 @@ def test_a_reservation_need_not_be_used_up(writer: RingWriter) -> None:
 
 
 def test_rules_of_the_writer(writer: RingWriter) -> None:
+    for wrong in (CAPACITY + 1, -1):
+        with pytest.raises(LocalProtocolError):
+            writer.reserve(wrong)
+    assert writer.reserve(CAPACITY) == writer.reserve(0) == 0
+    writer.commit(0)
+    writer.commit(0)
+    pos = writer.write(b"x" * 64)
+    pos = writer.reserve(CAPACITY - 64)
     with pytest.raises(LocalProtocolError):
-        writer.reserve(CAPACITY + 1)
-    pos = writer.reserve(10)
-    with pytest.raises(LocalProtocolError):
-        writer.commit(pos + 11)
+        writer.commit(CAPACITY + 1)
     writer.commit(pos + 10)
     with pytest.raises(LocalProtocolError):
         writer.commit(pos + 9)

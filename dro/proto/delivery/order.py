@@ -283,7 +283,7 @@ class DeliveryController:
             self.stats.discarded += len(self._held)
         elif self._held:  # handed up at arrival: the burst begins after the newest of them
             newest = max(ahead(held, expected) for held in self._held)
-            expected = self._give_up(add(expected, newest + 1))
+            expected = self._give_up(add(expected, newest))
         missing = ahead(sqn, expected)
         self._held.clear()
         self._held_bytes = 0

@@ -159,6 +159,8 @@ def test_a_burst_in_arrival_order_begins_behind_what_was_handed_up() -> None:
     c = DeliveryController(DeliveryConfig(ordered_delivery=ARRIVAL, burst_limit=10))
     assert feed(c, 1, 3, 4) == ["1", "3", "4"]
     assert feed(c, 20, at=1) == ["-2", "5..19", "20"]
+    assert feed(c, 22, 24, at=2) == ["22", "24"]
+    assert feed(c, 50, at=3) == ["-21", "-23", "25..49", "50"]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_a_message_lost_right_after_the_first_tsni_is_waited_for() -> None:
 
 def test_the_newest_tsni_before_the_first_message_counts() -> None:
     c = DeliveryController(DeliveryConfig(burst_limit=10))
-    for sqn in (6, 8, 7):
+    for sqn in (7, 8, 6):
         tsni(c, sqn, 0)
     feed(c, 10)
     assert (c.expected, c.is_waiting) == (9, True)
@@ -365,6 +367,14 @@ def test_what_cannot_be_and_is_older_than_the_start_is_no_loss() -> None:
     assert (c.take_events(), c.stats.malformed, c.stats.lost) == ([], 3, 0)
 
 
+def test_the_first_sqn_may_be_a_loss() -> None:
+    c = DeliveryController(DeliveryConfig(ordered_delivery=ARRIVAL))
+    tsni(c, 8, 0)
+    assert feed(c, 10) == ["10"]
+    c.on_fragment(9, (9, 0, 50), bytes(100), 0)
+    assert (taken(c), c.stats.lost) == (["-9"], 1)
+
+
 def test_a_fragment_out_of_step_costs_the_message_once() -> None:
     c = DeliveryController(DeliveryConfig())
     feed(c, 6)
@@ -423,6 +433,17 @@ def test_bytes_that_were_handed_up_or_discarded_are_not_held_any_more() -> None:
     c.on_end()
     assert hold(34, 15) == []
     assert c.is_waiting
+
+
+def test_bytes_that_waited_between_two_losses_are_not_held_any_more() -> None:
+    c = DeliveryController(DeliveryConfig(held_max_bytes=200, generation_interval_ns=ms(10)))
+    feed(c, 1)
+    for start, at in ((3, 0), (8, 20)):
+        for sqn in (start, start + 2):
+            c.on_fragment(sqn, None, bytes(100), ms(at))
+        assert taken(c) == []
+        assert tsni(c, start + 2, at + 10) == [f"-{start - 1}", f"{start}", f"-{start + 1}", f"{start + 2}"]
+        assert feed(c, start + 3, at=at + 10) == [f"{start + 3}"]
 
 
 def test_as_much_as_the_default_of_held_bytes_may_wait() -> None:

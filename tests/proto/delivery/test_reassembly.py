@@ -37,6 +37,7 @@ def fed(joiner: InOrderReassembly | ArrivalReassembly, *pieces: Piece) -> list[s
         ([(8, (7, 3, 5), "abc")], [MALFORMED], None),
         ([(8, (7, 0, 3), "abc")], [MALFORMED], None),
         ([(6, (7, 3, 6), "abc")], [MALFORMED], None),
+        ([(8, (7, 3, 5), "abc"), (9, (7, 3, 5), "abc"), (9, (6, 3, 5), "abc")], [MALFORMED, ORPHAN, MALFORMED], None),
         ([(7, (7, 0, 6), "abc"), (8, (7, 3, 6), "def")], ["", "7-8 abcdef 3"], None),
         (
             [(0xFFFFFFFF, (0xFFFFFFFF, 0, 6), "abc"), (0, (0xFFFFFFFF, 3, 6), "def")],
@@ -81,7 +82,9 @@ def fed(joiner: InOrderReassembly | ArrivalReassembly, *pieces: Piece) -> list[s
     ],
 )
 def test_what_each_piece_brings(pieces: list[Piece], in_order: list[str], in_arrival: list[str] | None) -> None:
-    assert fed(InOrderReassembly(LONGEST), *pieces) == in_order
+    joiner = InOrderReassembly(LONGEST)
+    assert fed(joiner, *pieces) == in_order
+    assert joiner.is_idle == bool(in_order[-1]), "what is complete or refused is not under way"
     assert fed(ArrivalReassembly(LONGEST), *pieces) == (in_order if in_arrival is None else in_arrival)
 
 
@@ -97,6 +100,27 @@ def test_what_is_under_way_shows_and_ends_with_a_loss_or_an_end() -> None:
         assert joiner.is_idle is True
         assert fed(joiner, (10, (10, 0, 6), "abc"), (11, (10, 3, 6), "def")) == ["", "10-11 abcdef 3"]
         assert joiner.is_idle is True
+
+
+@pytest.mark.parametrize("kind", [InOrderReassembly, ArrivalReassembly])
+def test_a_message_in_one_fragment_is_passed_on_as_it_is(
+    kind: type[InOrderReassembly] | type[ArrivalReassembly],
+) -> None:
+    view = memoryview(b"abc")
+    for frag in (None, (7, 0, 3)):
+        outcome = kind(LONGEST).take(7, frag, view, 5)
+        assert isinstance(outcome, Delivered)
+        assert outcome.payload is view
+
+
+def test_a_loss_ends_the_message_that_begins_with_it_and_not_the_next() -> None:
+    joiner = ArrivalReassembly(LONGEST)
+    fed(joiner, (8, (7, 3, 6), "def"))
+    joiner.on_lost(7)
+    assert joiner.is_idle
+    fed(joiner, (9, (9, 0, 6), "abc"))
+    joiner.on_lost(8)
+    assert fed(joiner, (10, (9, 3, 6), "def"), (10, (8, 3, 6), "def")) == ["9-10 abcdef 1", ORPHAN]
 
 
 def test_messages_that_arrive_between_each_other_are_kept_apart() -> None:
