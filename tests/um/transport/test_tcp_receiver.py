@@ -254,6 +254,21 @@ def test_control_messages_come_in_their_place(receiver: Receiver) -> None:
     assert receiver.session.statistics() == receiver.stats(bytes_rcved=112, lbm_msgs_rcved=5)
 
 
+def test_the_shortest_message_is_taken_at_once_and_needs_one_look(receiver: Receiver) -> None:
+    source = receiver.joined()
+    source.send(bytes.fromhex("01 00 0004"))
+    assert receiver.loop.run_once(0)
+    assert receiver.session.statistics() == receiver.stats(bytes_rcved=4, lbm_msgs_rcved=1)
+    assert receiver.loop.next_deadline() == BEGAN + s(3)
+
+
+def test_what_lay_in_the_buffer_before_is_not_heard_again(receiver: Receiver) -> None:
+    receiver.joined()
+    receiver.put(*[message(7, i) for i in range(16)])
+    receiver.put(*[message(7, i) for i in range(10)])
+    assert receiver.sink.got == of(7, *range(16), *range(10))
+
+
 def test_a_session_begins_with_its_first_whole_message_whatever_it_is(receiver: Receiver) -> None:
     receiver.joined()
     receiver.put(message(7, 0)[:39])
@@ -282,6 +297,17 @@ def test_a_turn_reads_twice_and_the_rest_in_the_next(monkeypatch: pytest.MonkeyP
 
 
 # faults
+
+
+def test_what_follows_broken_bytes_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dro.um.transport.tcp.receiver.READ_BYTES", 4000)
+    receiver = Receiver()
+    receiver.joined().send(message(7, 0) + bytes(3960) + message(7, 1) * 100)
+    assert receiver.loop.run_once(0)
+    assert receiver.sink.got == of(7, 0)
+    assert receiver.sink.events == ["began", "ended"]
+    assert receiver.loop.next_deadline() is None
+    receiver.close()
 
 
 @pytest.mark.parametrize(
@@ -321,7 +347,7 @@ def test_a_connection_that_ends_ends_the_session(receiver: Receiver, how: str) -
     if how == "reset":
         source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     source.close()
-    receiver.turn()
+    assert receiver.loop.run_once(0)
     assert receiver.sink.order == ["began", "runs", "ended"]
     assert receiver.session.was_connected
     assert (receiver.session.is_connected, receiver.loop.next_deadline()) == (False, None)

@@ -143,8 +143,8 @@ class TcpReceiver(ReceiverTransport, DataReader):
             if self._interface != sockets.ANY:
                 sock.bind((self._interface, 0))
             code = sock.connect_ex(self._peer)
-        except OSError as e:
-            code = e.errno or errno.EIO
+        except OSError:
+            code = errno.EIO
         if code not in (0, errno.EINPROGRESS):
             self._lost(now_ns)
             return
@@ -209,14 +209,13 @@ class TcpReceiver(ReceiverTransport, DataReader):
             if not count:
                 self._lost(now_ns)
                 return False
-            if not self._on_bytes(self._held + count, now_ns):
-                return False
+            self._on_bytes(self._held + count, now_ns)
             if count < READ_BYTES:
                 return False
         return True
 
-    def _on_bytes(self, end: int, now_ns: int) -> bool:
-        """Messages in the buffer up to `end`; False when the connection is no longer the same, or was given up."""
+    def _on_bytes(self, end: int, now_ns: int) -> None:
+        """Messages in the buffer up to `end`."""
         sock = self._socket
         error: DecodeError | None = None
         try:
@@ -231,7 +230,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
             if runs and self._socket is sock:
                 self._sink.on_fragments(self, self._view, runs, now_ns)
         if self._socket is not sock:
-            return False
+            return
         if error is not None:
             self.bad_stream += 1
             limited(
@@ -239,11 +238,10 @@ class TcpReceiver(ReceiverTransport, DataReader):
                 extra={"source": format_source(self.address), "error": str(error)},
             )
             self._lost(now_ns)
-            return False
-        if pos and pos < end:
+            return
+        if pos:
             self._memory[: end - pos] = self._memory[pos:end]
         self._held = end - pos
-        return True
 
     def _read_stream(self, end: int) -> tuple[int, int]:
         """Add the messages up to `end` to the builder; (where the first incomplete one begins, how many there were).
@@ -320,7 +318,6 @@ class TcpReceiver(ReceiverTransport, DataReader):
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         deadline = self.core.next_deadline()
         if deadline is not None and not self._is_left:
             self._timer = self._loop.call_at(deadline, self._on_timer)
