@@ -178,7 +178,6 @@ class AsyncLoop(PausableLoop):
 
     def _on_due(self) -> None:
         self._handle = None
-        self._armed_ns = _NEVER
         self._turn()
 
     def _arm(self) -> None:

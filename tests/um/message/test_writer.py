@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
+import pytest
+
 from dro.clock import ms
 from dro.config.um.sets import BatchingOptions
 from dro.um.message.writer import Piece, SessionWriter
@@ -18,8 +20,11 @@ class Session:
     def __init__(self) -> None:
         self.room = 1000
         self.sent: list[list[bytes]] = []
+        self.payloads: list[int] = []  # user data of each
+        self.times: list[int] = []
         self.is_blocked = False
         self.fragment_max_bytes = 1000
+        self.datagram_max_bytes = 8192
         self.on_unblocked: Callable[[], object] | None = None
 
     def send_message(self, message: bytes, now_ns: int, payload_bytes: int = 0) -> bool:
@@ -28,6 +33,8 @@ class Session:
             return False
         self.room -= 1
         self.sent.append([message])
+        self.payloads.append(payload_bytes)
+        self.times.append(now_ns)
         return True
 
     def send_batch(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
@@ -35,6 +42,8 @@ class Session:
         self.room -= taken
         self.is_blocked = taken < len(messages)
         self.sent.append(list(messages[:taken]))
+        self.payloads.append(payload_bytes)
+        self.times.append(now_ns)
         return taken
 
     def unblock(self, room: int) -> None:
@@ -127,4 +136,76 @@ def test_what_waits_is_dropped_with_the_writer(stepper: Stepper) -> None:
     writer.send(pieces(b"a"), stepper.loop.now_ns(), flush=False)
     writer.close()
     stepper.run(200)
+    assert session.sent == []
+
+
+def test_a_batch_leaves_at_its_time_with_the_user_data_of_all(stepper: Stepper) -> None:
+    session = Session()
+    writer = writer_on(session, stepper)
+    began = stepper.loop.now_ns()
+    assert stepper.loop.next_deadline() is None
+    writer.send([Piece(b"head+a", 1)], began, flush=False)
+    assert stepper.loop.next_deadline() == began + ms(50)
+    stepper.run(20)
+    writer.send([Piece(b"head+bc", 2)], stepper.loop.now_ns(), flush=False)
+    assert stepper.loop.next_deadline() == began + ms(50), "that of the first"
+    stepper.run(30)
+    assert (session.sent, session.payloads, session.times) == ([[b"head+a", b"head+bc"]], [3], [began + ms(50)])
+    assert writer.is_idle
+    assert stepper.loop.next_deadline() is None
+    writer.send([Piece(b"head+d", 1)], stepper.loop.now_ns(), flush=False)
+    writer.flush(began + ms(51))
+    assert (session.payloads[1:], session.times[1:]) == ([1], [began + ms(51)])
+    writer.send([Piece(b"head+ef", 2)], began + ms(52), flush=True)
+    assert (session.payloads[2:], session.times[2:]) == ([2], [began + ms(52)])
+
+
+def test_a_later_batch_has_a_time_of_its_own(stepper: Stepper) -> None:
+    session = Session()
+    writer = writer_on(session, stepper)
+    writer.send(pieces(b"a"), stepper.loop.now_ns(), flush=False)
+    stepper.run(30)
+    writer.flush(stepper.loop.now_ns())
+    second = stepper.loop.now_ns()
+    writer.send(pieces(b"b"), second, flush=False)
+    stepper.run(40)
+    assert session.sent == [[b"a"]]
+    stepper.run(10)
+    assert session.times[1:] == [second + ms(50)]
+
+
+def test_what_waits_behind_a_blocked_message_keeps_its_order_and_its_batches(stepper: Stepper) -> None:
+    session = Session()
+    session.room = 0
+    writer = writer_on(session, stepper)
+    ready: list[str] = []
+    writer.send([Piece(b"h+a", 1), Piece(b"h+b", 2)], 0, flush=True)
+    assert (writer.is_blocked, writer.is_idle, session.sent) == (True, False, [])
+    session.is_blocked = False  # another source of the session would be let through: what waits comes first
+    assert writer.is_blocked
+    writer.send([Piece(b"h+c", 3)], 0, flush=False)
+    writer.send([Piece(b"h+d", 4)], 0, flush=False)
+    writer.flush(0)
+    for name in ("one", "two"):
+        writer.call_when_ready(lambda name=name: ready.append(name))  # type: ignore[misc]  # bound now
+    stepper.clock.time_ns += 5
+    session.unblock(3)
+    assert session.sent == [[b"h+a"], [b"h+b"], [b"h+c"]]
+    assert (session.payloads[:2], set(session.times)) == ([1, 2], {stepper.clock.time_ns})
+    assert (ready, writer.is_blocked) == ([], True)
+    session.unblock(3)
+    assert session.sent[3:] == [[b"h+d"]]
+    assert (ready, writer.is_blocked, writer.is_idle) == (["one", "two"], False, True)
+
+
+def test_a_writer_that_is_closed_forgets_what_waits_and_who(stepper: Stepper) -> None:
+    session = Session()
+    session.room = 0
+    writer = writer_on(session, stepper)
+    writer.send(pieces(b"a"), 0, flush=True)
+    writer.call_when_ready(lambda: pytest.fail("closed"))
+    writer.send(pieces(b"b"), stepper.loop.now_ns(), flush=False)
+    writer.close()
+    assert stepper.loop.next_deadline() is None
+    session.unblock(10)
     assert session.sent == []
