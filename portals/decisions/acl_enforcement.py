@@ -117,7 +117,7 @@ class AclEnforcement:
 
     def may_ask(self, symbol: bytes, pattern: int) -> bool:
         """Whether the TRD of this portal may be asked for a topic or pattern, as far as the name alone says."""
-        if self._receiving is None and (pattern != PATTERN_NONE or self._inbound is None):
+        if self._receiving is None and self._inbound is None:
             return True
         known = self._asking.get((symbol, pattern))
         if known is None:

@@ -201,11 +201,11 @@ class PortalCore:
             return
         match message:
             case InterestAdded(symbol=name, pattern=pattern, domain_id=domain_id):
-                if self.siblings.add_interest(worker, incarnation, (name, pattern), domain_id):
-                    self._decide_receiver((name, pattern))
+                self.siblings.add_interest(worker, incarnation, (name, pattern), domain_id)
+                self._decide_receiver((name, pattern))
             case InterestRemoved(symbol=name, pattern=pattern, domain_id=domain_id):
-                if self.siblings.remove_interest(worker, (name, pattern), domain_id):
-                    self._decide_receiver((name, pattern))
+                self.siblings.remove_interest(worker, (name, pattern), domain_id)
+                self._decide_receiver((name, pattern))
             case SourceSeen():
                 self._on_source_seen(Offer(worker, incarnation, message), now_ns)
             case SourceGone(handle=handle):
@@ -259,7 +259,6 @@ class PortalCore:
 
     def close_sources(self) -> None:
         """Close all proxy sources, whatever is wanted here."""
-        self.deletion_delay.clear()
         for otid in self.proxies:
             self._effects.append(CloseProxySource(otid))
         self.proxies.clear()
@@ -348,7 +347,7 @@ class PortalCore:
 
     def on_timer(self, now_ns: int) -> None:
         self._on_dropped(self.siblings.on_timer(now_ns), now_ns)
-        for otid in self.deletion_delay.take_due(now_ns):
+        for otid in self.deletion_delay.due(now_ns):
             self._delete(otid)
 
     # messages out

@@ -15,10 +15,11 @@ from typing import Final, get_args
 
 from dro.bus.codec import Codec
 from dro.bus.messages import ROUTE_MESSAGES
+from dro.wire.lbmr.records import PatternType
 
 PATTERN_NONE: Final = 0
-PATTERN_PCRE: Final = 1
-PATTERN_REGEX: Final = 2
+PATTERN_PCRE: Final = int(PatternType.PCRE)
+PATTERN_REGEX: Final = int(PatternType.REGEX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,22 +109,16 @@ class Siblings:
             for domain_id in sibling.interest.get(symbol, ()):
                 yield worker, domain_id
 
-    def add_interest(self, worker: int, incarnation: int, symbol: Symbol, domain_id: int) -> bool:
-        """Whether it is new."""
-        domains = self._siblings[worker].interest.setdefault(symbol, {})
-        is_new = domain_id not in domains
-        domains[domain_id] = incarnation
-        return is_new
+    def add_interest(self, worker: int, incarnation: int, symbol: Symbol, domain_id: int) -> None:
+        self._siblings[worker].interest.setdefault(symbol, {})[domain_id] = incarnation
 
-    def remove_interest(self, worker: int, symbol: Symbol, domain_id: int) -> bool:
-        """Whether there was any."""
+    def remove_interest(self, worker: int, symbol: Symbol, domain_id: int) -> None:
+        """There need not be any."""
         interest = self._siblings[worker].interest
-        domains = interest.get(symbol)
-        if domains is None or domains.pop(domain_id, None) is None:
-            return False
-        if not domains:
-            del interest[symbol]
-        return True
+        if (domains := interest.get(symbol)) is not None:
+            domains.pop(domain_id, None)
+            if not domains:
+                del interest[symbol]
 
     def remove_all_interest(self, worker: int) -> list[Symbol]:
         """What it wanted."""
@@ -189,7 +183,8 @@ class Siblings:
         current = sibling.incarnation if sibling.is_up else sibling.incarnation + 1
         for symbol, domains in list(sibling.interest.items()):
             for domain_id, incarnation in list(domains.items()):
-                if incarnation < current and self.remove_interest(worker, symbol, domain_id):
+                if incarnation < current:
+                    self.remove_interest(worker, symbol, domain_id)
                     dropped.symbols.append(symbol)
         for offer in list(sibling.offers.values()):
             if offer.incarnation < current:

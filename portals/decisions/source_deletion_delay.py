@@ -37,9 +37,6 @@ class SourceDeletionDelay:
     def next_deadline(self) -> int | None:
         return next(iter(self._delete_at_ns.values()), None)
 
-    def take_due(self, now_ns: int) -> list[bytes]:
-        """Those whose delay is over, earliest first; they do not wait any more."""
-        due = [otid for otid, delete_at_ns in self._delete_at_ns.items() if delete_at_ns <= now_ns]
-        for otid in due:
-            del self._delete_at_ns[otid]
-        return due
+    def due(self, now_ns: int) -> list[bytes]:
+        """Those whose delay is over, earliest first; they wait until `end`."""
+        return [otid for otid, delete_at_ns in self._delete_at_ns.items() if delete_at_ns <= now_ns]

@@ -55,6 +55,7 @@ _OVER: Final = (
 _BUFFER: Final = (
     "SEND_BUFFER_BYTES: Final = 1 << 20  # a burst of advertisements must not be cut short by the system's default"
 )
+_TAGS: Final = "PORTAL_MESSAGES: Final = Codec[PortalMessage](dict(enumerate(get_args(PortalMessage), 32)))"
 _TOOK: Final = "self._took_ns = 0  # the last call of the core that may have calculated"
 _BUSY: Final = "self._busy = 0  # errno of the send that stopped the last run"
 _NEED: Final = "need = line[next(iter(line))].need if line else 0"
@@ -118,6 +119,7 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/um/transport/mmsg.py", "self.is_uniform = False", "pass"): "each batch sets it before it is read",
     ("dro/um/transport/runs.py", _ENDS, "offset > self._offset + length + headroom"): "just there is the next offset",
     ("dro/um/transport/runs.py", "self._next_sqn = self._next_offset = 0", "1"): "not read while the run is empty",
+    ("portals/decisions/messages.py", _TAGS, "33"): "a number that both ends take from here",
     ("router/worker.py", "assert_never(effect)", "pass"): "for the type checker: every effect has a case",
     ("router/worker.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",
     ("router/worker.py", _TOOK, "1"): "set before it is read: only the timer calculates",

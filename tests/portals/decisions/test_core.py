@@ -9,6 +9,7 @@ import pytest
 
 from dro.clock import ms, s
 from dro.proto.interest.events import InterestGained, InterestLost
+from portals.decisions.acl_enforcement import OPEN
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import (
     ChangeForwarding,
@@ -23,9 +24,19 @@ from portals.decisions.effects import (
     SendToSibling,
     SourceIgnored,
     UpdateProxyReceiver,
+    UpdateProxySource,
     WhyIgnored,
 )
-from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, SourceSeen
+from portals.decisions.messages import (
+    PATTERN_NONE,
+    PATTERN_PCRE,
+    ExchangeDone,
+    ForwardStart,
+    InterestAdded,
+    PortalHello,
+    SourceSeen,
+)
+from portals.decisions.recorded_interest import RecordedInterest
 from portals.decisions.siblings import REJOIN_HOLD_NS
 from tests.fakes.patterns import compile_pattern
 
@@ -355,3 +366,162 @@ def test_a_full_exchange_of_many_sources_takes_time_in_proportion() -> None:
     assert len(opened) == 40_000
     core.on_timer(s(4))
     assert len(core.proxies) == 20_000
+
+
+@dataclass
+class Alone:
+    """The core of portal 1 in domain 1, with siblings 2 and 3 of which only messages are seen."""
+
+    core: PortalCore = field(
+        default_factory=lambda: PortalCore(1, 1, 1, source_deletion_delay_ns=DELAY, matcher=compile_pattern)
+    )
+
+    def __post_init__(self) -> None:
+        self.core.on_routes(5, [(a, b, a, b) for a, b in permutations((1, 2, 3), 2)], 0)
+        for worker in (2, 3):
+            self.core.on_sibling_up(worker, 4, 0, 0, 0)
+        self.core.take_effects()
+
+    def wants(self, *symbols: bytes, worker: int = 2, incarnation: int = 4) -> None:
+        for symbol in symbols:
+            self.core.on_message(worker, incarnation, InterestAdded(symbol, PATTERN_NONE, worker), 0)
+
+    def offers(self, handle: int, topic: bytes, worker: int = 2, cost: int = 0, incarnation: int = 4) -> SourceSeen:
+        seen = SourceSeen(handle, topic.ljust(32), topic, worker, 0, cost, b"")
+        self.core.on_message(worker, incarnation, seen, 0)
+        return seen
+
+
+def test_an_older_route_table_and_one_that_says_the_same_change_nothing() -> None:
+    alone = Alone()
+    alone.wants(b"AAA")
+    alone.core.take_effects()
+    for version in (4, 5):
+        alone.core.on_routes(version, [], 0)
+        assert (alone.core.route_version, alone.core.take_effects()) == (5, [])
+    alone.core.on_routes(6, [], 0)
+    assert alone.core.take_effects() == [CloseProxyReceiver(b"AAA", PATTERN_NONE, (2,))]
+    assert alone.core.route_version == 6
+
+
+def test_a_sibling_that_comes_up_once_more_gets_nothing_again() -> None:
+    core = Alone().core
+    for incarnation in (4, 3):
+        core.on_sibling_up(2, incarnation, 0, 0, 0)
+        assert core.take_effects() == []
+    core.on_sibling_up(2, 5, 8, 9, 0)
+    assert core.take_effects() == [SendToSibling(2, PortalHello(1, 1, 8, 9)), SendToSibling(2, ExchangeDone())]
+
+
+def test_a_sibling_that_is_removed_while_it_is_up_is_forgotten_at_once() -> None:
+    alone = Alone()
+    alone.core.on_interest(InterestGained((b"BBB", PATTERN_NONE)), 0)
+    alone.wants(b"AAA")
+    seen = alone.offers(1, b"BBB")
+    alone.core.take_effects()
+    alone.core.on_sibling_removed(2, 0)
+    assert alone.core.take_effects() == [
+        CloseProxyReceiver(b"AAA", PATTERN_NONE, (2,)),
+        DelayDeletion(seen.otid, DELAY),
+    ]
+    assert alone.core.siblings.up == [3]
+    assert (alone.core.siblings.symbols, alone.core.siblings.by_topic) == (set(), {})
+    assert alone.core.next_deadline() == DELAY
+    alone.core.on_timer(DELAY - 1)
+    assert alone.core.take_effects() == []
+    alone.core.on_timer(DELAY)
+    assert alone.core.take_effects() == [CloseProxySource(seen.otid)]
+    assert (alone.core.next_deadline(), alone.core.proxies) == (None, {})
+
+
+def test_what_a_sibling_says_before_it_is_known_to_be_up_is_used_but_not_answered() -> None:
+    alone = Alone()
+    alone.core.on_interest(InterestGained((b"AAA", PATTERN_NONE)), 0)
+    alone.core.take_effects()
+    alone.core.on_routes(6, [(9, 1, 9, 1)], 0)
+    seen = alone.offers(1, b"AAA", worker=9)
+    assert alone.core.take_effects() == [OpenProxySource(9, seen)]
+    assert not alone.core.siblings.is_up(9)
+    assert alone.core.siblings.up == [2, 3]
+
+
+def test_reports_are_held_for_three_seconds_and_those_of_the_next_life_stay() -> None:
+    alone = Alone()
+    alone.wants(b"old", b"both")
+    alone.core.on_sibling_down(2, 100)
+    alone.wants(b"both", b"new", incarnation=5)
+    alone.core.take_effects()
+    assert alone.core.next_deadline() == 100 + s(3) == 100 + REJOIN_HOLD_NS
+    alone.core.on_timer(100 + s(3) - 1)
+    assert alone.core.take_effects() == []
+    alone.core.on_timer(100 + s(3))
+    assert alone.core.take_effects() == [CloseProxyReceiver(b"old", PATTERN_NONE, (2,))]
+    assert alone.core.siblings.symbols == {(b"both", PATTERN_NONE), (b"new", PATTERN_NONE)}
+    assert alone.core.next_deadline() is None
+    alone.wants(b"late")
+    alone.core.on_sibling_up(2, 5, 0, 0, 0)
+    alone.core.take_effects()
+    alone.wants(b"later", incarnation=4)
+    assert alone.core.take_effects() == [], "of a life that is over"
+
+
+def test_a_changed_offer_is_told_only_to_the_proxy_source_that_it_feeds() -> None:
+    alone = Alone()
+    alone.core.on_interest(InterestGained((b"AAA", PATTERN_NONE)), 0)
+    alone.offers(1, b"AAA")
+    alone.offers(1, b"BBB", worker=3)
+    alone.core.take_effects()
+    changed = alone.offers(1, b"AAA", cost=3)
+    assert alone.core.take_effects() == [UpdateProxySource(2, changed)]
+    alone.offers(1, b"AAA", cost=3)
+    alone.offers(2, b"AAA", cost=2)
+    alone.offers(1, b"BBB", worker=3, cost=3)
+    assert alone.core.take_effects() == []
+
+
+def test_after_the_end_of_its_sources_nobody_is_forwarded_anything() -> None:
+    core = Alone().core
+    handle = core.own.add(OTID, b"AAA", 1, 0, 0, b"")
+    core.on_message(2, 4, ForwardStart(handle), 0)
+    core.end_sources()
+    core.take_effects()
+    core.on_sibling_down(2, 0)
+    assert core.take_effects() == []
+
+
+def test_closed_proxies_are_not_closed_again() -> None:
+    alone = Alone()
+    alone.core.on_interest(InterestGained((b"AAA", PATTERN_NONE)), 0)
+    seen = alone.offers(1, b"AAA")
+    alone.wants(b"BBB")
+    alone.core.withdraw()
+    alone.core.take_effects()
+    for expected in ([CloseProxyReceiver(b"BBB", PATTERN_NONE, (2,)), CloseProxySource(seen.otid)], []):
+        alone.core.close_receivers()
+        alone.core.close_sources()
+        assert alone.core.take_effects() == expected
+        assert (alone.core.proxies, alone.core.proxy_receivers) == ({}, {})
+
+
+def test_interest_that_goes_leaves_nothing_behind() -> None:
+    alone = Alone()
+    for symbol in ((b"AAA", PATTERN_NONE), (b"A.*", PATTERN_PCRE)):
+        alone.core.on_interest(InterestGained(symbol), 0)
+        alone.core.on_interest(InterestLost(symbol), 0)
+        alone.core.take_effects()
+        alone.core.on_interest(InterestLost(symbol), 0)
+    assert (alone.core.recorded.domains, alone.core.take_effects()) == ({}, [])
+    assert alone.core.recorded.found_by((b"A.*", PATTERN_PCRE), {b"AAA": {OTID}}) == []
+
+
+def test_a_pattern_is_not_searched_for_domains_that_have_the_topic_anyway() -> None:
+    searched: list[bytes] = []
+
+    def search(topic: bytes) -> bool:
+        searched.append(topic)
+        return True
+
+    recorded = RecordedInterest(lambda pattern, kind: search, OPEN)
+    for symbol, domain_id in (((b"AAA", PATTERN_NONE), 1), ((b"A.*", PATTERN_PCRE), 1), ((b"B.*", PATTERN_PCRE), 2)):
+        assert recorded.add(symbol, domain_id)
+    assert (recorded.interested(b"AAA"), searched) == ({1, 2}, [b"AAA"])

@@ -380,6 +380,30 @@ def test_a_sibling_that_is_drained_already_still_helps() -> None:
     assert (dro.portals[1].answers, dro.portals[2].answers) == ([""], [""])
 
 
+def test_a_drained_sibling_that_dies_keeps_nobody_from_draining() -> None:
+    """What was being handed over to it is over with it."""
+    dro = Dro()
+    dro.portals[1].is_whole = False
+    dro.portals[2].order()
+    dro.pass_time(ms(100))
+    dro.portals[1].order()
+    dro.pass_time(ms(100))
+    dro.kill(2)
+    dro.portals[1].is_whole = True
+    dro.pass_time(s(2))
+    assert dro.portals[1].answers == [""]
+
+
+def test_the_limit_is_the_first_tick_at_which_it_is_over() -> None:
+    dro = Dro(2)
+    dro.portals[1].is_whole = False
+    dro.portals[1].order(limit_ns=5 * TICK_NS)
+    dro.pass_time(4 * TICK_NS)
+    assert dro.portals[1].answers == []
+    dro.pass_time(TICK_NS)
+    assert len(dro.portals[1].answers) == 1
+
+
 class Drains(RuleBasedStateMachine):
     """Up to two of three portals drain, at any moments, while data flows, messages tarry and portals die.
 
