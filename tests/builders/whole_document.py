@@ -6,6 +6,7 @@ and a UDP part, and the other listens.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -68,6 +69,7 @@ def plain(step: str) -> str:
     return step.partition("[")[0]
 
 
+@functools.cache
 def values(place: Place) -> tuple[str, str]:
     """What stands at a place, and another value that fits."""
     field = place.field
@@ -139,9 +141,17 @@ def _places(path: Path) -> Iterator[Place]:
         yield from _places((*path, child))
 
 
-def _element(path: Path, change: Place | None, without: Path) -> str:
+@functools.cache
+def _unchanged(path: Path) -> str:
+    return _element(path, None, (), is_new=True)
+
+
+def _element(path: Path, change: Place | None, without: Path, *, is_new: bool = False) -> str:
     if path == without:
         return ""
+    below = (without, change.path if change else ())
+    if not is_new and not any(one[: len(path)] == path for one in below):
+        return _unchanged(path)
     spec = elements()[plain(path[-1])]
 
     def value(attribute: str) -> str:

@@ -70,11 +70,7 @@ class Field:
     @property
     def choices(self) -> Mapping[str, str]:
         """Spellings of an enumeration and the canonical one each stands for; `=` joins spellings in the table."""
-        found = {}
-        for choice in self.valid.split(" | "):
-            canonical, *aliases = choice.split("=")
-            found.update(dict.fromkeys((canonical, *aliases), canonical))
-        return found
+        return _choices(self.valid)
 
     def parse_integer(self, text: str) -> int:
         """Raises: ConfigError with what and remedy only."""
@@ -210,3 +206,12 @@ def _field(row: Mapping[str, str]) -> Field:
         sample=row["sample"],
         used_by=row["used_by"],
     )
+
+
+@cache
+def _choices(valid: str) -> Mapping[str, str]:
+    found = {}
+    for choice in valid.split(" | "):
+        canonical, *aliases = choice.split("=")
+        found.update(dict.fromkeys((canonical, *aliases), canonical))
+    return found
