@@ -39,6 +39,8 @@ TTL: Final = 16
 DATA, SM, NAK, NCF = 0, 2, 3, 4
 RETRANSMISSION: Final = 0x20
 NS: Final = 1_000_000_000
+LATE_MAX_NS: Final = NS // 50
+"""After a longer pause, when others had the processor, the rest comes later: a burst would be lost in the network."""
 DECODE_AS: Final = ("udp.port==12965,lbmr", "udp.port==14400,lbtrm", "udp.port==12090,lbtrm")
 
 
@@ -223,6 +225,8 @@ class Replayer:
         self._start_ns = time.monotonic_ns()
         for at_ns, datagram in self._recording.timetable(self._cfg):
             self._serve(self._start_ns + at_ns)
+            late_ns = time.monotonic_ns() - self._start_ns - at_ns
+            self._start_ns += max(late_ns - LATE_MAX_NS, 0)
             if self._stopped:
                 return self.summary
             self._send(datagram)
