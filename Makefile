@@ -6,8 +6,8 @@ EXTRAS ?= dev
 # What runs the product alone, and what the tests and checks need besides.
 RUNTIME := $(VENV)/.installed
 STAMP := $(VENV)/.installed-$(EXTRAS)
-# One more than cores: some tests wait, and what happens in real time needs a processor soon.
-JOBS ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
+# Twice as many as cores: tests with whole DROs wait for half of their time.
+JOBS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 SECONDS ?= 0
 COUNT ?= 200
 SEED ?= 1
