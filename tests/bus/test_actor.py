@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import gc
 import logging
 import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from dro.bus.actor import EXIT_OK, EXIT_START_FAILED, FORK_MASK, WorkerContext, WorkerIdentity, run_worker
+from dro.bus.actor import FORK_MASK, WorkerContext, WorkerIdentity, run_worker
 from dro.bus.control import ControlSocket, control_pair
 from dro.bus.counters import CounterPage
 from dro.bus.messages import (
@@ -21,18 +23,30 @@ from dro.bus.messages import (
     WORKER_REPORTS,
     Drain,
     Drained,
+    ListRows,
     ParentMessage,
+    PeerDown,
+    PeerRemoved,
+    PeerStuck,
+    PeerUp,
     Ping,
     Pong,
+    Ready,
     Reconfigure,
     Reconfigured,
     Role,
+    Rows,
+    SetLog,
     StartFailed,
+    Stop,
     Stopped,
     WorkerReport,
 )
-from dro.errors import ResourceError
+from dro.clock import ms
+from dro.errors import LocalProtocolError, ResourceError
+from dro.log import setup as logs
 from dro.log.events import LogEvent
+from dro.log.handler import Settings
 from dro.log.limits import REPORT_NS
 from dro.loop import Loop
 from dro.os_errors import remedy_of
@@ -51,11 +65,12 @@ def identity(run_dir: Path) -> WorkerIdentity:
 
 @dataclass
 class Shell:
-    """A worker's shell, and its parent's end of the control socket."""
+    """A worker's shell, and its parent's end of the control socket. `alarms`: what was asked of the kernel, seconds."""
 
     worker: WorkerContext
     parent: ControlSocket[ParentMessage, WorkerReport]
     heard: list[WorkerReport]
+    alarms: list[float]
 
 
 @pytest.fixture
@@ -85,14 +100,21 @@ def until(loop: Loop) -> Until:
 
 
 @pytest.fixture
-def shell(loop: Loop, run_dir: Path) -> Iterator[Shell]:
+def shell(loop: Loop, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    alarms: list[float] = []
+
+    def setitimer(which: int, seconds: float) -> None:  # a real alarm would end this process
+        assert which == signal.ITIMER_REAL
+        alarms.append(seconds)
+
+    monkeypatch.setattr("signal.setitimer", setitimer)
     mine, other = control_pair()
     heard: list[WorkerReport] = []
     parent = ControlSocket[ParentMessage, WorkerReport](
         loop, mine, PARENT_MESSAGES, WORKER_REPORTS, heard.append, lambda: None
     )
     worker = WorkerContext(identity(run_dir), other, loop, logging.getLogger("tests"))
-    yield Shell(worker, parent, heard)
+    yield Shell(worker, parent, heard, alarms)
     worker.close()
     parent.close()
 
@@ -136,11 +158,190 @@ def test_a_change_is_answered_with_what_stands_in_its_way(
     assert (taken, shell.heard) == ([["what is new"]], [Reconfigured(5, problem)])
 
 
-def test_a_signal_stops_it(shell: Shell, until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("signal.setitimer", lambda which, seconds: None)  # its alarm would end this process
+def test_a_change_that_cannot_be_read_changes_nothing(
+    shell: Shell, until: Until, run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shell.parent.send(Reconfigure(6, f"{run_dir}/none"))
+    until(lambda: bool(shell.heard))
+    problem = f"[Errno 2] No such file or directory: '{run_dir}/none'"
+    assert shell.heard == [Reconfigured(6, problem)]
+    assert [(r.levelname, r.msg, r.__dict__["reason"]) for r in caplog.records] == [
+        ("ERROR", LogEvent.CHANGE_NOT_TAKEN_OVER, problem)
+    ]
+
+
+def test_a_worker_is_what_it_was_made_as(shell: Shell, run_dir: Path) -> None:
+    w = shell.worker
+    assert (w.name, w.index, w.incarnation, w.role, w.run_dir) == ("P", 1, 1, Role.ENDPOINT, run_dir)
+    assert (w.identity.dro_node_id, w.counters.path) == (7, run_dir / "counters")
+    assert (w.is_ready, w.is_stopping, w.ring, w.peers) == (False, False, None, {})
+
+
+def sibling(incarnation: int, ring: str = "", name: str = "Q") -> PeerUp:
+    return PeerUp(2, incarnation, name, Role.PEER, ring, "ipc:///nowhere/c", "ipc:///nowhere/d")
+
+
+def test_siblings_come_and_go(shell: Shell, until: Until) -> None:
+    w = shell.worker
+    seen: list[object] = []
+
+    def note(message: object) -> None:
+        seen.append((message, w.name_of(2), w.channels.send_ctl(2, b"x")))
+
+    w.on_peer_up = w.on_peer_down = w.on_peer_removed = note
+    sent: list[ParentMessage] = [
+        PeerDown(2, 4), sibling(5), sibling(6, name="R"), PeerRemoved(2, 5), PeerDown(2, 6), PeerDown(2, 6), sibling(7),
+        PeerRemoved(2, 8), PeerRemoved(2, 8), sibling(9), PeerRemoved(2, 9),
+    ]  # fmt: skip
+    for message in (*sent, Ping(1)):
+        shell.parent.send(message)
+    until(lambda: shell.heard == [Pong(1)])
+    gone = ("worker 2", False)
+    assert seen == [
+        (sibling(5), "Q", True), (PeerDown(2, 5), *gone), (sibling(6, name="R"), "R", True),
+        (PeerRemoved(2, 5), "R", True), (PeerDown(2, 6), *gone), (sibling(7), "Q", True), (PeerDown(2, 7), *gone),
+        (PeerRemoved(2, 8), *gone), (PeerRemoved(2, 8), *gone), (sibling(9), "Q", True), (PeerDown(2, 9), *gone),
+        (PeerRemoved(2, 9), *gone),
+    ]  # fmt: skip
+    assert w.peers == {}
+
+
+def test_a_worker_that_cares_for_nothing_lives_on(shell: Shell, until: Until, run_dir: Path) -> None:
+    (run_dir / "new").write_bytes(pickle.dumps(1))
+    for message in (sibling(5), PeerRemoved(2, 5), Reconfigure(3, f"{run_dir}/new"), ListRows(4, "topics", "", 0)):
+        shell.parent.send(message)
+    until(lambda: len(shell.heard) == 2)
+    assert shell.heard == [Reconfigured(3, ""), Rows(4, "[]", 0, "P lists no topics")]
+
+
+def test_a_list_is_answered_by_the_worker(shell: Shell, until: Until) -> None:
+    shell.worker.on_list = lambda q: Rows(q.serial, f"[{q.cursor}]", 9, q.text)
+    shell.parent.send(ListRows(4, "topics", "abc", 8))
+    until(lambda: bool(shell.heard))
+    assert shell.heard == [Rows(4, "[8]", 9, "abc")]
+
+
+def test_ready_says_where_the_worker_is_found(shell: Shell, until: Until, run_dir: Path) -> None:
+    w = shell.worker
+    ring = w.create_ring(1)
+    assert (w.ring, ring.path, ring.incarnation, ring.capacity) == (ring, run_dir / "ring", 1, 4096)
+    with pytest.raises(LocalProtocolError, match="one ring"):
+        w.create_ring(1)
+    w.ready()
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    assert frozen > 1000, "what a worker has at its start is not looked through again and again"
+    assert w.is_ready is True
+    with pytest.raises(LocalProtocolError, match="ready once"):
+        w.ready()
+    until(lambda: bool(shell.heard))
+    assert shell.heard == [Ready(1, f"{run_dir}/ring", f"ipc://{run_dir}/w1.1.ctl", f"ipc://{run_dir}/w1.1.data")]
+    reader = w.open_ring(sibling(1, f"{run_dir}/ring"))
+    assert (reader.path, reader.incarnation) == (ring.path, 1)
+    reader.close()
+    ring.close()
+
+
+def test_a_worker_without_a_ring_is_ready_too(shell: Shell, until: Until) -> None:
+    shell.worker.ready()
+    gc.unfreeze()
+    until(lambda: bool(shell.heard))
+    assert isinstance(shell.heard[0], Ready)
+    assert shell.heard[0].ring == ""
+    with pytest.raises(LocalProtocolError, match="before it is ready"):
+        shell.worker.create_ring(1)
+    with pytest.raises(ResourceError, match="Q has no fragment ring"):
+        shell.worker.open_ring(sibling(5))
+
+
+def test_a_stuck_sibling_is_told_to_the_parent(
+    shell: Shell, until: Until, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dro.bus.channel.CTL_HWM", 3)
+    shell.parent.send(sibling(5))
+    until(lambda: bool(shell.worker.peers))
+    while shell.worker.channels.send_ctl(2, b"x"):
+        pass
+    until(lambda: bool(shell.heard))
+    assert shell.heard == [PeerStuck(2, 5)]
+    assert [(r.levelname, r.msg, r.__dict__["worker"], r.__dict__["incarnation"]) for r in caplog.records] == [
+        ("ERROR", LogEvent.SIBLING_STUCK, 2, 5)
+    ]
+
+
+@pytest.mark.parametrize("problem", [None, ResourceError("the disk is full", remedy="make room")])
+def test_the_log_goes_where_the_parent_says(
+    shell: Shell, until: Until, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+    problem: ResourceError | None,
+) -> None:  # fmt: skip
+    applied: list[Settings] = []
+
+    def apply(new: Settings) -> None:
+        applied.append(new)
+        if problem is not None:
+            raise problem
+
+    monkeypatch.setattr(logs, "apply", apply)
+    message = SetLog("file", "/tmp/l", "daily", 5, logging.DEBUG, True, True)
+    shell.parent.send(message)
+    until(lambda: bool(applied))
+    assert applied == [replace(logs.settings(), **asdict(message))]
+    told = [(r.levelname, r.msg, r.__dict__["reason"], r.__dict__["remedy"]) for r in caplog.records]
+    assert told == ([("ERROR", LogEvent.LOG_UNCHANGED, "the disk is full", "make room")] if problem else [])
+
+
+def test_a_signal_stops_it(shell: Shell, until: Until) -> None:
+    stops: list[bool] = []
+    shell.worker.on_stop = lambda: stops.append(shell.worker.is_stopping)
     shell.worker.on_signal(signal.SIGTERM, None)
     assert not shell.worker.is_stopping
     until(lambda: shell.worker.is_stopping)
+    assert (stops, shell.alarms) == ([True], [4.0])
+
+
+@pytest.mark.parametrize("again", ["signal", "time"])
+def test_a_worker_that_stops_has_its_grace_period(
+    shell: Shell, until: Until, loop: Loop, clock: SteppedClock, again: str
+) -> None:
+    stops: list[int] = []
+    w = shell.worker
+    w.on_stop = lambda: stops.append(1)
+    w.on_drain = stops.append
+    for message in (Stop(2000), Stop(1), Drain(3000), Ping(1)):  # only the first of them matters
+        shell.parent.send(message)
+    until(lambda: bool(shell.heard))
+    assert (stops, shell.alarms, w.is_stopping) == ([1], [2.5], True)
+    loop.call_later(ms(1999), lambda: stops.append(2))
+    if again == "signal":
+        w.on_signal(signal.SIGINT, None)
+    else:
+        clock.time_ns += ms(2000)
+    w.run()
+    assert stops == ([1] if again == "signal" else [1, 2])
+    w.run()  # returns at once
+
+
+def test_a_worker_with_nothing_to_say_goodbye_to_ends_at_once(shell: Shell) -> None:
+    shell.worker.stop(700)
+    shell.worker.run()
+    assert shell.alarms == [1.2]
+
+
+@pytest.mark.parametrize("was_stopping", [False, True])
+def test_a_worker_without_a_parent_has_a_second(
+    shell: Shell, until: Until, caplog: pytest.LogCaptureFixture, clock: SteppedClock, was_stopping: bool
+) -> None:
+    stops: list[int] = []
+    w = shell.worker
+    w.on_stop = lambda: stops.append(1)
+    if was_stopping:
+        w.stop(5000)
+    shell.parent.close()
+    until(lambda: bool(caplog.records))
+    assert [(r.levelname, r.msg) for r in caplog.records] == [("ERROR", LogEvent.PARENT_GONE)]
+    assert (stops, shell.alarms) == ([1], [5.5, 1.5] if was_stopping else [1.5])
+    clock.time_ns += ms(1000)
+    w.run()
 
 
 def test_a_worker_with_nothing_to_drain_is_drained_at_once(shell: Shell, until: Until) -> None:
@@ -169,21 +370,48 @@ def out_of_files(_: WorkerContext) -> None:
     raise OSError(errno.EMFILE, "Too many open files")
 
 
-def stopped_by_a_signal(_: WorkerContext) -> None:
+def out_of_files_later(worker: WorkerContext) -> None:
+    worker.ready()
+    out_of_files(worker)
+
+
+def stopped_by_a_signal(worker: WorkerContext) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
+    worker.run()
+
+
+def out_of_order(_: WorkerContext) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def looks_around(worker: WorkerContext) -> None:
+    """Ends well only where everything is as a worker shall find it."""
+    assert Path("/proc/self/comm").read_text() == "P\n"
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGINT) == worker.on_signal
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & FORK_MASK
+    pdeathsig = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(pdeathsig))
+    assert pdeathsig.value == signal.SIGTERM
+    assert worker.log is logging.getLogger("dro")
 
 
 @pytest.mark.parametrize(
     ("main", "status", "report"),
     [
-        (lambda _: None, EXIT_OK, Stopped()),
-        (stopped_by_a_signal, EXIT_OK, Stopped()),
-        (cannot_start, EXIT_START_FAILED, StartFailed("no port is free", "free one")),
-        (out_of_files, EXIT_START_FAILED, StartFailed("Too many open files", remedy_of(errno.EMFILE))),
+        (lambda _: None, 0, Stopped()),
+        (looks_around, 0, Stopped()),
+        (stopped_by_a_signal, 0, Stopped()),
+        (cannot_start, 3, StartFailed("no port is free", "free one")),
+        (out_of_files, 3, StartFailed("Too many open files", remedy_of(errno.EMFILE))),
+        (out_of_files_later, 3, Ready),
+        (out_of_order, 70, None),
+        (lambda _: 1 // 0, 70, None),
     ],
 )
 def test_the_exit_status_of_a_worker_and_its_last_word(
-    main: Callable[[WorkerContext], object], status: int, report: WorkerReport, run_dir: Path
+    main: Callable[[WorkerContext], object], status: int, report: WorkerReport | type | None, run_dir: Path
 ) -> None:
     mine, other = control_pair()
     named = identity(run_dir)
@@ -197,5 +425,11 @@ def test_the_exit_status_of_a_worker_and_its_last_word(
     other.close()
     _, ended = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(ended) == status
-    assert WORKER_REPORTS.decode(mine.recv(65536)) == report
+    said = mine.recv(65536)
+    if isinstance(report, type):
+        assert isinstance(WORKER_REPORTS.decode(said), report)
+        said = mine.recv(65536)
+        report = None
+    assert (WORKER_REPORTS.decode(said) if said else None) == report
+    assert said == b"" or mine.recv(65536) == b""
     mine.close()

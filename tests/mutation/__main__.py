@@ -76,7 +76,6 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/bus/actor.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",
     ("dro/bus/channel.py", "CTL_HWM: Final = 65_536  # messages", "65537"): "a limit that is no promise, one larger",
     ("dro/bus/listing.py", _LISTINGS, "5"): "a limit that is no promise, one larger",
-    ("dro/bus/ring.py", "_RESERVED, _COMMITTED = 8, 16", "9"): "another cell in the same cache line, for both ends",
     ("dro/proto/delivery/order.py", _CHECKS, "1"): _MS,
     ("dro/proto/delivery/order.py", "self._floor = 0  # where delivery began", "pass"): "every beginning sets it anew",
     ("dro/proto/interest/announced.py", _ZIP, "False"): "for the reader: both are pairs by their type",

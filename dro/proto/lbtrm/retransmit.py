@@ -144,7 +144,7 @@ class TransmissionWindow:
             at = 0
         arena = self._arena
         self._arena_used = at + nbytes
-        if stride == length or count == 1:
+        if stride == length:
             arena[at : at + nbytes] = buffer[offset : offset + nbytes]
         else:
             for i in range(count):

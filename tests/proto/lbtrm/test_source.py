@@ -434,6 +434,16 @@ def test_copied_runs_of_changing_length_and_payload_are_kept_apart() -> None:
         assert buffer[offset : offset + length] == expected[index]
 
 
+def test_copied_runs_of_one_length_leave_one_by_one() -> None:
+    w = TransmissionWindow(1000, 0, 0)
+    for i in range(200):
+        w.append(1, 10, Chunk(bytes([i]) * 20, 0, 20, 20))
+    assert (w.trail_index, w.payload_bytes, w.memory_bytes) == (100, 1000, 8400)
+    assert [bytes(w.find(i)[0][w.find(i)[1] :][:20]) for i in (100, 199)] == [bytes([100]) * 20, bytes([199]) * 20]
+    with pytest.raises(LocalProtocolError):
+        w.find(99)
+
+
 def test_small_runs_on_both_sides_of_a_large_one_are_kept_apart() -> None:
     w = TransmissionWindow(10_000_000, 0, 0)
     for mark in (b"a", b"B", b"c", b"d"):
