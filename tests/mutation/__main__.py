@@ -49,9 +49,6 @@ _BOTH: Final = "self._core is None and self._loop is None"
 _FINAL: Final = "self._on_tirs((replace(tir, options=last),), 0, False, self._config.source_id)"
 _ENDS: Final = "and (offset == self._next_offset or (count == 1 and offset >= self._offset + length + headroom))"
 _CHECKS: Final = "return -(-deadline // check_ns) * check_ns if check_ns > 0 else None"
-_OVER: Final = (
-    "if self.payload_bytes > self._size_bytes or (self._limit_bytes and self.memory_bytes > self._limit_bytes):"
-)
 _BUFFER: Final = (
     "SEND_BUFFER_BYTES: Final = 1 << 20  # a burst of advertisements must not be cut short by the system's default"
 )
@@ -72,12 +69,34 @@ _DOUBLING: Final = (
     "start_ns, minimum_ns=minimum_ns, maximum_ns=maximum_ns, duration_ns=0, tick_ns=0, first_at_once=True"
 )
 _ZIP: Final = "for queue, rate in zip(self._queues, rates, strict=True):"
+_HELD_CTL: Final = "MAX_HELD: Final = 65_536  # messages of one kind, of incarnations not announced yet"
+_WAITING: Final = "MAX_WAITING: Final = 16_384  # messages"
+_FIELDS: Final = "for name, shape in zip(self.names, self.shapes, strict=True)"
+_HEAP: Final = "if len(self._heap) > 2 * len(self.missing) + HEAP_SLACK:"
+_COMPACTS: Final = "if self._head > COMPACT_AT:"
+_ARENA: Final = "if at + nbytes > len(self._arena):"
+_NEWEST_TSNI: Final = "if self._tentative is None or ahead(after, self._tentative) > 0:"
+_HELD: Final = "HELD_MAX: Final = 1 << 22  # fragments held when the option sets no limit"
+_NEWEST_LOSS: Final = "if self._lost_through is None or ahead(sqn, self._lost_through) > 0:"
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/bus/actor.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",
     ("dro/bus/channel.py", "CTL_HWM: Final = 65_536  # messages", "65537"): "a limit that is no promise, one larger",
+    ("dro/bus/channel.py", "DATA_HWM: Final = 1_024  # descriptors", "1025"): "a limit that is no promise, one larger",
+    ("dro/bus/channel.py", _HELD_CTL, "65537"): "a limit that is no promise, one larger",
+    ("dro/bus/channel.py", "CTL_PER_TURN: Final = 256", "257"): "a limit that is no promise, one larger",
+    ("dro/bus/channel.py", "DATA_PER_TURN: Final = 16", "17"): "a limit that is no promise, one larger",
+    ("dro/bus/codec.py", _FIELDS, "False"): "for the reader: both have the fields of one class",
+    ("dro/bus/control.py", _WAITING, "16385"): "a limit that is no promise, one larger",
     ("dro/bus/listing.py", _LISTINGS, "5"): "a limit that is no promise, one larger",
     ("dro/proto/delivery/order.py", _CHECKS, "1"): _MS,
     ("dro/proto/delivery/order.py", "self._floor = 0  # where delivery began", "pass"): "every beginning sets it anew",
+    ("dro/proto/delivery/order.py", "self._high = 0  # newest known sqn + 1", "pass"): "every beginning sets it anew",
+    ("dro/proto/delivery/order.py", "self._high = 0  # newest known sqn + 1", "1"): "every beginning sets it anew",
+    ("dro/proto/delivery/order.py", "self._floor = 0  # where delivery began", "1"): "every beginning sets it anew",
+    ("dro/proto/delivery/order.py", _NEWEST_TSNI, "ahead(after, self._tentative) >= 0"): "sets the same again",
+    ("dro/proto/delivery/order.py", _HELD, "23"): "a limit that is no promise, beyond what a test can hold",
+    ("dro/proto/delivery/order.py", _HELD, "2"): "a limit that is no promise, beyond what a test can hold",
+    ("dro/proto/delivery/reassembly.py", _NEWEST_LOSS, "ahead(sqn, self._lost_through) >= 0"): "sets the same again",
     ("dro/proto/interest/announced.py", _ZIP, "False"): "for the reader: both are pairs by their type",
     ("dro/proto/interest/announced.py", "self._now_ns = 0", "1"): "nothing waits before the first input",
     ("dro/proto/interest/announced.py", _DUE_REQUEST, "1"): _MS,
@@ -87,14 +106,21 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/proto/interest/tqr_use_query.py", "entries_max: int = 1_000_000,", "1000001"): "no promise, one larger",
     ("dro/proto/interest/tqr_use_query.py", "if interval_ns > 0:", "1"): _MS,
     ("dro/proto/interest/tqr_use_query.py", "self._now_ns = 0", "1"): "nothing waits before the first input",
+    ("dro/proto/lbtrm/loss.py", "HEAP_SLACK: Final = 64", "65"): "a limit that is no promise, one larger",
+    ("dro/proto/lbtrm/loss.py", _HEAP, "len(self._heap) >= 2 * len(self.missing) + HEAP_SLACK"): "an entry sooner",
+    ("dro/proto/lbtrm/loss.py", _HEAP, "3"): "makes the heap smaller somewhat later",
     ("dro/proto/lbtrm/receiver.py", "self._nak_stm = 0.0", "pass"): "the first repair sets it before it is read",
-    ("dro/proto/lbtrm/retransmit.py", _OVER, "self.payload_bytes >= self._size_bytes"): "trimming asks again",
+    ("dro/proto/lbtrm/receiver.py", "self._nak_tx = 0.0", "pass"): "the first repair sets it before it is read",
     ("dro/proto/lbtrm/retransmit.py", "self._arena_used = 0", "1"): "the empty arena is replaced by what comes first",
+    ("dro/proto/lbtrm/retransmit.py", "COMPACT_AT: Final = 1024", "1025"): "a limit that is no promise, one larger",
+    ("dro/proto/lbtrm/retransmit.py", _COMPACTS, "self._head >= COMPACT_AT"): "cuts the list one run sooner",
+    ("dro/proto/lbtrm/retransmit.py", _ARENA, "at + nbytes >= len(self._arena)"): "another buffer a datagram sooner",
     ("dro/proto/ratelimit.py", _NEED, "1"): "a quota is one byte at least",
     ("dro/proto/ratelimit.py", _REFRESHES, "nbytes >= self.quota"): "a whole quota takes one refresh, by either branch",
     ("dro/proto/resolver/core.py", "cache_max: int = 131_072", "131073"): "a limit that is no promise, one larger",
     ("dro/proto/resolver/core.py", "start_ns: int = 0,", "1"): "nothing waits before the first input",
     ("dro/proto/resolver/core.py", _FINAL, "True"): "a final advertisement ends an entry, whoever sent it",
+    ("dro/proto/resolver/receivers.py", "self._handles = itertools.count(1)", "2"): "handles only differ",
     ("dro/proto/resolver/schedule.py", "sustain_duration_ns: int = 0,", "1"): "no interval either: never read",
     ("dro/proto/resolver/schedule.py", "if 0 < self._initial_duration_ns <= age_ns:", "1"): _MS,
     ("dro/proto/resolver/schedule.py", "elif 0 < self._sustain_duration_ns <= age_ns:", "1"): _MS,
@@ -105,7 +131,6 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/proto/resolver/schedule.py", _DOUBLING, "False"): "without ticks the first one has none to wait for",
     ("dro/proto/resolver/schedule.py", _TICK_AT, "1"): "ticks of 1 ns are none",
     ("dro/proto/resolver/schedule.py", "if behind_ns > 0:", "behind_ns >= 0"): "adds no interval to a time that is due",
-    ("dro/proto/resolver/receivers.py", "self._handles = itertools.count(1)", "2"): "handles only differ",
     ("dro/proto/resolver/sources.py", "self._handles = itertools.count(1)", "2"): "handles only differ",
     ("dro/proto/tcp/source.py", "over = self.nbytes + wanted - most", "self.nbytes - wanted"): "one at a time, again",
     ("dro/proto/tcp/source.py", _OLDEST, "piece.start - over"): "one at a time, again",

@@ -16,6 +16,7 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from dro.errors import LocalProtocolError
@@ -132,8 +133,7 @@ class TransmissionWindow:
         self.next_index = start + count
         self.payload_bytes += count * payload_bytes
         self.memory_bytes += count * memory_bytes
-        if self.payload_bytes > self._size_bytes or (self._limit_bytes and self.memory_bytes > self._limit_bytes):
-            self._trim()
+        self._trim()
 
     def _append_copy(self, count: int, payload_bytes: int, chunk: Chunk) -> None:
         buffer, offset, stride, length = chunk
@@ -183,7 +183,7 @@ class TransmissionWindow:
             if self.trail_index == end:
                 self._runs[self._head] = None
                 self._head += 1
-        if self._head > COMPACT_AT and self._head * 2 > len(self._runs):
+        if self._head > COMPACT_AT:
             del self._runs[: self._head]
             del self._starts[: self._head]
             self._head = 0
@@ -347,12 +347,7 @@ class Retransmitter:
     def _forget_old(self, now_ns: int) -> None:
         """Retransmissions enter in order of time, so those past the ignore interval are in front."""
         recent = self._recent
-        over = []
-        for index, (sent_ns, _) in recent.items():
-            if now_ns - sent_ns < self._ignore_ns:
-                break
-            over.append(index)
-        for index in over:
+        for index in [*takewhile(lambda index: now_ns - recent[index][0] >= self._ignore_ns, recent)]:
             del recent[index]
 
     def close(self) -> None:

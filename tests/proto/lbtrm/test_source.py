@@ -81,12 +81,13 @@ def test_the_session_message_gap_stays_at_the_maximum() -> None:
     assert [note[1] for note in b.notes[5:]] == [12_600, 22_600, 32_600, 42_600]
 
 
-def test_t18_retransmission_and_ignore_interval() -> None:
+@pytest.mark.parametrize("t", [0, 60_000])
+def test_t18_retransmission_and_ignore_interval(t: int) -> None:
     b = SourceBench(SourceConfig(sm_min_ns=s(100)))
-    b.data(0, 10)
-    for t in (100, 150, 300, 600):
-        b.nak(t, 5)
-    assert b.notes == [("rx", 100, 5), ("ncf", 150, 1, (5,)), ("rx", 600, 5)]
+    b.data(t, 10)
+    for later in (100, 150, 300, 600):
+        b.nak(t + later, 5)
+    assert b.notes == [("rx", t + 100, 5), ("ncf", t + 150, 1, (5,)), ("rx", t + 600, 5)]
     stats = b.session.stats
     assert (stats.naks_rcved, stats.naks_ignored, stats.rxs_sent) == (4, 2, 2)
     assert (stats.nak_pckts_rcved, stats.rx_bytes_sent) == (4, 114)
@@ -525,6 +526,23 @@ def test_the_payload_limit_holds_beside_a_memory_limit() -> None:
     assert (len(w), w.payload_bytes) == (8, 50)
 
 
+def test_a_byte_too_much_costs_one_datagram() -> None:
+    w = TransmissionWindow(1000, 0, 0)
+    w.append(10, 100, chunk(10, 36))
+    w.append(1, 1, chunk(1, 36))
+    assert (len(w), w.payload_bytes) == (10, 901)
+    for payload in (0, 100):
+        w = TransmissionWindow(10_000, 1000, 0)
+        w.append(10, payload, chunk(10, 36))
+        assert (len(w), w.memory_bytes) == (10, 1000)
+        w.append(1, payload, chunk(1, 36))
+        assert (len(w), w.memory_bytes) == (10, 1000)
+    w = TransmissionWindow(10_000, 1000, 0)
+    w.append(9, 1, chunk(9, 36))
+    w.append(1, 1, chunk(1, 37))
+    assert (len(w), w.memory_bytes) == (9, 901)
+
+
 def test_datagrams_without_payload_do_not_stall_the_window() -> None:
     w = TransmissionWindow(100, 0, 0)
     w.append(10, 0, chunk(10))
@@ -535,9 +553,9 @@ def test_datagrams_without_payload_do_not_stall_the_window() -> None:
 def test_a_window_that_lives_long_does_not_grow() -> None:
     w = TransmissionWindow(1_000_000, 0, 0xFFFFFF00)
     shared = chunk(10, 1000)
-    for _ in range(20_000):
-        w.append(10, 1000, shared)
-    assert len(w) == 1000
+    for i in range(20_000):
+        w.append(10, 950 if i % 2 else 1050, shared)
+    assert (len(w), w.payload_bytes) == (1000, 1_000_000)
     assert len(w._starts) < 4000
     for index in range(w.trail_index, w.next_index):
         assert w.find(index)[1] == (index - 0xFFFFFF00) % 10 * 1000
