@@ -104,7 +104,7 @@ class Ingress:
 
     def _forward(self, egress: tuple[int, ...], wanted: list[tuple[int, Run]], view: memoryview, now_ns: int) -> None:
         """Put what `egress` wants of the batch into the ring and announce it to them."""
-        low, high, content = 1 << 62, 0, 0
+        low, high, content = len(view), 0, 0
         for _, run in wanted:
             if run.kind != KIND_TSNI:
                 low = min(low, run.offset - run.headroom)

@@ -52,6 +52,12 @@ _CHECKS: Final = "return -(-deadline // check_ns) * check_ns if check_ns > 0 els
 _BUFFER: Final = (
     "SEND_BUFFER_BYTES: Final = 1 << 20  # a burst of advertisements must not be cut short by the system's default"
 )
+_ZEROS: Final = "zeros = (bits & -bits).bit_length() - 1"
+_INTERVAL: Final = "INTERVAL_NS: Final = s(10)  # between two short episodes that are logged"
+_LONG: Final = "LONG_NS: Final = s(1)  # an episode that lasts is logged in any case"
+_INSIDE: Final = "inside = 0 if beyond < HALF else min(MASK + 1 - beyond, count)"
+_HANDED: Final = "page.add_sized(base + PairSlot.HANDED, fragments, nbytes)"
+_HANDED_OF: Final = "page[base + PairSlot.HANDED] - page[base + PairSlot.REFUSED],"
 _TAGS: Final = "PORTAL_MESSAGES: Final = Codec[PortalMessage](dict(enumerate(get_args(PortalMessage), 32)))"
 _TOOK: Final = "self._took_ns = 0  # the last call of the core that may have calculated"
 _BUSY: Final = "self._busy = 0  # errno of the send that stopped the last run"
@@ -143,6 +149,16 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/um/transport/mmsg.py", "self.is_uniform = False", "pass"): "each batch sets it before it is read",
     ("dro/um/transport/runs.py", _ENDS, "offset > self._offset + length + headroom"): "just there is the next offset",
     ("dro/um/transport/runs.py", "self._next_sqn = self._next_offset = 0", "1"): "not read while the run is empty",
+    ("portals/datapath/duplicate_window.py", "if position > newest + 1:", "position >= newest + 1"): "nothing between",
+    ("portals/datapath/duplicate_window.py", _ZEROS, "bits | -bits"): "the lowest bit with its sign: as long",
+    ("portals/datapath/episodes.py", _INTERVAL, "11"): "a limit that is no promise, one larger",
+    ("portals/datapath/episodes.py", _LONG, "2"): "a limit that is no promise, one larger",
+    ("portals/datapath/handover.py", "LOOK_TICKS: Final = 2", "3"): "a limit that is no promise, one larger",
+    ("portals/datapath/handover.py", "QUIET_TICKS: Final = 10", "11"): "a limit that is no promise, one larger",
+    ("portals/datapath/handover.py", _INSIDE, "beyond <= HALF"): "half way round is neither before nor behind",
+    ("portals/datapath/ingress.py", "low = high = 0", "1"): "equal ends, and no run has an offset",
+    ("portals/datapath/ingress.py", _HANDED, "base - PairSlot.HANDED"): "the first slot is number 0",
+    ("portals/datapath/ingress.py", _HANDED_OF, "base - PairSlot.HANDED"): "the first slot is number 0",
     ("portals/decisions/messages.py", _TAGS, "33"): "a number that both ends take from here",
     ("router/worker.py", "assert_never(effect)", "pass"): "for the type checker: every effect has a case",
     ("router/worker.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",

@@ -247,3 +247,9 @@ def test_a_flow_without_trouble_moves_no_slot_of_trouble(link: Link) -> None:
 @pytest.mark.parametrize("slots", [Slot, PairSlot])
 def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
     assert len(slots.__members__) == len(set(slots))
+
+
+def test_the_numbers_of_slots_stay_as_they_are() -> None:
+    """A page outlives the process that writes it; a slot is only ever added."""
+    assert set(Slot) == {*range(14), *range(16, 25), *range(32, 50), *range(56, 60), *range(64, 69)}
+    assert set(PairSlot) == {*range(10)}

@@ -11,19 +11,24 @@ from hypothesis import strategies as st
 
 from dro.bus.counters import CounterPage
 from dro.bus.ring import RingReader, RingWriter
-from dro.clock import ms
+from dro.clock import ms, s
+from dro.errors import DecodeError
+from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
 from dro.um.transport.runs import KIND_DATA, KIND_TSNI, Run, RunBuilder, read_messages
 from dro.um.transport.session import BoundSource
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TcpAddress
+from portals.datapath import egress
 from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry
-from portals.datapath.ingress import Ingress
-from portals.datapath.outgoing import ProxySource
+from portals.datapath.ingress import Ingress, ring_bytes
+from portals.datapath.outgoing import OutgoingRun, ProxySource
 from tests.fakes.transport import FakeSender, FakeTransport
+from tests.fakes.worker import logged
 
 LBMC = lbmc.HEADER
 
@@ -511,3 +516,95 @@ def test_order_holds_and_the_books_balance_whatever_blocks_when(
         assert got == sorted(got, key=lambda x: x[0])
         assert all(payloads[sqn] == payload for sqn, payload in got)
     link.close()
+
+
+def test_of_a_run_that_does_not_fit_the_queue_the_first_part_waits(link: Link) -> None:
+    out = BlockingSender(room=3)
+    link.add_source(1, out)
+    link.egress.queue.set_limit(5 * 20)
+    link.receive(b"".join(data(1, sqn, b"%08d" % sqn) for sqn in range(12)))
+    link.carry()
+    page = link.page_q
+    assert [page[slot] for slot in (Slot.SENT, Slot.QUEUED, Slot.DROPPED_BLOCKED)] == [3, 5, 4]
+    link.books()
+    out.room = 100
+    link.egress.drain(out)
+    assert [(sqn, payload) for _, sqn, payload in out.sent] == [(sqn, b"%08d" % sqn) for sqn in range(8)]
+    assert [page[slot] for slot in (Slot.SENT, Slot.QUEUED, Slot.DROPPED_BLOCKED)] == [8, 0, 4]
+    link.books()
+
+
+def test_a_proxy_source_that_is_deleted_twice_takes_nothing_from_its_successor(link: Link) -> None:
+    old, new = BlockingSender(room=0), BlockingSender()
+    proxy = link.add_source(1, old)
+    link.receive(data(1, 0, b"x"))
+    link.carry()
+    link.egress.flush(proxy)
+    link.add_source(1, new)
+    link.egress.flush(proxy)
+    link.receive(data(1, 1, b"y"))
+    link.carry()
+    assert [payload for _, _, payload in new.sent] == [b"y"]
+    assert link.page_q[Slot.DROPPED_DELETED] == 1
+    link.books()
+
+
+def test_a_sibling_is_told_what_its_channel_took(link: Link) -> None:
+    link.add_source(1, BlockingSender())
+    for room in (1, 1, 2):
+        link.wire_room = room
+        link.receive(data(1, 0, b"x") + data(1, 1, b"yy"))
+    assert link.ingress.handed(Q) == (4, 2 * (13 + 14))
+
+
+@pytest.mark.parametrize(("size", "is_copied"), [(4 * 62, False), (4 * 62 + 1, True)])
+def test_what_waits_is_copied_when_it_fills_less_than_a_quarter_of_its_buffer(size: int, is_copied: bool) -> None:
+    sender = BlockingSender()
+    proxy = ProxySource(bytes(32), b"t", 1, sender, DuplicateWindow(16, 8), lambda *_: True)
+    area = bytearray(bytes(range(62)) + bytes(62)) + bytearray(size - 124)
+    out = OutgoingRun(proxy, P, area, Run(1, 7, 3, 2, 29, 31, 2, 0, KIND_DATA), 1, False)
+    out.set_apart()
+    assert (out.buffer is not area) is is_copied
+    assert (out.rest, out.run.first_sqn + out.first) == (2, 8)
+    at = out.run.offset + out.first * out.run.stride
+    assert out.buffer[at : at + 29] == bytes(range(33, 62))
+
+
+def test_the_ring_is_four_times_the_queue_and_16_mib_at_least() -> None:
+    assert [ring_bytes(nbytes) for nbytes in (0, 4 << 20, (4 << 20) + 1)] == [16 << 20, 16 << 20, (16 << 20) + 4]
+
+
+def test_what_is_dropped_and_thrown_away_is_logged(
+    link: Link, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(egress, "faults", LimitedLogger(egress.log))
+    monkeypatch.setattr(egress, "events", LimitedLogger.of_events(egress.log))
+    now_ns = 0
+    link.egress = Egress(link.page_q, 30, lambda: now_ns)
+    link.egress.on_ring(P, link.reader)
+    out = BlockingSender(room=0, fragment_max=20)
+    proxy = link.add_source(1, out)
+    link.receive(data(1, 0, bytes(9)))
+    link.carry()
+    assert logged(caplog) == [("ERROR", LogEvent.FRAGMENT_TOO_LARGE, {"topic": b"t", "bytes": 21, "limit": 20})]
+    told = []
+    for sqn, now_ns in enumerate((s(1), s(1) + 1, s(2) + 1, s(2) + 2)):
+        link.receive(data(1, sqn, bytes(8)))
+        link.carry()
+        told += [(now_ns, event, fields) for _, event, fields in logged(caplog)]
+    assert told == [
+        (s(1), LogEvent.ENQUEUEING_BEGAN, {}),
+        (s(1) + 1, LogEvent.QUEUE_DROPS, {"dropped": 1, "max_queue": 30}),
+        (s(2) + 2, LogEvent.QUEUE_DROPS, {"dropped": 3, "max_queue": 30}),
+    ]
+    link.egress.flush(proxy)
+    link.egress.flush(proxy)
+    assert logged(caplog) == [
+        ("INFO", LogEvent.QUEUE_FLUSHED, {}),
+        ("INFO", LogEvent.QUEUED_DATA_DROPPED, {"topic": b"t"}),
+    ]
+    with pytest.raises(DecodeError):
+        link.egress.on_descriptors([(P, b"no descriptor")])
+    assert [(level, event) for level, event, _ in logged(caplog)] == [("ERROR", LogEvent.DESCRIPTOR_BROKEN)]
+    assert link.egress.accounted(P) == link.page_q[link.page_q.pair(P) + PairSlot.ACCOUNTED] == 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise
+from itertools import pairwise, product
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,3 +97,15 @@ def test_a_jump_of_half_the_sequence_space_keeps_memory_within_the_window() -> N
     window.take_run(0, 1)
     window.take_run(0x7FFFFFF0, 1)
     assert window._missing.bit_count() <= 16384
+
+
+def test_every_sequence_of_four_runs_around_the_edges_is_taken_as_the_model_takes_it() -> None:
+    """The same positions in each run of the tests, unlike above."""
+    for spread in product(((-9, 3), (-1, 1), (1, 2), (5, 9), (8, 1), (17, 8), (40, 2)), repeat=3):
+        window, model = DuplicateWindow(16, 8), Model(16, 8)
+        position = 0
+        for step, count in ((0, 3), *spread):
+            position += step
+            parts = window.take_run(position & MASK, count)
+            taken = [index for at, length in parts for index in range(at, at + length)]
+            assert taken == [index for index in range(count) if model.take(position + index)], (spread, position)

@@ -67,7 +67,7 @@ class Portal:
         self.ingress.on_fragments(self.transport, memoryview(batch), builder.take(), 0)
 
     def begin(self, *leaving: int) -> Handover:
-        return Handover([self.entry], leaving or {LEAVES})
+        return Handover(iter([self.entry]), leaving or {LEAVES})
 
     def leave(self, *messages: bytes) -> Handover:
         """Begin a handover and look, while these come."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 import pytest
 
 from dro.clock import ms
 from dro.config.dro_xml.acl import Session
 from dro.config.dro_xml.model import AclConfig
+from dro.config.um.layers import ContextOptions
+from dro.errors import ConfigError
+from dro.log.events import LogEvent
 from dro.proto.interest.events import InterestGained
 from dro.wire.source_string import (
     IpcAddress,
@@ -36,6 +40,7 @@ from portals.decisions.effects import (
 from portals.decisions.messages import (
     PATTERN_NONE,
     PATTERN_PCRE,
+    PATTERN_REGEX,
     ExchangeDone,
     ForwardStart,
     ForwardStop,
@@ -46,6 +51,7 @@ from portals.decisions.messages import (
 )
 from tests.builders.dro_file import parse_dro
 from tests.fakes.patterns import compile_pattern
+from tests.fakes.worker import logged
 from tests.portals.decisions.test_core import DELAY, OTID, Dro
 
 TCP = TcpAddress(0x7F000001, 14371, 1)
@@ -359,3 +365,93 @@ def test_a_change_of_one_direction_asks_nothing_about_the_other(monkeypatch: pyt
     monkeypatch.setattr(third, "may_ask", None)
     core.on_acl(third, 0)
     assert core.take_effects() == []
+
+
+class Strict:
+    """Options that forbid every name with `no` in it; notes what is asked."""
+
+    by_topic = True
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    def _ask(self, *what: str) -> None:
+        self.asked.append(what)
+        if "no" in what[1]:
+            raise ConfigError("not permitted", file="um.xml", line=4)
+
+    def source(self, name: str) -> None:
+        self._ask("source", name)
+
+    def receiver(self, name: str) -> None:
+        self._ask("receiver", name)
+
+    def wildcard_receiver(self, name: str, kind: str) -> None:
+        self._ask("wildcard", name, kind)
+
+
+def strict(options: Strict) -> ContextOptions:
+    return cast(ContextOptions, options)
+
+
+@pytest.mark.parametrize("has_lists", [True, False])
+def test_what_the_options_forbid_neither_leaves_nor_is_asked_for(
+    has_lists: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    sending, receiving = Strict(), Strict()
+    acl = config(inbound="-out +/./", outbound="-out +/./") if has_lists else None
+    judge = AclEnforcement(acl, sending=strict(sending), receiving=strict(receiving))
+    for _ in range(2):
+        assert [judge.may_leave(name) for name in (b"yes", b"no")] == [True, False]
+        assert [judge.may_ask(name, PATTERN_NONE) for name in (b"yes", b"no")] == [True, False]
+        assert [judge.may_ask(name, PATTERN_PCRE) for name in (b"yes", b"no", b"out")] == [True, False, True]
+        assert [judge.may_ask(name, PATTERN_REGEX) for name in (b"yes", b"no")] == [True, False]
+    assert sending.asked == [("source", "yes"), ("source", "no")], "once for each"
+    assert receiving.asked == [
+        ("receiver", "yes"), ("receiver", "no"),
+        ("wildcard", "yes", "pcre"), ("wildcard", "no", "pcre"), ("wildcard", "out", "pcre"),
+        ("wildcard", "yes", "regex"), ("wildcard", "no", "regex"),
+    ]  # fmt: skip
+    fields = {"topic": "no", "reason": "not permitted", "at": "um.xml:4"}
+    out, into = LogEvent.TOPIC_NOT_LET_OUT, LogEvent.TOPIC_NOT_LET_IN
+    assert [(event, told) for _, event, told in logged(caplog)] == [
+        (event, fields) for event in (out, into, into, into)
+    ]
+    assert judge.judges_sources is has_lists
+    assert judge.may_leave(b"out") is judge.may_ask(b"out", PATTERN_NONE) is not has_lists
+    assert len(sending.asked) == (2 if has_lists else 3), "what a list rejects is not asked about"
+
+
+def test_options_that_are_the_same_for_all_topics_are_not_asked() -> None:
+    options = Strict()
+    options.by_topic = False
+    judge = AclEnforcement(sending=strict(options), receiving=strict(options))
+    assert judge.may_leave(b"no")
+    assert judge.may_ask(b"no", PATTERN_NONE)
+    assert judge.lets_out_like(OPEN)
+    assert judge.lets_in_like(OPEN)
+    assert options.asked == []
+
+
+def test_lists_and_options_decide_whether_two_judge_alike() -> None:
+    options, others = strict(Strict()), strict(Strict())
+    acl = config(inbound="-a +/./", outbound="-b +/./")
+    judge = AclEnforcement(acl, sending=options, receiving=options)
+    for other, is_out, is_in in (
+        (AclEnforcement(acl, sending=options, receiving=options), True, True),
+        (AclEnforcement(acl, sending=others, receiving=options), False, True),
+        (AclEnforcement(acl, sending=options, receiving=others), True, False),
+        (AclEnforcement(config(inbound="-a +/./"), sending=options, receiving=options), False, True),
+        (AclEnforcement(config(outbound="-b +/./"), sending=options, receiving=options), True, False),
+    ):
+        assert (judge.lets_out_like(other), judge.lets_in_like(other)) == (is_out, is_in)
+
+
+def test_verdicts_are_decided_anew_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_MAX", 2)
+    options = Strict()
+    judge = AclEnforcement(sending=strict(options))
+    for name in (b"a", b"b", b"a", b"b", b"c", b"a", b"c"):
+        assert judge.may_leave(name)
+    assert [name for _, name in options.asked] == ["a", "b", "c", "a"]

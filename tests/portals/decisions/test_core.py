@@ -34,6 +34,7 @@ from portals.decisions.messages import (
     ForwardStart,
     InterestAdded,
     PortalHello,
+    SourceGone,
     SourceSeen,
 )
 from portals.decisions.recorded_interest import RecordedInterest
@@ -525,3 +526,30 @@ def test_a_pattern_is_not_searched_for_domains_that_have_the_topic_anyway() -> N
     for symbol, domain_id in (((b"AAA", PATTERN_NONE), 1), ((b"A.*", PATTERN_PCRE), 1), ((b"B.*", PATTERN_PCRE), 2)):
         assert recorded.add(symbol, domain_id)
     assert (recorded.interested(b"AAA"), searched) == ({1, 2}, [b"AAA"])
+
+
+def test_a_sibling_that_is_released_gets_nothing_more_and_wants_nothing() -> None:
+    alone = Alone()
+    handle = alone.core.own.add(OTID, b"AAA", 1, 0, 0, b"")
+    alone.core.on_message(2, 4, ForwardStart(handle), 0)
+    alone.wants(b"AAA")
+    alone.core.take_effects()
+    alone.core.on_sibling_released(2)
+    assert alone.core.take_effects() == [
+        ChangeForwarding(handle, ()),
+        CloseProxyReceiver(b"AAA", PATTERN_NONE, (2,)),
+    ]
+
+
+def test_a_proxy_source_that_was_fed_anew_follows_its_new_feeder() -> None:
+    alone = Alone()
+    alone.core.on_routes(6, [(2, 1, worker, 1) for worker in (3,)] + [(3, 1, 3, 1)], 0)
+    alone.core.on_interest(InterestGained((b"AAA", PATTERN_NONE)), 0)
+    first = alone.offers(1, b"AAA", worker=3)
+    alone.core.on_message(3, 4, SourceGone(1), 0)
+    alone.core.take_effects()
+    again = alone.offers(2, b"AAA", worker=3)
+    assert alone.core.take_effects() == [FeedProxySource(3, again), SendToSibling(3, ForwardStart(2))]
+    assert alone.core.next_deadline() is None
+    alone.core.on_message(3, 4, SourceGone(2), 0)
+    assert alone.core.take_effects() == [DelayDeletion(first.otid, DELAY)]
