@@ -113,7 +113,6 @@ class Stream:
     live: BoundSource | None = None  # the one whose source string is current
     takeover: _Takeover | None = None
     source: str = ""
-    malformed: int = 0
     timer: Timer | None = None
     park: Timer | None = None
 
@@ -215,7 +214,6 @@ class Delivery:
             del self._parked[source.topic, source.otid]
             stream.park.cancel()
             stream.park = None
-            stream.listeners = self._listeners(source.topic)
         stream.begun[source] = False
         source.user = stream
         text = self._string(source)
@@ -233,10 +231,7 @@ class Delivery:
         stream = source.user
         if not isinstance(stream, Stream):
             return
-        source.user = None
         stream.begun.pop(source, None)
-        if stream.live is source:
-            stream.live = None
         text = self._string(source)
         if ended and source.transport.was_connected:
             stream.tell(EOS(stream.topic, text))
@@ -257,10 +252,11 @@ class Delivery:
         sources = transport.sources
         for run in runs:
             bound = sources.get(run.topic_index)
-            stream = bound.user if bound is not None else None
-            if bound is None or not isinstance(stream, Stream):
+            if bound is None:
                 transport.lbm_msgs_no_topic_rcved += run.fragments
                 continue
+            stream = bound.user
+            assert isinstance(stream, Stream)
             if stream.live is not bound:
                 self._begin(stream, bound)
                 if stream.live is not bound:
@@ -359,7 +355,6 @@ class Delivery:
             try:
                 frag, start, flags = _read(view, at, run.length)
             except DecodeError as e:
-                stream.malformed += 1
                 self.malformed += 1
                 log.debug(LogEvent.FRAGMENT_DROPPED, extra={"source": stream.source, "error": str(e)})
             else:
@@ -397,7 +392,6 @@ class Delivery:
         stream.timer = None if deadline is None else self._loop.call_at(deadline, lambda: self._on_timer(stream))
 
     def _on_timer(self, stream: Stream) -> None:
-        stream.timer = None
         stream.controller.on_timer(self._loop.now_ns())
         self._settle(stream)
 
@@ -412,7 +406,6 @@ class Delivery:
         for timer in (stream.park, stream.timer):
             if timer is not None:
                 timer.cancel()
-        stream.park = stream.timer = None
         stream.controller.on_end()
         self._parked.pop(key, None)
         streams = self._streams.get(key[0], {})
@@ -424,7 +417,6 @@ class Delivery:
     def close(self) -> None:
         for topic, streams in list(self._streams.items()):
             for otid, stream in list(streams.items()):
-                stream.listeners = []
                 self._drop(stream, (topic, otid))
 
 

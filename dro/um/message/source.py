@@ -151,7 +151,6 @@ class MessageSource:
 
     def _on_timer(self) -> None:
         now_ns = self._loop.now_ns()
-        self._timer = None
         if self.is_closed:
             return
         deadline = self._tsni.next_deadline()

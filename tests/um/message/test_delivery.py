@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dro.config.um.options import UmOptions
+from dro.errors import ConfigError
+from dro.log.events import LogEvent
 from dro.um.message.delivery import PARK_NS, Delivery, topic_bytes, topic_text
 from dro.um.message.events import (
     BOS,
@@ -21,7 +23,7 @@ from dro.um.message.events import (
     UsageError,
 )
 from dro.um.message.receiver import CallbackListener
-from dro.um.transport.runs import RunBuilder, read_messages
+from dro.um.transport.runs import KIND_DATA, Run, RunBuilder, read_messages
 from dro.um.transport.session import BoundSource
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.block import Block, RawBlock
@@ -154,8 +156,8 @@ def test_sizes_and_the_wrap_of_sequence_numbers(scene: Scene, size: int) -> None
     source = scene.bind(lbtrm(1))
     sqns = [(0xFFFFFFF0 + i) & 0xFFFFFFFF for i in range(32)]
     scene.put(source, *[message(sqn, bytes(size)) for sqn in sqns])
-    assert [event.sqn for event in ear.events if isinstance(event, Data)] == sqns
-    assert ear.data == [bytes(size)] * 32
+    name = format_source(source.address, 1)
+    assert ear.events[1:] == [Data("t", name, sqn, bytes(size), 0, OTID) for sqn in sqns]
 
 
 def test_fragments_are_joined_and_disorder_is_put_in_order(scene: Scene) -> None:
@@ -489,3 +491,278 @@ def test_a_second_session_that_never_carries_data_takes_nothing_over(scene: Scen
     assert (ear.data, losses(ear)) == ([b"0"], [])
     scene.data(old, 1)
     assert ear.data == [b"0", b"1", b"2", b"3"]
+
+
+# what is easily off by one
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("gap", [0, 20])
+def test_every_message_of_a_run_is_handed_up_whatever_lies_between_them(scene: Scene, count: int, gap: int) -> None:
+    bulk, ear = Ear(wants_batches=True), Ear()
+    scene.listen(bulk)
+    scene.listen(ear)
+    source = scene.bind(lbtrm(1))
+    packet = memoryview(b"".join(bytes(gap) + message(sqn, b"%03d" % sqn) for sqn in range(count)))
+    run = Run(1, 0, count, gap, 15, 15 + gap, gap, 0, KIND_DATA)
+    scene.delivery.on_fragments(source.transport, packet, [run], scene.now_ns)
+    assert ear.data == [payload for batch in bulk.batches for payload in batch.payloads]
+    assert ear.data == [b"%03d" % sqn for sqn in range(count)]
+
+
+def test_runs_of_unknown_topics_cost_the_others_nothing(scene: Scene) -> None:
+    ear = Ear()
+    scene.listen(ear)
+    source = scene.bind(lbtrm(1))
+    scene.put(source, message(0, topic_index=2), message(0), message(1, topic_index=3))
+    assert (ear.data, source.transport.lbm_msgs_no_topic_rcved) == ([b"0"], 2)
+
+
+def test_blocks_are_found_wherever_the_message_stands_and_without_data_there_is_none(scene: Scene) -> None:
+    ear = Ear()
+    scene.listen(ear)
+    source = scene.bind(lbtrm(1))
+    nothing = bytearray(message(2, b"", Batch(flags=0)))
+    nothing[12] = 0xFF  # nothing follows the block
+    scene.put(source, message(0, b"\0\0"), message(1, b"b", Batch(flags=BATCH_START | BATCH_END)), bytes(nothing))
+    name = format_source(source.address, 1)
+    assert ear.events[1:] == [
+        Data("t", name, 0, b"\0\0", 0, OTID),
+        Data("t", name, 1, b"b", FLAG_START_BATCH | FLAG_END_BATCH, OTID),
+        Data("t", name, 2, b"", 0, OTID),
+    ]
+
+
+@pytest.mark.parametrize(("generation_s", "waits_s"), [(3, 3), (0, 7)])
+def test_a_gap_is_waited_for_as_long_as_the_session_repairs_and_else_as_the_option_says(
+    stepper: Stepper, generation_s: int, waits_s: int
+) -> None:
+    options = UmOptions().with_("receiver", "transport_lbtrm_nak_generation_interval", 7000)
+    scene = Scene(stepper, options.with_("receiver", "delivery_control_loss_check_interval", 100))
+    ear = Ear()
+    scene.listen(ear)
+    transport = FakeTransport(lbtrm(1), generation_s * 1_000_000_000)
+    source = BoundSource(b"t", OTID, 1, transport, Tir(b"t", transport.address, 60, 1), False)
+    transport.sources[1] = source
+    scene.delivery.on_bound(source, scene.now_ns)
+    scene.data(source, 0, 2)
+    stepper.run(waits_s * 1000 - 100, 50)
+    assert ear.data == [b"0"]
+    stepper.run(300, 50)
+    assert ear.data == [b"0", b"2"]
+    assert stepper.loop.next_deadline() is None
+
+
+def test_the_loss_check_is_due_while_a_gap_is_open_and_no_longer(stepper: Stepper) -> None:
+    scene = Scene(stepper, UmOptions().with_("receiver", "delivery_control_loss_check_interval", 500))
+    scene.listen(Ear())
+    source = scene.bind(lbtrm(1))
+    scene.data(source, 0)
+    assert stepper.loop.next_deadline() is None
+    scene.data(source, 2)
+    (stream,) = scene.delivery.streams()
+    assert stepper.loop.next_deadline() == stream.controller.next_deadline()
+    scene.data(source, 1)
+    assert stepper.loop.next_deadline() is None
+    scene.data(source, 4)
+    stepper.run(700, 100)
+    scene.data(source, 6)
+    assert stepper.loop.next_deadline() == stream.controller.next_deadline() is not None
+
+
+# listeners and their options
+
+
+def of(**receiver: int) -> UmOptions:
+    options = UmOptions()
+    for name, value in receiver.items():
+        options = options.with_("receiver", name, value)
+    return options
+
+
+def test_who_comes_later_learns_of_every_source(scene: Scene) -> None:
+    first, late = Ear(), Ear()
+    scene.listen(first)
+    begun, silent = scene.bind(lbtrm(1)), scene.bind(lbtrm(2), topic_index=9, otid=bytes(32))
+    scene.data(begun, 0)
+    scene.listen(late)
+    names = [format_source(begun.address, 1), format_source(silent.address, 9)]
+    assert late.sources == first.sources == [(name, True) for name in names]
+    assert late.events == [BOS("t", names[0])]
+    assert scene.delivery.sources_of(b"t") == names
+    assert scene.delivery.sources_of(b"u") == []
+
+
+def test_a_source_on_a_session_that_has_begun_begins_at_once(scene: Scene) -> None:
+    ear = Ear()
+    scene.listen(ear)
+    first = scene.bind(lbtrm(1))
+    first.transport.has_begun = True
+    second = BoundSource(b"t", bytes(32), 2, first.transport, Tir(b"t", first.address, 60, 2), False)
+    first.transport.sources[2] = second
+    scene.delivery.on_bound(second, scene.now_ns)
+    assert ear.events == [BOS("t", format_source(first.address, 2))]
+
+
+def test_plain_receivers_with_other_options_are_refused_by_name(scene: Scene) -> None:
+    topic = b"t" * 90
+    scene.delivery.add(topic, Ear(), of(ordered_delivery=0))
+    with pytest.raises(ConfigError) as caught:
+        scene.delivery.add(topic, Ear(), of(ordered_delivery=1, delivery_control_loss_check_interval=500))
+    assert str(caught.value) == (
+        f"receiver delivery_control_loss_check_interval: another receiver of topic {'t' * 80!r} in this context has "
+        "the value 0; give both the same options, or open this one in another context"
+    )
+    for same in (of(ordered_delivery=0), of(ordered_delivery=0, hf_duplicate_delivery=1)):
+        scene.delivery.add(topic, Ear(), same)  # an option without effect makes no difference
+    scene.delivery.add(topic, Ear(), of(ordered_delivery=0).with_("source", "transport", "lbtrm"))
+
+
+def test_wildcard_receivers_that_differ_are_warned_about_once_for_each_option(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in (b"t", b"u"):
+        scene.delivery.add(topic, Ear(), of(ordered_delivery=0), by_pattern=True)
+        for _ in range(2):
+            scene.delivery.add(topic, Ear(), of(ordered_delivery=1), by_pattern=True)
+    told = [(r.msg, vars(r)["topic"], vars(r)["option"], vars(r)["value"]) for r in caplog.records]
+    assert told == [(LogEvent.RECEIVERS_DIFFER, "t", "receiver ordered_delivery", 0)]
+    scene.delivery.add(b"v", Ear(), of(delivery_control_loss_check_interval=1))
+    scene.delivery.add(b"v", Ear(), of(delivery_control_loss_check_interval=2), by_pattern=True)
+    scene.delivery.add(b"u", Ear(), of(ordered_delivery=1))  # nobody opened another one for this topic
+    assert len(caplog.records) == 2
+
+
+def test_the_next_first_receiver_chooses_the_options_anew(stepper: Stepper) -> None:
+    scene = Scene(stepper)
+    ear = Ear()
+    scene.delivery.add(b"t", ear, of(ordered_delivery=0))
+    scene.delivery.add(b"t", ear, of(ordered_delivery=0), by_pattern=True)
+    scene.delivery.remove(b"t", ear)
+    scene.delivery.remove(b"t", ear)
+    scene.delivery.remove(b"t", ear, by_pattern=True)
+    scene.delivery.add(b"t", Ear(), of(ordered_delivery=1))
+    with pytest.raises(ConfigError):
+        scene.delivery.add(b"t", Ear(), of(ordered_delivery=0))
+
+
+@pytest.mark.parametrize("size", [1, 255])
+def test_a_name_may_have_up_to_255_bytes(size: int) -> None:
+    assert topic_bytes("x" * size) == b"x" * size
+    with pytest.raises(UsageError, match=rf"'{'x' * 80}' has 256 bytes; a topic or pattern has 1 to 255"):
+        topic_bytes("x" * 256)
+
+
+# sources that are away for a while
+
+
+def test_a_source_that_came_back_is_not_forgotten_later(scene: Scene) -> None:
+    first, second = Ear(), Ear()
+    scene.listen(first)
+    source = scene.bind(lbtrm(1))
+    scene.data(source, 0)
+    scene.unbind(source)
+    again = scene.bind(lbtrm(2))
+    scene.delivery.remove(b"t", first)
+    scene.listen(second)
+    scene.stepper.run(PARK_NS // 1_000_000 + 1000, 1000)
+    assert len(scene.delivery.streams()) == 1
+    scene.data(again, 1, 2)
+    assert second.data == [b"1", b"2"]
+
+
+def test_of_too_many_sources_that_are_away_the_first_that_left_is_forgotten(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dro.um.message.delivery.PARKED_MAX", 2)
+    scene.listen(Ear())
+    otids = [bytes([number]) * 32 for number in range(4)]
+
+    def leave(number: int) -> None:
+        source = scene.bind(lbtrm(number + 1), otid=otids[number])
+        scene.data(source, 0)
+        scene.unbind(source)
+
+    def known() -> list[int]:
+        return [otids.index(stream.otid) for stream in scene.delivery.streams()]
+
+    leave(0)
+    leave(1)
+    assert known() == [0, 1]
+    back = scene.bind(lbtrm(1), otid=otids[0])
+    leave(2)
+    assert known() == [0, 1, 2], "one has come back"
+    scene.unbind(back)
+    assert known() == [0, 2]
+    scene.stepper.run(PARK_NS // 1_000_000, 1000)
+    assert known() == []
+    assert scene.stepper.loop.next_deadline() is None
+    leave(1)
+    scene.stepper.run(100)
+    leave(0)
+    leave(3)
+    assert known() == [0, 3], "who has left again has left later"
+
+
+def test_what_is_forgotten_waits_for_nothing_and_is_counted(stepper: Stepper) -> None:
+    scene = Scene(stepper, UmOptions().with_("receiver", "delivery_control_loss_check_interval", 500))
+    ear = Ear()
+    scene.listen(ear)
+    source, other = scene.bind(lbtrm(1)), scene.bind(lbtrm(2), otid=bytes(32))
+    scene.data(source, 0, 2)
+    stream, _ = scene.delivery.streams()
+    scene.unbind(source, ended=False)
+    assert (stepper.loop.next_deadline(), stream.controller.stats.discarded) == (None, 1)
+    assert [left.otid for left in scene.delivery.streams()] == [other.otid]
+    scene.data(other, 0, 2)
+    scene.unbind(other)
+    scene.delivery.remove(b"t", ear)
+    assert (stepper.loop.next_deadline(), scene.delivery.streams()) == (None, [])
+
+
+def test_a_delivery_that_closes_leaves_nothing_due_and_says_nothing(stepper: Stepper) -> None:
+    scene = Scene(stepper, UmOptions().with_("receiver", "delivery_control_loss_check_interval", 500))
+    ear = Ear()
+    scene.listen(ear)
+    for number in range(2):
+        scene.data(scene.bind(lbtrm(number), otid=bytes([number]) * 32), 0, 2)
+    scene.unbind(scene.bind(lbtrm(9), otid=bytes(32)))
+    ear.take()
+    scene.delivery.close()
+    assert (stepper.loop.next_deadline(), scene.delivery.streams(), ear.events) == (None, [], [])
+
+
+# takeovers
+
+
+def test_a_new_session_that_dies_before_it_was_whole_takes_nothing_over(scene: Scene) -> None:
+    ear = Ear()
+    scene.listen(ear)
+    old = scene.bind(lbtrm(1))
+    scene.data(old, 0, 2)
+    new = scene.bind(lbtrm(2), topic_index=9)
+    assert isinstance(new.transport, FakeTransport)
+    new.transport.at = 20
+    scene.put(new, message(6, topic_index=9))
+    scene.unbind(new)
+    new.transport.whole_to = 20  # as a session that was left
+    scene.data(old, 3)
+    assert (ear.data, losses(ear)) == ([b"0"], [])
+    scene.data(old, 1)
+    assert ear.data == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_takeover_begins_with_the_data_of_the_new_session(scene: Scene) -> None:
+    ear = Ear()
+    scene.listen(ear)
+    old = scene.bind(lbtrm(1))
+    scene.data(old, 0)
+    new = scene.bind(lbtrm(2), topic_index=9)
+    new.transport.has_begun = True
+    scene.delivery.on_began(new.transport, scene.now_ns)
+    scene.data(old, 3)  # still by the old one
+    scene.put(new, message(5, topic_index=9))
+    scene.unbind(old)
+    assert (ear.data, losses(ear)) == ([b"0", b"3", b"5"], [1, 2, 4])
+    scene.put(new, message(8, topic_index=9))
+    assert ear.data == [b"0", b"3", b"5"], "what it misses from then on it repairs"
