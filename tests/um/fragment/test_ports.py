@@ -1,0 +1,193 @@
+"""The sockets of a context: its TR channel and its request port, with every count and log line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from dro.config.um.sets import RequestOptions, ResolverOptions
+from dro.errors import ResourceError
+from dro.log.events import LogEvent
+from dro.um.fragment.request_port import ACCEPTS_PER_TURN, RequestPort
+from dro.um.fragment.tr_channel import ChannelStats, TrChannel
+from dro.um.transport import mmsg, sockets
+from dro.um.transport.mmsg import BATCH, DatagramBatch
+from tests.fakes.um_contexts import Stepper, private_config
+
+LOOPBACK = sockets.ip_number("127.0.0.1")
+
+
+class Channel:
+    def __init__(self, stepper: Stepper, **more: object) -> None:
+        self.stepper = stepper
+        self.options = replace(ResolverOptions.of(private_config("tcp").options), **more)  # type: ignore[arg-type]
+        self.got: list[tuple[bytes, int]] = []
+        self.times: list[int] = []
+        self.made = TrChannel(stepper.loop, self.options, DatagramBatch(), self._on_datagrams)
+
+    def _on_datagrams(self, datagrams: list[tuple[bytes, int]], now_ns: int) -> None:
+        self.got += datagrams
+        self.times.append(now_ns)
+
+
+@pytest.fixture
+def channel(stepper: Stepper) -> Iterator[Channel]:
+    made = Channel(stepper)
+    yield made
+    made.made.close()
+
+
+def test_what_is_sent_comes_back_with_its_sender_and_everything_is_counted(channel: Channel) -> None:
+    assert channel.made.local_address == LOOPBACK
+    channel.made.send([b"one", b"twoo"])
+    channel.stepper.settle()
+    assert channel.got == [(b"one", LOOPBACK), (b"twoo", LOOPBACK)]
+    assert channel.times == [channel.stepper.clock.time_ns]
+    assert channel.made.stats == ChannelStats(
+        tr_dgrams_sent=2, tr_bytes_sent=7, tr_dgrams_rcved=2, tr_bytes_rcved=7, tr_dgrams_send_failed=0
+    )
+    channel.made.send([b"", b"three"])
+    channel.stepper.settle()
+    assert channel.made.stats == ChannelStats(4, 12, 4, 12, 0)
+
+
+def test_more_than_a_batch_is_taken_in_the_next_turn(channel: Channel) -> None:
+    channel.made.send([b"%d" % number for number in range(BATCH + 3)])
+    channel.stepper.loop.run_once(0)
+    assert len(channel.got) == BATCH
+    assert channel.stepper.loop.next_deadline() == 0, "there may be more"
+    channel.stepper.loop.run_once(0)
+    assert [datagram for datagram, _ in channel.got] == [b"%d" % number for number in range(BATCH + 3)]
+    assert channel.stepper.loop.next_deadline() is None
+
+
+def test_what_the_system_refuses_is_counted_and_told_at_powers_of_two(
+    channel: Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    too_large = bytes(70_000)
+    channel.made.send([too_large] * 5 + [b"fits"])
+    channel.stepper.settle()
+    assert channel.got == [(b"fits", LOOPBACK)]
+    assert channel.made.stats == ChannelStats(1, 4, 1, 4, 5)
+    error = os.strerror(errno.EMSGSIZE)
+    assert [(r.msg, vars(r)["error"], vars(r)["failed"]) for r in caplog.records] == [
+        (LogEvent.TR_NOT_SENT, error, failed) for failed in (1, 2, 4)
+    ]
+
+
+def test_a_fault_of_the_socket_is_told_and_not_tried_again_at_once(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(batch: DatagramBatch, fd: int) -> int:
+        raise OSError(errno.ENOBUFS, "No buffer space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mmsg.DatagramBatch, "receive", fail)
+        channel.made.send([b"x"])
+        channel.stepper.loop.run_once(0)
+        assert channel.stepper.loop.next_deadline() is None
+    assert [(r.msg, vars(r)["error"]) for r in caplog.records] == [(LogEvent.TR_RECEIVE_FAILED, "No buffer space")]
+    channel.stepper.settle()
+    assert channel.got == [(b"x", LOOPBACK)]
+
+
+def test_a_channel_that_closes_hears_and_holds_nothing(channel: Channel) -> None:
+    before = os.listdir("/proc/self/fd")
+    second = Channel(channel.stepper)
+    second.made.send([b"unheard"])
+    second.made.close()
+    channel.stepper.settle()
+    assert second.got == []
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_without_an_incoming_address_nothing_is_heard(stepper: Stepper) -> None:
+    channel = Channel(stepper, incoming_address="0.0.0.0")
+    channel.made.send([b"x"])
+    stepper.settle()
+    assert (channel.got, channel.made.stats) == ([], ChannelStats(1, 1))
+    channel.made.close()
+
+
+def test_a_channel_that_cannot_be_had_says_why_and_leaves_nothing_open(stepper: Stepper) -> None:
+    before = os.listdir("/proc/self/fd")
+    for more, why in (
+        ({"unicast_daemons": ("x",)}, "unicast topic resolution is not supported yet; remove resolver_unicast_daemon"),
+        ({"incoming_address": "10.1.1.1"}, "change resolver_multicast_incoming_address and _port or the interface"),
+        ({"outgoing_address": "255.255.255.255"}, "cannot send to group"),
+    ):
+        with pytest.raises(ResourceError, match=why):
+            Channel(stepper, **more)
+    assert os.listdir("/proc/self/fd") == before
+
+
+# the request port
+
+
+def request_options(**more: object) -> RequestOptions:
+    return replace(RequestOptions.of(private_config("tcp").options), **more)  # type: ignore[arg-type]  # its fields
+
+
+def test_connections_to_the_request_port_are_accepted_and_closed_so_many_in_a_turn(stepper: Stepper) -> None:
+    options = request_options(interface="127.0.0.1", listen_backlog=100)
+    port = RequestPort(stepper.loop, options, 5)
+    ip, number = port.address
+    assert (ip, options.port_low <= number <= options.port_high) == (LOOPBACK, True)
+    clients = [socket.create_connection(("127.0.0.1", number)) for _ in range(ACCEPTS_PER_TURN + 2)]
+    stepper.loop.run_once(0)
+    assert port.refused == ACCEPTS_PER_TURN
+    assert stepper.loop.next_deadline() == 0, "there may be more"
+    stepper.settle()
+    assert port.refused == ACCEPTS_PER_TURN + 2
+    assert [client.recv(1) for client in clients] == [b""] * len(clients)
+    for client in clients:
+        client.close()
+    port.close()
+    assert stepper.loop.next_deadline() is None
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", number))
+
+
+def test_a_port_on_every_interface_is_advertised_with_the_address_of_the_context(stepper: Stepper) -> None:
+    port = RequestPort(stepper.loop, request_options(interface=sockets.ANY), 0x0A000001)
+    assert port.address[0] == 0x0A000001
+    port.close()
+
+
+def test_a_port_that_cannot_be_had_names_its_option(stepper: Stepper) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        for more, option in (
+            ({"port": number}, "request_tcp_port"),
+            ({"port": 0, "port_low": number, "port_high": number}, "request_tcp_port_low/_high"),
+        ):
+            with pytest.raises(ResourceError) as raised:
+                RequestPort(stepper.loop, request_options(interface="127.0.0.1", **more), 5)
+            assert raised.value.remedy == f"widen or move {option}"
+            assert "(1 tried)" in raised.value.what
+
+
+def test_a_fault_of_the_request_port_is_told(
+    stepper: Stepper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = RequestPort(stepper.loop, request_options(interface="127.0.0.1"), 5)
+
+    def fail(sock: socket.socket) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", port.address[1])):
+        patch.setattr(socket.socket, "accept", fail)
+        stepper.loop.run_once(0)
+        assert stepper.loop.next_deadline() is None, "not again at once"
+    assert [(r.msg, vars(r)["error"]) for r in caplog.records] == [
+        (LogEvent.REQUEST_PORT_FAILED, "Too many open files")
+    ]
+    assert port.refused == 0
+    stepper.settle()
+    assert port.refused == 1
+    port.close()
