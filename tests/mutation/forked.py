@@ -67,6 +67,7 @@ class Forked:
         for item in session.items:
             by_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
         session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all children
+        gc.unfreeze()  # what is frozen after the collection is not listed
         gc.collect()
         functions = loaded_functions()
         gc.freeze()
