@@ -74,6 +74,11 @@ _SUSTAIN: Final = (
 _DOUBLING: Final = (
     "start_ns, minimum_ns=minimum_ns, maximum_ns=maximum_ns, duration_ns=0, tick_ns=0, first_at_once=True"
 )
+_THRESHOLD: Final = (
+    "source_threshold: int = 10_000_000  # known sources that end the sustaining phase; 0 = no queries at all"
+)
+_LAST_TICK: Final = "last_tick_ns = now_ns - (now_ns - self._grid_ns) % tick_ns if tick_ns > 0 else now_ns"
+_WHOLE: Final = "whole = min(whole, -(-(duration_ns + self._phase_start_ns - self._due_ns) // interval_ns))"
 _ZIP: Final = "for queue, rate in zip(self._queues, rates, strict=True):"
 _HELD_CTL: Final = "MAX_HELD: Final = 65_536  # messages of one kind, of incarnations not announced yet"
 _WAITING: Final = "MAX_WAITING: Final = 16_384  # messages"
@@ -133,6 +138,9 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/proto/resolver/schedule.py", "if duration_ns > 0:", "1"): _MS,
     ("dro/proto/resolver/schedule.py", "is_off = minimum_ns <= 0 or maximum_ns <= 0", "1"): _MS,
     ("dro/proto/resolver/schedule.py", _SUSTAIN, "1"): _MS,
+    ("dro/proto/resolver/schedule.py", _THRESHOLD, "10000001"): "no promise, one larger",
+    ("dro/proto/resolver/schedule.py", _LAST_TICK, "1"): "ticks of 1 ns are none",
+    ("dro/proto/resolver/schedule.py", _WHOLE, "duration_ns - self._phase_start_ns"): "one at a time, then",
     ("dro/proto/resolver/schedule.py", _DOUBLING, "1"): "ticks of 1 ns are none",
     ("dro/proto/resolver/schedule.py", _DOUBLING, "False"): "without ticks the first one has none to wait for",
     ("dro/proto/resolver/schedule.py", _TICK_AT, "1"): "ticks of 1 ns are none",

@@ -248,8 +248,6 @@ class AdvertisingSchedule(_TwoPhases):
         if self.phase is not Phase.INITIAL:
             self._enter_sustaining(now_ns)
 
-    restart_sustaining = on_answered
-
 
 class QuerySchedule(_TwoPhases):
     """TQRs of one receiver topic; `is_initial` False for topics that never queried (found by a pattern)."""

@@ -169,15 +169,15 @@ def test_a_late_timer_sends_one_record_and_keeps_the_anchor() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: AdvertisingSchedule(AdvertisingOptions(), 0),
-        lambda: QuerySchedule(QueryOptions(), 0),
+        lambda: AdvertisingSchedule(AdvertisingOptions(), 0, grid_ns=ms(3)),
+        lambda: QuerySchedule(QueryOptions(), 0, grid_ns=ms(33)),
         lambda: QuerySchedule(QueryOptions(minimum_sustain_duration_ns=ms(2500)), 0, grid_ns=ms(7)),
         lambda: WildcardQuerySchedule(WildcardQueryOptions(), 0),
         lambda: DoublingSchedule(ms(100), ms(750), ms(3)),
     ],
 )
 def test_a_late_timer_leaves_out_just_what_it_missed(make: Callable[[], PhasedSchedule], punctual_ms: int) -> None:
-    for late_ms in (*range(0, 9000, 411), 65_100, 70_000):
+    for late_ms in (*range(0, 9000, 97), 65_100, 70_000):
         punctual, late = make(), make()
         sends(punctual, punctual_ms)
         sends(late, punctual_ms)
@@ -200,6 +200,9 @@ def test_a_very_late_timer_is_cheap_and_ends_the_phases() -> None:
     schedule = QuerySchedule(QueryOptions(), 0)
     assert schedule.on_tick(s(10**9))
     assert schedule.next_due() is None
+    ticking = QuerySchedule(QueryOptions(minimum_initial_duration_ns=0), 0)
+    assert ticking.on_tick(s(10**9))
+    assert ticking.next_due() == s(10**9) + ms(100)
     endless = DoublingSchedule(ms(100), ms(1000), 0)
     assert endless.on_tick(s(10**9) + 1)
     assert endless.next_due() == s(10**9) + ms(500)
