@@ -127,6 +127,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/proto/lbtrm/retransmit.py", _COMPACTS, "self._head >= COMPACT_AT"): "cuts the list one run sooner",
     ("dro/proto/lbtrm/retransmit.py", _ARENA, "at + nbytes >= len(self._arena)"): "another buffer a datagram sooner",
     ("dro/proto/ratelimit.py", _NEED, "1"): "a quota is one byte at least",
+    (
+        "dro/proto/ratelimit.py",
+        "self._next_ns = start_ns + self._interval_ns",
+        "start_ns - self._interval_ns",
+    ): "a refresh more, at once",
     ("dro/proto/ratelimit.py", _REFRESHES, "nbytes >= self.quota"): "a whole quota takes one refresh, by either branch",
     ("dro/proto/resolver/core.py", "cache_max: int = 131_072", "131073"): "a limit that is no promise, one larger",
     ("dro/proto/resolver/core.py", "start_ns: int = 0,", "1"): "nothing waits before the first input",

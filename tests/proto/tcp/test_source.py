@@ -321,6 +321,8 @@ def test_pending_is_limited_to_what_one_gathered_write_takes() -> None:
         c.send(message(i, 10), 0)
     assert len(c.pending(A)) == 64
     assert len(c.pending(A, 3)) == 3
+    write(c, A, 5)
+    assert [len(view) for view in c.pending(A, 3)] == [5, 10, 10]
 
 
 @given(
