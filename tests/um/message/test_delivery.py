@@ -700,6 +700,7 @@ def test_of_too_many_sources_that_are_away_the_first_that_left_is_forgotten(
     leave(1)
     scene.stepper.run(100)
     leave(0)
+    assert known() == [1, 0]
     leave(3)
     assert known() == [0, 3], "who has left again has left later"
 
@@ -761,8 +762,9 @@ def test_a_takeover_begins_with_the_data_of_the_new_session(scene: Scene) -> Non
     new.transport.has_begun = True
     scene.delivery.on_began(new.transport, scene.now_ns)
     scene.data(old, 3)  # still by the old one
-    scene.put(new, message(5, topic_index=9))
     scene.unbind(old)
+    assert (ear.data, losses(ear)) == ([b"0"], [])
+    scene.put(new, message(5, topic_index=9))
     assert (ear.data, losses(ear)) == ([b"0", b"3", b"5"], [1, 2, 4])
     scene.put(new, message(8, topic_index=9))
     assert ear.data == [b"0", b"3", b"5"], "what it misses from then on it repairs"
