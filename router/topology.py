@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 import networkx as nx
 
 MAX_DOMAIN_ID: Final = 0xFFFF_FFFF
-DRO_BIT: Final = 1 << 63
 
 Topology: TypeAlias = "nx.DiGraph[int]"
 

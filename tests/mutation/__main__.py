@@ -58,6 +58,7 @@ _LONG: Final = "LONG_NS: Final = s(1)  # an episode that lasts is logged in any 
 _INSIDE: Final = "inside = 0 if beyond < HALF else min(MASK + 1 - beyond, count)"
 _HANDED: Final = "page.add_sized(base + PairSlot.HANDED, fragments, nbytes)"
 _HANDED_OF: Final = "page[base + PairSlot.HANDED] - page[base + PairSlot.REFUSED],"
+_CHUNK: Final = "CHUNK_MAX_BYTES: Final = 1 << 20"
 _TAGS: Final = "PORTAL_MESSAGES: Final = Codec[PortalMessage](dict(enumerate(get_args(PortalMessage), 32)))"
 _TOOK: Final = "self._took_ns = 0  # the last call of the core that may have calculated"
 _BUSY: Final = "self._busy = 0  # errno of the send that stopped the last run"
@@ -172,7 +173,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("portals/datapath/ingress.py", "low = high = 0", "1"): "equal ends, and no run has an offset",
     ("portals/datapath/ingress.py", _HANDED, "base - PairSlot.HANDED"): "the first slot is number 0",
     ("portals/datapath/ingress.py", _HANDED_OF, "base - PairSlot.HANDED"): "the first slot is number 0",
+    ("portals/datapath/ingress.py", _CHUNK, "2"): "a limit that is no promise, another one",
+    ("portals/datapath/ingress.py", _CHUNK, "21"): "a limit that is no promise, another one",
+    ("portals/decisions/acl_enforcement.py", "REMEMBERED_MAX: Final = 100_000", "100001"): "a limit, one larger",
     ("portals/decisions/messages.py", _TAGS, "33"): "a number that both ends take from here",
+    ("portals/endpoint/portal.py", "STOP_GRACE_NS: Final = ms(1800)", "1801"): "a limit that is no promise, one larger",
     ("router/worker.py", "assert_never(effect)", "pass"): "for the type checker: every effect has a case",
     ("router/worker.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",
     ("router/worker.py", _TOOK, "1"): "set before it is read: only the timer calculates",

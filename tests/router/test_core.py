@@ -16,7 +16,7 @@ from router.core import (
     Timing,
     TopologyChanged,
 )
-from router.topology import DRO_BIT
+from tests.router.test_paths import DRO_BIT
 
 BOTH_WAYS = (Route(20, 10, 2, 1), Route(10, 20, 1, 2))
 GUIDE = Timing(check_ns=ms(750), backoff_ns=s(5), warning_ns=s(10))
