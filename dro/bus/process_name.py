@@ -12,8 +12,8 @@ _PR_SET_NAME: Final = 15
 
 
 def name_process(name: str) -> None:
-    """Set the name: its first 15 bytes."""
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    """Set the name, of which the kernel takes the first 15 bytes."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def show_name(name: str) -> None:

@@ -24,7 +24,7 @@ class Slot(IntEnum):
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[CounterPage]:
+def page(tmp_path: Path, open_umask: None) -> Iterator[CounterPage]:
     opened = CounterPage.create(tmp_path / "page")
     yield opened
     opened.close()

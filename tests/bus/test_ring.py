@@ -27,7 +27,7 @@ PATIENCE_S = 60
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> Iterator[RingWriter]:
+def writer(tmp_path: Path, open_umask: None) -> Iterator[RingWriter]:
     ring = RingWriter.create(tmp_path / "ring", CAPACITY, incarnation=7)
     yield ring
     ring.close()
