@@ -99,6 +99,7 @@ def test_the_tools_at_both_ends(net: Net, judged: Judged, first: str, second: st
     count = "2000"
     um = dict.fromkeys((1, 2), "source implicit_batching_minimum_length 2048\n")
     more = dict.fromkeys((1, 2), "<max-queue>16000000</max-queue>")
+    net.capture_mib = 64
     kinds = {1: first, 2: second}
     with judged(trd_name(1), trd_name(2)) as watch, running_dro(net, kinds, um=um, more=more) as dro:
         hosts = app_hosts(net, 1, 2)
