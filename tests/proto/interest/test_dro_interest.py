@@ -25,7 +25,7 @@ from dro.proto.interest.announced import (
 )
 from dro.proto.interest.events import InterestGained, InterestLost
 from dro.proto.interest.remote_domains import RemoteInterest, RemoteInterestOptions
-from dro.proto.interest.tqr_use_query import JITTER_PART, USE_QUERY_RATE, LocalInterest, UseQueryOptions
+from dro.proto.interest.tqr_use_query import USE_QUERY_RATE, LocalInterest, UseQueryOptions
 from dro.proto.resolver.record_queue import Rate
 from dro.wire.lbmr import packet as lbmr
 from tests.builders.dro_file import parse_dro
@@ -199,14 +199,7 @@ def test_periodic_queries_are_spread() -> None:
     table = LocalInterest(jitter=jitter)
     table.on_sign(AAA, 0)
     assert table.next_deadline() == ms(300_007)
-    assert asked == [ms(300_000) // JITTER_PART]
-
-
-@pytest.mark.parametrize("core", [LocalInterest, InterestSender, DomainRouteSender])
-def test_without_any_interest_nothing_is_due(core: Callable[[], LocalInterest | InterestSender]) -> None:
-    made = core()
-    assert made.next_deadline() is None
-    assert list(made.take_outgoing()) == []
+    assert asked == [ms(300_000) // 64]
 
 
 def test_the_cores_have_the_defaults_of_the_dro_file() -> None:
@@ -226,6 +219,9 @@ def test_the_cores_have_the_defaults_of_the_dro_file() -> None:
     ):
         assert IntervalOptions(ms(told.min_interval_ms), ms(told.max_interval_ms)) == options_told
         assert Rate(told.rate_limit.bps, told.rate_limit.objects_per_second) == rate
+    local, remote, sender, routes = LocalInterest(), RemoteInterest(), InterestSender(), DomainRouteSender()
+    assert [core.next_deadline() for core in (local, remote, sender, routes)] == [None] * 4
+    assert [*local.take_outgoing(), *sender.take_outgoing(), *routes.take_outgoing()] == []
 
 
 def test_strangers_cannot_make_it_remember_without_end() -> None:
@@ -271,7 +267,8 @@ def test_topics_and_patterns_have_tables_of_their_own() -> None:
     for table in (topics, patterns):
         table.on_record(pattern, b"x", 0)
         table.on_record(interest(), b"x", 0)
-    assert topics.items() == [(AAA, 3)]
+        table.on_record(interest(domain=1), b"x", 0)
+    assert topics.items() == [(AAA, 3), (AAA, 1)], "no domain is the own one unless told so"
     assert patterns.items() == [((b"^A", 1), 3)]
 
 
