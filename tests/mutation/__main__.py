@@ -61,6 +61,13 @@ _HANDED_OF: Final = "page[base + PairSlot.HANDED] - page[base + PairSlot.REFUSED
 _CHUNK: Final = "CHUNK_MAX_BYTES: Final = 1 << 20"
 _TAGS: Final = "PORTAL_MESSAGES: Final = Codec[PortalMessage](dict(enumerate(get_args(PortalMessage), 32)))"
 _TOOK: Final = "self._took_ns = 0  # the last call of the core that may have calculated"
+_LOOKED_AT: Final = "probe, careful = _PROBE_FIRST, 0  # up to `careful` messages are looked at one by one"
+_LOOK: Final = "if pos >= careful and count >= _PROBE_LEAST:"
+_LOOK_LESS: Final = "careful, probe = pos + count * length, _PROBE_FIRST"
+_LOOK_MORE: Final = "probe = min(2 * probe, _PROBE_MOST)"
+_TOGETHER: Final = "only how many messages are looked at together"
+_TRAINS: Final = "if count > 1 and per_train > 1 and size <= self._segment_max:"
+_ALIVE: Final = "sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)"
 _BUSY: Final = "self._busy = 0  # errno of the send that stopped the last run"
 _NEED: Final = "need = line[next(iter(line))].need if line else 0"
 _REFRESHES: Final = "refreshes = -(-(nbytes - self.credit) // self.quota) if nbytes > self.quota else 1"
@@ -156,13 +163,33 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/proto/tcp/source.py", _OLDEST, "piece.start - over"): "one at a time, again",
     ("dro/proto/tcp/source.py", _TOO_MUCH, "client.nbytes + nbytes >= most"): "what just fits discards nothing",
     ("dro/um/async_api.py", "if self._core is None or self._loop is None:", _BOTH): "one is None when the other is",
+    ("dro/um/fragment/bindings.py", "self._ending.discard(key)", "pass"): "discarded again when it is found again",
     ("dro/um/fragment/tr_channel.py", _BUFFER, "21"): "a buffer a bit larger",
     ("dro/um/hosts.py", "self._sleeps_until = 0", "1"): "wakes a loop that is awake, and has work to do",
+    ("dro/um/message/delivery.py", "del self._streams[key[0]]", "pass"): "an empty table is as none",
+    ("dro/um/message/delivery.py", "has_frag = False", "True"): "a chain without a FRAG block has none to find",
+    ("dro/um/message/delivery.py", "if first + count <= MASK:", "first + count < MASK"): "nothing wraps in either way",
+    ("dro/um/message/delivery.py", "self._topic_options.pop(topic, None)", "pass"): "the next first one sets it anew",
     ("dro/um/transport/lbtrm/receiver.py", "session.sender = sender", "pass"): "saves taking the address apart again",
     ("dro/um/transport/lbtrm/sender.py", _BUSY, "1"): "the send that stops a run sets it before it is read",
+    ("dro/um/transport/lbtrm/sender.py", _TRAINS, "count >= 1"): "there is no train of one",
     ("dro/um/transport/mmsg.py", "self.is_uniform = False", "pass"): "each batch sets it before it is read",
     ("dro/um/transport/runs.py", _ENDS, "offset > self._offset + length + headroom"): "just there is the next offset",
     ("dro/um/transport/runs.py", "self._next_sqn = self._next_offset = 0", "1"): "not read while the run is empty",
+    ("dro/um/transport/sockets.py", _ALIVE, "2"): "any number but 0 switches it on",
+    ("dro/um/transport/tcp/receiver.py", "count = 0", "1"): "the next read says that the connection has ended",
+    ("dro/um/transport/tcp/receiver.py", "first = sqns[0]", "1"): _TOGETHER,
+    ("dro/um/transport/tcp/receiver.py", _ALIVE, "2"): "any number but 0 switches it on",
+    ("dro/um/transport/tcp/receiver.py", _LOOK, "count > _PROBE_LEAST"): _TOGETHER,
+    ("dro/um/transport/tcp/receiver.py", _LOOK, "pos > careful"): _TOGETHER,
+    ("dro/um/transport/tcp/receiver.py", _LOOK, "pos >= careful or count >= _PROBE_LEAST"): _TOGETHER,
+    ("dro/um/transport/tcp/receiver.py", _LOOKED_AT, "1"): _TOGETHER,
+    ("dro/um/transport/tcp/receiver.py", _LOOK_LESS, "count // length"): _TOGETHER,
+    ("dro/um/transport/tcp/receiver.py", _LOOK_LESS, "pass"): _TOGETHER,
+    ("dro/um/transport/tcp/receiver.py", _LOOK_LESS, "pos - count * length"): _TOGETHER,
+    ("dro/um/transport/tcp/receiver.py", _LOOK_MORE, "2 // probe"): _TOGETHER,
+    ("dro/um/transport/tcp/receiver.py", _LOOK_MORE, "3"): _TOGETHER,
+    ("dro/um/transport/tcp/receiver.py", _LOOK_MORE, "pass"): _TOGETHER,
     ("portals/datapath/duplicate_window.py", "if position > newest + 1:", "position >= newest + 1"): "nothing between",
     ("portals/datapath/duplicate_window.py", _ZEROS, "bits | -bits"): "the lowest bit with its sign: as long",
     ("portals/datapath/episodes.py", _INTERVAL, "11"): "a limit that is no promise, one larger",

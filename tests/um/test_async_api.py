@@ -335,3 +335,23 @@ def test_without_a_configuration_that_of_the_environment_holds(monkeypatch: pyte
             assert context.core.options.get_str("source", "transport") == "tcp"
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_source_that_closes_waits_until_its_messages_are_handed_over(
+    tcp_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(context: Context) -> list[int]:
+        seen: list[int] = []
+
+        def is_idle(writer: object) -> bool:
+            seen.append(context.core.children)
+            return len(seen) >= 3
+
+        source = await context.source("t")
+        with monkeypatch.context() as patch:
+            patch.setattr("dro.um.message.writer.SessionWriter.is_idle", property(is_idle))
+            await source.close()
+            await source.close()
+        return [*seen, context.core.children]
+
+    assert run(scenario, tcp_config) == [1, 1, 1, 0], "and no longer"

@@ -59,8 +59,7 @@ class DatagramBatch:
         iovs_at = ctypes.addressof(ctypes.c_char.from_buffer(self._iovs))
         words = memoryview(self._headers).cast("Q")
         for i in range(BATCH):
-            words[8 * i : 8 * i + 8] = array("Q", [names_at + i * _SOCKADDR, 16, iovs_at + i * 32, _IOVS, 0, 0, 0, 0])
-        self.stride = 0
+            words[8 * i : 8 * i + 4] = array("Q", [names_at + i * _SOCKADDR, 16, iovs_at + i * 32, _IOVS])
         self._wish = 0
         self._set_stride(_FIRST_STRIDE)
         self.count = 0

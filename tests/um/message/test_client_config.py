@@ -12,7 +12,7 @@ from dro.config.um.options import UmOptions
 from dro.errors import ConfigError
 from dro.um.async_api import Context
 from dro.um.blocking_api import BlockingContext
-from dro.um.message.client_config import Config
+from dro.um.message.client_config import Config, object_options
 
 
 def test_encryption_that_is_asked_for_never_becomes_plain_text(tmp_path: Path, tcp_config: Config) -> None:
@@ -100,3 +100,15 @@ def test_contexts_without_a_configuration_take_that_of_the_environment(
         with pytest.raises(ConfigError, match=rf"{path}:1: context use_tls"):
             make()
     BlockingContext(tcp_config).close()  # a configuration that the program made is all there is
+
+
+def test_a_setting_of_an_object_is_of_its_own_scope_first_and_else_of_the_context() -> None:
+    made = object_options("receiver", {"transport_lbtru_port_low": 15000, "transport_lbtrm_datagram_max_size": 1000})
+    assert dict(made.explicit) == {
+        ("receiver", "transport_lbtru_port_low"): 15000,  # there is one of the context, too
+        ("context", "transport_lbtrm_datagram_max_size"): 1000,
+    }
+    with pytest.raises(ConfigError, match=r"^receiver no_such_option: unknown UM option"):
+        object_options("receiver", {"no_such_option": 1})
+    with pytest.raises(ConfigError, match="context use_tls: encryption"):
+        object_options("receiver", {"use_tls": 1})

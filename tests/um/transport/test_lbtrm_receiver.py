@@ -162,6 +162,8 @@ def test_a_steady_stream_is_one_run_a_batch_and_is_counted_exactly(group: Group,
     )
     assert group.session.active_ns == BEGAN + ms(7)
     assert (group.session.mark(), group.session.has_begun, group.sink.events) == (count, True, ["began"])
+    assert (group.session.was_connected, group.session.is_in_order, group.session.shows_life) == (True, False, True)
+    assert (group.session.generation_ns, group.session.sources) == (0, {})
     assert (group.group.stats, group.group.counts(), group.session.counts()) == (
         GroupStats(), SessionCounts(), SessionCounts(),
     )  # fmt: skip

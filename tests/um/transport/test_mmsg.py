@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from itertools import groupby
@@ -120,3 +123,65 @@ def test_a_socket_that_is_closed_is_an_error_and_an_icmp_answer_is_none(wire: Wi
         closed.close()
         with pytest.raises(OSError, match="Bad file descriptor"):
             wire.batch.receive(fd)
+
+
+def test_a_batch_that_has_received_nothing_holds_nothing(wire: Wire) -> None:
+    batch = wire.batch
+    assert (batch.count, batch.lengths, batch.offsets, batch.senders, batch.is_uniform) == (0, [], [], [], False)
+    wire.pass_through([b"x", b"yy"])
+    assert batch.count == 0, "nothing was waiting at last"
+
+
+@pytest.mark.parametrize(
+    ("result", "code", "is_error"),
+    [
+        (0, errno.EPERM, False),  # left from an earlier call
+        (-1, errno.EAGAIN, False),
+        (-1, errno.ECONNREFUSED, False),
+        (-1, errno.EPERM, True),
+        (-1, errno.ENOMEM, True),
+        (-1, errno.EHOSTDOWN, True),
+    ],
+)
+def test_only_what_a_socket_without_datagrams_says_is_no_error(
+    wire: Wire, result: int, code: int, is_error: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.pass_through([b"x"] * 3)
+
+    def answer(*_: object) -> int:
+        ctypes.set_errno(code)
+        return result
+
+    monkeypatch.setattr("dro.um.transport.mmsg._recvmmsg", answer)
+    if is_error:
+        with pytest.raises(OSError, match=os.strerror(code)) as raised:
+            wire.batch.receive(1)
+        assert raised.value.errno == code
+    else:
+        assert wire.batch.receive(1) == 0
+    assert wire.batch.count == 0
+
+
+def test_the_size_that_came_twice_in_a_row_is_the_next_stride(wire: Wire) -> None:
+    def stride_after(*sizes: int) -> int:
+        for datagram in [patterned(size, 1) for size in sizes]:
+            wire.sender.send(datagram)
+        while wire.batch.receive(wire.receiver.fileno()):
+            pass
+        return wire.batch.stride
+
+    assert stride_after() == 2048
+    assert stride_after(300, 300) == 2048
+    assert stride_after(300, 100) == 300
+    assert stride_after(300, 300) == 300
+    assert stride_after(500, 500) == 300
+    assert stride_after(300, 300) == 300, "as it is already"
+    assert stride_after(500, 500) == 300, "not in a row"
+    assert stride_after(700) == 300, "one says nothing"
+    assert stride_after(500, 500) == 500
+    assert stride_after(0, 0) == 500
+
+
+def test_a_datagram_of_the_length_of_its_place_stays_there_and_a_longer_one_is_put_together(wire: Wire) -> None:
+    for size in (2047, 2048, 2049, MAX):
+        wire.pass_through([patterned(size, 1), b"short", patterned(size, 2)])

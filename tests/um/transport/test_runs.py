@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from dro.errors import DecodeError
 from dro.sqn import MASK
-from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run, RunBuilder, chain, has_block, read_messages
+from dro.um.transport.runs import (
+    KIND_CONTROL,
+    KIND_DATA,
+    KIND_TSNI,
+    Run,
+    RunBuilder,
+    chain,
+    has_block,
+    read_messages,
+    set_topic_index,
+)
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import HEADER as LBMC
 
@@ -233,3 +243,80 @@ def test_a_block_is_found_in_the_chain_of_the_first_message_and_a_broken_chain_h
     assert not has_block(message, run, 0x65)
     assert not has_block(message[:13] + b"\xff" + message[14:], run, 0x04)
     assert not has_block(lbmc.encode(lbmc.tsni_message([(1, 2)])), run._replace(next_header=0), 0x04)
+
+
+def test_a_topic_index_is_set_in_every_block_that_has_room_for_one_and_nowhere_else() -> None:
+    blocks = [
+        (0x65, bytes([4, 0, 0])),
+        (0x20, bytes([12, 0, 0]) + bytes(8)),
+        (0x65, bytes([8, 0, 0]) + bytes(4)),
+        (0x65, bytes([12, 0, 0]) + bytes(8)),
+    ]
+    message = b"front" + with_chain(8, b"", blocks, b"") + b"back"
+    buffer = bytearray(message)
+    set_topic_index(buffer, 5, len(message) - 9, 0x65, 0x01020304)
+    expected = bytearray(message)
+    for at in (5 + 4 + 4 + 12, 5 + 4 + 4 + 12 + 8):
+        expected[at + 4 : at + 8] = bytes([1, 2, 3, 4])
+    assert buffer == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "end", "error"),
+    [
+        (4, 8, None),
+        (8, 8, None),
+        (3, 8, "lbmc.block: length 3 of block 0x66, 8 bytes left at byte 2"),
+        (9, 8, "lbmc.block: length 9 of block 0x66, 8 bytes left at byte 2"),
+        (0, 3, None),  # no room for a block: the chain is over
+    ],
+)
+def test_a_block_is_as_long_as_it_says_and_within_its_message(size: int, end: int, error: str | None) -> None:
+    area = b"??" + bytes([0xFF, size]) + bytes(12)
+    if error is None:
+        expected = [(0x66, 2, size)] if end >= 4 else []
+        assert list(chain(area, 2, 2 + end, 0x66)) == expected
+    else:
+        with pytest.raises(DecodeError, match=error):
+            list(chain(area, 2, 2 + end, 0x66))
+    assert list(chain(area, 2, 2 + end, 0)) == list(chain(area, 2, 2 + end, 0xFF)) == []
+
+
+@pytest.mark.parametrize("records", [0, 1, 3])
+@pytest.mark.parametrize("rest", [0, 7])
+def test_each_whole_record_of_a_tsni_is_told_and_a_topic_index_needs_four_bytes(records: int, rest: int) -> None:
+    pairs = [(7 + number, 40 + number) for number in range(records)]
+    body = b"".join(topic.to_bytes(4, "big") + sqn.to_bytes(4, "big") for topic, sqn in pairs) + bytes(rest)
+    message = with_chain(
+        8, b"", [(0x65, bytes([7, 0, 0]) + bytes(3)), (0x20, bytes([4 + len(body), 0, 0]) + body)], b""
+    )
+    out = RunBuilder()
+    assert read_messages(b"!" + message, 1, 1 + len(message), 0, out) == 1
+    assert out.take() == [Run(topic, sqn, 1, 0, 0, 0, 0, 0, KIND_TSNI) for topic, sqn in pairs]
+
+
+@pytest.mark.parametrize("stray", [0, 1, 3])
+def test_what_a_packet_holds_is_counted_and_stray_bytes_at_its_end_are_not(stray: int) -> None:
+    topic_idx = with_chain(8, b"", [(0x65, bytes([8, 0, 0]) + (99).to_bytes(4, "big"))], b"")
+    packet = LBMC.pack(0, 0, 14, 1, 5) + b"xx" + bytes([1, 0, 0, 4]) + topic_idx + LBMC.pack(0, 0, 12, 1, 6)
+    out = RunBuilder()
+    assert read_messages(packet + bytes([0, 0, 0])[:stray], 0, len(packet) + stray, 0, out) == 4
+    assert out.take() == [
+        Run(1, 5, 1, 0, 14, 14, 0, 0, KIND_DATA),
+        Run(99, 0, 1, 18, 12, 12, 0, 0x65, KIND_CONTROL),
+        Run(1, 6, 1, 30, 12, 12, 0, 0, KIND_DATA),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("packet", "error"),
+    [
+        (bytes([0, 0, 0, 3]), "lbmc.msglen: 3 bytes declared, 4 left at byte 2"),
+        (bytes([0, 0, 0, 13]) + bytes(8), "lbmc.msglen: 13 bytes declared, 12 left at byte 2"),
+        (bytes([0, 0, 0, 11]) + bytes(8), "lbmc"),
+        (bytes([3, 0, 0, 12]) + bytes(8), "lbmc"),
+    ],
+)
+def test_a_bad_length_or_type_is_named_with_its_place(packet: bytes, error: str) -> None:
+    with pytest.raises(DecodeError, match=error):
+        read_messages(b"??" + packet, 2, 2 + len(packet), 0, RunBuilder())

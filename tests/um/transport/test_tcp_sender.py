@@ -406,6 +406,21 @@ def test_a_receiver_that_goes_is_told_and_its_place_is_free(source: Source) -> N
     assert {sock.fileno() for sock in source.listener.accepted} == {-1}
 
 
+def test_the_place_of_a_receiver_that_went_while_it_was_written_to_is_free() -> None:
+    """The system gives its number to the next connection."""
+    source = Source(send_buffer=4096, session_buffer=5000)
+    for _ in range(3):
+        slow = source.connect(small=True)
+        source.fill()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        slow.close()
+        source.turn()
+        assert (source.core.stats.num_clients, source.core.stats.bytes_buffered) == (0, 0)
+        assert not source.sender.is_blocked
+    assert [connected for _, connected in source.clients] == [True, False] * 3
+    source.close()
+
+
 def test_a_session_that_nobody_watches_serves_and_ends() -> None:
     source = Source(is_watched=False)
     end, gone = source.connect(), source.connect()
