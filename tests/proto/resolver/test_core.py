@@ -853,6 +853,7 @@ def test_a_context_that_hears_itself_finds_its_own_sources_and_their_end() -> No
     handle = resolver.add_source(SourceAd(own_tir()), 0)
     (found,) = [event for event in resolver.take_events() if isinstance(event, SourceFound)]
     assert (found.source.tir, found.source.source_id) == (own_tir(), b"own-ctx1")
+    assert (found.source.source_ip, found.source.from_dro) == (0, False)
     dearer = replace(own_tir(), options=tir_options(otid=bytes(32), cost=lbmr.Cost(1, 5)))
     resolver.update_source(handle, dearer, ms(4))
     assert [event.source.cost for event in resolver.take_events() if isinstance(event, SourceChanged)] == [5]

@@ -35,6 +35,15 @@ def test_a_rate_below_one_record_still_sends_one_per_interval() -> None:
         assert [q.drain(ms(100 * k)) for k in range(3)] == [[[b"000"]], [[b"001"]], [[b"002"]]]
 
 
+def test_another_limit_has_an_account_of_its_own() -> None:
+    q = queue(Rate(0, 10), 5)
+    assert q.drain(0) == [[b"000"]]
+    q.set_rate(Rate(0, 10))
+    assert q.drain(0) == []
+    q.set_rate(Rate(0, 20))
+    assert q.drain(0) == [[b"001", b"002"]]
+
+
 def test_zero_is_unlimited() -> None:
     assert len(queue(Rate(), 10_000).drain(0)[0]) == 10_000
 
