@@ -13,7 +13,7 @@ _PR_SET_NAME: Final = 15
 
 def name_process(name: str) -> None:
     """Set the name, of which the kernel takes the first 15 bytes."""
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
 
 
 def show_name(name: str) -> None:

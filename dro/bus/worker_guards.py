@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 def die_with(parent_pid: int) -> None:
     """Have the kernel send SIGTERM to this process when that one ends; ends at once if it has ended already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent_pid:  # it went before the request was in place
         os._exit(EXIT_OK)
 

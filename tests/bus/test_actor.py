@@ -391,6 +391,8 @@ def out_of_order(_: WorkerContext) -> None:
 def looks_around(worker: WorkerContext) -> None:
     """Ends well only where everything is as a worker shall find it."""
     assert Path("/proc/self/comm").read_text() == "P\n"
+    assert Path("/proc/self/cmdline").read_bytes().startswith(b"tnwgd: P")
+    logs.finish = lambda: worker.log.error("the log is finished")
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGINT) == worker.on_signal
@@ -402,21 +404,55 @@ def looks_around(worker: WorkerContext) -> None:
 
 
 @pytest.mark.parametrize(
-    ("main", "status", "report"),
+    ("main", "status", "report", "logged"),
     [
-        (lambda _: None, 0, Stopped()),
-        (looks_around, 0, Stopped()),
-        (stopped_by_a_signal, 0, Stopped()),
-        (cannot_start, 3, StartFailed("no port is free", "free one")),
-        (out_of_files, 3, StartFailed("Too many open files", remedy_of(errno.EMFILE))),
-        (out_of_files_later, 3, Ready),
-        (out_of_order, 70, None),
-        (lambda _: 1 // 0, 70, None),
+        (lambda _: None, 0, Stopped(), []),
+        (looks_around, 0, Stopped(), ["the log is finished"]),
+        (stopped_by_a_signal, 0, Stopped(), []),
+        (cannot_start, 3, StartFailed("no port is free", "free one"), ["worker cannot run"]),
+        (out_of_files, 3, StartFailed("Too many open files", remedy_of(errno.EMFILE)), ["worker cannot run"]),
+        (out_of_files_later, 3, Ready, ["worker cannot run"]),
+        (out_of_order, 70, None, ["worker failed", "OSError: [Errno 5] Input/output error"]),
+        (lambda _: 1 // 0, 70, None, ["worker failed", "ZeroDivisionError: integer division or modulo by zero"]),
     ],
 )
 def test_the_exit_status_of_a_worker_and_its_last_word(
-    main: Callable[[WorkerContext], object], status: int, report: WorkerReport | type | None, run_dir: Path
+    main: Callable[[WorkerContext], object],
+    status: int,
+    report: WorkerReport | type | None,
+    logged: list[str],
+    run_dir: Path,
 ) -> None:
+    ended, words, lines = life_of_a_worker(main, run_dir)
+    assert ended == status
+    if isinstance(report, type):
+        assert [type(word) for word in words] == [report]
+    else:
+        assert words == ([] if report is None else [report])
+    assert [line for line in lines if line in (lines[0], lines[-1])] == logged
+
+
+@pytest.mark.parametrize("guard", ["end_with", "require_files", "require_threads"])
+def test_a_worker_that_a_guard_refuses_does_not_begin(
+    guard: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(f"dro.bus.actor.{guard}", refuse)
+    assert life_of_a_worker(cannot_start, run_dir) == (
+        3,
+        [StartFailed("no", remedy_of(errno.EIO))],
+        ["worker cannot run"],
+    )
+
+
+def life_of_a_worker(
+    main: Callable[[WorkerContext], object], run_dir: Path
+) -> tuple[int, list[WorkerReport], list[str]]:
+    """Exit status, what it said to its parent, and the lines of its log."""
+    log = logging.getLogger("dro")
+    log.addHandler(handler := logging.FileHandler(run_dir / "log"))
     mine, other = control_pair()
     named = identity(run_dir)
     signal.pthread_sigmask(signal.SIG_BLOCK, FORK_MASK)
@@ -428,12 +464,10 @@ def test_the_exit_status_of_a_worker_and_its_last_word(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORK_MASK)
     other.close()
     _, ended = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(ended) == status
-    said = mine.recv(65536)
-    if isinstance(report, type):
-        assert isinstance(WORKER_REPORTS.decode(said), report)
-        said = mine.recv(65536)
-        report = None
-    assert (WORKER_REPORTS.decode(said) if said else None) == report
-    assert said == b"" or mine.recv(65536) == b""
+    log.removeHandler(handler)
+    handler.close()
+    words = []
+    while packet := mine.recv(65536):
+        words.append(WORKER_REPORTS.decode(packet))
     mine.close()
+    return os.waitstatus_to_exitcode(ended), words, (run_dir / "log").read_text().splitlines()

@@ -191,7 +191,8 @@ class Named:
 
 def test_a_named_type_travels_as_what_it_is() -> None:
     codec = Codec[Named]({1: Named})
-    assert codec.decode(packb([1, 5, None])) == Named(Narrow(Domain(5)), None)
+    for maybe in (None, Domain(6)):
+        assert codec.decode(packb([1, 5, maybe])) == Named(Narrow(Domain(5)), maybe)
     with pytest.raises(DecodeError):
         codec.decode(packb([1, "5", None]))
 

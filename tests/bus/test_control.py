@@ -125,6 +125,7 @@ def test_an_end_may_be_closed_by_what_it_hears(loop: Loop) -> None:
     loop.run_once(0)
     assert heard == [Pong(0)]
     end.send(Ping(1))
+    end.drain()  # comes back
     other.close()
 
 

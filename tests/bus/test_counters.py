@@ -84,7 +84,7 @@ def test_the_file_of_a_page_has_one_layout(tmp_path: Path) -> None:
             CounterPage.open(tmp_path / "other")
         assert open_files() == before
         del wrong
-    for size in (0, 63, 64 + 1, len(content) + 8):
+    for size in (0, 56, 63, 64 + 1, len(content) + 8):
         (tmp_path / "other").write_bytes(bytes(content[:size].ljust(size, b"\0")))
         with pytest.raises(ResourceError, match="is not a counter page"):
             CounterPage.open(tmp_path / "other")

@@ -64,13 +64,14 @@ def test_a_page_of_long_rows_fits_the_control_socket() -> None:
     assert max(len(page.rows) for page in found) < PAGE_BYTES + 8000
 
 
-@pytest.mark.parametrize(("length", "rows"), [(75, 800), (76, 790)])
-def test_a_page_ends_with_the_row_that_fills_it(length: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("lengths", "rows"), [([75] * 900, 800), ([76] * 900, 790), ([75] * 799 + [74] + [75] * 9, 801)]
+)
+def test_a_page_ends_with_the_row_that_fills_it(lengths: list[int], rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dro.bus.listing.PAGE_ROWS", 10_000)
-    row = RouteRow(
-        1, 2, "", "x" * (length - 1 - len('{"from_domain": 1, "to_domain": 2, "ingress": "", "egress": ""}'))
-    )
-    page = Listings(lambda: 0).page(ListRows(1, "routes", "", 0), lambda: iter([row] * 2000))
+    bare = len('{"from_domain": 1, "to_domain": 2, "ingress": "", "egress": ""},')
+    found = iter([RouteRow(1, 2, "", "x" * (length - bare)) for length in lengths])
+    page = Listings(lambda: 0).page(ListRows(1, "routes", "", 0), lambda: found)
     assert len(json.loads(page.rows)) == rows
 
 

@@ -97,6 +97,9 @@ _ARENA: Final = "if at + nbytes > len(self._arena):"
 _NEWEST_TSNI: Final = "if self._tentative is None or ahead(after, self._tentative) > 0:"
 _HELD: Final = "HELD_MAX: Final = 1 << 22  # fragments held when the option sets no limit"
 _NEWEST_LOSS: Final = "if self._lost_through is None or ahead(sqn, self._lost_through) > 0:"
+_OPENS: Final = "fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)"
+_ANNOUNCED: Final = "return any(self._newest.get(worker, 0) >= incarnation for worker, incarnation, _ in held)"
+_READ: Final = "return self.kind(*(shape.read(value) for shape, value in zip(self.shapes, values, strict=True)))"
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/bus/actor.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",
     ("dro/bus/channel.py", "CTL_HWM: Final = 65_536  # messages", "65537"): "a limit that is no promise, one larger",
@@ -104,6 +107,10 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/bus/channel.py", _HELD_CTL, "65537"): "a limit that is no promise, one larger",
     ("dro/bus/channel.py", "CTL_PER_TURN: Final = 256", "257"): "a limit that is no promise, one larger",
     ("dro/bus/channel.py", "DATA_PER_TURN: Final = 16", "17"): "a limit that is no promise, one larger",
+    ("dro/bus/channel.py", _ANNOUNCED, "1"): "looks once more at what is held",
+    ("dro/bus/codec.py", _READ, "False"): "their number was compared",
+    ("dro/bus/ring.py", _OPENS, "os.O_RDONLY & os.O_CLOEXEC"): "closed before anything is executed",
+    ("dro/bus/ring.py", "if end > self._reserved:", "end >= self._reserved"): "stores the same again",
     ("dro/bus/codec.py", _FIELDS, "False"): "for the reader: both have the fields of one class",
     ("dro/bus/control.py", _WAITING, "16385"): "a limit that is no promise, one larger",
     ("dro/bus/listing.py", _LISTINGS, "5"): "a limit that is no promise, one larger",
