@@ -43,7 +43,6 @@ def build(records: Iterable[DroRecord]) -> Topology:
     """The graph of these DROs. Edge attribute `cost`: what traffic in that direction pays, both portals of a link."""
     of_node = {record.node_id: {n.node_id: n for n in record.neighbours} for record in records}
     graph: Topology = nx.DiGraph()
-    graph.add_nodes_from(of_node)
     for dro, neighbours in of_node.items():
         for node, there in neighbours.items():
             if is_domain(node):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from router.paths import follow, next_hops, passages
+from router.paths import Passage, follow, next_hops, passages
 from router.topology import DroRecord, Neighbour, Topology, build, domains, is_domain
 
 DRO_BIT = 1 << 63
@@ -244,3 +244,10 @@ def test_a_way_of_lower_cost_wins_however_many_nodes_it_has(length: int) -> None
     assert path(graph, 0, length) == tuple(range(length + 1))
     graph.edges[0, length]["cost"] = length
     assert path(graph, 0, length) == (0, length)
+
+
+def test_a_domain_that_cannot_be_reached_hides_no_passage_between_others() -> None:
+    here, elsewhere = DRO_BIT | 1, DRO_BIT | 2
+    ends = (Neighbour(2, 1, 1), Neighbour(3, 1, 1))
+    graph = build([DroRecord(elsewhere, (Neighbour(1, 1, 1), Neighbour(9, 1, 1))), DroRecord(here, ends)])
+    assert passages(graph, here) == (Passage(3, 2, 3, 2), Passage(2, 3, 2, 3))
