@@ -261,10 +261,12 @@ def test_each_end_of_a_source_is_worth_ten_queries(is_known_before: bool) -> Non
 def test_a_topic_that_is_let_go_is_forgotten_with_all_its_ways() -> None:
     a = resolver()
     c = Channel(a)
-    handle = wildcard(a)
     hear(a, tir(port=1), tir(port=2))
+    handle = wildcard(a)
     c.run(20_000)
     ended(a, 20_000, port=1)
+    c.run(29_999)
+    assert a.take_events() == []
     c.run(40_000)
     assert a.take_events() == [NoSource(b"AAA"), TopicUnmatched(handle, b"AAA")]
     assert len(a.cache) == 0
