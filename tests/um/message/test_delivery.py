@@ -7,7 +7,7 @@ import pytest
 from dro.config.um.options import UmOptions
 from dro.errors import ConfigError
 from dro.log.events import LogEvent
-from dro.um.message.delivery import PARK_NS, Delivery, topic_bytes, topic_text
+from dro.um.message.delivery import Delivery, topic_bytes, topic_text
 from dro.um.message.events import (
     BOS,
     EOS,
@@ -197,7 +197,7 @@ def test_a_block_that_must_be_understood_and_is_not_costs_the_message(scene: Sce
     scene.listen(ear)
     source = scene.bind(lbtrm(1))
     scene.put(source, message(0, b"a", RawBlock(0x70, b"\x80\x00")))
-    scene.put(source, message(1, b"b", RawBlock(0x70, b"\x00\x00")))
+    scene.put(source, message(1, b"b", RawBlock(0x70, b"\x7f\x00")))
     broken = bytearray(message(2, b"c", Batch()))
     broken[13] = 3  # a block of three bytes
     scene.put(source, bytes(broken))
@@ -313,7 +313,9 @@ def test_a_source_that_stays_away_is_forgotten(scene: Scene) -> None:
     scene.data(source, 0, 2)
     scene.unbind(source)
     assert len(scene.delivery.streams()) == 1
-    scene.stepper.run(PARK_NS // 1_000_000 + 1000, 1000)
+    scene.stepper.run(59_000, 1000)
+    assert len(scene.delivery.streams()) == 1
+    scene.stepper.run(1000, 1000)
     assert scene.delivery.streams() == []
     assert ear.data == [b"0"]  # what waited behind the gap is gone without a word
     assert not any(isinstance(event, Loss) for event in ear.events)
@@ -665,7 +667,7 @@ def test_a_source_that_came_back_is_not_forgotten_later(scene: Scene) -> None:
     again = scene.bind(lbtrm(2))
     scene.delivery.remove(b"t", first)
     scene.listen(second)
-    scene.stepper.run(PARK_NS // 1_000_000 + 1000, 1000)
+    scene.stepper.run(61_000, 1000)
     assert len(scene.delivery.streams()) == 1
     scene.data(again, 1, 2)
     assert second.data == [b"1", b"2"]
@@ -694,7 +696,7 @@ def test_of_too_many_sources_that_are_away_the_first_that_left_is_forgotten(
     assert known() == [0, 1, 2], "one has come back"
     scene.unbind(back)
     assert known() == [0, 2]
-    scene.stepper.run(PARK_NS // 1_000_000, 1000)
+    scene.stepper.run(60_000, 1000)
     assert known() == []
     assert scene.stepper.loop.next_deadline() is None
     leave(1)
@@ -768,3 +770,9 @@ def test_a_takeover_begins_with_the_data_of_the_new_session(scene: Scene) -> Non
     assert (ear.data, losses(ear)) == ([b"0", b"3", b"5"], [1, 2, 4])
     scene.put(new, message(8, topic_index=9))
     assert ear.data == [b"0", b"3", b"5"], "what it misses from then on it repairs"
+
+
+def test_flags_are_those_of_the_c_api_and_what_is_not_given_is_nothing() -> None:
+    assert (FLAG_START_BATCH, FLAG_END_BATCH, FLAG_RETRANSMIT) == (0x1, 0x2, 0x8)
+    assert Data("t", "source", 1, b"x") == Data("t", "source", 1, b"x", 0, b"")
+    assert LossBurst("t", "source", 1) == LossBurst("t", "source", 1, 0)

@@ -12,10 +12,11 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import BatchingOptions
 from dro.log.events import LogEvent
 from dro.loop import Loop
+from dro.proto.delivery.order import DeliveryConfig
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.context import MessageContext
 from dro.um.message.events import Connect, Disconnect, SourceEvent, SqnRange, UsageError, Wakeup, WouldBlock
-from dro.um.message.source import MessageSource
+from dro.um.message.source import MESSAGE_MAX_BYTES, MessageSource
 from dro.um.message.writer import SessionWriter
 from dro.um.transport.session import SenderTransport
 from tests.fakes.um_contexts import Stepper
@@ -131,6 +132,10 @@ def test_what_no_receiver_could_take_is_refused(scene: Scene, monkeypatch: pytes
         scene.source.send(bytes(20_001))
     assert (scene.source.next_sqn, scene.source.messages_sent, scene.session.sent) == (0, 0, [])
     assert scene.source.send(bytes(20_000)) == SqnRange(0, 2)
+
+
+def test_what_a_source_sends_a_receiver_of_this_library_takes() -> None:
+    assert MESSAGE_MAX_BYTES == DeliveryConfig().message_max_bytes == 1 << 28
 
 
 def test_a_blocked_source_refuses_and_takes_nothing(scene: Scene) -> None:

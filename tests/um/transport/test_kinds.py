@@ -190,6 +190,26 @@ def test_an_lbtrm_session_is_what_its_options_say(host: Host) -> None:
     assert host.closed == [sender, second]
 
 
+@pytest.mark.parametrize(("limit_bps", "at_once", "waiting"), [(800_000, 2, 100), (80_000, 0, 65), (0, 300, 0)])
+def test_repairs_wait_for_their_limit_up_to_what_it_carries_in_a_second_and_at_least_64_kb(
+    host: Host, limit_bps: int, at_once: int, waiting: int
+) -> None:
+    senders, made = rm_senders(
+        host,
+        context__transport_lbtrm_data_rate_limit=0,
+        context__transport_lbtrm_retransmit_rate_limit=limit_bps,
+        context__transport_lbtrm_rate_interval=20,
+    )
+    sender = senders.acquire(made)
+    assert isinstance(sender, LbtrmSender)
+    for _ in range(300):
+        assert sender.send_message(bytes(980), BEGAN)
+    sender.core.on_nak(range(300), BEGAN)
+    stats = sender.core.stats
+    assert (stats.rxs_sent, sender.core.rctlr_rx_msgs, stats.naks_shed) == (at_once, waiting, 300 - at_once - waiting)
+    close(sender)
+
+
 @pytest.mark.parametrize("sm_before_data", [True, False])
 def test_only_proxy_sources_send_session_messages_before_data(host: Host, sm_before_data: bool) -> None:
     senders, made = rm_senders(host, sm_before_data=sm_before_data)

@@ -170,7 +170,7 @@ def test_the_size_that_came_twice_in_a_row_is_the_next_stride(wire: Wire) -> Non
             pass
         return wire.batch.stride
 
-    assert stride_after() == 2048
+    assert stride_after(1, 1) == 2048
     assert stride_after(300, 300) == 2048
     assert stride_after(300, 100) == 300
     assert stride_after(300, 300) == 300
@@ -179,7 +179,10 @@ def test_the_size_that_came_twice_in_a_row_is_the_next_stride(wire: Wire) -> Non
     assert stride_after(500, 500) == 300, "not in a row"
     assert stride_after(700) == 300, "one says nothing"
     assert stride_after(500, 500) == 500
+    assert stride_after(500, 500) == 500
+    assert stride_after(1, 1) == 500
     assert stride_after(0, 0) == 500
+    assert stride_after(1, 1) == 1
 
 
 def test_a_datagram_of_the_length_of_its_place_stays_there_and_a_longer_one_is_put_together(wire: Wire) -> None:
