@@ -117,7 +117,7 @@ class TcpSender:
             set_topic_index(buffer, at, length, run.next_header, topic_index)
         else:
             pack = _TOPIC.pack_into
-            for tidx_at in range(at + 4, at + 4 + count * stride, stride):
+            for tidx_at in range(at + 4, at + count * stride, stride):
                 pack(buffer, tidx_at, topic_index)
         if stride != length or count * length * COPY_BELOW_SHARE < len(buffer):
             view = memoryview(buffer)
