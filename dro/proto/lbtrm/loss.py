@@ -209,12 +209,9 @@ class LossDetector:
             heapq.heappush(heap, (gap.due_ns, sqn))
         return sqns
 
-    def next_deadline(self) -> int | None:
-        """When a NAK is due or a generation interval is over, ns; None when nothing is missing."""
+    def next_deadline(self) -> int:
+        """When a NAK is due or a generation interval is over, ns. The caller knows that something is missing."""
         missing = self.missing
-        if not missing:
-            self._heap.clear()
-            return None
         expiry_ns = next(iter(missing.values())).found_ns + self._cfg.generation_ns
         heap = self._heap
         while heap:

@@ -251,10 +251,7 @@ class ReceiverSession:
         if self.has_ended:
             return None
         end_ns = self.active_ns + self._timeout_ns
-        if not self._missing:
-            return end_ns
-        due_ns = self._loss.next_deadline()
-        return end_ns if due_ns is None else min(due_ns, end_ns)
+        return min(self._loss.next_deadline(), end_ns) if self._missing else end_ns
 
     def on_timer(self, now_ns: int) -> None:
         """Do everything that is due at or before `now_ns`: give up, end the session, or ask again."""

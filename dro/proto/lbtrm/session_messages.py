@@ -33,7 +33,6 @@ class SmSchedule:
         # Guess: an interval below 1 ms, or a maximum below the minimum, is read as the nearest that works.
         self._min_ns = max(min_ns, NS_PER_MS)
         self._max_ns = max(max_ns, self._min_ns)
-        self._gap_ns = self._min_ns
         self.due_ns: int | None = None
 
     def restart(self, now_ns: int) -> None:

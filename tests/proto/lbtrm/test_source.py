@@ -187,6 +187,10 @@ def test_a_late_timer_does_not_shift_the_series_and_is_not_caught_up() -> None:
     assert b.session.next_deadline() == ms(600)
     assert [e.at_ns for e in b.session.on_timer(ms(50_000))] == [ms(50_000)]
     assert b.session.next_deadline() == ms(50_800)
+    b = SourceBench()
+    b.data(0)
+    assert [e.at_ns for e in b.session.on_timer(ms(600))] == [ms(600)]
+    assert b.session.next_deadline() == ms(1000), "just when the second would have been due"
 
 
 @pytest.mark.parametrize(
