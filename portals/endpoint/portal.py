@@ -88,7 +88,6 @@ class EndpointPortal:
         self._receivers = ProxyReceivers(ctx, self.receiving, self._interest, by_topic, matchers)
         self.sources = ProxySources(ctx, config, self.sending, self._shell.egress, by_topic)
         self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
-        self._is_stopping = False
         self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending)
         ctx.on_reconfigure = self._on_reconfigure
         PortalLists(ctx, config.domain_id, self.core, self.receiving, self.sources.by_otid)
@@ -172,7 +171,7 @@ class EndpointPortal:
             case DelayDeletion():
                 pass
             case CloseProxySource(otid=otid):
-                self.sources.close(otid, 0 if self._is_stopping else self._linger_ns)
+                self.sources.close(otid, self._linger_ns)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -193,7 +192,6 @@ class EndpointPortal:
         return self.sending.finals_pending
 
     def stop(self) -> int:
-        self._is_stopping = True
         had_sources = bool(self.sources)
         self.sources.close_all()
         return STOP_GRACE_NS if had_sources else 0
