@@ -27,7 +27,7 @@ from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.source_string import LbtrmAddress, format_source
-from dro.wire.transport import TransportOption
+from dro.wire.transport import DropReason, TransportOption
 from tests.fakes.clock import SteppedClock
 from tests.fakes.session_sink import KeepingSink, Message
 
@@ -349,6 +349,20 @@ def test_a_datagram_that_is_of_no_use_is_counted_once(group: Group, datagram: by
     group.put(datagram)
     assert group.group.stats == GroupStats(**{counter: 2})
     assert group.group.counts() == SessionCounts(bad=2 * (not is_unknown), unknown=2 * is_unknown)
+
+
+def test_every_reason_to_drop_a_datagram_has_its_count() -> None:
+    named = {
+        DropReason.SIZE: "dgrams_dropped_size",
+        DropReason.VERSION: "dgrams_dropped_version",
+        DropReason.TYPE: "dgrams_dropped_type",
+        DropReason.HEADER: "dgrams_dropped_hdr",
+    }
+    for reason in DropReason:
+        stats = GroupStats()
+        stats.dropped(reason)
+        stats.dropped(reason)
+        assert stats == GroupStats(**{named.get(reason, "dgrams_dropped_other"): 2})
 
 
 def test_a_message_that_is_broken_costs_what_follows_in_its_datagram(
