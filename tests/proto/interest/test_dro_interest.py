@@ -76,7 +76,7 @@ def test_interest_is_gained_by_queries_of_applications_and_stores_only() -> None
     table.on_packet(packet(lbmr.Queries((b"BBB",)), source_type=1), 0)
     table.on_packet(packet(lbmr.TopicManagement((use(b"CCC", 0x80), use(b"DDD")))), 0)
     assert table.take_events() == [
-        InterestGained(AAA),
+        InterestGained(AAA, 0),
         InterestGained((b"^A", 1)),
         InterestGained((b"CCC", 0)),
     ]
@@ -91,7 +91,7 @@ def test_silent_interest_is_queried_and_removed_after_fifteen_seconds() -> None:
     table.take_events()
     got = drive(table, table.take_outgoing, 1_000_000)
     assert got == [(300_000 + 3000 * k, use(b"AAA")) for k in range(5)]
-    assert table.take_events() == [InterestLost(AAA)]
+    assert table.take_events() == [InterestLost(AAA, 0)]
     assert AAA not in table
 
 

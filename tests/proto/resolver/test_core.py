@@ -557,6 +557,25 @@ def test_a_request_makes_quiet_receivers_speak() -> None:
     assert c.times(a, lbmr.WildcardQueries)[:4] == [100_000, 100_050, 100_170, 100_350]
 
 
+REQUESTS = (lbmr.RequestFlag.ADVERTISEMENT, lbmr.RequestFlag.QUERY, lbmr.RequestFlag.WILDCARD_QUERY)
+
+
+@pytest.mark.parametrize("flag", REQUESTS)
+def test_a_request_is_for_what_it_names_alone(flag: int) -> None:
+    a = resolver()
+    c = Channel(a)
+    a.add_source(SourceAd(tir()), 0)
+    a.add_receiver(b"BBB", 0)
+    a.add_wildcard(b"B", 1, lambda topic: False, 0)
+    c.run(100_000)
+    c.clear()
+    a.on_packet(packet(lbmr.TopicResolutionRequest(flag)), 0, ms(100_000))
+    c.flush(100_000)
+    said = [len(c.times(a, lbmr.Queries, where="tirs")), len(c.times(a, lbmr.Queries, where="tqrs")),
+            len(c.times(a, lbmr.WildcardQueries))]  # fmt: skip
+    assert said == [flag is of for of in REQUESTS]
+
+
 def test_enough_sources_end_the_sustaining_phase_and_the_end_of_one_renews_it() -> None:
     a = resolver()
     c = Channel(a)
