@@ -518,7 +518,10 @@ def test_order_holds_and_the_books_balance_whatever_blocks_when(
     link.close()
 
 
-def test_of_a_run_that_does_not_fit_the_queue_the_first_part_waits(link: Link) -> None:
+def test_of_a_run_that_does_not_fit_the_queue_the_first_part_waits(
+    link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     out = BlockingSender(room=3)
     link.add_source(1, out)
     link.egress.queue.set_limit(5 * 20)
@@ -530,6 +533,7 @@ def test_of_a_run_that_does_not_fit_the_queue_the_first_part_waits(link: Link) -
     out.room = 100
     link.egress.drain(out)
     assert [(sqn, payload) for _, sqn, payload in out.sent] == [(sqn, b"%08d" % sqn) for sqn in range(8)]
+    assert [event for _, event, _ in logged(caplog)] == [LogEvent.ENQUEUEING_BEGAN, LogEvent.QUEUE_FLUSHED]
     assert [page[slot] for slot in (Slot.SENT, Slot.QUEUED, Slot.DROPPED_BLOCKED)] == [8, 0, 4]
     link.books()
 
