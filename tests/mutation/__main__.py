@@ -100,6 +100,7 @@ _NEWEST_TSNI: Final = "if self._tentative is None or ahead(after, self._tentativ
 _HELD: Final = "HELD_MAX: Final = 1 << 22  # fragments held when the option sets no limit"
 _NEWEST_LOSS: Final = "if self._lost_through is None or ahead(sqn, self._lost_through) > 0:"
 _OPENS: Final = "fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)"
+_TSNI_OFF: Final = "if self._last_data_ns is None or self._interval_ns <= 0:"
 _ANNOUNCED: Final = "return any(self._newest.get(worker, 0) >= incarnation for worker, incarnation, _ in held)"
 _READ: Final = "return self.kind(*(shape.read(value) for shape, value in zip(self.shapes, values, strict=True)))"
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
@@ -134,6 +135,7 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/proto/interest/tqr_use_query.py", "entries_max: int = 1_000_000,", "1000001"): "no promise, one larger",
     ("dro/proto/interest/tqr_use_query.py", "if interval_ns > 0:", "1"): _MS,
     ("dro/proto/interest/tqr_use_query.py", "self._now_ns = 0", "1"): "nothing waits before the first input",
+    ("dro/proto/delivery/tsni.py", _TSNI_OFF, "1"): _MS,
     ("dro/proto/lbtrm/loss.py", "HEAP_SLACK: Final = 64", "65"): "a limit that is no promise, one larger",
     ("dro/proto/lbtrm/loss.py", _HEAP, "len(self._heap) >= 2 * len(self.missing) + HEAP_SLACK"): "an entry sooner",
     ("dro/proto/lbtrm/loss.py", _HEAP, "3"): "makes the heap smaller somewhat later",

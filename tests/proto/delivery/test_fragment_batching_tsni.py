@@ -137,6 +137,7 @@ def test_data_starts_the_tsni_series_over() -> None:
     assert not schedule.on_timer(s(15))
     assert schedule.on_timer(s(17) - 1) is False
     assert schedule.on_timer(s(17)) is True
+    assert schedule.next_deadline() == s(22)
 
 
 def test_tsni_without_end_and_without_interval() -> None:
