@@ -69,7 +69,6 @@ class Forked:
         session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all children
         gc.unfreeze()  # what is frozen after the collection is not listed
         gc.collect()
-        gc.unfreeze()  # else nothing is listed
         functions = loaded_functions()
         gc.freeze()
         for index, file, text, tests in self._work:
