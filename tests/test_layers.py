@@ -30,9 +30,12 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.proto": ("dro",),
     "dro.proto.delivery": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.interest": ("dro", "dro.wire.*", "dro.proto", "dro.proto.resolver"),
-    "dro.proto.lbtrm": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.resolver": ("dro", "dro.wire.*", "dro.proto"),
-    "dro.proto.tcp": ("dro", "dro.wire.*", "dro.proto"),
+    **{  # of a kind of transport
+        f"dro.proto.{folder.name}": ("dro", "dro.wire.*", "dro.proto")
+        for folder in (ROOT / "dro/proto").iterdir()
+        if (ROOT / "dro/um/transport" / folder.name / "kind.py").exists()
+    },
     "dro.config": (),
     "dro.config.data": (),
     "dro.config.reading": ("dro",),
