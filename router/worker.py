@@ -26,7 +26,16 @@ from dro.config.dro_xml.model import DroConfig
 from dro.errors import DecodeError, LocalProtocolError
 from dro.log.events import LogEvent
 from dro.timers import Timer
-from router.core import Change, DomainTaken, Effect, RouteCore, SendTable, StillChanging, Timing, TopologyChanged
+from router.route_recalculation import (
+    Change,
+    DomainTaken,
+    Effect,
+    RouteCore,
+    SendTable,
+    StillChanging,
+    Timing,
+    TopologyChanged,
+)
 
 _EVENT_OF: Final = {
     Change.LINK_UP: LogEvent.LINK_UP,

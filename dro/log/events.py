@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum, unique
 from typing import Final
 
-from dro.deprecated_elements import DeprecatedElement
+from dro.deprecated_topic_purge import DeprecatedElement
 
 _FIELD: Final = re.compile(r"\{(\w+)\}")
 _LINK: Final = "RecalcTrigger:LINK {}:Version = {{version}}:NodeId = {{domain}}"

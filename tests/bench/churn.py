@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from dro.proto.resolver.sources import PATTERNS_MAX
+from dro.proto.resolver.source_advertisements import PATTERNS_MAX
 from portals.datapath.counters import Slot
 from tests.rigs import census
 from tests.rigs.application import Application

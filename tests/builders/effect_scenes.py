@@ -20,7 +20,7 @@ from portals.datapath.counters import Slot
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
 from portals.endpoint.interest import TrdInterest
-from router.core import RouteCore
+from router.route_recalculation import RouteCore
 from router.worker import timing_of
 from supervisor.parent.process_plan import plan_of
 from tests.fakes.channel import packet

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from dro.config.reading.schema import elements
-from dro.deprecated_elements import DeprecatedElement
+from dro.deprecated_topic_purge import DeprecatedElement
 from dro.log.events import DEPRECATED_ELEMENTS, LogEvent, configuration_warning
 from dro.log.lines import SEVERITIES, JsonFormatter, TextFormatter
 from tests.conftest import check_event

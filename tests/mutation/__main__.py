@@ -175,7 +175,7 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/proto/resolver/schedule.py", _DOUBLING, "False"): "without ticks the first one has none to wait for",
     ("dro/proto/resolver/schedule.py", _TICK_AT, "1"): "ticks of 1 ns are none",
     ("dro/proto/resolver/schedule.py", "if behind_ns > 0:", "behind_ns >= 0"): "adds no interval to a time that is due",
-    ("dro/proto/resolver/sources.py", "self._handles = itertools.count(1)", "2"): "handles only differ",
+    ("dro/proto/resolver/source_advertisements.py", "self._handles = itertools.count(1)", "2"): "handles only differ",
     ("dro/proto/tcp/source.py", "over = self.nbytes + wanted - most", "self.nbytes - wanted"): "one at a time, again",
     ("dro/proto/tcp/source.py", _OLDEST, "piece.start - over"): "one at a time, again",
     ("dro/proto/tcp/source.py", _TOO_MUCH, "client.nbytes + nbytes >= most"): "what just fits discards nothing",

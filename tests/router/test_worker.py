@@ -26,7 +26,7 @@ from dro.clock import ms, s
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import LocalProtocolError
 from dro.log.events import LogEvent
-from router.core import REPORT_HOLD_NS, Timing
+from router.route_recalculation import REPORT_HOLD_NS, Timing
 from router.worker import RouteManager, run_route_manager, timing_of
 from tests.builders.dro_file import endpoint, gateway, load
 from tests.fakes.um_contexts import Stepper

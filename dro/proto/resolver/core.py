@@ -26,7 +26,7 @@ from dro.proto.resolver.events import (
 from dro.proto.resolver.output import Channel, ResolverOutput, ResolverRates
 from dro.proto.resolver.receivers import Judge, ReceiverSide
 from dro.proto.resolver.schedule import AdvertisingOptions, QueryOptions, WildcardQueryOptions
-from dro.proto.resolver.sources import Matcher, PatternCompiler, SourceSide
+from dro.proto.resolver.source_advertisements import Matcher, PatternCompiler, SourceSide
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TransportAddress
 

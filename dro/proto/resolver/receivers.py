@@ -38,7 +38,7 @@ from dro.proto.resolver.events import (
 )
 from dro.proto.resolver.output import Channel, pattern_flags
 from dro.proto.resolver.schedule import Phase, QueryOptions, QuerySchedule, WildcardQueryOptions, WildcardQuerySchedule
-from dro.proto.resolver.sources import Matcher
+from dro.proto.resolver.source_advertisements import Matcher
 from dro.timers import Timer
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tqr, write_wildcard_tqr

@@ -29,7 +29,7 @@ from dro.patterns import Pattern, PatternError
 from dro.proto.resolver import events as ev
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.receivers import Judge
-from dro.proto.resolver.sources import Matcher
+from dro.proto.resolver.source_advertisements import Matcher
 from dro.timers import Timer
 from dro.um.fragment.bindings import Bindings, BoundKey, ContextStats
 from dro.um.fragment.options import resolver_config, with_interface

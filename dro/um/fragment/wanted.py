@@ -13,7 +13,7 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import QueryOptions, WildcardOptions
 from dro.proto.resolver import schedule
 from dro.proto.resolver.core import Resolver
-from dro.proto.resolver.sources import Matcher
+from dro.proto.resolver.source_advertisements import Matcher
 
 MERGED_MAX: Final = 256
 

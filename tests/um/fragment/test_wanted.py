@@ -11,7 +11,7 @@ from dro.config.um.options import UmOptions
 from dro.errors import DecodeError
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.schedule import QueryOptions, WildcardQueryOptions
-from dro.proto.resolver.sources import Matcher
+from dro.proto.resolver.source_advertisements import Matcher
 from dro.um.fragment.wanted import MERGED_MAX, WantedTopics
 
 P, Q = (b"^p", 1), (b"^p", 2)

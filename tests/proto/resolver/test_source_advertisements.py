@@ -13,7 +13,7 @@ from dro.proto.resolver.core import Resolver, ResolverConfig, SourceAd
 from dro.proto.resolver.output import ResolverRates
 from dro.proto.resolver.record_queue import Rate
 from dro.proto.resolver.schedule import AdvertisingOptions
-from dro.proto.resolver.sources import PATTERNS_MAX, Matcher
+from dro.proto.resolver.source_advertisements import PATTERNS_MAX, Matcher
 from dro.wire.lbmr import packet as lbmr
 from tests.fakes.channel import Channel, packet, tir
 from tests.proto.resolver.test_core import hear, resolver

@@ -6,7 +6,7 @@ import pytest
 
 from dro.bus.messages import Route, RouteTable
 from dro.clock import ms, s
-from router.core import (
+from router.route_recalculation import (
     RESTART_HOLD_NS,
     Change,
     DomainTaken,

@@ -1,4 +1,4 @@
-"""Elements of a DRO file without a function, such as `<topic-purge>`: they are named in a warning and ignored.
+"""`<topic-purge>` and the other elements of a DRO file without a function: they are named in a warning and ignored.
 
 Which they are says the column `deprecated` of `dro/config/data/dro-xml.csv`; `dro.config.reading.reader` warns of them,
 and `dro.log.events` has the public id of each warning.
