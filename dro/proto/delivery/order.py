@@ -39,6 +39,7 @@ ARRIVAL_FRAGMENTS: Final = 0
 
 MISSING_MAX: Final = 1 << 18  # missing sqns that one controller follows
 HELD_MAX: Final = 1 << 22  # fragments held when the option sets no limit
+START_KEPT: Final = 1 << 30  # sqns; older ones may come from a source that has been heard for long
 GAPS_MAX: Final = 4096  # gaps with a deadline of their own; later ones share the last
 
 
@@ -368,10 +369,17 @@ class DeliveryController:
 
     def _on_settled(self, sqn: int, frag: Frag | None, payload: Payload, flags: int) -> None:
         """A duplicate, a repair that came too late, or in arrival order something older than the first fragment."""
-        if not self._in_order and ahead(sqn, self._floor) < 0:
+        if not self._in_order and self._is_before_start(sqn):
             self._hand(sqn, frag, payload, flags)
         else:
             self.stats.duplicates += 1
+
+    def _is_before_start(self, sqn: int) -> bool:
+        """The start is forgotten before the numbers have gone half around, from where they would lie before it."""
+        assert self.expected is not None
+        if not 0 <= ahead(self.expected, self._floor) < START_KEPT:
+            self._floor = add(self.expected, -START_KEPT)
+        return ahead(sqn, self._floor) < 0
 
     def _lose(self, sqn: int) -> None:
         self._joiner.on_lost(sqn)
@@ -405,6 +413,6 @@ class DeliveryController:
                 self.stats.malformed += 1
             case Refusal.TOO_LONG:
                 self.stats.too_long += 1
-        if self._handed_up and ahead(sqn, self._floor) >= 0:
+        if self._handed_up and (self._in_order or not self._is_before_start(sqn)):
             self.stats.lost += 1
             self._events.append(Lost(sqn))

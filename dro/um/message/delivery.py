@@ -259,7 +259,7 @@ class Delivery:
             assert isinstance(stream, Stream)
             if stream.live is not bound:
                 self._begin(stream, bound)
-                if stream.live is not bound:
+                if bound not in stream.begun:
                     continue  # the application closed the receiver when it was told
             if run.kind == KIND_DATA:
                 if (

@@ -21,6 +21,7 @@ from dro.proto.delivery.order import (
     Lost,
 )
 from dro.proto.delivery.reassembly import Delivered
+from dro.sqn import add
 
 
 def short(events: list[DeliveryEvent]) -> list[str]:
@@ -365,6 +366,21 @@ def test_what_cannot_be_and_is_older_than_the_start_is_no_loss() -> None:
     for sqn in (11, 10, 11):
         c.on_fragment(sqn, (sqn, 0, 50), bytes(100), 0)
     assert (c.take_events(), c.stats.malformed, c.stats.lost) == ([], 3, 0)
+
+
+@pytest.mark.parametrize("quarters", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("mode", [IN_ORDER, ARRIVAL, ARRIVAL_FRAGMENTS])
+def test_a_start_long_ago_makes_no_sqn_older_than_itself(mode: int, quarters: int) -> None:
+    """A quarter is that of all sqns, which wrap."""
+    c = DeliveryController(DeliveryConfig(ordered_delivery=mode))
+    for quarter in range(quarters):
+        assert c.accept_run(7 + quarter * (1 << 30) & 0xFFFFFFFF, 1 << 30)
+        end = 7 + (quarter + 1) * (1 << 30) & 0xFFFFFFFF
+        assert feed(c, add(end, -5)) == []
+    assert c.stats.duplicates == quarters
+    if mode != ARRIVAL_FRAGMENTS:
+        c.on_fragment(end, (add(end, 1), 0, 100), b"12", 0)
+        assert taken(c) == [f"-{end}"]
 
 
 def test_the_first_sqn_may_be_a_loss() -> None:
