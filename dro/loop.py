@@ -4,8 +4,9 @@ It runs in three hosts: a worker process (`run`), a background thread (`run` the
 elsewhere) and asyncio (`fileno` is an epoll descriptor that asyncio can watch; `run_once(0)` runs one turn,
 `next_deadline` is the time of the next). Code above it does not know which.
 
-Order of a turn: queued calls, timers, then each readable descriptor once, then each writable one. A reader that has
-more than one batch waiting returns True and is called again in the next turn, after the others.
+Order of a turn: queued calls, a slice of long work, timers, then each readable descriptor once, then each writable
+one, then what has no descriptor (`Poller`). A reader that has more than one batch waiting returns True and is called
+again in the next turn, after the others. The longest turn is measured.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from dro.clock import NS_PER_S, Clock, MonotonicClock
 from dro.timers import Timer, TimerHeap
 
 MAX_CALLS_PER_TURN: Final = 256
+SLICE_NS: Final = 2_000_000
+"""What long work may take of a turn, see `Loop.run_in_slices`."""
 
 
 class HasFileno(Protocol):
@@ -31,6 +34,30 @@ class HasFileno(Protocol):
 
 Callback = Callable[[], object]
 """A reader returns True when it left work behind and wants to be called again without waiting for readiness."""
+
+
+class Poller(Protocol):
+    """Work that no descriptor tells of, such as a queue in shared memory."""
+
+    def take(self) -> bool:
+        """Do a bounded piece of it; True when there was any."""
+
+    def before_sleep(self) -> bool:
+        """Ask for a wake-up by a descriptor; False when work has come meanwhile, so that there must be no sleep."""
+
+    def after_sleep(self) -> None:
+        """No wake-up is needed any more."""
+
+
+class _NoPoller:
+    def take(self) -> bool:
+        return False
+
+    def before_sleep(self) -> bool:
+        return True
+
+    def after_sleep(self) -> None:
+        pass
 
 
 def _fd(source: int | HasFileno) -> int:
@@ -49,7 +76,14 @@ class Loop:
         self._again: dict[int, Callback] = {}
         self._soon: deque[Callback] = deque()
         self._timers = TimerHeap()
-        self._poll_ns = poll_ns
+        self.poll_ns = poll_ns
+        self.longest_turn_ns = 0
+        """Of a turn without its sleep, since the start; what the machine gave to other processes counts too."""
+        self.longest_turn_cpu_ns = 0
+        """The same in processor time of the thread."""
+        self._cpu_ns = 0
+        self._slices: deque[Iterator[object]] = deque()
+        self._poller: Poller = _NoPoller()
         self._running = False
         self._thread = threading.get_ident()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -123,9 +157,22 @@ class Loop:
             if not self._closed:
                 raise
 
+    def run_in_slices(self, steps: Iterator[object]) -> None:
+        """Run `steps` to its end, about `SLICE_NS` a turn; several take turns. A step is a small piece of work."""
+        self._slices.append(steps)
+
+    def set_poller(self, poller: Poller) -> None:
+        """There is one for a loop."""
+        self._poller = poller
+
+    def forget_longest_turn(self) -> None:
+        """Measure anew."""
+        self.longest_turn_ns = self.longest_turn_cpu_ns = 0
+        self._cpu_ns = time.thread_time_ns()
+
     def next_deadline(self) -> int | None:
         """When the next turn is due, ns of the loop's clock; the past when work is waiting; None for never."""
-        if self._soon or self._again:
+        if self._soon or self._again or self._slices:
             return 0
         return self._timers.next_deadline()
 
@@ -133,7 +180,9 @@ class Loop:
 
     def run_once(self, timeout_ns: int | None = None) -> bool:
         """One turn, waiting at most `timeout_ns` (None: until something happens). True when it did any work."""
+        began_ns = time.monotonic_ns()
         worked = self._run_calls()
+        worked |= self._run_slices()
         deadline = self.next_deadline()
         wait_ns = timeout_ns
         if worked:
@@ -141,9 +190,12 @@ class Loop:
         elif deadline is not None:
             until = max(0, deadline - self.now_ns())
             wait_ns = until if wait_ns is None else min(wait_ns, until)
-        events = self._epoll.poll(0)
-        if not events and wait_ns != 0:
+        if wait_ns == 0:
+            events = self._epoll.poll(0)
+        else:
+            slept_ns = time.monotonic_ns()
             events = self._wait(wait_ns)
+            began_ns += time.monotonic_ns() - slept_ns
         # An event belongs to the callbacks of now: those of this turn may close a descriptor and get its number back.
         readers, writers = self._readers, self._writers
         ready = [(fd, mask, readers.get(fd), writers.get(fd)) for fd, mask in events]
@@ -166,17 +218,49 @@ class Loop:
                 worked = True
                 if reader() is True and readers.get(fd) is reader:
                     self._again[fd] = reader
+        worked |= self._poller.take()
+        self._measure(began_ns)
         return worked
 
+    def _measure(self, began_ns: int) -> None:
+        turn_ns = time.monotonic_ns() - began_ns
+        if turn_ns > self.longest_turn_ns:
+            self.longest_turn_ns = turn_ns
+        cpu_ns = time.thread_time_ns()
+        if cpu_ns - self._cpu_ns > self.longest_turn_cpu_ns:
+            self.longest_turn_cpu_ns = cpu_ns - self._cpu_ns
+        self._cpu_ns = cpu_ns
+
     def _wait(self, wait_ns: int | None) -> list[tuple[int, int]]:
-        if self._poll_ns:
-            stop = time.monotonic_ns() + (self._poll_ns if wait_ns is None else min(self._poll_ns, wait_ns))
-            while time.monotonic_ns() < stop:
-                os.sched_yield()
+        """Until something happens, `wait_ns` at most. With `poll_ns` the processor is offered to others that long
+        before it is given away."""
+        if self.poll_ns:
+            stop = time.monotonic_ns() + (self.poll_ns if wait_ns is None else min(self.poll_ns, wait_ns))
+            while True:
                 if events := self._epoll.poll(0):
                     return events
+                if self._poller.take():
+                    return []
+                if time.monotonic_ns() >= stop:
+                    break
+                os.sched_yield()
+        if not self._poller.before_sleep():
+            return []
         # epoll takes milliseconds and rounds up, so a timer is never early by the loop's doing
-        return self._epoll.poll(None if wait_ns is None else wait_ns / NS_PER_S)
+        events = self._epoll.poll(None if wait_ns is None else wait_ns / NS_PER_S)
+        self._poller.after_sleep()
+        return events
+
+    def _run_slices(self) -> bool:
+        if not self._slices:
+            return False
+        steps = self._slices.popleft()
+        end_ns = time.monotonic_ns() + SLICE_NS
+        for _ in steps:
+            if time.monotonic_ns() >= end_ns:
+                self._slices.append(steps)
+                break
+        return True
 
     def _run_calls(self) -> bool:
         soon = self._soon

@@ -1,0 +1,126 @@
+"""Long work in slices, work without a descriptor, and the measure of a turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dro.loop import SLICE_NS, Loop
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+class Queue:
+    """A poller whose work is a list."""
+
+    def __init__(self) -> None:
+        self.waiting: list[int] = []
+        self.taken: list[int] = []
+        self.sleeps = 0
+        self.comes_late: list[int] = []
+
+    def take(self) -> bool:
+        had, self.taken, self.waiting = bool(self.waiting), self.taken + self.waiting, []
+        return had
+
+    def before_sleep(self) -> bool:
+        self.sleeps += 1
+        self.waiting, self.comes_late = self.waiting + self.comes_late, []
+        return not self.waiting
+
+    def after_sleep(self) -> None:
+        self.sleeps += 1000
+
+
+def spin(ns: int) -> None:
+    end = time.monotonic_ns() + ns
+    while time.monotonic_ns() < end:
+        pass
+
+
+def test_long_work_leaves_turns_to_others_and_several_take_turns(loop: Loop) -> None:
+    seen: list[str] = []
+
+    def steps(name: str) -> Iterator[None]:
+        for _ in range(3):
+            spin(SLICE_NS)
+            seen.append(name)
+            yield
+
+    loop.run_in_slices(steps("a"))
+    loop.run_in_slices(steps("b"))
+    assert loop.next_deadline() == 0, "it waits for nothing"
+    others = 0
+    while len(seen) < 6:
+        loop.call_soon(lambda: None)
+        loop.run_once()
+        others += 1
+    assert seen == ["a", "b"] * 3
+    assert others >= 6, "a step as long as a slice ends its turn"
+    loop.run_once(0)
+    loop.run_once(0)
+    assert loop.next_deadline() is None
+
+
+def test_short_steps_share_one_turn(loop: Loop) -> None:
+    seen: list[int] = []
+    loop.run_in_slices(iter(map(seen.append, range(100))))
+    loop.run_once(0)
+    assert seen == list(range(100))
+
+
+def test_a_poller_is_asked_in_each_turn_and_before_each_sleep(loop: Loop) -> None:
+    queue = Queue()
+    loop.set_poller(queue)
+    queue.waiting = [1]
+    assert loop.run_once(0), "it worked"
+    assert queue.taken == [1]
+    assert queue.sleeps == 0, "no sleep without time to sleep"
+    loop.run_once(1_000_000)
+    assert queue.sleeps == 1001, "before and after the sleep"
+
+
+def test_work_that_comes_while_a_wake_up_is_asked_for_prevents_the_sleep(loop: Loop) -> None:
+    queue = Queue()
+    loop.set_poller(queue)
+    queue.comes_late = [7]
+    loop.run_once()  # would sleep for ever
+    assert queue.taken == [7]
+    assert queue.sleeps == 1
+
+
+def test_polling_takes_work_without_a_sleep(loop: Loop) -> None:
+    class Late(Queue):
+        def take(self) -> bool:
+            self.asked = getattr(self, "asked", 0) + 1
+            if self.asked == 3:
+                self.waiting = [3]
+            return super().take()
+
+    queue = Late()
+    loop.set_poller(queue)
+    loop.poll_ns = 10_000_000_000
+    loop.run_once()
+    assert queue.taken == [3]
+    assert queue.sleeps == 0
+
+
+def test_the_longest_turn_is_measured_without_its_sleep(loop: Loop) -> None:
+    loop.forget_longest_turn()
+    loop.run_once(30_000_000)
+    assert loop.longest_turn_ns < 30_000_000
+    assert loop.longest_turn_cpu_ns < 30_000_000
+    loop.call_soon(lambda: spin(40_000_000))
+    loop.run_once(0)
+    loop.run_once(0)
+    assert loop.longest_turn_ns >= 40_000_000
+    assert loop.longest_turn_cpu_ns > 0
+    loop.forget_longest_turn()
+    assert loop.longest_turn_ns == 0
