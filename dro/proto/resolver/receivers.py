@@ -17,6 +17,7 @@ was not heard for ten seconds is joined with its next advertisement, for which t
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -74,6 +75,7 @@ class _Wildcard:
     options: WildcardQueryOptions
     query_options: QueryOptions  # for topics that it finds
     schedule: WildcardQuerySchedule
+    topics: dict[bytes, _Topic] = field(default_factory=dict)  # that it wants
     timer: Timer | None = None
     is_waiting: bool = False
     is_removed: bool = False
@@ -87,6 +89,7 @@ class ReceiverSide:
         self._channel = channel
         self._topics: dict[bytes, _Topic] = {}
         self._wildcards: dict[int, _Wildcard] = {}
+        self._patterns: Counter[lbmr.WildcardTqr] = Counter()  # how many of `_wildcards` ask so
         self._handles = itertools.count(1)
         self._leaves: dict[tuple[bytes, int], list[Timer]] = {}
         self._judge: Judge | None = None
@@ -134,6 +137,7 @@ class ReceiverSide:
         wildcard = _Wildcard(query, matcher, options, query_options, schedule)
         handle = next(self._handles)
         self._wildcards[handle] = wildcard
+        self._patterns[query] += 1
         self._cancel_leaves(pattern, pattern_type)
         for topic in self.cache.topics():
             if matcher(topic):
@@ -147,9 +151,11 @@ class ReceiverSide:
         wildcard.is_removed = True
         if wildcard.timer is not None:
             wildcard.timer.cancel()
-        if not any(other.query == wildcard.query for other in self._wildcards.values()):
+        self._patterns[wildcard.query] -= 1
+        if not self._patterns[wildcard.query]:
+            del self._patterns[wildcard.query]
             self._start_leaves(wildcard.query.pattern, wildcard.query.pattern_type)
-        for topic in [topic for topic in self._topics.values() if handle in topic.wildcards]:
+        for topic in wildcard.topics.values():
             del topic.wildcards[handle]
             self._drop_unwanted(topic)
 
@@ -191,8 +197,7 @@ class ReceiverSide:
             if tmr.kind != lbmr.TmrType.USE or tmr.is_response:
                 continue
             if tmr.is_pattern:
-                query = lbmr.WildcardTqr(tmr.pattern_type, tmr.name)
-                is_mine = any(wildcard.query == query for wildcard in self._wildcards.values())
+                is_mine = lbmr.WildcardTqr(tmr.pattern_type, tmr.name) in self._patterns
             else:
                 wanted = self._topics.get(tmr.name)
                 is_mine = wanted is not None and wanted.receivers > 0
@@ -304,6 +309,7 @@ class ReceiverSide:
             wanted = self._topics[topic] = _Topic(topic, wildcard.query_options)
         if handle not in wanted.wildcards:
             wanted.wildcards[handle] = None
+            wildcard.topics[topic] = wanted
             self._channel.events.append(TopicMatched(handle, topic))
 
     def _drop_unwanted(self, wanted: _Topic) -> None:
@@ -368,6 +374,7 @@ class ReceiverSide:
         if wanted.receivers:
             return
         for handle in wanted.wildcards:
+            del self._wildcards[handle].topics[wanted.name]
             self._channel.events.append(TopicUnmatched(handle, wanted.name))
         wanted.wildcards.clear()
         self.cache.drop_topic(wanted.name)

@@ -28,10 +28,12 @@ from dro.proto.resolver.schedule import AdvertisingOptions, AdvertisingSchedule,
 from dro.timers import Timer
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tir
+from dro.wire.source_string import TransportAddress
 
 FINAL_TIMES_NS: Final = tuple(ms * NS_PER_MS for ms in (0, 100, 300, 700, 1500))
 PATTERNS_MAX: Final = 1024  # compiled patterns of others, kept for their next query
 
+_LeavingKey: TypeAlias = tuple[bytes | None, TransportAddress, int]  # OTID, session, topic index
 Matcher: TypeAlias = Callable[[bytes], bool]  # whether a topic matches
 PatternCompiler: TypeAlias = Callable[[bytes, int], Matcher | None]  # pattern, pattern type; None: cannot be used
 
@@ -59,6 +61,7 @@ class SourceSide:
         self._sources: dict[int, _Source] = {}
         self._by_topic: dict[bytes, dict[int, _Source]] = {}
         self._leaving: dict[int, _Source] = {}
+        self._leaving_by_key: dict[_LeavingKey, dict[int, _Source]] = {}
         self._patterns: OrderedDict[tuple[bytes, int], Matcher | None] = OrderedDict()
 
     @property
@@ -99,6 +102,7 @@ class SourceSide:
             del self._by_topic[source.tir.topic]
         if final:
             self._leaving[handle] = source
+            self._leaving_by_key.setdefault(_leaving_key(source.tir), {})[handle] = source
             for nth, after_ns in enumerate(FINAL_TIMES_NS):
                 is_last = nth == len(FINAL_TIMES_NS) - 1
                 callback = partial(self._put_final, handle, is_last=is_last)
@@ -186,7 +190,7 @@ class SourceSide:
     def _put_final(self, handle: int, *, is_last: bool) -> None:
         source = self._leaving[handle]
         if is_last:
-            del self._leaving[handle]
+            self._has_left(handle)
         self._channel.output.sustain_advertisements.put(partial(self._final, source))
 
     def _final(self, source: _Source) -> lbmr.Tir | None:
@@ -199,18 +203,20 @@ class SourceSide:
         return replace(tir, ttl=lbmr.TIR_TTL, options=options.replacing(cost))
 
     def _cancel_finals(self, tir: lbmr.Tir) -> None:
-        key = (tir.otid, tir.transport, tir.topic_index)
         if tir.otid is None:
             return
-        for handle in [
-            handle
-            for handle, source in self._leaving.items()
-            if (source.tir.otid, source.tir.transport, source.tir.topic_index) == key
-        ]:
-            source = self._leaving.pop(handle)
+        for handle, source in list(self._leaving_by_key.get(_leaving_key(tir), {}).items()):
+            self._has_left(handle)
             for timer in source.finals:
                 timer.cancel()
             source.finals.clear()
+
+    def _has_left(self, handle: int) -> None:
+        key = _leaving_key(self._leaving.pop(handle).tir)
+        alike = self._leaving_by_key[key]
+        del alike[handle]
+        if not alike:
+            del self._leaving_by_key[key]
 
     def _matcher(self, query: lbmr.WildcardTqr) -> Matcher | None:
         key = (query.pattern, query.pattern_type)
@@ -224,3 +230,7 @@ class SourceSide:
         if len(self._patterns) > PATTERNS_MAX:
             self._patterns.popitem(last=False)
         return matcher
+
+
+def _leaving_key(tir: lbmr.Tir) -> _LeavingKey:
+    return tir.otid, tir.transport, tir.topic_index

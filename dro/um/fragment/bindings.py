@@ -1,6 +1,6 @@
 """Sources that a context has found and joined: which are bound, when one is left, which DROs are dead.
 
-State: the bound sources, the sessions of each source (topic and OTID), those that have sent a final advertisement, and
+State: the bound sources, the sources of each topic with their sessions, those that have sent a final advertisement, and
 the DROs that were heard. Called by the context with the events of the resolver; calls the sink.
 
     resolver says         what is done                                       call of the sink
@@ -84,7 +84,7 @@ class Bindings:
         self._pump = pump
         self._bound: dict[BoundKey, BoundSource] = {}
         self._ending: set[BoundKey] = set()  # bound sources that have sent a final advertisement
-        self._ways: dict[tuple[bytes, bytes], dict[BoundKey, BoundSource]] = {}  # topic, OTID
+        self._by_topic: dict[bytes, dict[bytes, list[BoundSource]]] = {}  # topic -> OTID -> ways to that source
         self._dros = DroWatch()
 
     @property
@@ -96,12 +96,12 @@ class Bindings:
 
     def topics(self) -> set[bytes]:
         """Topics with a joined source."""
-        return {topic for topic, _ in self._ways}
+        return set(self._by_topic)
 
     def clear(self) -> None:
         """Forget everything, without a word to the sink."""
         self._bound.clear()
-        self._ways.clear()
+        self._by_topic.clear()
 
     # what the resolver says
 
@@ -137,7 +137,7 @@ class Bindings:
         )
         transport.sources[source.topic_index] = bound
         self._bound[key] = bound
-        self._ways.setdefault((source.topic, source.otid), {})[key] = bound
+        self._by_topic.setdefault(source.topic, {}).setdefault(source.otid, []).append(bound)
         self._sink.on_bound(bound, now_ns)
 
     def on_switched(self, old: FoundSource, new: FoundSource, now_ns: int) -> None:
@@ -167,7 +167,7 @@ class Bindings:
         """Leave the sources of those of `topics` that nobody wants any more."""
         for topic in topics:
             if not self._wanted.is_wanted(topic):
-                for bound in [b for b in self._bound.values() if b.topic == topic]:
+                for bound in [b for ways in self._by_topic.get(topic, {}).values() for b in ways]:
                     self._unbind(bound, ended=False, now_ns=now_ns)
 
     def on_session_ended(self, transport: ReceiverTransport, now_ns: int) -> None:
@@ -180,10 +180,13 @@ class Bindings:
         if self._bound.pop(key, None) is None:
             return
         self._ending.discard(key)
-        ways = self._ways[bound.topic, bound.otid]
-        del ways[key]
+        by_otid = self._by_topic[bound.topic]
+        ways = by_otid[bound.otid]
+        ways.remove(bound)
         if not ways:
-            del self._ways[bound.topic, bound.otid]
+            del by_otid[bound.otid]
+            if not by_otid:
+                del self._by_topic[bound.topic]
         transport = bound.transport
         if transport.sources.get(bound.topic_index) is bound:
             del transport.sources[bound.topic_index]
@@ -243,9 +246,9 @@ class Bindings:
         if from_dro:
             self._dros.on_packet(ip, source_id, now_ns)
         for tir in tirs:
-            if tir.is_final or tir.otid is None or not (ways := self._ways.get((tir.topic, tir.otid))):
+            if tir.is_final or tir.otid is None or not (ways := self._by_topic.get(tir.topic, {}).get(tir.otid)):
                 continue
-            for bound in list(ways.values()):
+            for bound in list(ways):
                 if bound.address == tir.transport or not bound.is_from_dro or bound.source_id == source_id:
                     continue
                 is_twin = from_dro and bound.source_ip == ip and _cost(bound.tir) == _cost(tir)

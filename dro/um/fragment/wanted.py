@@ -39,6 +39,7 @@ class WantedTopics:
         self._topic_options: dict[bytes, UmOptions] = {}
         self._patterns: dict[PatternKey, _Pattern] = {}
         self._by_handle: dict[int, _Pattern] = {}
+        self._matched: dict[bytes, int] = {}  # topics that patterns have found: how many
 
     # topics
 
@@ -82,6 +83,8 @@ class WantedTopics:
         del self._patterns[key]
         del self._by_handle[known.handle]
         self._resolver.remove_wildcard(known.handle, now_ns)
+        for topic in known.topics:
+            self._forget_match(topic)
         return known.topics
 
     def on_matched(self, handle: int, topic: bytes) -> PatternKey | None:
@@ -89,7 +92,9 @@ class WantedTopics:
         known = self._by_handle.get(handle)
         if known is None:
             return None
-        known.topics.add(topic)
+        if topic not in known.topics:
+            known.topics.add(topic)
+            self._matched[topic] = self._matched.get(topic, 0) + 1
         return known.key
 
     def on_unmatched(self, handle: int, topic: bytes) -> PatternKey | None:
@@ -97,8 +102,15 @@ class WantedTopics:
         known = self._by_handle.get(handle)
         if known is None:
             return None
-        known.topics.discard(topic)
+        if topic in known.topics:
+            known.topics.remove(topic)
+            self._forget_match(topic)
         return known.key
+
+    def _forget_match(self, topic: bytes) -> None:
+        self._matched[topic] -= 1
+        if not self._matched[topic]:
+            del self._matched[topic]
 
     def remove_all(self, now_ns: int) -> None:
         """Take everything from the resolver; for the end of the context."""
@@ -110,7 +122,7 @@ class WantedTopics:
     # questions
 
     def is_wanted(self, topic: bytes) -> bool:
-        return topic in self._topics or any(topic in p.topics for p in self._patterns.values())
+        return topic in self._topics or topic in self._matched
 
     def options_of(self, topic: bytes) -> UmOptions | None:
         """Those of its first receiver; None for a topic that only patterns want."""
@@ -122,7 +134,7 @@ class WantedTopics:
 
     def all_topics(self) -> set[bytes]:
         """Topics that receivers want, those that patterns found included."""
-        return self._topics.keys() | {topic for p in self._patterns.values() for topic in p.topics}
+        return self._topics.keys() | self._matched.keys()
 
     def topics_of(self, key: PatternKey) -> frozenset[bytes]:
         """Topics that a wanted pattern has found."""

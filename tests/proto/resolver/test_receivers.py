@@ -14,6 +14,7 @@ from dro.proto.resolver.record_queue import Rate
 from dro.proto.resolver.schedule import QueryOptions, WildcardQueryOptions
 from dro.wire.lbmr import packet as lbmr
 from tests.fakes.channel import Channel, packet, tir
+from tests.fakes.steps import steps
 from tests.proto.resolver.test_core import hear, names, resolver
 
 SILENT = WildcardQueryOptions(minimum_interval_ns=0)  # a wildcard receiver that asks for nothing itself
@@ -313,3 +314,28 @@ def test_only_use_queries_are_answered() -> None:
     records = (lbmr.Tmr(0, 0, b"A"), lbmr.Tmr(1, lbmr.TmrFlag.RESPONSE, b"B"), lbmr.Tmr(1, 0, b"C"))
     a.on_packet(packet(lbmr.TopicManagement(records)), 0, s(30))
     assert names(a.take_outgoing()) == [lbmr.TopicManagement((lbmr.Tmr(1, lbmr.TmrFlag.RESPONSE, b"C"),))]
+
+
+def test_a_pattern_is_removed_at_the_cost_of_the_topics_that_it_found() -> None:
+    def cost(others: int, patterns: int) -> int:
+        a = resolver()
+        handle = wildcard(a)
+        hear(a, tir(b"AAA"))
+        for _ in range(patterns):
+            a.add_wildcard(b"B", 1, lambda topic: topic.startswith(b"B"), 0)
+        for number in range(others):
+            hear(a, tir(b"B%d" % number, index=number, otid=number))
+        return steps(lambda: a.remove_wildcard(handle, 0))
+
+    assert cost(others=100, patterns=30) < 1.5 * cost(others=1, patterns=1)
+
+
+def test_a_use_query_is_answered_at_the_same_cost_however_many_patterns_are_wanted() -> None:
+    def cost(patterns: int) -> int:
+        a = resolver()
+        for number in range(patterns):
+            a.add_wildcard(b"%d" % number, 1, lambda topic: False, 0)
+        asked = packet(lbmr.TopicManagement((lbmr.Tmr(1, lbmr.TmrFlag.PCRE, b"unknown"),)))
+        return steps(lambda: a.on_packet(asked, 0, s(1)))
+
+    assert cost(1) == cost(100)

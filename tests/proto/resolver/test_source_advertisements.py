@@ -16,6 +16,7 @@ from dro.proto.resolver.schedule import AdvertisingOptions
 from dro.proto.resolver.source_advertisements import PATTERNS_MAX, Matcher
 from dro.wire.lbmr import packet as lbmr
 from tests.fakes.channel import Channel, packet, tir
+from tests.fakes.steps import steps
 from tests.proto.resolver.test_core import hear, resolver
 
 ONE_EACH_100_MS = Rate(0, 10)
@@ -186,6 +187,20 @@ def test_a_pattern_is_compiled_once_while_it_is_among_the_last_1024() -> None:
     assert compiled == []
     ask_pattern(a, many[1])
     assert compiled == [many[1]]
+
+
+def test_a_source_that_comes_back_costs_the_same_however_many_are_leaving() -> None:
+    def cost_of_coming_back(count: int) -> int:
+        a = resolver()
+        ads = [SourceAd(tir(index=index, otid=index), BY_SCHEDULE_ALONE) for index in range(count)]
+        for handle in [a.add_source(ad, 0) for ad in ads]:
+            a.remove_source(handle, 0, final=True)
+        assert a.finals_pending == count
+        cost = steps(lambda: [a.add_source(ad, 0) for ad in ads])
+        assert a.finals_pending == 0
+        return cost // count
+
+    assert cost_of_coming_back(200) < 1.5 * cost_of_coming_back(20)
 
 
 # time

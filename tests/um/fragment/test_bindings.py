@@ -24,6 +24,7 @@ from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import FINAL_COST
 from dro.wire.source_string import TcpAddress, TransportAddress, format_source
 from tests.builders.tir_options import tir_options
+from tests.fakes.steps import steps
 from tests.fakes.transport import FakeTransport
 from tests.fakes.um_contexts import RecordingSink, Stepper
 
@@ -204,6 +205,20 @@ def test_sources_of_one_session_are_left_one_by_one_and_the_session_with_the_las
     assert scene.unbound[2:] == [(A, 3, False)]
     assert (scene.left, scene.bound, scene.bindings.topics()) == ([A], [], set())
     assert scene.told == []
+
+
+def test_leaving_a_topic_costs_the_same_however_many_are_bound(scene: Scene) -> None:
+    def cost_of_leaving(topics: int) -> int:
+        names = [b"%d" % number for number in range(topics)]
+        for number, name in enumerate(names):
+            scene.found(topic=name, index=number)
+        scene.unwanted.update(names)
+        cost = steps(lambda: scene.bindings.leave_unwanted(names, s(100)))
+        assert (scene.bound, scene.bindings.topics()) == ([], set())
+        scene.unwanted.clear()
+        return cost // topics
+
+    assert cost_of_leaving(200) < 1.5 * cost_of_leaving(20)
 
 
 def test_a_switch_joins_the_new_way_before_it_leaves_the_old_one(scene: Scene) -> None:

@@ -13,6 +13,7 @@ from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.schedule import QueryOptions, WildcardQueryOptions
 from dro.proto.resolver.source_advertisements import Matcher
 from dro.um.fragment.wanted import MERGED_MAX, WantedTopics
+from tests.fakes.steps import steps
 
 P, Q = (b"^p", 1), (b"^p", 2)
 QUERY_MS = ("receiver", "resolver_query_minimum_initial_interval")
@@ -139,6 +140,27 @@ def test_what_cannot_be_asked_for_is_not_wanted(asked: Asked, wanted: WantedTopi
     assert (wanted.all_topics(), wanted.options_of(b"bad")) == (set(), None)
     wanted.remove_all(2)
     assert asked.take() == []
+
+
+def test_a_topic_that_two_patterns_found_is_wanted_until_both_are_gone(wanted: WantedTopics) -> None:
+    for key in (P, Q):
+        wanted.add_pattern(key, is_match, None, 1)
+    for handle in (41, 42, 42):
+        wanted.on_matched(handle, b"p")
+    assert wanted.remove_pattern(P, 2) == {b"p"}
+    assert (wanted.is_wanted(b"p"), wanted.all_topics()) == (True, {b"p"})
+    for _ in range(2):
+        wanted.on_unmatched(42, b"p")
+    assert (wanted.is_wanted(b"p"), wanted.all_topics()) == (False, set())
+
+
+def test_whether_a_topic_is_wanted_costs_the_same_however_many_patterns_there_are(wanted: WantedTopics) -> None:
+    def cost(patterns: int) -> int:
+        for number in range(patterns):
+            wanted.add_pattern((b"%d" % number, 1), is_match, None, 1)
+        return steps(lambda: wanted.is_wanted(b"t"))
+
+    assert cost(1) == cost(100)
 
 
 def test_at_the_end_everything_is_taken_from_the_resolver_once(asked: Asked, wanted: WantedTopics) -> None:
