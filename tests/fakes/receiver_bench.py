@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dro.clock import ms
-from dro.proto.lbtrm.loss import LossConfig, NakDue, Skipped, Unrecoverable
+from dro.proto.lbtrm.loss import LossConfig, NakDue, Skipped, SqnRange, Unrecoverable
 from dro.proto.lbtrm.receiver import ReceiverSession, ReceiverStats
 from dro.proto.session_events import Began, Ended
 
 Note = tuple[object, ...]
 """("up", t, sqn), ("drop", t, sqn), ("nak", t, sqns), ("lost", t, reason, sqns), ("bos", t), ("eos", t); t in ms."""
+
+
+def sqns_of(ranges: Iterable[SqnRange]) -> tuple[int, ...]:
+    return tuple((first + i) & 0xFFFFFFFF for first, count in ranges for i in range(count))
 
 
 def _in_ms(at_ns: int) -> float:
@@ -71,8 +75,8 @@ class ReceiverBench:
             match event:
                 case NakDue(sqns=sqns):
                     self.notes.append(("nak", at, sqns))
-                case Unrecoverable(sqns=sqns, reason=reason):
-                    self.notes.append(("lost", at, reason.value, sqns))
+                case Unrecoverable(ranges=ranges, reason=reason):
+                    self.notes.append(("lost", at, reason.value, sqns_of(ranges)))
                 case Skipped(first_sqn=first, count=count):
                     self.notes.append(("skipped", at, first, count))
                 case Began():

@@ -18,6 +18,7 @@ from dro.proto.lbtrm.session_messages import SendSm
 from dro.proto.lbtrm.source import Effect, SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.session_events import Began, Ended
+from tests.fakes.receiver_bench import sqns_of
 
 
 class Station:
@@ -147,8 +148,8 @@ class Wire:
                 case NakDue(sqns=sqns, at_ns=at_ns):
                     station.naks.append((at_ns, sqns))
                     self._post_nak(sqns)
-                case Unrecoverable(sqns=sqns):
-                    station.unrecoverable += sqns
+                case Unrecoverable(ranges=ranges):
+                    station.unrecoverable += sqns_of(ranges)
                 case Skipped(first_sqn=first, count=count):
                     station.unrecoverable += [(first + i) & 0xFFFFFFFF for i in range(count)]
                 case Began(at_ns=at_ns):

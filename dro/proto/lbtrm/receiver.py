@@ -22,7 +22,9 @@ from dro.proto.lbtrm.loss import (
     Rng,
     SessionEvent,
     Skipped,
+    SqnRange,
     Unrecoverable,
+    merged,
 )
 from dro.proto.session_events import Began, Ended
 from dro.sqn import HALF, MASK, ahead
@@ -90,8 +92,8 @@ class ReceiverSession:
         "_begun",
         "_cfg",
         "_events",
+        "_gaps",
         "_loss",
-        "_missing",
         "_nak_stm",
         "_nak_tx",
         "_suspect",
@@ -110,7 +112,7 @@ class ReceiverSession:
         self.stats = ReceiverStats()
         self._cfg = cfg
         self._loss = LossDetector(cfg, rng)
-        self._missing = self._loss.missing
+        self._gaps = self._loss.gaps
         self._events: list[SessionEvent] = []
         self._begun = False
         self.active_ns = joined_ns
@@ -132,7 +134,7 @@ class ReceiverSession:
         stats = self.stats
         stats.msgs_rcved += count
         stats.bytes_rcved += nbytes
-        if self._missing:
+        if self._gaps:
             self._move_trail(trail, now_ns)
 
     def on_data(self, sqn: int, trail: int, is_retransmission: bool, now_ns: int, nbytes: int = 0) -> bool:
@@ -163,7 +165,7 @@ class ReceiverSession:
         else:
             self._on_activity(now_ns)
             is_new = self._on_older(sqn, is_retransmission, now_ns)
-        if self._missing:
+        if self._gaps:
             self._move_trail(trail, now_ns)
         return is_new
 
@@ -209,7 +211,7 @@ class ReceiverSession:
             self._open_gap(expected, jump, now_ns)
             self.expected = after
         self._on_activity(now_ns)
-        if self._missing:
+        if self._gaps:
             self._move_trail(trail, now_ns)
 
     def on_ncf(self, sqns: Iterable[int], reason: int, trail: int, now_ns: int) -> None:
@@ -221,18 +223,18 @@ class ReceiverSession:
             return
         loss = self._loss
         count = 0
-        given_up = []
-        for sqn in sqns:
-            count += 1
+        given_up: list[SqnRange] = []
+        for first, n in merged([(sqn, 1) for sqn in sqns]):
+            count += n
             if reason != NCF_DO_NOT_RETRY:
-                loss.suppress(sqn, now_ns)
-            elif loss.repair(sqn) is not None:
-                given_up.append(sqn)
+                loss.suppress(first, n, now_ns)
+            else:
+                given_up += loss.take(first, n)
         stats = self.stats
         if given_up:
-            first = given_up[0]
-            given_up.sort(key=lambda sqn: ahead(sqn, first))
-            self._give_up(given_up, LossReason.TXW, now_ns)
+            oldest = given_up[0][0]
+            given_up.sort(key=lambda found: ahead(found[0], oldest))
+            self._give_up(merged(given_up), LossReason.TXW, now_ns)
         elif reason == NCF_IGNORED:
             stats.ncfs_ignored += count
         elif reason == NCF_RX_DELAY:
@@ -241,7 +243,7 @@ class ReceiverSession:
             stats.ncfs_shed += count
         elif reason != NCF_DO_NOT_RETRY:
             stats.ncfs_unknown += count
-        if self._missing:
+        if self._gaps:
             self._move_trail(trail, now_ns)
 
     # time
@@ -251,18 +253,18 @@ class ReceiverSession:
         if self.has_ended:
             return None
         end_ns = self.active_ns + self._timeout_ns
-        return min(self._loss.next_deadline(), end_ns) if self._missing else end_ns
+        return min(self._loss.next_deadline(), end_ns) if self._gaps else end_ns
 
     def on_timer(self, now_ns: int) -> None:
         """Do everything that is due at or before `now_ns`: give up, end the session, or ask again."""
         if self.has_ended:
             return
         end_ns = self.active_ns + self._timeout_ns
-        if self._missing and (lost := self._loss.pop_expired(min(now_ns, end_ns))):
+        if self._gaps and (lost := self._loss.pop_expired(min(now_ns, end_ns))):
             self._give_up(lost, LossReason.TMO, now_ns)
         if now_ns >= end_ns:
             self._end(now_ns)
-        elif self._missing and (sqns := self._loss.pop_naks(now_ns)):
+        elif self._gaps and (sqns := self._loss.pop_naks(now_ns)):
             most = self._cfg.max_naks_per_packet
             for at in range(0, len(sqns), most):
                 self._emit(NakDue(tuple(sqns[at : at + most]), now_ns))
@@ -282,7 +284,7 @@ class ReceiverSession:
         """Newest sqn up to which nothing is missing (the sqn of an LBT-RU ACK); 0xFFFFFFFF before any data."""
         if self.expected is None:
             return MASK
-        first = next(iter(self._missing), self.expected)
+        first = self._loss.oldest if self._gaps else self.expected
         return (first - 1) & MASK
 
     # within
@@ -302,7 +304,7 @@ class ReceiverSession:
         """Outstanding loss goes unreported, as documented."""
         self.has_ended = True
         self.expected = None
-        self._missing.clear()
+        self._loss.clear()
         self._emit(Ended(now_ns))
 
     def _is_confirmed(self, sqn: int) -> bool:
@@ -318,7 +320,7 @@ class ReceiverSession:
         most = self._cfg.max_gap
         skipped = max(0, count - most)
         kept = count - skipped
-        overflow = len(self._missing) + kept - most
+        overflow = self._loss.count + kept - most
         if overflow > 0:
             self._give_up(self._loss.pop_oldest(overflow), LossReason.TXW, now_ns)
         if skipped:
@@ -327,13 +329,13 @@ class ReceiverSession:
         self._loss.open_gap((first_sqn + skipped) & MASK, kept, now_ns)
 
     def _move_trail(self, trail: int, now_ns: int) -> None:
-        oldest = next(iter(self._missing))
-        if 0 < ((trail - oldest) & MASK) < HALF:
+        if 0 < ((trail - self._loss.oldest) & MASK) < HALF:
             self._give_up(self._loss.pop_before(trail), LossReason.TXW, now_ns)
 
-    def _give_up(self, sqns: Sequence[int], reason: LossReason, now_ns: int) -> None:
+    def _give_up(self, ranges: Sequence[SqnRange], reason: LossReason, now_ns: int) -> None:
+        count = sum([count for _, count in ranges])
         if reason is LossReason.TXW:
-            self.stats.unrecovered_txw += len(sqns)
+            self.stats.unrecovered_txw += count
         else:
-            self.stats.unrecovered_tmo += len(sqns)
-        self._emit(Unrecoverable(tuple(sqns), reason, now_ns))
+            self.stats.unrecovered_tmo += count
+        self._emit(Unrecoverable(tuple(ranges), reason, now_ns))

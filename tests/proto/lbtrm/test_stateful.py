@@ -16,6 +16,7 @@ from dro.proto.lbtrm.session_messages import SendSm
 from dro.proto.lbtrm.source import SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.session_events import Began, Ended
+from tests.fakes.receiver_bench import sqns_of
 
 MASK = 0xFFFFFFFF
 MAX_GAP = 50
@@ -122,7 +123,8 @@ class ReceiverMachine(RuleBasedStateMachine):
                     assert not set(sqns) & set(self.given_up)
                     self.naks += len(sqns)
                     self.nak_packets += 1
-                case Unrecoverable(sqns=sqns):
+                case Unrecoverable(ranges=ranges):
+                    sqns = sqns_of(ranges)
                     assert 0 < len(sqns) <= MAX_GAP
                     self.given_up.update(sqns)
                 case Skipped(count=count):
@@ -146,11 +148,11 @@ class ReceiverMachine(RuleBasedStateMachine):
         stats = self.session.stats
         assert stats.unrecovered_txw + stats.unrecovered_tmo == self.given_up.total() + self.skipped
         assert (stats.naks_sent, stats.nak_pckts_sent) == (self.naks, self.nak_packets)
-        assert stats.lost >= stats.unrecovered_txw + stats.unrecovered_tmo + len(self.session._missing)
+        assert stats.lost >= stats.unrecovered_txw + stats.unrecovered_tmo + self.session._loss.count
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        assert len(self.session._missing) <= MAX_GAP
+        assert self.session._loss.count <= MAX_GAP
         assert len(self.session._loss._heap) <= 4 * MAX_GAP + 128
 
     @invariant()

@@ -52,7 +52,6 @@ STEADY_MIN_BYTES: Final = DATA_HEADER + HEADER_BYTES
 _SESSION: Final = Struct("!Q")  # version, type, next header, NAK port and session id: all of it names the session
 _DATA: Final = Struct("!QIIBBH")
 _KEY_BITS: Final = 0x0000FFFFFFFFFFFF
-_MAX_NAKS_PER_PACKET: Final = 2000
 _BATCHES_PER_TURN: Final = 4
 RX: Final = lbtrm.FLAG_RETRANSMISSION
 
@@ -388,9 +387,9 @@ class LbtrmGroup(DataReader):
                 return
             match event:
                 case NakDue(sqns=sqns):
-                    self._send_naks(session, sqns)
-                case Unrecoverable(sqns=sqns):
-                    session.unrecoverable_dgrams += len(sqns)
+                    self._send_nak(session, sqns)
+                case Unrecoverable(ranges=ranges):
+                    session.unrecoverable_dgrams += sum([count for _, count in ranges])
                 case Skipped(count=count):
                     session.unrecoverable_dgrams += count
                 case Began():
@@ -400,13 +399,11 @@ class LbtrmGroup(DataReader):
                     self.leave(session)
                     session.on_ended(session, now_ns)
 
-    def _send_naks(self, session: LbtrmReceiver, sqns: tuple[int, ...]) -> None:
-        port, session_id = session.nak_to[1], session.key & MASK
-        for at in range(0, len(sqns), _MAX_NAKS_PER_PACKET):
-            nak = lbtrm.Nak(port, session_id, tuple(sqns[at : at + _MAX_NAKS_PER_PACKET]))
-            try:
-                self._nak_socket.sendto(lbtrm.encode(nak), session.nak_to)
-            except OSError as e:
-                # the next NAK comes by itself; an ICMP answer of a source that has gone is no fault of ours
-                if e.errno not in (errno.ECONNREFUSED, errno.EAGAIN):
-                    limited(LogEvent.NAK_NOT_SENT, extra={"to": session.nak_to[0], "error": e.strerror})
+    def _send_nak(self, session: LbtrmReceiver, sqns: tuple[int, ...]) -> None:
+        nak = lbtrm.Nak(session.nak_to[1], session.key & MASK, sqns)
+        try:
+            self._nak_socket.sendto(lbtrm.encode(nak), session.nak_to)
+        except OSError as e:
+            # the next NAK comes by itself; an ICMP answer of a source that has gone is no fault of ours
+            if e.errno not in (errno.ECONNREFUSED, errno.EAGAIN):
+                limited(LogEvent.NAK_NOT_SENT, extra={"to": session.nak_to[0], "error": e.strerror})
