@@ -450,6 +450,23 @@ def test_a_long_list_is_asked_for_in_several_packets() -> None:
     group.close()
 
 
+def test_sessions_that_are_due_together_share_turns_with_the_sockets(group: Group) -> None:
+    """60 sessions have lost 60,000 datagrams each."""
+    ids = range(1, 61)
+    for session_id in ids:
+        group.join(RunSink(), session_id=session_id)
+    for sqn in (0, 60_001):
+        group.put(*[group.data(sqn, message(7, sqn, 40), session_id=session_id) for session_id in ids])
+    group.clock.time_ns += ms(60)
+    group.naks()
+    most = turns = 0
+    while group.loop.run_once(0):
+        turns += 1
+        most = max(most, len(group.naks()))
+    assert turns > 3
+    assert most < 60
+
+
 class NoNaks:
     """In the place of the socket for NAKs."""
 
