@@ -344,6 +344,13 @@ class Retransmitter:
         self.stats.rx_bytes_sent += length
         return Retransmit(index & MASK, buffer, offset, length, now_ns)
 
+    def on_send_failed(self, sqn: int, length: int) -> None:
+        """A retransmission of `length` bytes did not leave: the next NAK for it is served, however soon it comes."""
+        next_index = self._window.next_index
+        self._recent.pop(next_index - ((next_index - sqn) & MASK), None)
+        self.stats.rxs_sent -= 1
+        self.stats.rx_bytes_sent -= length
+
     def _forget_old(self, now_ns: int) -> None:
         """Retransmissions enter in order of time, so those past the ignore interval are in front."""
         recent = self._recent

@@ -130,6 +130,10 @@ class SourceSession:
         """One NAK packet of this session; returns what to send, in order."""
         return [*self._retransmitter.on_nak(sqns, now_ns)]
 
+    def on_send_failed(self, sqn: int, length: int) -> None:
+        """A `Retransmit` of `length` bytes could not be sent; a receiver may ask again at once."""
+        self._retransmitter.on_send_failed(sqn, length)
+
     def next_deadline(self) -> int | None:
         """When `on_timer` has work, ns."""
         sm_ns, rx_ns = self._sm.due_ns, self._retransmitter.wake_ns

@@ -176,7 +176,7 @@ class SourceMachine(RuleBasedStateMachine):
         self.rxs = 0
         self.last_rx: dict[int, int] = {}
         self.sms = 0
-        self.last_effect = 0
+        self.is_failing = False
 
     @rule(count=st.integers(1, 64), length=st.integers(20, 400), step=steps)
     def data(self, count: int, length: int, step: int) -> None:
@@ -200,6 +200,10 @@ class SourceMachine(RuleBasedStateMachine):
     @rule(sqns=st.lists(any_sqn, max_size=30))
     def nak_anywhere(self, sqns: list[int]) -> None:
         self.perform(self.source.on_nak(sqns, self.now), asked=set(sqns))
+
+    @rule()
+    def sends_begin_or_cease_to_fail(self) -> None:
+        self.is_failing = not self.is_failing
 
     @rule(step=st.integers(0, 3000).map(ms))
     def time_passes(self, step: int) -> None:
@@ -226,9 +230,12 @@ class SourceMachine(RuleBasedStateMachine):
                     assert int.from_bytes(buffer[offset : offset + 4]) == sqn
                     assert length == self.lengths[sqn]
                     assert sqn not in self.last_rx or self.now - self.last_rx[sqn] >= ms(500)
-                    self.last_rx[sqn] = self.now
-                    self.rxs += 1
                     assert not told
+                    if self.is_failing:
+                        self.source.on_send_failed(sqn, length)
+                    else:
+                        self.last_rx[sqn] = self.now
+                        self.rxs += 1
                 case SendNcf(reason=reason, sqns=sqns):
                     assert asked is not None
                     assert 0 < len(sqns) <= 5

@@ -444,6 +444,79 @@ def test_a_retransmission_beyond_the_limit_follows_when_there_is_credit_again() 
     source.close()
 
 
+QUIET = SourceConfig(sm_min_ns=s(30), sm_max_ns=s(30))
+
+
+def sqns(datagrams: list[bytes]) -> list[tuple[int, bool]]:
+    """(sqn, is it a repair?) of each DATA packet."""
+    return [(int.from_bytes(d[8:12], "big"), bool(d[16] & 0x20)) for d in datagrams if d[0] == 0 and d[1] == 0]
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOBUFS])
+def test_repairs_that_meet_a_full_socket_leave_first_when_it_has_room(code: int) -> None:
+    source = Source(QUIET)
+    source.send(4)
+    source.take()
+    source.data.answers = iter([code, code, code])
+    source.sender.on_nak_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (1, 2))), BEGAN)
+    assert source.send(1) == 0
+    assert (source.sender.is_blocked, source.take(), source.sender.send_errors) == (True, [], 0)
+    source.sender.on_unblocked = lambda: source.woken.append(source.send(1))
+    left = [datagram for i in range(1, 4) for datagram in source.turn(BEGAN + ms(i))]  # twice it is full again
+    assert sqns(left) == [(1, True), (2, True), (4, False)]
+    assert (source.woken, source.sender.is_blocked, source.core.stats.rxs_sent) == ([1], False, 2)
+    source.turn(BEGAN + ms(50))
+    assert source.woken == [1]
+    source.close()
+
+
+def test_repairs_wait_behind_data_that_found_the_socket_full() -> None:
+    source = Source(QUIET)
+    source.send(2)
+    source.take()
+    source.data.answers = iter([errno.EAGAIN])
+    assert source.send(1) == 0
+    source.sender.on_nak_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (1,))), BEGAN)
+    source.sender.on_unblocked = lambda: source.woken.append(source.send(1))
+    assert sqns(source.turn()) == [(1, True), (2, False)]
+    assert source.woken == [1]
+    source.close()
+
+
+def test_data_that_waits_for_its_limit_is_not_woken_by_room_in_the_socket_nor_passes_repairs() -> None:
+    source = Source(QUIET, data_bps=8_000_000)
+    assert source.send(11, 980) == 10
+    source.take()
+    source.data.answers = iter([errno.EAGAIN])
+    source.sender.on_nak_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (1,))), BEGAN)
+    assert sqns(source.turn()) == [(1, True)]
+    assert source.woken == []
+    source.data.answers = iter([errno.ENOBUFS] * 20)
+    source.clock.time_ns = BEGAN + ms(9) + ms(1) // 2
+    source.sender.on_nak_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (2,))), BEGAN + ms(9))
+    source.turn(BEGAN + ms(10))
+    assert (source.woken, source.sender.is_blocked) == ([], True)
+    source.data.answers = iter([])
+    assert sqns(source.turn(BEGAN + ms(11))) == [(2, True)]
+    assert source.woken == [BEGAN + ms(11)]
+    source.close()
+
+
+def test_a_repair_that_did_not_leave_is_not_ignored_when_it_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is refused, the second waits, the third finds no place: only the second one counts as sent."""
+    monkeypatch.setattr("dro.um.transport.lbtrm.sender.MAX_KEPT", 1)
+    source = Source(QUIET)
+    source.send(3)
+    source.take()
+    source.data.answers = iter([errno.EPERM, errno.EAGAIN, errno.EAGAIN])
+    source.sender.on_nak_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (0, 1, 2))), BEGAN)
+    assert (source.core.stats.rxs_sent, source.core.stats.rx_bytes_sent, source.sender.send_errors) == (1, 70, 1)
+    assert sqns(source.turn()) == [(1, True)]
+    assert sqns(source.nak(0, 1, 2)) == [(0, True), (2, True)]
+    assert source.core.stats.naks_ignored == 1
+    source.close()
+
+
 def test_a_session_message_that_cannot_be_sent_is_a_failed_send(source: Source) -> None:
     source.send(1)
     source.data.answers = iter([errno.EAGAIN])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
@@ -47,6 +48,8 @@ _UDP_IP_HEADERS: Final = 28
 _NO_GSO_OF_SIZE: Final = frozenset((errno.EINVAL, errno.EMSGSIZE))
 _NO_GSO: Final = frozenset((errno.EIO, errno.EOPNOTSUPP, errno.ENOPROTOOPT)) | _NO_GSO_OF_SIZE
 _RETRY_NS: Final = ms(1)  # a device without buffers leaves the socket writable
+MAX_KEPT: Final = 256
+"""Retransmissions that wait for room in the socket. Guess: others are asked for again; UM's bound is not public."""
 _BUSY: Final = frozenset((errno.EAGAIN, errno.ENOBUFS))
 FLAGS: Final = lbtrm.FLAG_UCAST_NAKS
 
@@ -104,7 +107,10 @@ class LbtrmSender:
         self._timer: Timer | None = None
         self._wake: Timer | None = None
         self._linger: Timer | None = None
-        self._busy = 0  # errno of the send that stopped the last run
+        self._busy = 0  # errno of the send that found the socket full
+        self._is_full = False  # it waits for room in the socket, by a writer or by this timer
+        self._room: Timer | None = None
+        self._kept: deque[tuple[int, bytearray]] = deque()  # retransmissions that leave first when there is room
         mtu = sockets.interface_mtu(setup.interface)
         self._segment_max = mtu - _UDP_IP_HEADERS if sockets.supports_gso(self._socket) else 0
         self._train_max = _MAX_TRAIN if setup.interface.startswith("127.") else OFF_HOST_TRAIN
@@ -162,6 +168,8 @@ class LbtrmSender:
 
     def _admit(self, count: int, size: int, now_ns: int) -> int:
         """How many of `count` datagrams may go now; when it is not all, the session is blocked until it wakes."""
+        if self._is_full:  # repairs wait, and go first
+            self._is_blocked = True
         if self._is_blocked or self._is_closed:
             return 0
         fits = self._limiter.take_run(count, size, now_ns, self)
@@ -171,6 +179,8 @@ class LbtrmSender:
         return fits
 
     def _on_wake(self) -> None:
+        if self._is_full:
+            return
         self._is_blocked = False
         if self.on_unblocked is not None:
             self.on_unblocked()
@@ -192,15 +202,29 @@ class LbtrmSender:
             self._arm()
         if sent < count and not self._is_blocked:
             self._is_blocked = True
-            if self._busy == errno.ENOBUFS:
-                self._wake = self._loop.call_at(now_ns + _RETRY_NS, self._on_wake)
-            else:
-                self._loop.add_writer(self._socket, self._on_writable)
+            self._wait_for_room()
         return sent
 
-    def _on_writable(self) -> None:
+    def _wait_for_room(self) -> None:
+        if self._is_full:
+            return
+        self._is_full = True
+        if self._busy == errno.ENOBUFS:
+            self._room = self._loop.call_later(_RETRY_NS, self._on_room)
+        else:
+            self._loop.add_writer(self._socket, self._on_room)
+
+    def _on_room(self) -> None:
+        """The socket takes more: repairs, then data, unless that waits for the rate limit."""
+        self._is_full = False
         self._loop.remove_writer(self._socket)
-        self._on_wake()
+        while self._kept:
+            if not self._send_repair(*self._kept[0]):
+                self._wait_for_room()
+                return
+            self._kept.popleft()
+        if self._is_blocked and (self._wake is None or not self._wake.is_pending):
+            self._on_wake()
 
     def _send_trains(self, view: memoryview, at: int, count: int, size: int) -> int:
         sent = 0
@@ -287,10 +311,10 @@ class LbtrmSender:
         address = self.address
         for effect in effects:
             match effect:
-                case Retransmit(buffer=buffer, offset=offset, length=length):
+                case Retransmit(sqn=sqn, buffer=buffer, offset=offset, length=length):
                     datagram = bytearray(buffer[offset : offset + length])
                     _TRAIL_AND_FLAGS.pack_into(datagram, 12, self.core.trail, FLAGS | lbtrm.FLAG_RETRANSMISSION)
-                    self._send_one(datagram)
+                    self._repair(sqn, datagram)
                 case SendNcf(reason=reason, sqns=sqns):
                     ncf = lbtrm.Ncf(address.nak_port, address.session_id, self.core.trail, reason, 0, tuple(sqns))
                     self._send_one(lbtrm.encode(ncf))
@@ -299,6 +323,27 @@ class LbtrmSender:
                         address.nak_port, address.session_id, sm_sqn, lead, trail, FLAGS, self._tgsz
                     )
                     self._send_one(lbtrm.encode(message))
+
+    def _repair(self, sqn: int, datagram: bytearray) -> None:
+        if not self._kept and not self._is_full and self._send_repair(sqn, datagram):
+            return
+        if len(self._kept) < MAX_KEPT:
+            self._kept.append((sqn, datagram))
+            self._wait_for_room()
+        else:
+            self.core.on_send_failed(sqn, len(datagram))
+
+    def _send_repair(self, sqn: int, datagram: bytearray) -> bool:
+        """False: the socket is full."""
+        try:
+            self._socket.send(datagram)
+        except OSError as e:
+            if e.errno in _BUSY:
+                self._busy = e.errno
+                return False
+            self.core.on_send_failed(sqn, len(datagram))
+            self._on_send_error(e)
+        return True
 
     def _send_one(self, datagram: bytes | bytearray) -> None:
         try:
@@ -334,7 +379,8 @@ class LbtrmSender:
         if self._is_closed:
             return
         self._is_closed = True
-        for timer in (self._timer, self._wake):
+        self._kept.clear()
+        for timer in (self._timer, self._wake, self._room):
             if timer is not None:
                 timer.cancel()
         self._limiter.release(self)
