@@ -1,9 +1,10 @@
-"""Deadlines on a heap with cheap cancellation; used by the event loop and by cores with many timers."""
+"""Deadlines with cheap cancellation: on a heap, for the event loop, and in a calendar, for cores with very many."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 COMPACT_AT: Final = 64  # cancelled entries are swept once they are this many and the majority
@@ -79,3 +80,95 @@ class TimerHeap:
                 callback()
                 ran += 1
         return ran
+
+
+DUE_MAX: Final = 256  # calls of a calendar in one turn: about a millisecond
+
+
+@dataclass(slots=True, eq=False)
+class Due:
+    """What a calendar calls at a time, by `on_due`; it stands there once at most."""
+
+    due_ns: int | None = field(default=None, init=False)
+
+    def on_due(self) -> None:
+        raise NotImplementedError
+
+
+class _Page:
+    """What is due at one time. What was taken out stays in the list, with another time of its own or none."""
+
+    __slots__ = ("items", "pending", "position")
+
+    def __init__(self) -> None:
+        self.items: list[Due] = []
+        self.position = 0
+        self.pending = 0
+
+
+class Calendar:
+    """Very many things that fall due at times that many share: each costs a place in a list, a time one heap entry.
+
+    What falls due together is called in the order in which it was set, `DUE_MAX` at a time.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[int, _Page] = {}
+        self._heap: list[int] = []  # times of the pages
+        self._empty = 0  # pages with nothing pending
+
+    def __len__(self) -> int:
+        return sum(page.pending for page in self._pages.values())
+
+    def set(self, item: Due, due_ns: int | None) -> None:
+        """Call `item` at that time, and at no other; None: not at all."""
+        if item.due_ns == due_ns:
+            return
+        if item.due_ns is not None:
+            self._take(self._pages[item.due_ns])
+        item.due_ns = due_ns
+        if due_ns is None:
+            return
+        page = self._pages.get(due_ns)
+        if page is None:
+            page = self._pages[due_ns] = _Page()
+            heapq.heappush(self._heap, due_ns)
+        elif not page.pending:
+            self._empty -= 1
+        page.items.append(item)
+        page.pending += 1
+
+    def _take(self, page: _Page) -> None:
+        page.pending -= 1
+        if page.pending:
+            return
+        page.items, page.position = [], 0
+        self._empty += 1
+        if self._empty > COMPACT_AT and self._empty * 2 > len(self._heap):
+            self._pages = {at: page for at, page in self._pages.items() if page.pending}
+            self._heap = sorted(self._pages)
+            self._empty = 0
+
+    def next_deadline(self) -> int | None:
+        """Time of the earliest in ns, or None."""
+        heap = self._heap
+        while heap and not self._pages[heap[0]].pending:
+            del self._pages[heapq.heappop(heap)]
+            self._empty -= 1
+        return heap[0] if heap else None
+
+    def run_due(self, now_ns: int) -> None:
+        """Call what is due at or before `now_ns`, in order, `DUE_MAX` of it at most; the deadline tells of more."""
+        for _ in range(DUE_MAX):
+            at_ns = self.next_deadline()
+            if at_ns is None or at_ns > now_ns:
+                return
+            page = self._pages[at_ns]
+            item = page.items[page.position]
+            page.position += 1
+            while item.due_ns != at_ns:
+                item = page.items[page.position]
+                page.position += 1
+            item.due_ns = None
+            self._take(page)
+            item.on_due()

@@ -39,12 +39,13 @@ class Channel:
     def run(self, until_ms: float) -> None:
         """Everything due up to `until_ms`, in order of time."""
         self.flush(self.now_ms)
+        at_ns = ms(self.now_ms)
         for _ in range(1_000_000):
             due = [at for r in self.resolvers if (at := r.next_deadline()) is not None]
             if not due or min(due) > ms(until_ms):
                 self.now_ms = until_ms
                 return
-            at_ns = min(due)
+            at_ns = max(at_ns, min(due))
             for r in self.resolvers:
                 at = r.next_deadline()
                 if at is not None and at <= at_ns:

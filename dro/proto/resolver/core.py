@@ -221,7 +221,7 @@ class Resolver:
         self._receivers.set_judge(judge)
 
     def next_deadline(self) -> int | None:
-        at = self._channel.timers.next_deadline()
+        at = self._channel.calendar.next_deadline()
         waiting = self._channel.output.next_deadline(self._channel.now_ns)
         if at is None or waiting is None:
             return waiting if at is None else at
@@ -229,7 +229,7 @@ class Resolver:
 
     def on_timer(self, now_ns: int) -> None:
         self._channel.now_ns = now_ns
-        self._channel.timers.run_due(now_ns)
+        self._channel.calendar.run_due(now_ns)
 
     def take_outgoing(self) -> list[bytes]:
         """Datagrams to send now, as of the time of the last input; the rest waits for the rate limits."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from dro.proto.resolver.events import ResolverEvent
 from dro.proto.resolver.record_queue import Rate, RecordQueue
-from dro.timers import TimerHeap
+from dro.timers import Calendar
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tir, write_tqr, write_wildcard_tqr
 
@@ -83,7 +83,7 @@ class Channel:
     grid_ns: int  # origin of the ticks
     now_ns: int
     domain_id: int = 0  # 0: not known
-    timers: TimerHeap = field(default_factory=TimerHeap)
+    calendar: Calendar = field(default_factory=Calendar)
     events: list[ResolverEvent] = field(default_factory=list)
 
 

@@ -20,7 +20,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final, TypeAlias
 
 from dro.clock import NS_PER_MS
@@ -40,7 +39,7 @@ from dro.proto.resolver.events import (
 from dro.proto.resolver.output import Channel, pattern_flags
 from dro.proto.resolver.schedule import Phase, QueryOptions, QuerySchedule, WildcardQueryOptions, WildcardQuerySchedule
 from dro.proto.resolver.source_advertisements import Matcher
-from dro.timers import Timer
+from dro.timers import Due
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tqr, write_wildcard_tqr
 from dro.wire.source_string import TransportAddress
@@ -53,32 +52,67 @@ Judge: TypeAlias = Callable[[bytes, TransportAddress], bool]
 
 
 @dataclass(slots=True, eq=False)
-class _Topic:
+class _Topic(Due):
     """A topic that receivers or patterns want."""
 
+    side: ReceiverSide
     name: bytes
     options: QueryOptions
     receivers: int = 0
     wildcards: dict[int, None] = field(default_factory=dict)
     schedule: QuerySchedule | None = None
-    timer: Timer | None = None
-    linger: Timer | None = None
-    is_waiting: bool = False  # a TQR is queued
+    linger: _Linger | None = None
+    is_waiting: bool = False  # a TQR is queued, and the next one falls due when it has left
     unanswered: int = 0  # queries since the last advertisement
     is_told: bool = False
 
+    def on_due(self) -> None:
+        self.side.on_query_due(self)
+
+    def query(self) -> bytes | None:
+        return self.side.on_query_leaving(self)
+
 
 @dataclass(slots=True, eq=False)
-class _Wildcard:
+class _Linger(Due):
+    """The end of a topic that only patterns want and that has no source."""
+
+    topic: _Topic
+
+    def on_due(self) -> None:
+        self.topic.side.on_linger(self.topic)
+
+
+@dataclass(slots=True, eq=False)
+class _Wildcard(Due):
+    side: ReceiverSide
     query: lbmr.WildcardTqr
     matcher: Matcher
     options: WildcardQueryOptions
     query_options: QueryOptions  # for topics that it finds
     schedule: WildcardQuerySchedule
     topics: dict[bytes, _Topic] = field(default_factory=dict)  # that it wants
-    timer: Timer | None = None
     is_waiting: bool = False
     is_removed: bool = False
+
+    def on_due(self) -> None:
+        self.side.run_wildcard(self)
+
+    def leaving(self) -> lbmr.WildcardTqr | None:
+        return self.side.on_wildcard_leaving(self)
+
+
+@dataclass(slots=True, eq=False)
+class _Leaves(Due):
+    """A series of leaves for a topic or pattern."""
+
+    side: ReceiverSide
+    tmr: lbmr.Tmr
+    key: tuple[bytes, int]
+    to_send: int = LEAVE_COUNT
+
+    def on_due(self) -> None:
+        self.side.send_leave(self)
 
 
 class ReceiverSide:
@@ -86,12 +120,12 @@ class ReceiverSide:
 
     def __init__(self, channel: Channel, cache: TopicCache) -> None:
         self.cache = cache
-        self._channel = channel
+        self.channel = channel
         self._topics: dict[bytes, _Topic] = {}
         self._wildcards: dict[int, _Wildcard] = {}
         self._patterns: Counter[lbmr.WildcardTqr] = Counter()  # how many of `_wildcards` ask so
         self._handles = itertools.count(1)
-        self._leaves: dict[tuple[bytes, int], list[Timer]] = {}
+        self._leaves: dict[tuple[bytes, int], _Leaves] = {}
         self._judge: Judge | None = None
 
     # ------------------------------------------------------------------------------------------------ receivers
@@ -101,7 +135,7 @@ class ReceiverSide:
         write_tqr(topic)
         wanted = self._topics.get(topic)
         if wanted is None:
-            wanted = self._topics[topic] = _Topic(topic, options)
+            wanted = self._topics[topic] = _Topic(self, topic, options)
         wanted.receivers += 1
         if wanted.receivers > 1:
             return
@@ -110,7 +144,7 @@ class ReceiverSide:
         wanted.unanswered, wanted.is_told = 0, False
         self._join_known(topic)
         if options.source_threshold > 0:
-            wanted.schedule = QuerySchedule(options, self._channel.now_ns, grid_ns=self._channel.grid_ns)
+            wanted.schedule = QuerySchedule(options, self.channel.now_ns, grid_ns=self.channel.grid_ns)
             self._run(wanted)
 
     def remove_receiver(self, topic: bytes) -> None:
@@ -133,8 +167,8 @@ class ReceiverSide:
         """A wildcard receiver; gives its handle. Raises: DecodeError for a pattern that cannot be written."""
         query = lbmr.WildcardTqr(pattern_type, pattern)
         write_wildcard_tqr(query)
-        schedule = WildcardQuerySchedule(options, self._channel.now_ns, grid_ns=self._channel.grid_ns)
-        wildcard = _Wildcard(query, matcher, options, query_options, schedule)
+        schedule = WildcardQuerySchedule(options, self.channel.now_ns, grid_ns=self.channel.grid_ns)
+        wildcard = _Wildcard(self, query, matcher, options, query_options, schedule)
         handle = next(self._handles)
         self._wildcards[handle] = wildcard
         self._patterns[query] += 1
@@ -143,14 +177,13 @@ class ReceiverSide:
             if matcher(topic):
                 self._match(handle, wildcard, topic)
                 self._join_known(topic)
-        self._run_wildcard(wildcard)
+        self.run_wildcard(wildcard)
         return handle
 
     def remove_wildcard(self, handle: int) -> None:
         wildcard = self._wildcards.pop(handle)
         wildcard.is_removed = True
-        if wildcard.timer is not None:
-            wildcard.timer.cancel()
+        self.channel.calendar.set(wildcard, None)
         self._patterns[wildcard.query] -= 1
         if not self._patterns[wildcard.query]:
             del self._patterns[wildcard.query]
@@ -168,10 +201,10 @@ class ReceiverSide:
         before = self.cache.get((tir.topic, tir.transport, tir.topic_index))
         old_options = before.tir.options if before is not None else None
         outcome, entry = self.cache.learn(
-            tir, source_ip=source_ip, from_dro=from_dro, source_id=source_id, now_ns=self._channel.now_ns
+            tir, source_ip=source_ip, from_dro=from_dro, source_id=source_id, now_ns=self.channel.now_ns
         )
         if outcome is Learned.MISMATCH:
-            self._channel.events.append(OtidMismatch(tir.topic, tir))
+            self.channel.events.append(OtidMismatch(tir.topic, tir))
         if entry is None or outcome is Learned.MISMATCH:
             return
         if outcome is Learned.NEW:
@@ -203,20 +236,20 @@ class ReceiverSide:
                 is_mine = wanted is not None and wanted.receivers > 0
             if is_mine:
                 flags = lbmr.TmrFlag.RESPONSE | pattern_flags(tmr.pattern_type)
-                self._channel.output.put_tmr(lbmr.Tmr(lbmr.TmrType.USE, flags, tmr.name))
+                self.channel.output.put_tmr(lbmr.Tmr(lbmr.TmrType.USE, flags, tmr.name))
 
     def on_query_request(self) -> None:
         """Receivers are asked to speak. Those in the initial phase do so anyway."""
         for wanted in self._topics.values():
             if wanted.schedule is not None and wanted.schedule.phase is not Phase.INITIAL:
                 self._query(wanted)
-                wanted.schedule.restart_sustaining(self._channel.now_ns)
+                wanted.schedule.restart_sustaining(self.channel.now_ns)
                 self._run(wanted)
 
     def on_wildcard_request(self) -> None:
         for wildcard in self._wildcards.values():
-            wildcard.schedule.restart(self._channel.now_ns)
-            self._run_wildcard(wildcard)
+            wildcard.schedule.restart(self.channel.now_ns)
+            self.run_wildcard(wildcard)
 
     # ------------------------------------------------------------------------------------------------ accepting
 
@@ -240,7 +273,7 @@ class ReceiverSide:
                 self._join(topic, otid, heard_since_ns=0)
         elif not self._is_accepted(joined):
             joined.is_joined = False
-            self._channel.events.append(SourceRefused(found(joined)))
+            self.channel.events.append(SourceRefused(found(joined)))
             self._join(topic, otid, heard_since_ns=0 if is_new else None)
         elif is_new:
             self._switch(joined)
@@ -261,24 +294,24 @@ class ReceiverSide:
             self._join(topic, entry.otid)
             return
         if not self._switch(joined) and has_changed:
-            self._channel.events.append(SourceChanged(found(entry)))
+            self.channel.events.append(SourceChanged(found(entry)))
 
     def _switch(self, joined: CachedSource) -> bool:
         """Take a cheaper way to the same source, if one was heard a moment ago."""
-        best = self.cache.best(joined.tir.topic, joined.otid, self._is_accepted, self._channel.now_ns - FRESH_NS)
+        best = self.cache.best(joined.tir.topic, joined.otid, self._is_accepted, self.channel.now_ns - FRESH_NS)
         if best is None or best is joined or best.cost >= joined.cost:
             return False
         joined.is_joined, best.is_joined = False, True
-        self._channel.events.append(SourceSwitched(found(joined), found(best)))
+        self.channel.events.append(SourceSwitched(found(joined), found(best)))
         return True
 
     def _join(self, topic: bytes, otid: bytes, heard_since_ns: int | None = None) -> None:
         if heard_since_ns is None:
-            heard_since_ns = self._channel.now_ns - FRESH_NS
+            heard_since_ns = self.channel.now_ns - FRESH_NS
         best = self.cache.best(topic, otid, self._is_accepted, heard_since_ns)
         if best is not None:
             best.is_joined = True
-            self._channel.events.append(SourceFound(found(best)))
+            self.channel.events.append(SourceFound(found(best)))
 
     def _join_known(self, topic: bytes) -> None:
         """A topic is wanted from now on: take everything the cache has, however old."""
@@ -297,7 +330,7 @@ class ReceiverSide:
             return
         self.cache.drop(key)
         if entry.is_joined:
-            self._channel.events.append(SourceGone(found(entry)))
+            self.channel.events.append(SourceGone(found(entry)))
             self._replace(entry)
             wanted = self._topics.get(tir.topic)
             if wanted is not None:
@@ -306,11 +339,11 @@ class ReceiverSide:
     def _match(self, handle: int, wildcard: _Wildcard, topic: bytes) -> None:
         wanted = self._topics.get(topic)
         if wanted is None:
-            wanted = self._topics[topic] = _Topic(topic, wildcard.query_options)
+            wanted = self._topics[topic] = _Topic(self, topic, wildcard.query_options)
         if handle not in wanted.wildcards:
             wanted.wildcards[handle] = None
             wildcard.topics[topic] = wanted
-            self._channel.events.append(TopicMatched(handle, topic))
+            self.channel.events.append(TopicMatched(handle, topic))
 
     def _drop_unwanted(self, wanted: _Topic) -> None:
         if wanted.receivers or wanted.wildcards:
@@ -324,34 +357,43 @@ class ReceiverSide:
     # ------------------------------------------------------------------------------------------------ queries
 
     def _run(self, wanted: _Topic) -> None:
-        """Send what is due for a topic, and set its timer for what is not."""
-        schedule = wanted.schedule
-        if wanted.timer is not None:
-            wanted.timer.cancel()
-        if schedule is None:
+        """Send what is due for a topic, and note when the next query is. While one waits to leave, none falls due."""
+        if wanted.is_waiting:
             return
+        due = wanted.schedule.next_due() if wanted.schedule is not None else None
+        if due is not None and due <= self.channel.now_ns:
+            self.on_query_due(wanted)
+        else:
+            self.channel.calendar.set(wanted, due)
+
+    def on_query_due(self, wanted: _Topic) -> None:
+        schedule = wanted.schedule
+        assert schedule is not None
         is_sustaining = schedule.phase is Phase.SUSTAINING
-        if schedule.on_tick(self._channel.now_ns):
-            if is_sustaining and self.cache.source_count(wanted.name) >= wanted.options.source_threshold:
-                schedule.stop()
-            else:
-                self._query(wanted, is_initial=not is_sustaining)
-        due = schedule.next_due()
-        if due is not None:
-            wanted.timer = self._channel.timers.call_at(due, partial(self._run, wanted))
+        if is_sustaining and self.cache.source_count(wanted.name) >= wanted.options.source_threshold:
+            schedule.stop()
+        else:
+            self._query(wanted, is_initial=not is_sustaining)
 
     def _query(self, wanted: _Topic, *, is_initial: bool = False) -> None:
+        if wanted.is_waiting:
+            return
         if not self.cache.has_joined(wanted.name):
             self._check_unanswered(wanted)
             wanted.unanswered += 1
-        if not wanted.is_waiting:
-            wanted.is_waiting = True
-            output = self._channel.output
-            (output.initial_queries if is_initial else output.sustain_queries).put(partial(self._tqr, wanted))
+        wanted.is_waiting = True
+        self.channel.calendar.set(wanted, None)
+        output = self.channel.output
+        (output.initial_queries if is_initial else output.sustain_queries).put(wanted.query)
 
-    def _tqr(self, wanted: _Topic) -> bytes | None:
+    def on_query_leaving(self, wanted: _Topic) -> bytes | None:
         wanted.is_waiting = False
-        return wanted.name if self._topics.get(wanted.name) is wanted else None
+        if self._topics.get(wanted.name) is not wanted:
+            return None
+        if wanted.schedule is not None:
+            wanted.schedule.on_tick(self.channel.now_ns)
+            self._run(wanted)
+        return wanted.name
 
     def _check_unanswered(self, wanted: _Topic) -> None:
         """Tell once that the last `threshold` queries brought nothing; a topic that only patterns want is let go."""
@@ -365,17 +407,17 @@ class ReceiverSide:
             linger_ns = max(options.no_source_linger_ns for options in wildcards)
         if 0 < threshold <= wanted.unanswered:
             wanted.is_told = True
-            self._channel.events.append(NoSource(wanted.name))
+            self.channel.events.append(NoSource(wanted.name))
             if linger_ns is not None:
-                at_ns = self._channel.now_ns + linger_ns
-                wanted.linger = self._channel.timers.call_at(at_ns, partial(self._on_linger, wanted))
+                wanted.linger = _Linger(wanted)
+                self.channel.calendar.set(wanted.linger, self.channel.now_ns + linger_ns)
 
-    def _on_linger(self, wanted: _Topic) -> None:
+    def on_linger(self, wanted: _Topic) -> None:
         if wanted.receivers:
             return
         for handle in wanted.wildcards:
             del self._wildcards[handle].topics[wanted.name]
-            self._channel.events.append(TopicUnmatched(handle, wanted.name))
+            self.channel.events.append(TopicUnmatched(handle, wanted.name))
         wanted.wildcards.clear()
         self.cache.drop_topic(wanted.name)
         self._drop_unwanted(wanted)
@@ -389,7 +431,7 @@ class ReceiverSide:
 
     def _stop_linger(self, wanted: _Topic) -> None:
         if wanted.linger is not None:
-            wanted.linger.cancel()
+            self.channel.calendar.set(wanted.linger, None)
 
     def _ask_again(self, wanted: _Topic) -> None:
         """A source has ended: one query at once, then the sustaining phase."""
@@ -397,44 +439,47 @@ class ReceiverSide:
             return
         if wanted.schedule is None:
             options = replace(wanted.options, minimum_initial_interval_ns=0)
-            wanted.schedule = QuerySchedule(options, self._channel.now_ns, grid_ns=self._channel.grid_ns)
+            wanted.schedule = QuerySchedule(options, self.channel.now_ns, grid_ns=self.channel.grid_ns)
         else:
-            wanted.schedule.restart_sustaining(self._channel.now_ns)
+            wanted.schedule.restart_sustaining(self.channel.now_ns)
         self._query(wanted)
         self._run(wanted)
 
-    def _run_wildcard(self, wildcard: _Wildcard) -> None:
-        if wildcard.timer is not None:
-            wildcard.timer.cancel()
-        if wildcard.schedule.on_tick(self._channel.now_ns) and not wildcard.is_waiting:
-            wildcard.is_waiting = True
-            self._channel.output.wildcard_queries.put(partial(self._wildcard_tqr, wildcard))
+    def run_wildcard(self, wildcard: _Wildcard) -> None:
+        if wildcard.is_waiting:
+            return
         due = wildcard.schedule.next_due()
-        if due is not None:
-            wildcard.timer = self._channel.timers.call_at(due, partial(self._run_wildcard, wildcard))
+        if due is not None and due <= self.channel.now_ns:
+            wildcard.is_waiting = True
+            self.channel.calendar.set(wildcard, None)
+            self.channel.output.wildcard_queries.put(wildcard.leaving)
+        else:
+            self.channel.calendar.set(wildcard, due)
 
-    def _wildcard_tqr(self, wildcard: _Wildcard) -> lbmr.WildcardTqr | None:
+    def on_wildcard_leaving(self, wildcard: _Wildcard) -> lbmr.WildcardTqr | None:
         wildcard.is_waiting = False
-        return None if wildcard.is_removed else wildcard.query
+        if wildcard.is_removed:
+            return None
+        wildcard.schedule.on_tick(self.channel.now_ns)
+        self.run_wildcard(wildcard)
+        return wildcard.query
 
     # ------------------------------------------------------------------------------------------------ leaves
 
     def _start_leaves(self, name: bytes, pattern_type: int) -> None:
-        tmr = lbmr.Tmr(lbmr.TmrType.LEAVE, pattern_flags(pattern_type), name)
-        self._channel.output.put_tmr(tmr)
         key = (name, pattern_type)
-        timers = self._leaves[key] = []
-        for nth in range(1, LEAVE_COUNT):
-            at_ns = self._channel.now_ns + nth * LEAVE_INTERVAL_NS
-            timers.append(
-                self._channel.timers.call_at(at_ns, partial(self._leave, key, tmr, is_last=nth == LEAVE_COUNT - 1))
-            )
+        leaves = self._leaves[key] = _Leaves(self, lbmr.Tmr(lbmr.TmrType.LEAVE, pattern_flags(pattern_type), name), key)
+        self.send_leave(leaves)
 
-    def _leave(self, key: tuple[bytes, int], tmr: lbmr.Tmr, *, is_last: bool) -> None:
-        self._channel.output.put_tmr(tmr)
-        if is_last:
-            self._leaves.pop(key, None)
+    def send_leave(self, leaves: _Leaves) -> None:
+        self.channel.output.put_tmr(leaves.tmr)
+        leaves.to_send -= 1
+        if leaves.to_send:
+            self.channel.calendar.set(leaves, self.channel.now_ns + LEAVE_INTERVAL_NS)
+        else:
+            del self._leaves[leaves.key]
 
     def _cancel_leaves(self, name: bytes, pattern_type: int) -> None:
-        for timer in self._leaves.pop((name, pattern_type), ()):
-            timer.cancel()
+        leaves = self._leaves.pop((name, pattern_type), None)
+        if leaves is not None:
+            self.channel.calendar.set(leaves, None)

@@ -19,6 +19,7 @@ from typing import Final, Generic, TypeVar
 from dro.clock import NS_PER_MS
 
 INTERVAL_NS: Final = 100 * NS_PER_MS
+DRAIN_MAX: Final = 512
 DATAGRAM_OVERHEAD_BYTES: Final = 40  # packet header and the five packet options
 
 
@@ -99,12 +100,17 @@ class RecordQueue(Generic[R]):
         self._groups.append(_Group(suppliers, is_open=False))
 
     def drain(self, now_ns: int) -> list[list[R]]:
-        """The runs that may leave now, each to be packed into datagrams of its own; the rest stays in order."""
+        """The runs that may leave now, each to be packed into datagrams of its own; the rest stays in order.
+
+        At most `DRAIN_MAX` records are looked at, so that a turn of the owner ends; the deadline tells of more.
+        """
         runs: list[list[R]] = []
-        while self._groups:
+        left = DRAIN_MAX
+        while self._groups and left:
             group = self._groups[0]
             run: list[R] = []
-            while group.suppliers and self._limit.has_room(now_ns):
+            while group.suppliers and left and self._limit.has_room(now_ns):
+                left -= 1
                 record = group.suppliers.popleft()()
                 if record is not None:
                     self._limit.charge(len(self._write(record)) + (0 if run else DATAGRAM_OVERHEAD_BYTES))

@@ -9,8 +9,9 @@ Called by the resolver cores; does not send. Time is int ns.
     QUIESCENT   nothing until something wakes it
 
 A record leaves at the first tick at or after its due time, and the next due time counts from the due time, so delays do
-not accumulate. Source: UM documentation of the resolver options, and a real capture for the record after the duration
-(5130, 5100 ms). Guess: ticks are on a grid common to all schedules, whose origin the owner gives.
+not accumulate. While it waits for a rate limit no other falls due, and its phase lasts until it has left. Source: UM
+documentation of the resolver options and rates, and a real capture for the record after the duration (5130, 5100 ms).
+Guess: ticks are on a grid common to all schedules, whose origin the owner gives.
 """
 
 from __future__ import annotations
@@ -150,11 +151,16 @@ class PhasedSchedule:
                 return tick_at(self._due_ns, self._initial_tick_ns, self._grid_ns)
 
     def on_tick(self, now_ns: int) -> bool:
-        """Whether one record leaves now; what a late timer missed is not made up for."""
-        is_due = False
-        while (due := self.next_due()) is not None and due <= now_ns:
+        """Whether one record leaves now; what was missed since it was due is not made up for.
+
+        A phase ends with a record: the one that leaves late begins the next phase late.
+        """
+        phase, is_due = self.phase, False
+        while self.phase is phase and (due := self.next_due()) is not None and due <= now_ns:
             is_due = True
             self._skip(now_ns)
+        if is_due and (due := self.next_due()) is not None and due <= now_ns:
+            self._enter_sustaining(now_ns)
         return is_due
 
     def _advance(self) -> None:

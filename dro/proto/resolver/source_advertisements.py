@@ -17,15 +17,14 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from dro.clock import NS_PER_MS
 from dro.proto.resolver.events import BadPattern
 from dro.proto.resolver.output import Channel
 from dro.proto.resolver.schedule import AdvertisingOptions, AdvertisingSchedule, Phase
-from dro.timers import Timer
+from dro.timers import Due
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tir
 from dro.wire.source_string import TransportAddress
@@ -39,29 +38,59 @@ PatternCompiler: TypeAlias = Callable[[bytes, int], Matcher | None]  # pattern, 
 
 
 @dataclass(slots=True, eq=False)
-class _Source:
+class _Source(Due):
+    side: SourceSide
     tir: lbmr.Tir
     options: AdvertisingOptions
     schedule: AdvertisingSchedule
-    timer: Timer | None = None
-    is_waiting: bool = False  # a scheduled TIR is queued
+    is_waiting: bool = False  # the first TIR or a scheduled one is queued, and the next one falls due when it has left
     is_answering: bool = False  # an answer is queued
     is_removed: bool = False
-    finals: list[Timer] = field(default_factory=list)
+
+    def on_due(self) -> None:
+        self.side.on_due(self)
+
+    def first(self) -> lbmr.Tir | None:
+        return self.side.on_leaving(self, lbmr.FIRST_TIR_TTL)
+
+    def scheduled(self) -> lbmr.Tir | None:
+        self.schedule.on_tick(self.side.channel.now_ns)
+        return self.side.on_leaving(self, lbmr.TIR_TTL)
+
+    def answer(self) -> lbmr.Tir | None:
+        self.is_answering = False
+        return self.side.record(self, lbmr.TIR_TTL)
+
+
+@dataclass(slots=True, eq=False)
+class _Finals(Due):
+    """The final advertisements of a source that was removed; the next one falls due when one has left."""
+
+    side: SourceSide
+    tir: lbmr.Tir
+    removed_ns: int
+    handle: int
+    is_cancelled: bool = False
+
+    def on_due(self) -> None:
+        self.side.channel.output.sustain_advertisements.put(self.final)
+
+    def final(self) -> lbmr.Tir | None:
+        return None if self.is_cancelled else self.side.on_final_leaving(self)
 
 
 class SourceSide:
     """Own sources by handle."""
 
     def __init__(self, channel: Channel, compile_pattern: PatternCompiler, *, adds_domain: bool) -> None:
-        self._channel = channel
+        self.channel = channel
         self._compile = compile_pattern
         self._adds_domain = adds_domain
         self._handles = itertools.count(1)
         self._sources: dict[int, _Source] = {}
         self._by_topic: dict[bytes, dict[int, _Source]] = {}
-        self._leaving: dict[int, _Source] = {}
-        self._leaving_by_key: dict[_LeavingKey, dict[int, _Source]] = {}
+        self._leaving: dict[int, _Finals] = {}
+        self._leaving_by_key: dict[_LeavingKey, dict[int, _Finals]] = {}
         self._patterns: OrderedDict[tuple[bytes, int], Matcher | None] = OrderedDict()
 
     @property
@@ -73,15 +102,16 @@ class SourceSide:
         """Raises: DecodeError for a TIR that cannot be written."""
         write_tir(tir)
         self._cancel_finals(tir)
-        source = _Source(
-            tir, options, AdvertisingSchedule(options, self._channel.now_ns, grid_ns=self._channel.grid_ns)
-        )
+        schedule = AdvertisingSchedule(options, self.channel.now_ns, grid_ns=self.channel.grid_ns)
+        source = _Source(self, tir, options, schedule)
         handle = next(self._handles)
         self._sources[handle] = source
         self._by_topic.setdefault(tir.topic, {})[handle] = source
         if options.send_initial:
-            self._channel.output.initial_advertisements.put(partial(self._first, source))
-        self._arm(source)
+            source.is_waiting = True
+            self.channel.output.initial_advertisements.put(source.first)
+        else:
+            self._arm(source)
         return handle
 
     def update(self, handle: int, tir: lbmr.Tir) -> None:
@@ -94,19 +124,16 @@ class SourceSide:
     def remove(self, handle: int, *, final: bool) -> None:
         source = self._sources.pop(handle)
         source.is_removed = True
-        if source.timer is not None:
-            source.timer.cancel()
+        self.channel.calendar.set(source, None)
         by_topic = self._by_topic[source.tir.topic]
         del by_topic[handle]
         if not by_topic:
             del self._by_topic[source.tir.topic]
         if final:
-            self._leaving[handle] = source
-            self._leaving_by_key.setdefault(_leaving_key(source.tir), {})[handle] = source
-            for nth, after_ns in enumerate(FINAL_TIMES_NS):
-                is_last = nth == len(FINAL_TIMES_NS) - 1
-                callback = partial(self._put_final, handle, is_last=is_last)
-                source.finals.append(self._channel.timers.call_at(self._channel.now_ns + after_ns, callback))
+            finals = _Finals(self, source.tir, self.channel.now_ns, handle)
+            self._leaving[handle] = finals
+            self._leaving_by_key.setdefault(_leaving_key(source.tir), {})[handle] = finals
+            self.channel.calendar.set(finals, self.channel.now_ns)
 
     def on_topic_queries(self, topics: Iterable[bytes]) -> None:
         """TQRs of one packet, each topic once."""
@@ -134,69 +161,54 @@ class SourceSide:
         """TIRs that share datagrams with nothing else; what still waits to be sent as an answer is not asked twice."""
         due = [source for source in sources if source.options.send_immediate_response and not source.is_answering]
         for source in sources:
-            source.schedule.on_answered(self._channel.now_ns)
+            source.schedule.on_answered(self.channel.now_ns)
             self._arm(source)
         for queue, is_initial in (
-            (self._channel.output.initial_advertisements, True),
-            (self._channel.output.sustain_advertisements, False),
+            (self.channel.output.initial_advertisements, True),
+            (self.channel.output.sustain_advertisements, False),
         ):
             group = [source for source in due if (source.schedule.phase is Phase.INITIAL) == is_initial]
             for source in group:
                 source.is_answering = True
             if group:
-                queue.put_group([partial(self._answered, source) for source in group])
+                queue.put_group([source.answer for source in group])
 
     def _arm(self, source: _Source) -> None:
-        due = source.schedule.next_due()
-        if source.timer is not None:
-            if source.timer.is_pending and source.timer.when_ns == due:
-                return
-            source.timer.cancel()
-        source.timer = None if due is None else self._channel.timers.call_at(due, partial(self._on_due, source))
+        if not source.is_waiting:
+            self.channel.calendar.set(source, source.schedule.next_due())
 
-    def _on_due(self, source: _Source) -> None:
+    def on_due(self, source: _Source) -> None:
+        source.is_waiting = True
+        output = self.channel.output
         is_initial = source.schedule.phase is Phase.INITIAL
-        if source.schedule.on_tick(self._channel.now_ns) and not source.is_waiting:
-            source.is_waiting = True
-            queue = (
-                self._channel.output.initial_advertisements
-                if is_initial
-                else self._channel.output.sustain_advertisements
-            )
-            queue.put(partial(self._scheduled, source))
-        self._arm(source)
+        (output.initial_advertisements if is_initial else output.sustain_advertisements).put(source.scheduled)
 
-    def _first(self, source: _Source) -> lbmr.Tir | None:
-        return self._record(source, lbmr.FIRST_TIR_TTL)
-
-    def _scheduled(self, source: _Source) -> lbmr.Tir | None:
+    def on_leaving(self, source: _Source, ttl: int) -> lbmr.Tir | None:
         source.is_waiting = False
-        return self._record(source, lbmr.TIR_TTL)
+        if source.is_removed:
+            return None
+        self._arm(source)
+        return self.record(source, ttl)
 
-    def _answered(self, source: _Source) -> lbmr.Tir | None:
-        source.is_answering = False
-        return self._record(source, lbmr.TIR_TTL)
-
-    def _record(self, source: _Source, ttl: int) -> lbmr.Tir | None:
+    def record(self, source: _Source, ttl: int) -> lbmr.Tir | None:
         return None if source.is_removed else replace(self._with_domain(source.tir), ttl=ttl)
 
     def _with_domain(self, tir: lbmr.Tir) -> lbmr.Tir:
         """An application's TIR names the domain where it originates, once that is known."""
         options = tir.options
-        if not self._adds_domain or not self._channel.domain_id or options is None or options.domain_id is not None:
+        if not self._adds_domain or not self.channel.domain_id or options is None or options.domain_id is not None:
             return tir
-        return replace(tir, options=options.replacing(lbmr.DomainId(self._channel.domain_id)))
+        return replace(tir, options=options.replacing(lbmr.DomainId(self.channel.domain_id)))
 
-    def _put_final(self, handle: int, *, is_last: bool) -> None:
-        source = self._leaving[handle]
-        if is_last:
-            self._has_left(handle)
-        self._channel.output.sustain_advertisements.put(partial(self._final, source))
-
-    def _final(self, source: _Source) -> lbmr.Tir | None:
-        if not source.finals:
-            return None
-        tir = self._with_domain(source.tir)
+    def on_final_leaving(self, finals: _Finals) -> lbmr.Tir:
+        """One of a series leaves now; those that were missed while it waited are not made up for."""
+        after_ns = self.channel.now_ns - finals.removed_ns
+        if after_ns < FINAL_TIMES_NS[-1]:
+            later = next(at_ns for at_ns in FINAL_TIMES_NS if at_ns > after_ns)
+            self.channel.calendar.set(finals, finals.removed_ns + later)
+        else:
+            self._has_left(finals.handle)
+        tir = self._with_domain(finals.tir)
         options = tir.options or lbmr.TirOptions()
         hops = options.cost.hop_count if options.cost else 0
         cost = lbmr.Cost(hops, lbmr.FINAL_COST)
@@ -205,11 +217,10 @@ class SourceSide:
     def _cancel_finals(self, tir: lbmr.Tir) -> None:
         if tir.otid is None:
             return
-        for handle, source in list(self._leaving_by_key.get(_leaving_key(tir), {}).items()):
+        for handle, finals in list(self._leaving_by_key.get(_leaving_key(tir), {}).items()):
             self._has_left(handle)
-            for timer in source.finals:
-                timer.cancel()
-            source.finals.clear()
+            self.channel.calendar.set(finals, None)
+            finals.is_cancelled = True
 
     def _has_left(self, handle: int) -> None:
         key = _leaving_key(self._leaving.pop(handle).tir)
@@ -225,7 +236,7 @@ class SourceSide:
             return self._patterns[key]
         matcher = self._compile(query.pattern, query.pattern_type)
         if matcher is None:
-            self._channel.events.append(BadPattern(query.pattern, query.pattern_type))
+            self.channel.events.append(BadPattern(query.pattern, query.pattern_type))
         self._patterns[key] = matcher
         if len(self._patterns) > PATTERNS_MAX:
             self._patterns.popitem(last=False)

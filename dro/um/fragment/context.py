@@ -127,6 +127,7 @@ class FragmentContext:
             raise
         self._timer: Timer | None = None
         self._is_pumping = False
+        self._acts_soon = False
         self._together = 0
         self._is_closed = False
         self._wanted = WantedTopics(self._resolver, options)
@@ -261,7 +262,7 @@ class FragmentContext:
     def _set_options(self) -> None:
         self._own_tail = lbmr.encode(lbmr.Packet(1, self.packet_options, lbmr.ReceiverAlive()))[lbmr.HEADER_SIZE :]
 
-    def _on_datagrams(self, datagrams: list[tuple[bytes, int]], now_ns: int) -> None:
+    def _on_datagrams(self, datagrams: Iterator[tuple[bytes, int]], now_ns: int) -> None:
         with self.together():
             for datagram, sender_ip in datagrams:
                 self._on_datagram(datagram, sender_ip, now_ns)
@@ -346,12 +347,21 @@ class FragmentContext:
             self._is_pumping = False
         self.channel.send(resolver.take_outgoing())
         deadline = resolver.next_deadline()
+        if deadline is not None and deadline <= self._loop.now_ns():
+            if not self._acts_soon:  # more than the resolver does at once: the rest in the next turn
+                self._acts_soon = True
+                self._loop.call_soon(self._on_soon)
+            return
         timer = self._timer
         if timer is not None and timer.is_pending:
             if timer.when_ns == deadline:
                 return
             timer.cancel()
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._on_timer)
+
+    def _on_soon(self) -> None:
+        self._acts_soon = False
+        self._on_timer()
 
     def _on_timer(self) -> None:
         self._resolver.on_timer(self._loop.now_ns())

@@ -7,10 +7,12 @@ core interprets the datagrams. Called by the context. Source: topic resolution n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from dro.clock import NS_PER_MS
 from dro.config.um.sets import ResolverOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
@@ -19,8 +21,10 @@ from dro.um.transport import mmsg, sockets
 
 log = logging.getLogger(__name__)
 
-OnDatagrams = Callable[[list[tuple[bytes, int]], int], object]
-"""([(datagram, sender's IPv4 address)], now_ns)"""
+OnDatagrams = Callable[[Iterator[tuple[bytes, int]], int], object]
+"""((datagram, sender's IPv4 address) of one turn, now_ns)"""
+TURN_NS: Final = NS_PER_MS
+"""How long a turn may take before the rest of a batch waits for the next one; a datagram can hold 100 records."""
 SEND_BUFFER_BYTES: Final = 1 << 20  # a burst of advertisements must not be cut short by the system's default
 
 
@@ -49,6 +53,7 @@ class TrChannel:
         self._loop = loop
         self._batch = batch
         self._on_datagrams = on_datagrams
+        self._waiting: deque[tuple[bytes, int]] = deque()  # received, not handed up yet
         self._receiver = None
         incoming = sockets.ip_number(options.incoming_address)
         if incoming:
@@ -95,6 +100,20 @@ class TrChannel:
                 stats.tr_bytes_sent += len(datagram)
 
     def _on_readable(self) -> bool:
+        is_more = not self._waiting and self._receive()
+        if self._waiting:
+            now_ns = self._loop.now_ns()
+            self._on_datagrams(self._of_this_turn(now_ns + TURN_NS), now_ns)
+        return is_more or bool(self._waiting)
+
+    def _of_this_turn(self, until_ns: int) -> Iterator[tuple[bytes, int]]:
+        while self._waiting:
+            yield self._waiting.popleft()
+            if self._loop.now_ns() >= until_ns:
+                return
+
+    def _receive(self) -> bool:
+        """One batch; True when there may be another."""
         receiver = self._receiver
         if receiver is None:
             return False
@@ -108,13 +127,9 @@ class TrChannel:
         stats.tr_dgrams_rcved += count
         stats.tr_bytes_rcved += sum(batch.lengths[:count])
         view = batch.view
-        # Copies: what they cause may use the batch for another socket.
-        datagrams = [
-            (bytes(view[batch.offsets[i] : batch.offsets[i] + batch.lengths[i]]), mmsg.address_of(batch.senders[i])[0])
-            for i in range(count)
-        ]
-        if datagrams:
-            self._on_datagrams(datagrams, self._loop.now_ns())
+        for i in range(count):  # copies: what they cause may use the batch for another socket
+            datagram = bytes(view[batch.offsets[i] : batch.offsets[i] + batch.lengths[i]])
+            self._waiting.append((datagram, mmsg.address_of(batch.senders[i])[0]))
         return count == mmsg.BATCH
 
     def close(self) -> None:
@@ -122,4 +137,5 @@ class TrChannel:
             self._loop.remove_reader(self._receiver)
             self._receiver.close()
             self._receiver = None
+        self._waiting.clear()
         self._sender.close()

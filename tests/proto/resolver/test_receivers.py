@@ -12,6 +12,7 @@ from dro.proto.resolver.events import NoSource, SourceFound, SourceGone, SourceS
 from dro.proto.resolver.output import ResolverRates
 from dro.proto.resolver.record_queue import Rate
 from dro.proto.resolver.schedule import QueryOptions, WildcardQueryOptions
+from dro.timers import DUE_MAX
 from dro.wire.lbmr import packet as lbmr
 from tests.fakes.channel import Channel, packet, tir
 from tests.fakes.steps import steps
@@ -139,7 +140,7 @@ def test_a_query_for_a_pattern_waits_once_however_often_it_is_due() -> None:
         a.add_wildcard(pattern, 1, lambda topic: False, 0)
     c.run(799)
     asked = b"".join(query.pattern for body in c.bodies(a, lbmr.WildcardQueries) for query in body.patterns)
-    assert asked == b"ABCABACA"
+    assert asked == b"ABCABCAB"
 
 
 @pytest.mark.parametrize(("back_ms", "leaves"), [(50, [0]), (150, [0, 100]), (250, [0, 100, 200])])
@@ -339,3 +340,26 @@ def test_a_use_query_is_answered_at_the_same_cost_however_many_patterns_are_want
         return steps(lambda: a.on_packet(asked, 0, s(1)))
 
     assert cost(1) == cost(100)
+
+
+def test_a_query_that_waits_for_the_limit_costs_nothing_while_it_waits() -> None:
+    def cost(topics: int) -> int:
+        a = resolver(rates=ResolverRates(initial_queries=ONE_EACH_100_MS))
+        for number in range(topics):
+            a.add_receiver(b"%d" % number, 0)
+        return steps(lambda: Channel(a).run(5000))
+
+    assert cost(300) < 1.1 * cost(50)
+
+
+def test_what_falls_due_at_once_is_done_in_bounded_pieces() -> None:
+    a = resolver(rates=ResolverRates(initial_queries=Rate(), sustain_queries=Rate()))
+    for number in range(10 * DUE_MAX):
+        a.add_receiver(b"%d" % number, 0)
+    Channel(a).run(5999)
+    pieces = []
+    while (due := a.next_deadline()) is not None and due <= ms(6100):
+        a.on_timer(ms(6100))
+        records = [topic for body in names(a.take_outgoing()) for topic in body.tqrs]  # type: ignore[union-attr]
+        pieces.append(len(records))
+    assert (sum(pieces), max(pieces)) == (10 * DUE_MAX, DUE_MAX)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dro.clock import ms
-from dro.proto.resolver.record_queue import DATAGRAM_OVERHEAD_BYTES, ClassLimit, Rate, RecordQueue
+from dro.proto.resolver.record_queue import DATAGRAM_OVERHEAD_BYTES, DRAIN_MAX, ClassLimit, Rate, RecordQueue
 
 
 def queue(rate: Rate, count: int) -> RecordQueue[bytes]:
@@ -44,8 +44,20 @@ def test_another_limit_has_an_account_of_its_own() -> None:
     assert q.drain(0) == [[b"001", b"002"]]
 
 
-def test_zero_is_unlimited() -> None:
-    assert len(queue(Rate(), 10_000).drain(0)[0]) == 10_000
+def test_zero_is_unlimited_and_a_turn_is_not() -> None:
+    q = queue(Rate(), 2 * DRAIN_MAX + 1)
+    pieces = []
+    while q.next_deadline(0) == 0:
+        pieces += [len(run) for run in q.drain(0)]
+    assert pieces == [DRAIN_MAX, DRAIN_MAX, 1]
+
+
+def test_records_that_have_become_void_count_for_the_turn() -> None:
+    q: RecordQueue[bytes] = RecordQueue(Rate(), lambda record: record)
+    for _ in range(DRAIN_MAX):
+        q.put(lambda: None)
+    q.put(lambda: b"a")
+    assert (q.drain(0), q.drain(0)) == ([], [[b"a"]])
 
 
 def test_groups_stand_alone_and_keep_their_place() -> None:

@@ -182,9 +182,19 @@ def test_a_late_timer_leaves_out_just_what_it_missed(make: Callable[[], PhasedSc
         sends(punctual, punctual_ms)
         sends(late, punctual_ms)
         missed = sends(punctual, punctual_ms + late_ms)
+        if punctual.phase is not late.phase:
+            break
         assert late.on_tick(ms(punctual_ms + late_ms)) == bool(missed)
         assert (late.next_due(), late.phase) == (punctual.next_due(), punctual.phase)
         assert sends(late, punctual_ms + late_ms + 5000) == sends(punctual, punctual_ms + late_ms + 5000)
+
+
+def test_the_record_that_ends_a_phase_late_begins_the_next_one_late() -> None:
+    schedule = QuerySchedule(QueryOptions(), 0)
+    assert sends(schedule, 5000)[-1] == 4900
+    assert schedule.on_tick(ms(9750))
+    rest = sends(schedule, 1_000_000)
+    assert (rest[0], rest[-1]) == (10_800, 69_800)
 
 
 def test_an_extra_query_just_before_a_late_timer_counts_for_the_phase_that_it_begins() -> None:
@@ -196,9 +206,11 @@ def test_an_extra_query_just_before_a_late_timer_counts_for_the_phase_that_it_be
     assert schedule.next_due() == ms(7100), "6100 is less than an interval after the extra query"
 
 
-def test_a_very_late_timer_is_cheap_and_ends_the_phases() -> None:
+def test_a_very_late_timer_is_cheap_and_ends_a_phase() -> None:
     schedule = QuerySchedule(QueryOptions(), 0)
     assert schedule.on_tick(s(10**9))
+    assert (schedule.phase, schedule.next_due()) == (Phase.SUSTAINING, s(10**9 + 1))
+    assert schedule.on_tick(s(2 * 10**9))
     assert schedule.next_due() is None
     ticking = QuerySchedule(QueryOptions(minimum_initial_duration_ns=0), 0)
     assert ticking.on_tick(s(10**9))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -53,7 +55,7 @@ def test_scheduled_advertisements_of_each_phase_have_an_account_of_their_own() -
     c.run(5300)
     c.clear()
     c.run(8300)
-    assert sent(c, a) == [[0, 1, 2]] * 3
+    assert [sorted(indexes) for indexes in sent(c, a)] == [[0, 1, 2]] * 3
     b = resolver(rates=LIMITED_LATER)
     c = Channel(b)
     sources(b)
@@ -90,10 +92,42 @@ def test_a_scheduled_advertisement_waits_once_however_often_it_is_due() -> None:
     c = Channel(a)
     sources(a)
     c.run(899)
-    assert sent(c, a) == [[0], [1], [2], [0], [1], [0], [2], [0], [1]]
+    assert sent(c, a) == [[0], [1], [2]] * 3
 
 
 # the end of a source
+
+
+def test_an_advertisement_that_waits_for_the_limit_costs_nothing_while_it_waits() -> None:
+    def cost(count: int) -> int:
+        a = resolver(rates=LIMITED_AT_FIRST)
+        sources(a, count, AdvertisingOptions())
+        return steps(lambda: Channel(a).run(4000))
+
+    assert cost(300) < 1.1 * cost(50)
+
+
+def test_a_phase_lasts_until_its_last_advertisement_has_left() -> None:
+    a = resolver(rates=ResolverRates(initial_advertisements=Rate(0, 10), sustain_advertisements=Rate()))
+    c = Channel(a)
+    sources(a, 100)
+    c.run(80_000)
+    times = [
+        at for at, _, heard in c.sent for record in cast(lbmr.Queries, heard.body).tirs if record.topic_index == 99
+    ]
+    assert times[0] == 9900, "ten a second"
+    assert times[1:] == [9900 + 1000 * n for n in range(1, 61)]
+
+
+def test_final_advertisements_that_wait_are_not_made_up_for() -> None:
+    a = resolver(rates=LIMITED_LATER)
+    c = Channel(a)
+    for handle in [a.add_source(SourceAd(tir(index=n, otid=n), BY_SCHEDULE_ALONE), 0) for n in range(20)]:
+        a.remove_source(handle, 0, final=True)
+    c.run(10_000)
+    assert a.finals_pending == 0
+    counts = Counter(indexes[0] for indexes in sent(c, a))
+    assert (counts[0], counts[19]) == (2, 1)
 
 
 def test_of_a_source_that_is_removed_nothing_is_kept() -> None:

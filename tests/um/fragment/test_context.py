@@ -14,6 +14,7 @@ import pytest
 from dro.clock import ms
 from dro.config.um.sets import ResolverOptions
 from dro.errors import DecodeError, ResourceError
+from dro.proto.resolver.record_queue import DRAIN_MAX
 from dro.um.fragment.context import ContextSettings, FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
@@ -466,3 +467,19 @@ def test_a_fault_of_the_tr_socket_is_told_and_the_next_packet_is_heard(
             stepper.loop.run_once(0)
         assert [vars(record).get("error") for record in caplog.records] == ["No buffer space"]
         stepper.until(lambda: bool(heard))
+
+
+def test_what_is_wanted_at_once_goes_out_over_several_turns(stepper: Stepper) -> None:
+    unlimited = {f"context__resolver_initial_{kind}": 0 for kind in ("queries_per_second", "query_bps")}
+    topics = {b"topic %d" % number for number in range(3 * DRAIN_MAX)}
+    with context(private_config("tcp", **unlimited), stepper) as (core, _):
+        asked: list[int] = []
+        core.channel.send = lambda datagrams: asked.append(  # type: ignore[method-assign]  # instead of the socket
+            sum(len(body.tqrs) for d in datagrams if isinstance(body := lbmr.decode(d).body, lbmr.Queries))
+        )
+        with core.together():
+            for topic in topics:
+                core.want_topic(topic)
+        while stepper.loop.run_once(0):
+            pass
+        assert [count for count in asked if count] == [DRAIN_MAX] * 3

@@ -14,7 +14,7 @@ from dro.config.um.sets import RequestOptions, ResolverOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.um.fragment.request_port import ACCEPTS_PER_TURN, RequestPort
-from dro.um.fragment.tr_channel import ChannelStats, TrChannel
+from dro.um.fragment.tr_channel import TURN_NS, ChannelStats, TrChannel
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.mmsg import BATCH, DatagramBatch
 from tests.fakes.um_contexts import Stepper, private_config
@@ -28,10 +28,13 @@ class Channel:
         self.options = replace(ResolverOptions.of(private_config("tcp").options), **more)  # type: ignore[arg-type]
         self.got: list[tuple[bytes, int]] = []
         self.times: list[int] = []
+        self.cost_ns = 0  # of each datagram
         self.made = TrChannel(stepper.loop, self.options, DatagramBatch(), self._on_datagrams)
 
-    def _on_datagrams(self, datagrams: list[tuple[bytes, int]], now_ns: int) -> None:
-        self.got += datagrams
+    def _on_datagrams(self, datagrams: Iterator[tuple[bytes, int]], now_ns: int) -> None:
+        for datagram in datagrams:
+            self.got.append(datagram)
+            self.stepper.clock.time_ns += self.cost_ns
         self.times.append(now_ns)
 
 
@@ -54,6 +57,29 @@ def test_what_is_sent_comes_back_with_its_sender_and_everything_is_counted(chann
     channel.made.send([b"", b"three"])
     channel.stepper.settle()
     assert channel.made.stats == ChannelStats(4, 12, 4, 12, 0)
+
+
+def test_datagrams_that_take_long_are_spread_over_turns_in_their_order(channel: Channel) -> None:
+    sent = [b"%d" % number for number in range(BATCH + 3)]
+    channel.cost_ns = TURN_NS // 2
+    channel.made.send(sent)
+    counts = []
+    while len(channel.got) < len(sent):
+        before = len(channel.got)
+        assert channel.stepper.loop.run_once(0)
+        counts.append(len(channel.got) - before)
+    assert max(counts) == 2
+    assert [datagram for datagram, _ in channel.got] == sent
+    assert not channel.stepper.loop.run_once(0)
+
+
+def test_a_channel_that_is_closed_in_the_midst_of_a_turn_hands_up_no_more(channel: Channel) -> None:
+    channel.cost_ns = TURN_NS
+    channel.made.send([b"one", b"two"])
+    channel.stepper.loop.run_once(0)
+    channel.made.close()
+    channel.stepper.settle()
+    assert channel.got == [(b"one", LOOPBACK)]
 
 
 def test_more_than_a_batch_is_taken_in_the_next_turn(channel: Channel) -> None:

@@ -1,0 +1,113 @@
+"""The calendar: order, cancellation, bounded turns, and that nothing is left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dro.timers import COMPACT_AT, DUE_MAX, Calendar, Due
+from tests.fakes.steps import steps
+
+
+@dataclass(slots=True, eq=False)
+class Bell(Due):
+    name: int
+    rung: list[int] = field(default_factory=list)
+
+    def on_due(self) -> None:
+        self.rung.append(self.name)
+
+
+def test_what_is_due_is_called_in_order_of_time_and_then_of_setting() -> None:
+    calendar, rung = Calendar(), list[int]()
+    for name, at_ns in enumerate((20, 10, 20, 10, 30)):
+        calendar.set(Bell(name, rung), at_ns)
+    assert (calendar.next_deadline(), len(calendar)) == (10, 5)
+    calendar.run_due(9)
+    assert rung == []
+    calendar.run_due(20)
+    assert (rung, calendar.next_deadline(), len(calendar)) == ([1, 3, 0, 2], 30, 1)
+
+
+def test_what_a_call_sets_for_now_is_done_in_the_same_turn() -> None:
+    calendar = Calendar()
+
+    @dataclass(slots=True, eq=False)
+    class Echo(Due):
+        left: int
+
+        def on_due(self) -> None:
+            self.left -= 1
+            calendar.set(self, 5 if self.left else None)
+
+    echo = Echo(3)
+    calendar.set(echo, 5)
+    calendar.run_due(5)
+    assert (echo.left, calendar.next_deadline()) == (0, None)
+
+
+def test_a_turn_ends_and_the_deadline_tells_of_the_rest() -> None:
+    calendar, rung = Calendar(), list[int]()
+    for name in range(2 * DUE_MAX + 1):
+        calendar.set(Bell(name, rung), 7)
+    counts = []
+    while calendar.next_deadline() == 7:
+        calendar.run_due(100)
+        counts.append(len(rung))
+    assert counts == [DUE_MAX, 2 * DUE_MAX, 2 * DUE_MAX + 1]
+    assert rung == sorted(rung)
+
+
+def test_a_place_that_was_taken_and_left_again_is_one() -> None:
+    calendar, rung = Calendar(), list[int]()
+    bell = Bell(1, rung)
+    for at_ns in (5, 7, 5, None, 5, 5):
+        calendar.set(bell, at_ns)
+    calendar.run_due(10)
+    assert (rung, calendar.next_deadline(), bell.due_ns) == ([1], None, None)
+
+
+def test_times_that_were_all_cancelled_cost_nothing() -> None:
+    calendar = Calendar()
+    kept = Bell(0)
+    calendar.set(kept, 10**9)
+    for at_ns in range(1, 100 * COMPACT_AT):
+        bell = Bell(at_ns)
+        calendar.set(bell, at_ns)
+        calendar.set(bell, None)
+    assert steps(calendar.next_deadline) < 100 * COMPACT_AT
+    assert calendar.next_deadline() == 10**9
+
+
+def test_setting_and_cancelling_cost_the_same_however_many_there_are() -> None:
+    def cost(others: int) -> int:
+        calendar = Calendar()
+        for name in range(others):
+            calendar.set(Bell(name), name // 100)
+        bell = Bell(-1)
+        return sum(steps(partial(calendar.set, bell, at_ns)) for at_ns in (1, None))
+
+    assert cost(200) == cost(2000)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 40)))), st.integers(0, 40))
+def test_the_calendar_does_what_a_sorted_list_does(moves: list[tuple[int, int | None]], now_ns: int) -> None:
+    calendar, rung = Calendar(), list[int]()
+    bells = [Bell(name, rung) for name in range(6)]
+    places: dict[int, tuple[int, int]] = {}
+    for serial, (name, at_ns) in enumerate(moves):
+        calendar.set(bells[name], at_ns)
+        if at_ns is None:
+            places.pop(name, None)
+        elif places.get(name, (-1, 0))[0] != at_ns:
+            places[name] = (at_ns, serial)
+    assert len(calendar) == len(places)
+    calendar.run_due(now_ns)
+    due = [name for name in sorted(places, key=places.__getitem__) if places[name][0] <= now_ns]
+    assert sorted(rung) == sorted(due)
+    assert [places[name][0] for name in rung] == [places[name][0] for name in due]
+    left = [at_ns for at_ns, _ in places.values() if at_ns > now_ns]
+    assert calendar.next_deadline() == min(left, default=None)
