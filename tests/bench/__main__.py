@@ -14,6 +14,7 @@ from typing import Final
 
 BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "throughput": (),
+    "mix": ("--rounds", "3"),
     "isolation": (),
     "portal_recovery": (),
     "message_recovery": (),
