@@ -173,6 +173,7 @@ class LogEvent(StrEnum):
     FRAGMENT_TOO_LARGE = (
         "fragment larger than the datagram size of the transport", _ERROR, "topic bytes limit", "Gwd-6361-42"
     )
+    FLOW_RESTARTED = "a source counts its messages anew", _WARNING, "topic sqn"
     PROXY_SOURCE_CREATED = "proxy source created", _INFO, "topic otid"
     PROXY_SOURCE_DELETED = "proxy source deleted", _INFO, "topic otid"
     PROXY_SOURCE_REFUSED = "proxy source cannot be created", _ERROR, "topic error", "Gwd-6361-38"

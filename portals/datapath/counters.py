@@ -57,6 +57,8 @@ class Slot(IntEnum):
     DROPPED_RESTART_BYTES = 47
     DROPPED_DELETED = 48  # ours: its proxy source was deleted meanwhile
     DROPPED_DELETED_BYTES = 49
+    DROPPED_OLD = 50  # ours: below the duplicate window, and not known to be new
+    DROPPED_OLD_BYTES = 51
     QUEUED_BYTES = 56
     QUEUED_BYTES_MAX = 57
     QUEUE_LIMIT = 58
@@ -67,6 +69,7 @@ class Slot(IntEnum):
     TRAINS_OUT = 66
     NAKS_SENT = 67
     RETRANSMITTED = 68
+    FLOWS_RESTARTED = 69  # sources that were seen to count anew
 
 
 class PairSlot(IntEnum):
@@ -91,5 +94,6 @@ DROP_SLOTS: Final = {
     "size_error": Slot.DROPPED_SIZE,
     "worker_restart": Slot.DROPPED_RESTART,
     "source_deleted": Slot.DROPPED_DELETED,
+    "too_old": Slot.DROPPED_OLD,
 }
 """Metric reason -> slot of the fragments dropped for it; the bytes are in the next slot."""

@@ -163,7 +163,7 @@ class Egress:
             if proxy is None:
                 self._drop(Slot.DROPPED_DELETED, worker, run.fragments, run.fragments * run.length)
                 continue
-            for part in self._accept(proxy, worker, buffer, run):
+            for part in self._accept(proxy, worker, buffer, run, now_ns):
                 if together and not part.follows(together[-1]):
                     self._send(together, now_ns)
                     together = []
@@ -171,7 +171,9 @@ class Egress:
         if together:
             self._send(together, now_ns)
 
-    def _accept(self, proxy: ProxySource, worker: int, buffer: bytearray, found: ForwardRun) -> list[OutgoingRun]:
+    def _accept(
+        self, proxy: ProxySource, worker: int, buffer: bytearray, found: ForwardRun, now_ns: int
+    ) -> list[OutgoingRun]:
         """What of the run is to be sent: usually all of it, as one part."""
         if found.length > proxy.transport.fragment_max_bytes:
             self._drop(Slot.DROPPED_SIZE, worker, found.fragments, found.fragments * found.length)
@@ -183,7 +185,14 @@ class Egress:
         if run.kind != KIND_DATA:
             return [OutgoingRun(proxy, worker, buffer, run, 0, False)]
         is_request = bool(run.next_header) and has_block(buffer, run, BlockType.REQUEST)
-        parts = proxy.window.take_run(run.first_sqn, run.fragments)
+        window = proxy.window
+        if run.first_sqn == window.next_sqn:
+            window.advance(run.fragments)
+            return [OutgoingRun(proxy, worker, buffer, run, 0, is_request)]
+        parts = window.take_run(run.first_sqn, run.fragments, now_ns=now_ns)
+        if window.has_restarted:
+            self._page.add(Slot.FLOWS_RESTARTED, 1)
+            faults.event(LogEvent.FLOW_RESTARTED, extra={"topic": proxy.topic, "sqn": run.first_sqn})
         if len(parts) == 1 and parts[0][1] == run.fragments:
             return [OutgoingRun(proxy, worker, buffer, run, 0, is_request)]
         fresh = []
@@ -194,6 +203,9 @@ class Egress:
                 first_sqn=(run.first_sqn + index) & MASK, fragments=count, offset=run.offset + index * run.stride
             )
             fresh.append(OutgoingRun(proxy, worker, buffer, part, 0, is_request))
+        if old := window.too_old:
+            self._drop(Slot.DROPPED_OLD, worker, old, old * run.length)
+            again -= old
         self._drop(Slot.DROPPED_DUP, worker, again, again * run.length)
         return fresh
 

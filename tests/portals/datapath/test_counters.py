@@ -65,6 +65,24 @@ def duplicate(link: Link) -> Pages:
     return link.page_p, link.page_q
 
 
+def older_than_the_window(link: Link) -> Pages:
+    """The default window has passed the first two, of which it has seen one."""
+    link.add_source(1, BlockingSender())
+    for batch in (data(1, 0, bytes(10)), data(1, 2, b""), data(1, 60_000, b""), data(1, 0, bytes(9)), data(1, 1, b"")):
+        link.receive(batch)
+        link.carry()
+    return link.page_p, link.page_q
+
+
+def begun_anew(link: Link) -> Pages:
+    link.add_source(1, BlockingSender())
+    for sqn in (60_000, 0, 1, 2):
+        link.now_ns += 600_000_000
+        link.receive(data(1, sqn, b""))
+        link.carry()
+    return link.page_p, link.page_q
+
+
 def blocked(link: Link) -> Pages:
     link.egress.queue.set_limit(40)
     link.add_source(1, BlockingSender(room=0))
@@ -196,6 +214,8 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.DROPPED_RESTART_BYTES: (lost_with_a_worker, SENDER, 300),
     Slot.DROPPED_DELETED: (deleted, SENDER, 1),
     Slot.DROPPED_DELETED_BYTES: (deleted, SENDER, 22),
+    Slot.DROPPED_OLD: (older_than_the_window, SENDER, 1),
+    Slot.DROPPED_OLD_BYTES: (older_than_the_window, SENDER, 21),
     Slot.QUEUED_BYTES: (queued, SENDER, 300),
     Slot.QUEUED_BYTES_MAX: (queued, SENDER, 500),
     Slot.QUEUE_LIMIT: (blocked, SENDER, 40),
@@ -205,6 +225,7 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.TRAINS_OUT: (of_the_trd, RECEIVER, 1006),
     Slot.NAKS_SENT: (of_the_trd, RECEIVER, 1004),
     Slot.RETRANSMITTED: (of_the_trd, RECEIVER, 1005),
+    Slot.FLOWS_RESTARTED: (begun_anew, SENDER, 1),
 }
 PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
     PairSlot.HANDED: (full_channel, RECEIVER, 3),
@@ -251,5 +272,5 @@ def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
 
 def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
-    assert set(Slot) == {*range(14), *range(16, 25), *range(32, 50), *range(56, 60), *range(64, 69)}
+    assert set(Slot) == {*range(14), *range(16, 25), *range(32, 52), *range(56, 60), *range(64, 70)}
     assert set(PairSlot) == {*range(10)}

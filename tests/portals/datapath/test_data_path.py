@@ -80,7 +80,8 @@ class Link:
         self.wire_room = 1 << 30
         self.ingress = Ingress(self.ring, self.page_p, self._send, chunk_max_bytes=1 << 18)
         self.max_queue = max_queue
-        self.egress = Egress(self.page_q, max_queue, lambda: 0)
+        self.now_ns = 0
+        self.egress = Egress(self.page_q, max_queue, lambda: self.now_ns)
         self.reader = RingReader.open(folder / "ring", 1)
         self.egress.on_ring(P, self.reader)
         self.transport = FakeTransport(ADDRESS)

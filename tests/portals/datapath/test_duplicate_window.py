@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import pairwise, product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dro.clock import ms, s
 from dro.sqn import MASK
 from portals.datapath.duplicate_window import DuplicateWindow
 
 
 class Model:
-    """One position after the other, nothing clever."""
+    """One position after the other, nothing clever. Below the window, what was not seen is new, up to the first."""
 
     def __init__(self, size: int, increment: int) -> None:
         self.size, self.increment, self.top, self.seen = size, increment, increment, set[int]()
@@ -21,7 +24,7 @@ class Model:
     def take(self, position: int) -> bool:
         if position >= self.top:
             self.top += -(-(position + 1 - self.top) // self.increment) * self.increment
-        if position < self.top - self.size or position in self.seen:
+        if position < min(0, self.top - self.size) or position in self.seen:
             return False
         self.seen.add(position)
         return True
@@ -44,19 +47,122 @@ def test_every_sqn_is_taken_exactly_as_the_model_takes_it(start: int, steps: lis
         assert taken == {index for index in range(count) if model.take(position + index)}
 
 
-def test_of_a_late_run_across_the_lower_edge_the_part_inside_is_new() -> None:
+def test_of_a_late_run_across_the_lower_edge_what_was_not_seen_is_new_once() -> None:
+    window = DuplicateWindow(16, 8)
+    window.take_run(0, 4)
+    window.take_run(20, 1)  # the window is now 8 to 23
+    assert window.take_run(2, 8) == [(2, 6)]
+    assert window.too_old == 2
+    assert window.take_run(6, 6) == [(4, 2)]
+    assert window.too_old == 2
+
+
+@pytest.mark.parametrize("behind", [14_000, 17_000, 200_000])
+def test_a_repair_is_new_however_far_the_flow_has_gone_on(behind: int) -> None:
+    """Above 40,000 to 190,000 fragments a second, repairs came after the window had passed them."""
+    window = DuplicateWindow(16384, 2048)
+    window.take_run(0, 100)
+    window.take_run(103, 97, now_ns=ms(1))  # without 100 to 102
+    for first in range(200, 200 + behind, 50):
+        assert window.next_sqn == first
+        window.advance(50)
+    assert window.take_run(102, 1, is_repair=True, now_ns=s(1)) == [(0, 1)]
+    assert window.take_run(100, 2, is_repair=True, now_ns=s(1)) == [(0, 2)]
+    assert window.too_old == 0
+    assert window.take_run(100, 3, is_repair=True, now_ns=s(1)) == []
+    assert window.take_run(99, 4, is_repair=True, now_ns=s(1)) == []
+    assert window.too_old == (0 if behind == 14_000 else 4)
+
+
+def test_what_was_not_seen_is_remembered_for_ten_seconds_and_1024_ranges() -> None:
     window = DuplicateWindow(16, 8)
     window.take_run(0, 1)
-    window.take_run(20, 1)  # the window is now 8 to 23
-    assert window.take_run(6, 4) == [(2, 2)]
-    assert window.take_run(6, 6) == [(4, 2)]
+    for i in range(2000):
+        window.take_run(2 * i + 2, 1, now_ns=s(1))
+    lowest = 4000 + 1 - 16 - 2 * 1024
+    assert len(window._lost) == 1024
+    assert window.take_run(lowest - 16, 1, now_ns=s(2)) == []
+    assert window.too_old == 1
+    assert window.take_run(lowest + 16, 1, now_ns=s(2)) == [(0, 1)]
+    window.take_run(9000, 1, now_ns=s(12))
+    assert [noted for _, _, noted in window._lost] == [s(12)] * len(window._lost)
+    assert window.take_run(lowest + 18, 1, now_ns=s(12)) == []
+
+
+def test_one_forged_sqn_loses_nothing_of_the_flow() -> None:
+    window = DuplicateWindow(16384, 2048)
+    window.take_run(5000, 100, now_ns=0)
+    assert window.take_run(5100 + 0x7000_0000, 1, now_ns=ms(1)) == [(0, 1)]
+    at = 5100
+    for t in range(2, 3000, 10):
+        assert window.take_run(at, 64, now_ns=ms(t)) == [(0, 64)]
+        assert window.too_old == 0
+        assert window.has_restarted == (t == 1002)
+        at += 64
+    assert window.next_sqn == at
+    assert window.take_run(at - 128, 64, now_ns=s(3)) == []
+    assert window.take_run(5000, 64, now_ns=s(3)) == []
+    assert window.take_run(5100 + 0x7000_0000, 1, now_ns=s(3)) == [(0, 1)], "and is forgotten"
+
+
+@pytest.mark.parametrize(("sent", "silent_ms"), [(100_000, 1000), (10_000, 10_000)])
+def test_a_source_that_begins_anew_is_taken_again(sent: int, silent_ms: int) -> None:
+    """From below the window at once; within it that might be a path that lags behind."""
+    window = DuplicateWindow(16384, 2048)
+    window.take_run(0, sent)
+    for t in range(0, silent_ms, 100):
+        assert window.take_run(t // 100, 1, now_ns=s(5) + ms(t)) == []
+        assert window.too_old == (sent == 100_000)
+    assert window.take_run(silent_ms // 100, 1, now_ns=s(5) + ms(silent_ms)) == [(0, 1)]
+    assert (window.has_restarted, window.next_sqn, window.too_old) == (True, silent_ms // 100 + 1, 0)
+    assert window.take_run(0, 1, now_ns=s(20)) == []
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        pytest.param(lambda window, i: window.advance(1), id="newer data"),
+        pytest.param(lambda window, i: window.take_run(50 - i, 1, now_ns=s(i)), id="what does not follow"),
+    ],
+)
+def test_duplicates_alone_are_no_new_flow(between: Callable[[DuplicateWindow, int], object]) -> None:
+    window = DuplicateWindow(16, 8)
+    window.take_run(0, 1000)
+    for i in range(40):
+        assert window.take_run(100 + i, 1, now_ns=s(i)) == []
+        between(window, i)
+        assert not window.has_restarted
+
+
+def test_repairs_are_no_new_flow() -> None:
+    window = DuplicateWindow(16, 8)
+    window.take_run(0, 1000)
+    for i in range(40):
+        assert window.take_run(i, 1, is_repair=True, now_ns=s(i)) == []
+
+
+def test_a_run_at_the_next_sqn_needs_only_advance() -> None:
+    one, other = DuplicateWindow(64, 8), DuplicateWindow(64, 8)
+    assert one.next_sqn == -1
+    sqn = MASK - 100
+    for window in (one, other):
+        window.take_run(sqn, 1)
+        window.take_run((sqn + 5) & MASK, 1)
+    sqn += 6
+    for _ in range(40):
+        assert one.next_sqn == sqn & MASK
+        one.advance(7)
+        assert other.take_run(sqn & MASK, 7) == [(0, 7)]
+        sqn += 7
+    for window in (one, other):
+        assert window.take_run(MASK - 99, 9) == [(0, 4)]
 
 
 def test_a_run_in_order_is_one_part_and_leaves_no_holes() -> None:
     window = DuplicateWindow(16384, 2048)
     for first in range(0, 100_000, 64):
         assert window.take_run(first, 64) == [(0, 64)]
-    assert window._missing.bit_count() == 0
+    assert window._missing.bit_count() == len(window._lost) == 0
     assert window.take_run(99_968, 32) == []
 
 

@@ -397,11 +397,12 @@ def test_a_proxy_source_goes_on_with_another_feeder(tmp_path: Path, stepper: Ste
         one.hand(5, 1, b"1")
         one.hand(6, 0, b"0", b"1")
         one.hand(6, 20, b"20")
-        one.hand(6, 7, b"7", b"8")
+        one.hand(6, 1, b"1", b"2")
         one.dro.run(50)
-        assert [message[12:] for _, _, message in application.sink.fragments] == [b"0", b"1", b"20", b"8"]
+        assert [message[12:] for _, _, message in application.sink.fragments] == [b"0", b"1", b"20", b"2"]
         page = one.worker.counters
-        assert [page[slot] for slot in (Slot.DROPPED_DELETED, Slot.DROPPED_DUP, Slot.SENT)] == [1, 2, 4]
+        slots = (Slot.DROPPED_DELETED, Slot.DROPPED_DUP, Slot.DROPPED_OLD, Slot.SENT)
+        assert [page[slot] for slot in slots] == [1, 1, 1, 4]
         assert Cost(2, 4) in advertised(application)
 
 
