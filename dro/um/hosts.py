@@ -74,6 +74,8 @@ class ThreadLoop(PausableLoop):
         super().__init__()
         self._lock = threading.RLock()
         self._gate = threading.Lock()
+        self._holder = 0  # the thread that has the lock by `with`
+        self._depth = 0
         self._sleeps_until = 0
         self._host = threading.Thread(target=self._main, name=name, daemon=True)
 
@@ -85,11 +87,17 @@ class ThreadLoop(PausableLoop):
         return threading.get_ident() == self._host.ident
 
     def __enter__(self) -> None:
-        self._gate.acquire()
-        self._gate.release()
+        if self._holder != threading.get_ident():  # else the loop's thread may wait behind the gate for this one
+            self._gate.acquire()
+            self._gate.release()
         self._lock.acquire()
+        self._holder = threading.get_ident()
+        self._depth += 1
 
     def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._holder = 0
         self._lock.release()
 
     def check_may_wait(self) -> None:

@@ -427,3 +427,23 @@ def test_the_thread_of_a_loop_has_its_name_and_ends_with_the_program(thread_loop
     thread_loop.join()
     assert not thread.is_alive()
     thread_loop.close()
+
+
+def test_who_has_the_lock_may_take_it_again_while_the_thread_waits_for_it() -> None:
+    loop = ThreadLoop("again")
+    loop.start()
+    done = threading.Event()
+
+    def nested() -> None:
+        with loop:
+            loop.wake()
+            deadline = time.monotonic() + PATIENCE_S
+            while not loop._gate.locked():
+                assert time.monotonic() < deadline, "the thread does not come for the lock"
+                time.sleep(0.001)
+            with loop:
+                done.set()
+
+    threading.Thread(target=nested, daemon=True).start()
+    assert done.wait(PATIENCE_S), "each waits for the other"
+    loop.join()
