@@ -22,8 +22,8 @@ from typing import Final, Literal
 
 from dro.config.dro_xml.elements_acl import MATCH_ALL
 from dro.config.dro_xml.model import AceConfig, AclConfig, ConditionConfig
-from dro.config.dro_xml.pattern_groups import PatternIndex
 from dro.errors import ConfigError
+from dro.pattern_groups import PatternIndex
 from dro.patterns import PCRE, REGEX, Pattern, PatternError, PatternLimit
 
 SessionTransport = Literal["tcp", "lbt-rm", "lbt-ru", "lbt-ipc", "other"]  # other: none that a condition can name

@@ -10,19 +10,19 @@ State: the wanted topics and patterns with their query schedules, the cache of a
     use query           answered if there is a receiver for exactly that topic, or a pattern spelt exactly so
     not accepted        a session that the owner refuses is never joined; another session of the same source may be
 
-Source: UM documentation of the resolver; real capture. Guess: when a leave is sent, and how often; an alternative that
-was not heard for ten seconds is joined with its next advertisement, for which the query asks.
+Source: UM documentation of the resolver; real capture. Guess: an alternative that was not heard for ten seconds is
+joined with its next advertisement, for which the query asks.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from dro.clock import NS_PER_MS
+from dro.pattern_groups import PatternSet
 from dro.proto.resolver.cache import FRESH_NS, CachedSource, Learned, SourceKey, TopicCache
 from dro.proto.resolver.events import (
     NoSource,
@@ -36,6 +36,7 @@ from dro.proto.resolver.events import (
     TopicUnmatched,
     found,
 )
+from dro.proto.resolver.leaves import Leaves
 from dro.proto.resolver.output import Channel, pattern_flags
 from dro.proto.resolver.schedule import Phase, QueryOptions, QuerySchedule, WildcardQueryOptions, WildcardQuerySchedule
 from dro.proto.resolver.source_advertisements import Matcher
@@ -43,9 +44,6 @@ from dro.timers import Due
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tqr, write_wildcard_tqr
 from dro.wire.source_string import TransportAddress
-
-LEAVE_COUNT: Final = 3
-LEAVE_INTERVAL_NS: Final = 100 * NS_PER_MS
 
 Judge: TypeAlias = Callable[[bytes, TransportAddress], bool]
 """Whether a source may be joined: (topic, session). Asked once for each way to a source that is wanted."""
@@ -87,7 +85,6 @@ class _Linger(Due):
 class _Wildcard(Due):
     side: ReceiverSide
     query: lbmr.WildcardTqr
-    matcher: Matcher
     options: WildcardQueryOptions
     query_options: QueryOptions  # for topics that it finds
     schedule: WildcardQuerySchedule
@@ -102,19 +99,6 @@ class _Wildcard(Due):
         return self.side.on_wildcard_leaving(self)
 
 
-@dataclass(slots=True, eq=False)
-class _Leaves(Due):
-    """A series of leaves for a topic or pattern."""
-
-    side: ReceiverSide
-    tmr: lbmr.Tmr
-    key: tuple[bytes, int]
-    to_send: int = LEAVE_COUNT
-
-    def on_due(self) -> None:
-        self.side.send_leave(self)
-
-
 class ReceiverSide:
     """Wanted topics, wanted patterns and the cache."""
 
@@ -124,9 +108,11 @@ class ReceiverSide:
         self._topics: dict[bytes, _Topic] = {}
         self._wildcards: dict[int, _Wildcard] = {}
         self._patterns: Counter[lbmr.WildcardTqr] = Counter()  # how many of `_wildcards` ask so
+        self._matchers: PatternSet[int] = PatternSet()  # of `_wildcards`
         self._handles = itertools.count(1)
-        self._leaves: dict[tuple[bytes, int], _Leaves] = {}
+        self._leaves = Leaves(channel)
         self._judge: Judge | None = None
+        self._is_asking_all = False
 
     # ------------------------------------------------------------------------------------------------ receivers
 
@@ -139,7 +125,7 @@ class ReceiverSide:
         wanted.receivers += 1
         if wanted.receivers > 1:
             return
-        self._cancel_leaves(topic, 0)
+        self._leaves.cancel(topic, 0)
         wanted.options = options
         wanted.unanswered, wanted.is_told = 0, False
         self._join_known(topic)
@@ -153,7 +139,7 @@ class ReceiverSide:
         if wanted.receivers == 0:
             wanted.schedule = None
             self._run(wanted)
-            self._start_leaves(topic, 0)
+            self._leaves.start(topic, 0)
             self._drop_unwanted(wanted)
 
     def add_wildcard(
@@ -168,26 +154,34 @@ class ReceiverSide:
         query = lbmr.WildcardTqr(pattern_type, pattern)
         write_wildcard_tqr(query)
         schedule = WildcardQuerySchedule(options, self.channel.now_ns, grid_ns=self.channel.grid_ns)
-        wildcard = _Wildcard(self, query, matcher, options, query_options, schedule)
+        wildcard = _Wildcard(self, query, options, query_options, schedule)
         handle = next(self._handles)
         self._wildcards[handle] = wildcard
         self._patterns[query] += 1
-        self._cancel_leaves(pattern, pattern_type)
-        for topic in self.cache.topics():
-            if matcher(topic):
-                self._match(handle, wildcard, topic)
-                self._join_known(topic)
+        self._leaves.cancel(pattern, pattern_type)
+        self._matchers.add(handle, matcher)
+        self.channel.run_in_slices(self._match_known(handle, wildcard, matcher))
         self.run_wildcard(wildcard)
         return handle
 
+    def _match_known(self, handle: int, wildcard: _Wildcard, matcher: Matcher) -> Iterator[None]:
+        for topic in self.cache.topics():
+            if wildcard.is_removed:
+                return
+            if matcher(topic) and self.cache.source_count(topic):
+                self._match(handle, wildcard, topic)
+                self._join_known(topic)
+            yield
+
     def remove_wildcard(self, handle: int) -> None:
         wildcard = self._wildcards.pop(handle)
+        self._matchers.remove(handle)
         wildcard.is_removed = True
         self.channel.calendar.set(wildcard, None)
         self._patterns[wildcard.query] -= 1
         if not self._patterns[wildcard.query]:
             del self._patterns[wildcard.query]
-            self._start_leaves(wildcard.query.pattern, wildcard.query.pattern_type)
+            self._leaves.start(wildcard.query.pattern, wildcard.query.pattern_type)
         for topic in wildcard.topics.values():
             del topic.wildcards[handle]
             self._drop_unwanted(topic)
@@ -200,6 +194,7 @@ class ReceiverSide:
             return
         before = self.cache.get((tir.topic, tir.transport, tir.topic_index))
         old_options = before.tir.options if before is not None else None
+        is_known_topic = self.cache.source_count(tir.topic) > 0  # compared with the patterns when it was first heard
         outcome, entry = self.cache.learn(
             tir, source_ip=source_ip, from_dro=from_dro, source_id=source_id, now_ns=self.channel.now_ns
         )
@@ -207,10 +202,9 @@ class ReceiverSide:
             self.channel.events.append(OtidMismatch(tir.topic, tir))
         if entry is None or outcome is Learned.MISMATCH:
             return
-        if outcome is Learned.NEW:
-            for handle, wildcard in self._wildcards.items():
-                if wildcard.matcher(tir.topic):
-                    self._match(handle, wildcard, tir.topic)
+        if outcome is Learned.NEW and not is_known_topic:
+            for handle in self._matchers.matching(tir.topic):
+                self._match(handle, self._wildcards[handle], tir.topic)
         wanted = self._topics.get(tir.topic)
         if wanted is not None:
             self._on_answer(wanted)
@@ -240,11 +234,18 @@ class ReceiverSide:
 
     def on_query_request(self) -> None:
         """Receivers are asked to speak. Those in the initial phase do so anyway."""
-        for wanted in self._topics.values():
+        if not self._is_asking_all:
+            self._is_asking_all = True
+            self.channel.run_in_slices(self._ask_all())
+
+    def _ask_all(self) -> Iterator[None]:
+        for wanted in list(self._topics.values()):
             if wanted.schedule is not None and wanted.schedule.phase is not Phase.INITIAL:
                 self._query(wanted)
                 wanted.schedule.restart_sustaining(self.channel.now_ns)
                 self._run(wanted)
+            yield
+        self._is_asking_all = False
 
     def on_wildcard_request(self) -> None:
         for wildcard in self._wildcards.values():
@@ -463,23 +464,3 @@ class ReceiverSide:
         wildcard.schedule.on_tick(self.channel.now_ns)
         self.run_wildcard(wildcard)
         return wildcard.query
-
-    # ------------------------------------------------------------------------------------------------ leaves
-
-    def _start_leaves(self, name: bytes, pattern_type: int) -> None:
-        key = (name, pattern_type)
-        leaves = self._leaves[key] = _Leaves(self, lbmr.Tmr(lbmr.TmrType.LEAVE, pattern_flags(pattern_type), name), key)
-        self.send_leave(leaves)
-
-    def send_leave(self, leaves: _Leaves) -> None:
-        self.channel.output.put_tmr(leaves.tmr)
-        leaves.to_send -= 1
-        if leaves.to_send:
-            self.channel.calendar.set(leaves, self.channel.now_ns + LEAVE_INTERVAL_NS)
-        else:
-            del self._leaves[leaves.key]
-
-    def _cancel_leaves(self, name: bytes, pattern_type: int) -> None:
-        leaves = self._leaves.pop((name, pattern_type), None)
-        if leaves is not None:
-            self.channel.calendar.set(leaves, None)

@@ -4,33 +4,39 @@ State: own sources with their schedules, series of final advertisements. Owned b
 
     added          TIR at once (ttl 16), then the phases
     TQR            one TIR at once, alone in its datagram
-    WC-TQR         all matching TIRs at once, in datagrams of their own
+    WC-TQR         all matching TIRs at once, in datagrams of their own; after a large answer none for a while
     removed        nothing, or final advertisements at 0, 100, 300, 700, 1500 ms (cost -1)
 
 Source: UM documentation of the resolver; real capture for times and packing of answers. Guess: count and spacing of
 final advertisements; the series ends when the same source is added again on the same session under the same index.
-Under another index it continues, because receivers keep the old one until they get a final advertisement.
+Under another index it continues, because receivers keep the old one until they get a final advertisement. The pause
+after a large answer to a pattern; whoever asks meanwhile hears the sustaining phase that the answer begins.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain, takewhile
 from typing import Final, TypeAlias
 
-from dro.clock import NS_PER_MS
+from dro.clock import NS_PER_MS, NS_PER_S
 from dro.proto.resolver.events import BadPattern
 from dro.proto.resolver.output import Channel
 from dro.proto.resolver.schedule import AdvertisingOptions, AdvertisingSchedule, Phase
-from dro.timers import Due
+from dro.timers import DUE_MAX, Due
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tir
 from dro.wire.source_string import TransportAddress
 
 FINAL_TIMES_NS: Final = tuple(ms * NS_PER_MS for ms in (0, 100, 300, 700, 1500))
 PATTERNS_MAX: Final = 1024  # compiled patterns of others, kept for their next query
+MATCHING_MAX: Final = 4096  # topics remembered for a pattern; one that more match is compared each time
+LARGE_ANSWER: Final = 64  # sources: about one datagram
+QUIET_NS: Final = NS_PER_S  # after a large answer the same pattern gets no other for so long
+QUIET_NS_PER_SOURCE: Final = NS_PER_MS  # or for as long as the answer takes at the default limit
 
 _LeavingKey: TypeAlias = tuple[bytes | None, TransportAddress, int]  # OTID, session, topic index
 Matcher: TypeAlias = Callable[[bytes], bool]  # whether a topic matches
@@ -79,6 +85,26 @@ class _Finals(Due):
         return None if self.is_cancelled else self.side.on_final_leaving(self)
 
 
+class _OfTopic(dict[int, _Source]):
+    """The sources of one topic by handle; empty for good when the last is gone. `serial`: later topics have larger."""
+
+    __slots__ = ("serial",)
+
+    def __init__(self, serial: int) -> None:
+        self.serial = serial
+
+
+@dataclass(slots=True, eq=False)
+class _Pattern:
+    """What others ask for; `matcher` None: cannot be used."""
+
+    matcher: Matcher | None
+    matching: list[_OfTopic] = field(default_factory=list)  # of topics up to the serial `compared`
+    compared: int = 0
+    is_busy: bool = False  # an answer is being made
+    quiet_ns: int = 0  # no answer before
+
+
 class SourceSide:
     """Own sources by handle."""
 
@@ -88,10 +114,12 @@ class SourceSide:
         self._adds_domain = adds_domain
         self._handles = itertools.count(1)
         self._sources: dict[int, _Source] = {}
-        self._by_topic: dict[bytes, dict[int, _Source]] = {}
+        self._by_topic: dict[bytes, _OfTopic] = {}
+        self._serial = 0  # of the latest topic
         self._leaving: dict[int, _Finals] = {}
         self._leaving_by_key: dict[_LeavingKey, dict[int, _Finals]] = {}
-        self._patterns: OrderedDict[tuple[bytes, int], Matcher | None] = OrderedDict()
+        self._patterns: OrderedDict[tuple[bytes, int], _Pattern] = OrderedDict()
+        self._everything = _Pattern(None)
 
     @property
     def finals_pending(self) -> int:
@@ -106,7 +134,11 @@ class SourceSide:
         source = _Source(self, tir, options, schedule)
         handle = next(self._handles)
         self._sources[handle] = source
-        self._by_topic.setdefault(tir.topic, {})[handle] = source
+        of_topic = self._by_topic.get(tir.topic)
+        if of_topic is None:
+            self._serial += 1
+            of_topic = self._by_topic[tir.topic] = _OfTopic(self._serial)
+        of_topic[handle] = source
         if options.send_initial:
             source.is_waiting = True
             self.channel.output.initial_advertisements.put(source.first)
@@ -146,23 +178,59 @@ class SourceSide:
         if not self._sources:
             return
         for query in patterns:
-            matcher = self._matcher(query)
-            if matcher is not None:
-                matching = [group for topic, group in self._by_topic.items() if matcher(topic)]
-                self._answer([source for group in matching for source in group.values()])
+            pattern = self._pattern(query)
+            if pattern.matcher is not None and not pattern.is_busy and self.channel.now_ns >= pattern.quiet_ns:
+                self.channel.run_in_slices(self._answer_all(self._matching(pattern), pattern))
 
     def on_request(self) -> None:
         """Everybody is asked to advertise: as a query for every source."""
-        self._answer(list(self._sources.values()))
+        if not self._everything.is_busy:
+            self.channel.run_in_slices(self._answer_all(iter(list(self._by_topic.values())), self._everything))
 
     # ------------------------------------------------------------------------------------------------ inside
 
+    def _matching(self, pattern: _Pattern) -> Iterator[_OfTopic | None]:
+        """The sources of each topic that matches; None for one that does not. Only new topics are compared."""
+        assert pattern.matcher is not None
+        compared, pattern.compared = pattern.compared, self._serial
+        known, pattern.matching = pattern.matching, []
+        new = list(takewhile(lambda sources: sources.serial > compared, reversed(self._by_topic.values())))
+        for sources in chain(known, reversed(new)):
+            is_known = sources.serial <= compared
+            if sources and (is_known or pattern.matcher(next(iter(sources.values())).tir.topic)):
+                pattern.matching.append(sources)
+                yield sources
+            else:
+                yield None
+        if len(pattern.matching) > MATCHING_MAX:
+            pattern.matching, pattern.compared = [], 0
+
+    def _answer_all(self, topics: Iterator[_OfTopic | None], pattern: _Pattern) -> Iterator[None]:
+        """Answer with all sources of the topics, in as few datagrams as slices allow; a topic is a step."""
+        pattern.is_busy = True
+        answer: list[_Source] = []
+        count = 0
+        for sources in topics:
+            if sources is not None:
+                answer += sources.values()
+            if len(answer) >= DUE_MAX:
+                count += len(answer)
+                self._answer(answer)
+                answer = []
+            yield
+        self._answer(answer)
+        count += len(answer)
+        if count > LARGE_ANSWER:
+            pattern.quiet_ns = self.channel.now_ns + max(QUIET_NS, count * QUIET_NS_PER_SOURCE)
+        pattern.is_busy = False
+
     def _answer(self, sources: list[_Source]) -> None:
         """TIRs that share datagrams with nothing else; what still waits to be sent as an answer is not asked twice."""
-        due = [source for source in sources if source.options.send_immediate_response and not source.is_answering]
+        sources = [source for source in sources if not (source.is_answering or source.is_removed)]
         for source in sources:
             source.schedule.on_answered(self.channel.now_ns)
             self._arm(source)
+        due = [source for source in sources if source.options.send_immediate_response]
         for queue, is_initial in (
             (self.channel.output.initial_advertisements, True),
             (self.channel.output.sustain_advertisements, False),
@@ -229,18 +297,18 @@ class SourceSide:
         if not alike:
             del self._leaving_by_key[key]
 
-    def _matcher(self, query: lbmr.WildcardTqr) -> Matcher | None:
+    def _pattern(self, query: lbmr.WildcardTqr) -> _Pattern:
         key = (query.pattern, query.pattern_type)
-        if key in self._patterns:
+        pattern = self._patterns.get(key)
+        if pattern is not None:
             self._patterns.move_to_end(key)
-            return self._patterns[key]
-        matcher = self._compile(query.pattern, query.pattern_type)
-        if matcher is None:
+            return pattern
+        pattern = self._patterns[key] = _Pattern(self._compile(query.pattern, query.pattern_type))
+        if pattern.matcher is None:
             self.channel.events.append(BadPattern(query.pattern, query.pattern_type))
-        self._patterns[key] = matcher
         if len(self._patterns) > PATTERNS_MAX:
             self._patterns.popitem(last=False)
-        return matcher
+        return pattern
 
 
 def _leaving_key(tir: lbmr.Tir) -> _LeavingKey:

@@ -363,3 +363,57 @@ def test_what_falls_due_at_once_is_done_in_bounded_pieces() -> None:
         records = [topic for body in names(a.take_outgoing()) for topic in body.tqrs]  # type: ignore[union-attr]
         pieces.append(len(records))
     assert (sum(pieces), max(pieces)) == (10 * DUE_MAX, DUE_MAX)
+
+
+def test_another_source_of_a_known_topic_is_not_compared_with_the_patterns_again() -> None:
+    compared: list[bytes] = []
+
+    def matcher(topic: bytes) -> bool:
+        compared.append(topic)
+        return topic.startswith(b"A")
+
+    a = resolver()
+    a.add_wildcard(b"A", 1, matcher, 0)
+    for index, topic in enumerate((b"A", b"B", b"A", b"B", b"A")):
+        hear(a, tir(topic, index=index, otid=index))
+    assert compared == [b"A", b"B"]
+    a.add_wildcard(b"A", 1, matcher, 0)
+    assert compared == [b"A", b"B"] * 2
+
+
+def test_a_pattern_looks_for_known_topics_in_bounded_pieces() -> None:
+    a = resolver()
+    topics = [b"A%d" % number for number in range(3 * DUE_MAX)]
+    for index, topic in enumerate(topics):
+        hear(a, tir(topic, index=index, otid=index))
+    wildcard(a)
+    found = [event.topic for event in a.take_events() if isinstance(event, TopicMatched)]
+    assert found == topics[:DUE_MAX]
+    late = tir(b"A late one", index=9999, otid=9999)
+    found += [event.topic for event in hear(a, late) if isinstance(event, TopicMatched)]
+    hear(a, tir(topics[-1], index=len(topics) - 1, otid=len(topics) - 1, cost=(0, lbmr.FINAL_COST)))
+    while a.next_deadline() == 0:
+        a.on_timer(0)
+        found += [event.topic for event in a.take_events() if isinstance(event, TopicMatched)]
+        a.take_outgoing()
+    assert found == [*topics[:DUE_MAX], b"A late one", *topics[DUE_MAX:-1]]
+    gone = wildcard(a)
+    a.take_events()
+    a.remove_wildcard(gone, 0)
+    while a.next_deadline() == 0:
+        a.on_timer(0)
+        assert a.take_events() == [], "a pattern that was removed finds nothing more"
+
+
+def test_receivers_that_are_asked_to_speak_do_so_in_bounded_pieces() -> None:
+    a = resolver(rates=ResolverRates(*[Rate()] * 5))
+    for number in range(3 * DUE_MAX):
+        a.add_receiver(b"%d" % number, 0, QueryOptions(20, 0, 0, ms(1000), ms(1)))
+    Channel(a).run(30_000)
+    counts = []
+    request(a, 30_000)
+    request(a, 30_000)
+    while a.next_deadline() is not None and a.next_deadline() <= ms(30_000):  # type: ignore[operator]  # not None
+        counts.append(sum(len(body.tqrs) for body in names(a.take_outgoing()) if isinstance(body, lbmr.Queries)))
+        a.on_timer(ms(30_000))
+    assert [count for count in counts if count] == [DUE_MAX] * 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import pytest
@@ -13,10 +13,12 @@ from dro.clock import ms
 from dro.errors import DecodeError
 from dro.proto.resolver.core import Resolver, ResolverConfig, SourceAd
 from dro.proto.resolver.output import ResolverRates
-from dro.proto.resolver.record_queue import Rate
+from dro.proto.resolver.record_queue import DRAIN_MAX, Rate
 from dro.proto.resolver.schedule import AdvertisingOptions
-from dro.proto.resolver.source_advertisements import PATTERNS_MAX, Matcher
+from dro.proto.resolver.source_advertisements import MATCHING_MAX, PATTERNS_MAX, Matcher, PatternCompiler
+from dro.timers import DUE_MAX
 from dro.wire.lbmr import packet as lbmr
+from tests.fakes import patterns as fake_patterns
 from tests.fakes.channel import Channel, packet, tir
 from tests.fakes.steps import steps
 from tests.proto.resolver.test_core import hear, resolver
@@ -24,6 +26,7 @@ from tests.proto.resolver.test_core import hear, resolver
 ONE_EACH_100_MS = Rate(0, 10)
 LIMITED_AT_FIRST = ResolverRates(initial_advertisements=ONE_EACH_100_MS, sustain_advertisements=Rate())
 LIMITED_LATER = ResolverRates(initial_advertisements=Rate(), sustain_advertisements=ONE_EACH_100_MS)
+IN_ANSWERS_ALONE = AdvertisingOptions(False, 0, 0, 0, 0, 0)
 BY_SCHEDULE_ALONE = AdvertisingOptions(send_initial=False)
 
 
@@ -235,6 +238,90 @@ def test_a_source_that_comes_back_costs_the_same_however_many_are_leaving() -> N
         return cost // count
 
     assert cost_of_coming_back(200) < 1.5 * cost_of_coming_back(20)
+
+
+# patterns of others, many sources
+
+
+def ask_at(a: Resolver, at_ms: float, pattern: bytes) -> list[int]:
+    """The topic indexes of the answers to one query for a pattern, in all slices."""
+    a.on_packet(packet(lbmr.WildcardQueries((lbmr.WildcardTqr(1, pattern),))), 0, ms(at_ms))
+    indexes = []
+    for _ in range(1000):
+        for body in (lbmr.decode(raw).body for raw in a.take_outgoing()):
+            indexes += [record.topic_index for record in cast(lbmr.Queries, body).tirs]
+        due = a.next_deadline()
+        if due is None or due > ms(at_ms):
+            return indexes
+        a.on_timer(ms(at_ms))
+    raise AssertionError("no end")
+
+
+def with_topics(
+    names: Iterable[bytes], compile_pattern: PatternCompiler = fake_patterns.compile_pattern
+) -> tuple[Resolver, list[int]]:
+    """A resolver with a source of each topic, all of them quiescent, and the handles."""
+    config = ResolverConfig(b"resolver", rates=ResolverRates(*[Rate()] * 5))
+    a = Resolver(config, compile_pattern=compile_pattern)
+    ads = [SourceAd(tir(name, index=n, otid=n), IN_ANSWERS_ALONE) for n, name in enumerate(names)]
+    return a, [a.add_source(ad, 0) for ad in ads]
+
+
+def test_only_new_topics_are_compared_with_a_pattern_that_was_asked_for_before() -> None:
+    compared: list[bytes] = []
+
+    def compile_pattern(pattern: bytes, kind: int) -> Matcher:
+        def matcher(topic: bytes) -> bool:
+            compared.append(topic)
+            return topic.startswith(pattern)
+
+        return matcher
+
+    a, handles = with_topics([b"A", b"B", b"AA"], compile_pattern)
+    assert (ask_at(a, 0, b"A"), compared) == ([0, 2], [b"A", b"B", b"AA"])
+    compared.clear()
+    assert (ask_at(a, 100, b"A"), compared) == ([0, 2], [])
+    a.remove_source(handles[0], ms(100))
+    a.add_source(SourceAd(tir(b"C", index=7), IN_ANSWERS_ALONE), ms(100))
+    a.add_source(SourceAd(tir(b"A", index=8), IN_ANSWERS_ALONE), ms(100))
+    a.add_source(SourceAd(tir(b"AA", index=9, otid=9), IN_ANSWERS_ALONE), ms(100))
+    a.take_outgoing()
+    assert (ask_at(a, 200, b"A"), compared) == ([2, 9, 8], [b"C", b"A"])
+    assert ask_at(a, 300, b"AA") == [2, 9]
+
+
+def test_a_pattern_that_very_many_match_is_not_remembered_with_them() -> None:
+    a, _ = with_topics([b"A%d" % n for n in range(MATCHING_MAX + 1)])
+    everything = list(range(MATCHING_MAX + 1))
+    assert ask_at(a, 0, b"A") == everything
+    assert ask_at(a, 10_000, b"A") == everything
+
+
+def test_after_a_large_answer_the_same_pattern_gets_none_for_a_second_or_longer() -> None:
+    a, _ = with_topics([b"A%d" % n for n in range(3000)])
+    few, some, many = b"A[1-6].$", b"A1..$", b"A"
+    assert [len(ask_at(a, at_ms, few)) for at_ms in (0, 10)] == [60, 60]
+    assert [len(ask_at(a, at_ms, some)) for at_ms in (0, 999, 1000)] == [100, 0, 100]
+    assert [len(ask_at(a, at_ms, many)) for at_ms in (0, 2999, 3000)] == [3000, 0, 3000]
+
+
+def test_a_pattern_is_compared_and_answered_in_bounded_pieces() -> None:
+    a, handles = with_topics([b"A%d" % n for n in range(10 * DUE_MAX)])
+    a.on_packet(packet(lbmr.WildcardQueries((lbmr.WildcardTqr(1, b"no such topic"),))), 0, 0)
+    pieces = 0
+    while a.next_deadline() == 0:
+        a.on_timer(0)
+        pieces += 1
+    assert pieces == 10
+    request = packet(lbmr.TopicResolutionRequest(lbmr.RequestFlag.ADVERTISEMENT))
+    for _ in range(2):  # the second is part of the first
+        a.on_packet(request, 0, 0)
+    a.remove_source(handles[-1], 0)
+    answered = []
+    while a.next_deadline() == 0:
+        a.on_timer(0)
+        answered.append(sum(len(cast(lbmr.Queries, lbmr.decode(raw).body).tirs) for raw in a.take_outgoing()))
+    assert (sum(answered), max(answered) <= DRAIN_MAX) == (10 * DUE_MAX - 1, True)
 
 
 # time

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dro.config.dro_xml import pattern_groups
+from dro import pattern_groups
 from dro.config.dro_xml.acl import Acl
 from dro.config.dro_xml.model import AceConfig, AclConfig, ConditionConfig
-from dro.config.dro_xml.pattern_groups import GROUP, PatternIndex, is_joinable
+from dro.pattern_groups import BUILD_COST, GROUP, PatternIndex, PatternSet, is_joinable
 from dro.patterns import PCRE, REGEX, Pattern, PatternError, PatternLimit, Search, joined
 
 POOL = (
@@ -127,3 +128,59 @@ def test_a_joined_search_that_gives_up_leaves_the_decision_to_the_entries() -> N
     assert Acl.of(AclConfig(outbound=(*fillers, good, bad))).outbound(topic).accept
     assert not Acl.of(AclConfig(outbound=(*fillers, bad, good))).outbound(topic).accept
     assert Acl.of(AclConfig(outbound=(*fillers, bad, good))).outbound("b").accept
+
+
+def test_a_topic_is_compared_with_few_of_many_patterns_that_come_and_go() -> None:
+    asked = 0
+
+    class Asked(Pattern):
+        def __call__(self, topic: bytes) -> bool:
+            nonlocal asked
+            asked += 1
+            return super().__call__(topic)
+
+    patterns: PatternSet[int] = PatternSet()
+    for key in range(1000):
+        patterns.add(key, Asked(b"^topic%d\\." % key, PCRE))
+    for _ in range(BUILD_COST + 1):
+        asked = 0
+        assert patterns.matching(b"topic7.x") == [7]
+    assert asked == GROUP, "those of one group"
+    for key in range(900):
+        patterns.remove(key)
+    asked = 0
+    assert patterns.matching(b"topic7.x") == []
+    assert (patterns.matching(b"topic950.x"), len(patterns)) == ([950], 100)
+    assert asked < 100
+
+
+def test_an_index_is_built_seldom_while_patterns_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+
+    class Counted(PatternIndex[int]):
+        def __init__(self, entries: Sequence[tuple[Pattern | None, int]]) -> None:
+            built.append(len(entries))
+            super().__init__(entries)
+
+    monkeypatch.setattr(pattern_groups, "PatternIndex", Counted)
+    patterns: PatternSet[int] = PatternSet()
+    for key in range(1000):
+        patterns.add(key, Pattern(b"%d" % key, PCRE))
+        patterns.matching(b"topic")
+    assert len(built) < 100
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=120), st.lists(TOPICS, max_size=3))
+def test_a_set_finds_what_each_pattern_finds(moves: list[tuple[bool, int]], topics: list[str]) -> None:
+    pool = [p for p in POOL if valid(p)]
+    patterns: PatternSet[int] = PatternSet()
+    plain: dict[int, Pattern | Search] = {}
+    for is_added, key in moves:
+        if is_added and key not in plain:
+            plain[key] = matcher = compiled(pool[key % len(pool)]) if key % 3 else (lambda topic: b"a" in topic)
+            patterns.add(key, matcher)
+        elif not is_added and key in plain:
+            del plain[key]
+            patterns.remove(key)
+    for topic in topics:
+        assert patterns.matching(topic.encode()) == [key for key, matcher in plain.items() if matcher(topic.encode())]

@@ -6,24 +6,30 @@ patterns matches costs one search, and a matching one about forty. Patterns that
 meaning (references to groups by number or name, verbs, quoted text) are searched one by one, as are all when a joined
 search exceeds its limit.
 
-Called by the access control lists; pure.
+`PatternIndex` is for a list that stays, as of an access control list; `PatternSet` for patterns that come and go, as of
+wildcard receivers. Pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from itertools import chain
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from dro.patterns import Pattern, PatternLimit, Search, joined
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+Matcher: TypeAlias = Callable[[bytes], bool]
 
 GROUP: Final = 16
 """Entries of a group, and groups of a group of groups."""
 FEW: Final = 4
 """Fewer entries behind each other are asked one by one."""
+BUILD_COST: Final = 8
+"""What it costs to add a pattern to an index, in searches."""
 _EVERYTHING: Final = frozenset({b"", b".", b".*", b"^", b"^.*", b"^.*$", b".*$", b"$", b"(?s).", b"(?s)(?:.*)"})
 """Patterns that fit whatever a topic is: among others they would make every group fit."""
 _ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
@@ -94,3 +100,53 @@ def _candidates(members: tuple[_Group[T] | T, ...], topic: bytes) -> Iterator[T]
             except PatternLimit:
                 pass  # the patterns below may still be decided one by one
         yield from _candidates(member.members, topic)
+
+
+class PatternSet(Generic[K]):
+    """Patterns that come and go, by keys. What came last is asked one by one until it is worth an index."""
+
+    def __init__(self) -> None:
+        self._matchers: dict[K, Matcher] = {}
+        self._index: PatternIndex[K] = PatternIndex(())
+        self._indexed = 0  # entries of the index, those that are gone included
+        self._gone: set[K] = set()  # of these
+        self._recent: dict[K, None] = {}
+        self._asked_one_by_one = 0  # since the index was built
+
+    def __len__(self) -> int:
+        return len(self._matchers)
+
+    def add(self, key: K, matcher: Matcher) -> None:
+        """`matcher` is a `Pattern`, or anything else that says whether a topic matches. The key is a new one."""
+        if key in self._gone:
+            self._build()
+        self._matchers[key] = matcher
+        self._recent[key] = None
+
+    def remove(self, key: K) -> None:
+        del self._matchers[key]
+        if key in self._recent:
+            del self._recent[key]
+            return
+        self._gone.add(key)
+        if len(self._gone) * 2 > self._indexed:
+            self._build()
+
+    def matching(self, topic: bytes) -> list[K]:
+        """The keys of the patterns that match, in the order in which they came."""
+        self._asked_one_by_one += len(self._recent)
+        if self._asked_one_by_one > BUILD_COST * len(self._matchers):
+            self._build()
+        found = []
+        for key in chain(self._index.candidates(topic), self._recent):
+            matcher = self._matchers.get(key)
+            if matcher is not None and matcher(topic):
+                found.append(key)
+        return found
+
+    def _build(self) -> None:
+        entries = [(m if isinstance(m, Pattern) else None, key) for key, m in self._matchers.items()]
+        self._index, self._indexed = PatternIndex(entries), len(entries)
+        self._asked_one_by_one = 0
+        self._gone.clear()
+        self._recent.clear()
