@@ -6,8 +6,8 @@ incarnation, so messages of an ended incarnation are dropped here; those of one 
 until it is. Order is kept within one pair and kind, but not between control and data.
 
 Control messages are never lost between two running workers: a sibling that stops accepting them (tens of thousands are
-waiting) is disconnected and reported as stuck; it returns as a new incarnation. Data messages are descriptors: a full
-channel refuses them and the caller counts them.
+waiting, or the caller gives it up) is disconnected and reported as stuck; it returns as a new incarnation. Data
+messages are descriptors: a full channel refuses them and the caller counts them.
 """
 
 from __future__ import annotations
@@ -133,10 +133,15 @@ class Channels:
         try:
             peer.ctl.send(self._envelope + message, zmq.NOBLOCK)
         except zmq.Again:
-            self.disconnect(worker)
-            self.on_stuck(worker, peer.incarnation)
+            self.give_up(worker)
             return False
         return True
+
+    def give_up(self, worker: int) -> None:
+        """That sibling takes nothing any more; nothing is done for one that is not connected."""
+        if (peer := self._peers.get(worker)) is not None:
+            self.disconnect(worker)
+            self.on_stuck(worker, peer.incarnation)
 
     def send_data(self, worker: int, descriptor: bytes) -> bool:
         """Queue a descriptor; False when the channel is full or the sibling is gone: count a drop."""

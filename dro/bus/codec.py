@@ -8,12 +8,12 @@ cannot be encoded is detected at import and not at run time.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from msgpack import UnpackException, packb, unpackb
+from msgpack import Unpacker, UnpackException, packb, unpackb
 
 from dro.errors import DecodeError, LocalProtocolError
 
@@ -25,7 +25,6 @@ class Message(Protocol):
 
 
 M = TypeVar("M", bound=Message)
-N = TypeVar("N", bound=Message)
 
 
 class _MisfitError(Exception):
@@ -148,17 +147,10 @@ class Codec(Generic[M]):
     """Messages of one union <-> bytes. `kinds` gives every message its tag; tags are never used twice."""
 
     def __init__(self, kinds: Mapping[int, type[M]]) -> None:
-        self._kinds = kinds
         self._layouts: dict[int, _Layout] = {tag: _layout_of(kind) for tag, kind in kinds.items()}
         self._tags: dict[type[M], int] = {kind: tag for tag, kind in kinds.items()}
         if len(self._tags) != len(kinds):
             raise TypeError("a message has two tags")
-
-    def __or__(self, other: Codec[N]) -> Codec[M | N]:
-        """For a channel that carries both unions. Raises: TypeError when they share a tag or a message."""
-        if shared := self._kinds.keys() & other._kinds.keys():
-            raise TypeError(f"tags of two messages: {sorted(shared)}")
-        return Codec({**self._kinds, **other._kinds})
 
     def encode(self, message: M) -> bytes:
         """Raises: LocalProtocolError when the message is not of this union or a field is not what it claims."""
@@ -174,6 +166,23 @@ class Codec(Generic[M]):
             array = unpackb(frame, use_list=False)
         except (ValueError, TypeError, UnpackException) as e:
             raise DecodeError("actor message", "not msgpack") from e
+        return self._read(array)
+
+    def decode_all(self, frame: bytes) -> Iterator[M]:
+        """Messages that were encoded one by one and joined; each is read when it is asked for.
+
+        Raises: DecodeError, nothing else; also for a frame that ends within a message.
+        """
+        unpacker = Unpacker(use_list=False, max_buffer_size=len(frame))
+        unpacker.feed(frame)
+        while unpacker.tell() < len(frame):
+            try:
+                array = unpacker.unpack()
+            except (ValueError, TypeError, UnpackException) as e:  # OutOfData is an UnpackException
+                raise DecodeError("actor message", "not msgpack") from e
+            yield self._read(array)
+
+    def _read(self, array: object) -> M:
         if type(array) is not tuple or not array or type(array[0]) is not int:
             raise DecodeError("actor message", "not [tag, fields...]")
         layout = self._layouts.get(array[0])

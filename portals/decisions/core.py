@@ -7,12 +7,18 @@ logger: the shell (`portals.shell.portal`) calls `on_...` and carries out what `
 The three route-based decisions are those of the forwarding notes, section 2: an entry (S, R) -> (ingress, egress)
 of the route table says that traffic from domain S to domain R enters this DRO at `ingress` and leaves it at `egress`.
 The feeder of a proxy source is the sibling that forwards to it, with the handle that the source has there.
+
+What concerns many topics at once (routes, an access control list, a pattern, a sibling that left) is decided step by
+step: the first steps at once, the others in slices, which the shell runs (`GoOn`). Each step decides one thing by the
+state of that moment, so it does not matter what happens in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from dro.proto.interest.events import InterestEvent, InterestLost, Symbol
 from portals.decisions.acl_enforcement import OPEN, AclEnforcement
@@ -23,11 +29,13 @@ from portals.decisions.effects import (
     DelayDeletion,
     Effect,
     FeedProxySource,
+    GoOn,
     InterestIgnored,
     OpenProxyReceiver,
     OpenProxySource,
     SendToSibling,
     SourceIgnored,
+    TellEverything,
     UpdateProxyReceiver,
     UpdateProxySource,
     WhyIgnored,
@@ -46,11 +54,15 @@ from portals.decisions.messages import (
     Settled,
     SourceGone,
     SourceSeen,
+    Taken,
     Withdraw,
 )
 from portals.decisions.recorded_interest import Matcher, RecordedInterest
-from portals.decisions.siblings import Dropped, Offer, Siblings
+from portals.decisions.siblings import Offer, Siblings
 from portals.decisions.source_deletion_delay import SourceDeletionDelay
+
+AT_ONCE: Final = 64
+"""Steps that are not left to later turns: a millisecond or two with what follows from them."""
 
 
 @dataclass(slots=True)
@@ -93,17 +105,23 @@ class PortalCore:
         self.route_version = 0
         self._routes: dict[tuple[int, int], tuple[int, int]] = {}
         self._inbound: set[tuple[int, int]] = set()  # (egress worker, interested domain) of paths that enter here
-        self.recorded = RecordedInterest(matcher, acl)
-        self.siblings = Siblings()
+        self.siblings = Siblings(lambda topic: self.recorded.forget(topic))
+        self.recorded = RecordedInterest(matcher, acl, self.siblings.by_topic)
         self.proxy_receivers: dict[Symbol, set[int]] = {}  # -> interested domains
         self.proxies: dict[bytes, WantedProxy] = {}  # by OTID
         self.deletion_delay = SourceDeletionDelay(source_deletion_delay_ns)
         self.own = HeardSources(incarnation, self._send_to_all, lambda effect: self._effects.append(effect))
         self._is_withdrawn = False  # this portal is drained
+        self._has_relearnt = False
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
+
+    def _go_through(self, steps: Iterator[object]) -> None:
+        """Run the first steps, and ask for the others."""
+        if sum(1 for _ in islice(steps, AT_ONCE)) == AT_ONCE:
+            self._effects.append(GoOn(steps))
 
     # routes
 
@@ -113,13 +131,24 @@ class PortalCore:
             return
         self.route_version = version
         routes = {(origin, wanted): (ingress, egress) for origin, wanted, ingress, egress in entries}
-        if routes == self._routes:
-            return
+        changed = routes.items() ^ self._routes.items()
         self._routes = routes
-        self._inbound = {(egress, wanted) for (_, wanted), (ingress, egress) in routes.items() if ingress == self._me}
-        self._decide_receivers()
-        for otid in self._known_otids():
-            self._decide_source(otid, now_ns)
+        inbound = {(egress, wanted) for (_, wanted), (ingress, egress) in routes.items() if ingress == self._me}
+        moved, self._inbound = inbound ^ self._inbound, inbound
+        origins = {origin for (origin, _), (_, egress) in changed if egress == self._me}
+        self._go_through(self._follow_routes(moved, origins, now_ns))
+
+    def _follow_routes(self, moved: set[tuple[int, int]], origins: set[int], now_ns: int) -> Iterator[None]:
+        """`moved`: (egress, interested domain) of paths that changed; `origins`: domains whose paths to here did."""
+        for worker in {worker for worker, _ in moved}:
+            for symbol in list(self.siblings.symbols_of(worker)):
+                if not moved.isdisjoint(self.siblings.wanting(symbol)):
+                    self._decide_receiver(symbol)
+                yield
+        for otid in self._known_otids() if origins else ():
+            if self._is_known(otid) and self._identity(otid)[1] in origins:
+                self._decide_source(otid, now_ns)
+            yield
 
     # interest recorded at this portal
 
@@ -128,38 +157,45 @@ class PortalCore:
         domain_id = event.domain_id or self._domain
         symbol = event.symbol
         if isinstance(event, InterestLost):
-            found = self.recorded.found_by(symbol, self.siblings.by_topic)
             if self.recorded.remove(symbol, domain_id):
                 self._send_to_all(InterestRemoved(*symbol, domain_id))
-                for otid in found:
-                    self._decide_source(otid, now_ns)
+                self._go_through(self._decide_topics(iter(self.recorded.take_found(symbol)), now_ns))
         elif self._is_withdrawn:
             return
         elif not is_name(symbol[0]):
             self._effects.append(InterestIgnored(symbol[0]))
         elif self.recorded.add(symbol, domain_id):
             self._send_to_all(InterestAdded(*symbol, domain_id))
-            for otid in self.recorded.found_by(symbol, self.siblings.by_topic):
+            self._go_through(self._decide_topics(self.recorded.topics_of(symbol), now_ns))
+
+    def _decide_topics(self, topics: Iterable[bytes | None], now_ns: int) -> Iterator[None]:
+        for topic in topics:
+            for otid in list(self.siblings.by_topic.get(topic, ())) if topic is not None else ():
                 self._decide_source(otid, now_ns)
+            yield
 
     # changes of the configuration
 
     def on_acl(self, acl: AclEnforcement, now_ns: int) -> None:
         """Another access control list: apply only the differences (interest sent, proxies opened and closed)."""
         before, self._acl = self._acl, acl
-        changes = self.recorded.set_acl(acl)
-        if self._is_withdrawn:
-            return
+        self.recorded.set_acl(acl)
+        self._go_through(self._follow_acl(acl, before, now_ns))
+
+    def _follow_acl(self, acl: AclEnforcement, before: AclEnforcement, now_ns: int) -> Iterator[None]:
         if not acl.lets_in_like(before):
-            self._decide_receivers()
+            for symbol in list(self.siblings.symbols):
+                self._decide_receiver(symbol)
+                yield
         if acl.lets_out_like(before):
             return
-        for change in changes:
-            self._send_to_all(change)
+        for changes in self.recorded.changes():
+            for change in changes if not self._is_withdrawn else ():
+                self._send_to_all(change)
+            yield
         for otid in self._known_otids():
-            topic, _ = self._identity(otid)
-            if acl.may_leave(topic) != before.may_leave(topic):
-                self._decide_source(otid, now_ns)
+            self._decide_source(otid, now_ns)
+            yield
 
     # siblings
 
@@ -167,32 +203,47 @@ class PortalCore:
         """A new incarnation of a sibling can be reached: send it everything."""
         if not self.siblings.on_up(worker, incarnation, now_ns):
             return
-        self.own.forward_nothing_to(worker)
+        self._go_through(self.own.forward_nothing_to(worker))
         self.send(worker, PortalHello(self._me, self._incarnation, forwarded, forwarded_bytes))
-        if not self._is_withdrawn:
-            for symbol, domains in self.recorded.domains.items():
-                for domain_id in sorted(domains) if self.recorded.may_leave(symbol) else ():
-                    self.send(worker, InterestAdded(*symbol, domain_id))
-            for seen in self.own.seen.values():
-                self.send(worker, seen)
-        self.send(worker, ExchangeDone())
+        self._effects.append(TellEverything(worker, self._everything()))
+        if self._has_relearnt:
+            self.send(worker, ExchangeDone())
         # its fragments are asked for again as soon as it offers the source again, see _on_source_seen
+
+    def _everything(self) -> Iterator[PortalMessage]:
+        for symbol in list(self.recorded.domains):
+            domains = self.recorded.domains.get(symbol, ()) if self.recorded.is_told(symbol) else ()
+            for domain_id in sorted(domains):
+                yield from () if self._is_withdrawn else (InterestAdded(*symbol, domain_id),)
+        for handle in list(self.own.seen):
+            if not self._is_withdrawn and (seen := self.own.seen.get(handle)) is not None:
+                yield seen
+
+    @property
+    def known(self) -> int:
+        """How much the portal knows of its TRD: topics, patterns and sources."""
+        return len(self.recorded.domains) + len(self.own.seen)
+
+    def on_relearnt(self) -> None:
+        """The portal knows its TRD again, see `portals.decisions.relearning`."""
+        self._has_relearnt = True
+        self._send_to_all(ExchangeDone())
 
     def on_sibling_down(self, worker: int, now_ns: int) -> None:
         """The sibling died or was removed; what it said is kept for a moment, its next incarnation may confirm it."""
         self.siblings.on_down(worker, now_ns)
-        self.own.forward_nothing_to(worker)
+        self._go_through(self.own.forward_nothing_to(worker))
 
     def on_sibling_removed(self, worker: int, now_ns: int) -> None:
         """The sibling is gone for good."""
-        self.own.forward_nothing_to(worker)
-        self._on_dropped(self.siblings.on_removed(worker), now_ns)
+        self._go_through(self.own.forward_nothing_to(worker))
+        self.siblings.on_removed(worker)
+        self._go_through(self._drop_before(worker, self.siblings.newest(worker), now_ns))
 
     def on_sibling_released(self, worker: int) -> None:
         """The sibling is drained, and has had all that it will get: what it wanted does not count any more."""
-        self.own.forward_nothing_to(worker)
-        for symbol in self.siblings.remove_all_interest(worker):
-            self._decide_receiver(symbol)
+        self._go_through(self.own.forward_nothing_to(worker))
+        self._go_through(self._drop_interest_before(worker, self.siblings.newest(worker) + 1))
 
     def on_message(self, worker: int, incarnation: int, message: PortalMessage, now_ns: int) -> None:
         if self.siblings.is_outdated(worker, incarnation):
@@ -215,7 +266,10 @@ class PortalCore:
                 self.own.forward(worker, handle, is_wanted=True)
             case ForwardStop(handle=handle):
                 self.own.forward(worker, handle, is_wanted=False)
-            case PortalHello() | ExchangeDone() | Withdraw() | Released() | Settle() | Settled():
+            case ExchangeDone():
+                self.siblings.on_exchange_done(worker)
+                self._go_through(self._drop_before(worker, incarnation, now_ns))
+            case PortalHello() | Withdraw() | Released() | Settle() | Settled() | Taken():
                 pass
 
     def _on_source_seen(self, offer: Offer, now_ns: int) -> None:
@@ -233,11 +287,17 @@ class PortalCore:
         if before is not None and before != seen and proxy is not None and proxy.feeder == offer.key:
             self._effects.append(UpdateProxySource(offer.worker, seen))
 
-    def _on_dropped(self, dropped: Dropped, now_ns: int) -> None:
-        for symbol in dropped.symbols:
-            self._decide_receiver(symbol)
-        for otid in dropped.otids:
+    def _drop_before(self, worker: int, incarnation: int, now_ns: int) -> Iterator[None]:
+        """What only older incarnations of the sibling had said holds no more."""
+        yield from self._drop_interest_before(worker, incarnation)
+        for otid in self.siblings.remove_offers_before(worker, incarnation):
             self._decide_source(otid, now_ns)
+            yield
+
+    def _drop_interest_before(self, worker: int, incarnation: int) -> Iterator[None]:
+        for symbol in self.siblings.remove_interest_before(worker, incarnation):
+            self._decide_receiver(symbol)
+            yield
 
     # the drain of this portal, as `portals.decisions.drain` orders it
 
@@ -264,10 +324,6 @@ class PortalCore:
         self.proxies.clear()
 
     # decisions
-
-    def _decide_receivers(self) -> None:
-        for symbol in self.siblings.symbols | self.proxy_receivers.keys():
-            self._decide_receiver(symbol)
 
     def _decide_receiver(self, symbol: Symbol) -> None:
         """Decisions 1 and 2: is a proxy receiver needed here, and for which domains?"""
@@ -330,6 +386,9 @@ class PortalCore:
         self.deletion_delay.end(otid)
         self._effects.append(CloseProxySource(otid))
 
+    def _is_known(self, otid: bytes) -> bool:
+        return otid in self.proxies or otid in self.siblings.otids
+
     def _known_otids(self) -> list[bytes]:
         """Offered by a sibling, or with a proxy source here."""
         return list(self.siblings.otids | self.proxies.keys())
@@ -346,7 +405,8 @@ class PortalCore:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def on_timer(self, now_ns: int) -> None:
-        self._on_dropped(self.siblings.on_timer(now_ns), now_ns)
+        for worker, incarnation in self.siblings.take_stale(now_ns):
+            self._go_through(self._drop_before(worker, incarnation, now_ns))
         for otid in self.deletion_delay.due(now_ns):
             self._delete(otid)
 

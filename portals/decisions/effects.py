@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -12,6 +13,21 @@ from portals.decisions.messages import PortalMessage, SourceSeen
 class SendToSibling:
     worker: int
     message: PortalMessage
+
+
+@dataclass(frozen=True, slots=True)
+class TellEverything:
+    """`messages` are made one by one, as things are when they leave."""
+
+    worker: int
+    messages: Iterator[PortalMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Run `steps` to the end, a few in each turn; each may ask for effects of its own."""
+
+    steps: Iterator[object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +138,4 @@ ProxyEffect = (
     | CloseProxySource
 )
 """What depends on where the portal leads to."""
-Effect = ProxyEffect | SendToSibling | ChangeForwarding | SourceIgnored | InterestIgnored
+Effect = ProxyEffect | SendToSibling | TellEverything | GoOn | ChangeForwarding | SourceIgnored | InterestIgnored

@@ -5,7 +5,8 @@ Part of `portals.decisions.core`; it decides nothing: siblings request fragments
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from portals.decisions.effects import ChangeForwarding, Effect
@@ -20,7 +21,8 @@ class HeardSources:
     ) -> None:
         """`send_to_all` sends to all siblings that are up; `ask` asks the shell."""
         self.seen: dict[int, SourceSeen] = {}  # by handle
-        self._forward: dict[int, set[int]] = {}
+        self._forward: dict[int, set[int]] = {}  # by handle: the siblings that get the fragments
+        self._wanted_by: defaultdict[int, set[int]] = defaultdict(set)  # handles, by the sibling that wants them
         # unlike those of the incarnation before, so nothing of it can be mistaken for ours
         self._next_handle = (incarnation & 0xFF) << 24 | 1
         self._kept_ends: list[SourceGone] | None = None
@@ -51,7 +53,8 @@ class HeardSources:
         """The source is gone, or nobody wants it any more."""
         if self.seen.pop(handle, None) is None:
             return
-        del self._forward[handle]
+        for worker in self._forward.pop(handle):
+            self._wanted_by[worker].discard(handle)
         if self._kept_ends is None:
             self._send_to_all(SourceGone(handle))
         else:
@@ -69,18 +72,32 @@ class HeardSources:
             self._send_to_all(gone)
         self.seen.clear()
         self._forward.clear()
+        self._wanted_by.clear()
 
     def forward(self, worker: int, handle: int, *, is_wanted: bool) -> None:
         """A sibling wants the fragments of a source, or no more."""
         workers = self._forward.get(handle)
-        if workers is None or is_wanted == (worker in workers):
+        if workers is None:
             return  # the source may have gone while the message was on its way; SourceGone reports it to the sibling
+        if is_wanted:
+            self._wanted_by[worker].add(handle)
+        else:
+            self._wanted_by[worker].discard(handle)
+        if is_wanted == (worker in workers):
+            return
         if is_wanted:
             workers.add(worker)
         else:
             workers.remove(worker)
         self._ask(ChangeForwarding(handle, tuple(sorted(workers))))
 
-    def forward_nothing_to(self, worker: int) -> None:
-        for handle in self._forward:
-            self.forward(worker, handle, is_wanted=False)
+    def forward_nothing_to(self, worker: int) -> Iterator[None]:
+        """Source by source; what the sibling asks for from this call on it gets."""
+        had, self._wanted_by[worker] = self._wanted_by[worker], set()
+        return self._stop(worker, had)
+
+    def _stop(self, worker: int, handles: set[int]) -> Iterator[None]:
+        for handle in handles:
+            if handle not in self._wanted_by[worker]:
+                self.forward(worker, handle, is_wanted=False)
+            yield

@@ -1,8 +1,11 @@
 """Messages between the portals of one DRO over the bus.
 
 A portal that meets a sibling incarnation for the first time sends `PortalHello`, then all interest recorded at it, then
-all sources seen at it, then `ExchangeDone`; joining and rejoining are the same. The reports of the older incarnation of
-that sibling are dropped when its exchange is done.
+all sources seen at it; joining and rejoining are the same. `ExchangeDone` follows when the portal knows its own TRD
+(again, if it was restarted): what only its older incarnations had reported is dropped then.
+
+Messages travel in batches (`portals.decisions.outbox`): a frame is one or more encoded messages, and `Taken` confirms
+whole frames.
 
 `Withdraw`, `Released`, `Settle` and `Settled` are exchanged by a portal that is drained and its siblings, see
 `portals.decisions.drain`. Their counts are needed because control messages can overtake data.
@@ -14,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final, get_args
 
 from dro.bus.codec import Codec
-from dro.bus.messages import ROUTE_MESSAGES
 from dro.wire.lbmr.records import PatternType
 
 PATTERN_NONE: Final = 0
@@ -90,7 +92,7 @@ class ForwardStop:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDone:
-    """End of the full exchange that a `PortalHello` opened."""
+    """The sender has told everything, and knows its TRD again: what its older incarnations said holds no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,13 @@ class Settled:
     """Answer to `Settle`: all of them were sent or dropped, and nobody can ask for a repair of them any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The sender has worked off so many frames more; with 0 it says that it cannot yet, and is alive. Not confirmed."""
+
+    frames: int
+
+
 PortalMessage = (
     PortalHello
     | InterestAdded
@@ -130,8 +139,7 @@ PortalMessage = (
     | Released
     | Settle
     | Settled
+    | Taken
 )
 PORTAL_MESSAGES: Final = Codec[PortalMessage](dict(enumerate(get_args(PortalMessage), 32)))
 """Tags from 32 on, in this order; those below are of `dro.bus.messages`."""
-CONTROL_MESSAGES: Final = PORTAL_MESSAGES | ROUTE_MESSAGES
-"""Everything that comes to a portal over the control channel: from its siblings, and from the route manager."""

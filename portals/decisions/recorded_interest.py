@@ -1,11 +1,12 @@
 """The interest recorded at a portal: topics and patterns of receivers behind it, and which may leave the DRO there.
 
-Part of `portals.decisions.core`, which decides what follows from a change.
+Which patterns find a topic that siblings offer is searched once and remembered, both ways. Part of
+`portals.decisions.core`, which decides what follows from a change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 
 from dro.proto.interest.events import Symbol
 from portals.decisions.acl_enforcement import AclEnforcement
@@ -17,14 +18,25 @@ Matcher = Callable[[bytes], bool]
 class RecordedInterest:
     """See the module text."""
 
-    def __init__(self, compile_pattern: Callable[[bytes, int], Matcher | None], acl: AclEnforcement) -> None:
-        """`compile_pattern(pattern, type)` returns None for a pattern that does not compile, which it logs."""
+    def __init__(
+        self,
+        compile_pattern: Callable[[bytes, int], Matcher | None],
+        acl: AclEnforcement,
+        offered: Mapping[bytes, Set[bytes]],
+    ) -> None:
+        """`compile_pattern(pattern, type)` returns None for a pattern that does not compile, which it logs.
+
+        `offered`: OTIDs by topic, of the sources that siblings offer; `forget` is called when a topic has left it.
+        """
         self.domains: dict[Symbol, set[int]] = {}
         self.withheld: set[bytes] = set()
-        """Topics that are wanted and may not leave."""
+        """Topics that are wanted and may not leave: siblings do not know of the interest in them."""
         self._compile = compile_pattern
         self._acl = acl
+        self._offered = offered
         self._matchers: dict[Symbol, Matcher] = {}
+        self._finders: dict[bytes, tuple[Symbol, ...]] = {}  # of an offered topic: the patterns that find it
+        self._found: dict[Symbol, set[bytes]] = {}  # the same the other way round
 
     def add(self, symbol: Symbol, domain_id: int) -> bool:
         """Whether siblings and proxy sources are concerned: it is new, and may leave."""
@@ -34,61 +46,105 @@ class RecordedInterest:
             if matcher is None:
                 return False
             self._matchers[symbol] = matcher
+        is_known = symbol in self.domains
         domains = self.domains.setdefault(symbol, set())
         if domain_id in domains:
             return False
         domains.add(domain_id)
-        if self.may_leave(symbol):
-            return True
-        self.withheld.add(name)
-        return False
+        if not is_known and pattern == PATTERN_NONE and not self._acl.may_leave(name):
+            self.withheld.add(name)
+        return self.is_told(symbol)
 
     def remove(self, symbol: Symbol, domain_id: int) -> bool:
-        """Whether siblings and proxy sources are concerned: it was there, and might leave."""
+        """Whether siblings and proxy sources are concerned: it was there, and siblings know of it."""
         domains = self.domains.get(symbol, set())
         if domain_id not in domains:
             return False
         domains.remove(domain_id)
+        is_told = self.is_told(symbol)
         if not domains:
             del self.domains[symbol]
             self._matchers.pop(symbol, None)
             if symbol[1] == PATTERN_NONE:
                 self.withheld.discard(symbol[0])
-        return self.may_leave(symbol)
+        return is_told
 
-    def may_leave(self, symbol: Symbol) -> bool:
-        """A pattern cannot be judged; the topics that it finds are."""
-        return symbol[1] != PATTERN_NONE or self._acl.may_leave(symbol[0])
+    def is_told(self, symbol: Symbol) -> bool:
+        """Whether siblings know of it. A pattern cannot be judged; the topics that it finds are."""
+        return symbol[1] != PATTERN_NONE or symbol[0] not in self.withheld
 
     def interested(self, topic: bytes) -> set[int]:
         """Domains that get a topic from here."""
         if not self._acl.may_leave(topic):
             return set()
         domains = set(self.domains.get((topic, PATTERN_NONE), ()))
-        for symbol, matcher in self._matchers.items():
-            wanted = self.domains[symbol]
-            if not wanted <= domains and matcher(topic):
-                domains |= wanted
-        return domains
+        return domains.union(*(self.domains[symbol] for symbol in self._finders_of(topic)))
 
-    def found_by(self, symbol: Symbol, by_topic: Mapping[bytes, Set[bytes]]) -> list[bytes]:
-        """The OTIDs whose topic the recorded symbol is, or finds."""
+    def _finders_of(self, topic: bytes) -> tuple[Symbol, ...]:
+        if not self._matchers:
+            return ()
+        finders = self._finders.get(topic)
+        if finders is None:
+            finders = tuple(symbol for symbol, matcher in self._matchers.items() if matcher(topic))
+            if topic in self._offered:
+                self._finders[topic] = finders
+                for symbol in finders:
+                    self._found.setdefault(symbol, set()).add(topic)
+        return finders
+
+    def forget(self, topic: bytes) -> None:
+        """No sibling offers a source of it any more."""
+        for symbol in self._finders.pop(topic, ()):
+            self._found[symbol].discard(topic)
+
+    def topics_of(self, symbol: Symbol) -> Iterator[bytes | None]:
+        """Offered topics that the recorded symbol is, or finds; None for each that it does not find.
+
+        A pattern that is new becomes a finder of them on the way. It ends when the pattern is not recorded any more.
+        """
         if symbol[1] == PATTERN_NONE:
-            return list(by_topic.get(symbol[0], ()))
-        if (matcher := self._matchers.get(symbol)) is None:
-            return []
-        return [otid for topic, otids in by_topic.items() if matcher(topic) for otid in otids]
+            yield symbol[0]
+            return
+        matcher = self._matchers.get(symbol)
+        for topic in list(self._offered):
+            if matcher is None or self._matchers.get(symbol) is not matcher:
+                return
+            if not matcher(topic):
+                yield None
+                continue
+            finders = self._finders.get(topic)
+            if finders is not None and symbol not in finders:
+                self._finders[topic] = (*finders, symbol)
+                self._found.setdefault(symbol, set()).add(topic)
+            yield topic
 
-    def set_acl(self, acl: AclEnforcement) -> list[InterestAdded | InterestRemoved]:
-        """What siblings have to learn of the difference."""
-        before, self._acl = self._acl, acl
-        changes: list[InterestAdded | InterestRemoved] = []
-        if acl.lets_out_like(before):
-            return changes
-        for (topic, pattern), domains in self.domains.items():
-            may_leave = acl.may_leave(topic)
-            if pattern == PATTERN_NONE and may_leave != before.may_leave(topic):
-                (self.withheld.discard if may_leave else self.withheld.add)(topic)
-                kind = InterestAdded if may_leave else InterestRemoved
-                changes += [kind(topic, pattern, domain_id) for domain_id in sorted(domains)]
-        return changes
+    def take_found(self, symbol: Symbol) -> list[bytes]:
+        """Likewise, of a symbol that is not recorded any more, or not for all domains."""
+        if symbol[1] == PATTERN_NONE:
+            return [symbol[0]]
+        if symbol in self.domains:
+            return list(self._found.get(symbol, ()))
+        topics = self._found.pop(symbol, set())
+        for topic in topics:
+            self._finders[topic] = tuple(finder for finder in self._finders[topic] if finder != symbol)
+        return list(topics)
+
+    def set_acl(self, acl: AclEnforcement) -> None:
+        """`changes` has what follows for topics that are known already."""
+        self._acl = acl
+
+    def changes(self) -> Iterator[list[InterestAdded | InterestRemoved]]:
+        """What siblings have to learn because of another access control list, topic by topic."""
+        for symbol in list(self.domains):
+            topic, pattern = symbol
+            domains = self.domains.get(symbol)
+            if domains is None or pattern != PATTERN_NONE:
+                yield []
+                continue
+            may = self._acl.may_leave(topic)
+            if may == self.is_told(symbol):
+                yield []
+                continue
+            (self.withheld.discard if may else self.withheld.add)(topic)
+            kind = InterestAdded if may else InterestRemoved
+            yield [kind(topic, pattern, domain_id) for domain_id in sorted(domains)]

@@ -1,22 +1,24 @@
 """The siblings of a portal: their interest, the sources that they offer, and which of them are up.
 
 Everything is stored with the incarnation that reported it. The reports of a dead sibling are kept for `REJOIN_HOLD_NS`,
-so that its next incarnation can confirm them; what is not confirmed by then is dropped. Part of
-`portals.decisions.core`, which decides what follows from a change.
+so that its next incarnation can confirm them; that one has until its `ExchangeDone`, or `RELEARN_LIMIT_NS`. What is not
+confirmed by then is dropped. Part of `portals.decisions.core`, which decides what follows from a change.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final
 
 from dro.clock import s
 from dro.proto.interest.events import Symbol
 from portals.decisions.messages import SourceSeen
+from portals.decisions.relearning import RELEARN_LIMIT_NS
 
 REJOIN_HOLD_NS: Final = s(3)  # Guess
+NOBODY: Final[Collection[tuple[int, int]]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +35,28 @@ class Offer:
         return self.worker, self.source.handle
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """What a sibling had said and does not say any more: symbols that it wanted, OTIDs that it offered."""
-
-    symbols: list[Symbol] = field(default_factory=list)
-    otids: list[bytes] = field(default_factory=list)
-
-
 @dataclass(slots=True)
 class _Sibling:
     incarnation: int = 0
     is_up: bool = False
     stale_until_ns: int | None = None  # when what only an older incarnation had said is dropped
-    interest: dict[Symbol, dict[int, int]] = field(default_factory=dict)  # -> domain -> incarnation
+    symbols: set[Symbol] = field(default_factory=set)  # that it wants
     offers: dict[int, Offer] = field(default_factory=dict)  # by handle
+
+    @property
+    def newest(self) -> int:
+        """The first incarnation whose reports hold; one that is down has said its last."""
+        return self.incarnation if self.is_up else self.incarnation + 1
 
 
 class Siblings:
     """See the module text."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_topic_gone: Callable[[bytes], object] = lambda _: None) -> None:
+        """`on_topic_gone`: no sibling offers a source of that topic any more."""
         self._siblings: dict[int, _Sibling] = defaultdict(_Sibling)
+        self._on_topic_gone = on_topic_gone
+        self._wanted: dict[Symbol, dict[tuple[int, int], int]] = {}  # -> (worker, domain) -> incarnation
         self._offers: dict[bytes, dict[tuple[int, int], Offer]] = {}  # OTID -> offers of it by key
         self.by_topic: dict[bytes, set[bytes]] = {}
         """OTIDs that are offered, by topic."""
@@ -78,8 +80,8 @@ class Siblings:
         sibling = self._siblings[worker]
         if incarnation <= sibling.incarnation and sibling.is_up:
             return False
-        if sibling.incarnation:
-            sibling.stale_until_ns = now_ns + REJOIN_HOLD_NS
+        if sibling.symbols or sibling.offers:
+            sibling.stale_until_ns = now_ns + RELEARN_LIMIT_NS
         sibling.incarnation = incarnation
         sibling.is_up = True
         return True
@@ -89,42 +91,50 @@ class Siblings:
         sibling.is_up = False
         sibling.stale_until_ns = now_ns + REJOIN_HOLD_NS
 
-    def on_removed(self, worker: int) -> Dropped:
-        """It does not come back: nothing is held for it."""
-        self._siblings[worker].is_up = False
-        dropped = Dropped()
-        self._sweep(worker, dropped)
-        del self._siblings[worker]
-        return dropped
+    def on_removed(self, worker: int) -> None:
+        """It does not come back: what it said is stale."""
+        sibling = self._siblings[worker]
+        sibling.is_up = False
+        sibling.stale_until_ns = None
+
+    def newest(self, worker: int) -> int:
+        """The first incarnation whose reports hold."""
+        return self._siblings[worker].newest
 
     # what they want
 
     @property
-    def symbols(self) -> set[Symbol]:
-        return {symbol for sibling in self._siblings.values() for symbol in sibling.interest}
+    def symbols(self) -> Set[Symbol]:
+        return self._wanted.keys()
 
-    def wanting(self, symbol: Symbol) -> Iterator[tuple[int, int]]:
+    def symbols_of(self, worker: int) -> Set[Symbol]:
+        return self._siblings[worker].symbols
+
+    def wanting(self, symbol: Symbol) -> Collection[tuple[int, int]]:
         """(worker, domain) of all that want it."""
-        for worker, sibling in self._siblings.items():
-            for domain_id in sibling.interest.get(symbol, ()):
-                yield worker, domain_id
+        return self._wanted.get(symbol, NOBODY)
 
     def add_interest(self, worker: int, incarnation: int, symbol: Symbol, domain_id: int) -> None:
-        self._siblings[worker].interest.setdefault(symbol, {})[domain_id] = incarnation
+        self._wanted.setdefault(symbol, {})[worker, domain_id] = incarnation
+        self._siblings[worker].symbols.add(symbol)
 
     def remove_interest(self, worker: int, symbol: Symbol, domain_id: int) -> None:
         """There need not be any."""
-        interest = self._siblings[worker].interest
-        if (domains := interest.get(symbol)) is not None:
-            domains.pop(domain_id, None)
-            if not domains:
-                del interest[symbol]
+        wanting = self._wanted.get(symbol)
+        if wanting is None or wanting.pop((worker, domain_id), None) is None:
+            return
+        if not any(other == worker for other, _ in wanting):
+            self._siblings[worker].symbols.discard(symbol)
+        if not wanting:
+            del self._wanted[symbol]
 
-    def remove_all_interest(self, worker: int) -> list[Symbol]:
-        """What it wanted."""
-        sibling = self._siblings[worker]
-        symbols, sibling.interest = list(sibling.interest), {}
-        return symbols
+    def remove_interest_before(self, worker: int, incarnation: int) -> Iterator[Symbol]:
+        """Drop what only older incarnations wanted, symbol by symbol; gives each that was looked at."""
+        for symbol in list(self._siblings[worker].symbols):
+            for (other, domain_id), said_by in list(self._wanted.get(symbol, {}).items()):
+                if other == worker and said_by < incarnation:
+                    self.remove_interest(worker, symbol, domain_id)
+            yield symbol
 
     # what they offer
 
@@ -139,13 +149,13 @@ class Siblings:
     def add_offer(self, offer: Offer) -> SourceSeen | None:
         """Instead of what an older incarnation offered under that OTID; returns what was offered under the handle."""
         sibling, source = self._siblings[offer.worker], offer.source
-        before = sibling.offers.get(source.handle)
-        for known in self.offers(source.otid):
-            if known.key == offer.key or (known.worker == offer.worker and known.incarnation < offer.incarnation):
-                self.remove_offer(*known.key)
+        before, older = sibling.offers.get(source.handle), self.offers(source.otid)
         sibling.offers[source.handle] = offer
         self._offers.setdefault(source.otid, {})[offer.key] = offer
         self.by_topic.setdefault(source.topic, set()).add(source.otid)
+        for known in older:
+            if known.worker == offer.worker and known.incarnation < offer.incarnation:
+                self.remove_offer(*known.key)
         return None if before is None else before.source
 
     def remove_offer(self, worker: int, handle: int) -> SourceSeen | None:
@@ -161,7 +171,15 @@ class Siblings:
             otids.discard(source.otid)
             if not otids:
                 del self.by_topic[source.topic]
+                self._on_topic_gone(source.topic)
         return source
+
+    def remove_offers_before(self, worker: int, incarnation: int) -> Iterator[bytes]:
+        """Drop what only older incarnations offered, source by source; gives the OTID of each that was looked at."""
+        for offer in list(self._siblings[worker].offers.values()):
+            if offer.incarnation < incarnation:
+                self.remove_offer(*offer.key)
+            yield offer.source.otid
 
     # time
 
@@ -169,24 +187,14 @@ class Siblings:
         times = [sibling.stale_until_ns for sibling in self._siblings.values() if sibling.stale_until_ns is not None]
         return min(times, default=None)
 
-    def on_timer(self, now_ns: int) -> Dropped:
-        dropped = Dropped()
+    def take_stale(self, now_ns: int) -> list[tuple[int, int]]:
+        """Siblings whose older incarnations are waited for no longer, and the first incarnation that still counts."""
+        due = []
         for worker, sibling in self._siblings.items():
             if sibling.stale_until_ns is not None and sibling.stale_until_ns <= now_ns:
                 sibling.stale_until_ns = None
-                self._sweep(worker, dropped)
-        return dropped
+                due.append((worker, sibling.newest))
+        return due
 
-    def _sweep(self, worker: int, dropped: Dropped) -> None:
-        """Drop what only an older incarnation, or one that did not come back, had said."""
-        sibling = self._siblings[worker]
-        current = sibling.incarnation if sibling.is_up else sibling.incarnation + 1
-        for symbol, domains in list(sibling.interest.items()):
-            for domain_id, incarnation in list(domains.items()):
-                if incarnation < current:
-                    self.remove_interest(worker, symbol, domain_id)
-                    dropped.symbols.append(symbol)
-        for offer in list(sibling.offers.values()):
-            if offer.incarnation < current:
-                self.remove_offer(*offer.key)
-                dropped.otids.append(offer.source.otid)
+    def on_exchange_done(self, worker: int) -> None:
+        self._siblings[worker].stale_until_ns = None

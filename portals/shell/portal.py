@@ -9,14 +9,26 @@ Source: forwarding notes, sections 2 to 10.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from dro.bus.actor import WorkerContext
 from dro.bus.counters import CounterPage
-from dro.bus.messages import ROUTE_MESSAGES, PeerDown, PeerRemoved, PeerUp, PortalGone, PortalUp, Role, RouteTable
+from dro.bus.messages import (
+    ROUTE_MANAGER,
+    ROUTE_MESSAGES,
+    PeerDown,
+    PeerRemoved,
+    PeerUp,
+    PortalGone,
+    PortalUp,
+    Role,
+    RouteTable,
+)
 from dro.bus.ring import RingReader
-from dro.clock import ms
+from dro.clock import ms, s
 from dro.errors import LocalProtocolError, ResourceError
 from dro.log.events import LogEvent
 from dro.timers import Timer
@@ -29,24 +41,21 @@ from portals.decisions.core import PortalCore
 from portals.decisions.effects import (
     ChangeForwarding,
     Effect,
+    GoOn,
     InterestIgnored,
     SendToSibling,
     SourceIgnored,
+    TellEverything,
     WhyIgnored,
 )
-from portals.decisions.messages import (
-    CONTROL_MESSAGES,
-    PATTERN_NONE,
-    PATTERN_PCRE,
-    PATTERN_REGEX,
-    PORTAL_MESSAGES,
-    PortalHello,
-    PortalMessage,
-)
+from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, PortalHello, PortalMessage
+from portals.decisions.relearning import CHECK_NS, Relearning
+from portals.shell.conversations import STEP, Conversations
 from portals.shell.drain import DrainPortal
 from portals.shell.link import Link
 
 GAUGES_NS: Final = ms(500)
+RING_RETRY_NS: Final = s(1)
 
 
 class PortalShell:
@@ -62,6 +71,8 @@ class PortalShell:
         self.entries: dict[int, ForwardEntry] = {}  # own sources by handle
         self._ctx = ctx
         self._rings: dict[int, RingReader] = {}
+        self._siblings = Conversations(ctx, self._on_message, lambda: self.act(ctx.loop.now_ns()))
+        self._relearning = Relearning(ctx.loop.now_ns())
         self._route_manager: int | None = None
         self._timers: dict[PortalCore | Link, Timer] = {}
         self._is_stopping = False
@@ -81,6 +92,7 @@ class PortalShell:
         ctx.on_stop = self._on_stop
         self.act(ctx.loop.now_ns())
         ctx.loop.call_later(GAUGES_NS, self._refresh_gauges)
+        ctx.loop.call_later(CHECK_NS, self._check_relearnt)
 
     # the bus
 
@@ -95,12 +107,19 @@ class PortalShell:
         try:
             ring = self._rings[peer.worker] = self._ctx.open_ring(peer)
         except ResourceError as e:
-            self._ctx.log.warning(LogEvent.RING_NOT_OPENED, extra={"sibling": peer.name, "error": str(e)})
+            self._ctx.limited(LogEvent.RING_NOT_OPENED, extra={"sibling": peer.name, "error": str(e)})
+            self._ctx.loop.call_later(RING_RETRY_NS, partial(self._on_ring_retry, peer))
             return
         now_ns = self._ctx.loop.now_ns()
         self.egress.on_ring(peer.worker, ring)
+        self._siblings.begin(peer.worker)
         self.core.on_sibling_up(peer.worker, peer.incarnation, *self.ingress.handed(peer.worker), now_ns)
         self.act(now_ns)
+
+    def _on_ring_retry(self, peer: PeerUp) -> None:
+        if self._ctx.peers.get(peer.worker) is peer and not self._ctx.is_stopping:
+            self._siblings.keep_waiting(peer.worker)
+            self._on_sibling_up(peer)
 
     def report_up(self) -> None:
         """To the route manager: that the portal works, and at which cost."""
@@ -115,6 +134,7 @@ class PortalShell:
         if peer.worker == self._route_manager:
             self._route_manager = None  # the routes that it gave hold until it is back
             return
+        self._siblings.end(peer.worker)
         ring = self._rings.pop(peer.worker, None)
         if ring is None:
             return
@@ -131,23 +151,20 @@ class PortalShell:
         self.act(now_ns)
 
     def _on_ctl(self, worker: int, frame: bytes) -> None:
-        now_ns = self._ctx.loop.now_ns()
-        message = CONTROL_MESSAGES.decode(frame)
-        match message:
-            case RouteTable():
-                self._on_routes(message, now_ns)
-            case PortalUp() | PortalGone():
-                raise LocalProtocolError(f"worker {worker} sent what is for the route manager")
-            case _:
-                self._on_message(worker, message, now_ns)
-        self.act_soon()
+        if worker != ROUTE_MANAGER:
+            self._siblings.on_frame(worker, frame)
+        elif isinstance(message := ROUTE_MESSAGES.decode(frame), RouteTable):
+            self._on_routes(message, self._ctx.loop.now_ns())
+        else:
+            raise LocalProtocolError("the route manager sent what is for the route manager")
 
     def _on_routes(self, table: RouteTable, now_ns: int) -> None:
         routes = [(r.source_domain, r.interested_domain, r.ingress, r.egress) for r in table.routes]
         self.core.on_routes(table.version, routes, now_ns)
         self._link.on_routes({r.interested_domain for r in table.routes if r.ingress == self._ctx.index}, now_ns)
+        self.act_soon()
 
-    def _on_message(self, worker: int, message: PortalMessage, now_ns: int) -> None:
+    def _on_message(self, worker: int, message: PortalMessage) -> None:
         if isinstance(message, PortalHello):
             lost = self.egress.reconcile(worker, message.forwarded, message.forwarded_bytes)
             if lost:
@@ -155,8 +172,9 @@ class PortalShell:
                 self._ctx.log.info(LogEvent.FRAGMENTS_LOST, extra=extra)
         peer = self._ctx.peers.get(worker)
         if peer is not None:
-            self.core.on_message(worker, peer.incarnation, message, now_ns)
+            self.core.on_message(worker, peer.incarnation, message, self._ctx.loop.now_ns())
             self.drain.on_message(worker, message)
+            self.act_soon()
 
     # own sources, which the link joins
 
@@ -194,6 +212,7 @@ class PortalShell:
                 pass
         finally:
             self._is_acting = False
+        self._siblings.send()
         self._link.send_pending(now_ns)
         for part in (self.core, self._link):
             self._set_timer(part)
@@ -237,7 +256,11 @@ class PortalShell:
     def _perform(self, effect: Effect, now_ns: int) -> None:
         match effect:
             case SendToSibling(worker=worker, message=message):
-                self._ctx.channels.send_ctl(worker, PORTAL_MESSAGES.encode(message))
+                self._siblings.tell(worker, message)
+            case TellEverything(worker=worker, messages=messages):
+                self._siblings.tell_all(worker, messages)
+            case GoOn(steps=steps):
+                self._ctx.loop.run_in_slices(self._go_on(steps))
             case ChangeForwarding(handle=handle, workers=workers):
                 if (entry := self.entries.get(handle)) is not None:
                     entry.want(workers)
@@ -251,6 +274,22 @@ class PortalShell:
                     self._ctx.limited(LogEvent.SOURCE_OTHER_TOPIC, extra={"otid": otid.hex()} | extra)
             case _:
                 self._link.perform(effect, now_ns)
+
+    def _go_on(self, steps: Iterator[object]) -> Iterator[None]:
+        while sum(1 for _ in islice(steps, STEP)) == STEP:
+            self.act(self._ctx.loop.now_ns())
+            yield
+        self.act(self._ctx.loop.now_ns())
+
+    def _check_relearnt(self) -> None:
+        if self._is_stopping:
+            return
+        now_ns = self._ctx.loop.now_ns()
+        if self._relearning.is_over(self.core.known, now_ns):
+            self.core.on_relearnt()
+            self.act(now_ns)
+        else:
+            self._ctx.loop.call_later(CHECK_NS, self._check_relearnt)
 
     # the end
 

@@ -258,12 +258,17 @@ def test_a_worker_without_a_ring_is_ready_too(shell: Shell, until: Until, monkey
         shell.worker.open_ring(sibling(5))
 
 
+@pytest.mark.parametrize("is_given_up", [True, False])
 def test_a_stuck_sibling_is_told_to_the_parent(
-    shell: Shell, until: Until, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, until: Until, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_given_up: bool
 ) -> None:
     monkeypatch.setattr("dro.bus.channel.CTL_HWM", 3)
     shell.parent.send(sibling(5))
     until(lambda: bool(shell.worker.peers))
+    if is_given_up:
+        shell.worker.channels.give_up(2)
+        shell.worker.channels.give_up(2)
+        shell.worker.channels.give_up(77)
     while shell.worker.channels.send_ctl(2, b"x"):
         pass
     until(lambda: bool(shell.heard))

@@ -18,6 +18,7 @@ from dro.bus.messages import (
     ROUTE_MESSAGES,
     WORKER_REPORTS,
     PeerUp,
+    PortalGone,
     PortalUp,
     Ready,
     Role,
@@ -222,7 +223,7 @@ def test_tags_and_roles_keep_their_numbers() -> None:
     }  # fmt: skip
     routes = {"PortalUp": 2, "PortalGone": 3, "RouteTable": 4}
     for codec, expected in ((PARENT_MESSAGES, tags), (WORKER_REPORTS, reports), (ROUTE_MESSAGES, routes)):
-        assert {kind.__name__: tag for tag, kind in codec._kinds.items()} == expected
+        assert {kind.__name__: tag for kind, tag in codec._tags.items()} == expected
     assert {role.name: role.value for role in Role} == {"ROUTE_MANAGER": 1, "ENDPOINT": 2, "PEER": 3, "MONITOR": 4}
     assert ROUTE_MANAGER == 0
 
@@ -254,20 +255,19 @@ def test_a_field_that_cannot_travel_is_found_when_the_codec_is_made() -> None:
         Codec[Inner]({1: Inner, 2: Inner})
 
 
-def test_a_channel_of_two_conversations_has_one_codec_that_knows_both() -> None:
-    inners = Codec[Inner]({9: Inner})
-    both = inners | ROUTE_MESSAGES
-    inner, up = Inner(b"x", 1), PortalUp(7, 1, 1)
-    assert both.encode(inner) == inners.encode(inner)
-    assert both.encode(up) == ROUTE_MESSAGES.encode(up)
-    assert [both.decode(both.encode(message)) for message in (inner, up)] == [inner, up]
-    with pytest.raises(DecodeError, match="unknown tag"):
-        inners.decode(both.encode(up))
+def test_messages_that_were_joined_are_read_one_by_one() -> None:
+    messages: list[PortalUp | PortalGone | RouteTable] = [PortalUp(7, 1, 1), PortalGone(300), PortalUp(2, 2, 2)]
+    frame = b"".join([ROUTE_MESSAGES.encode(message) for message in messages])
+    assert list(ROUTE_MESSAGES.decode_all(frame)) == messages
+    assert list(ROUTE_MESSAGES.decode_all(b"")) == []
 
 
-def test_two_conversations_that_share_a_tag_cannot_share_a_channel() -> None:
-    with pytest.raises(TypeError, match=r"\[2, 3, 4\]"):
-        ROUTE_MESSAGES | PARENT_MESSAGES
+@pytest.mark.parametrize("tail", [b"\x93\x02\x07", b"\xc1", b"\x92\x63\x00", b"\x00", b"\xdd\xff\xff\xff\xff"])
+def test_what_follows_a_message_and_is_none_is_an_error_when_its_turn_comes(tail: bytes) -> None:
+    read = ROUTE_MESSAGES.decode_all(ROUTE_MESSAGES.encode(PortalGone(1)) + tail)
+    assert next(read) == PortalGone(1)
+    with pytest.raises(DecodeError):
+        next(read)
 
 
 def test_the_messages_of_the_program_travel() -> None:

@@ -36,6 +36,10 @@ class FakeChannels:
         self.sent: list[tuple[int, bytes]] = []
         self.data: list[tuple[int, bytes]] = []
         self.takes_data = True
+        self.given_up: list[int] = []
+
+    def give_up(self, worker: int) -> None:
+        self.given_up.append(worker)
 
     def send_ctl(self, worker: int, frame: bytes) -> None:
         self.sent.append((worker, frame))

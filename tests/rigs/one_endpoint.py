@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from dro.bus.messages import Role, Route, RouteTable
+from dro.bus.messages import ROUTE_MESSAGES, Role, Route, RouteMessage, RouteTable
 from dro.bus.ring import RingWriter
 from dro.wire.lbmc import message as lbmc
 from portals.datapath import descriptor
 from portals.datapath.descriptor import ForwardRun
-from portals.decisions.messages import CONTROL_MESSAGES, PORTAL_MESSAGES, PortalMessage
+from portals.decisions.messages import PORTAL_MESSAGES, PortalMessage
 from portals.endpoint.portal import EndpointPortal
+from tests.fakes.siblings import all_messages, confirm_at_once
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker
 from tests.rigs.one_process import OneProcess, one_process
@@ -32,6 +33,7 @@ class OneEndpoint:
         sibling = dro.add_worker(SIBLING, "beyond", Role.PEER)
         sibling.told["on_reconfigure"] = lambda _: None
         self.ring: RingWriter = sibling.create_ring(1 << 16)
+        confirm_at_once(self.worker)
         dro.introduce(sibling)
         self.hear_routes(*ROUTES)
         dro.stepper.settle()
@@ -39,7 +41,7 @@ class OneEndpoint:
 
     def hear_routes(self, *routes: Route) -> None:
         version = self.portal.core.route_version + 1
-        self.worker.channels.on_ctl(0, CONTROL_MESSAGES.encode(RouteTable(version, routes)))
+        self.worker.channels.on_ctl(0, ROUTE_MESSAGES.encode(RouteTable(version, routes)))
 
     def hear(self, *messages: PortalMessage) -> None:
         """The sibling says so; everything that follows at once has happened then."""
@@ -47,10 +49,10 @@ class OneEndpoint:
             self.worker.channels.on_ctl(SIBLING, PORTAL_MESSAGES.encode(message))
         self.dro.stepper.settle()
 
-    def sent(self) -> list[PortalMessage]:
+    def sent(self) -> list[PortalMessage | RouteMessage]:
         """What the sibling was told since the last call."""
         frames, self.worker.channels.sent = self.worker.channels.sent, []
-        return [PORTAL_MESSAGES.decode(frame) for worker, frame in frames if worker == SIBLING]
+        return [message for worker, message in all_messages(frames) if worker == SIBLING]
 
     def hand(self, handle: int, first: int, *payloads: bytes) -> None:
         """The sibling hands over messages of equal size, from that topic sqn on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import permutations
 
@@ -9,7 +10,6 @@ import pytest
 
 from dro.clock import ms, s
 from dro.proto.interest.events import InterestGained, InterestLost
-from portals.decisions.acl_enforcement import OPEN
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import (
     ChangeForwarding,
@@ -18,11 +18,13 @@ from portals.decisions.effects import (
     DelayDeletion,
     Effect,
     FeedProxySource,
+    GoOn,
     InterestIgnored,
     OpenProxyReceiver,
     OpenProxySource,
     SendToSibling,
     SourceIgnored,
+    TellEverything,
     UpdateProxyReceiver,
     UpdateProxySource,
     WhyIgnored,
@@ -37,7 +39,6 @@ from portals.decisions.messages import (
     SourceGone,
     SourceSeen,
 )
-from portals.decisions.recorded_interest import RecordedInterest
 from portals.decisions.siblings import REJOIN_HOLD_NS
 from tests.fakes.patterns import compile_pattern
 
@@ -89,13 +90,27 @@ class Dro:
             for worker, core in list(self.cores.items()):
                 for effect in core.take_effects():
                     moved = True
-                    if isinstance(effect, SendToSibling):
-                        if effect.worker in self.cores:
-                            self.cores[effect.worker].on_message(
-                                worker, self.incarnations[worker], effect.message, self.now_ns
-                            )
-                    else:
-                        self.seen[worker].append(effect)
+                    self._perform(worker, effect)
+
+    def _perform(self, worker: int, effect: Effect) -> None:
+        match effect:
+            case SendToSibling(worker=to, message=message):
+                if to in self.cores:
+                    self.cores[to].on_message(worker, self.incarnations[worker], message, self.now_ns)
+            case TellEverything(worker=to, messages=messages):
+                for message in messages:
+                    self._perform(worker, SendToSibling(to, message))
+            case GoOn(steps=steps):
+                for _ in steps:
+                    pass
+            case _:
+                self.seen[worker].append(effect)
+
+    def relearn(self) -> None:
+        """All portals know their domains again."""
+        for core in self.cores.values():
+            core.on_relearnt()
+        self.settle()
 
     def pass_time(self, duration_ns: int) -> None:
         end = self.now_ns + duration_ns
@@ -365,8 +380,11 @@ def test_a_full_exchange_of_many_sources_takes_time_in_proportion() -> None:
             core.next_deadline()
     opened = [e for e in core.take_effects() if isinstance(e, OpenProxySource | FeedProxySource)]
     assert len(opened) == 40_000
-    core.on_timer(s(4))
-    assert len(core.proxies) == 20_000
+    core.on_message(1, 2, ExchangeDone(), 0)
+    for effect in core.take_effects():
+        for _ in effect.steps if isinstance(effect, GoOn) else ():
+            pass
+    assert (len(core.proxies), len(core.siblings.otids)) == (20_000, 20_000)
 
 
 @dataclass
@@ -411,7 +429,13 @@ def test_a_sibling_that_comes_up_once_more_gets_nothing_again() -> None:
         core.on_sibling_up(2, incarnation, 0, 0, 0)
         assert core.take_effects() == []
     core.on_sibling_up(2, 5, 8, 9, 0)
-    assert core.take_effects() == [SendToSibling(2, PortalHello(1, 1, 8, 9)), SendToSibling(2, ExchangeDone())]
+    hello, everything = core.take_effects()
+    assert hello == SendToSibling(2, PortalHello(1, 1, 8, 9))
+    assert isinstance(everything, TellEverything)
+    core.on_relearnt()
+    assert core.take_effects() == [SendToSibling(worker, ExchangeDone()) for worker in (2, 3)]
+    core.on_sibling_up(2, 6, 8, 9, 0)
+    assert core.take_effects()[-1] == SendToSibling(2, ExchangeDone()), "to those that come later at once"
 
 
 def test_a_sibling_that_is_removed_while_it_is_up_is_forgotten_at_once() -> None:
@@ -511,21 +535,60 @@ def test_interest_that_goes_leaves_nothing_behind() -> None:
         alone.core.on_interest(InterestLost(symbol), 0)
         alone.core.take_effects()
         alone.core.on_interest(InterestLost(symbol), 0)
+    alone.offers(1, b"AAA")
     assert (alone.core.recorded.domains, alone.core.take_effects()) == ({}, [])
-    assert alone.core.recorded.found_by((b"A.*", PATTERN_PCRE), {b"AAA": {OTID}}) == []
 
 
-def test_a_pattern_is_not_searched_for_domains_that_have_the_topic_anyway() -> None:
-    searched: list[bytes] = []
+def searching(alone: Alone) -> list[tuple[bytes, bytes]]:
+    """(pattern, topic) of each search from now on; every pattern is a prefix."""
+    searched: list[tuple[bytes, bytes]] = []
 
-    def search(topic: bytes) -> bool:
-        searched.append(topic)
-        return True
+    def compile_prefix(pattern: bytes, kind: int) -> Callable[[bytes], bool]:
+        def search(topic: bytes) -> bool:
+            searched.append((pattern, topic))
+            return topic.startswith(pattern)
 
-    recorded = RecordedInterest(lambda pattern, kind: search, OPEN)
-    for symbol, domain_id in (((b"AAA", PATTERN_NONE), 1), ((b"A.*", PATTERN_PCRE), 1), ((b"B.*", PATTERN_PCRE), 2)):
-        assert recorded.add(symbol, domain_id)
-    assert (recorded.interested(b"AAA"), searched) == ({1, 2}, [b"AAA"])
+        return search
+
+    alone.core.recorded._compile = compile_prefix
+    return searched
+
+
+def test_a_pattern_is_searched_once_in_each_topic_that_is_offered() -> None:
+    alone = Alone()
+    searched = searching(alone)
+    for pattern in (b"A", b"B"):
+        alone.core.on_interest(InterestGained((pattern, PATTERN_PCRE)), 0)
+    seen = alone.offers(1, b"AA")
+    assert searched == [(b"A", b"AA"), (b"B", b"AA")]
+    searched.clear()
+    alone.core.on_message(3, 4, seen, 0)
+    alone.core.on_message(2, 4, SourceGone(1), 0)
+    alone.core.on_routes(6, [(2, 1, 3, 1)], 0)
+    alone.core.on_routes(7, [], 0)
+    alone.core.on_interest(InterestLost((b"B", PATTERN_PCRE)), 0)
+    assert searched == []
+    alone.core.on_interest(InterestGained((b"AA", PATTERN_PCRE)), 0)
+    assert searched == [(b"AA", b"AA")], "what is new is searched for"
+    alone.core.on_message(3, 4, SourceGone(1), 0)
+    searched.clear()
+    alone.offers(2, b"AA")
+    assert searched == [(b"A", b"AA"), (b"AA", b"AA")], "nothing is remembered of a topic that was gone"
+
+
+def test_what_patterns_found_goes_with_the_topic_and_with_the_pattern() -> None:
+    alone = Alone()
+    alone.core.on_interest(InterestGained((b"A", PATTERN_PCRE)), 0)
+    alone.offers(1, b"AA")
+    alone.core.on_interest(InterestGained((b".A", PATTERN_PCRE)), 0)
+    alone.core.take_effects()
+    alone.core.on_interest(InterestLost((b"A", PATTERN_PCRE)), 0)
+    assert [e for e in alone.core.take_effects() if isinstance(e, CloseProxySource)] == [], "the other one wants it"
+    alone.core.on_interest(InterestLost((b".A", PATTERN_PCRE)), 0)
+    assert [type(e) for e in alone.core.take_effects() if not isinstance(e, SendToSibling)] == [CloseProxySource]
+    alone.core.on_message(2, 4, SourceGone(1), 0)
+    recorded = alone.core.recorded
+    assert (recorded._finders, [topics for topics in recorded._found.values() if topics]) == ({}, [])
 
 
 def test_a_sibling_that_is_released_gets_nothing_more_and_wants_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dro.clock import s
 from dro.proto.interest.events import InterestGained
 from portals.decisions.core import PortalCore
@@ -14,6 +16,7 @@ from portals.decisions.effects import (
     OpenProxyReceiver,
     OpenProxySource,
     SendToSibling,
+    TellEverything,
     UpdateProxyReceiver,
 )
 from portals.decisions.messages import (
@@ -25,6 +28,7 @@ from portals.decisions.messages import (
     SourceSeen,
     Withdraw,
 )
+from portals.decisions.relearning import RELEARN_LIMIT_NS, Relearning
 from portals.decisions.siblings import REJOIN_HOLD_NS
 from tests.portals.decisions.test_core import DELAY, OTID, Dro
 
@@ -115,11 +119,13 @@ def test_a_withdrawn_portal_greets_a_sibling_and_tells_it_nothing() -> None:
     core = dro.cores[2]
     core.withdraw()
     core.on_sibling_up(1, 5, 7, 70, 0)
-    assert core.take_effects() == [
+    *effects, everything = core.take_effects()
+    assert effects == [
         ChangeForwarding(next(iter(core.own.seen)), ()),
         SendToSibling(1, PortalHello(2, 1, 7, 70)),
-        SendToSibling(1, ExchangeDone()),
     ]
+    assert isinstance(everything, TellEverything)
+    assert list(everything.messages) == []
 
 
 def test_what_is_told_for_a_drain_keeps_its_place_among_the_decisions() -> None:
@@ -185,7 +191,9 @@ def test_the_same_domain_under_another_number_goes_on_with_the_proxy_source() ->
     assert not any(isinstance(e, OpenProxySource) for e in core.take_effects())
 
 
-def test_what_a_sibling_does_not_confirm_after_a_restart_goes_although_it_was_never_seen_down() -> None:
+@pytest.mark.parametrize("has_an_end", [True, False])
+def test_what_a_sibling_does_not_confirm_after_a_restart_goes_when_it_has_relearnt(has_an_end: bool) -> None:
+    """Although it was never seen down, and at the limit if it never says so."""
     core = PortalCore(1, 1, 1, source_deletion_delay_ns=DELAY, matcher=lambda pattern, kind: None)
     core.on_routes(1, [(1, 2, 1, 2), (2, 1, 2, 1)], 0)
     core.on_sibling_up(2, 1, 0, 0, 0)
@@ -195,9 +203,40 @@ def test_what_a_sibling_does_not_confirm_after_a_restart_goes_although_it_was_ne
     core.on_message(2, 2, InterestAdded(b"AAA", 0, 2), s(5))
     core.on_message(2, 1, InterestAdded(b"CCC", 0, 2), s(5))  # of the life before: too late
     core.take_effects()
-    assert core.next_deadline() == s(5) + REJOIN_HOLD_NS
-    core.on_timer(s(5) + REJOIN_HOLD_NS - 1)
+    assert core.next_deadline() == s(5) + RELEARN_LIMIT_NS
+    core.on_timer(s(5) + RELEARN_LIMIT_NS - 1)
+    core.on_message(2, 1, ExchangeDone(), s(5))  # of the life before
     assert core.take_effects() == []
-    core.on_timer(s(5) + REJOIN_HOLD_NS)
+    if has_an_end:
+        core.on_message(2, 2, ExchangeDone(), s(6))
+    else:
+        core.on_timer(s(5) + RELEARN_LIMIT_NS)
     assert core.take_effects() == [CloseProxyReceiver(b"BBB", 0, (2,))]
     assert core.next_deadline() is None
+
+
+def test_a_portal_of_many_topics_that_returns_loses_no_proxies_while_it_relearns() -> None:
+    """4000 topics at 1000 a second, as receivers repeat them: siblings wait for what is not said again at once."""
+    dro, names = Dro(2), [b"%d" % n for n in range(4000)]
+    for name in names:
+        dro.want(2, name)
+    dro.take(1)
+    relearning = Relearning(dro.now_ns)
+    dro.kill(2)
+    dro.pass_time(s(1))
+    dro.start(2)
+    checks = 0
+    for n, name in enumerate(names[:-1], start=1):  # the last one went meanwhile
+        dro.want(2, name)
+        if n % 1000 == 0:
+            dro.pass_time(s(1))
+        if n % 3000 == 0:
+            assert not relearning.is_over(dro.cores[2].known, dro.now_ns)
+    assert dro.take(1) == []
+    while not relearning.is_over(dro.cores[2].known, dro.now_ns):
+        dro.pass_time(s(3))
+        checks += 1
+    assert checks < 3
+    dro.cores[2].on_relearnt()
+    dro.settle()
+    assert dro.take(1) == [CloseProxyReceiver(names[-1], 0, (2,))]

@@ -1,9 +1,15 @@
-"""Endpoint cores under arbitrary events: what they ask of a shell makes sense, and they come to rest as they should."""
+"""Endpoint cores under arbitrary events: what they ask of a shell makes sense, and they come to rest as they should.
+
+What they tell each other goes through real outboxes in batches of few records, and what they do step by step is
+interrupted by the other events after each step.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -20,13 +26,16 @@ from portals.decisions.effects import (
     DelayDeletion,
     Effect,
     FeedProxySource,
+    GoOn,
     OpenProxyReceiver,
     OpenProxySource,
     SendToSibling,
+    TellEverything,
     UpdateProxyReceiver,
     UpdateProxySource,
 )
-from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
+from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PORTAL_MESSAGES
+from portals.decisions.outbox import Outbox
 from portals.decisions.recorded_interest import Matcher
 
 PORTALS = (1, 2, 3)
@@ -64,6 +73,7 @@ class Shell:
     proxies: dict[bytes, tuple[int, int] | None] = field(default_factory=dict)
     forwarding: dict[int, tuple[int, ...]] = field(default_factory=dict)
     own: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+    long_work: list[Iterator[object]] = field(default_factory=list)
 
     def perform(self, effect: Effect) -> None:
         match effect:
@@ -96,7 +106,9 @@ class Shell:
             case ChangeForwarding(handle=handle, workers=workers):
                 assert self.forwarding[handle] != workers
                 self.forwarding[handle] = workers
-            case SendToSibling():
+            case GoOn(steps=steps):
+                self.long_work.append(steps)
+            case SendToSibling() | TellEverything():
                 raise AssertionError("messages are delivered by the machine")
 
 
@@ -111,7 +123,7 @@ class Portals(RuleBasedStateMachine):
         self.shells: dict[int, Shell] = {}
         self.lives = dict.fromkeys(PORTALS, 0)
         self.access = dict.fromkeys(PORTALS, OPEN)
-        self.wire: dict[tuple[int, int], list[SendToSibling]] = {(a, b): [] for a in PORTALS for b in PORTALS if a != b}
+        self.wire = {(a, b): Outbox(0) for a in PORTALS for b in PORTALS if a != b}
         self.wanted: dict[int, set[tuple[bytes, int, int]]] = {worker: set() for worker in PORTALS}
         for worker in PORTALS:
             self.start(worker)
@@ -121,20 +133,31 @@ class Portals(RuleBasedStateMachine):
     def take(self) -> None:
         for worker, shell in self.shells.items():
             for effect in shell.core.take_effects():
-                if isinstance(effect, SendToSibling):
-                    self.wire[worker, effect.worker].append(effect)
-                else:
-                    shell.perform(effect)
+                match effect:
+                    case SendToSibling(worker=to, message=message):
+                        self.wire[worker, to].put(message, PORTAL_MESSAGES.encode(message))
+                    case TellEverything(worker=to, messages=messages):
+                        self.wire[worker, to].put_all(messages)
+                    case _:
+                        shell.perform(effect)
 
     def deliver(self, sender: int, to: int) -> bool:
-        waiting = self.wire[sender, to]
-        if not waiting:
-            return False
-        tell = waiting.pop(0)
-        if to in self.shells:
-            self.shells[to].core.on_message(sender, self.lives[sender], tell.message, self.now_ns)
+        batch = self.wire[sender, to].take(self.now_ns)
+        for message in PORTAL_MESSAGES.decode_all(batch):
+            if to in self.shells:
+                self.shells[to].core.on_message(sender, self.lives[sender], message, self.now_ns)
+            self.take()
+        self.wire[sender, to].on_taken(1 if batch else 0)
+        return bool(batch)
+
+    def go_on(self) -> bool:
+        """A step of each long work."""
+        had_any = False
+        for shell in self.shells.values():
+            shell.long_work = [steps for steps in shell.long_work if next(steps, self) is not self]
+            had_any |= bool(shell.long_work)
         self.take()
-        return True
+        return had_any
 
     # what happens
 
@@ -152,8 +175,8 @@ class Portals(RuleBasedStateMachine):
         self.wanted[worker].clear()
         for other, shell in list(self.shells.items()):
             if other != worker:
-                self.wire[worker, other].clear()
-                self.wire[other, worker].clear()
+                self.wire[worker, other] = Outbox(self.now_ns)
+                self.wire[other, worker] = Outbox(self.now_ns)
                 shell.core.on_sibling_up(worker, life, 0, 0, self.now_ns)
                 core.on_sibling_up(other, self.lives[other], 0, 0, self.now_ns)
         self.take()
@@ -164,8 +187,8 @@ class Portals(RuleBasedStateMachine):
         if self.shells.pop(worker, None) is None:
             return
         for other, shell in self.shells.items():
-            self.wire[worker, other].clear()
-            self.wire[other, worker].clear()
+            self.wire[worker, other] = Outbox(self.now_ns)
+            self.wire[other, worker] = Outbox(self.now_ns)
             shell.core.on_sibling_down(worker, self.now_ns)
             if is_for_good:
                 shell.core.on_sibling_removed(worker, self.now_ns)
@@ -241,6 +264,16 @@ class Portals(RuleBasedStateMachine):
         for _ in range(count):
             self.deliver(*pair)
 
+    @rule()
+    def step(self) -> None:
+        self.go_on()
+
+    @rule(worker=st.sampled_from(PORTALS))
+    def relearn(self, worker: int) -> None:
+        if worker in self.shells:
+            self.shells[worker].core.on_relearnt()
+            self.take()
+
     @rule(duration=st.sampled_from([ms(1), ms(999), ms(1000), s(3)]))
     def wait(self, duration: int) -> None:
         self.now_ns += duration
@@ -258,8 +291,10 @@ class Portals(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """At rest, every proxy follows from interest, routes and sources, and is fed by who hears the source."""
+        for worker in PORTALS:
+            self.relearn(worker)
         for _ in range(3):
-            while any(self.deliver(*pair) for pair in self.wire):
+            while self.go_on() or any(self.deliver(*pair) for pair in self.wire):
                 pass
             self.wait(s(10))
         for egress, shell in self.shells.items():
@@ -296,5 +331,11 @@ class Portals(RuleBasedStateMachine):
         super().teardown()
 
 
+@pytest.fixture(autouse=True)
+def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portals.decisions.core.AT_ONCE", 1)
+    monkeypatch.setattr("portals.decisions.outbox.BATCH_RECORDS", 2)
+
+
 TestPortals = Portals.TestCase
-TestPortals.settings = settings(max_examples=100, stateful_step_count=40)
+TestPortals.settings = settings(max_examples=300, stateful_step_count=40)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from dro.bus.messages import (
+    ROUTE_MESSAGES,
     PeerDown,
     PeerRemoved,
     PeerUp,
@@ -28,7 +30,7 @@ from portals.datapath.counters import PairSlot, Slot
 from portals.datapath.descriptor import ForwardRun
 from portals.datapath.handover import QUIET_TICKS
 from portals.datapath.ingress import RING_MIN_BYTES
-from portals.decisions.core import PortalCore
+from portals.decisions.core import AT_ONCE, PortalCore
 from portals.decisions.drain import TICK_NS, Rest
 from portals.decisions.effects import (
     CloseProxyReceiver,
@@ -38,10 +40,10 @@ from portals.decisions.effects import (
     ProxyEffect,
 )
 from portals.decisions.messages import (
-    CONTROL_MESSAGES,
     PATTERN_NONE,
     PATTERN_PCRE,
     PATTERN_REGEX,
+    PORTAL_MESSAGES,
     ExchangeDone,
     ForwardStart,
     ForwardStop,
@@ -53,10 +55,14 @@ from portals.decisions.messages import (
     Settled,
     SourceGone,
     SourceSeen,
+    Taken,
     Withdraw,
 )
+from portals.decisions.relearning import CHECK_NS
 from portals.decisions.siblings import REJOIN_HOLD_NS
-from portals.shell.portal import GAUGES_NS, PortalShell
+from portals.shell.conversations import STEP
+from portals.shell.portal import GAUGES_NS, RING_RETRY_NS, PortalShell
+from tests.fakes.siblings import all_messages, confirm_at_once
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker, logged
 from tests.portals.datapath.test_data_path import data
@@ -129,6 +135,7 @@ class Alone:
     def __init__(self, stepper: Stepper, folder: Path) -> None:
         self.stepper = stepper
         self.worker = FakeWorker(stepper.loop, folder, ME, "P1")
+        confirm_at_once(self.worker)
         self.core = PortalCore(ME, 1, HERE, source_deletion_delay_ns=ms(100), matcher=lambda pattern, kind: None)
         self.shell = PortalShell(self.worker.ctx, self.core, 1000)
         self.link = TimedLink(self.shell, self.worker)
@@ -144,7 +151,11 @@ class Alone:
         self.worker.told["on_peer_up"](peer)
 
     def hear(self, worker: int, message: PortalMessage | RouteMessage) -> None:
-        self.worker.channels.on_ctl(worker, CONTROL_MESSAGES.encode(message))
+        if isinstance(message, PortalUp | PortalGone | RouteTable):
+            frame = ROUTE_MESSAGES.encode(message)
+        else:
+            frame = PORTAL_MESSAGES.encode(message)
+        self.worker.channels.on_ctl(worker, frame)
 
     def joined(self) -> None:
         """The sibling is up and routes lead both ways; what was said so far is forgotten."""
@@ -155,7 +166,7 @@ class Alone:
 
     def sent(self) -> list[tuple[int, PortalMessage | RouteMessage]]:
         frames, self.worker.channels.sent = self.worker.channels.sent, []
-        return [(worker, CONTROL_MESSAGES.decode(frame)) for worker, frame in frames]
+        return all_messages(frames)
 
     def effects(self) -> list[ProxyEffect]:
         found, self.link.effects = self.link.effects, []
@@ -196,17 +207,77 @@ def test_other_portals_are_siblings_at_once(alone: Alone, role: Role) -> None:
     page.set(page.pair(SIBLING) + PairSlot.HANDED, 9)
     page.set(page.pair(SIBLING) + PairSlot.HANDED_BYTES, 900)
     alone.peer_up(SIBLING, role)
-    hello = [(SIBLING, PortalHello(ME, 1, 9, 900)), (SIBLING, ExchangeDone())]
-    assert alone.sent() == (hello if role in WITH_RINGS else [])
+    assert alone.sent() == ([(SIBLING, PortalHello(ME, 1, 9, 900))] if role in WITH_RINGS else [])
 
 
-def test_a_sibling_without_a_ring_is_none_and_is_told_of(alone: Alone, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sibling_whose_ring_cannot_be_opened_is_none_until_it_can(
+    alone: Alone, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For want of descriptors, perhaps: what it says waits, and it is told that this portal lives."""
+    alone.hear(MANAGER, RouteTable(7, (Route(HERE, THERE, ME, THIRD), Route(THERE, HERE, THIRD, ME))))
+    alone.link.say(InterestGained((b"AAA", PATTERN_NONE)))
     alone.peer_up(THIRD)
+    alone.hear(THIRD, SEEN)
+    alone.hear(THIRD, InterestAdded(b"BBB", PATTERN_NONE, THERE))
     ((level, event, fields),) = logged(caplog)
     assert (level, event, fields["sibling"]) == ("WARNING", LogEvent.RING_NOT_OPENED, "P3")
     assert str(fields["error"]).startswith("cannot open the fragment ring")
+    alone.stepper.run(RING_RETRY_NS // ms(1))
+    assert [PORTAL_MESSAGES.decode(frame) for _, frame in alone.worker.channels.sent] == [Taken(0)]
+    assert (alone.sent(), alone.effects(), alone.core.siblings.up) == ([], [], [])
+    FakeWorker(alone.stepper.loop, tmp_path, THIRD, "P3").create_ring(1 << 16)
+    alone.stepper.run(RING_RETRY_NS // ms(1))
+    hello, *others = alone.sent()
+    assert hello == (THIRD, PortalHello(ME, 1, 0, 0))
+    assert others == [(THIRD, InterestAdded(b"AAA", PATTERN_NONE, HERE)), (THIRD, ForwardStart(5))]
+    assert alone.effects() == [OpenProxySource(THIRD, SEEN), OpenProxyReceiver(b"BBB", PATTERN_NONE, (THERE,))]
+    alone.stepper.run(5 * RING_RETRY_NS // ms(1))
+    assert alone.worker.rings[1:] == []
+
+
+def test_a_sibling_without_a_ring_that_ends_is_not_tried_again(alone: Alone) -> None:
+    alone.peer_up(THIRD)
+    alone.hear(THIRD, SEEN)
+    del alone.worker.peers[THIRD]
     alone.worker.told["on_peer_down"](PeerDown(THIRD, 1))
     assert (alone.sent(), alone.core.next_deadline()) == ([], None)
+    alone.stepper.run(2 * RING_RETRY_NS // ms(1))
+    assert alone.worker.channels.sent == []
+    alone.peer_up(SIBLING)
+    alone.stepper.settle()
+    assert alone.core.siblings.by_topic == {}, "what it said is forgotten"
+
+
+def test_siblings_learn_that_the_portal_knows_its_domain_when_little_more_comes(alone: Alone) -> None:
+    alone.joined()
+    for n in range(3):
+        alone.link.say(InterestGained((b"%d" % n, PATTERN_NONE)))
+        alone.stepper.run(CHECK_NS // ms(1))
+        assert (SIBLING, ExchangeDone()) not in alone.sent()
+    alone.stepper.run(CHECK_NS // ms(1))
+    assert alone.sent() == [(SIBLING, ExchangeDone())]
+    alone.stepper.run(3 * CHECK_NS // ms(1))
+    assert alone.sent() == [], "once"
+
+
+def test_what_concerns_many_topics_is_carried_out_in_slices(alone: Alone) -> None:
+    alone.joined()
+    for n in range(200):
+        alone.hear(SIBLING, InterestAdded(b"%d" % n, PATTERN_NONE, THERE))
+    alone.stepper.settle()
+    alone.effects()
+    acts: list[int] = []
+    send_pending = alone.link.send_pending
+
+    def count(now_ns: int) -> None:
+        acts.append(len(alone.link.effects))
+        send_pending(now_ns)
+
+    alone.link.send_pending = count  # type: ignore[method-assign]
+    alone.hear(MANAGER, RouteTable(8, ()))
+    alone.stepper.settle()
+    assert len(alone.effects()) == 200
+    assert max(after - before for before, after in pairwise([AT_ONCE, *acts])) == STEP
 
 
 def test_a_sibling_that_is_down_feeds_nothing_and_is_remembered_for_three_seconds(alone: Alone) -> None:
@@ -312,7 +383,7 @@ def test_interest_and_sources_are_worked_off_in_one_turn(alone: Alone) -> None:
         alone.link.say(InterestGained((topic, PATTERN_NONE)))
     alone.hear(SIBLING, SEEN)
     alone.stepper.settle()
-    told = [InterestAdded(b"AAA", PATTERN_NONE, HERE), ForwardStart(5), InterestAdded(b"BBB", PATTERN_NONE, HERE)]
+    told = [ForwardStart(5), InterestAdded(b"AAA", PATTERN_NONE, HERE), InterestAdded(b"BBB", PATTERN_NONE, HERE)]
     assert alone.sent() == [(SIBLING, message) for message in told]
     assert alone.effects() == [OpenProxySource(SIBLING, SEEN)]
     assert alone.link.pending == [alone.now_ns], "once for all that came in the turn"
@@ -595,5 +666,7 @@ def test_a_portal_that_stops_drains_no_more(alone: Alone, is_drained: bool) -> N
     alone.worker.told["on_stop"]()
     alone.hear(SIBLING, Settle(0))
     alone.stepper.run(GAUGES_NS // ms(1))
-    assert alone.stepper.loop.next_deadline() == alone.now_ns - GAUGES_NS + s(60)
+    deadline = alone.stepper.loop.next_deadline()
+    assert deadline is not None
+    assert deadline > alone.now_ns + TICK_NS
     assert (alone.sent(), alone.worker.answers) == ([], [])

@@ -1,0 +1,154 @@
+"""What one sibling has still to be told: changes, and everything once when it is new.
+
+State: one record for each thing that changed and has not been sent, the rest of the exchange, and how much the sibling
+has confirmed. Owned by `portals.shell.conversations`; knows no socket and no clock.
+
+    changes        the newest state of each topic, source or request replaces an older one that has not left yet; so
+                   what waits is bounded by what there is, and the order for one and the same thing is kept
+    new interest   as changes, at most `PACE` a second: strangers make it, and each record costs every sibling its work
+    everything     after the changes, as it is when it leaves
+    the last       `ExchangeDone`, when nothing else is left
+
+Messages leave in batches of about a millisecond's work; the next leaves when the sibling has worked off one before. A
+sibling that confirms nothing for `SILENT_TICKS` ticks in a row, although a batch is on the way, has broken its promise.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from typing import Final
+
+from dro.clock import NS_PER_S, s
+from portals.decisions.messages import (
+    PORTAL_MESSAGES,
+    ExchangeDone,
+    ForwardStart,
+    ForwardStop,
+    InterestAdded,
+    InterestRemoved,
+    PortalMessage,
+    SourceGone,
+    SourceSeen,
+    Withdraw,
+)
+
+BATCH_RECORDS: Final = 256
+BATCH_BYTES: Final = 64 << 10
+BATCHES_ON_THE_WAY: Final = 2
+PACE: Final = 5_000  # Guess: records of new interest a second; a sibling needs up to 70 us for one
+BURST: Final = 10_000  # Guess
+TICK_NS: Final = s(5)
+SILENT_TICKS: Final = 6
+"""Ticks and not a time: a DRO that was frozen as a whole has not waited."""
+
+
+def _thing(message: PortalMessage) -> Hashable:
+    """What the message is about; of two messages about one thing the newer says all."""
+    match message:
+        case InterestAdded(symbol=name, pattern=pattern, domain_id=domain_id):
+            return name, pattern, domain_id
+        case InterestRemoved(symbol=name, pattern=pattern, domain_id=domain_id):
+            return name, pattern, domain_id
+        case SourceSeen(handle=handle) | SourceGone(handle=handle):
+            return handle
+        case ForwardStart(handle=handle) | ForwardStop(handle=handle):
+            return "forward", handle
+        case _:
+            return type(message).__name__
+
+
+class Outbox:
+    """See the module text. One for each incarnation of a sibling."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._changes: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._new_interest: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._everything: Iterator[PortalMessage] = iter(())
+        self._last: bytes = b""
+        self._on_the_way = 0
+        self._allowance_ns = BURST * NS_PER_S // PACE
+        self._paced_ns = now_ns
+        self._ticks = 0
+
+    def __len__(self) -> int:
+        """Changes that wait."""
+        return len(self._changes) + len(self._new_interest)
+
+    # what is to be told
+
+    def put(self, message: PortalMessage, record: bytes) -> None:
+        """`record`: the message, encoded."""
+        thing = _thing(message)
+        match message:
+            case ExchangeDone():
+                self._last = record
+            case InterestAdded():
+                self._changes.pop(thing, None)
+                self._new_interest[thing] = record
+            case InterestRemoved():
+                self._new_interest.pop(thing, None)
+                self._changes[thing] = record
+            case Withdraw():
+                self._new_interest.clear()
+                self._changes[thing] = record
+            case _:
+                self._changes[thing] = record
+
+    def put_all(self, everything: Iterator[PortalMessage]) -> None:
+        """Asked for one message after the other, when it is its turn."""
+        self._everything = everything
+
+    # the batches
+
+    def take(self, now_ns: int) -> bytes:
+        """The next batch: encoded messages, one after the other. Empty when there is nothing, or it has to wait."""
+        if self._on_the_way >= BATCHES_ON_THE_WAY:
+            return b""
+        batch: list[bytes] = []
+        room = BATCH_BYTES
+        for record in self._records(now_ns):
+            batch.append(record)
+            room -= len(record)
+            if len(batch) >= BATCH_RECORDS or room <= 0:
+                break
+        if batch:
+            self._on_the_way += 1
+        return b"".join(batch)
+
+    def _records(self, now_ns: int) -> Iterator[bytes]:
+        while self._changes:
+            yield self._changes.popitem(last=False)[1]
+        while self._new_interest and self._may_add(now_ns):
+            yield self._new_interest.popitem(last=False)[1]
+        for message in self._everything:
+            yield PORTAL_MESSAGES.encode(message)
+        if self._last and not self._new_interest:
+            last, self._last = self._last, b""
+            yield last
+
+    def _may_add(self, now_ns: int) -> bool:
+        self._allowance_ns = min(self._allowance_ns + now_ns - self._paced_ns, BURST * NS_PER_S // PACE)
+        self._paced_ns = now_ns
+        if self._allowance_ns < NS_PER_S // PACE:
+            return False
+        self._allowance_ns -= NS_PER_S // PACE
+        return True
+
+    def next_deadline(self) -> int | None:
+        """When new interest that waits for its pace may leave; None when none waits for that."""
+        if not self._new_interest or self._on_the_way >= BATCHES_ON_THE_WAY:
+            return None
+        return self._paced_ns + BATCH_RECORDS * NS_PER_S // PACE
+
+    # what the sibling confirms
+
+    def on_taken(self, batches: int) -> None:
+        """It has worked off so many more; 0 says that it is alive."""
+        self._on_the_way -= batches
+        self._ticks = 0
+
+    def on_tick(self) -> bool:
+        """Called every `TICK_NS`; whether the sibling has broken its promise."""
+        self._ticks = self._ticks + 1 if self._on_the_way else 0
+        return self._ticks > SILENT_TICKS

@@ -1,0 +1,166 @@
+"""What a portal and its siblings tell each other: batches out, batches in, and their confirmations.
+
+State: an outbox for each sibling that is up (`portals.decisions.outbox`), and the frames of each that are to be worked
+off. A short frame is worked off at once, a long one in slices of a few messages; siblings take turns. Frames of a
+sibling that the portal cannot use yet wait, unconfirmed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final
+
+from dro.bus.actor import WorkerContext
+from dro.timers import Timer
+from portals.decisions.messages import PORTAL_MESSAGES, PortalMessage, Taken
+from portals.decisions.outbox import BATCHES_ON_THE_WAY, TICK_NS, Outbox
+
+SHORT_BYTES: Final = 1024
+"""Of a frame that is worked off at once: some dozens of records."""
+TAKEN_BYTES: Final = len(PORTAL_MESSAGES.encode(Taken(BATCHES_ON_THE_WAY)))
+STEP: Final = 16
+"""Messages in a step: about a millisecond when each of them opens a proxy."""
+
+
+class Conversations:
+    """See the module text."""
+
+    def __init__(
+        self, ctx: WorkerContext, on_message: Callable[[int, PortalMessage], object], act: Callable[[], object]
+    ) -> None:
+        """`on_message(worker, message)`; `act` carries out what some of them led to, it is called in slices."""
+        self._ctx = ctx
+        self._on_message = on_message
+        self._act = act
+        self._outboxes: dict[int, Outbox] = {}
+        self._to_send: dict[int, Outbox] = {}  # those that may have a batch
+        self._is_sending = False
+        self._encoded: tuple[PortalMessage | None, bytes] = (None, b"")  # the last one: most go to all siblings
+        self._heard: dict[int, deque[Iterator[PortalMessage]]] = {}
+        self._is_hearing = False
+        self._paced: Timer | None = None
+
+    # siblings
+
+    def begin(self, worker: int) -> None:
+        """Its incarnation of now can be used."""
+        if not self._outboxes:
+            self._ctx.loop.call_later(TICK_NS, self._on_tick)
+        self._outboxes[worker] = Outbox(self._ctx.loop.now_ns())
+        self._hear_waiting()
+
+    def end(self, worker: int) -> None:
+        """It is down: what it said and has not been worked off is lost with it."""
+        self._heard.pop(worker, None)
+        self._to_send.pop(worker, None)
+        self._outboxes.pop(worker, None)
+
+    def keep_waiting(self, worker: int) -> None:
+        """Tell a sibling that cannot be used yet that this portal is alive."""
+        self._confirm(worker, 0)
+
+    # saying
+
+    def tell(self, worker: int, message: PortalMessage) -> None:
+        outbox = self._outboxes.get(worker)
+        if outbox is None:
+            return
+        if self._encoded[0] is not message:
+            self._encoded = (message, PORTAL_MESSAGES.encode(message))
+        outbox.put(message, self._encoded[1])
+        self._to_send[worker] = outbox
+
+    def tell_all(self, worker: int, messages: Iterator[PortalMessage]) -> None:
+        """One after the other, when it is their turn."""
+        if (outbox := self._outboxes.get(worker)) is not None:
+            outbox.put_all(messages)
+            self._to_send[worker] = outbox
+
+    def send(self) -> None:
+        """A batch to each sibling that has to be told something, the others in slices."""
+        for worker in list(self._to_send):
+            self._send_batch(worker)
+        self._send_rest()
+
+    def _send_batch(self, worker: int) -> None:
+        outbox = self._to_send.pop(worker)
+        if batch := outbox.take(self._ctx.loop.now_ns()):
+            self._ctx.channels.send_ctl(worker, batch)
+            self._to_send[worker] = outbox
+        elif (deadline := outbox.next_deadline()) is not None:
+            self._send_at(deadline)
+
+    def _send_rest(self) -> None:
+        if self._to_send and not self._is_sending:
+            self._is_sending = True
+            self._ctx.loop.run_in_slices(self._send_steps())
+
+    def _send_steps(self) -> Iterator[None]:
+        while self._to_send:
+            self._send_batch(next(iter(self._to_send)))
+            yield
+        self._is_sending = False
+
+    def _send_at(self, when_ns: int) -> None:
+        if self._paced is None or not self._paced.is_pending:
+            self._paced = self._ctx.loop.call_at(when_ns, self._on_pace)
+
+    def _on_pace(self) -> None:
+        self._to_send |= self._outboxes
+        self._send_rest()
+
+    def _on_tick(self) -> None:
+        for worker, outbox in list(self._outboxes.items()):
+            if outbox.on_tick():
+                self._ctx.channels.give_up(worker)
+        if self._outboxes:
+            self._ctx.loop.call_later(TICK_NS, self._on_tick)
+
+    # hearing
+
+    def on_frame(self, worker: int, frame: bytes) -> None:
+        if len(frame) <= TAKEN_BYTES and isinstance(taken := next(PORTAL_MESSAGES.decode_all(frame)), Taken):
+            self._on_taken(worker, taken.frames)
+            return
+        waiting = self._heard.setdefault(worker, deque())
+        waiting.append(PORTAL_MESSAGES.decode_all(frame))
+        if len(waiting) == 1 and len(frame) <= SHORT_BYTES and worker in self._outboxes:
+            self._hear(worker, len(frame))
+        else:
+            self._hear_waiting()
+
+    def _hear(self, worker: int, count: int) -> None:
+        """So many messages at most, of its first frame."""
+        waiting = self._heard[worker]
+        heard = 0
+        for message in islice(waiting[0], count):
+            heard += 1
+            self._on_message(worker, message)
+        if heard < count:
+            waiting.popleft()
+            self._confirm(worker, 1)
+
+    def _confirm(self, worker: int, frames: int) -> None:
+        self._ctx.channels.send_ctl(worker, PORTAL_MESSAGES.encode(Taken(frames)))
+
+    def _on_taken(self, worker: int, frames: int) -> None:
+        if (outbox := self._outboxes.get(worker)) is not None:
+            outbox.on_taken(frames)
+            self._to_send[worker] = outbox
+            self._send_rest()
+
+    def _hear_waiting(self) -> None:
+        if not self._is_hearing:
+            self._is_hearing = True
+            self._ctx.loop.run_in_slices(self._hear_steps())
+
+    def _hear_steps(self) -> Iterator[None]:
+        while ready := [worker for worker, waiting in self._heard.items() if waiting and worker in self._outboxes]:
+            for worker in ready:
+                if self._heard.get(worker):
+                    self._hear(worker, STEP)
+                    self._act()
+                    yield
+        self._is_hearing = False
