@@ -7,9 +7,9 @@ advertises in its TRD, and answers use queries as long as it wants the topics. N
 from __future__ import annotations
 
 import os
-import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,10 +20,11 @@ from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TransportAddress
 
 DATAGRAM: Final = 8192
-RECEIVE_BUFFER: Final = 16 << 20
-REPEAT_S: Final = 0.5
-PACED: Final = 8  # datagrams at a time, then a pause: a portal decodes them in Python
-PACE_S: Final = 0.02
+BUFFER: Final = 16 << 20
+RECORDS_PER_S: Final = 10_000  # as many as ten contexts with UM's default limit
+CATCH_UP_S: Final = 0.05
+REPEAT_S: Final = 1.0
+STEP_S: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,45 +44,53 @@ class Topic:
 
 
 class Channel:
-    """The TR group of one TRD, on loopback."""
+    """The TR group of one TRD, on loopback. What is sent waits for `step`, which keeps to `RECORDS_PER_S`."""
 
     def __init__(self, group: str, port: int, domain_id: int) -> None:
         ip = sockets.ip_number(group)
         self._receiver = sockets.multicast_receiver(
-            ip, port, "127.0.0.1", buffer_bytes=RECEIVE_BUFFER, option="the group of the bench"
+            ip, port, "127.0.0.1", buffer_bytes=BUFFER, option="the group of the bench"
         )
-        self._sender = sockets.multicast_sender(ip, port, "127.0.0.1", ttl=0, buffer_bytes=RECEIVE_BUFFER)
+        self._sender = sockets.multicast_sender(ip, port, "127.0.0.1", ttl=0, buffer_bytes=BUFFER)
+        self._own = self._sender.getsockname()
+        self._waiting: deque[tuple[bytes, float]] = deque()  # datagram, seconds that it takes of the rate
+        self._free_at = 0.0
         self.options = lbmr.standard_options(os.urandom(8), lbmr.SenderType.APPLICATION, domain_id)
 
     def close(self) -> None:
         self._receiver.close()
         self._sender.close()
 
-    def send(self, datagrams: Sequence[bytes], meanwhile: Callable[[], object] = lambda: None) -> None:
-        self._sender.setblocking(True)
-        for at in range(0, len(datagrams), PACED):
-            for datagram in datagrams[at : at + PACED]:
-                self._sender.send(datagram)
-            if at + PACED < len(datagrams):
-                meanwhile()
-                time.sleep(PACE_S)
+    @property
+    def is_sending(self) -> bool:
+        return bool(self._waiting)
 
-    def heard(self) -> Iterable[lbmr.Packet]:
-        """What DROs have sent since the last call."""
-        own = self._sender.getsockname()
+    def send(self, datagrams: Sequence[bytes], records: int) -> None:
+        """`records`: how many there are in all datagrams together."""
+        each_s = records / RECORDS_PER_S / max(1, len(datagrams))
+        self._waiting.extend((datagram, each_s) for datagram in datagrams)
+
+    def step(self) -> list[lbmr.Packet]:
+        """Send what is due; what DROs have sent since the last call."""
+        now = time.monotonic()
+        while self._waiting and self._free_at <= now:
+            datagram, takes_s = self._waiting.popleft()
+            self._sender.send(datagram)
+            self._free_at = max(self._free_at, now - CATCH_UP_S) + takes_s
+        heard: list[lbmr.Packet] = []
         while True:
             try:
-                data, sender = self._receiver.recvfrom(65536, socket.MSG_DONTWAIT)
+                data, sender = self._receiver.recvfrom(65536)
             except BlockingIOError:
-                return
-            if sender == own:
+                return heard
+            if sender == self._own:
                 continue
             try:
                 packet = lbmr.decode(data)
             except DecodeError as e:
                 raise RuntimeError(f"the DRO sent a bad packet: {e}") from e
             if packet.options is not None and packet.options.is_from_dro:
-                yield packet
+                heard.append(packet)
 
 
 class Origin:
@@ -90,28 +99,29 @@ class Origin:
     def __init__(self, channel: Channel, topics: Sequence[Topic]) -> None:
         self._channel = channel
         self._tirs = {topic.name: topic.tir() for topic in topics}
-        self.asked = 0  # queries heard, also for other topics
+        self._all = lbmr.pack_tirs(self._tirs.values(), channel.options, DATAGRAM)
+        self.asked = 0  # records of queries heard
 
-    def advertise(self, names: Iterable[bytes] | None = None) -> None:
-        """All topics, or these."""
-        tirs = self._tirs.values() if names is None else [self._tirs[name] for name in names]
-        self._channel.send(lbmr.pack_tirs(tirs, self._channel.options, DATAGRAM), self.step_quietly)
-
-    def step_quietly(self) -> None:
-        """Forget what was asked: everything is being advertised."""
-        for _ in self._channel.heard():
-            pass
+    def advertise(self) -> None:
+        """All topics, unless that is under way."""
+        if not self._channel.is_sending:
+            self._channel.send(self._all, len(self._tirs))
 
     def step(self) -> None:
-        """Answer the queries heard since the last call."""
+        """Answer what was asked since the last call."""
         asked: dict[bytes, None] = {}
-        for packet in self._channel.heard():
-            if isinstance(packet.body, lbmr.Queries):
-                asked.update(dict.fromkeys(packet.body.tqrs))
-        self.asked += len(asked)
-        known = [name for name in asked if name in self._tirs]
-        if known:
-            self.advertise(known)
+        for packet in self._channel.step():
+            match packet.body:
+                case lbmr.Queries(tqrs=tqrs):
+                    self.asked += len(tqrs)
+                    asked.update((name, None) for name in tqrs if name in self._tirs)
+                case lbmr.TopicResolutionRequest(flags) if flags & lbmr.RequestFlag.ADVERTISEMENT:
+                    self.advertise()
+                case _:
+                    pass
+        if asked and not self._channel.is_sending:
+            tirs = [self._tirs[name] for name in asked]
+            self._channel.send(lbmr.pack_tirs(tirs, self._channel.options, DATAGRAM), len(tirs))
 
 
 class Seeker:
@@ -124,35 +134,44 @@ class Seeker:
         """By topic, the newest advertisement; removed by a final one."""
         self.use_queries = 0
 
-    def query(self, names: Iterable[bytes] | None = None) -> None:
-        """For all topics, or for these."""
-        self._channel.send(lbmr.pack_tqrs(names or self.wanted, self._channel.options, DATAGRAM), self.step)
+    def query(self) -> None:
+        """For all topics that are not found, unless that is under way."""
+        if not self._channel.is_sending:
+            names = [name for name in self.wanted if name not in self.found]
+            self._channel.send(lbmr.pack_tqrs(names, self._channel.options, DATAGRAM), len(names))
+
+    def show_interest(self) -> None:
+        """As `query`, for all topics: what receivers do when a portal asks for it."""
+        if not self._channel.is_sending:
+            self._channel.send(lbmr.pack_tqrs(self.wanted, self._channel.options, DATAGRAM), len(self.wanted))
 
     def leave(self) -> None:
         """Want nothing more, and say so."""
         names, self.wanted = self.wanted, {}
         tmrs = [lbmr.Tmr(lbmr.TmrType.LEAVE, 0, name) for name in names]
-        self._channel.send(lbmr.pack_tmrs(tmrs, self._channel.options, DATAGRAM), self.step)
+        self._channel.send(lbmr.pack_tmrs(tmrs, self._channel.options, DATAGRAM), len(tmrs))
 
     def step(self) -> None:
         """Take in what was heard since the last call."""
         used: dict[bytes, None] = {}
-        for packet in self._channel.heard():
+        for packet in self._channel.step():
             match packet.body:
                 case lbmr.Queries(tirs=tirs) | lbmr.WildcardQueries(tirs=tirs):
                     for tir in tirs:
-                        if tir.is_final:
-                            self.found.pop(tir.topic, None)
-                        else:
+                        if not tir.is_final:
                             self.found[tir.topic] = tir
+                        elif tir.topic in self.found and self.found[tir.topic].transport == tir.transport:
+                            del self.found[tir.topic]
                 case lbmr.TopicManagement(records):
                     used.update((r.name, None) for r in records if r.kind == lbmr.TmrType.USE and not r.is_response)
+                case lbmr.TopicResolutionRequest(flags) if flags & lbmr.RequestFlag.QUERY:
+                    self.show_interest()
                 case _:
                     pass
         self.use_queries += len(used)
         answers = [lbmr.Tmr(lbmr.TmrType.USE, lbmr.TmrFlag.RESPONSE, name) for name in used if name in self.wanted]
         if answers:
-            self._channel.send(lbmr.pack_tmrs(answers, self._channel.options, DATAGRAM))
+            self._channel.send(lbmr.pack_tmrs(answers, self._channel.options, DATAGRAM), len(answers))
 
     @property
     def has_all(self) -> bool:
@@ -171,8 +190,8 @@ def resolve(origin: Origin, seekers: Sequence[Seeker], limit_s: float) -> None:
             repeat_at = now + REPEAT_S
             origin.advertise()
             for seeker in seekers:
-                seeker.query([name for name in seeker.wanted if name not in seeker.found])
+                seeker.query()
         origin.step()
         for seeker in seekers:
             seeker.step()
-        time.sleep(0.005)
+        time.sleep(STEP_S)
