@@ -13,7 +13,6 @@ from typing import Final
 from dro.config.dro_xml.model import RemoteInterestConfig, UseQueryConfig
 from dro.config.lint.finding import (
     CTX,
-    RCV,
     SRC,
     EndpointView,
     Finding,
@@ -22,7 +21,6 @@ from dro.config.lint.finding import (
     Place,
     View,
     hint,
-    rate,
     seconds,
     warning,
 )
@@ -129,26 +127,6 @@ def queue(p: EndpointView) -> Findings:
         yield warning(
             p.element("max-queue"), "<max-queue>", f"{size} bytes hold no datagram of {largest}",
             "large fragments are dropped whenever the portal has to wait", f"set it to {max(1_000_000, 16 * largest)}",
-        )  # fmt: skip
-
-
-def sqn_window(p: EndpointView) -> Findings:
-    """A repair that comes when its sqn has left the window counts as a duplicate. Best case: full datagrams."""
-    window, bps = p.config.sqn_window.size, p.receiving.number(CTX, "transport_lbtrm_data_rate_limit")
-    generation_ms = p.receiving.ms(RCV, "transport_lbtrm_nak_generation_interval")
-    size = datagram_size(p.receiving, "lbtrm", "source")
-    keys = ((RCV, "transport_lbtrm_nak_generation_interval"), (CTX, "transport_lbtrm_data_rate_limit"))
-    is_given = p.has("sqn-window")
-    if not bps or not (p.receiving.differs(*keys) or is_given):
-        return
-    held_ms = window * size * 8000 / bps
-    if held_ms < generation_ms:
-        needed = -(-int(window * generation_ms / held_ms) // 2048) * 2048
-        yield hint(
-            p.element("sqn-window") if is_given else p.receiving.place(*keys), "<sqn-window>",
-            f"{window} full datagrams of one source are {seconds(held_ms)} at {rate(bps)}, repairs come for "
-            f"{seconds(generation_ms)}",
-            "a late repair is taken for a duplicate and dropped", f'set size="{needed}"',
         )  # fmt: skip
 
 

@@ -95,8 +95,6 @@ RULES: Final = (
     _both("deletion-delay", "250 ms <= `<source-deletion-delay>` <= 60 s", lint_portal.deletion_delay),
     _both("cost", "the cost of a long path fits its field", lint_portal.cost),
     Rule("queue", "`<max-queue>` holds at least one datagram", endpoint=lint_portal.queue, peer=lint_peer.peer_queue),
-    Rule("sqn-window", "`<sqn-window>` in seconds at full rate >= NAK generation interval",
-         endpoint=lint_portal.sqn_window),
     Rule("shared-memory", "rings of all portals fit into `/dev/shm`", dro=lint_portal.shared_memory),
     Rule("route-info", "timeout >= 2 x propagation interval, >= check interval", dro=lint_portal.route_info),
     _both("acl", "every entry can decide something, and every list accepts something", lint_acl.acl),
