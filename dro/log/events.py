@@ -214,6 +214,7 @@ class LogEvent(StrEnum):
     NAK_SOCKET_FAILED = "NAK socket failed", _WARNING, "error"
     TCP_STREAM_BROKEN = "TCP session closed: its bytes are no LBMC messages", _WARNING, "source error"
     TCP_ACCEPT_FAILED = "accept failed", _WARNING, "port error"
+    TCP_DISCARDED = "messages discarded for a slow receiver", _WARNING, "client messages"
     TCP_RECEIVER_CLOSED = "receiver connection closed", _INFO, "client reason *"
 
     # callbacks of an application

@@ -38,6 +38,7 @@ class Slot(IntEnum):
     NO_TOPIC_RCVD = 22  # ours: fragments of topics that nobody wanted
     BAD_DATAGRAMS = 23  # ours: datagrams and TR packets dropped because they break their layout
     UNRECOVERABLE = 24  # ours: transport datagrams given up by the proxy receivers
+    SOCKET_DROPS = 25  # ours: datagrams that found a full receive buffer
     # send
     FORWARDED = 32
     FORWARDED_BYTES = 33
@@ -70,6 +71,8 @@ class Slot(IntEnum):
     NAKS_SENT = 67
     RETRANSMITTED = 68
     FLOWS_RESTARTED = 69  # sources that were seen to count anew
+    UNSENT = 70  # datagrams that the system refused; what is in them counts as sent, and may be asked for
+    DISCARDED = 71  # messages not sent to a slow TCP receiver, for each; they count as sent
 
 
 class PairSlot(IntEnum):

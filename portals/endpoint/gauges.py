@@ -18,6 +18,9 @@ _OF_SESSIONS: Final = {
     Slot.TRAINS_OUT: "trains",
     Slot.NAKS_SENT: "naks_sent",
     Slot.RETRANSMITTED: "retransmitted",
+    Slot.SOCKET_DROPS: "socket_drops",
+    Slot.UNSENT: "unsent",
+    Slot.DISCARDED: "discarded",
 }
 """Slots that are added up from the `SessionCounts` of both contexts."""
 

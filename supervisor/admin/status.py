@@ -75,6 +75,9 @@ class PortalStatus:
     unrecovered: int  # transport datagrams given up by its proxy receivers
     naks_sent: int
     retransmitted: int
+    socket_drops: int  # datagrams that found a full receive buffer
+    unsent: int  # datagrams that the system refused to send
+    discarded: int  # messages not sent to a slow TCP receiver, for each
 
     @property
     def dropped_total(self) -> int:

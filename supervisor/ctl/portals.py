@@ -183,6 +183,12 @@ def _remarks(portal: PortalStatus) -> Iterator[str]:
         yield f"{portal.name} queues {portal.queued_bytes} of {portal.queue_limit_bytes} bytes"
     if portal.unrecovered:
         yield f"{portal.name} gave up {portal.unrecovered} datagrams of its TRD as lost"
+    if portal.socket_drops:
+        yield f"{portal.name} lost {portal.socket_drops} datagrams to full receive buffers; some may have come again"
+    if portal.unsent:
+        yield f"{portal.name} could not send {portal.unsent} datagrams"
+    if portal.discarded:
+        yield f"{portal.name} discarded {portal.discarded} messages for slow receivers"
 
 
 def rates_text(status: PortalsStatus, found: tuple[PortalRates, ...]) -> str:

@@ -82,6 +82,9 @@ class Pages:
             unrecovered=page[Slot.UNRECOVERABLE],
             naks_sent=page[Slot.NAKS_SENT],
             retransmitted=page[Slot.RETRANSMITTED],
+            socket_drops=page[Slot.SOCKET_DROPS],
+            unsent=page[Slot.UNSENT],
+            discarded=page[Slot.DISCARDED],
         )
 
     def _sums(self, slot: PairSlot) -> list[int]:

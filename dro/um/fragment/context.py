@@ -168,7 +168,7 @@ class FragmentContext:
 
     def counts(self) -> SessionCounts:
         """What the context and all its sessions have counted since the start."""
-        own = SessionCounts(bad=self.stats.tr_dgrams_dropped_malformed)
+        own = SessionCounts(bad=self.stats.tr_dgrams_dropped_malformed, socket_drops=self.channel.socket_drops())
         return self.joined.counts() + self.pools.counts() + own
 
     @property

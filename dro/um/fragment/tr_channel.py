@@ -132,6 +132,10 @@ class TrChannel:
             self._waiting.append((datagram, mmsg.address_of(batch.senders[i])[0]))
         return count == mmsg.BATCH
 
+    def socket_drops(self) -> int:
+        """Datagrams that found a full receive buffer."""
+        return sockets.receive_drops(self._receiver)
+
     def close(self) -> None:
         if self._receiver is not None:
             self._loop.remove_reader(self._receiver)

@@ -47,7 +47,9 @@ class BoundSource:
 class SessionCounts:
     """`bad`: datagrams and streams that break their layout; `unknown`: datagrams of sessions that are not joined;
     `unrecoverable`: datagrams given up; `naks_sent`: sequence numbers asked for; `retransmitted`: datagrams;
-    `trains`: sends of several datagrams at once."""
+    `trains`: sends of several datagrams at once; `socket_drops`: datagrams that found a full receive buffer;
+    `unsent`: datagrams that the system refused to send; `discarded`: messages not sent to a slow receiver, counted
+    for each."""
 
     bad: int = 0
     unknown: int = 0
@@ -55,6 +57,9 @@ class SessionCounts:
     naks_sent: int = 0
     retransmitted: int = 0
     trains: int = 0
+    socket_drops: int = 0
+    unsent: int = 0
+    discarded: int = 0
 
     def __add__(self, other: SessionCounts) -> SessionCounts:
         return SessionCounts(*map(add, astuple(self), astuple(other)))

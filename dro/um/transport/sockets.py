@@ -20,6 +20,8 @@ SO_SNDBUFFORCE: Final = 32
 IP_MULTICAST_ALL: Final = 49
 SOL_UDP: Final = 17
 UDP_SEGMENT: Final = 103
+SO_MEMINFO: Final = 55
+_MEMINFO: Final = struct.Struct("=9I")  # the last is SK_MEMINFO_DROPS
 ANY: Final = "0.0.0.0"
 
 
@@ -121,6 +123,17 @@ def unacknowledged_bytes(sock: socket.socket) -> int:
     found = bytearray(4)
     fcntl.ioctl(sock, termios.TIOCOUTQ, found)
     return int.from_bytes(found, sys.byteorder)
+
+
+def receive_drops(sock: socket.socket | None) -> int:
+    """Datagrams that the kernel dropped because the buffer of this socket was full; 0 when it does not tell."""
+    if sock is None:
+        return 0
+    try:
+        info = sock.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, _MEMINFO.size)
+        return int(_MEMINFO.unpack(info)[-1])
+    except (OSError, struct.error):  # an old kernel, or a closed socket
+        return 0
 
 
 def bind_in_range(

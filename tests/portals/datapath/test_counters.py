@@ -155,15 +155,18 @@ def of_the_core(link: Link) -> Pages:
 
 def of_the_trd(link: Link) -> Pages:
     """Each gauge another figure; an earlier incarnation of the portal had counted a thousand of each event."""
-    for slot in (Slot.BAD_DATAGRAMS, Slot.UNRECOVERABLE, Slot.TRAINS_OUT, Slot.NAKS_SENT, Slot.RETRANSMITTED):
+    for slot in (
+        Slot.BAD_DATAGRAMS, Slot.UNRECOVERABLE, Slot.TRAINS_OUT, Slot.NAKS_SENT, Slot.RETRANSMITTED, Slot.SOCKET_DROPS,
+        Slot.UNSENT, Slot.DISCARDED,
+    ):  # fmt: skip
         link.page_p.set(slot, 1000)
 
     def context(counts: SessionCounts) -> FragmentContext:
         cache = SimpleNamespace(refused=9)
         return cast(FragmentContext, SimpleNamespace(counts=lambda: counts, resolver=SimpleNamespace(cache=cache)))
 
-    receiving = context(SessionCounts(bad=1, unknown=99, unrecoverable=3, naks_sent=4))
-    sending = context(SessionCounts(bad=1, retransmitted=5, trains=6))
+    receiving = context(SessionCounts(bad=1, unknown=99, unrecoverable=3, naks_sent=4, socket_drops=7))
+    sending = context(SessionCounts(bad=1, retransmitted=5, trains=6, socket_drops=1, unsent=9, discarded=10))
     interest = cast(TrdInterest, SimpleNamespace(counts=lambda: {slot: slot + 1 for slot in list(Slot)[:6]}))
     Gauges(link.page_p, interest, receiving, sending).refresh(8)
     return link.page_p, link.page_q
@@ -225,6 +228,9 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.TRAINS_OUT: (of_the_trd, RECEIVER, 1006),
     Slot.NAKS_SENT: (of_the_trd, RECEIVER, 1004),
     Slot.RETRANSMITTED: (of_the_trd, RECEIVER, 1005),
+    Slot.SOCKET_DROPS: (of_the_trd, RECEIVER, 1008),
+    Slot.UNSENT: (of_the_trd, RECEIVER, 1009),
+    Slot.DISCARDED: (of_the_trd, RECEIVER, 1010),
     Slot.FLOWS_RESTARTED: (begun_anew, SENDER, 1),
 }
 PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
@@ -272,5 +278,5 @@ def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
 
 def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
-    assert set(Slot) == {*range(14), *range(16, 25), *range(32, 52), *range(56, 60), *range(64, 70)}
+    assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 72)}
     assert set(PairSlot) == {*range(10)}

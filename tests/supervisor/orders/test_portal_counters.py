@@ -54,6 +54,8 @@ def test_every_figure_comes_from_its_slot(pages: Pages) -> None:
     )
     assert (status.unrecovered, status.naks_sent) == (1000 + Slot.UNRECOVERABLE, 1000 + Slot.NAKS_SENT)
     assert status.retransmitted == 1000 + Slot.RETRANSMITTED
+    assert (status.socket_drops, status.unsent) == (1000 + Slot.SOCKET_DROPS, 1000 + Slot.UNSENT)
+    assert status.discarded == 1000 + Slot.DISCARDED
     assert status.dropped["duplicate"] == 1000 + Slot.DROPPED_DUP
     assert status.dropped["source_deleted"] == 1000 + Slot.DROPPED_DELETED
 

@@ -158,6 +158,19 @@ def test_a_context_counts_its_topics_sources_and_sessions(wire: Wire) -> None:
     assert core.is_closed
 
 
+def test_topic_resolution_that_finds_a_full_receive_buffer_is_counted(wire: Wire) -> None:
+    core = wire.context()
+    heard = heard_by(core)
+    receiver = core.channel._receiver
+    assert receiver is not None
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for _ in range(100):
+        wire.say(lbmr.Queries(tqrs=(b"t" * 200,) * 5))
+    wire.stepper.run(100)
+    assert 0 < len(heard) < 100
+    assert core.counts() == SessionCounts(socket_drops=100 - len(heard))
+
+
 def test_a_malformed_datagram_is_counted_by_what_is_wrong_and_told_with_its_sender(
     wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:

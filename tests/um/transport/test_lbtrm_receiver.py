@@ -397,6 +397,16 @@ def test_a_fault_of_the_socket_is_told_and_the_next_datagram_is_heard(
     assert group.sink.got == of(7, 0)
 
 
+def test_what_finds_a_full_receive_buffer_is_counted(group: Group) -> None:
+    group.group._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for sqn in range(100):
+        group.source.send(group.data(sqn, message(7, sqn, 1000)))
+    group.turn()
+    received = len(group.sink.got)
+    assert 0 < received < 100
+    assert group.group.counts() == SessionCounts(socket_drops=100 - received)
+
+
 # NAKs, session messages, NCFs
 
 

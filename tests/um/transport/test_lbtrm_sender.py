@@ -275,6 +275,18 @@ def test_failed_sends_are_told_at_powers_of_two_and_count_as_sent(
         (LogEvent.SEND_FAILED, format_source(source.address), "Operation not permitted", n) for n in (1, 2, 4, 8)
     ]
     assert source.core.stats.msgs_sent == 11
+    assert source.sender.counts().unsent == 10
+
+
+def test_naks_that_find_a_full_receive_buffer_are_counted_also_after_the_end(source: Source) -> None:
+    source.nak_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for _ in range(100):
+        source.naks.send(bytes(1000))
+    source.turn()
+    counts = source.sender.counts()
+    assert (0 < counts.bad < 100, counts.bad + counts.socket_drops) == (True, 100)
+    source.sender.close(0, BEGAN)
+    assert source.sender.counts() == counts
 
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOBUFS])

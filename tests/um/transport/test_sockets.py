@@ -249,6 +249,13 @@ def test_no_descriptor_is_told_with_the_limit_to_raise(monkeypatch: pytest.Monke
 # what the host has
 
 
+def test_a_socket_that_is_closed_or_was_never_there_tells_no_drops() -> None:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    assert sockets.receive_drops(sock) == 0
+    sock.close()
+    assert (sockets.receive_drops(sock), sockets.receive_drops(None)) == (0, 0)
+
+
 def test_trains_need_a_udp_socket_of_a_kernel_that_can() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, socket.socket() as tcp:
         assert sockets.supports_gso(udp) is True

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dro.clock import ms, s
+from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore, TcpState
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
@@ -304,7 +305,9 @@ def test_the_slowest_receiver_sets_the_pace_and_nothing_is_lost(bench: TcpBench)
     assert fast.got == expected
 
 
-def test_a_slow_receiver_of_a_source_paced_session_loses_whole_messages_and_delays_nobody(bench: TcpBench) -> None:
+def test_a_slow_receiver_of_a_source_paced_session_loses_whole_messages_and_delays_nobody(
+    bench: TcpBench, caplog: pytest.LogCaptureFixture
+) -> None:
     sender = bench.sender(SlowReceiver.SOURCE_PACED, buffer_bytes=20_000, send_buffer=8192)
     slow = bench.stranger(sender.address, receive_buffer=4096)
     _, fast = bench.joined(sender)
@@ -321,7 +324,9 @@ def test_a_slow_receiver_of_a_source_paced_session_loses_whole_messages_and_dela
     assert sum(12 + len(payload) for _, _, payload in got) == len(stream)
     assert [message for message in expected if message in got] == got
     assert 10 < len(got) < 600
-    assert sender.core.stats.msgs_discarded == 600 - len(got)
+    assert sender.core.stats.msgs_discarded == sender.counts().discarded == 600 - len(got)
+    told = [vars(r)["messages"] for r in caplog.records if r.msg == LogEvent.TCP_DISCARDED]
+    assert 0 < sum(told) <= 600 - len(got)
 
 
 def test_a_message_larger_than_all_buffers_goes_out_in_parts(bench: TcpBench) -> None:

@@ -193,7 +193,8 @@ class LbtrmGroup(DataReader):
         """Datagrams for other sessions than the joined ones are none of ours, but not bad."""
         s = self.stats
         bad = s.dgrams_dropped_size + s.dgrams_dropped_version + s.dgrams_dropped_type
-        return SessionCounts(bad + s.dgrams_dropped_hdr + s.dgrams_dropped_other, s.unknown_msgs_rcved)
+        bad += s.dgrams_dropped_hdr + s.dgrams_dropped_other
+        return SessionCounts(bad, s.unknown_msgs_rcved, socket_drops=sockets.receive_drops(self._socket))
 
     def close(self) -> None:
         for sessions in list(self._sessions.values()):

@@ -93,11 +93,13 @@ class LbtrmSender:
         self.on_unblocked: Callable[[], object] | None = None
         self.trains = 0
         self.send_errors = 0
+        self.unsent = 0  # datagrams of these
         self.bad_naks = 0
         self._loop = loop
         self._limiter = data_limiter
         self._socket = setup.data_socket
         self._nak_socket = setup.nak_socket
+        self._nak_drops = 0  # NAKs that the socket had dropped when it was closed
         self._batch = batch
         self._tgsz = setup.tgsz_log2
         self._symbol_mask = (1 << setup.tgsz_log2) - 1
@@ -243,7 +245,7 @@ class LbtrmSender:
                     if e.errno in _NO_GSO:  # not again on this socket, or not for datagrams of this size
                         self._segment_max = size - 1 if e.errno in _NO_GSO_OF_SIZE else 0
                         break
-                    self._on_send_error(e)
+                    self._on_send_error(e, train)
                 self.trains += 1
                 sent += train
         send = self._socket.send
@@ -258,8 +260,9 @@ class LbtrmSender:
             sent += 1
         return sent
 
-    def _on_send_error(self, error: OSError) -> None:
-        """The datagram counts as sent and lost: receivers ask for it again."""
+    def _on_send_error(self, error: OSError, datagrams: int = 1) -> None:
+        """The datagrams count as sent and lost: they are in the window, and receivers ask for them again."""
+        self.unsent += datagrams
         self.send_errors += 1
         if self.send_errors & (self.send_errors - 1) == 0:  # the 1st, 2nd, 4th, ...
             log.warning(LogEvent.SEND_FAILED, extra={"session": format_source(self.address), "error": error.strerror,
@@ -272,7 +275,13 @@ class LbtrmSender:
         return lambda now_ns: now_ns >= end_ns
 
     def counts(self) -> SessionCounts:
-        return SessionCounts(bad=self.bad_naks, retransmitted=self.core.stats.rxs_sent, trains=self.trains)
+        return SessionCounts(
+            bad=self.bad_naks,
+            retransmitted=self.core.stats.rxs_sent,
+            trains=self.trains,
+            socket_drops=self._nak_drops + sockets.receive_drops(self._nak_socket),
+            unsent=self.unsent,
+        )
 
     def statistics(self) -> SourceSessionStatistics:
         core = self.core
@@ -387,6 +396,7 @@ class LbtrmSender:
         self.core.close()
         self._loop.remove_writer(self._socket)
         self._loop.remove_reader(self._nak_socket)
+        self._nak_drops = sockets.receive_drops(self._nak_socket)
         self._socket.close()
         self._nak_socket.close()
         if self._on_closed is not None:

@@ -21,7 +21,7 @@ from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
-from dro.proto.tcp.source import CloseClient, Connected, Disconnected, TcpSourceCore, Wakeup
+from dro.proto.tcp.source import CloseClient, Connected, Discarded, Disconnected, TcpSourceCore, Wakeup
 from dro.timers import Timer
 from dro.um.transport import sockets
 from dro.um.transport.kind import SenderEvents
@@ -190,7 +190,7 @@ class TcpSender:
         )
 
     def counts(self) -> SessionCounts:
-        return SessionCounts(bad=self.bad_input)
+        return SessionCounts(bad=self.bad_input, discarded=self.core.stats.msgs_discarded)
 
     def statistics(self) -> SourceSessionStatistics:
         return SourceSessionStatistics(format_source(self.address), replace(self.core.stats))
@@ -301,6 +301,9 @@ class TcpSender:
                     case CloseClient(client=client, reason=reason):
                         extra = {"client": self._names.get(client, "?"), "reason": reason.value}
                         events_log.event(LogEvent.TCP_RECEIVER_CLOSED, extra)  # `Disconnected` follows
+                    case Discarded(client=client, messages=messages):
+                        name = self._names.get(client, "?")
+                        limited(LogEvent.TCP_DISCARDED, extra={"client": name, "messages": messages})
                     case Wakeup() if not is_sending and self._is_blocked:
                         self._is_blocked = False
                         if self.on_unblocked is not None:
