@@ -192,6 +192,7 @@ class LogEvent(StrEnum):
     TR_NOT_SENT = "TR datagram not sent", _WARNING, "error failed"
     TR_RECEIVE_FAILED = "TR receive failed", _WARNING, "error"
     INTEREST_WITHOUT_NAME = "interest ignored: no name", _WARNING, "symbol"
+    NEW_NAMES_LEFT_OUT = "new names of the TRD left out", _WARNING, "counter count"
     PATTERN_IGNORED = "pattern ignored", _WARNING, "pattern error", "Gwd-5975-1"
     PATTERN_LIMIT = "pattern takes too long to match, counts as no match", _WARNING, "pattern"
     QUERY_PATTERN_BAD = "wildcard query ignored: bad pattern", _WARNING, "pattern"

@@ -73,6 +73,11 @@ class Slot(IntEnum):
     FLOWS_RESTARTED = 69  # sources that were seen to count anew
     UNSENT = 70  # datagrams that the system refused; what is in them counts as sent, and may be asked for
     DISCARDED = 71  # messages not sent to a slow TCP receiver, for each; they count as sent
+    # ours: what strangers said and was not kept, each time
+    SOURCES_LIMITED = 72  # advertisements of new sources, too many in a second
+    SOURCES_FULL = 73  # advertisements of new sources, no room
+    INTEREST_LIMITED = 74  # new topics and patterns asked for, too many in a second
+    INTEREST_FULL = 75  # new topics and patterns asked for, no room
 
 
 class PairSlot(IntEnum):

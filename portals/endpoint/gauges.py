@@ -5,9 +5,11 @@ In addition to those of `portals.shell.portal`. Its only state is the counts of 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from dro.bus.counters import CounterPage
+from dro.log.events import LogEvent
 from dro.um.fragment.context import FragmentContext
 from portals.datapath.counters import Slot
 from portals.endpoint.interest import TrdInterest
@@ -25,17 +27,27 @@ _OF_SESSIONS: Final = {
 """Slots that are added up from the `SessionCounts` of both contexts."""
 
 
+_LEFT_OUT: Final = (Slot.SOURCES_LIMITED, Slot.SOURCES_FULL, Slot.INTEREST_LIMITED, Slot.INTEREST_FULL)
+
+
 class Gauges:
     """See the module text."""
 
     def __init__(
-        self, page: CounterPage, interest: TrdInterest, receiving: FragmentContext, sending: FragmentContext
+        self,
+        page: CounterPage,
+        interest: TrdInterest,
+        receiving: FragmentContext,
+        sending: FragmentContext,
+        tell: Callable[[LogEvent, Mapping[str, object]], object],
     ) -> None:
+        """`tell`: the limited log of the portal."""
         self._page = page
         self._interest = interest
         self._receiving = receiving
         self._sending = sending
-        self._counted_before = {slot: page[slot] for slot in _OF_SESSIONS}  # by earlier incarnations
+        self._tell = tell
+        self._counted_before = {slot: page[slot] for slot in (*_OF_SESSIONS, *_LEFT_OUT)}  # by earlier incarnations
 
     def refresh(self, proxy_sources: int) -> None:
         counts = self._receiving.counts() + self._sending.counts()
@@ -44,3 +56,14 @@ class Gauges:
         values |= {slot: self._counted_before[slot] + getattr(counts, name) for slot, name in _OF_SESSIONS.items()}
         for slot, value in values.items():
             self._page.set(slot, value)
+        self._refresh_left_out()
+
+    def _refresh_left_out(self) -> None:
+        cache = self._receiving.resolver.cache
+        left_out = {Slot.SOURCES_LIMITED: cache.limited, Slot.SOURCES_FULL: cache.turned_away}
+        left_out |= self._interest.left_out()
+        for slot, count in left_out.items():
+            more = self._counted_before[slot] + count - self._page[slot]
+            if more:
+                self._page.add(slot, more)
+                self._tell(LogEvent.NEW_NAMES_LEFT_OUT, {"counter": slot.name, "count": more})

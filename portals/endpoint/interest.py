@@ -8,7 +8,6 @@ to the TRD, and the requests at start (`announced`). Sans-IO like them: packets 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterable
 
 from dro.clock import ms, s
@@ -104,9 +103,9 @@ class TrdInterest:
 
     def on_packet(self, packet: lbmr.Packet, sender_ip: int, now_ns: int) -> None:
         """A packet of another context of the TRD."""
-        self._local.on_packet(packet, now_ns)
-        self._remote_topics.on_packet(packet, now_ns)
-        self._remote_patterns.on_packet(packet, now_ns)
+        self._local.on_packet(packet, now_ns, sender_ip)
+        self._remote_topics.on_packet(packet, now_ns, sender_ip)
+        self._remote_patterns.on_packet(packet, now_ns, sender_ip)
         body = packet.body
         if isinstance(body, lbmr.TopicResolutionRequest) and body.flags & lbmr.RequestFlag.DRO_REMOTE_INTEREST:
             self._sender.tell_all(now_ns)
@@ -154,14 +153,21 @@ class TrdInterest:
         return [event for table in tables for event in table.take_events()]
 
     def counts(self) -> dict[Slot, int]:
-        """For the gauges of the portal's page."""
-        local = Counter(pattern for _, pattern in self._local.symbols())
-        remote = Counter(pattern for (_, pattern), _ in self._remote_patterns.items())
+        """For the gauges of the portal's page; costs the same however much interest there is."""
+        local, remote = self._local.kinds, self._remote_patterns.kinds
         return {
             Slot.LOCAL_TOPICS: local[PATTERN_NONE],
             Slot.LOCAL_PCRE: local[PATTERN_PCRE],
             Slot.LOCAL_REGEX: local[PATTERN_REGEX],
-            Slot.REMOTE_TOPICS: len({symbol for symbol, _ in self._remote_topics.items()}),
+            Slot.REMOTE_TOPICS: self._remote_topics.symbols,
             Slot.REMOTE_PCRE: remote[PATTERN_PCRE],
             Slot.REMOTE_REGEX: remote[PATTERN_REGEX],
+        }
+
+    def left_out(self) -> dict[Slot, int]:
+        """What was not taken from strangers since the start."""
+        tables = (self._local, self._remote_topics, self._remote_patterns)
+        return {
+            Slot.INTEREST_LIMITED: sum(table.limited for table in tables),
+            Slot.INTEREST_FULL: sum(table.refused for table in tables),
         }

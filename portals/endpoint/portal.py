@@ -88,7 +88,7 @@ class EndpointPortal:
         self._receivers = ProxyReceivers(ctx, self.receiving, self._interest, by_topic, matchers)
         self.sources = ProxySources(ctx, config, self.sending, self._shell.egress, by_topic)
         self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
-        self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending)
+        self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending, ctx.limited)
         ctx.on_reconfigure = self._on_reconfigure
         PortalLists(ctx, config.domain_id, self.core, self.receiving, self.sources.by_otid)
         self._shell.start(self)

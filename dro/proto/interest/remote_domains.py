@@ -10,14 +10,16 @@ when the last of them withdraws it; rounds are at least 50 ms apart; interest in
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from dro.clock import NS_PER_MS
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost, Symbol
+from dro.proto.newcomers import NewcomerRate, Newcomers
 from dro.wire.lbmr import packet as lbmr
 
+NEW_INTEREST: Final = NewcomerRate(in_all=10_000, of_one=10_000)
 ROUND_GAP_NS: Final = 50 * NS_PER_MS  # between rounds, however many entries are due
 
 
@@ -56,12 +58,25 @@ class RemoteInterest:
         self._entries_max = entries_max
         self._claims: OrderedDict[_Claim, _Times] = OrderedDict()  # in order of their next test
         self._tellers: dict[_Key, int] = {}
+        self._domains: Counter[Symbol] = Counter()  # how many want it
+        self.kinds: Counter[int] = Counter()  # entries by pattern type
+        self._newcomers = Newcomers(NEW_INTEREST)
         self._earliest_round_ns = 0
         self._events: list[InterestEvent] = []
         self.refused = 0
 
     def __len__(self) -> int:
         return len(self._tellers)
+
+    @property
+    def limited(self) -> int:
+        """How often something new was left out, as too much came in one second."""
+        return self._newcomers.refused
+
+    @property
+    def symbols(self) -> int:
+        """How many topics or patterns are wanted."""
+        return len(self._domains)
 
     def set_options(self, options: RemoteInterestOptions, now_ns: int) -> None:
         """Other intervals; every entry is tested after a new one from now at the latest."""
@@ -79,7 +94,7 @@ class RemoteInterest:
         """All (symbol, domain id)."""
         return list(self._tellers)
 
-    def on_packet(self, packet: lbmr.Packet, now_ns: int) -> None:
+    def on_packet(self, packet: lbmr.Packet, now_ns: int, source_ip: int = 0) -> None:
         """Interest messages of other DROs; everything else is ignored."""
         options = packet.options
         if not isinstance(packet.body, lbmr.TnwgInterest) or options is None or not options.is_from_dro:
@@ -87,9 +102,9 @@ class RemoteInterest:
         teller = options.source_id or b""
         if teller not in self._own_ids:
             for record in packet.body.records:
-                self.on_record(record, teller, now_ns)
+                self.on_record(record, teller, now_ns, source_ip)
 
-    def on_record(self, record: lbmr.InterestRecord, teller: bytes, now_ns: int) -> None:
+    def on_record(self, record: lbmr.InterestRecord, teller: bytes, now_ns: int, source_ip: int = 0) -> None:
         """One record; of the other kind (topic, pattern): ignored."""
         if record.is_pattern != self._is_for_patterns or record.domain_id in (0, self._own_domain_id):
             return
@@ -101,11 +116,13 @@ class RemoteInterest:
             self._claims[claim] = (now_ns, self._claims[claim][1])
         elif len(self._claims) >= self._entries_max:
             self.refused += 1
-        else:
+        elif self._newcomers.admit(source_ip, now_ns):
             self._claims[claim] = (now_ns, now_ns + self._options.check_interval_ns)
             told = self._tellers.get(key, 0)
             self._tellers[key] = told + 1
             if not told:
+                self._domains[key[0]] += 1
+                self.kinds[key[0][1]] += 1
                 self._events.append(InterestGained(*key))
 
     def on_domain_unreachable(self, domain_id: int) -> None:
@@ -151,4 +168,8 @@ class RemoteInterest:
         self._tellers[key] -= 1
         if not self._tellers[key]:
             del self._tellers[key]
+            self.kinds[key[0][1]] -= 1
+            self._domains[key[0]] -= 1
+            if not self._domains[key[0]]:
+                del self._domains[key[0]]
             self._events.append(InterestLost(*key))

@@ -8,11 +8,13 @@ State: one entry per topic and pattern, with the time it was last confirmed. Own
 
 TQRs of other DROs are ignored: their interest is in interest records. Source: DRO guide, `<topic-use-query>`,
 `<pattern-use-query>`, `<rate-limit>` (one for topics, one for patterns); 500000 bit/s and 500 objects a second. Guess:
-the timeout of an answer starts when the query is sent, which under the rate limit may be later than it is due.
+the timeout of an answer starts when the query is sent, which under the rate limit may be later than it is due; how much
+strangers can make a portal remember, and how fast.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +22,7 @@ from typing import Final
 
 from dro.clock import NS_PER_MS
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost, Symbol
+from dro.proto.newcomers import NewcomerRate, Newcomers
 from dro.proto.resolver.output import pattern_flags
 from dro.proto.resolver.record_queue import Rate, RecordQueue
 from dro.timers import Timer, TimerHeap
@@ -27,6 +30,7 @@ from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tmr
 
 USE_QUERY_RATE: Final = Rate(500_000, 500)
+NEW_INTEREST: Final = NewcomerRate(in_all=10_000, of_one=5_000)
 JITTER_PART: Final = 64  # of a periodic interval: less than 5 s of 300 s
 
 
@@ -51,13 +55,17 @@ DEFAULT_OPTIONS: Final = UseQueryOptions()
 class _Entry:
     symbol: Symbol
     heard_ns: int
+    source_ip: int  # that told of it first
     timer: Timer | None = None
     tries: int = 0  # use queries since the last sign of life
     is_waiting: bool = False  # a use query is queued
 
 
 class LocalInterest:
-    """The interest of one TRD. `entries_max` bounds what strangers can make it remember."""
+    """The interest of one TRD. `entries_max` bounds what strangers can make it remember, one address half of it.
+
+    `refused`: how often there was no room for something new.
+    """
 
     def __init__(
         self,
@@ -66,7 +74,7 @@ class LocalInterest:
         *,
         rate: Rate = USE_QUERY_RATE,
         pattern_rate: Rate | None = None,
-        entries_max: int = 1_000_000,
+        entries_max: int = 262_144,
         jitter: Callable[[int], int] = no_jitter,
     ) -> None:
         """`jitter(ns)`, a time in [0, ns), delays the periodic queries so that portals do not ask in step.
@@ -84,7 +92,15 @@ class LocalInterest:
         )
         self._events: list[InterestEvent] = []
         self._now_ns = 0
+        self._newcomers = Newcomers(NEW_INTEREST)
+        self._by_address: Counter[int] = Counter()  # entries by who told them first
+        self.kinds: Counter[int] = Counter()  # entries by pattern type
         self.refused = 0
+
+    @property
+    def limited(self) -> int:
+        """How often something new was left out, as too much came in one second."""
+        return self._newcomers.refused
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -95,33 +111,38 @@ class LocalInterest:
     def symbols(self) -> list[Symbol]:
         return list(self._entries)
 
-    def on_packet(self, packet: lbmr.Packet, now_ns: int) -> None:
-        """A packet of this TRD that the portal did not send itself."""
+    def on_packet(self, packet: lbmr.Packet, now_ns: int, source_ip: int = 0) -> None:
+        """A packet of this TRD that the portal did not send itself, and the address that it came from."""
         if packet.options is not None and packet.options.is_from_dro:
             return
         match packet.body:
             case lbmr.Queries(tqrs):
                 for topic in tqrs:
-                    self.on_sign((topic, 0), now_ns)
+                    self.on_sign((topic, 0), now_ns, source_ip)
             case lbmr.WildcardQueries(patterns):
                 for query in patterns:
                     if query.pattern_type in (lbmr.PatternType.PCRE, lbmr.PatternType.REGEX):
-                        self.on_sign((query.pattern, query.pattern_type), now_ns)
+                        self.on_sign((query.pattern, query.pattern_type), now_ns, source_ip)
             case lbmr.TopicManagement(records):
                 for tmr in records:
-                    self._on_tmr(tmr, now_ns)
+                    self._on_tmr(tmr, now_ns, source_ip)
             case _:
                 pass
 
-    def on_sign(self, symbol: Symbol, now_ns: int) -> None:
+    def on_sign(self, symbol: Symbol, now_ns: int, source_ip: int = 0) -> None:
         """A receiver of the TRD has shown that it is there."""
         self._now_ns = now_ns
         entry = self._entries.get(symbol)
         if entry is None:
-            if len(self._entries) >= self._entries_max:
+            half = (self._entries_max + 1) // 2
+            if len(self._entries) >= self._entries_max or self._by_address[source_ip] >= half:
                 self.refused += 1
                 return
-            entry = self._entries[symbol] = _Entry(symbol, now_ns)
+            if not self._newcomers.admit(source_ip, now_ns):
+                return
+            entry = self._entries[symbol] = _Entry(symbol, now_ns, source_ip)
+            self._by_address[source_ip] += 1
+            self.kinds[symbol[1]] += 1
             self._events.append(InterestGained(symbol))
             self._wait(entry)
             return
@@ -174,12 +195,12 @@ class LocalInterest:
 
     # ------------------------------------------------------------------------------------------------ inside
 
-    def _on_tmr(self, tmr: lbmr.Tmr, now_ns: int) -> None:
+    def _on_tmr(self, tmr: lbmr.Tmr, now_ns: int, source_ip: int) -> None:
         symbol = (tmr.name, tmr.pattern_type)
         if tmr.kind == lbmr.TmrType.LEAVE:
             self.on_leave(symbol, now_ns)
         elif tmr.kind == lbmr.TmrType.USE and tmr.is_response:
-            self.on_sign(symbol, now_ns)
+            self.on_sign(symbol, now_ns, source_ip)
 
     def _options_of(self, entry: _Entry) -> UseQueryOptions:
         return self._options[_kind(entry)]
@@ -205,6 +226,10 @@ class LocalInterest:
             entry.timer.cancel()
         if entry.tries >= self._options_of(entry).max_queries:
             del self._entries[entry.symbol]
+            self.kinds[entry.symbol[1]] -= 1
+            self._by_address[entry.source_ip] -= 1
+            if not self._by_address[entry.source_ip]:
+                del self._by_address[entry.source_ip]
             self._events.append(InterestLost(entry.symbol))
             return
         entry.is_waiting = True

@@ -2,11 +2,12 @@
 
 State: entries keyed by (topic, transport session, topic index), grouped by topic and OTID: advertisements of one topic
 with one OTID are alternative sessions of one originating source, of which a receiver joins exactly one. Called by the
-resolver; one per context. UDP resolution never withdraws an unsubscribed source, so the size is bounded by an option.
+resolver; one per context. UDP resolution never withdraws an unsubscribed source, so the size is bounded, and so is how
+much of what is new is taken in a second.
 
 Source: UM documentation and predecessor guide, "duplicate OTID". Guess: equal costs go to the lowest address; an
 advertisement without an OTID gets one derived from its content, the same in every context (ContextID 0, transport index
-CRC-32 of transport byte and body); a joined session is kept only until a cheaper one is heard.
+CRC-32 of transport byte and body); a joined session is kept only until a cheaper one is heard; the limits.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final, TypeAlias
 
 from dro.clock import NS_PER_S
 from dro.errors import DecodeError
+from dro.proto.newcomers import NewcomerRate, Newcomers
 from dro.wire import otid as otid_codec
 from dro.wire.lbmr.packet import Tir
 from dro.wire.lbmr.records import write_transport
@@ -40,6 +42,7 @@ ALTERNATIVES_MAX: Final = 64
 """Sessions that may carry one source in one TRD; beyond it the one not heard for longest goes."""
 
 EVICTION_TRIES: Final = 64
+NEW_SOURCES: Final = NewcomerRate(in_all=20_000, of_one=10_000)
 
 SourceKey: TypeAlias = tuple[bytes, TransportAddress, int]  # topic, session, topic index
 
@@ -75,6 +78,7 @@ class Learned(Enum):
     MISMATCH = "a living source under another OTID: ignored"
     UNUSABLE = "a transport that cannot be joined"
     FULL = "no room, and everything known is joined"
+    LIMITED = "too many new ones in this second"
 
 
 def address_rank(address: TransportAddress) -> tuple[int, int, int]:
@@ -106,7 +110,14 @@ class TopicCache:
         self._entries_max = entries_max
         self._entries: dict[SourceKey, CachedSource] = {}  # least recently heard first
         self._topics: dict[bytes, dict[bytes, dict[SourceKey, CachedSource]]] = {}
+        self._newcomers = Newcomers(NEW_SOURCES)
         self.refused = 0  # entries that are not accepted
+        self.turned_away = 0  # how often there was no room for a source
+
+    @property
+    def limited(self) -> int:
+        """How often a new source was left out, as too many came in one second."""
+        return self._newcomers.refused
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -134,7 +145,10 @@ class TopicCache:
         reach = (cost.cost, cost.hop_count) if cost else (0, 0)
         entry = known
         if entry is None:
+            if not self._newcomers.admit(source_ip, now_ns):
+                return Learned.LIMITED, None
             if not self._make_room(tir.topic, otid):
+                self.turned_away += 1
                 return Learned.FULL, None
             entry = CachedSource(key, tir, otid, otid_made, *reach, from_dro, source_id, source_ip, now_ns)
             self._topics.setdefault(tir.topic, {}).setdefault(otid, {})[key] = entry

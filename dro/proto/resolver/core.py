@@ -46,6 +46,7 @@ class ResolverConfig:
     `domain_id`: configured, for a DRO; 0 for contexts that learn it. `domain_propagation_ns`: whom to believe and when
     to tell, `resolver_domain_id_active_propagation_timeout`: 0 DROs only, -1 everybody, n: tell while a DRO was heard
     within n. `answers_use_queries`: False for proxies, which are no receivers of the TRD.
+    `cache_max`: sources that are remembered, wanted or not; 0: any number.
     `hears_itself`: receivers of this context find its own sources, as those of applications do and proxies must not.
     """
 
@@ -57,7 +58,7 @@ class ResolverConfig:
     answers_use_queries: bool = True
     hears_itself: bool = False
     datagram_max_bytes: int = DATAGRAM_MAX_BYTES
-    cache_max: int = 131_072
+    cache_max: int = 524_288
     rates: ResolverRates = NO_RATES
 
 

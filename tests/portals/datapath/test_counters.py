@@ -11,6 +11,7 @@ from typing import Final, cast
 import pytest
 
 from dro.bus.counters import CounterPage
+from dro.log.events import LogEvent
 from dro.proto.interest.events import InterestGained
 from dro.um.fragment.context import FragmentContext
 from dro.um.transport.session import SessionCounts
@@ -157,21 +158,30 @@ def of_the_trd(link: Link) -> Pages:
     """Each gauge another figure; an earlier incarnation of the portal had counted a thousand of each event."""
     for slot in (
         Slot.BAD_DATAGRAMS, Slot.UNRECOVERABLE, Slot.TRAINS_OUT, Slot.NAKS_SENT, Slot.RETRANSMITTED, Slot.SOCKET_DROPS,
-        Slot.UNSENT, Slot.DISCARDED,
+        Slot.UNSENT, Slot.DISCARDED, *LEFT_OUT,
     ):  # fmt: skip
         link.page_p.set(slot, 1000)
 
     def context(counts: SessionCounts) -> FragmentContext:
-        cache = SimpleNamespace(refused=9)
+        cache = SimpleNamespace(refused=9, limited=10, turned_away=11)
         return cast(FragmentContext, SimpleNamespace(counts=lambda: counts, resolver=SimpleNamespace(cache=cache)))
 
     receiving = context(SessionCounts(bad=1, unknown=99, unrecoverable=3, naks_sent=4, socket_drops=7))
     sending = context(SessionCounts(bad=1, retransmitted=5, trains=6, socket_drops=1, unsent=9, discarded=10))
-    interest = cast(TrdInterest, SimpleNamespace(counts=lambda: {slot: slot + 1 for slot in list(Slot)[:6]}))
-    Gauges(link.page_p, interest, receiving, sending).refresh(8)
+    left_out = {Slot.INTEREST_LIMITED: 12, Slot.INTEREST_FULL: 13}
+    interest = SimpleNamespace(counts=lambda: {slot: slot + 1 for slot in list(Slot)[:6]}, left_out=lambda: left_out)
+    told: list[tuple[object, object]] = []
+    gauges = Gauges(link.page_p, cast(TrdInterest, interest), receiving, sending, lambda *line: told.append(line))
+    for _ in range(2):
+        gauges.refresh(8)
+    assert told == [
+        (LogEvent.NEW_NAMES_LEFT_OUT, {"counter": slot.name, "count": count})
+        for slot, count in zip(LEFT_OUT, (10, 11, 12, 13), strict=True)
+    ], "once, as there is no more of it"
     return link.page_p, link.page_q
 
 
+LEFT_OUT: Final = (Slot.SOURCES_LIMITED, Slot.SOURCES_FULL, Slot.INTEREST_LIMITED, Slot.INTEREST_FULL)
 Scene = Callable[[Link], Pages]
 
 RECEIVER, SENDER = 0, 1
@@ -232,6 +242,10 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.UNSENT: (of_the_trd, RECEIVER, 1009),
     Slot.DISCARDED: (of_the_trd, RECEIVER, 1010),
     Slot.FLOWS_RESTARTED: (begun_anew, SENDER, 1),
+    Slot.SOURCES_LIMITED: (of_the_trd, RECEIVER, 1010),
+    Slot.SOURCES_FULL: (of_the_trd, RECEIVER, 1011),
+    Slot.INTEREST_LIMITED: (of_the_trd, RECEIVER, 1012),
+    Slot.INTEREST_FULL: (of_the_trd, RECEIVER, 1013),
 }
 PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
     PairSlot.HANDED: (full_channel, RECEIVER, 3),
@@ -278,5 +292,5 @@ def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
 
 def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
-    assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 72)}
+    assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 76)}
     assert set(PairSlot) == {*range(10)}

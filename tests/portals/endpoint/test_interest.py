@@ -11,12 +11,14 @@ from dro.config.dro_xml.model import EndpointConfig
 from dro.proto.interest.announced import START_REQUEST
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost
 from dro.proto.interest.tqr_use_query import JITTER_PART
+from dro.proto.interest.tqr_use_query import NEW_INTEREST as LOCAL_RATE
 from dro.wire.lbmr import packet as lbmr
 from portals.datapath.counters import Slot
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
 from portals.endpoint.interest import TrdInterest
 from tests.builders.dro_file import parse_dro
 from tests.fakes.channel import packet
+from tests.fakes.steps import steps
 
 OWN_OPTIONS = packet(lbmr.ReceiverAlive(), source_type=1).options
 DRO = b"""<tnw-gateway version="1.0"><daemon/><portals>
@@ -267,6 +269,30 @@ def test_everything_that_is_wanted_is_counted_by_kind() -> None:
         Slot.LOCAL_TOPICS: 3, Slot.LOCAL_PCRE: 2, Slot.LOCAL_REGEX: 1,
         Slot.REMOTE_TOPICS: 2, Slot.REMOTE_PCRE: 1, Slot.REMOTE_REGEX: 3,
     }  # fmt: skip
+
+
+def test_counting_for_the_page_costs_the_same_however_much_interest_there_is() -> None:
+    def cost(topics: int) -> int:
+        trd = Trd(endpoint())
+        trd.hear(lbmr.Queries(tuple(b"%d" % n for n in range(topics))))
+        records = tuple(lbmr.InterestRecord(3, b"%d" % n) for n in range(topics))
+        trd.interest.on_packet(packet(lbmr.TnwgInterest(records), source_id=b"another.", source_type=1), 0, 0)
+        assert trd.interest.counts()[Slot.REMOTE_TOPICS] == topics
+        return steps(trd.interest.counts)
+
+    assert cost(1) == cost(1000)
+
+
+def test_what_one_address_says_too_fast_is_left_out_and_counted() -> None:
+    trd = Trd(endpoint())
+    topics = tuple(b"%d" % n for n in range(LOCAL_RATE.of_one + 2))
+    records = tuple(lbmr.InterestRecord(3, topic) for topic in topics)
+    for ip in (1, 2):
+        trd.interest.on_packet(packet(lbmr.Queries(topics)), ip, 0)
+    said = packet(lbmr.TnwgInterest(records * 2), source_id=b"another.", source_type=1)
+    trd.interest.on_packet(said, 1, 0)
+    assert trd.interest.counts()[Slot.LOCAL_TOPICS] == LOCAL_RATE.of_one + 2, "the second one brings the rest"
+    assert trd.interest.left_out() == {Slot.INTEREST_LIMITED: 2, Slot.INTEREST_FULL: 0}
 
 
 def test_what_the_portal_itself_announces_is_no_interest_of_others() -> None:

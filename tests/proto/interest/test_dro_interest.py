@@ -26,6 +26,7 @@ from dro.proto.interest.announced import (
 from dro.proto.interest.events import InterestGained, InterestLost
 from dro.proto.interest.remote_domains import RemoteInterest, RemoteInterestOptions
 from dro.proto.interest.tqr_use_query import USE_QUERY_RATE, LocalInterest, UseQueryOptions
+from dro.proto.newcomers import NewcomerRate
 from dro.proto.resolver.record_queue import Rate
 from dro.wire.lbmr import packet as lbmr
 from tests.builders.dro_file import parse_dro
@@ -227,8 +228,57 @@ def test_the_cores_have_the_defaults_of_the_dro_file() -> None:
 def test_strangers_cannot_make_it_remember_without_end() -> None:
     table = LocalInterest(entries_max=10)
     for n in range(100):
-        table.on_sign((b"T%d" % n, 0), 0)
+        table.on_sign((b"T%d" % n, 0), 0, source_ip=n)
     assert (len(table), table.refused) == (10, 90)
+
+
+def test_one_address_may_fill_half_of_the_table_and_leaves_with_its_entries() -> None:
+    table = LocalInterest(UseQueryOptions(ms(10), 1, ms(100)), entries_max=5)
+    for n in range(10):
+        table.on_sign((b"T%d" % n, 0), 0, source_ip=1)
+    assert (len(table), table.refused, table.kinds) == (3, 7, {0: 3})
+    for n in range(10):
+        table.on_sign((b"U%d" % n, 1), 0, source_ip=2)
+    assert (len(table), table.refused, table.kinds) == (5, 15, {0: 3, 1: 2})
+    table.on_sign((b"T0", 0), 0, source_ip=2)
+    assert table.refused == 15, "what is known is not refused, whoever says so"
+    drive(table, table.take_outgoing, 5000)
+    assert [symbol in table for symbol in ((b"T0", 0), (b"U0", 1))] == [False, True]
+    table.on_sign((b"T9", 0), ms(5000), source_ip=1)
+    assert ((b"T9", 0) in table, table.kinds[0]) == (True, 1)
+
+
+def test_new_interest_is_taken_at_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dro.proto.interest.tqr_use_query.NEW_INTEREST", NewcomerRate(in_all=3, of_one=2))
+    table = LocalInterest()
+    for n, ip in enumerate((1, 1, 1, 2, 3)):
+        table.on_packet(packet(lbmr.Queries((b"T%d" % n,))), 0, ip)
+    table.on_packet(packet(lbmr.WildcardQueries((lbmr.WildcardTqr(1, b"P"),))), 0, 4)
+    table.on_packet(packet(lbmr.TopicManagement((use(b"U", 0x80),))), 0, 5)
+    assert (table.symbols(), table.limited, table.refused) == ([(b"T0", 0), (b"T1", 0), (b"T3", 0)], 4, 0)
+    table.on_packet(packet(lbmr.Queries((b"T2",))), ms(1000), 1)
+    assert (b"T2", 0) in table
+
+
+def test_new_interest_of_other_domains_is_taken_at_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dro.proto.interest.remote_domains.NEW_INTEREST", NewcomerRate(in_all=3, of_one=2))
+    table = RemoteInterest()
+    for n, ip in enumerate((1, 1, 1, 2, 3)):
+        table.on_packet(packet(lbmr.TnwgInterest((interest(b"T%d" % n),)), source_type=1), 0, ip)
+    assert (len(table), table.symbols, table.limited, table.refused) == (3, 3, 2, 0)
+    table.on_record(interest(b"T2"), b"A", ms(1000), 1)
+    assert (len(table), table.symbols) == (4, 4)
+
+
+def test_remote_interest_counts_what_is_wanted_and_how_often() -> None:
+    table = RemoteInterest()
+    for domain in (3, 4):
+        for teller in (b"A", b"B"):
+            table.on_record(lbmr.InterestRecord(domain, b"T"), teller, 0)
+    assert (table.symbols, len(table), table.kinds) == (1, 2, {0: 2})
+    for domain, symbols, entries in ((3, 1, 1), (4, 0, 0)):
+        table.on_domain_unreachable(domain)
+        assert (table.symbols, len(table), table.kinds[0]) == (symbols, entries, entries)
 
 
 def test_options_of_topics_and_patterns_are_apart() -> None:

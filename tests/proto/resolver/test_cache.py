@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dro.clock import NS_PER_S
+from dro.proto.newcomers import NewcomerRate
 from dro.proto.resolver.cache import CachedSource, Learned, TopicCache, address_rank
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import (
@@ -112,3 +114,24 @@ def test_what_cannot_be_joined_is_not_kept(record: lbmr.Tir) -> None:
 )
 def test_equals_are_decided_by_address_port_and_session(address: TransportAddress, rank: tuple[int, int, int]) -> None:
     assert address_rank(address) == rank
+
+
+def test_new_sources_are_taken_at_a_rate_known_ones_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dro.proto.resolver.cache.NEW_SOURCES", NewcomerRate(in_all=3, of_one=2))
+    cache = TopicCache(0)
+    heard = [(b"A", 1), (b"B", 1), (b"C", 1), (b"A", 1), (b"D", 2), (b"E", 3)]
+    outcomes = [
+        cache.learn(tir(topic), source_ip=ip, from_dro=False, source_id=None, now_ns=0)[0] for topic, ip in heard
+    ]
+    new, known, limited = Learned.NEW, Learned.KNOWN, Learned.LIMITED
+    assert outcomes == [new, new, limited, known, new, limited]
+    assert (len(cache), cache.limited, cache.turned_away) == (3, 2, 0)
+    assert learn(cache, tir(b"C"), at_ns=NS_PER_S)[0] is new
+
+
+def test_what_finds_no_room_is_counted() -> None:
+    cache = TopicCache(2)
+    fill(cache, b"12", joined=b"12")
+    for _ in range(3):
+        assert learn(cache, tir(b"new")) == (Learned.FULL, None)
+    assert (cache.turned_away, cache.limited) == (3, 0)
