@@ -425,6 +425,27 @@ def test_a_fault_of_the_nak_socket_is_told_and_the_next_nak_is_heard(
     assert len(source.nak(0)) == 1
 
 
+class CostlyClock(SteppedClock):
+    """Each look at it takes a millisecond."""
+
+    def now_ns(self) -> int:
+        self.time_ns += ms(1)
+        return self.time_ns
+
+
+def test_many_naks_are_answered_in_some_turns(source: Source) -> None:
+    source.send(40)
+    source.take()
+    for sqn in range(40):
+        source.naks.send(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (sqn,))))
+    source.sender._loop.clock = CostlyClock(BEGAN)
+    answered = []
+    while source.loop.run_once(0) and source.core.stats.nak_pckts_rcved < 40:
+        answered.append(source.core.stats.nak_pckts_rcved)
+    assert len(answered) >= 20
+    assert [sqn for sqn, _ in sqns(source.take())] == list(range(40))
+
+
 def test_session_messages_follow_the_last_data_at_growing_distances() -> None:
     source = Source(SourceConfig(sm_min_ns=ms(200), sm_max_ns=ms(700), window_size_bytes=38))
     assert source.loop.next_deadline() is None, "nothing was sent"

@@ -48,6 +48,7 @@ _UDP_IP_HEADERS: Final = 28
 _NO_GSO_OF_SIZE: Final = frozenset((errno.EINVAL, errno.EMSGSIZE))
 _NO_GSO: Final = frozenset((errno.EIO, errno.EOPNOTSUPP, errno.ENOPROTOOPT)) | _NO_GSO_OF_SIZE
 _RETRY_NS: Final = ms(1)  # a device without buffers leaves the socket writable
+_NAKS_NS: Final = ms(2)  # of a turn
 MAX_KEPT: Final = 256
 """Retransmissions that wait for room in the socket. Guess: others are asked for again; UM's bound is not public."""
 _BUSY: Final = frozenset((errno.EAGAIN, errno.ENOBUFS))
@@ -99,6 +100,7 @@ class LbtrmSender:
         self._limiter = data_limiter
         self._socket = setup.data_socket
         self._nak_socket = setup.nak_socket
+        self._asked: deque[bytes] = deque()  # NAK packets that were received and not looked at yet
         self._nak_drops = 0  # NAKs that the socket had dropped when it was closed
         self._batch = batch
         self._tgsz = setup.tgsz_log2
@@ -290,16 +292,23 @@ class LbtrmSender:
     # NAKs and timers
 
     def _on_naks(self) -> bool:
+        """A NAK names up to thousands of sqns, and each may be a repair to send: what has come may last some turns."""
+        is_more = not self._asked and self._receive_naks()
+        end_ns = self._loop.now_ns() + _NAKS_NS
+        while self._asked and (now_ns := self._loop.now_ns()) < end_ns:
+            self.on_nak_packet(self._asked.popleft(), now_ns)
+        return is_more or bool(self._asked)
+
+    def _receive_naks(self) -> bool:
+        """One batch; True when there may be another."""
+        batch = self._batch
         try:
-            count = self._batch.receive(self._nak_socket.fileno())
+            count = batch.receive(self._nak_socket.fileno())
         except OSError as e:
             log.warning(LogEvent.NAK_SOCKET_FAILED, extra={"error": e.strerror})
             return False
-        batch = self._batch
-        packets = [bytes(batch.view[batch.offsets[i] : batch.offsets[i] + batch.lengths[i]]) for i in range(count)]
-        now_ns = self._loop.now_ns()
-        for packet in packets:
-            self.on_nak_packet(packet, now_ns)
+        for offset, length in zip(batch.offsets[:count], batch.lengths, strict=False):
+            self._asked.append(bytes(batch.view[offset : offset + length]))
         return count == mmsg.BATCH
 
     def on_nak_packet(self, packet: bytes, now_ns: int) -> None:
