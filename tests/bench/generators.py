@@ -31,9 +31,10 @@ HEADROOM: Final = 20
 BATCH: Final = 64
 _STAMP: Final = Struct("!Q")
 # cells of the board, u64 each
-RECEIVED, NEXT_SQN, GAPS, BOUND, STOP, SENT, LATENCIES, READY, PAUSE = range(9)
+RECEIVED, NEXT_SQN, GAPS, BOUND, STOP, SENT, LATENCIES, READY, PAUSE, MEASURING = range(10)
 BOARD_CELLS: Final = 64
-MAX_LATENCIES: Final = 200_000
+MAX_LATENCIES: Final = 1_000_000  # the newest
+WAIT_S: Final = 0.00005  # of a sender without room; what epoll waits is at least a millisecond
 
 
 class Board:
@@ -49,7 +50,7 @@ class Board:
 
 
 class CountingSink:
-    """Takes fragments; counts them and, when asked to, their latencies."""
+    """Takes fragments; counts them and, when asked to, their latencies while `MEASURING` is set."""
 
     def __init__(self, board: Board, *, with_latency: bool) -> None:
         self._cells = board.cells
@@ -74,14 +75,13 @@ class CountingSink:
             if run.first_sqn != self._next and self._next >= 0:
                 cells[GAPS] += 1  # loss, or a repair: the driver compares counts in the end
             self._next = run.first_sqn + run.fragments
-            if self._with_latency:
+            if self._with_latency and cells[MEASURING]:
                 arrived_ns = time.monotonic_ns()
                 for i in range(run.fragments):
                     sent_ns = _STAMP.unpack_from(view, run.offset + i * run.stride + HEADER)[0]
                     count = cells[LATENCIES]
-                    if count < MAX_LATENCIES:
-                        cells[BOARD_CELLS + count] = max(0, arrived_ns - sent_ns)
-                        cells[LATENCIES] = count + 1
+                    cells[BOARD_CELLS + count % MAX_LATENCIES] = max(0, arrived_ns - sent_ns)
+                    cells[LATENCIES] = count + 1
 
 
 class NullSink:
@@ -170,10 +170,11 @@ class Sender:
             else:
                 room = min(plan.window - in_flight, BATCH)
             sent = self._send(room) if room > 0 else 0
-            # without room wait for the receiver; its count is polled, which costs this process CPU and nobody else
-            loop.run_once(0 if sent else 100_000)
-            if not sent and in_flight:
-                self._tail()
+            loop.run_once(0)
+            if not sent:  # the receiver's count is polled, which costs this process CPU and nobody else
+                time.sleep(WAIT_S)
+                if in_flight:
+                    self._tail()
 
     def _tail(self) -> None:
         now_ns = time.monotonic_ns()

@@ -19,12 +19,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Final
 
 from portals.datapath.counters import Slot
 from supervisor.demo import main as demo
 from tests.bench.cost_unit import cpu_ns, measure_u_ns, memory_bytes
 from tests.bench.generators import (
     BOUND,
+    MEASURING,
     PAUSE,
     RECEIVED,
     SENT,
@@ -57,6 +59,8 @@ class Run:
     latency_us: dict[str, float] = field(default_factory=dict)
 
 
+ON_THE_WAY_BYTES: Final = {"lbtrm": 2_500_000, "tcp": 900_000}
+"""Enough to keep batches full, and less than the socket buffers (8 MB for LBT-RM) or the portal's queue (1 MB) hold."""
 UNLIMITED = """
 context transport_lbtrm_data_rate_limit 100000000000
 context transport_lbtrm_retransmit_rate_limit 50000000000
@@ -115,8 +119,10 @@ def load(plan: SendPlan, seconds: float, u_ns: float) -> Run:
             time.sleep(0.5)
             cpu = {who: cpu_ns(pid) for who, pid in processes.items()}
             received, began = cells[RECEIVED], time.monotonic()
+            cells[MEASURING] = 1
             time.sleep(seconds)
             span, count = time.monotonic() - began, cells[RECEIVED] - received
+            cells[MEASURING] = 0
             used = {who: cpu_ns(pid) - cpu[who] for who, pid in processes.items()}
             memory = {who: memory_bytes(pid) / 2**20 for who, pid in processes.items()}
             latencies = board.latencies_us()
@@ -165,8 +171,7 @@ def main() -> None:
     for transport in arguments.transports:
         for size in arguments.sizes:
             u_ns = measure_u_ns()
-            # in flight: less than what socket buffers and the portal's queue hold, enough to keep batches full
-            window = max(64, min(2048, 900_000 // size))
+            window = max(64, min(2048, ON_THE_WAY_BYTES[transport] // size))
             top = load(SendPlan(size, window=window, transport=transport), arguments.seconds, u_ns)
             half = int(top.per_second / 2)
             slow = load(SendPlan(size, rate=1000, transport=transport, stamped=True), arguments.seconds, u_ns)
