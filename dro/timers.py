@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -82,6 +82,7 @@ class TimerHeap:
         return ran
 
 
+_END: Final = object()
 DUE_MAX: Final = 256  # calls of a calendar in one turn: about a millisecond
 
 
@@ -116,6 +117,7 @@ class Calendar:
         self._pages: dict[int, _Page] = {}
         self._heap: list[int] = []  # times of the pages
         self._empty = 0  # pages with nothing pending
+        self._now_ns = 0
 
     def __len__(self) -> int:
         return sum(page.pending for page in self._pages.values())
@@ -159,6 +161,7 @@ class Calendar:
 
     def run_due(self, now_ns: int) -> None:
         """Call what is due at or before `now_ns`, in order, `DUE_MAX` of it at most; the deadline tells of more."""
+        self._now_ns = now_ns
         for _ in range(DUE_MAX):
             at_ns = self.next_deadline()
             if at_ns is None or at_ns > now_ns:
@@ -172,3 +175,25 @@ class Calendar:
             item.due_ns = None
             self._take(page)
             item.on_due()
+
+    def run_in_slices(self, steps: Iterator[object], now_ns: int) -> None:
+        """Run `steps` to its end: the first `DUE_MAX` of it now, and then as many a turn, beside what is due."""
+        for _ in range(DUE_MAX):
+            if next(steps, _END) is _END:
+                return
+        self._now_ns = now_ns
+        self.go_on(_Slices(self, steps))
+
+    def go_on(self, item: Due) -> None:
+        """Call `item` again in this turn or the next."""
+        self.set(item, self._now_ns)
+
+
+@dataclass(slots=True, eq=False)
+class _Slices(Due):
+    calendar: Calendar
+    steps: Iterator[object]
+
+    def on_due(self) -> None:
+        if next(self.steps, _END) is not _END:
+            self.calendar.go_on(self)

@@ -237,7 +237,11 @@ class PortalShell:
 
     def _on_soon(self) -> None:
         self._acts_soon = False
-        self.act(self._ctx.loop.now_ns())
+        now_ns = self._ctx.loop.now_ns()
+        for part in (self.core, self._link):
+            if (deadline := part.next_deadline()) is not None and deadline <= now_ns:
+                part.on_timer(now_ns)
+        self.act(now_ns)
 
     def _set_timer(self, part: PortalCore | Link) -> None:
         timer, deadline = self._timers.get(part), part.next_deadline()
@@ -245,7 +249,11 @@ class PortalShell:
             if timer.when_ns == deadline:
                 return
             timer.cancel()
-        if deadline is not None and not self._is_stopping:
+        if deadline is None or self._is_stopping:
+            return
+        if deadline <= self._ctx.loop.now_ns():
+            self.act_soon()  # more than the part does at once
+        else:
             self._timers[part] = self._ctx.loop.call_at(deadline, partial(self._on_timer, part))
 
     def _on_timer(self, part: PortalCore | Link) -> None:

@@ -16,7 +16,7 @@ route rate is a domain; the last request comes before the duration is over (10 i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -24,13 +24,14 @@ from typing import Final
 from dro.clock import NS_PER_MS, NS_PER_S
 from dro.proto.interest.events import Symbol
 from dro.proto.resolver.record_queue import Rate, RecordQueue
-from dro.proto.resolver.schedule import DoublingSchedule
-from dro.timers import Timer, TimerHeap
+from dro.proto.resolver.schedule import DoublingSchedule, tick_at
+from dro.timers import Calendar, Due
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.tnwg import write_interest_record
 
 INTEREST_RATE: Final = Rate(500_000)
 ROUTE_RATE: Final = Rate(0, 50)
+TICK_NS: Final = 10 * NS_PER_MS  # repeats are rounded up to it
 CANCEL_COUNT: Final = 3
 CANCEL_INTERVAL_NS: Final = 100 * NS_PER_MS
 START_REQUEST: Final = lbmr.RequestFlag.QUERY | lbmr.RequestFlag.WILDCARD_QUERY | lbmr.RequestFlag.DRO_REMOTE_INTEREST
@@ -49,14 +50,20 @@ ROUTE_OPTIONS: Final = IntervalOptions(100 * NS_PER_MS, 1000 * NS_PER_MS)
 
 
 @dataclass(slots=True, eq=False)
-class _Interest:
+class _Interest(Due):
+    sender: InterestSender
     symbol: Symbol
     domain_id: int
     schedule: DoublingSchedule
-    timer: Timer | None = None
-    is_waiting: bool = False
+    is_waiting: bool = False  # a record is queued; the next repeat falls due when it has left
     is_told: bool = False  # at least once
     cancels: int | None = None  # cancels still to be sent; None: wanted
+
+    def on_due(self) -> None:
+        self.sender.on_due(self)
+
+    def leaving(self) -> lbmr.InterestRecord | None:
+        return self.sender.on_leaving(self)
 
 
 def _earliest(*times: int | None) -> int | None:
@@ -77,7 +84,8 @@ class InterestSender:
         """`pattern_rate` is that of topics unless said otherwise."""
         self._options = (topic_options, pattern_options)
         self._interests: dict[tuple[Symbol, int], _Interest] = {}  # those being cancelled included
-        self._timers = TimerHeap()
+        self._calendar = Calendar()
+        self._is_telling_all = False
         self._queues: tuple[RecordQueue[lbmr.InterestRecord], ...] = (
             RecordQueue(rate, write_interest_record),
             RecordQueue(rate if pattern_rate is None else pattern_rate, write_interest_record),
@@ -94,12 +102,11 @@ class InterestSender:
         if interest is not None:
             if interest.cancels is None:
                 return
-            if interest.timer is not None:
-                interest.timer.cancel()
+            self._calendar.set(interest, None)
         options = self._options[_kind(symbol)]
         schedule = DoublingSchedule(options.min_interval_ns, options.max_interval_ns, now_ns)
-        interest = self._interests[symbol, domain_id] = _Interest(symbol, domain_id, schedule)
-        self._on_due(interest)
+        interest = self._interests[symbol, domain_id] = _Interest(self, symbol, domain_id, schedule)
+        self._put(interest)
 
     def unwant(self, symbol: Symbol, domain_id: int, now_ns: int) -> None:
         """Nobody there wants it any more; neighbours are told so."""
@@ -107,7 +114,7 @@ class InterestSender:
         interest = self._interests.get((symbol, domain_id))
         if interest is not None and interest.cancels is None:
             interest.cancels = CANCEL_COUNT
-            self._on_cancel_due(interest)
+            self.on_due(interest)
 
     def set_options(
         self, topic_options: IntervalOptions, pattern_options: IntervalOptions, rates: tuple[Rate, Rate], now_ns: int
@@ -122,52 +129,55 @@ class InterestSender:
             options = self._options[kind]
             if interest.cancels is None and options != before[kind]:
                 interest.schedule.set_intervals(options.min_interval_ns, options.max_interval_ns, now_ns)
-                if interest.timer is not None:
-                    interest.timer.cancel()
-                self._on_due(interest)
+                self._arm(interest)
 
     def tell_all(self, now_ns: int) -> None:
         """A DRO of the TRD asks for everything (topic resolution request)."""
         self._now_ns = now_ns
-        for interest in self._interests.values():
+        if not self._is_telling_all:
+            self._is_telling_all = True
+            self._calendar.run_in_slices(self._tell_all(), now_ns)
+
+    def _tell_all(self) -> Iterator[None]:
+        for interest in list(self._interests.values()):
             if interest.cancels is None:
                 self._put(interest)
+            yield
+        self._is_telling_all = False
 
     def next_deadline(self) -> int | None:
         waiting = [queue.next_deadline(self._now_ns) for queue in self._queues]
-        return _earliest(self._timers.next_deadline(), *waiting)
+        return _earliest(self._calendar.next_deadline(), *waiting)
 
     def on_timer(self, now_ns: int) -> None:
         self._now_ns = now_ns
-        self._timers.run_due(now_ns)
+        self._calendar.run_due(now_ns)
 
     def take_outgoing(self) -> list[lbmr.InterestRecord]:
         return [record for queue in self._queues for run in queue.drain(self._now_ns) for record in run]
 
-    def _on_due(self, interest: _Interest) -> None:
-        if interest.schedule.on_tick(self._now_ns):
-            self._put(interest)
-        due = interest.schedule.next_due()
-        interest.timer = None if due is None else self._timers.call_at(due, partial(self._on_due, interest))
-
-    def _on_cancel_due(self, interest: _Interest) -> None:
-        if interest.timer is not None:
-            interest.timer.cancel()
-        assert interest.cancels is not None
-        interest.cancels -= 1
+    def on_due(self, interest: _Interest) -> None:
         self._put(interest)
+        if interest.cancels is None:
+            return
+        interest.cancels -= 1
         if interest.cancels > 0:
-            at_ns = self._now_ns + CANCEL_INTERVAL_NS
-            interest.timer = self._timers.call_at(at_ns, partial(self._on_cancel_due, interest))
+            self._calendar.set(interest, self._now_ns + CANCEL_INTERVAL_NS)
         else:
+            self._calendar.set(interest, None)
             del self._interests[interest.symbol, interest.domain_id]
+
+    def _arm(self, interest: _Interest) -> None:
+        due = interest.schedule.next_due()
+        if not interest.is_waiting:
+            self._calendar.set(interest, None if due is None else tick_at(due, TICK_NS, 0))
 
     def _put(self, interest: _Interest) -> None:
         if not interest.is_waiting:
             interest.is_waiting = True
-            self._queues[_kind(interest.symbol)].put(partial(self._record, interest))
+            self._queues[_kind(interest.symbol)].put(interest.leaving)
 
-    def _record(self, interest: _Interest) -> lbmr.InterestRecord | None:
+    def on_leaving(self, interest: _Interest) -> lbmr.InterestRecord | None:
         interest.is_waiting = False
         name, pattern_type = interest.symbol
         flags = lbmr.InterestFlag.PATTERN if pattern_type else 0
@@ -176,8 +186,10 @@ class InterestSender:
             if current is not None and current is not interest:
                 return None  # wanted again meanwhile
             flags |= lbmr.InterestFlag.CANCEL
-        elif interest.is_told:
-            flags |= lbmr.InterestFlag.REFRESH
+        else:
+            interest.schedule.on_tick(self._now_ns)
+            self._arm(interest)
+            flags |= lbmr.InterestFlag.REFRESH if interest.is_told else 0
         interest.is_told = True
         return lbmr.InterestRecord(interest.domain_id, name, flags, pattern_type)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from dro.clock import NS_PER_MS
@@ -25,12 +24,14 @@ from dro.proto.interest.events import InterestEvent, InterestGained, InterestLos
 from dro.proto.newcomers import NewcomerRate, Newcomers
 from dro.proto.resolver.output import pattern_flags
 from dro.proto.resolver.record_queue import Rate, RecordQueue
-from dro.timers import Timer, TimerHeap
+from dro.proto.resolver.schedule import tick_at
+from dro.timers import Calendar, Due
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tmr
 
 USE_QUERY_RATE: Final = Rate(500_000, 500)
 NEW_INTEREST: Final = NewcomerRate(in_all=10_000, of_one=5_000)
+TICK_NS: Final = 10 * NS_PER_MS  # times are rounded up to it
 JITTER_PART: Final = 64  # of a periodic interval: less than 5 s of 300 s
 
 
@@ -52,13 +53,19 @@ DEFAULT_OPTIONS: Final = UseQueryOptions()
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
+class _Entry(Due):
+    table: LocalInterest
     symbol: Symbol
     heard_ns: int
     source_ip: int  # that told of it first
-    timer: Timer | None = None
     tries: int = 0  # use queries since the last sign of life
     is_waiting: bool = False  # a use query is queued
+
+    def on_due(self) -> None:
+        self.table.on_due(self)
+
+    def leaving(self) -> lbmr.Tmr | None:
+        return self.table.on_leaving(self)
 
 
 class LocalInterest:
@@ -85,7 +92,7 @@ class LocalInterest:
         self._options = (topic_options, pattern_options)
         self._entries_max = entries_max
         self._entries: dict[Symbol, _Entry] = {}
-        self._timers = TimerHeap()
+        self._calendar = Calendar()
         self._queues: tuple[RecordQueue[lbmr.Tmr], ...] = (
             RecordQueue(rate, write_tmr),
             RecordQueue(rate if pattern_rate is None else pattern_rate, write_tmr),
@@ -140,7 +147,7 @@ class LocalInterest:
                 return
             if not self._newcomers.admit(source_ip, now_ns):
                 return
-            entry = self._entries[symbol] = _Entry(symbol, now_ns, source_ip)
+            entry = self._entries[symbol] = _Entry(self, symbol, now_ns, source_ip)
             self._by_address[source_ip] += 1
             self.kinds[symbol[1]] += 1
             self._events.append(InterestGained(symbol))
@@ -178,12 +185,12 @@ class LocalInterest:
                 self._wait(entry)
 
     def next_deadline(self) -> int | None:
-        deadlines = [self._timers.next_deadline(), *(queue.next_deadline(self._now_ns) for queue in self._queues)]
+        deadlines = [self._calendar.next_deadline(), *(queue.next_deadline(self._now_ns) for queue in self._queues)]
         return min((at for at in deadlines if at is not None), default=None)
 
     def on_timer(self, now_ns: int) -> None:
         self._now_ns = now_ns
-        self._timers.run_due(now_ns)
+        self._calendar.run_due(now_ns)
 
     def take_outgoing(self) -> list[lbmr.Tmr]:
         """Use queries that may leave now, to be packed into datagrams."""
@@ -208,22 +215,21 @@ class LocalInterest:
     def _wait(self, entry: _Entry) -> None:
         """Until the entry has been silent for its interval."""
         interval_ns = self._options_of(entry).periodic_interval_ns
-        if entry.timer is not None:
-            entry.timer.cancel()
-        if interval_ns > 0:
-            due_ns = entry.heard_ns + interval_ns + self._jitter(interval_ns // JITTER_PART)
-            entry.timer = self._timers.call_at(due_ns, partial(self._on_silence, entry))
+        due_ns = entry.heard_ns + interval_ns + self._jitter(interval_ns // JITTER_PART)
+        self._calendar.set(entry, tick_at(due_ns, TICK_NS, 0) if interval_ns > 0 else None)
 
-    def _on_silence(self, entry: _Entry) -> None:
-        if entry.heard_ns + self._options_of(entry).periodic_interval_ns > self._now_ns:
+    def on_due(self, entry: _Entry) -> None:
+        """Nothing came in answer, or nothing was heard for long."""
+        if entry.tries:
+            self._ask(entry)
+        elif entry.heard_ns + self._options_of(entry).periodic_interval_ns > self._now_ns:
             self._wait(entry)  # heard since the timer was set, which costs nothing while it happens
         else:
             self._ask(entry)
 
     def _ask(self, entry: _Entry) -> None:
         """One use query more, or the end of the entry."""
-        if entry.timer is not None:
-            entry.timer.cancel()
+        self._calendar.set(entry, None)
         if entry.tries >= self._options_of(entry).max_queries:
             del self._entries[entry.symbol]
             self.kinds[entry.symbol[1]] -= 1
@@ -233,16 +239,16 @@ class LocalInterest:
             self._events.append(InterestLost(entry.symbol))
             return
         entry.is_waiting = True
-        self._queues[_kind(entry)].put(partial(self._use_query, entry))
+        self._queues[_kind(entry)].put(entry.leaving)
 
-    def _use_query(self, entry: _Entry) -> lbmr.Tmr | None:
+    def on_leaving(self, entry: _Entry) -> lbmr.Tmr | None:
         """The query leaves now, unless a sign of life came first."""
         if not entry.is_waiting:
             return None
         entry.is_waiting = False
         entry.tries += 1
         timeout_ns = self._options_of(entry).timeout_ns
-        entry.timer = self._timers.call_at(self._now_ns + timeout_ns, partial(self._ask, entry))
+        self._calendar.set(entry, tick_at(self._now_ns + timeout_ns, TICK_NS, 0))
         name, pattern_type = entry.symbol
         return lbmr.Tmr(lbmr.TmrType.USE, pattern_flags(pattern_type), name)
 

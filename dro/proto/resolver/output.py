@@ -14,13 +14,12 @@ from typing import Final
 
 from dro.proto.resolver.events import ResolverEvent
 from dro.proto.resolver.record_queue import Rate, RecordQueue
-from dro.timers import DUE_MAX, Calendar, Due
+from dro.timers import Calendar
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tir, write_tqr, write_wildcard_tqr
 
 INITIAL_RATE: Final = Rate(1_000_000, 1000)
 SUSTAIN_RATE: Final = Rate(1_000_000)
-_END: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +88,8 @@ class Channel:
     events: list[ResolverEvent] = field(default_factory=list)
 
     def run_in_slices(self, steps: Iterator[object]) -> None:
-        """Run `steps` to its end: the first `DUE_MAX` of it at once, and then as many a turn, beside what is due."""
-        for _ in range(DUE_MAX):
-            if next(steps, _END) is _END:
-                return
-        self.calendar.set(_Slices(self, steps), self.now_ns)
-
-
-@dataclass(slots=True, eq=False)
-class _Slices(Due):
-    channel: Channel
-    steps: Iterator[object]
-
-    def on_due(self) -> None:
-        if next(self.steps, _END) is not _END:
-            self.channel.calendar.set(self, self.channel.now_ns)
+        """Long work, see `Calendar.run_in_slices`."""
+        self.calendar.run_in_slices(steps, self.now_ns)
 
 
 def pattern_flags(pattern_type: int) -> int:

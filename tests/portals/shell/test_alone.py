@@ -412,6 +412,27 @@ def test_a_failure_while_it_acts_does_not_stop_it_from_acting_later(alone: Alone
     assert alone.sent() == [(SIBLING, InterestAdded(b"BBB", PATTERN_NONE, HERE))]
 
 
+def test_a_link_with_more_to_do_than_a_turn_may_take_goes_on_in_the_next(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone.joined()
+    loop = alone.stepper.loop
+    left = 3
+
+    def on_timer(now_ns: int) -> None:
+        nonlocal left
+        left -= 1
+        alone.link.deadline = now_ns if left else None
+
+    monkeypatch.setattr(alone.link, "on_timer", on_timer)
+    alone.link.deadline = alone.now_ns
+    alone.shell.act(alone.now_ns)
+    for count in (2, 1, 0):
+        assert loop.run_once(0)
+        assert left == count
+    assert loop.next_deadline() == alone.now_ns + GAUGES_NS
+
+
 def test_the_deadlines_of_core_and_link_are_kept_as_they_are_then(alone: Alone) -> None:
     alone.joined()
     loop, begin_ns = alone.stepper.loop, alone.now_ns

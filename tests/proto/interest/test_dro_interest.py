@@ -28,9 +28,11 @@ from dro.proto.interest.remote_domains import RemoteInterest, RemoteInterestOpti
 from dro.proto.interest.tqr_use_query import USE_QUERY_RATE, LocalInterest, UseQueryOptions
 from dro.proto.newcomers import NewcomerRate
 from dro.proto.resolver.record_queue import Rate
+from dro.timers import DUE_MAX
 from dro.wire.lbmr import packet as lbmr
 from tests.builders.dro_file import parse_dro
 from tests.fakes.channel import packet
+from tests.fakes.steps import steps
 
 AAA = (b"AAA", 0)
 DRO = b"""<tnw-gateway version="1.0"><daemon/><portals>
@@ -199,7 +201,7 @@ def test_periodic_queries_are_spread() -> None:
 
     table = LocalInterest(jitter=jitter)
     table.on_sign(AAA, 0)
-    assert table.next_deadline() == ms(300_007)
+    assert table.next_deadline() == ms(300_010), "times are rounded up to 10 ms"
     assert asked == [ms(300_000) // 64]
 
 
@@ -230,6 +232,47 @@ def test_strangers_cannot_make_it_remember_without_end() -> None:
     for n in range(100):
         table.on_sign((b"T%d" % n, 0), 0, source_ip=n)
     assert (len(table), table.refused) == (10, 90)
+
+
+def test_use_queries_and_interest_that_wait_for_the_limit_cost_nothing_while_they_wait() -> None:
+    def cost_of_queries(topics: int) -> int:
+        table = LocalInterest(UseQueryOptions(ms(10), 1, ms(100)), rate=Rate(0, 10))
+        for n in range(topics):
+            table.on_sign((b"T%d" % n, 0), 0)
+        table.on_timer(ms(100))
+        return steps(lambda: drive(table, table.take_outgoing, 5000))
+
+    def cost_of_interest(topics: int) -> int:
+        sender = InterestSender(rate=Rate(0, 10))
+        for n in range(topics):
+            sender.want((b"T%d" % n, 0), 3, 0)
+        return steps(lambda: drive(sender, sender.take_outgoing, 5000))
+
+    for cost in (cost_of_queries, cost_of_interest):
+        assert cost(200) < 1.2 * cost(60)
+
+
+def test_what_falls_due_at_once_is_done_in_bounded_pieces() -> None:
+    table = LocalInterest(UseQueryOptions(ms(10), 1, ms(100)), rate=Rate())
+    sender = InterestSender(rate=Rate())
+    for n in range(4 * DUE_MAX):
+        table.on_sign((b"T%d" % n, 0), 0)
+        sender.want((b"T%d" % n, 0), 3, 0)
+    assert len(table.take_events()) == 4 * DUE_MAX
+    drive(sender, sender.take_outgoing, 500)
+    for core in (table, sender):
+        pieces = []
+        while (due := core.next_deadline()) is not None and due <= ms(1000):
+            core.on_timer(ms(1000))
+            pieces.append(len(core.take_outgoing()))
+        assert (sum(pieces), max(pieces)) == (4 * DUE_MAX, DUE_MAX)
+    sender.tell_all(ms(1000))
+    sender.tell_all(ms(1000))
+    pieces = [len(sender.take_outgoing())]
+    while sender.next_deadline() == ms(1000):
+        sender.on_timer(ms(1000))
+        pieces.append(len(sender.take_outgoing()))
+    assert (sum(pieces), max(pieces)) == (4 * DUE_MAX, DUE_MAX)
 
 
 def test_one_address_may_fill_half_of_the_table_and_leaves_with_its_entries() -> None:
