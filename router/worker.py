@@ -17,6 +17,7 @@ from dro.bus.messages import (
     PortalGone,
     PortalUp,
     Role,
+    Route,
     RoutesCalculated,
     RouteTable,
     Rows,
@@ -130,9 +131,8 @@ class RouteManager:
         log = self._ctx.log
         match effect:
             case SendTable():
-                frame = ROUTE_MESSAGES.encode(effect.table)
-                for worker in effect.workers:
-                    self._ctx.channels.send_ctl(worker, frame)
+                for worker, table in _parts(effect):
+                    self._ctx.channels.send_ctl(worker, ROUTE_MESSAGES.encode(table))
                 if effect.is_new:
                     self._ctx.report(RoutesCalculated(effect.table.version, len(effect.table.routes)))
                     log.info(LogEvent.ROUTES_CALCULATED, extra=_describe(effect.table, self._took_ns))
@@ -147,6 +147,17 @@ class RouteManager:
                 log.error(LogEvent.DOMAIN_TAKEN, extra={"worker": effect.worker, "domain": effect.domain_id})
             case _:
                 assert_never(effect)
+
+
+def _parts(effect: SendTable) -> Iterator[tuple[int, RouteTable]]:
+    """Of the table, what each worker needs: the routes that enter or leave the DRO at it."""
+    own: dict[int, list[Route]] = {worker: [] for worker in effect.workers}
+    for route in effect.table.routes:
+        for worker in (route.ingress, route.egress):
+            if worker in own:
+                own[worker].append(route)
+    for worker, routes in own.items():
+        yield worker, RouteTable(effect.table.version, tuple(routes))
 
 
 def _short(version: int) -> str:

@@ -226,7 +226,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RouteTable:
-    """Route manager -> portals: all routes through this DRO; replaces every earlier table.
+    """Route manager -> portals: the routes through this DRO, to a portal its own; replaces every earlier table.
 
     `version` grows with each calculation, over restarts of the route manager too.
     """

@@ -81,6 +81,24 @@ def calculated(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
     logged(caplog)
 
 
+def test_each_portal_gets_the_routes_that_enter_or_leave_at_it(manager: Manager) -> None:
+    """All pairs of 255 domains are 65,000 routes, and those of one portal 508."""
+    for worker in (1, 2, 3, 4):
+        manager.up(worker)
+    manager.stepper.run(100)
+    sent = manager.sent()
+    assert [worker for worker, _ in sent] == [1, 2, 3, 4]
+    for worker, table in sent:
+        assert isinstance(table, RouteTable)
+        pairs = {(r.source_domain, r.interested_domain, r.ingress, r.egress) for r in table.routes}
+        others = [other for other in (1, 2, 3, 4) if other != worker]
+        expected = {(10 * worker, 10 * other, worker, other) for other in others}
+        assert pairs == expected | {(b, a, d, c) for a, b, c, d in expected}
+        assert len(table.routes) == 6
+    assert isinstance(report := manager.worker.reports[-1], RoutesCalculated)
+    assert report.routes == 12
+
+
 def test_the_table_goes_to_every_portal_once_it_was_quiet(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
     manager.up(1)
     manager.up(2)
