@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from dro.config.dro_xml.acl import ACCEPT_ALL, Acl, Session, Verdict
 from dro.config.dro_xml.model import AclConfig
@@ -41,10 +41,32 @@ from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 log = logging.getLogger(__name__)
 limited = LimitedLogger(log).event
 
-REMEMBERED_MAX: Final = 100_000
-"""Verdicts of one kind that are kept; beyond it all are decided anew."""
+REMEMBERED_MAX: Final = 500_000
+"""Verdicts of one kind that are kept for certain; those of others that are asked for now and then stay as well."""
 _PATTERN_TYPES: Final = {PATTERN_PCRE: "pcre", PATTERN_REGEX: "regex"}
 _K = TypeVar("_K")
+
+
+class _Verdicts(Generic[_K]):
+    """What was decided, in two generations: a full one becomes the older, and what is asked for again stays."""
+
+    def __init__(self) -> None:
+        self._recent: dict[_K, bool] = {}
+        self._older: dict[_K, bool] = {}
+
+    def __len__(self) -> int:
+        return len(self._recent) + len(self._older)
+
+    def get(self, key: _K) -> bool | None:
+        known = self._recent.get(key)
+        if known is None and (known := self._older.pop(key, None)) is not None:
+            self.keep(key, known)
+        return known
+
+    def keep(self, key: _K, verdict: bool) -> None:
+        if len(self._recent) >= REMEMBERED_MAX:
+            self._older, self._recent = self._recent, {}
+        self._recent[key] = verdict
 
 
 def session_of(address: TransportAddress) -> Session:
@@ -93,8 +115,8 @@ class AclEnforcement:
         self._outbound = acl.outbound if acl is not None else None
         self._sending = sending if sending is not None and sending.by_topic else None
         self._receiving = receiving if receiving is not None and receiving.by_topic else None
-        self._leaving: dict[bytes, bool] = {}
-        self._asking: dict[tuple[bytes, int], bool] = {}
+        self._leaving = _Verdicts[bytes]()
+        self._asking = _Verdicts[tuple[bytes, int]]()
 
     @property
     def judges_sources(self) -> bool:
@@ -110,7 +132,8 @@ class AclEnforcement:
             verdict = self._acl.outbound(name_text(topic))
             if verdict.accept and self._sending is not None:
                 verdict = _permitted(self._sending.source, topic)
-            known = self._keep(self._leaving, topic, verdict)
+            known = verdict.accept
+            self._leaving.keep(topic, known)
             if not known:
                 limited(LogEvent.TOPIC_NOT_LET_OUT, extra=_refusal(topic, verdict))
         return known
@@ -127,7 +150,8 @@ class AclEnforcement:
                 verdict = _permitted(
                     (lambda name: options.wildcard_receiver(name, kind)) if kind else options.receiver, symbol
                 )
-            known = self._keep(self._asking, (symbol, pattern), verdict)
+            known = verdict.accept
+            self._asking.keep((symbol, pattern), known)
             if not known:
                 limited(LogEvent.TOPIC_NOT_LET_IN, extra=_refusal(symbol, verdict))
         return known
@@ -151,13 +175,6 @@ class AclEnforcement:
     def move_to(self, same: AclEnforcement) -> None:
         """Name the places of `same`, which has the same lists from other lines of a file, in messages from now on."""
         self._acl = same._acl
-
-    @staticmethod
-    def _keep(known: dict[_K, bool], key: _K, verdict: Verdict) -> bool:
-        if len(known) >= REMEMBERED_MAX:
-            known.clear()
-        known[key] = verdict.accept
-        return verdict.accept
 
 
 OPEN: Final = AclEnforcement()

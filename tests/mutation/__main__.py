@@ -228,7 +228,7 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("portals/datapath/ingress.py", _HANDED_OF, "base - PairSlot.HANDED"): "the first slot is number 0",
     ("portals/datapath/ingress.py", _CHUNK, "2"): "a limit that is no promise, another one",
     ("portals/datapath/ingress.py", _CHUNK, "21"): "a limit that is no promise, another one",
-    ("portals/decisions/acl_enforcement.py", "REMEMBERED_MAX: Final = 100_000", "100001"): "a limit, one larger",
+    ("portals/decisions/acl_enforcement.py", "REMEMBERED_MAX: Final = 500_000", "500001"): "a limit, one larger",
     ("portals/decisions/messages.py", _TAGS, "33"): "a number that both ends take from here",
     ("portals/endpoint/portal.py", "STOP_GRACE_NS: Final = ms(1800)", "1801"): "a limit that is no promise, one larger",
     ("router/worker.py", "assert_never(effect)", "pass"): "for the type checker: every effect has a case",
