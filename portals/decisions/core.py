@@ -15,6 +15,7 @@ state of that moment, so it does not matter what happens in between.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -108,6 +109,8 @@ class PortalCore:
         self.siblings = Siblings(lambda topic: self.recorded.forget(topic))
         self.recorded = RecordedInterest(matcher, acl, self.siblings.by_topic)
         self.proxy_receivers: dict[Symbol, set[int]] = {}  # -> interested domains
+        self.receiver_kinds: Counter[int] = Counter()
+        """How many of them there are by type of pattern."""
         self.proxies: dict[bytes, WantedProxy] = {}  # by OTID
         self.deletion_delay = SourceDeletionDelay(source_deletion_delay_ns)
         self.own = HeardSources(incarnation, self._send_to_all, lambda effect: self._effects.append(effect))
@@ -310,6 +313,7 @@ class PortalCore:
     def close_receivers(self) -> None:
         """Close all proxy receivers, whatever the siblings want."""
         closing, self.proxy_receivers = self.proxy_receivers, {}
+        self.receiver_kinds.clear()
         for symbol, domains in closing.items():
             self._effects.append(CloseProxyReceiver(*symbol, tuple(sorted(domains))))
 
@@ -338,9 +342,11 @@ class PortalCore:
         had = self.proxy_receivers.get(symbol)
         if wanted and had is None:
             self.proxy_receivers[symbol] = wanted
+            self.receiver_kinds[symbol[1]] += 1
             self._effects.append(OpenProxyReceiver(*symbol, tuple(sorted(wanted))))
         elif not wanted and had is not None:
             del self.proxy_receivers[symbol]
+            self.receiver_kinds[symbol[1]] -= 1
             self._effects.append(CloseProxyReceiver(*symbol, tuple(sorted(had))))
         elif had is not None and wanted != had:
             self.proxy_receivers[symbol] = wanted

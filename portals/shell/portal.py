@@ -8,7 +8,6 @@ Source: forwarding notes, sections 2 to 10.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -329,7 +328,7 @@ class PortalShell:
 
 def show_core(core: PortalCore, page: CounterPage) -> None:
     """The gauges that come from the core; the others come from the link."""
-    kinds = Counter(kind for _, kind in core.proxy_receivers)
+    kinds = core.receiver_kinds
     page.set(Slot.PROXY_RECEIVERS, len(core.proxy_receivers))
     page.set(Slot.RECEIVER_TOPICS, kinds[PATTERN_NONE])
     page.set(Slot.RECEIVER_PCRE, kinds[PATTERN_PCRE])

@@ -306,3 +306,16 @@ def test_a_source_of_many_topics_that_ends_is_forgotten() -> None:
     for n in range(3):
         alone.hear(SourceGone(n))
     assert (alone.core.recorded._finders, alone.core.siblings.by_topic) == ({}, {})
+
+
+def test_proxy_receivers_are_counted_by_kind_where_they_open_and_close() -> None:
+    alone = Alone()
+    for symbol in ((b"A", PATTERN_NONE), (b"B", PATTERN_NONE), (b"^A", PATTERN_PCRE)):
+        alone.hear(InterestAdded(*symbol, THERE))
+        alone.hear(InterestAdded(*symbol, BEYOND), BEYOND)
+    assert alone.core.receiver_kinds == {PATTERN_NONE: 2, PATTERN_PCRE: 1}
+    for worker in (THERE, BEYOND):
+        alone.hear(InterestRemoved(b"A", PATTERN_NONE, worker), worker)
+    assert alone.core.receiver_kinds == {PATTERN_NONE: 1, PATTERN_PCRE: 1}
+    alone.core.close_receivers()
+    assert not alone.core.receiver_kinds
