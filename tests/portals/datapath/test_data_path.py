@@ -190,6 +190,35 @@ def test_a_steady_stream_is_one_run_with_room_for_the_header(link: Link) -> None
     link.books()
 
 
+def test_a_repair_passes_however_many_newer_fragments_have_passed(link: Link) -> None:
+    """The default window of the sqns that were seen is 16,384 long."""
+    out = BlockingSender()
+    link.add_source(1, out)
+    for first in range(0, 30_000, 100):
+        link.receive(b"".join(data(1, first + i, b"") for i in range(first == 200, 100)))
+        link.carry()
+    for sqn in (200, 200, 199):
+        link.receive(data(1, sqn, b""))
+        link.carry()
+    assert [sqn for _, sqn, _ in out.sent] == [*range(200), *range(201, 30_000), 200]
+    assert (link.page_q[Slot.DROPPED_OLD], link.page_q[Slot.DROPPED_DUP]) == (2, 0)
+    link.books()
+
+
+def test_one_forged_sqn_does_not_silence_the_flow(link: Link) -> None:
+    out = BlockingSender()
+    link.add_source(1, out)
+    link.receive(data(1, 0, b"") + data(1, 0x7000_0000, b"forged"))
+    link.carry()
+    for sqn in range(1, 300):
+        link.now_ns += 10_000_000
+        link.receive(data(1, sqn, b""))
+        link.carry()
+    assert [sqn for _, sqn, _ in out.sent] == [0, 0x7000_0000, *range(1, 300)]
+    assert link.page_q[Slot.FLOWS_RESTARTED] == 1
+    link.books()
+
+
 def test_repeats_are_dropped_and_counted_and_late_repairs_pass(link: Link) -> None:
     out = BlockingSender()
     link.add_source(1, out)
