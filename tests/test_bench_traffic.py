@@ -12,10 +12,10 @@ from dro.um.transport import sockets
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress
-from tests.bench.mix import settled
+from tests.bench.mix import balance, measure, settled
 from tests.bench.traffic import generator
 from tests.bench.traffic.generator import Load
-from tests.bench.traffic.workload import Workload, describe_source, topics_of
+from tests.bench.traffic.workload import Workload, describe_source, running, topics_of
 from tests.rigs.site import reserve_block
 from tests.rigs.waiting import wait_until
 
@@ -122,6 +122,20 @@ def test_datagrams_are_those_of_a_um_source(program: Path, base: int, *, is_pack
     assert sum(sqns.values()) == sent
     assert set(totals) == {30_000}
     assert (len(data) < sent / 2) is is_packed
+
+
+@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+def test_a_dro_carries_mixed_traffic_whole(program: Path, tmp_path: Path, transport: str) -> None:
+    workload = Workload(
+        "", transport, topics=30, sessions=3, hosts=2, loss=0.01, egress=2, receivers=2, large=0.02, is_packed=True
+    )
+    with running(program, tmp_path / "site", workload) as who:
+        found = measure(who, 0.3)
+        assert balance(who) == {"drops": {}, "problems": []}
+    assert found.lost == 0
+    assert found.messages > 0
+    assert set(found.us_by_process) == {"P1", "P2", "P3"}
+    assert all(us > 0 for us in found.us_by_process.values())
 
 
 def drained(receiver: socket.socket) -> Iterator[bytes]:

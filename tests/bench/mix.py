@@ -46,7 +46,7 @@ class Measured:
     us_by_process: dict[str, float]
     busy: dict[str, float]  # share of the time on a CPU: processes that forward, threads of the generator
     asleep: dict[str, float]  # share of the time in which they had nothing to do; of processes the busiest thread
-    lost: int
+    lost: int  # messages
     duplicates: int
     latency_us: dict[str, float]  # of the measured time alone; in a closed loop mostly the length of the queue
     naks: int
@@ -129,9 +129,15 @@ def show(results: dict[str, list[Measured]]) -> None:
             f"{median(r.per_second for r in rounds):>11.0f}{f'{p50:.0f}/{p99:.0f}':>15}   "
             + " ".join(f"{who} {100 * share:.0f}" for who, share in sorted(asleep.items()))
         )
-        lost, again = sum(r.lost for r in rounds), sum(r.duplicates for r in rounds)
-        if lost or again:
-            print(f"{'':28}lost {lost}, twice {again}")
+        notes = {
+            "messages lost": sum(r.lost for r in rounds),
+            "datagrams heard twice": sum(r.duplicates for r in rounds),
+            "kept back": sum(r.omitted for r in rounds),
+            "sent again": sum(r.repaired for r in rounds),
+            "asked for by the receivers": sum(r.naks for r in rounds),
+        }
+        if any(notes.values()):
+            print(f"{'':28}" + ", ".join(f"{what} {n}" for what, n in notes.items() if n))
         limits = [who for who, share in asleep.items() if who.startswith(("source", "sink")) and share < ASLEEP_MIN]
         if limits:
             print(f"{'':28}the generator may be the limit of messages/s: {', '.join(limits)} never slept")
