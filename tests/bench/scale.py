@@ -173,10 +173,9 @@ def run(scene: Scene, record_bytes: int) -> dict[str, object]:
     """All steps; what is not a step."""
     n, site = scene.topics, scene.site
     half = sum(name[-1:] in b"02468" for name in scene.seeker.wanted)
-    advertised: dict[bytes, object] = {}
 
     def old() -> int:
-        return sum(tir.options == advertised[name] for name, tir in scene.seeker.found.items())
+        return n - len(scene.seeker.renewed)
 
     def too_many() -> int:
         return scene.gauge(2, Slot.PROXY_SOURCES) - (n - half)
@@ -214,7 +213,7 @@ def run(scene: Scene, record_bytes: int) -> dict[str, object]:
     with scene.step("... and all topics advertised again", max(0.0, explained - (time.monotonic() - began))):
         scene.until(lambda: scene.seeker.has_all, lambda: n - len(scene.seeker.found), limit_s)
     scene.wait(lambda: False, SETTLED_S)
-    advertised |= {name: tir.options for name, tir in scene.seeker.found.items()}
+    scene.seeker.renewed.clear()
     with scene.step("cost of a portal changed: advertised anew", explained):
         scene.reload(text.replace("<domain-id>1</domain-id>", "<domain-id>1</domain-id>\n<cost>7</cost>"))
         scene.until(lambda: old() == 0, old, limit_s)

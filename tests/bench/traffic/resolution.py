@@ -132,6 +132,8 @@ class Seeker:
         self.wanted = dict.fromkeys(names)
         self.found: dict[bytes, lbmr.Tir] = {}
         """By topic, the newest advertisement; removed by a final one."""
+        self.renewed: set[bytes] = set()
+        """Found topics that have been advertised with other options since; for the caller to clear."""
         self.use_queries = 0
 
     def query(self) -> None:
@@ -158,9 +160,12 @@ class Seeker:
             match packet.body:
                 case lbmr.Queries(tirs=tirs) | lbmr.WildcardQueries(tirs=tirs):
                     for tir in tirs:
+                        before = self.found.get(tir.topic)
                         if not tir.is_final:
                             self.found[tir.topic] = tir
-                        elif tir.topic in self.found and self.found[tir.topic].transport == tir.transport:
+                            if before is not None and before.options != tir.options:
+                                self.renewed.add(tir.topic)
+                        elif before is not None and before.transport == tir.transport:
                             del self.found[tir.topic]
                 case lbmr.TopicManagement(records):
                     used.update((r.name, None) for r in records if r.kind == lbmr.TmrType.USE and not r.is_response)
