@@ -63,6 +63,7 @@ class CachedSource:
     heard_ns: int
     is_joined: bool = False
     is_accepted: bool | None = None  # by the owner of the receivers; None: not asked yet
+    judgement: int = 0  # which of the owner's judges was asked
 
     @property
     def rank(self) -> tuple[int, int, int, int]:

@@ -11,7 +11,7 @@ and is never a mismatch; packets without a source id are taken for an applicatio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -170,9 +170,10 @@ class Resolver:
         self._channel.now_ns = now_ns
         return self._receivers.add_wildcard(pattern, pattern_type, matcher, options, query_options)
 
-    def remove_wildcard(self, handle: int, now_ns: int) -> None:
+    def remove_wildcard(self, handle: int, now_ns: int) -> Iterator[bytes]:
+        """It finds nothing more; what it has found is let go topic by topic, as the result is gone through."""
         self._channel.now_ns = now_ns
-        self._receivers.remove_wildcard(handle)
+        return self._receivers.remove_wildcard(handle)
 
     # ------------------------------------------------------------------------------------------------ inputs
 

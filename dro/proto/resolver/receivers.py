@@ -57,7 +57,7 @@ class _Topic(Due):
     name: bytes
     options: QueryOptions
     receivers: int = 0
-    wildcards: dict[int, None] = field(default_factory=dict)
+    wildcards: dict[int, _Wildcard] = field(default_factory=dict)
     schedule: QuerySchedule | None = None
     linger: _Linger | None = None
     is_waiting: bool = False  # a TQR is queued, and the next one falls due when it has left
@@ -112,6 +112,7 @@ class ReceiverSide:
         self._handles = itertools.count(1)
         self._leaves = Leaves(channel)
         self._judge: Judge | None = None
+        self._judgement = 0  # how often the judge has changed
         self._is_asking_all = False
 
     # ------------------------------------------------------------------------------------------------ receivers
@@ -173,7 +174,8 @@ class ReceiverSide:
                 self._join_known(topic)
             yield
 
-    def remove_wildcard(self, handle: int) -> None:
+    def remove_wildcard(self, handle: int) -> Iterator[bytes]:
+        """It finds nothing more; gives each topic that it had found, after taking it from the wildcard receiver."""
         wildcard = self._wildcards.pop(handle)
         self._matchers.remove(handle)
         wildcard.is_removed = True
@@ -182,9 +184,14 @@ class ReceiverSide:
         if not self._patterns[wildcard.query]:
             del self._patterns[wildcard.query]
             self._leaves.start(wildcard.query.pattern, wildcard.query.pattern_type)
-        for topic in wildcard.topics.values():
-            del topic.wildcards[handle]
-            self._drop_unwanted(topic)
+        return self._take_topics(handle, wildcard)
+
+    def _take_topics(self, handle: int, wildcard: _Wildcard) -> Iterator[bytes]:
+        for name, topic in wildcard.topics.items():
+            topic.wildcards.pop(handle, None)
+            if self._topics.get(name) is topic:
+                self._drop_unwanted(topic)
+            yield name
 
     # ------------------------------------------------------------------------------------------------ packets
 
@@ -257,17 +264,25 @@ class ReceiverSide:
     def set_judge(self, judge: Judge | None) -> None:
         """Ask `judge` from now on, also about what was decided before: leave and join what follows, and no more."""
         self._judge = judge
-        before: dict[SourceKey, bool | None] = {}
-        for entry in self.cache.entries():
-            before[entry.key], entry.is_accepted = entry.is_accepted, None
-        self.cache.refused = 0
-        for topic in list(self._topics):
-            for otid in self.cache.otids(topic):
-                self._review(topic, otid, before)
+        self._judgement += 1
+        self.channel.run_in_slices(self._review_all(self._judgement))
 
-    def _review(self, topic: bytes, otid: bytes, before: dict[SourceKey, bool | None]) -> None:
+    def _review_all(self, judgement: int) -> Iterator[None]:
+        for topic in self.cache.topics():
+            if judgement != self._judgement:
+                return  # judged anew meanwhile
+            for otid in self.cache.otids(topic):
+                if topic in self._topics:
+                    self._review(topic, otid)
+                else:
+                    for way in self.cache.ways(topic, otid):
+                        self._forget_verdict(way)
+            yield
+
+    def _review(self, topic: bytes, otid: bytes) -> None:
         ways = self.cache.ways(topic, otid)
-        is_new = bool([way for way in ways if self._is_accepted(way) and before[way.key] is False])
+        before = [way.is_accepted for way in ways]
+        is_new = bool([way for way, was in zip(ways, before, strict=True) if self._is_accepted(way) and was is False])
         joined = self.cache.joined(topic, otid)
         if joined is None:
             if is_new:
@@ -280,10 +295,16 @@ class ReceiverSide:
             self._switch(joined)
 
     def _is_accepted(self, entry: CachedSource) -> bool:
-        if entry.is_accepted is None:
+        if entry.is_accepted is None or entry.judgement != self._judgement:
+            self._forget_verdict(entry)
+            entry.judgement = self._judgement
             entry.is_accepted = self._judge is None or self._judge(entry.tir.topic, entry.tir.transport)
             self.cache.refused += not entry.is_accepted
         return entry.is_accepted
+
+    def _forget_verdict(self, entry: CachedSource) -> None:
+        self.cache.refused -= entry.is_accepted is False
+        entry.is_accepted = None
 
     # ------------------------------------------------------------------------------------------------ joining
 
@@ -342,7 +363,7 @@ class ReceiverSide:
         if wanted is None:
             wanted = self._topics[topic] = _Topic(self, topic, wildcard.query_options)
         if handle not in wanted.wildcards:
-            wanted.wildcards[handle] = None
+            wanted.wildcards[handle] = wildcard
             wildcard.topics[topic] = wanted
             self.channel.events.append(TopicMatched(handle, topic))
 
@@ -403,9 +424,9 @@ class ReceiverSide:
         if wanted.receivers:
             threshold, linger_ns = wanted.options.no_source_threshold, None
         else:
-            wildcards = [self._wildcards[handle].options for handle in wanted.wildcards]
-            threshold = max(options.no_source_threshold for options in wildcards)
-            linger_ns = max(options.no_source_linger_ns for options in wildcards)
+            wildcards = wanted.wildcards.values()
+            threshold = max(wildcard.options.no_source_threshold for wildcard in wildcards)
+            linger_ns = max(wildcard.options.no_source_linger_ns for wildcard in wildcards)
         if 0 < threshold <= wanted.unanswered:
             wanted.is_told = True
             self.channel.events.append(NoSource(wanted.name))
@@ -416,9 +437,10 @@ class ReceiverSide:
     def on_linger(self, wanted: _Topic) -> None:
         if wanted.receivers:
             return
-        for handle in wanted.wildcards:
-            del self._wildcards[handle].topics[wanted.name]
-            self.channel.events.append(TopicUnmatched(handle, wanted.name))
+        for handle, wildcard in wanted.wildcards.items():
+            if not wildcard.is_removed:
+                del wildcard.topics[wanted.name]
+                self.channel.events.append(TopicUnmatched(handle, wanted.name))
         wanted.wildcards.clear()
         self.cache.drop_topic(wanted.name)
         self._drop_unwanted(wanted)

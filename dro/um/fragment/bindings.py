@@ -18,7 +18,7 @@ Source: topic resolution notes, 4.1; DRO forwarding notes, 17.3 and 22. Guess: h
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,6 +41,9 @@ events = LimitedLogger.of_events(logging.getLogger(__name__))
 ENDING_QUIET_NS: Final = ms(10)
 """A session that says nothing for so long, in two looks, has said everything that came before a final advertisement."""
 ENDING_MAX_NS: Final = ms(250)
+
+AT_ONCE: Final = 32
+"""Sources of a session that ended, or topics of a pattern, that are left in one go."""
 
 BoundKey = tuple[bytes, TransportAddress, int]  # topic, session, topic index
 
@@ -171,8 +174,34 @@ class Bindings:
                     self._unbind(bound, ended=False, now_ns=now_ns)
 
     def on_session_ended(self, transport: ReceiverTransport, now_ns: int) -> None:
-        for bound in list(transport.sources.values()):
-            self._end(bound, now_ns)
+        self._in_slices(self._end_all(list(transport.sources.values())))
+
+    def leave_pattern(self, topics: Iterator[bytes]) -> None:
+        """`leave_unwanted` for the topics of a pattern, which the iterator takes from it one by one."""
+        self._in_slices(self._leave_all(topics))
+
+    def _in_slices(self, steps: Iterator[None]) -> None:
+        """A few at once, and the rest beside other work."""
+        for _ in range(AT_ONCE):
+            if next(steps, self) is self:
+                return
+        self._loop.run_in_slices(steps)
+
+    def _end_all(self, ended: list[BoundSource]) -> Iterator[None]:
+        for number, bound in enumerate(ended, 1):
+            if self._bound.get(_key_of(bound)) is bound:
+                self._end(bound, self._loop.now_ns())
+            if number % AT_ONCE == 0:
+                self._pump()
+            yield
+        self._pump()
+
+    def _leave_all(self, topics: Iterator[bytes]) -> Iterator[None]:
+        for number, topic in enumerate(topics, 1):
+            self.leave_unwanted((topic,), self._loop.now_ns())
+            if number % AT_ONCE == 0:
+                self._pump()
+            yield
         self._pump()
 
     def _unbind(self, bound: BoundSource, *, ended: bool, now_ns: int) -> None:

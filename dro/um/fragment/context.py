@@ -216,8 +216,7 @@ class FragmentContext:
         self._pump()
 
     def unwant_pattern(self, pattern: bytes, pattern_type: int) -> None:
-        now_ns = self._loop.now_ns()
-        self._bindings.leave_unwanted(self._wanted.remove_pattern((pattern, pattern_type), now_ns), now_ns)
+        self._bindings.leave_pattern(self._wanted.remove_pattern((pattern, pattern_type), self._loop.now_ns()))
         self._pump()
 
     def matched_topics(self, pattern: bytes, pattern_type: int) -> frozenset[bytes]:

@@ -6,6 +6,7 @@ sources are in `dro.um.fragment.bindings`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,7 +30,7 @@ class _Pattern:
 
 
 class WantedTopics:
-    """Removals return the topics that may have lost their last receiver."""
+    """Removals give the topics that may have lost their last receiver."""
 
     def __init__(self, resolver: Resolver, options: UmOptions) -> None:
         self._resolver = resolver
@@ -75,17 +76,21 @@ class WantedTopics:
         handle = self._resolver.add_wildcard(*key, matcher, now_ns, queries, of_topics)
         self._patterns[key] = self._by_handle[handle] = _Pattern(key, handle)
 
-    def remove_pattern(self, key: PatternKey, now_ns: int) -> set[bytes]:
+    def remove_pattern(self, key: PatternKey, now_ns: int) -> Iterator[bytes]:
+        """It finds nothing more from now on; what it has found is taken from it as the result is gone through."""
         known = self._patterns[key]
         known.users -= 1
         if known.users:
-            return set()
+            return iter(())
         del self._patterns[key]
         del self._by_handle[known.handle]
-        self._resolver.remove_wildcard(known.handle, now_ns)
-        for topic in known.topics:
-            self._forget_match(topic)
-        return known.topics
+        return self._take_topics(known, self._resolver.remove_wildcard(known.handle, now_ns))
+
+    def _take_topics(self, pattern: _Pattern, topics: Iterator[bytes]) -> Iterator[bytes]:
+        for topic in topics:
+            if topic in pattern.topics:
+                self._forget_match(topic)
+            yield topic
 
     def on_matched(self, handle: int, topic: bytes) -> PatternKey | None:
         """The resolver found a topic of a pattern; returns the pattern, None when nobody wants it any more."""
@@ -117,7 +122,8 @@ class WantedTopics:
         for topic in self._topics:
             self._resolver.remove_receiver(topic, now_ns)
         for pattern in self._patterns.values():
-            self._resolver.remove_wildcard(pattern.handle, now_ns)
+            for _ in self._resolver.remove_wildcard(pattern.handle, now_ns):
+                pass
 
     # questions
 

@@ -510,9 +510,9 @@ def test_a_pattern_says_goodbye_as_a_pattern() -> None:
     first = a.add_wildcard(b"A", lbmr.PatternType.REGEX, lambda topic: True, 0)
     second = a.add_wildcard(b"A", lbmr.PatternType.REGEX, lambda topic: True, 0)
     a.take_outgoing()
-    a.remove_wildcard(first, 0)
+    list(a.remove_wildcard(first, 0))
     assert a.take_outgoing() == []
-    a.remove_wildcard(second, 0)
+    list(a.remove_wildcard(second, 0))
     assert names(a.take_outgoing()) == [lbmr.TopicManagement((lbmr.Tmr(0, lbmr.TmrFlag.REGEX, b"A"),))]
 
 
@@ -679,7 +679,7 @@ def test_removing_a_pattern_leaves_what_a_receiver_still_wants() -> None:
     handle = a.add_wildcard(b"A", 1, lambda topic: True, 0)
     a.add_receiver(b"AAA", 0)
     hear(a, tir(b"AAA"), tir(b"AAB", index=8, otid=8))
-    a.remove_wildcard(handle, 0)
+    list(a.remove_wildcard(handle, 0))
     assert a.cache.has_joined(b"AAA")
     assert not a.cache.has_joined(b"AAB")
     assert hear(a, tir(b"AAB", index=8, otid=8)) == []
@@ -828,7 +828,7 @@ def test_no_sequence_of_inputs_breaks_it(steps: list[object], gaps: list[int]) -
             elif what == "wildcard":
                 wildcards.append(a.add_wildcard(b"^A", 1, lambda topic: topic.startswith(b"A"), now))
             elif what == "forgotten" and wildcards:
-                a.remove_wildcard(wildcards.pop(), now)
+                list(a.remove_wildcard(wildcards.pop(), now))
             elif what == "ended":
                 a.on_source_ended(record.topic, record.transport, record.topic_index, now)
                 joined.discard((record.topic, record.transport, record.topic_index))

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from dro.clock import ms
 from dro.proto.resolver.core import Resolver, ResolverConfig
-from dro.proto.resolver.events import ResolverEvent, SourceChanged, SourceFound, SourceRefused, SourceSwitched
+from dro.proto.resolver.events import NoSource, ResolverEvent, SourceChanged, SourceFound, SourceRefused, SourceSwitched
 from dro.proto.resolver.receivers import Judge
+from dro.timers import DUE_MAX
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TcpAddress, TransportAddress
 from tests.fakes.channel import packet, tir
@@ -148,3 +149,54 @@ def test_the_gauge_of_refused_sources_falls_when_they_are_gone() -> None:
     assert r.cache.refused == 1
     r.on_source_ended(b"AAA", tir(port=1).transport, 8, ms(20))
     assert r.cache.refused == 0
+
+
+def test_very_many_sources_are_judged_anew_in_bounded_pieces() -> None:
+    r = resolver(None)
+    topics = [b"%d" % number for number in range(3 * DUE_MAX)]
+    for number, topic in enumerate(topics):
+        if number % 2:
+            r.add_receiver(topic, 0)
+        hear(r, tir(topic, port=1, index=number, otid=number))
+
+    def pieces() -> list[int]:
+        counts = [len(r.take_events())]
+        while r.next_deadline() == 0:
+            r.on_timer(0)
+            counts.append(len([event for event in r.take_events() if not isinstance(event, NoSource)]))
+            r.take_outgoing()
+        return [count for count in counts if count]
+
+    r.take_outgoing()
+    r.set_judge(not_port(1), 0)
+    assert pieces() == [DUE_MAX // 2] * 3
+    assert r.cache.refused == len(topics) // 2
+    r.set_judge(None, 0)
+    r.set_judge(not_port(1), 0)
+    assert sum(pieces()) == DUE_MAX, "what the judge between had accepted is left again"
+    assert r.cache.refused == len(topics) // 2
+    r.set_judge(None, 0)
+    assert (sum(pieces()), r.cache.refused) == (len(topics) // 2, 0)
+
+
+def test_verdicts_on_what_nobody_wants_any_more_are_forgotten() -> None:
+    r = resolver(not_port(1))
+    hear(r, tir(port=1))
+    r.remove_receiver(b"AAA", 0)
+    assert r.cache.refused == 1
+    r.set_judge(not_port(2), 0)
+    assert r.cache.refused == 0
+
+
+def test_a_source_that_is_heard_before_its_turn_comes_is_judged_then() -> None:
+    r = resolver(not_port(1))
+    for number in range(DUE_MAX):
+        hear(r, tir(b"%d" % number, port=2, index=number, otid=number))
+    hear(r, tir(port=1))
+    r.set_judge(None, 0)
+    assert r.cache.refused == 1
+    assert [type(event) for event in hear(r, tir(port=1))] == [SourceFound]
+    while r.next_deadline() == 0:
+        r.on_timer(0)
+        r.take_outgoing()
+    assert (r.take_events(), r.cache.refused) == ([], 0)

@@ -112,7 +112,7 @@ def test_a_pattern_takes_along_the_queries_and_the_linger_time_of_what_it_found(
     ended(a, 0)
     c.run(removed_ms)
     a.take_events()
-    a.remove_wildcard(handle, ms(removed_ms))
+    list(a.remove_wildcard(handle, ms(removed_ms)))
     c.run(removed_ms + 200)
     assert (a.next_deadline(), a.take_events()) == (None, [])
     assert c.times(a, lbmr.TopicManagement) == [removed_ms, removed_ms + 100, removed_ms + 200]
@@ -126,7 +126,7 @@ def test_a_pattern_that_is_removed_is_not_asked_for_again() -> None:
     assert len(c.times(a, lbmr.WildcardQueries)) == 1
     request(a, 20)
     for handle in handles:
-        a.remove_wildcard(handle, ms(30))
+        list(a.remove_wildcard(handle, ms(30)))
     c.flush(30)
     c.run(1000)
     assert len(c.times(a, lbmr.WildcardQueries)) == 1
@@ -147,7 +147,7 @@ def test_a_query_for_a_pattern_waits_once_however_often_it_is_due() -> None:
 def test_a_pattern_that_comes_back_ends_the_goodbye(back_ms: int, leaves: list[int]) -> None:
     a = resolver()
     c = Channel(a)
-    a.remove_wildcard(wildcard(a), 0)
+    list(a.remove_wildcard(wildcard(a), 0))
     c.run(back_ms)
     wildcard(a, back_ms)
     c.run(1000)
@@ -326,7 +326,7 @@ def test_a_pattern_is_removed_at_the_cost_of_the_topics_that_it_found() -> None:
             a.add_wildcard(b"B", 1, lambda topic: topic.startswith(b"B"), 0)
         for number in range(others):
             hear(a, tir(b"B%d" % number, index=number, otid=number))
-        return steps(lambda: a.remove_wildcard(handle, 0))
+        return steps(lambda: list(a.remove_wildcard(handle, 0)))
 
     assert cost(others=100, patterns=30) < 1.5 * cost(others=1, patterns=1)
 
@@ -399,7 +399,7 @@ def test_a_pattern_looks_for_known_topics_in_bounded_pieces() -> None:
     assert found == [*topics[:DUE_MAX], b"A late one", *topics[DUE_MAX:-1]]
     gone = wildcard(a)
     a.take_events()
-    a.remove_wildcard(gone, 0)
+    list(a.remove_wildcard(gone, 0))
     while a.next_deadline() == 0:
         a.on_timer(0)
         assert a.take_events() == [], "a pattern that was removed finds nothing more"

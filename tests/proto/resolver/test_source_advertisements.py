@@ -336,7 +336,7 @@ def test_a_pattern_is_compared_and_answered_in_bounded_pieces() -> None:
         lambda a, at: a.add_receiver(b"B", at),
         lambda a, at: a.remove_receiver(b"R", at),
         lambda a, at: a.add_wildcard(b"B", 1, lambda topic: False, at),
-        lambda a, at: a.remove_wildcard(1, at),
+        lambda a, at: list(a.remove_wildcard(1, at)),
         lambda a, at: a.on_packet(packet(lbmr.Queries()), 0, at),
         lambda a, at: a.on_source_ended(b"B", tir().transport, 7, at),
         lambda a, at: a.set_judge(None, at),

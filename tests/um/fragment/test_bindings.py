@@ -15,7 +15,7 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.events import FoundSource
-from dro.um.fragment.bindings import Bindings, ContextStats
+from dro.um.fragment.bindings import AT_ONCE, Bindings, ContextStats
 from dro.um.fragment.dro_watch import REMEMBERED_MAX, DroWatch
 from dro.um.fragment.receiver_sessions import ReceiverSessions
 from dro.um.fragment.wanted import WantedTopics
@@ -50,6 +50,7 @@ class Scene:
         self.left: list[TransportAddress] = []
         self.told: list[tuple[bytes, TransportAddress, int, int]] = []
         self.pumps = 0
+        self.later: list[Iterator[object]] = []
         self.options = UmOptions()
         self.bindings = Bindings(
             stepper.loop,
@@ -263,6 +264,50 @@ def test_a_session_that_ended_ends_its_sources_and_the_resolver_hears_of_each(sc
     assert scene.unbound == [(A, 1, True), (A, 2, True)]
     assert scene.told == [(b"t", A, 1, s(100)), (b"u", A, 2, s(100))]
     assert scene.pumps == 1
+
+
+def test_the_many_sources_of_a_session_that_ended_end_over_several_turns(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 3 * AT_ONCE
+    for index in range(count):
+        scene.found(topic=b"%d" % index, index=index)
+    transport = scene.joined[A]
+    monkeypatch.setattr(scene.stepper.loop, "run_in_slices", scene.later.append)
+    scene.bindings.on_session_ended(transport, s(100))
+    assert len(scene.told) == len(scene.unbound) == AT_ONCE
+    scene.found(topic=b"90", index=90)
+    assert len(scene.sink.bound) == count, "it has not ended yet"
+    scene.bindings.on_refused(found(topic=b"91", index=91), s(100))
+    (steps_left,) = scene.later
+    for _ in range(AT_ONCE):
+        next(steps_left)
+    assert (len(scene.told), scene.pumps) == (2 * AT_ONCE, 2)
+    list(steps_left)
+    assert len(scene.told) == count - 1, "of the one that was left the resolver hears nothing"
+    assert (scene.bound, scene.bindings.topics(), scene.pumps) == ([], set(), 4)
+    scene.found(topic=b"90", index=90)
+    assert scene.bound == [(A, 90)], "and on a new session it is bound again"
+
+
+def test_the_topics_of_a_pattern_are_left_as_they_are_taken_from_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [b"%d" % index for index in range(2 * AT_ONCE)]
+    for index, name in enumerate(names):
+        scene.found(topic=name, index=index)
+    monkeypatch.setattr(scene.stepper.loop, "run_in_slices", scene.later.append)
+
+    def taken() -> Iterator[bytes]:
+        for name in names:
+            scene.unwanted.add(name)
+            yield name
+
+    scene.bindings.leave_pattern(taken())
+    assert len(scene.unbound) == AT_ONCE
+    (steps_left,) = scene.later
+    list(steps_left)
+    assert (scene.bound, len(scene.unbound), scene.told) == ([], 2 * AT_ONCE, [])
 
 
 def test_a_final_advertisement_ends_a_quiet_source_after_two_looks(scene: Scene) -> None:

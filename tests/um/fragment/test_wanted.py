@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -30,6 +31,7 @@ class Asked:
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.handles = 40
+        self.found: dict[int, list[bytes]] = {}  # topics of patterns
 
     def add_receiver(self, topic: bytes, now_ns: int, options: QueryOptions) -> None:
         if topic == b"bad":
@@ -52,8 +54,9 @@ class Asked:
         )
         return self.handles
 
-    def remove_wildcard(self, handle: int, now_ns: int) -> None:
+    def remove_wildcard(self, handle: int, now_ns: int) -> Iterator[bytes]:
         self.calls.append(("-", handle, now_ns))
+        return iter(self.found.pop(handle, ()))
 
     def take(self) -> list[tuple[object, ...]]:
         calls, self.calls = self.calls, []
@@ -123,10 +126,13 @@ def test_a_pattern_is_asked_for_once_and_wants_what_it_has_found(asked: Asked, w
     assert wanted.on_unmatched(42, b"p.2") == Q
     assert wanted.topics_of(Q) == frozenset()
     asked.take()
-    assert wanted.remove_pattern(P, 9) == set()
+    asked.found = {41: [b"p.1", b"p.2", b"not told yet"]}
+    assert list(wanted.remove_pattern(P, 9)) == []
     assert (asked.take(), wanted.is_wanted(b"p.1")) == ([], True)
-    assert wanted.remove_pattern(P, 10) == {b"p.1", b"p.2"}
-    assert (asked.take(), wanted.is_wanted(b"p.1"), wanted.topics_of(P)) == ([("-", 41, 10)], False, frozenset())
+    topics = wanted.remove_pattern(P, 10)
+    assert (asked.take(), wanted.topics_of(P)) == ([("-", 41, 10)], frozenset())
+    assert (next(topics), wanted.all_topics()) == (b"p.1", {b"t", b"p.2"}), "one by one"
+    assert (list(topics), wanted.all_topics()) == ([b"p.2", b"not told yet"], {b"t"})
     assert wanted.on_matched(41, b"p.1") is None
     wanted.add_pattern(P, is_match, None, 11)
     assert wanted.on_matched(43, b"p.9") == P
@@ -142,12 +148,13 @@ def test_what_cannot_be_asked_for_is_not_wanted(asked: Asked, wanted: WantedTopi
     assert asked.take() == []
 
 
-def test_a_topic_that_two_patterns_found_is_wanted_until_both_are_gone(wanted: WantedTopics) -> None:
+def test_a_topic_that_two_patterns_found_is_wanted_until_both_are_gone(asked: Asked, wanted: WantedTopics) -> None:
     for key in (P, Q):
         wanted.add_pattern(key, is_match, None, 1)
     for handle in (41, 42, 42):
         wanted.on_matched(handle, b"p")
-    assert wanted.remove_pattern(P, 2) == {b"p"}
+    asked.found = {41: [b"p"]}
+    assert list(wanted.remove_pattern(P, 2)) == [b"p"]
     assert (wanted.is_wanted(b"p"), wanted.all_topics()) == (True, {b"p"})
     for _ in range(2):
         wanted.on_unmatched(42, b"p")
