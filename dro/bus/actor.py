@@ -11,7 +11,6 @@ then has a grace period for an orderly end; after that an alarm ends it.
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import pickle
@@ -29,6 +28,7 @@ import zmq
 from dro.bus.channel import Channels
 from dro.bus.control import ControlSocket
 from dro.bus.counters import CounterPage
+from dro.bus.cycle_collector import CycleCollector
 from dro.bus.messages import (
     PARENT_MESSAGES,
     WORKER_REPORTS,
@@ -111,6 +111,7 @@ class WorkerContext:
         self.ring: RingWriter | None = None
         self.is_ready = False
         self.is_stopping = False
+        self._collector = CycleCollector(loop)
         self._finished = False
         self._signals: deque[int] = deque()
         self.on_peer_up: Callable[[PeerUp], object] = lambda _: None
@@ -162,8 +163,7 @@ class WorkerContext:
         if self.is_ready:
             raise LocalProtocolError("a worker is ready once")
         self.is_ready = True
-        gc.collect()
-        gc.freeze()
+        self._collector.start()
         ring = str(self.identity.ring_path) if self.ring is not None else ""
         self._control.send(Ready(self.incarnation, ring, self.channels.ctl_address, self.channels.data_address))
 
@@ -270,6 +270,7 @@ class WorkerContext:
         self._control.send(message)
 
     def close(self) -> None:
+        self._collector.stop()
         self.channels.close()
         self._control.close()
 

@@ -30,7 +30,7 @@ class Census:
     """What a process holds."""
 
     objects: int = 0
-    """That the garbage collector knows, those made before its freeze aside."""
+    """That the garbage collector knows."""
     blocks: int = 0
     """Blocks of memory that Python's allocator has handed out: nothing is aside."""
     ours: dict[str, int] = field(default_factory=dict)
@@ -46,6 +46,7 @@ class Census:
 
 def take() -> Census:
     """Of this process, garbage collected first."""
+    gc.unfreeze()
     gc.collect()
     blocks = sys.getallocatedblocks()
     found: Counter[str] = Counter()
