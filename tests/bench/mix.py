@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -231,6 +232,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 
 def main(words: Sequence[str] | None = None) -> int:
     arguments = parse(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     if not generator.is_possible():
         print(f"mix: {generator.COMPILER} is not installed, so there is no load generator: nothing is measured")
         return 0

@@ -271,6 +271,7 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=0, help="messages per second (default: a tenth of the topics)")
     parser.add_argument("--json", type=Path, default=Path("build/scale.json"), help="where the figures go")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     if not generator.is_possible():
         print(f"scale: {generator.COMPILER} is not installed, so there is no load generator: nothing is measured")
         return 0
