@@ -47,7 +47,7 @@ NEW_SOURCES: Final = NewcomerRate(in_all=20_000, of_one=10_000)
 SourceKey: TypeAlias = tuple[bytes, TransportAddress, int]  # topic, session, topic index
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class CachedSource:
     """One source as it is reached in this TRD. `otid_made`: its advertisement has none. Costs are 0 at the origin."""
 
@@ -110,7 +110,7 @@ class TopicCache:
     def __init__(self, entries_max: int) -> None:
         self._entries_max = entries_max
         self._entries: dict[SourceKey, CachedSource] = {}  # least recently heard first
-        self._topics: dict[bytes, dict[bytes, dict[SourceKey, CachedSource]]] = {}
+        self._topics: dict[bytes, dict[bytes, list[CachedSource]]] = {}  # topic -> OTID -> ways to that source
         self._newcomers = Newcomers(NEW_SOURCES)
         self.refused = 0  # entries that are not accepted
         self.turned_away = 0  # how often there was no room for a source
@@ -152,7 +152,7 @@ class TopicCache:
                 self.turned_away += 1
                 return Learned.FULL, None
             entry = CachedSource(key, tir, otid, otid_made, *reach, from_dro, source_id, source_ip, now_ns)
-            self._topics.setdefault(tir.topic, {}).setdefault(otid, {})[key] = entry
+            self._topics.setdefault(tir.topic, {}).setdefault(otid, []).append(entry)
         else:
             del self._entries[key]  # to the end of the order
         self._entries[key] = entry
@@ -171,7 +171,7 @@ class TopicCache:
             self.refused -= entry.is_accepted is False
             by_otid = self._topics[key[0]]
             group = by_otid[entry.otid]
-            del group[key]
+            group.remove(entry)
             if not group:
                 del by_otid[entry.otid]
                 if not by_otid:
@@ -189,14 +189,14 @@ class TopicCache:
         return list(self._topics.get(topic, ()))
 
     def joined(self, topic: bytes, otid: bytes) -> CachedSource | None:
-        for entry in self._topics.get(topic, {}).get(otid, {}).values():
+        for entry in self._topics.get(topic, {}).get(otid, ()):
             if entry.is_joined:
                 return entry
         return None
 
     def ways(self, topic: bytes, otid: bytes) -> list[CachedSource]:
         """All ways to a source."""
-        return list(self._topics.get(topic, {}).get(otid, {}).values())
+        return list(self._topics.get(topic, {}).get(otid, ()))
 
     def entries(self) -> list[CachedSource]:
         return list(self._entries.values())
@@ -205,30 +205,30 @@ class TopicCache:
         self, topic: bytes, otid: bytes, is_usable: Callable[[CachedSource], bool], heard_since_ns: int
     ) -> CachedSource | None:
         """The cheapest way to a source, of the usable ones heard at or after `heard_since_ns`."""
-        group = self._topics.get(topic, {}).get(otid, {}).values()
+        group = self._topics.get(topic, {}).get(otid, ())
         fresh = [entry for entry in group if entry.heard_ns >= heard_since_ns and is_usable(entry)]
         return min(fresh, key=lambda entry: entry.rank, default=None)
 
     def has_joined(self, topic: bytes) -> bool:
-        return any(entry.is_joined for group in self._topics.get(topic, {}).values() for entry in group.values())
+        return any(entry.is_joined for group in self._topics.get(topic, {}).values() for entry in group)
 
     def drop_topic(self, topic: bytes) -> None:
         """Forget everything about a topic."""
         for group in list(self._topics.get(topic, {}).values()):
-            for key in list(group):
-                self.drop(key)
+            for entry in list(group):
+                self.drop(entry.key)
 
     def leave_topic(self, topic: bytes) -> None:
         """Nobody wants the topic any more: nothing of it is joined."""
         for group in self._topics.get(topic, {}).values():
-            for entry in group.values():
+            for entry in group:
                 entry.is_joined = False
 
     def _make_room(self, topic: bytes, otid: bytes) -> bool:
         """Room for one more entry, in its group and in all. Joined entries met on the way count as just heard."""
-        group = self._topics.get(topic, {}).get(otid, {})
+        group = self._topics.get(topic, {}).get(otid, ())
         if len(group) >= ALTERNATIVES_MAX:
-            others = (entry for entry in group.values() if not entry.is_joined)  # one is joined at most
+            others = (entry for entry in group if not entry.is_joined)  # one is joined at most
             self.drop(min(others, key=lambda entry: entry.heard_ns).key)
         if not 0 < self._entries_max <= len(self._entries):
             return True

@@ -57,7 +57,7 @@ class _Topic(Due):
     name: bytes
     options: QueryOptions
     receivers: int = 0
-    wildcards: dict[int, _Wildcard] = field(default_factory=dict)
+    wildcards: dict[int, _Wildcard] | None = None  # that found it
     schedule: QuerySchedule | None = None
     linger: _Linger | None = None
     is_waiting: bool = False  # a TQR is queued, and the next one falls due when it has left
@@ -188,7 +188,8 @@ class ReceiverSide:
 
     def _take_topics(self, handle: int, wildcard: _Wildcard) -> Iterator[bytes]:
         for name, topic in wildcard.topics.items():
-            topic.wildcards.pop(handle, None)
+            if topic.wildcards is not None:
+                topic.wildcards.pop(handle, None)
             if self._topics.get(name) is topic:
                 self._drop_unwanted(topic)
             yield name
@@ -362,6 +363,8 @@ class ReceiverSide:
         wanted = self._topics.get(topic)
         if wanted is None:
             wanted = self._topics[topic] = _Topic(self, topic, wildcard.query_options)
+        if wanted.wildcards is None:
+            wanted.wildcards = {}
         if handle not in wanted.wildcards:
             wanted.wildcards[handle] = wildcard
             wildcard.topics[topic] = wanted
@@ -424,7 +427,7 @@ class ReceiverSide:
         if wanted.receivers:
             threshold, linger_ns = wanted.options.no_source_threshold, None
         else:
-            wildcards = wanted.wildcards.values()
+            wildcards = (wanted.wildcards or {}).values()
             threshold = max(wildcard.options.no_source_threshold for wildcard in wildcards)
             linger_ns = max(wildcard.options.no_source_linger_ns for wildcard in wildcards)
         if 0 < threshold <= wanted.unanswered:
@@ -437,11 +440,11 @@ class ReceiverSide:
     def on_linger(self, wanted: _Topic) -> None:
         if wanted.receivers:
             return
-        for handle, wildcard in wanted.wildcards.items():
+        for handle, wildcard in (wanted.wildcards or {}).items():
             if not wildcard.is_removed:
                 del wildcard.topics[wanted.name]
                 self.channel.events.append(TopicUnmatched(handle, wanted.name))
-        wanted.wildcards.clear()
+        wanted.wildcards = None
         self.cache.drop_topic(wanted.name)
         self._drop_unwanted(wanted)
 

@@ -16,8 +16,9 @@ Guess: ticks are on a grid common to all schedules, whose origin the owner gives
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from typing import ClassVar, Final
 
 from dro.clock import NS_PER_MS, NS_PER_S
@@ -76,53 +77,45 @@ def tick_at(due_ns: int, tick_ns: int, grid_ns: int) -> int:
     return grid_ns - (grid_ns - due_ns) // tick_ns * tick_ns if tick_ns > 0 else due_ns
 
 
-class PhasedSchedule:
-    """The schedule of any record that has an initial and perhaps a sustaining phase; the classes below name the uses.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a schedule goes by; very many have the same. Intervals and durations as in the options, 0 likewise.
 
     `first_at_once`: the first record leaves at the start, not at the first tick after it.
     """
 
-    __slots__ = (
-        "_due_ns",
-        "_first_at_once",
-        "_grid_ns",
-        "_initial_duration_ns",
-        "_initial_tick_ns",
-        "_interval_ns",
-        "_maximum_ns",
-        "_minimum_ns",
-        "_phase_start_ns",
-        "_quiet_until_ns",
-        "_sustain_duration_ns",
-        "_sustain_interval_ns",
-        "_sustain_tick_ns",
-        "phase",
+    minimum_ns: int
+    maximum_ns: int
+    duration_ns: int
+    tick_ns: int
+    first_at_once: bool
+    sustain_interval_ns: int = 0
+    sustain_duration_ns: int = 0
+    sustain_tick_ns: int = SUSTAIN_TICK_NS
+    grid_ns: int = 0
+
+
+@lru_cache(maxsize=256)
+def plan_of(plan: Plan) -> Plan:
+    """The plan that is followed: no interval is below its tick, and all of one kind are one object."""
+    is_off = plan.minimum_ns <= 0 or plan.maximum_ns <= 0
+    minimum_ns = 0 if is_off else max(plan.minimum_ns, plan.tick_ns)
+    interval_ns = plan.sustain_interval_ns
+    return replace(
+        plan,
+        minimum_ns=minimum_ns,
+        maximum_ns=max(plan.maximum_ns, minimum_ns),
+        sustain_interval_ns=max(interval_ns, plan.sustain_tick_ns) if interval_ns > 0 else 0,
     )
 
-    def __init__(
-        self,
-        start_ns: int,
-        *,
-        minimum_ns: int,
-        maximum_ns: int,
-        duration_ns: int,
-        tick_ns: int,
-        first_at_once: bool,
-        sustain_interval_ns: int = 0,
-        sustain_duration_ns: int = 0,
-        sustain_tick_ns: int = SUSTAIN_TICK_NS,
-        grid_ns: int = 0,
-    ) -> None:
-        self._initial_tick_ns = tick_ns
-        self._sustain_tick_ns = sustain_tick_ns
-        self._grid_ns = grid_ns
-        is_off = minimum_ns <= 0 or maximum_ns <= 0
-        self._minimum_ns = 0 if is_off else max(minimum_ns, tick_ns)
-        self._maximum_ns = max(maximum_ns, self._minimum_ns)
-        self._initial_duration_ns = duration_ns
-        self._sustain_interval_ns = max(sustain_interval_ns, sustain_tick_ns) if sustain_interval_ns > 0 else 0
-        self._sustain_duration_ns = sustain_duration_ns
-        self._first_at_once = first_at_once
+
+class PhasedSchedule:
+    """The schedule of a record that has an initial and perhaps a sustaining phase; the classes below name the uses."""
+
+    __slots__ = ("_due_ns", "_interval_ns", "_phase_start_ns", "_plan", "_quiet_until_ns", "phase")
+
+    def __init__(self, plan: Plan, start_ns: int) -> None:
+        self._plan = plan_of(plan)
         self.restart(start_ns)
 
     def restart(self, now_ns: int) -> None:
@@ -130,9 +123,9 @@ class PhasedSchedule:
         self._quiet_until_ns = now_ns
         self._phase_start_ns = now_ns
         self._due_ns = now_ns
-        self._interval_ns = self._minimum_ns
+        self._interval_ns = self._plan.minimum_ns
         self.phase = Phase.INITIAL
-        if self._minimum_ns == 0:
+        if self._plan.minimum_ns == 0:
             self._enter_sustaining(now_ns)
 
     def stop(self) -> None:
@@ -144,11 +137,11 @@ class PhasedSchedule:
             case Phase.QUIESCENT:
                 return None
             case Phase.SUSTAINING:
-                return tick_at(self._due_ns, self._sustain_tick_ns, self._grid_ns)
+                return tick_at(self._due_ns, self._plan.sustain_tick_ns, self._plan.grid_ns)
             case Phase.INITIAL:
-                if self._first_at_once and self._due_ns == self._phase_start_ns:
+                if self._plan.first_at_once and self._due_ns == self._phase_start_ns:
                     return self._due_ns
-                return tick_at(self._due_ns, self._initial_tick_ns, self._grid_ns)
+                return tick_at(self._due_ns, self._plan.tick_ns, self._plan.grid_ns)
 
     def on_tick(self, now_ns: int) -> bool:
         """Whether one record leaves now; what was missed since it was due is not made up for.
@@ -168,25 +161,25 @@ class PhasedSchedule:
         sent_ns = self._due_ns
         age_ns = sent_ns - self._phase_start_ns
         if self.phase is Phase.INITIAL:
-            if 0 < self._initial_duration_ns <= age_ns:
+            if 0 < self._plan.duration_ns <= age_ns:
                 self._enter_sustaining(sent_ns)
                 return
             self._due_ns = sent_ns + self._interval_ns
-            self._interval_ns = min(self._interval_ns * 2, self._maximum_ns)
-        elif 0 < self._sustain_duration_ns <= age_ns:
+            self._interval_ns = min(self._interval_ns * 2, self._plan.maximum_ns)
+        elif 0 < self._plan.sustain_duration_ns <= age_ns:
             self.phase = Phase.QUIESCENT
         else:
-            self._due_ns = sent_ns + self._sustain_interval_ns
+            self._due_ns = sent_ns + self._plan.sustain_interval_ns
 
     def _skip(self, now_ns: int) -> None:
         """Let due times that lie behind pass, in one step once the interval no longer grows."""
         if self.phase is Phase.SUSTAINING:
-            interval_ns, duration_ns = self._sustain_interval_ns, self._sustain_duration_ns
-            tick_ns = self._sustain_tick_ns
+            interval_ns, duration_ns = self._plan.sustain_interval_ns, self._plan.sustain_duration_ns
+            tick_ns = self._plan.sustain_tick_ns
         else:
-            interval_ns, duration_ns, tick_ns = self._interval_ns, self._initial_duration_ns, self._initial_tick_ns
-        if self.phase is Phase.SUSTAINING or interval_ns == self._maximum_ns:
-            last_tick_ns = now_ns - (now_ns - self._grid_ns) % tick_ns if tick_ns > 0 else now_ns
+            interval_ns, duration_ns, tick_ns = self._interval_ns, self._plan.duration_ns, self._plan.tick_ns
+        if self.phase is Phase.SUSTAINING or interval_ns == self._plan.maximum_ns:
+            last_tick_ns = now_ns - (now_ns - self._plan.grid_ns) % tick_ns if tick_ns > 0 else now_ns
             whole = (last_tick_ns - self._due_ns) // interval_ns
             if duration_ns > 0:
                 whole = min(whole, -(-(duration_ns + self._phase_start_ns - self._due_ns) // interval_ns))
@@ -194,19 +187,19 @@ class PhasedSchedule:
         self._advance()
 
     def _enter_sustaining(self, now_ns: int) -> None:
-        if self._sustain_interval_ns == 0:
+        if self._plan.sustain_interval_ns == 0:
             self.phase = Phase.QUIESCENT
             return
         self.phase = Phase.SUSTAINING
         self._phase_start_ns = now_ns
-        self._due_ns = now_ns + self._sustain_interval_ns
+        self._due_ns = now_ns + self._plan.sustain_interval_ns
         self._skip_quiet()
 
     def _skip_quiet(self) -> None:
         """Leave out due times that come less than an interval after a record sent out of turn."""
         behind_ns = self._quiet_until_ns - self._due_ns
         if behind_ns > 0:
-            self._due_ns += -(-behind_ns // self._sustain_interval_ns) * self._sustain_interval_ns
+            self._due_ns += -(-behind_ns // self._plan.sustain_interval_ns) * self._plan.sustain_interval_ns
 
 
 class _TwoPhases(PhasedSchedule):
@@ -224,18 +217,25 @@ class _TwoPhases(PhasedSchedule):
         grid_ns: int = 0,
         sustain_tick_ns: int = SUSTAIN_TICK_NS,
     ) -> None:
-        super().__init__(
-            start_ns,
-            minimum_ns=options.minimum_initial_interval_ns,
-            maximum_ns=options.maximum_initial_interval_ns,
-            duration_ns=options.minimum_initial_duration_ns,
-            tick_ns=self.TICK_NS,
-            first_at_once=self.FIRST_AT_ONCE,
-            sustain_interval_ns=options.sustain_interval_ns,
-            sustain_duration_ns=options.minimum_sustain_duration_ns,
-            sustain_tick_ns=sustain_tick_ns,
-            grid_ns=grid_ns,
-        )
+        plan = _plan_of_options(options, self.TICK_NS, self.FIRST_AT_ONCE, sustain_tick_ns, grid_ns)
+        super().__init__(plan, start_ns)
+
+
+@lru_cache(maxsize=256)
+def _plan_of_options(
+    options: AdvertisingOptions | QueryOptions, tick_ns: int, first_at_once: bool, sustain_tick_ns: int, grid_ns: int
+) -> Plan:
+    return Plan(
+        options.minimum_initial_interval_ns,
+        options.maximum_initial_interval_ns,
+        options.minimum_initial_duration_ns,
+        tick_ns,
+        first_at_once,
+        options.sustain_interval_ns,
+        options.minimum_sustain_duration_ns,
+        sustain_tick_ns,
+        grid_ns,
+    )
 
 
 class AdvertisingSchedule(_TwoPhases):
@@ -268,7 +268,7 @@ class QuerySchedule(_TwoPhases):
         A running phase keeps its due times and leaves out those within an interval of the extra query (real capture:
         an extra TQR at 12.358 s, the one of 13.26 s missing, the next at 14.309 s).
         """
-        self._quiet_until_ns = now_ns + self._sustain_interval_ns
+        self._quiet_until_ns = now_ns + self._plan.sustain_interval_ns
         match self.phase:
             case Phase.INITIAL:
                 return
@@ -287,15 +287,8 @@ class WildcardQuerySchedule(PhasedSchedule):
     def __init__(
         self, options: WildcardQueryOptions, start_ns: int, *, grid_ns: int = 0, tick_ns: int = WILDCARD_TICK_NS
     ) -> None:
-        super().__init__(
-            start_ns,
-            minimum_ns=options.minimum_interval_ns,
-            maximum_ns=options.maximum_interval_ns,
-            duration_ns=options.minimum_duration_ns,
-            tick_ns=tick_ns,
-            first_at_once=True,
-            grid_ns=grid_ns,
-        )
+        intervals = (options.minimum_interval_ns, options.maximum_interval_ns)
+        super().__init__(Plan(*intervals, options.minimum_duration_ns, tick_ns, True, grid_ns=grid_ns), start_ns)
 
 
 class DoublingSchedule(PhasedSchedule):
@@ -304,21 +297,17 @@ class DoublingSchedule(PhasedSchedule):
     __slots__ = ()
 
     def __init__(self, minimum_ns: int, maximum_ns: int, start_ns: int) -> None:
-        super().__init__(
-            start_ns, minimum_ns=minimum_ns, maximum_ns=maximum_ns, duration_ns=0, tick_ns=0, first_at_once=True
-        )
+        super().__init__(Plan(minimum_ns, maximum_ns, 0, 0, True), start_ns)
 
     def set_intervals(self, minimum_ns: int, maximum_ns: int, now_ns: int) -> None:
         """Repeat by other intervals; the next record leaves when it would have, or a longest interval from now.
 
         A schedule that was off begins with the first record; one that is switched off stops.
         """
-        was_off = self._minimum_ns == 0
-        is_off = minimum_ns <= 0 or maximum_ns <= 0
-        self._minimum_ns = 0 if is_off else minimum_ns
-        self._maximum_ns = max(maximum_ns, self._minimum_ns)
-        if is_off or was_off:
+        was_off = self._plan.minimum_ns == 0
+        plan = self._plan = plan_of(Plan(minimum_ns, maximum_ns, 0, 0, True))
+        if plan.minimum_ns == 0 or was_off:
             self.restart(now_ns)
             return
-        self._interval_ns = min(max(self._interval_ns, self._minimum_ns), self._maximum_ns)
-        self._due_ns = min(self._due_ns, now_ns + self._maximum_ns)
+        self._interval_ns = min(max(self._interval_ns, plan.minimum_ns), plan.maximum_ns)
+        self._due_ns = min(self._due_ns, now_ns + plan.maximum_ns)

@@ -37,7 +37,7 @@ class WantedTopics:
         self._options = options
         self._merged: dict[UmOptions, UmOptions] = {}  # options of objects -> those with the context's
         self._topics: dict[bytes, int] = {}
-        self._topic_options: dict[bytes, UmOptions] = {}
+        self._topic_options: dict[bytes, UmOptions] = {}  # where they are not those of the context
         self._patterns: dict[PatternKey, _Pattern] = {}
         self._by_handle: dict[int, _Pattern] = {}
         self._matched: dict[bytes, int] = {}  # topics that patterns have found: how many
@@ -50,7 +50,8 @@ class WantedTopics:
         if not count:
             chosen = self.merged(options)
             self._resolver.add_receiver(topic, now_ns, QueryOptions.of(chosen).fill(schedule.QueryOptions))
-            self._topic_options[topic] = chosen
+            if chosen is not self._options:
+                self._topic_options[topic] = chosen
         self._topics[topic] = count + 1
 
     def remove_topic(self, topic: bytes, now_ns: int) -> set[bytes]:
@@ -58,7 +59,7 @@ class WantedTopics:
         if self._topics[topic]:
             return set()
         del self._topics[topic]
-        del self._topic_options[topic]
+        self._topic_options.pop(topic, None)
         self._resolver.remove_receiver(topic, now_ns)
         return {topic}
 
@@ -132,7 +133,7 @@ class WantedTopics:
 
     def options_of(self, topic: bytes) -> UmOptions | None:
         """Those of its first receiver; None for a topic that only patterns want."""
-        return self._topic_options.get(topic)
+        return self._topic_options.get(topic, self._options) if topic in self._topics else None
 
     def named_topics(self) -> set[bytes]:
         """Topics that receivers want by name."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -192,10 +193,15 @@ def read_transport(code: int, body: bytes, at: int = -1) -> TransportAddress:
     sizes = _BODIES.get(code)
     if sizes is None:
         return UnknownTransport(code, body)
-    reader = sizes.get(len(body))
-    if reader is None:
+    if len(body) not in sizes:
         raise DecodeError("tir.transport", f"{len(body)} bytes for transport 0x{code:02x}", at)
-    return reader(body)
+    return _address(code, body)
+
+
+@lru_cache(maxsize=4096)
+def _address(code: int, body: bytes) -> TransportAddress:
+    """One record for the many sources of a session."""
+    return _BODIES[code][len(body)](body)
 
 
 @fits("tir.transport")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import Field, dataclass, field
-from functools import wraps
+from functools import lru_cache, wraps
 from struct import Struct, error
 from typing import Any, ClassVar, Final, Generic, ParamSpec, Protocol, TypeVar
 
@@ -23,6 +23,7 @@ IGNORE8: Final = 0x80
 IGNORE16: Final = 0x8000
 HEADER: Final = Struct("!BB")
 MIN_LENGTH: Final = 4  # every option has at least its flags after code and length
+SHARED_MAX_BYTES: Final = 16  # shorter bodies of options are often the same
 NAME_MAX: Final = 255
 """Longest topic, pattern or queue name without its NUL: the buffers of the public API have 256 bytes."""
 
@@ -153,6 +154,7 @@ class OptionTable(Generic[T]):
         rows = tuple(rows)
         self._by_code = {row.code: row for row in rows}
         self._by_record: dict[type[Record], Kind[T]] = {row.record: row for row in rows}
+        self._read_once = lru_cache(maxsize=4096)(self._read_row)
 
     def read(self, r: Reader) -> T:
         """One option. Raises: DecodeError on a bad length, or an unknown code without the ignore bit."""
@@ -164,10 +166,20 @@ class OptionTable(Generic[T]):
         body = r.take(self._where, length)[2:]
         row = self._by_code.get(code)
         if row is not None:
-            return row.read(self._where, body, at)
+            return self._shared(row, body, at) if len(body) <= SHARED_MAX_BYTES else row.read(self._where, body, at)
         if self._unknown is None or not body[0] & IGNORE8:
             raise DecodeError(self._where, f"unknown option 0x{code:02x} must not be ignored", at)
         return self._unknown(code, body)
+
+    def _shared(self, row: Kind[T], body: bytes, at: int) -> T:
+        """One record for options that many sources have alike, such as the request address of their context."""
+        try:
+            return self._read_once(row.code, body)
+        except DecodeError:
+            return row.read(self._where, body, at)  # raises with the place in this packet
+
+    def _read_row(self, code: int, body: bytes) -> T:
+        return self._by_code[code].read(self._where, body, 0)
 
     def read_all(self, r: Reader, spare: int = 0) -> tuple[T, ...]:
         """Options until at most `spare` bytes are left."""

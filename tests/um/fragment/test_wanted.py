@@ -191,3 +191,10 @@ def test_equal_options_of_objects_are_one_and_nothing_of_its_own_is_the_context(
     again = wanted.merged(of(receiver__resolver_query_minimum_initial_interval=1))
     assert again == kept
     assert again is not kept, "so many are remembered, and no more"
+
+
+def test_topics_with_the_options_of_the_context_keep_none_of_their_own(wanted: WantedTopics) -> None:
+    wanted.add_topic(b"t", UmOptions(), 1)
+    wanted.add_topic(b"u", of(receiver__resolver_query_minimum_initial_interval=1), 1)
+    assert wanted.options_of(b"t") is wanted.merged(None)
+    assert wanted.options_of(b"u") is not wanted.merged(None)

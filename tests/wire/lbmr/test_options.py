@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dro.wire.lbmr import packet as lbmr
-from dro.wire.source_string import TcpAddress
+from dro.wire.source_string import LbtrmAddress, TcpAddress
 from tests.builders.tir_options import tir_options
 
 OTID = bytes(range(32))
@@ -89,3 +89,21 @@ def test_interest_records_say_what_they_are() -> None:
     record = lbmr.InterestRecord(2, b"A", lbmr.InterestFlag.PATTERN | lbmr.InterestFlag.REFRESH, 1)
     assert (record.is_pattern, record.is_cancel) == (True, False)
     assert lbmr.InterestRecord(2, b"A", lbmr.InterestFlag.CANCEL).is_cancel
+
+
+def test_what_the_sources_of_a_session_have_alike_is_kept_once() -> None:
+    """A hundred thousand of them must not each hold a copy of the address of their session and of their context."""
+
+    def advertised(index: int) -> lbmr.Tir:
+        address = LbtrmAddress(0x0A000001, 0xE00A0A0A, 7, 14400, 14401)
+        options = lbmr.TirOptions((lbmr.OtidOption(bytes([index]) * 32), lbmr.ExtendedFunctionality(14392, 0x0A000001)))
+        return lbmr.Tir(b"%d" % index, address, 60, index, options)
+
+    packet = lbmr.decode(lbmr.encode(lbmr.Packet(1, None, lbmr.Queries((), (advertised(1), advertised(2))))))
+    assert isinstance(packet.body, lbmr.Queries)
+    one, other = packet.body.tirs
+    assert (one, other) == (advertised(1), advertised(2))
+    assert one.transport is other.transport
+    assert one.options is not None
+    assert other.options is not None
+    assert one.options.extended is other.options.extended
