@@ -91,9 +91,10 @@ def test_what_was_not_seen_is_remembered_for_ten_seconds_and_1024_ranges() -> No
 
 def test_one_forged_sqn_loses_nothing_of_the_flow() -> None:
     window = DuplicateWindow(16384, 2048)
-    window.take_run(5000, 100, now_ns=0)
-    assert window.take_run(5100 + 0x7000_0000, 1, now_ns=ms(1)) == [(0, 1)]
-    at = 5100
+    first = 0x8000_0000
+    window.take_run(first, 100, now_ns=0)
+    at = first + 100
+    assert window.take_run(at + 0x7000_0000, 1, now_ns=ms(1)) == [(0, 1)]
     for t in range(2, 3000, 10):
         assert window.take_run(at, 64, now_ns=ms(t)) == [(0, 64)]
         assert window.too_old == 0
@@ -101,8 +102,29 @@ def test_one_forged_sqn_loses_nothing_of_the_flow() -> None:
         at += 64
     assert window.next_sqn == at
     assert window.take_run(at - 128, 64, now_ns=s(3)) == []
-    assert window.take_run(5000, 64, now_ns=s(3)) == []
-    assert window.take_run(5100 + 0x7000_0000, 1, now_ns=s(3)) == [(0, 1)], "and is forgotten"
+    assert window.take_run(first, 64, now_ns=s(3)) == []
+    assert window.take_run(first + 100 + 0x7000_0000, 1, now_ns=s(3)) == [(0, 1)], "and is forgotten"
+
+
+def test_what_lies_below_a_flow_that_began_anew_is_not_new() -> None:
+    window = DuplicateWindow(16, 8)
+    window.take_run(0, 1)
+    for sqn in (200, 202, 204):  # 1 to 199 were not seen, nor two in the window
+        window.take_run(sqn, 1)
+    for t in (0, 1, 2):
+        assert window.take_run(100 + t, 1, now_ns=s(t)) == [(0, 1)]
+        assert window.has_restarted == (t == 1)
+    for sqn in (*range(80, 103), 50):
+        assert window.take_run(sqn, 1, is_repair=True, now_ns=s(2)) == []
+    assert window.take_run(104, 1, now_ns=s(2)) == [(0, 1)]
+    assert window.take_run(103, 1, now_ns=s(2)) == [(0, 1)]
+
+
+def test_the_wrap_is_no_beginning() -> None:
+    window = DuplicateWindow(16, 8)
+    assert window.take_run(MASK - 4, 5) == [(0, 5)]
+    assert window.next_sqn == 0
+    assert window.take_run(MASK - 1, 1) == []
 
 
 @pytest.mark.parametrize(("sent", "silent_ms"), [(100_000, 1000), (10_000, 10_000)])
