@@ -22,6 +22,7 @@ from dro.wire.source_string import TransportAddress
 DATAGRAM: Final = 8192
 BUFFER: Final = 16 << 20
 RECORDS_PER_S: Final = 10_000  # as many as ten contexts with UM's default limit
+ANSWERS_PER_S: Final = 1_000  # to queries: as many as one
 CATCH_UP_S: Final = 0.05
 REPEAT_S: Final = 1.0
 STEP_S: Final = 0.005
@@ -121,7 +122,8 @@ class Origin:
                     pass
         if asked and not self._channel.is_sending:
             tirs = [self._tirs[name] for name in asked]
-            self._channel.send(lbmr.pack_tirs(tirs, self._channel.options, DATAGRAM), len(tirs))
+            weight = RECORDS_PER_S // ANSWERS_PER_S
+            self._channel.send(lbmr.pack_tirs(tirs, self._channel.options, DATAGRAM), weight * len(tirs))
 
 
 class Seeker:
