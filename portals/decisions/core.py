@@ -312,20 +312,28 @@ class PortalCore:
 
     def close_receivers(self) -> None:
         """Close all proxy receivers, whatever the siblings want."""
-        closing, self.proxy_receivers = self.proxy_receivers, {}
-        self.receiver_kinds.clear()
-        for symbol, domains in closing.items():
+        self._go_through(self._close_receivers())
+
+    def _close_receivers(self) -> Iterator[None]:
+        for symbol, domains in list(self.proxy_receivers.items()):
+            del self.proxy_receivers[symbol]
+            self.receiver_kinds[symbol[1]] -= 1
             self._effects.append(CloseProxyReceiver(*symbol, tuple(sorted(domains))))
+            yield
 
     def end_sources(self) -> None:
         """Report the end of all own sources to the siblings, also of those that were kept from them."""
-        self.own.end_all()
+        self._go_through(self.own.end_all())
 
     def close_sources(self) -> None:
         """Close all proxy sources, whatever is wanted here."""
-        for otid in self.proxies:
+        self._go_through(self._close_sources())
+
+    def _close_sources(self) -> Iterator[None]:
+        for otid in list(self.proxies):
+            del self.proxies[otid]
             self._effects.append(CloseProxySource(otid))
-        self.proxies.clear()
+            yield
 
     # decisions
 

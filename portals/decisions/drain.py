@@ -160,7 +160,11 @@ class DrainCore:
     @property
     def is_over(self) -> bool:
         """Nothing is held any more; the order may have been answered earlier, at the limit."""
-        return self._are_sources_ended and self._are_sources_closed and not self._portal.finals_pending()
+        return self._are_sources_ended and self._are_sources_closed and not self._unfinished()
+
+    def _unfinished(self) -> int:
+        """Proxy sources that are being closed, or advertise their end."""
+        return len(self._portal.core.proxies) + self._portal.finals_pending()
 
     # what happens
 
@@ -247,7 +251,7 @@ class DrainCore:
             found.append(f"{self._names(unsettled)} to send and repair what was handed over")
         if self._rest is not None and not self._are_sources_closed:
             found.append("receivers of the proxy sources to take or repair what was sent")
-        if self._are_sources_closed and (finals := self._portal.finals_pending()):
+        if self._are_sources_closed and (finals := self._unfinished()):
             found.append(f"final advertisements of {finals} proxy sources")
         return f"it still waited for {'; '.join(found)}" if found else ""
 

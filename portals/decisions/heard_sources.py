@@ -65,14 +65,18 @@ class HeardSources:
         if self._kept_ends is None:
             self._kept_ends = []
 
-    def end_all(self) -> None:
-        """Report the end of every source to the siblings, also of those that were kept from them."""
+    def end_all(self) -> Iterator[None]:
+        """Report the end of every source to the siblings, one by one, also of those that were kept from them."""
         kept, self._kept_ends = self._kept_ends or [], None
-        for gone in [*kept, *map(SourceGone, self.seen)]:
+        return self._end_all(kept, list(self.seen))
+
+    def _end_all(self, kept: list[SourceGone], handles: list[int]) -> Iterator[None]:
+        for gone in kept:
             self._send_to_all(gone)
-        self.seen.clear()
-        self._forward.clear()
-        self._wanted_by.clear()
+            yield
+        for handle in handles:
+            self.end(handle)
+            yield
 
     def forward(self, worker: int, handle: int, *, is_wanted: bool) -> None:
         """A sibling wants the fragments of a source, or no more."""

@@ -238,9 +238,13 @@ class EndpointPortal:
     def _on_cost(self) -> None:
         """Routes, what siblings advertise for the sources of this TRD, and what this portal advertises."""
         self._shell.report_up()
-        for entry in self._shell.entries.values():
+        self._ctx.loop.run_in_slices(self._change_sources())
+        self._ctx.loop.run_in_slices(self.sources.set_cost(self._config.cost))
+
+    def _change_sources(self) -> Iterator[None]:
+        for entry in list(self._shell.entries.values()):
             self._shell.change_source(entry.source, *self._advertised(entry.source))
-        self.sources.set_cost(self._config.cost)
+            yield
 
 
 def run_endpoint(ctx: WorkerContext, endpoint: EndpointConfig, config: DroConfig) -> None:

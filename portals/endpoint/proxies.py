@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from weakref import WeakValueDictionary
 
 from dro.bus.actor import WorkerContext
@@ -24,6 +25,7 @@ from portals.decisions.messages import PATTERN_NONE, SourceSeen
 from portals.decisions.recorded_interest import Matcher
 from portals.endpoint.interest import TrdInterest
 from portals.endpoint.options import ProxyOptions
+from portals.shell.conversations import STEP
 
 
 def shown(topic: bytes) -> str:
@@ -164,11 +166,18 @@ class ProxySources:
         except DecodeError as e:
             self._log.warning(LogEvent.ADVERTISEMENT_UNCHANGED, extra={"topic": shown(seen.topic), "error": str(e)})
 
-    def set_cost(self, cost: int) -> None:
+    def set_cost(self, cost: int) -> Iterator[None]:
+        """Those that are made from now on advertise it, the others step by step."""
         self._cost = cost
-        with self._context.together():
-            for seen in list(self._offers.values()):
-                self.advertise(seen)
+        return self._advertise_all(iter(list(self._offers)))
+
+    def _advertise_all(self, otids: Iterator[bytes]) -> Iterator[None]:
+        while some := list(islice(otids, STEP)):
+            with self._context.together():
+                for otid in some:
+                    if (seen := self._offers.get(otid)) is not None:
+                        self.advertise(seen)
+            yield
 
     def close(self, otid: bytes, linger_ns: int) -> None:
         found = self.by_otid.pop(otid, None)

@@ -318,4 +318,28 @@ def test_proxy_receivers_are_counted_by_kind_where_they_open_and_close() -> None
         alone.hear(InterestRemoved(b"A", PATTERN_NONE, worker), worker)
     assert alone.core.receiver_kinds == {PATTERN_NONE: 1, PATTERN_PCRE: 1}
     alone.core.close_receivers()
-    assert not alone.core.receiver_kinds
+    assert alone.core.receiver_kinds.total() == 0
+
+
+def test_a_withdrawn_portal_with_many_topics_closes_step_by_step() -> None:
+    alone = Alone()
+    alone.wanted()
+    alone.asked()
+    alone.offered()
+    handles = [alone.core.own.add(n.to_bytes(32, "big"), b"S", HERE, 0, 0, b"") for n in range(MANY)]
+    alone.effects()
+    alone.core.withdraw()
+    alone.core.own.end(handles[0])
+    alone.core.close_receivers()
+    assert kinds(alone.effects()) == {CloseProxyReceiver: AT_ONCE}
+    alone.core.close_sources()
+    assert kinds(alone.effects()) == {CloseProxySource: AT_ONCE}
+    alone.core.end_sources()
+    assert len(alone.told()) == AT_ONCE
+    alone.core.own.end(handles[-1])
+    alone.finish()
+    effects = alone.effects()
+    assert kinds(effects)[CloseProxyReceiver] == kinds(effects)[CloseProxySource] == MANY - AT_ONCE
+    ended = [e.message for e in effects if isinstance(e, SendToSibling) and e.worker == THERE]
+    assert len(ended) == len(set(ended)) == MANY - AT_ONCE
+    assert (alone.core.proxies, alone.core.proxy_receivers, alone.core.own.seen) == ({}, {}, {})

@@ -63,6 +63,7 @@ class Portal:
     answers: list[str] = field(default_factory=list)
     drain: DrainCore | None = None
     closed_ns: int | None = None
+    proxies: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         transport = Transport(self)
@@ -235,6 +236,21 @@ def test_a_drain_takes_its_steps_in_order() -> None:
     assert drained.closed_ns is not None
     assert drained.closed_ns >= (QUIET_TICKS + 1) * TICK_NS + LINGER + ms(60)
     assert dro.portals[3].entry.egress == (2,)
+
+
+def test_it_is_not_over_while_proxy_sources_are_being_closed() -> None:
+    """Many are closed over several turns."""
+    dro = Dro()
+    drained = dro.portals[1]
+    drained.proxies.add(bytes(32))
+    drained.order()
+    dro.pass_time(s(2))
+    assert ("close sources" in drained.calls, drained.answers) == (True, [])
+    assert drained.drain is not None
+    assert drained.drain.waiting == "it still waited for final advertisements of 1 proxy sources"
+    drained.proxies.clear()
+    dro.pass_time(TICK_NS)
+    assert drained.answers == [""]
 
 
 def test_proxy_sources_stay_no_longer_when_nobody_reads_on() -> None:

@@ -418,6 +418,7 @@ def test_a_changed_cost_is_advertised_for_every_proxy_source_and_told_to_everybo
         one.dro.run(100)
         one.sent()
         one.dro.reconfigure(one.dro.write({1: "<cost>5</cost>"}))
+        one.dro.stepper.settle()
         (seen,) = one.sent()
         assert isinstance(seen, SourceSeen)
         assert (seen.topic, seen.cost) == (b"CCC", 5), "at once"
