@@ -78,6 +78,8 @@ class Slot(IntEnum):
     SOURCES_FULL = 73  # advertisements of new sources, no room
     INTEREST_LIMITED = 74  # new topics and patterns asked for, too many in a second
     INTEREST_FULL = 75  # new topics and patterns asked for, no room
+    # ours: how the portals keep up with each other
+    REPORTS_WAITING = 76  # changes that siblings have still to be told, for each sibling
 
 
 class PairSlot(IntEnum):

@@ -118,6 +118,11 @@ class Conversations:
         if self._outboxes:
             self._ctx.loop.call_later(TICK_NS, self._on_tick)
 
+    @property
+    def waiting(self) -> int:
+        """Changes that siblings have still to be told, for each of them."""
+        return sum(map(len, self._outboxes.values()))
+
     # hearing
 
     def on_frame(self, worker: int, frame: bytes) -> None:

@@ -323,6 +323,7 @@ class PortalShell:
 
     def refresh_gauges(self) -> None:
         show_core(self.core, self._ctx.counters)
+        self._ctx.counters.set(Slot.REPORTS_WAITING, self._siblings.waiting)
         self._link.refresh_gauges()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Final, cast
 
@@ -17,10 +18,13 @@ from dro.um.fragment.context import FragmentContext
 from dro.um.transport.session import SessionCounts
 from portals.datapath.counters import PairSlot, Slot
 from portals.decisions.core import PortalCore
-from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, InterestAdded
+from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, InterestAdded, SourceGone
 from portals.endpoint.gauges import Gauges
 from portals.endpoint.interest import TrdInterest
-from portals.shell.portal import show_core
+from portals.shell.link import Link as PortalLink
+from portals.shell.portal import PortalShell, show_core
+from tests.fakes.um_contexts import Stepper
+from tests.fakes.worker import FakeWorker
 from tests.portals.datapath.test_data_path import LBMC, BlockingSender, Link, P, Q, data
 from tests.portals.decisions.test_acl import lists
 
@@ -181,6 +185,24 @@ def of_the_trd(link: Link) -> Pages:
     return link.page_p, link.page_q
 
 
+def told_late(link: Link) -> Pages:
+    """Two siblings take nothing; what changed twice waits once."""
+    stepper = Stepper()
+    with TemporaryDirectory() as folder:
+        worker = FakeWorker(stepper.loop, Path(folder), P, "P")
+        core = PortalCore(P, 1, P, source_deletion_delay_ns=0, matcher=lambda pattern, kind: None)
+        shell = PortalShell(worker.ctx, core, 1000)
+        for sibling in (Q, Q + 1):
+            shell._siblings.begin(sibling)
+            for change in (SourceGone(1), SourceGone(1), SourceGone(2), InterestAdded(b"T", PATTERN_NONE, P)):
+                shell._siblings.tell(sibling, change)
+        shell._link = cast(PortalLink, SimpleNamespace(refresh_gauges=lambda: None))
+        shell.refresh_gauges()
+        link.page_p.set(Slot.REPORTS_WAITING, worker.counters[Slot.REPORTS_WAITING])
+    stepper.loop.close()
+    return link.page_p, link.page_q
+
+
 LEFT_OUT: Final = (Slot.SOURCES_LIMITED, Slot.SOURCES_FULL, Slot.INTEREST_LIMITED, Slot.INTEREST_FULL)
 Scene = Callable[[Link], Pages]
 
@@ -246,6 +268,7 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.SOURCES_FULL: (of_the_trd, RECEIVER, 1011),
     Slot.INTEREST_LIMITED: (of_the_trd, RECEIVER, 1012),
     Slot.INTEREST_FULL: (of_the_trd, RECEIVER, 1013),
+    Slot.REPORTS_WAITING: (told_late, RECEIVER, 6),
 }
 PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
     PairSlot.HANDED: (full_channel, RECEIVER, 3),
@@ -292,5 +315,5 @@ def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
 
 def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
-    assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 76)}
+    assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 77)}
     assert set(PairSlot) == {*range(10)}
