@@ -3,8 +3,8 @@
 What its siblings remember of an older incarnation of it holds until then. Interest and sources come as fast as the rate
 limits of the TRD's contexts let them, so it is over when they have almost ceased to come.
 
-Guess: less than a hundredth more in `CHECK_NS`; `RELEARN_LIMIT_NS` is the longest that a site of 100,000 topics needs
-at the default limits of UM.
+Guess: less than a hundredth more in `CHECK_NS`, twice in a row, as the first answers may take a while;
+`RELEARN_LIMIT_NS` is the longest that a site of 100,000 topics needs at the default limits of UM.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 from dro.clock import s
 
 CHECK_NS: Final = s(3)
+QUIET_CHECKS: Final = 2
 RELEARN_LIMIT_NS: Final = s(300)
 _STILL: Final = 100  # parts of what is known
 
@@ -24,8 +25,10 @@ class Relearning:
     def __init__(self, now_ns: int) -> None:
         self._until_ns = now_ns + RELEARN_LIMIT_NS
         self._known = 0
+        self._quiet = 0
 
     def is_over(self, known: int, now_ns: int) -> bool:
         """Asked every `CHECK_NS`; `known`: topics, patterns and sources."""
         grown, self._known = known - self._known, known
-        return grown * _STILL <= known or now_ns >= self._until_ns
+        self._quiet = self._quiet + 1 if grown * _STILL <= known else 0
+        return self._quiet >= QUIET_CHECKS or now_ns >= self._until_ns

@@ -11,14 +11,18 @@ def test_it_is_over_when_almost_nothing_more_comes() -> None:
     assert not relearning.is_over(3000, s(3))
     assert not relearning.is_over(6000, s(6))
     assert not relearning.is_over(6061, s(9)), "more than a hundredth"
-    assert relearning.is_over(6122, s(12))
+    assert not relearning.is_over(6121, s(12)), "quiet once"
+    assert not relearning.is_over(6300, s(15))
+    assert not relearning.is_over(6362, s(18))
+    assert relearning.is_over(6362, s(21))
 
 
 def test_nothing_at_all_and_less_than_before_are_quiet_as_well() -> None:
-    assert Relearning(0).is_over(0, s(3))
+    assert [(relearning := Relearning(0)).is_over(0, s(3)), relearning.is_over(0, s(6))] == [False, True]
     relearning = Relearning(0)
     assert not relearning.is_over(1, s(3))
-    assert relearning.is_over(0, s(6))
+    assert not relearning.is_over(0, s(6))
+    assert relearning.is_over(0, s(9))
 
 
 def test_a_domain_that_never_comes_to_rest_is_known_at_the_limit() -> None:

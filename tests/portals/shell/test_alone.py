@@ -255,6 +255,8 @@ def test_siblings_learn_that_the_portal_knows_its_domain_when_little_more_comes(
         alone.stepper.run(CHECK_NS // ms(1))
         assert (SIBLING, ExchangeDone()) not in alone.sent()
     alone.stepper.run(CHECK_NS // ms(1))
+    assert alone.sent() == []
+    alone.stepper.run(CHECK_NS // ms(1))
     assert alone.sent() == [(SIBLING, ExchangeDone())]
     alone.stepper.run(3 * CHECK_NS // ms(1))
     assert alone.sent() == [], "once"
