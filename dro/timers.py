@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -117,7 +118,8 @@ class Calendar:
         self._pages: dict[int, _Page] = {}
         self._heap: list[int] = []  # times of the pages
         self._empty = 0  # pages with nothing pending
-        self._now_ns = 0
+        self._slices: deque[Iterator[object]] = deque()
+        self._now_ns = 0  # when they were last worked on
 
     def __len__(self) -> int:
         return sum(page.pending for page in self._pages.values())
@@ -152,7 +154,11 @@ class Calendar:
             self._empty = 0
 
     def next_deadline(self) -> int | None:
-        """Time of the earliest in ns, or None."""
+        """Time of the earliest in ns, or None; a time gone by while long work is going on."""
+        at_ns = self._first()
+        return at_ns if not self._slices else self._now_ns if at_ns is None else min(at_ns, self._now_ns)
+
+    def _first(self) -> int | None:
         heap = self._heap
         while heap and not self._pages[heap[0]].pending:
             del self._pages[heapq.heappop(heap)]
@@ -161,11 +167,10 @@ class Calendar:
 
     def run_due(self, now_ns: int) -> None:
         """Call what is due at or before `now_ns`, in order, `DUE_MAX` of it at most; the deadline tells of more."""
-        self._now_ns = now_ns
         for _ in range(DUE_MAX):
-            at_ns = self.next_deadline()
+            at_ns = self._first()
             if at_ns is None or at_ns > now_ns:
-                return
+                break
             page = self._pages[at_ns]
             item = page.items[page.position]
             page.position += 1
@@ -175,25 +180,13 @@ class Calendar:
             item.due_ns = None
             self._take(page)
             item.on_due()
+        if self._slices:
+            self.run_in_slices(self._slices.popleft(), now_ns)
 
     def run_in_slices(self, steps: Iterator[object], now_ns: int) -> None:
-        """Run `steps` to its end: the first `DUE_MAX` of it now, and then as many a turn, beside what is due."""
+        """Run `steps` to its end: `DUE_MAX` of it now, and then as many a turn, in rotation, beside what is due."""
+        self._now_ns = now_ns
         for _ in range(DUE_MAX):
             if next(steps, _END) is _END:
                 return
-        self._now_ns = now_ns
-        self.go_on(_Slices(self, steps))
-
-    def go_on(self, item: Due) -> None:
-        """Call `item` again in this turn or the next."""
-        self.set(item, self._now_ns)
-
-
-@dataclass(slots=True, eq=False)
-class _Slices(Due):
-    calendar: Calendar
-    steps: Iterator[object]
-
-    def on_due(self) -> None:
-        if next(self.steps, _END) is not _END:
-            self.calendar.go_on(self)
+        self._slices.append(steps)

@@ -111,3 +111,36 @@ def test_the_calendar_does_what_a_sorted_list_does(moves: list[tuple[int, int | 
     assert [places[name][0] for name in rung] == [places[name][0] for name in due]
     left = [at_ns for at_ns, _ in places.values() if at_ns > now_ns]
     assert calendar.next_deadline() == min(left, default=None)
+
+
+def test_long_work_goes_on_beside_what_is_due_however_much_that_is() -> None:
+    calendar, rung = Calendar(), list[int]()
+
+    @dataclass(slots=True, eq=False)
+    class Ever(Due):
+        def on_due(self) -> None:
+            calendar.set(self, 5)
+
+    calendar.set(Ever(), 5)
+    calendar.run_in_slices(map(rung.append, range(3 * DUE_MAX)), 5)
+    calendar.run_in_slices(map(rung.append, range(-1, -2 * DUE_MAX, -1)), 5)
+    counts = [len(rung)]
+    for _ in range(4):
+        assert calendar.next_deadline() == 5
+        calendar.run_due(6)
+        counts.append(len(rung))
+    assert counts == [2 * DUE_MAX, 3 * DUE_MAX, 4 * DUE_MAX - 1, 5 * DUE_MAX - 1, 5 * DUE_MAX - 1]
+    assert [n for n in rung if n >= 0] == list(range(3 * DUE_MAX))
+
+
+def test_while_long_work_goes_on_the_deadline_is_now() -> None:
+    calendar = Calendar()
+    assert calendar.next_deadline() is None
+    calendar.run_in_slices(iter(range(DUE_MAX - 1)), 5)
+    assert calendar.next_deadline() is None
+    calendar.run_in_slices(iter(range(DUE_MAX)), 5)
+    assert calendar.next_deadline() == 5
+    calendar.set(Bell(1), 9)
+    assert calendar.next_deadline() == 5
+    calendar.run_due(8)
+    assert calendar.next_deadline() == 9

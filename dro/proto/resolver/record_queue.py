@@ -19,7 +19,8 @@ from typing import Final, Generic, TypeVar
 from dro.clock import NS_PER_MS
 
 INTERVAL_NS: Final = 100 * NS_PER_MS
-DRAIN_MAX: Final = 512
+DRAIN_MAX: Final = 128
+SENT_ALONE: Final = 7  # how much more than a record a datagram of its own costs, in records
 DATAGRAM_OVERHEAD_BYTES: Final = 40  # packet header and the five packet options
 
 
@@ -102,14 +103,16 @@ class RecordQueue(Generic[R]):
     def drain(self, now_ns: int) -> list[list[R]]:
         """The runs that may leave now, each to be packed into datagrams of its own; the rest stays in order.
 
-        At most `DRAIN_MAX` records are looked at, so that a turn of the owner ends; the deadline tells of more.
+        At most `DRAIN_MAX` records are looked at, fewer when they are sent alone, so that a turn of the owner ends; the
+        deadline tells of more.
         """
         runs: list[list[R]] = []
         left = DRAIN_MAX
-        while self._groups and left:
+        while self._groups and left > 0:
             group = self._groups[0]
+            left -= 0 if group.is_open else SENT_ALONE
             run: list[R] = []
-            while group.suppliers and left and self._limit.has_room(now_ns):
+            while group.suppliers and left > 0 and self._limit.has_room(now_ns):
                 left -= 1
                 record = group.suppliers.popleft()()
                 if record is not None:

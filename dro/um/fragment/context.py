@@ -262,8 +262,8 @@ class FragmentContext:
         self._own_tail = lbmr.encode(lbmr.Packet(1, self.packet_options, lbmr.ReceiverAlive()))[lbmr.HEADER_SIZE :]
 
     def _on_datagrams(self, datagrams: Iterator[tuple[bytes, int]], now_ns: int) -> None:
-        with self.together():
-            for datagram, sender_ip in datagrams:
+        for datagram, sender_ip in datagrams:
+            with self.together():
                 self._on_datagram(datagram, sender_ip, now_ns)
 
     def _on_datagram(self, datagram: bytes, sender_ip: int, now_ns: int) -> None:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from dro.clock import ms
-from dro.proto.resolver.record_queue import DATAGRAM_OVERHEAD_BYTES, DRAIN_MAX, ClassLimit, Rate, RecordQueue
+from dro.proto.resolver.record_queue import (
+    DATAGRAM_OVERHEAD_BYTES,
+    DRAIN_MAX,
+    SENT_ALONE,
+    ClassLimit,
+    Rate,
+    RecordQueue,
+)
 
 
 def queue(rate: Rate, count: int) -> RecordQueue[bytes]:
@@ -50,6 +57,16 @@ def test_zero_is_unlimited_and_a_turn_is_not() -> None:
     while q.next_deadline(0) == 0:
         pieces += [len(run) for run in q.drain(0)]
     assert pieces == [DRAIN_MAX, DRAIN_MAX, 1]
+
+
+def test_of_datagrams_with_one_record_fewer_leave_in_a_turn() -> None:
+    q: RecordQueue[bytes] = RecordQueue(Rate(), lambda record: record)
+    for _ in range(DRAIN_MAX):
+        q.put_group([lambda: b"a"])
+    assert len(q.drain(0)) == DRAIN_MAX // (1 + SENT_ALONE)
+    q = queue(Rate(), 1)
+    q.put_group([lambda: b"a"] * DRAIN_MAX)
+    assert [len(run) for run in q.drain(0)] == [1, DRAIN_MAX - 1 - SENT_ALONE], "a large group is no more than records"
 
 
 def test_records_that_have_become_void_count_for_the_turn() -> None:
