@@ -49,17 +49,6 @@ class Poller(Protocol):
         """No wake-up is needed any more."""
 
 
-class _NoPoller:
-    def take(self) -> bool:
-        return False
-
-    def before_sleep(self) -> bool:
-        return True
-
-    def after_sleep(self) -> None:
-        pass
-
-
 def _fd(source: int | HasFileno) -> int:
     return source if isinstance(source, int) else source.fileno()
 
@@ -83,7 +72,7 @@ class Loop:
         """The same in processor time of the thread."""
         self._cpu_ns = 0
         self._slices: deque[Iterator[object]] = deque()
-        self._poller: Poller = _NoPoller()
+        self._pollers: list[Poller] = []
         self._running = False
         self._thread = threading.get_ident()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -161,9 +150,8 @@ class Loop:
         """Run `steps` to its end, about `SLICE_NS` a turn; several take turns. A step is a small piece of work."""
         self._slices.append(steps)
 
-    def set_poller(self, poller: Poller) -> None:
-        """There is one for a loop."""
-        self._poller = poller
+    def add_poller(self, poller: Poller) -> None:
+        self._pollers.append(poller)
 
     def forget_longest_turn(self) -> None:
         """Measure anew."""
@@ -218,7 +206,7 @@ class Loop:
                 worked = True
                 if reader() is True and readers.get(fd) is reader:
                     self._again[fd] = reader
-        worked |= self._poller.take()
+        worked |= self._take_polled()
         self._measure(began_ns)
         return worked
 
@@ -239,17 +227,25 @@ class Loop:
             while True:
                 if events := self._epoll.poll(0):
                     return events
-                if self._poller.take():
+                if self._take_polled():
                     return []
                 if time.monotonic_ns() >= stop:
                     break
                 os.sched_yield()
-        if not self._poller.before_sleep():
-            return []
+        for poller in self._pollers:
+            if not poller.before_sleep():
+                return []
         # epoll takes milliseconds and rounds up, so a timer is never early by the loop's doing
         events = self._epoll.poll(None if wait_ns is None else wait_ns / NS_PER_S)
-        self._poller.after_sleep()
+        for poller in self._pollers:
+            poller.after_sleep()
         return events
+
+    def _take_polled(self) -> bool:
+        worked = False
+        for poller in self._pollers:
+            worked |= poller.take()
+        return worked
 
     def _run_slices(self) -> bool:
         if not self._slices:

@@ -78,7 +78,7 @@ def test_short_steps_share_one_turn(loop: Loop) -> None:
 
 def test_a_poller_is_asked_in_each_turn_and_before_each_sleep(loop: Loop) -> None:
     queue = Queue()
-    loop.set_poller(queue)
+    loop.add_poller(queue)
     queue.waiting = [1]
     assert loop.run_once(0), "it worked"
     assert queue.taken == [1]
@@ -89,7 +89,7 @@ def test_a_poller_is_asked_in_each_turn_and_before_each_sleep(loop: Loop) -> Non
 
 def test_work_that_comes_while_a_wake_up_is_asked_for_prevents_the_sleep(loop: Loop) -> None:
     queue = Queue()
-    loop.set_poller(queue)
+    loop.add_poller(queue)
     queue.comes_late = [7]
     loop.run_once()  # would sleep for ever
     assert queue.taken == [7]
@@ -105,7 +105,7 @@ def test_polling_takes_work_without_a_sleep(loop: Loop) -> None:
             return super().take()
 
     queue = Late()
-    loop.set_poller(queue)
+    loop.add_poller(queue)
     loop.poll_ns = 10_000_000_000
     loop.run_once()
     assert queue.taken == [3]

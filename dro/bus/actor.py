@@ -165,7 +165,7 @@ class WorkerContext:
         self.is_ready = True
         self._collector.start()
         ring = str(self.identity.ring_path) if self.ring is not None else ""
-        self._control.send(Ready(self.incarnation, ring, self.channels.ctl_address, self.channels.data_address))
+        self._control.send(Ready(self.incarnation, ring, self.channels.ctl_address))
 
     def finish(self) -> None:
         """Make `run` return after this turn."""
@@ -208,7 +208,7 @@ class WorkerContext:
             case PeerUp():
                 self._peer_gone(message.worker)
                 self.peers[message.worker] = message
-                self.channels.connect(message.worker, message.incarnation, message.ctl, message.data)
+                self.channels.connect(message.worker, message.incarnation, message.ctl)
                 self.on_peer_up(message)
             case PeerDown():
                 self._peer_gone(message.worker)

@@ -39,7 +39,6 @@ class PeerUp:
     role: Role
     ring: str  # path of its fragment ring, empty when it has none
     ctl: str  # ZeroMQ endpoints
-    data: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,6 @@ class Ready:
     incarnation: int
     ring: str
     ctl: str
-    data: str
 
 
 @dataclass(frozen=True, slots=True)

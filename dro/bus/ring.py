@@ -10,7 +10,11 @@ byte, and `committed` (how far the bytes are complete) afterwards. A reader copi
 This relies on other processors seeing stores and loads in program order, as on x86-64. Elsewhere a reader stays a
 quarter of the ring away from the writer, which makes an error improbable but not impossible.
 
-A new incarnation of the writer gets a new file. A ring is never repaired or reused.
+Between the header and the data lie the descriptor queues of the readers, see `dro.bus.descriptors`. Memory for the
+queue of a reader is taken when it is used first.
+
+A new incarnation of the writer gets a new file. A ring is never repaired or reused. Who has mapped it can read it to
+the end after its writer has died.
 """
 
 from __future__ import annotations
@@ -25,8 +29,15 @@ from dro.errors import LocalProtocolError, ResourceError
 from dro.os_errors import remedy_of
 
 MAGIC: Final = int.from_bytes(b"DRORING\x00", "little")
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 HEADER_BYTES: Final = 4096
+READERS: Final = 256
+CELLS_AT: Final = HEADER_BYTES  # of the queues: two cache lines for each reader
+CELLS_BYTES: Final = 128
+SLOTS: Final = 1024  # descriptors that a queue holds
+SLOT_BYTES: Final = 32
+SLOTS_AT: Final = CELLS_AT + READERS * CELLS_BYTES
+DATA_AT: Final = SLOTS_AT + READERS * SLOTS * SLOT_BYTES
 ALIGN: Final = 64
 MIN_CAPACITY: Final = HEADER_BYTES
 
@@ -44,14 +55,17 @@ def _round_up(value: int, unit: int) -> int:
 class RingWriter:
     """The writing end; made once per worker incarnation with `create`."""
 
-    def __init__(self, path: Path, area: mmap.mmap, capacity: int, incarnation: int) -> None:
+    def __init__(self, path: Path, area: mmap.mmap, fd: int, capacity: int, incarnation: int) -> None:
         self.path = path
         self.capacity = capacity
         self.incarnation = incarnation
         self._area = area
+        self._fd = fd
         self._whole = memoryview(area)
         self._cells = self._whole[:HEADER_BYTES].cast("Q")
-        self.mv = self._whole[HEADER_BYTES:]
+        self.queues = self._whole[:DATA_AT]
+        """Where the descriptor queues lie, by their offset in the file."""
+        self.mv = self._whole[DATA_AT:]
         """The data area, `capacity` bytes; write only between `offset(pos)` and the end of what was reserved."""
         self._next = 0  # where the next chunk may begin
         self._reserved = 0
@@ -66,24 +80,36 @@ class RingWriter:
         Raises: ResourceError when shared memory has no room for it.
         """
         capacity = _round_up(max(capacity, MIN_CAPACITY), mmap.PAGESIZE)
-        size = HEADER_BYTES + capacity
+        size = DATA_AT + capacity
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as e:
             what = f"cannot create the fragment ring {path}: {e.strerror}"
             raise ResourceError(what, remedy=remedy_of(e.errno)) from e
         try:
-            os.posix_fallocate(fd, 0, size)  # without it a full tmpfs is found out by SIGBUS
+            # without allocation a full tmpfs is found out by SIGBUS
+            os.ftruncate(fd, size)
+            os.posix_fallocate(fd, 0, SLOTS_AT)
+            os.posix_fallocate(fd, DATA_AT, capacity)
             area = mmap.mmap(fd, size)  # not populated: that would cost a restart more than it spares later
         except OSError as e:
+            os.close(fd)
             path.unlink(missing_ok=True)
             raise ResourceError(
-                f"no room for a fragment ring of {size} bytes in {path.parent}: {e.strerror}",
+                f"no room for a fragment ring of {SLOTS_AT + capacity} bytes in {path.parent}: {e.strerror}",
                 remedy="give the machine more shared memory or lower <max-queue>",
             ) from e
-        finally:
-            os.close(fd)
-        return cls(path, area, capacity, incarnation)
+        return cls(path, area, fd, capacity, incarnation)
+
+    def allocate_queue(self, reader: int) -> None:
+        """Take memory for the queue of that reader. Raises: ResourceError when there is none."""
+        try:
+            os.posix_fallocate(self._fd, SLOTS_AT + reader * SLOTS * SLOT_BYTES, SLOTS * SLOT_BYTES)
+        except OSError as e:
+            raise ResourceError(
+                f"no room for a descriptor queue of {SLOTS * SLOT_BYTES} bytes in {self.path.parent}: {e.strerror}",
+                remedy="give the machine more shared memory or lower <max-queue>",
+            ) from e
 
     @property
     def position(self) -> int:
@@ -131,9 +157,11 @@ class RingWriter:
     def close(self, *, unlink: bool = True) -> None:
         """Give the memory back. Every view that was taken of `mv` must be gone by then."""
         self._cells.release()
+        self.queues.release()
         self.mv.release()
         self._whole.release()
         self._area.close()
+        os.close(self._fd)
         if unlink:
             self.path.unlink(missing_ok=True)
 
@@ -148,28 +176,30 @@ class RingReader:
         self._area = area
         self._whole = memoryview(area)
         self._cells = self._whole[:HEADER_BYTES].cast("Q")
-        self._data = self._whole[HEADER_BYTES:]
+        self.queues = self._whole[:DATA_AT]
+        """As in the writer; the own cells are written to."""
+        self._data = self._whole[DATA_AT:]
         self._reach = capacity if _STRONGLY_ORDERED else capacity - capacity // 4
 
     @classmethod
     def open(cls, path: Path, incarnation: int) -> RingReader:
         """Raises: ResourceError when there is no such ring, or it belongs to another incarnation."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as e:
             raise ResourceError(f"cannot open the fragment ring {path}: {e.strerror}") from e
         try:
             size = os.fstat(fd).st_size
-            if size < HEADER_BYTES + MIN_CAPACITY:
+            if size < DATA_AT + MIN_CAPACITY:
                 raise ResourceError(f"{path} is too short for a fragment ring")
-            area = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+            area = mmap.mmap(fd, size)
         except OSError as e:
             raise ResourceError(f"cannot map the fragment ring {path}: {e.strerror}") from e
         finally:
             os.close(fd)
         with memoryview(area) as whole, whole[:HEADER_BYTES] as head, head.cast("Q") as cells:
             capacity, found = cells[_CAPACITY], cells[_INCARNATION]
-            complete = cells[_MAGIC] == MAGIC and cells[_VERSION] == LAYOUT_VERSION and size == HEADER_BYTES + capacity
+            complete = cells[_MAGIC] == MAGIC and cells[_VERSION] == LAYOUT_VERSION and size == DATA_AT + capacity
         if not complete or found != incarnation:
             area.close()
             why = f"belongs to incarnation {found}, not {incarnation}" if complete else "is not a fragment ring"
@@ -195,7 +225,9 @@ class RingReader:
         return data if self._cells[_RESERVED] <= pos + self._reach else None
 
     def close(self) -> None:
+        """Views of the queues must be gone by then."""
         self._cells.release()
+        self.queues.release()
         self._data.release()
         self._whole.release()
         self._area.close()

@@ -150,7 +150,7 @@ class LogEvent(StrEnum):
     PARENT_GONE = "the parent process is gone", _ERROR
     RING_NOT_OPENED = "ring of a sibling cannot be opened", _WARNING, "sibling error"
     FRAGMENTS_LOST = "fragments lost with a worker", _INFO, "sibling fragments"
-    DESCRIPTOR_BROKEN = "descriptor of a sibling does not decode", _ERROR
+    DESCRIPTOR_BROKEN = "descriptor of a sibling does not decode", _ERROR, "error"
 
     # routes
     ROUTES_LATE = "topology keeps changing, routes are late", _WARNING, "waiting_ms", "Gwd-6361-75"

@@ -9,7 +9,7 @@ unused credit is not carried into the next interval.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,6 +90,19 @@ class RateLimiter:
         fits = min(count, self.credit // size) if size else count
         self.credit -= fits * size
         return fits
+
+    def take_sizes(self, sizes: Sequence[int], now_ns: int, holder: Hashable = None) -> int:
+        """Charge as many datagrams of these sizes, from the first on, as may go now; returns how many."""
+        if self.is_unlimited:
+            return len(sizes)
+        total = sum(sizes)
+        if now_ns < self._next_ns and not self._line and total <= self.credit:
+            self.credit -= total
+            return len(sizes)
+        for done, size in enumerate(sizes):
+            if not self.take_run(1, size, now_ns, holder):
+                return done
+        return len(sizes)
 
     def charge(self, nbytes: int, now_ns: int) -> None:
         """Take `nbytes` off the credit, as far as there is any, without holding anything back."""

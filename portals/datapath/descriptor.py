@@ -1,76 +1,87 @@
-"""Descriptors: where the fragments of a batch are in the ring of the portal that received them.
+"""What a portal announces to a sibling: a table of runs, and where in the ring their fragments lie.
 
-One message per batch and egress portal, so its cost is spread over the batch. It is packed by hand because it is on the
-fragment path; all other messages between workers use `dro.bus.codec`.
-
-Layout, little-endian: header {u64 ring position, u32 bytes, u32 runs}, then per run {u32 handle, u32 first topic sqn,
-u32 fragments, u32 offset in the chunk, u32 length, u32 stride, u16 headroom, u8 next header, u8 kind}. Sender and
-incarnation are in the envelope of the channel.
+The table is written into the ring like the fragments: {u64 ring position of the fragments, u32 their bytes, u32 rows}
+in native order, then the rows of a `RunTable` with the handle of the source in place of a topic index, and offsets that
+count from the fragments. The descriptor in the sibling's queue (`dro.bus.descriptors`) tells where the table is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from enum import IntEnum
+from operator import add
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from dro.errors import DecodeError
-from dro.um.transport.runs import HEADER_BYTES, KIND_CONTROL, KIND_DATA, KIND_TSNI, MINIMAL_BYTES
+from dro.um.transport.runs import (
+    FRAGMENTS,
+    HEADER_BYTES,
+    KIND_CONTROL,
+    KIND_DATA,
+    KIND_SHIFT,
+    KIND_TSNI,
+    LENGTH,
+    MINIMAL_BYTES,
+    OFFSET,
+    ROW,
+    ROWS,
+    SHAPE,
+    RunTable,
+)
 
-_HEADER: Final = Struct("<QII")
-_RUN: Final = Struct("<IIIIIIHBB")
-
-
-class ForwardRun(NamedTuple):
-    """As `runs.Run`, with the source's handle in place of a topic index; `offset` counts from the chunk."""
-
-    handle: int
-    first_sqn: int
-    fragments: int
-    offset: int
-    length: int
-    stride: int
-    headroom: int
-    next_header: int
-    kind: int
-
-
-class Descriptor(NamedTuple):
-    position: int
-    size: int
-    runs: tuple[ForwardRun, ...]
+HEAD: Final = Struct("=QII")
+_DATA_BELOW: Final = 1 << KIND_SHIFT
 
 
-def encode(position: int, size: int, runs: Sequence[ForwardRun]) -> bytes:
-    head = _HEADER.pack(position, size, len(runs))
-    if len(runs) == 1:
-        return head + _RUN.pack(*runs[0])
-    return head + b"".join([_RUN.pack(*run) for run in runs])
+class BatchKind(IntEnum):
+    """What the rows of a batch are."""
+
+    SOURCE_DATA = 0  # fragments of sources, by handle
 
 
-def decode(frame: bytes) -> Descriptor:
-    """Raises: DecodeError when the frame is no descriptor, or a run cannot be, or does not lie within the chunk."""
-    if len(frame) < _HEADER.size:
+def encode(position: int, size: int, table: RunTable) -> bytes:
+    return HEAD.pack(position, size, table.rows) + table.tobytes()
+
+
+def table_bytes(rows: int) -> int:
+    """How long the encoded table is."""
+    return HEAD.size + rows * ROW.size
+
+
+def decode(frame: bytes | bytearray, table: RunTable) -> tuple[int, int]:
+    """Read the rows into `table`; returns position and bytes of the fragments.
+
+    Raises: DecodeError when the frame is no table, or a run cannot be, or does not lie within its chunk.
+    """
+    if len(frame) < HEAD.size:
         raise DecodeError("descriptor", f"{len(frame)} bytes")
-    position, size, count = _HEADER.unpack_from(frame)
-    if len(frame) != _HEADER.size + count * _RUN.size:
-        raise DecodeError("descriptor", f"{count} runs in {len(frame)} bytes")
-    runs = tuple(ForwardRun(*fields) for fields in _RUN.iter_unpack(memoryview(frame)[_HEADER.size :]))
-    for run in runs:
-        _check(run, size)
-    return Descriptor(position, size, runs)
+    position, size, rows = HEAD.unpack_from(frame)
+    if not 0 < rows <= ROWS or len(frame) != table_bytes(rows):
+        raise DecodeError("descriptor", f"{rows} runs in {len(frame)} bytes")
+    table.rows = rows
+    table.tobytes()[:] = memoryview(frame)[HEAD.size :]
+    _check(table, size)
+    return position, size
 
 
-def _check(run: ForwardRun, size: int) -> None:
+def _check(table: RunTable, size: int) -> None:
     """What the egress relies on: it writes into the headroom and steps by the stride."""
-    _, _, fragments, offset, length, stride, headroom, _, kind = run
-    if kind == KIND_DATA:
-        is_sound = fragments > 0 and length >= HEADER_BYTES
-    elif kind == KIND_CONTROL:
-        is_sound = fragments == 1 and length >= MINIMAL_BYTES
-    else:
-        is_sound = kind == KIND_TSNI and fragments == 1 and length == 0
-    if not is_sound or (fragments > 1 and stride < length + headroom):
-        raise DecodeError("descriptor", f"no run of kind {kind}: {fragments} fragments of {length} bytes")
-    if length and (offset < headroom or offset + (fragments - 1) * stride + length > size):
-        raise DecodeError("descriptor", "a run reaches out of its chunk")
+    counts, lengths = table.column(FRAGMENTS), table.column(LENGTH)
+    if max(counts) == min(counts) == 1 and max(table.column(SHAPE)) < _DATA_BELOW and min(lengths) >= HEADER_BYTES:
+        if max(map(add, table.column(OFFSET), lengths)) > size:
+            raise DecodeError("descriptor", "a run reaches out of its chunk")
+        return
+    for _, _, fragments, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
+        headroom, kind = shape & 0xFF, shape >> KIND_SHIFT
+        if kind == KIND_DATA:
+            is_sound = fragments > 0 and length >= HEADER_BYTES
+        elif kind == KIND_CONTROL:
+            is_sound = fragments == 1 and length >= MINIMAL_BYTES
+        else:
+            is_sound = kind == KIND_TSNI and fragments == 1 and length == 0
+        if not is_sound or (fragments > 1 and stride < length + headroom):
+            raise DecodeError("descriptor", f"no run of kind {kind}: {fragments} fragments of {length} bytes")
+        if length and offset + (fragments - 1) * stride + length > size:
+            raise DecodeError("descriptor", "a run reaches out of its chunk")
+        if fragments > 1 and offset < headroom:
+            raise DecodeError("descriptor", "the headroom of a run reaches out of its chunk")

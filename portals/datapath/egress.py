@@ -1,8 +1,9 @@
 """The sending half of a portal's data path: descriptors in, proxy sources out.
 
-Copies a chunk out of the sender's ring, drops duplicates (`duplicate_window`) and fragments that do not fit, passes the
-rest to the transport session of each proxy source, and queues what that does not accept (`max_queue`). A fragment from
-a sibling is always in exactly one of the states sent, dropped (by reason) or queued, as the counters show.
+Copies a chunk out of the sender's ring, drops duplicates (`duplicate_window`) and fragments that do not fit, sorts the
+rest by the transport session of their proxy sources (`plan`), gives each session its part at once, and queues what that
+does not accept (`max_queue`). A fragment from a sibling is always in exactly one of the states sent, dropped (by
+reason) or queued, as the counters show.
 
 Source: DRO guide, `<max-queue>` and 5.4.2; forwarding notes, sections 13, 18 and 19.
 """
@@ -11,29 +12,35 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from struct import Struct
-from typing import Final, Protocol
+from typing import Protocol
 
 from dro.bus.counters import CounterPage
+from dro.bus.descriptors import Slot as QueueSlot
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.sqn import MASK
-from dro.um.transport.runs import KIND_DATA, KIND_TSNI, Run, has_block
+from dro.um.transport.runs import (
+    FLAG_REPAIR,
+    FLAGS_SHIFT,
+    FRAGMENTS,
+    KIND_SHIFT,
+    OFFSET,
+    SQN,
+    WORDS,
+    RunTable,
+)
 from dro.um.transport.session import SenderTransport
-from dro.wire.lbmc.codes import BlockType
 from portals.datapath import descriptor
 from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
-from portals.datapath.descriptor import ForwardRun
 from portals.datapath.max_queue import MaxQueue
-from portals.datapath.outgoing import OutgoingRun, ProxySource
+from portals.datapath.outgoing import MAX_FEEDERS, Lane, ProxySource, requests
+from portals.datapath.plan import plan
 
 log = logging.getLogger(__name__)
 events = LimitedLogger.of_events(log)
 faults = LimitedLogger(log)
-
-_TOPIC: Final = Struct("!I")
-_TOPIC_AT: Final = 4  # of the topic index in a message with the full header
+limited = faults.event
 
 
 class RingCopy(Protocol):
@@ -48,7 +55,11 @@ class Egress:
     def __init__(self, page: CounterPage, max_queue_bytes: int, now_ns: Callable[[], int]) -> None:
         self._page = page
         self._now_ns = now_ns
-        self._feeds: dict[tuple[int, int], ProxySource] = {}
+        self._feeds: dict[int, dict[int, ProxySource]] = {}  # by worker and handle
+        self._lanes: dict[int, Lane] = {}  # by id of the session
+        self._table = RunTable()  # the batch at hand
+        self._packs_all = False
+        self._touched: dict[int, Lane] = {}  # sessions that got something since the last flush
         self._rings: dict[int, RingCopy] = {}
         self.queue = MaxQueue(page, max_queue_bytes)
         self._drops_logged_ns = 0
@@ -108,180 +119,197 @@ class Egress:
     # proxy sources
 
     def feed(self, proxy: ProxySource, worker: int, handle: int) -> None:
-        """From now on fragments of (`worker`, `handle`) go to `proxy`, and those of its former feeder nowhere."""
-        self.stop_feeding(proxy)
-        proxy.feeder = (worker, handle)
-        self._feeds[worker, handle] = proxy
-        if proxy.transport.on_unblocked is None:
-            transport = proxy.transport
-            transport.on_unblocked = lambda: self.drain(transport)
+        """From now on fragments of (`worker`, `handle`) go to `proxy`; its feeder before goes on until the next."""
+        lane = proxy.lane
+        if lane is None:
+            lane = proxy.lane = self._lane(proxy.transport)
+            lane.proxies[proxy.topic_index] = proxy
+        feeder = (worker, handle)
+        if feeder in proxy.feeders:
+            proxy.feeders.remove(feeder)
+        proxy.feeders.append(feeder)
+        self._feeds.setdefault(worker, {})[handle] = proxy
+        while len(proxy.feeders) > MAX_FEEDERS:
+            self._starve(proxy, *proxy.feeders.pop(0))
+
+    def _lane(self, transport: SenderTransport) -> Lane:
+        lane = self._lanes.get(id(transport))
+        if lane is None:
+            lane = self._lanes[id(transport)] = Lane(transport)
+            transport.packs_all = self._packs_all
+            if transport.on_unblocked is None:
+                transport.on_unblocked = lambda: self.drain(transport)
+        return lane
+
+    def set_smart_batch(self, is_on: bool) -> None:
+        """`<smart-batch>`: sessions send all that waits for them at once in as few datagrams as possible."""
+        self._packs_all = is_on
+        for lane in self._lanes.values():
+            lane.transport.packs_all = is_on
+
+    def _starve(self, proxy: ProxySource, worker: int, handle: int) -> None:
+        feeds = self._feeds.get(worker, {})
+        if feeds.get(handle) is proxy:
+            del feeds[handle]
 
     def stop_feeding(self, proxy: ProxySource) -> None:
-        if proxy.feeder is not None:
-            self._feeds.pop(proxy.feeder, None)
-            proxy.feeder = None
+        for feeder in proxy.feeders:
+            self._starve(proxy, *feeder)
+        proxy.feeders.clear()
 
     def flush(self, proxy: ProxySource) -> None:
         """The proxy source is being deleted: throw away what still waits for it."""
         self.stop_feeding(proxy)
-        removed = self.queue.remove(proxy)
-        for out in removed:
-            self._drop(Slot.DROPPED_DELETED, out.worker, out.rest, out.rest * out.run.length)
+        lane = proxy.lane
+        if lane is None:
+            return
+        removed = self.queue.remove(lane, proxy)
+        for worker, fragments, nbytes in removed:
+            self._drop(Slot.DROPPED_DELETED, worker, fragments, nbytes)
         if removed:
             events.event(LogEvent.QUEUED_DATA_DROPPED, {"topic": proxy.topic})
+        del lane.proxies[proxy.topic_index]
+        proxy.lane = None
+        if not lane.proxies:
+            del self._lanes[id(lane.transport)]
+            self._touched.pop(id(lane.transport), None)
 
     # data
 
-    def on_descriptors(self, batch: list[tuple[int, bytes]]) -> None:
-        now_ns = self._now_ns()
-        for worker, frame in batch:
-            try:
-                self._on_descriptor(worker, descriptor.decode(frame), now_ns)
-            except DecodeError:
-                log.exception(LogEvent.DESCRIPTOR_BROKEN)
-                raise
-
-    def _on_descriptor(self, worker: int, chunk: descriptor.Descriptor, now_ns: int) -> None:
+    def on_batch(self, worker: int, slot: QueueSlot) -> None:
+        """What a descriptor of the sibling tells of. A broken one costs its fragments, and nothing else."""
         page = self._page
-        fragments = sum([run.fragments for run in chunk.runs])
-        nbytes = sum([run.fragments * run.length for run in chunk.runs])
-        page.add_sized(Slot.FORWARDED, fragments, nbytes)
-        buffer: bytearray | None = bytearray()
-        if chunk.size:
-            ring = self._rings.get(worker)
-            if ring is None:  # it went with the sibling
-                self._drop(Slot.DROPPED_ERROR, worker, fragments, nbytes)
+        page.add_sized(Slot.FORWARDED, slot.fragments, slot.nbytes)
+        ring = self._rings.get(worker)
+        if ring is None:  # it went with the sibling
+            self._drop(Slot.DROPPED_ERROR, worker, slot.fragments, slot.nbytes)
+            return
+        now_ns = self._now_ns()
+        table, buffer = self._table, None
+        frame = ring.copy(slot.table, descriptor.table_bytes(slot.rows))
+        if frame is not None:
+            try:
+                position, size = descriptor.decode(frame, table)
+                if (table.fragments(), table.nbytes()) != (slot.fragments, slot.nbytes):
+                    raise DecodeError("descriptor", "it announces something else than its table holds")
+            except DecodeError as e:
+                self._drop(Slot.DROPPED_ERROR, worker, slot.fragments, slot.nbytes)
+                limited(LogEvent.DESCRIPTOR_BROKEN, extra={"error": str(e)})
                 return
-            buffer = ring.copy(chunk.position, chunk.size)
+            buffer = ring.copy(position, size) if size else bytearray()
         if buffer is None:  # this portal was too slow: the writer has been round
-            self._drop(Slot.DROPPED_BLOCKED, worker, fragments, nbytes)
+            self._drop(Slot.DROPPED_BLOCKED, worker, slot.fragments, slot.nbytes)
             self._log_drops(now_ns)
             return
-        together: list[OutgoingRun] = []
-        for run in chunk.runs:
-            proxy = self._feeds.get((worker, run.handle))
-            if proxy is None:
-                self._drop(Slot.DROPPED_DELETED, worker, run.fragments, run.fragments * run.length)
-                continue
-            for part in self._accept(proxy, worker, buffer, run, now_ns):
-                if together and not part.follows(together[-1]):
-                    self._send(together, now_ns)
-                    together = []
-                together.append(part)
-        if together:
-            self._send(together, now_ns)
+        lanes: list[Lane] = []
+        odd = plan(table, self._feeds.get(worker, {}), lanes)
+        for row in odd:
+            self._take_odd(worker, table, row, lanes)
+        raw = table.tobytes()
+        for lane in lanes:
+            self._send(lane, worker, buffer, lane.gather(raw, is_sorted=not odd), now_ns)
 
-    def _accept(
-        self, proxy: ProxySource, worker: int, buffer: bytearray, found: ForwardRun, now_ns: int
-    ) -> list[OutgoingRun]:
-        """What of the run is to be sent: usually all of it, as one part."""
-        if found.length > proxy.transport.fragment_max_bytes:
-            self._drop(Slot.DROPPED_SIZE, worker, found.fragments, found.fragments * found.length)
-            extra = {"topic": proxy.topic, "bytes": found.length, "limit": proxy.transport.fragment_max_bytes}
-            what = LogEvent.FRAGMENT_TOO_LARGE
-            faults.event(what, extra=extra)
-            return []
-        run = Run(proxy.topic_index, *found[1:])
-        if run.kind != KIND_DATA:
-            return [OutgoingRun(proxy, worker, buffer, run, 0, False)]
-        is_request = bool(run.next_header) and has_block(buffer, run, BlockType.REQUEST)
+    def flush_sessions(self) -> None:
+        """No more batches follow for now."""
+        while self._touched:
+            self._touched.popitem()[1].transport.flush()
+
+    def _take_odd(self, worker: int, table: RunTable, row: int, lanes: list[Lane]) -> None:
+        """A run that is not simply the next one of its source: drop it, or note what of it is to be sent."""
+        words, at = table.words, row * WORDS
+        handle, sqn, fragments, _, length, stride, shape = words[at : at + WORDS]
+        nbytes = fragments * length
+        proxy = self._feeds.get(worker, {}).get(handle)
+        if proxy is None or proxy.lane is None:
+            self._drop(Slot.DROPPED_DELETED, worker, fragments, nbytes)
+            return
+        lane = proxy.lane
+        if length > lane.fragment_max_bytes:
+            self._drop(Slot.DROPPED_SIZE, worker, fragments, nbytes)
+            extra = {"topic": proxy.topic, "bytes": length, "limit": lane.fragment_max_bytes}
+            faults.event(LogEvent.FRAGMENT_TOO_LARGE, extra=extra)
+            return
+        if not lane.starts and lane not in lanes:
+            lanes.append(lane)
+        if shape >> KIND_SHIFT:
+            lane.note(row, proxy.topic_index)
+            return
         window = proxy.window
-        if run.first_sqn == window.next_sqn:
-            window.advance(run.fragments)
-            return [OutgoingRun(proxy, worker, buffer, run, 0, is_request)]
-        parts = window.take_run(run.first_sqn, run.fragments, now_ns=now_ns)
+        parts = window.take_run(sqn, fragments, bool(shape & FLAG_REPAIR << FLAGS_SHIFT), self._now_ns())
         if window.has_restarted:
             self._page.add(Slot.FLOWS_RESTARTED, 1)
-            faults.event(LogEvent.FLOW_RESTARTED, extra={"topic": proxy.topic, "sqn": run.first_sqn})
-        if len(parts) == 1 and parts[0][1] == run.fragments:
-            return [OutgoingRun(proxy, worker, buffer, run, 0, is_request)]
-        fresh = []
-        again = run.fragments
-        for index, count in parts:
-            again -= count
-            part = run._replace(
-                first_sqn=(run.first_sqn + index) & MASK, fragments=count, offset=run.offset + index * run.stride
-            )
-            fresh.append(OutgoingRun(proxy, worker, buffer, part, 0, is_request))
+            faults.event(LogEvent.FLOW_RESTARTED, extra={"topic": proxy.topic, "sqn": sqn})
+        again = fragments - sum([count for _, count in parts])
         if old := window.too_old:
-            self._drop(Slot.DROPPED_OLD, worker, old, old * run.length)
+            self._drop(Slot.DROPPED_OLD, worker, old, old * length)
             again -= old
-        self._drop(Slot.DROPPED_DUP, worker, again, again * run.length)
-        return fresh
+        if again:
+            self._drop(Slot.DROPPED_DUP, worker, again, again * length)
+        for number, (index, count) in enumerate(parts):
+            place = row
+            if number:  # a row of its own, behind the others
+                if not table.room:
+                    self._drop(Slot.DROPPED_ERROR, worker, count, count * length)
+                    continue
+                place = table.rows
+                words[place * WORDS : (place + 1) * WORDS] = words[at : at + WORDS]
+                table.rows += 1
+            words[place * WORDS + SQN] = sqn + index & MASK
+            words[place * WORDS + FRAGMENTS] = count
+            words[place * WORDS + OFFSET] += index * stride
+            lane.note(place, proxy.topic_index)
 
-    def _send(self, together: list[OutgoingRun], now_ns: int) -> None:
-        """Send runs that follow each other at once, which saves most of the cost of a session of many topics."""
-        taken = 0
-        if self.queue.first(together[0].proxy.transport) is None:
-            taken = self._offer(together[0], now_ns) if len(together) == 1 else self._offer_all(together, now_ns)
-        for part in together:
-            part.first = min(taken, part.run.fragments)
-            taken -= part.first
-            if part.first:
-                self._count_sent(part, part.first)
-            if part.rest:
-                self._enqueue(part, now_ns)
-
-    @staticmethod
-    def _offer(part: OutgoingRun, now_ns: int) -> int:
-        proxy, run = part.proxy, part.run
-        if run.kind == KIND_TSNI:
-            return int(proxy.send_tsni(run.first_sqn, now_ns))
-        return proxy.transport.send_run(part.buffer, run, 0, proxy.topic_index, now_ns, first=part.first)
-
-    @staticmethod
-    def _offer_all(together: list[OutgoingRun], now_ns: int) -> int:
-        head = together[0]
-        buffer, step = head.buffer, head.run.length + head.run.headroom
-        fragments = 0
-        for part in together:
-            for at in range(part.run.offset, part.run.offset + part.run.fragments * step, step):
-                _TOPIC.pack_into(buffer, at + _TOPIC_AT, part.proxy.topic_index)
-            fragments += part.run.fragments
-        run = head.run._replace(fragments=fragments, stride=step)
-        return head.proxy.transport.send_run(buffer, run, 0, None, now_ns)
-
-    # what waits
-
-    def _enqueue(self, out: OutgoingRun, now_ns: int) -> None:
-        if out.run.kind == KIND_TSNI:
-            if out.proxy.tsni_waits:  # one is enough, and a stranger may send thousands
-                self._drop(Slot.DROPPED_BLOCKED, out.worker, 1, 0)
-                return
-            out.proxy.tsni_waits = True
-        kept = self.queue.room_for(out)
-        if over := out.rest - kept:  # newest first: what was there stays
-            self._drop(Slot.DROPPED_BLOCKED, out.worker, over, over * out.run.length)
+    def _send(self, lane: Lane, worker: int, buffer: bytearray, table: RunTable, now_ns: int) -> None:
+        """What one batch has for one session: to be sent, or to wait behind what waits already."""
+        if not table.rows:
+            return
+        fragments, nbytes = table.fragments(), table.nbytes()
+        asked = requests(table)
+        if not lane.waiting:
+            lane.transport.send_batch(buffer, table, now_ns)
+            self._touched[id(lane.transport)] = lane
+        if not table.rows:
+            self._count_sent(worker, fragments, nbytes, asked)
+            return
+        rest, rest_bytes = table.fragments(), table.nbytes()
+        if rest < fragments or not rest_bytes:
+            still = requests(table)
+            self._count_sent(worker, fragments - rest, nbytes - rest_bytes, (asked[0] - still[0], asked[1] - still[1]))
+        self.queue.put(lane, worker, buffer, table, now_ns)
+        if table.rows:  # newest first: what was there stays
+            self._drop(Slot.DROPPED_BLOCKED, worker, table.fragments(), table.nbytes())
             self._log_drops(now_ns)
-            if not kept:
-                return
-            out.run = out.run._replace(fragments=out.first + kept)
-        self.queue.put(out, now_ns)
 
     def drain(self, transport: SenderTransport) -> None:
         """The session has room again: send what waits for it, in order, until it blocks again."""
+        lane = self._lanes.get(id(transport))
         now_ns = self._now_ns()
-        while (out := self.queue.first(transport)) is not None:
-            taken = self._offer(out, now_ns)
+        while lane is not None and lane.waiting:
+            waiting = lane.waiting[0]
+            table = waiting.table
+            rows, nbytes, asked = table.column(0).tolist(), waiting.nbytes, requests(table)
+            taken = transport.send_batch(waiting.buffer, table, now_ns)
             if taken:
-                self.queue.take(out, taken)
-                self._count_sent(out, taken)
-            if out.rest:
-                return
-            if out.run.kind == KIND_TSNI:
-                out.proxy.tsni_waits = False
+                self.queue.on_taken(lane, waiting, rows, taken)
+                still = requests(table)
+                self._count_sent(
+                    waiting.worker, taken, nbytes - waiting.nbytes, (asked[0] - still[0], asked[1] - still[1])
+                )
+            if table.rows:
+                break
+        transport.flush()
 
     # counting
 
-    def _count_sent(self, part: OutgoingRun, fragments: int) -> None:
+    def _count_sent(self, worker: int, fragments: int, nbytes: int, asked: tuple[int, int]) -> None:
+        """`asked`: fragments and bytes of requests among them."""
         page = self._page
-        nbytes = fragments * part.run.length
-        base = page.pair(part.worker)
+        base = page.pair(worker)
         page.add_sized(base + PairSlot.ACCOUNTED, fragments, nbytes)  # first, see `reconcile_own_restart`
         page.add_sized(Slot.SENT, fragments, nbytes)
         page.add_sized(base + PairSlot.SENT, fragments, nbytes)
-        if part.is_request:
-            page.add_sized(Slot.REQ_SENT, fragments, nbytes)
+        if asked[0]:
+            page.add_sized(Slot.REQ_SENT, *asked)
 
     def _drop(self, slot: Slot, worker: int, fragments: int, nbytes: int) -> None:
         page = self._page

@@ -32,19 +32,34 @@ QUIET_TICKS: Final = 10
 class ForwardEntry:
     """What the data path knows of one own source: its handle and the siblings that want it."""
 
-    __slots__ = ("closing", "egress", "handle", "source")
+    __slots__ = ("_egress", "closing", "handle", "plain", "source")
 
     def __init__(self, handle: int, source: BoundSource) -> None:
         self.handle = handle
         self.source = source
-        self.egress: tuple[int, ...] = ()
         self.closing: dict[int, Edge] = {}  # siblings that get only what lies before an edge
+        self.egress = ()
+
+    @property
+    def egress(self) -> tuple[int, ...]:
+        return self._egress
+
+    @egress.setter
+    def egress(self, workers: tuple[int, ...]) -> None:
+        self._egress = workers
+        self.plain = None if self.closing else workers
+        """The siblings that get all of it, when there are no others."""
 
     def want(self, workers: tuple[int, ...]) -> None:
         """These siblings want the source; those among them that are about to get no more of it stay so."""
         self.egress = tuple([worker for worker in workers if worker not in self.closing])
         for worker in self.closing.keys() - set(workers):
-            del self.closing[worker]
+            self.end_closing(worker)
+
+    def end_closing(self, worker: int) -> None:
+        """It gets nothing more at all."""
+        del self.closing[worker]
+        self.egress = self._egress
 
     def close_to(self, workers: Collection[int], handover: Handover) -> bool:
         """Give none of these anything beyond an edge; False when none of them had it anyway."""
@@ -156,6 +171,6 @@ class Handover:
         for entry in self._entries:
             for worker in self.workers & entry.closing.keys():
                 if entry.closing[worker].handover is self:
-                    del entry.closing[worker]
+                    entry.end_closing(worker)
         self._entries = []
         self.is_over = True

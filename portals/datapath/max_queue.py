@@ -1,20 +1,20 @@
-"""The queue of `<max-queue>`: runs that their transport sessions have not accepted yet, up to a limit in bytes.
+"""The queue of `<max-queue>`: fragments that their transport sessions have not accepted yet, up to a limit in bytes.
 
-One ordered queue for each session; the limit is common to all. The counters of the portal show what is queued, in total
-and by sibling. Source: DRO guide, `<max-queue>`; forwarding notes, section 19.
+One ordered queue for each session, in its lane; the limit is common to all. The counters of the portal show what is
+queued, in total and by sibling. Source: DRO guide, `<max-queue>`; forwarding notes, section 19.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 
 from dro.bus.counters import CounterPage
 from dro.log.events import LogEvent
-from dro.um.transport.session import SenderTransport
+from dro.um.transport.frames import keep_first
+from dro.um.transport.runs import KIND_SHIFT, KIND_TSNI, SHAPE, RunTable
 from portals.datapath.counters import PairSlot, Slot
 from portals.datapath.episodes import Episodes
-from portals.datapath.outgoing import OutgoingRun, ProxySource
+from portals.datapath.outgoing import Lane, ProxySource, Waiting, copy_of, first_bytes, set_apart
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class MaxQueue:
     def __init__(self, page: CounterPage, limit_bytes: int) -> None:
         self.nbytes = 0
         self._page = page
-        self._runs: dict[int, deque[OutgoingRun]] = {}  # by id of the transport session
+        self._batches = 0
         self._in_use = Episodes(
             lambda extra: log.info(LogEvent.ENQUEUEING_BEGAN, extra=extra),
             lambda: log.info(LogEvent.QUEUE_FLUSHED),
@@ -39,61 +39,94 @@ class MaxQueue:
         self.limit_bytes = limit_bytes
         self._page.set(Slot.QUEUE_LIMIT, limit_bytes)
 
-    def room_for(self, out: OutgoingRun) -> int:
-        """How many fragments of its rest fit."""
-        length = out.run.length
-        return min(out.rest, max(0, self.limit_bytes - self.nbytes) // length) if length else out.rest
+    def put(self, lane: Lane, worker: int, buffer: bytearray, table: RunTable, now_ns: int) -> None:
+        """Keep the rows of the table as far as they fit; newest first, the others stay in it: they are dropped.
 
-    def first(self, transport: SenderTransport) -> OutgoingRun | None:
-        """What waits longest for the session; None when nothing does."""
-        runs = self._runs.get(id(transport))
-        return runs[0] if runs else None
-
-    def put(self, out: OutgoingRun, now_ns: int) -> None:
-        out.set_apart()
+        A TSNI of a proxy source that has one waiting is not kept either: one is enough, and a stranger may send
+        thousands.
+        """
+        if max(table.column(SHAPE)) >> KIND_SHIFT == KIND_TSNI or any(
+            shape >> KIND_SHIFT == KIND_TSNI for shape in table.column(SHAPE)
+        ):
+            kept = self._without_tsnis(lane, table)
+        else:
+            kept, table.rows = copy_of(table), 0
+        rest = keep_first(kept, first_bytes(kept, max(0, self.limit_bytes - self.nbytes)))
+        for run in rest:
+            table.add_run(run)
+        if not kept.rows:
+            return
+        for topic in kept.column(0):
+            lane.proxies[topic].queued += 1
         self._in_use.on_begin(now_ns)
-        self._runs.setdefault(id(out.proxy.transport), deque()).append(out)
-        out.proxy.queued += 1
-        self._count(out, out.rest)
+        self._batches += 1
+        fragments, nbytes = kept.fragments(), kept.nbytes()
+        lane.waiting.append(Waiting(worker, set_apart(buffer, kept), kept, nbytes))
+        self._count(worker, fragments, nbytes)
         if self.nbytes > self._page[Slot.QUEUED_BYTES_MAX]:
             self._page.set(Slot.QUEUED_BYTES_MAX, self.nbytes)
 
-    def take(self, out: OutgoingRun, fragments: int) -> None:
-        """So many of the first run of a session were sent; it leaves the queue with its last fragment."""
-        self._count(out, -fragments)
-        out.first += fragments
-        if not out.rest:
-            runs = self._runs[id(out.proxy.transport)]
-            runs.popleft()
-            out.proxy.queued -= 1
-            if not runs:
-                self._forget(out.proxy.transport)
+    @staticmethod
+    def _without_tsnis(lane: Lane, table: RunTable) -> RunTable:
+        kept, over = RunTable(table.rows), RunTable(table.rows)
+        for run in table:
+            proxy = lane.proxies[run.topic_index]
+            if run.kind == KIND_TSNI and proxy.tsni_waits:
+                over.add_run(run)
+            else:
+                proxy.tsni_waits |= run.kind == KIND_TSNI
+                kept.add_run(run)
+        table.rows = 0
+        for run in over:
+            table.add_run(run)
+        return kept
 
-    def remove(self, proxy: ProxySource) -> list[OutgoingRun]:
-        """All that waits for the proxy source; the others keep their order."""
+    def on_taken(self, lane: Lane, waiting: Waiting, rows: list[int], fragments: int) -> None:
+        """So many fragments of the first batch of a lane were sent. `rows`: topic indexes that it had."""
+        nbytes = waiting.table.nbytes()
+        self._count(waiting.worker, -fragments, nbytes - waiting.nbytes)
+        waiting.nbytes = nbytes
+        left = waiting.table.column(0).tolist()
+        for topic in left:
+            lane.proxies[topic].queued += 1
+        for topic in rows:
+            proxy = lane.proxies[topic]
+            proxy.queued -= 1
+            if not proxy.queued:
+                proxy.tsni_waits = False
+        if not left:
+            lane.waiting.popleft()
+            self._forget()
+
+    def remove(self, lane: Lane, proxy: ProxySource) -> list[tuple[int, int, int]]:
+        """Take out all that waits for the proxy source: (worker, fragments, bytes). The others keep their order."""
+        removed: list[tuple[int, int, int]] = []
         if not proxy.queued:
-            return []
-        runs = self._runs[id(proxy.transport)]
-        removed = [out for out in runs if out.proxy is proxy]
-        kept = deque([out for out in runs if out.proxy is not proxy])
-        for out in removed:
-            self._count(out, -out.rest)
-        proxy.queued = 0
-        if kept:
-            self._runs[id(proxy.transport)] = kept
-        else:
-            self._forget(proxy.transport)
+            return removed
+        for waiting in list(lane.waiting):
+            kept = RunTable(waiting.table.rows)
+            for run in waiting.table:
+                if run.topic_index == proxy.topic_index:
+                    nbytes = run.fragments * run.length
+                    removed.append((waiting.worker, run.fragments, nbytes))
+                    self._count(waiting.worker, -run.fragments, -nbytes)
+                else:
+                    kept.add_run(run)
+            waiting.table, waiting.nbytes = kept, kept.nbytes()
+            if not kept.rows:
+                lane.waiting.remove(waiting)
+                self._forget()
+        proxy.queued, proxy.tsni_waits = 0, False
         return removed
 
-    def _forget(self, transport: SenderTransport) -> None:
-        """Nothing waits for the session any more, which may be about to end."""
-        del self._runs[id(transport)]
-        if not self._runs:
+    def _forget(self) -> None:
+        self._batches -= 1
+        if not self._batches:
             self._in_use.on_end()
 
-    def _count(self, out: OutgoingRun, fragments: int) -> None:
-        page, nbytes = self._page, fragments * out.run.length
-        base = page.pair(out.worker)
+    def _count(self, worker: int, fragments: int, nbytes: int) -> None:
+        page = self._page
+        base = page.pair(worker)
         self.nbytes += nbytes
         page.add_sized(base + PairSlot.QUEUED, fragments, nbytes)
         page.add(Slot.QUEUED, fragments)

@@ -1,80 +1,150 @@
-"""Outgoing runs of a portal, and their proxy sources.
+"""Proxy sources of a portal as its data path knows them, and the lanes of the sessions that they send on.
 
 A proxy source survives a change of its feeder (the sibling that forwards to it, with the handle of the source there),
-and keeps its duplicate window.
+and keeps its duplicate window. It keeps the feeder before as well, until that one ends or changes again: what is still
+on its way from there is sent, and the window removes what comes from both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
-from dro.sqn import MASK
-from dro.um.transport.runs import KIND_DATA, Run
+from dro.um.transport.runs import (
+    FLAG_REQUEST,
+    FLAGS_SHIFT,
+    FRAGMENTS,
+    KIND_SHIFT,
+    KIND_TSNI,
+    LENGTH,
+    OFFSET,
+    ROW,
+    SHAPE,
+    STRIDE,
+    WORDS,
+    RunTable,
+)
 from dro.um.transport.session import SenderTransport
 from portals.datapath.duplicate_window import DuplicateWindow
 
 COPY_BELOW_SHARE: Final = 4
 """What waits and fills less than this fraction of its buffer is copied, so that it does not keep the rest alive."""
+MAX_FEEDERS: Final = 2
+_REQUEST: Final = FLAG_REQUEST << FLAGS_SHIFT
+
+Feeder = tuple[int, int]
+"""Worker and the handle of the source there."""
 
 
 @dataclass(slots=True, eq=False)
 class ProxySource:
-    """What the data path knows of one proxy source.
-
-    `send_tsni(sqn, now_ns)` sends topic sequence number information; False when the session is blocked.
-    """
+    """What the data path knows of one proxy source. `feeders`: the newest last."""
 
     otid: bytes
     topic: bytes
     topic_index: int
     transport: SenderTransport
     window: DuplicateWindow
-    send_tsni: Callable[[int, int], bool]
-    feeder: tuple[int, int] | None = None
-    queued: int = 0  # runs that wait
+    feeders: list[Feeder] = field(default_factory=list)
+    lane: Lane | None = None  # while it is fed
+    queued: int = 0  # rows that wait
     tsni_waits: bool = False
 
+    @property
+    def feeder(self) -> Feeder | None:
+        return self.feeders[-1] if self.feeders else None
 
-@dataclass(slots=True)
-class OutgoingRun:
-    """A run from a sibling, of which the fragments from `first` on are still to be sent."""
 
-    proxy: ProxySource
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """What a session did not take of one batch of a sibling."""
+
     worker: int
     buffer: bytearray
-    run: Run
-    first: int
-    is_request: bool
+    table: RunTable
+    nbytes: int
 
-    @property
-    def rest(self) -> int:
-        """Fragments that are still to be sent."""
-        return self.run.fragments - self.first
 
-    def follows(self, other: OutgoingRun) -> bool:
-        """Does this run lie right behind one of equal fragments, for the same session? Both are of one descriptor."""
-        mine, before = self.run, other.run
-        step = mine.length + mine.headroom
-        return (
-            mine.kind == before.kind == KIND_DATA
-            and mine.offset == before.offset + before.fragments * step
-            and mine.length == before.length
-            and mine.headroom == before.headroom
-            and self.proxy.transport is other.proxy.transport
-            and (mine.fragments == 1 or mine.stride == step)
-            and (before.fragments == 1 or before.stride == step)
-        )
+class Lane:
+    """One session that proxy sources share: the rows of the batch at hand, and what waits."""
 
-    def set_apart(self) -> None:
-        """Copy the fragments when they would keep alive a much larger buffer."""
-        run, first = self.run, self.first
-        count, step = self.rest, run.length + run.headroom
-        if count * step * COPY_BELOW_SHARE >= len(self.buffer):
-            return
-        starts = [run.offset - run.headroom + i * run.stride for i in range(first, run.fragments)]
-        self.buffer = bytearray().join([self.buffer[at : at + step] for at in starts])
-        sqn = (run.first_sqn + first) & MASK
-        self.run = run._replace(first_sqn=sqn, fragments=count, offset=run.headroom, stride=step)
-        self.first = 0
+    __slots__ = ("fragment_max_bytes", "proxies", "starts", "table", "topics", "transport", "waiting")
+
+    def __init__(self, transport: SenderTransport) -> None:
+        self.transport = transport
+        self.fragment_max_bytes = transport.fragment_max_bytes
+        self.proxies: dict[int, ProxySource] = {}  # by topic index
+        self.starts: list[int] = []  # of rows of the batch at hand, in its table's bytes
+        self.topics: list[int] = []  # their topic indexes
+        self.table = RunTable()
+        self.waiting: deque[Waiting] = deque()
+
+    def note(self, row: int, topic_index: int) -> None:
+        """That row of the batch at hand is for the session, with that topic index."""
+        self.starts.append(row * ROW.size)
+        self.topics.append(topic_index)
+
+    def gather(self, raw: memoryview, *, is_sorted: bool) -> RunTable:
+        """The rows that were noted, as a table for the session. `is_sorted`: they were noted in their order."""
+        table, starts = self.table, self.starts
+        table.rows = rows = len(starts)
+        size = ROW.size
+        if is_sorted and rows * size == len(raw):
+            table.tobytes()[:] = raw
+        else:
+            table.tobytes()[:] = b"".join([raw[at : at + size] for at in starts])
+        table.words[0 : rows * WORDS : WORDS] = array("I", self.topics)
+        starts.clear()
+        self.topics.clear()
+        return table
+
+
+def requests(table: RunTable) -> tuple[int, int]:
+    """Fragments and bytes of requests in the table."""
+    fragments = nbytes = 0
+    if max(table.column(SHAPE), default=0) & _REQUEST or any(shape & _REQUEST for shape in table.column(SHAPE)):
+        for run in table:
+            if run.flags & FLAG_REQUEST:
+                fragments += run.fragments
+                nbytes += run.fragments * run.length
+    return fragments, nbytes
+
+
+def copy_of(table: RunTable) -> RunTable:
+    made = RunTable(table.rows)
+    made.rows = table.rows
+    made.tobytes()[:] = table.tobytes()
+    return made
+
+
+def set_apart(buffer: bytearray, table: RunTable) -> bytearray:
+    """A buffer for what waits: another one, and the rows changed, when most of `buffer` is of others."""
+    if table.nbytes() * COPY_BELOW_SHARE >= len(buffer):
+        return buffer
+    view = memoryview(buffer)
+    pieces: list[memoryview] = []
+    sizes: list[int] = []
+    for _, _, fragments, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
+        if shape >> KIND_SHIFT != KIND_TSNI:
+            pieces += [view[at : at + length] for at in range(offset, offset + fragments * stride, stride)]
+        sizes.append(fragments * length)
+    words, end = table.words, table.rows * WORDS
+    words[OFFSET:end:WORDS] = array("I", [*accumulate(sizes, initial=0)][:-1])
+    words[STRIDE:end:WORDS] = words[LENGTH:end:WORDS]
+    words[SHAPE:end:WORDS] = array("I", [shape & ~0xFF for shape in table.column(SHAPE)])
+    return bytearray().join(pieces)
+
+
+def first_bytes(table: RunTable, most: int) -> int:
+    """How many fragments, from the first on, have at most `most` bytes together."""
+    fits = 0
+    for count, length in zip(table.column(FRAGMENTS), table.column(LENGTH), strict=True):
+        taken = min(count, most // length) if length else count
+        fits += taken
+        most -= taken * length
+        if taken < count:
+            break
+    return fits

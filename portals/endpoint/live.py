@@ -6,6 +6,7 @@ process, which the parent starts; a portal keeps the values that it was started 
     acl                      all interest, sources and proxies are re-evaluated; only differences have an effect
     cost                     routes are calculated anew; advertisements of proxy sources carry the new sum
     source_deletion_delay    also for proxy sources that wait for their end already
+    smart_batch              at once
     max_queue                at once; what is queued beyond a smaller limit is still sent, the ring keeps its size
     topic_resolution,        every timer expires after the new interval at the latest, limits apply from the next record
     remote_topic, _pattern

@@ -68,6 +68,7 @@ class EndpointPortal:
             acl=self._acl,
         )
         self._shell = PortalShell(ctx, self.core, config.max_queue_bytes)
+        self._shell.egress.set_smart_batch(config.smart_batch)
         self.on_fragments = self._shell.ingress.on_fragments
         rng = random.Random()
         self.sending = self._context("src", config.sending.context(), rng, is_sending=True)
@@ -229,6 +230,8 @@ class EndpointPortal:
             self.core.deletion_delay.change(ms(config.source_deletion_delay_ms))
         if "max_queue_bytes" in fields:
             self._shell.egress.queue.set_limit(config.max_queue_bytes)
+        if "smart_batch" in fields:
+            self._shell.egress.set_smart_batch(config.smart_batch)
         if fields & live.TOPIC_RESOLUTION:
             self._interest.on_config(config, now_ns)
         if fields:

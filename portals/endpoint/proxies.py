@@ -141,7 +141,7 @@ class ProxySources:
             self._log.error(LogEvent.PROXY_SOURCE_REFUSED, extra={"topic": shown(seen.topic), "error": str(e)})
             return
         window = DuplicateWindow(self._sqn_window.size, self._sqn_window.increment)
-        proxy = ProxySource(seen.otid, seen.topic, source.topic_index, source.transport, window, source.send_tsni)
+        proxy = ProxySource(seen.otid, seen.topic, source.topic_index, source.transport, window)
         self.by_otid[seen.otid] = (source, proxy)
         self._offers[seen.otid] = seen
         self._egress.feed(proxy, worker, seen.handle)

@@ -15,6 +15,7 @@ from typing import Final
 
 from dro.bus.actor import WorkerContext
 from dro.bus.counters import CounterPage
+from dro.bus.descriptors import DescriptorReader, DescriptorWriter
 from dro.bus.messages import (
     ROUTE_MANAGER,
     ROUTE_MESSAGES,
@@ -26,7 +27,6 @@ from dro.bus.messages import (
     Role,
     RouteTable,
 )
-from dro.bus.ring import RingReader
 from dro.clock import ms, s
 from dro.errors import LocalProtocolError, ResourceError
 from dro.log.events import LogEvent
@@ -36,6 +36,7 @@ from portals.datapath.counters import Slot
 from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry
 from portals.datapath.ingress import Ingress, ring_bytes
+from portals.datapath.intake import Intake
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import (
     ChangeForwarding,
@@ -66,10 +67,11 @@ class PortalShell:
         self.egress = Egress(ctx.counters, max_queue_bytes, ctx.loop.now_ns)
         self.egress.reconcile_own_restart()
         ring = ctx.create_ring(ring_bytes(max_queue_bytes))
-        self.ingress = Ingress(ring, ctx.counters, ctx.channels.send_data, name_of=ctx.name_of)
+        self._queues = DescriptorWriter(ring)
+        self.ingress = Ingress(ring, ctx.counters, self._queues, self._wake, name_of=ctx.name_of)
+        self._intake = Intake(self.egress)
         self.entries: dict[int, ForwardEntry] = {}  # own sources by handle
         self._ctx = ctx
-        self._rings: dict[int, RingReader] = {}
         self._siblings = Conversations(ctx, self._on_message, lambda: self.act(ctx.loop.now_ns()))
         self._relearning = Relearning(ctx.loop.now_ns())
         self._route_manager: int | None = None
@@ -83,7 +85,7 @@ class PortalShell:
         self._link = link
         self.drain = DrainPortal(ctx, self, link)
         ctx.channels.on_ctl = self._on_ctl
-        ctx.channels.on_data = self.egress.on_descriptors
+        ctx.loop.add_poller(self._intake)
         ctx.on_peer_up = self._on_peer_up
         ctx.on_peer_down = self._on_peer_down
         ctx.on_peer_removed = self._on_peer_removed
@@ -95,6 +97,10 @@ class PortalShell:
 
     # the bus
 
+    def _wake(self, worker: int) -> None:
+        if self._queues.must_wake(worker):
+            self._ctx.channels.wake(worker)
+
     def _on_peer_up(self, peer: PeerUp) -> None:
         if peer.role is Role.ROUTE_MANAGER:
             self._route_manager = peer.worker
@@ -104,13 +110,13 @@ class PortalShell:
 
     def _on_sibling_up(self, peer: PeerUp) -> None:
         try:
-            ring = self._rings[peer.worker] = self._ctx.open_ring(peer)
+            ring = self._ctx.open_ring(peer)
         except ResourceError as e:
             self._ctx.limited(LogEvent.RING_NOT_OPENED, extra={"sibling": peer.name, "error": str(e)})
             self._ctx.loop.call_later(RING_RETRY_NS, partial(self._on_ring_retry, peer))
             return
         now_ns = self._ctx.loop.now_ns()
-        self.egress.on_ring(peer.worker, ring)
+        self._intake.add(peer.worker, DescriptorReader(ring, self._ctx.index))
         self._siblings.begin(peer.worker)
         self.core.on_sibling_up(peer.worker, peer.incarnation, *self.ingress.handed(peer.worker), now_ns)
         self.act(now_ns)
@@ -134,11 +140,9 @@ class PortalShell:
             self._route_manager = None  # the routes that it gave hold until it is back
             return
         self._siblings.end(peer.worker)
-        ring = self._rings.pop(peer.worker, None)
-        if ring is None:
+        if peer.worker not in self._intake:
             return
-        self.egress.on_ring(peer.worker, None)
-        ring.close()
+        self._intake.remove(peer.worker)
         now_ns = self._ctx.loop.now_ns()
         self.drain.on_sibling_down(peer.worker)
         self.core.on_sibling_down(peer.worker, now_ns)
@@ -165,6 +169,7 @@ class PortalShell:
 
     def _on_message(self, worker: int, message: PortalMessage) -> None:
         if isinstance(message, PortalHello):
+            self._intake.drain(worker)
             lost = self.egress.reconcile(worker, message.forwarded, message.forwarded_bytes)
             if lost:
                 extra = {"sibling": self._ctx.name_of(worker), "fragments": lost}

@@ -177,7 +177,7 @@ def _peer_up(worker: Worker) -> PeerUp:
     assert ready is not None
     assert worker.state in (State.READY, State.DRAINING)
     spec = worker.spec
-    return PeerUp(worker.index, worker.incarnation, spec.name, spec.role, ready.ring, ready.ctl, ready.data)
+    return PeerUp(worker.index, worker.incarnation, spec.name, spec.role, ready.ring, ready.ctl)
 
 
 def cause_of(status: int, *, is_ordered: bool = False) -> str:

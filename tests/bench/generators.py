@@ -24,6 +24,7 @@ from dro.um.message.client_config import Config
 from dro.um.transport.runs import KIND_DATA, Run
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc.message import HEADER as _LBMC
+from tests.fakes.runs import RunSink, send_run
 
 TOPIC: Final = b"bench"
 HEADER: Final = 12
@@ -50,7 +51,7 @@ class Board:
         return sorted(value / 1000 for value in self.cells[BOARD_CELLS : BOARD_CELLS + count])
 
 
-class CountingSink:
+class CountingSink(RunSink):
     """Takes fragments; counts them and, when asked to, their latencies while `MEASURING` is set."""
 
     def __init__(self, board: Board, *, with_latency: bool) -> None:
@@ -67,7 +68,7 @@ class CountingSink:
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         pass
 
-    def on_fragments(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
+    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
         cells = self._cells
         for run in runs:
             if run.kind != KIND_DATA:
@@ -85,7 +86,7 @@ class CountingSink:
                     cells[LATENCIES] = count + 1
 
 
-class NullSink:
+class NullSink(RunSink):
     """For a context that only sends."""
 
     def on_bound(self, source: BoundSource, now_ns: int) -> None:
@@ -97,7 +98,7 @@ class NullSink:
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         pass
 
-    def on_fragments(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
+    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
         pass
 
 
@@ -205,7 +206,7 @@ class Sender:
             if self._plan.stamped:
                 _STAMP.pack_into(buffer, i * size + HEADROOM + HEADER, now_ns)
         run = Run(0, self._sqn & 0xFFFFFFFF, count, HEADROOM, length, size, HEADROOM, 0, KIND_DATA)
-        taken = self._source.transport.send_run(buffer, run, 0, self._source.topic_index, now_ns)
+        taken = send_run(self._source.transport, buffer, run, 0, self._source.topic_index, now_ns)
         self._sqn += taken
         self._cells[SENT] = self._sqn - self._unheard
         return taken

@@ -158,8 +158,9 @@ def _look(made: OneProcess, stepper: Stepper) -> dict[str, object]:
     [bound] = receiver.bound(b"T")
     options = bound.tir.options
     [(_, proxy)] = made.portals[2].sources.by_otid.values()
-    proxy.window.take_run(100_000, 1)
-    window = [bool(proxy.window.take_run(sqn, 1)) for sqn in range(99_000, 100_000)]
+    for sqn in range(90_000, 100_000, 2):  # more gaps than are remembered below the window
+        proxy.window.take_run(sqn, 1)
+    window = [bool(proxy.window.take_run(sqn, 1)) for sqn in range(90_001, 99_999, 2)]
     told = [ROUTE_MESSAGES.decode(frame) for to, frame in made.workers[1].channels.sent if to == ROUTE_MANAGER]
     source.close(final=True, linger_ns=0)
     began_ns = stepper.clock.time_ns
@@ -171,6 +172,7 @@ def _look(made: OneProcess, stepper: Stepper) -> dict[str, object]:
         "room": made.workers[2].counters[Slot.QUEUE_LIMIT],
         "ring": (made.folder / f"{made.workers[2].name}.ring").stat().st_size,
         "window": window,
+        "fills datagrams": proxy.transport.packs_all,
         "deletion after half seconds": (stepper.clock.time_ns - began_ns) // ms(500),
         "request ports": [
             [context.request_address[1] - made.site.port(2) for context in (portal.sending, portal.receiving)]

@@ -179,7 +179,7 @@ def test_a_worker_is_what_it_was_made_as(shell: Shell, run_dir: Path) -> None:
 
 
 def sibling(incarnation: int, ring: str = "", name: str = "Q") -> PeerUp:
-    return PeerUp(2, incarnation, name, Role.PEER, ring, "ipc:///nowhere/c", "ipc:///nowhere/d")
+    return PeerUp(2, incarnation, name, Role.PEER, ring, "ipc:///nowhere/c")
 
 
 def test_siblings_come_and_go(shell: Shell, until: Until) -> None:
@@ -239,7 +239,7 @@ def test_ready_says_where_the_worker_is_found(
     with pytest.raises(LocalProtocolError, match="ready once"):
         w.ready()
     until(lambda: bool(shell.heard))
-    assert shell.heard == [Ready(1, f"{run_dir}/ring", f"ipc://{run_dir}/w1.1.ctl", f"ipc://{run_dir}/w1.1.data")]
+    assert shell.heard == [Ready(1, f"{run_dir}/ring", f"ipc://{run_dir}/w1.1.ctl")]
     reader = w.open_ring(sibling(1, f"{run_dir}/ring"))
     assert (reader.path, reader.incarnation) == (ring.path, 1)
     reader.close()

@@ -19,24 +19,17 @@ Until = Callable[[Callable[[], bool]], None]
 class Worker:
     """Channels that remember what they heard."""
 
-    def __init__(self, loop: Loop, run_dir: Path, index: int, incarnation: int, data_hwm: int = 1024) -> None:
+    def __init__(self, loop: Loop, run_dir: Path, index: int, incarnation: int) -> None:
         self.index = index
         self.incarnation = incarnation
-        self.channels = Channels(loop, run_dir, index, incarnation, data_hwm=data_hwm)
+        self.channels = Channels(loop, run_dir, index, incarnation)
         self.ctl: list[tuple[int, bytes]] = []
-        self.data: list[tuple[int, bytes]] = []
-        self.batches: list[int] = []
         self.stuck: list[tuple[int, int]] = []
         self.channels.on_ctl = lambda worker, message: self.ctl.append((worker, message))
-        self.channels.on_data = self._take
         self.channels.on_stuck = lambda worker, incarnation: self.stuck.append((worker, incarnation))
 
-    def _take(self, batch: list[tuple[int, bytes]]) -> None:
-        self.batches.append(len(batch))
-        self.data += batch
-
     def meets(self, other: Worker) -> None:
-        self.channels.connect(other.index, other.incarnation, other.channels.ctl_address, other.channels.data_address)
+        self.channels.connect(other.index, other.incarnation, other.channels.ctl_address)
 
 
 Make = Callable[..., Worker]
@@ -46,8 +39,8 @@ Make = Callable[..., Worker]
 def make(loop: Loop, run_dir: Path) -> Iterator[Make]:
     made: list[Worker] = []
 
-    def worker(index: int, incarnation: int = 1, data_hwm: int = 1024) -> Worker:
-        made.append(Worker(loop, run_dir, index, incarnation, data_hwm))
+    def worker(index: int, incarnation: int = 1) -> Worker:
+        made.append(Worker(loop, run_dir, index, incarnation))
         return made[-1]
 
     yield worker
@@ -68,15 +61,20 @@ def test_messages_arrive_in_order_with_their_sender(make: Make, until: Until) ->
     assert a.ctl == [(2, b"back")]
 
 
-def test_descriptors_come_in_bounded_batches(make: Make, until: Until) -> None:
+def test_a_wake_up_makes_a_loop_turn_and_says_nothing(make: Make, loop: Loop, until: Until) -> None:
     a, b = make(1), make(2)
+    a.channels.wake(2)  # nobody is there
     a.meets(b)
     b.meets(a)
-    for n in range(200):
-        assert a.channels.send_data(2, b"%d" % n)
-    until(lambda: len(b.data) == 200)
-    assert b.data == [(1, b"%d" % n) for n in range(200)]
-    assert max(b.batches) <= 16
+    a.channels.wake(2)
+    a.channels.send_ctl(2, b"behind it")
+    until(lambda: bool(b.ctl))
+    assert b.ctl == [(1, b"behind it")]
+    assert (b.channels.malformed, b.channels.stale) == (0, 0)
+    while loop.run_once(0):
+        pass
+    a.channels.wake(2)
+    assert loop.run_once(10_000_000_000), "asleep until then"
 
 
 def test_both_ways_under_load_nothing_hangs(make: Make, until: Until) -> None:
@@ -97,18 +95,13 @@ def test_what_a_stranger_says_waits_until_it_is_announced(make: Make, until: Unt
     a.meets(b)
     a.channels.send_ctl(2, b"one")
     a.channels.send_ctl(2, b"two")
-    a.channels.send_data(2, b"1")
     c.meets(b)
     b.meets(c)
     c.channels.send_ctl(2, b"mark")
-    c.channels.send_data(2, b"mark")
-    until(lambda: b.ctl == [(3, b"mark")] and b.data == [(3, b"mark")])
-    until(lambda: (len(b.channels._held_ctl), len(b.channels._held_data)) == (2, 1))
+    until(lambda: b.ctl == [(3, b"mark")] and len(b.channels._held_ctl) == 2)
     b.meets(a)
     a.channels.send_ctl(2, b"three")
-    a.channels.send_data(2, b"2")
-    until(lambda: len(b.ctl) == 4 and len(b.data) == 3)
-    assert b.data[1:] == [(1, b"1"), (1, b"2")]
+    until(lambda: len(b.ctl) == 4)
     assert b.ctl[1:] == [(1, b"one"), (1, b"two"), (1, b"three")]
 
 
@@ -116,10 +109,9 @@ def test_what_a_stranger_said_is_heard_although_nobody_says_more(make: Make, unt
     a, b = make(1, 5), make(2)
     a.meets(b)
     a.channels.send_ctl(2, b"one")
-    a.channels.send_data(2, b"1")
-    until(lambda: len(b.channels._held_ctl) == len(b.channels._held_data) == 1)
+    until(lambda: len(b.channels._held_ctl) == 1)
     b.meets(a)
-    until(lambda: b.ctl == [(1, b"one")] and b.data == [(1, b"1")])
+    until(lambda: b.ctl == [(1, b"one")])
 
 
 def test_an_old_life_is_not_heard_after_the_new_one_is_announced(make: Make, until: Until) -> None:
@@ -132,12 +124,10 @@ def test_an_old_life_is_not_heard_after_the_new_one_is_announced(make: Make, unt
     b.meets(new)
     new.meets(b)
     old.channels.send_ctl(2, b"ghost")
-    old.channels.send_data(2, b"ghost")
-    until(lambda: b.channels.stale == 2)
+    until(lambda: b.channels.stale == 1)
     new.channels.send_ctl(2, b"after")
     until(lambda: len(b.ctl) == 2)
     assert b.ctl == [(1, b"before"), (1, b"after")]
-    assert b.data == []
 
 
 def test_after_a_disconnect_nothing_is_sent_or_heard(make: Make, until: Until) -> None:
@@ -148,29 +138,15 @@ def test_after_a_disconnect_nothing_is_sent_or_heard(make: Make, until: Until) -
     b.channels.disconnect(1)
     assert not b.channels.send_ctl(1, b"")
     assert not b.channels.send_ctl(1, b"x")
-    assert not b.channels.send_data(1, b"x")
     a.channels.send_ctl(2, b"x")
     until(lambda: b.channels.stale == 1)
     assert b.ctl == []
 
 
-def test_a_full_data_channel_refuses_and_control_does_not_care(make: Make, until: Until) -> None:
-    a, b = make(1, data_hwm=4), make(2, data_hwm=4)
-    a.meets(b)
-    b.meets(a)
-    sent = 0
-    while a.channels.send_data(2, b"%d" % sent):
-        sent += 1
-        assert sent < 1000
-    assert a.channels.send_ctl(2, b"still here")
-    until(lambda: len(b.data) == sent and len(b.ctl) == 1)
-    assert b.data == [(1, b"%d" % n) for n in range(sent)]
-
-
 def test_a_sibling_that_takes_no_control_messages_is_reported(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dro.bus.channel.CTL_HWM", 10)
     a = make(1)
-    a.channels.connect(2, 8, a.channels.ctl_address + "x", a.channels.data_address + "x")  # nobody there
+    a.channels.connect(2, 8, a.channels.ctl_address + "x")  # nobody there
     sent = 0
     while a.channels.send_ctl(2, b"x"):
         sent += 1
@@ -186,9 +162,8 @@ def test_a_frame_without_its_envelope_is_counted(make: Make, until: Until, monke
     b.meets(a)
     monkeypatch.setattr(a.channels, "_envelope", b"")
     a.channels.send_ctl(2, b"short")
-    a.channels.send_data(2, b"short")
-    until(lambda: b.channels.malformed == 2)
-    assert (b.ctl, b.data) == ([], [])
+    until(lambda: b.channels.malformed == 1)
+    assert b.ctl == []
 
 
 def test_a_message_larger_than_the_channel_takes_is_a_bug(make: Make) -> None:
@@ -201,14 +176,14 @@ def test_a_message_larger_than_the_channel_takes_is_a_bug(make: Make) -> None:
 
 @pytest.mark.parametrize("size", [107, 108])
 def test_a_path_too_long_for_a_socket_is_told(loop: Loop, run_dir: Path, size: int) -> None:
-    deep = run_dir / ("\N{GREEK SMALL LETTER PI}" + "x" * (size - len(f"{run_dir}/22/w1.1.data")))
+    deep = run_dir / ("\N{GREEK SMALL LETTER PI}" + "x" * (size - len(f"{run_dir}/22/w1.1.ctl")))
     deep.mkdir()
     if size == 107:
         Channels(loop, deep, 1, 1).close()
         return
     with pytest.raises(ResourceError) as e:
         Channels(loop, deep, 1, 1)
-    assert e.value.what == f"ipc://{deep}/w1.1.data is too long for a socket"
+    assert e.value.what == f"ipc://{deep}/w1.1.ctl is too long for a socket"
     assert e.value.remedy == "use a shorter XDG_RUNTIME_DIR"
 
 
@@ -224,15 +199,11 @@ def test_of_strangers_only_so_many_messages_wait(make: Make, until: Until, monke
     monkeypatch.setattr("dro.bus.channel.MAX_HELD", 2)
     a, b = make(1), make(2)
     a.meets(b)
-    for n in range(3):
-        a.channels.send_data(2, b"%d" % n)
-    until(lambda: b.channels.stale == 1)
     for n in range(2):
         a.channels.send_ctl(2, b"%d" % n)
     b.meets(a)
-    until(lambda: len(b.data) == len(b.ctl) == 2)
-    assert b.data == b.ctl == [(1, b"0"), (1, b"1")]
-    assert b.channels.stale == 1
+    until(lambda: len(b.ctl) == 2)
+    assert b.ctl == [(1, b"0"), (1, b"1")]
     c = make(3)
     c.meets(b)
     for n in range(3):
@@ -249,12 +220,11 @@ def test_closed_channels_neither_say_nor_hear(make: Make, loop: Loop, until: Unt
     until(lambda: bool(b.ctl))
     for n in range(5):
         a.channels.send_ctl(2, b"%d" % n)
-        a.channels.send_data(2, b"%d" % n)
     b.channels.close()
     assert not b.channels.send_ctl(1, b"x")
-    assert not b.channels.send_data(1, b"x")
+    b.channels.wake(1)
     loop.run_once(0)
-    assert (b.ctl, b.data) == ([(1, b"x")], [])
+    assert b.ctl == [(1, b"x")]
 
 
 def test_a_worker_may_close_its_channels_from_a_callback(make: Make, until: Until) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dro.bus.ring import ALIGN, HEADER_BYTES, MIN_CAPACITY, RingReader, RingWriter
+from dro.bus.ring import ALIGN, DATA_AT, MIN_CAPACITY, SLOT_BYTES, SLOTS, SLOTS_AT, RingReader, RingWriter
 from dro.errors import LocalProtocolError, ResourceError
 from dro.os_errors import remedy_of
 from tests.bus.conftest import open_files
@@ -43,8 +43,11 @@ def reader(writer: RingWriter) -> Iterator[RingReader]:
 def test_the_file_is_private_and_whole(writer: RingWriter) -> None:
     status = writer.path.stat()
     assert stat.S_IMODE(status.st_mode) == 0o600
-    assert status.st_size == HEADER_BYTES + CAPACITY
-    assert status.st_blocks * 512 >= status.st_size  # allocated, not sparse
+    assert status.st_size == DATA_AT + CAPACITY
+    assert status.st_blocks * 512 >= SLOTS_AT + CAPACITY  # allocated, but for the queues of readers
+    assert status.st_blocks * 512 < DATA_AT
+    writer.allocate_queue(3)
+    assert writer.path.stat().st_blocks * 512 >= SLOTS_AT + CAPACITY + SLOTS * SLOT_BYTES
 
 
 def test_the_smallest_ring_is_one_too(tmp_path: Path) -> None:
@@ -68,7 +71,7 @@ def test_a_reader_wants_the_incarnation_that_it_was_told(writer: RingWriter, tmp
     (tmp_path / "link").symlink_to(writer.path)
     with pytest.raises(ResourceError, match=r"cannot open the fragment ring .*: Too many levels of symbolic links"):
         RingReader.open(tmp_path / "link", 7)
-    for size, why in ((8191, "too short"), (8192, "not a fragment ring")):
+    for size, why in ((DATA_AT + 4095, "too short"), (DATA_AT + 4096, "not a fragment ring")):
         (tmp_path / "noise").write_bytes(bytes(size))
         with pytest.raises(ResourceError, match=why):
             RingReader.open(tmp_path / "noise", 7)
@@ -80,7 +83,7 @@ def test_the_header_of_a_ring_has_one_layout(writer: RingWriter, tmp_path: Path)
     writer.commit(pos + 30)
     content = bytearray(writer.path.read_bytes())
     cells = memoryview(content).cast("Q")
-    expected = {0: int.from_bytes(b"DRORING\0", "little"), 1: 1, 2: 7, 3: 8192, 8: 100, 16: 30}
+    expected = {0: int.from_bytes(b"DRORING\0", "little"), 1: 2, 2: 7, 3: 8192, 8: 100, 16: 30}
     assert {at: cells[at] for at in range(512) if cells[at]} == expected
     for at in (0, 1, 3):
         cells[at] += 1
@@ -96,7 +99,7 @@ def test_what_cannot_be_made_or_opened_leaves_nothing_behind(writer: RingWriter,
     path = tmp_path / "huge"
     before = open_files()
     with pytest.raises(
-        ResourceError, match=f"no room for a fragment ring of {(1 << 62) + 4096} bytes in {tmp_path}: "
+        ResourceError, match=f"no room for a fragment ring of {(1 << 62) + SLOTS_AT} bytes in {tmp_path}: "
     ) as no:
         RingWriter.create(path, 1 << 62, 1)
     assert no.value.remedy == "give the machine more shared memory or lower <max-queue>"

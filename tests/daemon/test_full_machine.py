@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from dro.bus.ring import SLOTS_AT
 from tests.rigs.circumstances import Step, as_user, in_turn, limited, mounted
 from tests.rigs.loaded import Loaded, run
 from tests.rigs.site import ROOT, Site
@@ -23,7 +24,7 @@ from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.netns  # mounts, limits of another user: they need root
 
-RING_BYTES = 16 << 20
+RING_NEEDS = SLOTS_AT + (16 << 20)
 PYTHON = (sys.executable, "-m", "supervisor.main")
 
 
@@ -50,7 +51,11 @@ def refused(site: Site, before: Step, env: dict[str, str] | None = None) -> str:
     [
         ("nr_inodes=3", "cannot make /dev/shm/dro-SITE", "make room there: blocks and inodes"),
         ("size=8k", "no room for the counter page", "make room there"),
-        ("size=20m", f"no room for a fragment ring of {RING_BYTES + 4096} bytes", "more shared memory or lower <max-q"),
+        (
+            "size=20m",
+            f"no room for a fragment ring of {RING_NEEDS} bytes",
+            "more shared memory or lower <max-q",
+        ),
     ],
 )
 def test_full_shared_memory(site: Site, size: str, reason: str, remedy: str) -> None:

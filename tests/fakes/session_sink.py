@@ -8,12 +8,13 @@ from dro.sqn import MASK
 from dro.um.transport.runs import KIND_CONTROL, KIND_TSNI, Run
 from dro.um.transport.session import ReceiverTransport
 from dro.wire.lbmc.message import HEADER
+from tests.fakes.runs import RunSink
 
 Message = tuple[int, int, bytes]
 """Topic index, sqn, payload."""
 
 
-class KeepingSink:
+class KeepingSink(RunSink):
     """Keeps messages, TSNIs and control messages apart; `events` are the begins and ends, `order` has the runs too."""
 
     def __init__(self) -> None:
@@ -28,7 +29,7 @@ class KeepingSink:
     def events(self) -> list[str]:
         return [event for event in self.order if event != "runs"]
 
-    def on_fragments(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
+    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
         self.runs += len(runs)
         for run in runs:
             if run.kind == KIND_TSNI:

@@ -61,10 +61,11 @@ class FakeSender:
     address: TransportAddress = TcpAddress(0x7F000001, 14371, 1)
     transport_index = 7
     datagram_max_bytes = 8192
+    packs_all = False
     is_read_on = False
     is_flushing = False
 
-    def send_batch(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
+    def send_packed(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
         raise NotImplementedError
 
     def settling(self, now_ns: int, linger_ns: int, *, is_last: bool) -> Callable[[int], bool]:

@@ -16,6 +16,7 @@ from dro.um.transport.lbtrm.receiver import LbtrmGroup
 from dro.um.transport.runs import KIND_DATA, Run
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from tests.fakes.clock import SteppedClock
+from tests.fakes.runs import RunSink
 
 PATIENCE_S = 60.0
 _serial = count()
@@ -92,7 +93,7 @@ def turn_until(loop: Loop, is_true: Callable[[], bool]) -> None:
         loop.run_once(20 * NS_PER_MS)
 
 
-class RecordingSink:
+class RecordingSink(RunSink):
     """A fragment sink that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -109,7 +110,7 @@ class RecordingSink:
     def on_bound(self, source: BoundSource, now_ns: int) -> None:
         self.bound.append(source)
 
-    def on_fragments(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
+    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
         for run in runs:
             source = transport.sources.get(run.topic_index)
             if source is None or run.kind != KIND_DATA:

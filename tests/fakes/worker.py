@@ -28,14 +28,11 @@ class FakeIdentity:
 
 
 class FakeChannels:
-    """Keeps control messages by receiver, and data while `takes_data`."""
+    """Keeps control messages by receiver."""
 
     def __init__(self) -> None:
         self.on_ctl: Callable[[int, bytes], object] = lambda *_: None
-        self.on_data: Callable[[list[tuple[int, bytes]]], object] = lambda _: None
         self.sent: list[tuple[int, bytes]] = []
-        self.data: list[tuple[int, bytes]] = []
-        self.takes_data = True
         self.given_up: list[int] = []
 
     def give_up(self, worker: int) -> None:
@@ -44,10 +41,8 @@ class FakeChannels:
     def send_ctl(self, worker: int, frame: bytes) -> None:
         self.sent.append((worker, frame))
 
-    def send_data(self, worker: int, frame: bytes) -> bool:
-        if self.takes_data:
-            self.data.append((worker, frame))
-        return self.takes_data
+    def wake(self, worker: int) -> None:
+        """Who shares the loop is awake."""
 
 
 class FakeWorker:

@@ -39,6 +39,7 @@ from tests.builders.lbtrm_capture import Packet, packets
 from tests.builders.nak_schedule import Arrival, Asked, Schedule, Windows, outside, schedule_of
 from tests.builders.udp_capture import Datagram, read_frames, read_udp
 from tests.fakes.clock import SteppedClock
+from tests.fakes.runs import RunSink
 from tests.rigs.books import Books, books_of
 from tests.rigs.netns.capture import ports
 from tests.rigs.netns.harness import Host, Net
@@ -90,7 +91,7 @@ source transport lbtrm
 """
 
 
-class InOrder:
+class InOrder(RunSink):
     """A fragment sink that puts one topic into order by itself: `payloads` is what an application would be given."""
 
     def __init__(self) -> None:
@@ -109,7 +110,7 @@ class InOrder:
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         pass
 
-    def on_fragments(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
+    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
         for run in runs:
             for i in range(run.fragments if run.kind == KIND_DATA else 0):
                 at = run.offset + i * run.stride

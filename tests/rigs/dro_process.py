@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dro.bus.actor import WorkerContext
+from dro.bus.descriptors import DescriptorReader, DescriptorWriter, Slot, fence
 from dro.bus.messages import PeerDown, PeerUp, Role
 from dro.errors import ResourceError
 from dro.log.setup import set_up
@@ -40,24 +41,38 @@ class Recorder:
 def run_plain(ctx: WorkerContext, note: Callable[..., None]) -> None:
     """Greets every sibling over the control channel and, through the ring, over the data channel."""
     ring = ctx.create_ring(RING_BYTES)
+    queues = DescriptorWriter(ring)
+    readers: dict[int, DescriptorReader] = {}
 
     def on_peer_up(peer: PeerUp) -> None:
         note("peer up", peer=peer.name, peer_incarnation=peer.incarnation, role=peer.role.name)
         ctx.counters.add(GREETINGS)
         ctx.channels.send_ctl(peer.worker, f"hello from {ctx.name}.{ctx.incarnation}".encode())
+        readers[peer.worker] = DescriptorReader(ctx.open_ring(peer), ctx.index)
         pos = ring.write(f"bytes of {ctx.name}.{ctx.incarnation}".encode())
-        ctx.channels.send_data(peer.worker, json.dumps([pos, ring.position - pos]).encode())
+        queues.put(peer.worker, Slot(pos, ring.position - pos, 0, 0, 0))
+        if queues.must_wake(peer.worker):
+            ctx.channels.wake(peer.worker)
 
     def on_peer_down(peer: PeerDown) -> None:
         note("peer down", peer=peer.worker, peer_incarnation=peer.incarnation)
 
-    def on_data(batch: list[tuple[int, bytes]]) -> None:
-        for worker, descriptor in batch:
-            reader = ctx.open_ring(ctx.peers[worker])
-            pos, size = json.loads(descriptor)
-            content = reader.copy(pos, size)
-            note("data", text=bytes(content or b"").decode())
-            reader.close()
+    class Intake:
+        def take(self) -> bool:
+            for reader in readers.values():
+                while (slot := reader.take()) is not None:
+                    note("data", text=bytes(reader.ring.copy(slot.table, slot.rows) or b"").decode())
+            return False
+
+        def before_sleep(self) -> bool:
+            for reader in readers.values():
+                reader.ask_for_wake_up()
+            fence()
+            return not any(reader.has_more() for reader in readers.values())
+
+        def after_sleep(self) -> None:
+            for reader in readers.values():
+                reader.stay_awake()
 
     def on_stop() -> None:
         note("stop")
@@ -66,7 +81,7 @@ def run_plain(ctx: WorkerContext, note: Callable[..., None]) -> None:
     ctx.on_peer_up = on_peer_up
     ctx.on_peer_down = on_peer_down
     ctx.channels.on_ctl = lambda _, message: note("ctl", text=message.decode())
-    ctx.channels.on_data = on_data
+    ctx.loop.add_poller(Intake())
     ctx.on_stop = on_stop
     note("ready", greetings=ctx.counters[GREETINGS])
     ctx.ready()

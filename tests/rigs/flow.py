@@ -24,6 +24,7 @@ from dro.um.message.client_config import Config
 from dro.um.transport.runs import KIND_DATA, Run
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc.message import HEADER as _LBMC
+from tests.fakes.runs import RunSink, send_run
 
 HEADER: Final = 12
 HEADROOM: Final = 20
@@ -158,7 +159,7 @@ class Board:
         return f"{self.label}: {', '.join(values)}; topics (first, next, sent, missing) {behind[:10]}"
 
 
-class Receiver:
+class Receiver(RunSink):
     """The sink of a client context: keeps the books of the flows that it wants."""
 
     def __init__(self, boards: list[Board]) -> None:
@@ -177,7 +178,7 @@ class Receiver:
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         pass
 
-    def on_fragments(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
+    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
         now_ns = time.monotonic_ns()
         for run in runs:
             source = transport.sources.get(run.topic_index)
@@ -294,7 +295,7 @@ class Sender:
             _CONTENT.pack_into(buffer, at + HEADER, now_ns, number, first + i)
         run = Run(0, first, count, HEADROOM, length, size, HEADROOM, 0, KIND_DATA)
         source = self._sources[number]
-        taken = source.transport.send_run(buffer, run, 0, source.topic_index, now_ns)
+        taken = send_run(source.transport, buffer, run, 0, source.topic_index, now_ns)
         self._next[number] += taken
         cells = self._board.cells
         cells[PER_TOPIC + number * TOPIC_CELLS + T_SENT] = self._next[number]

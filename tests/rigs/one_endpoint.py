@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from dro.bus.descriptors import DescriptorWriter
 from dro.bus.messages import ROUTE_MESSAGES, Role, Route, RouteMessage, RouteTable
 from dro.bus.ring import RingWriter
+from dro.um.transport.runs import Run
 from dro.wire.lbmc import message as lbmc
-from portals.datapath import descriptor
-from portals.datapath.descriptor import ForwardRun
 from portals.decisions.messages import PORTAL_MESSAGES, PortalMessage
 from portals.endpoint.portal import EndpointPortal
+from tests.fakes.queues import hand_over
 from tests.fakes.siblings import all_messages, confirm_at_once
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker
@@ -33,6 +34,7 @@ class OneEndpoint:
         sibling = dro.add_worker(SIBLING, "beyond", Role.PEER)
         sibling.told["on_reconfigure"] = lambda _: None
         self.ring: RingWriter = sibling.create_ring(1 << 16)
+        self._queues = DescriptorWriter(self.ring)
         confirm_at_once(self.worker)
         dro.introduce(sibling)
         self.hear_routes(*ROUTES)
@@ -59,9 +61,9 @@ class OneEndpoint:
         size = 12 + len(payloads[0])
         messages = [lbmc.HEADER.pack(0, 0, size, 0, first + i) + payload for i, payload in enumerate(payloads)]
         chunk = b"".join(messages)
-        runs = [ForwardRun(handle, first, len(messages), 0, size, size, 0, 0, 0)]
-        frame = descriptor.encode(self.ring.write(chunk), len(chunk), runs)
-        self.worker.channels.on_data([(SIBLING, frame)])
+        runs = [Run(handle, first, len(messages), 0, size, size, 0, 0, 0)]
+        hand_over(self.ring, self._queues, ENDPOINT, chunk, runs)
+        self.portal._shell._intake.take()
 
 
 @contextmanager

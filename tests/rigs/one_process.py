@@ -53,11 +53,6 @@ class _Channels(FakeChannels):
         to = self._dro.workers[worker].channels
         self._dro.loop.call_soon(lambda: to.on_ctl(self._me, frame))
 
-    def send_data(self, worker: int, frame: bytes) -> bool:
-        to = self._dro.workers[worker].channels
-        self._dro.loop.call_soon(lambda: to.on_data([(self._me, frame)]))
-        return True
-
 
 class _Worker(FakeWorker):
     """One that talks to the others."""
@@ -131,7 +126,7 @@ class OneProcess:
         for other in self.workers.values():
             for one, peer in ((new, other), (other, new)):
                 if one is not peer and peer.index not in one.peers:
-                    one.peers[peer.index] = up = PeerUp(peer.index, 1, peer.name, peer.role, "ring", "", "")
+                    one.peers[peer.index] = up = PeerUp(peer.index, 1, peer.name, peer.role, "ring", "")
                     one.told["on_peer_up"](up) if "on_peer_up" in one.told else None
 
     def _start(self, number: int, endpoint: EndpointConfig) -> None:

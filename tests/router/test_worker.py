@@ -52,7 +52,7 @@ class Manager:
         self.hear(worker, PortalUp(worker, worker * 10, cost))
 
     def begin(self, worker: int, role: Role = Role.ENDPOINT) -> None:
-        peer = self.worker.peers[worker] = PeerUp(worker, 1, f"P{worker}", role, "", "", "")
+        peer = self.worker.peers[worker] = PeerUp(worker, 1, f"P{worker}", role, "", "")
         self.worker.told["on_peer_up"](peer)
 
     def sent(self) -> list[tuple[int, object]]:

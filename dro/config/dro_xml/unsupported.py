@@ -59,10 +59,6 @@ def _is_hotlink(node: Node) -> bool:
     return node.text() not in ("", "0")
 
 
-def _is_on(node: Node) -> bool:
-    return node.text() == "1"
-
-
 def _exchanges_routes(node: Node) -> bool:
     return any(name in _EXCHANGE and value.line for name, value in node.attributes)
 
@@ -82,7 +78,6 @@ _TABLE: Final = (
     _Row((*_DAEMON, "remote-snapshot-request"), False, _IGNORED),
     _Row((*_DAEMON, "remote-config-changes-request"), False, _IGNORED),
     _Row((*_DAEMON, "route-info"), False, f"{', '.join(_EXCHANGE)}: not supported yet, ignored", "", _exchanges_routes),
-    _Row((*_ENDPOINT, "smart-batch"), False, _IGNORED, "", _is_on),
     _Row((*_ENDPOINT, "context-query"), False, _IGNORED),
     _Row((*_ENDPOINT, "hotlink-index"), True, "hotlinks are not supported yet", "remove it or write 0", _is_hotlink),
     _Row((*_ENDPOINT, "publishing-interval"), False, _IGNORED),

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from dro.config.reading.problems import ConfigErrors
-from dro.config.um import sets as um_sets
 from dro.config.um.options import OptionKey, UmOptions, option_table
 from dro.config.um.rules import Kind, Value
 from dro.config.um.used import used_options
@@ -30,7 +29,6 @@ _REFUSED: Final[Mapping[OptionKey, str]] = {
 }
 """Besides options that protect: without them a program would talk to others than its file says."""
 _DONE_ANYWAY: Final[Mapping[OptionKey, Value]] = {("receiver", "use_late_join"): 0, ("receiver", "use_otr"): 0}
-_DONE_BY_PORTALS: Final[Mapping[OptionKey, Value]] = {("source", "implicit_batching_minimum_length"): 1}
 """Values of options that nothing asks for and that describe what happens all the same."""
 _WORD: Final = re.compile(r"\w+")
 _CHOOSES_TRD: Final = re.compile(r"resolver_(multicast|unicast)_(\w+_)?(address|port|interface)")
@@ -118,8 +116,8 @@ def without_effect(*given: UmOptions, in_portals: bool = False) -> tuple[str, st
     for it; they are left out, since the files that portals and applications share are full of them.
     """
     used, done = used_options(), _DONE_ANYWAY
-    if in_portals:
-        used, done = used - um_sets.BatchingOptions.keys(), {**done, **_DONE_BY_PORTALS}
+    if in_portals:  # they hold nothing back
+        used -= {("source", "implicit_batching_interval")}
     to_come: dict[str, None] = {}
     outside: dict[str, None] = {}
     for options in given:

@@ -182,6 +182,7 @@ class LbtrmSourceOptions(OptionSet):
     retransmit_rate_bps: int = option(CTX, "transport_lbtrm_retransmit_rate_limit")
     rate_interval_ns: int = option(CTX, "transport_lbtrm_rate_interval")
     datagram_max_bytes: int = option(CTX, "transport_lbtrm_source_datagram_max_size", _RM_SIZE)
+    pack_bytes: int = option(SRC, "implicit_batching_minimum_length")  # of what is at hand at once
     send_buffer_bytes: int = option(CTX, "transport_lbtrm_source_socket_buffer")
 
 

@@ -17,6 +17,7 @@ controller holds is then dropped without a report, as UM does at the end of a se
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -47,7 +48,7 @@ from dro.um.message.events import (
     NoSource,
     UsageError,
 )
-from dro.um.transport.runs import HEADER_BYTES, KIND_DATA, KIND_TSNI, Run
+from dro.um.transport.runs import HEADER_BYTES, KIND_DATA, KIND_TSNI, Run, RunTable
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import END_DATA, UNDERSTOOD_CODES, BlockType, MessageType
@@ -248,7 +249,11 @@ class Delivery:
             else:
                 self._drop(stream, (source.topic, source.otid))
 
-    def on_fragments(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
+    def on_fragments(self, view: memoryview, parts: Sequence[tuple[ReceiverTransport, RunTable]], now_ns: int) -> None:
+        for transport, table in parts:
+            self._on_runs(transport, view, table, now_ns)
+
+    def _on_runs(self, transport: ReceiverTransport, view: memoryview, runs: Iterable[Run], now_ns: int) -> None:
         sources = transport.sources
         for run in runs:
             bound = sources.get(run.topic_index)

@@ -102,7 +102,7 @@ class SessionWriter:
             message, payload = datagram[0]
             return () if sender.send_message(message, now_ns, payload) else datagram
         payload = sum([piece.payload_bytes for piece in datagram])
-        return datagram[sender.send_batch([piece.message for piece in datagram], payload, now_ns) :]
+        return datagram[sender.send_packed([piece.message for piece in datagram], payload, now_ns) :]
 
     def _on_unblocked(self) -> None:
         now_ns = self._loop.now_ns()

@@ -1,8 +1,9 @@
-"""Batched datagram receive: `recvmmsg` through ctypes into one contiguous scratch area.
+"""Batched datagram receive and send: `recvmmsg` through ctypes into one contiguous scratch area, and `sendmmsg`.
 
 A datagram that is not longer than `stride` goes into its slot of the main area, so a batch of equal datagrams is
 contiguous and can be parsed and copied as one piece. The part of a longer datagram beyond its slot goes into an
-overflow slot, where the whole datagram is then assembled. `stride` follows the traffic.
+overflow slot, where the whole datagram is then assembled. `stride` follows the traffic: up at once, down when two
+batches in a row were of equal datagrams.
 
 The sender's address comes as the raw 8 bytes family, port and address of the `sockaddr_in`, as one integer, which
 serves as a dictionary key without conversion; `address_of` decodes it.
@@ -11,11 +12,16 @@ serves as a dictionary key without conversion; `address_of` decodes it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import socket
+import sys
 from array import array
+from struct import Struct
 from typing import Final
+
+from dro.um.transport.sockets import SOL_UDP, UDP_SEGMENT
 
 BATCH: Final = 64  # datagrams per call
 MAX_DATAGRAM: Final = 65535
@@ -24,10 +30,17 @@ _IOVS: Final = 2
 _SOCKADDR: Final = 16
 _FIRST_STRIDE: Final = 2048
 
+_CMSG_SPACE: Final = 24  # of a u16, 64-bit Linux
+_CMSG_LEN: Final = 18
+_SEGMENT: Final = Struct("=QiiH6x")  # cmsghdr with UDP_SEGMENT
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _recvmmsg = _libc.recvmmsg
 _recvmmsg.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p]
 _recvmmsg.restype = ctypes.c_int
+_sendmmsg = _libc.sendmmsg
+_sendmmsg.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int]
+_sendmmsg.restype = ctypes.c_int
 
 
 def address_of(raw: int) -> tuple[int, int]:
@@ -37,15 +50,17 @@ def address_of(raw: int) -> tuple[int, int]:
 
 
 class DatagramBatch:
-    """The receive side of one or more UDP sockets of one thread.
+    """The receive side of one UDP socket, or of several that see the same traffic.
 
     After `receive`: `count` datagrams; number i lies at `view[offsets[i] : offsets[i] + lengths[i]]` and came from
-    `senders[i]`. They stay valid until the next `receive`. `is_uniform` says that all have one length and lie back to
-    back from `offsets[0]`.
+    `senders[i]`. They stay valid until the next `receive` of any batch with the same memory. `is_uniform` says that
+    all have one length and lie back to back from `offsets[0]`, `is_slotted` that they begin every `stride` bytes.
     """
 
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, BATCH * MAX_DATAGRAM * 2)  # pages that no datagram ever reaches cost nothing
+    def __init__(self, like: DatagramBatch | None = None) -> None:
+        """`like`: share the memory of that batch, of the same thread."""
+        self._memory: mmap.mmap = mmap.mmap(-1, BATCH * MAX_DATAGRAM * 2) if like is None else like._memory
+        """Pages that no datagram ever reaches cost nothing."""
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.view = memoryview(self._memory)
         self._overflow = BATCH * MAX_DATAGRAM
@@ -67,6 +82,7 @@ class DatagramBatch:
         self.offsets: list[int] = []
         self.senders: list[int] = []
         self.is_uniform = False
+        self.is_slotted = False
 
     def _set_stride(self, stride: int) -> None:
         self.stride = stride
@@ -91,13 +107,15 @@ class DatagramBatch:
         self.senders = self._name_keys[:n].tolist()
         stride = self.stride
         first = lengths[0]
-        if first == stride and lengths.count(first) == n:
+        self.is_slotted = True
+        self.offsets = offsets = list(range(0, n * stride, stride))
+        is_equal = lengths.count(first) == n
+        if first == stride and is_equal:
             self.is_uniform = True
             self._wish = 0
-            self.offsets = list(range(0, n * stride, stride))
             return n
+        self.is_uniform = n == 1
         longest = max(lengths)
-        self.offsets = offsets = list(range(0, n * stride, stride))
         if longest > stride:
             memory = self._memory
             for i in range(n):
@@ -105,11 +123,58 @@ class DatagramBatch:
                     at = self._overflow + i * MAX_DATAGRAM
                     memory[at : at + stride] = memory[offsets[i] : offsets[i] + stride]
                     offsets[i] = at
-        self.is_uniform = n == 1
-        if n > 1 and longest:  # a stride of 0 is none, and empty datagrams are nobody's traffic
+            self.is_slotted = False
+            self._set_stride(longest)
+            self._wish = 0
+        elif n > 1 and is_equal and longest:  # a stride of 0 is none, and empty datagrams are nobody's traffic
             if longest == self._wish:  # seen twice in a row: follow the traffic
                 self._set_stride(longest)
                 self._wish = 0
             else:
                 self._wish = longest
+        else:
+            self._wish = 0
         return n
+
+
+class Sends:
+    """The send side of connected UDP sockets of one thread."""
+
+    def __init__(self) -> None:
+        self._iovs = array("Q", [0] * (2 * BATCH))
+        controls = bytearray(_CMSG_SPACE * BATCH)
+        for at in range(0, len(controls), _CMSG_SPACE):
+            _SEGMENT.pack_into(controls, at, _CMSG_LEN, SOL_UDP, UDP_SEGMENT, 0)
+        self._segments = memoryview(controls).cast("H")[8 :: _CMSG_SPACE // 2]
+        iovs_at, controls_at = self._iovs.buffer_info()[0], ctypes.addressof(ctypes.c_char.from_buffer(controls))
+        self._headers = array("Q", [0] * (8 * BATCH))
+        for i in range(BATCH):
+            self._headers[8 * i + 2 : 8 * i + 5] = array("Q", [iovs_at + 16 * i, 1, controls_at + _CMSG_SPACE * i])
+        self._headers_at = self._headers.buffer_info()[0]
+
+    def send(self, sock: socket.socket, buffer: bytearray, entries: list[tuple[int, int, int]]) -> tuple[int, int]:
+        """Send pieces of `buffer`, each (offset, bytes, segment): a datagram, or a train of datagrams of `segment`
+        bytes when that is not 0. Returns how many were sent, and the errno of what stopped the next one, or 0.
+        """
+        if len(entries) == 1:
+            at, nbytes, segment = entries[0]
+            piece = memoryview(buffer)[at : at + nbytes]
+            try:
+                if segment:
+                    sock.sendmsg([piece], [(SOL_UDP, UDP_SEGMENT, segment.to_bytes(2, sys.byteorder))])
+                else:
+                    sock.send(piece)
+            except OSError as e:
+                return 0, e.errno or errno.EIO
+            return 1, 0
+        n = min(len(entries), BATCH)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        offsets, sizes, segments = zip(*entries[:n], strict=True)
+        self._iovs[0 : 2 * n : 2] = array("Q", [base + offset for offset in offsets])
+        self._iovs[1 : 2 * n : 2] = array("Q", sizes)
+        self._headers[5 : 8 * n : 8] = array("Q", [_CMSG_SPACE if segment else 0 for segment in segments])
+        self._segments[:n] = array("H", segments)
+        sent: int = _sendmmsg(sock.fileno(), self._headers_at, n, socket.MSG_DONTWAIT)
+        if sent < 0:
+            return 0, ctypes.get_errno()
+        return sent, 0

@@ -7,7 +7,9 @@ almost nothing per fragment; a mixed batch gives many runs of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
+from operator import mul
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -44,7 +46,7 @@ class Run(NamedTuple):
 
     `offset` is that of the first LBMC message in the buffer, `length` counts each message whole, `stride` is the
     distance from one to the next, `headroom` bytes in front of each belong to it and may be overwritten in a copy.
-    `next_header` is the code of the first block (0: user data follows the header).
+    `next_header` is the code of the first block (0: user data follows the header), `flags` are `FLAG_*`.
     """
 
     topic_index: int
@@ -56,110 +58,144 @@ class Run(NamedTuple):
     headroom: int
     next_header: int
     kind: int
+    flags: int = 0
 
 
-class RunBuilder:
-    """Puts single fragments together into runs, in order of arrival."""
+ROWS: Final = 8192  # a datagram of the smallest messages has 5,459
+WORDS: Final = 7  # of a row, u32 each
+TOPIC, SQN, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE = range(WORDS)
+"""Shape: headroom (bits 0 to 7), flags (8 to 15), next header (16 to 23), kind (24 to 31)."""
+FLAGS_SHIFT: Final = 8
+HEAD_SHIFT: Final = 16
+KIND_SHIFT: Final = 24
+FLAG_REPAIR: Final = 1  # was sent again
+FLAG_REQUEST: Final = 2  # of a message that asks for a response
+PLAIN_BELOW: Final = 1 << HEAD_SHIFT  # shapes below it are data without blocks
+ROW: Final = Struct(f"={WORDS}I")
 
-    __slots__ = (
-        "_count",
-        "_first",
-        "_head",
-        "_headroom",
-        "_length",
-        "_next_offset",
-        "_next_sqn",
-        "_offset",
-        "_stride",
-        "_topic",
-        "runs",
-    )
 
-    def __init__(self) -> None:
-        self.runs: list[Run] = []
-        self._count = 0
-        self._topic = self._first = self._offset = self._length = self._stride = self._headroom = self._head = 0
-        self._next_sqn = self._next_offset = 0
+class RunTable:
+    """Runs as rows of one flat array, in order of arrival: from the scan of a batch to the egress of a portal.
 
-    def add(self, topic_index: int, sqn: int, offset: int, length: int, headroom: int, head: int) -> None:
-        count = self._count
-        if (
-            count
-            and sqn == self._next_sqn
-            and topic_index == self._topic
-            and length == self._length
-            and head == self._head
-            and headroom == self._headroom
-            and (offset == self._next_offset or (count == 1 and offset >= self._offset + length + headroom))
-        ):
-            if count == 1:
-                self._stride = offset - self._offset
-            self._count = count + 1
-        else:
-            if count:
-                self._close()
-            self._topic, self._first, self._offset, self._length = topic_index, sqn, offset, length
-            self._stride, self._headroom, self._head = length + headroom, headroom, head
-            self._count = 1
-        self._next_sqn = (sqn + 1) & MASK
-        self._next_offset = offset + self._stride
+    Row i is `words[i * WORDS : (i + 1) * WORDS]`; a column is `words[COLUMN : rows * WORDS : WORDS]`. In a table of
+    received runs the first word is the topic index, in one between portals the handle of the source.
+    """
+
+    __slots__ = ("rows", "words")
+
+    def __init__(self, rows: int = ROWS) -> None:
+        self.words = array("I", bytes(4 * WORDS * rows))
+        self.rows = 0
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __iter__(self) -> Iterator[Run]:
+        for topic, sqn, fragments, offset, length, stride, shape in ROW.iter_unpack(self.tobytes()):
+            yield Run(topic, sqn, fragments, offset, length, stride, shape & 0xFF, shape >> HEAD_SHIFT & 0xFF,
+                      shape >> KIND_SHIFT, shape >> FLAGS_SHIFT & 0xFF)  # fmt: skip
+
+    @property
+    def room(self) -> int:
+        """Rows that can still be added."""
+        return len(self.words) // WORDS - self.rows
+
+    def tobytes(self) -> memoryview:
+        return memoryview(self.words).cast("B")[: 4 * WORDS * self.rows]
+
+    def column(self, column: int) -> array[int]:
+        return self.words[column : self.rows * WORDS : WORDS]
+
+    def fragments(self) -> int:
+        return sum(self.column(FRAGMENTS))
+
+    def nbytes(self) -> int:
+        """Of all messages, headers included."""
+        return sum(map(mul, self.column(FRAGMENTS), self.column(LENGTH)))
+
+    def clear(self) -> None:
+        self.rows = 0
+
+    def add(
+        self, topic_index: int, sqn: int, offset: int, length: int, headroom: int, head: int, flags: int = 0
+    ) -> None:
+        """One fragment; becomes part of the run before it where that fits."""
+        words, at = self.words, self.rows * WORDS
+        shape = head << HEAD_SHIFT | flags << FLAGS_SHIFT | headroom
+        if at:
+            last = at - WORDS
+            count = words[last + FRAGMENTS]
+            if (
+                words[last] == topic_index
+                and words[last + LENGTH] == length
+                and words[last + SQN] + count & MASK == sqn
+                and words[last + SHAPE] == shape
+            ):
+                distance = offset - words[last + OFFSET]
+                fits = distance == count * words[last + STRIDE] if count > 1 else distance >= length + headroom
+                if fits and (headroom or distance == count * length):
+                    if count == 1:
+                        words[last + STRIDE] = distance
+                    words[last + FRAGMENTS] = count + 1
+                    return
+        words[at] = topic_index
+        words[at + SQN] = sqn
+        words[at + FRAGMENTS] = 1
+        words[at + OFFSET] = offset
+        words[at + LENGTH] = length
+        words[at + STRIDE] = length + headroom
+        words[at + SHAPE] = shape
+        self.rows += 1
+
+    def put(
+        self, topic_index: int, sqn: int, fragments: int, offset: int, length: int, stride: int, shape: int
+    ) -> None:
+        """A row as it is. Goes on with the one before where both are data of a stream without gaps."""
+        words, at = self.words, self.rows * WORDS
+        if at and shape < 1 << KIND_SHIFT and not shape & 0xFF:
+            last = at - WORDS
+            count = words[last + FRAGMENTS]
+            if (
+                words[last] == topic_index
+                and words[last + LENGTH] == length
+                and words[last + SQN] + count & MASK == sqn
+                and words[last + SHAPE] == shape
+                and offset - words[last + OFFSET] == count * length
+            ):
+                words[last + FRAGMENTS] = count + fragments
+                return
+        words[at] = topic_index
+        words[at + SQN] = sqn
+        words[at + FRAGMENTS] = fragments
+        words[at + OFFSET] = offset
+        words[at + LENGTH] = length
+        words[at + STRIDE] = stride
+        words[at + SHAPE] = shape
+        self.rows += 1
 
     def add_run(self, run: Run) -> None:
-        """As `add` for each fragment of a run of KIND_DATA; goes on with the one before where that fits."""
-        if (
-            self._count
-            and run.first_sqn == self._next_sqn
-            and run.offset == self._next_offset
-            and run.stride == self._stride
-            and run.topic_index == self._topic
-            and run.length == self._length
-            and run.next_header == self._head
-            and run.headroom == self._headroom
-        ):
-            self._count += run.fragments
-        else:
-            if self._count:
-                self._close()
-            (self._topic, self._first, self._count, self._offset, self._length, self._stride, self._headroom,
-             self._head, _) = run  # fmt: skip
-        self._next_sqn = (run.first_sqn + run.fragments) & MASK
-        self._next_offset = run.offset + run.fragments * run.stride
-
-    def add_other(self, run: Run) -> None:
-        """Take a run that is none of data as it is."""
-        self._close()
-        self.runs.append(run)
-
-    def _close(self) -> None:
-        if self._count:
-            self.runs.append(
-                Run(
-                    self._topic,
-                    self._first,
-                    self._count,
-                    self._offset,
-                    self._length,
-                    self._stride,
-                    self._headroom,
-                    self._head,
-                    KIND_DATA,
-                )
-            )
-            self._count = 0
+        """A row as it is."""
+        self.put(run.topic_index, run.first_sqn, run.fragments, run.offset, run.length, run.stride, shape_of(run))
 
     def take(self) -> list[Run]:
-        """The runs so far; the builder starts anew."""
-        self._close()
-        runs, self.runs = self.runs, []
+        """The runs so far; the table is empty then."""
+        runs = list(self)
+        self.rows = 0
         return runs
 
 
-def read_messages(view: memoryview | bytes | bytearray, pos: int, end: int, headroom: int, out: RunBuilder) -> int:
+def shape_of(run: Run) -> int:
+    return run.headroom | run.flags << FLAGS_SHIFT | run.next_header << HEAD_SHIFT | run.kind << KIND_SHIFT
+
+
+def read_messages(
+    view: memoryview | bytes | bytearray, pos: int, end: int, headroom: int, out: RunTable, flags: int = 0
+) -> int:
     """Walk the LBMC messages in `view[pos:end]` and add them to `out`; returns how many there were.
 
-    `headroom` is what lies in front of the first message. 1 to 3 stray bytes at the end are ignored, as are EOT
-    messages and control messages that concern no topic. Raises: DecodeError at the first bad length; what came
-    before it has been added.
+    `headroom` is what lies in front of the first message, `flags` are those of all. 1 to 3 stray bytes at the end are
+    ignored, as are EOT messages and control messages that concern no topic. `out` has room for one row for each 8
+    bytes. Raises: DecodeError at the first bad length; what came before it has been added.
     """
     messages = 0
     while end - pos >= 4:
@@ -172,9 +208,9 @@ def read_messages(view: memoryview | bytes | bytearray, pos: int, end: int, head
             if length < HEADER_BYTES:
                 raise DecodeError("lbmc.msglen", f"{length} is less than the 12-byte header", pos)
             _, _, _, topic_index, sqn = HEADER.unpack_from(view, pos)
-            out.add(topic_index, sqn, pos, length, headroom, head)
+            out.add(topic_index, sqn, pos, length, headroom, head, flags)
         elif kind == TYPE_CONTROL:
-            _read_control(view, pos, length, head, out)
+            _read_control(view, pos, length, head, flags, out)
         elif kind != MessageType.EOT:
             raise DecodeError("lbmc.type", f"unknown type {kind:#x}", pos)
         messages += 1
@@ -183,27 +219,25 @@ def read_messages(view: memoryview | bytes | bytearray, pos: int, end: int, head
     return messages
 
 
-def _read_control(view: memoryview | bytes | bytearray, start: int, length: int, head: int, out: RunBuilder) -> None:
+def _read_control(
+    view: memoryview | bytes | bytearray, start: int, length: int, head: int, flags: int, out: RunTable
+) -> None:
     topic_index = None
-    tsni: list[Run] = []
+    tsni: list[tuple[int, int]] = []
     for code, at, size in chain(view, start + 4, start + length, head):
         if code == _TSNI:
-            tsni += [_tsni_run(view, record) for record in range(at + 4, at + size - 7, 8)]
+            tsni += _TSNI_RECORD.iter_unpack(view[at + 4 : at + 4 + (size - 4) // 8 * 8])
         elif code == _TOPIC_IDX and size >= 8:
             topic_index = _U32.unpack_from(view, at + 4)[0]
-    for run in tsni:
-        out.add_other(run)
+    for topic, sqn in tsni:
+        out.put(topic, sqn, 1, 0, 0, 0, KIND_TSNI << KIND_SHIFT)
     if topic_index is not None:
-        out.add_other(Run(topic_index, 0, 1, start, length, length, 0, head, KIND_CONTROL))
+        shape = head << HEAD_SHIFT | flags << FLAGS_SHIFT | KIND_CONTROL << KIND_SHIFT
+        out.put(topic_index, 0, 1, start, length, length, shape)
 
 
 _TSNI_RECORD: Final = Struct("!II")
 _U32: Final = Struct("!I")
-
-
-def _tsni_run(view: memoryview | bytes | bytearray, record: int) -> Run:
-    topic_index, sqn = _TSNI_RECORD.unpack_from(view, record)
-    return Run(topic_index, sqn, 1, 0, 0, 0, 0, 0, KIND_TSNI)
 
 
 def chain(view: memoryview | bytes | bytearray, pos: int, end: int, head: int) -> Iterable[tuple[int, int, int]]:

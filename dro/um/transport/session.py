@@ -15,7 +15,7 @@ from dataclasses import Field, astuple, dataclass
 from operator import add
 from typing import Any, ClassVar, Protocol
 
-from dro.um.transport.runs import Run
+from dro.um.transport.runs import RunTable
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TransportAddress
 
@@ -151,8 +151,11 @@ class ReceiverTransport(ABC):
 class SessionSink(Protocol):
     """What takes the fragments of joined sessions."""
 
-    def on_fragments(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
-        """Fragments in order of arrival. `view` is valid during the call only. Runs may name unknown topics."""
+    def on_fragments(self, view: memoryview, parts: Sequence[tuple[ReceiverTransport, RunTable]], now_ns: int) -> None:
+        """What one batch of a socket brought, by session, each in order of arrival.
+
+        `view` and the tables are valid during the call only. Runs may name unknown topics.
+        """
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         """First activity on the session (BOS)."""
@@ -175,6 +178,9 @@ OnEnded = Callable[[ReceiverTransport, int], object]
 class SenderTransport(Protocol):
     """A transport session of ours. It works on fragments that carry their LBMC headers already."""
 
+    packs_all: bool
+    """Fill datagrams with what is sent at once up to their size, not only up to `implicit_batching_minimum_length`."""
+
     is_read_on: bool
     """What has settled may still lie unread on the machines of receivers."""
 
@@ -195,17 +201,18 @@ class SenderTransport(Protocol):
     on_unblocked: Callable[[], object] | None
     """Called when a session that took less than it was given has room again; never from within a send."""
 
-    def send_run(
-        self, buffer: bytearray, run: Run, start: int, topic_index: int | None, now_ns: int, *, first: int = 0
-    ) -> int:
-        """Send the run from fragment `first` on; returns how many fragments were taken.
+    def send_batch(self, buffer: bytearray, table: RunTable, now_ns: int) -> int:
+        """Send the runs of the table, which lie in `buffer`; returns how many fragments were taken.
 
-        The run lies in `buffer` at `start + run.offset`.
-
-        The buffer belongs to the session from then on, apart from fragments that were not taken; those can be given
-        again with a higher `first`. Topic indexes are rewritten to `topic_index`; a run of KIND_CONTROL likewise in
-        its TOPIC_IDX block. None leaves them as they are: fragments of several topics, which need not be consecutive.
+        The first word of a row is the topic index to be sent with; it is written into the fragments, or into the
+        TOPIC_IDX block of a run of KIND_CONTROL. A run of KIND_TSNI becomes a message. The session may put the rows
+        of a table into another order, in which each topic keeps its own; what it does not take are the last ones, and
+        `table` holds exactly these afterwards. The buffer belongs to the session from then on, apart from fragments
+        that were not taken.
         """
+
+    def flush(self) -> None:
+        """No more batches follow for now: send what is held back to be sent together with more."""
 
     def send_message(self, message: bytes, now_ns: int, payload_bytes: int = 0) -> bool:
         """Send one finished LBMC message, such as a TSNI; False when the session is blocked.
@@ -213,7 +220,7 @@ class SenderTransport(Protocol):
         `payload_bytes` is the user data in it.
         """
 
-    def send_batch(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
+    def send_packed(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
         """Send messages that were batched for one datagram; returns how many were taken."""
 
     @property

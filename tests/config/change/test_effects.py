@@ -253,6 +253,9 @@ def of_portals() -> Iterator[Probe]:
     yield Probe(("source-deletion-delay", ""), ("1000", "5000"), delay, on_a_site, shows=(DELETION,))
     queue = both("<max-queue>@</max-queue>")
     yield Probe(("max-queue", ""), ("1000000", "8000000"), queue, on_a_site, shows=("room", "ring"))
+    yield Probe(
+        ("smart-batch", ""), ("0", "1"), both("<smart-batch>@</smart-batch>"), on_a_site, shows=("fills datagrams",)
+    )
     for name, values, window in (
         ("size", ("512", "1024"), '<sqn-window size="@" increment="64"/>'),
         ("increment", ("8", "512"), '<sqn-window size="1024" increment="@"/>'),
@@ -315,7 +318,7 @@ def test_a_scene_shows_nothing_but_the_file(scene: Scene, tmp_path: Path) -> Non
 
 
 # Of rows where only some values are refused or told: one that is.
-TELLING = {"hotlink-index": "1", "smart-batch": "1"}
+TELLING = {"hotlink-index": "1"}
 
 
 def limited_rows() -> list[Row]:

@@ -69,13 +69,12 @@ def test_a_peer_is_refused_at_its_line_and_all_is_told_in_file_order() -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("<smart-batch>1</smart-batch>", "<smart-batch>: not supported yet, ignored"),
         ("<context-query timeout='9'/>", "<context-query>: not supported yet, ignored"),
         (
             "<source-context-name>a</source-context-name>",
             "<source-context-name>: has no effect without a UM XML file, whose contexts it selects",
         ),
-        ("<smart-batch>0</smart-batch>", ""),
+        ("<smart-batch>1</smart-batch>", ""),
     ],
 )
 def test_what_has_no_effect_in_an_endpoint_is_told(text: str, part: str) -> None:
@@ -98,10 +97,8 @@ def test_um_options_that_nothing_asks_for_are_told_by_name() -> None:
     foreign = ("context", "fd_management_type", "epoll")
     here = "u.xml:3: <portals>: 1 UM options without effect here: context fd_management_type (u.xml:3)"
     assert limits("", attributes(*used, at_default, foreign)) == [(here, False)]
-    for batch, is_told in (("1", False), ("8000", True)):
-        shared = (("source", "implicit_batching_minimum_length", batch), ("receiver", "ordered_delivery", "0"))
-        told = "1 UM options without effect yet: source implicit_batching_minimum_length (u.xml:3)"
-        assert limits("", attributes(*shared)) == ([(f"u.xml:3: <portals>: {told}", False)] if is_told else [])
+    shared = (("source", "implicit_batching_minimum_length", "8000"), ("receiver", "ordered_delivery", "0"))
+    assert limits("", attributes(*shared)) == []
     idle = (("source", "late_join", "1"), ("context", "mim_sm_minimum_interval", "201"))
     told = "2 UM options without effect yet: context mim_sm_minimum_interval (u.xml:3), source late_join (u.xml:3)"
     assert limits("", attributes(*used, *idle)) == [(f"u.xml:3: <portals>: {told}", False)]

@@ -136,7 +136,7 @@ def queued(link: Link) -> Pages:
 
 def full_channel(link: Link) -> Pages:
     link.add_source(1, BlockingSender())
-    link.wire_room = 1
+    link.queues.room = 1
     for sqn in range(3):
         link.receive(data(1, sqn, bytes(sqn)))
     return link.page_p, link.page_q

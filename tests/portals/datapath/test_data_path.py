@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from dro.bus.counters import CounterPage
 from dro.bus.ring import RingReader, RingWriter
 from dro.clock import ms, s
-from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.um.transport.runs import KIND_DATA, KIND_TSNI, Run, RunBuilder, read_messages
+from dro.um.transport.frames import drop_first
+from dro.um.transport.runs import KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
 from dro.um.transport.session import BoundSource
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr.packet import Tir
@@ -26,7 +26,9 @@ from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry
 from portals.datapath.ingress import Ingress, ring_bytes
-from portals.datapath.outgoing import OutgoingRun, ProxySource
+from portals.datapath.outgoing import ProxySource, set_apart
+from tests.fakes.queues import FakeQueues
+from tests.fakes.runs import table_of
 from tests.fakes.transport import FakeSender, FakeTransport
 from tests.fakes.worker import logged
 
@@ -44,23 +46,36 @@ class BlockingSender(FakeSender):
         self.fragment_max_bytes = fragment_max
         self.on_unblocked: Callable[[], object] | None = None
         self.sent: list[tuple[int, int, bytes]] = []
+        self.tsnis: list[int] = []
+        self.flushes = 0
 
     @property
     def is_blocked(self) -> bool:
         return not self.room
 
-    def send_run(
-        self, buffer: bytearray, run: Run, start: int, topic_index: int | None, now_ns: int, *, first: int = 0
-    ) -> int:
-        count = min(run.fragments - first, self.room)
-        for i in range(first, first + count):
-            at = start + run.offset + i * run.stride
-            _, _, length, written, sqn = LBMC.unpack_from(buffer, at)
-            self.sent.append(
-                (written if topic_index is None else topic_index, sqn, bytes(buffer[at + 12 : at + length]))
-            )
-        self.room -= count
-        return count
+    def send_batch(self, buffer: bytearray, table: RunTable, now_ns: int) -> int:
+        taken = 0
+        for run in list(table):
+            if run.kind == KIND_TSNI:
+                if not self.room:
+                    break
+                self.tsnis.append(run.first_sqn)
+                taken += 1
+                continue
+            count = min(run.fragments, self.room)
+            for i in range(count):
+                at = run.offset + i * run.stride
+                _, _, length, _, sqn = LBMC.unpack_from(buffer, at)
+                self.sent.append((run.topic_index, sqn, bytes(buffer[at + 12 : at + length])))
+            self.room -= count
+            taken += count
+            if count < run.fragments:
+                break
+        drop_first(table, taken)
+        return taken
+
+    def flush(self) -> None:
+        self.flushes += 1
 
     def send_message(self, message: bytes, now_ns: int, payload_bytes: int = 0) -> bool:
         return self.room > 0
@@ -76,9 +91,8 @@ class Link:
         self.ring = RingWriter.create(folder / "ring", capacity, 1)
         self.page_p = CounterPage.create(folder / "p", pair_blocks=4)
         self.page_q = CounterPage.create(folder / "q", pair_blocks=4)
-        self.wire: list[tuple[int, bytes]] = []
-        self.wire_room = 1 << 30
-        self.ingress = Ingress(self.ring, self.page_p, self._send, chunk_max_bytes=1 << 18)
+        self.queues = FakeQueues()
+        self.ingress = Ingress(self.ring, self.page_p, self.queues, lambda _: None, chunk_max_bytes=1 << 18)
         self.max_queue = max_queue
         self.now_ns = 0
         self.egress = Egress(self.page_q, max_queue, lambda: self.now_ns)
@@ -86,18 +100,10 @@ class Link:
         self.egress.on_ring(P, self.reader)
         self.transport = FakeTransport(ADDRESS)
         self.proxies: list[ProxySource] = []
-        self.tsnis: list[int] = []
 
     def close(self) -> None:
         self.ring.close()
         self.reader.close()
-
-    def _send(self, worker: int, frame: bytes) -> bool:
-        assert worker == Q
-        if len(self.wire) >= self.wire_room:
-            return False
-        self.wire.append((P, frame))
-        return True
 
     def add_source(self, topic_index: int, out: BlockingSender) -> ProxySource:
         tir = Tir(b"t", ADDRESS, 60, topic_index)
@@ -107,25 +113,25 @@ class Link:
         source.user = entry
         self.transport.sources[topic_index] = source
 
-        def send_tsni(sqn: int, _now_ns: int) -> bool:
-            if out.room:
-                self.tsnis.append(sqn)
-            return out.room > 0
-
-        proxy = ProxySource(bytes(32), b"t", 5000 + topic_index, out, DuplicateWindow(16384, 2048), send_tsni)
+        proxy = ProxySource(bytes(32), b"t", 5000 + topic_index, out, DuplicateWindow(16384, 2048))
         self.egress.feed(proxy, P, entry.handle)
         self.proxies.append(proxy)
         return proxy
 
     def receive(self, datagram: bytes, headroom: int = 0) -> None:
-        builder = RunBuilder()
-        read_messages(datagram, headroom, len(datagram), headroom, builder)
-        self.ingress.on_fragments(self.transport, memoryview(datagram), builder.take(), 0)
+        table = RunTable()
+        read_messages(datagram, headroom, len(datagram), headroom, table)
+        self.ingress.on_fragments(memoryview(datagram), [(self.transport, table)], 0)
+
+    def hear(self, view: bytes, run: Run) -> None:
+        self.ingress.on_fragments(memoryview(view), [(self.transport, table_of([run]))], 0)
 
     def carry(self) -> None:
-        wire, self.wire = self.wire, []
-        if wire:
-            self.egress.on_descriptors(wire)
+        announced, self.queues.announced = self.queues.announced, []
+        for worker, slot in announced:
+            assert worker == Q
+            self.egress.on_batch(P, slot)
+        self.egress.flush_sessions()
 
     def books(self) -> None:
         """The identity of the guide, per pair and in total, fragments and bytes."""
@@ -142,7 +148,7 @@ class Link:
             total_queued = self.page_q[Slot.QUEUED_BYTES] if step else self.page_q[Slot.QUEUED]
             assert self.page_q[Slot.FORWARDED + step] == self.page_q[Slot.SENT + step] + dropped + total_queued
             assert total_queued == queued
-            if not self.wire:  # nothing is on its way
+            if not self.queues.announced:  # nothing is on its way
                 assert self.page_q[Slot.FORWARDED + step] == handed - refused
 
 
@@ -182,8 +188,10 @@ def test_a_steady_stream_is_one_run_with_room_for_the_header(link: Link) -> None
     out = BlockingSender()
     link.add_source(1, out)
     view = b"".join(bytes(20) + data(1, i, bytes([i] * 50)) for i in range(64))
-    link.ingress.on_fragments(link.transport, memoryview(view), [Run(1, 0, 64, 20, 62, 82, 20, 0, KIND_DATA)], 0)
-    assert len(link.wire) == 1
+    link.ingress.on_fragments(
+        memoryview(view), [(link.transport, table_of([Run(1, 0, 64, 20, 62, 82, 20, 0, KIND_DATA)]))], 0
+    )
+    assert len(link.queues.announced) == 1
     link.carry()
     assert out.sent == [(5001, i, bytes([i] * 50)) for i in range(64)]
     assert link.page_p[Slot.TOPIC_RCVD] == 64
@@ -265,13 +273,15 @@ def test_a_tsni_waits_behind_the_data_of_its_source_and_only_one_waits(link: Lin
     link.add_source(1, out)
     link.receive(data(1, 0, b"x"))
     for sqn in (0, 0, 0):
-        link.ingress.on_fragments(link.transport, memoryview(b""), [Run(1, sqn, 1, 0, 0, 0, 0, 0, KIND_TSNI)], 0)
+        link.ingress.on_fragments(
+            memoryview(b""), [(link.transport, table_of([Run(1, sqn, 1, 0, 0, 0, 0, 0, KIND_TSNI)]))], 0
+        )
     link.carry()
-    assert link.tsnis == []
+    assert out.tsnis == []
     link.books()
     out.room = 10
     link.egress.drain(out)
-    assert (len(out.sent), link.tsnis) == (1, [0])
+    assert (len(out.sent), out.tsnis) == (1, [0])
     assert (link.page_q[Slot.DROPPED_BLOCKED], link.page_q[Slot.DROPPED_DUP]) == (2, 0)
     link.books()
 
@@ -281,11 +291,13 @@ def test_a_tsni_waits_again_when_the_session_blocks_again(link: Link) -> None:
     link.add_source(1, out)
     for life in range(3):
         out.room = 0
-        link.ingress.on_fragments(link.transport, memoryview(b""), [Run(1, life, 1, 0, 0, 0, 0, 0, KIND_TSNI)], 0)
+        link.ingress.on_fragments(
+            memoryview(b""), [(link.transport, table_of([Run(1, life, 1, 0, 0, 0, 0, 0, KIND_TSNI)]))], 0
+        )
         link.carry()
         out.room = 1
         link.egress.drain(out)
-        assert link.tsnis == list(range(life + 1))
+        assert out.tsnis == list(range(life + 1))
     assert link.page_q[Slot.DROPPED_BLOCKED] == 0
     link.books()
 
@@ -323,7 +335,7 @@ def test_a_slow_reader_loses_what_the_writer_has_overwritten_and_never_sends_any
 def test_a_full_channel_refuses_and_the_refusal_is_in_the_books(link: Link) -> None:
     out = BlockingSender()
     link.add_source(1, out)
-    link.wire_room = 2
+    link.queues.room = 2
     for sqn in range(5):
         link.receive(data(1, sqn, b"x"))
     assert link.page_p[link.page_p.pair(Q) + PairSlot.REFUSED] == 3
@@ -339,7 +351,7 @@ def test_what_a_dead_portal_had_is_booked_as_worker_restart(tmp_path: Path) -> N
         link.receive(data(1, sqn, b"x"))
     link.carry()  # one sent, three queued
     link.receive(data(1, 4, b"x"))
-    link.wire.clear()  # and one on its way when Q dies
+    link.queues.announced.clear()  # and one on its way when Q dies
     reborn = Egress(link.page_q, link.max_queue, lambda: 0)
     reborn.reconcile_own_restart()
     pair = link.page_p.pair(Q)
@@ -372,19 +384,19 @@ def test_a_full_channel_is_logged_when_it_begins_and_when_it_ends(link: Link, ca
     now_ns = 0
 
     def receive() -> None:
-        builder = RunBuilder()
+        table = RunTable()
         message = data(1, now_ns // ms(10), b"x")
-        read_messages(message, 0, len(message), 0, builder)
-        link.ingress.on_fragments(link.transport, memoryview(message), builder.take(), now_ns)
+        read_messages(message, 0, len(message), 0, table)
+        link.ingress.on_fragments(memoryview(message), [(link.transport, table)], now_ns)
 
     receive()
     assert caplog.messages == []
     for room in (1, 0, 0, 0):
-        link.wire_room = room
+        link.queues.room = room
         receive()
         now_ns += ms(10)
     link.carry()
-    link.wire_room = 100
+    link.queues.room = 100
     receive()
     assert caplog.messages == ["a sibling takes no fragments, they are dropped", "a sibling takes fragments again"]
     begin, end = caplog.records
@@ -392,11 +404,11 @@ def test_a_full_channel_is_logged_when_it_begins_and_when_it_ends(link: Link, ca
     assert (end.levelname, vars(end)["sibling"], vars(end)["refused"]) == ("INFO", "2", 4)
     for _ in range(50):  # a channel that is full every other time fills no log
         now_ns += ms(10)
-        link.wire_room = 0
+        link.queues.room = 0
         receive()
-        link.wire_room = 100
+        link.queues.room = 100
         receive()
-        link.wire.clear()
+        link.queues.announced.clear()
     assert len(caplog.messages) == 2
 
 
@@ -449,7 +461,7 @@ def test_the_books_balance_wherever_between_two_entries_the_portal_dies(
             link.egress.drain(out)
             survived = True
         except Killed:
-            link.wire.clear()
+            link.queues.announced.clear()
         fragile.left = 1 << 30
         reborn = Egress(link.page_q, 600, lambda: 0)
         reborn.reconcile_own_restart()
@@ -586,22 +598,21 @@ def test_a_proxy_source_that_is_deleted_twice_takes_nothing_from_its_successor(l
 def test_a_sibling_is_told_what_its_channel_took(link: Link) -> None:
     link.add_source(1, BlockingSender())
     for room in (1, 1, 2):
-        link.wire_room = room
+        link.queues.room = room
         link.receive(data(1, 0, b"x") + data(1, 1, b"yy"))
     assert link.ingress.handed(Q) == (4, 2 * (13 + 14))
 
 
-@pytest.mark.parametrize(("size", "is_copied"), [(4 * 62, False), (4 * 62 + 1, True)])
+@pytest.mark.parametrize(("size", "is_copied"), [(4 * 58, False), (4 * 58 + 1, True)])
 def test_what_waits_is_copied_when_it_fills_less_than_a_quarter_of_its_buffer(size: int, is_copied: bool) -> None:
-    sender = BlockingSender()
-    proxy = ProxySource(bytes(32), b"t", 1, sender, DuplicateWindow(16, 8), lambda *_: True)
     area = bytearray(bytes(range(62)) + bytes(62)) + bytearray(size - 124)
-    out = OutgoingRun(proxy, P, area, Run(1, 7, 3, 2, 29, 31, 2, 0, KIND_DATA), 1, False)
-    out.set_apart()
-    assert (out.buffer is not area) is is_copied
-    assert (out.rest, out.run.first_sqn + out.first) == (2, 8)
-    at = out.run.offset + out.first * out.run.stride
-    assert out.buffer[at : at + 29] == bytes(range(33, 62))
+    table = table_of([Run(1, 8, 2, 33, 29, 31, 2, 0, KIND_DATA)])
+    buffer = set_apart(area, table)
+    assert (buffer is not area) is is_copied
+    (run,) = table
+    assert (run.fragments, run.first_sqn) == (2, 8)
+    assert buffer[run.offset : run.offset + 29] == bytes(range(33, 62))
+    assert buffer[run.offset + run.stride :][:29] == bytes(29)
 
 
 def test_the_ring_is_four_times_the_queue_and_16_mib_at_least() -> None:
@@ -638,7 +649,27 @@ def test_what_is_dropped_and_thrown_away_is_logged(
         ("INFO", LogEvent.QUEUE_FLUSHED, {}),
         ("INFO", LogEvent.QUEUED_DATA_DROPPED, {"topic": b"t"}),
     ]
-    with pytest.raises(DecodeError):
-        link.egress.on_descriptors([(P, b"no descriptor")])
-    assert [(level, event) for level, event, _ in logged(caplog)] == [("ERROR", LogEvent.DESCRIPTOR_BROKEN)]
     assert link.egress.accounted(P) == link.page_q[link.page_q.pair(P) + PairSlot.ACCOUNTED] == 5
+
+
+@pytest.mark.parametrize("what", ["table", "fragments", "bytes", "rows"])
+def test_a_broken_descriptor_costs_its_fragments_and_nothing_else(
+    link: Link, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(egress, "limited", LimitedLogger(egress.log).event)
+    out = BlockingSender()
+    link.add_source(1, out)
+    for sqn in range(3):
+        link.receive(data(1, sqn, bytes(88)))
+    worker, slot = link.queues.announced[1]
+    wrong = {
+        "table": slot._replace(table=0, rows=2),
+        "fragments": slot._replace(fragments=2),
+        "bytes": slot._replace(nbytes=101),
+        "rows": slot._replace(rows=0),
+    }[what]
+    link.queues.announced[1] = (worker, wrong)
+    link.carry()
+    assert [sqn for _, sqn, _ in out.sent] == [0, 2]
+    assert link.page_q[Slot.DROPPED_ERROR] == wrong.fragments
+    assert [event for _, event, _ in logged(caplog)] == [LogEvent.DESCRIPTOR_BROKEN]

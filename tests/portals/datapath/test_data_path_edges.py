@@ -18,20 +18,21 @@ from dro.proto.ratelimit import RateLimiter
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
-from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run, RunBuilder, read_messages
+from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
 from dro.um.transport.session import BoundSource, SenderTransport
 from dro.um.transport.tcp.sender import TcpSender, TcpSenderSetup
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import LbtrmAddress, TcpAddress
-from portals.datapath import descriptor
 from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry
 from portals.datapath.ingress import Ingress
 from portals.datapath.outgoing import ProxySource
+from tests.fakes.queues import FakeQueues, table_at
+from tests.fakes.runs import table_of
 from tests.fakes.transport import FakeTransport
 
 LBMC = lbmc.HEADER
@@ -55,8 +56,8 @@ class DataPath:
         self.ring = RingWriter.create(folder / "ring", capacity, 1)
         self.page_p = CounterPage.create(folder / "p", pair_blocks=4)
         self.page_q = CounterPage.create(folder / "q", pair_blocks=4)
-        self.wire: list[tuple[int, bytes]] = []
-        self.ingress = Ingress(self.ring, self.page_p, self._send, chunk_max_bytes=CHUNK_MAX)
+        self.queues = FakeQueues()
+        self.ingress = Ingress(self.ring, self.page_p, self.queues, lambda _: None, chunk_max_bytes=CHUNK_MAX)
         self.egress = Egress(self.page_q, max_queue, self.loop.now_ns)
         self.reader = RingReader.open(folder / "ring", 1)
         self.egress.on_ring(P, self.reader)
@@ -73,10 +74,6 @@ class DataPath:
         self.reader.close()
         self.loop.close()
 
-    def _send(self, worker: int, frame: bytes) -> bool:
-        self.wire.append((P, frame))
-        return True
-
     def add_source(self, topic_index: int, out: SenderTransport) -> ProxySource:
         tir = Tir(b"t", ADDRESS, 60, topic_index)
         source = BoundSource(b"t", bytes(32), topic_index, self.transport, tir, False)
@@ -85,21 +82,24 @@ class DataPath:
         source.user = entry
         self.transport.sources[topic_index] = source
 
-        def send_tsni(sqn: int, now_ns: int) -> bool:
-            return out.send_message(lbmc.encode(lbmc.tsni_message([(5000 + topic_index, sqn)])), now_ns)
-
-        proxy = ProxySource(bytes(32), b"t", 5000 + topic_index, out, DuplicateWindow(16384, 2048), send_tsni)
+        proxy = ProxySource(bytes(32), b"t", 5000 + topic_index, out, DuplicateWindow(16384, 2048))
         self.egress.feed(proxy, P, entry.handle)
         return proxy
 
     def receive(self, datagram: bytes) -> None:
-        builder = RunBuilder()
-        read_messages(datagram, 0, len(datagram), 0, builder)
-        self.ingress.on_fragments(self.transport, memoryview(datagram), builder.take(), 0)
+        table = RunTable()
+        read_messages(datagram, 0, len(datagram), 0, table)
+        self.ingress.on_fragments(memoryview(datagram), [(self.transport, table)], 0)
 
     def carry(self) -> None:
-        batch, self.wire = self.wire, []
-        self.egress.on_descriptors(batch)
+        announced, self.queues.announced = self.queues.announced, []
+        for _, slot in announced:
+            self.egress.on_batch(P, slot)
+        self.egress.flush_sessions()
+
+    def tables(self) -> list[tuple[RunTable, int]]:
+        """What is announced, and the bytes of each chunk."""
+        return [table_at(self.reader, slot) for _, slot in self.queues.announced]
 
     def books(self) -> None:
         for step in (0, 1):
@@ -136,7 +136,7 @@ class DataPath:
             self.loop.run_once(ms(10))
         return sock
 
-    def lbtrm(self, limit_bps: int) -> tuple[LbtrmSender, socket.socket]:
+    def lbtrm(self, limit_bps: int, pack_bytes: int = 0) -> tuple[LbtrmSender, socket.socket]:
         """A rate-limited session and a socket that hears its datagrams."""
         group = sockets.ip_number(f"239.203.7.{random.randrange(1, 255)}")
         nak = sockets.bind_in_range(socket.SOCK_DGRAM, LOOPBACK, (0,), option="test")
@@ -154,6 +154,7 @@ class DataPath:
                 datagram_max_bytes=8192,
                 transport_index=1,
                 tgsz_log2=3,
+                pack_bytes=pack_bytes,
             ),
             SourceSession(SourceConfig(), limiter, RateLimiter(0, ms(10), now), now),
             limiter,
@@ -278,7 +279,7 @@ def blocked(path: DataPath, topics: int) -> None:
 
 
 def waiting_bytes(path: DataPath) -> int:
-    return sum(len(waiting.buffer) for queue in path.egress.queue._runs.values() for waiting in queue)
+    return sum(len(waiting.buffer) for lane in path.egress._lanes.values() for waiting in lane.waiting)
 
 
 def test_a_small_fragment_that_waits_does_not_keep_its_batch_in_memory(path: DataPath) -> None:
@@ -320,7 +321,7 @@ def test_a_part_of_a_run_that_waits_keeps_its_place(path: DataPath) -> None:
 
 
 def chunk_sizes(path: DataPath) -> list[int]:
-    return [descriptor.decode(frame).size for _, frame in path.wire]
+    return [size for _, size in path.tables()]
 
 
 @pytest.mark.parametrize("distance", [30_000, 129_000, 4_000_000])
@@ -331,20 +332,20 @@ def test_fragments_that_lie_far_apart_are_copied_without_what_lies_between(path:
     for i in range(2):
         area[i * distance + 20 : i * distance + 82] = data(1, i, bytes([i]) * 50)
     run = Run(1, 0, 2, 20, 62, distance, 20, 0, KIND_DATA)
-    path.ingress.on_fragments(path.transport, memoryview(area), [run], 0)
+    path.ingress.on_fragments(memoryview(area), [(path.transport, table_of([run]))], 0)
     assert sum(chunk_sizes(path)) < 5000
     path.carry()
     assert [split(hearing.recv(65536)[20:])[0] for _ in range(2)] == [(5001, i, bytes([i]) * 50) for i in range(2)]
     path.books()
 
 
-@pytest.mark.parametrize(("distance", "size"), [(4342, 2 * 164 + 4096), (4343, 164)])
+@pytest.mark.parametrize(("distance", "size"), [(4390, 2 * 188 + 4096), (4391, 32 + 2 * 62)])
 def test_gaps_are_left_in_a_chunk_up_to_a_page_more_than_its_fragments(
     path: DataPath, distance: int, size: int
 ) -> None:
     path.add_source(1, path.lbtrm(0)[0])
     path.ingress.on_fragments(
-        path.transport, memoryview(bytes(5000)), [Run(1, 0, 2, 20, 62, distance, 20, 0, KIND_DATA)], 0
+        memoryview(bytes(5000)), [(path.transport, table_of([Run(1, 0, 2, 20, 62, distance, 20, 0, KIND_DATA)]))], 0
     )
     assert chunk_sizes(path) == [size]
 
@@ -354,8 +355,8 @@ def test_fragments_near_each_other_go_as_they_are_wherever_in_the_batch_they_lie
     path.add_source(1, path.tcp())
     area = bytes(before) + data(1, 0, bytes(988)) + bytes(1000) + data(1, 1, bytes(988))
     run = Run(1, 0, 2, before, 1000, 2000, 0, 0, KIND_DATA)
-    path.ingress.on_fragments(path.transport, memoryview(area), [run], 0)
-    assert chunk_sizes(path) == [3000]
+    path.ingress.on_fragments(memoryview(area), [(path.transport, table_of([run]))], 0)
+    assert chunk_sizes(path) == [min(before, 32) + 3000]
 
 
 @pytest.mark.parametrize("payload", [3000, 8100, 65000])
@@ -370,11 +371,11 @@ def test_no_chunk_is_larger_than_it_may_be(path: DataPath, payload: int) -> None
         Run(1, 0, 64, 20, payload + 12, stride, 20, 0, KIND_DATA),
         Run(2, 6, 1, 0, 0, 0, 0, 0, KIND_TSNI),
     ]
-    path.ingress.on_fragments(path.transport, memoryview(area), runs, 0)
+    path.ingress.on_fragments(memoryview(area), [(path.transport, table_of(runs))], 0)
     sizes = chunk_sizes(path)
     assert max(sizes) <= CHUNK_MAX
     assert sum(sizes) <= 64 * stride
-    found = [run for _, frame in path.wire for run in descriptor.decode(frame).runs]
+    found = [run for table, _ in path.tables() for run in table]
     assert sum(run.fragments for run in found) == 66
     assert [run.first_sqn for run in found if run.kind == KIND_TSNI] == [5, 6]
     path.carry()
@@ -386,8 +387,8 @@ def test_sqns_wrap_where_a_run_is_cut(path: DataPath) -> None:
     path.add_source(1, path.tcp())
     area = b"".join(data(1, (0xFFFFFFFE + i) & 0xFFFFFFFF, bytes(60_000)) for i in range(10))
     run = Run(1, 0xFFFFFFFE, 10, 0, 60_012, 60_012, 0, 0, KIND_DATA)
-    path.ingress.on_fragments(path.transport, memoryview(area), [run], 0)
-    found = [run for _, frame in path.wire for run in descriptor.decode(frame).runs]
+    path.ingress.on_fragments(memoryview(area), [(path.transport, table_of([run]))], 0)
+    found = [run for table, _ in path.tables() for run in table]
     assert len(found) > 1
     sqns = [(run.first_sqn + i) & 0xFFFFFFFF for run in found for i in range(run.fragments)]
     assert sqns == [(0xFFFFFFFE + i) & 0xFFFFFFFF for i in range(10)]
@@ -410,11 +411,11 @@ def test_a_control_message_that_does_not_fit_is_a_size_error_too(path: DataPath)
         chained += bytes([0x65, rest]) + bytes(rest - 2)
         message = bytes([8, 0x66]) + size.to_bytes(2, "big") + chained + bytes([0, 8, 0, 0, 0, 0, 0, 1])
         assert len(message) == size
-        builder = RunBuilder()
-        read_messages(message, 0, size, 0, builder)
-        runs = builder.take()
+        table = RunTable()
+        read_messages(message, 0, size, 0, table)
+        runs = list(table)
         assert [run.kind for run in runs] == [KIND_CONTROL]
-        path.ingress.on_fragments(path.transport, memoryview(message), runs, 0)
+        path.ingress.on_fragments(memoryview(message), [(path.transport, table_of(runs))], 0)
     path.carry()
     assert len(hearing.recv(65536)) == 8192
     with pytest.raises(BlockingIOError):
@@ -435,15 +436,15 @@ def test_equal_fragments_of_many_topics_go_out_in_one_send_and_keep_their_order(
     expected: list[Message] = []
     for batch in range(6):
         area = b""
-        builder = RunBuilder()
+        table = RunTable()
         for i in range(60):
             number = batch * 60 + i
             topic, payload = 1 + number % 3, number.to_bytes(2, "big") * 20
             start = len(area) + 20
             area += bytes(20) + data(topic, number // 3, payload)
             expected.append((5000 + topic, number // 3, payload))
-            read_messages(area, start, len(area), 20, builder)
-        path.ingress.on_fragments(path.transport, memoryview(area), builder.take(), 0)
+            read_messages(area, start, len(area), 20, table)
+        path.ingress.on_fragments(memoryview(area), [(path.transport, table)], 0)
         path.carry()
         path.books()
     deadline = path.loop.now_ns() + s(10)
@@ -452,7 +453,7 @@ def test_equal_fragments_of_many_topics_go_out_in_one_send_and_keep_their_order(
         path.loop.run_once(ms(20))
     assert [split(hearing.recv(65536)[20:])[0] for _ in expected] == expected
     if not limit_bps:
-        assert out.trains == 6
+        assert out.counts().trains == 6
     path.books()
     sqns = tuple(range(out.core.next_sqn))
     out.on_nak_packet(lbtrm.encode(lbtrm.Nak(out.address.nak_port, 77, sqns)), path.loop.now_ns())
@@ -477,7 +478,7 @@ def test_runs_of_which_one_has_gaps_go_out_as_they_are(
             runs[-1] = runs[-1]._replace(fragments=2, stride=at - runs[-1].offset)
         else:
             runs.append(Run(topic, 0, 1, at, 62, 82, 20, 0, KIND_DATA))
-    path.ingress.on_fragments(path.transport, memoryview(area), runs, 0)
+    path.ingress.on_fragments(memoryview(area), [(path.transport, table_of(runs))], 0)
     path.carry()
     expected = [(5000 + topic, sqn, payload) for topic, sqn, payload in messages]
     assert [split(hearing.recv(65536)[20:])[0] for _ in messages] == expected

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from dro.bus.counters import CounterPage
-from dro.bus.ring import RingWriter
-from dro.um.transport.runs import KIND_CONTROL, KIND_TSNI, RunBuilder, read_messages
+from dro.bus.descriptors import Slot
+from dro.bus.ring import RingReader, RingWriter
+from dro.um.transport.runs import KIND_CONTROL, KIND_TSNI, RunTable, read_messages
 from dro.um.transport.session import BoundSource
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.data_blocks import TopicIdx
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TcpAddress
-from portals.datapath import descriptor
 from portals.datapath.handover import LOOK_TICKS, QUIET_TICKS, ForwardEntry, Handover
 from portals.datapath.ingress import Ingress
+from tests.fakes.queues import table_at
 from tests.fakes.transport import FakeTransport
 
 ADDRESS = TcpAddress(0x7F000001, 14371, 1)
@@ -41,7 +42,8 @@ class Portal:
     def __init__(self, folder: Path) -> None:
         self.page = CounterPage.create(folder / "page", pair_blocks=4)
         self.ring = RingWriter.create(folder / "ring", 1 << 20, 1)
-        self.ingress = Ingress(self.ring, self.page, self._send, chunk_max_bytes=1 << 18)
+        self.reader = RingReader.open(folder / "ring", 1)
+        self.ingress = Ingress(self.ring, self.page, self, lambda _: None, chunk_max_bytes=1 << 18)
         self.got: dict[int, list[int]] = {STAYS: [], LEAVES: []}
         self.others: dict[int, list[int]] = {STAYS: [], LEAVES: []}  # kinds of what is no data
         self.transport = FakeTransport(ADDRESS)
@@ -52,19 +54,19 @@ class Portal:
         source.user = self.entry
         self.transport.sources[TOPIC] = source
 
-    def _send(self, worker: int, frame: bytes) -> bool:
-        for run in descriptor.decode(frame).runs:
+    def put(self, reader: int, slot: Slot) -> bool:
+        for run in table_at(self.reader, slot)[0]:
             if run.kind:
-                self.others[worker].append(run.kind)
+                self.others[reader].append(run.kind)
             else:
-                self.got[worker] += [(run.first_sqn + i) & LAST for i in range(run.fragments)]
+                self.got[reader] += [(run.first_sqn + i) & LAST for i in range(run.fragments)]
         return True
 
     def hear(self, *messages: bytes) -> None:
         batch = b"".join(messages)
-        builder = RunBuilder()
-        read_messages(batch, 0, len(batch), 0, builder)
-        self.ingress.on_fragments(self.transport, memoryview(batch), builder.take(), 0)
+        table = RunTable()
+        read_messages(batch, 0, len(batch), 0, table)
+        self.ingress.on_fragments(memoryview(batch), [(self.transport, table)], 0)
 
     def begin(self, *leaving: int) -> Handover:
         return Handover(iter([self.entry]), leaving or {LEAVES})
@@ -79,6 +81,7 @@ class Portal:
         return handover
 
     def close(self) -> None:
+        self.reader.close()
         self.ring.close()
         self.page.close()
 

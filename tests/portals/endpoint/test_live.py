@@ -37,6 +37,7 @@ def test_the_live_fields_of_an_endpoint() -> None:
         "max_queue_bytes",
         "remote_pattern",
         "remote_topic",
+        "smart_batch",
         "source_deletion_delay_ms",
         "topic_resolution",
     }
@@ -265,6 +266,7 @@ def test_each_live_field_is_noticed_and_taken_over(field: str, tmp_path: Path, s
         "cost": "<cost>2</cost>",
         "source_deletion_delay_ms": "<source-deletion-delay>1</source-deletion-delay>",
         "max_queue_bytes": "<max-queue>1</max-queue>",
+        "smart_batch": "<smart-batch>1</smart-batch>",
         "topic_resolution": '<topic-resolution><pattern-use-query max="1"/></topic-resolution>',
         "remote_topic": '<remote-topic timeout="1"/>',
         "remote_pattern": '<remote-pattern max-patterns="1"/>',

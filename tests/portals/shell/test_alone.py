@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dro.bus.descriptors import DescriptorWriter
 from dro.bus.messages import (
     ROUTE_MESSAGES,
     PeerDown,
@@ -22,12 +23,12 @@ from dro.bus.messages import (
     RouteMessage,
     RouteTable,
 )
+from dro.bus.ring import DATA_AT
 from dro.clock import ms, s
 from dro.log.events import LogEvent
 from dro.proto.interest.events import InterestGained
-from portals.datapath import descriptor
+from dro.um.transport.runs import Run
 from portals.datapath.counters import PairSlot, Slot
-from portals.datapath.descriptor import ForwardRun
 from portals.datapath.handover import QUIET_TICKS
 from portals.datapath.ingress import RING_MIN_BYTES
 from portals.decisions.core import AT_ONCE, PortalCore
@@ -62,6 +63,7 @@ from portals.decisions.relearning import CHECK_NS
 from portals.decisions.siblings import REJOIN_HOLD_NS
 from portals.shell.conversations import STEP
 from portals.shell.portal import GAUGES_NS, RING_RETRY_NS, PortalShell
+from tests.fakes.queues import hand_over
 from tests.fakes.siblings import all_messages, confirm_at_once
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker, logged
@@ -141,13 +143,14 @@ class Alone:
         self.link = TimedLink(self.shell, self.worker)
         self.shell.start(self.link)
         self.ring = FakeWorker(stepper.loop, folder, SIBLING, "P2").create_ring(1 << 16)
+        self.queues = DescriptorWriter(self.ring)
 
     @property
     def now_ns(self) -> int:
         return self.stepper.clock.time_ns
 
     def peer_up(self, worker: int, role: Role = Role.ENDPOINT, incarnation: int = 1) -> None:
-        peer = self.worker.peers[worker] = PeerUp(worker, incarnation, f"P{worker}", role, "ring", "", "")
+        peer = self.worker.peers[worker] = PeerUp(worker, incarnation, f"P{worker}", role, "ring", "")
         self.worker.told["on_peer_up"](peer)
 
     def hear(self, worker: int, message: PortalMessage | RouteMessage) -> None:
@@ -172,12 +175,16 @@ class Alone:
         found, self.link.effects = self.link.effects, []
         return found
 
-    def handed(self, fragments: int) -> None:
+    def announced(self) -> int:
+        """Batches that were handed to the sibling."""
+        return self.shell._queues._heads.get(SIBLING, 0)
+
+    def handed(self, fragments: int, *, is_taken: bool = True) -> None:
         """The sibling hands over so many fragments of 13 bytes."""
         chunk = b"".join(data(9, sqn, b"x") for sqn in range(fragments))
-        runs = [ForwardRun(SEEN.handle, 0, fragments, 0, 13, 13, 0, 0, 0)]
-        frame = descriptor.encode(self.ring.write(chunk), len(chunk), runs)
-        self.worker.channels.on_data([(SIBLING, frame)])
+        hand_over(self.ring, self.queues, ME, chunk, [Run(SEEN.handle, 0, fragments, 0, 13, 13, 0, 0, 0)])
+        if is_taken:
+            self.shell._intake.take()
 
 
 @pytest.fixture
@@ -288,14 +295,16 @@ def test_a_sibling_that_is_down_feeds_nothing_and_is_remembered_for_three_second
     alone.stepper.settle()
     assert alone.effects() == [OpenProxyReceiver(b"AAA", PATTERN_NONE, (THERE,))]
     alone.stepper.run(100)
+    alone.handed(2, is_taken=False)
     alone.worker.told["on_peer_down"](PeerDown(SIBLING, 1))
     held_until_ns = alone.now_ns + REJOIN_HOLD_NS
     assert alone.core.next_deadline() == held_until_ns == alone.now_ns + s(3)
     with pytest.raises(ValueError, match="released"):
         alone.worker.rings[0].copy(0, 1)
-    alone.handed(2)
     page = alone.worker.counters
-    assert (page[Slot.DROPPED_ERROR], page[Slot.DROPPED_ERROR_BYTES], page[Slot.FORWARDED]) == (2, 26, 2)
+    assert page[Slot.FORWARDED] == page[Slot.DROPPED_DELETED] == 2, "what it had announced is read to the end"
+    alone.handed(2)
+    assert page[Slot.FORWARDED] == 2
     alone.stepper.run(REJOIN_HOLD_NS // ms(1) - 10)
     assert alone.effects() == []
     alone.stepper.run(10)
@@ -370,9 +379,8 @@ def test_siblings_get_the_fragments_of_a_source_from_when_they_ask_to_when_they_
         alone.hear(SIBLING, message)
         alone.stepper.settle()
         alone.link.receive(data(3, len(counts), b"x"))
-        counts.append(len(alone.worker.channels.data))
+        counts.append(alone.announced())
     assert counts == [1, 1, 1]
-    assert alone.worker.channels.data[0][0] == SIBLING
 
 
 # what is to be done
@@ -507,7 +515,7 @@ def test_gauges_are_shown_twice_a_second_until_it_stops(alone: Alone) -> None:
 
 
 def test_the_ring_and_the_queue_have_the_configured_size(alone: Alone, tmp_path: Path) -> None:
-    assert (tmp_path / "P1.ring").stat().st_size == RING_MIN_BYTES + 4096
+    assert (tmp_path / "P1.ring").stat().st_size == RING_MIN_BYTES + DATA_AT
     assert alone.worker.counters[Slot.QUEUE_LIMIT] == 1000
 
 
@@ -578,7 +586,7 @@ def test_a_drain_of_the_portal_from_the_order_to_the_answer(alone: Alone, caplog
     assert logged(caplog) == [("INFO", LogEvent.DRAIN_BEGINS, {"limit_ms": 5000})]
     assert alone.sent() == [(SIBLING, InterestAdded(b"CCC", PATTERN_NONE, HERE)), (SIBLING, Withdraw())]
     alone.link.receive(data(3, 1, b"x"))
-    assert len(alone.worker.channels.data) == 2, "fragments on their way are still handed over"
+    assert alone.announced() == 2, "fragments on their way are still handed over"
     alone.stepper.run(QUIET_TICKS * 20)
     assert alone.sent() == []
     alone.stepper.run(40)
@@ -644,7 +652,7 @@ def test_a_sibling_that_is_drained_is_helped(alone: Alone) -> None:
     alone.stepper.run((QUIET_TICKS + 2) * 20)
     assert alone.sent() == [(SIBLING, Released(1))]
     alone.link.receive(data(3, 1, b"x"))
-    assert len(alone.worker.channels.data) == 1
+    assert alone.announced() == 1
     assert alone.stepper.loop.next_deadline() == alone.now_ns + GAUGES_NS - (QUIET_TICKS + 2) * TICK_NS, "no tick"
     alone.link.held = Held(alone.now_ns + ms(100))
     alone.hear(SIBLING, Settle(0))
@@ -661,7 +669,7 @@ def test_a_message_before_the_withdrawal_of_a_sibling_comes_before_it(alone: Alo
     alone.hear(SIBLING, ForwardStart(HANDLE))
     alone.hear(SIBLING, Withdraw())
     alone.link.receive(data(3, 0, b"x"))
-    assert len(alone.worker.channels.data) == 1
+    assert alone.announced() == 1
     assert [*alone.shell.entries[HANDLE].closing] == [SIBLING]
 
 

@@ -12,7 +12,7 @@ from dro.bus.messages import ROUTE_MANAGER, ROUTE_MESSAGES, PortalGone, PortalUp
 from dro.clock import ms
 from dro.errors import LocalProtocolError
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost
-from dro.um.transport.runs import RunBuilder, read_messages
+from dro.um.transport.runs import RunTable, read_messages
 from dro.um.transport.session import BoundSource
 from dro.wire.lbmr.packet import Tir
 from portals.datapath.counters import Slot
@@ -65,9 +65,9 @@ class OtherLink:
         return source
 
     def receive(self, message: bytes) -> None:
-        builder = RunBuilder()
-        read_messages(message, 0, len(message), 0, builder)
-        self.shell.ingress.on_fragments(self.transport, memoryview(message), builder.take(), 0)
+        table = RunTable()
+        read_messages(message, 0, len(message), 0, table)
+        self.shell.ingress.on_fragments(memoryview(message), [(self.transport, table)], 0)
 
     def take_interest(self) -> list[InterestEvent]:
         events, self._interest = self._interest, []
@@ -77,7 +77,7 @@ class OtherLink:
         self.effects.append(effect)
         match effect:
             case OpenProxySource(worker=worker, source=seen):
-                proxy = ProxySource(seen.otid, seen.topic, 7, self.sender, DuplicateWindow(64, 8), lambda *_: True)
+                proxy = ProxySource(seen.otid, seen.topic, 7, self.sender, DuplicateWindow(64, 8))
                 self.proxies[seen.otid] = proxy
                 self.shell.egress.feed(proxy, worker, seen.handle)
             case CloseProxySource(otid=otid):

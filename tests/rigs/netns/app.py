@@ -42,6 +42,7 @@ from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc.message import HEADER
 from dro.wire.source_string import format_source
 from tests.builders.um_options import with_all
+from tests.fakes.runs import RunSink, send_run
 from tests.rigs.netns.harness import Host
 from tests.rigs.waiting import wait_until
 
@@ -247,7 +248,7 @@ class _Flow:
         length = HEADER.size + len(payload)
         buffer = bytearray(HEADROOM) + HEADER.pack(0, 0, length, self.source.topic_index, self._sqn) + payload
         run = Run(self.source.topic_index, self._sqn, 1, HEADROOM, length, HEADROOM + length, HEADROOM, 0, KIND_DATA)
-        taken = self.source.transport.send_run(buffer, run, 0, self.source.topic_index, now_ns)
+        taken = send_run(self.source.transport, buffer, run, 0, self.source.topic_index, now_ns)
         self._sqn = (self._sqn + taken) & 0xFFFFFFFF
         return bool(taken)
 
@@ -258,7 +259,7 @@ class _Flow:
         )  # fmt: skip
 
 
-class _Child:
+class _Child(RunSink):
     """The process. Implements `dro.um.transport.session.FragmentSink`."""
 
     def __init__(self, config: Path, pipe: Connection, board: Board) -> None:
@@ -366,7 +367,7 @@ class _Child:
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         pass
 
-    def on_fragments(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
+    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
         for run in runs:
             bound = transport.sources.get(run.topic_index)
             if bound is None:

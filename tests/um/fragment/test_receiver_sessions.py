@@ -22,17 +22,18 @@ from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.um.transport.tcp.kind import TcpReceivers
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 from tests.builders.um_options import with_all
+from tests.fakes.runs import RunSink
 
 LOOPBACK = "127.0.0.1"
 
 
-class Nobody:
+class Nobody(RunSink):
     """A sink."""
 
     def on_bound(self, source: BoundSource, now_ns: int) -> None:
         raise AssertionError
 
-    def on_fragments(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
+    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
         raise AssertionError
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:

@@ -23,7 +23,7 @@ from dro.um.message.events import (
     UsageError,
 )
 from dro.um.message.receiver import CallbackListener
-from dro.um.transport.runs import KIND_DATA, Run, RunBuilder, read_messages
+from dro.um.transport.runs import KIND_DATA, Run, RunTable, read_messages
 from dro.um.transport.session import BoundSource
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.block import Block, RawBlock
@@ -33,6 +33,7 @@ from dro.wire.lbmr.packet import Cost, Tir
 from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress, format_source
 from tests.builders.lbmc_messages import data_message
 from tests.builders.tir_options import tir_options
+from tests.fakes.runs import table_of
 from tests.fakes.transport import FakeTransport
 from tests.fakes.um_contexts import Stepper
 
@@ -116,9 +117,9 @@ class Scene:
 
     def put(self, source: BoundSource, *messages: bytes) -> None:
         packet = memoryview(b"".join(messages))
-        out = RunBuilder()
+        out = RunTable()
         read_messages(packet, 0, len(packet), 0, out)
-        self.delivery.on_fragments(source.transport, packet, out.take(), self.now_ns)
+        self.delivery.on_fragments(packet, [(source.transport, out)], self.now_ns)
 
     def data(self, source: BoundSource, *sqns: int) -> None:
         for sqn in sqns:
@@ -509,7 +510,7 @@ def test_every_message_of_a_run_is_handed_up_whatever_lies_between_them(scene: S
     source = scene.bind(lbtrm(1))
     packet = memoryview(b"".join(bytes(gap) + message(sqn, b"%03d" % sqn) for sqn in range(count)))
     run = Run(1, 0, count, gap, 15, 15 + gap, gap, 0, KIND_DATA)
-    scene.delivery.on_fragments(source.transport, packet, [run], scene.now_ns)
+    scene.delivery.on_fragments(packet, [(source.transport, table_of([run]))], scene.now_ns)
     assert ear.data == [payload for batch in bulk.batches for payload in batch.payloads]
     assert ear.data == [b"%03d" % sqn for sqn in range(count)]
 

@@ -29,7 +29,7 @@ from dro.um.message.events import (
     Wakeup,
     WouldBlock,
 )
-from dro.um.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
+from dro.um.transport.lbtrm.receiver import LbtrmGroup
 from tests.fakes.um_contexts import PATIENCE_S, private_config
 
 
@@ -285,17 +285,17 @@ def test_lost_datagrams_are_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = LbtrmGroup._on_datagram
     dropped = 0
 
-    def lossy(
-        group: LbtrmGroup, view: memoryview, offset: int, length: int, sender: int, now_ns: int
-    ) -> LbtrmReceiver | None:
+    def lossy(group: LbtrmGroup, view: memoryview, offset: int, length: int, sender: int, now_ns: int) -> None:
         nonlocal dropped
         if rng.random() < 0.1:
             dropped += 1
-            return None
-        return taken(group, view, offset, length, sender, now_ns)
+        else:
+            taken(group, view, offset, length, sender, now_ns)
 
     monkeypatch.setattr(LbtrmGroup, "_on_datagram", lossy)
-    monkeypatch.setattr(LbtrmGroup, "_on_stream", lambda group, now_ns: False)
+    module = "dro.um.transport.lbtrm.receiver."
+    monkeypatch.setattr(module + "scan_slots", lambda *_: False)
+    monkeypatch.setattr(module + "scan_datagrams", lambda view, offsets, lengths, senders, at, *_: at)
     payloads = messages_of(3, 1000, (10, 1000, 20000))
     with BlockingContext(config) as a, BlockingContext(config) as b:
         source = a.source("t")

@@ -37,7 +37,7 @@ class Session:
         self.times.append(now_ns)
         return True
 
-    def send_batch(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
+    def send_packed(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
         taken = min(self.room, len(messages))
         self.room -= taken
         self.is_blocked = taken < len(messages)

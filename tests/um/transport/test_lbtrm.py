@@ -23,6 +23,7 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.lbtrm import DATA_HEADER
 from dro.wire.source_string import LbtrmAddress
+from tests.fakes.runs import send_run
 from tests.fakes.session_sink import KeepingSink
 
 LOOPBACK = "127.0.0.1"
@@ -86,7 +87,7 @@ class Pair:
         run = Run(99, first, len(payloads), gap, size, size + gap, gap, 0, KIND_DATA)
         done = 0
         while done < len(payloads):
-            done += self.sender.send_run(buffer, run, 0, topic, self.loop.now_ns(), first=done)
+            done += send_run(self.sender, buffer, run, 0, topic, self.loop.now_ns(), first=done)
             if done < len(payloads):
                 self.until(lambda: not self.sender.is_blocked)
         self.sqn[topic] = first + len(payloads)
@@ -134,7 +135,8 @@ def test_topics_and_sizes_may_be_mixed(pair: Pair) -> None:
 
 def test_lost_datagrams_are_asked_for_and_come_again(pair: Pair) -> None:
     rng = random.Random(6)
-    genuine = pair.batch.receive
+    batch = pair.group._batch
+    genuine = batch.receive
     lost = 0
 
     def lossy(fd: int) -> int:
@@ -142,13 +144,13 @@ def test_lost_datagrams_are_asked_for_and_come_again(pair: Pair) -> None:
         nonlocal lost
         count = genuine(fd)
         for i in range(count):
-            at = pair.batch.offsets[i]
-            if pair.batch.lengths[i] > 40 and rng.random() < 0.1:
-                pair.batch.view[at + 4 : at + 8] = bytes(4)
+            at = batch.offsets[i]
+            if batch.lengths[i] > 40 and rng.random() < 0.1:
+                batch.view[at + 4 : at + 8] = bytes(4)
                 lost += 1
         return count
 
-    pair.batch.receive = lossy  # type: ignore[method-assign]  # loss in front of the code under test
+    pair.group._batch.receive = lossy  # type: ignore[method-assign]  # loss in front of the code under test
     expected = []
     for i in range(60):
         expected += pair.send(1, [bytes([i]) * 100] * 32)
@@ -169,7 +171,7 @@ def test_control_messages_come_up_and_topic_indexes_are_rewritten(pair: Pair) ->
     assert pair.sink.tsnis == [(7, 41), (8, 2)]
     topic_idx = bytes.fromhex("0865000cff08000000000001")
     run = Run(1, 0, 1, 0, 12, 12, 0, 0x65, KIND_CONTROL)
-    assert pair.sender.send_run(bytearray(topic_idx), run, 0, 77, now) == 1
+    assert send_run(pair.sender, bytearray(topic_idx), run, 0, 77, now) == 1
     pair.until(lambda: bool(pair.sink.controls))
     assert pair.sink.controls == [topic_idx[:-1] + bytes([77])]
 

@@ -25,13 +25,14 @@ from dro.sqn import MASK
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
 from dro.um.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
-from dro.um.transport.runs import KIND_DATA, Run, RunBuilder, read_messages
+from dro.um.transport.runs import KIND_DATA, Run, RunTable, read_messages
 from dro.um.transport.session import ReceiverTransport, SenderTransport
 from dro.wire import lbtrm
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.lbtrm import DATA_HEADER
 from dro.wire.source_string import LbtrmAddress
 from tests.fakes.fussy_socket import FussySocket
+from tests.fakes.runs import send_run
 from tests.fakes.session_sink import KeepingSink, Message
 
 LOOPBACK = "127.0.0.1"
@@ -130,7 +131,7 @@ class LbtrmBench:
         buffer, run = as_run(first, payloads)
         done = 0
         while done < len(payloads):
-            taken = sender.send_run(buffer, run, 0, topic, self.loop.now_ns(), first=done)
+            taken = send_run(sender, buffer, run, 0, topic, self.loop.now_ns(), first=done)
             done += taken
             if done < len(payloads):
                 assert sender.is_blocked
@@ -242,9 +243,9 @@ def test_two_sessions_share_the_limit_and_closing_one_that_is_blocked_frees_the_
     first, second = bench.sender(), bench.sender()
     _, sink = bench.join(second)
     buffer, run = as_run(0, [bytes(968)] * 30)
-    assert first.send_run(buffer, run, 0, 1, bench.loop.now_ns()) == 10
+    assert send_run(first, buffer, run, 0, 1, bench.loop.now_ns()) == 10
     assert first.is_blocked
-    assert second.send_run(bytearray(buffer), run, 0, 1, bench.loop.now_ns()) == 0
+    assert send_run(second, bytearray(buffer), run, 0, 1, bench.loop.now_ns()) == 0
     assert second.is_blocked
     first.on_unblocked = lambda: pytest.fail("woken after the end")
     first.close(0, bench.loop.now_ns())
@@ -257,12 +258,12 @@ def test_what_is_sent_from_within_the_wakeup_may_block_again(bench: LbtrmBench) 
     bench.limiter = RateLimiter(8_000_000, ms(10), bench.loop.now_ns())
     sender, _, sink = bench.pair()
     buffer, run = as_run(0, [bytes([i]) * 968 for i in range(45)])
-    done = sender.send_run(buffer, run, 0, 7, bench.loop.now_ns())
+    done = send_run(sender, buffer, run, 0, 7, bench.loop.now_ns())
 
     def on_unblocked() -> None:
         nonlocal done
         assert not sender.is_blocked
-        done += sender.send_run(buffer, run, 0, 7, bench.loop.now_ns(), first=done)
+        done += send_run(sender, buffer, run, 0, 7, bench.loop.now_ns(), first=done)
 
     sender.on_unblocked = on_unblocked
     bench.until(lambda: len(sink.got) == 45)
@@ -289,7 +290,7 @@ def test_retransmissions_are_right_when_many_runs_share_one_buffer(bench: LbtrmB
     sender, _, sink = bench.pair()
     rng = random.Random(4)
     chunk = bytearray()
-    builder = RunBuilder()
+    builder = RunTable()
     sqns = [0, 0, 0]
     expected: list[Message] = []
     for _ in range(120):
@@ -303,7 +304,7 @@ def test_retransmissions_are_right_when_many_runs_share_one_buffer(bench: LbtrmB
             sqns[topic] += 1
         read_messages(chunk, start, len(chunk), DATA_HEADER, builder)
     for run in builder.take():
-        assert sender.send_run(chunk, run, 0, run.topic_index, bench.loop.now_ns()) == run.fragments
+        assert send_run(sender, chunk, run, 0, run.topic_index, bench.loop.now_ns()) == run.fragments
     bench.until(lambda: len(sink.got) == len(expected))
     assert sink.got == expected
     count = sender.core.next_sqn
@@ -504,7 +505,7 @@ def test_a_sender_that_lingers_goes_on_repairing_and_then_ends(bench: LbtrmBench
     bench.until(lambda: bench.closed == [sender])
     assert bench.loop.now_ns() - began >= s(1)
     buffer, run = as_run(0, [b"x"])
-    assert sender.send_run(buffer, run, 0, 1, bench.loop.now_ns()) == 0
+    assert send_run(sender, buffer, run, 0, 1, bench.loop.now_ns()) == 0
     assert not sender.send_message(data(1, 1, b""), bench.loop.now_ns())
     bench.group.close()
     assert bench.loop.next_deadline() is None
@@ -562,8 +563,8 @@ def test_a_batch_is_taken_whole_or_not_at_all(bench: LbtrmBench) -> None:
     bench.limiter = RateLimiter(8_000_000, ms(10), bench.loop.now_ns() + s(60))  # 10000 bytes, not again in this test
     sender = bench.sender()
     batch = [data(7, sqn, bytes(3000)) for sqn in range(2)]
-    assert sender.send_batch(batch, 6000, bench.loop.now_ns()) == 2
-    assert sender.send_batch(batch, 6000, bench.loop.now_ns()) == 0
+    assert sender.send_packed(batch, 6000, bench.loop.now_ns()) == 2
+    assert sender.send_packed(batch, 6000, bench.loop.now_ns()) == 0
     assert sender.is_blocked
 
 

@@ -37,16 +37,16 @@ SESSION = 0xA1B2C3D4
 LOSS = LossConfig(initial_backoff_ns=0, backoff_ns=ms(20), generation_ns=ms(100), activity_timeout_ns=s(3))
 
 
-class RunSink(KeepingSink):
+class RunsSink(KeepingSink):
     """Keeps the runs as well, those of one call together."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[list[Run]] = []
 
-    def on_fragments(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
+    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
         self.calls.append(runs)
-        super().on_fragments(transport, view, runs, now_ns)
+        super().on_runs(transport, view, runs, now_ns)
 
 
 class Group:
@@ -71,7 +71,7 @@ class Group:
             on_empty=self._on_empty,
         )  # fmt: skip
         self.source = sockets.multicast_sender(group, port, LOOPBACK, ttl=0, buffer_bytes=4 << 20)
-        self.sink = RunSink()
+        self.sink = RunsSink()
         self.session = self.join(self.sink, config)
 
     def _on_empty(self, group: LbtrmGroup) -> None:
@@ -275,7 +275,7 @@ def vars_of(stats: object) -> dict[str, int]:
 
 
 def test_sessions_of_one_group_get_their_own_and_each_hears_its_part_of_a_batch_at_once(group: Group) -> None:
-    other = RunSink()
+    other = RunsSink()
     session = group.join(other, session_id=9)
     group.put(*[group.data(i // 2, message(i % 2, i, 40), session_id=(SESSION, 9)[i % 2]) for i in range(8)])
     assert group.sink.got == of(0, 0) + of(0, 2) + of(0, 4) + of(0, 6)
@@ -306,7 +306,7 @@ def test_a_datagram_with_options_is_read_like_others_and_in_its_place(group: Gro
     optional = lbtrm.encode(replace(packet, payload=message(7, 1, 40), options=options))
     group.put(plain, optional, group.data(2, message(7, 2, 40)))
     assert group.sink.got == of(7, 0, 1, 2)
-    assert [run.headroom for runs in group.sink.calls for run in runs] == [20, 0, 20]
+    assert [run.headroom for runs in group.sink.calls for run in runs] == [20, 26, 20]
     sizes = len(plain) * 2 + len(optional)
     assert group.session.statistics() == group.stats(msgs_rcved=3, bytes_rcved=sizes, lbm_msgs_rcved=3)
     again = lbtrm.encode(replace(packet, flags=0xA0, payload=message(7, 1, 40), options=options))
@@ -464,7 +464,7 @@ def test_sessions_that_are_due_together_share_turns_with_the_sockets(group: Grou
     """60 sessions have lost 60,000 datagrams each."""
     ids = range(1, 61)
     for session_id in ids:
-        group.join(RunSink(), session_id=session_id)
+        group.join(RunsSink(), session_id=session_id)
     for sqn in (0, 60_001):
         group.put(*[group.data(sqn, message(7, sqn, 40), session_id=session_id) for session_id in ids])
     group.clock.time_ns += ms(60)

@@ -24,6 +24,7 @@ from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.source_string import LbtrmAddress, format_source
 from tests.fakes.clock import SteppedClock
 from tests.fakes.fussy_socket import FussySocket
+from tests.fakes.runs import send_run
 
 LOOPBACK = "127.0.0.1"
 BEGAN = s(5)
@@ -86,9 +87,9 @@ class Source:
             buffer += bytes(gap) + message(99, sqn, size)
         return buffer, Run(99, first, fragments, gap, size, size + gap, gap, 0, KIND_DATA)
 
-    def send(self, fragments: int, size: int = 50, *, first: int = 0, topic: int | None = 7) -> int:
+    def send(self, fragments: int, size: int = 50, *, first: int = 0, topic: int = 7) -> int:
         buffer, run = self.run(fragments, size)
-        return self.sender.send_run(buffer, run, 3, topic, self.clock.time_ns, first=first)
+        return send_run(self.sender, buffer, run, 3, topic, self.clock.time_ns, first=first)
 
     def datagram(self, sqn: int, content: bytes, trail: int = 0, *, again: bool = False) -> bytes:
         """As it should be with groups of eight."""
@@ -136,7 +137,7 @@ def test_fragments_become_datagrams_and_every_count_says_so(source: Source) -> N
     assert source.take() == [source.datagram(i, message(7, i, 50)) for i in range(3)]
     assert sender.send_message(b"one message", BEGAN, 5) is True
     assert source.take() == [source.datagram(3, b"one message")]
-    assert sender.send_batch([b"two ", b"messages"], 7, BEGAN) == 2
+    assert sender.send_packed([b"two ", b"messages"], 7, BEGAN) == 2
     assert source.take() == [source.datagram(4, b"two messages")]
     sent = 3 * 70 + 31 + 32
     assert sender.statistics() == SourceSessionStatistics(
@@ -156,21 +157,19 @@ def test_only_fragments_with_just_the_room_for_a_header_are_sent_from_where_they
 ) -> None:
     buffer, run = source.run(4, 30, gap=gap)
     given = bytes(buffer)
-    assert source.sender.send_run(buffer, run, 3, 7, BEGAN, first=1) == 3
+    assert send_run(source.sender, buffer, run, 3, 7, BEGAN, first=1) == 3
     expected = [source.datagram(i, message(7, i + 1, 30)) for i in range(3)]
     assert source.take() == expected
-    assert bytes(buffer) == (given[:53] + b"".join(expected) if is_in_place else given)
+    assert (bytes(buffer) == given[:53] + b"".join(expected)) is is_in_place
 
 
-def test_topic_indexes_are_left_or_rewritten_also_in_control_messages(source: Source) -> None:
-    assert source.send(2, topic=None) == 2
-    assert source.take() == [source.datagram(i, message(99, i, 50)) for i in range(2)]
+def test_topic_indexes_are_rewritten_also_in_control_messages(source: Source) -> None:
+    assert source.send(2, topic=5) == 2
+    assert source.take() == [source.datagram(i, message(5, i, 50)) for i in range(2)]
     control = bytes.fromhex("0865000cff08000000000063")
-    for index, topic in enumerate((None, 0x01020304)):
-        run = Run(99, 0, 1, 0, 12, 12, 0, 0x65, KIND_CONTROL)
-        assert source.sender.send_run(bytearray(control), run, 0, topic, BEGAN) == 1
-        body = control if topic is None else control[:8] + topic.to_bytes(4, "big")
-        assert source.take() == [source.datagram(2 + index, body)]
+    run = Run(99, 0, 1, 0, 12, 12, 0, 0x65, KIND_CONTROL)
+    assert send_run(source.sender, bytearray(control), run, 0, 0x01020304, BEGAN) == 1
+    assert source.take() == [source.datagram(2, control[:8] + bytes([1, 2, 3, 4]))]
     assert source.core.txw_bytes == 2 * 38, "a control message has no user data"
 
 
@@ -297,13 +296,13 @@ def test_a_busy_socket_blocks_the_session_until_it_may_have_room(
     """Two trains, and two datagrams that each make one."""
     source.data.answers = iter([0 if ok else code for ok in answers])
     buffer, run = source.run(129, 80)
-    assert source.sender.send_run(buffer, run, 3, 7, BEGAN) == min(sent, 129)
+    assert send_run(source.sender, buffer, run, 3, 7, BEGAN) == min(sent, 129)
     if sent == 129:
         assert source.sender.send_message(b"refused", BEGAN) is False
     assert source.sender.is_blocked
-    assert source.sender.send_run(buffer, run, 3, 7, BEGAN, first=sent) == 0
+    assert send_run(source.sender, buffer, run, 3, 7, BEGAN, first=sent) == 0
     assert source.sender.send_message(b"", BEGAN) is False
-    assert source.sender.send_batch([b"", b""], 0, BEGAN) == 0
+    assert source.sender.send_packed([b"", b""], 0, BEGAN) == 0
     assert len(source.data.sizes) == len(answers), "a blocked session tries nothing"
     if code == errno.ENOBUFS:  # such a socket stays writable
         source.turn(BEGAN + ms(1) - 1)
@@ -313,7 +312,7 @@ def test_a_busy_socket_blocks_the_session_until_it_may_have_room(
         source.turn()
     assert source.woken == [source.clock.time_ns]
     assert not source.sender.is_blocked
-    assert source.sender.send_run(buffer, run, 3, 7, BEGAN, first=sent) == 129 - sent
+    assert send_run(source.sender, buffer, run, 3, 7, BEGAN, first=sent) == 129 - sent
     source.turn(BEGAN + ms(50))
     assert len(source.woken) == 1
     assert source.core.stats.msgs_sent == 129

@@ -162,7 +162,7 @@ def test_only_what_a_socket_without_datagrams_says_is_no_error(
     assert wire.batch.count == 0
 
 
-def test_the_size_that_came_twice_in_a_row_is_the_next_stride(wire: Wire) -> None:
+def test_the_stride_grows_at_once_and_shrinks_to_a_size_that_came_twice_in_a_row_alone(wire: Wire) -> None:
     def stride_after(*sizes: int) -> int:
         for datagram in [patterned(size, 1) for size in sizes]:
             wire.sender.send(datagram)
@@ -172,17 +172,29 @@ def test_the_size_that_came_twice_in_a_row_is_the_next_stride(wire: Wire) -> Non
 
     assert stride_after(1, 1) == 2048
     assert stride_after(300, 300) == 2048
-    assert stride_after(300, 100) == 300
+    assert stride_after(300, 100) == 2048, "of different sizes"
+    assert stride_after(300, 300) == 2048, "not in a row"
     assert stride_after(300, 300) == 300
-    assert stride_after(500, 500) == 300
     assert stride_after(300, 300) == 300, "as it is already"
-    assert stride_after(500, 500) == 300, "not in a row"
-    assert stride_after(700) == 300, "one says nothing"
-    assert stride_after(500, 500) == 500
-    assert stride_after(500, 500) == 500
-    assert stride_after(1, 1) == 500
-    assert stride_after(0, 0) == 500
-    assert stride_after(1, 1) == 1
+    assert stride_after(500, 100) == 500
+    assert stride_after(300, 300) == 500
+    assert stride_after(200) == 500, "one says nothing"
+    assert stride_after(300, 300) == 500
+    assert stride_after(300, 300) == 300
+    assert stride_after(0, 0) == 300
+    assert stride_after(0, 0) == 300, "empty datagrams are nobody's traffic"
+
+
+def test_a_batch_has_a_stride_of_its_own_in_memory_that_others_use_as_well(wire: Wire) -> None:
+    other = DatagramBatch(like=wire.batch)
+    for _ in range(2):
+        for _ in range(2):
+            wire.sender.send(patterned(90, 1))
+        assert other.receive(wire.receiver.fileno()) == 2
+    assert (other.stride, wire.batch.stride) == (90, 2048)
+    wire.sender.send(patterned(90, 7))
+    wire.batch.receive(wire.receiver.fileno())
+    assert bytes(other.view[:90]) == patterned(90, 7)
 
 
 def test_a_datagram_of_the_length_of_its_place_stays_there_and_a_longer_one_is_put_together(wire: Wire) -> None:

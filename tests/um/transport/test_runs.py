@@ -16,7 +16,7 @@ from dro.um.transport.runs import (
     KIND_DATA,
     KIND_TSNI,
     Run,
-    RunBuilder,
+    RunTable,
     chain,
     has_block,
     read_messages,
@@ -97,7 +97,7 @@ def unfold(view: bytes, runs: list[Run], least: int = 0) -> list[Found]:
 def check(packet: bytes, headroom: int) -> None:
     data = packet[headroom:]
     expected, messages, is_sound = naive(data)
-    builder = RunBuilder()
+    builder = RunTable()
     if is_sound:
         assert read_messages(packet, headroom, len(packet), headroom, builder) == messages
     else:
@@ -155,7 +155,7 @@ packets = st.lists(
 
 @pytest.mark.parametrize(("second", "runs"), [(131, 2), (149, 2), (150, 1), (400, 1)])
 def test_fragments_whose_headroom_lies_in_another_one_are_no_run(second: int, runs: int) -> None:
-    builder = RunBuilder()
+    builder = RunTable()
     builder.add(1, 5, 100, 30, HEADROOM, 0)
     builder.add(1, 6, second, 30, HEADROOM, 0)
     assert len(builder.take()) == runs
@@ -191,7 +191,7 @@ def test_damaged_messages_are_a_decode_error_or_what_a_naive_walk_finds(
 def test_runs_go_across_the_datagrams_of_a_batch(datagrams: list[bytes], gaps: list[int], headroom: int) -> None:
     """Datagrams lie at growing offsets of one area, some back to back, some apart."""
     area = b""
-    builder = RunBuilder()
+    builder = RunTable()
     expected: list[Found] = []
     for datagram, gap in zip(datagrams, gaps, strict=False):
         start = len(area) + gap
@@ -206,7 +206,7 @@ def test_runs_go_across_the_datagrams_of_a_batch(datagrams: list[bytes], gaps: l
 
 def test_a_steady_stream_is_one_run_across_datagrams_with_its_headroom() -> None:
     area = b"".join(bytes(HEADROOM) + LBMC.pack(0, 0, 20, 7, MASK - 3 + i & MASK) + bytes(8) for i in range(8))
-    builder = RunBuilder()
+    builder = RunTable()
     for i in range(8):
         read_messages(area, i * 40 + HEADROOM, (i + 1) * 40, HEADROOM, builder)
     assert builder.take() == [Run(7, MASK - 3, 8, HEADROOM, 20, 40, HEADROOM, 0, KIND_DATA)]
@@ -218,7 +218,7 @@ def test_a_steady_stream_is_one_run_across_datagrams_with_its_headroom() -> None
 )
 def test_runs_that_continue_each_other_become_one(counts: list[int], breaks: list[str]) -> None:
     """Runs and single fragments in any mixture are the same as the fragments one by one."""
-    together, single = RunBuilder(), RunBuilder()
+    together, single = RunTable(), RunTable()
     offset, sqn, topic, head, length = 0, MASK - 2, 1, 0, 20
     for count, what in zip(counts, breaks, strict=False):
         offset += 7 if what == "gap" else 0
@@ -290,7 +290,7 @@ def test_each_whole_record_of_a_tsni_is_told_and_a_topic_index_needs_four_bytes(
     message = with_chain(
         8, b"", [(0x65, bytes([7, 0, 0]) + bytes(3)), (0x20, bytes([4 + len(body), 0, 0]) + body)], b""
     )
-    out = RunBuilder()
+    out = RunTable()
     assert read_messages(b"!" + message, 1, 1 + len(message), 0, out) == 1
     assert out.take() == [Run(topic, sqn, 1, 0, 0, 0, 0, 0, KIND_TSNI) for topic, sqn in pairs]
 
@@ -299,7 +299,7 @@ def test_each_whole_record_of_a_tsni_is_told_and_a_topic_index_needs_four_bytes(
 def test_what_a_packet_holds_is_counted_and_stray_bytes_at_its_end_are_not(stray: int) -> None:
     topic_idx = with_chain(8, b"", [(0x65, bytes([8, 0, 0]) + (99).to_bytes(4, "big"))], b"")
     packet = LBMC.pack(0, 0, 14, 1, 5) + b"xx" + bytes([1, 0, 0, 4]) + topic_idx + LBMC.pack(0, 0, 12, 1, 6)
-    out = RunBuilder()
+    out = RunTable()
     assert read_messages(packet + bytes([0, 0, 0])[:stray], 0, len(packet) + stray, 0, out) == 4
     assert out.take() == [
         Run(1, 5, 1, 0, 14, 14, 0, 0, KIND_DATA),
@@ -319,4 +319,4 @@ def test_what_a_packet_holds_is_counted_and_stray_bytes_at_its_end_are_not(stray
 )
 def test_a_bad_length_or_type_is_named_with_its_place(packet: bytes, error: str) -> None:
     with pytest.raises(DecodeError, match=error):
-        read_messages(b"??" + packet, 2, 2 + len(packet), 0, RunBuilder())
+        read_messages(b"??" + packet, 2, 2 + len(packet), 0, RunTable())

@@ -31,6 +31,7 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.source_string import TcpAddress
+from tests.fakes.runs import send_run
 from tests.fakes.session_sink import KeepingSink, Message
 
 LOOPBACK = "127.0.0.1"
@@ -140,7 +141,7 @@ class TcpBench:
         buffer, run = as_run(first, payloads, gap)
         done = 0
         while done < len(payloads):
-            done += sender.send_run(buffer, run, 3, topic, self.loop.now_ns(), first=done)
+            done += send_run(sender, buffer, run, 3, topic, self.loop.now_ns(), first=done)
             if done < len(payloads):
                 self.until(lambda: not sender.is_blocked)
         return [(topic, first + i, payload) for i, payload in enumerate(payloads)]
@@ -241,7 +242,7 @@ def test_control_messages_arrive_and_topic_indexes_are_rewritten(bench: TcpBench
     assert sender.send_message(lbmc.encode(lbmc.tsni_message([(7, 41), (8, 2)])), 0)
     topic_idx = bytes.fromhex("0865000cff08000000000001")
     run = Run(1, 0, 1, 0, 12, 12, 0, 0x65, KIND_CONTROL)
-    assert sender.send_run(bytearray(topic_idx), run, 0, 77, 0) == 1
+    assert send_run(sender, bytearray(topic_idx), run, 0, 77, 0) == 1
     bench.until(lambda: bool(sink.controls))
     assert sink.tsnis == [(7, 41), (8, 2)]
     assert sink.controls == [topic_idx[:-1] + bytes([77])]
@@ -284,11 +285,11 @@ def test_the_slowest_receiver_sets_the_pace_and_nothing_is_lost(bench: TcpBench)
     woken: list[int] = []
     sender.on_unblocked = lambda: woken.append(bench.loop.now_ns())
     buffer, run = as_run(0, [patterned(1000, i) for i in range(600)])
-    taken = sender.send_run(buffer, run, 3, 5, bench.loop.now_ns())
+    taken = send_run(sender, buffer, run, 3, 5, bench.loop.now_ns())
     assert 0 < taken < 600
     assert sender.is_blocked
     assert sender.core.stats.bytes_buffered <= 2 * 65536  # what both had refused of the first part
-    assert sender.send_run(buffer, run, 3, 5, bench.loop.now_ns(), first=taken) == 0
+    assert send_run(sender, buffer, run, 3, 5, bench.loop.now_ns(), first=taken) == 0
     assert not sender.send_message(data(1, 1, b""), bench.loop.now_ns())
     bench.until(lambda: len(fast.got) == taken)
     assert not woken
@@ -297,7 +298,7 @@ def test_the_slowest_receiver_sets_the_pace_and_nothing_is_lost(bench: TcpBench)
     while taken < 600:
         stream += bench.read(slow, lambda piece: bool(piece))
         if not sender.is_blocked:
-            taken += sender.send_run(buffer, run, 3, 5, bench.loop.now_ns(), first=taken)
+            taken += send_run(sender, buffer, run, 3, 5, bench.loop.now_ns(), first=taken)
     stream += bench.read(slow, lambda rest: len(stream) + len(rest) == 600 * 1012)
     assert woken
     assert split(stream) == expected
@@ -314,7 +315,7 @@ def test_a_slow_receiver_of_a_source_paced_session_loses_whole_messages_and_dela
     expected: list[Message] = []
     for i in range(600):
         buffer, run = as_run(i, [patterned(100 + i % 7 * 300, i)])
-        assert sender.send_run(buffer, run, 3, 5, bench.loop.now_ns()) == 1
+        assert send_run(sender, buffer, run, 3, 5, bench.loop.now_ns()) == 1
         assert not sender.is_blocked
         expected.append((5, i, patterned(100 + i % 7 * 300, i)))
         bench.until(lambda i=i: len(fast.got) == i + 1)  # type: ignore[misc]  # bound now
@@ -356,10 +357,10 @@ def test_a_session_that_blocks_takes_nothing_more_even_where_a_small_message_wou
     sender = bench.sender(send_buffer=4096)
     bench.stranger(sender.address, receive_buffer=4096)
     buffer, run = as_run(0, [patterned(1000, i) for i in range(600)])
-    assert sender.send_run(buffer, run, 3, 5, bench.loop.now_ns()) < 600
+    assert send_run(sender, buffer, run, 3, 5, bench.loop.now_ns()) < 600
     assert sender.is_blocked
     small = data(5, 0, b"")
-    assert sender.send_batch([small], 0, bench.loop.now_ns()) == 0
+    assert sender.send_packed([small], 0, bench.loop.now_ns()) == 0
     assert not sender.send_message(small, bench.loop.now_ns())
 
 
@@ -375,7 +376,7 @@ def test_the_wakeup_never_comes_while_a_send_is_under_way(bench: TcpBench) -> No
     sender.on_unblocked = on_unblocked
     buffer, run = as_run(0, [patterned(400, i) for i in range(50)])
     sending = True
-    assert sender.send_run(buffer, run, 3, 1, bench.loop.now_ns()) == 50
+    assert send_run(sender, buffer, run, 3, 1, bench.loop.now_ns()) == 50
     sending = False
     bench.until(lambda: len(sink.got) == 50)
 
@@ -676,7 +677,7 @@ def test_a_sender_that_lingers_gives_a_slow_receiver_the_rest(bench: TcpBench) -
     sender = bench.sender(send_buffer=4096)
     slow = bench.stranger(sender.address, receive_buffer=4096)
     buffer, run = as_run(0, [patterned(1000, i) for i in range(600)])
-    taken = sender.send_run(buffer, run, 3, 5, bench.loop.now_ns())
+    taken = send_run(sender, buffer, run, 3, 5, bench.loop.now_ns())
     assert sender.core.stats.bytes_buffered > 0
     sender.close(s(10), bench.loop.now_ns())
     assert sender.is_flushing
@@ -690,10 +691,10 @@ def test_a_sender_stops_lingering_when_the_time_is_over(bench: TcpBench) -> None
     sender = bench.sender(send_buffer=4096)
     bench.stranger(sender.address, receive_buffer=4096)
     buffer, run = as_run(0, [patterned(1000, i) for i in range(600)])
-    sender.send_run(buffer, run, 3, 5, bench.loop.now_ns())
+    send_run(sender, buffer, run, 3, 5, bench.loop.now_ns())
     sender.close(ms(20), bench.loop.now_ns())
     bench.until(lambda: bench.closed == [sender])
-    assert sender.send_run(buffer, run, 3, 5, bench.loop.now_ns()) == 0
+    assert send_run(sender, buffer, run, 3, 5, bench.loop.now_ns()) == 0
     assert not sender.send_message(data(1, 1, b""), bench.loop.now_ns())
     assert bench.loop.next_deadline() is None
 
@@ -702,7 +703,7 @@ def test_closing_again_ends_the_lingering_at_once(bench: TcpBench) -> None:
     sender = bench.sender(send_buffer=4096)
     bench.stranger(sender.address, receive_buffer=4096)
     buffer, run = as_run(0, [patterned(1000, i) for i in range(600)])
-    sender.send_run(buffer, run, 3, 5, bench.loop.now_ns())
+    send_run(sender, buffer, run, 3, 5, bench.loop.now_ns())
     sender.close(s(10), bench.loop.now_ns())
     sender.close(0, bench.loop.now_ns())
     assert bench.closed == [sender]
@@ -713,7 +714,7 @@ def test_the_port_is_free_while_a_sender_lingers(bench: TcpBench) -> None:
     sender = bench.sender(send_buffer=4096)
     bench.stranger(sender.address, receive_buffer=4096)
     buffer, run = as_run(0, [patterned(1000, i) for i in range(600)])
-    sender.send_run(buffer, run, 3, 5, bench.loop.now_ns())
+    send_run(sender, buffer, run, 3, 5, bench.loop.now_ns())
     sender.close(s(10), bench.loop.now_ns())
     again = bench.sender(port=sender.address.port)
     _, sink = bench.joined(again)
@@ -727,7 +728,7 @@ def test_what_was_sent_before_the_end_arrives_even_if_the_receiver_had_not_been_
     stranger = bench.stranger(sender.address)
     stranger.send(lbmc.encode(lbmc.tcp_sid_message(SESSION)))
     buffer, run = as_run(0, [patterned(1000, i) for i in range(100)])
-    assert sender.send_run(buffer, run, 3, 5, bench.loop.now_ns()) == 100
+    assert send_run(sender, buffer, run, 3, 5, bench.loop.now_ns()) == 100
     sender.close(s(1), bench.loop.now_ns())
     assert split(bench.read(stranger)) == [(5, i, patterned(1000, i)) for i in range(100)]
 
@@ -756,11 +757,11 @@ def test_a_session_blocked_by_a_receiver_that_vanishes_goes_on(bench: TcpBench, 
     sinks = [bench.joined(sender)[1] for _ in range(others)]
     slow = bench.stranger(sender.address, receive_buffer=4096)
     buffer, run = as_run(0, [patterned(1000, i) for i in range(600)])
-    done = sender.send_run(buffer, run, 3, 5, bench.loop.now_ns())
+    done = send_run(sender, buffer, run, 3, 5, bench.loop.now_ns())
 
     def on_unblocked() -> None:
         nonlocal done
-        done += sender.send_run(buffer, run, 3, 5, bench.loop.now_ns(), first=done)
+        done += send_run(sender, buffer, run, 3, 5, bench.loop.now_ns(), first=done)
 
     sender.on_unblocked = on_unblocked
     bench.settle()

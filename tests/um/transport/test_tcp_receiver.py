@@ -32,16 +32,16 @@ BEGAN = s(5)
 SESSION = 0xA1B2C3D4
 
 
-class RunSink(KeepingSink):
+class RunsSink(KeepingSink):
     """Keeps the runs as well, those of one call together."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[list[Run]] = []
 
-    def on_fragments(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
+    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
         self.calls.append(runs)
-        super().on_fragments(transport, view, runs, now_ns)
+        super().on_runs(transport, view, runs, now_ns)
 
 
 class Receiver:
@@ -56,7 +56,7 @@ class Receiver:
         self.listener.setblocking(False)
         self.address = TcpAddress(sockets.ip_number(LOOPBACK), self.listener.getsockname()[1], session_id)
         self.core = TcpReceiverCore(TcpReceiverConfig(session_id=session_id, activity_timeout_ns=s(3)))
-        self.sink = RunSink()
+        self.sink = RunsSink()
         self.session = TcpReceiver(
             self.loop, self.address, self.core, self.sink, self.sink.on_ended, interface=interface,
             buffer_bytes=buffer_bytes, keepalive=keepalive,

@@ -25,6 +25,7 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.source_string import TcpAddress, format_source
 from tests.fakes.clock import SteppedClock
+from tests.fakes.runs import send_run
 
 LOOPBACK = "127.0.0.1"
 BEGAN = s(5)
@@ -157,9 +158,9 @@ def test_what_is_sent_comes_out_as_one_stream_and_every_count_says_so(source: So
     one, two = source.connect(), source.connect()
     sender = source.sender
     buffer, run = run_of(4, 50, gap=20)
-    assert sender.send_run(buffer, run, 3, 7, BEGAN, first=1) == 3
+    assert send_run(sender, buffer, run, 3, 7, BEGAN, first=1) == 3
     assert sender.send_message(message(1, 5, 30), BEGAN, 18) is True
-    assert sender.send_batch([message(1, 6, 20), message(2, 7, 25)], 21, BEGAN) == 2
+    assert sender.send_packed([message(1, 6, 20), message(2, 7, 25)], 21, BEGAN) == 2
     stream = b"".join(message(7, i, 50) for i in (1, 2, 3)) + message(1, 5, 30) + message(1, 6, 20) + message(2, 7, 25)
     assert source.read(one) == source.read(two) == stream
     stats = TcpSourceStats(num_clients=2, msgs_sent=6, bytes_sent=len(stream))
@@ -177,23 +178,22 @@ def test_what_is_sent_comes_out_as_one_stream_and_every_count_says_so(source: So
 def test_what_nobody_hears_is_counted_as_sent(source: Source) -> None:
     buffer, run = run_of(9, 50)
     given = bytes(buffer)
-    assert source.sender.send_run(buffer, run, 3, 7, BEGAN, first=2) == 7
+    assert send_run(source.sender, buffer, run, 3, 7, BEGAN, first=2) == 7
     assert bytes(buffer) == given
     assert source.core.stats == TcpSourceStats(msgs_sent=7, bytes_sent=350)
-    source.sender.send_run(buffer, run, 3, 7, BEGAN)
+    send_run(source.sender, buffer, run, 3, 7, BEGAN)
     assert source.core.stats == TcpSourceStats(msgs_sent=16, bytes_sent=800)
 
 
-def test_topic_indexes_are_left_or_rewritten_also_in_control_messages(source: Source) -> None:
+def test_topic_indexes_are_rewritten_also_in_control_messages(source: Source) -> None:
     end = source.connect()
-    for topic in (None, 0x01020304):
+    for topic in (99, 0x01020304):
         buffer, run = run_of(2, 50)
-        assert source.sender.send_run(buffer, run, 3, topic, BEGAN) == 2
+        assert send_run(source.sender, buffer, run, 3, topic, BEGAN) == 2
         control = bytes.fromhex("0865000cff08000000000063")
         run = Run(99, 0, 1, 0, 12, 12, 0, 0x65, KIND_CONTROL)
-        assert source.sender.send_run(bytearray(control), run, 0, topic, BEGAN) == 1
-        index = topic or 99
-        expected = message(index, 0, 50) + message(index, 1, 50) + control[:8] + index.to_bytes(4, "big")
+        assert send_run(source.sender, bytearray(control), run, 0, topic, BEGAN) == 1
+        expected = message(topic, 0, 50) + message(topic, 1, 50) + control[:8] + topic.to_bytes(4, "big")
         assert source.read(end) == expected
 
 
@@ -214,7 +214,7 @@ def test_a_small_part_of_a_buffer_is_copied_so_that_it_does_not_keep_the_rest(
     while not source.core.stats.bytes_buffered:
         assert source.sender.send_message(message(1, 0, 60000), BEGAN)
     buffer, run = run_of(2, 25, gap, in_front)
-    assert source.sender.send_run(buffer, run, in_front, 7, BEGAN) == 2
+    assert send_run(source.sender, buffer, run, in_front, 7, BEGAN) == 2
     try:
         buffer += b"more"
     except BufferError:
@@ -234,9 +234,9 @@ def test_a_full_session_refuses_until_a_receiver_has_taken_enough() -> None:
     buffer, run = run_of(2, 50)
     given = bytes(buffer)
     for _ in range(2):
-        assert source.sender.send_run(buffer, run, 3, 7, BEGAN) == 0
+        assert send_run(source.sender, buffer, run, 3, 7, BEGAN) == 0
         assert source.sender.send_message(message(1, 1, 12), BEGAN) is False
-        assert source.sender.send_batch([message(1, 1, 12)], 0, BEGAN) == 0
+        assert source.sender.send_packed([message(1, 1, 12)], 0, BEGAN) == 0
     assert bytes(buffer) == given
     assert source.core.stats.msgs_sent == sent
     expected = b"".join(message(7, i, 1000) for i in range(sent))
@@ -244,7 +244,7 @@ def test_a_full_session_refuses_until_a_receiver_has_taken_enough() -> None:
     assert source.woken == 0
     assert source.read(slow) == expected
     assert (source.woken, source.sender.is_blocked, source.core.stats.bytes_buffered) == (1, False, 0)
-    assert source.sender.send_run(buffer, run, 3, 7, BEGAN) == 2
+    assert send_run(source.sender, buffer, run, 3, 7, BEGAN) == 2
     assert source.read(slow) == source.read(fast) == message(7, 0, 50) + message(7, 1, 50)
     assert source.woken == 1
     source.close()
@@ -459,9 +459,9 @@ def test_a_session_waits_for_receivers_that_lag_at_most_two_seconds(linger_ns: i
     assert source.loop.next_deadline() is None
     assert {sock.fileno() for sock in source.listener.accepted} == {-1}
     assert source.sender.send_message(message(1, 1, 12), BEGAN) is False
-    assert source.sender.send_batch([message(1, 1, 12)], 0, BEGAN) == 0
+    assert source.sender.send_packed([message(1, 1, 12)], 0, BEGAN) == 0
     buffer, run = run_of(1, 20)
-    assert source.sender.send_run(buffer, run, 3, 7, BEGAN) == 0
+    assert send_run(source.sender, buffer, run, 3, 7, BEGAN) == 0
     source.sender.close(s(1), BEGAN)
     assert source.closed == [source.sender]
     source.close()

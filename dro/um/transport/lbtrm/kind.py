@@ -166,6 +166,7 @@ class LbtrmSenders(SenderPool[GroupKey]):
             datagram_max_bytes=o.datagram_max_bytes,
             transport_index=host.new_id(),
             tgsz_log2=max(0, o.tgsz.bit_length() - 1),
+            pack_bytes=o.pack_bytes,
         )
         core = SourceSession(config, self._data_limiter, self._retransmit_limiter, host.loop.now_ns())
         sender = LbtrmSender(host.loop, session, core, self._data_limiter, host.batch, self._events.on_closed)

@@ -3,8 +3,8 @@
 `LbtrmGroup` owns the UDP socket of one (group, port, interface) and distributes datagrams to the joined sessions, each
 an `LbtrmReceiver`. Neither contains policy: loss and NAK timing are decided by the cores.
 
-The receive path works on batches. Usually a batch is one steady stream: then its headers are unpacked in one go,
-compared column by column, and one `Run` describes it. Everything else is processed datagram by datagram.
+The receive path works on batches. What is data in order goes through the scan (`dro.um.transport.scan`); any other
+datagram is looked at here, one by one. A batch is handed up once, with the run tables of all its sessions.
 
 Wire layout: protocol notes, LBT-RM section; acceptance order and counters: the same, "acceptance order".
 """
@@ -16,7 +16,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from itertools import groupby
 from struct import Struct
 from typing import Final
 
@@ -31,7 +31,8 @@ from dro.proto.session_events import Began, Ended
 from dro.sqn import HALF, MASK
 from dro.timers import Timer
 from dro.um.transport import mmsg, sockets
-from dro.um.transport.runs import HEADER_BYTES, KIND_DATA, TYPE_MESSAGE, Run, RunBuilder, read_messages
+from dro.um.transport.runs import FLAG_REPAIR, RunTable, read_messages
+from dro.um.transport.scan import KEY_MASK, Stream, Streams, find, scan_datagrams, scan_slots
 from dro.um.transport.session import (
     DataReader,
     OnEnded,
@@ -48,18 +49,10 @@ from dro.wire.transport import DropReason, TransportDecodeError
 log = logging.getLogger(__name__)
 limited = LimitedLogger(log).event
 
-STEADY_MIN_BYTES: Final = DATA_HEADER + HEADER_BYTES
 _SESSION: Final = Struct("!Q")  # version, type, next header, NAK port and session id: all of it names the session
 _DATA: Final = Struct("!QIIBBH")
-_KEY_BITS: Final = 0x0000FFFFFFFFFFFF
 _BATCHES_PER_TURN: Final = 4
 RX: Final = lbtrm.FLAG_RETRANSMISSION
-
-
-@lru_cache(maxsize=256)
-def _columns(stride: int) -> Struct:
-    """Headers of LBT-RM DATA with one LBMC message, for datagrams of `stride` bytes that lie back to back."""
-    return Struct(f"!QIIBBHBBHII{stride - STEADY_MIN_BYTES}x")
 
 
 @dataclass(slots=True)
@@ -98,10 +91,9 @@ class LbtrmReceiver(ReceiverTransport):
         self.sink = sink
         self.on_ended = on_ended
         self.key = address.nak_port << 32 | address.session_id
-        self.ip = address.ip
+        self.name = (self.key, int.from_bytes(address.ip.to_bytes(4, "big"), "little"))
         self.nak_to = (sockets.ip_text(address.ip), address.nak_port)
-        self.sender = 0  # raw sockaddr of the last datagram that was found to be of this session
-        self.builder = RunBuilder()
+        self.stream = Stream(self.key)
         self.timer: Timer | None = None
         self.is_left = False
         self.lbm_msgs_rcved = 0
@@ -123,6 +115,19 @@ class LbtrmReceiver(ReceiverTransport):
         if mark is None or self.is_left or self.core.expected is None:
             return True
         return (self.core.contiguous + 1 - mark) & MASK < HALF
+
+    def settle(self, now_ns: int) -> None:
+        """Tell the core of the datagrams in order that the scan found."""
+        stream = self.stream
+        if stream.datagrams:
+            self.core.on_run(stream.first, stream.datagrams, stream.trail, now_ns, stream.nbytes)
+            self.lbm_msgs_rcved += stream.messages
+            stream.datagrams = stream.nbytes = stream.messages = 0
+
+    def follow(self) -> None:
+        """Tell the scan what the core expects next."""
+        expected = self.core.expected
+        self.stream.expected = -1 if expected is None else expected
 
     def counts(self) -> SessionCounts:
         return SessionCounts(unrecoverable=self.unrecoverable_dgrams, naks_sent=self.core.stats.naks_sent)
@@ -157,10 +162,12 @@ class LbtrmGroup(DataReader):
         self.stats = GroupStats()
         self._loop = loop
         self._clock: Clock = loop.clock
-        self._batch = batch
+        self._batch = mmsg.DatagramBatch(like=batch)
         self._nak_socket = nak_socket
         self._on_empty = on_empty
-        self._sessions: dict[int, list[LbtrmReceiver]] = {}
+        self._sessions: dict[tuple[int, int], LbtrmReceiver] = {}
+        self._streams: Streams = {}
+        self._touched: list[Stream] = []
         self._due: dict[LbtrmReceiver, None] = {}
         self._socket = sockets.multicast_receiver(
             group, port, interface, buffer_bytes=buffer_bytes, option="transport_lbtrm_multicast_address"
@@ -171,20 +178,19 @@ class LbtrmGroup(DataReader):
 
     def join(self, address: LbtrmAddress, core: ReceiverSession, sink: SessionSink, on_ended: OnEnded) -> LbtrmReceiver:
         session = LbtrmReceiver(address, core, sink, on_ended, self)
-        self._sessions.setdefault(session.key, []).append(session)
+        self._sessions[session.name] = session
+        self._streams[session.name] = session.stream
         self._arm(session)
         return session
 
     def has(self, session: LbtrmReceiver) -> bool:
-        return session in self._sessions.get(session.key, ())
+        return self._sessions.get(session.name) is session
 
     def leave(self, session: LbtrmReceiver) -> None:
-        sessions = self._sessions.get(session.key, [])
-        if session not in sessions:
+        if not self.has(session):
             return
-        sessions.remove(session)
-        if not sessions:
-            del self._sessions[session.key]
+        del self._sessions[session.name]
+        del self._streams[session.name]
         self._forget(session)
         if not self._sessions:
             self._on_empty(self)
@@ -197,10 +203,10 @@ class LbtrmGroup(DataReader):
         return SessionCounts(bad, s.unknown_msgs_rcved, socket_drops=sockets.receive_drops(self._socket))
 
     def close(self) -> None:
-        for sessions in list(self._sessions.values()):
-            for session in sessions:
-                self._forget(session)
+        for session in self._sessions.values():
+            self._forget(session)
         self._sessions.clear()
+        self._streams.clear()
         self._loop.remove_reader(self._socket)
         self._socket.close()
 
@@ -229,145 +235,134 @@ class LbtrmGroup(DataReader):
         return True
 
     def _on_batch(self, now_ns: int) -> None:
-        batch = self._batch
-        senders = batch.senders
+        batch, streams = self._batch, self._streams
+        view, offsets, lengths, senders = batch.view, batch.offsets, batch.lengths, batch.senders
+        count = batch.count
         if (
-            batch.is_uniform
-            and batch.lengths[0] >= STEADY_MIN_BYTES
-            and senders.count(senders[0]) == batch.count
-            and self._on_stream(now_ns)
+            not batch.is_slotted
+            or senders.count(senders[0]) != count
+            or not scan_slots(view, batch.stride, lengths, senders[0], streams, self._touched)
         ):
-            return
-        touched: dict[int, LbtrmReceiver] = {}
-        view = batch.view
-        for offset, length, sender in zip(batch.offsets, batch.lengths, senders, strict=True):
-            session = self._on_datagram(view, offset, length, sender, now_ns)
-            if session is not None:
-                touched[id(session)] = session
-        for session in touched.values():
-            self._hand_up(session, view, session.builder.take(), now_ns)
+            at = scan_datagrams(view, offsets, lengths, senders, 0, streams, self._touched)
+            while at < count:
+                self._on_datagram(view, offsets[at], lengths[at], senders[at], now_ns)
+                at = scan_datagrams(view, offsets, lengths, senders, at + 1, streams, self._touched)
+        self._hand_up(view, now_ns)
 
-    def _on_stream(self, now_ns: int) -> bool:
-        """Take a batch of one session in order, one message each; False, with nothing done, when it is none."""
-        batch = self._batch
-        n = batch.count
-        size = batch.lengths[0]
-        start = batch.offsets[0]
-        columns = tuple(zip(*_columns(size).iter_unpack(batch.view[start : start + n * size]), strict=True))
-        keys, sqns, trails, flags, _, _, kinds, heads, lengths, topics, topic_sqns = columns
-        key = keys[0]
-        first, topic_first = sqns[0], topic_sqns[0]
-        if (
-            key >> 48  # type DATA, no option
-            or (session := self._session(key, batch.senders[0])) is None
-            or session.core.expected != first
-            or keys.count(key) != n
-            or sqns != tuple(range(first, first + n))
-            or flags.count(flags[0]) != n
-            or flags[0] & RX
-            or lengths.count(size - DATA_HEADER) != n
-            or kinds.count(TYPE_MESSAGE) != n
-        ):
-            return False
-        session.core.on_run(first, n, trails[-1], now_ns, n * size)
-        session.lbm_msgs_rcved += n
-        offset, length = start + DATA_HEADER, size - DATA_HEADER
-        if (
-            topics.count(topics[0]) == n
-            and heads.count(heads[0]) == n
-            and topic_sqns == tuple(range(topic_first, topic_first + n))
-        ):
-            runs = [Run(topics[0], topic_first, n, offset, length, size, DATA_HEADER, heads[0], KIND_DATA)]
-        else:
-            builder = session.builder
-            for topic, sqn, head in zip(topics, topic_sqns, heads, strict=True):
-                builder.add(topic, sqn, offset, length, DATA_HEADER, head)
-                offset += size
-            runs = builder.take()
-        self._hand_up(session, batch.view, runs, now_ns)
-        return True
-
-    def _session(self, key: int, sender: int) -> LbtrmReceiver | None:
-        for session in self._sessions.get(key & _KEY_BITS, ()):
-            if session.sender == sender:
-                return session
-            if mmsg.address_of(sender)[0] == session.ip:
-                session.sender = sender
-                return session
-        return None
-
-    def _on_datagram(
-        self, view: memoryview, offset: int, length: int, sender: int, now_ns: int
-    ) -> LbtrmReceiver | None:
-        """One datagram; returns the session that it was for."""
+    def _on_datagram(self, view: memoryview, offset: int, length: int, sender: int, now_ns: int) -> None:
+        """One datagram that the scan left to us."""
         if length < 8:
             self.stats.dgrams_dropped_size += 1
-            return None
+            return
         key = _SESSION.unpack_from(view, offset)[0]
         if key >> 48 or length < DATA_HEADER:  # not DATA, or with options: the rare ones go through the codec
-            return self._on_other(view[offset : offset + length], key, sender, now_ns)
-        session = self._session(key, sender)
+            self._on_other(view, offset, length, key, sender, now_ns)
+            return
+        session = self._session(key, sender, now_ns)
         if session is None:
             self.stats.unknown_msgs_rcved += 1
-            return None
+            return
         _, sqn, trail, flags, _, _ = _DATA.unpack_from(view, offset)
-        core = session.core
-        if sqn == core.expected and not flags & RX:
-            core.on_run(sqn, 1, trail, now_ns, length)
-        elif not core.on_data(sqn, trail, bool(flags & RX), now_ns, length):
-            return session
-        self._read(session, view, offset + DATA_HEADER, offset + length, DATA_HEADER)
+        self._on_data(session, view, (offset, offset + DATA_HEADER, offset + length), sqn, trail, flags, now_ns)
+
+    def _session(self, key: int, sender: int, now_ns: int) -> LbtrmReceiver | None:
+        """Of a datagram; its core knows then of all that came before."""
+        stream = find(self._streams, key & KEY_MASK, sender)
+        if stream is None:
+            return None
+        self._touch(stream)
+        session = self._sessions[stream.key, sender >> 32]
+        session.settle(now_ns)
         return session
 
-    def _read(self, session: LbtrmReceiver, view: memoryview, pos: int, end: int, headroom: int) -> None:
+    def _touch(self, stream: Stream) -> None:
+        if not stream.is_touched:
+            stream.is_touched = True
+            self._touched.append(stream)
+
+    def _on_data(
+        self,
+        session: LbtrmReceiver,
+        view: memoryview,
+        place: tuple[int, int, int],
+        sqn: int,
+        trail: int,
+        flags: int,
+        now_ns: int,
+    ) -> None:
+        """`place`: where the datagram begins, where its messages do, and where it ends."""
+        start, pos, end = place
+        core, stream = session.core, session.stream
+        is_repair = bool(flags & RX)
+        is_new = True
+        if sqn == core.expected and not is_repair:
+            core.on_run(sqn, 1, trail, now_ns, end - start)
+        else:
+            is_new = core.on_data(sqn, trail, is_repair, now_ns, end - start)
+        session.follow()
+        if not is_new:
+            return
+        if stream.table.room * 8 < end - pos:
+            self._hand_up(view, now_ns)
+            self._touch(stream)
         try:
-            session.lbm_msgs_rcved += read_messages(view, pos, end, headroom, session.builder)
+            headroom, marks = min(pos - start, 255), FLAG_REPAIR if is_repair else 0
+            session.lbm_msgs_rcved += read_messages(view, pos, end, headroom, stream.table, marks)
         except DecodeError as e:
             self.stats.dgrams_dropped_size += 1
             log.debug(LogEvent.LBMC_BROKEN, extra={"error": str(e)})
 
-    def _on_other(self, datagram: memoryview, key: int, sender: int, now_ns: int) -> LbtrmReceiver | None:
+    def _on_other(self, view: memoryview, offset: int, length: int, key: int, sender: int, now_ns: int) -> None:
         try:
-            packet = lbtrm.decode(bytes(datagram))
+            packet = lbtrm.decode(bytes(view[offset : offset + length]))
         except TransportDecodeError as e:
             self.stats.dropped(e.reason)
-            return None
+            return
         except DecodeError:
             self.stats.dgrams_dropped_other += 1
-            return None
+            return
         if isinstance(packet, lbtrm.Nak):  # asked of the group by somebody else
             self.stats.dgrams_dropped_type += 1
-            return None
-        session = self._session(key, sender)
+            return
+        session = self._session(key, sender, now_ns)
         if session is None:
             self.stats.unknown_msgs_rcved += 1
-            return None
+            return
         match packet:
             case lbtrm.SessionMessage(lead=lead, trail=trail):
                 session.core.on_session_message(lead, trail, now_ns)
+                session.follow()
             case lbtrm.Ncf(sqns=sqns, reason=reason, trail=trail):
                 session.core.on_ncf(sqns, reason, trail, now_ns)
             case lbtrm.Data(sqn=sqn, trail=trail, flags=flags, payload=payload):
-                if session.core.on_data(sqn, trail, bool(flags & RX), now_ns, len(datagram)):
-                    builder = session.builder
-                    self._hand_up(session, self._batch.view, builder.take(), now_ns)
-                    copy = memoryview(payload)
-                    self._read(session, copy, 0, len(copy), 0)
-                    self._hand_up(session, copy, builder.take(), now_ns)
-        return session
+                end = offset + length
+                self._on_data(session, view, (offset, end - len(payload), end), sqn, trail, flags, now_ns)
 
     # timers and events of a session
 
-    def _hand_up(self, session: LbtrmReceiver, view: memoryview, runs: list[Run], now_ns: int) -> None:
+    def _hand_up(self, view: memoryview, now_ns: int) -> None:
         """Events and runs of one batch; the beginning of a session comes before its data."""
-        if session.core.has_events:
-            self._perform(session, now_ns)
-        if runs and not session.is_left:
-            session.sink.on_fragments(session, view, runs, now_ns)
-        deadline = session.core.next_deadline()
-        timer = session.timer
-        if deadline is not None and (timer is None or not timer.is_pending or deadline < timer.when_ns):
-            self._arm(session)
+        touched, self._touched = self._touched, []
+        parts: list[tuple[LbtrmReceiver, RunTable]] = []
+        for stream in touched:
+            stream.is_touched = False
+            session = self._sessions.get((stream.key, stream.sender >> 32))
+            if session is None or session.stream is not stream:
+                continue
+            session.settle(now_ns)
+            if session.core.has_events:
+                self._perform(session, now_ns)
+            if stream.table.rows and not session.is_left:
+                parts.append((session, stream.table))
+            deadline = session.core.next_deadline()
+            timer = session.timer
+            if deadline is not None and (timer is None or not timer.is_pending or deadline < timer.when_ns):
+                self._arm(session)
+        for _, same in groupby(parts, key=lambda part: id(part[0].sink)):
+            found = list(same)
+            found[0][0].sink.on_fragments(view, found, now_ns)
+        for stream in touched:
+            stream.table.rows = 0
 
     def _arm(self, session: LbtrmReceiver) -> None:
         if session.timer is not None:
@@ -390,6 +385,7 @@ class LbtrmGroup(DataReader):
             if not session.is_left:
                 now_ns = self._clock.now_ns()
                 session.core.on_timer(now_ns)
+                session.follow()
                 self._perform(session, now_ns)
                 self._arm(session)
             yield

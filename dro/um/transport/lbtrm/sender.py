@@ -12,8 +12,9 @@ import errno
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from struct import Struct
 from typing import Final
 
@@ -28,7 +29,9 @@ from dro.proto.ratelimit import RateLimiter
 from dro.sqn import MASK
 from dro.timers import Timer
 from dro.um.transport import mmsg, sockets
-from dro.um.transport.runs import HEADER_BYTES, KIND_CONTROL, Run, set_topic_index
+from dro.um.transport.frames import Datagrams, drop_first, equal_runs, lay_out, write_topics
+from dro.um.transport.lbtrm.trains import BUSY, Trains
+from dro.um.transport.runs import FRAGMENTS, HEADER_BYTES, KIND_SHIFT, KIND_TSNI, LENGTH, SHAPE, WORDS, RunTable
 from dro.um.transport.session import SenderTransport, SessionCounts, SourceSessionStatistics
 from dro.wire import lbtrm
 from dro.wire.lbtrm import DATA_HEADER, DATA_LAYOUT
@@ -38,20 +41,11 @@ log = logging.getLogger(__name__)
 
 _HEADROOM: Final = bytes(DATA_HEADER)
 _TRAIL_AND_FLAGS: Final = Struct("!IB")
-_TOPIC: Final = Struct("!I")
-_SEGMENT: Final = Struct("=H")
-_MAX_TRAIN_BYTES: Final = 65000
-_MAX_TRAIN: Final = 64
 _MAX_DATAGRAM: Final = 65507  # what UDP over IPv4 carries
-OFF_HOST_TRAIN: Final = 16  # datagrams; a train is a burst, which switches must buffer
-_UDP_IP_HEADERS: Final = 28
-_NO_GSO_OF_SIZE: Final = frozenset((errno.EINVAL, errno.EMSGSIZE))
-_NO_GSO: Final = frozenset((errno.EIO, errno.EOPNOTSUPP, errno.ENOPROTOOPT)) | _NO_GSO_OF_SIZE
 _RETRY_NS: Final = ms(1)  # a device without buffers leaves the socket writable
 _NAKS_NS: Final = ms(2)  # of a turn
 MAX_KEPT: Final = 256
 """Retransmissions that wait for room in the socket. Guess: others are asked for again; UM's bound is not public."""
-_BUSY: Final = frozenset((errno.EAGAIN, errno.ENOBUFS))
 FLAGS: Final = lbtrm.FLAG_UCAST_NAKS
 
 
@@ -59,7 +53,8 @@ FLAGS: Final = lbtrm.FLAG_UCAST_NAKS
 class LbtrmSenderSetup:
     """One session to be sent on. `tgsz_log2` goes into the TGSZ byte; the FEC symbol is the sqn modulo that group size.
 
-    `interface` is the address of the one that data leaves from.
+    `interface` is the address of the one that data leaves from. `pack_bytes`: fragments that are sent at once share
+    datagrams up to this size.
     """
 
     address: LbtrmAddress
@@ -69,6 +64,7 @@ class LbtrmSenderSetup:
     datagram_max_bytes: int
     transport_index: int
     tgsz_log2: int
+    pack_bytes: int = 0
 
 
 class LbtrmSender:
@@ -92,12 +88,13 @@ class LbtrmSender:
         self.datagram_max_bytes = setup.datagram_max_bytes
         self.fragment_max_bytes = min(setup.datagram_max_bytes, _MAX_DATAGRAM) - DATA_HEADER
         self.on_unblocked: Callable[[], object] | None = None
-        self.trains = 0
         self.send_errors = 0
         self.unsent = 0  # datagrams of these
         self.bad_naks = 0
         self._loop = loop
         self._limiter = data_limiter
+        self.packs_all = False
+        self._pack_bytes = setup.pack_bytes
         self._socket = setup.data_socket
         self._nak_socket = setup.nak_socket
         self._asked: deque[bytes] = deque()  # NAK packets that were received and not looked at yet
@@ -111,13 +108,10 @@ class LbtrmSender:
         self._timer: Timer | None = None
         self._wake: Timer | None = None
         self._linger: Timer | None = None
-        self._busy = 0  # errno of the send that found the socket full
         self._is_full = False  # it waits for room in the socket, by a writer or by this timer
         self._room: Timer | None = None
         self._kept: deque[tuple[int, bytearray]] = deque()  # retransmissions that leave first when there is room
-        mtu = sockets.interface_mtu(setup.interface)
-        self._segment_max = mtu - _UDP_IP_HEADERS if sockets.supports_gso(self._socket) else 0
-        self._train_max = _MAX_TRAIN if setup.interface.startswith("127.") else OFF_HOST_TRAIN
+        self._trains = Trains(self._socket, setup.interface, self._on_send_error)
         loop.add_reader(self._nak_socket, self._on_naks)
         self._arm()
 
@@ -127,36 +121,80 @@ class LbtrmSender:
 
     # sending
 
-    def send_run(
-        self, buffer: bytearray, run: Run, start: int, topic_index: int | None, now_ns: int, *, first: int = 0
-    ) -> int:
-        size = run.length + DATA_HEADER
-        count = self._admit(run.fragments - first, size, now_ns)
+    def send_batch(self, buffer: bytearray, table: RunTable, now_ns: int) -> int:
+        if self._is_blocked or self._is_closed:
+            return 0
+        write_topics(buffer, table)
+        offered = table.fragments()
+        words = table.words
+        most = self.fragment_max_bytes + DATA_HEADER
+        if not self.packs_all:
+            most = min(self._pack_bytes, most)
+        if (
+            table.rows == 1
+            and words[SHAPE] >> KIND_SHIFT != KIND_TSNI
+            and (words[FRAGMENTS] == 1 or DATA_HEADER + 2 * words[LENGTH] > most)
+        ):
+            taken = self._send_run(buffer, table, now_ns)
+        else:
+            taken = self._send_datagrams(lay_out(buffer, table, DATA_HEADER, most), now_ns)
+        if taken == offered:
+            table.rows = 0
+        else:
+            drop_first(table, taken)
+        return taken
+
+    def flush(self) -> None:
+        pass
+
+    def _send_run(self, buffer: bytearray, table: RunTable, now_ns: int) -> int:
+        """Equal fragments; they are sent from where they are when there is room for headers in front of them."""
+        _, _, fragments, offset, length, stride, shape = table.words[:WORDS]
+        size = length + DATA_HEADER
+        count = self._admit(fragments, size, now_ns)
         if not count:
             return 0
-        offset = start + run.offset + first * run.stride
-        if run.headroom >= DATA_HEADER and run.stride == size:
+        if shape & 0xFF >= DATA_HEADER and stride == size:
             at = offset - DATA_HEADER
         else:
-            fresh = bytearray(count * size)
-            for i in range(count):
-                source = offset + i * run.stride
-                fresh[i * size + DATA_HEADER : (i + 1) * size] = buffer[source : source + run.length]
-            buffer, at = fresh, 0
-        if topic_index is None:
-            pass
-        elif run.kind == KIND_CONTROL:
-            set_topic_index(buffer, at + DATA_HEADER, run.length, run.next_header, topic_index)
-        else:
-            pack = _TOPIC.pack_into
-            for tidx_at in range(at + DATA_HEADER + 4, at + count * size, size):
-                pack(buffer, tidx_at, topic_index)
-        return self._send(buffer, at, count, size, max(0, run.length - HEADER_BYTES), now_ns)
+            view = memoryview(buffer)
+            parts: list[bytes | memoryview] = [_HEADROOM] * (2 * count)
+            parts[1::2] = [view[o : o + length] for o in range(offset, offset + count * stride, stride)]
+            buffer, at = bytearray().join(parts), 0
+        payload = length - HEADER_BYTES if shape < 1 << KIND_SHIFT else 0
+        self._write_headers(buffer, range(at, at + count * size, size))
+        sent = self._trains.send_equal(memoryview(buffer), at, count, size)
+        if sent:
+            self.core.on_sent_run(sent, payload, Chunk(buffer, at, size, size), now_ns)
+        self._after_send(sent < count, now_ns)
+        return sent
+
+    def _send_datagrams(self, datagrams: Datagrams, now_ns: int) -> int:
+        """Returns how many fragments were sent, in whole datagrams."""
+        buffer, sizes, fragments, payloads = datagrams
+        count = self._admit_sizes(sizes, now_ns)
+        if not count:
+            return 0
+        ends = [*accumulate(sizes[:count])]
+        self._write_headers(buffer, [0, *ends[:-1]])
+        sent = self._trains.send_sizes(buffer, sizes[:count], ends)
+        on_sent_run = self.core.on_sent_run
+        done = 0
+        for size, many in equal_runs(sizes[:sent]) if sent else ():
+            at = ends[done] - size
+            if many > 1 and payloads[done : done + many].count(payloads[done]) != many:
+                for number in range(done, done + many):
+                    on_sent_run(1, payloads[number], Chunk(buffer, ends[number] - size, size, size), now_ns)
+            else:
+                on_sent_run(many, payloads[done], Chunk(buffer, at, size, size), now_ns)
+            done += many
+        self._after_send(sent < count, now_ns)
+        return sum(fragments[:sent])
 
     def send_message(self, message: bytes, now_ns: int, payload_bytes: int = 0) -> bool:
         return self.send_datagram(bytearray(_HEADROOM + message), payload_bytes, now_ns)
 
-    def send_batch(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
+    def send_packed(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
         datagram = bytearray(b"".join([_HEADROOM, *messages]))
         return len(messages) if self.send_datagram(datagram, payload_bytes, now_ns) else 0
 
@@ -168,7 +206,12 @@ class LbtrmSender:
         size = len(datagram)
         if not self._admit(1, size, now_ns):
             return False
-        return self._send(datagram, 0, 1, size, payload_bytes, now_ns) == 1
+        self._write_headers(datagram, (0,))
+        sent = self._trains.send_equal(memoryview(datagram), 0, 1, size)
+        if sent:
+            self.core.on_sent_run(1, payload_bytes, Chunk(datagram, 0, size, size), now_ns)
+        self._after_send(not sent, now_ns)
+        return sent == 1
 
     def _admit(self, count: int, size: int, now_ns: int) -> int:
         """How many of `count` datagrams may go now; when it is not all, the session is blocked until it wakes."""
@@ -182,6 +225,15 @@ class LbtrmSender:
             self._wake = self._loop.call_at(self._limiter.hold(self, size, now_ns), self._on_wake)
         return fits
 
+    def _admit_sizes(self, sizes: list[int], now_ns: int) -> int:
+        """As `_admit` for datagrams of these sizes."""
+        limiter = self._limiter
+        fits = limiter.take_sizes(sizes, now_ns, self)
+        if fits < len(sizes):
+            self._is_blocked = True
+            self._wake = self._loop.call_at(limiter.hold(self, sizes[fits], now_ns), self._on_wake)
+        return fits
+
     def _on_wake(self) -> None:
         if self._is_full:
             return
@@ -191,29 +243,27 @@ class LbtrmSender:
         if not self._is_blocked:
             self._limiter.release(self)
 
-    def _send(self, buffer: bytearray, at: int, count: int, size: int, payload: int, now_ns: int) -> int:
-        """Write the headers, send, and hand the datagrams to the window; returns how many were sent."""
+    def _write_headers(self, buffer: bytearray, offsets: Iterable[int]) -> None:
+        """Of datagrams that are sent next."""
         core = self.core
         port, session, trail = self.address.nak_port, self.address.session_id, core.trail
         tgsz, symbols, sqn = self._tgsz, self._symbol_mask, core.next_sqn
         pack = DATA_LAYOUT.pack_into
-        for offset in range(at, at + count * size, size):
+        for offset in offsets:
             pack(buffer, offset, 0, 0, port, session, sqn, trail, FLAGS, tgsz, sqn & symbols)
             sqn = (sqn + 1) & MASK
-        sent = self._send_trains(memoryview(buffer), at, count, size)
-        if sent:
-            core.on_sent_run(sent, payload, Chunk(buffer, at, size, size), now_ns)
-            self._arm()
-        if sent < count and not self._is_blocked:
+
+    def _after_send(self, is_busy: bool, now_ns: int) -> None:
+        self._arm()
+        if is_busy and not self._is_blocked:
             self._is_blocked = True
             self._wait_for_room()
-        return sent
 
     def _wait_for_room(self) -> None:
         if self._is_full:
             return
         self._is_full = True
-        if self._busy == errno.ENOBUFS:
+        if self._trains.busy == errno.ENOBUFS:
             self._room = self._loop.call_later(_RETRY_NS, self._on_room)
         else:
             self._loop.add_writer(self._socket, self._on_room)
@@ -229,38 +279,6 @@ class LbtrmSender:
             self._kept.popleft()
         if self._is_blocked and (self._wake is None or not self._wake.is_pending):
             self._on_wake()
-
-    def _send_trains(self, view: memoryview, at: int, count: int, size: int) -> int:
-        sent = 0
-        per_train = min(self._train_max, _MAX_TRAIN_BYTES // size)
-        if count > 1 and per_train > 1 and size <= self._segment_max:
-            control = [(sockets.SOL_UDP, sockets.UDP_SEGMENT, _SEGMENT.pack(size))]
-            while count - sent > 1:
-                train = min(per_train, count - sent)
-                start = at + sent * size
-                try:
-                    self._socket.sendmsg([view[start : start + train * size]], control)
-                except OSError as e:
-                    if e.errno in _BUSY:
-                        self._busy = e.errno
-                        return sent
-                    if e.errno in _NO_GSO:  # not again on this socket, or not for datagrams of this size
-                        self._segment_max = size - 1 if e.errno in _NO_GSO_OF_SIZE else 0
-                        break
-                    self._on_send_error(e, train)
-                self.trains += 1
-                sent += train
-        send = self._socket.send
-        for start in range(at + sent * size, at + count * size, size):
-            try:
-                send(view[start : start + size])
-            except OSError as e:
-                if e.errno in _BUSY:
-                    self._busy = e.errno
-                    break
-                self._on_send_error(e)
-            sent += 1
-        return sent
 
     def _on_send_error(self, error: OSError, datagrams: int = 1) -> None:
         """The datagrams count as sent and lost: they are in the window, and receivers ask for them again."""
@@ -280,7 +298,7 @@ class LbtrmSender:
         return SessionCounts(
             bad=self.bad_naks,
             retransmitted=self.core.stats.rxs_sent,
-            trains=self.trains,
+            trains=self._trains.sent,
             socket_drops=self._nak_drops + sockets.receive_drops(self._nak_socket),
             unsent=self.unsent,
         )
@@ -356,8 +374,8 @@ class LbtrmSender:
         try:
             self._socket.send(datagram)
         except OSError as e:
-            if e.errno in _BUSY:
-                self._busy = e.errno
+            if e.errno in BUSY:
+                self._trains.busy = e.errno
                 return False
             self.core.on_send_failed(sqn, len(datagram))
             self._on_send_error(e)

@@ -10,8 +10,6 @@ import errno
 import logging
 import socket
 from dataclasses import replace
-from functools import lru_cache
-from struct import Struct
 from typing import Final
 
 from dro.errors import DecodeError
@@ -22,7 +20,8 @@ from dro.proto.session_events import Began, Ended
 from dro.proto.tcp.receiver import Close, Connect, SendSessionId, TcpReceiverCore, TcpState
 from dro.timers import Timer
 from dro.um.transport import sockets
-from dro.um.transport.runs import HEADER_BYTES, KIND_DATA, MINIMAL_BYTES, TYPE_MESSAGE, Run, RunBuilder, read_messages
+from dro.um.transport.runs import RunTable
+from dro.um.transport.scan import BadStream, scan_stream
 from dro.um.transport.session import (
     DataReader,
     OnEnded,
@@ -41,25 +40,6 @@ events = LimitedLogger.of_events(log)
 
 READ_BYTES: Final = 256 * 1024
 _READS_PER_TURN: Final = 2
-_PROBE_FIRST: Final = 16  # messages that are looked at together; twice as many each time it was a stream
-_PROBE_MOST: Final = 4096
-_PROBE_LEAST: Final = 4
-
-
-class _BadStream(Exception):
-    """The stream cannot be split from `pos` on; `messages` sound ones lie before it."""
-
-    def __init__(self, pos: int, messages: int, error: DecodeError) -> None:
-        super().__init__(str(error))
-        self.pos = pos
-        self.messages = messages
-        self.error = error
-
-
-@lru_cache(maxsize=256)
-def _columns(length: int) -> Struct:
-    """Headers of LBMC messages of `length` bytes that lie back to back."""
-    return Struct(f"{lbmc.HEADER.format}{length - HEADER_BYTES}x")
 
 
 class TcpReceiver(ReceiverTransport, DataReader):
@@ -93,7 +73,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
         self._socket: socket.socket | None = None
         self._memory = bytearray(READ_BYTES + MESSAGE_MAX)
         self._view = memoryview(self._memory)
-        self._builder = RunBuilder()
+        self._table = RunTable()
         self._timer: Timer | None = None
         self._is_left = False
 
@@ -216,21 +196,26 @@ class TcpReceiver(ReceiverTransport, DataReader):
 
     def _on_bytes(self, end: int, now_ns: int) -> None:
         """Messages in the buffer up to `end`."""
-        sock = self._socket
+        sock, table = self._socket, self._table
         error: DecodeError | None = None
-        try:
-            pos, messages = self._read_stream(end)
-        except _BadStream as e:
-            pos, messages, error = e.pos, e.messages, e.error
-        runs = self._builder.take()
-        if messages:
-            self.core.on_messages(messages, pos, now_ns)
-            if self.core.has_events:
-                self._perform(now_ns)
-            if runs and self._socket is sock:
-                self._sink.on_fragments(self, self._view, runs, now_ns)
-        if self._socket is not sock:
-            return
+        pos = begin = 0
+        while begin < end and error is None:  # usually once: only a full table needs more
+            try:
+                pos, messages = scan_stream(self._view, begin, end, table)
+            except BadStream as e:
+                pos, messages, error = e.pos, e.messages, e.error
+            if messages:
+                self.core.on_messages(messages, pos - begin, now_ns)
+                if self.core.has_events:
+                    self._perform(now_ns)
+                if table.rows and self._socket is sock:
+                    self._sink.on_fragments(self._view, [(self, table)], now_ns)
+            table.clear()
+            if self._socket is not sock:
+                return
+            if not messages:
+                break
+            begin = pos
         if error is not None:
             self.bad_stream += 1
             limited(
@@ -242,57 +227,6 @@ class TcpReceiver(ReceiverTransport, DataReader):
         if pos:
             self._memory[: end - pos] = self._memory[pos:end]
         self._held = end - pos
-
-    def _read_stream(self, end: int) -> tuple[int, int]:
-        """Add the messages up to `end` to the builder; (where the first incomplete one begins, how many there were).
-
-        Raises: _BadStream when the bytes cannot be split further; the messages before that have been added.
-        """
-        view, add = self._view, self._builder.add
-        pos = messages = 0
-        probe, careful = _PROBE_FIRST, 0  # up to `careful` messages are looked at one by one
-        while end - pos >= MINIMAL_BYTES:
-            kind, head, length = lbmc.MINIMAL.unpack_from(view, pos)
-            if length < lbmc.header_size(kind):
-                why = f"type {kind:#04x} with {length} bytes"
-                raise _BadStream(pos, messages, DecodeError("lbmc.header", why, pos))
-            if pos + length > end:
-                break
-            if kind == TYPE_MESSAGE:
-                count = min((end - pos) // length, probe)
-                if pos >= careful and count >= _PROBE_LEAST:
-                    if self._take_equal(pos, count, head, length):
-                        pos += count * length
-                        messages += count
-                        probe = min(2 * probe, _PROBE_MOST)
-                        continue
-                    careful, probe = pos + count * length, _PROBE_FIRST
-                _, _, _, topic_index, sqn = lbmc.HEADER.unpack_from(view, pos)
-                add(topic_index, sqn, pos, length, 0, head)
-            else:
-                try:
-                    read_messages(view, pos, pos + length, 0, self._builder)
-                except DecodeError as e:
-                    raise _BadStream(pos, messages, e) from e
-            messages += 1
-            pos += length
-        return pos, messages
-
-    def _take_equal(self, pos: int, count: int, head: int, length: int) -> bool:
-        """Take `count` messages from `pos` as one run; False, with nothing done, when they are none."""
-        stream = self._view[pos : pos + count * length]
-        kinds, heads, lengths, topics, sqns = zip(*_columns(length).iter_unpack(stream), strict=True)
-        first = sqns[0]
-        if (
-            lengths.count(length) != count
-            or kinds.count(TYPE_MESSAGE) != count
-            or heads.count(head) != count
-            or topics.count(topics[0]) != count
-            or sqns != tuple(range(first, first + count))
-        ):
-            return False
-        self._builder.add_run(Run(topics[0], first, count, pos, length, length, 0, head, KIND_DATA))
-        return True
 
     # events
 

@@ -24,8 +24,9 @@ from dro.loop import Loop
 from dro.proto.tcp.source import CloseClient, Connected, Discarded, Disconnected, TcpSourceCore, Wakeup
 from dro.timers import Timer
 from dro.um.transport import sockets
+from dro.um.transport.frames import drop_first, in_stream, write_topics
 from dro.um.transport.kind import SenderEvents
-from dro.um.transport.runs import KIND_CONTROL, MINIMAL_BYTES, TYPE_CONTROL, Run, chain, set_topic_index
+from dro.um.transport.runs import KIND_SHIFT, KIND_TSNI, MINIMAL_BYTES, TYPE_CONTROL, WORDS, RunTable, chain
 from dro.um.transport.session import SessionCounts, SourceSessionStatistics
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MESSAGE_MAX, BlockType
@@ -74,6 +75,7 @@ class TcpSender:
         self.datagram_max_bytes = setup.datagram_max_bytes
         self.fragment_max_bytes = min(setup.datagram_max_bytes, MESSAGE_MAX)
         self.on_unblocked: Callable[[], object] | None = None
+        self.packs_all = False  # a stream has no datagrams
         self.bad_input = 0  # connections closed because what came is no LBMC messages
         self._loop = loop
         self._setup = setup
@@ -100,37 +102,42 @@ class TcpSender:
 
     # sending
 
-    def send_run(
-        self, buffer: bytearray, run: Run, start: int, topic_index: int | None, now_ns: int, *, first: int = 0
-    ) -> int:
+    def send_batch(self, buffer: bytearray, table: RunTable, now_ns: int) -> int:
         if self._is_blocked or self._is_closed:
             return 0
-        count, length, stride = run.fragments - first, run.length, run.stride
-        at = start + run.offset + first * stride
+        offered = table.fragments()
         if not self._clients:  # nobody listens: the stream starts with the next message that somebody hears
-            self.core.stats.msgs_sent += count
-            self.core.stats.bytes_sent += count * length
-            return count
-        if topic_index is None:
-            pass
-        elif run.kind == KIND_CONTROL:
-            set_topic_index(buffer, at, length, run.next_header, topic_index)
+            self.core.stats.msgs_sent += offered
+            self.core.stats.bytes_sent += table.nbytes()
+            table.rows = 0
+            return offered
+        write_topics(buffer, table)
+        _, _, count, at, length, stride, shape = table.words[:WORDS]
+        if (
+            table.rows == 1
+            and shape >> KIND_SHIFT != KIND_TSNI
+            and (stride == length or count == 1)
+            and count * length * COPY_BELOW_SHARE >= len(buffer)
+        ):
+            taken = self._send(buffer, at, range(at + length, at + count * length + 1, length), now_ns)
         else:
-            pack = _TOPIC.pack_into
-            for tidx_at in range(at + 4, at + count * stride, stride):
-                pack(buffer, tidx_at, topic_index)
-        if stride != length or count * length * COPY_BELOW_SHARE < len(buffer):
-            view = memoryview(buffer)
-            buffer = bytearray().join([view[o : o + length] for o in range(at, at + count * stride, stride)])
-            at = 0
-        return self._send(buffer, at, range(at + length, at + count * length + 1, length), now_ns)
+            stream, ends = in_stream(buffer, table)
+            taken = self._send(stream, 0, ends, now_ns)
+        if taken == offered:
+            table.rows = 0
+        else:
+            drop_first(table, taken)
+        return taken
+
+    def flush(self) -> None:
+        pass
 
     def send_message(self, message: bytes, now_ns: int, payload_bytes: int = 0) -> bool:
         if self._is_blocked or self._is_closed:
             return False
         return self._send(message, 0, (len(message),), now_ns) == 1
 
-    def send_batch(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
+    def send_packed(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
         if self._is_blocked or self._is_closed:
             return 0
         return self._send(b"".join(messages), 0, list(accumulate(map(len, messages))), now_ns)

@@ -1,0 +1,116 @@
+"""Descriptor queues in shared memory: which batches in a ring are for a reader.
+
+A ring has one queue for each reader, by worker index, with one writer and one reader. The writer puts a descriptor into
+the next slot and then moves `head`; the reader moves `tail` before it works on what it has taken, so that nothing is
+taken twice, not even by its next incarnation, which goes on at `tail`. Both count from 0 for ever.
+
+A reader that sleeps says so in a third cell, and only then the writer has to wake it. Store and load of the two sides
+cross: each stores its cell, orders that before what follows (`fence`), and only then loads the other's cell.
+
+Cells and slots are native u64 and u32: both sides are processes of one machine.
+"""
+
+from __future__ import annotations
+
+import threading
+from struct import Struct
+from typing import Final, NamedTuple
+
+from dro.bus.ring import CELLS_AT, CELLS_BYTES, READERS, SLOT_BYTES, SLOTS, SLOTS_AT, RingReader, RingWriter
+from dro.errors import LocalProtocolError, ResourceError
+
+_SLOT: Final = Struct("=QIIII8x")
+_HEAD, _TAIL, _SLEEPS = 0, 8, 9  # cells of a reader, as indexes of u64; the writer's has a cache line of its own
+
+_lock: Final = threading.Lock()
+
+
+def fence() -> None:
+    """A locked instruction: what was stored before is visible before anything is loaded after."""
+    _lock.acquire()
+    _lock.release()
+
+
+class Slot(NamedTuple):
+    """A batch: its table of `rows` runs lies at ring position `table`; `fragments` and `nbytes` in all of them.
+
+    `kind` tells what the rows are, see `portals.datapath.descriptor`.
+    """
+
+    table: int
+    rows: int
+    fragments: int
+    nbytes: int
+    kind: int
+
+
+class DescriptorWriter:
+    """All queues of one ring."""
+
+    def __init__(self, ring: RingWriter) -> None:
+        self._ring = ring
+        self._cells = ring.queues[CELLS_AT:SLOTS_AT].cast("Q")
+        self._heads: dict[int, int] = {}  # of readers whose queue has memory
+
+    def put(self, reader: int, slot: Slot) -> bool:
+        """False when the queue is full, or there is no memory for it."""
+        head = self._heads.get(reader)
+        if head is None:
+            if not 0 <= reader < READERS:
+                raise LocalProtocolError(f"no descriptor queue for worker {reader}")
+            try:
+                self._ring.allocate_queue(reader)
+            except ResourceError:
+                return False
+            head = self._heads[reader] = 0
+        cell = reader * (CELLS_BYTES // 8)
+        if head - self._cells[cell + _TAIL] >= SLOTS:
+            return False
+        _SLOT.pack_into(self._ring.queues, SLOTS_AT + (reader * SLOTS + head % SLOTS) * SLOT_BYTES, *slot)
+        self._heads[reader] = self._cells[cell + _HEAD] = head + 1
+        return True
+
+    def must_wake(self, reader: int) -> bool:
+        """Does the reader sleep? It is asked once for each sleep."""
+        fence()
+        at = reader * (CELLS_BYTES // 8) + _SLEEPS
+        if not self._cells[at]:
+            return False
+        self._cells[at] = 0
+        return True
+
+    def close(self) -> None:
+        self._cells.release()
+
+
+class DescriptorReader:
+    """The queue of one reader in the ring of a sibling."""
+
+    def __init__(self, ring: RingReader, reader: int) -> None:
+        self.ring = ring
+        at = CELLS_AT + reader * CELLS_BYTES
+        self._cells = ring.queues[at : at + CELLS_BYTES].cast("Q")
+        self._slots_at = SLOTS_AT + reader * SLOTS * SLOT_BYTES
+        self._tail = self._cells[_TAIL]
+
+    def has_more(self) -> bool:
+        return self._cells[_HEAD] != self._tail
+
+    def take(self) -> Slot | None:
+        """The next descriptor, which is nobody's from then on."""
+        tail = self._tail
+        if self._cells[_HEAD] == tail:
+            return None
+        slot = Slot(*_SLOT.unpack_from(self.ring.queues, self._slots_at + tail % SLOTS * SLOT_BYTES))
+        self._tail = self._cells[_TAIL] = tail + 1
+        return slot
+
+    def ask_for_wake_up(self) -> None:
+        """`has_more` is to be asked after that, and after a `fence`."""
+        self._cells[_SLEEPS] = 1
+
+    def stay_awake(self) -> None:
+        self._cells[_SLEEPS] = 0
+
+    def close(self) -> None:
+        self._cells.release()

@@ -1,0 +1,168 @@
+"""What a transport session sends of a run table: topic indexes, and how fragments share datagrams or a stream.
+
+Pure, and the reference for its compiled form. Nothing here knows a transport's header but its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate, groupby
+from struct import Struct
+from typing import Final, NamedTuple
+
+from dro.sqn import MASK
+from dro.um.transport.runs import (
+    FRAGMENTS,
+    HEAD_SHIFT,
+    HEADER_BYTES,
+    KIND_CONTROL,
+    KIND_SHIFT,
+    KIND_TSNI,
+    LENGTH,
+    OFFSET,
+    ROW,
+    SHAPE,
+    SQN,
+    STRIDE,
+    WORDS,
+    RunTable,
+    set_topic_index,
+)
+from dro.wire.lbmc import message as lbmc
+
+_TOPIC: Final = Struct("!I")
+_TOPIC_AT: Final = 4  # of the topic index in a message with the full header
+_DATA_BELOW: Final = 1 << KIND_SHIFT
+
+
+def write_topics(buffer: bytearray, table: RunTable) -> None:
+    """Write the first word of each row into the fragments of the row, wherever their kind has it."""
+    pack = _TOPIC.pack_into
+    for topic, _, fragments, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
+        if shape < _DATA_BELOW:
+            if fragments == 1:
+                pack(buffer, offset + _TOPIC_AT, topic)
+            else:
+                for at in range(offset + _TOPIC_AT, offset + fragments * stride, stride):
+                    pack(buffer, at, topic)
+        elif shape >> KIND_SHIFT == KIND_CONTROL:
+            set_topic_index(buffer, offset, length, shape >> HEAD_SHIFT & 0xFF, topic)
+
+
+class Datagrams(NamedTuple):
+    """Datagrams that lie in `buffer` back to back, each with room for a transport's header in front.
+
+    `sizes` with that header; `fragments` in each; `payloads`: bytes of user data in each.
+    """
+
+    buffer: bytearray
+    sizes: list[int]
+    fragments: list[int]
+    payloads: list[int]
+
+
+def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datagrams:
+    """Copy the fragments of the table, whose topic indexes are written, into datagrams.
+
+    Fragments share a datagram of up to `most` bytes; a larger one is alone.
+    """
+    view, room = memoryview(buffer), bytes(header)
+    parts: list[bytes | memoryview] = []
+    sizes: list[int] = []
+    fragments: list[int] = []
+    payloads: list[int] = []
+    size, held, payload = most, 0, 0
+    for topic, sqn, count, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
+        if shape < _DATA_BELOW:
+            user = length - HEADER_BYTES
+            places: Iterable[int] = (offset,) if count == 1 else range(offset, offset + count * stride, stride)
+        elif shape >> KIND_SHIFT == KIND_CONTROL:
+            user, places = 0, (offset,)
+        else:
+            message = lbmc.encode(lbmc.tsni_message([(topic, sqn)]))
+            user, places, length = 0, (), len(message)
+            if size + length > most:
+                if held:
+                    sizes.append(size)
+                    fragments.append(held)
+                    payloads.append(payload)
+                parts.append(room)
+                size, held, payload = header, 0, 0
+            parts.append(message)
+            size += length
+            held += 1
+        for at in places:
+            if size + length > most:
+                if held:
+                    sizes.append(size)
+                    fragments.append(held)
+                    payloads.append(payload)
+                parts.append(room)
+                size, held, payload = header, 0, 0
+            parts.append(view[at : at + length])
+            size += length
+            held += 1
+            payload += user
+    sizes.append(size)
+    fragments.append(held)
+    payloads.append(payload)
+    return Datagrams(bytearray().join(parts), sizes, fragments, payloads)
+
+
+def in_stream(buffer: bytearray, table: RunTable) -> tuple[bytes, list[int]]:
+    """The fragments of the table, whose topic indexes are written, back to back, and where each ends."""
+    view = memoryview(buffer)
+    pieces: list[memoryview | bytes]
+    counts = table.column(FRAGMENTS)
+    if counts.count(1) == table.rows and max(table.column(SHAPE)) < _DATA_BELOW:
+        lengths = table.column(LENGTH).tolist()
+        pieces = [view[at : at + length] for at, length in zip(table.column(OFFSET), lengths, strict=True)]
+        return b"".join(pieces), [*accumulate(lengths)]
+    pieces = []
+    for topic, sqn, count, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
+        if shape >> KIND_SHIFT == KIND_TSNI:
+            pieces.append(lbmc.encode(lbmc.tsni_message([(topic, sqn)])))
+        else:
+            pieces += [view[at : at + length] for at in range(offset, offset + count * stride, stride)]
+    return b"".join(pieces), [*accumulate(map(len, pieces))]
+
+
+def equal_runs(sizes: list[int]) -> list[tuple[int, int]]:
+    """(size, how many in a row), in order."""
+    if sizes.count(sizes[0]) == len(sizes):
+        return [(sizes[0], len(sizes))]
+    return [(size, len(list(same))) for size, same in groupby(sizes)]
+
+
+def drop_first(table: RunTable, fragments: int) -> None:
+    """Take so many fragments off the front of the table."""
+    words = table.words
+    at = 0
+    while fragments:
+        count = words[at + FRAGMENTS]
+        if count > fragments:
+            words[at + FRAGMENTS] = count - fragments
+            words[at + OFFSET] += fragments * words[at + STRIDE]
+            words[at + SQN] = words[at + SQN] + fragments & MASK
+            break
+        fragments -= count
+        at += WORDS
+    if at:
+        end = table.rows * WORDS
+        words[: end - at] = words[at:end]
+        table.rows -= at // WORDS
+
+
+def keep_first(table: RunTable, fragments: int) -> RunTable:
+    """Keep so many fragments from the front of the table; returns the others."""
+    rest = RunTable(table.rows)
+    rest.rows = table.rows
+    rest.tobytes()[:] = table.tobytes()
+    if fragments:
+        drop_first(rest, fragments)
+    rows = table.rows - rest.rows
+    if part := fragments - sum(table.column(FRAGMENTS)[:rows]):
+        table.words[rows * WORDS + FRAGMENTS] = part
+        rows += 1
+    table.rows = rows
+    return rest

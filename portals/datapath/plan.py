@@ -1,0 +1,48 @@
+"""The plan of a batch: which session gets which of its runs.
+
+Pure, and the reference for its compiled form. It takes what is simply next of its source; all other runs are left to
+the caller, by their row.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dro.um.transport.runs import FLAG_REQUEST, FLAGS_SHIFT, KIND_SHIFT, ROW, RunTable
+from portals.datapath.outgoing import Lane, ProxySource
+
+_ODD: Final = ~(0xFF | 0xFF << 16 | FLAG_REQUEST << FLAGS_SHIFT)
+"""Of a shape: anything but headroom, blocks, and marks that do not matter here."""
+_KIND: Final = 0xFF << KIND_SHIFT
+
+
+def plan(table: RunTable, feeds: dict[int, ProxySource], lanes: list[Lane]) -> list[int]:
+    """Note each run at the lane of its proxy source; lanes that got one are in `lanes`, each once.
+
+    Returns the rows that are not the next of a source that is fed, in order. From the first such row of a source on,
+    all its rows are among them.
+    """
+    odd: list[int] = []
+    left: set[int] = set()
+    start = 0
+    size = ROW.size
+    for handle, sqn, count, _, length, _, shape in ROW.iter_unpack(table.tobytes()):
+        proxy = feeds.get(handle)
+        if (
+            proxy is None
+            or shape & _ODD
+            or sqn != proxy.window.next_sqn
+            or handle in left
+            or (lane := proxy.lane) is None
+            or length > lane.fragment_max_bytes
+        ):
+            odd.append(start // size)
+            left.add(handle)
+        else:
+            proxy.window.advance(count)
+            if not lane.starts:
+                lanes.append(lane)
+            lane.starts.append(start)
+            lane.topics.append(proxy.topic_index)
+        start += size
+    return odd

@@ -1,0 +1,91 @@
+"""The selection: which runs of a batch go to which siblings, and where they lie in the chunk for the ring.
+
+Pure, and the reference for its compiled form.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from itertools import accumulate
+from operator import add, mul
+from typing import Final
+
+from dro.sqn import MASK
+from dro.um.transport.runs import FRAGMENTS, KIND_SHIFT, LENGTH, OFFSET, ROW, SHAPE, STRIDE, WORDS, RunTable
+
+HEADROOM: Final = 32
+"""What every chunk has in front of its first fragment, for the header of any transport."""
+
+
+def take_all(table: RunTable, handles: list[int], out: RunTable) -> None:
+    """Append all rows with these handles; `out` has room."""
+    words, at, n = out.words, out.rows * WORDS, table.rows
+    words[at : at + n * WORDS] = table.words[: n * WORDS]
+    words[at : at + n * WORDS : WORDS] = array("I", handles)
+    out.rows += n
+
+
+def extent(table: RunTable) -> tuple[int, int]:
+    """(first byte, end) of all fragments; (0, 0) when there are none."""
+    offsets, counts, lengths = table.column(OFFSET), table.column(FRAGMENTS), table.column(LENGTH)
+    if max(counts) == 1 and max(table.column(SHAPE)) < 1 << KIND_SHIFT:
+        return min(offsets), max(map(add, offsets, lengths))
+    low, high = MASK, 0
+    for _, _, fragments, offset, length, stride, _ in ROW.iter_unpack(table.tobytes()):
+        if length:
+            low = min(low, offset)
+            high = max(high, offset + (fragments - 1) * stride + length)
+    return (low, high) if high else (0, 0)
+
+
+def move(table: RunTable, distance: int) -> None:
+    """The fragments lie that much earlier."""
+    if distance:
+        words, end = table.words, table.rows * WORDS
+        words[OFFSET:end:WORDS] = array("I", [max(0, offset - distance) for offset in table.column(OFFSET)])
+
+
+def compact(view: memoryview, table: RunTable, most: int) -> Iterable[tuple[bytearray, RunTable]]:
+    """Chunks of at most `most` bytes with the fragments of the table close together, and their rows.
+
+    `most` is more than the largest fragment.
+    """
+    offsets, counts, lengths = table.column(OFFSET), table.column(FRAGMENTS), table.column(LENGTH)
+    strides = table.column(STRIDE)
+    if HEADROOM + table.nbytes() > most:
+        yield from _split(view, table, most)
+        return
+    pieces: list[bytes | memoryview] = [bytes(HEADROOM)]
+    for at, count, size, stride in zip(offsets, counts, lengths, strides, strict=True):
+        if count == 1:
+            pieces.append(view[at : at + size])
+        else:
+            pieces += [view[o : o + size] for o in range(at, at + count * stride, stride)]
+    words, end = table.words, table.rows * WORDS
+    words[OFFSET:end:WORDS] = array("I", [*accumulate(map(mul, counts, lengths), initial=HEADROOM)][:-1])
+    words[STRIDE:end:WORDS] = lengths
+    words[SHAPE:end:WORDS] = array("I", [shape & ~0xFF for shape in table.column(SHAPE)])
+    yield bytearray().join(pieces), table
+
+
+def _split(view: memoryview, table: RunTable, most: int) -> Iterable[tuple[bytearray, RunTable]]:
+    chunk, out = bytearray(HEADROOM), RunTable(table.rows + 1)
+    for handle, sqn, fragments, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
+        if not length:
+            out.put(handle, sqn, fragments, 0, 0, 0, shape)
+            continue
+        done = 0
+        while done < fragments:
+            count = min((most - len(chunk)) // length, fragments - done)
+            if count < 1:
+                yield chunk, out
+                chunk, out = bytearray(HEADROOM), RunTable(table.rows + 1)
+                continue
+            start = offset + done * stride
+            at = len(chunk)
+            chunk += b"".join([view[o : o + length] for o in range(start, start + count * stride, stride)])
+            out.put(handle, (sqn + done) & MASK, count, at, length, length, shape & ~0xFF)
+            done += count
+    if out.rows:
+        yield chunk, out
