@@ -93,7 +93,8 @@ class HeardSources:
             workers.add(worker)
         else:
             workers.remove(worker)
-        self._ask(ChangeForwarding(handle, tuple(sorted(workers))))
+        getting = (worker for worker in workers if handle in self._wanted_by[worker])  # not who is about to be stopped
+        self._ask(ChangeForwarding(handle, tuple(sorted(getting))))
 
     def forward_nothing_to(self, worker: int) -> Iterator[None]:
         """Source by source; what the sibling asks for from this call on it gets."""

@@ -268,6 +268,10 @@ def test_forwarding_to_a_dead_sibling_ends_step_by_step_and_its_next_life_keeps_
     alone.core.on_sibling_down(THERE, 0)
     stopped = [e for e in alone.effects() if isinstance(e, ChangeForwarding)]
     assert (len(stopped), {e.workers for e in stopped}) == (AT_ONCE, {(BEYOND,)})
+    last = next(h for h in reversed(handles) if h not in {e.handle for e in stopped})
+    alone.core.on_sibling_up(9, 4, 0, 0, 0)
+    alone.hear(ForwardStart(last), 9)
+    assert ChangeForwarding(last, (BEYOND, 9)) in alone.effects(), "and not the dead one again"
     alone.core.on_sibling_up(THERE, 5, 0, 0, 0)
     again = {e.handle for e in stopped[:2]} | {next(h for h in handles if h not in {e.handle for e in stopped})}
     for handle in again:
