@@ -41,13 +41,14 @@ class Conversations:
         self._heard: dict[int, deque[Iterator[PortalMessage]]] = {}
         self._is_hearing = False
         self._paced: Timer | None = None
+        self._tick: Timer | None = None  # while there are siblings
 
     # siblings
 
     def begin(self, worker: int) -> None:
         """Its incarnation of now can be used."""
-        if not self._outboxes:
-            self._ctx.loop.call_later(TICK_NS, self._on_tick)
+        if self._tick is None:
+            self._tick = self._ctx.loop.call_later(TICK_NS, self._on_tick)
         self._outboxes[worker] = Outbox(self._ctx.loop.now_ns())
         self._hear_waiting()
 
@@ -115,8 +116,7 @@ class Conversations:
         for worker, outbox in list(self._outboxes.items()):
             if outbox.on_tick():
                 self._ctx.channels.give_up(worker)
-        if self._outboxes:
-            self._ctx.loop.call_later(TICK_NS, self._on_tick)
+        self._tick = self._ctx.loop.call_later(TICK_NS, self._on_tick) if self._outboxes else None
 
     @property
     def waiting(self) -> int:

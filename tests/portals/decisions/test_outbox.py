@@ -17,6 +17,8 @@ from portals.decisions.messages import (
     PortalHello,
     PortalMessage,
     Released,
+    Settle,
+    Settled,
     SourceGone,
     SourceSeen,
     Withdraw,
@@ -32,6 +34,7 @@ from portals.decisions.outbox import (
 )
 
 HELLO = PortalHello(1, 1, 0, 0)
+ONCE: list[PortalMessage] = [HELLO, Withdraw(), Released(1), Settle(2), Settled()]
 
 
 def added(number: int) -> InterestAdded:
@@ -86,6 +89,7 @@ def told(outbox: Outbox, now_ns: int = 0) -> list[PortalMessage]:
         ([ForwardStart(1), ForwardStop(1), ForwardStart(1)], [ForwardStart(1)]),
         ([ForwardStart(1), ForwardStop(2)], [ForwardStart(1), ForwardStop(2)]),
         ([Released(1), Released(2)], [Released(2)]),
+        (ONCE, ONCE),
     ],
 )
 def test_of_one_thing_the_newest_state_is_told(messages: list[PortalMessage], left: list[PortalMessage]) -> None:
@@ -158,6 +162,12 @@ def test_a_flood_of_new_interest_is_paced_and_holds_up_nothing_else() -> None:
     assert told(outbox, ms(1)) == [ForwardStart(1), removed(BURST + PACE), seen(3)]
     assert len(told(outbox, s(1))) == PACE - PACE // 1000
     assert outbox.next_deadline() is None
+    put(outbox, *map(added, range(BURST)), *map(ForwardStart, range(BATCHES_ON_THE_WAY * BATCH_RECORDS)))
+    assert all(outbox.take(s(1)) for _ in range(BATCHES_ON_THE_WAY))
+    assert outbox.next_deadline() is None, "a confirmation comes first"
+    outbox.on_taken(1)
+    assert outbox.take(s(1)) == b""
+    assert outbox.next_deadline() is not None
 
 
 def test_the_end_of_the_exchange_waits_for_interest_that_waits() -> None:
