@@ -25,7 +25,7 @@ class TransportCode(IntEnum):
     IPC = 0x40
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class TcpAddress:
     """A TCP session. `session_id` 0 means that the source uses none; `long_form` writes it to the wire all the same."""
 
@@ -36,7 +36,7 @@ class TcpAddress:
     long_form: bool = field(default=False, compare=False, repr=False, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class LbtruAddress:
     """An LBT-RU session. `session_id` and `long_form` as for TCP."""
 
@@ -47,7 +47,7 @@ class LbtruAddress:
     long_form: bool = field(default=False, compare=False, repr=False, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class LbtrmAddress:
     """An LBT-RM session. `nak_port` is the source's unicast port, not the UDP source port of its datagrams."""
 
@@ -59,7 +59,7 @@ class LbtrmAddress:
     nak_port: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class IpcAddress:
     """A shared memory session of LBT-IPC. `host_id` is 0 when it came from a source string, which has none."""
 
@@ -69,7 +69,7 @@ class IpcAddress:
     transport_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class SmxAddress:
     """A shared memory session of LBT-SMX; fields as for LBT-IPC."""
 
@@ -79,7 +79,7 @@ class SmxAddress:
     transport_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class RdmaAddress:
     """An LBT-RDMA session."""
 
@@ -89,7 +89,7 @@ class RdmaAddress:
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class UnknownTransport:
     """A transport whose layout is not known (IPv6 TCP, PGM, or newer): carried along, never joined."""
 
@@ -103,7 +103,7 @@ TransportAddress: TypeAlias = (
 """The transport part of a TIR. IPv4 addresses are u32 ints, 10.0.0.1 being 0x0a000001."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class SourceString:
     """What a source string says. `topic_index` is None where a session is meant rather than one source of it."""
 

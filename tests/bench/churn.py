@@ -49,7 +49,8 @@ GAUGES: Final = (
     Slot.RECEIVER_PCRE,
     Slot.PROXY_SOURCES,
 )
-KEPT: Final = "dro.patterns.Pattern"  # of queries that a resolver has seen, at most PATTERNS_MAX
+# of queries that a resolver has seen, at most PATTERNS_MAX
+KEPT: Final = ("dro.patterns.Pattern", "dro.proto.resolver.source_advertisements._Pattern")
 LAZY: Final = "dro.timers.Timer"  # cancelled timers are swept when they are many
 LAZY_MAX: Final = 500
 OBJECTS_MAX: Final = 20  # of the project's classes more than at the base, in a whole run
@@ -148,9 +149,9 @@ class Report:
                 found.append(f"{who}: {more} blocks of memory more than after a third of the waves")
         for who in self.census_after:
             left = self.left_over(who)
-            lazy, kept = left.pop(LAZY, 0), left.pop(KEPT, 0)
-            if sum(left.values()) > OBJECTS_MAX or lazy > LAZY_MAX or kept > PATTERNS_MAX:
-                found.append(f"{who}: objects left over: {left | {LAZY: lazy, KEPT: kept}}")
+            lazy, kept = left.pop(LAZY, 0), {name: left.pop(name, 0) for name in KEPT}
+            if sum(left.values()) > OBJECTS_MAX or lazy > LAZY_MAX or max(kept.values()) > PATTERNS_MAX:
+                found.append(f"{who}: objects left over: {left | {LAZY: lazy} | kept}")
         return found
 
 

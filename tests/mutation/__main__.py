@@ -78,16 +78,13 @@ _TOO_MUCH: Final = "if client.nbytes + nbytes > most:  # in `normal` only one me
 _DUE_REQUEST: Final = "return self._due_ns if self._interval_ns > 0 and self._due_ns < self._end_ns else None"
 _TICK_AT: Final = "return grid_ns - (grid_ns - due_ns) // tick_ns * tick_ns if tick_ns > 0 else due_ns"
 _MS: Final = "intervals and durations are whole milliseconds"
-_SUSTAIN: Final = (
-    "self._sustain_interval_ns = max(sustain_interval_ns, sustain_tick_ns) if sustain_interval_ns > 0 else 0"
-)
-_DOUBLING: Final = (
-    "start_ns, minimum_ns=minimum_ns, maximum_ns=maximum_ns, duration_ns=0, tick_ns=0, first_at_once=True"
-)
+_SUSTAIN: Final = "sustain_interval_ns=max(interval_ns, plan.sustain_tick_ns) if interval_ns > 0 else 0,"
+_DOUBLING: Final = "super().__init__(Plan(minimum_ns, maximum_ns, 0, 0, True), start_ns)"
 _THRESHOLD: Final = (
     "source_threshold: int = 10_000_000  # known sources that end the sustaining phase; 0 = no queries at all"
 )
-_LAST_TICK: Final = "last_tick_ns = now_ns - (now_ns - self._grid_ns) % tick_ns if tick_ns > 0 else now_ns"
+_PERIODIC: Final = "self._calendar.set(entry, tick_at(due_ns, TICK_NS, 0) if interval_ns > 0 else None)"
+_LAST_TICK: Final = "last_tick_ns = now_ns - (now_ns - self._plan.grid_ns) % tick_ns if tick_ns > 0 else now_ns"
 _WHOLE: Final = "whole = min(whole, -(-(duration_ns + self._phase_start_ns - self._due_ns) // interval_ns))"
 _ZIP: Final = "for queue, rate in zip(self._queues, rates, strict=True):"
 _HELD_CTL: Final = "MAX_HELD: Final = 65_536  # messages of one kind, of incarnations not announced yet"
@@ -132,8 +129,8 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/proto/interest/remote_domains.py", "entries_max: int = 1_000_000,", "1000001"): "no promise, one larger",
     ("dro/proto/interest/remote_domains.py", "self._earliest_round_ns = 0", "1"): "no test is due in the first ns",
     ("dro/proto/interest/tqr_use_query.py", _ZIP, "False"): "for the reader: both are pairs by their type",
-    ("dro/proto/interest/tqr_use_query.py", "entries_max: int = 1_000_000,", "1000001"): "no promise, one larger",
-    ("dro/proto/interest/tqr_use_query.py", "if interval_ns > 0:", "1"): _MS,
+    ("dro/proto/interest/tqr_use_query.py", "entries_max: int = 262_144,", "262145"): "no promise, one larger",
+    ("dro/proto/interest/tqr_use_query.py", _PERIODIC, "1"): _MS,
     ("dro/proto/interest/tqr_use_query.py", "self._now_ns = 0", "1"): "nothing waits before the first input",
     ("dro/proto/delivery/tsni.py", _TSNI_OFF, "1"): _MS,
     ("dro/proto/lbtrm/loss.py", "HEAP_SLACK: Final = 64", "65"): "a limit that is no promise, one larger",
@@ -152,7 +149,7 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "start_ns - self._interval_ns",
     ): "a refresh more, at once",
     ("dro/proto/ratelimit.py", _REFRESHES, "nbytes >= self.quota"): "a whole quota takes one refresh, by either branch",
-    ("dro/proto/resolver/core.py", "cache_max: int = 131_072", "131073"): "a limit that is no promise, one larger",
+    ("dro/proto/resolver/core.py", "cache_max: int = 524_288", "524289"): "a limit that is no promise, one larger",
     ("dro/proto/resolver/core.py", "start_ns: int = 0,", "1"): "nothing waits before the first input",
     ("dro/proto/resolver/core.py", _FINAL, "1"): "a final advertisement ends an entry, wherever it comes from",
     ("dro/proto/resolver/core.py", _FINAL, "True"): "a final advertisement ends an entry, whoever sent it",
@@ -162,11 +159,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "self._bits_max = rate.bps // 10 or min(rate.bps, 1)",
         "2",
     ): "no record has less",
-    ("dro/proto/resolver/schedule.py", "sustain_duration_ns: int = 0,", "1"): "no interval either: never read",
-    ("dro/proto/resolver/schedule.py", "if 0 < self._initial_duration_ns <= age_ns:", "1"): _MS,
-    ("dro/proto/resolver/schedule.py", "elif 0 < self._sustain_duration_ns <= age_ns:", "1"): _MS,
+    ("dro/proto/resolver/schedule.py", "sustain_duration_ns: int = 0", "1"): "no interval either: never read",
+    ("dro/proto/resolver/schedule.py", "if 0 < self._plan.duration_ns <= age_ns:", "1"): _MS,
+    ("dro/proto/resolver/schedule.py", "elif 0 < self._plan.sustain_duration_ns <= age_ns:", "1"): _MS,
     ("dro/proto/resolver/schedule.py", "if duration_ns > 0:", "1"): _MS,
-    ("dro/proto/resolver/schedule.py", "is_off = minimum_ns <= 0 or maximum_ns <= 0", "1"): _MS,
+    ("dro/proto/resolver/schedule.py", "is_off = plan.minimum_ns <= 0 or plan.maximum_ns <= 0", "1"): _MS,
     ("dro/proto/resolver/schedule.py", _SUSTAIN, "1"): _MS,
     ("dro/proto/resolver/schedule.py", _THRESHOLD, "10000001"): "no promise, one larger",
     ("dro/proto/resolver/schedule.py", _LAST_TICK, "1"): "ticks of 1 ns are none",

@@ -19,7 +19,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import Final, TypeAlias
 
 from dro.clock import NS_PER_MS, NS_PER_S
@@ -86,7 +86,7 @@ class _Finals(Due):
 
 
 class _OfTopic(dict[int, _Source]):
-    """The sources of one topic by handle; empty for good when the last is gone. `serial`: later topics have larger."""
+    """The sources of one topic by handle; empty for good when the last is gone. `serial`: larger for later topics."""
 
     __slots__ = ("serial",)
 
@@ -99,7 +99,7 @@ class _Pattern:
     """What others ask for; `matcher` None: cannot be used."""
 
     matcher: Matcher | None
-    matching: list[_OfTopic] = field(default_factory=list)  # of topics up to the serial `compared`
+    matching: list[bytes] = field(default_factory=list)  # topics, of those up to the serial `compared`
     compared: int = 0
     is_busy: bool = False  # an answer is being made
     quiet_ns: int = 0  # no answer before
@@ -194,11 +194,18 @@ class SourceSide:
         assert pattern.matcher is not None
         compared, pattern.compared = pattern.compared, self._serial
         known, pattern.matching = pattern.matching, []
-        new = list(takewhile(lambda sources: sources.serial > compared, reversed(self._by_topic.values())))
-        for sources in chain(known, reversed(new)):
-            is_known = sources.serial <= compared
-            if sources and (is_known or pattern.matcher(next(iter(sources.values())).tir.topic)):
-                pattern.matching.append(sources)
+        new = list(takewhile(lambda item: item[1].serial > compared, reversed(self._by_topic.items())))
+        new.reverse()
+        for topic in known:
+            sources = self._by_topic.get(topic)
+            if sources is not None and sources.serial <= compared:  # and did not end and come back
+                pattern.matching.append(topic)
+                yield sources
+            else:
+                yield None
+        for topic, sources in new:
+            if sources and pattern.matcher(topic):
+                pattern.matching.append(topic)
                 yield sources
             else:
                 yield None

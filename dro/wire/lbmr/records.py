@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
 from struct import Struct
 from typing import Final
+from weakref import WeakValueDictionary
 
 from dro.errors import DecodeError
 from dro.wire.cursor import Reader
@@ -183,6 +183,8 @@ _BODIES: Final[dict[int, dict[int, Callable[[bytes], TransportAddress]]]] = {
     TransportCode.SMX: {10: lambda body: SmxAddress(*_LONG.unpack(body))},
     TransportCode.RDMA: {10: _rdma},
 }
+_KNOWN: Final[WeakValueDictionary[tuple[int, bytes], TransportAddress]] = WeakValueDictionary()
+"""One record for the many sources of a session, as long as there are any."""
 
 
 def read_transport(code: int, body: bytes, at: int = -1) -> TransportAddress:
@@ -195,13 +197,10 @@ def read_transport(code: int, body: bytes, at: int = -1) -> TransportAddress:
         return UnknownTransport(code, body)
     if len(body) not in sizes:
         raise DecodeError("tir.transport", f"{len(body)} bytes for transport 0x{code:02x}", at)
-    return _address(code, body)
-
-
-@lru_cache(maxsize=4096)
-def _address(code: int, body: bytes) -> TransportAddress:
-    """One record for the many sources of a session."""
-    return _BODIES[code][len(body)](body)
+    address = _KNOWN.get((code, body))
+    if address is None:
+        address = _KNOWN[code, body] = sizes[len(body)](body)
+    return address
 
 
 @fits("tir.transport")
