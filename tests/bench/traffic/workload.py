@@ -152,7 +152,7 @@ def site_of(folder: Path, workload: Workload, more: str = "", portal_xml: str = 
             f"context transport_tcp_maximum_ports {workload.sessions}\n"
         )
         with site.config(trd).open("a") as f:
-            f.write(UNLIMITED + pool + more)
+            f.write(UNLIMITED + pool + "source implicit_batching_minimum_length 2048\n" + more)  # the default of UM
     return site
 
 
