@@ -1,8 +1,8 @@
 """Collections of reference cycles in a worker: short ones, however much the worker knows.
 
 A full collection of CPython looks at every object: 100,000 topics are three million, which takes 0.2 s and comes again
-with each quarter more. Here a full collection comes when some ten thousand objects have been added; what survives it is
-frozen and not looked at again. So none takes longer than about 5 ms, and an idle worker makes none.
+with each quarter more. Here a full collection comes when ten or twenty thousand objects have been added; what survives
+it is frozen and not looked at again. So few take longer than 5 ms, and an idle worker makes none.
 
 Cycles among frozen objects that are not used any more stay. Once what is frozen has doubled, it is swept when the
 worker has been quiet for a second, and in any case when there are `MANY` more.
@@ -17,9 +17,9 @@ from typing import Final
 from dro.clock import s
 from dro.loop import Loop
 
-TIDY_AFTER: Final = 5
+TIDY_AFTER: Final = 2
 """Collections of the middle generation, each of up to 7,700 objects more, until all that was added is frozen."""
-LOOK_EVERY: Final = 64
+LOOK_EVERY: Final = 128
 """Freezings until what is frozen is counted, which takes 20 ms for three million objects."""
 SPARE: Final = 500_000
 MANY: Final = 4_000_000

@@ -62,8 +62,8 @@ from portals.decisions.recorded_interest import Matcher, RecordedInterest
 from portals.decisions.siblings import Offer, Siblings
 from portals.decisions.source_deletion_delay import SourceDeletionDelay
 
-AT_ONCE: Final = 64
-"""Steps that are not left to later turns: a millisecond or two with what follows from them."""
+AT_ONCE: Final = 32
+"""Steps that are not left to later turns: some milliseconds with what follows from them."""
 
 
 @dataclass(slots=True)

@@ -40,7 +40,7 @@ PACE: Final = 5_000  # Guess: records of new interest a second; a sibling needs 
 BURST: Final = 10_000  # Guess
 TICK_NS: Final = s(5)
 SILENT_TICKS: Final = 6
-"""Ticks and not a time: a DRO that was frozen as a whole has not waited."""
+"""Guess: half a minute. Ticks and not a time: a DRO that was frozen as a whole has not waited."""
 
 
 def _thing(message: PortalMessage) -> Hashable:

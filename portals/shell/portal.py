@@ -55,7 +55,7 @@ from portals.shell.drain import DrainPortal
 from portals.shell.link import Link
 
 GAUGES_NS: Final = ms(500)
-RING_RETRY_NS: Final = s(1)
+RING_RETRY_NS: Final = s(1)  # Guess
 
 
 class PortalShell:

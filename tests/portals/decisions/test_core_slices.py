@@ -27,6 +27,7 @@ from portals.decisions.messages import (
     PATTERN_PCRE,
     ExchangeDone,
     ForwardStart,
+    ForwardStop,
     InterestAdded,
     InterestRemoved,
     PortalMessage,
@@ -282,6 +283,9 @@ def test_forwarding_to_a_dead_sibling_ends_step_by_step_and_its_next_life_keeps_
     assert {handle for handle in handles if THERE in own._forward[handle]} == again
     own.end(next(iter(again)))
     assert len(own._wanted_by[THERE]) == 2
+    for handle in again:
+        alone.hear(ForwardStop(handle), incarnation=5)
+    assert own._wanted_by[THERE] == set(), "nothing is kept of what ended"
 
 
 def test_topics_of_siblings_are_looked_up_by_name() -> None:
