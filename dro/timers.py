@@ -180,13 +180,23 @@ class Calendar:
             item.due_ns = None
             self._take(page)
             item.on_due()
-        if self._slices:
-            self.run_in_slices(self._slices.popleft(), now_ns)
+        self._now_ns = now_ns
+        self._work()
 
     def run_in_slices(self, steps: Iterator[object], now_ns: int) -> None:
-        """Run `steps` to its end: `DUE_MAX` of it now, and then as many a turn, in rotation, beside what is due."""
+        """Run `steps` to its end, `DUE_MAX` a turn beside what is due; at once as far as nothing else is going on."""
         self._now_ns = now_ns
-        for _ in range(DUE_MAX):
-            if next(steps, _END) is _END:
-                return
         self._slices.append(steps)
+        if len(self._slices) == 1:
+            self._work()
+
+    def _work(self) -> None:
+        left = DUE_MAX
+        while left and self._slices:
+            steps = self._slices.popleft()
+            while left:
+                left -= 1
+                if next(steps, _END) is _END:
+                    break
+            else:
+                self._slices.append(steps)

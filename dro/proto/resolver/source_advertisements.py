@@ -19,7 +19,6 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Final, TypeAlias
 
 from dro.clock import NS_PER_MS, NS_PER_S
@@ -115,6 +114,7 @@ class SourceSide:
         self._handles = itertools.count(1)
         self._sources: dict[int, _Source] = {}
         self._by_topic: dict[bytes, _OfTopic] = {}
+        self._by_serial: dict[int, bytes] = {}
         self._serial = 0  # of the latest topic
         self._leaving: dict[int, _Finals] = {}
         self._leaving_by_key: dict[_LeavingKey, dict[int, _Finals]] = {}
@@ -138,6 +138,7 @@ class SourceSide:
         if of_topic is None:
             self._serial += 1
             of_topic = self._by_topic[tir.topic] = _OfTopic(self._serial)
+            self._by_serial[self._serial] = tir.topic
         of_topic[handle] = source
         if options.send_initial:
             source.is_waiting = True
@@ -157,10 +158,10 @@ class SourceSide:
         source = self._sources.pop(handle)
         source.is_removed = True
         self.channel.calendar.set(source, None)
-        by_topic = self._by_topic[source.tir.topic]
-        del by_topic[handle]
-        if not by_topic:
-            del self._by_topic[source.tir.topic]
+        of_topic = self._by_topic[source.tir.topic]
+        del of_topic[handle]
+        if not of_topic:
+            del self._by_topic[source.tir.topic], self._by_serial[of_topic.serial]
         if final:
             finals = _Finals(self, source.tir, self.channel.now_ns, handle)
             self._leaving[handle] = finals
@@ -194,8 +195,6 @@ class SourceSide:
         assert pattern.matcher is not None
         compared, pattern.compared = pattern.compared, self._serial
         known, pattern.matching = pattern.matching, []
-        new = list(takewhile(lambda item: item[1].serial > compared, reversed(self._by_topic.items())))
-        new.reverse()
         for topic in known:
             sources = self._by_topic.get(topic)
             if sources is not None and sources.serial <= compared:  # and did not end and come back
@@ -203,10 +202,12 @@ class SourceSide:
                 yield sources
             else:
                 yield None
-        for topic, sources in new:
-            if sources and pattern.matcher(topic):
-                pattern.matching.append(topic)
-                yield sources
+        first = next(iter(self._by_serial), 0)
+        for serial in range(max(compared + 1, first), pattern.compared + 1):
+            new = self._by_serial.get(serial)
+            if new is not None and pattern.matcher(new):
+                pattern.matching.append(new)
+                yield self._by_topic[new]
             else:
                 yield None
         if len(pattern.matching) > MATCHING_MAX:

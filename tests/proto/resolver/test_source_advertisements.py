@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import cast
 
 import pytest
@@ -322,6 +323,38 @@ def test_a_pattern_is_compared_and_answered_in_bounded_pieces() -> None:
         a.on_timer(0)
         answered.append(sum(len(cast(lbmr.Queries, lbmr.decode(raw).body).tirs) for raw in a.take_outgoing()))
     assert (sum(answered), max(answered) <= DRAIN_MAX) == (10 * DUE_MAX - 1, True)
+
+
+def test_many_new_patterns_of_one_packet_are_compared_in_bounded_pieces() -> None:
+    compared = 0
+
+    def compile_pattern(pattern: bytes, kind: int) -> Matcher:
+        def matcher(topic: bytes) -> bool:
+            nonlocal compared
+            compared += 1
+            return False
+
+        return matcher
+
+    a, _ = with_topics([b"A%d" % n for n in range(2 * DUE_MAX)], compile_pattern)
+    a.on_packet(packet(lbmr.WildcardQueries(tuple(lbmr.WildcardTqr(1, b"%d" % n) for n in range(50)))), 0, 0)
+    pieces = [compared]
+    while a.next_deadline() == 0:
+        a.on_timer(0)
+        pieces.append(compared)
+    assert compared == 100 * DUE_MAX
+    assert max(after - before for before, after in pairwise([0, *pieces])) <= DUE_MAX
+
+
+def test_topics_that_are_gone_are_no_work_for_a_new_pattern() -> None:
+    def cost(gone: int) -> int:
+        a, handles = with_topics([b"%d" % n for n in range(gone)])
+        for handle in handles:
+            a.remove_source(handle, 0)
+        a.add_source(SourceAd(tir(b"A"), IN_ANSWERS_ALONE), 0)
+        return steps(lambda: ask_pattern(a, b"A"))
+
+    assert cost(1) == cost(200)
 
 
 # time
