@@ -184,19 +184,20 @@ def test_a_sender_that_ends_while_its_frame_is_worked_off(talk: Talk) -> None:
 
 
 def test_new_interest_that_waits_for_its_pace_leaves_later(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portals.decisions.outbox.BURST", 1)
+    """Here ten a second, one by one."""
+    for name, value in (("BURST", 1), ("PACE", 10), ("BATCH_RECORDS", 1)):
+        monkeypatch.setattr(f"portals.decisions.outbox.{name}", value)
     talk.talk.begin(SIBLING)
-    for n in range(3):
+    for n in range(4):
         talk.talk.tell(SIBLING, InterestAdded(b"%d" % n, 0, 1))
     talk.talk.send()
-    talk.stepper.settle()
-    talk.hear(SIBLING, Taken(1))
-    talk.stepper.settle()
-    assert [len(frame) for frame in talk.sent()] == [1]
-    for _ in range(2):
-        talk.stepper.run(60)
+    for n in range(4):
+        talk.stepper.settle()
+        assert talk.sent() == [[InterestAdded(b"%d" % n, 0, 1)]]
         talk.hear(SIBLING, Taken(1))
-        assert [len(frame) for frame in talk.sent()] == [1]
+        talk.stepper.run(90)
+        assert talk.sent() == []
+        talk.stepper.run(10)
 
 
 def test_a_sibling_that_confirms_nothing_is_given_up_after_some_ticks(talk: Talk) -> None:
