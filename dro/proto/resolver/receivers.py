@@ -398,9 +398,9 @@ class ReceiverSide:
         if is_sustaining and self.cache.source_count(wanted.name) >= wanted.options.source_threshold:
             schedule.stop()
         else:
-            self._query(wanted, is_initial=not is_sustaining)
+            self._query(wanted, is_initial=not is_sustaining, is_first=schedule.is_at_start)
 
-    def _query(self, wanted: _Topic, *, is_initial: bool = False) -> None:
+    def _query(self, wanted: _Topic, *, is_initial: bool = False, is_first: bool = False) -> None:
         if wanted.is_waiting:
             return
         if not self.cache.has_joined(wanted.name):
@@ -409,7 +409,7 @@ class ReceiverSide:
         wanted.is_waiting = True
         self.channel.calendar.set(wanted, None)
         output = self.channel.output
-        (output.initial_queries if is_initial else output.sustain_queries).put(wanted.query)
+        (output.initial_queries if is_initial else output.sustain_queries).put(wanted.query, ahead=is_first)
 
     def on_query_leaving(self, wanted: _Topic) -> bytes | None:
         wanted.is_waiting = False

@@ -75,30 +75,35 @@ class _Group(Generic[R]):
 class RecordQueue(Generic[R]):
     """Records of one class in order, each made when it leaves, so that it is up to date and may have become void."""
 
-    __slots__ = ("_groups", "_limit", "_write")
+    __slots__ = ("_ahead", "_groups", "_limit", "_write")
 
     def __init__(self, rate: Rate, write: Callable[[R], bytes]) -> None:
         self._limit = ClassLimit(rate)
         self._write = write
+        self._ahead: deque[_Group[R]] = deque()
         self._groups: deque[_Group[R]] = deque()
 
     def __len__(self) -> int:
-        return sum(len(group.suppliers) for group in self._groups)
+        return sum(len(group.suppliers) for group in (*self._ahead, *self._groups))
 
     def set_rate(self, rate: Rate) -> None:
         """Another limit for what waits and comes."""
         if rate != self._limit.rate:
             self._limit = ClassLimit(rate)
 
-    def put(self, supply: Callable[[], R | None]) -> None:
-        """One record that may share a datagram; `supply` gives None when it is no longer wanted."""
-        if not (self._groups and self._groups[-1].is_open):
-            self._groups.append(_Group((), is_open=True))
-        self._groups[-1].suppliers.append(supply)
+    def put(self, supply: Callable[[], R | None], *, ahead: bool = False) -> None:
+        """One record that may share a datagram; `supply` gives None when it is no longer wanted.
+
+        `ahead`: it leaves before all that is not, as what is said for the first time does before repeats.
+        """
+        groups = self._ahead if ahead else self._groups
+        if not (groups and groups[-1].is_open):
+            groups.append(_Group((), is_open=True))
+        groups[-1].suppliers.append(supply)
 
     def put_group(self, suppliers: Iterable[Callable[[], R | None]]) -> None:
-        """Records that share datagrams with nothing else: an answer."""
-        self._groups.append(_Group(suppliers, is_open=False))
+        """Records that share datagrams with nothing else: an answer. It leaves before repeats, too."""
+        self._ahead.append(_Group(suppliers, is_open=False))
 
     def drain(self, now_ns: int) -> list[list[R]]:
         """The runs that may leave now, each to be packed into datagrams of its own; the rest stays in order.
@@ -108,8 +113,8 @@ class RecordQueue(Generic[R]):
         """
         runs: list[list[R]] = []
         left = DRAIN_MAX
-        while self._groups and left > 0:
-            group = self._groups[0]
+        while left > 0 and (groups := self._ahead or self._groups):
+            group = groups[0]
             left -= 0 if group.is_open else SENT_ALONE
             run: list[R] = []
             while group.suppliers and left > 0 and self._limit.has_room(now_ns):
@@ -122,11 +127,11 @@ class RecordQueue(Generic[R]):
                 runs.append(run)
             if group.suppliers:
                 break
-            self._groups.popleft()
+            groups.popleft()
         return runs
 
     def next_deadline(self, now_ns: int) -> int | None:
         """When more may leave: now, at the next interval, or None when nothing waits."""
-        if not self._groups:
+        if not (self._ahead or self._groups):
             return None
         return now_ns if self._limit.has_room(now_ns) else self._limit.next_interval(now_ns)

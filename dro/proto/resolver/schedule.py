@@ -128,6 +128,11 @@ class PhasedSchedule:
         if self._plan.minimum_ns == 0:
             self._enter_sustaining(now_ns)
 
+    @property
+    def is_at_start(self) -> bool:
+        """Whether no record has been due yet."""
+        return self.phase is Phase.INITIAL and self._due_ns == self._phase_start_ns
+
     def stop(self) -> None:
         self.phase = Phase.QUIESCENT
 
@@ -139,7 +144,7 @@ class PhasedSchedule:
             case Phase.SUSTAINING:
                 return tick_at(self._due_ns, self._plan.sustain_tick_ns, self._plan.grid_ns)
             case Phase.INITIAL:
-                if self._plan.first_at_once and self._due_ns == self._phase_start_ns:
+                if self._plan.first_at_once and self.is_at_start:
                     return self._due_ns
                 return tick_at(self._due_ns, self._plan.tick_ns, self._plan.grid_ns)
 

@@ -49,13 +49,14 @@ class _Source(Due):
     options: AdvertisingOptions
     schedule: AdvertisingSchedule
     is_waiting: bool = False  # the first TIR or a scheduled one is queued, and the next one falls due when it has left
-    is_answering: bool = False  # an answer is queued
+    is_answering: bool = False  # an answer is queued, or the first TIR, which is one to whoever asked meanwhile
     is_removed: bool = False
 
     def on_due(self) -> None:
         self.side.on_due(self)
 
     def first(self) -> lbmr.Tir | None:
+        self.is_answering = False
         return self.side.on_leaving(self, lbmr.FIRST_TIR_TTL)
 
     def scheduled(self) -> lbmr.Tir | None:
@@ -141,8 +142,8 @@ class SourceSide:
             self._by_serial[self._serial] = tir.topic
         of_topic[handle] = source
         if options.send_initial:
-            source.is_waiting = True
-            self.channel.output.initial_advertisements.put(source.first)
+            source.is_waiting = source.is_answering = True
+            self.channel.output.initial_advertisements.put(source.first, ahead=True)
         else:
             self._arm(source)
         return handle

@@ -417,3 +417,15 @@ def test_receivers_that_are_asked_to_speak_do_so_in_bounded_pieces() -> None:
         counts.append(sum(len(body.tqrs) for body in names(a.take_outgoing()) if isinstance(body, lbmr.Queries)))
         a.on_timer(ms(30_000))
     assert (sum(counts), max(counts)) == (3 * DUE_MAX, DRAIN_MAX)
+
+
+def test_first_queries_leave_before_repeats() -> None:
+    a = resolver(rates=ResolverRates(initial_queries=Rate(0, 50)))
+    c = Channel(a)
+    for at_ms, numbers in ((0, range(10)), (60, range(10, 20))):  # repeats of the first five are due in between
+        c.run(at_ms)
+        for number in numbers:
+            a.add_receiver(b"%d" % number, ms(at_ms))
+    c.run(399)
+    asked = [topic for body in c.bodies(a, lbmr.Queries) for topic in body.tqrs]
+    assert asked == [b"%d" % number for number in range(20)]

@@ -66,7 +66,7 @@ def test_of_datagrams_with_one_record_fewer_leave_in_a_turn() -> None:
     assert len(q.drain(0)) == DRAIN_MAX // (1 + SENT_ALONE)
     q = queue(Rate(), 1)
     q.put_group([lambda: b"a"] * DRAIN_MAX)
-    assert [len(run) for run in q.drain(0)] == [1, DRAIN_MAX - 1 - SENT_ALONE], "a large group is no more than records"
+    assert [len(run) for run in q.drain(0)] == [DRAIN_MAX - SENT_ALONE], "a large group is hardly more than records"
 
 
 def test_records_that_have_become_void_count_for_the_turn() -> None:
@@ -77,13 +77,17 @@ def test_records_that_have_become_void_count_for_the_turn() -> None:
     assert (q.drain(0), q.drain(0)) == ([], [[b"a"]])
 
 
-def test_groups_stand_alone_and_keep_their_place() -> None:
+def test_groups_stand_alone_and_leave_before_what_waits_but_what_is_ahead_as_well() -> None:
     q = queue(Rate(0, 40), 2)
+    q.put(lambda: b"first", ahead=True)
     q.put_group([lambda: b"a", lambda: b"b", lambda: b"c"])
+    q.put(lambda: b"second", ahead=True)
     q.put(lambda: b"d")
-    assert q.drain(0) == [[b"000", b"001"], [b"a", b"b"]]
-    assert len(q) == 2
-    assert q.drain(ms(100)) == [[b"c"], [b"d"]]
+    assert len(q) == 8
+    assert q.drain(0) == [[b"first"], [b"a", b"b", b"c"]]
+    assert (len(q), q.next_deadline(0)) == (4, ms(100))
+    assert q.drain(ms(100)) == [[b"second"], [b"000", b"001", b"d"]]
+    assert q.next_deadline(ms(100)) is None
 
 
 def test_records_that_became_void_cost_nothing() -> None:
