@@ -314,6 +314,8 @@ def test_a_source_of_many_topics_that_ends_is_forgotten() -> None:
     for n in range(3):
         alone.hear(SourceGone(n))
     assert (alone.core.recorded._finders, alone.core.siblings.by_topic) == ({}, {})
+    assert set(alone.core.siblings.otids) == set()
+    assert not any(alone.core.recorded._found.values())
 
 
 def test_proxy_receivers_are_counted_by_kind_where_they_open_and_close() -> None:
@@ -351,3 +353,39 @@ def test_a_withdrawn_portal_with_many_topics_closes_step_by_step() -> None:
     ended = [e.message for e in effects if isinstance(e, SendToSibling) and e.worker == THERE]
     assert len(ended) == len(set(ended)) == MANY - AT_ONCE
     assert (alone.core.proxies, alone.core.proxy_receivers, alone.core.own.seen) == ({}, {}, {})
+
+
+def test_a_new_pattern_passes_over_the_topics_that_it_does_not_find() -> None:
+    alone = Alone()
+    for n, topic in enumerate((b"A1", b"B1", b"A2", b"B2", b"A3")):
+        alone.hear(SourceSeen(n, bytes([n]) * 32, topic, THERE, 0, 0, b""))
+    for _ in range(2):
+        alone.core.on_interest(InterestGained((b"^A", PATTERN_PCRE)), 0)
+    effects = alone.effects()
+    assert [e.source.topic for e in effects if isinstance(e, OpenProxySource)] == [b"A1", b"A2", b"A3"]
+    told = [e.message for e in effects if isinstance(e, SendToSibling) and isinstance(e.message, InterestAdded)]
+    assert told == [InterestAdded(b"^A", PATTERN_PCRE, HERE)] * 2, "once to each sibling"
+
+
+def test_a_list_passes_over_the_interest_that_it_does_not_concern() -> None:
+    alone = Alone()
+    symbols = [(name, PATTERN_NONE) for name in (b"A", b"B", b"C", b"D")]
+    symbols.insert(1, (b"^B", PATTERN_PCRE))
+    for symbol in symbols:
+        alone.core.on_interest(InterestGained(symbol), 0)
+    alone.effects()
+    alone.core.on_acl(lists(outbound="-B -D +/./"), 0)
+    assert alone.told() == [InterestRemoved(name, PATTERN_NONE, HERE) for name in (b"B", b"D")]
+    assert alone.core.recorded.withheld == {b"B", b"D"}
+
+
+def test_a_list_is_applied_to_nothing_that_went_meanwhile() -> None:
+    alone = Alone()
+    alone.wanted()
+    alone.effects()
+    alone.core.on_acl(lists(outbound="-/./"), 0)
+    for n in range(MANY - 10, MANY):
+        alone.core.on_interest(InterestLost((b"T%d" % n, PATTERN_NONE)), 0)
+    alone.finish()
+    assert len(alone.core.recorded.withheld) == MANY - 10
+    assert len(alone.told()) == MANY
