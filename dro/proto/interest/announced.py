@@ -124,12 +124,18 @@ class InterestSender:
         before, self._options = self._options, (topic_options, pattern_options)
         for queue, rate in zip(self._queues, rates, strict=True):
             queue.set_rate(rate)
-        for interest in self._interests.values():
+        kinds = [kind for kind in (0, 1) if self._options[kind] != before[kind]]
+        if kinds:
+            self._calendar.run_in_slices(self._repeat_anew(kinds), now_ns)
+
+    def _repeat_anew(self, kinds: list[int]) -> Iterator[None]:
+        for interest in list(self._interests.values()):
             kind = _kind(interest.symbol)
-            options = self._options[kind]
-            if interest.cancels is None and options != before[kind]:
-                interest.schedule.set_intervals(options.min_interval_ns, options.max_interval_ns, now_ns)
+            if kind in kinds and interest.cancels is None:
+                options = self._options[kind]
+                interest.schedule.set_intervals(options.min_interval_ns, options.max_interval_ns, self._now_ns)
                 self._arm(interest)
+            yield
 
     def tell_all(self, now_ns: int) -> None:
         """A DRO of the TRD asks for everything (topic resolution request)."""

@@ -15,7 +15,7 @@ strangers can make a portal remember, and how fast.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -178,11 +178,19 @@ class LocalInterest:
         before, self._options = self._options, (topic_options, pattern_options)
         for queue, rate in zip(self._queues, rates, strict=True):
             queue.set_rate(rate)
-        for entry in self._entries.values():
-            kind = _kind(entry)
+        periods = [
+            (old.periodic_interval_ns, new.periodic_interval_ns) for old, new in zip(before, self._options, strict=True)
+        ]
+        kinds = [kind for kind, (old_ns, new_ns) in enumerate(periods) if old_ns != new_ns]
+        if kinds:
+            self._calendar.run_in_slices(self._wait_anew(kinds), now_ns)
+
+    def _wait_anew(self, kinds: list[int]) -> Iterator[None]:
+        for entry in list(self._entries.values()):
             is_asked = entry.tries or entry.is_waiting
-            if not is_asked and before[kind].periodic_interval_ns != self._options[kind].periodic_interval_ns:
+            if _kind(entry) in kinds and not is_asked and self._entries.get(entry.symbol) is entry:
                 self._wait(entry)
+            yield
 
     def next_deadline(self) -> int | None:
         deadlines = [self._calendar.next_deadline(), *(queue.next_deadline(self._now_ns) for queue in self._queues)]

@@ -14,7 +14,9 @@ from dro.proto.interest.remote_domains import RemoteInterest, RemoteInterestOpti
 from dro.proto.interest.tqr_use_query import LocalInterest, UseQueryOptions
 from dro.proto.resolver.record_queue import Rate
 from dro.proto.resolver.schedule import DoublingSchedule
+from dro.timers import DUE_MAX
 from dro.wire.lbmr import packet as lbmr
+from tests.fakes.steps import steps
 from tests.proto.interest.test_dro_interest import drive, interest
 
 FAST = Rate()
@@ -250,3 +252,35 @@ def test_a_limit_that_changes_holds_for_what_waits() -> None:
     records = sender.take_outgoing()
     assert len(records) == 29
     assert all(isinstance(record, lbmr.InterestRecord) for record in records)
+
+
+def test_new_intervals_of_very_much_interest_are_taken_over_in_bounded_pieces() -> None:
+    every_second = IntervalOptions(ms(1000), ms(1000))
+
+    def longest_piece(count: int) -> tuple[int, int]:
+        table, sender = LocalInterest(QUERIES, QUERIES, rate=FAST), InterestSender(rate=FAST)
+        for n in range(count):
+            table.on_sign((b"%d" % n, 0), 0)
+            sender.want((b"%d" % n, 0), 3, 0)
+        drive(sender, sender.take_outgoing, 10)
+        sooner = UseQueryOptions(ms(3000), 5, ms(60_000))
+        pieces = [steps(lambda: table.set_options(sooner, QUERIES, BOTH, ms(20)))]
+        while table.next_deadline() == ms(20):
+            pieces.append(steps(lambda: table.on_timer(ms(20))))
+        assert len(query_times(table, 60_000)) == count
+        more = [steps(lambda: sender.set_options(every_second, every_second, BOTH, ms(20)))]
+        while sender.next_deadline() == ms(20):
+            more.append(steps(lambda: sender.on_timer(ms(20))))
+        return max(pieces), max(more)
+
+    few, many = longest_piece(DUE_MAX), longest_piece(5 * DUE_MAX)
+    assert many[0] < 1.5 * few[0]
+    assert many[1] < 1.5 * few[1]
+
+
+def test_of_unchanged_intervals_nothing_is_gone_through() -> None:
+    table = LocalInterest(QUERIES, QUERIES, rate=FAST)
+    cost = steps(lambda: table.set_options(QUERIES, QUERIES, (Rate(0, 1), FAST), 0))
+    for n in range(100):
+        table.on_sign((b"%d" % n, 0), 0)
+    assert steps(lambda: table.set_options(QUERIES, QUERIES, (Rate(0, 2), FAST), 0)) == cost
