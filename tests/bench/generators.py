@@ -151,7 +151,8 @@ class Sender:
         self._sqn = 0
         self._unheard = 0
         self._length = HEADER + plan.payload_bytes
-        self._size = self._length + HEADROOM
+        self._headroom = HEADROOM if plan.transport == "lbtrm" else 0
+        self._size = self._length + self._headroom
         self._next_tsni_ns = 0
 
     def run(self) -> None:
@@ -198,14 +199,14 @@ class Sender:
             self._source.send_tsni(self._sqn - 1 & 0xFFFFFFFF, now_ns)
 
     def _send(self, count: int) -> int:
-        size, length = self._size, self._length
+        size, length, headroom = self._size, self._length, self._headroom
         buffer = bytearray(count * size)
         now_ns = time.monotonic_ns()
         for i in range(count):
-            _LBMC.pack_into(buffer, i * size + HEADROOM, 0, 0, length, 0, (self._sqn + i) & 0xFFFFFFFF)
+            _LBMC.pack_into(buffer, i * size + headroom, 0, 0, length, 0, (self._sqn + i) & 0xFFFFFFFF)
             if self._plan.stamped:
-                _STAMP.pack_into(buffer, i * size + HEADROOM + HEADER, now_ns)
-        run = Run(0, self._sqn & 0xFFFFFFFF, count, HEADROOM, length, size, HEADROOM, 0, KIND_DATA)
+                _STAMP.pack_into(buffer, i * size + headroom + HEADER, now_ns)
+        run = Run(0, self._sqn & 0xFFFFFFFF, count, headroom, length, size, headroom, 0, KIND_DATA)
         taken = send_run(self._source.transport, buffer, run, 0, self._source.topic_index, now_ns)
         self._sqn += taken
         self._cells[SENT] = self._sqn - self._unheard

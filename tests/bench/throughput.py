@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -67,12 +68,15 @@ context transport_lbtrm_retransmit_rate_limit 50000000000
 """
 
 
-def configure(folder: Path, transport: str) -> None:
-    """Both TRDs on `transport`, and no rate limit: what is measured is the program."""
+def configure(folder: Path, transport: str, *, is_packed: bool) -> None:
+    """Both TRDs on `transport`, and no rate limit: what is measured is the program.
+
+    `is_packed`: source and egress portal fill datagrams up to UM's default of 2048 bytes; else a message is a datagram.
+    """
     for trd in (1, 2):
         path = folder / f"trd{trd}.cfg"
         text = path.read_text().replace("source transport lbtrm", f"source transport {transport}")
-        path.write_text(text + UNLIMITED)
+        path.write_text(text + UNLIMITED + ("" if is_packed else "source implicit_batching_minimum_length 1\n"))
 
 
 @contextmanager
@@ -100,12 +104,12 @@ def wait_for(condition: object, what: str, seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
-def load(plan: SendPlan, seconds: float, u_ns: float) -> Run:
+def load(plan: SendPlan, *, seconds: float, u_ns: float, is_packed: bool) -> Run:
     """One load on a DRO of its own."""
     with tempfile.TemporaryDirectory(prefix="dro-bench-") as name:
         folder = Path(name)
         demo.write_configuration(folder)
-        configure(folder, plan.transport)
+        configure(folder, plan.transport, is_packed=is_packed)
         board = Board()
         cells = board.cells
         pids: dict[str, int] = {}
@@ -162,6 +166,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4, help="length of each measurement (default 4)")
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 512, 1400, 8000], help="payload bytes")
     parser.add_argument("--transports", nargs="+", default=["lbtrm", "tcp"], choices=["lbtrm", "tcp"])
+    parser.add_argument(
+        "--packed", action="store_true", help="several messages in a datagram, as UM's defaults have it"
+    )
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), help="where the figures go")
     arguments = parser.parse_args()
     results: list[dict[str, object]] = []
@@ -172,10 +179,11 @@ def main() -> None:
         for size in arguments.sizes:
             u_ns = measure_u_ns()
             window = max(64, min(2048, ON_THE_WAY_BYTES[transport] // size))
-            top = load(SendPlan(size, window=window, transport=transport), arguments.seconds, u_ns)
+            run = partial(load, seconds=arguments.seconds, u_ns=u_ns, is_packed=arguments.packed)
+            top = run(SendPlan(size, window=window, transport=transport))
             half = int(top.per_second / 2)
-            slow = load(SendPlan(size, rate=1000, transport=transport, stamped=True), arguments.seconds, u_ns)
-            busy = load(SendPlan(size, rate=half, transport=transport, stamped=True), arguments.seconds, u_ns)
+            slow = run(SendPlan(size, rate=1000, transport=transport, stamped=True))
+            busy = run(SendPlan(size, rate=half, transport=transport, stamped=True))
             results.append(
                 {"transport": transport, "payload_bytes": size, "u_ns": round(u_ns), "window": window,
                  "maximum": asdict(top), "at_1000": asdict(slow), "at_half": asdict(busy)}

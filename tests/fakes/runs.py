@@ -11,7 +11,8 @@ from dro.um.transport.session import ReceiverTransport, SenderTransport
 
 def table_of(runs: Iterable[Run]) -> RunTable:
     """One row for each run, as it is."""
-    table = RunTable()
+    runs = list(runs)
+    table = RunTable(max(1, len(runs)))
     for run in runs:
         rows = table.rows
         table.add_run(run)
