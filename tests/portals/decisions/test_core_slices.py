@@ -389,3 +389,21 @@ def test_a_list_is_applied_to_nothing_that_went_meanwhile() -> None:
     alone.finish()
     assert len(alone.core.recorded.withheld) == MANY - 10
     assert len(alone.told()) == MANY
+
+
+def test_what_is_known_are_topics_patterns_and_sources() -> None:
+    alone = Alone()
+    alone.wanted(3)
+    alone.core.on_interest(InterestGained((b"^A", PATTERN_PCRE)), 0)
+    for n in range(5):
+        alone.core.own.add(bytes([n]) * 32, b"S", HERE, 0, 0, b"")
+    assert alone.core.known == 9
+
+
+def test_a_sibling_that_is_removed_while_it_is_up_gets_no_more() -> None:
+    alone = Alone()
+    handle = alone.core.own.add(bytes(32), b"S", HERE, 0, 0, b"")
+    alone.hear(ForwardStart(handle))
+    alone.effects()
+    alone.core.on_sibling_removed(THERE, 0)
+    assert alone.effects() == [ChangeForwarding(handle, ())]
