@@ -19,6 +19,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 
 # Without cached bytecode each of the hundreds of processes of the tests compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
+# Modules that are compiled: those with a .pxd.
+STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
 .PHONY: help venv demo test changed coverage lint dead-code bytecode needs bench mutants completion dist \
 	clean distclean
@@ -42,11 +44,11 @@ $(PY):
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name it with PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(STAMP): pyproject.toml | $(PY)
+$(STAMP): pyproject.toml setup.py $(STEPS) | $(PY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch $(RUNTIME) $@
 
-$(RUNTIME): pyproject.toml | $(PY)
+$(RUNTIME): pyproject.toml setup.py $(STEPS) | $(PY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
@@ -80,7 +82,7 @@ changed: $(STAMP)
 
 coverage: $(STAMP) needs
 	rm -rf build/coverage && mkdir -p build/coverage
-	-$(VENV)/bin/coverage run -m pytest $(PYTEST_OPTIONS)
+	-DRO_PURE=1 $(VENV)/bin/coverage run -m pytest $(PYTEST_OPTIONS)
 	-$(VENV)/bin/coverage combine -q
 	$(VENV)/bin/coverage html -q
 	$(VENV)/bin/coverage report --skip-covered --sort=cover
@@ -89,7 +91,7 @@ bench: $(STAMP) needs
 	$(PY) -m tests.bench $(BENCH) $(ARGS)
 
 mutants: $(STAMP)
-	$(PY) -m tests.mutation --count $(COUNT) --seed $(SEED)
+	DRO_PURE=1 $(PY) -m tests.mutation --count $(COUNT) --seed $(SEED)
 
 completion: $(STAMP)
 	$(PY) -m deploy.completion.generate

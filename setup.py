@@ -1,15 +1,20 @@
-"""What pyproject.toml cannot say: the shell completion that `make completion` has made goes into the wheel."""
+"""What pyproject.toml cannot say: the compiled steps of the data path, and the shell completion for the wheel.
+
+A step is a module with a `.pxd` beside it. Where there is no C compiler, it runs as plain Python.
+"""
 
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 
-MADE = Path(__file__).parent / "deploy" / "completion"
+ROOT = Path(__file__).parent
+MADE = ROOT / "deploy" / "completion"
 FOLDERS = {
     "bash": "share/bash-completion/completions",
     "zsh": "share/zsh/site-functions",
     "fish": "share/fish/vendor_completions.d",
 }
+DIRECTIVES = {"annotation_typing": False, "infer_types": True, "language_level": 3}
 
 
 def completion() -> list[tuple[str, list[str]]]:
@@ -22,5 +27,15 @@ def completion() -> list[tuple[str, list[str]]]:
     ]
 
 
+def steps() -> list[Extension]:
+    """The compiled steps; `optional`: what cannot be compiled is left out."""
+    from Cython.Build import cythonize  # where this is only looked at, Cython need not be installed
+
+    found = [path for package in ("dro", "portals") for path in (ROOT / package).rglob("*.pxd")]
+    paths = [path.relative_to(ROOT).with_suffix("") for path in found]
+    made = [Extension(".".join(path.parts), [f"{path}.py"], optional=True) for path in sorted(paths)]
+    return cythonize(made, compiler_directives=DIRECTIVES, build_dir="build/cython", quiet=True)
+
+
 if __name__ == "__main__":
-    setup(data_files=completion())
+    setup(data_files=completion(), ext_modules=steps())

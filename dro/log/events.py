@@ -60,6 +60,7 @@ class LogEvent(StrEnum):
     CONFIGURATION_READ = "configuration read", _INFO, "portals um_files"
     PORTAL_CONFIGURED = "portal configured", _INFO, "portal domain cost lbm_config"
     CONTEXT_CREATED = "context created", _INFO, "context context_id address", "Core-10403-150"
+    STEPS_FORM = "steps of the data path", _INFO, "form"
     DRO_RUNNING = (
         "DRO is running", _INFO, "dro node_id", "Gwd-7122-1",
         "Gateway named [{dro}] with node id: {node_id} has started."

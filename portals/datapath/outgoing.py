@@ -91,6 +91,8 @@ class Lane:
         """The rows that were noted, as a table for the session. `is_sorted`: they were noted in their order."""
         table, starts = self.table, self.starts
         table.rows = rows = len(starts)
+        if not rows:
+            return table
         size = ROW.size
         if is_sorted and rows * size == len(raw):
             table.tobytes()[:] = raw

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Generic, assert_never
 
+from dro import compiled_steps
 from dro.bus.actor import FORK_MASK, STOP_SIGNALS
 from dro.bus.counters import CounterPage
 from dro.bus.messages import (
@@ -327,6 +328,7 @@ class Parent(Generic[C]):
         if self._started or self.is_stopping or not all(w.was_ready or w.is_resting for w in self.workers):
             return
         self._started = True
+        self._log.info(LogEvent.STEPS_FORM, extra={"form": compiled_steps.form()})
         self._log.info(LogEvent.DRO_RUNNING, extra={"dro": self.name, "node_id": self.node_id})
         self._on_running()
 

@@ -24,13 +24,14 @@ from dro.wire.lbmc.codes import (
     BlockType,
     MessageType,
 )
-from dro.wire.lbmc.message import HEADER, MINIMAL
+from dro.wire.lbmc.message import MINIMAL
 
 HEADER_BYTES: Final = FULL_HEADER_SIZE
 MINIMAL_BYTES: Final = MINIMAL_HEADER_SIZE
 # plain numbers: an enumeration is looked up too slowly for each fragment
 TYPE_MESSAGE: Final = int(MessageType.MESSAGE)
 TYPE_CONTROL: Final = int(MessageType.CONTROL)
+_TOPIC_AND_SQN: Final = Struct("!II")
 _DATA_TYPES: Final = frozenset(map(int, FULL_HEADER_TYPES))
 _TSNI: Final = int(BlockType.TSNI)
 _TOPIC_IDX: Final = int(BlockType.TOPIC_IDX)
@@ -61,6 +62,9 @@ class Run(NamedTuple):
     flags: int = 0
 
 
+COMPILED: Final = not __file__.endswith(".py")
+"""The steps of the data path run compiled; `DRO_PURE=1` in the environment, or no compiler at installation: plain."""
+
 ROWS: Final = 8192  # a datagram of the smallest messages has 5,459
 WORDS: Final = 7  # of a row, u32 each
 TOPIC, SQN, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE = range(WORDS)
@@ -72,6 +76,9 @@ FLAG_REPAIR: Final = 1  # was sent again
 FLAG_REQUEST: Final = 2  # of a message that asks for a response
 PLAIN_BELOW: Final = 1 << HEAD_SHIFT  # shapes below it are data without blocks
 ROW: Final = Struct(f"={WORDS}I")
+# the same for the compiled form, where they are plain integers
+_MASK, _HEAD_SHIFT, _FLAGS_SHIFT, _KIND_SHIFT, _DATA_BELOW = MASK, HEAD_SHIFT, FLAGS_SHIFT, KIND_SHIFT, 1 << KIND_SHIFT
+_WORDS, _SQN, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, SQN, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE
 
 
 class RunTable:
@@ -81,10 +88,11 @@ class RunTable:
     received runs the first word is the topic index, in one between portals the handle of the source.
     """
 
-    __slots__ = ("rows", "words")
+    __slots__ = ("cells", "rows", "words")
 
     def __init__(self, rows: int = ROWS) -> None:
         self.words = array("I", bytes(4 * WORDS * rows))
+        self.cells = self.words  # as the compiled form has it
         self.rows = 0
 
     def __len__(self) -> int:
@@ -120,57 +128,58 @@ class RunTable:
         self, topic_index: int, sqn: int, offset: int, length: int, headroom: int, head: int, flags: int = 0
     ) -> None:
         """One fragment; becomes part of the run before it where that fits."""
-        words, at = self.words, self.rows * WORDS
-        shape = head << HEAD_SHIFT | flags << FLAGS_SHIFT | headroom
+        words, at = self.cells, self.rows * _WORDS
+        shape = head << _HEAD_SHIFT | flags << _FLAGS_SHIFT | headroom
         if at:
-            last = at - WORDS
-            count = words[last + FRAGMENTS]
+            last = at - _WORDS
+            count = words[last + _FRAGMENTS]
             if (
                 words[last] == topic_index
-                and words[last + LENGTH] == length
-                and words[last + SQN] + count & MASK == sqn
-                and words[last + SHAPE] == shape
+                and words[last + _LENGTH] == length
+                and words[last + _SQN] + count & _MASK == sqn
+                and words[last + _SHAPE] == shape
             ):
-                distance = offset - words[last + OFFSET]
-                fits = distance == count * words[last + STRIDE] if count > 1 else distance >= length + headroom
+                distance = offset
+                distance -= words[last + _OFFSET]
+                fits = distance == count * words[last + _STRIDE] if count > 1 else distance >= length + headroom
                 if fits and (headroom or distance == count * length):
                     if count == 1:
-                        words[last + STRIDE] = distance
-                    words[last + FRAGMENTS] = count + 1
+                        words[last + _STRIDE] = distance
+                    words[last + _FRAGMENTS] = count + 1
                     return
         words[at] = topic_index
-        words[at + SQN] = sqn
-        words[at + FRAGMENTS] = 1
-        words[at + OFFSET] = offset
-        words[at + LENGTH] = length
-        words[at + STRIDE] = length + headroom
-        words[at + SHAPE] = shape
+        words[at + _SQN] = sqn
+        words[at + _FRAGMENTS] = 1
+        words[at + _OFFSET] = offset
+        words[at + _LENGTH] = length
+        words[at + _STRIDE] = length + headroom
+        words[at + _SHAPE] = shape
         self.rows += 1
 
     def put(
         self, topic_index: int, sqn: int, fragments: int, offset: int, length: int, stride: int, shape: int
     ) -> None:
         """A row as it is. Goes on with the one before where both are data of a stream without gaps."""
-        words, at = self.words, self.rows * WORDS
-        if at and shape < 1 << KIND_SHIFT and not shape & 0xFF:
-            last = at - WORDS
-            count = words[last + FRAGMENTS]
+        words, at = self.cells, self.rows * _WORDS
+        if at and shape < _DATA_BELOW and not shape & 0xFF:
+            last = at - _WORDS
+            count = words[last + _FRAGMENTS]
             if (
                 words[last] == topic_index
-                and words[last + LENGTH] == length
-                and words[last + SQN] + count & MASK == sqn
-                and words[last + SHAPE] == shape
-                and offset - words[last + OFFSET] == count * length
+                and words[last + _LENGTH] == length
+                and words[last + _SQN] + count & _MASK == sqn
+                and words[last + _SHAPE] == shape
+                and offset - words[last + _OFFSET] == count * length
             ):
-                words[last + FRAGMENTS] = count + fragments
+                words[last + _FRAGMENTS] = count + fragments
                 return
         words[at] = topic_index
-        words[at + SQN] = sqn
-        words[at + FRAGMENTS] = fragments
-        words[at + OFFSET] = offset
-        words[at + LENGTH] = length
-        words[at + STRIDE] = stride
-        words[at + SHAPE] = shape
+        words[at + _SQN] = sqn
+        words[at + _FRAGMENTS] = fragments
+        words[at + _OFFSET] = offset
+        words[at + _LENGTH] = length
+        words[at + _STRIDE] = stride
+        words[at + _SHAPE] = shape
         self.rows += 1
 
     def add_run(self, run: Run) -> None:
@@ -199,15 +208,21 @@ def read_messages(
     """
     messages = 0
     while end - pos >= 4:
-        kind, head, length = MINIMAL.unpack_from(view, pos)
+        if COMPILED:
+            kind, head, length = view[pos], view[pos + 1], view[pos + 2] << 8 | view[pos + 3]
+        else:
+            kind, head, length = MINIMAL.unpack_from(view, pos)
         if length < 4 or pos + length > end:
             raise DecodeError("lbmc.msglen", f"{length} bytes declared, {end - pos} left", pos)
         if kind & 0xF0:
             raise DecodeError("lbmc.version", f"{kind >> 4} is not 0", pos)
-        if kind in _DATA_TYPES:
+        if kind == TYPE_MESSAGE or kind in _DATA_TYPES:
             if length < HEADER_BYTES:
                 raise DecodeError("lbmc.msglen", f"{length} is less than the 12-byte header", pos)
-            _, _, _, topic_index, sqn = HEADER.unpack_from(view, pos)
+            if COMPILED:
+                topic_index, sqn = _u32(view, pos + 4), _u32(view, pos + 8)
+            else:
+                topic_index, sqn = _TOPIC_AND_SQN.unpack_from(view, pos + 4)
             out.add(topic_index, sqn, pos, length, headroom, head, flags)
         elif kind == TYPE_CONTROL:
             _read_control(view, pos, length, head, flags, out)
@@ -217,6 +232,11 @@ def read_messages(
         headroom = 0
         pos += length
     return messages
+
+
+def _u32(view: memoryview | bytes | bytearray, at: int) -> int:
+    """Big-endian; for the compiled form, in which this is the fast way."""
+    return view[at] << 24 | view[at + 1] << 16 | view[at + 2] << 8 | view[at + 3]
 
 
 def _read_control(

@@ -18,6 +18,7 @@ from typing import Final
 from dro.errors import DecodeError
 from dro.sqn import MASK
 from dro.um.transport.runs import (
+    COMPILED,
     FRAGMENTS,
     HEAD_SHIFT,
     HEADER_BYTES,
@@ -40,6 +41,12 @@ KEY_MASK: Final = 0x0000FFFFFFFFFFFF
 LEAST: Final = DATA_HEADER + HEADER_BYTES
 _DATA: Final = Struct("!QIIB3xBBHII")
 _IP_SHIFT: Final = 32
+_LEAST, _DATA_HEADER, _RX, _MESSAGE = (
+    LEAST,
+    DATA_HEADER,
+    FLAG_RETRANSMISSION,
+    TYPE_MESSAGE,
+)  # plain integers if compiled
 
 PROBE_FIRST: Final = 16  # messages that are looked at together; twice as many each time it was a stream
 PROBE_MOST: Final = 4096
@@ -83,6 +90,11 @@ Streams = dict[tuple[int, int], Stream]
 """By session key and IPv4 address of the sender, as it lies in a raw socket address."""
 
 
+def _u32(view: memoryview, at: int) -> int:
+    """Big-endian; for the compiled form, in which this is the fast way."""
+    return view[at] << 24 | view[at + 1] << 16 | view[at + 2] << 8 | view[at + 3]
+
+
 def find(streams: Streams, key: int, sender: int) -> Stream | None:
     stream = streams.get((key, sender >> _IP_SHIFT))
     if stream is not None:
@@ -108,25 +120,32 @@ def scan_datagrams(
     stream: Stream | None = None
     while at < count:
         offset, length = offsets[at], lengths[at]
-        if length < LEAST:
+        if length < _LEAST:
             return at
-        key, sqn, trail, flags, _, head, message, topic_index, topic_sqn = _DATA.unpack_from(view, offset)
+        if COMPILED:
+            key = _u32(view, offset)
+            key = key << 32 | _u32(view, offset + 4)
+            sqn, trail, flags = _u32(view, offset + 8), _u32(view, offset + 12), view[offset + 16]
+            kind, head, message = view[offset + 20], view[offset + 21], view[offset + 22] << 8 | view[offset + 23]
+            topic_index, topic_sqn = _u32(view, offset + 24), _u32(view, offset + 28)
+        else:
+            key, sqn, trail, flags, kind, head, message, topic_index, topic_sqn = _DATA.unpack_from(view, offset)
         sender = senders[at]
         if stream is None or key != stream.key or sender != stream.sender:
             stream = find(streams, key, sender)
             if stream is None:
                 return at
         table = stream.table
-        if sqn != stream.expected or flags & FLAG_RETRANSMISSION or table.room * 8 < length:
+        if sqn != stream.expected or flags & _RX or table.room * 8 < length:
             return at
-        if view[offset + DATA_HEADER] == TYPE_MESSAGE and message == length - DATA_HEADER:
-            table.add(topic_index, topic_sqn, offset + DATA_HEADER, message, DATA_HEADER, head)
+        if kind == _MESSAGE and message == length - _DATA_HEADER:
+            table.add(topic_index, topic_sqn, offset + _DATA_HEADER, message, _DATA_HEADER, head)
             stream.messages += 1
         else:
             rows = table.rows
             fragments = table.words[rows * WORDS - WORDS + FRAGMENTS] if rows else 0
             try:
-                stream.messages += read_messages(view, offset + DATA_HEADER, offset + length, DATA_HEADER, table)
+                stream.messages += read_messages(view, offset + _DATA_HEADER, offset + length, _DATA_HEADER, table)
             except DecodeError:
                 table.rows = rows
                 if rows:
@@ -158,7 +177,7 @@ def scan_slots(
     much faster.
     """
     n = len(lengths)
-    if stride < LEAST or min(lengths) < LEAST:
+    if COMPILED or stride < LEAST or min(lengths) < LEAST:
         return False
     columns = tuple(zip(*_columns(stride).iter_unpack(view[: n * stride]), strict=True))
     keys, sqns, trails, flags, kinds, heads, messages, topics, topic_sqns = columns

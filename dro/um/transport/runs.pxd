@@ -1,0 +1,30 @@
+cimport cython
+
+cdef Py_ssize_t _WORDS, _SQN, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE
+cdef unsigned int _MASK, _HEAD_SHIFT, _FLAGS_SHIFT, _KIND_SHIFT, _DATA_BELOW
+
+cdef class RunTable:
+    cdef public object words
+    cdef unsigned int[::1] cells
+    cdef public Py_ssize_t rows
+
+    @cython.locals(words="unsigned int[::1]", at=Py_ssize_t, last=Py_ssize_t, count="unsigned int", shape="unsigned int",
+                   distance="long long", fits=bint)
+    cpdef object add(
+        self, unsigned int topic_index, unsigned int sqn, unsigned int offset, unsigned int length,
+        unsigned int headroom, unsigned int head, unsigned int flags=*
+    )
+    @cython.locals(words="unsigned int[::1]", at=Py_ssize_t, last=Py_ssize_t, count="unsigned int")
+    cpdef object put(
+        self, unsigned int topic_index, unsigned int sqn, unsigned int fragments, unsigned int offset,
+        unsigned int length, unsigned int stride, unsigned int shape
+    )
+
+cdef unsigned int _u32(const unsigned char[::1] view, Py_ssize_t at) except? 0
+
+@cython.locals(messages=Py_ssize_t, kind="unsigned int", length="unsigned int", head="unsigned int", sqn="unsigned int",
+               topic_index="unsigned int")
+cpdef Py_ssize_t read_messages(
+    const unsigned char[::1] view, Py_ssize_t pos, Py_ssize_t end, unsigned int headroom, RunTable out,
+    unsigned int flags=*
+) except -1

@@ -1,0 +1,139 @@
+"""Random batches through the steps of the data path; prints a digest of all tables, counters and bytes that come out.
+
+Run in both forms of the steps, the outputs are equal: `python -m tests.rigs.steps SEED`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+import sys
+from typing import Final, cast
+
+from dro.compiled_steps import form
+from dro.errors import DecodeError
+from dro.um.transport.frames import drop_first, in_stream, keep_first, lay_out, write_topics
+from dro.um.transport.runs import RunTable, read_messages
+from dro.um.transport.scan import BadStream, Stream, scan_datagrams, scan_slots, scan_stream
+from dro.um.transport.session import SenderTransport
+from dro.wire.lbmc.message import HEADER
+from portals.datapath.duplicate_window import DuplicateWindow
+from portals.datapath.outgoing import Lane, ProxySource
+from portals.datapath.plan import plan
+from portals.datapath.select import compact, extent, move, take_all
+from tests.fakes.transport import FakeSender
+
+SENDER: Final = 7 << 32
+KEY: Final = 1234 << 32 | 5
+STRIDE: Final = 1500
+TOPICS: Final = 9
+
+
+class Sender(FakeSender):
+    fragment_max_bytes = 900
+
+
+def message(rng: random.Random, sqns: list[int]) -> bytes:
+    topic = rng.randrange(TOPICS)
+    if rng.random() < 0.03:
+        return bytes([8, 0x65, 0, 12, 0xFF, 8, 0, 0]) + topic.to_bytes(4, "big")
+    kind, head = rng.choice((0, 0, 0, 0, 2, 10)), rng.choice((0, 0, 0, 0x66))
+    size = rng.choice((12, 50, 50, 50, 200, 700, 1000))
+    sqns[topic] = (sqns[topic] + rng.choice((1, 1, 1, 1, 1, 2, 0))) & 0xFFFFFFFF
+    return HEADER.pack(kind, head, size, topic, sqns[topic]) + rng.randbytes(size - 12)
+
+
+def batch(rng: random.Random, sqns: list[int], first: int) -> tuple[bytearray, list[int]]:
+    """Datagrams `STRIDE` apart: in order, and now and then a hole, a repair, noise, or several messages in one."""
+    area, lengths = bytearray(), []
+    style = rng.choice(("one", "one", "several"))
+    for n in range(rng.choice((1, 5, 64))):
+        content = message(rng, sqns)
+        while style == "several" and len(content) < 400:
+            content += message(rng, sqns)
+        flags = 0xA0 if rng.random() < 0.01 else 0x80
+        sqn = (first + n + (rng.random() < 0.01)) & 0xFFFFFFFF
+        datagram = struct.pack("!BBHIIIBBH", 0, 0, 1234, 5, sqn, 0, flags, 3, 0) + content
+        if rng.random() < 0.02:
+            damaged = bytearray(datagram)
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+            datagram = bytes(damaged[: rng.randrange(1, len(damaged) + 1)])
+        datagram = datagram[:STRIDE]
+        area += datagram.ljust(STRIDE, b"\0")
+        lengths.append(len(datagram))
+    return area, lengths
+
+
+def digest_of(seed: int, rounds: int = 300) -> str:
+    rng, total = random.Random(seed), hashlib.sha256()
+
+    def note(*values: object) -> None:
+        total.update(repr(values).encode())
+
+    stream = Stream(KEY)
+    lane = Lane(cast(SenderTransport, Sender()))
+    feeds: dict[int, ProxySource] = {}
+    for topic in range(TOPICS - 1):
+        window = DuplicateWindow(512, 64)
+        feeds[100 + topic] = ProxySource(bytes(32), b"t", 5000 + topic, lane.transport, window, lane=lane)
+    sqns = [0] * TOPICS
+    for _ in range(rounds):
+        first = rng.choice((0, 1000, 0xFFFFFFE0))
+        area, lengths = batch(rng, sqns, first)
+        view, touched = memoryview(area), list[Stream]()
+        stream.expected, stream.is_touched = first, False
+        stream.datagrams = stream.nbytes = stream.messages = 0
+        left: list[int] = []
+        if not scan_slots(view, STRIDE, lengths, SENDER, {(KEY, 7): stream}, touched):
+            offsets = list(range(0, len(area), STRIDE))
+            at = -1
+            while at < len(lengths):
+                senders = [SENDER] * len(lengths)
+                at = scan_datagrams(view, offsets, lengths, senders, at + 1, {(KEY, 7): stream}, touched)
+                left.append(at)
+        note(
+            stream.first, stream.datagrams, stream.nbytes, stream.trail, stream.messages, stream.expected, len(touched)
+        )
+        table, out = stream.table, RunTable()
+        note(list(table))
+        if not table.rows:
+            continue
+        take_all(table, [100 + run.topic_index % TOPICS for run in table], out)
+        low, high = extent(out)
+        note(low, high)
+        if rng.random() < 0.5:
+            move(out, low)
+            parts = [(bytearray(view[low:high]), out)]
+        else:
+            parts = [(chunk, rows) for chunk, rows in compact(view, out, rng.choice((2000, 1 << 20)))]
+        for chunk, rows in parts:
+            lanes: list[Lane] = []
+            odd = plan(rows, feeds, lanes)
+            note(list(rows), odd, lane.starts, lane.topics)
+            mine = lane.gather(rows.tobytes(), is_sorted=not odd)
+            if not mine.rows:
+                continue
+            write_topics(chunk, mine)
+            note(lay_out(chunk, mine, 20, rng.choice((0, 900, 8192))), in_stream(chunk, mine))
+            rest = keep_first(mine, rng.randrange(mine.fragments() + 1))
+            if rest.rows:
+                drop_first(rest, rng.randrange(rest.fragments()))
+            note(list(mine), list(rest))
+        table.clear()
+        content = b"".join(message(rng, sqns) for _ in range(rng.randrange(40))) + rng.randbytes(rng.randrange(9))
+        try:
+            note(scan_stream(memoryview(content), 0, len(content), table), list(table))
+        except BadStream as e:
+            note(e.pos, e.messages, list(table))
+        table.clear()
+        try:
+            note(read_messages(rng.randbytes(rng.randrange(60)), 0, rng.randrange(60), 0, table))
+        except (DecodeError, IndexError, struct.error) as e:
+            note(type(e) is DecodeError)
+        table.clear()
+    return total.hexdigest()
+
+
+if __name__ == "__main__":
+    print(form(), digest_of(int(sys.argv[1])))

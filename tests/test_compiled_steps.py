@@ -1,0 +1,96 @@
+"""The compiled steps of the data path and their plain form: which one runs, and that they do the same."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from dro.compiled_steps import STEPS, PlainSteps, form
+
+ROOT = Path(__file__).parents[1]
+SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
+
+
+def run(*command: str, pure: bool, timeout_s: float = 300) -> str:
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("DRO_PURE", "PYTEST_"))}
+    done = subprocess.run(
+        [sys.executable, *command], env=env | ({"DRO_PURE": "1"} if pure else {}), cwd=ROOT, text=True,
+        capture_output=True, timeout=timeout_s,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def compiled() -> bool:
+    return all((ROOT / f"{name.replace('.', '/')}{SUFFIX}").exists() for name in STEPS)
+
+
+needs_compiled = pytest.mark.skipif(
+    not compiled() and not (shutil.which("gcc") and Path(sysconfig.get_paths()["include"], "Python.h").exists()),
+    reason="no C compiler or no header files of Python: the steps run as plain Python",
+)
+
+
+def test_every_module_with_types_for_the_compiler_is_a_step() -> None:
+    typed = [path.relative_to(ROOT) for package in ("dro", "portals") for path in (ROOT / package).rglob("*.pxd")]
+    assert sorted(".".join(path.with_suffix("").parts) for path in typed) == sorted(STEPS)
+
+
+@needs_compiled
+def test_where_there_is_a_compiler_the_compiled_form_runs() -> None:
+    assert run("-c", LOADED, pure=False).split() == ["compiled"]
+    assert run("-c", LOADED, pure=True) == "plain Python\n"
+
+
+LOADED = f"import {', '.join(STEPS)}; from dro.compiled_steps import form; print(form())"
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_both_forms_make_the_same_of_random_batches(seed: int) -> None:
+    plain, other = (run("-m", "tests.rigs.steps", str(seed), pure=pure) for pure in (True, False))
+    assert plain.removeprefix("plain Python ") == other.removeprefix("compiled ")
+    assert len(plain.removeprefix("plain Python ")) == 65
+
+
+@needs_compiled
+def test_the_tests_of_the_steps_pass_in_the_plain_form_too() -> None:
+    """In the compiled form the suite runs them."""
+    folders = ["tests/um/transport", "tests/portals/datapath"]
+    said = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *folders, pure=True)
+    assert " passed" in said.splitlines()[-1]
+
+
+def test_a_source_that_is_newer_than_its_library_is_what_runs(tmp_path: Path) -> None:
+    name = STEPS[0]
+    source = tmp_path / f"{name.rpartition('.')[2]}.py"
+    library = source.with_suffix(SUFFIX)
+    source.touch()
+    library.touch()
+    found = PlainSteps(always=False)
+    os.utime(library, (1000, 1000))
+    os.utime(source, (1001, 1001))
+    spec = found.find_spec(name, [str(tmp_path)])
+    assert spec is not None
+    assert spec.origin == str(source)
+    os.utime(source, (1000, 1000))
+    assert found.find_spec(name, [str(tmp_path)]) is None, "the library"
+    assert PlainSteps(always=True).find_spec(name, [str(tmp_path)]) is not None
+    library.unlink()
+    assert found.find_spec(name, [str(tmp_path)]) is not None
+    assert found.find_spec("dro.sqn", [str(tmp_path)]) is None, "no step"
+
+
+def test_the_form_tells_how_many_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, name in enumerate(STEPS):
+        module = type(sys)(name)
+        module.__file__ = f"/x/{number}{SUFFIX if number < 2 else '.py'}"
+        monkeypatch.setitem(sys.modules, name, module)
+    assert form() == f"2 of {len(STEPS)} compiled"
