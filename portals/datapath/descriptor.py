@@ -66,10 +66,14 @@ def decode(frame: bytes | bytearray, table: RunTable) -> tuple[int, int]:
 
 def _check(table: RunTable, size: int) -> None:
     """What the egress relies on: it writes into the headroom and steps by the stride."""
-    counts, lengths = table.column(FRAGMENTS), table.column(LENGTH)
-    if max(counts) == min(counts) == 1 and max(table.column(SHAPE)) < _DATA_BELOW and min(lengths) >= HEADER_BYTES:
-        if max(map(add, table.column(OFFSET), lengths)) > size:
-            raise DecodeError("descriptor", "a run reaches out of its chunk")
+    counts, offsets, lengths, shapes = map(table.column, (FRAGMENTS, OFFSET, LENGTH, SHAPE))
+    if (
+        max(counts) == min(counts) == 1
+        and max(shapes) < _DATA_BELOW
+        and min(lengths) >= HEADER_BYTES
+        and max([shape & 0xFF for shape in shapes]) <= min(offsets)
+        and max(map(add, offsets, lengths)) <= size
+    ):
         return
     for _, _, fragments, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
         headroom, kind = shape & 0xFF, shape >> KIND_SHIFT
@@ -81,7 +85,5 @@ def _check(table: RunTable, size: int) -> None:
             is_sound = kind == KIND_TSNI and fragments == 1 and length == 0
         if not is_sound or (fragments > 1 and stride < length + headroom):
             raise DecodeError("descriptor", f"no run of kind {kind}: {fragments} fragments of {length} bytes")
-        if length and offset + (fragments - 1) * stride + length > size:
+        if length and (offset < headroom or offset + (fragments - 1) * stride + length > size):
             raise DecodeError("descriptor", "a run reaches out of its chunk")
-        if fragments > 1 and offset < headroom:
-            raise DecodeError("descriptor", "the headroom of a run reaches out of its chunk")

@@ -147,8 +147,10 @@ def drop_first(table: RunTable, fragments: int) -> None:
             break
         fragments -= count
         at += WORDS
-    if at:
-        end = table.rows * WORDS
+    end = table.rows * WORDS
+    if at == end:
+        table.rows = 0
+    elif at:
         words[: end - at] = words[at:end]
         table.rows -= at // WORDS
 
