@@ -69,6 +69,8 @@ from dro.os_errors import SCARCE, remedy_of
 EXIT_OK: Final = 0
 EXIT_START_FAILED: Final = 3
 EXIT_BUG: Final = 70
+POLL_VARIABLE: Final = "DRO_POLL_US"
+POLL_MAX_US: Final = 1_000_000
 DEFAULT_GRACE_MS: Final = 3_500
 STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 FORK_MASK: Final = frozenset({*STOP_SIGNALS, signal.SIGHUP})
@@ -163,6 +165,7 @@ class WorkerContext:
         if self.is_ready:
             raise LocalProtocolError("a worker is ready once")
         self.is_ready = True
+        self.loop.forget_longest_turn()
         self._collector.start()
         ring = str(self.identity.ring_path) if self.ring is not None else ""
         self._control.send(Ready(self.incarnation, ring, self.channels.ctl_address))
@@ -275,6 +278,16 @@ class WorkerContext:
         self._control.close()
 
 
+def poll_ns() -> int:
+    """How long a worker polls before it sleeps, from `DRO_POLL_US`. Raises: ResourceError when that is no such time."""
+    text = os.environ.get(POLL_VARIABLE, "0")
+    if not text.isdecimal() or int(text) > POLL_MAX_US:
+        raise ResourceError(
+            f"{POLL_VARIABLE} is {text!r}", remedy=f"it is a whole number of microseconds, at most {POLL_MAX_US}"
+        )
+    return int(text) * 1000
+
+
 WorkerMain = Callable[[WorkerContext], object]
 
 
@@ -299,7 +312,7 @@ def _run(identity: WorkerIdentity, control: socket.socket, main: WorkerMain, log
         end_with(identity.parent_pid)
         require_files()
         require_threads()
-        context = WorkerContext(identity, control, Loop(), log)
+        context = WorkerContext(identity, control, Loop(poll_ns=poll_ns()), log)
         take_signals(context.on_signal)
         main(context)
     except ResourceError as e:

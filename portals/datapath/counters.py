@@ -80,6 +80,9 @@ class Slot(IntEnum):
     INTEREST_FULL = 75  # new topics and patterns asked for, no room
     # ours: how the portals keep up with each other
     REPORTS_WAITING = 76  # changes that siblings have still to be told, for each sibling
+    # ours: the longest turn of the worker's loop since it was ready, microseconds
+    LONGEST_TURN_US = 77  # as the clock says, with what other processes had of the processor meanwhile
+    LONGEST_TURN_CPU_US = 78  # of processor time
 
 
 class PairSlot(IntEnum):

@@ -55,6 +55,7 @@ from portals.shell.drain import DrainPortal
 from portals.shell.link import Link
 
 GAUGES_NS: Final = ms(500)
+NS_PER_US: Final = 1000
 RING_RETRY_NS: Final = s(1)  # Guess
 
 
@@ -328,7 +329,10 @@ class PortalShell:
 
     def refresh_gauges(self) -> None:
         show_core(self.core, self._ctx.counters)
-        self._ctx.counters.set(Slot.REPORTS_WAITING, self._siblings.waiting)
+        page, loop = self._ctx.counters, self._ctx.loop
+        page.set(Slot.REPORTS_WAITING, self._siblings.waiting)
+        page.set(Slot.LONGEST_TURN_US, loop.longest_turn_ns // NS_PER_US)
+        page.set(Slot.LONGEST_TURN_CPU_US, loop.longest_turn_cpu_ns // NS_PER_US)
         self._link.refresh_gauges()
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dro.bus.actor import FORK_MASK, WorkerContext, WorkerIdentity, run_worker
+from dro.bus.actor import FORK_MASK, WorkerContext, WorkerIdentity, poll_ns, run_worker
 from dro.bus.control import ControlSocket, control_pair
 from dro.bus.counters import CounterPage
 from dro.bus.messages import (
@@ -476,3 +476,20 @@ def life_of_a_worker(
         words.append(WORKER_REPORTS.decode(packet))
     mine.close()
     return os.waitstatus_to_exitcode(ended), words, (run_dir / "log").read_text().splitlines()
+
+
+@pytest.mark.parametrize(("text", "ns"), [(None, 0), ("0", 0), ("50", 50_000), ("1000000", 1_000_000_000)])
+def test_how_long_a_worker_polls(monkeypatch: pytest.MonkeyPatch, text: str | None, ns: int) -> None:
+    monkeypatch.delenv("DRO_POLL_US", raising=False)
+    if text is not None:
+        monkeypatch.setenv("DRO_POLL_US", text)
+    assert poll_ns() == ns
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "1000001", "50us"])
+def test_a_poll_time_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("DRO_POLL_US", text)
+    with pytest.raises(ResourceError) as e:
+        poll_ns()
+    assert e.value.what == f"DRO_POLL_US is {text!r}"
+    assert e.value.remedy == "it is a whole number of microseconds, at most 1000000"

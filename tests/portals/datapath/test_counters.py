@@ -198,7 +198,10 @@ def told_late(link: Link) -> Pages:
                 shell._siblings.tell(sibling, change)
         shell._link = cast(PortalLink, SimpleNamespace(refresh_gauges=lambda: None))
         shell.refresh_gauges()
-        link.page_p.set(Slot.REPORTS_WAITING, worker.counters[Slot.REPORTS_WAITING])
+        stepper.loop.longest_turn_ns, stepper.loop.longest_turn_cpu_ns = 5_001_999, 4_000_000
+        shell.refresh_gauges()
+        for slot in (Slot.REPORTS_WAITING, Slot.LONGEST_TURN_US, Slot.LONGEST_TURN_CPU_US):
+            link.page_p.set(slot, worker.counters[slot])
     stepper.loop.close()
     return link.page_p, link.page_q
 
@@ -269,6 +272,8 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.INTEREST_LIMITED: (of_the_trd, RECEIVER, 1012),
     Slot.INTEREST_FULL: (of_the_trd, RECEIVER, 1013),
     Slot.REPORTS_WAITING: (told_late, RECEIVER, 6),
+    Slot.LONGEST_TURN_US: (told_late, RECEIVER, 5001),
+    Slot.LONGEST_TURN_CPU_US: (told_late, RECEIVER, 4000),
 }
 PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
     PairSlot.HANDED: (full_channel, RECEIVER, 3),
@@ -315,5 +320,5 @@ def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
 
 def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
-    assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 77)}
+    assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 79)}
     assert set(PairSlot) == {*range(10)}
