@@ -70,6 +70,10 @@ class DescriptorWriter:
         self._heads[reader] = self._cells[cell + _HEAD] = head + 1
         return True
 
+    def announced(self, reader: int) -> int:
+        """How many descriptors were ever put into its queue."""
+        return self._heads.get(reader, 0)
+
     def must_wake(self, reader: int) -> bool:
         """Does the reader sleep? It is asked once for each sleep."""
         fence()
@@ -91,18 +95,19 @@ class DescriptorReader:
         at = CELLS_AT + reader * CELLS_BYTES
         self._cells = ring.queues[at : at + CELLS_BYTES].cast("Q")
         self._slots_at = SLOTS_AT + reader * SLOTS * SLOT_BYTES
-        self._tail = self._cells[_TAIL]
+        self.taken: int = self._cells[_TAIL]
+        """How many descriptors were ever taken, also by earlier incarnations of the reader."""
 
     def has_more(self) -> bool:
-        return self._cells[_HEAD] != self._tail
+        return self._cells[_HEAD] != self.taken
 
     def take(self) -> Slot | None:
         """The next descriptor, which is nobody's from then on."""
-        tail = self._tail
+        tail = self.taken
         if self._cells[_HEAD] == tail:
             return None
         slot = Slot(*_SLOT.unpack_from(self.ring.queues, self._slots_at + tail % SLOTS * SLOT_BYTES))
-        self._tail = self._cells[_TAIL] = tail + 1
+        self.taken = self._cells[_TAIL] = tail + 1
         return slot
 
     def ask_for_wake_up(self) -> None:

@@ -1,7 +1,8 @@
 """What comes from siblings: their descriptor queues, in turn, into the egress.
 
-The poller of the portal's loop. A queue is read from where this portal, or its incarnation before, had stopped. The
-queue of a sibling that has died is read to its end.
+The poller of the portal's loop. A queue is read from where this portal, or its incarnation before, had stopped, but not
+before the sibling's greeting has been compared with what lies before it: `PortalHello` counts what was announced up to
+then, and what comes later must not be in the books yet. The queue of a sibling that has died is read to its end.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class Intake:
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
         self._queues: dict[int, DescriptorReader] = {}
+        self._greeted: dict[int, DescriptorReader] = {}  # those that are polled
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._queues
@@ -32,16 +34,25 @@ class Intake:
         """The sibling is gone: take all that it has announced, then let go of its ring."""
         queue = self._queues.get(worker)
         if queue is not None:
-            self.drain(worker)
+            self._drain(worker, queue, None)
             del self._queues[worker]
+            self._greeted.pop(worker, None)
             self._egress.on_ring(worker, None)
             queue.close()
             queue.ring.close()
 
-    def drain(self, worker: int) -> None:
-        """Take all that the sibling has announced so far."""
-        queue = self._queues.get(worker)
-        while queue is not None and (slot := queue.take()) is not None:
+    def on_hello(self, worker: int, announced: int) -> None:
+        """Take the first `announced` descriptors of the queue, as far as that was not done. `poll` it then."""
+        if (queue := self._queues.get(worker)) is not None:
+            self._drain(worker, queue, announced)
+
+    def poll(self, worker: int) -> None:
+        """From now on take what the sibling announces."""
+        if (queue := self._queues.get(worker)) is not None:
+            self._greeted[worker] = queue
+
+    def _drain(self, worker: int, queue: DescriptorReader, until: int | None) -> None:
+        while (until is None or queue.taken < until) and (slot := queue.take()) is not None:
             self._egress.on_batch(worker, slot)
         self._egress.flush_sessions()
 
@@ -50,7 +61,7 @@ class Intake:
     def take(self) -> bool:
         egress = self._egress
         worked = False
-        for worker, queue in self._queues.items():
+        for worker, queue in self._greeted.items():
             if not queue.has_more():
                 continue
             worked = True
@@ -64,12 +75,12 @@ class Intake:
         return worked
 
     def before_sleep(self) -> bool:
-        queues = self._queues.values()
+        queues = self._greeted.values()
         for queue in queues:
             queue.ask_for_wake_up()
         fence()
         return not any(queue.has_more() for queue in queues)
 
     def after_sleep(self) -> None:
-        for queue in self._queues.values():
+        for queue in self._greeted.values():
             queue.stay_awake()

@@ -202,12 +202,14 @@ class PortalCore:
 
     # siblings
 
-    def on_sibling_up(self, worker: int, incarnation: int, forwarded: int, forwarded_bytes: int, now_ns: int) -> None:
+    def on_sibling_up(
+        self, worker: int, incarnation: int, forwarded: int, forwarded_bytes: int, now_ns: int, announced: int = 0
+    ) -> None:
         """A new incarnation of a sibling can be reached: send it everything."""
         if not self.siblings.on_up(worker, incarnation, now_ns):
             return
         self._go_through(self.own.forward_nothing_to(worker))
-        self.send(worker, PortalHello(self._me, self._incarnation, forwarded, forwarded_bytes))
+        self.send(worker, PortalHello(self._me, self._incarnation, forwarded, forwarded_bytes, announced))
         self._effects.append(TellEverything(worker, self._everything()))
         if self._has_relearnt:
             self.send(worker, ExchangeDone())

@@ -29,13 +29,15 @@ class PortalHello:
     """First message to a sibling incarnation.
 
     `forwarded` counts the fragments that the sender ever handed to that portal, by its page: what the portal cannot
-    account for was lost with a worker and is counted as `worker_restart`.
+    account for was lost with a worker and is counted as `worker_restart`. `announced`: the descriptors that they are
+    in; what is handed over meanwhile lies behind them.
     """
 
     worker: int
     incarnation: int
     forwarded: int
     forwarded_bytes: int
+    announced: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,8 @@ class PortalShell:
         now_ns = self._ctx.loop.now_ns()
         self._intake.add(peer.worker, DescriptorReader(ring, self._ctx.index))
         self._siblings.begin(peer.worker)
-        self.core.on_sibling_up(peer.worker, peer.incarnation, *self.ingress.handed(peer.worker), now_ns)
+        handed, announced = self.ingress.handed(peer.worker), self._queues.announced(peer.worker)
+        self.core.on_sibling_up(peer.worker, peer.incarnation, *handed, now_ns, announced)
         self.act(now_ns)
 
     def _on_ring_retry(self, peer: PeerUp) -> None:
@@ -170,11 +171,12 @@ class PortalShell:
 
     def _on_message(self, worker: int, message: PortalMessage) -> None:
         if isinstance(message, PortalHello):
-            self._intake.drain(worker)
+            self._intake.on_hello(worker, message.announced)
             lost = self.egress.reconcile(worker, message.forwarded, message.forwarded_bytes)
             if lost:
                 extra = {"sibling": self._ctx.name_of(worker), "fragments": lost}
                 self._ctx.log.info(LogEvent.FRAGMENTS_LOST, extra=extra)
+            self._intake.poll(worker)
         peer = self._ctx.peers.get(worker)
         if peer is not None:
             self.core.on_message(worker, peer.incarnation, message, self._ctx.loop.now_ns())

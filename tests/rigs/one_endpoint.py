@@ -37,6 +37,7 @@ class OneEndpoint:
         self._queues = DescriptorWriter(self.ring)
         confirm_at_once(self.worker)
         dro.introduce(sibling)
+        self.portal._shell._intake.poll(SIBLING)  # which never greets
         self.hear_routes(*ROUTES)
         dro.stepper.settle()
         self.sent()

@@ -1,0 +1,121 @@
+"""Descriptor queues: each is taken once, in order, over the death of either side; a sleeper is woken once."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dro.bus.descriptors import DescriptorReader, DescriptorWriter, Slot, fence
+from dro.bus.ring import READERS, SLOTS, RingReader, RingWriter
+from dro.errors import LocalProtocolError
+
+ME, OTHER = 3, READERS - 1
+
+
+class Pair:
+    """A ring with its queues, and readers of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ring = RingWriter.create(folder / "ring", 4096, 7)
+        self.writer = DescriptorWriter(self.ring)
+        self.readers: list[DescriptorReader] = []
+
+    def reader(self, worker: int) -> DescriptorReader:
+        self.readers.append(DescriptorReader(RingReader.open(self.ring.path, 7), worker))
+        return self.readers[-1]
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.close()
+            reader.ring.close()
+        self.writer.close()
+        self.ring.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path)
+    yield made
+    made.close()
+
+
+def slot(n: int) -> Slot:
+    return Slot((1 << 63) + n, 0xFFFFFFFF - n, 2 * n, 3 * n, n % 5)
+
+
+def test_each_reader_takes_its_own_descriptors_in_order(pair: Pair) -> None:
+    mine, others = pair.reader(ME), pair.reader(OTHER)
+    assert mine.take() is None
+    for n in range(5):
+        assert pair.writer.put(ME, slot(n))
+        assert pair.writer.put(OTHER, slot(100 + n))
+    assert (pair.writer.announced(ME), pair.writer.announced(4)) == (5, 0)
+    assert mine.has_more()
+    assert [mine.take() for _ in range(6)] == [*map(slot, range(5)), None]
+    assert [others.take() for _ in range(5)] == [*map(slot, range(100, 105))]
+    assert not mine.has_more()
+    assert mine.taken == 5
+
+
+def test_a_full_queue_refuses_until_there_is_room_and_goes_round(pair: Pair) -> None:
+    reader = pair.reader(ME)
+    for n in range(SLOTS):
+        assert pair.writer.put(ME, slot(n))
+    assert not pair.writer.put(ME, slot(SLOTS))
+    assert pair.writer.put(OTHER, slot(0)), "another one's is empty"
+    assert reader.take() == slot(0)
+    assert pair.writer.put(ME, slot(SLOTS))
+    assert not pair.writer.put(ME, slot(SLOTS + 1))
+    assert [reader.take() for _ in range(SLOTS + 1)] == [*map(slot, range(1, SLOTS + 1)), None]
+
+
+def test_a_reader_that_returns_goes_on_where_it_had_stopped(pair: Pair) -> None:
+    first = pair.reader(ME)
+    for n in range(4):
+        pair.writer.put(ME, slot(n))
+    assert [first.take(), first.take()] == [slot(0), slot(1)]
+    second = pair.reader(ME)
+    pair.writer.put(ME, slot(4))
+    assert [second.take() for _ in range(4)] == [slot(2), slot(3), slot(4), None]
+    assert second.taken == 5
+
+
+def test_what_a_dead_writer_had_announced_can_be_taken(pair: Pair) -> None:
+    reader = pair.reader(ME)
+    pair.writer.put(ME, slot(1))
+    pair.ring.path.unlink()
+    assert reader.take() == slot(1)
+
+
+def test_a_reader_is_woken_once_for_each_sleep_and_only_then(pair: Pair) -> None:
+    reader = pair.reader(ME)
+    assert not pair.writer.must_wake(ME)
+    for _ in range(2):
+        reader.ask_for_wake_up()
+        fence()
+        assert not pair.writer.must_wake(OTHER)
+        assert pair.writer.must_wake(ME)
+        assert not pair.writer.must_wake(ME)
+    reader.ask_for_wake_up()
+    reader.stay_awake()
+    assert not pair.writer.must_wake(ME)
+
+
+def test_without_memory_for_a_queue_it_refuses(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        assert not pair.writer.put(ME, slot(0))
+    assert pair.writer.put(ME, slot(0)), "there is some now"
+
+
+@pytest.mark.parametrize("worker", [-1, READERS])
+def test_a_worker_that_cannot_be_is_a_bug(pair: Pair, worker: int) -> None:
+    with pytest.raises(LocalProtocolError, match=f"no descriptor queue for worker {worker}"):
+        pair.writer.put(worker, slot(0))

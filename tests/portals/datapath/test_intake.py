@@ -1,0 +1,125 @@
+"""Which descriptors of which sibling reach the egress, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from dro.bus.descriptors import DescriptorReader, DescriptorWriter, Slot
+from dro.bus.ring import RingReader, RingWriter
+from portals.datapath.egress import Egress
+from portals.datapath.intake import BATCHES_PER_TURN, Intake
+
+ME = 9
+
+
+class Batches:
+    """In place of an egress: what it was given."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[int, int]] = []
+        self.rings: list[tuple[int, bool]] = []
+        self.flushes = 0
+
+    def on_ring(self, worker: int, ring: object) -> None:
+        self.rings.append((worker, ring is not None))
+
+    def on_batch(self, worker: int, slot: Slot) -> None:
+        self.got.append((worker, slot.table))
+
+    def flush_sessions(self) -> None:
+        self.flushes += 1
+
+    def take(self) -> list[tuple[int, int]]:
+        got, self.got = self.got, []
+        return got
+
+
+class Siblings:
+    """Siblings 1 and 2 with their rings."""
+
+    def __init__(self, folder: Path) -> None:
+        self.egress = Batches()
+        self.intake = Intake(cast(Egress, self.egress))
+        self.rings = {n: RingWriter.create(folder / f"ring{n}", 4096, 1) for n in (1, 2)}
+        self.writers = {n: DescriptorWriter(ring) for n, ring in self.rings.items()}
+
+    def add(self, worker: int, *, polled: bool = True) -> None:
+        self.intake.add(worker, DescriptorReader(RingReader.open(self.rings[worker].path, 1), ME))
+        if polled:
+            self.intake.poll(worker)
+
+    def announce(self, worker: int, *tables: int) -> None:
+        for table in tables:
+            assert self.writers[worker].put(ME, Slot(table, 1, 1, 12, 0))
+
+    def close(self) -> None:
+        for worker in self.rings:
+            self.intake.remove(worker)
+            self.writers[worker].close()
+            self.rings[worker].close()
+
+
+@pytest.fixture
+def siblings(tmp_path: Path) -> Iterator[Siblings]:
+    made = Siblings(tmp_path)
+    yield made
+    made.close()
+
+
+def test_siblings_are_served_in_turn_and_each_turn_is_bounded(siblings: Siblings) -> None:
+    for worker in (1, 2):
+        siblings.add(worker)
+    siblings.announce(1, *range(BATCHES_PER_TURN + 2))
+    siblings.announce(2, 50)
+    assert siblings.intake.take()
+    assert siblings.egress.take() == [*((1, n) for n in range(BATCHES_PER_TURN)), (2, 50)]
+    assert siblings.egress.flushes == 1, "when no more follow"
+    assert siblings.intake.take()
+    assert siblings.egress.take() == [(1, BATCHES_PER_TURN), (1, BATCHES_PER_TURN + 1)]
+    assert not siblings.intake.take()
+    assert siblings.egress.flushes == 2
+
+
+def test_until_a_sibling_greets_only_what_it_counts_is_taken(siblings: Siblings) -> None:
+    """Else what it handed over after it had counted would make up for what was lost before."""
+    siblings.announce(1, 1, 2, 3)
+    siblings.add(1, polled=False)
+    assert not siblings.intake.take()
+    assert siblings.intake.before_sleep(), "nothing that it waits for"
+    siblings.intake.on_hello(1, 2)
+    assert siblings.egress.take() == [(1, 1), (1, 2)]
+    siblings.intake.on_hello(1, 2)
+    siblings.intake.on_hello(7, 2)  # not there any more
+    assert siblings.egress.take() == []
+    siblings.intake.poll(1)
+    assert not siblings.intake.before_sleep()
+    assert siblings.intake.take()
+    assert siblings.egress.take() == [(1, 3)]
+
+
+@pytest.mark.parametrize("polled", [False, True])
+def test_of_a_sibling_that_is_gone_all_is_taken_that_it_announced(siblings: Siblings, polled: bool) -> None:
+    siblings.add(1, polled=polled)
+    siblings.announce(1, 1, 2, 3)
+    assert 1 in siblings.intake
+    siblings.intake.remove(1)
+    siblings.intake.remove(1)
+    assert siblings.egress.take() == [(1, 1), (1, 2), (1, 3)]
+    assert siblings.egress.rings == [(1, True), (1, False)]
+    assert 1 not in siblings.intake
+    assert siblings.intake.before_sleep()
+
+
+def test_who_sleeps_is_woken_by_the_next_announcement(siblings: Siblings) -> None:
+    siblings.add(1)
+    assert siblings.intake.before_sleep()
+    siblings.announce(1, 1)
+    assert siblings.writers[1].must_wake(ME)
+    siblings.intake.after_sleep()
+    siblings.announce(1, 2)
+    assert not siblings.writers[1].must_wake(ME)
+    assert not siblings.intake.before_sleep(), "two wait"
