@@ -81,6 +81,7 @@ TRD1: Final = """# the options of the captured run that matter to a receiver
 context default_interface 10.29.4.0/24
 context resolver_multicast_address 239.101.3.1
 source transport lbtrm
+source implicit_batching_minimum_length 1
 """
 NAK_OPTIONS: Final = """receiver transport_lbtrm_nak_initial_backoff_interval {0.initial_backoff}
 receiver transport_lbtrm_nak_backoff_interval {0.backoff}
@@ -88,6 +89,7 @@ receiver transport_lbtrm_nak_suppress_interval {0.suppress}
 """
 TRD2: Final = """context default_interface 10.2.0.0/24
 source transport lbtrm
+source implicit_batching_minimum_length 1
 """
 
 

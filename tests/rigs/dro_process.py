@@ -48,7 +48,8 @@ def run_plain(ctx: WorkerContext, note: Callable[..., None]) -> None:
         note("peer up", peer=peer.name, peer_incarnation=peer.incarnation, role=peer.role.name)
         ctx.counters.add(GREETINGS)
         ctx.channels.send_ctl(peer.worker, f"hello from {ctx.name}.{ctx.incarnation}".encode())
-        readers[peer.worker] = DescriptorReader(ctx.open_ring(peer), ctx.index)
+        if peer.ring:
+            readers[peer.worker] = DescriptorReader(ctx.open_ring(peer), ctx.index)
         pos = ring.write(f"bytes of {ctx.name}.{ctx.incarnation}".encode())
         queues.put(peer.worker, Slot(pos, ring.position - pos, 0, 0, 0))
         if queues.must_wake(peer.worker):
