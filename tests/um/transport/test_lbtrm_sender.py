@@ -44,6 +44,7 @@ class Source:
         retransmit_bps: int = 0,
         interface: str = LOOPBACK,
         tgsz_log2: int = 3,
+        pack_bytes: int = 0,
     ) -> None:
         self.clock = SteppedClock(BEGAN)
         self.loop = Loop(self.clock)
@@ -66,7 +67,7 @@ class Source:
         self.address = LbtrmAddress(sockets.ip_number(LOOPBACK), 0xE00A0A0A, SESSION, 14400, port)
         self.sender = LbtrmSender(
             self.loop,
-            LbtrmSenderSetup(self.address, self.data, nak_socket, interface, datagram_max, 77, tgsz_log2),
+            LbtrmSenderSetup(self.address, self.data, nak_socket, interface, datagram_max, 77, tgsz_log2, pack_bytes),
             self.core,
             self.limiter,
             mmsg.DatagramBatch(),
@@ -641,3 +642,18 @@ def test_what_was_sent_has_settled_when_nobody_can_ask_for_it_any_more(source: S
     has_settled = source.sender.settling(BEGAN + ms(100), s(1), is_last=False)
     assert not has_settled(BEGAN + s(1) + ms(200) - 1)
     assert has_settled(BEGAN + s(1) + ms(200))
+
+
+@pytest.mark.parametrize(
+    ("pack", "packs_all", "sizes"), [(1, False, [70] * 6), (200, False, [170] * 2), (1, True, [320])]
+)
+def test_what_is_sent_at_once_shares_datagrams_up_to_the_limit(pack: int, packs_all: bool, sizes: list[int]) -> None:
+    source = Source(pack_bytes=pack)
+    source.sender.packs_all = packs_all
+    assert source.send(6) == 6
+    datagrams = source.take()
+    assert [len(datagram) for datagram in datagrams] == sizes
+    assert b"".join(datagram[20:] for datagram in datagrams) == b"".join(message(7, i, 50) for i in range(6))
+    assert source.core.txw_bytes == 6 * 38
+    assert source.sender.statistics().counters.msgs_sent == len(sizes)
+    source.close()
