@@ -272,7 +272,7 @@ class Egress:
             self._count_sent(worker, fragments, nbytes, asked)
             return
         rest, rest_bytes = table.fragments(), table.nbytes()
-        if rest < fragments or not rest_bytes:
+        if rest < fragments:
             still = requests(table)
             self._count_sent(worker, fragments - rest, nbytes - rest_bytes, (asked[0] - still[0], asked[1] - still[1]))
         self.queue.put(lane, worker, buffer, table, now_ns)

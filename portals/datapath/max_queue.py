@@ -45,15 +45,15 @@ class MaxQueue:
         A TSNI of a proxy source that has one waiting is not kept either: one is enough, and a stranger may send
         thousands.
         """
-        if max(table.column(SHAPE)) >> KIND_SHIFT == KIND_TSNI or any(
-            shape >> KIND_SHIFT == KIND_TSNI for shape in table.column(SHAPE)
-        ):
+        if any(shape >> KIND_SHIFT == KIND_TSNI for shape in table.column(SHAPE)):
             kept = self._without_tsnis(lane, table)
         else:
             kept, table.rows = copy_of(table), 0
         rest = keep_first(kept, first_bytes(kept, max(0, self.limit_bytes - self.nbytes)))
         for run in rest:
             table.add_run(run)
+            if run.kind == KIND_TSNI:
+                lane.proxies[run.topic_index].tsni_waits = False
         if not kept.rows:
             return
         for topic in kept.column(0):

@@ -107,7 +107,7 @@ class Lane:
 def requests(table: RunTable) -> tuple[int, int]:
     """Fragments and bytes of requests in the table."""
     fragments = nbytes = 0
-    if max(table.column(SHAPE), default=0) & _REQUEST or any(shape & _REQUEST for shape in table.column(SHAPE)):
+    if any(shape & _REQUEST for shape in table.column(SHAPE)):
         for run in table:
             if run.flags & FLAG_REQUEST:
                 fragments += run.fragments

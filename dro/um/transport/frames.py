@@ -5,7 +5,7 @@ Pure, and the reference for its compiled form. Nothing here knows a transport's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import accumulate, groupby
 from struct import Struct
 from typing import Final, NamedTuple
@@ -73,14 +73,16 @@ def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datag
     payloads: list[int] = []
     size, held, payload = most, 0, 0
     for topic, sqn, count, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
-        if shape < _DATA_BELOW:
-            user = length - HEADER_BYTES
-            places: Iterable[int] = (offset,) if count == 1 else range(offset, offset + count * stride, stride)
-        elif shape >> KIND_SHIFT == KIND_CONTROL:
-            user, places = 0, (offset,)
-        else:
+        user = length - HEADER_BYTES if shape < _DATA_BELOW else 0
+        if shape >> KIND_SHIFT == KIND_TSNI:
             message = lbmc.encode(lbmc.tsni_message([(topic, sqn)]))
-            user, places, length = 0, (), len(message)
+            pieces: Sequence[bytes | memoryview] = (message,)
+            length = len(message)
+        elif count == 1:
+            pieces = (view[offset : offset + length],)
+        else:
+            pieces = [view[at : at + length] for at in range(offset, offset + count * stride, stride)]
+        for piece in pieces:
             if size + length > most:
                 if held:
                     sizes.append(size)
@@ -88,18 +90,7 @@ def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datag
                     payloads.append(payload)
                 parts.append(room)
                 size, held, payload = header, 0, 0
-            parts.append(message)
-            size += length
-            held += 1
-        for at in places:
-            if size + length > most:
-                if held:
-                    sizes.append(size)
-                    fragments.append(held)
-                    payloads.append(payload)
-                parts.append(room)
-                size, held, payload = header, 0, 0
-            parts.append(view[at : at + length])
+            parts.append(piece)
             size += length
             held += 1
             payload += user

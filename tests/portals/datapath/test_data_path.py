@@ -302,6 +302,23 @@ def test_a_tsni_waits_again_when_the_session_blocks_again(link: Link) -> None:
     link.books()
 
 
+def test_a_tsni_that_the_queue_had_no_room_for_does_not_stand_for_the_next_one(tmp_path: Path) -> None:
+    link = Link(tmp_path, max_queue=20)
+    out = BlockingSender(room=0)
+    proxies = [link.add_source(topic, out) for topic in (1, 2)]
+    link.receive(data(1, 0, bytes(9)) + lbmc.encode(lbmc.tsni_message([(2, 5)])))  # 21 bytes, then a TSNI
+    link.carry()
+    assert link.page_q[Slot.DROPPED_BLOCKED] == 2
+    assert not any(proxy.tsni_waits for proxy in proxies)
+    link.hear(b"", Run(2, 6, 1, 0, 0, 0, 0, 0, KIND_TSNI))
+    link.carry()
+    out.room = 1
+    link.egress.drain(out)
+    assert out.tsnis == [6]
+    link.books()
+    link.close()
+
+
 def test_what_waits_for_other_proxy_sources_keeps_its_order_when_one_is_deleted(link: Link) -> None:
     out = BlockingSender(room=0)
     proxies = [link.add_source(topic, out) for topic in (1, 2, 3)]
