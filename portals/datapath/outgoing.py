@@ -107,7 +107,7 @@ class Lane:
 def requests(table: RunTable) -> tuple[int, int]:
     """Fragments and bytes of requests in the table."""
     fragments = nbytes = 0
-    if any(shape & _REQUEST for shape in table.column(SHAPE)):
+    if max(table.column(SHAPE), default=0) >= _REQUEST:  # else none has the mark, nor any block
         for run in table:
             if run.flags & FLAG_REQUEST:
                 fragments += run.fragments
