@@ -2,7 +2,8 @@
 
 A ring has one queue for each reader, by worker index, with one writer and one reader. The writer puts a descriptor into
 the next slot and then moves `head`; the reader moves `tail` before it works on what it has taken, so that nothing is
-taken twice, not even by its next incarnation, which goes on at `tail`. Both count from 0 for ever.
+taken twice, not even by its next incarnation, which goes on at `tail`. When it has copied what it took it moves `done`
+as well: up to there slots and ring are the writer's again. All count from 0 for ever.
 
 A reader that sleeps says so in a third cell, and only then the writer has to wake it. Store and load of the two sides
 cross: each stores its cell, orders that before what follows (`fence`), and only then loads the other's cell.
@@ -20,7 +21,12 @@ from dro.bus.ring import CELLS_AT, CELLS_BYTES, READERS, SLOT_BYTES, SLOTS, SLOT
 from dro.errors import LocalProtocolError, ResourceError
 
 _SLOT: Final = Struct("=QIIII8x")
-_HEAD, _TAIL, _SLEEPS = 0, 8, 9  # cells of a reader, as indexes of u64; the writer's has a cache line of its own
+_HEAD, _TAIL, _SLEEPS, _DONE = (
+    0,
+    8,
+    9,
+    10,
+)  # cells of a reader, as indexes of u64; the writer's has a cache line of its own
 
 _lock: Final = threading.Lock()
 
@@ -51,6 +57,7 @@ class DescriptorWriter:
         self._ring = ring
         self._cells = ring.queues[CELLS_AT:SLOTS_AT].cast("Q")
         self._heads: dict[int, int] = {}  # of readers whose queue has memory
+        ring.is_needed = self._is_needed
 
     def put(self, reader: int, slot: Slot) -> bool:
         """False when the queue is full, or there is no memory for it."""
@@ -64,11 +71,20 @@ class DescriptorWriter:
                 return False
             head = self._heads[reader] = 0
         cell = reader * (CELLS_BYTES // 8)
-        if head - self._cells[cell + _TAIL] >= SLOTS:
+        if head - self._cells[cell + _DONE] >= SLOTS:
             return False
         _SLOT.pack_into(self._ring.queues, SLOTS_AT + (reader * SLOTS + head % SLOTS) * SLOT_BYTES, *slot)
         self._heads[reader] = self._cells[cell + _HEAD] = head + 1
         return True
+
+    def _is_needed(self) -> bool:
+        """What has been overwritten already is not waited for: its reader may never return."""
+        for reader, head in self._heads.items():
+            if self._cells[reader * (CELLS_BYTES // 8) + _DONE] != head:
+                at = SLOTS_AT + (reader * SLOTS + (head - 1) % SLOTS) * SLOT_BYTES
+                if not self._ring.is_overrun(_SLOT.unpack_from(self._ring.queues, at)[0]):
+                    return True
+        return False
 
     def announced(self, reader: int) -> int:
         """How many descriptors were ever put into its queue."""
@@ -97,6 +113,7 @@ class DescriptorReader:
         self._slots_at = SLOTS_AT + reader * SLOTS * SLOT_BYTES
         self.taken: int = self._cells[_TAIL]
         """How many descriptors were ever taken, also by earlier incarnations of the reader."""
+        self.finish()
 
     def has_more(self) -> bool:
         return self._cells[_HEAD] != self.taken
@@ -109,6 +126,10 @@ class DescriptorReader:
         slot = Slot(*_SLOT.unpack_from(self.ring.queues, self._slots_at + tail % SLOTS * SLOT_BYTES))
         self.taken = self._cells[_TAIL] = tail + 1
         return slot
+
+    def finish(self) -> None:
+        """All that was taken has been copied out of the ring."""
+        self._cells[_DONE] = self.taken
 
     def ask_for_wake_up(self) -> None:
         """`has_more` is to be asked after that, and after a `fence`."""

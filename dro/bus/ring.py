@@ -3,6 +3,12 @@
 A ring is a file in shared memory: a header page, then `capacity` bytes of data. Positions are virtual: they only grow,
 and the byte of position `p` lies at `p % capacity`. A chunk never wraps; the remainder at the end is skipped.
 
+The file is sparse. Only the first `extent` bytes of the data have memory, which is allocated before it is written to:
+in a full file system in memory, a store to a page that has none would end the process by SIGBUS. The writer begins the
+next round early, within its extent, when its readers have copied all there is; while they have not, it takes more
+memory. So a ring is as large as the backlog of its readers was, and none has less of it than `capacity` would hold. An
+extent that was not needed for a while is given back.
+
 Two cells make it safe without locks. The writer stores `reserved` (how far it may be writing) before it touches a
 byte, and `committed` (how far the bytes are complete) afterwards. A reader copies first and then looks at
 `reserved`: when that has not passed `position + capacity`, nothing that was copied can have been overwritten.
@@ -19,9 +25,11 @@ the end after its writer has died.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +37,7 @@ from dro.errors import LocalProtocolError, ResourceError
 from dro.os_errors import remedy_of
 
 MAGIC: Final = int.from_bytes(b"DRORING\x00", "little")
-LAYOUT_VERSION: Final = 2
+LAYOUT_VERSION: Final = 3
 HEADER_BYTES: Final = 4096
 READERS: Final = 256
 CELLS_AT: Final = HEADER_BYTES  # of the queues: two cache lines for each reader
@@ -40,6 +48,8 @@ SLOTS_AT: Final = CELLS_AT + READERS * CELLS_BYTES
 DATA_AT: Final = SLOTS_AT + READERS * SLOTS * SLOT_BYTES
 ALIGN: Final = 64
 MIN_CAPACITY: Final = HEADER_BYTES
+FIRST_BYTES: Final = 128 << 10  # of data that get memory at the first chunk; doubled from there on
+REMEDY: Final = "give the machine more shared memory or lower <max-queue>"
 
 # cells of the header, as indexes of u64; those that change have a cache line of their own
 _MAGIC, _VERSION, _INCARNATION, _CAPACITY = 0, 1, 2, 3
@@ -69,6 +79,13 @@ class RingWriter:
         """The data area, `capacity` bytes; write only between `offset(pos)` and the end of what was reserved."""
         self._next = 0  # where the next chunk may begin
         self._reserved = 0
+        self.extent = 0
+        """How many bytes of the data area have memory, from its start on."""
+        self._limit = 0  # up to here a chunk may be written as it comes
+        self._had_backlog = False  # since `give_back` was called
+        self._given_back_at = 0
+        self.is_needed: Callable[[], bool] = lambda: True
+        """Is there anything that a reader has still to copy? Who knows the readers sets this."""
         cells = self._cells
         cells[_VERSION], cells[_INCARNATION], cells[_CAPACITY] = LAYOUT_VERSION, incarnation, capacity
         cells[_MAGIC] = MAGIC  # last: a ring with its magic is complete
@@ -77,7 +94,7 @@ class RingWriter:
     def create(cls, path: Path, capacity: int, incarnation: int) -> RingWriter:
         """Make the file, which must not exist. `capacity` is rounded up to whole pages.
 
-        Raises: ResourceError when shared memory has no room for it.
+        Raises: ResourceError when shared memory has no room for what a ring without data takes, `SLOTS_AT` bytes.
         """
         capacity = _round_up(max(capacity, MIN_CAPACITY), mmap.PAGESIZE)
         size = DATA_AT + capacity
@@ -87,18 +104,13 @@ class RingWriter:
             what = f"cannot create the fragment ring {path}: {e.strerror}"
             raise ResourceError(what, remedy=remedy_of(e.errno)) from e
         try:
-            # without allocation a full tmpfs is found out by SIGBUS
             os.ftruncate(fd, size)
             os.posix_fallocate(fd, 0, SLOTS_AT)
-            os.posix_fallocate(fd, DATA_AT, capacity)
-            area = mmap.mmap(fd, size)  # not populated: that would cost a restart more than it spares later
+            area = mmap.mmap(fd, size)
         except OSError as e:
             os.close(fd)
             path.unlink(missing_ok=True)
-            raise ResourceError(
-                f"no room for a fragment ring of {SLOTS_AT + capacity} bytes in {path.parent}: {e.strerror}",
-                remedy="give the machine more shared memory or lower <max-queue>",
-            ) from e
+            raise ResourceError(f"no room for a fragment ring in {path.parent}: {e.strerror}", remedy=REMEDY) from e
         return cls(path, area, fd, capacity, incarnation)
 
     def allocate_queue(self, reader: int) -> None:
@@ -108,7 +120,7 @@ class RingWriter:
         except OSError as e:
             raise ResourceError(
                 f"no room for a descriptor queue of {SLOTS * SLOT_BYTES} bytes in {self.path.parent}: {e.strerror}",
-                remedy="give the machine more shared memory or lower <max-queue>",
+                remedy=REMEDY,
             ) from e
 
     @property
@@ -125,19 +137,60 @@ class RingWriter:
 
         From here on readers know that older bytes in that room are gone. A claim need not be used up: `commit` says
         how far it was, and the next one begins behind that. A claim made again without `commit` gets the same room.
+
+        Raises: ResourceError when shared memory has no room for it; nothing has changed then.
         """
-        capacity = self.capacity
-        if not 0 <= nbytes <= capacity:
-            raise LocalProtocolError(f"a reservation of {nbytes} bytes in a ring of {capacity}")
+        if not 0 <= nbytes <= self.capacity:
+            raise LocalProtocolError(f"a reservation of {nbytes} bytes in a ring of {self.capacity}")
         pos = (self._next + ALIGN - 1) & -ALIGN
-        used = pos % capacity
-        if used + nbytes > capacity:
-            pos += capacity - used
+        if pos + nbytes > self._limit:
+            pos = self._next = self._find_room(pos, nbytes)
         end = pos + nbytes
         if end > self._reserved:
             self._reserved = end
             self._cells[_RESERVED] = end
         return pos
+
+    def _find_room(self, pos: int, nbytes: int) -> int:
+        """Where a chunk begins that would begin at `pos` if there were memory, and nothing to be spared."""
+        capacity = self.capacity
+        start = pos - pos % capacity  # of this round
+        has_backlog = self.is_needed()
+        self._had_backlog |= has_backlog
+        if pos + nbytes > start + capacity or (
+            not has_backlog and nbytes <= self.extent and 2 * (pos - start) >= self.extent
+        ):
+            pos = start = start + capacity
+        if pos + nbytes > start + self.extent and not self._grow(pos + nbytes - start):
+            if nbytes > self.extent:
+                raise ResourceError(f"no room for {nbytes} bytes in the fragment ring {self.path}", remedy=REMEDY)
+            pos = start = start + capacity  # over what readers were too slow to copy, as at the end of every round
+        extent = self.extent
+        self._limit = min(start + extent, max(start + extent // 2, pos + nbytes + extent // 8))
+        return pos
+
+    def _grow(self, nbytes: int) -> bool:
+        """Have memory for at least so many bytes of data; False when there is none."""
+        extent = min(self.capacity, max(2 * self.extent, FIRST_BYTES, _round_up(nbytes, mmap.PAGESIZE)))
+        try:
+            os.posix_fallocate(self._fd, DATA_AT + self.extent, extent - self.extent)
+        except OSError:
+            return False
+        self.extent = extent
+        return True
+
+    def give_back(self) -> None:
+        """Call it now and then: gives memory back that was not needed since the last call."""
+        is_idle = self._given_back_at == self._next
+        if not self._had_backlog and self.extent > (0 if is_idle else FIRST_BYTES) and not self.is_needed():
+            with contextlib.suppress(OSError):  # a file system that cannot
+                self._area.madvise(mmap.MADV_REMOVE, DATA_AT, self.extent)
+                self.extent = 0
+                # two rounds on, so that nothing old counts as there
+                self._next = self._limit = self._next - self._next % self.capacity + 2 * self.capacity
+                self._reserved = self._cells[_RESERVED] = self._next
+        self._had_backlog = False
+        self._given_back_at = self._next
 
     def commit(self, end_pos: int) -> None:
         """Say that everything before `end_pos` is written; do it before the chunk is announced to anybody."""
@@ -145,6 +198,10 @@ class RingWriter:
             raise LocalProtocolError(f"commit of {end_pos}, outside of {self._next}..{self._reserved}")
         self._next = end_pos
         self._cells[_COMMITTED] = end_pos
+
+    def is_overrun(self, pos: int) -> bool:
+        """Has what lay there been overwritten, or may it be?"""
+        return self._reserved > pos + self.capacity
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Reserve, copy and commit one chunk; returns its position."""

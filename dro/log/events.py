@@ -169,6 +169,7 @@ class LogEvent(StrEnum):
         "completed flushing queue", _INFO, "", "Gwd-6945-3", "Portal [{process}] completed flushing queue"
     )
     SIBLING_FULL = "a sibling takes no fragments, they are dropped", _WARNING, "sibling *"
+    RING_FULL = "no shared memory for fragments, they are dropped", _ERROR, "error"
     SIBLING_TAKES_AGAIN = "a sibling takes fragments again", _INFO, "sibling refused"
     QUEUED_DATA_DROPPED = "queued data of a deleted proxy source thrown away", _INFO, "topic", "Gwd-10434-1"
     FRAGMENT_TOO_LARGE = (

@@ -12,8 +12,10 @@ from typing import Final, Protocol
 
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import Slot as QueueSlot
-from dro.bus.ring import RingWriter
+from dro.bus.ring import FIRST_BYTES, SLOTS_AT, RingWriter
+from dro.errors import ResourceError
 from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
 from dro.um.transport.runs import (
     FLAG_REQUEST,
     FLAGS_SHIFT,
@@ -35,16 +37,18 @@ from portals.datapath.handover import ForwardEntry
 from portals.datapath.select import HEADROOM, compact, extent, move, take_all
 
 log = logging.getLogger(__name__)
+limited = LimitedLogger(log).event
 
-RING_MIN_BYTES: Final = 16 << 20
-RING_PER_QUEUE: Final = 4  # the ring is this many times as large as <max-queue>
+RING_MAX_BYTES: Final = 16 << 20  # that a ring grows to
+RING_START_BYTES: Final = SLOTS_AT + FIRST_BYTES  # what a ring takes with the first fragment in it
+RING_PER_QUEUE: Final = 4  # or up to this many times <max-queue>
 CHUNK_MAX_BYTES: Final = 1 << 20
 SPREAD: Final = 2  # a chunk may be this many times as large as the fragments in it before they are copied one by one
 
 
 def ring_bytes(max_queue_bytes: int) -> int:
-    """The size of a portal's ring."""
-    return max(RING_MIN_BYTES, RING_PER_QUEUE * max_queue_bytes)
+    """What a portal's ring may grow to."""
+    return max(RING_MAX_BYTES, RING_PER_QUEUE * max_queue_bytes)
 
 
 class Announce(Protocol):
@@ -177,22 +181,33 @@ class Ingress:
         if high - low > self._chunk_max or high - low > SPREAD * content + 4096:
             for worker, table in tables:
                 for chunk, rows in compact(view, table, self._chunk_max):
-                    self._announce(worker, self._ring.write(chunk), len(chunk), rows, now_ns)
+                    self._announce(worker, self._put(chunk), len(chunk), rows, now_ns)
         else:
-            position = self._ring.write(view[low:high]) if high else 0
+            position = self._put(view[low:high]) if high else 0
             for worker, table in tables:
                 move(table, low)
                 self._announce(worker, position, high - low, table, now_ns)
         for _, table in tables:
             table.rows = 0
 
-    def _announce(self, worker: int, position: int, size: int, table: RunTable, now_ns: int) -> None:
-        at = self._ring.write(descriptor.encode(position, size, table))
+    def _put(self, data: bytes | bytearray | memoryview) -> int | None:
+        """Where it lies in the ring; None when there is no shared memory for it."""
+        try:
+            return self._ring.write(data)
+        except ResourceError as e:
+            limited(LogEvent.RING_FULL, extra={"error": str(e)})
+            return None
+
+    def _announce(self, worker: int, position: int | None, size: int, table: RunTable, now_ns: int) -> None:
+        """`position` None: there was no room for the fragments."""
+        at = None if position is None else self._put(descriptor.encode(position, size, table))
         fragments, nbytes = sum(table.column(FRAGMENTS)), table.nbytes()
         page = self._page
         base = page.pair(worker)
         page.add_sized(base + PairSlot.HANDED, fragments, nbytes)
-        if not self._queues.put(worker, QueueSlot(at, table.rows, fragments, nbytes, BatchKind.SOURCE_DATA)):
+        if at is None or not self._queues.put(
+            worker, QueueSlot(at, table.rows, fragments, nbytes, BatchKind.SOURCE_DATA)
+        ):
             page.add_sized(base + PairSlot.REFUSED, fragments, nbytes)
             if worker not in self._refusals:
                 self._refusals[worker] = self._refusals_of(worker)

@@ -54,6 +54,7 @@ class Intake:
     def _drain(self, worker: int, queue: DescriptorReader, until: int | None) -> None:
         while (until is None or queue.taken < until) and (slot := queue.take()) is not None:
             self._egress.on_batch(worker, slot)
+        queue.finish()
         self._egress.flush_sessions()
 
     # the poller of the loop
@@ -70,6 +71,7 @@ class Intake:
                 if slot is None:
                     break
                 egress.on_batch(worker, slot)
+            queue.finish()
         if worked:
             egress.flush_sessions()
         return worked

@@ -55,6 +55,7 @@ from portals.shell.drain import DrainPortal
 from portals.shell.link import Link
 
 GAUGES_NS: Final = ms(500)
+GIVE_BACK_NS: Final = s(10)  # memory of the ring that was not needed for so long
 NS_PER_US: Final = 1000
 RING_RETRY_NS: Final = s(1)  # Guess
 
@@ -67,7 +68,7 @@ class PortalShell:
         self.core = core
         self.egress = Egress(ctx.counters, max_queue_bytes, ctx.loop.now_ns)
         self.egress.reconcile_own_restart()
-        ring = ctx.create_ring(ring_bytes(max_queue_bytes))
+        self._ring = ring = ctx.create_ring(ring_bytes(max_queue_bytes))
         self._queues = DescriptorWriter(ring)
         self.ingress = Ingress(ring, ctx.counters, self._queues, self._wake, name_of=ctx.name_of)
         self._intake = Intake(self.egress)
@@ -95,6 +96,7 @@ class PortalShell:
         self.act(ctx.loop.now_ns())
         ctx.loop.call_later(GAUGES_NS, self._refresh_gauges)
         ctx.loop.call_later(CHECK_NS, self._check_relearnt)
+        ctx.loop.call_later(GIVE_BACK_NS, self._give_back)
 
     # the bus
 
@@ -321,6 +323,10 @@ class PortalShell:
     def _finish(self) -> None:
         self._link.close()
         self._ctx.finish()
+
+    def _give_back(self) -> None:
+        self._ring.give_back()
+        self._ctx.loop.call_later(GIVE_BACK_NS, self._give_back)
 
     # gauges
 

@@ -21,7 +21,7 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import RequestOptions, ResolverOptions
 from dro.errors import ConfigError, ResourceError
 from dro.um.transport.sockets import bind_in_range, ip_number, multicast_receiver
-from portals.datapath.ingress import ring_bytes
+from portals.datapath.ingress import RING_START_BYTES
 from supervisor.reload.plan import ActionKind, ReloadPlan
 
 CONTEXTS: Final = 2  # of an endpoint portal, each with a request port
@@ -53,14 +53,13 @@ def _problem(portal: Portal, error: ResourceError) -> ConfigError:
 
 
 def _memory(starting: Sequence[Portal], stopping: Sequence[Portal], shm: Path) -> Iterator[ConfigError]:
-    """Rings are allocated when a portal starts; those of stopping portals are free by then."""
-    wanted = sum(ring_bytes(portal.max_queue_bytes) for portal in starting)
-    freed = sum(ring_bytes(portal.max_queue_bytes) for portal in stopping)
+    """Rings begin small; those of stopping portals are free by then."""
+    wanted, freed = len(starting) * RING_START_BYTES, len(stopping) * RING_START_BYTES
     status = os.statvfs(shm)
     free = status.f_bavail * status.f_frsize
     if wanted > free + freed:
-        what = f"the portals to start need {wanted >> 20} MiB of shared memory, {(free + freed) >> 20} MiB are free"
-        yield _problem(starting[0], ResourceError(what, remedy=f"enlarge {shm.parent}, or lower <max-queue>"))
+        what = f"the portals to start need {wanted >> 10} KiB of shared memory, {(free + freed) >> 10} KiB are free"
+        yield _problem(starting[0], ResourceError(what, remedy=f"enlarge {shm.parent}"))
 
 
 # --- sockets -------------------------------------------------------------------------------------------------------

@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 
 from dro.bus.descriptors import DescriptorReader, DescriptorWriter, Slot, fence
-from dro.bus.ring import READERS, SLOTS, RingReader, RingWriter
+from dro.bus.ring import FIRST_BYTES, READERS, SLOTS, RingReader, RingWriter
 from dro.errors import LocalProtocolError
 
 ME, OTHER = 3, READERS - 1
+RING_BYTES = 4 * FIRST_BYTES
 
 
 class Pair:
     """A ring with its queues, and readers of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.ring = RingWriter.create(folder / "ring", 4096, 7)
+        self.ring = RingWriter.create(folder / "ring", RING_BYTES, 7)
         self.writer = DescriptorWriter(self.ring)
         self.readers: list[DescriptorReader] = []
 
@@ -68,6 +69,8 @@ def test_a_full_queue_refuses_until_there_is_room_and_goes_round(pair: Pair) -> 
     assert not pair.writer.put(ME, slot(SLOTS))
     assert pair.writer.put(OTHER, slot(0)), "another one's is empty"
     assert reader.take() == slot(0)
+    assert not pair.writer.put(ME, slot(SLOTS)), "it may still be at it"
+    reader.finish()
     assert pair.writer.put(ME, slot(SLOTS))
     assert not pair.writer.put(ME, slot(SLOTS + 1))
     assert [reader.take() for _ in range(SLOTS + 1)] == [*map(slot, range(1, SLOTS + 1)), None]
@@ -119,3 +122,86 @@ def test_without_memory_for_a_queue_it_refuses(pair: Pair, monkeypatch: pytest.M
 def test_a_worker_that_cannot_be_is_a_bug(pair: Pair, worker: int) -> None:
     with pytest.raises(LocalProtocolError, match=f"no descriptor queue for worker {worker}"):
         pair.writer.put(worker, slot(0))
+
+
+class Backlog:
+    """Chunks of half of the first extent through a ring, each announced to ME."""
+
+    SIZE = FIRST_BYTES // 2
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.reader = pair.reader(ME)
+
+    def write(self, chunks: int) -> list[int]:
+        at = []
+        for _ in range(chunks):
+            at.append(self.pair.ring.write(bytes(self.SIZE)))
+            assert self.pair.writer.put(ME, Slot(at[-1], 1, 1, self.SIZE, 0))
+        return at
+
+    def read(self, chunks: int) -> list[bool]:
+        """Which of them were still there."""
+        slots = [self.reader.take() for _ in range(chunks)]
+        return [slot is not None and self.reader.ring.copy(slot.table, slot.nbytes) is not None for slot in slots]
+
+
+def test_a_ring_is_as_large_as_the_backlog_of_its_readers(pair: Pair) -> None:
+    backlog, ring = Backlog(pair), pair.ring
+    before = ring.path.stat().st_blocks
+    for _ in range(20):
+        backlog.write(1)
+        assert backlog.read(1) == [True]
+        backlog.reader.finish()
+    assert ring.extent == FIRST_BYTES
+    assert (ring.path.stat().st_blocks - before) * 512 <= FIRST_BYTES + SLOTS * 32
+    backlog.write(3)
+    assert ring.extent == 2 * FIRST_BYTES
+    assert backlog.read(3) == [True] * 3
+    backlog.write(1)
+    assert ring.extent == 2 * FIRST_BYTES
+    backlog.write(1)
+    assert ring.extent == 4 * FIRST_BYTES, "what was taken may not have been copied yet"
+
+
+def test_nothing_is_overwritten_before_the_ring_is_as_large_as_it_may_be(pair: Pair) -> None:
+    backlog = Backlog(pair)
+    backlog.write(2)
+    assert backlog.read(2) == [True] * 2
+    backlog.reader.finish()
+    backlog.write(8)
+    assert pair.ring.extent == pair.ring.capacity == 8 * Backlog.SIZE
+    backlog.write(1)
+    assert backlog.read(9) == [False] + [True] * 8
+
+
+def test_what_a_reader_that_is_gone_has_left_holds_the_ring_until_it_is_overwritten(pair: Pair) -> None:
+    backlog, ring = Backlog(pair), pair.ring
+    backlog.write(1)
+    backlog.read(1)
+    for _ in range(8):
+        assert ring.is_needed()
+        ring.write(bytes(Backlog.SIZE))
+    assert not ring.is_needed()
+
+
+def test_memory_that_was_not_needed_is_given_back(pair: Pair) -> None:
+    backlog, ring = Backlog(pair), pair.ring
+    old = backlog.write(4)
+    backlog.read(4)
+    pair.ring.give_back()
+    assert ring.extent == 2 * FIRST_BYTES, "it may still be read"
+    backlog.reader.finish()
+    ring.give_back()
+    assert ring.extent == 0
+    assert [backlog.reader.ring.copy(at, 1) for at in old] == [None] * 4
+    at = backlog.write(1)
+    assert backlog.read(1) == [True]
+    backlog.reader.finish()
+    assert at[0] % ring.capacity == 0
+    ring.give_back()
+    assert ring.extent == FIRST_BYTES, "it is used"
+    blocks = ring.path.stat().st_blocks
+    ring.give_back()
+    assert ring.extent == 0
+    assert blocks - ring.path.stat().st_blocks == FIRST_BYTES // 512

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import random
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -16,10 +16,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dro.bus.ring import ALIGN, DATA_AT, MIN_CAPACITY, SLOT_BYTES, SLOTS, SLOTS_AT, RingReader, RingWriter
+from dro.bus.ring import (
+    ALIGN,
+    DATA_AT,
+    FIRST_BYTES,
+    MIN_CAPACITY,
+    READERS,
+    SLOT_BYTES,
+    SLOTS,
+    SLOTS_AT,
+    RingReader,
+    RingWriter,
+)
 from dro.errors import LocalProtocolError, ResourceError
 from dro.os_errors import remedy_of
 from tests.bus.conftest import open_files
+from tests.rigs.circumstances import mounted
 
 CAPACITY = 8192
 CHUNKS = 15_000  # of a writer that is read while it writes
@@ -44,10 +56,11 @@ def test_the_file_is_private_and_whole(writer: RingWriter) -> None:
     status = writer.path.stat()
     assert stat.S_IMODE(status.st_mode) == 0o600
     assert status.st_size == DATA_AT + CAPACITY
-    assert status.st_blocks * 512 >= SLOTS_AT + CAPACITY  # allocated, but for the queues of readers
-    assert status.st_blocks * 512 < DATA_AT
+    assert SLOTS_AT <= status.st_blocks * 512 < SLOTS_AT + CAPACITY, "allocated, but for queues of readers and data"
     writer.allocate_queue(3)
-    assert writer.path.stat().st_blocks * 512 >= SLOTS_AT + CAPACITY + SLOTS * SLOT_BYTES
+    assert writer.path.stat().st_blocks * 512 >= SLOTS_AT + SLOTS * SLOT_BYTES
+    writer.write(b"x")
+    assert writer.path.stat().st_blocks * 512 >= SLOTS_AT + SLOTS * SLOT_BYTES + CAPACITY
 
 
 def test_the_smallest_ring_is_one_too(tmp_path: Path) -> None:
@@ -83,7 +96,7 @@ def test_the_header_of_a_ring_has_one_layout(writer: RingWriter, tmp_path: Path)
     writer.commit(pos + 30)
     content = bytearray(writer.path.read_bytes())
     cells = memoryview(content).cast("Q")
-    expected = {0: int.from_bytes(b"DRORING\0", "little"), 1: 2, 2: 7, 3: 8192, 8: 100, 16: 30}
+    expected = {0: int.from_bytes(b"DRORING\0", "little"), 1: 3, 2: 7, 3: 8192, 8: 100, 16: 30}
     assert {at: cells[at] for at in range(512) if cells[at]} == expected
     for at in (0, 1, 3):
         cells[at] += 1
@@ -98,9 +111,7 @@ def test_the_header_of_a_ring_has_one_layout(writer: RingWriter, tmp_path: Path)
 def test_what_cannot_be_made_or_opened_leaves_nothing_behind(writer: RingWriter, tmp_path: Path) -> None:
     path = tmp_path / "huge"
     before = open_files()
-    with pytest.raises(
-        ResourceError, match=f"no room for a fragment ring of {(1 << 62) + SLOTS_AT} bytes in {tmp_path}: "
-    ) as no:
+    with pytest.raises(ResourceError, match=f"no room for a fragment ring in {tmp_path}: ") as no:
         RingWriter.create(path, 1 << 62, 1)
     assert no.value.remedy == "give the machine more shared memory or lower <max-queue>"
     assert not path.exists()
@@ -244,6 +255,53 @@ def test_every_chunk_reads_back_until_it_is_overrun(
             assert reader.copy(old, len(content)) == expected
     reader.close()
     writer.close()
+
+
+def _in_little_memory(check: Callable[[Path], None], options: str, folder: Path) -> int:
+    """Exit status of a process that does this in a file system in memory with so little room; None: it was killed."""
+
+    def run() -> None:
+        mounted(options, str(folder))()
+        check(folder)
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join(PATIENCE_S)
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def _fill(folder: Path) -> None:
+    ring = RingWriter.create(folder / "ring", 16 << 20, 1)
+    other = RingWriter.create(folder / "other", 16 << 20, 1)
+    reader = RingReader.open(ring.path, 1)
+    for _ in range(100):
+        ring.write(bytes(100 << 10))
+    assert ring.extent == 2 * FIRST_BYTES, "as far as there was memory"
+    last = ring.write(b"x" * (100 << 10))
+    assert reader.copy(last, 100 << 10) == bytearray(b"x" * (100 << 10)), "it goes round in what it has"
+    with pytest.raises(ResourceError, match=f"no room for 800000 bytes in the fragment ring {folder}/ring; give"):
+        ring.write(bytes(800_000))
+    with pytest.raises(ResourceError, match="no room for 1 bytes"):
+        other.write(b"x")
+    ring.is_needed = lambda: False
+    for _ in range(2):
+        ring.give_back()
+    assert other.write(b"x") == 0, "there is room again"
+
+
+@pytest.mark.netns  # mounts
+def test_where_memory_ends_a_ring_gets_no_larger_and_nobody_dies(tmp_path: Path) -> None:
+    assert _in_little_memory(_fill, "size=420k", tmp_path) == 0
+
+
+@pytest.mark.netns
+def test_255_portals_without_traffic_fit_into_little_memory(tmp_path: Path) -> None:
+    def check(folder: Path) -> None:
+        for n in range(READERS - 1):
+            RingWriter.create(folder / f"ring{n}", 16 << 20, 1)
+
+    assert _in_little_memory(check, "size=10m", tmp_path) == 0
 
 
 def _pattern(pos: int, size: int) -> bytes:

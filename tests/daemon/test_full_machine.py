@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from dro.bus.ring import SLOTS_AT
+from tests.rigs.books import books_of
 from tests.rigs.circumstances import Step, as_user, in_turn, limited, mounted
+from tests.rigs.flow import PAUSE, RECEIVED, Board
 from tests.rigs.loaded import Loaded, run
-from tests.rigs.site import ROOT, Site
+from tests.rigs.site import ROOT, ROUTES, Site, drained
 from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.netns  # mounts, limits of another user: they need root
 
-RING_NEEDS = SLOTS_AT + (16 << 20)
 PYTHON = (sys.executable, "-m", "supervisor.main")
 
 
@@ -51,11 +51,7 @@ def refused(site: Site, before: Step, env: dict[str, str] | None = None) -> str:
     [
         ("nr_inodes=3", "cannot make /dev/shm/dro-SITE", "make room there: blocks and inodes"),
         ("size=8k", "no room for the counter page", "make room there"),
-        (
-            "size=20m",
-            f"no room for a fragment ring of {RING_NEEDS} bytes",
-            "more shared memory or lower <max-q",
-        ),
+        ("size=140k", "no room for a fragment ring in /dev/shm/dro-SITE", "more shared memory or lower <max-q"),
     ],
 )
 def test_full_shared_memory(site: Site, size: str, reason: str, remedy: str) -> None:
@@ -169,7 +165,7 @@ def test_too_few_processes_to_detach(site: Site, processes: int) -> None:
 class Filler:
     """Takes all the room of a file system, also what becomes free, until its end."""
 
-    STEP = 1 << 20
+    STEP = 4096
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -192,11 +188,40 @@ class Filler:
                     size += self.STEP
 
 
+def test_fragments_that_find_no_shared_memory_are_dropped_and_counted_and_nobody_dies(site: Site) -> None:
+    with (site.folder / "tnwgd.log").open("wb") as log:
+        site.daemon = Loaded(
+            [*PYTHON, str(site.folder / "dro.xml")],
+            cwd=ROOT, stdout=log, stderr=log, start_new_session=True, preexec_fn=mounted("size=4m"),
+        )  # fmt: skip
+    site.wait(lambda: ROUTES in site.log, "routes")
+    shm = Path(f"/proc/{site.pid}/root/dev/shm")
+    before = site.workers()
+    with (shm / "filler").open("wb") as filler, contextlib.suppress(OSError):
+        for page in range(1 << 20):
+            os.posix_fallocate(filler.fileno(), page << 12, 1 << 12)
+    board = Board.create(site.folder, "flow", 5)
+    for trd, what in ((1, ("--send", str(board.path), "--rate", "500")), (2, ("--receive", str(board.path)))):
+        site.python("-m", "tests.rigs.flow", str(site.config(trd)), *what, name=f"client{trd}")
+    with books_of(site.pid, 2, shm) as books:
+        site.wait(lambda: books.dropped(2)["would_block"] > 1000, "fragments are dropped")
+        assert board[RECEIVED] == 0, site.logs
+        assert "no shared memory for fragments, they are dropped" in site.log
+        assert "give the machine more shared memory or lower <max-queue>" in site.log
+        (shm / "filler").unlink()
+        site.wait(lambda: board.is_flowing, "it flows")
+        board[PAUSE] = 1
+        site.wait(lambda: drained(books), "nothing is on its way")
+        assert books.problems() == []
+    assert site.workers() == before
+    assert site.stop() == 0
+
+
 def test_a_portal_that_finds_no_shared_memory_comes_back_later(site: Site) -> None:
     with (site.folder / "tnwgd.log").open("wb") as log:
         site.daemon = Loaded(
             [*PYTHON, str(site.folder / "dro.xml")],
-            cwd=ROOT, stdout=log, stderr=log, start_new_session=True, preexec_fn=mounted("size=40m"),
+            cwd=ROOT, stdout=log, stderr=log, start_new_session=True, preexec_fn=mounted("size=1m"),
         )  # fmt: skip
     site.wait(lambda: "has started" in site.log, "it runs")
     shm = Path(f"/proc/{site.pid}/root/dev/shm")

@@ -27,7 +27,8 @@ from dro.config.lint.finding import (
 from dro.config.lint.transport import datagram_size
 
 Findings = Iterator[Finding]
-RING_MIN_BYTES: Final = 16 << 20  # as in portals.datapath.ingress, which this package may not import
+RING_START_BYTES: Final = 164 << 10  # as in portals.datapath.ingress, which this package may not import
+RING_MAX_BYTES: Final = 16 << 20
 RING_PER_QUEUE: Final = 4
 SHORT_DELAY_MS: Final = 250  # about what a portal takes to come back
 LONG_DELAY_MS: Final = 60_000
@@ -37,8 +38,8 @@ SIZES: Final = ("tcp", "lbtrm", "lbtru")
 
 
 def ring_bytes(max_queue_bytes: int) -> int:
-    """Shared memory of one endpoint portal."""
-    return max(RING_MIN_BYTES, RING_PER_QUEUE * max_queue_bytes)
+    """Shared memory that the ring of one endpoint portal may grow to."""
+    return max(RING_MAX_BYTES, RING_PER_QUEUE * max_queue_bytes)
 
 
 def use_queries(p: EndpointView) -> Findings:
@@ -138,8 +139,8 @@ def shared_memory(v: View) -> Findings:
     worst = max(v.endpoints, key=lambda p: p.config.max_queue_bytes)
     yield warning(
         worst.element("max-queue"), "<max-queue>",
-        f"all portals take {needed >> 20} MiB of shared memory, this machine has {have >> 20} MiB in /dev/shm",
-        "a portal that gets no memory does not start",
+        f"all portals may take {needed >> 20} MiB of shared memory, this machine has {have >> 20} MiB in /dev/shm",
+        "when portals cannot keep up with their siblings, fragments are dropped earlier",
         f"lower the largest <max-queue>, or mount -o remount,size={(needed >> 20) + 64}m /dev/shm",
     )  # fmt: skip
 

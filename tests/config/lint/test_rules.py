@@ -11,7 +11,7 @@ import pytest
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.config.lint.finding import Finding, Machine, Severity
-from dro.config.lint.portal import RING_MIN_BYTES, RING_PER_QUEUE
+from dro.config.lint.portal import RING_MAX_BYTES, RING_PER_QUEUE, RING_START_BYTES
 from dro.config.lint.rules import RULES, lint, rules_table
 from dro.errors import ConfigError
 from portals.datapath import ingress
@@ -278,7 +278,9 @@ def test_a_long_list_of_entries_takes_bounded_time() -> None:
 
 
 def test_the_ring_is_reckoned_as_portals_make_it() -> None:
-    assert (RING_MIN_BYTES, RING_PER_QUEUE) == (ingress.RING_MIN_BYTES, ingress.RING_PER_QUEUE)
+    assert (RING_START_BYTES, RING_MAX_BYTES, RING_PER_QUEUE) == (
+        ingress.RING_START_BYTES, ingress.RING_MAX_BYTES, ingress.RING_PER_QUEUE
+    )  # fmt: skip
 
 
 def test_the_guide_for_operators_has_the_table_of_rules() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -630,6 +632,31 @@ def test_what_waits_is_copied_when_it_fills_less_than_a_quarter_of_its_buffer(si
     assert (run.fragments, run.first_sqn) == (2, 8)
     assert buffer[run.offset : run.offset + 29] == bytes(range(33, 62))
     assert buffer[run.offset + run.stride :][:29] == bytes(29)
+
+
+def test_what_finds_no_shared_memory_is_refused(
+    link: Link, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = BlockingSender()
+    link.add_source(1, out)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        link.receive(data(1, 0, b"x") + data(1, 1, b"yy"))
+        link.receive(data(1, 2, b"x" * 100))
+    assert link.queues.announced == []
+    level, event, fields = logged(caplog)[0]
+    assert (level, event) == ("ERROR", LogEvent.RING_FULL)
+    assert "ring; give the machine more shared memory" in str(fields["error"])
+    link.receive(data(1, 3, b"z"))
+    link.carry()
+    assert [(sqn, payload) for _, sqn, payload in out.sent] == [(3, b"z")]
+    base = link.page_p.pair(Q)
+    assert [link.page_p[base + slot] for slot in (PairSlot.HANDED, PairSlot.REFUSED)] == [4, 3]
+    link.books()
 
 
 def test_the_ring_is_four_times_the_queue_and_16_mib_at_least() -> None:

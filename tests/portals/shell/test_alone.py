@@ -30,7 +30,7 @@ from dro.proto.interest.events import InterestGained
 from dro.um.transport.runs import Run
 from portals.datapath.counters import PairSlot, Slot
 from portals.datapath.handover import QUIET_TICKS
-from portals.datapath.ingress import RING_MIN_BYTES
+from portals.datapath.ingress import RING_MAX_BYTES
 from portals.decisions.core import AT_ONCE, PortalCore
 from portals.decisions.drain import TICK_NS, Rest
 from portals.decisions.effects import (
@@ -516,7 +516,7 @@ def test_gauges_are_shown_twice_a_second_until_it_stops(alone: Alone) -> None:
 
 
 def test_the_ring_and_the_queue_have_the_configured_size(alone: Alone, tmp_path: Path) -> None:
-    assert (tmp_path / "P1.ring").stat().st_size == RING_MIN_BYTES + DATA_AT
+    assert (tmp_path / "P1.ring").stat().st_size == RING_MAX_BYTES + DATA_AT
     assert alone.worker.counters[Slot.QUEUE_LIMIT] == 1000
 
 

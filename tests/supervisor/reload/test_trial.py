@@ -149,14 +149,12 @@ def test_a_port_of_topic_resolution_that_somebody_has_for_himself(files: Files) 
 
 def test_too_little_shared_memory(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     running = files.load(A)
-    large = endpoint("B", 2, more="<max-queue>100000000</max-queue>")
-    path = files.write(A, large)
-    monkeypatch.setattr(os, "statvfs", lambda _: SpaceLeft(300, 1 << 20))
+    path = files.write(A, B)
+    monkeypatch.setattr(os, "statvfs", lambda _: SpaceLeft(163, 1 << 10))
     told = refusal(files.situation(running, portals="A"), path)
-    assert "need 381 MiB of shared memory, 300 MiB are free" in told
-    assert "<max-queue>" in told
-    monkeypatch.setattr(os, "statvfs", lambda _: SpaceLeft(400, 1 << 20))
-    assert kinds(try_out(files.situation(running, portals="A"), files.write(A, large))) == [(ActionKind.ADD, "B")]
+    assert "need 164 KiB of shared memory, 163 KiB are free; enlarge " in told
+    monkeypatch.setattr(os, "statvfs", lambda _: SpaceLeft(164, 1 << 10))
+    assert kinds(try_out(files.situation(running, portals="A"), path)) == [(ActionKind.ADD, "B")]
 
 
 def test_memory_of_portals_that_go_is_free(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
