@@ -62,8 +62,20 @@ class OptionSet:
 
     @classmethod
     def of(cls, o: UmOptions) -> Self:
-        make: Callable[..., Self] = cls
-        return make(*(_value(f, o) for f in fields(cls)))
+        """Of one options object it is made once: thousands of sources and receivers have the same."""
+        known = _MADE.get((cls, id(o)))
+        if known is None:
+            make: Callable[..., Self] = cls
+            known = _remember((cls, id(o)), o, make(*(_value(f, o) for f in fields(cls))))
+        made: Self = known[1]
+        return made
+
+    @classmethod
+    def filling(cls, kind: type[T], o: UmOptions) -> T:
+        """`of(o).fill(kind)`, made once likewise."""
+        known = _MADE.get((cls, id(o), kind)) or _remember((cls, id(o), kind), o, cls.of(o).fill(kind))
+        made: T = known[1]
+        return made
 
     def fill(self, kind: type[T], **more: Any) -> T:  # noqa: ANN401  # whatever fields `kind` has besides
         """A record of `kind`: the fields that this set has too, by name, and `more`."""
@@ -75,6 +87,18 @@ class OptionSet:
     def keys(cls) -> frozenset[OptionKey]:
         """The options that the set asks for."""
         return frozenset(key for f in fields(cls) for key in f.metadata[_KEYS])
+
+
+_MADE: Final[dict[tuple[object, ...], tuple[UmOptions, Any]]] = {}
+"""What was made of which options object; the entry keeps the object, so that its id stays its own."""
+MADE_MAX: Final = 1024
+
+
+def _remember(key: tuple[object, ...], o: UmOptions, made: object) -> tuple[UmOptions, Any]:
+    if len(_MADE) >= MADE_MAX:
+        _MADE.clear()
+    _MADE[key] = (o, made)
+    return _MADE[key]
 
 
 def _value(f: Field[Any], o: UmOptions) -> int | str | tuple[str, ...] | RateCap:

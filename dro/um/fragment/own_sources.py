@@ -102,7 +102,7 @@ class OwnSources:
                 source_otid = otid.encode(transport.address, index, self._context_id, transport.transport_index)
             source = FragmentSource(self, topic, transport, index, source_otid)
             ad = SourceAd(
-                self._tir(source, tir_options), AdvertisingOptions.of(options).fill(schedule.AdvertisingOptions)
+                self._tir(source, tir_options), AdvertisingOptions.filling(schedule.AdvertisingOptions, options)
             )
             handle = self._resolver.add_source(ad, self._loop.now_ns())
         except DecodeError:

@@ -49,7 +49,7 @@ class WantedTopics:
         count = self._topics.get(topic, 0)
         if not count:
             chosen = self.merged(options)
-            self._resolver.add_receiver(topic, now_ns, QueryOptions.of(chosen).fill(schedule.QueryOptions))
+            self._resolver.add_receiver(topic, now_ns, QueryOptions.filling(schedule.QueryOptions, chosen))
             if chosen is not self._options:
                 self._topic_options[topic] = chosen
         self._topics[topic] = count + 1
@@ -72,8 +72,8 @@ class WantedTopics:
             known.users += 1
             return
         chosen = self.merged(options)
-        queries = WildcardOptions.of(chosen).fill(schedule.WildcardQueryOptions)
-        of_topics = QueryOptions.of(chosen).fill(schedule.QueryOptions)
+        queries = WildcardOptions.filling(schedule.WildcardQueryOptions, chosen)
+        of_topics = QueryOptions.filling(schedule.QueryOptions, chosen)
         handle = self._resolver.add_wildcard(*key, matcher, now_ns, queries, of_topics)
         self._patterns[key] = self._by_handle[handle] = _Pattern(key, handle)
 

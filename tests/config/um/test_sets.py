@@ -10,6 +10,7 @@ import pytest
 from dro.clock import ms, s
 from dro.config.um import sets as um_sets
 from dro.config.um.options import DEFAULTS, UmOptions
+from dro.proto.resolver import schedule
 from dro.um.message.client_config import Config
 from tests.builders.um_options import with_all
 
@@ -110,3 +111,20 @@ def test_sets_hold_numbers_texts_and_tuples_only() -> None:
     for kind in SETS:
         made = kind.of(DEFAULTS)
         assert all(isinstance(getattr(made, f.name), allowed) for f in fields(made))
+
+
+def test_a_set_is_made_once_of_an_options_object_and_never_for_another() -> None:
+    first, other = UmOptions(), UmOptions().with_("receiver", "resolver_query_sustain_interval", 7000)
+    made = um_sets.QueryOptions.of(first)
+    assert um_sets.QueryOptions.of(first) is made
+    assert um_sets.QueryOptions.filling(schedule.QueryOptions, first) == schedule.QueryOptions()
+    for _ in range(2):
+        assert um_sets.QueryOptions.of(other).sustain_interval_ns == s(7)
+        assert um_sets.QueryOptions.filling(schedule.QueryOptions, other).sustain_interval_ns == s(7)
+
+
+def test_what_was_made_is_bounded() -> None:
+    kept = [UmOptions() for _ in range(2 * um_sets.MADE_MAX)]
+    for options in kept:
+        um_sets.QueryOptions.of(options)
+    assert len(um_sets._MADE) <= um_sets.MADE_MAX
