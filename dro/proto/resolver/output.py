@@ -16,7 +16,7 @@ from dro.proto.resolver.events import ResolverEvent
 from dro.proto.resolver.record_queue import Rate, RecordQueue
 from dro.timers import Calendar
 from dro.wire.lbmr import packet as lbmr
-from dro.wire.lbmr.records import write_tir, write_tqr, write_wildcard_tqr
+from dro.wire.lbmr.records import write_tqr, write_wildcard_tqr
 
 INITIAL_RATE: Final = Rate(1_000_000, 1000)
 SUSTAIN_RATE: Final = Rate(1_000_000)
@@ -38,11 +38,18 @@ class ResolverOutput:
 
     def __init__(self, rates: ResolverRates, datagram_max_bytes: int) -> None:
         self._datagram_max_bytes = datagram_max_bytes
-        self.initial_advertisements: RecordQueue[lbmr.Tir] = RecordQueue(rates.initial_advertisements, write_tir)
-        self.sustain_advertisements: RecordQueue[lbmr.Tir] = RecordQueue(rates.sustain_advertisements, write_tir)
+        self.initial_advertisements: RecordQueue[bytes] = RecordQueue(rates.initial_advertisements, bytes)
+        self.sustain_advertisements: RecordQueue[bytes] = RecordQueue(rates.sustain_advertisements, bytes)
         self.initial_queries: RecordQueue[bytes] = RecordQueue(rates.initial_queries, write_tqr)
         self.sustain_queries: RecordQueue[bytes] = RecordQueue(rates.sustain_queries, write_tqr)
         self.wildcard_queries: RecordQueue[lbmr.WildcardTqr] = RecordQueue(rates.wildcard_queries, write_wildcard_tqr)
+        self._queues: tuple[RecordQueue[bytes] | RecordQueue[lbmr.WildcardTqr], ...] = (
+            self.initial_advertisements,
+            self.sustain_advertisements,
+            self.initial_queries,
+            self.sustain_queries,
+            self.wildcard_queries,
+        )
         self._tmrs: dict[lbmr.Tmr, None] = {}
 
     def put_tmr(self, tmr: lbmr.Tmr) -> None:
@@ -50,23 +57,17 @@ class ResolverOutput:
         self._tmrs[tmr] = None
 
     def next_deadline(self, now_ns: int) -> int | None:
-        deadlines = [
-            self.initial_advertisements.next_deadline(now_ns),
-            self.sustain_advertisements.next_deadline(now_ns),
-            self.initial_queries.next_deadline(now_ns),
-            self.sustain_queries.next_deadline(now_ns),
-            self.wildcard_queries.next_deadline(now_ns),
-        ]
+        deadlines = [queue.next_deadline(now_ns) for queue in self._queues if queue.has_records]
         return min((at for at in deadlines if at is not None), default=None)
 
     def take(self, now_ns: int, options: lbmr.PacketOptions) -> list[bytes]:
         size = self._datagram_max_bytes
         out: list[bytes] = []
         for tirs in (self.initial_advertisements, self.sustain_advertisements):
-            for run in tirs.drain(now_ns):
-                out += lbmr.pack_tirs(run, options, size)
+            for run in tirs.drain(now_ns) if tirs.has_records else ():
+                out += lbmr.pack_written_tirs(run, options, size)
         for tqrs in (self.initial_queries, self.sustain_queries):
-            for names in tqrs.drain(now_ns):
+            for names in tqrs.drain(now_ns) if tqrs.has_records else ():
                 out += lbmr.pack_tqrs(names, options, size)
         for patterns in self.wildcard_queries.drain(now_ns):
             out += lbmr.pack_wildcard_tqrs(patterns, options, size)

@@ -403,13 +403,15 @@ class ReceiverSide:
     def _query(self, wanted: _Topic, *, is_initial: bool = False, is_first: bool = False) -> None:
         if wanted.is_waiting:
             return
-        if not self.cache.has_joined(wanted.name):
+        is_found = self.cache.has_joined(wanted.name)
+        if not is_found:
             self._check_unanswered(wanted)
             wanted.unanswered += 1
         wanted.is_waiting = True
         self.channel.calendar.set(wanted, None)
         output = self.channel.output
-        (output.initial_queries if is_initial else output.sustain_queries).put(wanted.query, ahead=is_first)
+        queue = output.initial_queries if is_initial else output.sustain_queries
+        queue.put(wanted.query, ahead=is_first or not (is_initial or is_found))
 
     def on_query_leaving(self, wanted: _Topic) -> bytes | None:
         wanted.is_waiting = False

@@ -86,6 +86,11 @@ class RecordQueue(Generic[R]):
     def __len__(self) -> int:
         return sum(len(group.suppliers) for group in (*self._ahead, *self._groups))
 
+    @property
+    def has_records(self) -> bool:
+        """Whether any wait."""
+        return bool(self._ahead or self._groups)
+
     def set_rate(self, rate: Rate) -> None:
         """Another limit for what waits and comes."""
         if rate != self._limit.rate:

@@ -27,7 +27,7 @@ from dro.proto.resolver.output import Channel
 from dro.proto.resolver.schedule import AdvertisingOptions, AdvertisingSchedule, Phase
 from dro.timers import DUE_MAX, Due
 from dro.wire.lbmr import packet as lbmr
-from dro.wire.lbmr.records import write_tir
+from dro.wire.lbmr.records import with_ttl, write_tir
 from dro.wire.source_string import TransportAddress
 
 FINAL_TIMES_NS: Final = tuple(ms * NS_PER_MS for ms in (0, 100, 300, 700, 1500))
@@ -48,6 +48,7 @@ class _Source(Due):
     tir: lbmr.Tir
     options: AdvertisingOptions
     schedule: AdvertisingSchedule
+    written: bytes = b""  # the advertisement as it leaves, but for its ttl; empty: to be written anew
     is_waiting: bool = False  # the first TIR or a scheduled one is queued, and the next one falls due when it has left
     is_answering: bool = False  # an answer is queued, or the first TIR, which is one to whoever asked meanwhile
     is_removed: bool = False
@@ -55,15 +56,15 @@ class _Source(Due):
     def on_due(self) -> None:
         self.side.on_due(self)
 
-    def first(self) -> lbmr.Tir | None:
+    def first(self) -> bytes | None:
         self.is_answering = False
         return self.side.on_leaving(self, lbmr.FIRST_TIR_TTL)
 
-    def scheduled(self) -> lbmr.Tir | None:
+    def scheduled(self) -> bytes | None:
         self.schedule.on_tick(self.side.channel.now_ns)
         return self.side.on_leaving(self, lbmr.TIR_TTL)
 
-    def answer(self) -> lbmr.Tir | None:
+    def answer(self) -> bytes | None:
         self.is_answering = False
         return self.side.record(self, lbmr.TIR_TTL)
 
@@ -81,7 +82,7 @@ class _Finals(Due):
     def on_due(self) -> None:
         self.side.channel.output.sustain_advertisements.put(self.final)
 
-    def final(self) -> lbmr.Tir | None:
+    def final(self) -> bytes | None:
         return None if self.is_cancelled else self.side.on_final_leaving(self)
 
 
@@ -129,10 +130,10 @@ class SourceSide:
 
     def add(self, tir: lbmr.Tir, options: AdvertisingOptions) -> int:
         """Raises: DecodeError for a TIR that cannot be written."""
-        write_tir(tir)
+        written = write_tir(tir)
         self._cancel_finals(tir)
         schedule = AdvertisingSchedule(options, self.channel.now_ns, grid_ns=self.channel.grid_ns)
-        source = _Source(self, tir, options, schedule)
+        source = _Source(self, tir, options, schedule, b"" if self._adds_domain else written)
         handle = next(self._handles)
         self._sources[handle] = source
         of_topic = self._by_topic.get(tir.topic)
@@ -152,7 +153,7 @@ class SourceSide:
         """Advertise something else from now on, once at once. The topic stays. Raises: DecodeError."""
         source = self._sources[handle]
         write_tir(tir)
-        source.tir = replace(tir, topic=source.tir.topic)
+        source.tir, source.written = replace(tir, topic=source.tir.topic), b""
         self._answer([source])
 
     def remove(self, handle: int, *, final: bool) -> None:
@@ -260,15 +261,22 @@ class SourceSide:
         is_initial = source.schedule.phase is Phase.INITIAL
         (output.initial_advertisements if is_initial else output.sustain_advertisements).put(source.scheduled)
 
-    def on_leaving(self, source: _Source, ttl: int) -> lbmr.Tir | None:
+    def on_leaving(self, source: _Source, ttl: int) -> bytes | None:
         source.is_waiting = False
         if source.is_removed:
             return None
         self._arm(source)
         return self.record(source, ttl)
 
-    def record(self, source: _Source, ttl: int) -> lbmr.Tir | None:
-        return None if source.is_removed else replace(self._with_domain(source.tir), ttl=ttl)
+    def record(self, source: _Source, ttl: int) -> bytes | None:
+        if source.is_removed:
+            return None
+        written = source.written
+        if not written:
+            written = write_tir(self._with_domain(source.tir))
+            if not self._adds_domain or self.channel.domain_id:
+                source.written = written  # the domain, once it is known, stays
+        return with_ttl(written, source.tir.topic, ttl)
 
     def _with_domain(self, tir: lbmr.Tir) -> lbmr.Tir:
         """An application's TIR names the domain where it originates, once that is known."""
@@ -277,7 +285,7 @@ class SourceSide:
             return tir
         return replace(tir, options=options.replacing(lbmr.DomainId(self.channel.domain_id)))
 
-    def on_final_leaving(self, finals: _Finals) -> lbmr.Tir:
+    def on_final_leaving(self, finals: _Finals) -> bytes:
         """One of a series leaves now; those that were missed while it waited are not made up for."""
         after_ns = self.channel.now_ns - finals.removed_ns
         if after_ns < FINAL_TIMES_NS[-1]:
@@ -289,7 +297,7 @@ class SourceSide:
         options = tir.options or lbmr.TirOptions()
         hops = options.cost.hop_count if options.cost else 0
         cost = lbmr.Cost(hops, lbmr.FINAL_COST)
-        return replace(tir, ttl=lbmr.TIR_TTL, options=options.replacing(cost))
+        return write_tir(replace(tir, ttl=lbmr.TIR_TTL, options=options.replacing(cost)))
 
     def _cancel_finals(self, tir: lbmr.Tir) -> None:
         if tir.otid is None:

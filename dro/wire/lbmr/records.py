@@ -132,6 +132,7 @@ def write_tqr(topic: bytes) -> bytes:
 # advertisements
 
 _TIR_FIXED: Final = Struct("!BBHI")  # options bit and transport, size of the transport body, TTL, topic index
+_TTL_AFTER_TOPIC: Final = 3  # its NUL and two bytes
 _OPTIONS: Final = 0x80
 _SHORT: Final = Struct("!IH")
 _LONG: Final = Struct("!IIH")
@@ -158,6 +159,12 @@ def write_tir(tir: Tir) -> bytes:
         options = write_tir_options(tir.options)
     fixed = _TIR_FIXED.pack(code, len(body), tir.ttl, tir.topic_index)
     return write_z("tir.topic", tir.topic) + fixed + options + body
+
+
+def with_ttl(written: bytes, topic: bytes, ttl: int) -> bytes:
+    """A written TIR of that topic with another TTL."""
+    at = len(topic) + _TTL_AFTER_TOPIC
+    return b"".join((written[:at], ttl.to_bytes(2, "big"), written[at + 2 :]))
 
 
 def _long_tcp(body: bytes) -> TransportAddress:
