@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final, assert_never
 
 from dro.bus.actor import WorkerContext
+from dro.bus.counters import show_longest_turn
 from dro.bus.listing import ROUTES, Listings, RouteRow, Row
 from dro.bus.messages import (
     ROUTE_MESSAGES,
@@ -22,7 +23,7 @@ from dro.bus.messages import (
     RouteTable,
     Rows,
 )
-from dro.clock import NS_PER_MS, NS_PER_S, ms
+from dro.clock import NS_PER_MS, NS_PER_S, ms, s
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import DecodeError, LocalProtocolError
 from dro.log.events import LogEvent
@@ -38,6 +39,7 @@ from router.route_recalculation import (
     TopologyChanged,
 )
 
+SHOW_NS: Final = s(1)
 _EVENT_OF: Final = {
     Change.LINK_UP: LogEvent.LINK_UP,
     Change.LINK_DOWN: LogEvent.LINK_DOWN,
@@ -186,4 +188,11 @@ def run_route_manager(ctx: WorkerContext, config: DroConfig) -> None:
     """Main function of the worker."""
     RouteManager(ctx, timing_of(config))
     ctx.ready()
+    show_turns(ctx)
     ctx.run()
+
+
+def show_turns(ctx: WorkerContext) -> None:
+    """Its page has its longest turn, from now on."""
+    show_longest_turn(ctx.counters, ctx.loop)
+    ctx.loop.call_later(SHOW_NS, lambda: show_turns(ctx))

@@ -12,7 +12,9 @@ import os
 from pathlib import Path
 from typing import Final
 
+from dro.clock import NS_PER_US
 from dro.errors import LocalProtocolError, ResourceError
+from dro.loop import Loop
 from dro.os_errors import remedy_of
 
 MAGIC: Final = int.from_bytes(b"DROCNTR\x00", "little")
@@ -21,6 +23,9 @@ HEADER_CELLS: Final = 8
 GENERAL_SLOTS: Final = 512
 MAX_WORKERS: Final = 256
 PAIR_SLOTS: Final = 16
+LONGEST_TURN_US: Final = 77
+LONGEST_TURN_CPU_US: Final = 78
+"""Slots that have the same meaning on the page of every worker."""
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -123,3 +128,8 @@ class CounterPage:
         self._cells.release()
         self._whole.release()
         self._area.close()
+
+
+def show_longest_turn(page: CounterPage, loop: Loop) -> None:
+    page.set(LONGEST_TURN_US, loop.longest_turn_ns // NS_PER_US)
+    page.set(LONGEST_TURN_CPU_US, loop.longest_turn_cpu_ns // NS_PER_US)

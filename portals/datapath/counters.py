@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+from dro.bus import counters
+
 
 class Slot(IntEnum):
     """General slots; append only."""
@@ -81,8 +83,8 @@ class Slot(IntEnum):
     # ours: how the portals keep up with each other
     REPORTS_WAITING = 76  # changes that siblings have still to be told, for each sibling
     # ours: the longest turn of the worker's loop since it was ready, microseconds
-    LONGEST_TURN_US = 77  # as the clock says, with what other processes had of the processor meanwhile
-    LONGEST_TURN_CPU_US = 78  # of processor time
+    LONGEST_TURN_US = counters.LONGEST_TURN_US  # as the clock says, with what others had of the processor meanwhile
+    LONGEST_TURN_CPU_US = counters.LONGEST_TURN_CPU_US  # of processor time
 
 
 class PairSlot(IntEnum):

@@ -2,11 +2,18 @@
 
 The poller of the portal's loop. A queue is read from where this portal, or its incarnation before, had stopped, but not
 before the sibling's greeting has been compared with what lies before it: `PortalHello` counts what was announced up to
-then, and what comes later must not be in the books yet. The queue of a sibling that has died is read to its end.
+then, and what comes later must not be in the books yet. The queue of a sibling that has died is read to its end before
+the next incarnation of the sibling is met. All of it is done a few batches a turn.
+
+    added            nothing is taken
+    greeting         what was announced before the greeting is taken; then it is compared
+    polled           what comes is taken
+    leaving          the rest is taken, then the ring is closed
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from dro.bus.descriptors import DescriptorReader, fence
@@ -16,73 +23,100 @@ BATCHES_PER_TURN: Final = 8  # of each sibling
 
 
 class Intake:
-    """The queues of all siblings that are up."""
+    """The queues of all siblings that are up, and of those that are not read to their end."""
 
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
         self._queues: dict[int, DescriptorReader] = {}
-        self._greeted: dict[int, DescriptorReader] = {}  # those that are polled
+        self._greetings: dict[int, tuple[int, Callable[[], object]]] = {}  # announced before, what comes after that
+        self._polled: dict[int, DescriptorReader] = {}
+        self._leaving: dict[int, DescriptorReader] = {}
+        self._waits: dict[int, Callable[[], object]] = {}  # for the end of one that leaves
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._queues
 
     def add(self, worker: int, queue: DescriptorReader) -> None:
+        """One that is not `leaving`."""
         self._queues[worker] = queue
         self._egress.on_ring(worker, queue.ring)
 
     def remove(self, worker: int) -> None:
         """The sibling is gone: take all that it has announced, then let go of its ring."""
-        queue = self._queues.get(worker)
+        self._waits.pop(worker, None)
+        queue = self._queues.pop(worker, None)
         if queue is not None:
-            self._drain(worker, queue, None)
-            del self._queues[worker]
-            self._greeted.pop(worker, None)
-            self._egress.on_ring(worker, None)
-            queue.close()
-            queue.ring.close()
+            self._leaving[worker] = queue
+            self._greetings.pop(worker, None)
+            self._polled.pop(worker, None)
 
-    def on_hello(self, worker: int, announced: int) -> None:
-        """Take the first `announced` descriptors of the queue, as far as that was not done. `poll` it then."""
-        if (queue := self._queues.get(worker)) is not None:
-            self._drain(worker, queue, announced)
+    def when_gone(self, worker: int, then: Callable[[], object]) -> None:
+        """Call `then` as soon as nothing is left of an incarnation that was removed, which may be now."""
+        if worker in self._leaving:
+            self._waits[worker] = then
+        else:
+            then()
+
+    def on_hello(self, worker: int, announced: int, then: Callable[[], object]) -> None:
+        """Take the first `announced` descriptors of the queue, as far as that was not done, call `then`, and go on."""
+        if worker in self._queues:
+            self._greetings[worker] = (announced, then)
 
     def poll(self, worker: int) -> None:
         """From now on take what the sibling announces."""
         if (queue := self._queues.get(worker)) is not None:
-            self._greeted[worker] = queue
-
-    def _drain(self, worker: int, queue: DescriptorReader, until: int | None) -> None:
-        while (until is None or queue.taken < until) and (slot := queue.take()) is not None:
-            self._egress.on_batch(worker, slot)
-        queue.finish()
-        self._egress.flush_sessions()
+            self._polled[worker] = queue
 
     # the poller of the loop
 
     def take(self) -> bool:
-        egress = self._egress
         worked = False
-        for worker, queue in self._greeted.items():
+        for worker, (announced, then) in list(self._greetings.items()):
+            queue = self._queues[worker]
+            worked |= self._take(worker, queue, min(BATCHES_PER_TURN, announced - queue.taken))
+            if queue.taken >= announced or not queue.has_more():
+                del self._greetings[worker]
+                then()
+                self.poll(worker)
+        for worker, queue in self._polled.items():
+            worked |= self._take(worker, queue, BATCHES_PER_TURN)
+        for worker, queue in list(self._leaving.items()):
+            worked |= self._take(worker, queue, BATCHES_PER_TURN)
             if not queue.has_more():
-                continue
-            worked = True
-            for _ in range(BATCHES_PER_TURN):
-                slot = queue.take()
-                if slot is None:
-                    break
-                egress.on_batch(worker, slot)
-            queue.finish()
+                self._close(worker, queue)
         if worked:
-            egress.flush_sessions()
+            self._egress.flush_sessions()
         return worked
 
+    def _take(self, worker: int, queue: DescriptorReader, most: int) -> bool:
+        worked = False
+        for _ in range(most):
+            slot = queue.take()
+            if slot is None:
+                break
+            worked = True
+            self._egress.on_batch(worker, slot)
+        if worked:
+            queue.finish()
+        return worked
+
+    def _close(self, worker: int, queue: DescriptorReader) -> None:
+        del self._leaving[worker]
+        self._egress.on_ring(worker, None)
+        queue.close()
+        queue.ring.close()
+        if (then := self._waits.pop(worker, None)) is not None:
+            then()
+
     def before_sleep(self) -> bool:
-        queues = self._greeted.values()
+        if self._greetings or self._leaving:
+            return False
+        queues = self._polled.values()
         for queue in queues:
             queue.ask_for_wake_up()
         fence()
         return not any(queue.has_more() for queue in queues)
 
     def after_sleep(self) -> None:
-        for queue in self._greeted.values():
+        for queue in self._polled.values():
             queue.stay_awake()

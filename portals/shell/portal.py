@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.counters import CounterPage
+from dro.bus.counters import CounterPage, show_longest_turn
 from dro.bus.descriptors import DescriptorReader, DescriptorWriter
 from dro.bus.messages import (
     ROUTE_MANAGER,
@@ -56,7 +56,6 @@ from portals.shell.link import Link
 
 GAUGES_NS: Final = ms(500)
 GIVE_BACK_NS: Final = s(10)  # memory of the ring that was not needed for so long
-NS_PER_US: Final = 1000
 RING_RETRY_NS: Final = s(1)  # Guess
 
 
@@ -109,7 +108,7 @@ class PortalShell:
             self._route_manager = peer.worker
             self.report_up()
         elif peer.role in (Role.ENDPOINT, Role.PEER):
-            self._on_sibling_up(peer)
+            self._intake.when_gone(peer.worker, partial(self._on_sibling_up, peer))
 
     def _on_sibling_up(self, peer: PeerUp) -> None:
         try:
@@ -144,9 +143,10 @@ class PortalShell:
             self._route_manager = None  # the routes that it gave hold until it is back
             return
         self._siblings.end(peer.worker)
-        if peer.worker not in self._intake:
-            return
+        was_met = peer.worker in self._intake
         self._intake.remove(peer.worker)
+        if not was_met:
+            return
         now_ns = self._ctx.loop.now_ns()
         self.drain.on_sibling_down(peer.worker)
         self.core.on_sibling_down(peer.worker, now_ns)
@@ -173,17 +173,18 @@ class PortalShell:
 
     def _on_message(self, worker: int, message: PortalMessage) -> None:
         if isinstance(message, PortalHello):
-            self._intake.on_hello(worker, message.announced)
-            lost = self.egress.reconcile(worker, message.forwarded, message.forwarded_bytes)
-            if lost:
-                extra = {"sibling": self._ctx.name_of(worker), "fragments": lost}
-                self._ctx.log.info(LogEvent.FRAGMENTS_LOST, extra=extra)
-            self._intake.poll(worker)
+            self._intake.on_hello(worker, message.announced, partial(self._compare, worker, message))
         peer = self._ctx.peers.get(worker)
         if peer is not None:
             self.core.on_message(worker, peer.incarnation, message, self._ctx.loop.now_ns())
             self.drain.on_message(worker, message)
             self.act_soon()
+
+    def _compare(self, worker: int, hello: PortalHello) -> None:
+        """What the sibling had handed over before its greeting, with what has come of it."""
+        lost = self.egress.reconcile(worker, hello.forwarded, hello.forwarded_bytes)
+        if lost:
+            self._ctx.log.info(LogEvent.FRAGMENTS_LOST, extra={"sibling": self._ctx.name_of(worker), "fragments": lost})
 
     # own sources, which the link joins
 
@@ -337,10 +338,8 @@ class PortalShell:
 
     def refresh_gauges(self) -> None:
         show_core(self.core, self._ctx.counters)
-        page, loop = self._ctx.counters, self._ctx.loop
-        page.set(Slot.REPORTS_WAITING, self._siblings.waiting)
-        page.set(Slot.LONGEST_TURN_US, loop.longest_turn_ns // NS_PER_US)
-        page.set(Slot.LONGEST_TURN_CPU_US, loop.longest_turn_cpu_ns // NS_PER_US)
+        self._ctx.counters.set(Slot.REPORTS_WAITING, self._siblings.waiting)
+        show_longest_turn(self._ctx.counters, self._ctx.loop)
         self._link.refresh_gauges()
 
 

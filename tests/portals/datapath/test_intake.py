@@ -56,9 +56,14 @@ class Siblings:
         for table in tables:
             assert self.writers[worker].put(ME, Slot(table, 1, 1, 12, 0))
 
+    def take_all(self) -> None:
+        while self.intake.take():
+            pass
+
     def close(self) -> None:
         for worker in self.rings:
             self.intake.remove(worker)
+            self.take_all()
             self.writers[worker].close()
             self.rings[worker].close()
 
@@ -90,15 +95,53 @@ def test_until_a_sibling_greets_only_what_it_counts_is_taken(siblings: Siblings)
     siblings.add(1, polled=False)
     assert not siblings.intake.take()
     assert siblings.intake.before_sleep(), "nothing that it waits for"
-    siblings.intake.on_hello(1, 2)
-    assert siblings.egress.take() == [(1, 1), (1, 2)]
-    siblings.intake.on_hello(1, 2)
-    siblings.intake.on_hello(7, 2)  # not there any more
-    assert siblings.egress.take() == []
-    siblings.intake.poll(1)
+    compared: list[list[tuple[int, int]]] = []
+    siblings.intake.on_hello(1, 2, lambda: compared.append(siblings.egress.take()))
+    siblings.intake.on_hello(7, 2, lambda: compared.append([]))  # not there any more
     assert not siblings.intake.before_sleep()
     assert siblings.intake.take()
+    assert compared == [[(1, 1), (1, 2)]]
+    siblings.take_all()
     assert siblings.egress.take() == [(1, 3)]
+    assert siblings.intake.before_sleep()
+
+
+def test_what_came_before_a_greeting_is_taken_a_few_batches_a_turn(siblings: Siblings) -> None:
+    siblings.add(1, polled=False)
+    count = 3 * BATCHES_PER_TURN
+    siblings.announce(1, *range(count + 1))
+    compared: list[bool] = []
+    siblings.intake.on_hello(1, count, lambda: compared.append(True))
+    for turn in range(3):
+        assert not compared
+        assert siblings.intake.take()
+        assert len(siblings.egress.take()) == BATCHES_PER_TURN + (turn == 2), "then one that came after it"
+    assert compared == [True]
+
+
+def test_what_a_dead_sibling_announced_is_taken_a_few_batches_a_turn_before_the_next_one_is_met(
+    siblings: Siblings,
+) -> None:
+    siblings.add(1)
+    siblings.announce(1, *range(2 * BATCHES_PER_TURN))
+    siblings.intake.remove(1)
+    met: list[int] = []
+    siblings.intake.when_gone(1, lambda: met.append(1))
+    siblings.intake.when_gone(2, lambda: met.append(2))
+    for _ in range(2):
+        assert met == [2], "there is nothing to wait for"
+        assert not siblings.intake.before_sleep()
+        assert siblings.intake.take()
+        assert len(siblings.egress.take()) == BATCHES_PER_TURN
+    assert met == [2, 1]
+
+
+def test_who_dies_again_meanwhile_is_not_met(siblings: Siblings) -> None:
+    siblings.add(1)
+    siblings.intake.remove(1)
+    siblings.intake.when_gone(1, lambda: pytest.fail("it is gone"))
+    siblings.intake.remove(1)
+    siblings.take_all()
 
 
 @pytest.mark.parametrize("polled", [False, True])
@@ -108,6 +151,7 @@ def test_of_a_sibling_that_is_gone_all_is_taken_that_it_announced(siblings: Sibl
     assert 1 in siblings.intake
     siblings.intake.remove(1)
     siblings.intake.remove(1)
+    siblings.take_all()
     assert siblings.egress.take() == [(1, 1), (1, 2), (1, 3)]
     assert siblings.egress.rings == [(1, True), (1, False)]
     assert 1 not in siblings.intake

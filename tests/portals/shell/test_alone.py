@@ -300,6 +300,7 @@ def test_a_sibling_that_is_down_feeds_nothing_and_is_remembered_for_three_second
     alone.worker.told["on_peer_down"](PeerDown(SIBLING, 1))
     held_until_ns = alone.now_ns + REJOIN_HOLD_NS
     assert alone.core.next_deadline() == held_until_ns == alone.now_ns + s(3)
+    alone.stepper.settle()
     with pytest.raises(ValueError, match="released"):
         alone.worker.rings[0].copy(0, 1)
     page = alone.worker.counters
@@ -328,6 +329,7 @@ def test_fragments_that_were_on_the_way_to_a_dead_worker_are_counted_and_told(
     alone.joined()
     for _ in range(2):  # the second time there is nothing new
         alone.hear(SIBLING, PortalHello(SIBLING, 1, 6, 600))
+        alone.stepper.settle()
     page = alone.worker.counters
     assert (page[Slot.DROPPED_RESTART], page[Slot.DROPPED_RESTART_BYTES]) == (6, 600)
     assert logged(caplog) == [("INFO", LogEvent.FRAGMENTS_LOST, {"sibling": "P2", "fragments": 6})]
