@@ -19,6 +19,10 @@ from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import Data, Event, Loss, LossBurst
 from portals.datapath.counters import DROP_SLOTS, Slot
+from tests.bench.portal_recovery import MIXED_TURNS, MixedLink, unaccounted
+from tests.bench.traffic import generator
+from tests.bench.traffic.workload import Workload
+from tests.bench.traffic.workload import running as running_load
 from tests.rigs.books import Books
 from tests.rigs.flow import BOUND, DUPLICATES, MISSING, RECEIVED, SENT, WRONG, Board
 from tests.rigs.ring import WORKERS, Ring
@@ -152,6 +156,21 @@ def test_workers_end_with_a_killed_parent_and_the_next_start_sweeps_and_forwards
     running = site.pid
     assert site.stop() == 0
     assert site.leftovers(running) == []
+
+
+@pytest.mark.skipif(not generator.is_possible(), reason="the load generator needs gcc")
+@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+def test_mixed_traffic_is_in_the_books_over_kills_and_comes_once(tmp_path: Path, transport: str) -> None:
+    workload = Workload("mixed", transport, topics=30, rate=3000, window=1 << 30, has_books=True)
+    with generator.built() as program, running_load(program, tmp_path / "site", workload) as who:
+        link = MixedLink(who)
+        with link.site.books() as books:
+            link.load.tell("resume")
+            for workers in MIXED_TURNS:
+                link.kill(books, workers, workload.topics)
+            counts = link.settle(books)
+            assert unaccounted(books, counts, is_tcp=transport == "tcp") == []
+            assert books[2, Slot.SENT] > 0
 
 
 RECOVERY_S = 7.0  # of the 10 s for which NAKs go on by default; a new portal takes a fraction of a second

@@ -32,7 +32,7 @@ enum { BURST = 64, SLOTS = 1 << 16 }; /* SLOTS: datagrams of a session that are 
 #define NS_PER_S 1000000000ull
 
 /* settings */
-static int kind, trains, packed, in_order, n_sizes, sizes[MAX_SIZES], large_permille, large_bytes = 30000;
+static int kind, trains, packed, in_order, books, n_sizes, sizes[MAX_SIZES], large_permille, large_bytes = 30000;
 static atomic_long window = 1024, rate, loss_ppm, sink_loss_ppm;
 
 static uint64_t now_ns(void) {
@@ -85,9 +85,13 @@ static int udp_socket(void) {
   set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, 0);
   return fd;
 }
-static int connected(struct sockaddr_in to) {
+static int connected(struct sockaddr_in to) { /* -1: nobody listens there */
   int fd = socket(AF_INET, SOCK_STREAM, 0);
-  if (fd < 0 || connect(fd, (void *)&to, sizeof to)) die("connect");
+  if (fd < 0) die("socket");
+  if (connect(fd, (void *)&to, sizeof to)) {
+    close(fd);
+    return -1;
+  }
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   return fd;
 }
@@ -103,8 +107,11 @@ static int write_all(int fd, const void *data, size_t n) {
 
 /* what both ends know */
 typedef struct {
-  atomic_ulong received, duplicates, naks, gone, topics;
+  atomic_ulong received, duplicates, again, naks, gone, topics;
   uint32_t *seen; /* by topic: the mark under which it was last seen */
+  struct taken { /* by topic, with `books`: bit n of `bits` says that the message of that sqn has come */
+    uint64_t *bits, words;
+  } *taken;
   int ep, n, nak_fd, fds[MAX_SESSIONS], n_heard;
   struct heard *heard;
 } Sink;
@@ -112,6 +119,7 @@ static Sink sinks[MAX_SINKS];
 static int n_sinks, n_topics, wake_fd;
 static atomic_ulong sent, written_off, target, omitted, repaired;
 static atomic_int is_waiting, is_paused = 1, has_paused, epoch = 1;
+static atomic_ulong mark_ns;
 static atomic_long left = -1; /* messages that may still be sent, -1: no limit */
 static uint64_t latencies[64 * 64]; /* of the first sink: 64 octaves of 64 */
 
@@ -130,7 +138,18 @@ static void arrived(Sink *s, unsigned long n) {
     eventfd_write(wake_fd, 1);
   }
 }
-static void look(Sink *s, const uint8_t *payload, uint64_t t) {
+static void note(Sink *s, uint32_t topic, uint32_t sqn) {
+  struct taken *of = &s->taken[topic];
+  uint64_t at = sqn / 64, bit = 1ull << sqn % 64, words = 2 * at + 64;
+  if (at >= of->words) {
+    if (!(of->bits = realloc(of->bits, 8 * words))) die("memory");
+    memset(of->bits + of->words, 0, 8 * (words - of->words));
+    of->words = words;
+  }
+  if (of->bits[at] & bit) atomic_fetch_add(&s->again, 1);
+  of->bits[at] |= bit;
+}
+static void look(Sink *s, const uint8_t *payload, uint32_t sqn, uint64_t t) {
   uint64_t then;
   uint32_t topic;
   memcpy(&then, payload, 8);
@@ -140,7 +159,8 @@ static void look(Sink *s, const uint8_t *payload, uint64_t t) {
     int o = ns ? 63 - __builtin_clzll(ns) : 0, sub = o >= 6 ? (ns >> (o - 6)) & 63 : ns & 63;
     latencies[o * 64 + sub]++;
   }
-  if (topic < (uint32_t)n_topics && s->seen[topic] != (uint32_t)epoch) {
+  if (books && topic < (uint32_t)n_topics) note(s, topic, sqn);
+  if (topic < (uint32_t)n_topics && s->seen[topic] != (uint32_t)epoch && then >= mark_ns) {
     s->seen[topic] = epoch;
     atomic_fetch_add(&s->topics, 1);
   }
@@ -165,7 +185,7 @@ static unsigned long walk(Sink *s, const uint8_t *p, size_t n, uint64_t t, size_
     if (length > n - at) break;
     if (!(p[at] & 15)) {
       size_t head = LBMC_HEADER + (p[at + 1] == 1 ? FRAG_BLOCK : 0);
-      if (length >= head + 12) look(s, p + at + head, t);
+      if (length >= head + 12) look(s, p + at + head, get32(p + at + 8), t);
       found++;
     }
     at += length;

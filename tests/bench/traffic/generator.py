@@ -40,11 +40,13 @@ class Counts:
     sent: int
     received: tuple[int, ...]  # by sink
     written_off: int  # not arrived within 1.5 s, while the window was full
-    duplicates: int
+    duplicates: int  # datagrams
+    again: int  # messages that had come before, with `set books 1`
+    gone: int  # datagrams that were missing and given up; streams that ended
     omitted: int  # datagrams that the source kept back on purpose
     repaired: int
     naks: int
-    topics: int  # seen since the last mark, by the sink that has seen least
+    topics: int  # of which something sent since the last mark has come, at the sink that has seen least
     latency_us: dict[str, float]
 
 
@@ -101,6 +103,8 @@ class Load:
             received=tuple(s["received"] for s in sinks),
             written_off=found["written_off"],
             duplicates=sum(s["duplicates"] for s in sinks),
+            again=sum(s["again"] for s in sinks),
+            gone=sum(s["gone"] for s in sinks),
             omitted=found["omitted"],
             repaired=found["repaired"],
             naks=sum(s["naks"] for s in sinks),

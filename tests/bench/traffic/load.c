@@ -15,11 +15,11 @@
  *   open                     make the sockets of the source
  *   sink                     begin another sink; what follows is its own
  *   join GROUP DPORT         it hears this group (LBT-RM, plain datagrams)
- *   connect IP PORT ID       it connects to this session (TCP, NATS)
+ *   connect IP PORT ID       it connects to this session (TCP, NATS); after `start` too, `refused` when it is gone
  *   start                    the threads begin, the source pauses
  *   resume, pause            the source; `resume N`: N messages at most
  *   reset                    latencies from here on
- *   mark                     topics seen from here on
+ *   mark                     topics of which something arrives that is sent from here on
  *   report                   the counts, in JSON
  * End of input ends it. Build: gcc -O2 -pthread load.c */
 #include "common.h"
@@ -31,8 +31,8 @@ static void report(void) {
   printf("\"latency_us\":{\"p50\":%.1f,\"p99\":%.1f,\"p99.9\":%.1f},", latency_us(.5), latency_us(.99), latency_us(.999));
   printf("\"sinks\":[");
   for (int i = 0; i < n_sinks; i++)
-    printf("%s{\"received\":%lu,\"duplicates\":%lu,\"naks\":%lu,\"gone\":%lu,\"topics\":%lu}", i ? "," : "",
-           sinks[i].received, sinks[i].duplicates, sinks[i].naks, sinks[i].gone, sinks[i].topics);
+    printf("%s{\"received\":%lu,\"duplicates\":%lu,\"again\":%lu,\"naks\":%lu,\"gone\":%lu,\"topics\":%lu}", i ? "," : "",
+           sinks[i].received, sinks[i].duplicates, sinks[i].again, sinks[i].naks, sinks[i].gone, sinks[i].topics);
   printf("]}\n");
 }
 static void set(const char *key, const char *value) {
@@ -44,6 +44,7 @@ static void set(const char *key, const char *value) {
   else if (!strcmp(key, "trains")) trains = atoi(value);
   else if (!strcmp(key, "packed")) packed = atoi(value);
   else if (!strcmp(key, "in_order")) in_order = atoi(value);
+  else if (!strcmp(key, "books")) books = atoi(value);
   else if (!strcmp(key, "large_permille")) large_permille = atoi(value);
   else if (!strcmp(key, "large_bytes")) large_bytes = atoi(value);
   else if (!strcmp(key, "window")) window = atol(value);
@@ -57,6 +58,7 @@ static void start(void) {
   for (int i = 0; i < n_sinks; i++) {
     Sink *s = &sinks[i];
     s->ep = epoll_create1(0), s->seen = room_for(n_topics + 1, 4);
+    s->taken = room_for(n_topics + 1, sizeof *s->taken);
     s->nak_fd = udp_socket();
     if (kind == LBTRM) s->heard = room_for(MAX_SESSIONS, sizeof *s->heard);
     for (int k = 0; k < s->n; k++) watch(s->ep, s->fds[k], k);
@@ -82,9 +84,12 @@ int main(void) {
     else if (!strcmp(line, "open\n")) open_source();
     else if (!strcmp(line, "sink\n") && n_sinks < MAX_SINKS) n_sinks++;
     else if (sscanf(line, "join %63s %d", a, &port) == 2 && n_sinks) join(&sinks[n_sinks - 1], a, port);
-    else if (sscanf(line, "connect %63s %d %u", a, &port, &id) == 3 && n_sinks)
-      connect_sink(&sinks[n_sinks - 1], a, port, id);
-    else if (!strcmp(line, "start\n")) start();
+    else if (sscanf(line, "connect %63s %d %u", a, &port, &id) == 3 && n_sinks) {
+      if (!connect_sink(&sinks[n_sinks - 1], a, port, id)) {
+        puts("refused");
+        continue;
+      }
+    } else if (!strcmp(line, "start\n")) start();
     else if (!strncmp(line, "resume", 6)) {
       atomic_store(&left, sscanf(line, "resume %ld", &n) == 1 ? n : -1);
       atomic_store(&has_paused, 0);
@@ -95,6 +100,7 @@ int main(void) {
     else if (!strcmp(line, "reset\n")) memset(latencies, 0, sizeof latencies);
     else if (!strcmp(line, "mark\n")) {
       for (int i = 0; i < n_sinks; i++) sinks[i].topics = 0;
+      atomic_store(&mark_ns, now_ns());
       epoch++;
     } else if (!strcmp(line, "report\n")) {
       report();

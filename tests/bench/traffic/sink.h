@@ -79,7 +79,7 @@ static unsigned long on_nats(Sink *s, int fd, const uint8_t *p, size_t n, uint64
       while (*--digits != ' ');
       size_t length = atoi((const char *)digits + 1);
       if (at + line + length + 2 > n) break;
-      if (length >= 12) look(s, p + at + line, t);
+      if (length >= 12) look(s, p + at + line, 0, t);
       found++, line += length + 2;
     } else if (p[at] == 'P' && p[at + 1] == 'I') write_all(fd, "PONG\r\n", 6);
     at += line;
@@ -93,8 +93,8 @@ static void *sink(void *own) {
   snprintf(name, sizeof name, "sink%d", (int)(s - sinks));
   prctl(PR_SET_NAME, name);
   int is_stream = kind == TCP || kind == NATS, per = is_stream ? 1 << 20 : DATAGRAM_MAX + 64;
-  uint8_t *area = room_for(is_stream ? s->n : BURST, per);
-  size_t *have = room_for(s->n + 1, sizeof *have);
+  uint8_t *area = room_for(is_stream ? MAX_SESSIONS : BURST, per);
+  size_t *have = room_for(MAX_SESSIONS, sizeof *have);
   struct mmsghdr in[BURST];
   struct iovec iov[BURST];
   struct sockaddr_in from[BURST];
@@ -144,11 +144,15 @@ static void join(Sink *s, const char *group, int port) {
   if (bind(fd, (void *)&a, sizeof a) || setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &m, sizeof m)) die("join");
   s->fds[s->n++] = fd;
 }
-static void connect_sink(Sink *s, const char *ip, int port, uint32_t id) {
+static int connect_sink(Sink *s, const char *ip, int port, uint32_t id) { /* 0: nobody listens there any more */
   int fd = connected(address(ip, port));
+  if (fd < 0 && !s->ep) die("connect");
+  if (fd < 0 || s->n == MAX_SESSIONS) return 0;
   uint8_t hello[12] = {8, 0x6b, 0, 12, 0xff, 8};
   put32(hello + 8, id);
   const char *nats = "CONNECT {\"verbose\":false,\"pedantic\":false}\r\nSUB t 1\r\n";
   if (kind == NATS ? write_all(fd, nats, strlen(nats)) : id && write_all(fd, hello, sizeof hello)) die("hello");
   s->fds[s->n++] = fd;
+  if (s->ep) watch(s->ep, fd, s->n - 1);
+  return 1;
 }

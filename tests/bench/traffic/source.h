@@ -203,6 +203,7 @@ static void open_source(void) {
     Session *s = sessions[i];
     if (kind == NATS) {
       s->fd = s->clients[s->n_clients++] = connected(s->own);
+      if (s->fd < 0) die("connect");
       const char *hello = "CONNECT {\"verbose\":false,\"pedantic\":false}\r\n";
       if (write_all(s->fd, hello, strlen(hello))) die("nats");
       watch(source_ep, s->fd, MAX_SESSIONS + 1 + s->fd);

@@ -48,6 +48,7 @@ class Workload:
     has_trains: bool = False  # the source sends equal datagrams of a session with segmentation offload
     rate: int = 0  # messages per second; 0: as fast as the window allows
     window: int = 0  # 0: chosen by size
+    has_books: bool = False  # sinks remember which messages have come
 
     @property
     def window_messages(self) -> int:
@@ -84,6 +85,12 @@ class Contestant:
     load: Load
     processes: dict[str, int]
     site: Site | None = None
+    ends: tuple[Origin | Seeker, ...] = ()
+
+    def step(self) -> None:
+        """What applications do between messages: advertise and ask again, and answer portals."""
+        for end in self.ends:
+            end.step()
 
 
 def addresses(workload: Workload, site: Site) -> list[TransportAddress]:
@@ -114,7 +121,8 @@ def describe_source(load: Load, workload: Workload, sessions: Sequence[Transport
     """Tell the generator what to send, and let it open its sockets."""
     load.set(
         kind=workload.transport, trains=workload.has_trains, packed=workload.is_packed, rate=workload.rate,
-        window=workload.window_messages, large_permille=round(1000 * workload.large), large_bytes=workload.large_bytes,
+        books=workload.has_books, window=workload.window_messages, large_permille=round(1000 * workload.large),
+        large_bytes=workload.large_bytes,
     )  # fmt: skip
     load.set_sizes(workload.sizes)
     for a in sessions:
@@ -133,10 +141,15 @@ def describe_sink(load: Load, site: Site, trd: int, groups: int, found: Sequence
     if any(isinstance(address, TcpAddress) for address in found):
         for a in dict.fromkeys(found):
             assert isinstance(a, TcpAddress)
-            load.tell(f"connect {ip_text(a.ip)} {a.port} {a.session_id}")
+            connect_sink(load, a)
     else:
         for n in range(groups):
             load.tell(f"join {site.net(trd)}.{GROUP_LOW + n} {site.port(trd) + DATA_PORT}")
+
+
+def connect_sink(load: Load, a: TcpAddress) -> bool:
+    """Let the last sink hear a TCP session; False when it is gone, after `start` of the load."""
+    return load.tell(f"connect {ip_text(a.ip)} {a.port} {a.session_id}") == "ok\n"
 
 
 def site_of(folder: Path, workload: Workload, more: str = "", portal_xml: str = "") -> BenchSite:
@@ -172,7 +185,8 @@ def running(program: Path, folder: Path, workload: Workload) -> Iterator[Contest
         for channel in channels:
             stack.callback(channel.close)
         seekers = [Seeker(channel, [topic.name for topic in topics]) for channel in channels[1:]]
-        resolve(Origin(channels[0], topics), seekers, 60)
+        origin = Origin(channels[0], topics)
+        resolve(origin, seekers, 60)
         for trd, seeker in enumerate(seekers, 2):
             for _ in range(workload.receivers):
                 describe_sink(load, site, trd, workload.sessions, [tir.transport for tir in seeker.found.values()])
@@ -180,7 +194,8 @@ def running(program: Path, folder: Path, workload: Workload) -> Iterator[Contest
         wait_flowing(load, workload)
         loss_ppm = round(workload.loss * 1_000_000)
         load.set(loss=loss_ppm, sinkloss=loss_ppm if workload.transport == "lbtrm" else 0)
-        yield Contestant(workload.name, load, {f"P{trd}": site.worker(f"P{trd}") for trd in site.trds}, site)
+        pids = {f"P{trd}": site.worker(f"P{trd}") for trd in site.trds}
+        yield Contestant(workload.name, load, pids, site, (origin, *seekers))
 
 
 def wait_flowing(load: Load, workload: Workload, limit_s: float = 20) -> None:
