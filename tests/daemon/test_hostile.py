@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,6 +19,7 @@ from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress
 from portals.datapath.counters import Slot
 from tests.bench.cost_unit import memory_bytes
+from tests.bench.traffic.strangers import mutations, vectors
 from tests.rigs.flow import DUPLICATES, MISSING, WRONG
 from tests.rigs.ring import Ring
 from tests.rigs.site import Site
@@ -29,7 +28,6 @@ TOPICS = 10
 RATE = 300
 WANTED = 6000  # malformed datagrams of each kind that must be counted
 CHUNK = 100
-VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
 LOCAL = 0x7F000001
 
 pytestmark = pytest.mark.slow
@@ -84,30 +82,6 @@ def sender() -> Iterator[Sender]:
             return send
 
         yield make
-
-
-def vectors(name: str, key: str) -> list[bytes]:
-    lines = (VECTORS / name).read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    return [bytes.fromhex(record["hex"]) for record in records if record["proto"] == key]
-
-
-def mutations(rng: random.Random, seeds: list[bytes]) -> Iterator[bytes]:
-    """Noise, and real packets cut short, changed in some bytes, or with something behind them."""
-    while True:
-        packet = rng.choice(seeds)
-        match rng.randrange(4):
-            case 0:
-                yield rng.randbytes(rng.randrange(1, 200))
-            case 1:
-                yield packet[: rng.randrange(len(packet))]
-            case 2:
-                changed = bytearray(packet)
-                for _ in range(rng.randrange(1, 6)):
-                    changed[rng.randrange(len(changed))] = rng.randrange(256)
-                yield bytes(changed)
-            case _:
-                yield packet + rng.randbytes(rng.randrange(1, 9000 - len(packet)))
 
 
 def is_bad_tr(datagram: bytes) -> bool:

@@ -149,21 +149,23 @@ static void note(Sink *s, uint32_t topic, uint32_t sqn) {
   if (of->bits[at] & bit) atomic_fetch_add(&s->again, 1);
   of->bits[at] |= bit;
 }
-static void look(Sink *s, const uint8_t *payload, uint32_t sqn, uint64_t t) {
+static int look(Sink *s, const uint8_t *payload, uint32_t sqn, uint64_t t) { /* with `books` 0 for a stranger's */
   uint64_t then;
   uint32_t topic;
   memcpy(&then, payload, 8);
   memcpy(&topic, payload + 8, 4);
+  if (books && (topic >= (uint32_t)n_topics || then > t || t - then > 1000 * NS_PER_S)) return 0;
   if (s == sinks) {
     uint64_t ns = t > then ? t - then : 0;
     int o = ns ? 63 - __builtin_clzll(ns) : 0, sub = o >= 6 ? (ns >> (o - 6)) & 63 : ns & 63;
     latencies[o * 64 + sub]++;
   }
-  if (books && topic < (uint32_t)n_topics) note(s, topic, sqn);
+  if (books) note(s, topic, sqn);
   if (topic < (uint32_t)n_topics && s->seen[topic] != (uint32_t)epoch && then >= mark_ns) {
     s->seen[topic] = epoch;
     atomic_fetch_add(&s->topics, 1);
   }
+  return 1;
 }
 static double latency_us(double part) {
   uint64_t all = 0, sum = 0;
@@ -185,8 +187,8 @@ static unsigned long walk(Sink *s, const uint8_t *p, size_t n, uint64_t t, size_
     if (length > n - at) break;
     if (!(p[at] & 15)) {
       size_t head = LBMC_HEADER + (p[at + 1] == 1 ? FRAG_BLOCK : 0);
-      if (length >= head + 12) look(s, p + at + head, get32(p + at + 8), t);
-      found++;
+      if (length >= head + 12) found += look(s, p + at + head, get32(p + at + 8), t);
+      else found += !books;
     }
     at += length;
   }

@@ -234,7 +234,7 @@ static void *source(void *unused) {
       if (was_paused) began = t, due_base = s, moved = t;
       if (r) {
         long due = (long)((t - began) * 1e-9 * r) - (long)(s - due_base);
-        if (due > r / 100 + 2) began += (uint64_t)((due - 1) * 1e9 / r), due = 1; /* the machine paused: no backlog */
+        if (due > r / 100 + 100) began += (uint64_t)((due - 1) * 1e9 / r), due = 1; /* the machine paused: no backlog */
         if (due < n) n = due;
       }
       if (may >= 0 && n > may) n = may;

@@ -1,0 +1,40 @@
+"""What strangers send beside a flow of mixed traffic: it loses nothing, no worker ends, no turn of a loop gets long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.isolation import Beside, jumps, mutated, running_beside
+from tests.bench.traffic import generator
+
+RATE = 300
+LONGEST_TURN_MS = 60  # of processor time; jumps took seconds when each missing datagram was an object
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not generator.is_possible(), reason="the load generator needs gcc"),
+]
+
+
+def assert_unharmed(found: list[Beside]) -> None:
+    for one in found:
+        assert one.sent > 0
+        assert (one.lost, one.ended, one.problems) == (0, [], []), one
+        assert max(one.longest_turn_ms.values()) < LONGEST_TURN_MS, one
+
+
+def test_jumps_of_another_session_cost_a_flow_nothing(tmp_path: Path) -> None:
+    with running_beside(tmp_path / "site", "lbtrm", RATE) as who:
+        found = jumps(who, 6)
+        assert_unharmed(found)
+        assert found[-1].again == 0
+
+
+@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+def test_mutated_packets_on_all_ports_cost_a_flow_nothing(tmp_path: Path, transport: str) -> None:
+    with running_beside(tmp_path / "site", transport, RATE) as who:
+        found = mutated(who, 2000, is_tcp=transport == "tcp")
+    assert_unharmed(found)
+    assert all(count > 0 for count in found[-1].bad.values())
