@@ -1,9 +1,10 @@
 """Descriptor queues in shared memory: which batches in a ring are for a reader.
 
-A ring has one queue for each reader, by worker index, with one writer and one reader. The writer puts a descriptor into
-the next slot and then moves `head`; the reader moves `tail` before it works on what it has taken, so that nothing is
-taken twice, not even by its next incarnation, which goes on at `tail`. When it has copied what it took it moves `done`
-as well: up to there slots and ring are the writer's again. All count from 0 for ever.
+A ring has two queues for each reader, by worker index: one for source data, and a short one for what is addressed to
+the reader (`Queue`), so that neither takes room from the other. Each has one writer and one reader. The writer puts a
+descriptor into the next slot and then moves `head`; the reader moves `tail` before it works on what it has taken, so
+that nothing is taken twice, not even by its next incarnation, which goes on at `tail`. When it has copied what it took
+it moves `done` as well: up to there slots and ring are the writer's again. All count from 0 for ever.
 
 A reader that sleeps says so in a third cell, and only then the writer has to wake it. Store and load of the two sides
 cross: each stores its cell, orders that before what follows (`fence`), and only then loads the other's cell.
@@ -17,7 +18,7 @@ import threading
 from struct import Struct
 from typing import Final, NamedTuple
 
-from dro.bus.ring import CELLS_AT, CELLS_BYTES, READERS, SLOT_BYTES, SLOTS, SLOTS_AT, RingReader, RingWriter
+from dro.bus.ring import CELLS_AT, CELLS_BYTES, QUEUES_BYTES, READERS, SLOTS_AT, RingReader, RingWriter
 from dro.errors import LocalProtocolError, ResourceError
 
 _SLOT: Final = Struct("=QIIII8x")
@@ -37,6 +38,20 @@ def fence() -> None:
     _lock.release()
 
 
+class Queue(NamedTuple):
+    """Where its cells are, as indexes of u64 (the writer's has a cache line of its own), and its descriptors."""
+
+    head: int
+    tail: int
+    done: int
+    slots_at: int
+    slots: int
+
+
+SOURCE_DATA: Final = Queue(0, 8, 10, 0, 960)
+ADDRESSED: Final = Queue(1, 11, 12, 960 * _SLOT.size, 64)
+
+
 class Slot(NamedTuple):
     """A batch: its table of `rows` runs lies at ring position `table`; `fragments` and `nbytes` in all of them.
 
@@ -51,13 +66,15 @@ class Slot(NamedTuple):
 
 
 class DescriptorWriter:
-    """All queues of one ring."""
+    """The queues of one ring that are for the same."""
 
-    def __init__(self, ring: RingWriter) -> None:
+    def __init__(self, ring: RingWriter, queue: Queue = SOURCE_DATA) -> None:
         self._ring = ring
+        self._head, _, self._done, self._slots_at, self._slots = queue
+        self._slots_at += SLOTS_AT
         self._cells = ring.queues[CELLS_AT:SLOTS_AT].cast("Q")
         self._heads: dict[int, int] = {}  # of readers whose queue has memory
-        ring.is_needed = self._is_needed
+        ring.needs.append(self._is_needed)
 
     def put(self, reader: int, slot: Slot) -> bool:
         """False when the queue is full, or there is no memory for it."""
@@ -66,22 +83,24 @@ class DescriptorWriter:
             if not 0 <= reader < READERS:
                 raise LocalProtocolError(f"no descriptor queue for worker {reader}")
             try:
-                self._ring.allocate_queue(reader)
+                self._ring.allocate_queues(reader)
             except ResourceError:
                 return False
             head = self._heads[reader] = 0
         cell = reader * (CELLS_BYTES // 8)
-        if head - self._cells[cell + _DONE] >= SLOTS:
+        slots = self._slots
+        if head - self._cells[cell + self._done] >= slots:
             return False
-        _SLOT.pack_into(self._ring.queues, SLOTS_AT + (reader * SLOTS + head % SLOTS) * SLOT_BYTES, *slot)
-        self._heads[reader] = self._cells[cell + _HEAD] = head + 1
+        at = self._slots_at + reader * QUEUES_BYTES + head % slots * _SLOT.size
+        _SLOT.pack_into(self._ring.queues, at, *slot)
+        self._heads[reader] = self._cells[cell + self._head] = head + 1
         return True
 
     def _is_needed(self) -> bool:
         """What has been overwritten already is not waited for: its reader may never return."""
         for reader, head in self._heads.items():
-            if self._cells[reader * (CELLS_BYTES // 8) + _DONE] != head:
-                at = SLOTS_AT + (reader * SLOTS + (head - 1) % SLOTS) * SLOT_BYTES
+            if self._cells[reader * (CELLS_BYTES // 8) + self._done] != head:
+                at = self._slots_at + reader * QUEUES_BYTES + (head - 1) % self._slots * _SLOT.size
                 if not self._ring.is_overrun(_SLOT.unpack_from(self._ring.queues, at)[0]):
                     return True
         return False
@@ -104,32 +123,33 @@ class DescriptorWriter:
 
 
 class DescriptorReader:
-    """The queue of one reader in the ring of a sibling."""
+    """A queue of one reader in the ring of a sibling."""
 
-    def __init__(self, ring: RingReader, reader: int) -> None:
+    def __init__(self, ring: RingReader, reader: int, queue: Queue = SOURCE_DATA) -> None:
         self.ring = ring
         at = CELLS_AT + reader * CELLS_BYTES
         self._cells = ring.queues[at : at + CELLS_BYTES].cast("Q")
-        self._slots_at = SLOTS_AT + reader * SLOTS * SLOT_BYTES
-        self.taken: int = self._cells[_TAIL]
+        self._head, self._tail, self._done, slots_at, self._slots = queue
+        self._slots_at = SLOTS_AT + reader * QUEUES_BYTES + slots_at
+        self.taken: int = self._cells[self._tail]
         """How many descriptors were ever taken, also by earlier incarnations of the reader."""
         self.finish()
 
     def has_more(self) -> bool:
-        return self._cells[_HEAD] != self.taken
+        return self._cells[self._head] != self.taken
 
     def take(self) -> Slot | None:
         """The next descriptor, which is nobody's from then on."""
         tail = self.taken
-        if self._cells[_HEAD] == tail:
+        if self._cells[self._head] == tail:
             return None
-        slot = Slot(*_SLOT.unpack_from(self.ring.queues, self._slots_at + tail % SLOTS * SLOT_BYTES))
-        self.taken = self._cells[_TAIL] = tail + 1
+        slot = Slot(*_SLOT.unpack_from(self.ring.queues, self._slots_at + tail % self._slots * _SLOT.size))
+        self.taken = self._cells[self._tail] = tail + 1
         return slot
 
     def finish(self) -> None:
         """All that was taken has been copied out of the ring."""
-        self._cells[_DONE] = self.taken
+        self._cells[self._done] = self.taken
 
     def ask_for_wake_up(self) -> None:
         """`has_more` is to be asked after that, and after a `fence`."""

@@ -17,7 +17,7 @@ This relies on other processors seeing stores and loads in program order, as on 
 quarter of the ring away from the writer, which makes an error improbable but not impossible.
 
 Between the header and the data lie the descriptor queues of the readers, see `dro.bus.descriptors`. Memory for the
-queue of a reader is taken when it is used first.
+queues of a reader is taken when one is used first.
 
 A new incarnation of the writer gets a new file. A ring is never repaired or reused. Who has mapped it can read it to
 the end after its writer has died.
@@ -42,10 +42,9 @@ HEADER_BYTES: Final = 4096
 READERS: Final = 256
 CELLS_AT: Final = HEADER_BYTES  # of the queues: two cache lines for each reader
 CELLS_BYTES: Final = 128
-SLOTS: Final = 1024  # descriptors that a queue holds
-SLOT_BYTES: Final = 32
+QUEUES_BYTES: Final = 32 << 10  # for the descriptors of a reader
 SLOTS_AT: Final = CELLS_AT + READERS * CELLS_BYTES
-DATA_AT: Final = SLOTS_AT + READERS * SLOTS * SLOT_BYTES
+DATA_AT: Final = SLOTS_AT + READERS * QUEUES_BYTES
 ALIGN: Final = 64
 MIN_CAPACITY: Final = HEADER_BYTES
 FIRST_BYTES: Final = 128 << 10  # of data that get memory at the first chunk; doubled from there on
@@ -84,8 +83,8 @@ class RingWriter:
         self._limit = 0  # up to here a chunk may be written as it comes
         self._had_backlog = False  # since `give_back` was called
         self._given_back_at = 0
-        self.is_needed: Callable[[], bool] = lambda: True
-        """Is there anything that a reader has still to copy? Who knows the readers sets this."""
+        self.needs: list[Callable[[], bool]] = []
+        """Is there anything that a reader has still to copy? Who knows readers adds this; without any, there is."""
         cells = self._cells
         cells[_VERSION], cells[_INCARNATION], cells[_CAPACITY] = LAYOUT_VERSION, incarnation, capacity
         cells[_MAGIC] = MAGIC  # last: a ring with its magic is complete
@@ -113,13 +112,13 @@ class RingWriter:
             raise ResourceError(f"no room for a fragment ring in {path.parent}: {e.strerror}", remedy=REMEDY) from e
         return cls(path, area, fd, capacity, incarnation)
 
-    def allocate_queue(self, reader: int) -> None:
-        """Take memory for the queue of that reader. Raises: ResourceError when there is none."""
+    def allocate_queues(self, reader: int) -> None:
+        """Take memory for the queues of that reader. Raises: ResourceError when there is none."""
         try:
-            os.posix_fallocate(self._fd, SLOTS_AT + reader * SLOTS * SLOT_BYTES, SLOTS * SLOT_BYTES)
+            os.posix_fallocate(self._fd, SLOTS_AT + reader * QUEUES_BYTES, QUEUES_BYTES)
         except OSError as e:
             raise ResourceError(
-                f"no room for a descriptor queue of {SLOTS * SLOT_BYTES} bytes in {self.path.parent}: {e.strerror}",
+                f"no room for descriptor queues of {QUEUES_BYTES} bytes in {self.path.parent}: {e.strerror}",
                 remedy=REMEDY,
             ) from e
 
@@ -168,6 +167,9 @@ class RingWriter:
         extent = self.extent
         self._limit = min(start + extent, max(start + extent // 2, pos + nbytes + extent // 8))
         return pos
+
+    def is_needed(self) -> bool:
+        return not self.needs or any(needs() for needs in self.needs)
 
     def _grow(self, nbytes: int) -> bool:
         """Have memory for at least so many bytes of data; False when there is none."""

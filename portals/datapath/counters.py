@@ -85,6 +85,17 @@ class Slot(IntEnum):
     # ours: the longest turn of the worker's loop since it was ready, microseconds
     LONGEST_TURN_US = counters.LONGEST_TURN_US  # as the clock says, with what others had of the processor meanwhile
     LONGEST_TURN_CPU_US = counters.LONGEST_TURN_CPU_US  # of processor time
+    # ours: messages between portals that are not of a source, and their bytes
+    ADDRESSED_HANDED = 80  # to siblings
+    ADDRESSED_HANDED_BYTES = 81
+    ADDRESSED_REFUSED = 82  # for siblings, and dropped: too many wait there, or no shared memory
+    ADDRESSED_REFUSED_BYTES = 83
+    ADDRESSED_FORWARDED = 84  # taken over from siblings
+    ADDRESSED_FORWARDED_BYTES = 85
+    ADDRESSED_OVERRUN = 86  # of these, dropped: overwritten before they were fetched
+    ADDRESSED_OVERRUN_BYTES = 87
+    ADDRESSED_ERROR = 88  # of these, dropped: nobody takes this kind, or it does not decode
+    ADDRESSED_ERROR_BYTES = 89
 
 
 class PairSlot(IntEnum):

@@ -37,6 +37,9 @@ class BatchKind(IntEnum):
     """What the rows of a batch are."""
 
     SOURCE_DATA = 0  # fragments of sources, by handle
+    # one message to a TRD or DRO, see `portals.datapath.addressed`
+    UNICAST = 1  # UIM: responses, control messages of late join and recovery, and what answers them
+    IMMEDIATE = 2  # MIM
 
 
 def encode(position: int, size: int, table: RunTable) -> bytes:

@@ -181,7 +181,7 @@ class Egress:
         page = self._page
         page.add_sized(Slot.FORWARDED, slot.fragments, slot.nbytes)
         ring = self._rings.get(worker)
-        if ring is None:  # it went with the sibling
+        if ring is None or slot.kind:  # it went with the sibling; or no source data, which is a bug of the sibling
             self._drop(Slot.DROPPED_ERROR, worker, slot.fragments, slot.nbytes)
             return
         now_ns = self._now_ns()

@@ -1,4 +1,4 @@
-"""What comes from siblings: their descriptor queues, in turn, into the egress.
+"""What comes from siblings: their descriptor queues, in turn, into the egress; addressed data after source data.
 
 The poller of the portal's loop. A queue is read from where this portal, or its incarnation before, had stopped, but not
 before the sibling's greeting has been compared with what lies before it: `PortalHello` counts what was announced up to
@@ -16,17 +16,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dro.bus.descriptors import DescriptorReader, fence
+from dro.bus.descriptors import ADDRESSED, DescriptorReader, fence
+from dro.bus.ring import RingReader
+from portals.datapath.addressed import AddressedData
 from portals.datapath.egress import Egress
 
 BATCHES_PER_TURN: Final = 8  # of each sibling
+MESSAGES_PER_TURN: Final = 8  # of addressed data, likewise
 
 
 class Intake:
     """The queues of all siblings that are up, and of those that are not read to their end."""
 
-    def __init__(self, egress: Egress) -> None:
+    def __init__(self, egress: Egress, addressed: AddressedData) -> None:
         self._egress = egress
+        self._addressed = addressed
+        self._mail: dict[int, DescriptorReader] = {}  # queues of addressed data
         self._queues: dict[int, DescriptorReader] = {}
         self._greetings: dict[int, tuple[int, Callable[[], object]]] = {}  # announced before, what comes after that
         self._polled: dict[int, DescriptorReader] = {}
@@ -36,10 +41,11 @@ class Intake:
     def __contains__(self, worker: int) -> bool:
         return worker in self._queues
 
-    def add(self, worker: int, queue: DescriptorReader) -> None:
-        """One that is not `leaving`."""
-        self._queues[worker] = queue
-        self._egress.on_ring(worker, queue.ring)
+    def add(self, worker: int, ring: RingReader, me: int) -> None:
+        """`me` is the worker index of this portal."""
+        self._queues[worker] = DescriptorReader(ring, me)
+        self._mail[worker] = DescriptorReader(ring, me, ADDRESSED)
+        self._egress.on_ring(worker, ring)
 
     def remove(self, worker: int) -> None:
         """The sibling is gone: take all that it has announced, then let go of its ring."""
@@ -67,6 +73,13 @@ class Intake:
         if (queue := self._queues.get(worker)) is not None:
             self._polled[worker] = queue
 
+    def _take_mail(self, worker: int, mail: DescriptorReader, most: int) -> None:
+        for _ in range(most):
+            if (slot := mail.take()) is None:
+                break
+            self._addressed.on_message(worker, slot, mail.ring)
+        mail.finish()
+
     # the poller of the loop
 
     def take(self) -> bool:
@@ -86,6 +99,10 @@ class Intake:
                 self._close(worker, queue)
         if worked:
             self._egress.flush_sessions()
+        for worker, mail in self._mail.items():
+            if mail.has_more():
+                worked = True
+                self._take_mail(worker, mail, MESSAGES_PER_TURN)
         return worked
 
     def _take(self, worker: int, queue: DescriptorReader, most: int) -> bool:
@@ -103,6 +120,9 @@ class Intake:
     def _close(self, worker: int, queue: DescriptorReader) -> None:
         del self._leaving[worker]
         self._egress.on_ring(worker, None)
+        mail = self._mail.pop(worker)
+        self._take_mail(worker, mail, ADDRESSED.slots)
+        mail.close()
         queue.close()
         queue.ring.close()
         if (then := self._waits.pop(worker, None)) is not None:
@@ -111,12 +131,11 @@ class Intake:
     def before_sleep(self) -> bool:
         if self._greetings or self._leaving:
             return False
-        queues = self._polled.values()
-        for queue in queues:
+        for queue in self._mail.values():  # of both of a sibling
             queue.ask_for_wake_up()
         fence()
-        return not any(queue.has_more() for queue in queues)
+        return not any(queue.has_more() for queue in (*self._polled.values(), *self._mail.values()))
 
     def after_sleep(self) -> None:
-        for queue in self._polled.values():
+        for queue in self._mail.values():
             queue.stay_awake()

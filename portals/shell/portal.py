@@ -15,7 +15,7 @@ from typing import Final
 
 from dro.bus.actor import WorkerContext
 from dro.bus.counters import CounterPage, show_longest_turn
-from dro.bus.descriptors import DescriptorReader, DescriptorWriter
+from dro.bus.descriptors import ADDRESSED, DescriptorWriter
 from dro.bus.messages import (
     ROUTE_MANAGER,
     ROUTE_MESSAGES,
@@ -32,6 +32,7 @@ from dro.errors import LocalProtocolError, ResourceError
 from dro.log.events import LogEvent
 from dro.timers import Timer
 from dro.um.transport.session import BoundSource
+from portals.datapath.addressed import AddressedData
 from portals.datapath.counters import Slot
 from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry
@@ -70,7 +71,8 @@ class PortalShell:
         self._ring = ring = ctx.create_ring(ring_bytes(max_queue_bytes))
         self._queues = DescriptorWriter(ring)
         self.ingress = Ingress(ring, ctx.counters, self._queues, self._wake, name_of=ctx.name_of)
-        self._intake = Intake(self.egress)
+        self.addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), self._wake)
+        self._intake = Intake(self.egress, self.addressed)
         self.entries: dict[int, ForwardEntry] = {}  # own sources by handle
         self._ctx = ctx
         self._siblings = Conversations(ctx, self._on_message, lambda: self.act(ctx.loop.now_ns()))
@@ -118,7 +120,7 @@ class PortalShell:
             self._ctx.loop.call_later(RING_RETRY_NS, partial(self._on_ring_retry, peer))
             return
         now_ns = self._ctx.loop.now_ns()
-        self._intake.add(peer.worker, DescriptorReader(ring, self._ctx.index))
+        self._intake.add(peer.worker, ring, self._ctx.index)
         self._siblings.begin(peer.worker)
         handed, announced = self.ingress.handed(peer.worker), self._queues.announced(peer.worker)
         self.core.on_sibling_up(peer.worker, peer.incarnation, *handed, now_ns, announced)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dro.bus.descriptors import DescriptorReader, DescriptorWriter, Slot, fence
-from dro.bus.ring import FIRST_BYTES, READERS, SLOTS, RingReader, RingWriter
+from dro.bus.descriptors import SOURCE_DATA, DescriptorReader, DescriptorWriter, Slot, fence
+from dro.bus.ring import FIRST_BYTES, QUEUES_BYTES, READERS, RingReader, RingWriter
 from dro.errors import LocalProtocolError
 
 ME, OTHER = 3, READERS - 1
 RING_BYTES = 4 * FIRST_BYTES
+SLOTS = SOURCE_DATA.slots
 
 
 class Pair:
@@ -154,7 +155,7 @@ def test_a_ring_is_as_large_as_the_backlog_of_its_readers(pair: Pair) -> None:
         assert backlog.read(1) == [True]
         backlog.reader.finish()
     assert ring.extent == FIRST_BYTES
-    assert (ring.path.stat().st_blocks - before) * 512 <= FIRST_BYTES + SLOTS * 32
+    assert (ring.path.stat().st_blocks - before) * 512 <= FIRST_BYTES + QUEUES_BYTES
     backlog.write(3)
     assert ring.extent == 2 * FIRST_BYTES
     assert backlog.read(3) == [True] * 3

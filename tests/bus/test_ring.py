@@ -21,9 +21,8 @@ from dro.bus.ring import (
     DATA_AT,
     FIRST_BYTES,
     MIN_CAPACITY,
+    QUEUES_BYTES,
     READERS,
-    SLOT_BYTES,
-    SLOTS,
     SLOTS_AT,
     RingReader,
     RingWriter,
@@ -57,10 +56,10 @@ def test_the_file_is_private_and_whole(writer: RingWriter) -> None:
     assert stat.S_IMODE(status.st_mode) == 0o600
     assert status.st_size == DATA_AT + CAPACITY
     assert SLOTS_AT <= status.st_blocks * 512 < SLOTS_AT + CAPACITY, "allocated, but for queues of readers and data"
-    writer.allocate_queue(3)
-    assert writer.path.stat().st_blocks * 512 >= SLOTS_AT + SLOTS * SLOT_BYTES
+    writer.allocate_queues(3)
+    assert writer.path.stat().st_blocks * 512 >= SLOTS_AT + QUEUES_BYTES
     writer.write(b"x")
-    assert writer.path.stat().st_blocks * 512 >= SLOTS_AT + SLOTS * SLOT_BYTES + CAPACITY
+    assert writer.path.stat().st_blocks * 512 >= SLOTS_AT + QUEUES_BYTES + CAPACITY
 
 
 def test_the_smallest_ring_is_one_too(tmp_path: Path) -> None:
@@ -284,7 +283,7 @@ def _fill(folder: Path) -> None:
         ring.write(bytes(800_000))
     with pytest.raises(ResourceError, match="no room for 1 bytes"):
         other.write(b"x")
-    ring.is_needed = lambda: False
+    ring.needs.append(lambda: False)
     for _ in range(2):
         ring.give_back()
     assert other.write(b"x") == 0, "there is room again"

@@ -13,13 +13,19 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from dro.bus.actor import WorkerContext
-from dro.bus.descriptors import DescriptorReader, DescriptorWriter, Slot, fence
+from dro.bus.descriptors import ADDRESSED, DescriptorWriter, Slot
 from dro.bus.messages import PeerDown, PeerUp, Role
+from dro.bus.ring import RingReader
 from dro.errors import ResourceError
 from dro.log.setup import set_up
+from portals.datapath.addressed import AddressedData
+from portals.datapath.counters import Slot as CounterSlot
+from portals.datapath.descriptor import BatchKind
+from portals.datapath.egress import Egress
+from portals.datapath.intake import Intake
 from supervisor.parent.parent import Parent
 from supervisor.parent.workers import WorkerSpec
 
@@ -38,51 +44,66 @@ class Recorder:
         os.write(self._fd, (json.dumps({"what": what, **self._who, **details}) + "\n").encode())
 
 
+class Listener:
+    """In place of an egress: tells what it gets."""
+
+    def __init__(self, note: Callable[..., None]) -> None:
+        self._note = note
+        self._rings: dict[int, RingReader | None] = {}
+
+    def on_ring(self, worker: int, ring: RingReader | None) -> None:
+        self._rings[worker] = ring
+
+    def on_batch(self, worker: int, slot: Slot) -> None:
+        ring = self._rings[worker]
+        assert ring is not None
+        self._note("data", text=bytes(ring.copy(slot.table, slot.rows) or b"").decode())
+
+    def flush_sessions(self) -> None:
+        pass
+
+
 def run_plain(ctx: WorkerContext, note: Callable[..., None]) -> None:
-    """Greets every sibling over the control channel and, through the ring, over the data channel."""
+    """Greets every sibling over the control channel and, through the ring, as source data and as addressed data."""
     ring = ctx.create_ring(RING_BYTES)
     queues = DescriptorWriter(ring)
-    readers: dict[int, DescriptorReader] = {}
+
+    def wake(worker: int) -> None:
+        if queues.must_wake(worker):
+            ctx.channels.wake(worker)
+
+    addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), wake)
+    intake = Intake(cast(Egress, Listener(note)), addressed)
 
     def on_peer_up(peer: PeerUp) -> None:
         note("peer up", peer=peer.name, peer_incarnation=peer.incarnation, role=peer.role.name)
         ctx.counters.add(GREETINGS)
         ctx.channels.send_ctl(peer.worker, f"hello from {ctx.name}.{ctx.incarnation}".encode())
         if peer.ring:
-            readers[peer.worker] = DescriptorReader(ctx.open_ring(peer), ctx.index)
+            intake.add(peer.worker, ctx.open_ring(peer), ctx.index)
+            intake.poll(peer.worker)
         pos = ring.write(f"bytes of {ctx.name}.{ctx.incarnation}".encode())
         queues.put(peer.worker, Slot(pos, ring.position - pos, 0, 0, 0))
-        if queues.must_wake(peer.worker):
-            ctx.channels.wake(peer.worker)
+        wake(peer.worker)
+        addressed.send(peer.worker, BatchKind.IMMEDIATE, 0, b"nobody takes this")
+        addressed.send(peer.worker, BatchKind.UNICAST, ctx.index, f"mail of {ctx.name}.{ctx.incarnation}".encode())
 
     def on_peer_down(peer: PeerDown) -> None:
         note("peer down", peer=peer.worker, peer_incarnation=peer.incarnation)
+        intake.remove(peer.worker)
 
-    class Intake:
-        def take(self) -> bool:
-            for reader in readers.values():
-                while (slot := reader.take()) is not None:
-                    note("data", text=bytes(reader.ring.copy(slot.table, slot.rows) or b"").decode())
-            return False
-
-        def before_sleep(self) -> bool:
-            for reader in readers.values():
-                reader.ask_for_wake_up()
-            fence()
-            return not any(reader.has_more() for reader in readers.values())
-
-        def after_sleep(self) -> None:
-            for reader in readers.values():
-                reader.stay_awake()
+    def on_mail(worker: int, domain_id: int, message: memoryview) -> None:
+        note("mail", peer=worker, domain=domain_id, text=bytes(message).decode())
 
     def on_stop() -> None:
-        note("stop")
+        note("stop", strange=ctx.counters[CounterSlot.ADDRESSED_ERROR])
         ctx.finish()
 
+    addressed.handlers[BatchKind.UNICAST] = on_mail
     ctx.on_peer_up = on_peer_up
     ctx.on_peer_down = on_peer_down
     ctx.channels.on_ctl = lambda _, message: note("ctl", text=message.decode())
-    ctx.loop.add_poller(Intake())
+    ctx.loop.add_poller(intake)
     ctx.on_stop = on_stop
     note("ready", greetings=ctx.counters[GREETINGS])
     ctx.ready()

@@ -12,17 +12,21 @@ from typing import Final, cast
 import pytest
 
 from dro.bus.counters import CounterPage
+from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.proto.interest.events import InterestGained
 from dro.um.fragment.context import FragmentContext
 from dro.um.transport.session import SessionCounts
+from portals.datapath.addressed import AddressedData
 from portals.datapath.counters import PairSlot, Slot
+from portals.datapath.descriptor import BatchKind
 from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, InterestAdded, SourceGone
 from portals.endpoint.gauges import Gauges
 from portals.endpoint.interest import TrdInterest
 from portals.shell.link import Link as PortalLink
 from portals.shell.portal import PortalShell, show_core
+from tests.fakes.queues import FakeQueues
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker
 from tests.portals.datapath.test_data_path import LBMC, BlockingSender, Link, P, Q, data
@@ -206,6 +210,28 @@ def told_late(link: Link) -> Pages:
     return link.page_p, link.page_q
 
 
+def addressed(link: Link) -> Pages:
+    """Nine wait, of 10 to 18 bytes: two of a kind that nobody takes, one that does not decode, and three too many."""
+    queues = FakeQueues()
+    queues.room = 6
+    sender = AddressedData(link.ring, link.page_p, queues, lambda _: None)
+    receiver = AddressedData(link.ring, link.page_q, queues, lambda _: None)
+
+    def refuse(*_: object) -> None:
+        raise DecodeError("unicast", "not for us")
+
+    receiver.handlers = {BatchKind.UNICAST: refuse}
+    kinds = [BatchKind.IMMEDIATE] * 2 + [BatchKind.UNICAST] * 7
+    for n, kind in enumerate(kinds):
+        assert sender.send(Q, kind, 5, bytes(10 + n)) is (n < 6)
+    for _, slot in queues.announced[:3]:
+        receiver.on_message(P, slot, link.reader)
+    link.ring.commit(link.ring.reserve(link.ring.capacity) + link.ring.capacity)
+    for _, slot in queues.announced[3:]:
+        receiver.on_message(P, slot, link.reader)
+    return link.page_p, link.page_q
+
+
 LEFT_OUT: Final = (Slot.SOURCES_LIMITED, Slot.SOURCES_FULL, Slot.INTEREST_LIMITED, Slot.INTEREST_FULL)
 Scene = Callable[[Link], Pages]
 
@@ -274,6 +300,16 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.REPORTS_WAITING: (told_late, RECEIVER, 6),
     Slot.LONGEST_TURN_US: (told_late, RECEIVER, 5001),
     Slot.LONGEST_TURN_CPU_US: (told_late, RECEIVER, 4000),
+    Slot.ADDRESSED_HANDED: (addressed, RECEIVER, 6),
+    Slot.ADDRESSED_HANDED_BYTES: (addressed, RECEIVER, 10 + 11 + 12 + 13 + 14 + 15),
+    Slot.ADDRESSED_REFUSED: (addressed, RECEIVER, 3),
+    Slot.ADDRESSED_REFUSED_BYTES: (addressed, RECEIVER, 16 + 17 + 18),
+    Slot.ADDRESSED_FORWARDED: (addressed, SENDER, 6),
+    Slot.ADDRESSED_FORWARDED_BYTES: (addressed, SENDER, 10 + 11 + 12 + 13 + 14 + 15),
+    Slot.ADDRESSED_OVERRUN: (addressed, SENDER, 3),
+    Slot.ADDRESSED_OVERRUN_BYTES: (addressed, SENDER, 13 + 14 + 15),
+    Slot.ADDRESSED_ERROR: (addressed, SENDER, 3),
+    Slot.ADDRESSED_ERROR_BYTES: (addressed, SENDER, 10 + 11 + 12),
 }
 PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
     PairSlot.HANDED: (full_channel, RECEIVER, 3),
@@ -320,5 +356,5 @@ def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
 
 def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
-    assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 79)}
+    assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 79), *range(80, 90)}
     assert set(PairSlot) == {*range(10)}

@@ -24,6 +24,7 @@ from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TcpAddress
 from portals.datapath import egress
 from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
+from portals.datapath.descriptor import BatchKind
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry
@@ -656,6 +657,17 @@ def test_what_finds_no_shared_memory_is_refused(
     assert [(sqn, payload) for _, sqn, payload in out.sent] == [(3, b"z")]
     base = link.page_p.pair(Q)
     assert [link.page_p[base + slot] for slot in (PairSlot.HANDED, PairSlot.REFUSED)] == [4, 3]
+    link.books()
+
+
+def test_what_is_no_source_data_is_an_error_among_it(link: Link) -> None:
+    out = BlockingSender()
+    link.add_source(1, out)
+    link.receive(data(1, 0, b"x") + data(1, 1, b"yy"))
+    ((worker, slot),) = link.queues.announced
+    link.queues.announced = [(worker, slot._replace(kind=BatchKind.UNICAST))]
+    link.carry()
+    assert (out.sent, link.page_q[Slot.DROPPED_ERROR]) == ([], 2)
     link.books()
 
 

@@ -8,10 +8,14 @@ from typing import cast
 
 import pytest
 
-from dro.bus.descriptors import DescriptorReader, DescriptorWriter, Slot
+from dro.bus.counters import CounterPage
+from dro.bus.descriptors import ADDRESSED, SOURCE_DATA, DescriptorWriter, Slot
 from dro.bus.ring import RingReader, RingWriter
+from portals.datapath.addressed import AddressedData
+from portals.datapath.counters import Slot as Slots
+from portals.datapath.descriptor import BatchKind
 from portals.datapath.egress import Egress
-from portals.datapath.intake import BATCHES_PER_TURN, Intake
+from portals.datapath.intake import BATCHES_PER_TURN, MESSAGES_PER_TURN, Intake
 
 ME = 9
 
@@ -33,6 +37,9 @@ class Batches:
     def flush_sessions(self) -> None:
         self.flushes += 1
 
+    def on_mail(self, worker: int, domain_id: int, message: memoryview) -> None:
+        self.got.append((worker, -domain_id))
+
     def take(self) -> list[tuple[int, int]]:
         got, self.got = self.got, []
         return got
@@ -43,12 +50,19 @@ class Siblings:
 
     def __init__(self, folder: Path) -> None:
         self.egress = Batches()
-        self.intake = Intake(cast(Egress, self.egress))
-        self.rings = {n: RingWriter.create(folder / f"ring{n}", 4096, 1) for n in (1, 2)}
+        self.woken: list[int] = []
+        self.rings = {n: RingWriter.create(folder / f"ring{n}", 1 << 16, 1) for n in (1, 2, ME)}
         self.writers = {n: DescriptorWriter(ring) for n, ring in self.rings.items()}
+        self.page = CounterPage.create(folder / "page")
+        self.senders = {
+            n: AddressedData(ring, self.page, DescriptorWriter(ring, ADDRESSED), self.woken.append)
+            for n, ring in self.rings.items()
+        }
+        self.senders[ME].handlers[BatchKind.UNICAST] = self.egress.on_mail
+        self.intake = Intake(cast(Egress, self.egress), self.senders[ME])
 
     def add(self, worker: int, *, polled: bool = True) -> None:
-        self.intake.add(worker, DescriptorReader(RingReader.open(self.rings[worker].path, 1), ME))
+        self.intake.add(worker, RingReader.open(self.rings[worker].path, 1), ME)
         if polled:
             self.intake.poll(worker)
 
@@ -60,12 +74,14 @@ class Siblings:
         while self.intake.take():
             pass
 
+    def mail(self, worker: int, *domains: int) -> None:
+        for domain_id in domains:
+            assert self.senders[worker].send(ME, BatchKind.UNICAST, domain_id, b"message")
+
     def close(self) -> None:
-        for worker in self.rings:
+        for worker in (1, 2):
             self.intake.remove(worker)
             self.take_all()
-            self.writers[worker].close()
-            self.rings[worker].close()
 
 
 @pytest.fixture
@@ -167,3 +183,41 @@ def test_who_sleeps_is_woken_by_the_next_announcement(siblings: Siblings) -> Non
     siblings.announce(1, 2)
     assert not siblings.writers[1].must_wake(ME)
     assert not siblings.intake.before_sleep(), "two wait"
+
+
+def test_addressed_data_comes_after_source_data_and_a_part_of_it_in_each_turn(siblings: Siblings) -> None:
+    for worker in (1, 2):
+        siblings.add(worker)
+    siblings.mail(1, *range(1, MESSAGES_PER_TURN + 2))
+    siblings.mail(2, 50)
+    siblings.announce(1, 1)
+    siblings.announce(2, 2)
+    assert siblings.woken.count(ME) == MESSAGES_PER_TURN + 2
+    assert siblings.intake.take()
+    first = [(1, -n) for n in range(1, MESSAGES_PER_TURN + 1)]
+    assert siblings.egress.take() == [(1, 1), (2, 2), *first, (2, -50)]
+    siblings.announce(2, 3)
+    assert not siblings.intake.before_sleep()
+    assert siblings.intake.take()
+    assert siblings.egress.take() == [(2, 3), (1, -MESSAGES_PER_TURN - 1)]
+    assert siblings.intake.before_sleep()
+
+
+def test_a_flood_of_addressed_data_takes_no_room_from_source_data(siblings: Siblings) -> None:
+    siblings.add(1)
+    siblings.mail(1, *range(1, ADDRESSED.slots + 1))
+    assert not siblings.senders[1].send(ME, BatchKind.UNICAST, 1, b"one too many")
+    assert siblings.senders[1].send(7, BatchKind.UNICAST, 1, b"to another portal")
+    assert siblings.page[Slots.ADDRESSED_REFUSED] == 1
+    siblings.announce(1, *range(SOURCE_DATA.slots))
+    assert not siblings.writers[1].put(ME, Slot(1, 1, 1, 12, 0))
+    siblings.intake.take()
+    siblings.mail(1, *range(1, MESSAGES_PER_TURN + 1))
+
+
+def test_of_a_sibling_that_is_gone_all_addressed_data_is_taken(siblings: Siblings) -> None:
+    siblings.add(1, polled=False)
+    siblings.mail(1, *range(1, 21))
+    siblings.intake.remove(1)
+    siblings.take_all()
+    assert siblings.egress.take() == [(1, -n) for n in range(1, 21)]

@@ -46,15 +46,16 @@ def test_everybody_is_introduced_to_everybody(start: Start) -> None:
     assert {(e["worker"], e["peer"]) for e in ups} == {(a, b) for a in dro.names for b in dro.names if a != b}
     assert {e["role"] for e in ups if e["peer"] == "plain-0"} == {"ROUTE_MANAGER"}
     assert {e["role"] for e in ups if e["peer"] == "plain-1"} == {"ENDPOINT"}
-    for kind in ("ctl", "data"):
+    for kind in ("ctl", "data", "mail"):
         assert len(dro.wait_for(kind, count=6)) == 6
     incarnation = dro.told("start", worker="plain-1")[0]["incarnation"]
     assert len(dro.told("ctl", text=f"hello from plain-1.{incarnation}")) == 2
     assert len(dro.told("data", text=f"bytes of plain-1.{incarnation}")) == 2
+    assert len(dro.told("mail", peer=1, domain=1, text=f"mail of plain-1.{incarnation}")) == 2
     assert "has started" in dro.log
     dro.signal(signal.SIGTERM)
     assert dro.wait_exit() == 0
-    assert len(dro.told("stop")) == 3
+    assert len(dro.told("stop", strange=2)) == 3, "addressed data of a kind that nobody takes, of each sibling"
     assert dro.leftovers() == []
     assert not any(map(is_running, dro.pids()))
 
@@ -76,6 +77,7 @@ def test_a_killed_worker_comes_back_alone_with_its_counters(start: Start) -> Non
         dro.wait_for("peer up", worker=sibling, peer="plain-1", peer_incarnation=second["incarnation"])
         dro.wait_for("ctl", worker=sibling, text=f"hello from plain-1.{second['incarnation']}")
         dro.wait_for("data", worker=sibling, text=f"bytes of plain-1.{second['incarnation']}")
+        dro.wait_for("mail", worker=sibling, text=f"mail of plain-1.{second['incarnation']}")
         assert len(dro.told("start", worker=sibling)) == 1
     dro.wait_for("ctl", count=2, worker="plain-1", incarnation=second["incarnation"])
     rings = [path for path in dro.leftovers() if "ring.1." in path]
