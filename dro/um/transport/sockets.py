@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import os
 import socket
 import struct
 import sys
@@ -105,6 +106,25 @@ def multicast_sender(group: int, port: int, interface: str, *, ttl: int, buffer_
             f"cannot send to group {ip_text(group)}:{port} from interface {interface}: {e.strerror}",
             remedy="check that the interface is up and has a route for multicast",
         ) from e
+    return sock
+
+
+def connecting(peer: tuple[str, int], interface: str, *, buffer_bytes: int, keepalive: bool) -> socket.socket:
+    """A non-blocking TCP socket on its way to `peer`; writable when that is decided. Raises: OSError."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        if buffer_bytes:
+            set_buffer(sock, socket.SO_RCVBUF, buffer_bytes)
+        if keepalive:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if interface != ANY:
+            sock.bind((interface, 0))
+        if (code := sock.connect_ex(peer)) not in (0, errno.EINPROGRESS):
+            raise OSError(code, os.strerror(code))
+    except OSError:
+        sock.close()
+        raise
     return sock
 
 

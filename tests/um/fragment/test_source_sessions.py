@@ -21,6 +21,7 @@ from dro.um.transport import mmsg, sockets
 from dro.um.transport.kind import SessionHost
 from dro.um.transport.lbtrm.sender import LbtrmSender
 from dro.um.transport.session import SenderTransport
+from dro.um.transport.stream import PlainStream
 from dro.um.transport.tcp.sender import TcpSender
 from dro.wire import lbtrm
 from dro.wire.source_string import LbtrmAddress, TcpAddress
@@ -225,7 +226,9 @@ def test_keepalive_is_set_on_receivers_when_it_is_asked_for(pools: Pools) -> Non
     with socket.create_connection((LOOPBACK, port)):
         while not sender.core.stats.num_clients:
             pools.loop.run_once(ms(10))
-        (accepted,) = sender._clients.values()
+        (stream,) = sender._clients.values()
+        assert isinstance(stream, PlainStream)
+        accepted = stream.sock
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
 

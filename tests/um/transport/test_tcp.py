@@ -790,7 +790,7 @@ class Hesitant(socket.socket):
 def test_the_name_of_the_session_arrives_in_however_small_pieces_it_is_taken(
     bench: TcpBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dro.um.transport.tcp.receiver.socket.socket", Hesitant)
+    monkeypatch.setattr("dro.um.transport.sockets.socket.socket", Hesitant)
     source, _, _ = fake_source(bench)
     source.setblocking(False)
     heard = b""

@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import logging
-import socket
 from dataclasses import replace
 from typing import Final
 
@@ -30,6 +29,7 @@ from dro.um.transport.session import (
     SessionCounts,
     SessionSink,
 )
+from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MESSAGE_MAX
 from dro.wire.source_string import TcpAddress, format_source
@@ -59,6 +59,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
         interface: str,
         buffer_bytes: int,
         keepalive: bool = False,
+        make_stream: StreamMaker = PlainStream,
     ) -> None:
         super().__init__(address)
         self.core = core
@@ -70,7 +71,8 @@ class TcpReceiver(ReceiverTransport, DataReader):
         self._interface = interface
         self._buffer_bytes = buffer_bytes
         self._keepalive = keepalive
-        self._socket: socket.socket | None = None
+        self._make_stream = make_stream
+        self._stream: ByteStream | None = None
         self._memory = bytearray(READ_BYTES + MESSAGE_MAX)
         self._view = memoryview(self._memory)
         self._table = RunTable()
@@ -114,59 +116,37 @@ class TcpReceiver(ReceiverTransport, DataReader):
         self._held = 0  # bytes of an incomplete message at the start of the buffer
         self._out = b""
         try:
-            self._socket = sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            sock.setblocking(False)
-            if self._buffer_bytes:
-                sockets.set_buffer(sock, socket.SO_RCVBUF, self._buffer_bytes)
-            if self._keepalive:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if self._interface != sockets.ANY:
-                sock.bind((self._interface, 0))
-            code = sock.connect_ex(self._peer)
+            sock = sockets.connecting(
+                self._peer, self._interface, buffer_bytes=self._buffer_bytes, keepalive=self._keepalive
+            )
         except OSError:
-            code = errno.EIO
-        if code not in (0, errno.EINPROGRESS):
             self._lost(now_ns)
             return
-        self._loop.add_writer(sock, self._on_connected)
+        self._stream = self._make_stream(self._loop, sock, False)
+        self._stream.start(
+            StreamEvents(
+                on_open=self._on_connected,
+                on_lost=lambda: self._lost(self._loop.now_ns()),
+                on_readable=self._on_readable,
+                on_writable=lambda: self._say(b""),
+            )
+        )
 
     def _on_connected(self) -> None:
-        sock = self._socket
-        assert sock is not None
         now_ns = self._loop.now_ns()
-        self._loop.remove_writer(sock)
-        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._lost(now_ns)
-            return
-        self._loop.add_reader(sock, self._on_readable)
         self.core.on_connected(now_ns)
         self._perform(now_ns)
 
     def _say(self, message: bytes) -> None:
         self._out += message
-        sock = self._socket
-        if sock is None:
-            return
-        try:
-            self._out = self._out[sock.send(self._out) :]
-        except BlockingIOError:
-            pass
-        except OSError:
-            return  # the reader finds out
-        if self._out:
-            self._loop.add_writer(sock, self._on_writable)
-
-    def _on_writable(self) -> None:
-        if self._socket is not None:
-            self._loop.remove_writer(self._socket)
-            self._say(b"")
+        with contextlib.suppress(OSError):  # it blocks and will be writable, or broke, which the reader finds out
+            while self._out and self._stream is not None:
+                self._out = self._out[self._stream.send_pieces((self._out,)) :]
 
     def _disconnect(self) -> None:
-        sock, self._socket = self._socket, None
-        if sock is not None:
-            self._loop.remove_reader(sock)
-            self._loop.remove_writer(sock)
-            sock.close()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
 
     def _lost(self, now_ns: int) -> None:
         self.core.on_closed(now_ns)
@@ -176,11 +156,11 @@ class TcpReceiver(ReceiverTransport, DataReader):
 
     def _on_readable(self) -> bool:
         for _ in range(_READS_PER_TURN):
-            sock = self._socket
-            if sock is None:
+            stream = self._stream
+            if stream is None:
                 return False
             try:
-                count = sock.recv_into(self._view[self._held :], READ_BYTES)
+                count = stream.read_into(self._view[self._held : self._held + READ_BYTES])
             except BlockingIOError:
                 return False
             except OSError:
@@ -196,7 +176,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
 
     def _on_bytes(self, end: int, now_ns: int) -> None:
         """Messages in the buffer up to `end`."""
-        sock, table = self._socket, self._table
+        stream, table = self._stream, self._table
         error: DecodeError | None = None
         pos = begin = 0
         while begin < end and error is None:  # usually once: only a full table needs more
@@ -208,10 +188,10 @@ class TcpReceiver(ReceiverTransport, DataReader):
                 self.core.on_messages(messages, pos - begin, now_ns)
                 if self.core.has_events:
                     self._perform(now_ns)
-                if table.rows and self._socket is sock:
+                if table.rows and self._stream is stream:
                     self._sink.on_fragments(self._view, [(self, table)], now_ns)
             table.clear()
-            if self._socket is not sock:
+            if self._stream is not stream:
                 return
             if not messages:
                 break
@@ -263,4 +243,4 @@ class TcpReceiver(ReceiverTransport, DataReader):
 
     @property
     def is_connected(self) -> bool:
-        return self._socket is not None and self.core.state is TcpState.CONNECTED
+        return self._stream is not None and self.core.state is TcpState.CONNECTED

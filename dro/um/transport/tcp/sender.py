@@ -28,6 +28,7 @@ from dro.um.transport.frames import drop_first, in_stream, write_topics
 from dro.um.transport.kind import SenderEvents
 from dro.um.transport.runs import KIND_SHIFT, KIND_TSNI, MINIMAL_BYTES, TYPE_CONTROL, WORDS, RunTable, chain
 from dro.um.transport.session import SessionCounts, SourceSessionStatistics
+from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MESSAGE_MAX, BlockType
 from dro.wire.source_string import TcpAddress, format_source
@@ -59,6 +60,7 @@ class TcpSenderSetup:
     nodelay: bool = True
     send_buffer_bytes: int = 0
     keepalive_ns: int = 0
+    make_stream: StreamMaker = PlainStream
 
 
 class TcpSender:
@@ -81,10 +83,11 @@ class TcpSender:
         self._setup = setup
         self._events = events
         self._listener = setup.listener
-        self._clients: dict[int, socket.socket] = {}
+        self._clients: dict[int, ByteStream] = {}
+        self._scratch = memoryview(bytearray(_CLIENT_READ))
         self._names: dict[int, str] = {}
         self._heard: dict[int, bytes] = {}
-        self._waiting: set[int] = set()  # clients whose socket is full
+        self._waiting: set[int] = set()  # clients whose stream takes no more
         self._is_blocked = False
         self._is_closing = False
         self._is_closed = False
@@ -160,13 +163,12 @@ class TcpSender:
         return done
 
     def _write(self, client: int, now_ns: int) -> None:
-        sock = self._clients[client]
+        stream = self._clients[client]
         while pieces := self.core.pending(client):
             try:
-                written = sock.sendmsg(pieces) if len(pieces) > 1 else sock.send(pieces[0])
+                written = stream.send_pieces(pieces)
             except BlockingIOError:
                 self._waiting.add(client)
-                self._loop.add_writer(sock, lambda: self._on_writable(client))
                 return
             except OSError:
                 self._drop(client, now_ns)
@@ -174,10 +176,6 @@ class TcpSender:
             self.core.on_written(client, written, now_ns)
 
     def _on_writable(self, client: int) -> None:
-        sock = self._clients.get(client)
-        if sock is None:
-            return
-        self._loop.remove_writer(sock)
         self._waiting.discard(client)
         now_ns = self._loop.now_ns()
         self._write(client, now_ns)
@@ -192,9 +190,7 @@ class TcpSender:
 
     def _has_unacknowledged(self) -> bool:
         """Is there something that was sent but has not reached the machine of some receiver?"""
-        return bool(self.core.stats.bytes_buffered) or any(
-            sockets.unacknowledged_bytes(sock) for sock in self._clients.values()
-        )
+        return bool(self.core.stats.bytes_buffered) or any(stream.backlog() for stream in self._clients.values())
 
     def counts(self) -> SessionCounts:
         return SessionCounts(bad=self.bad_input, discarded=self.core.stats.msgs_discarded)
@@ -224,32 +220,41 @@ class TcpSender:
         if self._setup.send_buffer_bytes:
             sockets.set_buffer(sock, socket.SO_SNDBUF, self._setup.send_buffer_bytes)
         sockets.set_keepalive(sock, self._setup.keepalive_ns)
-        client = sock.fileno()
-        now_ns = self._loop.now_ns()
-        if self.core.on_connected(client, now_ns):
-            self._clients[client] = sock
-            self._names[client] = f"{peer[0]}:{peer[1]}"
-            self._heard[client] = b""
-            self._loop.add_reader(sock, lambda: self._on_client_bytes(client))
-        else:
-            sock.close()
-        self._perform(now_ns)
+        client, name = sock.fileno(), f"{peer[0]}:{peer[1]}"
+        stream = self._setup.make_stream(self._loop, sock, True)
+        stream.start(
+            StreamEvents(
+                on_open=lambda: self._on_open(client, name, stream),
+                on_lost=stream.close,
+                on_readable=lambda: self._on_client_bytes(client),
+                on_writable=lambda: self._on_writable(client),
+            )
+        )
         return True
 
-    def _on_client_bytes(self, client: int) -> None:
-        sock = self._clients[client]
+    def _on_open(self, client: int, name: str, stream: ByteStream) -> None:
+        now_ns = self._loop.now_ns()
+        if self.core.on_connected(client, now_ns):
+            self._clients[client] = stream
+            self._names[client] = name
+            self._heard[client] = b""
+        else:
+            stream.close()
+        self._perform(now_ns)
+
+    def _on_client_bytes(self, client: int) -> bool:
         now_ns = self._loop.now_ns()
         try:
-            data = sock.recv(_CLIENT_READ)
+            count = self._clients[client].read_into(self._scratch)
         except BlockingIOError:
-            return
+            return False
         except OSError:
-            data = b""
-        if not data:
+            count = 0
+        if not count:
             self._drop(client, now_ns)
             self._perform(now_ns)
-            return
-        heard = self._heard[client] + data
+            return False
+        heard = self._heard[client] + self._scratch[:count]
         try:
             while len(heard) >= MINIMAL_BYTES:
                 length = lbmc.MINIMAL.unpack_from(heard)[2]
@@ -265,6 +270,7 @@ class TcpSender:
         if client in self._heard:
             self._heard[client] = heard
         self._perform(now_ns)
+        return count == _CLIENT_READ and client in self._clients
 
     def _on_client_message(self, client: int, message: bytes, now_ns: int) -> None:
         kind, head, length = lbmc.MINIMAL.unpack_from(message)
@@ -281,13 +287,11 @@ class TcpSender:
         self.core.on_disconnected(client, now_ns)
 
     def _forget(self, client: int) -> None:
-        sock = self._clients.pop(client, None)
-        if sock is not None:
+        stream = self._clients.pop(client, None)
+        if stream is not None:
             self._heard.pop(client, None)
             self._waiting.discard(client)
-            self._loop.remove_reader(sock)
-            self._loop.remove_writer(sock)
-            sock.close()
+            stream.close()
 
     def _perform(self, now_ns: int, *, is_sending: bool = False) -> None:
         """Carry out what the core asks for.
@@ -337,16 +341,15 @@ class TcpSender:
             self._linger = self._loop.call_at(due_ns, lambda: self._close_when_empty(end_ns))
             return
         self._is_closed = True
-        for client, sock in list(self._clients.items()):
-            _read_out(sock)
+        for client, stream in list(self._clients.items()):
+            self._read_out(stream)
             self._forget(client)
         if self._events is not None:
             self._events.on_closed(self)
 
-
-def _read_out(sock: socket.socket) -> None:
-    """Take what the other side has said: a close with unread bytes is a reset and takes with it what is on its way."""
-    with contextlib.suppress(OSError):
-        for _ in range(_CLIENT_READS_AT_END):
-            if not sock.recv(_CLIENT_READ):
-                break
+    def _read_out(self, stream: ByteStream) -> None:
+        """Take what the other side has said: a close with unread bytes is a reset, which takes what is on its way."""
+        with contextlib.suppress(OSError):
+            for _ in range(_CLIENT_READS_AT_END):
+                if not stream.read_into(self._scratch):
+                    break

@@ -1,0 +1,104 @@
+"""Connections as streams of bytes: what lies below the transports that use TCP, and below a peer link.
+
+`PlainStream` is TCP itself. Encryption and compression are other implementations of `ByteStream`; nobody above them
+knows which it is. Every call returns at once.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dro.loop import Callback, Loop
+from dro.um.transport import sockets
+
+Piece = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvents:
+    """What a stream reports: `on_open` or `on_lost` once, the others between `on_open` and its close.
+
+    `on_readable` is called by the loop, and again in the same turn while it returns True. `on_writable` follows each
+    BlockingIOError of `send_pieces`.
+    """
+
+    on_open: Callable[[], object]
+    on_lost: Callable[[], object]
+    on_readable: Callback
+    on_writable: Callable[[], object]
+
+
+class ByteStream(Protocol):
+    """One connection, which was accepted, or is being made."""
+
+    def start(self, events: StreamEvents) -> None:
+        """Called once. What it reports may come from within."""
+
+    def read_into(self, view: memoryview) -> int:
+        """How many bytes came, 0 at the end of the stream. There is nothing more for now when `view` is not full.
+
+        Raises: BlockingIOError when there is nothing, OSError when it broke.
+        """
+
+    def send_pieces(self, pieces: Sequence[Piece]) -> int:
+        """How many bytes were taken. Raises: BlockingIOError when none, OSError when it broke."""
+
+    def backlog(self) -> int:
+        """How many bytes were taken and have not reached the other machine yet."""
+
+    def close(self) -> None:
+        """No event follows."""
+
+
+StreamMaker = Callable[[Loop, socket.socket, bool], ByteStream]
+"""Of a socket that does not block. True: it was accepted, else it is being connected."""
+
+
+class PlainStream:
+    """TCP as it is."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, is_accepted: bool) -> None:
+        self.sock = sock
+        self._loop = loop
+        self._is_accepted = is_accepted
+        self.read_into: Callable[[memoryview], int] = sock.recv_into
+
+    def start(self, events: StreamEvents) -> None:
+        self._events = events
+        if self._is_accepted:
+            self._open()
+        else:
+            self._loop.add_writer(self.sock, self._on_connected)
+
+    def _on_connected(self) -> None:
+        self._loop.remove_writer(self.sock)
+        if self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._events.on_lost()
+        else:
+            self._open()
+
+    def _open(self) -> None:
+        self._loop.add_reader(self.sock, self._events.on_readable)
+        self._events.on_open()
+
+    def send_pieces(self, pieces: Sequence[Piece]) -> int:
+        try:
+            return self.sock.sendmsg(pieces) if len(pieces) > 1 else self.sock.send(pieces[0])
+        except BlockingIOError:
+            self._loop.add_writer(self.sock, self._on_writable)
+            raise
+
+    def _on_writable(self) -> None:
+        self._loop.remove_writer(self.sock)
+        self._events.on_writable()
+
+    def backlog(self) -> int:
+        return sockets.unacknowledged_bytes(self.sock)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self.sock)
+        self._loop.remove_writer(self.sock)
+        self.sock.close()
