@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from dro.bus.counters import LONGEST_TURN_CPU_US, LONGEST_TURN_US
+from dro.bus.messages import ROUTE_MANAGER
 from portals.datapath.counters import Slot
 from tests.bench.churn import Process
 from tests.bench.cost_unit import cpu_ns
@@ -30,11 +32,12 @@ from tests.bench.traffic import generator
 from tests.bench.traffic.generator import Load
 from tests.bench.traffic.resolution import RECORDS_PER_S, STEP_S, Channel, Origin, Seeker
 from tests.bench.traffic.workload import Workload, addresses, describe_sink, describe_source, site_of, topics_of
-from tests.rigs.books import books_of
+from tests.rigs.books import books_of, page_of
 from tests.rigs.site import Site
 
 PORTALS: Final = ("P1", "P2")
-ADVERTISEMENTS_PER_S: Final = 1000  # `resolver_initial_advertisements_per_second`, the limit that binds here
+WORKERS: Final = (*PORTALS, "route-manager")
+DEFAULT_PER_S: Final = 1000  # `resolver_initial_advertisements_per_second` and `_queries_`, the limits that bind here
 SESSIONS: Final = 5
 PAYLOAD: Final = 64
 REST_S: Final = 2.0
@@ -60,19 +63,23 @@ class Step:
     seconds: float
     explained_s: float | None  # what the limits on topic resolution take
     cpu_s: dict[str, float]
-    longest_turn_ms: dict[str, float | None]
+    longest_turn_ms: dict[str, tuple[float, float]]  # processor time, and as the clock says; since the worker's start
     unseen: int = 0  # topics for which it did not end in time
 
 
 class Scene:
     """The DRO, both ends of topic resolution, the stream, and the clock of the steps."""
 
-    def __init__(self, site: Site, load: Load, origin: Origin, seeker: Seeker, rate: int) -> None:
+    def __init__(
+        self, site: Site, load: Load, origin: Origin, seeker: Seeker, *, rate: int, per_s: int, rest_after_s: float
+    ) -> None:
         self.site = site
         self.load = load
         self.origin = origin
         self.seeker = seeker
         self.rate = rate
+        self.per_s = per_s
+        self.rest_after_s = rest_after_s
         self.topics = len(seeker.wanted)
         self.steps: list[Step] = []
 
@@ -98,7 +105,7 @@ class Scene:
         for name, pid in self.site.workers().items():
             old_pid, old_ns = before.get(name, (0, 0))
             used[name] = round((cpu_ns(pid) - (old_ns if pid == old_pid else 0)) / 1e9, 3)
-        turns = {f"P{n}": self._longest_turn_ms(n) for n in self.site.trds}
+        turns = self._longest_turns_ms()
         done = Step(what, round(seconds, 3), explained_s, used, turns, self.unseen)
         self.steps.append(done)
         show(done)
@@ -108,9 +115,10 @@ class Scene:
     def until(self, holds: Callable[[], bool], missing: Callable[[], int], seconds: float) -> None:
         self.unseen = 0 if self.wait(holds, seconds) else missing()
 
-    def _longest_turn_ms(self, portal: int) -> float | None:
-        slot = Slot.__members__.get("LONGEST_TURN_US")
-        return None if slot is None else self.gauge(portal, slot) / 1000
+    def _longest_turns_ms(self) -> dict[str, tuple[float, float]]:
+        with books_of(self.site.pid, len(self.site.trds)) as books, page_of(self.site.pid, ROUTE_MANAGER) as manager:
+            pages = {"route-manager": manager} | {f"P{n}": page for n, page in books.pages.items()}
+            return {n: (page[LONGEST_TURN_CPU_US] / 1000, page[LONGEST_TURN_US] / 1000) for n, page in pages.items()}
 
     def gauge(self, portal: int, slot: Slot) -> int:
         with books_of(self.site.pid, len(self.site.trds)) as books:
@@ -141,7 +149,7 @@ class Scene:
     def rest(self, what: str) -> dict[str, float]:
         """CPU of each portal while nothing happens, % of one processor."""
         self.load.tell("pause")
-        self.wait(lambda: False, 0.5)
+        self.wait(lambda: False, self.rest_after_s)
         before = {name: cpu_ns(pid) for name, pid in self.site.workers().items()}
         self.wait(lambda: False, REST_S)
         pids = self.site.workers()
@@ -157,15 +165,10 @@ class Scene:
 
 def show(step: Step) -> None:
     explained = "" if step.explained_s is None else f"{step.explained_s:.1f}"
-    cpu = "".join(f"{step.cpu_s.get(name, 0):>9.2f}" for name in PORTALS)
-    turns = "".join(f"{'' if ms is None else f'{ms:.0f}':>9}" for ms in step.longest_turn_ms.values())
+    used = "".join(f"{step.cpu_s.get(name, 0):>9.2f}" for name in PORTALS)
+    turns = "".join(f"{f'{cpu:.0f}/{wall:.0f}':>9}" for cpu, wall in map(step.longest_turn_ms.__getitem__, WORKERS))
     unseen = f"   not within the time: {step.unseen}" if step.unseen else ""
-    print(f"{step.what:44}{step.seconds:>8.2f}{explained:>10}{cpu}{turns}{unseen}", flush=True)
-
-
-def advertising_s(topics: int) -> float:
-    """Time that UM's default limit on initial advertisements takes for one of each topic."""
-    return round(topics / ADVERTISEMENTS_PER_S, 2)
+    print(f"{step.what:44}{step.seconds:>8.2f}{explained:>10}{used}{turns}{unseen}", flush=True)
 
 
 def run(scene: Scene) -> dict[str, object]:
@@ -183,12 +186,12 @@ def run(scene: Scene) -> dict[str, object]:
         egress = (Slot.LOCAL_TOPICS, Slot.PROXY_SOURCES)
         return scene.gauge(1, Slot.RECEIVER_TOPICS) + sum(scene.gauge(2, slot) for slot in egress)
 
-    explained = advertising_s(n)
+    explained = round(n / scene.per_s, 2)  # one advertisement of each topic
     limit_s = 60 + 5 * explained
     turn_s = n / scene.rate  # the stream needs this long for a message on every topic
     text = (site.folder / "dro.xml").read_text()
     print(f"\n{n} topics; the stream sends on each of them once in {turn_s:.1f} s")
-    head = "".join(f"{f'{what} {name}':>9}" for what in ("CPU s", "turn ms") for name in PORTALS)
+    head = "".join(f"{f'CPU s {name}':>9}" for name in PORTALS) + "".join(f"{f'ms {name[:5]}':>9}" for name in WORKERS)
     print(f"{'':44}{'s':>8}{'limits':>10}{head}")
     empty = scene.memory()
     with scene.step("resolve: from the first query to the last TIR", explained):
@@ -200,12 +203,12 @@ def run(scene: Scene) -> dict[str, object]:
     with scene.step("first message of every topic", turn_s):
         scene.wait_flowing(n, limit_s)
     resolved = scene.rest("resolved, no traffic")
-    with scene.step("kill -9 of the ingress portal: all flows back", n / RECORDS_PER_S + turn_s):
+    with scene.step("kill -9 of the ingress portal: all flows back", turn_s):
         scene.kill("P1")
         scene.wait_flowing(n, limit_s)
     scene.wait(lambda: False, SETTLED_S)
     began = time.monotonic()
-    with scene.step("kill -9 of the egress portal: all flows back", n / RECORDS_PER_S + turn_s):
+    with scene.step("kill -9 of the egress portal: all flows back", turn_s):
         scene.kill("P2")
         scene.seeker.found.clear()
         scene.wait_flowing(n, limit_s)
@@ -220,7 +223,7 @@ def run(scene: Scene) -> dict[str, object]:
     with scene.step("list rejects half: their proxies are gone"):
         scene.reload(costly.replace("<lbm-config>trd1.cfg</lbm-config>", f"<lbm-config>trd1.cfg</lbm-config>{ACL}"))
         scene.until(lambda: too_many() == 0, too_many, limit_s)
-    with scene.step("list taken back: all flows back", advertising_s(half) + turn_s):
+    with scene.step("list taken back: all flows back", explained * half / n + turn_s):
         scene.reload(costly)
         scene.wait_flowing(n, limit_s)
     scene.load.tell("pause")
@@ -237,11 +240,21 @@ def run(scene: Scene) -> dict[str, object]:
     }  # fmt: skip
 
 
-def measure(program: Path, topics: int, rate: int) -> dict[str, object]:
+def operators_options(per_s: int) -> str:
+    """What the operator of very many topics sets: higher limits, and no queries for what is found."""
+    kinds = ("advertisement", "advertisements"), ("query", "queries")
+    limits = "".join(
+        f"context resolver_initial_{many}_per_second {per_s}\ncontext resolver_initial_{one}_bps {1000 * per_s}\n"
+        for one, many in kinds
+    )
+    return f"{limits}receiver resolution_number_of_sources_query_threshold 1\n" if per_s != DEFAULT_PER_S else ""
+
+
+def measure(program: Path, topics: int, rate: int, per_s: int, rest_after_s: float) -> dict[str, object]:
     workload = Workload("scale", topics=topics, sessions=SESSIONS, sizes=(PAYLOAD,), rate=rate, window=1 << 30)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dro-scale-")))
-        site = site_of(folder, workload, portal_xml=PORTAL_XML)
+        site = site_of(folder, workload, operators_options(per_s), PORTAL_XML)
         stack.callback(site.close)
         began = time.monotonic()
         site.start()
@@ -256,7 +269,8 @@ def measure(program: Path, topics: int, rate: int) -> dict[str, object]:
         for channel in channels:
             stack.callback(channel.close)
         seeker = Seeker(channels[1], [topic.name for topic in made])
-        scene = Scene(site, load, Origin(channels[0], made), seeker, rate)
+        origin = Origin(channels[0], made)
+        scene = Scene(site, load, origin, seeker, rate=rate, per_s=per_s, rest_after_s=rest_after_s)
         rest = run(scene)
         with site.books() as books:
             problems = books.problems()
@@ -268,6 +282,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scale", description=__doc__.split("\n")[0])
     parser.add_argument("--topics", type=int, nargs="+", default=[1000], help="default 1000")
     parser.add_argument("--rate", type=int, default=0, help="messages per second (default: a tenth of the topics)")
+    parser.add_argument(
+        "--per-second", type=int, default=DEFAULT_PER_S,
+        help="limit on first advertisements and queries of each context (default: UM's); another one also ends the "
+        "queries for topics that are found",
+    )  # fmt: skip
+    parser.add_argument("--rest-after", type=float, default=0.5, help="seconds before the CPU at rest is measured")
     parser.add_argument("--json", type=Path, default=Path("build/scale.json"), help="where the figures go")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
@@ -275,7 +295,12 @@ def main() -> int:
         print(f"scale: {generator.COMPILER} is not installed, so there is no load generator: nothing is measured")
         return 0
     with generator.built() as program:
-        results = [measure(program, topics, arguments.rate or max(2000, topics // 10)) for topics in arguments.topics]
+        results = [
+            measure(
+                program, topics, arguments.rate or max(2000, topics // 10), arguments.per_second, arguments.rest_after
+            )
+            for topics in arguments.topics
+        ]
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps({"cpus": os.cpu_count(), "results": results}, indent=1))
     print(f"figures in {arguments.json}")

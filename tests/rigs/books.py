@@ -89,10 +89,25 @@ class Books:
         return found
 
 
+def _folder_of(pid: int, shm: Path) -> Path:
+    (folder,) = shm.glob(f"dro-*-{pid}-{start_time_of(pid)}")
+    return folder
+
+
+@contextmanager
+def page_of(pid: int, worker: int, shm: Path = SHARED_MEMORY) -> Iterator[CounterPage]:
+    """Open the page of one worker of that DRO."""
+    page = CounterPage.open(_folder_of(pid, shm) / f"counters.{worker}", readonly=True)
+    try:
+        yield page
+    finally:
+        page.close()
+
+
 @contextmanager
 def books_of(pid: int, portals: int, shm: Path = SHARED_MEMORY) -> Iterator[Books]:
     """Open the pages of the DRO whose parent process is `pid`."""
-    (folder,) = shm.glob(f"dro-*-{pid}-{start_time_of(pid)}")
+    folder = _folder_of(pid, shm)
     pages = {k: CounterPage.open(folder / f"counters.{k}", readonly=True) for k in range(1, portals + 1)}
     try:
         yield Books(pages)
