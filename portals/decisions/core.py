@@ -25,6 +25,7 @@ from dro.proto.interest.events import InterestEvent, InterestLost, Symbol
 from portals.decisions.acl_enforcement import OPEN, AclEnforcement
 from portals.decisions.advertisement import MAX_HOPS, is_name
 from portals.decisions.effects import (
+    CheckKnown,
     CloseProxyReceiver,
     CloseProxySource,
     DelayDeletion,
@@ -32,8 +33,10 @@ from portals.decisions.effects import (
     FeedProxySource,
     GoOn,
     InterestIgnored,
+    JoinKnownSource,
     OpenProxyReceiver,
     OpenProxySource,
+    RecordKnownInterest,
     SendToSibling,
     SourceIgnored,
     TellEverything,
@@ -48,6 +51,8 @@ from portals.decisions.messages import (
     ForwardStop,
     InterestAdded,
     InterestRemoved,
+    KnownInterest,
+    KnownSource,
     PortalHello,
     PortalMessage,
     Released,
@@ -56,12 +61,15 @@ from portals.decisions.messages import (
     SourceGone,
     SourceSeen,
     Taken,
+    ToldAll,
     Withdraw,
 )
 from portals.decisions.recorded_interest import Matcher, RecordedInterest
 from portals.decisions.siblings import Offer, Siblings
 from portals.decisions.source_deletion_delay import SourceDeletionDelay
 
+MAX_WORKER: Final = 256  # more than any
+_NEW: Final = (InterestAdded, SourceSeen, ForwardStart, KnownSource, KnownInterest)  # what a drained portal ignores
 AT_ONCE: Final = 32
 """Steps that are not left to later turns: some milliseconds with what follows from them."""
 
@@ -210,12 +218,13 @@ class PortalCore:
             return
         self._go_through(self.own.forward_nothing_to(worker))
         self.send(worker, PortalHello(self._me, self._incarnation, forwarded, forwarded_bytes, announced))
-        self._effects.append(TellEverything(worker, self._everything()))
+        self._effects.append(TellEverything(worker, self._everything(worker, incarnation)))
         if self._has_relearnt:
             self.send(worker, ExchangeDone())
         # its fragments are asked for again as soon as it offers the source again, see _on_source_seen
 
-    def _everything(self) -> Iterator[PortalMessage]:
+    def _everything(self, worker: int, incarnation: int) -> Iterator[PortalMessage]:
+        yield from self._known_before(worker, incarnation)
         for symbol in list(self.recorded.domains):
             domains = self.recorded.domains.get(symbol, ()) if self.recorded.is_told(symbol) else ()
             for domain_id in sorted(domains):
@@ -223,6 +232,17 @@ class PortalCore:
         for handle in list(self.own.seen):
             if not self._is_withdrawn and (seen := self.own.seen.get(handle)) is not None:
                 yield seen
+        yield ToldAll()
+
+    def _known_before(self, worker: int, incarnation: int) -> Iterator[PortalMessage]:
+        """What an older incarnation of the sibling had told; its interest is known to all, so only one tells that."""
+        for offer in self.siblings.offers_before(worker, incarnation):
+            proxy = self.proxies.get(offer.source.otid)
+            if not self._is_withdrawn and offer.source.way and proxy is not None and proxy.feeder == offer.key:
+                yield KnownSource(offer.source)
+        if self._me < min((other for other in self.siblings.up if other != worker), default=MAX_WORKER):
+            for symbol, domain_id in self.siblings.interest_before(worker, incarnation):
+                yield from () if self._is_withdrawn else (KnownInterest(*symbol, domain_id),)
 
     @property
     def known(self) -> int:
@@ -232,6 +252,8 @@ class PortalCore:
     def on_relearnt(self) -> None:
         """The portal knows its TRD again, see `portals.decisions.relearning`."""
         self._has_relearnt = True
+        self.own.forget_known()
+        self._effects.append(CheckKnown())
         self._send_to_all(ExchangeDone())
 
     def on_sibling_down(self, worker: int, now_ns: int) -> None:
@@ -253,7 +275,7 @@ class PortalCore:
     def on_message(self, worker: int, incarnation: int, message: PortalMessage, now_ns: int) -> None:
         if self.siblings.is_outdated(worker, incarnation):
             return
-        if self._is_withdrawn and isinstance(message, InterestAdded | SourceSeen | ForwardStart):
+        if self._is_withdrawn and isinstance(message, _NEW):
             return
         match message:
             case InterestAdded(symbol=name, pattern=pattern, domain_id=domain_id):
@@ -274,6 +296,14 @@ class PortalCore:
             case ExchangeDone():
                 self.siblings.on_exchange_done(worker)
                 self._go_through(self._drop_before(worker, incarnation, now_ns))
+            case KnownSource(source=source):
+                if not self._has_relearnt and self.own.know(worker, source):
+                    self._effects.append(JoinKnownSource(source))
+            case KnownInterest(symbol=name, pattern=pattern, domain_id=domain_id):
+                if not self._has_relearnt:
+                    self._effects.append(RecordKnownInterest(name, pattern, domain_id))
+            case ToldAll():
+                self.siblings.on_told(worker)
             case PortalHello() | Withdraw() | Released() | Settle() | Settled() | Taken():
                 pass
 

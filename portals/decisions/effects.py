@@ -99,6 +99,27 @@ class CloseProxySource:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinKnownSource:
+    """Join a source as an older incarnation of this portal had it joined: the proxies for it are there."""
+
+    source: SourceSeen
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKnownInterest:
+    """Take what an older incarnation of this portal had recorded for what the TRD wants, until it is asked."""
+
+    symbol: bytes
+    pattern: int
+    domain_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckKnown:
+    """The portal knows its TRD again: leave known sources that nobody wants, ask whether known interest holds."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeForwarding:
     """The siblings that want the fragments of an own source."""
 
@@ -136,6 +157,9 @@ ProxyEffect = (
     | UpdateProxySource
     | DelayDeletion
     | CloseProxySource
+    | JoinKnownSource
+    | RecordKnownInterest
+    | CheckKnown
 )
 """What depends on where the portal leads to."""
 Effect = ProxyEffect | SendToSibling | TellEverything | GoOn | ChangeForwarding | SourceIgnored | InterestIgnored

@@ -26,25 +26,68 @@ class HeardSources:
         # unlike those of the incarnation before, so nothing of it can be mistaken for ours
         self._next_handle = (incarnation & 0xFF) << 24 | 1
         self._kept_ends: list[SourceGone] | None = None
+        self._known: dict[bytes, SourceSeen] = {}  # of an older incarnation, by OTID, not joined yet
+        self._known_by: defaultdict[int, set[int]] = defaultdict(set)  # handles of these, by the sibling that gets them
         self._send_to_all = send_to_all
         self._ask = ask
 
-    def add(self, otid: bytes, topic: bytes, domain_id: int, hop_count: int, cost: int, pass_through: bytes) -> int:
+    def know(self, worker: int, source: SourceSeen) -> bool:
+        """An older incarnation of this portal had the source joined for that sibling; whether it has to be joined.
+
+        As soon as it is, it has the handle that it had, under which the sibling goes on to take its fragments.
+        """
+        if (seen := self.seen.get(source.handle)) is not None:
+            if seen.otid == source.otid:
+                self.forward(worker, source.handle, is_wanted=True)
+            return False
+        is_first = source.otid not in self._known
+        if self._known.setdefault(source.otid, source).handle == source.handle:
+            self._known_by[worker].add(source.handle)
+        return is_first
+
+    def forget_known(self) -> None:
+        """What has not been joined by now is not there any more."""
+        self._known.clear()
+        self._known_by.clear()
+
+    def add(
+        self,
+        otid: bytes,
+        topic: bytes,
+        domain_id: int,
+        hop_count: int,
+        cost: int,
+        pass_through: bytes,
+        way: bytes = b"",
+    ) -> int:
         """A source was joined; returns its handle."""
-        handle = self._next_handle
-        self._next_handle += 1
-        seen = SourceSeen(handle, otid, topic, domain_id, hop_count, cost, pass_through)
+        known = self._known.pop(otid, None)
+        workers: list[int] = []
+        if known is None or (known.topic, known.domain_id) != (topic, domain_id) or known.handle in self.seen:
+            handle = self._new_handle()
+        else:
+            handle = known.handle
+            workers = [worker for worker, handles in self._known_by.items() if handle in handles]
+        seen = SourceSeen(handle, otid, topic, domain_id, hop_count, cost, pass_through, way)
         self.seen[handle] = seen
         self._forward[handle] = set()
         self._send_to_all(seen)
+        for worker in workers:
+            self.forward(worker, handle, is_wanted=True)
         return handle
 
-    def change(self, handle: int, hop_count: int, cost: int, pass_through: bytes) -> None:
+    def _new_handle(self) -> int:
+        while self._next_handle in self.seen:  # of an incarnation 256 lives ago
+            self._next_handle += 1
+        self._next_handle += 1
+        return self._next_handle - 1
+
+    def change(self, handle: int, hop_count: int, cost: int, pass_through: bytes, way: bytes = b"") -> None:
         """Its advertisement differs, or the cost to reach this portal does."""
         seen = self.seen.get(handle)
         if seen is None:
             return
-        now = replace(seen, hop_count=hop_count, cost=cost, pass_through=pass_through)
+        now = replace(seen, hop_count=hop_count, cost=cost, pass_through=pass_through, way=way)
         if now != seen:
             self.seen[handle] = now
             self._send_to_all(now)
@@ -82,6 +125,7 @@ class HeardSources:
         """A sibling wants the fragments of a source, or no more."""
         workers = self._forward.get(handle)
         if workers is None:
+            self._known_by[worker].discard(handle)
             return  # the source may have gone while the message was on its way; SourceGone reports it to the sibling
         if is_wanted:
             self._wanted_by[worker].add(handle)
@@ -99,6 +143,7 @@ class HeardSources:
     def forward_nothing_to(self, worker: int) -> Iterator[None]:
         """Source by source; what the sibling asks for from this call on it gets."""
         had, self._wanted_by[worker] = self._wanted_by[worker], set()
+        self._known_by.pop(worker, None)
         return self._stop(worker, had)
 
     def _stop(self, worker: int, handles: set[int]) -> Iterator[None]:

@@ -1,8 +1,10 @@
 """Messages between the portals of one DRO over the bus.
 
-A portal that meets a sibling incarnation for the first time sends `PortalHello`, then all interest recorded at it, then
-all sources seen at it; joining and rejoining are the same. `ExchangeDone` follows when the portal knows its own TRD
-(again, if it was restarted): what only its older incarnations had reported is dropped then.
+A portal that meets a sibling incarnation for the first time sends `PortalHello`, then what an older incarnation of the
+sibling had reported to it, so that the sibling goes on with it at once (`KnownSource`, `KnownInterest`), then all
+interest recorded at it, then all sources seen at it, and `ToldAll`; joining and rejoining are the same. `ExchangeDone`
+follows when the portal knows its own TRD (again, if it was restarted): what only its older incarnations had reported
+is dropped then.
 
 Messages travel in batches (`portals.decisions.outbox`): a frame is one or more encoded messages, and `Taken` confirms
 whole frames.
@@ -61,7 +63,8 @@ class SourceSeen:
     """A source is heard at the sender, which has joined it. `handle` names it in descriptors and later messages.
 
     `hop_count` and `cost` are those of the advertisement at the sender, whose own portal cost is added.
-    `pass_through` holds, encoded, the advertisement options that cross a DRO unchanged.
+    `pass_through` holds, encoded, the advertisement options that cross a DRO unchanged. `way` says how the sender has
+    joined it, which only the sender's next incarnation understands; empty: that one finds it anew.
     """
 
     handle: int
@@ -71,6 +74,7 @@ class SourceSeen:
     hop_count: int
     cost: int
     pass_through: bytes
+    way: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,27 @@ class ForwardStop:
 @dataclass(frozen=True, slots=True)
 class ExchangeDone:
     """The sender has told everything, and knows its TRD again: what its older incarnations said holds no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSource:
+    """An older incarnation of the receiver had this source joined, and the sender has a proxy source that it fed."""
+
+    source: SourceSeen
+
+
+@dataclass(frozen=True, slots=True)
+class KnownInterest:
+    """An older incarnation of the receiver had reported this interest."""
+
+    symbol: bytes
+    pattern: int
+    domain_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToldAll:
+    """All that the sender knew when it met the receiver has been said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +167,9 @@ PortalMessage = (
     | Settle
     | Settled
     | Taken
+    | KnownSource
+    | KnownInterest
+    | ToldAll
 )
 PORTAL_MESSAGES: Final = Codec[PortalMessage](dict(enumerate(get_args(PortalMessage), 32)))
 """Tags from 32 on, in this order; those below are of `dro.bus.messages`."""

@@ -39,6 +39,7 @@ class Offer:
 class _Sibling:
     incarnation: int = 0
     is_up: bool = False
+    has_told: bool = False  # all that it knew when it came up, or this portal did
     stale_until_ns: int | None = None  # when what only an older incarnation had said is dropped
     symbols: set[Symbol] = field(default_factory=set)  # that it wants
     offers: dict[int, Offer] = field(default_factory=dict)  # by handle
@@ -84,6 +85,7 @@ class Siblings:
             sibling.stale_until_ns = now_ns + RELEARN_LIMIT_NS
         sibling.incarnation = incarnation
         sibling.is_up = True
+        sibling.has_told = False
         return True
 
     def on_down(self, worker: int, now_ns: int) -> None:
@@ -101,6 +103,14 @@ class Siblings:
         """The first incarnation whose reports hold."""
         return self._siblings[worker].newest
 
+    def on_told(self, worker: int) -> None:
+        self._siblings[worker].has_told = True
+
+    @property
+    def have_told(self) -> bool:
+        """All that are up have told everything."""
+        return all(sibling.has_told for sibling in self._siblings.values() if sibling.is_up)
+
     # what they want
 
     @property
@@ -113,6 +123,20 @@ class Siblings:
     def wanting(self, symbol: Symbol) -> Collection[tuple[int, int]]:
         """(worker, domain) of all that want it."""
         return self._wanted.get(symbol, NOBODY)
+
+    def interest_before(self, worker: int, incarnation: int) -> Iterator[tuple[Symbol, int]]:
+        """(symbol, domain) of what only older incarnations wanted."""
+        for symbol in list(self._siblings[worker].symbols):
+            for (other, domain_id), said_by in list(self._wanted.get(symbol, {}).items()):
+                if other == worker and said_by < incarnation:
+                    yield symbol, domain_id
+
+    def offers_before(self, worker: int, incarnation: int) -> Iterator[Offer]:
+        """What only older incarnations offered."""
+        for handle in list(self._siblings[worker].offers):
+            offer = self._siblings[worker].offers.get(handle)
+            if offer is not None and offer.incarnation < incarnation:
+                yield offer
 
     def add_interest(self, worker: int, incarnation: int, symbol: Symbol, domain_id: int) -> None:
         self._wanted.setdefault(symbol, {})[worker, domain_id] = incarnation
@@ -154,7 +178,7 @@ class Siblings:
         self._offers.setdefault(source.otid, {})[offer.key] = offer
         self.by_topic.setdefault(source.topic, set()).add(source.otid)
         for known in older:
-            if known.worker == offer.worker and known.incarnation < offer.incarnation:
+            if known.worker == offer.worker and known.incarnation < offer.incarnation and known.key != offer.key:
                 self.remove_offer(*known.key)
         return None if before is None else before.source
 

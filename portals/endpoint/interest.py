@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dro.clock import ms, s
 from dro.config.dro_xml.model import AnnouncementConfig, EndpointConfig, RateLimit, RemoteInterestConfig, UseQueryConfig
 from dro.proto.interest.announced import DomainRouteSender, InitialRequest, InterestSender, IntervalOptions
-from dro.proto.interest.events import InterestEvent
+from dro.proto.interest.events import InterestEvent, Symbol
 from dro.proto.interest.remote_domains import RemoteInterest, RemoteInterestOptions
 from dro.proto.interest.tqr_use_query import LocalInterest, UseQueryOptions
 from dro.proto.resolver.record_queue import Rate
@@ -116,6 +116,19 @@ class TrdInterest:
             self._sender.want((symbol, pattern), domain_id, now_ns)
         for domain_id in removed:
             self._sender.unwant((symbol, pattern), domain_id, now_ns)
+
+    def take_known(self, symbol: Symbol, domain_id: int, now_ns: int) -> None:
+        """What an older incarnation of this portal had recorded holds until its time is over, or it is asked."""
+        if domain_id == self._domain:
+            self._local.take_known(symbol, now_ns)
+        elif symbol[1] == PATTERN_NONE:
+            self._remote_topics.take_known(symbol, domain_id, now_ns)
+        else:
+            self._remote_patterns.take_known(symbol, domain_id, now_ns)
+
+    def check_known(self, now_ns: int) -> None:
+        """Ask for known interest of this TRD that nobody has confirmed."""
+        self._local.check_known(now_ns)
 
     def on_routes(self, reachable: set[int], now_ns: int) -> None:
         """The domains that the TRD reaches through this portal."""

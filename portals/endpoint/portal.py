@@ -28,19 +28,24 @@ from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.advertisement import pass_through_of
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import (
+    CheckKnown,
     CloseProxyReceiver,
     CloseProxySource,
     DelayDeletion,
     FeedProxySource,
+    JoinKnownSource,
     OpenProxyReceiver,
     OpenProxySource,
     ProxyEffect,
+    RecordKnownInterest,
     UpdateProxyReceiver,
     UpdateProxySource,
 )
+from portals.decisions.messages import SourceSeen
 from portals.endpoint import live
 from portals.endpoint.gauges import Gauges
 from portals.endpoint.interest import TrdInterest
+from portals.endpoint.known_sources import known_source, way_of
 from portals.endpoint.listing import PortalLists
 from portals.endpoint.options import ProxyOptions
 from portals.endpoint.proxies import Matchers, ProxyReceivers, ProxySources, SendersAtRest
@@ -146,12 +151,18 @@ class EndpointPortal:
     def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
         self._shell.remove_source(source)
 
-    def _advertised(self, source: BoundSource) -> tuple[int, int, bytes]:
-        """Hop count, cost with that of this portal, and the options that cross the DRO."""
+    def _advertised(self, source: BoundSource) -> tuple[int, int, bytes, bytes]:
+        """Hop count, cost with that of this portal, the options that cross the DRO, and how it is joined."""
         options = source.tir.options
         cost = options.cost if options else None
         hop_count, before = (cost.hop_count, cost.cost) if cost else (0, 0)
-        return hop_count, before + self._config.cost, pass_through_of(source.tir)
+        return hop_count, before + self._config.cost, pass_through_of(source.tir), way_of(source)
+
+    def _join_known(self, seen: SourceSeen) -> None:
+        known = known_source(seen, self._config.cost)
+        self.receiving.join_known(
+            known.tir, is_from_dro=known.is_from_dro, source_id=known.source_id, source_ip=known.source_ip
+        )
 
     # the link, as the shell sees it
 
@@ -173,6 +184,13 @@ class EndpointPortal:
                 pass
             case CloseProxySource(otid=otid):
                 self.sources.close(otid, self._linger_ns)
+            case JoinKnownSource(source=source):
+                self._join_known(source)
+            case RecordKnownInterest(symbol=symbol, pattern=pattern, domain_id=domain_id):
+                self._interest.take_known((symbol, pattern), domain_id, now_ns)
+            case CheckKnown():
+                self.receiving.leave_unwanted()
+                self._interest.check_known(now_ns)
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -190,15 +190,19 @@ class PortalShell:
 
     # own sources, which the link joins
 
-    def add_source(self, source: BoundSource, domain_id: int, hop_count: int, cost: int, pass_through: bytes) -> None:
-        handle = self.core.own.add(source.otid, source.topic, domain_id, hop_count, cost, pass_through)
+    def add_source(
+        self, source: BoundSource, domain_id: int, hop_count: int, cost: int, pass_through: bytes, way: bytes = b""
+    ) -> None:
+        handle = self.core.own.add(source.otid, source.topic, domain_id, hop_count, cost, pass_through, way)
         source.user = self.entries[handle] = ForwardEntry(handle, source)
         self.act_soon()
 
-    def change_source(self, source: BoundSource, hop_count: int, cost: int, pass_through: bytes) -> None:
+    def change_source(
+        self, source: BoundSource, hop_count: int, cost: int, pass_through: bytes, way: bytes = b""
+    ) -> None:
         """One that was not added is fine."""
         if isinstance(entry := source.user, ForwardEntry):
-            self.core.own.change(entry.handle, hop_count, cost, pass_through)
+            self.core.own.change(entry.handle, hop_count, cost, pass_through, way)
             self.act_soon()
 
     def remove_source(self, source: BoundSource) -> None:
@@ -305,7 +309,7 @@ class PortalShell:
         if self._is_stopping:
             return
         now_ns = self._ctx.loop.now_ns()
-        if self._relearning.is_over(self.core.known, now_ns):
+        if self._relearning.is_over(self.core.known, now_ns, is_told=self.core.siblings.have_told):
             self.core.on_relearnt()
             self.act(now_ns)
         else:

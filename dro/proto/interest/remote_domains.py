@@ -117,13 +117,23 @@ class RemoteInterest:
         elif len(self._claims) >= self._entries_max:
             self.refused += 1
         elif self._newcomers.admit(source_ip, now_ns):
-            self._claims[claim] = (now_ns, now_ns + self._options.check_interval_ns)
-            told = self._tellers.get(key, 0)
-            self._tellers[key] = told + 1
-            if not told:
-                self._domains[key[0]] += 1
-                self.kinds[key[0][1]] += 1
-                self._events.append(InterestGained(*key))
+            self._add(claim, now_ns)
+
+    def take_known(self, symbol: Symbol, domain_id: int, now_ns: int) -> None:
+        """An older incarnation of the portal had recorded this: it holds for `timeout`, and then if a DRO says so."""
+        claim = ((symbol, domain_id), b"")
+        if claim not in self._claims and len(self._claims) < self._entries_max:
+            self._add(claim, now_ns)
+
+    def _add(self, claim: _Claim, now_ns: int) -> None:
+        key = claim[0]
+        self._claims[claim] = (now_ns, now_ns + self._options.check_interval_ns)
+        told = self._tellers.get(key, 0)
+        self._tellers[key] = told + 1
+        if not told:
+            self._domains[key[0]] += 1
+            self.kinds[key[0][1]] += 1
+            self._events.append(InterestGained(*key))
 
     def on_domain_unreachable(self, domain_id: int) -> None:
         """No route to the domain is left: nobody speaks for it here."""

@@ -60,6 +60,7 @@ class _Entry(Due):
     source_ip: int  # that told of it first
     tries: int = 0  # use queries since the last sign of life
     is_waiting: bool = False  # a use query is queued
+    is_known: bool = False  # from an older incarnation of the portal, and not heard since
 
     def on_due(self) -> None:
         self.table.on_due(self)
@@ -147,17 +148,38 @@ class LocalInterest:
                 return
             if not self._newcomers.admit(source_ip, now_ns):
                 return
-            entry = self._entries[symbol] = _Entry(self, symbol, now_ns, source_ip)
-            self._by_address[source_ip] += 1
-            self.kinds[symbol[1]] += 1
-            self._events.append(InterestGained(symbol))
-            self._wait(entry)
+            self._add(symbol, now_ns, source_ip)
             return
-        entry.heard_ns = now_ns
+        entry.heard_ns, entry.is_known = now_ns, False
         if entry.tries or entry.is_waiting:
             entry.tries = 0
             entry.is_waiting = False
             self._wait(entry)
+
+    def _add(self, symbol: Symbol, now_ns: int, source_ip: int) -> _Entry:
+        entry = self._entries[symbol] = _Entry(self, symbol, now_ns, source_ip)
+        self._by_address[source_ip] += 1
+        self.kinds[symbol[1]] += 1
+        self._events.append(InterestGained(symbol))
+        self._wait(entry)
+        return entry
+
+    def take_known(self, symbol: Symbol, now_ns: int) -> None:
+        """An older incarnation of the portal had recorded this: as if it was heard now, until `check_known`."""
+        self._now_ns = now_ns
+        if symbol not in self._entries and len(self._entries) < self._entries_max:
+            self._add(symbol, now_ns, 0).is_known = True
+
+    def check_known(self, now_ns: int) -> None:
+        """Ask, as fast as the limit lets, for what was known and has not been heard since."""
+        self._now_ns = now_ns
+        self._calendar.run_in_slices(self._ask_known(), now_ns)
+
+    def _ask_known(self) -> Iterator[None]:
+        for entry in list(self._entries.values()):
+            if entry.is_known and self._entries.get(entry.symbol) is entry and not (entry.tries or entry.is_waiting):
+                self._ask(entry)
+            yield
 
     def on_leave(self, symbol: Symbol, now_ns: int) -> None:
         """A receiver of the TRD has gone; others may be left."""

@@ -124,9 +124,16 @@ class TopicCache:
         return len(self._entries)
 
     def learn(
-        self, tir: Tir, *, source_ip: int, from_dro: bool, source_id: bytes | None, now_ns: int
+        self,
+        tir: Tir,
+        *,
+        source_ip: int,
+        from_dro: bool,
+        source_id: bytes | None,
+        now_ns: int,
+        is_known: bool = False,
     ) -> tuple[Learned, CachedSource | None]:
-        """Enter an advertisement that is not final."""
+        """Enter an advertisement that is not final. `is_known`: not a stranger's, so never one too many a second."""
         key = (tir.topic, tir.transport, tir.topic_index)
         otid, otid_made = tir.otid, False
         if isinstance(tir.transport, UnknownTransport):
@@ -146,7 +153,7 @@ class TopicCache:
         reach = (cost.cost, cost.hop_count) if cost else (0, 0)
         entry = known
         if entry is None:
-            if not self._newcomers.admit(source_ip, now_ns):
+            if not is_known and not self._newcomers.admit(source_ip, now_ns):
                 return Learned.LIMITED, None
             if not self._make_room(tir.topic, otid):
                 self.turned_away += 1

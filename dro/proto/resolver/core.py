@@ -217,6 +217,17 @@ class Resolver:
         self._channel.now_ns = now_ns
         self._receivers.on_end((topic, address, topic_index))
 
+    def join_known(
+        self, tir: lbmr.Tir, *, source_ip: int, from_dro: bool, source_id: bytes | None, now_ns: int
+    ) -> None:
+        """Join a source that an older incarnation had joined, as if it was advertised now, wanted or not yet."""
+        self._channel.now_ns = now_ns
+        self._receivers.join_known(tir, source_ip=source_ip, from_dro=from_dro, source_id=source_id)
+
+    def leave_topic(self, topic: bytes) -> None:
+        """Nothing of a topic that nobody wants is joined any more."""
+        self._receivers.cache.leave_topic(topic)
+
     def set_judge(self, judge: Judge | None, now_ns: int) -> None:
         """Who says which sources may be joined; what is joined and known already is judged anew."""
         self._channel.now_ns = now_ns

@@ -51,9 +51,10 @@ def found(entry: CachedSource) -> FoundSource:
 
 @dataclass(frozen=True, slots=True)
 class SourceFound:
-    """Join this: a wanted source that is not joined yet."""
+    """Join this: a wanted source that is not joined yet; `is_known`: it may be wanted soon, see `join_known`."""
 
     source: FoundSource
+    is_known: bool = False
 
 
 @dataclass(frozen=True, slots=True)

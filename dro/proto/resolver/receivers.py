@@ -115,8 +115,6 @@ class ReceiverSide:
         self._judgement = 0  # how often the judge has changed
         self._is_asking_all = False
 
-    # ------------------------------------------------------------------------------------------------ receivers
-
     def add_receiver(self, topic: bytes, options: QueryOptions) -> None:
         """One more receiver. Raises: DecodeError for a name that cannot be written."""
         write_tqr(topic)
@@ -196,15 +194,26 @@ class ReceiverSide:
 
     # ------------------------------------------------------------------------------------------------ packets
 
-    def on_advertisement(self, tir: lbmr.Tir, *, source_ip: int, from_dro: bool, source_id: bytes | None) -> None:
+    def join_known(self, tir: lbmr.Tir, *, source_ip: int, from_dro: bool, source_id: bytes | None) -> None:
+        """See `Resolver.join_known`. Another way to the same source that is joined stays."""
+        self.on_advertisement(tir, source_ip=source_ip, from_dro=from_dro, source_id=source_id, is_known=True)
+        entry = self.cache.get((tir.topic, tir.transport, tir.topic_index))
+        if entry is not None and self.cache.joined(tir.topic, entry.otid) is None and self._is_accepted(entry):
+            entry.is_joined = True
+            self.channel.events.append(SourceFound(found(entry), is_known=True))
+
+    def on_advertisement(
+        self, tir: lbmr.Tir, *, source_ip: int, from_dro: bool, source_id: bytes | None, is_known: bool = False
+    ) -> None:
         if tir.is_final:
             self._on_final(tir)
             return
         before = self.cache.get((tir.topic, tir.transport, tir.topic_index))
         old_options = before.tir.options if before is not None else None
         is_known_topic = self.cache.source_count(tir.topic) > 0  # compared with the patterns when it was first heard
+        now_ns = self.channel.now_ns
         outcome, entry = self.cache.learn(
-            tir, source_ip=source_ip, from_dro=from_dro, source_id=source_id, now_ns=self.channel.now_ns
+            tir, source_ip=source_ip, from_dro=from_dro, source_id=source_id, now_ns=now_ns, is_known=is_known
         )
         if outcome is Learned.MISMATCH:
             self.channel.events.append(OtidMismatch(tir.topic, tir))
@@ -221,9 +230,9 @@ class ReceiverSide:
     def on_end(self, key: SourceKey) -> None:
         """A joined way to a source has ended: transport timeout, disconnect, or it could not be joined at all."""
         entry = self.cache.drop(key)
-        if entry is not None and entry.is_joined:
-            self._replace(entry)
         wanted = self._topics.get(key[0])
+        if wanted is not None and entry is not None and entry.is_joined:
+            self._join(wanted.name, entry.otid)
         if wanted is not None:
             self._ask_again(wanted)
 
@@ -342,10 +351,6 @@ class ReceiverSide:
             if self.cache.joined(topic, otid) is None:
                 self._join(topic, otid, heard_since_ns=0)
 
-    def _replace(self, entry: CachedSource) -> None:
-        if entry.tir.topic in self._topics:
-            self._join(entry.tir.topic, entry.otid)
-
     def _on_final(self, tir: lbmr.Tir) -> None:
         key = (tir.topic, tir.transport, tir.topic_index)
         entry = self.cache.get(key)
@@ -354,9 +359,9 @@ class ReceiverSide:
         self.cache.drop(key)
         if entry.is_joined:
             self.channel.events.append(SourceGone(found(entry)))
-            self._replace(entry)
             wanted = self._topics.get(tir.topic)
             if wanted is not None:
+                self._join(wanted.name, entry.otid)
                 self._ask_again(wanted)
 
     def _match(self, handle: int, wildcard: _Wildcard, topic: bytes) -> None:

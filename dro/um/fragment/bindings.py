@@ -108,10 +108,11 @@ class Bindings:
 
     # what the resolver says
 
-    def on_found(self, source: FoundSource, now_ns: int) -> None:
+    def on_found(self, source: FoundSource, now_ns: int, *, is_known: bool = False) -> None:
+        """`is_known`: join it even if it is not wanted yet."""
         key = _key(source)
         self._ending.discard(key)  # an advertisement again: it goes on
-        if key in self._bound or not self._wanted.is_wanted(source.topic):
+        if key in self._bound or not (is_known or self._wanted.is_wanted(source.topic)):
             return
         stats, text = self._stats, {"source": format_source(source.address, source.topic_index)}
         try:
@@ -172,6 +173,16 @@ class Bindings:
             if not self._wanted.is_wanted(topic):
                 for bound in [b for ways in self._by_topic.get(topic, {}).values() for b in ways]:
                     self._unbind(bound, ended=False, now_ns=now_ns)
+
+    def leave_all_unwanted(self) -> None:
+        """`leave_unwanted` for everything, in slices."""
+        self._in_slices(self._leave_all(self._unwanted()))
+
+    def _unwanted(self) -> Iterator[bytes]:
+        for topic in list(self._by_topic):
+            if not self._wanted.is_wanted(topic):
+                self._resolver.leave_topic(topic)
+            yield topic
 
     def on_session_ended(self, transport: ReceiverTransport, now_ns: int) -> None:
         self._in_slices(self._end_all(list(transport.sources.values())))

@@ -223,6 +223,16 @@ class FragmentContext:
         """Topics that a wanted pattern has found."""
         return self._wanted.topics_of((pattern, pattern_type))
 
+    def join_known(self, tir: lbmr.Tir, *, source_ip: int, is_from_dro: bool, source_id: bytes | None) -> None:
+        """Join a source as an older incarnation had it joined, if the judge accepts it, wanted or not yet."""
+        now_ns = self._loop.now_ns()
+        self._resolver.join_known(tir, source_ip=source_ip, from_dro=is_from_dro, source_id=source_id, now_ns=now_ns)
+        self._pump()
+
+    def leave_unwanted(self) -> None:
+        """Leave, in slices, known sources that nobody has come to want."""
+        self._bindings.leave_all_unwanted()
+
     def set_judge(self, judge: Judge | None) -> None:
         """Join only what `judge` accepts, by topic and session; what is joined now is judged as well."""
         self._resolver.set_judge(judge, self._loop.now_ns())
@@ -369,8 +379,8 @@ class FragmentContext:
     def _on_event(self, event: ev.ResolverEvent) -> None:
         now_ns = self._loop.now_ns()
         match event:
-            case ev.SourceFound(source=source):
-                self._bindings.on_found(source, now_ns)
+            case ev.SourceFound(source=source, is_known=is_known):
+                self._bindings.on_found(source, now_ns, is_known=is_known)
             case ev.SourceSwitched(old=old, new=new):
                 self._bindings.on_switched(old, new, now_ns)
             case ev.SourceChanged(source=source):

@@ -13,6 +13,7 @@ from dro.proto.interest.events import InterestGained, InterestLost
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import (
     ChangeForwarding,
+    CheckKnown,
     CloseProxyReceiver,
     CloseProxySource,
     DelayDeletion,
@@ -433,7 +434,7 @@ def test_a_sibling_that_comes_up_once_more_gets_nothing_again() -> None:
     assert hello == SendToSibling(2, PortalHello(1, 1, 8, 9))
     assert isinstance(everything, TellEverything)
     core.on_relearnt()
-    assert core.take_effects() == [SendToSibling(worker, ExchangeDone()) for worker in (2, 3)]
+    assert core.take_effects() == [CheckKnown(), *(SendToSibling(worker, ExchangeDone()) for worker in (2, 3))]
     core.on_sibling_up(2, 6, 8, 9, 0)
     assert core.take_effects()[-1] == SendToSibling(2, ExchangeDone()), "to those that come later at once"
 

@@ -26,6 +26,7 @@ from portals.decisions.messages import (
     PortalHello,
     SourceGone,
     SourceSeen,
+    ToldAll,
     Withdraw,
 )
 from portals.decisions.relearning import RELEARN_LIMIT_NS, Relearning
@@ -125,7 +126,7 @@ def test_a_withdrawn_portal_greets_a_sibling_and_tells_it_nothing() -> None:
         SendToSibling(1, PortalHello(2, 1, 7, 70)),
     ]
     assert isinstance(everything, TellEverything)
-    assert list(everything.messages) == []
+    assert list(everything.messages) == [ToldAll()]
 
 
 def test_what_is_told_for_a_drain_keeps_its_place_among_the_decisions() -> None:

@@ -57,6 +57,7 @@ from portals.decisions.messages import (
     SourceGone,
     SourceSeen,
     Taken,
+    ToldAll,
     Withdraw,
 )
 from portals.decisions.relearning import CHECK_NS
@@ -215,7 +216,8 @@ def test_other_portals_are_siblings_at_once(alone: Alone, role: Role) -> None:
     page.set(page.pair(SIBLING) + PairSlot.HANDED, 9)
     page.set(page.pair(SIBLING) + PairSlot.HANDED_BYTES, 900)
     alone.peer_up(SIBLING, role)
-    assert alone.sent() == ([(SIBLING, PortalHello(ME, 1, 9, 900))] if role in WITH_RINGS else [])
+    said = [PortalHello(ME, 1, 9, 900), ToldAll()] if role in WITH_RINGS else []
+    assert alone.sent() == [(SIBLING, message) for message in said]
 
 
 def test_a_sibling_whose_ring_cannot_be_opened_is_none_until_it_can(
@@ -237,7 +239,7 @@ def test_a_sibling_whose_ring_cannot_be_opened_is_none_until_it_can(
     alone.stepper.run(RING_RETRY_NS // ms(1))
     hello, *others = alone.sent()
     assert hello == (THIRD, PortalHello(ME, 1, 0, 0))
-    assert others == [(THIRD, InterestAdded(b"AAA", PATTERN_NONE, HERE)), (THIRD, ForwardStart(5))]
+    assert others == [(THIRD, m) for m in (InterestAdded(b"AAA", PATTERN_NONE, HERE), ToldAll(), ForwardStart(5))]
     assert alone.effects() == [OpenProxySource(THIRD, SEEN), OpenProxyReceiver(b"BBB", PATTERN_NONE, (THERE,))]
     alone.stepper.run(5 * RING_RETRY_NS // ms(1))
     assert alone.worker.rings[1:] == []
@@ -258,6 +260,9 @@ def test_a_sibling_without_a_ring_that_ends_is_not_tried_again(alone: Alone) -> 
 
 def test_siblings_learn_that_the_portal_knows_its_domain_when_little_more_comes(alone: Alone) -> None:
     alone.joined()
+    alone.stepper.run(3 * CHECK_NS // ms(1))
+    assert alone.sent() == [], "the sibling may know of more"
+    alone.hear(SIBLING, ToldAll())
     for n in range(3):
         alone.link.say(InterestGained((b"%d" % n, PATTERN_NONE)))
         alone.stepper.run(CHECK_NS // ms(1))

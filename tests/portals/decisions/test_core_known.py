@@ -1,0 +1,138 @@
+"""What siblings give back to a portal that returns, so that it need not learn it from its TRD first."""
+
+from __future__ import annotations
+
+from dro.clock import s
+from dro.proto.interest.events import InterestGained
+from portals.decisions.effects import (
+    ChangeForwarding,
+    CheckKnown,
+    FeedProxySource,
+    JoinKnownSource,
+    OpenProxySource,
+    RecordKnownInterest,
+    TellEverything,
+)
+from portals.decisions.messages import PATTERN_NONE, ForwardStop, KnownInterest, KnownSource, SourceSeen
+from tests.portals.decisions.test_core import OTID, Dro
+
+WAY = b"joined so"
+
+
+def flowing(portals: int = 3) -> Dro:
+    """A source in domain 1, for all others."""
+    dro = Dro(portals)
+    for worker in range(2, portals + 1):
+        dro.want(worker, b"AAA")
+    dro.cores[1].own.add(OTID, b"AAA", 1, 0, 0, b"", WAY)
+    dro.settle()
+    for worker in dro.cores:
+        dro.take(worker)
+    return dro
+
+
+def kill_and_start(dro: Dro, worker: int) -> None:
+    dro.kill(worker)
+    dro.start(worker)
+
+
+def test_a_returned_ingress_joins_again_under_the_old_handle_what_its_siblings_are_fed_with() -> None:
+    dro = flowing()
+    (handle,) = dro.cores[1].own.seen
+    kill_and_start(dro, 1)
+    seen = SourceSeen(handle, OTID, b"AAA", 1, 0, 0, b"", WAY)
+    assert [e for e in dro.take(1) if isinstance(e, JoinKnownSource)] == [JoinKnownSource(seen)], "once for both"
+    for worker in (2, 3):
+        dro.take(worker)
+    assert dro.cores[1].own.add(OTID, b"AAA", 1, 0, 0, b"", WAY) == handle
+    dro.settle()
+    assert dro.take(1)[-1] == ChangeForwarding(handle, (2, 3)), "nobody had to ask"
+    dro.relearn()
+    dro.pass_time(s(600))
+    assert [dro.take(worker) for worker in (2, 3)] == [[CheckKnown()]] * 2, "the proxies go on as they are"
+    (offer,) = dro.cores[2].siblings.offers(OTID)
+    assert (offer.incarnation, offer.source) == (2, seen)
+
+
+def test_a_sibling_that_says_so_later_gets_the_fragments_as_well() -> None:
+    dro = flowing()
+    (handle,) = dro.cores[1].own.seen
+    seen = next(iter(dro.cores[1].own.seen.values()))
+    kill_and_start(dro, 1)
+    core = dro.cores[1]
+    core.own.forward_nothing_to(3)
+    core.own.add(OTID, b"AAA", 1, 0, 0, b"", WAY)
+    dro.settle()
+    assert dro.take(1)[-1] == ChangeForwarding(handle, (2,))
+    core.on_message(3, 1, KnownSource(seen), 0)
+    dro.settle()
+    assert dro.take(1) == [ChangeForwarding(handle, (2, 3))]
+
+
+def test_another_source_or_another_life_gets_a_handle_of_its_own() -> None:
+    dro = flowing()
+    (handle,) = dro.cores[1].own.seen
+    kill_and_start(dro, 1)
+    own = dro.cores[1].own
+    assert own.add(OTID, b"BBB", 1, 0, 0, b"") != handle, "the same OTID with another topic"
+    own.forget_known()
+    assert own.add(OTID, b"AAA", 1, 0, 0, b"") != handle
+    dro.settle()
+    assert [type(e) for e in dro.take(2)][-1:] == [FeedProxySource]
+
+
+def test_who_wants_it_no_more_before_it_is_joined_does_not_get_it() -> None:
+    dro = flowing(2)
+    (handle,) = dro.cores[1].own.seen
+    kill_and_start(dro, 1)
+    core = dro.cores[1]
+    core.on_message(2, 1, ForwardStop(handle), 0)
+    dro.take(1)
+    core.own.add(OTID, b"AAA", 1, 0, 0, b"", WAY)
+    dro.settle()
+    assert not any(isinstance(e, ChangeForwarding) for e in dro.take(1))
+
+
+def test_what_was_known_does_not_take_a_handle_that_is_in_use() -> None:
+    dro = flowing(2)
+    core = dro.cores[1]
+    core.on_message(2, 1, KnownSource(SourceSeen(7, b"x" * 32, b"X", 1, 0, 0, b"", WAY)), 0)
+    first = core.own._next_handle
+    core.on_message(2, 1, KnownSource(SourceSeen(first, b"y" * 32, b"Y", 1, 0, 0, b"", WAY)), 0)
+    assert core.own.add(b"y" * 32, b"Y", 1, 0, 0, b"") == first
+    assert core.own.add(b"x" * 32, b"X", 1, 0, 0, b"") == 7
+    assert core.own.add(b"z" * 32, b"Z", 1, 0, 0, b"") == first + 1
+    core.on_message(2, 1, KnownSource(SourceSeen(7, b"q" * 32, b"Q", 1, 0, 0, b"", WAY)), 0)
+    assert core.own.seen[7].otid == b"x" * 32
+
+
+def test_the_first_of_the_siblings_gives_a_returned_portal_its_interest_back() -> None:
+    dro = flowing()
+    dro.want(3, b"^A", 1)
+    kill_and_start(dro, 3)
+    found = [e for e in dro.take(3) if isinstance(e, RecordKnownInterest)]
+    assert sorted(found, key=str) == [RecordKnownInterest(b"AAA", 0, 3), RecordKnownInterest(b"^A", 1, 3)]
+    dro.cores[3].on_interest(InterestGained((b"AAA", PATTERN_NONE), 3), 0)
+    dro.settle()
+    assert [type(e) for e in dro.take(3)] == [OpenProxySource], "before anything was heard in its TRD"
+
+
+def test_a_portal_that_knows_its_domain_again_takes_nothing_back() -> None:
+    dro = flowing(2)
+    dro.relearn()
+    dro.take(1)
+    dro.cores[1].on_message(2, 1, KnownSource(SourceSeen(7, b"x" * 32, b"X", 1, 0, 0, b"", WAY)), 0)
+    dro.cores[1].on_message(2, 1, KnownInterest(b"X", 0, 1), 0)
+    assert dro.cores[1].take_effects() == []
+
+
+def test_nothing_is_given_back_that_was_never_told_or_by_a_portal_that_leaves() -> None:
+    dro = flowing(2)
+    core = dro.cores[2]
+    core.on_sibling_down(1, 0)
+    core.on_sibling_up(1, 2, 0, 0, 0)
+    (everything,) = [e for e in core.take_effects() if isinstance(e, TellEverything)]
+    core.withdraw()
+    assert not any(isinstance(m, KnownSource | KnownInterest) for m in everything.messages)
+    fresh = Dro(2)
+    assert not any(isinstance(e, JoinKnownSource | RecordKnownInterest) for e in fresh.take(1) + fresh.take(2))
