@@ -14,10 +14,12 @@ from typing import Final, cast
 from dro.compiled_steps import form
 from dro.errors import DecodeError
 from dro.um.transport.frames import drop_first, in_stream, keep_first, lay_out, write_topics
+from dro.um.transport.lbtrm.receiver import HEADER as LBTRM
 from dro.um.transport.runs import RunTable, read_messages
-from dro.um.transport.scan import BadStream, Stream, scan_datagrams, scan_slots, scan_stream
+from dro.um.transport.scan import BadStream, DatagramHeader, Stream, scan_datagrams, scan_slots, scan_stream
 from dro.um.transport.session import SenderTransport
 from dro.wire.lbmc.message import HEADER
+from dro.wire.lbtru import FLAG_RETRANSMISSION, Data, encode, sid_option
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import Lane, ProxySource
 from portals.datapath.plan import plan
@@ -25,7 +27,11 @@ from portals.datapath.select import compact, extent, move, take_all
 from tests.fakes.transport import FakeSender
 
 SENDER: Final = 7 << 32
-KEY: Final = 1234 << 32 | 5
+LBTRU: Final = DatagramHeader(
+    20, key_at=12, sqn_at=4, trail_at=8, mark_at=0, mark_bytes=4, mark_mask=0xFFFFFFFF, mark=1 << 16
+)
+"""Of packets with a session id and no other option: a transport whose header is laid out in another way."""
+KEYS: Final = {LBTRM: 1234 << 32 | 5, LBTRU: 8 << 48 | 5}
 STRIDE: Final = 1500
 TOPICS: Final = 9
 
@@ -44,7 +50,7 @@ def message(rng: random.Random, sqns: list[int]) -> bytes:
     return HEADER.pack(kind, head, size, topic, sqns[topic]) + rng.randbytes(size - 12)
 
 
-def batch(rng: random.Random, sqns: list[int], first: int) -> tuple[bytearray, list[int]]:
+def batch(rng: random.Random, sqns: list[int], first: int, header: DatagramHeader) -> tuple[bytearray, list[int]]:
     """Datagrams `STRIDE` apart: in order, and now and then a hole, a repair, noise, or several messages in one."""
     area, lengths = bytearray(), []
     style = rng.choice(("one", "one", "several"))
@@ -52,9 +58,13 @@ def batch(rng: random.Random, sqns: list[int], first: int) -> tuple[bytearray, l
         content = message(rng, sqns)
         while style == "several" and len(content) < 400:
             content += message(rng, sqns)
-        flags = 0xA0 if rng.random() < 0.01 else 0x80
+        is_repair = rng.random() < 0.01
         sqn = (first + n + (rng.random() < 0.01)) & 0xFFFFFFFF
-        datagram = struct.pack("!BBHIIIBBH", 0, 0, 1234, 5, sqn, 0, flags, 3, 0) + content
+        if header is LBTRM:
+            datagram = struct.pack("!BBHIIIBBH", 0, 0, 1234, 5, sqn, 0, 0xA0 if is_repair else 0x80, 3, 0) + content
+        else:
+            flags = FLAG_RETRANSMISSION if is_repair else 0
+            datagram = encode(Data(sqn, 0, flags, content, options=(sid_option(5),)))
         if rng.random() < 0.02:
             damaged = bytearray(datagram)
             damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
@@ -71,7 +81,9 @@ def digest_of(seed: int, rounds: int = 300) -> str:
     def note(*values: object) -> None:
         total.update(repr(values).encode())
 
-    stream = Stream(KEY)
+    header = (LBTRM, LBTRU)[seed % 2]
+    stream = Stream(KEYS[header])
+    streams = {(stream.key, 7): stream}
     lane = Lane(cast(SenderTransport, Sender()))
     feeds: dict[int, ProxySource] = {}
     for topic in range(TOPICS - 1):
@@ -80,17 +92,17 @@ def digest_of(seed: int, rounds: int = 300) -> str:
     sqns = [0] * TOPICS
     for _ in range(rounds):
         first = rng.choice((0, 1000, 0xFFFFFFE0))
-        area, lengths = batch(rng, sqns, first)
+        area, lengths = batch(rng, sqns, first, header)
         view, touched = memoryview(area), list[Stream]()
         stream.expected, stream.is_touched = first, False
         stream.datagrams = stream.nbytes = stream.messages = 0
         left: list[int] = []
-        if not scan_slots(view, STRIDE, lengths, SENDER, {(KEY, 7): stream}, touched):
+        if not scan_slots(view, STRIDE, lengths, SENDER, streams, touched, header):
             offsets = list(range(0, len(area), STRIDE))
             at = -1
             while at < len(lengths):
                 senders = [SENDER] * len(lengths)
-                at = scan_datagrams(view, offsets, lengths, senders, at + 1, {(KEY, 7): stream}, touched)
+                at = scan_datagrams(view, offsets, lengths, senders, at + 1, streams, touched, header)
                 left.append(at)
         note(
             stream.first, stream.datagrams, stream.nbytes, stream.trail, stream.messages, stream.expected, len(touched)

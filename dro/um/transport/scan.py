@@ -1,9 +1,9 @@
-"""The scan of received bytes: LBT-RM datagrams of a batch, or a piece of a stream, to run tables.
+"""The scan of received bytes: datagrams of a batch, or a piece of a stream, to run tables.
 
 Pure, and the reference for its compiled form. What is not plain data in order of a joined session stops the scan: the
-caller looks at that datagram by itself and goes on behind it.
+caller looks at that datagram by itself and goes on behind it. A transport says by a `DatagramHeader` where it has what.
 
-Wire layout: protocol notes, LBT-RM section and LBMC framing.
+Wire layout: protocol notes, LBMC framing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from operator import eq, sub
+from operator import eq, itemgetter, sub
 from struct import Struct
 from typing import Final
 
@@ -34,23 +34,65 @@ from dro.um.transport.runs import (
     read_messages,
 )
 from dro.wire.lbmc import message as lbmc
-from dro.wire.lbtrm import DATA_HEADER, FLAG_RETRANSMISSION
 
-KEY_MASK: Final = 0x0000FFFFFFFFFFFF
-"""Of the first 8 bytes of a datagram, what names its session: next header, NAK port and session id."""
-LEAST: Final = DATA_HEADER + HEADER_BYTES
-_DATA: Final = Struct("!QIIB3xBBHII")
 _IP_SHIFT: Final = 32
-_LEAST, _DATA_HEADER, _RX, _MESSAGE = (
-    LEAST,
-    DATA_HEADER,
-    FLAG_RETRANSMISSION,
-    TYPE_MESSAGE,
-)  # plain integers if compiled
+_MESSAGE, _HEADER_BYTES = TYPE_MESSAGE, HEADER_BYTES  # plain integers in the compiled form
 
 PROBE_FIRST: Final = 16  # messages that are looked at together; twice as many each time it was a stream
 PROBE_MOST: Final = 4096
 PROBE_LEAST: Final = 4
+
+
+class DatagramHeader:
+    """What a transport has in front of the messages of a datagram: offsets in bytes of big-endian fields.
+
+    `key_at`: 8 bytes that name the session. `mark_at`: `mark_bytes` (1 or 4) that are `mark` under `mark_mask` in plain
+    data that is sent for the first time. `sqn_at`, `trail_at`: 4 bytes each. The first message follows after `size`.
+    """
+
+    __slots__ = (
+        "fields",
+        "key_at",
+        "mark",
+        "mark_at",
+        "mark_bytes",
+        "mark_mask",
+        "order",
+        "size",
+        "sqn_at",
+        "trail_at",
+    )
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        key_at: int,
+        sqn_at: int,
+        trail_at: int,
+        mark_at: int,
+        mark_bytes: int,
+        mark_mask: int,
+        mark: int,
+    ) -> None:
+        self.size = size
+        self.key_at = key_at
+        self.sqn_at = sqn_at
+        self.trail_at = trail_at
+        self.mark_at = mark_at
+        self.mark_bytes = mark_bytes
+        self.mark_mask = mark_mask
+        self.mark = mark
+        # for the plain form: key, sqn, trail, mark, and the fields of the first message
+        mark_field = "B" if mark_bytes == 1 else "I"
+        places = sorted([(key_at, "Q", 0), (sqn_at, "I", 1), (trail_at, "I", 2), (mark_at, mark_field, 3)])
+        layout, end = "!", 0
+        for at, field, _ in places:
+            layout += f"{at - end}x{field}"
+            end = at + Struct(f"!{field}").size
+        self.fields = Struct(f"{layout}{size - end}xBBHII")
+        found = [number for _, _, number in places]
+        self.order = None if found == [0, 1, 2, 3] else itemgetter(*map(found.index, range(4)), *range(4, 9))
 
 
 class Stream:
@@ -110,6 +152,7 @@ def scan_datagrams(
     at: int,
     streams: Streams,
     touched: list[Stream],
+    header: DatagramHeader,
 ) -> int:
     """Take datagrams of a batch from number `at` on into the tables of their streams; returns where it stopped.
 
@@ -117,35 +160,42 @@ def scan_datagrams(
     the table; the number of datagrams when all were taken. Streams that got something are in `touched`, each once.
     """
     count = len(lengths)
+    size, key_at, sqn_at, trail_at = header.size, header.key_at, header.sqn_at, header.trail_at
+    mark_at, mark_bytes, mask, plain = header.mark_at, header.mark_bytes, header.mark_mask, header.mark
+    least = size + _HEADER_BYTES
+    unpack, order = header.fields.unpack_from, header.order
     stream: Stream | None = None
     while at < count:
         offset, length = offsets[at], lengths[at]
-        if length < _LEAST:
+        if length < least:
             return at
         if COMPILED:
-            key = _u32(view, offset)
-            key = key << 32 | _u32(view, offset + 4)
-            sqn, trail, flags = _u32(view, offset + 8), _u32(view, offset + 12), view[offset + 16]
-            kind, head, message = view[offset + 20], view[offset + 21], view[offset + 22] << 8 | view[offset + 23]
-            topic_index, topic_sqn = _u32(view, offset + 24), _u32(view, offset + 28)
+            key = _u32(view, offset + key_at)
+            key = key << 32 | _u32(view, offset + key_at + 4)
+            sqn, trail = _u32(view, offset + sqn_at), _u32(view, offset + trail_at)
+            mark = view[offset + mark_at] if mark_bytes == 1 else _u32(view, offset + mark_at)
+            begin = offset + size
+            kind, head, message = view[begin], view[begin + 1], view[begin + 2] << 8 | view[begin + 3]
+            topic_index, topic_sqn = _u32(view, begin + 4), _u32(view, begin + 8)
         else:
-            key, sqn, trail, flags, kind, head, message, topic_index, topic_sqn = _DATA.unpack_from(view, offset)
+            found = unpack(view, offset)
+            key, sqn, trail, mark, kind, head, message, topic_index, topic_sqn = order(found) if order else found
         sender = senders[at]
         if stream is None or key != stream.key or sender != stream.sender:
             stream = find(streams, key, sender)
             if stream is None:
                 return at
         table = stream.table
-        if sqn != stream.expected or flags & _RX or table.room * 8 < length:
+        if sqn != stream.expected or mark & mask != plain or table.room * 8 < length:
             return at
-        if kind == _MESSAGE and message == length - _DATA_HEADER:
-            table.add(topic_index, topic_sqn, offset + _DATA_HEADER, message, _DATA_HEADER, head)
+        if kind == _MESSAGE and message == length - size:
+            table.add(topic_index, topic_sqn, offset + size, message, size, head)
             stream.messages += 1
         else:
             rows = table.rows
             fragments = table.words[rows * WORDS - WORDS + FRAGMENTS] if rows else 0
             try:
-                stream.messages += read_messages(view, offset + _DATA_HEADER, offset + length, _DATA_HEADER, table)
+                stream.messages += read_messages(view, offset + size, offset + length, size, table)
             except DecodeError:
                 table.rows = rows
                 if rows:
@@ -165,22 +215,31 @@ def scan_datagrams(
 
 
 @lru_cache(maxsize=256)
-def _columns(stride: int) -> Struct:
-    return Struct(f"!QIIB3xBBHII{stride - LEAST}x")
+def _columns(fields: str, stride: int) -> Struct:
+    return Struct(f"{fields}{stride - Struct(fields).size}x")
 
 
 def scan_slots(
-    view: memoryview, stride: int, lengths: list[int], sender: int, streams: Streams, touched: list[Stream]
+    view: memoryview,
+    stride: int,
+    lengths: list[int],
+    sender: int,
+    streams: Streams,
+    touched: list[Stream],
+    header: DatagramHeader,
 ) -> bool:
     """As `scan_datagrams` for a whole batch of one session in order, one message in each datagram, `stride` bytes apart
     from the start of `view`; False, with nothing done, when it is none. It works on columns, which plain Python does
     much faster.
     """
-    n = len(lengths)
-    if COMPILED or stride < LEAST or min(lengths) < LEAST:
+    n, size = len(lengths), header.size
+    least = size + HEADER_BYTES
+    if COMPILED or stride < least or min(lengths) < least:
         return False
-    columns = tuple(zip(*_columns(stride).iter_unpack(view[: n * stride]), strict=True))
-    keys, sqns, trails, flags, kinds, heads, messages, topics, topic_sqns = columns
+    columns = tuple(zip(*_columns(header.fields.format, stride).iter_unpack(view[: n * stride]), strict=True))
+    if header.order is not None:
+        columns = header.order(columns)
+    keys, sqns, trails, marks, kinds, heads, messages, topics, topic_sqns = columns
     stream = find(streams, keys[0], sender)
     first = sqns[0]
     if (
@@ -188,42 +247,42 @@ def scan_slots(
         or stream.expected != first
         or keys.count(keys[0]) != n
         or sqns != tuple(range(first, first + n))
-        or flags.count(flags[0]) != n
-        or flags[0] & FLAG_RETRANSMISSION
+        or marks.count(marks[0]) != n
+        or marks[0] & header.mark_mask != header.mark
         or kinds.count(TYPE_MESSAGE) != n
     ):
         return False
     table = stream.table
     topic, topic_first, length = topics[0], topic_sqns[0], messages[0]
-    if lengths.count(length + DATA_HEADER) == n and messages.count(length) == n:
+    if lengths.count(length + size) == n and messages.count(length) == n:
         is_mixed = False
         if (
             topics.count(topic) == n
             and heads.count(heads[0]) == n
             and topic_sqns == tuple(range(topic_first, topic_first + n))
         ):
-            shape = heads[0] << HEAD_SHIFT | DATA_HEADER
-            table.put(topic, topic_first, n, DATA_HEADER, length, stride if n > 1 else length + DATA_HEADER, shape)
+            shape = heads[0] << HEAD_SHIFT | size
+            table.put(topic, topic_first, n, size, length, stride if n > 1 else length + size, shape)
             _took(stream, first, n, sum(lengths), trails[-1], touched)
             return True
     else:
         is_mixed = True
-    if is_mixed and list(map(sub, lengths, messages)).count(DATA_HEADER) != n:
+    if is_mixed and list(map(sub, lengths, messages)).count(size) != n:
         return False
     if any(map(eq, topics, topics[1:])):  # some follow each other, and may be one run
-        offset = DATA_HEADER
+        offset = size
         for topic, sqn, length, head in zip(topics, topic_sqns, messages, heads, strict=True):
-            table.add(topic, sqn, offset, length, DATA_HEADER, head)
+            table.add(topic, sqn, offset, length, size, head)
             offset += stride
     else:
         words, end = table.words, n * WORDS
         words[0:end:WORDS] = array("I", topics)
         words[SQN:end:WORDS] = array("I", topic_sqns)
         words[FRAGMENTS:end:WORDS] = array("I", [1]) * n
-        words[OFFSET:end:WORDS] = array("I", range(DATA_HEADER, DATA_HEADER + n * stride, stride))
+        words[OFFSET:end:WORDS] = array("I", range(size, size + n * stride, stride))
         words[LENGTH:end:WORDS] = array("I", messages)
         words[STRIDE:end:WORDS] = array("I", lengths)
-        words[SHAPE:end:WORDS] = array("I", [head << HEAD_SHIFT | DATA_HEADER for head in heads])
+        words[SHAPE:end:WORDS] = array("I", [head << HEAD_SHIFT | size for head in heads])
         table.rows = n
     _took(stream, first, n, sum(lengths), trails[-1], touched)
     return True

@@ -32,7 +32,7 @@ from dro.sqn import HALF, MASK
 from dro.timers import Timer
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.runs import FLAG_REPAIR, RunTable, read_messages
-from dro.um.transport.scan import KEY_MASK, Stream, Streams, find, scan_datagrams, scan_slots
+from dro.um.transport.scan import DatagramHeader, Stream, Streams, find, scan_datagrams, scan_slots
 from dro.um.transport.session import (
     DataReader,
     OnEnded,
@@ -42,7 +42,7 @@ from dro.um.transport.session import (
     SessionSink,
 )
 from dro.wire import lbtrm
-from dro.wire.lbtrm import DATA_HEADER
+from dro.wire.lbtrm import DATA_HEADER, FLAG_RETRANSMISSION, FLAGS_OFFSET
 from dro.wire.source_string import LbtrmAddress, format_source
 from dro.wire.transport import DropReason, TransportDecodeError
 
@@ -51,6 +51,11 @@ limited = LimitedLogger(log).event
 
 _SESSION: Final = Struct("!Q")  # version, type, next header, NAK port and session id: all of it names the session
 _DATA: Final = Struct("!QIIBBH")
+_KEY_MASK: Final = 0x0000FFFFFFFFFFFF  # without version and type
+HEADER: Final = DatagramHeader(
+    DATA_HEADER, key_at=0, sqn_at=8, trail_at=12, mark_at=FLAGS_OFFSET, mark_bytes=1, mark_mask=FLAG_RETRANSMISSION,
+    mark=0,
+)  # fmt: skip
 _BATCHES_PER_TURN: Final = 4
 RX: Final = lbtrm.FLAG_RETRANSMISSION
 
@@ -241,12 +246,12 @@ class LbtrmGroup(DataReader):
         if (
             not batch.is_slotted
             or senders.count(senders[0]) != count
-            or not scan_slots(view, batch.stride, lengths, senders[0], streams, self._touched)
+            or not scan_slots(view, batch.stride, lengths, senders[0], streams, self._touched, HEADER)
         ):
-            at = scan_datagrams(view, offsets, lengths, senders, 0, streams, self._touched)
+            at = scan_datagrams(view, offsets, lengths, senders, 0, streams, self._touched, HEADER)
             while at < count:
                 self._on_datagram(view, offsets[at], lengths[at], senders[at], now_ns)
-                at = scan_datagrams(view, offsets, lengths, senders, at + 1, streams, self._touched)
+                at = scan_datagrams(view, offsets, lengths, senders, at + 1, streams, self._touched, HEADER)
         self._hand_up(view, now_ns)
 
     def _on_datagram(self, view: memoryview, offset: int, length: int, sender: int, now_ns: int) -> None:
@@ -267,7 +272,7 @@ class LbtrmGroup(DataReader):
 
     def _session(self, key: int, sender: int, now_ns: int) -> LbtrmReceiver | None:
         """Of a datagram; its core knows then of all that came before."""
-        stream = find(self._streams, key & KEY_MASK, sender)
+        stream = find(self._streams, key & _KEY_MASK, sender)
         if stream is None:
             return None
         self._touch(stream)
