@@ -6,7 +6,8 @@ elsewhere) and asyncio (`fileno` is an epoll descriptor that asyncio can watch; 
 
 Order of a turn: queued calls, a slice of long work, timers, then each readable descriptor once, then each writable
 one, then what has no descriptor (`Poller`). A reader that has more than one batch waiting returns True and is called
-again in the next turn, after the others. The longest turn is measured.
+again in the next turn, after the others. Once a turn has used `TURN_NS`, what it has not called comes first in the next
+one. The longest turn is measured.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from dro.timers import Timer, TimerHeap
 MAX_CALLS_PER_TURN: Final = 256
 SLICE_NS: Final = 2_000_000
 """What long work may take of a turn, see `Loop.run_in_slices`."""
+TURN_NS: Final = 6_000_000
+"""Processor time of a turn after which no more readers are called, nor pollers; one of either is called in any case."""
 
 
 class HasFileno(Protocol):
@@ -63,6 +66,8 @@ class Loop:
         self._readers: dict[int, Callback] = {}
         self._writers: dict[int, Callback] = {}
         self._again: dict[int, Callback] = {}
+        self._late: dict[int, Callback] = {}  # readers for which the turn had no time left
+        self._polls_first = False  # nor for the pollers
         self._soon: deque[Callback] = deque()
         self._timers = TimerHeap()
         self.poll_ns = poll_ns
@@ -102,6 +107,7 @@ class Loop:
     def remove_reader(self, source: int | HasFileno) -> None:
         fd = _fd(source)
         self._again.pop(fd, None)
+        self._late.pop(fd, None)
         if self._readers.pop(fd, None) is not None:
             self._watch(fd, True)
 
@@ -160,7 +166,7 @@ class Loop:
 
     def next_deadline(self) -> int | None:
         """When the next turn is due, ns of the loop's clock; the past when work is waiting; None for never."""
-        if self._soon or self._again or self._slices:
+        if self._soon or self._again or self._late or self._slices or self._polls_first:
             return 0
         return self._timers.next_deadline()
 
@@ -169,6 +175,7 @@ class Loop:
     def run_once(self, timeout_ns: int | None = None) -> bool:
         """One turn, waiting at most `timeout_ns` (None: until something happens). True when it did any work."""
         began_ns = time.monotonic_ns()
+        full_ns = time.thread_time_ns() + TURN_NS
         worked = self._run_calls()
         worked |= self._run_slices()
         deadline = self.next_deadline()
@@ -188,25 +195,37 @@ class Loop:
         readers, writers = self._readers, self._writers
         ready = [(fd, mask, readers.get(fd), writers.get(fd)) for fd, mask in events]
         worked |= self._timers.run_due(self.now_ns()) > 0
-        again, self._again = self._again, {}
-        seen = set()
-        for fd, mask, reader, writer in ready:
+        due, self._late, again, self._again = self._late, {}, self._again, {}
+        polls_first, self._polls_first = self._polls_first, False
+        if polls_first:
+            worked |= self._take_polled()
+        for fd, mask, reader, _ in ready:
             if fd == self._wake:
                 self._drain_wake()
                 continue
             worked = True
-            if reader is not None and mask & ~select.EPOLLOUT and readers.get(fd) is reader:
-                seen.add(fd)
-                if reader() is True and readers.get(fd) is reader:
-                    self._again[fd] = reader
+            if reader is not None and mask & ~select.EPOLLOUT:
+                due.setdefault(fd, reader)
+        for fd, reader in again.items():
+            due.setdefault(fd, reader)
+        is_full = False
+        for fd, reader in due.items():
+            if readers.get(fd) is not reader:
+                continue
+            worked = True
+            if is_full:
+                self._late[fd] = reader
+                continue
+            if reader() is True and readers.get(fd) is reader:
+                self._again[fd] = reader
+            is_full = time.thread_time_ns() > full_ns
+        for fd, mask, _, writer in ready:
             if writer is not None and mask & ~select.EPOLLIN and writers.get(fd) is writer:
                 writer()
-        for fd, reader in again.items():
-            if fd not in seen and readers.get(fd) is reader:
-                worked = True
-                if reader() is True and readers.get(fd) is reader:
-                    self._again[fd] = reader
-        worked |= self._take_polled()
+        if is_full:
+            self._polls_first = not polls_first and bool(self._pollers)
+        elif not polls_first:
+            worked |= self._take_polled()
         self._measure(began_ns)
         return worked
 
@@ -287,5 +306,6 @@ class Loop:
             self._readers.clear()
             self._writers.clear()
             self._again.clear()
+            self._late.clear()
             self._epoll.close()
             os.close(self._wake)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from dro.loop import SLICE_NS, Loop
+from dro.loop import SLICE_NS, TURN_NS, Loop
 
 
 @pytest.fixture
@@ -124,3 +125,58 @@ def test_the_longest_turn_is_measured_without_its_sleep(loop: Loop) -> None:
     assert loop.longest_turn_cpu_ns > 0
     loop.forget_longest_turn()
     assert loop.longest_turn_ns == 0
+
+
+def spin_cpu(ns: int) -> None:
+    end = time.thread_time_ns() + ns
+    while time.thread_time_ns() < end:
+        pass
+
+
+def test_what_a_full_turn_has_not_called_comes_first_in_the_next(loop: Loop) -> None:
+    seen: list[int] = []
+    pairs = [socket.socketpair() for _ in range(3)]
+    queue = Queue()
+    loop.add_poller(queue)
+
+    def reader(name: int, ns: int) -> Callable[[], bool]:
+        def read() -> bool:
+            seen.append(name)
+            spin_cpu(ns)
+            return False
+
+        return read
+
+    for name, (one, other) in enumerate(pairs):
+        loop.add_reader(one, reader(name, TURN_NS + 1_000_000 if name < 2 else 0))
+        other.send(b"never read")
+    queue.waiting = [7]
+    turns = []
+    for _ in range(4):
+        assert loop.run_once(0)
+        turns.append((seen.copy(), queue.taken))
+        seen.clear()
+        queue.taken = []
+        assert loop.next_deadline() in (0, None)
+    assert [called for called, _ in turns[:3]] == [[0], [1], [2, 0]], "each had its turn, and the first once more"
+    assert [taken for _, taken in turns[:2]] == [[], [7]], "at the beginning of the next turn"
+    for one, other in pairs:
+        loop.remove_reader(one)
+        one.close()
+        other.close()
+
+
+def test_a_reader_that_is_removed_while_it_waits_for_a_turn_is_not_called(loop: Loop) -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    loop.add_reader(pairs[0][0], lambda: spin_cpu(TURN_NS + 1_000_000))
+    loop.add_reader(pairs[1][0], lambda: pytest.fail("it is removed"))
+    for _, other in pairs:
+        other.send(b"x")
+    loop.run_once(0)
+    loop.remove_reader(pairs[1][0])
+    loop.run_once(0)
+    loop.remove_reader(pairs[0][0])
+    assert loop.next_deadline() is None
+    for pair in pairs:
+        for end in pair:
+            end.close()
