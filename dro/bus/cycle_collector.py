@@ -4,8 +4,9 @@ A full collection of CPython looks at every object: 100,000 topics are three mil
 with each quarter more. Here a full collection comes when ten or twenty thousand objects have been added; what survives
 it is frozen and not looked at again. So few take longer than 5 ms, and an idle worker makes none.
 
-Cycles among frozen objects that are not used any more stay. Once what is frozen has doubled, it is swept when the
-worker has been quiet for a second, and in any case when there are `MANY` more.
+Cycles among frozen objects that are not used any more stay; there are few, as objects that come and go with topics and
+sources make none. A sweep of all objects takes up to a second: it is done when there are so many more than twice those
+of the last one that cycles must be among them, once the worker has been quiet for a second, or at `MANY`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from dro.loop import Loop
 
 TIDY_AFTER: Final = 2
 """Collections of the middle generation, each of up to 7,700 objects more, until all that was added is frozen."""
-LOOK_EVERY: Final = 128
-"""Freezings until what is frozen is counted, which takes 20 ms for three million objects."""
-SPARE: Final = 500_000
-MANY: Final = 4_000_000
+LOOK_EVERY: Final = 256
+"""Freezings until what is frozen is counted, which takes 20 ms for three million objects; no more come with fewer."""
+SPARE: Final = 4_000_000  # 100,000 topics are three million
+MANY: Final = 8_000_000
 """Objects that may be frozen beyond twice those of the last sweep: before it is done when quiet, and at all."""
 QUIET_NS: Final = s(1)
 QUIET_PART: Final = 20
