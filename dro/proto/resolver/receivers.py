@@ -219,7 +219,7 @@ class ReceiverSide:
             self.channel.events.append(OtidMismatch(tir.topic, tir))
         if entry is None or outcome is Learned.MISMATCH:
             return
-        if outcome is Learned.NEW and not is_known_topic:
+        if outcome is Learned.NEW and not is_known_topic and self._wildcards:
             for handle in self._matchers.matching(tir.topic):
                 self._match(handle, self._wildcards[handle], tir.topic)
         wanted = self._topics.get(tir.topic)

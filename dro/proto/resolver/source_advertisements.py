@@ -3,13 +3,14 @@
 State: own sources with their schedules, series of final advertisements. Owned by the resolver.
 
     added          TIR at once (ttl 16), then the phases
-    TQR            one TIR at once, alone in its datagram
+    TQR            one TIR at once, alone in its datagram; the answers to many TQRs of one packet share datagrams
     WC-TQR         all matching TIRs at once, in datagrams of their own; after a large answer none for a while
     removed        nothing, or final advertisements at 0, 100, 300, 700, 1500 ms (cost -1)
 
 Source: UM documentation of the resolver; real capture for times and packing of answers. Guess: count and spacing of
 final advertisements; the series ends when the same source is added again on the same session under the same index.
-Under another index it continues, because receivers keep the old one until they get a final advertisement. The pause
+Under another index it continues, because receivers keep the old one until they get a final advertisement. How many
+TQRs of a packet are many: the capture has one. The pause
 after a large answer to a pattern; whoever asks meanwhile hears the sustaining phase that the answer begins.
 """
 
@@ -33,6 +34,7 @@ from dro.wire.source_string import TransportAddress
 FINAL_TIMES_NS: Final = tuple(ms * NS_PER_MS for ms in (0, 100, 300, 700, 1500))
 PATTERNS_MAX: Final = 1024  # compiled patterns of others, kept for their next query
 MATCHING_MAX: Final = 4096  # topics remembered for a pattern; one that more match is compared each time
+ALONE_MAX: Final = 8
 LARGE_ANSWER: Final = 64  # sources: about one datagram
 QUIET_NS: Final = NS_PER_S  # after a large answer the same pattern gets no other for so long
 QUIET_NS_PER_SOURCE: Final = NS_PER_MS  # or for as long as the answer takes at the default limit
@@ -172,9 +174,9 @@ class SourceSide:
 
     def on_topic_queries(self, topics: Iterable[bytes]) -> None:
         """TQRs of one packet, each topic once."""
-        for topic in topics:
-            for source in self._by_topic.get(topic, {}).values():
-                self._answer([source])
+        asked = [source for topic in topics for source in self._by_topic.get(topic, {}).values()]
+        for group in [[source] for source in asked] if len(asked) <= ALONE_MAX else [asked]:
+            self._answer(group)
 
     def on_pattern_queries(self, patterns: Iterable[lbmr.WildcardTqr]) -> None:
         """WC-TQRs of one packet, each pattern once."""

@@ -114,20 +114,20 @@ class Bindings:
         self._ending.discard(key)  # an advertisement again: it goes on
         if key in self._bound or not (is_known or self._wanted.is_wanted(source.topic)):
             return
-        stats, text = self._stats, {"source": format_source(source.address, source.topic_index)}
+        stats = self._stats
         try:
             transport = self._joined.join(source.address, now_ns, self._wanted.options_of(source.topic))
         except ResourceError as e:
             stats.sessions_failed += 1
-            self._faults.event(LogEvent.SESSION_NOT_JOINED, extra=text | {"error": str(e)})
+            self._faults.event(LogEvent.SESSION_NOT_JOINED, extra=_text(source) | {"error": str(e)})
             self._resolver.on_source_ended(source.topic, source.address, source.topic_index, now_ns)
             return
         if transport is None:
             stats.sessions_unsupported += 1
-            self._faults.event(LogEvent.SOURCE_TRANSPORT, extra=text)
+            self._faults.event(LogEvent.SOURCE_TRANSPORT, extra=_text(source))
             return
         if source.topic_index in transport.sources:
-            self._faults.event(LogEvent.SOURCE_INDEX, extra=text)
+            self._faults.event(LogEvent.SOURCE_INDEX, extra=_text(source))
             return
         bound = BoundSource(
             source.topic,
@@ -306,6 +306,10 @@ class Bindings:
         if now_ns - bound.transport.active_ns <= SILENT_NS:
             return False
         return bound.transport.shows_life or self._dros.is_host_silent(bound.source_ip, now_ns)
+
+
+def _text(source: FoundSource) -> dict[str, object]:
+    return {"source": format_source(source.address, source.topic_index)}
 
 
 def _key(source: FoundSource) -> BoundKey:

@@ -247,11 +247,23 @@ class FragmentContext:
         options: UmOptions | None = None,
         otid: bytes | None = None,
         tir_options: Iterable[lbmr.TirOption] = (),
+        is_silent: bool = False,
     ) -> FragmentSource:
         """See `OwnSources.open`."""
-        source = self._own.open(topic, self._wanted.merged(options), otid, tuple(tir_options))
+        source = self._own.open(topic, self._wanted.merged(options), otid, tuple(tir_options), is_silent=is_silent)
         self._pump()
         return source
+
+    @property
+    def has_silent_sources(self) -> bool:
+        """Sources that were opened silently, and wait for `advertise_silent`."""
+        return self._own.has_silent
+
+    def advertise_silent(self) -> DecodeError | None:
+        """See `OwnSources.advertise_silent`."""
+        trouble = self._own.advertise_silent()
+        self._pump()
+        return trouble
 
     def _on_client(self, sender: SenderTransport, client: str, connected: bool) -> None:
         self.on_client(sender, client, connected)

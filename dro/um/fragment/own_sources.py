@@ -6,6 +6,7 @@ Source: client library notes, sections 1 and 2.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from dro.config.um.options import UmOptions
@@ -81,15 +82,23 @@ class OwnSources:
         self._next_index = first_index
         self._request_address = request_address
         self._pump = pump
-        self._sources: dict[FragmentSource, tuple[int, tuple[lbmr.TirOption, ...], UmOptions]] = {}
+        self._sources: dict[FragmentSource, tuple[int | None, tuple[lbmr.TirOption, ...], UmOptions]] = {}
+        self._unadvertised: deque[FragmentSource] = deque()
 
     def __len__(self) -> int:
         return len(self._sources)
 
     def open(
-        self, topic: bytes, options: UmOptions, source_otid: bytes | None, tir_options: tuple[lbmr.TirOption, ...]
+        self,
+        topic: bytes,
+        options: UmOptions,
+        source_otid: bytes | None,
+        tir_options: tuple[lbmr.TirOption, ...],
+        *,
+        is_silent: bool = False,
     ) -> FragmentSource:
         """A source on a session of the pool. `source_otid`: the origin's, for a proxy source; else one is made.
+        `is_silent`: it is advertised by `advertise_silent`.
 
         `tir_options` are advertised beside OTID and request address; an `ExtendedFunctionality` among them replaces
         the own one. Raises: ResourceError naming the option, DecodeError when it cannot be advertised.
@@ -101,15 +110,37 @@ class OwnSources:
             if source_otid is None:
                 source_otid = otid.encode(transport.address, index, self._context_id, transport.transport_index)
             source = FragmentSource(self, topic, transport, index, source_otid)
-            ad = SourceAd(
-                self._tir(source, tir_options), AdvertisingOptions.filling(schedule.AdvertisingOptions, options)
-            )
-            handle = self._resolver.add_source(ad, self._loop.now_ns())
+            handle = None if is_silent else self._advertise(source, tir_options, options)
         except DecodeError:
             self._sessions.release(transport, 0)
             raise
         self._sources[source] = (handle, tir_options, options)
+        if is_silent:
+            self._unadvertised.append(source)
         return source
+
+    def _advertise(self, source: FragmentSource, tir_options: tuple[lbmr.TirOption, ...], options: UmOptions) -> int:
+        ad = SourceAd(self._tir(source, tir_options), AdvertisingOptions.filling(schedule.AdvertisingOptions, options))
+        return self._resolver.add_source(ad, self._loop.now_ns())
+
+    def advertise_silent(self) -> DecodeError | None:
+        """The next of the silent sources, if there is one; why it cannot be advertised."""
+        while self._unadvertised:
+            source = self._unadvertised.popleft()
+            handle, tir_options, options = self._sources.get(source, (0, (), None))
+            if handle is not None or options is None:
+                continue  # closed meanwhile
+            try:
+                self._sources[source] = (self._advertise(source, tir_options, options), tir_options, options)
+            except DecodeError as e:
+                return e
+            break
+        return None
+
+    @property
+    def has_silent(self) -> bool:
+        """Whether sources wait to be advertised."""
+        return bool(self._unadvertised)
 
     def _tir(self, source: FragmentSource, extra: tuple[lbmr.TirOption, ...]) -> lbmr.Tir:
         items: list[lbmr.TirOption] = [lbmr.OtidOption(source.otid)]
@@ -126,7 +157,8 @@ class OwnSources:
         handle, before, chosen = self._sources[source]
         if extra == before:
             return
-        self._resolver.update_source(handle, self._tir(source, extra), self._loop.now_ns())
+        if handle is not None:
+            self._resolver.update_source(handle, self._tir(source, extra), self._loop.now_ns())
         self._sources[source] = (handle, extra, chosen)
         self._pump()
 
@@ -135,12 +167,14 @@ class OwnSources:
         found_source = self._sources.pop(source, None)
         if found_source is None:
             return
-        self._resolver.remove_source(found_source[0], self._loop.now_ns(), final=final)
+        if found_source[0] is not None:
+            self._resolver.remove_source(found_source[0], self._loop.now_ns(), final=final)
         self._sessions.release(source.transport, linger_ns)
         self._pump()
 
     def remove_all(self, now_ns: int) -> None:
         """Take all sources from the resolver; for the end of the context."""
         for handle, _, _ in self._sources.values():
-            self._resolver.remove_source(handle, now_ns)
+            if handle is not None:
+                self._resolver.remove_source(handle, now_ns)
         self._sources.clear()

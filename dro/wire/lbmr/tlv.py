@@ -8,7 +8,7 @@ Source: wire notes LBMR sections 2, 6, 8 and 10, ambiguity A9.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import Field, dataclass, field
 from functools import lru_cache, wraps
 from struct import Struct, error
@@ -66,8 +66,8 @@ def write_counted(name: bytes) -> bytes:
     return name + b"\0"
 
 
-class Record(Protocol):
-    """Any dataclass."""
+class Record(Hashable, Protocol):
+    """Any frozen dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -155,6 +155,7 @@ class OptionTable(Generic[T]):
         self._by_code = {row.code: row for row in rows}
         self._by_record: dict[type[Record], Kind[T]] = {row.record: row for row in rows}
         self._read_once = lru_cache(maxsize=4096)(self._read_row)
+        self._write_once = lru_cache(maxsize=4096)(self._write_row)
 
     def read(self, r: Reader) -> T:
         """One option. Raises: DecodeError on a bad length, or an unknown code without the ignore bit."""
@@ -197,10 +198,15 @@ class OptionTable(Generic[T]):
             if not 2 <= len(option.body) <= 253:
                 raise DecodeError(self._where, f"{len(option.body)} bytes in option 0x{option.code:02x}")
             return HEADER.pack(option.code, 2 + len(option.body)) + option.body
+        row = self._by_record[type(option)]
+        is_short = not row.has_name and row.layout.size <= SHARED_MAX_BYTES
         try:
-            return self._by_record[type(option)].write(self._where, option)
+            return self._write_once(option) if is_short else row.write(self._where, option)
         except error as e:
             raise DecodeError(self._where, f"a value of {type(option).__name__} does not fit its field") from e
+
+    def _write_row(self, option: T) -> bytes:
+        return self._by_record[type(option)].write(self._where, option)
 
     def write_all(self, options: Iterable[T]) -> bytes:
         return b"".join([self.write(option) for option in options])

@@ -163,3 +163,21 @@ def test_the_last_sqn_is_told_on_the_session(scene: Scene) -> None:
     assert scene.session.sent == [
         (lbmc.encode(lbmc.tsni_message([(0xFFFFFFFE, sqn)])), now_ns) for sqn, now_ns in ((41, 8), (42, 9))
     ]
+
+
+def test_a_silent_source_is_advertised_when_its_turn_comes_as_it_is_by_then(scene: Scene) -> None:
+    first, closed, last = [scene.own.open(t, UmOptions(), None, (), is_silent=True) for t in (b"t", b"u", b"v")]
+    assert (scene.told, scene.own.has_silent) == ([], True)
+    first.update((lbmr.Cost(1, 6),))
+    closed.close(final=True, linger_ns=5)
+    assert (scene.told, scene.released) == ([], [5]), "nobody has heard of it"
+    assert scene.own.advertise_silent() is None
+    assert [entry[:2] for entry in scene.told] == [("+", b"t")]
+    assert scene.ads[0].tir.options is not None
+    assert scene.ads[0].tir.options.cost == lbmr.Cost(1, 6)
+    scene.refuses = True
+    assert isinstance(scene.own.advertise_silent(), DecodeError)
+    assert (scene.own.has_silent, scene.own.advertise_silent()) == (False, None)
+    last.close(final=True, linger_ns=0)
+    first.close(final=True, linger_ns=0)
+    assert [entry[:2] for entry in scene.told[1:]] == [("-", 71)]
