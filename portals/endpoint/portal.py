@@ -92,7 +92,7 @@ class EndpointPortal:
         self.next_deadline, self.on_timer = self._interest.next_deadline, self._interest.on_timer
         by_topic = ProxyOptions(config.sending, config.receiving)
         self._receivers = ProxyReceivers(ctx, self.receiving, self._interest, by_topic, matchers)
-        self.sources = ProxySources(ctx, config, self.sending, self._shell.egress, by_topic)
+        self.sources = ProxySources(ctx, config, self.sending, self._shell.egress, by_topic, self._shell.is_catching_up)
         self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
         self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending, ctx.limited)
         ctx.on_reconfigure = self._on_reconfigure

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import Final
 from weakref import WeakValueDictionary
 
 from dro.bus.actor import WorkerContext
+from dro.clock import ms
 from dro.config.dro_xml.model import EndpointConfig
 from dro.errors import DecodeError, ResourceError
 from dro.log.events import LogEvent
@@ -26,6 +28,8 @@ from portals.decisions.recorded_interest import Matcher
 from portals.endpoint.interest import TrdInterest
 from portals.endpoint.options import ProxyOptions
 from portals.shell.conversations import STEP
+
+CALM_NS: Final = ms(20)
 
 
 def shown(topic: bytes) -> str:
@@ -115,7 +119,12 @@ class ProxySources:
         context: FragmentContext,
         egress: Egress,
         options: ProxyOptions,
+        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_busy`: siblings have said more than has been worked off; sources are advertised later then."""
+        self._is_busy = is_busy
+        self._is_waiting = False  # to advertise
+        self._loop = ctx.loop
         self._log = ctx.log
         self._events = LimitedLogger.of_events(ctx.log, ctx.loop.now_ns)
         self._cost = config.cost  # added to what origins advertise
@@ -136,6 +145,7 @@ class ProxySources:
                 options=self._options.source(seen.topic),
                 otid=seen.otid,
                 tir_options=proxy_options(seen, self._cost),
+                is_silent=self._is_busy(),
             )
         except (ResourceError, DecodeError) as e:  # DecodeError: the origin's options do not fit into our datagram
             self._log.error(LogEvent.PROXY_SOURCE_REFUSED, extra={"topic": shown(seen.topic), "error": str(e)})
@@ -145,7 +155,29 @@ class ProxySources:
         self.by_otid[seen.otid] = (source, proxy)
         self._offers[seen.otid] = seen
         self._egress.feed(proxy, worker, seen.handle)
+        if self._context.has_silent_sources and not self._is_waiting:
+            self._is_waiting = True
+            self._loop.call_later(CALM_NS, self._advertise_silent)
         self._events.event(LogEvent.PROXY_SOURCE_CREATED, {"topic": shown(seen.topic), "otid": seen.otid.hex()})
+
+    def _advertise_silent(self) -> None:
+        """What was opened while there was much to do is advertised, as soon as there is less."""
+        if self._is_busy():
+            self._loop.call_later(CALM_NS, self._advertise_silent)
+        else:
+            self._loop.run_in_slices(self._advertise_steps())
+
+    def _advertise_steps(self) -> Iterator[None]:
+        while self._context.has_silent_sources:
+            with self._context.together():
+                for _ in range(STEP):
+                    if (trouble := self._context.advertise_silent()) is not None:
+                        self._log.error(LogEvent.PROXY_SOURCE_REFUSED, extra={"error": str(trouble)})
+            yield
+            if self._is_busy():
+                self._loop.call_later(CALM_NS, self._advertise_silent)
+                return
+        self._is_waiting = False
 
     def feed(self, worker: int, seen: SourceSeen) -> None:
         found = self.by_otid.get(seen.otid)

@@ -125,6 +125,11 @@ class Conversations:
 
     # hearing
 
+    @property
+    def is_behind(self) -> bool:
+        """Long frames of siblings are being worked off."""
+        return self._is_hearing
+
     def on_frame(self, worker: int, frame: bytes) -> None:
         if len(frame) <= TAKEN_BYTES and isinstance(taken := next(PORTAL_MESSAGES.decode_all(frame)), Taken):
             self._on_taken(worker, taken.frames)

@@ -8,6 +8,7 @@ Source: forwarding notes, sections 2 to 10.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -30,6 +31,7 @@ from dro.bus.messages import (
 from dro.clock import ms, s
 from dro.errors import LocalProtocolError, ResourceError
 from dro.log.events import LogEvent
+from dro.proto.interest.events import InterestEvent
 from dro.timers import Timer
 from dro.um.transport.session import BoundSource
 from portals.datapath.addressed import AddressedData
@@ -57,6 +59,8 @@ from portals.shell.link import Link
 
 GAUGES_NS: Final = ms(500)
 GIVE_BACK_NS: Final = s(10)  # memory of the ring that was not needed for so long
+INTEREST_AT_ONCE: Final = 64
+"""Topics and patterns that are passed on in a turn; one datagram can ask for 700."""
 RING_RETRY_NS: Final = s(1)  # Guess
 
 
@@ -81,6 +85,8 @@ class PortalShell:
         self._timers: dict[PortalCore | Link, Timer] = {}
         self._is_stopping = False
         self._is_acting = False
+        self._interest: deque[InterestEvent] = deque()  # of the link, not passed on yet
+        self._room = 0  # for more of it in this turn
         self._acts_soon = False
 
     def start(self, link: Link) -> None:
@@ -182,6 +188,10 @@ class PortalShell:
             self.drain.on_message(worker, message)
             self.act_soon()
 
+    def is_catching_up(self) -> bool:
+        """A sibling has said more at once than has been worked off, as after the start."""
+        return self._siblings.is_behind
+
     def _compare(self, worker: int, hello: PortalHello) -> None:
         """What the sibling had handed over before its greeting, with what has come of it."""
         lost = self.egress.reconcile(worker, hello.forwarded, hello.forwarded_bytes)
@@ -223,11 +233,14 @@ class PortalShell:
         if self._is_acting:
             return
         self._is_acting = True
+        self._room = INTEREST_AT_ONCE
         try:
             while self._exchange(now_ns):
                 pass
         finally:
             self._is_acting = False
+        if self._interest:
+            self.act_soon()
         self._siblings.send()
         self._link.send_pending(now_ns)
         for part in (self.core, self._link):
@@ -235,7 +248,10 @@ class PortalShell:
 
     def _exchange(self, now_ns: int) -> bool:
         """Carry effects of the core to siblings and link, and interest of the link to the core; False: none of both."""
-        effects, interest = self.core.take_effects(), self._link.take_interest()
+        effects = self.core.take_effects()
+        self._interest += self._link.take_interest()
+        interest = [self._interest.popleft() for _ in range(min(self._room, len(self._interest)))]
+        self._room -= len(interest)
         if not effects and not interest:
             return False
         with self._link.together():

@@ -16,10 +16,12 @@ from dro.wire.lbmr.options import Cost, DomainId
 from portals.datapath.counters import PairSlot
 from portals.decisions.messages import (
     PATTERN_NONE,
+    PORTAL_MESSAGES,
     InterestAdded,
     InterestRemoved,
     KnownInterest,
     KnownSource,
+    PortalMessage,
     SourceGone,
     SourceSeen,
     ToldAll,
@@ -143,3 +145,28 @@ def test_known_interest_of_other_domains_holds_until_no_dro_repeats_it(tmp_path:
 def test_what_no_portal_wrote_does_not_decode(tmp_path: Path) -> None:
     with pytest.raises(DecodeError, match="way"):
         known_source(SourceSeen(1, bytes(32), b"AAA", 1, 0, 0, b"", b"short"), 0)
+
+
+def test_proxy_sources_of_a_long_exchange_are_fed_first_and_advertised_after_it(
+    tmp_path: Path, stepper: Stepper
+) -> None:
+    """Fragments go on at once; advertisements are many, and limited anyway."""
+    with one_endpoint(tmp_path, stepper) as one:
+        application = one.dro.application(HERE)
+        topics = [b"T%d" % n for n in range(60)]
+        exchange = [KnownInterest(topic, PATTERN_NONE, HERE) for topic in topics]
+        offers = [SourceSeen(n, n.to_bytes(32, "big"), topic, THERE, 0, 1, b"") for n, topic in enumerate(topics, 1)]
+        said: list[PortalMessage] = [*exchange, *offers]
+        frame = b"".join(map(PORTAL_MESSAGES.encode, said))
+        one.worker.channels.on_ctl(SIBLING, frame)
+        fed_unadvertised = False
+        while len(one.portal.sources) < len(topics):
+            one.dro.loop.run_once(0)
+            fed_unadvertised |= bool(one.portal.sources) and one.portal.sending.has_silent_sources
+            assert one.portal.sending.resolver.finals_pending == 0
+        assert fed_unadvertised
+        one.dro.run(500)
+        assert not one.portal.sending.has_silent_sources
+        for topic in topics:
+            application.context.want_topic(topic)
+        one.dro.until(lambda: application.topics() == set(topics))

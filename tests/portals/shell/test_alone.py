@@ -63,7 +63,7 @@ from portals.decisions.messages import (
 from portals.decisions.relearning import CHECK_NS
 from portals.decisions.siblings import REJOIN_HOLD_NS
 from portals.shell.conversations import STEP
-from portals.shell.portal import GAUGES_NS, RING_RETRY_NS, PortalShell
+from portals.shell.portal import GAUGES_NS, INTEREST_AT_ONCE, RING_RETRY_NS, PortalShell
 from tests.fakes.queues import hand_over
 from tests.fakes.siblings import all_messages, confirm_at_once
 from tests.fakes.um_contexts import Stepper
@@ -709,3 +709,15 @@ def test_a_portal_that_stops_drains_no_more(alone: Alone, is_drained: bool) -> N
     assert deadline is not None
     assert deadline > alone.now_ns + TICK_NS
     assert (alone.sent(), alone.worker.answers) == ([], [])
+
+
+def test_what_one_datagram_asks_for_is_passed_on_some_in_each_turn(alone: Alone) -> None:
+    alone.joined()
+    count = 3 * INTEREST_AT_ONCE
+    for n in range(count):
+        alone.link.say(InterestGained((b"%d" % n, PATTERN_NONE)))
+    for turn in (1, 2, 3, 3):
+        alone.stepper.loop.run_once(0)
+        assert len(alone.core.recorded.domains) == turn * INTEREST_AT_ONCE
+    alone.stepper.settle()
+    assert len([m for _, m in alone.sent() if isinstance(m, InterestAdded)]) == count
