@@ -9,6 +9,8 @@ and reason, and the memory of every process.
 direct link: a source beside it whose sqns jump N times by 60,000, two jumps a second; N mutated packets, 1,000 a
 second, to all ports of both sides, over LBT-RM and over TCP. Each beside the same time without them. Nothing may be
 lost; a mutated advertisement may be one of another source, on the same session, whose messages then come as well.
+`--names N`: N new names, 15,000 a second, asked for on one side and advertised on the other; nothing may be lost. Then
+one forged message with a topic sqn far ahead on a session of the load: how long until all topics flow.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from tests.bench.cost_unit import memory_bytes
 from tests.bench.generators import percentile
 from tests.bench.mix import settled
 from tests.bench.traffic import generator
-from tests.bench.traffic.strangers import Jumper, Mutants
+from tests.bench.traffic.strangers import NAMES, Jumper, Mutants, NewNames, forge
 from tests.bench.traffic.workload import Contestant, Workload
 from tests.bench.traffic.workload import running as running_load
 from tests.rigs.flow import DUPLICATES, LATE, MISSING, RECEIVED, Board
@@ -115,6 +117,9 @@ def memory_mib(star: Star) -> dict[str, float]:
 JUMP = 60_000
 JUMPS_PER_S = 2
 MUTATED_PER_S = 1000
+NAMES_PER_S = 15_000
+NAMES_MIB = 1024
+TOPICS = 50
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ def beside(who: Contestant, what: str, count: int, per_second: int, act: Callabl
 @contextmanager
 def running_beside(folder: Path, transport: str, rate: int) -> Iterator[Contestant]:
     """A direct link with mixed traffic of 50 topics on two sessions."""
-    workload = Workload("mixed", transport, topics=50, sessions=2, rate=rate, window=1 << 30, has_books=True)
+    workload = Workload("mixed", transport, topics=TOPICS, sessions=2, rate=rate, window=1 << 30, has_books=True)
     with generator.built() as program, running_load(program, folder, workload) as who:
         yield who
 
@@ -207,6 +212,36 @@ def mutated(who: Contestant, count: int, *, is_tcp: bool) -> list[Beside]:
     return found
 
 
+def new_names(who: Contestant, count: int) -> list[Beside]:
+    """Raises: AssertionError when a worker has taken more than `NAMES_MIB` for them."""
+    assert who.site is not None
+    datagrams = count // NAMES
+    found = [beside(who, "alone", datagrams, NAMES_PER_S // NAMES, None)]
+    before = {name: memory_bytes(pid) for name, pid in who.site.workers().items()}
+    with closing(NewNames(who)) as names, who.site.books() as books:
+        left_out = (Slot.SOURCES_LIMITED, Slot.SOURCES_FULL, Slot.INTEREST_LIMITED, Slot.INTEREST_FULL)
+        known = sum(books.total(slot) for slot in left_out)
+        found.append(beside(who, f"{count} new names", datagrams, NAMES_PER_S // NAMES, names.send))
+        known = count - (sum(books.total(slot) for slot in left_out) - known)
+    grown = {name: (memory_bytes(pid) - before.get(name, 0)) >> 20 for name, pid in who.site.workers().items()}
+    print(f"  names that were taken: {known}   memory grown by {grown} MiB")
+    assert max(grown.values()) < NAMES_MIB, grown
+    return found
+
+
+def seconds_after_a_forged_sqn(who: Contestant, topics: int) -> float:
+    """Until messages of all topics have come again."""
+    who.load.tell("resume")
+    forge(who)
+    began = time.monotonic()
+    who.load.tell("mark")
+    while who.load.counts().topics < topics:
+        assert time.monotonic() < began + 60, "it goes on without a topic"
+        who.step()
+        time.sleep(0.002)
+    return time.monotonic() - began
+
+
 def show_beside(transport: str, one: Beside) -> None:
     print(
         f"  {transport:6} {one.what:24} {one.sent} sent, lost {one.lost}, twice {one.again}   us {one.latency_us}   "
@@ -226,6 +261,10 @@ def beside_strangers(arguments: argparse.Namespace) -> int:
         if arguments.jumps:
             with running_beside(Path(name) / "jumps", "lbtrm", arguments.rate) as who:
                 found += [("LBT-RM", one) for one in jumps(who, arguments.jumps)]
+        if arguments.names:
+            with running_beside(Path(name) / "names", "lbtrm", arguments.rate) as who:
+                found += [("LBT-RM", one) for one in new_names(who, arguments.names)]
+                print(f"  all topics flow {seconds_after_a_forged_sqn(who, TOPICS):.2f} s after a forged topic sqn")
         for transport, label in (("lbtrm", "LBT-RM"), ("tcp", "TCP")) if arguments.mutated else ():
             with running_beside(Path(name) / transport, transport, arguments.rate) as who:
                 found += [(label, one) for one in mutated(who, arguments.mutated, is_tcp=transport == "tcp")]
@@ -246,9 +285,10 @@ def main() -> int:
     parser.add_argument(
         "--mutated", type=int, default=0, help="strangers: so many mutated packets, over each transport"
     )
+    parser.add_argument("--names", type=int, default=0, help="strangers: so many new names, and a forged topic sqn")
     parser.add_argument("--rate", type=int, default=500, help="messages per second beside strangers (default 500)")
     arguments = parser.parse_args()
-    if arguments.jumps or arguments.mutated:
+    if arguments.jumps or arguments.mutated or arguments.names:
         return beside_strangers(arguments)
     top = highest_rate(arguments.payload, arguments.seconds)
     print(f"{arguments.payload} bytes: at most {top:.0f} messages per second to three portals; half of it is sent")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.isolation import Beside, jumps, mutated, running_beside
+from portals.datapath.counters import Slot
+from tests.bench.isolation import TOPICS, Beside, jumps, mutated, new_names, running_beside, seconds_after_a_forged_sqn
 from tests.bench.traffic import generator
 
 RATE = 300
@@ -38,3 +39,12 @@ def test_mutated_packets_on_all_ports_cost_a_flow_nothing(tmp_path: Path, transp
         found = mutated(who, 2000, is_tcp=transport == "tcp")
     assert_unharmed(found)
     assert all(count > 0 for count in found[-1].bad.values())
+
+
+def test_new_names_cost_a_flow_nothing_and_a_forged_sqn_two_seconds_at_most(tmp_path: Path) -> None:
+    with running_beside(tmp_path / "site", "lbtrm", RATE) as who:
+        assert_unharmed(new_names(who, 30_000))
+        assert seconds_after_a_forged_sqn(who, TOPICS) < 2
+        assert who.site is not None
+        with who.site.books() as books:
+            assert books.total(Slot.FLOWS_RESTARTED) == 1

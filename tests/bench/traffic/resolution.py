@@ -46,6 +46,21 @@ class Topic:
         return lbmr.Tir(self.name, self.address, lbmr.TIR_TTL, self.index, lbmr.TirOptions(options))
 
 
+def split_tirs(datagram: bytes) -> list[bytes] | None:
+    """The advertisements of a datagram with nothing else in it, undecoded; None for another one."""
+    if len(datagram) < 4 or datagram[0] & 0x07 or datagram[1] or not datagram[0] & 0x08:
+        return None
+    at, found = 4, []
+    for _ in range(int.from_bytes(datagram[2:4], "big")):
+        begin, at = at, datagram.index(0, at) + 9
+        code, size = datagram[at - 8], datagram[at - 7]
+        if code & 0x80:
+            at += int.from_bytes(datagram[at + 2 : at + 4], "big")
+        at += size
+        found.append(datagram[begin:at])
+    return found
+
+
 class Channel:
     """The TR group of one TRD, on loopback. What is sent waits for `step`, which keeps to `RECORDS_PER_S`."""
 
@@ -60,23 +75,28 @@ class Channel:
         self._own = self._sender.getsockname()
         self._waiting: deque[tuple[bytes, float]] = deque()  # datagram, seconds that it takes of the rate
         self._free_at = 0.0
+        self._heard: set[bytes] = set()  # advertisements
         self.options = lbmr.standard_options(os.urandom(8), lbmr.SenderType.APPLICATION, domain_id)
 
     def close(self) -> None:
         self._receiver.close()
         self._sender.close()
 
+    def forget(self) -> None:
+        """What was advertised is news again."""
+        self._heard.clear()
+
     @property
     def is_sending(self) -> bool:
         return bool(self._waiting)
 
-    def send(self, datagrams: Sequence[bytes], records: int) -> None:
+    def send(self, datagrams: Sequence[bytes], records: float) -> None:
         """`records`: how many there are in all datagrams together."""
         each_s = records / RECORDS_PER_S / max(1, len(datagrams))
         self._waiting.extend((datagram, each_s) for datagram in datagrams)
 
     def step(self) -> list[lbmr.Packet]:
-        """Send what is due; what DROs have sent since the last call."""
+        """Send what is due; what DROs have sent since the last call, but for advertisements heard before."""
         now = time.monotonic()
         while self._waiting and self._free_at <= now:
             datagram, takes_s = self._waiting.popleft()
@@ -90,6 +110,10 @@ class Channel:
                 return heard
             if sender == self._own:
                 continue
+            tirs = split_tirs(data)
+            if tirs and self._heard.issuperset(tirs):
+                continue  # as before
+            self._heard.update(tirs or ())
             try:
                 packet = lbmr.decode(data)
             except DecodeError as e:
@@ -103,8 +127,9 @@ class Channel:
 class Origin:
     """Advertises topics."""
 
-    def __init__(self, channel: Channel, topics: Sequence[Topic]) -> None:
+    def __init__(self, channel: Channel, topics: Sequence[Topic], answers_per_s: int = ANSWERS_PER_S) -> None:
         self._channel = channel
+        self._weight = RECORDS_PER_S / answers_per_s
         self._tirs = {topic.name: topic.tir() for topic in topics}
         self._all = lbmr.pack_tirs(self._tirs.values(), channel.options, DATAGRAM)
         self._to_answer: dict[bytes, None] = {}  # asked for and not answered yet, in order
@@ -131,8 +156,7 @@ class Origin:
             tirs = [self._tirs[name] for name in islice(asked, ANSWERS_AT_ONCE)]
             for tir in tirs:
                 del asked[tir.topic]
-            weight = RECORDS_PER_S // ANSWERS_PER_S
-            self._channel.send(lbmr.pack_tirs(tirs, self._channel.options, DATAGRAM), weight * len(tirs))
+            self._channel.send(lbmr.pack_tirs(tirs, self._channel.options, DATAGRAM), self._weight * len(tirs))
 
 
 class Seeker:
@@ -163,6 +187,11 @@ class Seeker:
         names, self.wanted = self.wanted, {}
         tmrs = [lbmr.Tmr(lbmr.TmrType.LEAVE, 0, name) for name in names]
         self._channel.send(lbmr.pack_tmrs(tmrs, self._channel.options, DATAGRAM), len(tmrs))
+
+    def forget(self) -> None:
+        """Nothing is found any more."""
+        self.found.clear()
+        self._channel.forget()
 
     def step(self) -> None:
         """Take in what was heard since the last call."""

@@ -1,4 +1,5 @@
-"""What disturbs a load from outside: a source whose sequence numbers jump, and mutated packets for every open port."""
+"""What disturbs a load from outside: a source whose sequence numbers jump, mutated packets for every open port, new
+names without end, and a forged message on a session of the load."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,7 @@ from dro.sqn import MASK
 from dro.um.transport.sockets import ip_number, multicast_receiver, multicast_sender
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 from tests.bench.traffic.resolution import Channel, Origin, Seeker, Topic
 from tests.bench.traffic.workload import DATA_PORT, GROUP_LOW, NAK_PORTS, TCP_PORTS, Contestant
@@ -26,6 +29,8 @@ OTHER_HOST: Final = "127.0.0.2"
 FOLLOWING: Final = 8  # datagrams behind a jump
 OVERHEARD_S: Final = 0.5
 BUFFER: Final = 1 << 20
+NAMES: Final = 100
+FAR_AHEAD: Final = 1 << 30
 STRANGE: Final = b"strange"
 
 
@@ -176,6 +181,61 @@ class Mutants:
     def _noise(self, port: int) -> None:
         with socket.create_connection(("127.0.0.1", port), 1) as sock:
             sock.sendall(self._rng.randbytes(self._rng.randrange(1, 5000)))
+
+
+class NewNames:
+    """Topics that nobody has heard of: asked for in TRD 2, and advertised in TRD 1, `NAMES` in a datagram, in turn."""
+
+    def __init__(self, who: Contestant) -> None:
+        assert who.site is not None
+        site = who.site
+        self._options = lbmr.standard_options(bytes(range(8)), lbmr.SenderType.APPLICATION, 0)
+        group = ip_number(f"{site.net(1)}.{GROUP_LOW}")
+        self._session = LbtrmAddress(LOOPBACK, group, 0x2A3B5, site.port(1) + DATA_PORT, site.port(1) + TCP_PORTS - 1)
+        self._sockets = {
+            trd: multicast_sender(
+                ip_number(f"{site.net(trd)}.1"), site.port(trd), OTHER_HOST, ttl=0, buffer_bytes=BUFFER
+            )
+            for trd in (1, 2)
+        }
+
+    def close(self) -> None:
+        for sock in self._sockets.values():
+            sock.close()
+
+    def send(self, nth: int) -> None:
+        names = [b"new.%d.%d" % (nth, n) for n in range(NAMES)]
+        if nth % 2:
+            tirs = [Topic(name, self._session, nth * NAMES + n).tir() for n, name in enumerate(names)]
+            datagrams = lbmr.pack_tirs(tirs, self._options, 65_000)
+        else:
+            datagrams = lbmr.pack_tqrs(names, self._options, 65_000)
+        for datagram in datagrams:
+            self._sockets[1 if nth % 2 else 2].send(datagram)
+
+
+def forge(who: Contestant) -> None:
+    """The next datagram of a session of the load, with a message far ahead of its topic: it is taken for the real one.
+
+    Raises: AssertionError when nothing is heard.
+    """
+    assert who.site is not None
+    group, port = f"{who.site.net(1)}.{GROUP_LOW}", who.site.port(1) + DATA_PORT
+    sock = multicast_sender(ip_number(group), port, "127.0.0.1", ttl=0, buffer_bytes=BUFFER)
+    with sock, multicast_receiver(ip_number(group), port, "127.0.0.1", buffer_bytes=BUFFER, option="") as receiver:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            with contextlib.suppress(BlockingIOError):
+                heard = lbtrm.decode(receiver.recv(9000))
+                if isinstance(heard, lbtrm.Data):
+                    message = bytearray(heard.payload)
+                    _, _, _, index, sqn = lbmc.HEADER.unpack_from(message)
+                    lbmc.HEADER.pack_into(message, 0, 0, 0, len(message), index, sqn + FAR_AHEAD & MASK)
+                    forged = replace(heard, sqn=heard.sqn + 1 & MASK, payload=bytes(message))
+                    sock.send(lbtrm.encode(forged))
+                    return
+            who.step()
+    raise AssertionError("nothing is sent on the first session of the load")
 
 
 def overheard(who: Contestant, group: str, port: int) -> list[bytes]:
