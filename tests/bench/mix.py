@@ -5,7 +5,8 @@
 naive forwarder and the NATS servers get the nearest single size. All are started once and measured in turn, round by
 round, in a closed loop. What counts is CPU time per message of those that forward: other load on the machine and the
 generator change messages per second, but hardly that. Prints medians with the least and the greatest of the rounds,
-and writes JSON. Without gcc there is no load, without nats-server no pair: it says so and goes on.
+and writes JSON. `--loss` adds the same traffic with losses before and behind the DRO. Without gcc there is no load,
+without nats-server no pair: it says so and goes on.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Final
 
+from portals.datapath.counters import Slot
 from tests.bench.cost_unit import cpu_ns, measure_u_ns
 from tests.bench.traffic import generator, peers
 from tests.bench.traffic.generator import Counts, Load
@@ -159,6 +161,8 @@ def ratios(results: dict[str, list[Measured]]) -> dict[str, list[float]]:
         (("steady", "TCP"), ("NATS",)),
         (("mixed", "LBT-RM"), ("steady", "LBT-RM")),
         (("mixed", "TCP"), ("steady", "TCP")),
+        (("mixed", "LBT-RM", "losses"), ("mixed", "LBT-RM")),
+        (("steady", "LBT-RM", "losses"), ("steady", "LBT-RM")),
     ):
         a, b = first(*upper), first(*lower)
         if a and b:
@@ -168,11 +172,13 @@ def ratios(results: dict[str, list[Measured]]) -> dict[str, list[float]]:
 
 
 def balance(who: Contestant) -> dict[str, object]:
-    """Drops of every portal and what does not balance."""
+    """Drops of every portal, datagrams that it gave up, and what does not balance."""
     assert who.site is not None
     with who.site.books() as books:
         drops = {f"P{n}": {why: count for why, count in books.dropped(n).items() if count} for n in books.pages}
-        return {"drops": {name: reasons for name, reasons in drops.items() if reasons}, "problems": books.problems()}
+        given_up = {f"P{n}": books[n, Slot.UNRECOVERABLE] for n in books.pages if books[n, Slot.UNRECOVERABLE]}
+        drops = {name: reasons for name, reasons in drops.items() if reasons}
+        return {"drops": drops, "given up": given_up, "problems": books.problems()}
 
 
 def contestants(arguments: argparse.Namespace, stack: ExitStack, program: Path, folder: Path) -> list[Contestant]:
@@ -181,6 +187,8 @@ def contestants(arguments: argparse.Namespace, stack: ExitStack, program: Path, 
     for transport in arguments.transports:
         mixed = workload_of(arguments, transport)
         loads = [mixed] if arguments.mixed_only else [mixed, mixed.steady(arguments.steady_size)]
+        if transport == "lbtrm" and arguments.loss:
+            loads += [replace(load, name=f"{load.name}, losses", loss=arguments.loss / 100) for load in loads]
         for nth, workload in enumerate(loads):
             where = folder / f"{transport}{nth}"
             found.append(stack.enter_context(running(program, where, workload)))
@@ -197,7 +205,7 @@ def workload_of(arguments: argparse.Namespace, transport: str) -> Workload:
     label = Workload("", transport).label
     return Workload(
         f"mixed {label}", transport, arguments.topics, arguments.sessions, arguments.hosts, tuple(arguments.sizes),
-        arguments.loss / 100, arguments.egress, arguments.receivers, arguments.large / 100, arguments.large_bytes,
+        0.0, arguments.egress, arguments.receivers, arguments.large / 100, arguments.large_bytes,
         is_packed=arguments.packed, rate=arguments.rate, window=arguments.window,
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ enum { LBTRM, TCP, NATS, PLAIN };
 enum { DATA_HEADER = 20, LBMC_HEADER = 12, FRAG_BLOCK = 16, DATAGRAM_MAX = 8192, BATCHING_MIN = 2048 };
 enum { TRAIN_MAX = 65000, TRAIN_DATAGRAMS = 64 };
 enum { MAX_SESSIONS = 256, MAX_TOPICS = 1 << 18, MAX_SINKS = 16, MAX_SIZES = 64, MAX_CLIENTS = 8 };
-enum { BURST = 64, SLOTS = 1 << 16 }; /* SLOTS: datagrams of a session that are remembered */
+enum { BURST = 64, SLOTS = 1 << 18 }; /* SLOTS: datagrams of a session that are remembered */
 #define RING (32u << 20)
 #define STREAM (1u << 20)
 #define NS_PER_S 1000000000ull
