@@ -5,7 +5,8 @@
 naive forwarder and the NATS servers get the nearest single size. All are started once and measured in turn, round by
 round, in a closed loop. What counts is CPU time per message of those that forward: other load on the machine and the
 generator change messages per second, but hardly that. Prints medians with the least and the greatest of the rounds,
-and writes JSON. `--loss` adds the same traffic with losses before and behind the DRO. Without gcc there is no load,
+and writes JSON. `--loss` adds the same traffic with losses before and behind the DRO, `--before` a DRO of an earlier
+state, `--poll` one whose workers poll; with `--rate 1000` latencies are compared as well. Without gcc there is no load,
 without nats-server no pair: it says so and goes on.
 """
 
@@ -146,8 +147,16 @@ def show(results: dict[str, list[Measured]]) -> None:
             print(f"{'':28}the generator may be the limit of messages/s: {', '.join(limits)} never slept")
 
 
-def ratios(results: dict[str, list[Measured]]) -> dict[str, list[float]]:
-    """Of CPU per message, round by round."""
+Figure = Callable[[Measured], float]
+FIGURES: Final[dict[str, Figure]] = {
+    "CPU per message": lambda measured: measured.us_per_message,
+    "latency p50": lambda measured: measured.latency_us["p50"],
+    "latency p99": lambda measured: measured.latency_us["p99"],
+}
+
+
+def ratios(results: dict[str, list[Measured]], figure: Figure) -> dict[str, list[float]]:
+    """Round by round."""
     found = {}
     names = list(results)
 
@@ -163,11 +172,17 @@ def ratios(results: dict[str, list[Measured]]) -> dict[str, list[float]]:
         (("mixed", "TCP"), ("steady", "TCP")),
         (("mixed", "LBT-RM", "losses"), ("mixed", "LBT-RM")),
         (("steady", "LBT-RM", "losses"), ("steady", "LBT-RM")),
+        (("mixed", "LBT-RM"), ("mixed", "LBT-RM", "before")),
+        (("steady", "LBT-RM"), ("steady", "LBT-RM", "before")),
+        (("mixed", "TCP"), ("mixed", "TCP", "before")),
+        (("steady", "TCP"), ("steady", "TCP", "before")),
+        (("mixed", "LBT-RM", "polling"), ("NATS",)),
+        (("mixed", "TCP", "polling"), ("NATS",)),
     ):
         a, b = first(*upper), first(*lower)
         if a and b:
             pairs = zip(results[a], results[b], strict=True)
-            found[f"{a} / {b}"] = [round(x.us_per_message / y.us_per_message, 3) for x, y in pairs]
+            found[f"{a} / {b}"] = [round(figure(x) / max(1e-9, figure(y)), 3) for x, y in pairs]
     return found
 
 
@@ -189,6 +204,10 @@ def contestants(arguments: argparse.Namespace, stack: ExitStack, program: Path, 
         loads = [mixed] if arguments.mixed_only else [mixed, mixed.steady(arguments.steady_size)]
         if transport == "lbtrm" and arguments.loss:
             loads += [replace(load, name=f"{load.name}, losses", loss=arguments.loss / 100) for load in loads]
+        if arguments.before:
+            loads += [replace(load, name=f"{load.name}, before", tree=arguments.before) for load in loads]
+        if arguments.poll:
+            loads.append(replace(mixed, name=f"{mixed.name}, polling", poll_us=arguments.poll))
         for nth, workload in enumerate(loads):
             where = folder / f"{transport}{nth}"
             found.append(stack.enter_context(running(program, where, workload)))
@@ -198,6 +217,7 @@ def contestants(arguments: argparse.Namespace, stack: ExitStack, program: Path, 
                     print("mix: nats-server is not installed, so there is no NATS leaf pair")
                     continue
                 found.append(stack.enter_context(peer(program, folder, arguments.window or WINDOW)))
+                found[-1].load.set(rate=arguments.rate)
     return found
 
 
@@ -230,6 +250,8 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     option("--window", type=int, default=0, help=f"messages on their way at most (default {WINDOW}, fewer large ones)")
     option("--steady-size", type=int, default=512, help="payload bytes of the steady stream (default 512)")
     option("--mixed-only", action="store_true", help="without the steady stream")
+    option("--before", type=Path, help="a tree of an earlier state, with its .venv: its DRO under the same traffic")
+    option("--poll", type=int, default=0, help="also DROs whose workers poll so long before they sleep, microseconds")
     option("--no-peers", action="store_true", help="without naive forwarder and NATS")
     option("--json", type=Path, default=Path("build/mix.json"), help="where the figures go")
     arguments = parser.parse_args(words)
@@ -258,10 +280,11 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"round {nth + 1}, us per message: {line}", flush=True)
         books = {who.name: balance(who) for who in found if who.site is not None}
     show(results)
-    compared = ratios(results)
-    print("\nratios of CPU per message")
-    for name, values in compared.items():
-        print(f"  {name:58}{spread(values)}")
+    compared = {what: ratios(results, FIGURES[what]) for what in (FIGURES if arguments.rate else list(FIGURES)[:1])}
+    for what, found_ratios in compared.items():
+        print(f"\nratios of {what}")
+        for name, values in found_ratios.items():
+            print(f"  {name:58}{spread(values)}")
     problems = [f"{name}: {book}" for name, book in books.items() if any(book.values())]
     print("\n".join(problems) if problems else "books balance, no drops")
     arguments.json.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from supervisor.host.run_dirs import SHARED_MEMORY, start_time_of
@@ -111,6 +112,8 @@ class Site:
 
     PROGRAM: ClassVar[str] = "supervisor.main"  # or a module that runs it
     POPEN: ClassVar[Any] = Loaded  # as `subprocess.Popen`
+    tree: Path = ROOT  # whose DRO it is, with the environment in its `.venv` unless it is this one
+    environment: Mapping[str, str] = MappingProxyType({})  # of the daemon, beside that of this process
 
     def __init__(
         self,
@@ -165,10 +168,12 @@ class Site:
     def start(self) -> None:
         """Start the daemon, also once more; returns when it has routes."""
         before = self.log.count(ROUTES)
+        python = sys.executable if self.tree == ROOT else str(self.tree / ".venv/bin/python")
+        more = {"env": os.environ | self.environment} if self.environment else {}
         with (self.folder / "tnwgd.log").open("ab") as log:
             self.daemon = self.POPEN(
-                [sys.executable, "-m", self.PROGRAM, str(self.folder / "dro.xml")],
-                cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+                [python, "-m", self.PROGRAM, str(self.folder / "dro.xml")],
+                cwd=self.tree, stdout=log, stderr=log, start_new_session=True, **more,
             )  # fmt: skip
         self.wait(lambda: self.log.count(ROUTES) > before, "routes")
 

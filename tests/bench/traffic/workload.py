@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from dro.bus.actor import POLL_VARIABLE
 from dro.um.transport.sockets import ip_number, ip_text
 from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress
 from tests.bench.traffic.generator import Load
 from tests.bench.traffic.resolution import Channel, Origin, Seeker, Topic, resolve
-from tests.rigs.site import Site
+from tests.rigs.site import ROOT, Site
 
 SIZES: Final = (64, 64, 64, 200, 200, 512, 1400)
 WINDOW: Final = 1024  # messages on their way at most
@@ -49,6 +50,8 @@ class Workload:
     rate: int = 0  # messages per second; 0: as fast as the window allows
     window: int = 0  # 0: chosen by size
     has_books: bool = False  # sinks remember which messages have come
+    tree: Path = ROOT  # whose DRO it is
+    poll_us: int = 0  # how long its workers poll before they sleep
 
     @property
     def window_messages(self) -> int:
@@ -159,6 +162,9 @@ def site_of(folder: Path, workload: Workload, more: str = "", portal_xml: str = 
         folder, trds, transports=dict.fromkeys(range(1, trds + 1), workload.transport),
         portal_xml=dict.fromkeys(range(1, trds + 1), portal_xml),
     )  # fmt: skip
+    site.tree = workload.tree
+    if workload.poll_us:
+        site.environment = {POLL_VARIABLE: str(workload.poll_us)}
     for trd in site.trds:
         pool = (
             f"context transport_lbtrm_multicast_address_high {site.net(trd)}.{GROUP_LOW + workload.sessions - 1}\n"
