@@ -217,6 +217,7 @@ class LogEvent(StrEnum):
     NAK_SOCKET_FAILED = "NAK socket failed", _WARNING, "error"
     TCP_STREAM_BROKEN = "TCP session closed: its bytes are no LBMC messages", _WARNING, "source error"
     TCP_ACCEPT_FAILED = "accept failed", _WARNING, "port error"
+    TLS_FAILED = "TLS connection refused", _WARNING, "peer reason"
     TCP_DISCARDED = "messages discarded for a slow receiver", _WARNING, "client messages"
     TCP_RECEIVER_CLOSED = "receiver connection closed", _INFO, "client reason *"
 

@@ -41,10 +41,10 @@ def is_refused(key: OptionKey) -> bool:
 
 @cache
 def _vital_names() -> tuple[frozenset[str], frozenset[str]]:
-    """Names of options that are refused, and of those that choose the TRD or the network of what is sent."""
+    """Names of options that protect or are refused, and of those that choose the TRD or network of what is sent."""
     table = option_table().items()
     choose = {key[1] for key, o in table if o.rule.kind is Kind.INTERFACE or _CHOOSES_TRD.fullmatch(key[1])}
-    return frozenset(key[1] for key, _ in table if is_refused(key)), frozenset(choose)
+    return frozenset(key[1] for key, o in table if o.protects or is_refused(key)), frozenset(choose)
 
 
 def must_count(text: str, why_not: ConfigError) -> bool:
@@ -58,7 +58,7 @@ def must_count(text: str, why_not: ConfigError) -> bool:
 
 
 def names_protection(text: str) -> bool:
-    """Whether the name of an option, in whatever scope, is that of a refused one that protects.
+    """Whether the name of an option, in whatever scope, is that of one that protects.
 
     Unicast resolution is not among them: the sample of the guide has it in the scope `source`.
     """

@@ -262,6 +262,19 @@ class TcpReceiverOptions(OptionSet):
 
 
 @dataclass(frozen=True, slots=True)
+class TlsOptions(OptionSet):
+    """Encryption of the TCP connections of a context. Files are PEM; "" is none."""
+
+    use_tls: bool = option(CTX, "use_tls")
+    certificate: str = option(CTX, "tls_certificate")
+    key: str = option(CTX, "tls_certificate_key")
+    key_password: str = option(CTX, "tls_certificate_key_password")
+    trusted: str = option(CTX, "tls_trusted_certificates")  # "": those of the system
+    cipher_suites: str = option(CTX, "tls_cipher_suites")  # of TLS 1.2
+    limit_ns: int = option(CTX, "tls_compression_negotiation_timeout")  # of a handshake
+
+
+@dataclass(frozen=True, slots=True)
 class RequestOptions(OptionSet):
     """The request port (unicast immediate messages) of a context, and the connections that it opens to others."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 
-from dro.config.um.honoured import check, without_effect
+from dro.config.um.honoured import check, names_protection, without_effect
 from dro.config.um.layers import Asked
 from dro.config.um.options import DEFAULTS, UmOptions, find_option
 from dro.config.um.program import ProgramOptions, StrPath, load_program
@@ -83,5 +83,8 @@ def object_options(scope: str, settings: dict[str, OptionValue]) -> UmOptions:
     for name, value in settings.items():
         is_of_context = find_option(scope, name) is None and find_option("context", name) is not None
         options = options.with_("context" if is_of_context else scope, name, value)
+        if names_protection(name):  # sessions are shared: what one object asks for could be sent in plain text
+            what = f"it protects all connections of a context, and is no setting of one {scope}"
+            raise options.error(("context", name), what, "set it in the configuration of the context")
     check(options)
     return options

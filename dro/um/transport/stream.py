@@ -49,6 +49,10 @@ class ByteStream(Protocol):
     def backlog(self) -> int:
         """How many bytes were taken and have not reached the other machine yet."""
 
+    @property
+    def holds(self) -> int:
+        """How many bytes were taken that the system has not got: a close would lose them."""
+
     def close(self) -> None:
         """No event follows."""
 
@@ -96,7 +100,11 @@ class PlainStream:
         self._events.on_writable()
 
     def backlog(self) -> int:
-        return sockets.unacknowledged_bytes(self.sock)
+        return self.holds + sockets.unacknowledged_bytes(self.sock)
+
+    @property
+    def holds(self) -> int:
+        return 0
 
     def close(self) -> None:
         self._loop.remove_reader(self.sock)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dro.config.reading.problems import ConfigErrors
+from dro.config.um import honoured
 from dro.config.um.honoured import (
     TRANSPORTS,
     check,
@@ -24,7 +25,9 @@ def options(text: str) -> UmOptions:
     return parse_um_text(text, lambda _: None, file="a.cfg")
 
 
-def test_every_option_that_protects_stops_a_program_at_its_line() -> None:
+def test_every_option_that_protects_is_honoured_or_stops_a_program_at_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     protecting = sorted(key for key, option in option_table().items() if option.protects)
     assert protecting == [
         ("context", "tls_certificate"),
@@ -35,6 +38,8 @@ def test_every_option_that_protects_stops_a_program_at_its_line() -> None:
         ("context", "tls_trusted_certificates"),
         ("context", "use_tls"),
     ]
+    check(options("".join([f"{scope} {name} 1\n" for scope, name in protecting])))
+    monkeypatch.setattr(honoured, "used_options", frozenset)
     for number, (scope, name) in enumerate(protecting, start=1):
         with pytest.raises(ConfigErrors) as caught:
             check(options("\n" * number + f"{scope} {name} 1"))
@@ -109,5 +114,5 @@ def test_options_without_effect_are_named_once_with_their_places() -> None:
 
 
 def test_a_refused_option_is_not_named_as_idle_as_well() -> None:
-    assert is_refused(("context", "use_tls"))
-    assert without_effect(options("context use_tls 1\ncontext resolver_unicast_address 127.0.0.1")) == ("", "")
+    assert is_refused(("context", "resolver_unicast_address"))
+    assert without_effect(options("context resolver_unicast_address 127.0.0.1")) == ("", "")

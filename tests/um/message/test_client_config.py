@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dro.config.um.options import UmOptions
-from dro.errors import ConfigError
+from dro.errors import ConfigError, ResourceError
 from dro.um.async_api import Context
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config, object_options
@@ -17,15 +17,16 @@ from dro.um.message.client_config import Config, object_options
 
 def test_encryption_that_is_asked_for_never_becomes_plain_text(tmp_path: Path, tcp_config: Config) -> None:
     path = tmp_path / "tls.cfg"
-    path.write_text("source transport tcp\ncontext use_tls 1\n")
-    with pytest.raises(ConfigError, match=rf"{path}:2: context use_tls: encryption is not supported"):
+    path.write_text("source transport tcp\ncontext use_tls maybe\n")
+    with pytest.raises(ConfigError, match=rf"{path}:2: context use_tls: "):
         Config.load(path)
-    with pytest.raises(ConfigError, match="context use_tls: encryption"):
-        Config.parse("context use_tls 1")
-    with pytest.raises(ConfigError, match="context use_tls: encryption"):
-        tcp_config.with_("context", "use_tls", 1)
-    with BlockingContext(tcp_config) as context, pytest.raises(ConfigError, match="use_tls"):
+    with BlockingContext(tcp_config) as context, pytest.raises(ConfigError, match="use_tls: it protects all conn"):
         context.source("t", use_tls=1)
+    with (
+        BlockingContext(tcp_config.with_("context", "use_tls", 1)) as context,
+        pytest.raises(ResourceError, match="check tls_certificate"),
+    ):
+        context.source("t")
 
 
 def test_a_later_file_may_take_it_back(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_a_transport_that_is_not_there_is_a_mistake_of_the_configuration(tcp_con
 
 
 XML = """<um-configuration version="1.0"><applications><application name="desk"><contexts><context>
-<options type="context"><option name="use_tls" default-value="{tls}"/></options>
+<options type="context"><option name="resolver_unicast_daemon" default-value="{daemon}"/></options>
 <sources><topic topicname="late"><options type="source"><option name="late_join" default-value="1"/></options></topic>
 <topic topicname="no" rule="deny"/>
 <topic topicname="rm"><options type="source"><option name="transport" default-value="lbtrm"/></options></topic>
@@ -69,7 +70,7 @@ def test_an_xml_file_holds_for_the_objects_that_it_names(
     tmp_path: Path, tcp_config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "um.xml"
-    path.write_text(XML.format(tls=0))
+    path.write_text(XML.format(daemon="0.0.0.0:0"))
     config = replace(Config.load(path, application="desk"), options=without_transport(tcp_config.options))
     with BlockingContext(config) as context:
         assert context.source("plain").source_string.startswith("TCP:")
@@ -81,8 +82,8 @@ def test_an_xml_file_holds_for_the_objects_that_it_names(
         for open_ in (context.source, context.receiver):
             with pytest.raises(ConfigError, match="'no' is not permitted"):
                 open_("no")
-    path.write_text(XML.format(tls=1))
-    with pytest.raises(ConfigError, match=rf"{path}:2: context use_tls: encryption"):
+    path.write_text(XML.format(daemon="127.0.0.1:15380"))
+    with pytest.raises(ConfigError, match=rf"{path}:2: context resolver_unicast_daemon: unicast"):
         BlockingContext(Config.load(path, application="desk"))
 
 
@@ -94,7 +95,7 @@ def test_contexts_without_a_configuration_take_that_of_the_environment(
     tmp_path: Path, tcp_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "default.cfg"
-    path.write_text("context use_tls 1\n")
+    path.write_text("context use_tls maybe\n")
     monkeypatch.setenv("LBM_DEFAULT_CONFIG_FILE", str(path))
     for make in (BlockingContext, Context):
         with pytest.raises(ConfigError, match=rf"{path}:1: context use_tls"):
@@ -110,5 +111,5 @@ def test_a_setting_of_an_object_is_of_its_own_scope_first_and_else_of_the_contex
     }
     with pytest.raises(ConfigError, match=r"^receiver no_such_option: unknown UM option"):
         object_options("receiver", {"no_such_option": 1})
-    with pytest.raises(ConfigError, match="context use_tls: encryption"):
+    with pytest.raises(ConfigError, match="context use_tls: it protects all connections"):
         object_options("receiver", {"use_tls": 1})

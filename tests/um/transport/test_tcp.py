@@ -25,6 +25,7 @@ from dro.um.transport import sockets
 from dro.um.transport.kind import SenderEvents
 from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, Run
 from dro.um.transport.session import ReceiverTransport, SenderTransport
+from dro.um.transport.stream import PlainStream, StreamMaker
 from dro.um.transport.tcp.receiver import TcpReceiver
 from dro.um.transport.tcp.sender import TcpSender, TcpSenderSetup
 from dro.wire.lbmc import message as lbmc
@@ -63,8 +64,9 @@ def split(stream: bytes) -> list[Message]:
 class TcpBench:
     """One loop with a sender, receivers and strangers on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_sender: StreamMaker = PlainStream, of_receiver: StreamMaker = PlainStream) -> None:
         self.loop = Loop()
+        self.of_sender, self.of_receiver = of_sender, of_receiver
         self.clients: list[tuple[str, bool]] = []
         self.closed: list[SenderTransport] = []
         self.senders: list[TcpSender] = []
@@ -101,6 +103,7 @@ class TcpBench:
                 datagram_max_bytes=65535,
                 transport_index=1,
                 send_buffer_bytes=send_buffer,
+                make_stream=self.of_sender,
             ),
             TcpSourceCore(config, random.Random(1).random),
             SenderEvents(lambda _, name, connected: self.clients.append((name, connected)), self.closed.append),
@@ -111,7 +114,10 @@ class TcpBench:
     def receiver(self, address: TcpAddress, sink: KeepingSink, **config: int) -> TcpReceiver:
         """A receiver that has been told of an advertisement."""
         core = TcpReceiverCore(TcpReceiverConfig(session_id=address.session_id, **config))
-        receiver = TcpReceiver(self.loop, address, core, sink, sink.on_ended, interface=LOOPBACK, buffer_bytes=0)
+        receiver = TcpReceiver(
+            self.loop, address, core, sink, sink.on_ended, interface=LOOPBACK, buffer_bytes=0,
+            make_stream=self.of_receiver,
+        )  # fmt: skip
         self.receivers.append(receiver)
         receiver.advertised(self.loop.now_ns())
         return receiver

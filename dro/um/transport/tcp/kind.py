@@ -12,15 +12,17 @@ from typing import Final
 
 from dro.clock import NS_PER_S
 from dro.config.um.options import UmOptions
-from dro.config.um.sets import TcpReceiverOptions, TcpSourceOptions
+from dro.config.um.sets import TcpReceiverOptions, TcpSourceOptions, TlsOptions
 from dro.errors import ResourceError
 from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.um.transport import sockets
 from dro.um.transport.kind import SenderEvents, SenderPool, SessionHost, TransportKind
 from dro.um.transport.session import OnEnded, SenderTransport, SessionCounts, SessionSink
+from dro.um.transport.stream import StreamMaker
 from dro.um.transport.tcp.receiver import TcpReceiver
 from dro.um.transport.tcp.sender import TcpSender, TcpSenderSetup
+from dro.um.transport.tls import stream_maker
 from dro.wire.source_string import TcpAddress
 
 RETRY_NS: Final = NS_PER_S
@@ -35,9 +37,12 @@ class TcpReceivers:
         self._sink = sink
         self._on_ended = on_ended
         self._tried: dict[TcpAddress, int] = {}
+        self._make_stream: StreamMaker | None = None
 
     def join(self, address: TcpAddress, options: UmOptions, now_ns: int) -> TcpReceiver:
         o = TcpReceiverOptions.of(options)
+        if self._make_stream is None:
+            self._make_stream = stream_maker(TlsOptions.of(self._host.options), is_server=False)
         is_keepalive = o.activity_method == "so_keepalive" and o.activity_timeout_ns > 0
         config = TcpReceiverConfig(
             session_id=address.session_id, activity_timeout_ns=0 if is_keepalive else o.activity_timeout_ns
@@ -51,6 +56,7 @@ class TcpReceivers:
             interface=o.interface,
             buffer_bytes=o.receive_buffer_bytes,
             keepalive=is_keepalive,
+            make_stream=self._make_stream,
         )
         # Not at once: a connection that fails on the spot would end before its sources are bound.
         session.connect_at(self._next_try(address, now_ns))
@@ -95,6 +101,7 @@ class TcpSenders(SenderPool[int]):
         return self._share(list(self._open.values()))
 
     def _open_session(self, o: TcpSourceOptions, ports: range | tuple[int, ...], option: str) -> SenderTransport:
+        make_stream = stream_maker(TlsOptions.of(self._host.options), is_server=True)
         listener = sockets.bind_in_range(socket.SOCK_STREAM, o.interface, ports, option=option, taken=self._open)
         listener.listen(o.listen_backlog)
         host, port = listener.getsockname()
@@ -115,6 +122,7 @@ class TcpSenders(SenderPool[int]):
             nodelay=o.nodelay,
             send_buffer_bytes=o.send_buffer_bytes,
             keepalive_ns=o.activity_timeout_ns,
+            make_stream=make_stream,
         )
         sender = TcpSender(self._host.loop, session, TcpSourceCore(config, self._host.rng.random), self._events)
         self._open[port] = sender

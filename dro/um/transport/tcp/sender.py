@@ -38,6 +38,7 @@ limited = LimitedLogger(log).event
 events_log = LimitedLogger.of_events(log)
 
 ACCEPT_PAUSE_NS: Final = ms(100)  # a listener that cannot accept stays readable: it is left alone for so long
+OPENING_MAX: Final = 64  # connections that were accepted and are not open yet; of more, the oldest is closed
 LINGER_CHECK_NS: Final = ms(5)
 LINGER_MAX_NS: Final = 2 * NS_PER_S
 """How long a session that has lost its last source waits for receivers to take what is buffered."""
@@ -83,6 +84,7 @@ class TcpSender:
         self._setup = setup
         self._events = events
         self._listener = setup.listener
+        self._opening: dict[ByteStream, None] = {}  # accepted, not open yet; the oldest first
         self._clients: dict[int, ByteStream] = {}
         self._scratch = memoryview(bytearray(_CLIENT_READ))
         self._names: dict[int, str] = {}
@@ -222,17 +224,26 @@ class TcpSender:
         sockets.set_keepalive(sock, self._setup.keepalive_ns)
         client, name = sock.fileno(), f"{peer[0]}:{peer[1]}"
         stream = self._setup.make_stream(self._loop, sock, True)
+        self._opening[stream] = None
+        if len(self._opening) > OPENING_MAX:
+            self._on_lost(next(iter(self._opening)))
         stream.start(
             StreamEvents(
                 on_open=lambda: self._on_open(client, name, stream),
-                on_lost=stream.close,
+                on_lost=lambda: self._on_lost(stream),
                 on_readable=lambda: self._on_client_bytes(client),
                 on_writable=lambda: self._on_writable(client),
             )
         )
         return True
 
+    def _on_lost(self, stream: ByteStream) -> None:
+        """It never was open."""
+        del self._opening[stream]
+        stream.close()
+
     def _on_open(self, client: int, name: str, stream: ByteStream) -> None:
+        del self._opening[stream]
         now_ns = self._loop.now_ns()
         if self.core.on_connected(client, now_ns):
             self._clients[client] = stream
@@ -329,6 +340,8 @@ class TcpSender:
         self._is_closing = True
         self._loop.remove_reader(self._listener)
         self._listener.close()
+        for stream in list(self._opening):
+            self._on_lost(stream)
         for timer in (self._pause, self._linger):
             if timer is not None:
                 timer.cancel()
@@ -336,7 +349,8 @@ class TcpSender:
 
     def _close_when_empty(self, end_ns: int) -> None:
         now_ns = self._loop.now_ns()
-        if self.core.stats.bytes_buffered and now_ns < end_ns:
+        is_held = self.core.stats.bytes_buffered or any(stream.holds for stream in self._clients.values())
+        if is_held and now_ns < end_ns:
             due_ns = min(now_ns + LINGER_CHECK_NS, end_ns)
             self._linger = self._loop.call_at(due_ns, lambda: self._close_when_empty(end_ns))
             return
