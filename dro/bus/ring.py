@@ -5,9 +5,9 @@ and the byte of position `p` lies at `p % capacity`. A chunk never wraps; the re
 
 The file is sparse. Only the first `extent` bytes of the data have memory, which is allocated before it is written to:
 in a full file system in memory, a store to a page that has none would end the process by SIGBUS. The writer begins the
-next round early, within its extent, when its readers have copied all there is; while they have not, it takes more
-memory. So a ring is as large as the backlog of its readers was, and none has less of it than `capacity` would hold. An
-extent that was not needed for a while is given back.
+next round early, within its extent, when it finds that its readers have copied all there is; while they have not, it
+takes more memory. So nothing is overwritten that `capacity` bytes of memory would have held, and under full load, when
+readers always have something left, a ring gets as large. An extent that was not needed for a while is given back.
 
 Two cells make it safe without locks. The writer stores `reserved` (how far it may be writing) before it touches a
 byte, and `committed` (how far the bytes are complete) afterwards. A reader copies first and then looks at

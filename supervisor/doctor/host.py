@@ -250,7 +250,7 @@ def shared_memory(view: View, *, is_running: bool) -> Checks:
         return
     free = about.f_bavail * about.f_frsize
     shown = (
-        f"{needed >> 10} KiB for {len(view.endpoints)} portals, up to {most >> 20} MiB when they cannot keep up, "
+        f"{needed >> 10} KiB for {len(view.endpoints)} portals, up to {most >> 20} MiB under full load, "
         f"{free >> 20} MiB free in {_SHM}"
     )
     if not os.access(_SHM, os.W_OK):
