@@ -14,7 +14,7 @@ FOLDERS = {
     "zsh": "share/zsh/site-functions",
     "fish": "share/fish/vendor_completions.d",
 }
-DIRECTIVES = {"annotation_typing": False, "infer_types": True, "language_level": 3}
+DIRECTIVES = {"annotation_typing": False, "language_level": 3}
 
 
 def completion() -> list[tuple[str, list[str]]]:

@@ -5,9 +5,9 @@ elsewhere) and asyncio (`fileno` is an epoll descriptor that asyncio can watch; 
 `next_deadline` is the time of the next). Code above it does not know which.
 
 Order of a turn: queued calls, a slice of long work, timers, then each readable descriptor once, then each writable
-one, then what has no descriptor (`Poller`). A reader that has more than one batch waiting returns True and is called
-again in the next turn, after the others. Once a turn has used `TURN_NS`, what it has not called comes first in the next
-one. The longest turn is measured.
+one, then what has no descriptor (`Poller`), then what was put off to the end of the turn. A reader that has more than
+one batch waiting returns True and is called again in the next turn, after the others. Once a turn has used `TURN_NS`,
+what it has not called comes first in the next one. The longest turn is measured.
 """
 
 from __future__ import annotations
@@ -59,8 +59,12 @@ def _fd(source: int | HasFileno) -> int:
 class Loop:
     """Readers, writers, timers and queued calls of one thread."""
 
-    def __init__(self, clock: Clock | None = None, *, poll_ns: int = 0) -> None:
-        """`poll_ns`: how long to retry with `sched_yield` after work before sleeping; 0 sleeps at once."""
+    def __init__(self, clock: Clock | None = None, *, poll_ns: int = 0, rest_below_ns: int = 0) -> None:
+        """`poll_ns`: how long to retry with `sched_yield` after work before sleeping; 0 sleeps at once.
+
+        `rest_below_ns`: after a turn that had work and cost less processor time than this, more work is given the same
+        time to come together, but not beyond this in all: small turns cost most for what they do. 0: never.
+        """
         self.clock = clock or MonotonicClock()
         self._epoll = select.epoll()
         self._readers: dict[int, Callback] = {}
@@ -71,11 +75,14 @@ class Loop:
         self._soon: deque[Callback] = deque()
         self._timers = TimerHeap()
         self.poll_ns = poll_ns
+        self.rest_below_ns = rest_below_ns
+        self._rest_ns = 0
         self.longest_turn_ns = 0
         """Of a turn without its sleep, since the start; what the machine gave to other processes counts too."""
         self.longest_turn_cpu_ns = 0
         """The same in processor time of the thread."""
         self._cpu_ns = 0
+        self._ending: dict[Callback, None] = {}
         self._slices: deque[Iterator[object]] = deque()
         self._pollers: list[Poller] = []
         self._running = False
@@ -156,6 +163,10 @@ class Loop:
         """Run `steps` to its end, about `SLICE_NS` a turn; several take turns. A step is a small piece of work."""
         self._slices.append(steps)
 
+    def at_turn_end(self, callback: Callback) -> None:
+        """Call it at the end of this turn, or of the next one when none is running; once, however often it is asked."""
+        self._ending[callback] = None
+
     def add_poller(self, poller: Poller) -> None:
         self._pollers.append(poller)
 
@@ -226,17 +237,22 @@ class Loop:
             self._polls_first = not polls_first and bool(self._pollers)
         elif not polls_first:
             worked |= self._take_polled()
-        self._measure(began_ns)
+        while self._ending:
+            self._ending.popitem()[0]()
+        cost_ns = self._measure(began_ns)
+        self._rest_ns = max(0, min(cost_ns, self.rest_below_ns - cost_ns)) if worked else 0
         return worked
 
-    def _measure(self, began_ns: int) -> None:
+    def _measure(self, began_ns: int) -> int:
+        """Processor time of the turn, ns."""
         turn_ns = time.monotonic_ns() - began_ns
         if turn_ns > self.longest_turn_ns:
             self.longest_turn_ns = turn_ns
         cpu_ns = time.thread_time_ns()
-        if cpu_ns - self._cpu_ns > self.longest_turn_cpu_ns:
-            self.longest_turn_cpu_ns = cpu_ns - self._cpu_ns
-        self._cpu_ns = cpu_ns
+        cost_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
+        if cost_ns > self.longest_turn_cpu_ns:
+            self.longest_turn_cpu_ns = cost_ns
+        return cost_ns
 
     def _wait(self, wait_ns: int | None) -> list[tuple[int, int]]:
         """Until something happens, `wait_ns` at most. With `poll_ns` the processor is offered to others that long
@@ -251,6 +267,10 @@ class Loop:
                 if time.monotonic_ns() >= stop:
                     break
                 os.sched_yield()
+        elif self._rest_ns:
+            time.sleep((self._rest_ns if wait_ns is None else min(self._rest_ns, wait_ns)) / NS_PER_S)
+            if events := self._epoll.poll(0):
+                return events
         for poller in self._pollers:
             if not poller.before_sleep():
                 return []

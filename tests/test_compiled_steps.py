@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dro.compiled_steps import STEPS, PlainSteps, form
+from dro.compiled_steps import STEPS, PlainSteps, form, is_current
 
 ROOT = Path(__file__).parents[1]
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
@@ -68,29 +68,28 @@ def test_the_tests_of_the_steps_pass_in_the_plain_form_too() -> None:
     assert " passed" in said.splitlines()[-1]
 
 
-def test_a_source_that_is_newer_than_its_library_is_what_runs(tmp_path: Path) -> None:
-    name = STEPS[0]
-    source = tmp_path / f"{name.rpartition('.')[2]}.py"
-    library = source.with_suffix(SUFFIX)
-    source.touch()
-    library.touch()
-    found = PlainSteps(always=False)
-    os.utime(library, (1000, 1000))
-    os.utime(source, (1001, 1001))
-    spec = found.find_spec(name, [str(tmp_path)])
+def test_one_step_that_is_not_compiled_or_has_changed_makes_all_of_them_plain(tmp_path: Path) -> None:
+    for name in STEPS:
+        source = tmp_path / f"{name.replace('.', '/')}.py"
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.touch()
+        os.utime(source, (1000, 1000))
+        assert not is_current(tmp_path)
+        source.with_suffix(SUFFIX).touch()
+    assert is_current(tmp_path)
+    os.utime(source, (1 << 32, 1 << 32))
+    assert not is_current(tmp_path)
+    spec = PlainSteps().find_spec(STEPS[-1], [str(source.parent)])
     assert spec is not None
     assert spec.origin == str(source)
-    os.utime(source, (1000, 1000))
-    assert found.find_spec(name, [str(tmp_path)]) is None, "the library"
-    assert PlainSteps(always=True).find_spec(name, [str(tmp_path)]) is not None
-    library.unlink()
-    assert found.find_spec(name, [str(tmp_path)]) is not None
-    assert found.find_spec("dro.sqn", [str(tmp_path)]) is None, "no step"
+    assert PlainSteps().find_spec("dro.sqn", [str(tmp_path)]) is None, "no step"
 
 
-def test_the_form_tells_how_many_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_form_is_plain_if_any_step_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, name in enumerate(STEPS):
         module = type(sys)(name)
-        module.__file__ = f"/x/{number}{SUFFIX if number < 2 else '.py'}"
+        module.__file__ = f"/x/{number}{SUFFIX}"
         monkeypatch.setitem(sys.modules, name, module)
-    assert form() == f"2 of {len(STEPS)} compiled"
+    assert form() == "compiled"
+    monkeypatch.setattr(sys.modules[STEPS[2]], "__file__", "/x/2.py")
+    assert form() == "plain Python"

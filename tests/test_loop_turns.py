@@ -180,3 +180,57 @@ def test_a_reader_that_is_removed_while_it_waits_for_a_turn_is_not_called(loop: 
     for pair in pairs:
         for end in pair:
             end.close()
+
+
+def test_what_is_put_off_to_the_end_of_a_turn_is_called_once_behind_all_else(loop: Loop) -> None:
+    said: list[str] = []
+
+    def last() -> None:
+        said.append("last")
+
+    class Talking(Queue):
+        def take(self) -> bool:
+            said.append("polled")
+            return False
+
+    def first() -> None:
+        said.append("first")
+        loop.at_turn_end(last)
+        loop.at_turn_end(last)
+
+    loop.add_poller(Talking())
+    loop.call_soon(first)
+    loop.run_once(0)
+    loop.run_once(0)
+    assert said == ["first", "polled", "last", "polled"]
+
+
+@pytest.mark.parametrize(("limit_ns", "rests"), [(0, False), (20_000_000, False), (1_000_000_000, True)])
+def test_a_small_turn_is_followed_by_a_rest_as_long(limit_ns: int, rests: bool) -> None:
+    loop = Loop(rest_below_ns=limit_ns)
+    loop.forget_longest_turn()
+    loop.call_soon(lambda: spin(30_000_000))
+    loop.run_once(0)
+    began_ns = time.monotonic_ns()
+    loop.wake()
+    assert not loop.run_once(None), "a wake-up alone is no work"
+    assert (time.monotonic_ns() - began_ns >= 25_000_000) is rests
+    began_ns = time.monotonic_ns()
+    loop.wake()
+    loop.run_once(None)
+    assert time.monotonic_ns() - began_ns < 25_000_000, "after a turn without work there is no rest"
+    loop.close()
+
+
+def test_no_rest_lasts_longer_than_the_next_timer() -> None:
+    loop = Loop(rest_below_ns=10_000_000_000)
+    loop.forget_longest_turn()
+    loop.call_soon(lambda: spin(300_000_000))
+    loop.run_once(0)
+    fired: list[int] = []
+    began_ns = time.monotonic_ns()
+    loop.call_later(1_000_000, lambda: fired.append(time.monotonic_ns() - began_ns))
+    while not fired:
+        loop.run_once(None)
+    assert fired[0] < 250_000_000
+    loop.close()

@@ -278,6 +278,9 @@ class WorkerContext:
         self._control.close()
 
 
+REST_BELOW_NS: Final = ms(1)
+
+
 def poll_ns() -> int:
     """How long a worker polls before it sleeps, from `DRO_POLL_US`. Raises: ResourceError when that is no such time."""
     text = os.environ.get(POLL_VARIABLE, "0")
@@ -312,7 +315,7 @@ def _run(identity: WorkerIdentity, control: socket.socket, main: WorkerMain, log
         end_with(identity.parent_pid)
         require_files()
         require_threads()
-        context = WorkerContext(identity, control, Loop(poll_ns=poll_ns()), log)
+        context = WorkerContext(identity, control, Loop(poll_ns=poll_ns(), rest_below_ns=REST_BELOW_NS), log)
         take_signals(context.on_signal)
         main(context)
     except ResourceError as e:

@@ -131,6 +131,10 @@ class RingWriter:
         """Where the byte of virtual position `pos` lies in `mv`."""
         return pos % self.capacity
 
+    def left(self, pos: int) -> int:
+        """Bytes from virtual position `pos` to where the ring begins anew."""
+        return self.capacity - pos % self.capacity
+
     def reserve(self, nbytes: int) -> int:
         """Claim room for `nbytes` in one piece; returns its virtual position, a multiple of 64.
 
@@ -275,13 +279,21 @@ class RingReader:
 
         None is an overrun and for the caller to count: the writer has been round, or may be at it.
         """
+        data = bytearray()
+        return data if self.append(data, pos, nbytes) else None
+
+    def append(self, buffer: bytearray, pos: int, nbytes: int) -> bool:
+        """As `copy`, to the end of a buffer, which stays as it is when False is returned."""
         start = pos % self.capacity
         if nbytes < 0 or start + nbytes > self.capacity or pos + nbytes > self._cells[_COMMITTED]:
-            return None
+            return False
         if self._cells[_RESERVED] > pos + self._reach:
-            return None  # spares a copy that would be thrown away
-        data = bytearray(self._data[start : start + nbytes])
-        return data if self._cells[_RESERVED] <= pos + self._reach else None
+            return False  # spares a copy that would be thrown away
+        buffer += self._data[start : start + nbytes]
+        if self._cells[_RESERVED] > pos + self._reach:
+            del buffer[len(buffer) - nbytes :]
+            return False
+        return True
 
     def close(self) -> None:
         """Views of the queues must be gone by then."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from dro.errors import DecodeError
 from dro.um.transport.runs import (
+    COMPILED,
     FRAGMENTS,
     HEADER_BYTES,
     KIND_CONTROL,
@@ -26,11 +27,15 @@ from dro.um.transport.runs import (
     ROW,
     ROWS,
     SHAPE,
+    WORDS,
     RunTable,
 )
+from portals.datapath.select import move
 
 HEAD: Final = Struct("=QII")
-_DATA_BELOW: Final = 1 << KIND_SHIFT
+# plain integers in the compiled form
+_WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _SHAPE = WORDS, FRAGMENTS, OFFSET, LENGTH, SHAPE
+_DATA_BELOW, _LEAST = 1 << KIND_SHIFT, HEADER_BYTES
 
 
 class BatchKind(IntEnum):
@@ -51,34 +56,36 @@ def table_bytes(rows: int) -> int:
     return HEAD.size + rows * ROW.size
 
 
-def decode(frame: bytes | bytearray, table: RunTable) -> tuple[int, int]:
-    """Read the rows into `table`; returns position and bytes of the fragments.
+def decode(frame: bytes | bytearray, table: RunTable, base: int = 0) -> tuple[int, int]:
+    """Append the rows to `table`, which has room; returns ring position and bytes of the fragments.
 
-    Raises: DecodeError when the frame is no table, or a run cannot be, or does not lie within its chunk.
+    The caller copies these to `base` of the buffer that the table's offsets are in.
+
+    Raises: DecodeError when the frame is no table, or a run cannot be, or does not lie within its chunk; the table is
+    then as it was.
     """
     if len(frame) < HEAD.size:
         raise DecodeError("descriptor", f"{len(frame)} bytes")
     position, size, rows = HEAD.unpack_from(frame)
     if not 0 < rows <= ROWS or len(frame) != table_bytes(rows):
         raise DecodeError("descriptor", f"{rows} runs in {len(frame)} bytes")
-    table.rows = rows
-    table.tobytes()[:] = memoryview(frame)[HEAD.size :]
-    _check(table, size)
+    first = table.rows
+    table.rows += rows
+    table.tobytes()[first * ROW.size :] = memoryview(frame)[HEAD.size :]
+    try:
+        check(table, first, size)
+    except DecodeError:
+        table.rows = first
+        raise
+    move(table, -base, first)
     return position, size
 
 
-def _check(table: RunTable, size: int) -> None:
-    """What the egress relies on: it writes into the headroom and steps by the stride."""
-    counts, offsets, lengths, shapes = map(table.column, (FRAGMENTS, OFFSET, LENGTH, SHAPE))
-    if (
-        max(counts) == min(counts) == 1
-        and max(shapes) < _DATA_BELOW
-        and min(lengths) >= HEADER_BYTES
-        and max([shape & 0xFF for shape in shapes]) <= min(offsets)
-        and max(map(add, offsets, lengths)) <= size
-    ):
+def check(table: RunTable, first: int, size: int) -> None:
+    """What the egress relies on, of the rows from `first` on: it writes into the headroom and steps by the stride."""
+    if all_single(table, first, size):
         return
-    for _, _, fragments, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
+    for _, _, fragments, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()[first * ROW.size :]):
         headroom, kind = shape & 0xFF, shape >> KIND_SHIFT
         if kind == KIND_DATA:
             is_sound = fragments > 0 and length >= HEADER_BYTES
@@ -90,3 +97,26 @@ def _check(table: RunTable, size: int) -> None:
             raise DecodeError("descriptor", f"no run of kind {kind}: {fragments} fragments of {length} bytes")
         if length and (offset < headroom or offset + (fragments - 1) * stride + length > size):
             raise DecodeError("descriptor", "a run reaches out of its chunk")
+
+
+def all_single(table: RunTable, first: int, size: int) -> bool:
+    """Are the rows from `first` on single fragments of data, each with its headroom within `size` bytes?"""
+    start, end = first * WORDS, table.rows * WORDS
+    if COMPILED:
+        cells = table.cells
+        for at in range(start, end, _WORDS):
+            offset, length, shape = cells[at + _OFFSET], cells[at + _LENGTH], cells[at + _SHAPE]
+            if cells[at + _FRAGMENTS] != 1 or shape >= _DATA_BELOW or length < _LEAST:
+                return False
+            if shape & 0xFF > offset or offset + length > size:
+                return False
+        return True
+    words = table.words
+    counts, offsets, lengths, shapes = [words[start + at : end : WORDS] for at in (FRAGMENTS, OFFSET, LENGTH, SHAPE)]
+    return (
+        max(counts) == min(counts) == 1
+        and max(shapes) < _DATA_BELOW
+        and min(lengths) >= HEADER_BYTES
+        and max([shape & 0xFF for shape in shapes]) <= min(offsets)
+        and max(map(add, offsets, lengths)) <= size
+    )

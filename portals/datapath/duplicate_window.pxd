@@ -1,1 +1,8 @@
-# compiled as it is
+cdef class DuplicateWindow:
+    # Python's numbers: they are shifted by more than 64 bits
+    cdef public object _increment, _newest, _now_ns, _size, _stray_newest, _stray_next, _stray_since_ns, _top
+    cdef public object _missing, next_sqn, too_old
+    cdef public list _lost
+    cdef public bint has_restarted
+
+    cpdef object advance(self, object count)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from operator import add, sub
+from typing import Final, Protocol
 
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import Slot as QueueSlot
@@ -26,6 +27,7 @@ from dro.um.transport.runs import (
     FRAGMENTS,
     KIND_SHIFT,
     OFFSET,
+    ROW,
     SQN,
     WORDS,
     RunTable,
@@ -34,19 +36,22 @@ from dro.um.transport.session import SenderTransport
 from portals.datapath import descriptor
 from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
 from portals.datapath.max_queue import MaxQueue
-from portals.datapath.outgoing import MAX_FEEDERS, Lane, ProxySource, requests
+from portals.datapath.outgoing import MAX_FEEDERS, Lane, ProxySource, totals
 from portals.datapath.plan import plan
 
 log = logging.getLogger(__name__)
 events = LimitedLogger.of_events(log)
 faults = LimitedLogger(log)
 limited = faults.event
+JOIN_BELOW: Final = 32768
+"""Bytes: batches of a sibling that wait together go to the sessions as one until it has so many."""
 
 
 class RingCopy(Protocol):
     """The reading end of a sibling's ring."""
 
     def copy(self, pos: int, nbytes: int) -> bytearray | None: ...
+    def append(self, buffer: bytearray, pos: int, nbytes: int) -> bool: ...
 
 
 class Egress:
@@ -57,7 +62,9 @@ class Egress:
         self._now_ns = now_ns
         self._feeds: dict[int, dict[int, ProxySource]] = {}  # by worker and handle
         self._lanes: dict[int, Lane] = {}  # by id of the session
-        self._table = RunTable()  # the batch at hand
+        self._table = RunTable()  # the batch at hand, which lies in the buffer
+        self._buffer = bytearray()
+        self._worker = 0  # that it came from
         self._packs_all = False
         self._touched: dict[int, Lane] = {}  # sessions that got something since the last flush
         self._rings: dict[int, RingCopy] = {}
@@ -79,6 +86,7 @@ class Egress:
         The difference, which is returned, was on the way to a worker that died, or from one; it is counted as
         `worker_restart`.
         """
+        self._send_batch()
         page = self._page
         base = page.pair(worker)
         lost = forwarded - page[base + PairSlot.ACCOUNTED] - page[base + PairSlot.QUEUED]
@@ -114,6 +122,7 @@ class Egress:
 
     def accounted(self, worker: int) -> int:
         """Fragments of the sibling that were ever sent or dropped here."""
+        self._send_batch()
         return self._page[self._page.pair(worker) + PairSlot.ACCOUNTED]
 
     # proxy sources
@@ -177,47 +186,68 @@ class Egress:
     # data
 
     def on_batch(self, worker: int, slot: QueueSlot) -> None:
-        """What a descriptor of the sibling tells of. A broken one costs its fragments, and nothing else."""
-        page = self._page
+        """What a descriptor of the sibling tells of: taken over, and sent at the next `flush_sessions` at the latest.
+
+        Small batches that follow each other are sent as one. A broken one costs its fragments, and nothing else.
+        """
+        page, table = self._page, self._table
+        if table.rows and (worker != self._worker or len(self._buffer) >= JOIN_BELOW or slot.rows > table.room // 2):
+            self._send_batch()
         page.add_sized(Slot.FORWARDED, slot.fragments, slot.nbytes)
         ring = self._rings.get(worker)
         if ring is None or slot.kind:  # it went with the sibling; or no source data, which is a bug of the sibling
             self._drop(Slot.DROPPED_ERROR, worker, slot.fragments, slot.nbytes)
             return
-        now_ns = self._now_ns()
-        table, buffer = self._table, None
+        rows, buffer = table.rows, self._buffer
         frame = ring.copy(slot.table, descriptor.table_bytes(slot.rows))
+        is_whole = frame is not None
         if frame is not None:
             try:
-                position, size = descriptor.decode(frame, table)
-                if (table.fragments(), table.nbytes()) != (slot.fragments, slot.nbytes):
+                position, size = descriptor.decode(frame, table, len(buffer))
+                if table.total(rows) != (slot.fragments, slot.nbytes):
+                    table.rows = rows
                     raise DecodeError("descriptor", "it announces something else than its table holds")
             except DecodeError as e:
                 self._drop(Slot.DROPPED_ERROR, worker, slot.fragments, slot.nbytes)
                 limited(LogEvent.DESCRIPTOR_BROKEN, extra={"error": str(e)})
                 return
-            buffer = ring.copy(position, size) if size else bytearray()
-        if buffer is None:  # this portal was too slow: the writer has been round
+            is_whole = not size or ring.append(buffer, position, size)
+        if not is_whole:  # this portal was too slow: the writer has been round
+            table.rows = rows
             self._drop(Slot.DROPPED_BLOCKED, worker, slot.fragments, slot.nbytes)
-            self._log_drops(now_ns)
+            self._log_drops(self._now_ns())
             return
+        self._worker = worker
+
+    def _send_batch(self) -> None:
+        """What `on_batch` has taken over: to the sessions, or to where it waits for them."""
+        table, worker, buffer = self._table, self._worker, self._buffer
+        if not table.rows:
+            return
+        now_ns = self._now_ns()
         lanes: list[Lane] = []
         odd = plan(table, self._feeds.get(worker, {}), lanes)
         for row in odd:
             self._take_odd(worker, table, row, lanes)
         raw = table.tobytes()
+        sent = [0, 0, 0, 0]
         for lane in lanes:
-            self._send(lane, worker, buffer, lane.gather(raw, is_sorted=not odd), now_ns)
+            self._send(lane, worker, buffer, lane.gather(raw, not odd), now_ns, sent)
+        self._count_sent(worker, sent)
+        table.rows = 0
+        self._buffer = bytearray()  # what was sent of this one may be in use as the transmission window
 
     def flush_sessions(self) -> None:
         """No more batches follow for now."""
+        self._send_batch()
         while self._touched:
             self._touched.popitem()[1].transport.flush()
 
     def _take_odd(self, worker: int, table: RunTable, row: int, lanes: list[Lane]) -> None:
         """A run that is not simply the next one of its source: drop it, or note what of it is to be sent."""
-        words, at = table.words, row * WORDS
-        handle, sqn, fragments, _, length, stride, shape = words[at : at + WORDS]
+        words = table.words
+        at = row * WORDS
+        handle, sqn, fragments, _, length, stride, shape = ROW.unpack_from(words, row * ROW.size)
         nbytes = fragments * length
         proxy = self._feeds.get(worker, {}).get(handle)
         if proxy is None or proxy.lane is None:
@@ -259,25 +289,24 @@ class Egress:
             words[place * WORDS + OFFSET] += index * stride
             lane.note(place, proxy.topic_index)
 
-    def _send(self, lane: Lane, worker: int, buffer: bytearray, table: RunTable, now_ns: int) -> None:
-        """What one batch has for one session: to be sent, or to wait behind what waits already."""
+    def _send(self, lane: Lane, worker: int, buffer: bytearray, table: RunTable, now_ns: int, sent: list[int]) -> None:
+        """What one batch has for one session: to be sent, or to wait behind what waits already.
+
+        `sent`: fragments and bytes, and those of requests among them, is added to.
+        """
         if not table.rows:
             return
-        fragments, nbytes = table.fragments(), table.nbytes()
-        asked = requests(table)
+        offered = totals(table)
         if not lane.waiting:
             lane.transport.send_batch(buffer, table, now_ns)
             self._touched[id(lane.transport)] = lane
         if not table.rows:
-            self._count_sent(worker, fragments, nbytes, asked)
+            sent[:] = map(add, sent, offered)
             return
-        rest, rest_bytes = table.fragments(), table.nbytes()
-        if rest < fragments:
-            still = requests(table)
-            self._count_sent(worker, fragments - rest, nbytes - rest_bytes, (asked[0] - still[0], asked[1] - still[1]))
+        sent[:] = map(sub, map(add, sent, offered), totals(table))
         self.queue.put(lane, worker, buffer, table, now_ns)
         if table.rows:  # newest first: what was there stays
-            self._drop(Slot.DROPPED_BLOCKED, worker, table.fragments(), table.nbytes())
+            self._drop(Slot.DROPPED_BLOCKED, worker, *table.total())
             self._log_drops(now_ns)
 
     def drain(self, transport: SenderTransport) -> None:
@@ -287,29 +316,29 @@ class Egress:
         while lane is not None and lane.waiting:
             waiting = lane.waiting[0]
             table = waiting.table
-            rows, nbytes, asked = table.column(0).tolist(), waiting.nbytes, requests(table)
+            rows, offered = table.column(0).tolist(), totals(table)
             taken = transport.send_batch(waiting.buffer, table, now_ns)
             if taken:
                 self.queue.on_taken(lane, waiting, rows, taken)
-                still = requests(table)
-                self._count_sent(
-                    waiting.worker, taken, nbytes - waiting.nbytes, (asked[0] - still[0], asked[1] - still[1])
-                )
+                self._count_sent(waiting.worker, [*map(sub, offered, totals(table))])
             if table.rows:
                 break
         transport.flush()
 
     # counting
 
-    def _count_sent(self, worker: int, fragments: int, nbytes: int, asked: tuple[int, int]) -> None:
-        """`asked`: fragments and bytes of requests among them."""
+    def _count_sent(self, worker: int, sent: list[int]) -> None:
+        """As `totals` has them."""
+        fragments, nbytes, requests, request_bytes = sent
+        if not fragments:
+            return
         page = self._page
         base = page.pair(worker)
         page.add_sized(base + PairSlot.ACCOUNTED, fragments, nbytes)  # first, see `reconcile_own_restart`
         page.add_sized(Slot.SENT, fragments, nbytes)
         page.add_sized(base + PairSlot.SENT, fragments, nbytes)
-        if asked[0]:
-            page.add_sized(Slot.REQ_SENT, *asked)
+        if requests:
+            page.add_sized(Slot.REQ_SENT, requests, request_bytes)
 
     def _drop(self, slot: Slot, worker: int, fragments: int, nbytes: int) -> None:
         page = self._page

@@ -1,7 +1,8 @@
 """The receiving half of a portal's data path: fragments of a batch into the ring, descriptors to siblings.
 
-Per batch: one copy into the ring, and one table and descriptor for each egress portal. Per run: one table look-up.
-Nothing is done per fragment of a run. Which siblings want a source is decided by the core and only looked up here.
+Per batch of a socket: one copy into the ring. Per turn of the loop: one table and descriptor for each egress portal,
+more when there is much. Per run: one table look-up. Nothing is done per fragment of a run. Which siblings want a source
+is decided by the core and only looked up here.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from dro.log.limits import LimitedLogger
 from dro.um.transport.runs import (
     FLAG_REQUEST,
     FLAGS_SHIFT,
-    FRAGMENTS,
     PLAIN_BELOW,
     SHAPE,
+    WORDS,
     Run,
     RunTable,
     has_block,
@@ -43,6 +44,7 @@ RING_MAX_BYTES: Final = 16 << 20  # that a ring grows to
 RING_START_BYTES: Final = SLOTS_AT + FIRST_BYTES  # what a ring takes with the first fragment in it
 RING_PER_QUEUE: Final = 4  # or up to this many times <max-queue>
 CHUNK_MAX_BYTES: Final = 1 << 20
+JOIN_BELOW: Final = 32768  # bytes in the ring that are announced together, unless one batch has more
 SPREAD: Final = 2  # a chunk may be this many times as large as the fragments in it before they are copied one by one
 
 
@@ -57,6 +59,16 @@ class Announce(Protocol):
     def put(self, reader: int, slot: QueueSlot) -> bool: ...
 
 
+class Pending:
+    """What a sibling gets of the turn: the first `placed` rows of the table lie in the ring, from `base` to `end`."""
+
+    __slots__ = ("base", "end", "placed", "table")
+
+    def __init__(self) -> None:
+        self.table = RunTable()
+        self.placed = self.base = self.end = 0
+
+
 class Ingress:
     """Takes runs from the transports of the receiving context and hands them to the siblings."""
 
@@ -69,8 +81,9 @@ class Ingress:
         *,
         chunk_max_bytes: int = CHUNK_MAX_BYTES,
         name_of: Callable[[int], str] = str,
+        at_turn_end: Callable[[Callable[[], object]], object] = lambda call: call(),
     ) -> None:
-        """`wake(worker)` is called after each descriptor.
+        """`wake(worker)` is called after each descriptor, and the callable that `at_turn_end` gets after the turn.
 
         `chunk_max_bytes` is more than the largest fragment, and less than the ring's capacity. `name_of` names
         siblings in the log.
@@ -81,23 +94,35 @@ class Ingress:
         self._wake = wake
         self._chunk_max = chunk_max_bytes
         self._name_of = name_of
-        self._tables: dict[int, RunTable] = {}  # what each sibling gets of the batch; empty between batches
+        self._at_turn_end = at_turn_end
+        self._pending: dict[int, Pending] = {}
+        self._now_ns = 0
         self._refusals: dict[int, Episodes] = {}  # of siblings whose queue was full at some time
 
     def on_fragments(self, view: memoryview, parts: Sequence[tuple[ReceiverTransport, RunTable]], now_ns: int) -> None:
+        self._now_ns = now_ns
         for transport, table in parts:
             if not table.rows:
                 continue
-            for out in self._tables.values():
-                if out.room < table.rows:
-                    self._forward(view, now_ns)
+            for pending in self._pending.values():
+                if pending.table.room < table.rows:
+                    self._place(view)
+                    self.flush()
                     break
             if not self._select_plain(transport.sources, table):
                 self._select(transport, view, table)
-        self._forward(view, now_ns)
+        self._place(view)
+        self._at_turn_end(self.flush)
+
+    def flush(self) -> None:
+        """Announce what lies in the ring."""
+        for worker, pending in self._pending.items():
+            if pending.placed:
+                self._announce(worker, pending)
 
     def handed(self, worker: int) -> tuple[int, int]:
         """Fragments and bytes that the sibling's queue ever took, from all incarnations of this portal."""
+        self.flush()
         page = self._page
         base = page.pair(worker)
         return (
@@ -105,11 +130,11 @@ class Ingress:
             page[base + PairSlot.HANDED_BYTES] - page[base + PairSlot.REFUSED_BYTES],
         )
 
-    def _out(self, worker: int) -> RunTable:
-        table = self._tables.get(worker)
-        if table is None:
-            table = self._tables[worker] = RunTable()
-        return table
+    def _out(self, worker: int) -> Pending:
+        pending = self._pending.get(worker)
+        if pending is None:
+            pending = self._pending[worker] = Pending()
+        return pending
 
     # which runs
 
@@ -127,11 +152,11 @@ class Ingress:
         if egress is None or plain.count(egress) != len(plain):
             return False
         page = self._page
-        page.add_sized(Slot.TOPIC_RCVD, table.fragments(), table.nbytes())
+        page.add_sized(Slot.TOPIC_RCVD, *table.total())
         page.add(Slot.BATCHES_IN)
         page.add(Slot.RUNS_IN, table.rows)
         for worker in egress:
-            take_all(table, handles, self._out(worker))
+            take_all(table, handles, self._out(worker).table)
         return True
 
     def _select(self, transport: ReceiverTransport, view: memoryview, table: RunTable) -> None:
@@ -165,29 +190,57 @@ class Ingress:
             page.add(Slot.RUNS_IN, table.rows)
 
     def _add(self, worker: int, handle: int, run: Run, fragments: int, shape: int) -> None:
-        self._out(worker).put(handle, run.first_sqn, fragments, run.offset, run.length, run.stride, shape)
+        pending = self._out(worker)
+        if pending.table.rows == pending.placed:  # the last row is of another batch
+            self._announce(worker, pending)
+        pending.table.put(handle, run.first_sqn, fragments, run.offset, run.length, run.stride, shape)
 
     # to the siblings
 
-    def _forward(self, view: memoryview, now_ns: int) -> None:
-        """Put what siblings want of the batch into the ring and announce it to them."""
-        tables = [(worker, table) for worker, table in self._tables.items() if table.rows]
-        if not tables:
+    def _place(self, view: memoryview) -> None:
+        """Put what siblings want of the batch into the ring."""
+        found = [(worker, pending) for worker, pending in self._pending.items() if pending.table.rows > pending.placed]
+        if not found:
             return
-        extents = [extent(table) for _, table in tables]
-        lows = [low for low, high in extents if high]
-        low, high = max(0, min(lows, default=0) - HEADROOM), max([high for _, high in extents])
-        content = max([table.nbytes() + HEADROOM * table.fragments() for _, table in tables])
+        low = content = high = 0
+        for number, (_, pending) in enumerate(found):
+            first, end = extent(pending.table, pending.placed)
+            fragments, nbytes = pending.table.total(pending.placed)
+            low = min(low, first) if number else first
+            high, content = max(high, end), max(content, nbytes + HEADROOM * fragments)
+        low = max(0, low - HEADROOM)
         if high - low > self._chunk_max or high - low > SPREAD * content + 4096:
-            for worker, table in tables:
-                for chunk, rows in compact(view, table, self._chunk_max):
-                    self._announce(worker, self._put(chunk), len(chunk), rows, now_ns)
-        else:
-            position = self._put(view[low:high]) if high else 0
-            for worker, table in tables:
-                move(table, low)
-                self._announce(worker, position, high - low, table, now_ns)
-        for _, table in tables:
+            self._place_compact(view, found)
+            return
+        size = high - low
+        position = self._put(view[low:high]) if size else self._ring.position
+        for worker, pending in found:
+            if position is None:
+                self._refuse(worker, pending)
+                continue
+            if pending.placed and not 0 < position - pending.base <= self._ring.left(pending.base) - size:
+                self._announce(worker, pending)  # the ring has begun anew
+            if not pending.placed:
+                pending.base = position
+            move(pending.table, low - (position - pending.base), pending.placed)
+            pending.placed, pending.end = pending.table.rows, position + size
+            if pending.end - pending.base >= JOIN_BELOW:
+                self._announce(worker, pending)
+
+    def _place_compact(self, view: memoryview, found: list[tuple[int, Pending]]) -> None:
+        """What lies far apart in the batch is copied one by one, and announced by itself."""
+        for worker, pending in found:
+            self._announce(worker, pending)
+            table = pending.table
+            for chunk, rows in compact(view, table, self._chunk_max):
+                pending.table = rows
+                position = self._put(chunk)
+                if position is None:
+                    self._refuse(worker, pending)
+                else:
+                    pending.base, pending.end, pending.placed = position, position + len(chunk), rows.rows
+                    self._announce(worker, pending)
+            pending.table = table
             table.rows = 0
 
     def _put(self, data: bytes | bytearray | memoryview) -> int | None:
@@ -198,23 +251,44 @@ class Ingress:
             limited(LogEvent.RING_FULL, extra={"error": str(e)})
             return None
 
-    def _announce(self, worker: int, position: int | None, size: int, table: RunTable, now_ns: int) -> None:
-        """`position` None: there was no room for the fragments."""
-        at = None if position is None else self._put(descriptor.encode(position, size, table))
-        fragments, nbytes = sum(table.column(FRAGMENTS)), table.nbytes()
+    def has_placed(self) -> bool:
+        """Is there anything in the ring that is not announced yet?"""
+        return any(pending.placed for pending in self._pending.values())
+
+    def _refuse(self, worker: int, pending: Pending) -> None:
+        """There is no shared memory for the rows that do not lie in the ring yet."""
+        fragments, nbytes = pending.table.total(pending.placed)
+        pending.table.rows = pending.placed
+        self._count(worker, fragments, nbytes, is_taken=False)
+
+    def _announce(self, worker: int, pending: Pending) -> None:
+        """The rows that lie in the ring; the others stay."""
+        table, placed = pending.table, pending.placed
+        if not placed:
+            return
+        left, table.rows = table.rows - placed, placed
+        at = self._put(descriptor.encode(pending.base, pending.end - pending.base, table))
+        fragments, nbytes = table.total()
+        pending.placed, table.rows = 0, left
+        if left:
+            table.words[: left * WORDS] = table.words[placed * WORDS : (placed + left) * WORDS]
+        is_taken = at is not None and self._queues.put(
+            worker, QueueSlot(at, placed, fragments, nbytes, BatchKind.SOURCE_DATA)
+        )
+        self._count(worker, fragments, nbytes, is_taken=is_taken)
+        self._wake(worker)
+
+    def _count(self, worker: int, fragments: int, nbytes: int, *, is_taken: bool) -> None:
         page = self._page
         base = page.pair(worker)
         page.add_sized(base + PairSlot.HANDED, fragments, nbytes)
-        if at is None or not self._queues.put(
-            worker, QueueSlot(at, table.rows, fragments, nbytes, BatchKind.SOURCE_DATA)
-        ):
+        if not is_taken:
             page.add_sized(base + PairSlot.REFUSED, fragments, nbytes)
             if worker not in self._refusals:
                 self._refusals[worker] = self._refusals_of(worker)
-            self._refusals[worker].on_begin(now_ns)
+            self._refusals[worker].on_begin(self._now_ns)
         elif worker in self._refusals:
             self._refusals[worker].on_end()
-        self._wake(worker)
 
     def _refusals_of(self, worker: int) -> Episodes:
         name, refused = self._name_of(worker), self._page.pair(worker) + PairSlot.REFUSED

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -39,19 +39,26 @@ Feeder = tuple[int, int]
 """Worker and the handle of the source there."""
 
 
-@dataclass(slots=True, eq=False)
 class ProxySource:
-    """What the data path knows of one proxy source. `feeders`: the newest last."""
+    """What the data path knows of one proxy source.
 
-    otid: bytes
-    topic: bytes
-    topic_index: int
-    transport: SenderTransport
-    window: DuplicateWindow
-    feeders: list[Feeder] = field(default_factory=list)
-    lane: Lane | None = None  # while it is fed
-    queued: int = 0  # rows that wait
-    tsni_waits: bool = False
+    `feeders`: the newest last. `lane`: of its session, while it is fed. `queued`: rows that wait.
+    """
+
+    __slots__ = ("feeders", "lane", "otid", "queued", "topic", "topic_index", "transport", "tsni_waits", "window")
+
+    def __init__(
+        self, otid: bytes, topic: bytes, topic_index: int, transport: SenderTransport, window: DuplicateWindow
+    ) -> None:
+        self.otid = otid
+        self.topic = topic
+        self.topic_index = topic_index
+        self.transport = transport
+        self.window = window
+        self.feeders: list[Feeder] = []
+        self.lane: Lane | None = None
+        self.queued = 0
+        self.tsni_waits = False
 
     @property
     def feeder(self) -> Feeder | None:
@@ -87,7 +94,7 @@ class Lane:
         self.starts.append(row * ROW.size)
         self.topics.append(topic_index)
 
-    def gather(self, raw: memoryview, *, is_sorted: bool) -> RunTable:
+    def gather(self, raw: memoryview, is_sorted: bool) -> RunTable:
         """The rows that were noted, as a table for the session. `is_sorted`: they were noted in their order."""
         table, starts = self.table, self.starts
         table.rows = rows = len(starts)
@@ -104,15 +111,15 @@ class Lane:
         return table
 
 
-def requests(table: RunTable) -> tuple[int, int]:
-    """Fragments and bytes of requests in the table."""
+def totals(table: RunTable) -> tuple[int, int, int, int]:
+    """Fragments and bytes in the table, and those of requests among them."""
     fragments = nbytes = 0
     if max(table.column(SHAPE), default=0) >= _REQUEST:  # else none has the mark, nor any block
         for run in table:
             if run.flags & FLAG_REQUEST:
                 fragments += run.fragments
                 nbytes += run.fragments * run.length
-    return fragments, nbytes
+    return *table.total(), fragments, nbytes
 
 
 def copy_of(table: RunTable) -> RunTable:

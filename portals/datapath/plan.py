@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from dro.um.transport.runs import FLAG_REQUEST, FLAGS_SHIFT, KIND_SHIFT, ROW, RunTable
+from dro.sqn import MASK
+from dro.um.transport.runs import (
+    COMPILED,
+    FLAG_REQUEST,
+    FLAGS_SHIFT,
+    FRAGMENTS,
+    LENGTH,
+    ROW,
+    SHAPE,
+    SQN,
+    WORDS,
+    RunTable,
+)
 from portals.datapath.outgoing import Lane, ProxySource
 
-_ODD: Final = ~(0xFF | 0xFF << 16 | FLAG_REQUEST << FLAGS_SHIFT)
+_ODD: Final = MASK & ~(0xFF | 0xFF << 16 | FLAG_REQUEST << FLAGS_SHIFT)
 """Of a shape: anything but headroom, blocks, and marks that do not matter here."""
-_KIND: Final = 0xFF << KIND_SHIFT
+_WORDS, _SQN, _FRAGMENTS, _LENGTH, _SHAPE = WORDS, SQN, FRAGMENTS, LENGTH, SHAPE  # plain integers if compiled
 
 
 def plan(table: RunTable, feeds: dict[int, ProxySource], lanes: list[Lane]) -> list[int]:
@@ -24,6 +36,26 @@ def plan(table: RunTable, feeds: dict[int, ProxySource], lanes: list[Lane]) -> l
     """
     odd: list[int] = []
     left: set[int] = set()
+    if COMPILED:
+        words, at = table.cells, 0
+        for row in range(table.rows):
+            handle, length, shape = words[at], words[at + _LENGTH], words[at + _SHAPE]
+            proxy = feeds.get(handle)
+            if proxy is None or shape & _ODD or (left and handle in left):
+                odd.append(row)
+                left.add(handle)
+            else:
+                window, lane = proxy.window, proxy.lane
+                if lane is None or words[at + _SQN] != window.next_sqn or length > lane.fragment_max_bytes:
+                    odd.append(row)
+                    left.add(handle)
+                else:
+                    window.advance(words[at + _FRAGMENTS])
+                    if not lane.starts:
+                        lanes.append(lane)
+                    lane.note(row, proxy.topic_index)
+            at += _WORDS
+        return odd
     start = 0
     size = ROW.size
     for handle, sqn, count, _, length, _, shape in ROW.iter_unpack(table.tobytes()):

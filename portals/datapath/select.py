@@ -12,7 +12,10 @@ from operator import add, mul
 from typing import Final
 
 from dro.sqn import MASK
-from dro.um.transport.runs import FRAGMENTS, KIND_SHIFT, LENGTH, OFFSET, ROW, SHAPE, STRIDE, WORDS, RunTable
+from dro.um.transport.runs import COMPILED, FRAGMENTS, KIND_SHIFT, LENGTH, OFFSET, ROW, SHAPE, STRIDE, WORDS, RunTable
+
+# plain integers in the compiled form
+_WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE = WORDS, FRAGMENTS, OFFSET, LENGTH, STRIDE
 
 HEADROOM: Final = 32
 """What every chunk has in front of its first fragment, for the header of any transport."""
@@ -26,24 +29,39 @@ def take_all(table: RunTable, handles: list[int], out: RunTable) -> None:
     out.rows += n
 
 
-def extent(table: RunTable) -> tuple[int, int]:
-    """(first byte, end) of all fragments; (0, 0) when there are none."""
-    offsets, counts, lengths = table.column(OFFSET), table.column(FRAGMENTS), table.column(LENGTH)
-    if max(counts) == 1 and max(table.column(SHAPE)) < 1 << KIND_SHIFT:
-        return min(offsets), max(map(add, offsets, lengths))
+def extent(table: RunTable, first: int = 0) -> tuple[int, int]:
+    """(first byte, end) of all fragments of the rows from number `first` on; (0, 0) when there are none."""
     low, high = MASK, 0
-    for _, _, fragments, offset, length, stride, _ in ROW.iter_unpack(table.tobytes()):
+    start, end = first * WORDS, table.rows * WORDS
+    if COMPILED:
+        cells = table.cells
+        for at in range(start, end, _WORDS):
+            offset, length = cells[at + _OFFSET], cells[at + _LENGTH]
+            if length:
+                low = min(low, offset)
+                high = max(high, offset + (cells[at + _FRAGMENTS] - 1) * cells[at + _STRIDE] + length)
+        return (low if high else 0), high
+    words = table.words
+    offsets, counts, lengths = [words[start + column : end : WORDS] for column in (OFFSET, FRAGMENTS, LENGTH)]
+    if max(counts) == 1 and max(words[start + SHAPE : end : WORDS]) < 1 << KIND_SHIFT:
+        return min(offsets), max(map(add, offsets, lengths))
+    for _, _, fragments, offset, length, stride, _ in ROW.iter_unpack(table.tobytes()[4 * start :]):
         if length:
             low = min(low, offset)
             high = max(high, offset + (fragments - 1) * stride + length)
-    return (low, high) if high else (0, 0)
+    return (low if high else 0), high
 
 
-def move(table: RunTable, distance: int) -> None:
-    """The fragments lie that much earlier."""
-    if distance:
-        words, end = table.words, table.rows * WORDS
-        words[OFFSET:end:WORDS] = array("I", [max(0, offset - distance) for offset in table.column(OFFSET)])
+def move(table: RunTable, distance: int, first: int = 0) -> None:
+    """The fragments of the rows from number `first` on lie that much earlier."""
+    start, end = first * WORDS + OFFSET, table.rows * WORDS
+    if COMPILED:
+        cells = table.cells
+        for at in range(start, end, _WORDS):
+            cells[at] = max(0, cells[at] - distance)
+    elif distance:
+        words = table.words
+        words[start:end:WORDS] = array("I", [max(0, offset - distance) for offset in words[start:end:WORDS]])
 
 
 def compact(view: memoryview, table: RunTable, most: int) -> Iterable[tuple[bytearray, RunTable]]:

@@ -74,7 +74,10 @@ class PortalShell:
         self.egress.reconcile_own_restart()
         self._ring = ring = ctx.create_ring(ring_bytes(max_queue_bytes))
         self._queues = DescriptorWriter(ring)
-        self.ingress = Ingress(ring, ctx.counters, self._queues, self._wake, name_of=ctx.name_of)
+        self.ingress = Ingress(
+            ring, ctx.counters, self._queues, self._wake, name_of=ctx.name_of, at_turn_end=ctx.loop.at_turn_end
+        )
+        ring.needs.append(self.ingress.has_placed)
         self.addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), self._wake)
         self._intake = Intake(self.egress, self.addressed)
         self.entries: dict[int, ForwardEntry] = {}  # own sources by handle

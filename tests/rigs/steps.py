@@ -14,12 +14,14 @@ from typing import Final, cast
 from dro.compiled_steps import form
 from dro.errors import DecodeError
 from dro.um.transport.frames import drop_first, in_stream, keep_first, lay_out, write_topics
+from dro.um.transport.lbtrm.headers import write_headers
 from dro.um.transport.lbtrm.receiver import HEADER as LBTRM
 from dro.um.transport.runs import RunTable, read_messages
 from dro.um.transport.scan import BadStream, DatagramHeader, Stream, scan_datagrams, scan_slots, scan_stream
 from dro.um.transport.session import SenderTransport
 from dro.wire.lbmc.message import HEADER
 from dro.wire.lbtru import FLAG_RETRANSMISSION, Data, encode, sid_option
+from portals.datapath import descriptor
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import Lane, ProxySource
 from portals.datapath.plan import plan
@@ -88,7 +90,8 @@ def digest_of(seed: int, rounds: int = 300) -> str:
     feeds: dict[int, ProxySource] = {}
     for topic in range(TOPICS - 1):
         window = DuplicateWindow(512, 64)
-        feeds[100 + topic] = ProxySource(bytes(32), b"t", 5000 + topic, lane.transport, window, lane=lane)
+        feeds[100 + topic] = ProxySource(bytes(32), b"t", 5000 + topic, lane.transport, window)
+        feeds[100 + topic].lane = lane
     sqns = [0] * TOPICS
     for _ in range(rounds):
         first = rng.choice((0, 1000, 0xFFFFFFE0))
@@ -120,10 +123,21 @@ def digest_of(seed: int, rounds: int = 300) -> str:
         else:
             parts = [(chunk, rows) for chunk, rows in compact(view, out, rng.choice((2000, 1 << 20)))]
         for chunk, rows in parts:
+            joined = RunTable()
+            joined.put(7, 0, 1, 0, 12, 12, 0)
+            base, frame = rng.randrange(1000), descriptor.encode(99, len(chunk), rows)
+            try:
+                note(descriptor.decode(frame, joined, base), joined.total(1), extent(joined, 1))
+            except DecodeError as e:
+                note(str(e))
+            note(list(joined), joined.total())
+            datagrams = bytearray(400)
+            write_headers(datagrams, [0, 20, 300], rng.getrandbits(48), rng.choice((5, 0xFFFFFFFE)), 3, 2, 3)
+            note(datagrams)
             lanes: list[Lane] = []
             odd = plan(rows, feeds, lanes)
             note(list(rows), odd, lane.starts, lane.topics)
-            mine = lane.gather(rows.tobytes(), is_sorted=not odd)
+            mine = lane.gather(rows.tobytes(), not odd)
             if not mine.rows:
                 continue
             write_topics(chunk, mine)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -69,13 +69,18 @@ class SendNcf:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Datagrams that entered the window together; `payload_bytes` and `memory_bytes` are those of each."""
+    """Datagrams that entered the window together; `payload_bytes` and `memory_bytes` are those of each.
+
+    With `ends` they differ: number i ends at `ends[i]` of the chunk's buffer and has `payloads[i]`.
+    """
 
     start: int
     datagrams: int
     payload_bytes: int
     memory_bytes: int
     chunk: Chunk
+    ends: Sequence[int] = ()
+    payloads: Sequence[int] = ()
 
 
 class TransmissionWindow:
@@ -135,6 +140,24 @@ class TransmissionWindow:
         self.memory_bytes += count * memory_bytes
         self._trim()
 
+    def append_mixed(self, ends: Sequence[int], payloads: Sequence[int], buffer: Buffer) -> None:
+        """Take in datagrams of any lengths that fill `buffer`: number i up to `ends[i]`, with `payloads[i]`."""
+        nbytes, count = ends[-1], len(ends)
+        if count == 1 or nbytes < COPY_BELOW_BYTES:
+            start = 0
+            for end, payload_bytes in zip(ends, payloads, strict=True):
+                length = end - start
+                self.append(1, payload_bytes, Chunk(buffer, start, length, length))
+                start = end
+            return
+        self._starts.append(self.next_index)
+        self._runs.append(_Run(self.next_index, count, 0, 0, Chunk(buffer, 0, 0, 0), ends, payloads))
+        self._arena_run = None
+        self.next_index += count
+        self.payload_bytes += sum(payloads)
+        self.memory_bytes += nbytes + count * OVERHEAD_BYTES
+        self._trim()
+
     def _append_copy(self, count: int, payload_bytes: int, chunk: Chunk) -> None:
         buffer, offset, stride, length = chunk
         nbytes = count * length
@@ -171,6 +194,13 @@ class TransmissionWindow:
             if run is None:
                 raise LocalProtocolError("transmission window: trail in a run that has left")
             end = run.start + run.datagrams
+            if run.ends:
+                at = self.trail_index - run.start
+                self.trail_index += 1
+                self.payload_bytes -= run.payloads[at]
+                self.memory_bytes -= run.ends[at] - (run.ends[at - 1] if at else 0) + OVERHEAD_BYTES
+                self._leave(end)
+                continue
             wanted = max(
                 -(-over // run.payload_bytes) if run.payload_bytes else 1,
                 -(-over_memory // run.memory_bytes),
@@ -180,13 +210,17 @@ class TransmissionWindow:
             self.trail_index += leaving
             self.payload_bytes -= leaving * run.payload_bytes
             self.memory_bytes -= leaving * run.memory_bytes
-            if self.trail_index == end:
-                self._runs[self._head] = None
-                self._head += 1
+            self._leave(end)
         if self._head > COMPACT_AT:
             del self._runs[: self._head]
             del self._starts[: self._head]
             self._head = 0
+
+    def _leave(self, end: int) -> None:
+        """Let go of the oldest run when it ends at the trail."""
+        if self.trail_index == end:
+            self._runs[self._head] = None
+            self._head += 1
 
     def find(self, index: int) -> tuple[Buffer, int, int]:
         """(buffer, offset, length) of a datagram; the caller knows that it is in the window."""
@@ -194,6 +228,10 @@ class TransmissionWindow:
         if run is None or not self.trail_index <= index < self.next_index:
             raise LocalProtocolError("transmission window: asked for a datagram that it does not hold")
         chunk = run.chunk
+        if run.ends:
+            at = index - run.start
+            start = run.ends[at - 1] if at else 0
+            return chunk.buffer, start, run.ends[at] - start
         return chunk.buffer, chunk.offset + (index - run.start) * chunk.stride, chunk.length
 
 

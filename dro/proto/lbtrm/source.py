@@ -12,12 +12,13 @@ capture (first sqn 0, no session message before the first data).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dro.clock import ms, s
 from dro.proto.lbtrm.retransmit import (
+    Buffer,
     Chunk,
     Retransmit,
     RetransmitStats,
@@ -116,15 +117,23 @@ class SourceSession:
         `payload_bytes_each`: user data in one datagram, UM headers not counted; it is what the window is measured
         in. Datagrams of another length (the short end of a train) make a call of their own.
         """
+        self._window.append(count, payload_bytes_each, ref)
+        self._on_sent(count, count * ref.length, now_ns)
+
+    def on_sent_mixed(self, ends: Sequence[int], payloads: Sequence[int], buffer: Buffer, now_ns: int) -> None:
+        """As `on_sent_run` for datagrams of any lengths that fill `buffer`: number i up to `ends[i]`."""
+        self._window.append_mixed(ends, payloads, buffer)
+        self._on_sent(len(ends), ends[-1], now_ns)
+
+    def _on_sent(self, count: int, nbytes: int, now_ns: int) -> None:
         window = self._window
-        window.append(count, payload_bytes_each, ref)
         self.next_sqn = window.next_index & MASK
         self.trail = window.trail_index & MASK
         self._last_data_ns = now_ns
         self._sm.restart(now_ns)
         stats = self.stats
         stats.msgs_sent += count
-        stats.bytes_sent += count * ref.length
+        stats.bytes_sent += nbytes
 
     def on_nak(self, sqns: Iterable[int], now_ns: int) -> list[Effect]:
         """One NAK packet of this session; returns what to send, in order."""

@@ -5,13 +5,13 @@ Pure, and the reference for its compiled form. Nothing here knows a transport's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import accumulate, groupby
 from struct import Struct
 from typing import Final, NamedTuple
 
 from dro.sqn import MASK
 from dro.um.transport.runs import (
+    COMPILED,
     FRAGMENTS,
     HEAD_SHIFT,
     HEADER_BYTES,
@@ -32,11 +32,25 @@ from dro.wire.lbmc import message as lbmc
 
 _TOPIC: Final = Struct("!I")
 _TOPIC_AT: Final = 4  # of the topic index in a message with the full header
-_DATA_BELOW: Final = 1 << KIND_SHIFT
+# plain integers in the compiled form
+_WORDS, _SQN, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, SQN, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE
+_DATA_BELOW, _HEADER = 1 << KIND_SHIFT, HEADER_BYTES
 
 
 def write_topics(buffer: bytearray, table: RunTable) -> None:
     """Write the first word of each row into the fragments of the row, wherever their kind has it."""
+    if COMPILED:
+        cells, view = table.cells, buffer
+        for row in range(0, table.rows * _WORDS, _WORDS):
+            shape, offset, stride = cells[row + _SHAPE], cells[row + _OFFSET], cells[row + _STRIDE]
+            if shape < _DATA_BELOW:
+                at = offset + 4
+                for _ in range(cells[row + _FRAGMENTS]):
+                    _write_u32(view, at, cells[row])
+                    at += stride
+            elif shape >> KIND_SHIFT == KIND_CONTROL:
+                set_topic_index(buffer, offset, cells[row + _LENGTH], shape >> HEAD_SHIFT & 0xFF, cells[row])
+        return
     pack = _TOPIC.pack_into
     for topic, _, fragments, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
         if shape < _DATA_BELOW:
@@ -47,6 +61,11 @@ def write_topics(buffer: bytearray, table: RunTable) -> None:
                     pack(buffer, at, topic)
         elif shape >> KIND_SHIFT == KIND_CONTROL:
             set_topic_index(buffer, offset, length, shape >> HEAD_SHIFT & 0xFF, topic)
+
+
+def _write_u32(view: bytearray, at: int, value: int) -> None:
+    """Big-endian; for the compiled form, in which this is the fast way."""
+    view[at], view[at + 1], view[at + 2], view[at + 3] = value >> 24, value >> 16 & 255, value >> 8 & 255, value & 255
 
 
 class Datagrams(NamedTuple):
@@ -72,17 +91,15 @@ def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datag
     fragments: list[int] = []
     payloads: list[int] = []
     size, held, payload = most, 0, 0
-    for topic, sqn, count, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
-        user = length - HEADER_BYTES if shape < _DATA_BELOW else 0
+    words = table.cells
+    for row in range(0, table.rows * _WORDS, _WORDS):
+        offset, length, shape = words[row + _OFFSET], words[row + _LENGTH], words[row + _SHAPE]
+        user = length - _HEADER if shape < _DATA_BELOW else 0
+        message = b""
         if shape >> KIND_SHIFT == KIND_TSNI:
-            message = lbmc.encode(lbmc.tsni_message([(topic, sqn)]))
-            pieces: Sequence[bytes | memoryview] = (message,)
+            message = lbmc.encode(lbmc.tsni_message([(words[row], words[row + _SQN])]))
             length = len(message)
-        elif count == 1:
-            pieces = (view[offset : offset + length],)
-        else:
-            pieces = [view[at : at + length] for at in range(offset, offset + count * stride, stride)]
-        for piece in pieces:
+        for _ in range(words[row + _FRAGMENTS]):
             if size + length > most:
                 if held:
                     sizes.append(size)
@@ -90,7 +107,8 @@ def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datag
                     payloads.append(payload)
                 parts.append(room)
                 size, held, payload = header, 0, 0
-            parts.append(piece)
+            parts.append(message or view[offset : offset + length])
+            offset += words[row + _STRIDE]
             size += length
             held += 1
             payload += user

@@ -19,6 +19,9 @@ cdef class RunTable:
         self, unsigned int topic_index, unsigned int sqn, unsigned int fragments, unsigned int offset,
         unsigned int length, unsigned int stride, unsigned int shape
     )
+    @cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, fragments="long long",
+                   nbytes="long long")
+    cpdef tuple total(self, Py_ssize_t first=*)
 
 cdef unsigned int _u32(const unsigned char[::1] view, Py_ssize_t at) except? 0
 

@@ -114,12 +114,23 @@ class RunTable:
     def column(self, column: int) -> array[int]:
         return self.words[column : self.rows * WORDS : WORDS]
 
+    def total(self, first: int = 0) -> tuple[int, int]:
+        """Fragments, and bytes of all messages, headers included, of the rows from number `first` on."""
+        start, end = first * WORDS, self.rows * WORDS
+        if COMPILED:
+            cells, fragments, nbytes = self.cells, 0, 0
+            for at in range(start, end, _WORDS):
+                fragments += cells[at + _FRAGMENTS]
+                nbytes += cells[at + _FRAGMENTS] * cells[at + _LENGTH]
+            return fragments, nbytes
+        counts = self.words[start + FRAGMENTS : end : WORDS]
+        return sum(counts), sum(map(mul, counts, self.words[start + LENGTH : end : WORDS]))
+
     def fragments(self) -> int:
-        return sum(self.column(FRAGMENTS))
+        return self.total()[0]
 
     def nbytes(self) -> int:
-        """Of all messages, headers included."""
-        return sum(map(mul, self.column(FRAGMENTS), self.column(LENGTH)))
+        return self.total()[1]
 
     def clear(self) -> None:
         self.rows = 0

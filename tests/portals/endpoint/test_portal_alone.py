@@ -458,10 +458,8 @@ class Settling(FakeSender):
 @pytest.mark.parametrize("is_all", [True, False])
 def test_sessions_are_at_rest_when_the_last_of_them_is(is_all: bool) -> None:
     senders = [Settling(10), Settling(30)]
-    proxies = [
-        ProxySource(OTID, b"t", n, senders[n % 2], DuplicateWindow(16, 8), lambda *_: True)  # type: ignore[arg-type]
-        for n in range(4)
-    ]
+    window = DuplicateWindow(16, 8)
+    proxies = [ProxySource(OTID, b"t", n, senders[n % 2], window) for n in range(4)]  # type: ignore[arg-type]
     rest = SendersAtRest(proxies, 7, 5, is_all=is_all)
     assert [sender.asked for sender in senders] == [[(5, 7, is_all)]] * 2
     assert [rest.is_over(now_ns) for now_ns in (9, 10, 29, 30)] == [False, False, False, True]

@@ -178,6 +178,7 @@ class Alone:
 
     def announced(self) -> int:
         """Batches that were handed to the sibling."""
+        self.shell.ingress.flush()
         return self.shell._queues._heads.get(SIBLING, 0)
 
     def handed(self, fragments: int, *, is_taken: bool = True) -> None:

@@ -439,6 +439,27 @@ def test_copied_runs_of_changing_length_and_payload_are_kept_apart() -> None:
         assert buffer[offset : offset + length] == expected[index]
 
 
+@pytest.mark.parametrize("count", [1, 2, 5, 40])
+def test_datagrams_of_any_lengths_enter_together_and_leave_one_by_one(count: int) -> None:
+    w = TransmissionWindow(10_000, 0, 0)
+    expected: list[bytes] = []
+    for batch in range(60):
+        made = [bytes([batch, i]) * (10 + 37 * i) for i in range(count)]
+        payloads = [len(one) // 2 for one in made]
+        ends = [sum(map(len, made[: i + 1])) for i in range(count)]
+        w.append_mixed(ends, payloads, b"".join(made))
+        expected += made
+    kept = expected[w.trail_index :]
+    assert w.next_index == len(expected) == 60 * count
+    assert w.payload_bytes == sum(len(one) // 2 for one in kept) <= 10_000
+    assert w.memory_bytes == sum(len(one) + 64 for one in kept)
+    if w.trail_index:
+        assert w.payload_bytes + len(expected[w.trail_index - 1]) // 2 > 10_000
+    for index, one in enumerate(kept, w.trail_index):
+        buffer, offset, length = w.find(index)
+        assert buffer[offset : offset + length] == one
+
+
 def test_copied_runs_of_one_length_leave_one_by_one() -> None:
     w = TransmissionWindow(1000, 0, 0)
     for i in range(200):

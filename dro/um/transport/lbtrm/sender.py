@@ -12,7 +12,7 @@ import errno
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from struct import Struct
@@ -26,15 +26,15 @@ from dro.proto.lbtrm.retransmit import Chunk, Retransmit, SendNcf
 from dro.proto.lbtrm.session_messages import SendSm
 from dro.proto.lbtrm.source import Effect, SourceSession
 from dro.proto.ratelimit import RateLimiter
-from dro.sqn import MASK
 from dro.timers import Timer
 from dro.um.transport import mmsg, sockets
-from dro.um.transport.frames import Datagrams, drop_first, equal_runs, lay_out, write_topics
+from dro.um.transport.frames import Datagrams, drop_first, lay_out, write_topics
+from dro.um.transport.lbtrm.headers import write_headers
 from dro.um.transport.lbtrm.trains import BUSY, Trains
 from dro.um.transport.runs import FRAGMENTS, HEADER_BYTES, KIND_SHIFT, KIND_TSNI, LENGTH, SHAPE, WORDS, RunTable
 from dro.um.transport.session import SenderTransport, SessionCounts, SourceSessionStatistics
 from dro.wire import lbtrm
-from dro.wire.lbtrm import DATA_HEADER, DATA_LAYOUT
+from dro.wire.lbtrm import DATA_HEADER
 from dro.wire.source_string import LbtrmAddress, format_source
 
 log = logging.getLogger(__name__)
@@ -172,22 +172,19 @@ class LbtrmSender:
     def _send_datagrams(self, datagrams: Datagrams, now_ns: int) -> int:
         """Returns how many fragments were sent, in whole datagrams."""
         buffer, sizes, fragments, payloads = datagrams
+        offered = len(sizes)
         count = self._admit_sizes(sizes, now_ns)
         if not count:
             return 0
-        ends = [*accumulate(sizes[:count])]
+        if count < offered:
+            del sizes[count:]
+        ends = [*accumulate(sizes)]
         self._write_headers(buffer, [0, *ends[:-1]])
-        sent = self._trains.send_sizes(buffer, sizes[:count], ends)
-        on_sent_run = self.core.on_sent_run
-        done = 0
-        for size, many in equal_runs(sizes[:sent]) if sent else ():
-            at = ends[done] - size
-            if many > 1 and payloads[done : done + many].count(payloads[done]) != many:
-                for number in range(done, done + many):
-                    on_sent_run(1, payloads[number], Chunk(buffer, ends[number] - size, size, size), now_ns)
-            else:
-                on_sent_run(many, payloads[done], Chunk(buffer, at, size, size), now_ns)
-            done += many
+        sent = self._trains.send_sizes(buffer, sizes, ends)
+        if sent == offered:
+            self.core.on_sent_mixed(ends, payloads, buffer, now_ns)
+        elif sent:
+            self.core.on_sent_mixed(ends[:sent], payloads[:sent], buffer[: ends[sent - 1]], now_ns)
         self._after_send(sent < count, now_ns)
         return sum(fragments[:sent])
 
@@ -243,15 +240,18 @@ class LbtrmSender:
         if not self._is_blocked:
             self._limiter.release(self)
 
-    def _write_headers(self, buffer: bytearray, offsets: Iterable[int]) -> None:
+    def _write_headers(self, buffer: bytearray, offsets: Sequence[int]) -> None:
         """Of datagrams that are sent next."""
-        core = self.core
-        port, session, trail = self.address.nak_port, self.address.session_id, core.trail
-        tgsz, symbols, sqn = self._tgsz, self._symbol_mask, core.next_sqn
-        pack = DATA_LAYOUT.pack_into
-        for offset in offsets:
-            pack(buffer, offset, 0, 0, port, session, sqn, trail, FLAGS, tgsz, sqn & symbols)
-            sqn = (sqn + 1) & MASK
+        core, address = self.core, self.address
+        write_headers(
+            buffer,
+            offsets,
+            address.nak_port << 32 | address.session_id,
+            core.next_sqn,
+            core.trail,
+            self._tgsz,
+            self._symbol_mask,
+        )
 
     def _after_send(self, is_busy: bool, now_ns: int) -> None:
         self._arm()

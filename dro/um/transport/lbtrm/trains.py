@@ -76,6 +76,8 @@ class Trains:
 
     def send_sizes(self, buffer: bytearray, sizes: list[int], ends: list[int]) -> int:
         """Send datagrams that lie back to back, equal ones that follow each other as trains; how many were sent."""
+        if len(sizes) == 1:
+            return self.send_equal(memoryview(buffer), 0, 1, sizes[0])
         entries: list[tuple[int, int, int]] = []  # offset, bytes, bytes of a segment or 0
         at = 0
         for size, count in equal_runs(sizes):

@@ -1,0 +1,45 @@
+"""Headers of LBT-RM datagrams that are sent one after the other.
+
+Pure, and the reference for its compiled form. Wire layout: protocol notes, LBT-RM section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from dro.sqn import MASK
+from dro.um.transport.runs import COMPILED
+from dro.wire.lbtrm import FLAG_UCAST_NAKS
+
+_LAYOUT: Final = Struct("!QIIBBH")
+_FLAGS, _MASK = FLAG_UCAST_NAKS, MASK  # plain integers in the compiled form
+
+
+def write_headers(
+    buffer: bytearray, offsets: Sequence[int], key: int, sqn: int, trail: int, tgsz: int, symbols: int
+) -> None:
+    """Write the header of a DATA datagram at each of `offsets`: numbers from `sqn` on.
+
+    `key`: NAK port << 32 | session id. `symbols`: mask of the FEC symbol in the sqn.
+    """
+    if COMPILED:
+        view = buffer
+        for at in offsets:
+            _write_u32(view, at, key >> 32)
+            _write_u32(view, at + 4, key & _MASK)
+            _write_u32(view, at + 8, sqn)
+            _write_u32(view, at + 12, trail)
+            _write_u32(view, at + 16, _FLAGS << 24 | tgsz << 16 | sqn & symbols)
+            sqn = sqn + 1 & _MASK
+        return
+    pack = _LAYOUT.pack_into
+    for at in offsets:
+        pack(buffer, at, key, sqn, trail, _FLAGS, tgsz, sqn & symbols)
+        sqn = (sqn + 1) & MASK
+
+
+def _write_u32(view: bytearray, at: int, value: int) -> None:
+    """Big-endian; for the compiled form, in which this is the fast way."""
+    view[at], view[at + 1], view[at + 2], view[at + 3] = value >> 24, value >> 16 & 255, value >> 8 & 255, value & 255
