@@ -138,7 +138,7 @@ def _known(scope: str, name: str) -> Option:
     return option
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class UmOptions:
     """Values of UM options: what was set, and behind it the defaults of the table.
 

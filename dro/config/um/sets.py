@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
+from weakref import ReferenceType, ref
 
 from dro.config.um.options import OptionKey, UmOptions, option_table
 from dro.config.um.rules import Kind
@@ -63,18 +64,20 @@ class OptionSet:
     @classmethod
     def of(cls, o: UmOptions) -> Self:
         """Of one options object it is made once: thousands of sources and receivers have the same."""
-        known = _MADE.get((cls, id(o)))
-        if known is None:
+        made_of = _made_of(o)
+        made: Self | None = made_of.get(cls)
+        if made is None:
             make: Callable[..., Self] = cls
-            known = _remember((cls, id(o)), o, make(*(_value(f, o) for f in fields(cls))))
-        made: Self = known[1]
+            made = made_of[cls] = make(*(_value(f, o) for f in fields(cls)))
         return made
 
     @classmethod
     def filling(cls, kind: type[T], o: UmOptions) -> T:
         """`of(o).fill(kind)`, made once likewise."""
-        known = _MADE.get((cls, id(o), kind)) or _remember((cls, id(o), kind), o, cls.of(o).fill(kind))
-        made: T = known[1]
+        made_of = _made_of(o)
+        made: T | None = made_of.get((cls, kind))
+        if made is None:
+            made = made_of[cls, kind] = cls.of(o).fill(kind)
         return made
 
     def fill(self, kind: type[T], **more: Any) -> T:  # noqa: ANN401  # whatever fields `kind` has besides
@@ -89,16 +92,16 @@ class OptionSet:
         return frozenset(key for f in fields(cls) for key in f.metadata[_KEYS])
 
 
-_MADE: Final[dict[tuple[object, ...], tuple[UmOptions, Any]]] = {}
-"""What was made of which options object; the entry keeps the object, so that its id stays its own."""
-MADE_MAX: Final = 1024
+_MADE: Final[dict[int, tuple[ReferenceType[UmOptions], dict[object, Any]]]] = {}
+"""What was made of living options objects, by their ids."""
 
 
-def _remember(key: tuple[object, ...], o: UmOptions, made: object) -> tuple[UmOptions, Any]:
-    if len(_MADE) >= MADE_MAX:
-        _MADE.clear()
-    _MADE[key] = (o, made)
-    return _MADE[key]
+def _made_of(o: UmOptions) -> dict[object, Any]:
+    key = id(o)
+    known = _MADE.get(key)
+    if known is None:
+        known = _MADE[key] = (ref(o, lambda _: _MADE.pop(key, None)), {})
+    return known[1]
 
 
 def _value(f: Field[Any], o: UmOptions) -> int | str | tuple[str, ...] | RateCap:

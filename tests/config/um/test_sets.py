@@ -123,8 +123,10 @@ def test_a_set_is_made_once_of_an_options_object_and_never_for_another() -> None
         assert um_sets.QueryOptions.filling(schedule.QueryOptions, other).sustain_interval_ns == s(7)
 
 
-def test_what_was_made_is_bounded() -> None:
-    kept = [UmOptions() for _ in range(2 * um_sets.MADE_MAX)]
-    for options in kept:
-        um_sets.QueryOptions.of(options)
-    assert len(um_sets._MADE) <= um_sets.MADE_MAX
+def test_what_was_made_ends_with_its_options() -> None:
+    options = UmOptions()
+    um_sets.QueryOptions.of(options)
+    key = id(options)
+    assert key in um_sets._MADE
+    del options
+    assert key not in um_sets._MADE
