@@ -35,7 +35,8 @@ from portals.decisions.messages import (
 
 BATCH_RECORDS: Final = 256
 BATCH_BYTES: Final = 64 << 10
-BATCHES_ON_THE_WAY: Final = 2
+BATCHES_ON_THE_WAY: Final = 8
+"""Both portals have turns of some milliseconds: with two, an exchange waited for confirmations half of the time."""
 PACE: Final = 5_000  # Guess: records of new interest a second; a sibling needs up to 70 us for one
 BURST: Final = 10_000  # Guess
 TICK_NS: Final = s(5)

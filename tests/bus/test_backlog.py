@@ -10,6 +10,7 @@ import pytest
 from dro.bus.channel import Channels
 from dro.loop import Loop
 from portals.decisions.messages import ForwardStart, PortalMessage, SourceSeen
+from portals.decisions.outbox import BATCHES_ON_THE_WAY
 from portals.shell.conversations import Conversations
 from tests.fakes.worker import FakeWorker
 
@@ -36,7 +37,7 @@ class Portal:
 
 @pytest.fixture
 def portals(loop: Loop, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Portal, Portal]]:
-    monkeypatch.setattr("dro.bus.channel.CTL_HWM", 4)
+    monkeypatch.setattr("dro.bus.channel.CTL_HWM", BATCHES_ON_THE_WAY)
     a, b = Portal(loop, run_dir, 1), Portal(loop, run_dir, 2)
     a.meets(b)
     b.meets(a)

@@ -100,7 +100,7 @@ def test_of_one_thing_the_newest_state_is_told(messages: list[PortalMessage], le
 
 
 def test_what_waits_for_a_sibling_that_takes_nothing_is_bounded_by_what_there_is() -> None:
-    outbox = holding(*map(ForwardStart, range(2 * BATCH_RECORDS)))
+    outbox = holding(*map(ForwardStart, range(BATCHES_ON_THE_WAY * BATCH_RECORDS)))
     for _ in range(BATCHES_ON_THE_WAY):
         assert outbox.take(0)
     for n in range(100_000):

@@ -95,7 +95,7 @@ def test_siblings_take_turns(talk: Talk) -> None:
 
 def test_a_confirmation_does_not_wait_for_the_frames_before_it(talk: Talk) -> None:
     talk.talk.begin(SIBLING)
-    talk.talk.tell_all(SIBLING, iter(many(BATCH_RECORDS * 4)))
+    talk.talk.tell_all(SIBLING, iter(many(BATCH_RECORDS * (BATCHES_ON_THE_WAY + 2))))
     talk.talk.send()
     talk.stepper.settle()
     assert [len(frame) for frame in talk.sent()] == [BATCH_RECORDS] * BATCHES_ON_THE_WAY
