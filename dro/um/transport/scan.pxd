@@ -29,3 +29,6 @@ cpdef Py_ssize_t scan_datagrams(
     const unsigned char[::1] view, list offsets, list lengths, list senders, Py_ssize_t at, dict streams, list touched,
     DatagramHeader header
 ) except -1
+@cython.locals(kind="unsigned int", head="unsigned int", length=Py_ssize_t, messages=Py_ssize_t, rows=Py_ssize_t,
+               topic_index="unsigned int", sqn="unsigned int")
+cpdef tuple scan_stream(const unsigned char[::1] view, Py_ssize_t pos, Py_ssize_t end, RunTable table)

@@ -318,26 +318,31 @@ def scan_stream(view: memoryview, pos: int, end: int, table: RunTable) -> tuple[
     That is the first incomplete one, or one for which the table has no room. Raises: BadStream when the bytes cannot
     be split further; the messages before that have been added.
     """
-    add = table.add
-    messages = 0
+    messages, rows = 0, table.rows + table.room
     probe, careful = PROBE_FIRST, pos  # up to `careful` messages are looked at one by one
     while end - pos >= MINIMAL_BYTES:
-        kind, head, length = lbmc.MINIMAL.unpack_from(view, pos)
-        if length < lbmc.header_size(kind):
+        if COMPILED:
+            kind, head, length = view[pos], view[pos + 1], view[pos + 2] << 8 | view[pos + 3]
+        else:
+            kind, head, length = lbmc.MINIMAL.unpack_from(view, pos)
+        if length < (_HEADER_BYTES if kind == _MESSAGE else lbmc.header_size(kind)):
             raise BadStream(pos, messages, DecodeError("lbmc.header", f"type {kind:#04x} with {length} bytes", pos))
-        if pos + length > end or table.room * 8 < length:
+        if pos + length > end or (rows - table.rows) * 8 < length:
             break
-        if kind == TYPE_MESSAGE:
-            count = min((end - pos) // length, probe)
-            if pos >= careful and count >= PROBE_LEAST:
-                if _take_equal(view, pos, count, head, length, table):
-                    pos += count * length
-                    messages += count
-                    probe = min(2 * probe, PROBE_MOST)
-                    continue
-                careful, probe = pos + count * length, PROBE_FIRST
-            _, _, _, topic_index, sqn = lbmc.HEADER.unpack_from(view, pos)
-            add(topic_index, sqn, pos, length, 0, head)
+        if kind == _MESSAGE:
+            if COMPILED:
+                topic_index, sqn = _u32(view, pos + 4), _u32(view, pos + 8)
+            else:
+                count = min((end - pos) // length, probe)
+                if pos >= careful and count >= PROBE_LEAST:
+                    if _take_equal(view, pos, count, head, length, table):
+                        pos += count * length
+                        messages += count
+                        probe = min(2 * probe, PROBE_MOST)
+                        continue
+                    careful, probe = pos + count * length, PROBE_FIRST
+                _, _, _, topic_index, sqn = lbmc.HEADER.unpack_from(view, pos)
+            table.add(topic_index, sqn, pos, length, 0, head)
         else:
             try:
                 read_messages(view, pos, pos + length, 0, table)
