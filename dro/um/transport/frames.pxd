@@ -13,6 +13,8 @@ cdef object _write_u32(unsigned char[::1] view, Py_ssize_t at, unsigned int valu
                user=Py_ssize_t, size=Py_ssize_t, held=Py_ssize_t, payload=Py_ssize_t, parts=list, sizes=list,
                fragments=list, payloads=list)
 cpdef object lay_out(bytearray buffer, RunTable table, Py_ssize_t header, Py_ssize_t most)
+@cython.locals(words="unsigned int[::1]", row=Py_ssize_t, offset=Py_ssize_t, length=Py_ssize_t, end=Py_ssize_t,
+               pieces=list, ends=list)
 cpdef tuple in_stream(object buffer, RunTable table)
 @cython.locals(at=Py_ssize_t, count=Py_ssize_t, size=Py_ssize_t)
 cpdef list equal_runs(list sizes)

@@ -5,7 +5,7 @@ Pure, and the reference for its compiled form. Nothing here knows a transport's 
 
 from __future__ import annotations
 
-from itertools import accumulate, groupby
+from itertools import groupby
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -120,20 +120,27 @@ def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datag
 
 def in_stream(buffer: bytearray, table: RunTable) -> tuple[bytes, list[int]]:
     """The fragments of the table, whose topic indexes are written, back to back, and where each ends."""
-    view = memoryview(buffer)
-    pieces: list[memoryview | bytes]
-    counts = table.column(FRAGMENTS)
-    if counts.count(1) == table.rows and max(table.column(SHAPE)) < _DATA_BELOW:
-        lengths = table.column(LENGTH).tolist()
-        pieces = [view[at : at + length] for at, length in zip(table.column(OFFSET), lengths, strict=True)]
-        return b"".join(pieces), [*accumulate(lengths)]
-    pieces = []
-    for topic, sqn, count, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
-        if shape >> KIND_SHIFT == KIND_TSNI:
-            pieces.append(lbmc.encode(lbmc.tsni_message([(topic, sqn)])))
-        else:
-            pieces += [view[at : at + length] for at in range(offset, offset + count * stride, stride)]
-    return b"".join(pieces), [*accumulate(map(len, pieces))]
+    view, words = memoryview(buffer), table.cells
+    pieces: list[memoryview | bytes] = []
+    ends: list[int] = []
+    end = 0
+    for row in range(0, table.rows * _WORDS, _WORDS):
+        offset, length = words[row + _OFFSET], words[row + _LENGTH]
+        message = b""
+        if words[row + _SHAPE] >> KIND_SHIFT == KIND_TSNI:
+            message = lbmc.encode(lbmc.tsni_message([(words[row], words[row + _SQN])]))
+            length = len(message)
+        elif words[row + _FRAGMENTS] > 1 and words[row + _STRIDE] == length:
+            pieces.append(view[offset : offset + words[row + _FRAGMENTS] * length])
+            ends += range(end + length, end + words[row + _FRAGMENTS] * length + 1, length)
+            end = ends[-1]
+            continue
+        for _ in range(words[row + _FRAGMENTS]):
+            pieces.append(message or view[offset : offset + length])
+            offset += words[row + _STRIDE]
+            end += length
+            ends.append(end)
+    return b"".join(pieces), ends
 
 
 def equal_runs(sizes: list[int]) -> list[tuple[int, int]]:
