@@ -65,7 +65,7 @@ class ResolverOutput:
         out: list[bytes] = []
         for tirs in (self.initial_advertisements, self.sustain_advertisements):
             for run in tirs.drain(now_ns) if tirs.has_records else ():
-                out += lbmr.pack_written_tirs(run, options, size)
+                out += lbmr.pack_tirs(run, options, size)
         for tqrs in (self.initial_queries, self.sustain_queries):
             for names in tqrs.drain(now_ns) if tqrs.has_records else ():
                 out += lbmr.pack_tqrs(names, options, size)

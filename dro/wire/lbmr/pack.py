@@ -112,18 +112,14 @@ def pack_wildcard_tqrs(patterns: Iterable[WildcardTqr], options: PacketOptions, 
     return _pack(map(write_wildcard_tqr, patterns), options, max_size, _HEADER_SIZE, 0xFF, frame)
 
 
-def pack_tirs(tirs: Iterable[Tir], options: PacketOptions, max_size: int) -> list[bytes]:
-    """Type 0 datagrams of advertisements. Raises: DecodeError."""
-    return pack_written_tirs(map(write_tir, tirs), options, max_size)
-
-
-def pack_written_tirs(tirs: Iterable[bytes], options: PacketOptions, max_size: int) -> list[bytes]:
-    """Likewise, of advertisements that are written already."""
+def pack_tirs(tirs: Iterable[Tir | bytes], options: PacketOptions, max_size: int) -> list[bytes]:
+    """Type 0 datagrams of advertisements, which may be written already. Raises: DecodeError."""
 
     def frame(group: list[bytes]) -> bytes:
         return write_header(_WITH_OPTIONS | PacketType.NORMAL, 0, len(group)) + b"".join(group)
 
-    return _pack(tirs, options, max_size, _HEADER_SIZE, 0xFFFF, frame)
+    written = (tir if isinstance(tir, bytes) else write_tir(tir) for tir in tirs)
+    return _pack(written, options, max_size, _HEADER_SIZE, 0xFFFF, frame)
 
 
 def pack_tmrs(tmrs: Iterable[Tmr], options: PacketOptions, max_size: int) -> list[bytes]:

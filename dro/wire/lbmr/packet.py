@@ -71,7 +71,6 @@ from dro.wire.lbmr.pack import (
     pack_tmrs,
     pack_tqrs,
     pack_wildcard_tqrs,
-    pack_written_tirs,
     write_header,
     write_management,
 )
