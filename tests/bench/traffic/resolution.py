@@ -47,17 +47,20 @@ class Topic:
 
 
 def split_tirs(datagram: bytes) -> list[bytes] | None:
-    """The advertisements of a datagram with nothing else in it, undecoded; None for another one."""
+    """The advertisements of a datagram with nothing else in it, undecoded; None for another one, or a broken one."""
     if len(datagram) < 4 or datagram[0] & 0x07 or datagram[1] or not datagram[0] & 0x08:
         return None
     at, found = 4, []
-    for _ in range(int.from_bytes(datagram[2:4], "big")):
-        begin, at = at, datagram.index(0, at) + 9
-        code, size = datagram[at - 8], datagram[at - 7]
-        if code & 0x80:
-            at += int.from_bytes(datagram[at + 2 : at + 4], "big")
-        at += size
-        found.append(datagram[begin:at])
+    try:
+        for _ in range(int.from_bytes(datagram[2:4], "big")):
+            begin, at = at, datagram.index(0, at) + 9
+            code, size = datagram[at - 8], datagram[at - 7]
+            if code & 0x80:
+                at += int.from_bytes(datagram[at + 2 : at + 4], "big")
+            at += size
+            found.append(datagram[begin:at])
+    except (ValueError, IndexError):
+        return None
     return found
 
 
