@@ -7,7 +7,7 @@ EXTRAS ?= dev
 RUNTIME := $(VENV)/.installed
 STAMP := $(VENV)/.installed-$(EXTRAS)
 # Twice as many as cores: tests with whole DROs wait for half of their time.
-JOBS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+JOBS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 SECONDS ?= 0
 COUNT ?= 200
 SEED ?= 1
