@@ -59,7 +59,7 @@ from portals.shell.link import Link
 
 GAUGES_NS: Final = ms(500)
 GIVE_BACK_NS: Final = s(10)  # memory of the ring that was not needed for so long
-INTEREST_AT_ONCE: Final = 64
+INTEREST_AT_ONCE: Final = 16
 """Topics and patterns that are passed on in a turn; one datagram can ask for 700."""
 RING_RETRY_NS: Final = s(1)  # Guess
 

@@ -12,9 +12,7 @@ from tests.bench.isolation import TOPICS, Beside, jumps, mutated, new_names, run
 from tests.bench.traffic import generator
 
 RATE = 300
-LONGEST_TURN_MS = (
-    500  # of processor time, on a busy machine; jumps took seconds when each missing datagram was an object
-)
+LONGEST_TURN_MS = 60  # of processor time; jumps took seconds when each missing datagram was an object
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,5 +54,5 @@ def test_new_names_cost_a_flow_nothing_and_a_forged_sqn_two_seconds_at_most(tmp_
                     who.step()
                     time.sleep(0.002)
                 if books.total(Slot.FLOWS_RESTARTED):
-                    return
-    pytest.fail("no flow with a forged sqn began anew")
+                    break
+            assert books.total(Slot.FLOWS_RESTARTED) == 1
