@@ -22,12 +22,7 @@ from dro.bus.ring import CELLS_AT, CELLS_BYTES, QUEUES_BYTES, READERS, SLOTS_AT,
 from dro.errors import LocalProtocolError, ResourceError
 
 _SLOT: Final = Struct("=QIIII8x")
-_HEAD, _TAIL, _SLEEPS, _DONE = (
-    0,
-    8,
-    9,
-    10,
-)  # cells of a reader, as indexes of u64; the writer's has a cache line of its own
+_SLEEPS: Final = 9  # cell of a reader, as index of u64; those of its queues are in `Queue`
 
 _lock: Final = threading.Lock()
 

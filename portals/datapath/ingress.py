@@ -202,13 +202,14 @@ class Ingress:
         found = [(worker, pending) for worker, pending in self._pending.items() if pending.table.rows > pending.placed]
         if not found:
             return
-        low = content = high = 0
-        for number, (_, pending) in enumerate(found):
+        low, content, high = len(view), 0, 0
+        for _, pending in found:
             first, end = extent(pending.table, pending.placed)
             fragments, nbytes = pending.table.total(pending.placed)
-            low = min(low, first) if number else first
+            if end:  # not only TSNIs, which have no bytes
+                low = min(low, first)
             high, content = max(high, end), max(content, nbytes + HEADROOM * fragments)
-        low = max(0, low - HEADROOM)
+        low = max(0, low - HEADROOM) if high else 0
         if high - low > self._chunk_max or high - low > SPREAD * content + 4096:
             self._place_compact(view, found)
             return

@@ -1,6 +1,6 @@
 cimport cython
 
-from dro.um.transport.runs cimport RunTable
+from dro.um.transport.runs cimport RunTable, write_u32
 
 cdef Py_ssize_t _WORDS, _SQN, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE
 cdef unsigned int _DATA_BELOW, _HEADER
@@ -8,7 +8,6 @@ cdef unsigned int _DATA_BELOW, _HEADER
 @cython.locals(cells="unsigned int[::1]", view="unsigned char[::1]", row=Py_ssize_t, at=Py_ssize_t, shape="unsigned int",
                offset="unsigned int", stride="unsigned int")
 cpdef object write_topics(bytearray buffer, RunTable table)
-cdef object _write_u32(unsigned char[::1] view, Py_ssize_t at, unsigned int value)
 @cython.locals(words="unsigned int[::1]", row=Py_ssize_t, shape="unsigned int", offset=Py_ssize_t, length=Py_ssize_t,
                user=Py_ssize_t, size=Py_ssize_t, held=Py_ssize_t, payload=Py_ssize_t, parts=list, sizes=list,
                fragments=list, payloads=list)

@@ -27,6 +27,7 @@ from dro.um.transport.runs import (
     WORDS,
     RunTable,
     set_topic_index,
+    write_u32,
 )
 from dro.wire.lbmc import message as lbmc
 
@@ -46,7 +47,7 @@ def write_topics(buffer: bytearray, table: RunTable) -> None:
             if shape < _DATA_BELOW:
                 at = offset + 4
                 for _ in range(cells[row + _FRAGMENTS]):
-                    _write_u32(view, at, cells[row])
+                    write_u32(view, at, cells[row])
                     at += stride
             elif shape >> KIND_SHIFT == KIND_CONTROL:
                 set_topic_index(buffer, offset, cells[row + _LENGTH], shape >> HEAD_SHIFT & 0xFF, cells[row])
@@ -61,11 +62,6 @@ def write_topics(buffer: bytearray, table: RunTable) -> None:
                     pack(buffer, at, topic)
         elif shape >> KIND_SHIFT == KIND_CONTROL:
             set_topic_index(buffer, offset, length, shape >> HEAD_SHIFT & 0xFF, topic)
-
-
-def _write_u32(view: bytearray, at: int, value: int) -> None:
-    """Big-endian; for the compiled form, in which this is the fast way."""
-    view[at], view[at + 1], view[at + 2], view[at + 3] = value >> 24, value >> 16 & 255, value >> 8 & 255, value & 255
 
 
 class Datagrams(NamedTuple):

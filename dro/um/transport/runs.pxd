@@ -23,7 +23,8 @@ cdef class RunTable:
                    nbytes="long long")
     cpdef tuple total(self, Py_ssize_t first=*)
 
-cdef unsigned int _u32(const unsigned char[::1] view, Py_ssize_t at) except? 0
+cpdef unsigned int u32(const unsigned char[::1] view, Py_ssize_t at) except? 0
+cpdef object write_u32(unsigned char[::1] view, Py_ssize_t at, unsigned int value)
 
 @cython.locals(messages=Py_ssize_t, kind="unsigned int", length="unsigned int", head="unsigned int", sqn="unsigned int",
                topic_index="unsigned int")

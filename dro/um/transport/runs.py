@@ -231,7 +231,7 @@ def read_messages(
             if length < HEADER_BYTES:
                 raise DecodeError("lbmc.msglen", f"{length} is less than the 12-byte header", pos)
             if COMPILED:
-                topic_index, sqn = _u32(view, pos + 4), _u32(view, pos + 8)
+                topic_index, sqn = u32(view, pos + 4), u32(view, pos + 8)
             else:
                 topic_index, sqn = _TOPIC_AND_SQN.unpack_from(view, pos + 4)
             out.add(topic_index, sqn, pos, length, headroom, head, flags)
@@ -245,9 +245,14 @@ def read_messages(
     return messages
 
 
-def _u32(view: memoryview | bytes | bytearray, at: int) -> int:
+def u32(view: memoryview | bytes | bytearray, at: int) -> int:
     """Big-endian; for the compiled form, in which this is the fast way."""
     return view[at] << 24 | view[at + 1] << 16 | view[at + 2] << 8 | view[at + 3]
+
+
+def write_u32(view: bytearray, at: int, value: int) -> None:
+    """Likewise."""
+    view[at], view[at + 1], view[at + 2], view[at + 3] = value >> 24, value >> 16 & 255, value >> 8 & 255, value & 255
 
 
 def _read_control(

@@ -1,10 +1,8 @@
 cimport cython
 
-from dro.um.transport.runs cimport RunTable, read_messages
+from dro.um.transport.runs cimport RunTable, read_messages, u32
 
 cdef unsigned int _MESSAGE, _HEADER_BYTES
-
-cdef unsigned int _u32(const unsigned char[::1] view, Py_ssize_t at) except? 0
 
 cdef class DatagramHeader:
     cdef public Py_ssize_t size, key_at, sqn_at, trail_at, mark_at, mark_bytes
@@ -21,7 +19,8 @@ cdef class Stream:
 
 @cython.locals(count=Py_ssize_t, offset=Py_ssize_t, length=Py_ssize_t, key="unsigned long long", sqn="unsigned int",
                trail="unsigned int", mark="unsigned int", size=Py_ssize_t, key_at=Py_ssize_t, sqn_at=Py_ssize_t,
-               trail_at=Py_ssize_t, mark_at=Py_ssize_t, mark_bytes=Py_ssize_t, mask="unsigned int", plain="unsigned int", least=Py_ssize_t,
+               trail_at=Py_ssize_t, mark_at=Py_ssize_t, mark_bytes=Py_ssize_t, mask="unsigned int", plain="unsigned int",
+               least=Py_ssize_t,
                begin=Py_ssize_t, kind="unsigned int", head="unsigned int",
                message="unsigned int", topic_index="unsigned int", topic_sqn="unsigned int",
                sender="unsigned long long", stream=Stream, table=RunTable, rows=Py_ssize_t)

@@ -32,6 +32,7 @@ from dro.um.transport.runs import (
     WORDS,
     RunTable,
     read_messages,
+    u32,
 )
 from dro.wire.lbmc import message as lbmc
 
@@ -132,11 +133,6 @@ Streams = dict[tuple[int, int], Stream]
 """By session key and IPv4 address of the sender, as it lies in a raw socket address."""
 
 
-def _u32(view: memoryview, at: int) -> int:
-    """Big-endian; for the compiled form, in which this is the fast way."""
-    return view[at] << 24 | view[at + 1] << 16 | view[at + 2] << 8 | view[at + 3]
-
-
 def find(streams: Streams, key: int, sender: int) -> Stream | None:
     stream = streams.get((key, sender >> _IP_SHIFT))
     if stream is not None:
@@ -170,13 +166,13 @@ def scan_datagrams(
         if length < least:
             return at
         if COMPILED:
-            key = _u32(view, offset + key_at)
-            key = key << 32 | _u32(view, offset + key_at + 4)
-            sqn, trail = _u32(view, offset + sqn_at), _u32(view, offset + trail_at)
-            mark = view[offset + mark_at] if mark_bytes == 1 else _u32(view, offset + mark_at)
+            key = u32(view, offset + key_at)
+            key = key << 32 | u32(view, offset + key_at + 4)
+            sqn, trail = u32(view, offset + sqn_at), u32(view, offset + trail_at)
+            mark = view[offset + mark_at] if mark_bytes == 1 else u32(view, offset + mark_at)
             begin = offset + size
             kind, head, message = view[begin], view[begin + 1], view[begin + 2] << 8 | view[begin + 3]
-            topic_index, topic_sqn = _u32(view, begin + 4), _u32(view, begin + 8)
+            topic_index, topic_sqn = u32(view, begin + 4), u32(view, begin + 8)
         else:
             found = unpack(view, offset)
             key, sqn, trail, mark, kind, head, message, topic_index, topic_sqn = order(found) if order else found
@@ -331,7 +327,7 @@ def scan_stream(view: memoryview, pos: int, end: int, table: RunTable) -> tuple[
             break
         if kind == _MESSAGE:
             if COMPILED:
-                topic_index, sqn = _u32(view, pos + 4), _u32(view, pos + 8)
+                topic_index, sqn = u32(view, pos + 4), u32(view, pos + 8)
             else:
                 count = min((end - pos) // length, probe)
                 if pos >= careful and count >= PROBE_LEAST:

@@ -1,5 +1,7 @@
 cimport cython
 
+from dro.um.transport.runs cimport write_u32
+
 cdef unsigned int _FLAGS, _MASK
 
 @cython.locals(view="unsigned char[::1]", at=Py_ssize_t)
@@ -7,4 +9,3 @@ cpdef object write_headers(
     bytearray buffer, object offsets, unsigned long long key, unsigned int sqn, unsigned int trail, unsigned int tgsz,
     unsigned int symbols
 )
-cdef object _write_u32(unsigned char[::1] view, Py_ssize_t at, unsigned int value)

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 
 from dro.sqn import MASK
-from dro.um.transport.runs import COMPILED
+from dro.um.transport.runs import COMPILED, write_u32
 from dro.wire.lbtrm import FLAG_UCAST_NAKS
 
 _LAYOUT: Final = Struct("!QIIBBH")
@@ -27,19 +27,14 @@ def write_headers(
     if COMPILED:
         view = buffer
         for at in offsets:
-            _write_u32(view, at, key >> 32)
-            _write_u32(view, at + 4, key & _MASK)
-            _write_u32(view, at + 8, sqn)
-            _write_u32(view, at + 12, trail)
-            _write_u32(view, at + 16, _FLAGS << 24 | tgsz << 16 | sqn & symbols)
+            write_u32(view, at, key >> 32)
+            write_u32(view, at + 4, key & _MASK)
+            write_u32(view, at + 8, sqn)
+            write_u32(view, at + 12, trail)
+            write_u32(view, at + 16, _FLAGS << 24 | tgsz << 16 | sqn & symbols)
             sqn = sqn + 1 & _MASK
         return
     pack = _LAYOUT.pack_into
     for at in offsets:
         pack(buffer, at, key, sqn, trail, _FLAGS, tgsz, sqn & symbols)
         sqn = (sqn + 1) & MASK
-
-
-def _write_u32(view: bytearray, at: int, value: int) -> None:
-    """Big-endian; for the compiled form, in which this is the fast way."""
-    view[at], view[at + 1], view[at + 2], view[at + 3] = value >> 24, value >> 16 & 255, value >> 8 & 255, value & 255
