@@ -21,6 +21,7 @@ from dro.um.transport.runs import (
     FLAG_REQUEST,
     FLAGS_SHIFT,
     PLAIN_BELOW,
+    ROW,
     SHAPE,
     WORDS,
     Run,
@@ -35,7 +36,7 @@ from portals.datapath.counters import PairSlot, Slot
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.episodes import Episodes
 from portals.datapath.handover import ForwardEntry
-from portals.datapath.select import HEADROOM, compact, extent, move, take_all
+from portals.datapath.select import HEADROOM, compact, extent, move, split, take_all
 
 log = logging.getLogger(__name__)
 limited = LimitedLogger(log).event
@@ -213,8 +214,12 @@ class Ingress:
         if high - low > self._chunk_max or high - low > SPREAD * content + 4096:
             self._place_compact(view, found)
             return
-        size = high - low
-        position = self._put(view[low:high]) if size else self._ring.position
+        self._join(found, view[low:high], low)
+
+    def _join(self, found: list[tuple[int, Pending]], data: bytearray | memoryview, low: int) -> None:
+        """The new rows, whose offsets count from `low`, lie in this chunk."""
+        size = len(data)
+        position = self._put(data) if size else self._ring.position
         for worker, pending in found:
             if position is None:
                 self._refuse(worker, pending)
@@ -229,20 +234,30 @@ class Ingress:
                 self._announce(worker, pending)
 
     def _place_compact(self, view: memoryview, found: list[tuple[int, Pending]]) -> None:
-        """What lies far apart in the batch is copied one by one, and announced by itself."""
-        for worker, pending in found:
+        """What lies far apart in the batch is copied one by one."""
+        wanted = [bytes(pending.table.tobytes()[pending.placed * ROW.size :]) for _, pending in found]
+        for (worker, pending), rows in zip(found, wanted, strict=True):
+            if pending.table.rows == pending.placed:  # it went with those of another
+                continue
+            same = [other for other, raw in zip(found, wanted, strict=True) if raw == rows]
+            chunk = compact(view, pending.table, pending.placed, self._chunk_max)
+            if chunk is None:
+                self._place_split(view, worker, pending)
+                continue
+            raw = pending.table.tobytes()[pending.placed * ROW.size :]
+            for _, other in same:
+                other.table.tobytes()[other.placed * ROW.size :] = raw
+            self._join(same, chunk, 0)
+
+    def _place_split(self, view: memoryview, worker: int, pending: Pending) -> None:
+        """What is too much for one chunk is announced in several."""
+        self._announce(worker, pending)
+        table = pending.table
+        for chunk, pending.table in split(view, table, self._chunk_max):
+            self._join([(worker, pending)], chunk, 0)
             self._announce(worker, pending)
-            table = pending.table
-            for chunk, rows in compact(view, table, self._chunk_max):
-                pending.table = rows
-                position = self._put(chunk)
-                if position is None:
-                    self._refuse(worker, pending)
-                else:
-                    pending.base, pending.end, pending.placed = position, position + len(chunk), rows.rows
-                    self._announce(worker, pending)
-            pending.table = table
-            table.rows = 0
+        pending.table = table
+        table.rows = 0
 
     def _put(self, data: bytes | bytearray | memoryview) -> int | None:
         """Where it lies in the ring; None when there is no shared memory for it."""

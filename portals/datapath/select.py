@@ -15,10 +15,13 @@ from dro.sqn import MASK
 from dro.um.transport.runs import COMPILED, FRAGMENTS, KIND_SHIFT, LENGTH, OFFSET, ROW, SHAPE, STRIDE, WORDS, RunTable
 
 # plain integers in the compiled form
-_WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE = WORDS, FRAGMENTS, OFFSET, LENGTH, STRIDE
+_WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE
 
 HEADROOM: Final = 32
 """What every chunk has in front of its first fragment, for the header of any transport."""
+_HEADROOM: Final = HEADROOM
+_NO_HEADROOM: Final = MASK & ~0xFF
+"""Of a shape: all but the headroom."""
 
 
 def take_all(table: RunTable, handles: list[int], out: RunTable) -> None:
@@ -64,30 +67,48 @@ def move(table: RunTable, distance: int, first: int = 0) -> None:
         words[start:end:WORDS] = array("I", [max(0, offset - distance) for offset in words[start:end:WORDS]])
 
 
-def compact(view: memoryview, table: RunTable, most: int) -> Iterable[tuple[bytearray, RunTable]]:
-    """Chunks of at most `most` bytes with the fragments of the table close together, and their rows.
+def compact(view: memoryview, table: RunTable, first: int, most: int) -> bytearray | None:
+    """A chunk with the fragments of the rows from number `first` on close together; the rows are changed to fit it.
 
-    `most` is more than the largest fragment.
+    None, and nothing changed, when it would be longer than `most` bytes.
     """
-    offsets, counts, lengths = table.column(OFFSET), table.column(FRAGMENTS), table.column(LENGTH)
-    strides = table.column(STRIDE)
-    if HEADROOM + table.nbytes() > most:
-        yield from _split(view, table, most)
-        return
+    size = HEADROOM + table.total(first)[1]
+    if size > most:
+        return None
+    start, end = first * WORDS, table.rows * WORDS
+    if COMPILED:
+        chunk = bytearray(size)
+        cells, source, out, to = table.cells, view, chunk, _HEADROOM
+        for at in range(start, end, _WORDS):
+            offset, length = cells[at + _OFFSET], cells[at + _LENGTH]
+            cells[at + _OFFSET] = to
+            for _ in range(cells[at + _FRAGMENTS]):
+                out[to : to + length] = source[offset : offset + length]
+                to += length
+                offset += cells[at + _STRIDE]
+            cells[at + _STRIDE] = length
+            cells[at + _SHAPE] &= _NO_HEADROOM
+        return chunk
+    words = table.words
+    offsets, counts, lengths, strides = [
+        words[start + column : end : WORDS] for column in (OFFSET, FRAGMENTS, LENGTH, STRIDE)
+    ]
     pieces: list[bytes | memoryview] = [bytes(HEADROOM)]
-    for at, count, size, stride in zip(offsets, counts, lengths, strides, strict=True):
+    for at, count, length, stride in zip(offsets, counts, lengths, strides, strict=True):
         if count == 1:
-            pieces.append(view[at : at + size])
-        else:
-            pieces += [view[o : o + size] for o in range(at, at + count * stride, stride)]
-    words, end = table.words, table.rows * WORDS
-    words[OFFSET:end:WORDS] = array("I", [*accumulate(map(mul, counts, lengths), initial=HEADROOM)][:-1])
-    words[STRIDE:end:WORDS] = lengths
-    words[SHAPE:end:WORDS] = array("I", [shape & ~0xFF for shape in table.column(SHAPE)])
-    yield bytearray().join(pieces), table
+            pieces.append(view[at : at + length])
+        elif length:
+            pieces += [view[o : o + length] for o in range(at, at + count * stride, stride)]
+    words[start + OFFSET : end : WORDS] = array("I", [*accumulate(map(mul, counts, lengths), initial=HEADROOM)][:-1])
+    words[start + STRIDE : end : WORDS] = lengths
+    shapes = words[start + SHAPE : end : WORDS]
+    words[start + SHAPE : end : WORDS] = array("I", [shape & _NO_HEADROOM for shape in shapes])
+    return bytearray().join(pieces)
 
 
-def _split(view: memoryview, table: RunTable, most: int) -> Iterable[tuple[bytearray, RunTable]]:
+def split(view: memoryview, table: RunTable, most: int) -> Iterable[tuple[bytearray, RunTable]]:
+    """Chunks of at most `most` bytes, which is more than the largest fragment, with the fragments of the table close
+    together, and their rows."""
     chunk, out = bytearray(HEADROOM), RunTable(table.rows + 1)
     for handle, sqn, fragments, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
         if not length:
@@ -103,7 +124,7 @@ def _split(view: memoryview, table: RunTable, most: int) -> Iterable[tuple[bytea
             start = offset + done * stride
             at = len(chunk)
             chunk += b"".join([view[o : o + length] for o in range(start, start + count * stride, stride)])
-            out.put(handle, (sqn + done) & MASK, count, at, length, length, shape & ~0xFF)
+            out.put(handle, (sqn + done) & MASK, count, at, length, length, shape & _NO_HEADROOM)
             done += count
     if out.rows:
         yield chunk, out

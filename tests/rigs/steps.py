@@ -16,7 +16,7 @@ from dro.errors import DecodeError
 from dro.um.transport.frames import drop_first, in_stream, keep_first, lay_out, write_topics
 from dro.um.transport.lbtrm.headers import write_headers
 from dro.um.transport.lbtrm.receiver import HEADER as LBTRM
-from dro.um.transport.runs import RunTable, read_messages
+from dro.um.transport.runs import ROW, RunTable, read_messages
 from dro.um.transport.scan import BadStream, DatagramHeader, Stream, scan_datagrams, scan_slots, scan_stream
 from dro.um.transport.session import SenderTransport
 from dro.wire.lbmc.message import HEADER
@@ -25,7 +25,7 @@ from portals.datapath import descriptor
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import Lane, ProxySource
 from portals.datapath.plan import plan
-from portals.datapath.select import compact, extent, move, take_all
+from portals.datapath.select import compact, extent, move, split, take_all
 from tests.fakes.transport import FakeSender
 
 SENDER: Final = 7 << 32
@@ -121,7 +121,12 @@ def digest_of(seed: int, rounds: int = 300) -> str:
             move(out, low)
             parts = [(bytearray(view[low:high]), out)]
         else:
-            parts = [(chunk, rows) for chunk, rows in compact(view, out, rng.choice((2000, 1 << 20)))]
+            first, most = rng.randrange(out.rows), rng.choice((2000, 1 << 20))
+            compacted = compact(view, out, first, most)
+            note(first, compacted, list(out))
+            out.tobytes()[: (out.rows - first) * ROW.size] = bytes(out.tobytes()[first * ROW.size :])
+            out.rows -= first
+            parts = [(compacted, out)] if compacted else list(split(view, out, most))
         for chunk, rows in parts:
             joined = RunTable()
             joined.put(7, 0, 1, 0, 12, 12, 0)

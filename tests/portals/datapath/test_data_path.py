@@ -22,7 +22,7 @@ from dro.um.transport.session import BoundSource
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TcpAddress
-from portals.datapath import egress
+from portals.datapath import descriptor, egress
 from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.duplicate_window import DuplicateWindow
@@ -815,19 +815,40 @@ def test_what_is_not_announced_yet_outlives_a_ring_that_begins_anew(tmp_path: Pa
     link.close()
 
 
-def test_what_lies_far_apart_does_not_wait_for_the_end_of_the_turn(link: Link, turn: Turn) -> None:
+def test_what_lies_far_apart_is_copied_close_together(link: Link, turn: Turn) -> None:
     out = BlockingSender()
     link.add_source(1, out)
     link.receive(data(1, 0, b"a"))
     area = data(1, 1, b"b") + bytes(300_000) + data(1, 2, b"c")
     table = table_of([Run(1, 1, 1, 0, 13, 13, 0, 0, 0), Run(1, 2, 1, 300_013, 13, 13, 0, 0, 0)])
     link.ingress.on_fragments(memoryview(area), [(link.transport, table)], 0)
-    assert [slot.fragments for _, slot in link.queues.announced] == [1, 2]
     link.receive(data(1, 3, b"d"))
     turn.end()
+    assert [slot.fragments for _, slot in link.queues.announced] == [4]
+    assert link.ring.position < 1000
     link.carry()
     assert [payload for _, _, payload in out.sent] == [b"a", b"b", b"c", b"d"]
     link.books()
+
+
+def test_siblings_that_want_the_same_of_it_share_a_copy(link: Link, turn: Turn) -> None:
+    out = BlockingSender()
+    for topic in (1, 2):
+        link.add_source(topic, out)
+    sources = link.transport.sources
+    sources[1].user.egress, sources[2].user.egress = (0, 1, Q), (Q,)  # type: ignore[attr-defined]
+    area = data(1, 0, bytes(1000)) + bytes(100_000) + data(2, 0, bytes(1000))
+    table = table_of([Run(1, 0, 1, 0, 1012, 1012, 0, 0, 0), Run(2, 0, 1, 101_012, 1012, 1012, 0, 0, 0)])
+    link.ingress.on_fragments(memoryview(area), [(link.transport, table)], 0)
+    assert 3 * 1012 < link.ring.position < 4 * 1012  # one copy for two siblings, and the other's
+    turn.end()
+    assert [(worker, slot.fragments, slot.nbytes) for worker, slot in link.queues.announced] == [
+        (0, 1, 1012),
+        (1, 1, 1012),
+        (Q, 2, 2024),
+    ]
+    tables = [link.reader.copy(slot.table, descriptor.table_bytes(slot.rows)) for _, slot in link.queues.announced]
+    assert tables[0] == tables[1]
 
 
 def test_no_shared_memory_costs_only_what_had_none(link: Link, turn: Turn, monkeypatch: pytest.MonkeyPatch) -> None:
