@@ -26,6 +26,7 @@ STEPS: Final = (
     "dro.um.transport.scan",
     "portals.datapath.descriptor",
     "portals.datapath.duplicate_window",
+    "portals.datapath.handover",
     "portals.datapath.outgoing",
     "portals.datapath.plan",
     "portals.datapath.select",

@@ -1,7 +1,8 @@
 cdef class DuplicateWindow:
     # Python's numbers: they are shifted by more than 64 bits
     cdef public object _increment, _newest, _now_ns, _size, _stray_newest, _stray_next, _stray_since_ns, _top
-    cdef public object _missing, next_sqn, too_old
+    cdef public object _missing, too_old
+    cdef public long long next_sqn
     cdef public list _lost
     cdef public bint has_restarted
 

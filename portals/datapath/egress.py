@@ -229,10 +229,9 @@ class Egress:
         odd = plan(table, self._feeds.get(worker, {}), lanes)
         for row in odd:
             self._take_odd(worker, table, row, lanes)
-        raw = table.tobytes()
         sent = [0, 0, 0, 0]
         for lane in lanes:
-            self._send(lane, worker, buffer, lane.gather(raw, not odd), now_ns, sent)
+            self._send(lane, worker, buffer, lane.gather(table, not odd), now_ns, sent)
         self._count_sent(worker, sent)
         table.rows = 0
         self._buffer = bytearray()  # what was sent of this one may be in use as the transmission window
@@ -259,7 +258,7 @@ class Egress:
             extra = {"topic": proxy.topic, "bytes": length, "limit": lane.fragment_max_bytes}
             faults.event(LogEvent.FRAGMENT_TOO_LARGE, extra=extra)
             return
-        if not lane.starts and lane not in lanes:
+        if not lane.noted and lane not in lanes:
             lanes.append(lane)
         if shape >> KIND_SHIFT:
             lane.note(row, proxy.topic_index)

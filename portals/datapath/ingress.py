@@ -20,9 +20,7 @@ from dro.log.limits import LimitedLogger
 from dro.um.transport.runs import (
     FLAG_REQUEST,
     FLAGS_SHIFT,
-    PLAIN_BELOW,
     ROW,
-    SHAPE,
     WORDS,
     Run,
     RunTable,
@@ -36,7 +34,7 @@ from portals.datapath.counters import PairSlot, Slot
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.episodes import Episodes
 from portals.datapath.handover import ForwardEntry
-from portals.datapath.select import HEADROOM, compact, extent, move, split, take_all
+from portals.datapath.select import HEADROOM, compact, extent, move, plain_part, split, take_all
 
 log = logging.getLogger(__name__)
 limited = LimitedLogger(log).event
@@ -141,17 +139,10 @@ class Ingress:
 
     def _select_plain(self, sources: Mapping[int, BoundSource], table: RunTable) -> bool:
         """Take a table of plain data that is all for the same siblings; False, with nothing done, when it is none."""
-        if max(table.column(SHAPE)) >= PLAIN_BELOW:
+        found = plain_part(table, sources)
+        if found is None:
             return False
-        try:
-            entries = [sources[topic].user for topic in table.column(0)]
-            plain = [entry.plain for entry in entries]  # type: ignore[attr-defined]
-            handles = [entry.handle for entry in entries]  # type: ignore[attr-defined]
-        except (KeyError, AttributeError):
-            return False
-        egress = plain[0]
-        if egress is None or plain.count(egress) != len(plain):
-            return False
+        egress, handles = found
         page = self._page
         page.add_sized(Slot.TOPIC_RCVD, *table.total())
         page.add(Slot.BATCHES_IN)

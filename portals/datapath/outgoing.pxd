@@ -1,5 +1,10 @@
+cimport cython
+
 from dro.um.transport.runs cimport RunTable
 from portals.datapath.duplicate_window cimport DuplicateWindow
+
+cdef Py_ssize_t _WORDS, _FRAGMENTS, _LENGTH, _SHAPE
+cdef unsigned int _REQUEST
 
 cdef class ProxySource:
     cdef public object otid, topic, transport
@@ -14,8 +19,13 @@ cdef class Lane:
     cdef public object transport, waiting
     cdef public Py_ssize_t fragment_max_bytes
     cdef public dict proxies
-    cdef public list starts, topics
+    cdef public list noted, topics
     cdef public RunTable table
 
     cpdef object note(self, Py_ssize_t row, unsigned int topic_index)
-    cpdef RunTable gather(self, object raw, bint is_sorted)
+    @cython.locals(cells="unsigned int[::1]", found="unsigned int[::1]", to=Py_ssize_t, start=Py_ssize_t, row=Py_ssize_t,
+                   topic="unsigned int", column=Py_ssize_t)
+    cpdef RunTable gather(self, RunTable batch, bint is_sorted)
+
+@cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, fragments="long long", nbytes="long long")
+cpdef tuple totals(RunTable table)

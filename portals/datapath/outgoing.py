@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import Final
 
 from dro.um.transport.runs import (
+    COMPILED,
     FLAG_REQUEST,
     FLAGS_SHIFT,
     FRAGMENTS,
@@ -33,7 +34,9 @@ from portals.datapath.duplicate_window import DuplicateWindow
 COPY_BELOW_SHARE: Final = 4
 """What waits and fills less than this fraction of its buffer is copied, so that it does not keep the rest alive."""
 MAX_FEEDERS: Final = 2
-_REQUEST: Final = FLAG_REQUEST << FLAGS_SHIFT
+# plain integers in the compiled form
+_REQUEST = FLAG_REQUEST << FLAGS_SHIFT
+_WORDS, _FRAGMENTS, _LENGTH, _SHAPE = WORDS, FRAGMENTS, LENGTH, SHAPE
 
 Feeder = tuple[int, int]
 """Worker and the handle of the source there."""
@@ -78,43 +81,56 @@ class Waiting:
 class Lane:
     """One session that proxy sources share: the rows of the batch at hand, and what waits."""
 
-    __slots__ = ("fragment_max_bytes", "proxies", "starts", "table", "topics", "transport", "waiting")
+    __slots__ = ("fragment_max_bytes", "noted", "proxies", "table", "topics", "transport", "waiting")
 
     def __init__(self, transport: SenderTransport) -> None:
         self.transport = transport
         self.fragment_max_bytes = transport.fragment_max_bytes
         self.proxies: dict[int, ProxySource] = {}  # by topic index
-        self.starts: list[int] = []  # of rows of the batch at hand, in its table's bytes
+        self.noted: list[int] = []  # rows of the batch at hand
         self.topics: list[int] = []  # their topic indexes
         self.table = RunTable()
         self.waiting: deque[Waiting] = deque()
 
     def note(self, row: int, topic_index: int) -> None:
         """That row of the batch at hand is for the session, with that topic index."""
-        self.starts.append(row * ROW.size)
+        self.noted.append(row)
         self.topics.append(topic_index)
 
-    def gather(self, raw: memoryview, is_sorted: bool) -> RunTable:
+    def gather(self, batch: RunTable, is_sorted: bool) -> RunTable:
         """The rows that were noted, as a table for the session. `is_sorted`: they were noted in their order."""
-        table, starts = self.table, self.starts
-        table.rows = rows = len(starts)
-        if not rows:
-            return table
-        size = ROW.size
-        if is_sorted and rows * size == len(raw):
-            table.tobytes()[:] = raw
-        else:
-            table.tobytes()[:] = b"".join([raw[at : at + size] for at in starts])
-        table.words[0 : rows * WORDS : WORDS] = array("I", self.topics)
-        starts.clear()
-        self.topics.clear()
+        table, noted, topics = self.table, self.noted, self.topics
+        table.rows = rows = len(noted)
+        if COMPILED:
+            cells, found, to = table.cells, batch.cells, 0
+            for row, topic in zip(noted, topics, strict=True):
+                start = row * _WORDS
+                cells[to] = topic
+                for column in range(1, _WORDS):
+                    cells[to + column] = found[start + column]
+                to += _WORDS
+        elif rows:
+            size, raw = ROW.size, batch.tobytes()
+            if is_sorted and rows == batch.rows:
+                table.tobytes()[:] = raw
+            else:
+                table.tobytes()[:] = b"".join([raw[row * size : (row + 1) * size] for row in noted])
+            table.words[0 : rows * WORDS : WORDS] = array("I", topics)
+        noted.clear()
+        topics.clear()
         return table
 
 
 def totals(table: RunTable) -> tuple[int, int, int, int]:
     """Fragments and bytes in the table, and those of requests among them."""
     fragments = nbytes = 0
-    if max(table.column(SHAPE), default=0) >= _REQUEST:  # else none has the mark, nor any block
+    if COMPILED:
+        cells = table.cells
+        for at in range(0, table.rows * _WORDS, _WORDS):
+            if cells[at + _SHAPE] & _REQUEST:
+                fragments += cells[at + _FRAGMENTS]
+                nbytes += cells[at + _FRAGMENTS] * cells[at + _LENGTH]
+    elif max(table.column(SHAPE), default=0) >= _REQUEST:  # else none has the mark, nor any block
         for run in table:
             if run.flags & FLAG_REQUEST:
                 fragments += run.fragments

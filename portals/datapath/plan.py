@@ -51,14 +51,12 @@ def plan(table: RunTable, feeds: dict[int, ProxySource], lanes: list[Lane]) -> l
                     left.add(handle)
                 else:
                     window.advance(words[at + _FRAGMENTS])
-                    if not lane.starts:
+                    if not lane.noted:
                         lanes.append(lane)
                     lane.note(row, proxy.topic_index)
             at += _WORDS
         return odd
-    start = 0
-    size = ROW.size
-    for handle, sqn, count, _, length, _, shape in ROW.iter_unpack(table.tobytes()):
+    for row, (handle, sqn, count, _, length, _, shape) in enumerate(ROW.iter_unpack(table.tobytes())):
         proxy = feeds.get(handle)
         if (
             proxy is None
@@ -68,13 +66,12 @@ def plan(table: RunTable, feeds: dict[int, ProxySource], lanes: list[Lane]) -> l
             or (lane := proxy.lane) is None
             or length > lane.fragment_max_bytes
         ):
-            odd.append(start // size)
+            odd.append(row)
             left.add(handle)
         else:
             proxy.window.advance(count)
-            if not lane.starts:
+            if not lane.noted:
                 lanes.append(lane)
-            lane.starts.append(start)
+            lane.noted.append(row)
             lane.topics.append(proxy.topic_index)
-        start += size
     return odd

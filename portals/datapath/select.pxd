@@ -1,10 +1,15 @@
 cimport cython
 
 from dro.um.transport.runs cimport RunTable
+from portals.datapath.handover cimport ForwardEntry
 
 cdef Py_ssize_t _WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE, _HEADROOM
-cdef unsigned int _NO_HEADROOM
+cdef unsigned int _NO_HEADROOM, _PLAIN_BELOW
 
+@cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, entry=ForwardEntry, egress=object, handles=list)
+cpdef object plain_part(RunTable table, dict sources)
+@cython.locals(cells="unsigned int[::1]", to="unsigned int[::1]", at=Py_ssize_t, row=Py_ssize_t, start=Py_ssize_t,
+               column=Py_ssize_t, n=Py_ssize_t)
 cpdef object take_all(RunTable table, list handles, RunTable out)
 @cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, offset="long long", length="long long", low="long long",
                high="long long", start=Py_ssize_t, end=Py_ssize_t)

@@ -6,13 +6,27 @@ Pure, and the reference for its compiled form.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from operator import add, mul
 from typing import Final
 
 from dro.sqn import MASK
-from dro.um.transport.runs import COMPILED, FRAGMENTS, KIND_SHIFT, LENGTH, OFFSET, ROW, SHAPE, STRIDE, WORDS, RunTable
+from dro.um.transport.runs import (
+    COMPILED,
+    FRAGMENTS,
+    KIND_SHIFT,
+    LENGTH,
+    OFFSET,
+    PLAIN_BELOW,
+    ROW,
+    SHAPE,
+    STRIDE,
+    WORDS,
+    RunTable,
+)
+from dro.um.transport.session import BoundSource
+from portals.datapath.handover import ForwardEntry
 
 # plain integers in the compiled form
 _WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE
@@ -20,13 +34,51 @@ _WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, FRAGMENTS, OFFSET
 HEADROOM: Final = 32
 """What every chunk has in front of its first fragment, for the header of any transport."""
 _HEADROOM: Final = HEADROOM
+_PLAIN_BELOW: Final = PLAIN_BELOW
 _NO_HEADROOM: Final = MASK & ~0xFF
 """Of a shape: all but the headroom."""
+
+
+def plain_part(table: RunTable, sources: Mapping[int, BoundSource]) -> tuple[tuple[int, ...], list[int]] | None:
+    """(siblings, handles by row) of a table of plain data that is all for the same siblings; None when it is none."""
+    handles: list[int] = []
+    if COMPILED:
+        cells, egress = table.cells, None
+        for at in range(0, table.rows * _WORDS, _WORDS):
+            bound = sources.get(cells[at])
+            if cells[at + _SHAPE] >= _PLAIN_BELOW or bound is None or not isinstance(bound.user, ForwardEntry):
+                return None
+            entry = bound.user
+            if at and entry.plain is not egress and entry.plain != egress:
+                return None
+            egress = entry.plain
+            handles.append(entry.handle)
+        return None if egress is None else (egress, handles)
+    if max(table.column(SHAPE)) >= PLAIN_BELOW:
+        return None
+    try:
+        entries = [sources[topic].user for topic in table.column(0)]
+        plain = [entry.plain for entry in entries]  # type: ignore[attr-defined]
+        handles = [entry.handle for entry in entries]  # type: ignore[attr-defined]
+    except (KeyError, AttributeError):
+        return None
+    egress = plain[0]
+    return None if egress is None or plain.count(egress) != len(plain) else (egress, handles)
 
 
 def take_all(table: RunTable, handles: list[int], out: RunTable) -> None:
     """Append all rows with these handles; `out` has room."""
     words, at, n = out.words, out.rows * WORDS, table.rows
+    if COMPILED:
+        cells, to = table.cells, out.cells
+        for row in range(n):
+            start = row * _WORDS
+            to[at] = handles[row]
+            for column in range(1, _WORDS):
+                to[at + column] = cells[start + column]
+            at += _WORDS
+        out.rows += n
+        return
     words[at : at + n * WORDS] = table.words[: n * WORDS]
     words[at : at + n * WORDS : WORDS] = array("I", handles)
     out.rows += n

@@ -141,8 +141,8 @@ def digest_of(seed: int, rounds: int = 300) -> str:
             note(datagrams)
             lanes: list[Lane] = []
             odd = plan(rows, feeds, lanes)
-            note(list(rows), odd, lane.starts, lane.topics)
-            mine = lane.gather(rows.tobytes(), not odd)
+            note(list(rows), odd, lane.noted, lane.topics)
+            mine = lane.gather(rows, not odd)
             if not mine.rows:
                 continue
             write_topics(chunk, mine)

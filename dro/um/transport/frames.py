@@ -77,17 +77,46 @@ class Datagrams(NamedTuple):
 
 
 def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datagrams:
-    """Copy the fragments of the table, whose topic indexes are written, into datagrams.
+    """Copy the fragments of the table into datagrams, and write the topic indexes of their rows.
 
     Fragments share a datagram of up to `most` bytes; a larger one is alone.
     """
-    view, room = memoryview(buffer), bytes(header)
-    parts: list[bytes | memoryview] = []
     sizes: list[int] = []
     fragments: list[int] = []
     payloads: list[int] = []
     size, held, payload = most, 0, 0
     words = table.cells
+    if COMPILED and not table.has_other_than_data():
+        count, nbytes = table.total()
+        made = bytearray(nbytes + count * header)
+        source, out, to = buffer, made, 0
+        for row in range(0, table.rows * _WORDS, _WORDS):
+            topic, offset, length = words[row], words[row + _OFFSET], words[row + _LENGTH]
+            for _ in range(words[row + _FRAGMENTS]):
+                if size + length > most:
+                    if held:
+                        sizes.append(size)
+                        fragments.append(held)
+                        payloads.append(payload)
+                    to += header
+                    size, held, payload = header, 0, 0
+                out[to : to + length] = source[offset : offset + length]
+                out[to + 4], out[to + 5] = topic >> 24, topic >> 16 & 0xFF
+                out[to + 6], out[to + 7] = topic >> 8 & 0xFF, topic & 0xFF
+                offset += words[row + _STRIDE]
+                to += length
+                size += length
+                held += 1
+                payload += length - _HEADER
+        sizes.append(size)
+        fragments.append(held)
+        payloads.append(payload)
+        out = None  # type: ignore[assignment]
+        del made[to:]
+        return Datagrams(made, sizes, fragments, payloads)
+    write_topics(buffer, table)
+    view, room = memoryview(buffer), bytes(header)
+    parts: list[bytes | memoryview] = []
     for row in range(0, table.rows * _WORDS, _WORDS):
         offset, length, shape = words[row + _OFFSET], words[row + _LENGTH], words[row + _SHAPE]
         user = length - _HEADER if shape < _DATA_BELOW else 0

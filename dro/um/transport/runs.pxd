@@ -22,6 +22,8 @@ cdef class RunTable:
     @cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, fragments="long long",
                    nbytes="long long")
     cpdef tuple total(self, Py_ssize_t first=*)
+    @cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, most="unsigned int")
+    cpdef bint has_other_than_data(self) except -1
 
 cpdef unsigned int u32(const unsigned char[::1] view, Py_ssize_t at) except? 0
 cpdef object write_u32(unsigned char[::1] view, Py_ssize_t at, unsigned int value)

@@ -126,6 +126,15 @@ class RunTable:
         counts = self.words[start + FRAGMENTS : end : WORDS]
         return sum(counts), sum(map(mul, counts, self.words[start + LENGTH : end : WORDS]))
 
+    def has_other_than_data(self) -> bool:
+        """Is there any run of control messages or TSNIs?"""
+        if COMPILED:
+            cells, most = self.cells, 0
+            for at in range(0, self.rows * _WORDS, _WORDS):
+                most = max(most, cells[at + _SHAPE])
+            return most >= _DATA_BELOW
+        return max(self.column(SHAPE), default=0) >= _DATA_BELOW
+
     def fragments(self) -> int:
         return self.total()[0]
 

@@ -124,7 +124,6 @@ class LbtrmSender:
     def send_batch(self, buffer: bytearray, table: RunTable, now_ns: int) -> int:
         if self._is_blocked or self._is_closed:
             return 0
-        write_topics(buffer, table)
         offered = table.fragments()
         words = table.words
         most = self.fragment_max_bytes + DATA_HEADER
@@ -135,6 +134,7 @@ class LbtrmSender:
             and words[SHAPE] >> KIND_SHIFT != KIND_TSNI
             and (words[FRAGMENTS] == 1 or DATA_HEADER + 2 * words[LENGTH] > most)
         ):
+            write_topics(buffer, table)
             taken = self._send_run(buffer, table, now_ns)
         else:
             taken = self._send_datagrams(lay_out(buffer, table, DATA_HEADER, most), now_ns)
