@@ -20,13 +20,23 @@ from types import ModuleType
 from typing import Final
 
 STEPS: Final = (
+    "dro.bus.counters",
+    "dro.bus.descriptors",
+    "dro.bus.ring",
+    "dro.proto.lbtrm.retransmit",
     "dro.um.transport.frames",
     "dro.um.transport.lbtrm.headers",
+    "dro.um.transport.lbtrm.receiver",
+    "dro.um.transport.lbtrm.sender",
+    "dro.um.transport.lbtrm.trains",
+    "dro.um.transport.mmsg",
     "dro.um.transport.runs",
     "dro.um.transport.scan",
     "portals.datapath.descriptor",
     "portals.datapath.duplicate_window",
+    "portals.datapath.egress",
     "portals.datapath.handover",
+    "portals.datapath.ingress",
     "portals.datapath.outgoing",
     "portals.datapath.plan",
     "portals.datapath.select",

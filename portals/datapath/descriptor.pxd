@@ -2,9 +2,9 @@ cimport cython
 
 from dro.um.transport.runs cimport RunTable
 
-cdef Py_ssize_t _WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _SHAPE
-cdef unsigned int _DATA_BELOW, _LEAST
+cdef Py_ssize_t _WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE
+cdef unsigned int _KIND_SHIFT, _DATA, _CONTROL, _TSNI, _LEAST, _LEAST_CONTROL
 
-@cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, offset="unsigned int",
-               length="unsigned int", shape="unsigned int")
-cpdef bint all_single(RunTable table, Py_ssize_t first, Py_ssize_t size) except -1
+@cython.locals(words="unsigned int[::1]", at=Py_ssize_t, fragments="long long", offset="long long", length="long long",
+               stride="long long", shape="unsigned int", headroom="unsigned int", kind="unsigned int")
+cpdef object check(RunTable table, Py_ssize_t first, long long size)

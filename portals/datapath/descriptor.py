@@ -27,6 +27,7 @@ from dro.um.transport.runs import (
     ROW,
     ROWS,
     SHAPE,
+    STRIDE,
     WORDS,
     RunTable,
 )
@@ -34,8 +35,9 @@ from portals.datapath.select import move
 
 HEAD: Final = Struct("=QII")
 # plain integers in the compiled form
-_WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _SHAPE = WORDS, FRAGMENTS, OFFSET, LENGTH, SHAPE
-_DATA_BELOW, _LEAST = 1 << KIND_SHIFT, HEADER_BYTES
+_WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE
+_KIND_SHIFT, _DATA, _CONTROL, _TSNI = KIND_SHIFT, KIND_DATA, KIND_CONTROL, KIND_TSNI
+_LEAST, _LEAST_CONTROL = HEADER_BYTES, MINIMAL_BYTES
 
 
 class BatchKind(IntEnum):
@@ -83,16 +85,19 @@ def decode(frame: bytes | bytearray, table: RunTable, base: int = 0) -> tuple[in
 
 def check(table: RunTable, first: int, size: int) -> None:
     """What the egress relies on, of the rows from `first` on: it writes into the headroom and steps by the stride."""
-    if all_single(table, first, size):
+    if not COMPILED and all_single(table, first, size):
         return
-    for _, _, fragments, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()[first * ROW.size :]):
-        headroom, kind = shape & 0xFF, shape >> KIND_SHIFT
-        if kind == KIND_DATA:
-            is_sound = fragments > 0 and length >= HEADER_BYTES
-        elif kind == KIND_CONTROL:
-            is_sound = fragments == 1 and length >= MINIMAL_BYTES
+    words = table.cells
+    for at in range(first * _WORDS, table.rows * _WORDS, _WORDS):
+        fragments, offset, length = words[at + _FRAGMENTS], words[at + _OFFSET], words[at + _LENGTH]
+        stride, shape = words[at + _STRIDE], words[at + _SHAPE]
+        headroom, kind = shape & 0xFF, shape >> _KIND_SHIFT
+        if kind == _DATA:
+            is_sound = fragments > 0 and length >= _LEAST
+        elif kind == _CONTROL:
+            is_sound = fragments == 1 and length >= _LEAST_CONTROL
         else:
-            is_sound = kind == KIND_TSNI and fragments == 1 and length == 0
+            is_sound = kind == _TSNI and fragments == 1 and length == 0
         if not is_sound or (fragments > 1 and stride < length + headroom):
             raise DecodeError("descriptor", f"no run of kind {kind}: {fragments} fragments of {length} bytes")
         if length and (offset < headroom or offset + (fragments - 1) * stride + length > size):
@@ -102,20 +107,11 @@ def check(table: RunTable, first: int, size: int) -> None:
 def all_single(table: RunTable, first: int, size: int) -> bool:
     """Are the rows from `first` on single fragments of data, each with its headroom within `size` bytes?"""
     start, end = first * WORDS, table.rows * WORDS
-    if COMPILED:
-        cells = table.cells
-        for at in range(start, end, _WORDS):
-            offset, length, shape = cells[at + _OFFSET], cells[at + _LENGTH], cells[at + _SHAPE]
-            if cells[at + _FRAGMENTS] != 1 or shape >= _DATA_BELOW or length < _LEAST:
-                return False
-            if shape & 0xFF > offset or offset + length > size:
-                return False
-        return True
     words = table.words
     counts, offsets, lengths, shapes = [words[start + at : end : WORDS] for at in (FRAGMENTS, OFFSET, LENGTH, SHAPE)]
     return (
         max(counts) == min(counts) == 1
-        and max(shapes) < _DATA_BELOW
+        and max(shapes) < 1 << KIND_SHIFT
         and min(lengths) >= HEADER_BYTES
         and max([shape & 0xFF for shape in shapes]) <= min(offsets)
         and max(map(add, offsets, lengths)) <= size

@@ -67,6 +67,14 @@ class Pending:
         self.table = RunTable()
         self.placed = self.base = self.end = 0
 
+    def new_rows(self) -> memoryview:
+        """Those that do not lie in the ring yet, as bytes."""
+        return self.table.tobytes()[self.placed * ROW.size :]
+
+
+Found = tuple[int, Pending]
+"""A sibling by worker, and what it gets."""
+
 
 class Ingress:
     """Takes runs from the transports of the receiving context and hands them to the siblings."""
@@ -207,7 +215,7 @@ class Ingress:
             return
         self._join(found, view[low:high], low)
 
-    def _join(self, found: list[tuple[int, Pending]], data: bytearray | memoryview, low: int) -> None:
+    def _join(self, found: list[Found], data: bytearray | memoryview, low: int) -> None:
         """The new rows, whose offsets count from `low`, lie in this chunk."""
         size = len(data)
         position = self._put(data) if size else self._ring.position
@@ -224,20 +232,20 @@ class Ingress:
             if pending.end - pending.base >= JOIN_BELOW:
                 self._announce(worker, pending)
 
-    def _place_compact(self, view: memoryview, found: list[tuple[int, Pending]]) -> None:
+    def _place_compact(self, view: memoryview, found: list[Found]) -> None:
         """What lies far apart in the batch is copied one by one."""
-        wanted = [bytes(pending.table.tobytes()[pending.placed * ROW.size :]) for _, pending in found]
-        for (worker, pending), rows in zip(found, wanted, strict=True):
-            if pending.table.rows == pending.placed:  # it went with those of another
-                continue
-            same = [other for other, raw in zip(found, wanted, strict=True) if raw == rows]
+        groups: dict[bytes, list[Found]] = {}
+        for each in found:
+            groups.setdefault(bytes(each[1].new_rows()) if len(found) > 1 else b"", []).append(each)
+        for same in groups.values():  # they share a copy
+            pending = same[0][1]
             chunk = compact(view, pending.table, pending.placed, self._chunk_max)
             if chunk is None:
-                self._place_split(view, worker, pending)
+                for worker, pending in same:
+                    self._place_split(view, worker, pending)
                 continue
-            raw = pending.table.tobytes()[pending.placed * ROW.size :]
-            for _, other in same:
-                other.table.tobytes()[other.placed * ROW.size :] = raw
+            for _, other in same[1:]:
+                other.new_rows()[:] = pending.new_rows()
             self._join(same, chunk, 0)
 
     def _place_split(self, view: memoryview, worker: int, pending: Pending) -> None:

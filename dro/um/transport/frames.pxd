@@ -3,7 +3,7 @@ cimport cython
 from dro.um.transport.runs cimport RunTable, write_u32
 
 cdef Py_ssize_t _WORDS, _SQN, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE
-cdef unsigned int _DATA_BELOW, _HEADER
+cdef unsigned int _DATA_BELOW, _HEADER, _TRAIN_BYTES
 
 @cython.locals(cells="unsigned int[::1]", view="unsigned char[::1]", row=Py_ssize_t, at=Py_ssize_t, shape="unsigned int",
                offset="unsigned int", stride="unsigned int")
@@ -16,5 +16,6 @@ cpdef object lay_out(bytearray buffer, RunTable table, Py_ssize_t header, Py_ssi
 @cython.locals(words="unsigned int[::1]", row=Py_ssize_t, offset=Py_ssize_t, length=Py_ssize_t, end=Py_ssize_t,
                pieces=list, ends=list)
 cpdef tuple in_stream(object buffer, RunTable table)
-@cython.locals(at=Py_ssize_t, count=Py_ssize_t, size=Py_ssize_t)
-cpdef list equal_runs(list sizes)
+@cython.locals(at=Py_ssize_t, end=Py_ssize_t, number=Py_ssize_t, count=Py_ssize_t, size=Py_ssize_t, many=Py_ssize_t,
+               first=Py_ssize_t)
+cpdef list trains_of(list sizes, Py_ssize_t segment_max, Py_ssize_t train_max)

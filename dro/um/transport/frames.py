@@ -5,7 +5,6 @@ Pure, and the reference for its compiled form. Nothing here knows a transport's 
 
 from __future__ import annotations
 
-from itertools import groupby
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -33,9 +32,10 @@ from dro.wire.lbmc import message as lbmc
 
 _TOPIC: Final = Struct("!I")
 _TOPIC_AT: Final = 4  # of the topic index in a message with the full header
+TRAIN_BYTES: Final = 65000
 # plain integers in the compiled form
 _WORDS, _SQN, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, SQN, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE
-_DATA_BELOW, _HEADER = 1 << KIND_SHIFT, HEADER_BYTES
+_DATA_BELOW, _HEADER, _TRAIN_BYTES = 1 << KIND_SHIFT, HEADER_BYTES, TRAIN_BYTES
 
 
 def write_topics(buffer: bytearray, table: RunTable) -> None:
@@ -168,11 +168,22 @@ def in_stream(buffer: bytearray, table: RunTable) -> tuple[bytes, list[int]]:
     return b"".join(pieces), ends
 
 
-def equal_runs(sizes: list[int]) -> list[tuple[int, int]]:
-    """(size, how many in a row), in order."""
-    if sizes.count(sizes[0]) == len(sizes):
-        return [(sizes[0], len(sizes))]
-    return [(size, len(list(same))) for size, same in groupby(sizes)]
+def trains_of(sizes: list[int], segment_max: int, train_max: int) -> list[tuple[int, int, int]]:
+    """Datagrams that lie back to back, as (offset, bytes, bytes of a segment or 0): equal ones that follow each other
+    are a train of `train_max` at most, if they have no more than `segment_max` bytes."""
+    entries: list[tuple[int, int, int]] = []
+    at, end, number, count = 0, 0, 0, len(sizes)
+    while number < count:
+        size = sizes[number]
+        many = min(train_max, _TRAIN_BYTES // size) if size <= segment_max else 1
+        first, end = number, at + size
+        number += 1
+        while number < count and number - first < many and sizes[number] == size:
+            end += size
+            number += 1
+        entries.append((at, end - at, size if number - first > 1 else 0))
+        at = end
+    return entries
 
 
 def drop_first(table: RunTable, fragments: int) -> None:

@@ -21,6 +21,7 @@ from array import array
 from struct import Struct
 from typing import Final
 
+from dro.um.transport.runs import COMPILED
 from dro.um.transport.sockets import SOL_UDP, UDP_SEGMENT
 
 BATCH: Final = 64  # datagrams per call
@@ -31,6 +32,7 @@ _SOCKADDR: Final = 16
 _FIRST_STRIDE: Final = 2048
 
 _CMSG_SPACE: Final = 24  # of a u16, 64-bit Linux
+_CONTROL = _CMSG_SPACE  # a plain integer in the compiled form
 _CMSG_LEN: Final = 18
 _SEGMENT: Final = Struct("=QiiH6x")  # cmsghdr with UDP_SEGMENT
 
@@ -141,16 +143,16 @@ class Sends:
     """The send side of connected UDP sockets of one thread."""
 
     def __init__(self) -> None:
-        self._iovs = array("Q", [0] * (2 * BATCH))
+        iovs, headers = array("Q", bytes(16 * BATCH)), array("Q", bytes(64 * BATCH))
         controls = bytearray(_CMSG_SPACE * BATCH)
         for at in range(0, len(controls), _CMSG_SPACE):
             _SEGMENT.pack_into(controls, at, _CMSG_LEN, SOL_UDP, UDP_SEGMENT, 0)
-        self._segments = memoryview(controls).cast("H")[8 :: _CMSG_SPACE // 2]
-        iovs_at, controls_at = self._iovs.buffer_info()[0], ctypes.addressof(ctypes.c_char.from_buffer(controls))
-        self._headers = array("Q", [0] * (8 * BATCH))
+        iovs_at, controls_at = iovs.buffer_info()[0], ctypes.addressof(ctypes.c_char.from_buffer(controls))
         for i in range(BATCH):
-            self._headers[8 * i + 2 : 8 * i + 5] = array("Q", [iovs_at + 16 * i, 1, controls_at + _CMSG_SPACE * i])
-        self._headers_at = self._headers.buffer_info()[0]
+            headers[8 * i + 2 : 8 * i + 5] = array("Q", [iovs_at + 16 * i, 1, controls_at + _CMSG_SPACE * i])
+        self._headers_at = headers.buffer_info()[0]
+        self._iovs, self._headers = iovs, headers
+        self._segments = memoryview(controls).cast("H")[8 :: _CMSG_SPACE // 2]
 
     def send(self, sock: socket.socket, buffer: bytearray, entries: list[tuple[int, int, int]]) -> tuple[int, int]:
         """Send pieces of `buffer`, each (offset, bytes, segment): a datagram, or a train of datagrams of `segment`
@@ -169,11 +171,19 @@ class Sends:
             return 1, 0
         n = min(len(entries), BATCH)
         base = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        offsets, sizes, segments = zip(*entries[:n], strict=True)
-        self._iovs[0 : 2 * n : 2] = array("Q", [base + offset for offset in offsets])
-        self._iovs[1 : 2 * n : 2] = array("Q", sizes)
-        self._headers[5 : 8 * n : 8] = array("Q", [_CMSG_SPACE if segment else 0 for segment in segments])
-        self._segments[:n] = array("H", segments)
+        if COMPILED:
+            iovs, headers, segments = self._iovs, self._headers, self._segments
+            for number in range(n):
+                at, nbytes, segment = entries[number]
+                iovs[2 * number], iovs[2 * number + 1] = base + at, nbytes
+                headers[8 * number + 5] = _CONTROL if segment else 0
+                segments[number] = segment
+        else:
+            offsets, sizes, found = zip(*entries[:n], strict=True)
+            self._iovs[0 : 2 * n : 2] = array("Q", [base + offset for offset in offsets])
+            self._iovs[1 : 2 * n : 2] = array("Q", sizes)
+            self._headers[5 : 8 * n : 8] = array("Q", [_CMSG_SPACE if segment else 0 for segment in found])
+            self._segments[:n] = array("H", found)
         sent: int = _sendmmsg(sock.fileno(), self._headers_at, n, socket.MSG_DONTWAIT)
         if sent < 0:
             return 0, ctypes.get_errno()

@@ -7,7 +7,15 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dro.um.transport.frames import drop_first, equal_runs, in_stream, keep_first, lay_out, write_topics
+from dro.um.transport.frames import (
+    TRAIN_BYTES,
+    drop_first,
+    in_stream,
+    keep_first,
+    lay_out,
+    trains_of,
+    write_topics,
+)
 from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run, RunTable
 from dro.wire.lbmc import message as lbmc
 
@@ -90,8 +98,23 @@ def test_a_table_is_divided_between_any_two_fragments(scene: Made, share: float,
         assert in_stream(buffer, rest)[0] == b"".join(message for message, _ in messages[first:])
 
 
-@given(sizes=st.lists(st.integers(1, 3), min_size=1))
-def test_equal_neighbours_are_one_run(sizes: list[int]) -> None:
-    runs = equal_runs(sizes)
-    assert [size for size, count in runs for _ in range(count)] == sizes
-    assert all(a[0] != b[0] for a, b in pairwise(runs))
+@given(
+    sizes=st.lists(st.sampled_from([20, 600, 40_000]), min_size=1, max_size=9),
+    segment_max=st.sampled_from([0, 599, 600, 65_000]),
+    train_max=st.sampled_from([1, 2, 16]),
+)
+def test_equal_neighbours_are_trains_as_long_as_may_be(sizes: list[int], segment_max: int, train_max: int) -> None:
+    entries = trains_of(sizes, segment_max, train_max)
+    end = 0
+    for at, nbytes, _ in entries:
+        assert at == end
+        end += nbytes
+    trains = [[segment] * (nbytes // segment) if segment else [nbytes] for _, nbytes, segment in entries]
+    assert [size for train in trains for size in train] == sizes
+    for train, (_, nbytes, segment) in zip(trains, entries, strict=True):
+        assert len(train) <= train_max
+        assert segment == 0 or (segment <= segment_max and len(train) > 1 and nbytes <= TRAIN_BYTES)
+    for one, two in pairwise(trains):
+        size = one[0]
+        may_grow = len(one) < train_max and size <= segment_max and (len(one) + 1) * size <= TRAIN_BYTES
+        assert two[0] != size or not may_grow

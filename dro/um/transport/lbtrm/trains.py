@@ -15,10 +15,9 @@ from struct import Struct
 from typing import Final
 
 from dro.um.transport import mmsg, sockets
-from dro.um.transport.frames import equal_runs
+from dro.um.transport.frames import TRAIN_BYTES, trains_of
 
 _SEGMENT: Final = Struct("=H")
-_MAX_TRAIN_BYTES: Final = 65000
 _MAX_TRAIN: Final = 64
 OFF_HOST_TRAIN: Final = 16  # datagrams; a train is a burst, which switches must buffer
 _UDP_IP_HEADERS: Final = 28
@@ -44,7 +43,7 @@ class Trains:
     def send_equal(self, view: memoryview, at: int, count: int, size: int) -> int:
         """Send `count` datagrams of `size` bytes that lie back to back from `at` on; how many were sent."""
         sent = 0
-        per_train = min(self._train_max, _MAX_TRAIN_BYTES // size)
+        per_train = min(self._train_max, TRAIN_BYTES // size)
         if count > 1 and per_train > 1 and size <= self._segment_max:
             control = [(sockets.SOL_UDP, sockets.UDP_SEGMENT, _SEGMENT.pack(size))]
             while count - sent > 1:
@@ -78,19 +77,11 @@ class Trains:
         """Send datagrams that lie back to back, equal ones that follow each other as trains; how many were sent."""
         if len(sizes) == 1:
             return self.send_equal(memoryview(buffer), 0, 1, sizes[0])
-        entries: list[tuple[int, int, int]] = []  # offset, bytes, bytes of a segment or 0
-        at = 0
-        for size, count in equal_runs(sizes):
-            per_train = min(self._train_max, _MAX_TRAIN_BYTES // size) if size <= self._segment_max else 1
-            while count:
-                many = min(count, max(1, per_train))
-                entries.append((at, many * size, size if many > 1 else 0))
-                at += many * size
-                count -= many
+        entries = trains_of(sizes, self._segment_max, self._train_max)
         done = 0
         while done < len(entries):
             taken, code = self._sends.send(self._socket, buffer, entries[done:])
-            self.sent += sum([segment > 0 for _, _, segment in entries[done : done + taken]])
+            self.sent += taken - [segment for _, _, segment in entries[done : done + taken]].count(0)
             done += taken
             if not code:
                 continue
