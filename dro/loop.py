@@ -27,6 +27,8 @@ from dro.timers import Timer, TimerHeap
 MAX_CALLS_PER_TURN: Final = 256
 SLICE_NS: Final = 2_000_000
 """What long work may take of a turn, see `Loop.run_in_slices`."""
+SPARSE_NS: Final = 300_000
+"""Work that came after a sleep as long comes too seldom for more of it to come together."""
 TURN_NS: Final = 6_000_000
 """Processor time of a turn after which no more readers are called, nor pollers; one of either is called in any case."""
 
@@ -185,15 +187,14 @@ class Loop:
 
     def run_once(self, timeout_ns: int | None = None) -> bool:
         """One turn, waiting at most `timeout_ns` (None: until something happens). True when it did any work."""
-        began_ns = time.monotonic_ns()
-        full_ns = time.thread_time_ns() + TURN_NS
-        worked = self._run_calls()
-        worked |= self._run_slices()
-        deadline = self.next_deadline()
+        began_ns, slept_ns = time.monotonic_ns(), 0
+        worked = self._run_calls() if self._soon else False
+        if self._slices:
+            worked = self._run_slices()
         wait_ns = timeout_ns
         if worked:
             wait_ns = 0
-        elif deadline is not None:
+        elif (deadline := self.next_deadline()) is not None:
             until = max(0, deadline - self.now_ns())
             wait_ns = until if wait_ns is None else min(wait_ns, until)
         if wait_ns == 0:
@@ -201,7 +202,8 @@ class Loop:
         else:
             slept_ns = time.monotonic_ns()
             events = self._wait(wait_ns)
-            began_ns += time.monotonic_ns() - slept_ns
+            slept_ns = time.monotonic_ns() - slept_ns
+            began_ns += slept_ns
         # An event belongs to the callbacks of now: those of this turn may close a descriptor and get its number back.
         readers, writers = self._readers, self._writers
         ready = [(fd, mask, readers.get(fd), writers.get(fd)) for fd, mask in events]
@@ -229,7 +231,8 @@ class Loop:
                 continue
             if reader() is True and readers.get(fd) is reader:
                 self._again[fd] = reader
-            is_full = time.thread_time_ns() > full_ns
+            # what the clock on the wall does not show as full cannot be
+            is_full = time.monotonic_ns() - began_ns > TURN_NS and time.thread_time_ns() - self._cpu_ns > TURN_NS
         for fd, mask, _, writer in ready:
             if writer is not None and mask & ~select.EPOLLIN and writers.get(fd) is writer:
                 writer()
@@ -240,7 +243,7 @@ class Loop:
         while self._ending:
             self._ending.popitem()[0]()
         cost_ns = self._measure(began_ns)
-        self._rest_ns = max(0, min(cost_ns, self.rest_below_ns - cost_ns)) if worked else 0
+        self._rest_ns = max(0, min(cost_ns, self.rest_below_ns - cost_ns)) if worked and slept_ns < SPARSE_NS else 0
         return worked
 
     def _measure(self, began_ns: int) -> int:

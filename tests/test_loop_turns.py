@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -234,3 +235,25 @@ def test_no_rest_lasts_longer_than_the_next_timer(monkeypatch: pytest.MonkeyPatc
     loop.run_once(None)
     assert all(seconds <= 0.001 for seconds in slept)
     loop.close()
+
+
+def test_work_that_comes_seldom_is_not_followed_by_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(rest_below_ns=1_000_000_000)
+    slept: list[float] = []
+    mine, far = socket.socketpair()
+    loop.add_reader(mine, lambda: mine.recv(1))
+    after = threading.Timer(0.05, far.send, [b"x"])
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", slept.append)
+        after.start()
+        loop.run_once(5_000_000_000)  # asleep until it comes
+        loop.run_once(1)
+        assert not slept
+        far.send(b"x")
+        loop.run_once(1_000_000)
+        loop.run_once(1_000_000)
+        assert slept, "it was there at once"
+    after.join()
+    loop.close()
+    mine.close()
+    far.close()

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 import zmq
 
@@ -25,6 +25,10 @@ from dro.errors import LocalProtocolError, ResourceError
 from dro.loop import Loop
 from dro.os_errors import remedy_of
 
+# as plain functions and integers: what is above them in pyzmq costs as much again
+_get: Callable[[zmq.Socket[bytes], int], Any] = zmq.backend.Socket.get
+_send, _recv = zmq.backend.Socket.send, zmq.backend.Socket.recv
+_EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 _ENVELOPE: Final = Struct("=IQ")  # sender's worker index, sender's incarnation
 
 CTL_HWM: Final = 65_536  # messages
@@ -133,21 +137,19 @@ class Channels:
         """Make the loop of that sibling turn, if it is there."""
         peer = self._peers.get(worker)
         if peer is not None:
-            with contextlib.suppress(zmq.Again):  # it has tens of thousands of messages to wake up by
-                peer.ctl.send(self._envelope, zmq.NOBLOCK)
+            try:
+                _send(peer.ctl, self._envelope, _NOBLOCK)
+            except zmq.Again:
+                return  # it has tens of thousands of messages to wake up by
 
     # hearing; a ZeroMQ descriptor tells of news once, so it is drained until Again or called again by the loop
 
     def _take_ctl(self) -> bool:
         self._receive_held_ctl()
         for _ in range(CTL_PER_TURN):
-            if self._closed:
+            if self._closed or not _get(self._ctl_in, _EVENTS) & _POLLIN:
                 return False
-            try:
-                frame = self._ctl_in.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return False
-            self._receive_ctl(frame)
+            self._receive_ctl(_recv(self._ctl_in, _NOBLOCK))
         return True
 
     def _receive_ctl(self, frame: bytes) -> None:

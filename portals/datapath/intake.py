@@ -134,7 +134,11 @@ class Intake:
         for queue in self._mail.values():  # of both of a sibling
             queue.ask_for_wake_up()
         fence()
-        return not any(queue.has_more() for queue in (*self._polled.values(), *self._mail.values()))
+        for queues in (self._polled, self._mail):
+            for queue in queues.values():
+                if queue.has_more():
+                    return False
+        return True
 
     def after_sleep(self) -> None:
         for queue in self._mail.values():

@@ -13,10 +13,10 @@ Source: UM Concepts, "NAK suppression" and "transmission window"; UM Configurati
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Final, NamedTuple
 
 from dro.errors import LocalProtocolError
@@ -71,7 +71,8 @@ class SendNcf:
 class _Run:
     """Datagrams that entered the window together; `payload_bytes` and `memory_bytes` are those of each.
 
-    With `ends` they differ: number i ends at `ends[i]` of the chunk's buffer and has `payloads[i]`.
+    With `ends` they differ: number i ends at `ends[i]` of the chunk's buffer, and up to it there are `paid[i]` bytes of
+    payload.
     """
 
     start: int
@@ -80,7 +81,11 @@ class _Run:
     memory_bytes: int
     chunk: Chunk
     ends: Sequence[int] = ()
-    payloads: Sequence[int] = ()
+    paid: Sequence[int] = ()
+
+    def memory_before(self, at: int) -> int:
+        """Of the first `at`."""
+        return self.ends[at - 1] + at * OVERHEAD_BYTES if at else 0
 
 
 class TransmissionWindow:
@@ -151,10 +156,11 @@ class TransmissionWindow:
                 start = end
             return
         self._starts.append(self.next_index)
-        self._runs.append(_Run(self.next_index, count, 0, 0, Chunk(buffer, 0, 0, 0), ends, payloads))
+        paid = [*accumulate(payloads)]
+        self._runs.append(_Run(self.next_index, count, 0, 0, Chunk(buffer, 0, 0, 0), ends, paid))
         self._arena_run = None
         self.next_index += count
-        self.payload_bytes += sum(payloads)
+        self.payload_bytes += paid[-1]
         self.memory_bytes += nbytes + count * OVERHEAD_BYTES
         self._trim()
 
@@ -194,22 +200,27 @@ class TransmissionWindow:
             if run is None:
                 raise LocalProtocolError("transmission window: trail in a run that has left")
             end = run.start + run.datagrams
+            most = min(end, newest) - self.trail_index
             if run.ends:
                 at = self.trail_index - run.start
-                self.trail_index += 1
-                self.payload_bytes -= run.payloads[at]
-                self.memory_bytes -= run.ends[at] - (run.ends[at - 1] if at else 0) + OVERHEAD_BYTES
-                self._leave(end)
-                continue
-            wanted = max(
-                -(-over // run.payload_bytes) if run.payload_bytes else 1,
-                -(-over_memory // run.memory_bytes),
-                1,
-            )
-            leaving = min(wanted, end - self.trail_index, newest - self.trail_index)
+                paid, memory = run.paid[at - 1] if at else 0, run.memory_before(at)
+                leaving = bisect_left(run.paid, paid + over, at) + 1 - at if over > 0 else 1
+                if over_memory > 0:
+                    found = bisect_left(range(run.datagrams + 1), memory + over_memory, at, key=run.memory_before)
+                    leaving = max(leaving, found - at)
+                leaving = min(leaving, most)
+                self.payload_bytes -= run.paid[at + leaving - 1] - paid
+                self.memory_bytes -= run.memory_before(at + leaving) - memory
+            else:
+                wanted = max(
+                    -(-over // run.payload_bytes) if run.payload_bytes else 1,
+                    -(-over_memory // run.memory_bytes),
+                    1,
+                )
+                leaving = min(wanted, most)
+                self.payload_bytes -= leaving * run.payload_bytes
+                self.memory_bytes -= leaving * run.memory_bytes
             self.trail_index += leaving
-            self.payload_bytes -= leaving * run.payload_bytes
-            self.memory_bytes -= leaving * run.memory_bytes
             self._leave(end)
         if self._head > COMPACT_AT:
             del self._runs[: self._head]

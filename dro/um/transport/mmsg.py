@@ -36,6 +36,7 @@ _CONTROL = _CMSG_SPACE  # a plain integer in the compiled form
 _CMSG_LEN: Final = 18
 _SEGMENT: Final = Struct("=QiiH6x")  # cmsghdr with UDP_SEGMENT
 
+_DONTWAIT: Final = int(socket.MSG_DONTWAIT)
 _libc = ctypes.CDLL(None, use_errno=True)
 _recvmmsg = _libc.recvmmsg
 _recvmmsg.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p]
@@ -97,7 +98,7 @@ class DatagramBatch:
 
     def receive(self, fd: int) -> int:
         """Take what is waiting on `fd`, at most `BATCH` datagrams; returns how many. Raises: OSError but not EAGAIN."""
-        n: int = _recvmmsg(fd, self._headers_at, BATCH, socket.MSG_DONTWAIT, None)
+        n: int = _recvmmsg(fd, self._headers_at, BATCH, _DONTWAIT, None)
         if n <= 0:
             self.count = 0
             code = ctypes.get_errno() if n < 0 else 0
@@ -184,7 +185,7 @@ class Sends:
             self._iovs[1 : 2 * n : 2] = array("Q", sizes)
             self._headers[5 : 8 * n : 8] = array("Q", [_CMSG_SPACE if segment else 0 for segment in found])
             self._segments[:n] = array("H", found)
-        sent: int = _sendmmsg(sock.fileno(), self._headers_at, n, socket.MSG_DONTWAIT)
+        sent: int = _sendmmsg(sock.fileno(), self._headers_at, n, _DONTWAIT)
         if sent < 0:
             return 0, ctypes.get_errno()
         return sent, 0

@@ -6,6 +6,7 @@ cdef unsigned int _MASK, _HEAD_SHIFT, _FLAGS_SHIFT, _KIND_SHIFT, _DATA_BELOW
 cdef class RunTable:
     cdef public object words
     cdef unsigned int[::1] cells
+    cdef readonly Py_ssize_t capacity
     cdef public Py_ssize_t rows
 
     @cython.locals(words="unsigned int[::1]", at=Py_ssize_t, last=Py_ssize_t, count="unsigned int", shape="unsigned int",

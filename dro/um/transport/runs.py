@@ -88,11 +88,12 @@ class RunTable:
     received runs the first word is the topic index, in one between portals the handle of the source.
     """
 
-    __slots__ = ("cells", "rows", "words")
+    __slots__ = ("capacity", "cells", "rows", "words")
 
     def __init__(self, rows: int = ROWS) -> None:
         self.words = array("I", bytes(4 * WORDS * rows))
         self.cells = self.words  # as the compiled form has it
+        self.capacity = rows
         self.rows = 0
 
     def __len__(self) -> int:
@@ -106,7 +107,7 @@ class RunTable:
     @property
     def room(self) -> int:
         """Rows that can still be added."""
-        return len(self.words) // WORDS - self.rows
+        return self.capacity - self.rows
 
     def tobytes(self) -> memoryview:
         return memoryview(self.words).cast("B")[: 4 * WORDS * self.rows]

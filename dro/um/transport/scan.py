@@ -37,6 +37,7 @@ from dro.um.transport.runs import (
 from dro.wire.lbmc import message as lbmc
 
 _IP_SHIFT: Final = 32
+_COLUMNS_PAY_AT: Final = 4  # datagrams
 _MESSAGE, _HEADER_BYTES = TYPE_MESSAGE, HEADER_BYTES  # plain integers in the compiled form
 
 PROBE_FIRST: Final = 16  # messages that are looked at together; twice as many each time it was a stream
@@ -182,7 +183,7 @@ def scan_datagrams(
             if stream is None:
                 return at
         table = stream.table
-        if sqn != stream.expected or mark & mask != plain or table.room * 8 < length:
+        if sqn != stream.expected or mark & mask != plain or (table.capacity - table.rows) * 8 < length:
             return at
         if kind == _MESSAGE and message == length - size:
             table.add(topic_index, topic_sqn, offset + size, message, size, head)
@@ -230,7 +231,7 @@ def scan_slots(
     """
     n, size = len(lengths), header.size
     least = size + HEADER_BYTES
-    if COMPILED or stride < least or min(lengths) < least:
+    if COMPILED or n < _COLUMNS_PAY_AT or stride < least or min(lengths) < least:
         return False
     columns = tuple(zip(*_columns(header.fields.format, stride).iter_unpack(view[: n * stride]), strict=True))
     if header.order is not None:

@@ -440,21 +440,27 @@ def test_copied_runs_of_changing_length_and_payload_are_kept_apart() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
-def test_datagrams_of_any_lengths_enter_together_and_leave_one_by_one(count: int) -> None:
-    w = TransmissionWindow(10_000, 0, 0)
+@pytest.mark.parametrize(("size", "limit"), [(10_000, 0), (1 << 30, 30_000), (10_000, 20_000), (10_000, 30_000)])
+def test_datagrams_of_any_lengths_enter_together_and_leave_one_by_one(count: int, size: int, limit: int) -> None:
+    w = TransmissionWindow(size, limit, 0)
     expected: list[bytes] = []
+
+    def is_too_much(kept: list[bytes]) -> bool:
+        memory = sum(len(one) + 64 for one in kept)
+        return sum(len(one) // 2 for one in kept) > size or (limit > 0 and memory > limit)
+
     for batch in range(60):
         made = [bytes([batch, i]) * (10 + 37 * i) for i in range(count)]
         payloads = [len(one) // 2 for one in made]
         ends = [sum(map(len, made[: i + 1])) for i in range(count)]
         w.append_mixed(ends, payloads, b"".join(made))
         expected += made
+        assert not is_too_much(expected[w.trail_index :])
+        assert not w.trail_index or is_too_much(expected[w.trail_index - 1 :])
     kept = expected[w.trail_index :]
     assert w.next_index == len(expected) == 60 * count
-    assert w.payload_bytes == sum(len(one) // 2 for one in kept) <= 10_000
+    assert w.payload_bytes == sum(len(one) // 2 for one in kept)
     assert w.memory_bytes == sum(len(one) + 64 for one in kept)
-    if w.trail_index:
-        assert w.payload_bytes + len(expected[w.trail_index - 1]) // 2 > 10_000
     for index, one in enumerate(kept, w.trail_index):
         buffer, offset, length = w.find(index)
         assert buffer[offset : offset + length] == one
