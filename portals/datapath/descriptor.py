@@ -34,6 +34,9 @@ from dro.um.transport.runs import (
 from portals.datapath.select import move
 
 HEAD: Final = Struct("=QII")
+JOIN_BELOW: Final = 96 << 10
+"""Bytes: batches that come together are announced as one, and those of a sibling sent as one, until it has so many.
+Longer ones make longer trains, but from about 128 KiB on the caches and the allocator take it back."""
 # plain integers in the compiled form
 _WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE
 _KIND_SHIFT, _DATA, _CONTROL, _TSNI = KIND_SHIFT, KIND_DATA, KIND_CONTROL, KIND_TSNI

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from operator import add, sub
-from typing import Final, Protocol
+from typing import Protocol
 
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import Slot as QueueSlot
@@ -35,6 +35,7 @@ from dro.um.transport.runs import (
 from dro.um.transport.session import SenderTransport
 from portals.datapath import descriptor
 from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
+from portals.datapath.descriptor import JOIN_BELOW
 from portals.datapath.max_queue import MaxQueue
 from portals.datapath.outgoing import MAX_FEEDERS, Lane, ProxySource, totals
 from portals.datapath.plan import plan
@@ -43,8 +44,6 @@ log = logging.getLogger(__name__)
 events = LimitedLogger.of_events(log)
 faults = LimitedLogger(log)
 limited = faults.event
-JOIN_BELOW: Final = 32768
-"""Bytes: batches of a sibling that wait together go to the sessions as one until it has so many."""
 
 
 class RingCopy(Protocol):

@@ -31,7 +31,7 @@ from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc.codes import BlockType
 from portals.datapath import descriptor
 from portals.datapath.counters import PairSlot, Slot
-from portals.datapath.descriptor import BatchKind
+from portals.datapath.descriptor import JOIN_BELOW, BatchKind
 from portals.datapath.episodes import Episodes
 from portals.datapath.handover import ForwardEntry
 from portals.datapath.select import HEADROOM, compact, extent, move, plain_part, split, take_all
@@ -43,7 +43,6 @@ RING_MAX_BYTES: Final = 16 << 20  # that a ring grows to
 RING_START_BYTES: Final = SLOTS_AT + FIRST_BYTES  # what a ring takes with the first fragment in it
 RING_PER_QUEUE: Final = 4  # or up to this many times <max-queue>
 CHUNK_MAX_BYTES: Final = 1 << 20
-JOIN_BELOW: Final = 32768  # bytes in the ring that are announced together, unless one batch has more
 SPREAD: Final = 2  # a chunk may be this many times as large as the fragments in it before they are copied one by one
 
 

@@ -777,12 +777,13 @@ def test_what_comes_in_one_turn_is_announced_as_one(link: Link, turn: Turn) -> N
 def test_much_is_announced_before_the_turn_ends(link: Link, turn: Turn) -> None:
     out = BlockingSender()
     link.add_source(1, out)
-    for sqn in range(17):
+    link.ring.needs.append(lambda: bool(link.queues.announced))
+    for sqn in range(41):
         link.receive(data(1, sqn, bytes(8000)))
-    assert [slot.fragments for _, slot in link.queues.announced] == [5, 5, 5]
+    assert [slot.fragments for _, slot in link.queues.announced] == [13, 13, 13]
     turn.end()
     link.carry()
-    assert [sqn for _, sqn, _ in out.sent] == list(range(17))
+    assert [sqn for _, sqn, _ in out.sent] == list(range(41))
     link.books()
 
 
@@ -874,14 +875,14 @@ def test_batches_that_wait_together_are_sent_as_one_up_to_a_size(link: Link) -> 
             self.batches += 1
             return super().send_batch(buffer, table, now_ns)
 
-    out = Counting()
+    out = Counting(fragment_max=65000)
     link.add_source(1, out)
     for sqn in range(30):
         link.receive(data(1, sqn, bytes([sqn]) * 10))
     link.carry()
     assert out.batches == 1
     for sqn in range(30, 40):
-        link.receive(data(1, sqn, bytes([sqn]) * 5000))
+        link.receive(data(1, sqn, bytes([sqn]) * 15_000))
     link.carry()
     assert out.batches == 1 + 2, "seven make the first"
     assert [payload[:1] for _, _, payload in out.sent] == [bytes([sqn]) for sqn in range(40)]
