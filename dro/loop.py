@@ -7,7 +7,8 @@ elsewhere) and asyncio (`fileno` is an epoll descriptor that asyncio can watch; 
 Order of a turn: queued calls, a slice of long work, timers, then each readable descriptor once, then each writable
 one, then what has no descriptor (`Poller`), then what was put off to the end of the turn. A reader that has more than
 one batch waiting returns True and is called again in the next turn, after the others. Once a turn has used `TURN_NS`,
-what it has not called comes first in the next one. The longest turn is measured.
+what it has not called comes first in the next one, and after a sleep what has no descriptor does: that is what it was
+woken for. The longest turn is measured.
 """
 
 from __future__ import annotations
@@ -209,8 +210,8 @@ class Loop:
         ready = [(fd, mask, readers.get(fd), writers.get(fd)) for fd, mask in events]
         worked |= self._timers.run_due(self.now_ns()) > 0
         due, self._late, again, self._again = self._late, {}, self._again, {}
-        polls_first, self._polls_first = self._polls_first, False
-        if polls_first:
+        polls_first, self._polls_first = self._polls_first or slept_ns >= SPARSE_NS, False
+        if polls_first:  # after a sleep: what a queue has comes before the message that there is some
             worked |= self._take_polled()
         for fd, mask, reader, _ in ready:
             if fd == self._wake:

@@ -257,3 +257,31 @@ def test_work_that_comes_seldom_is_not_followed_by_a_rest(monkeypatch: pytest.Mo
     loop.close()
     mine.close()
     far.close()
+
+
+def test_after_a_sleep_what_is_polled_comes_before_the_reader_that_ended_it(loop: Loop) -> None:
+    seen: list[list[int]] = []
+    mine, far = socket.socketpair()
+    queue = Queue()
+    loop.add_poller(queue)
+
+    def read() -> None:
+        mine.recv(1)
+        seen.append(queue.taken)
+
+    loop.add_reader(mine, read)
+
+    def wake(number: int) -> None:
+        queue.waiting.append(number)
+        far.send(b"w")
+
+    after = threading.Timer(0.05, wake, [1])
+    after.start()
+    loop.run_once(5_000_000_000)
+    wake(2)  # there at once: no sleep
+    loop.run_once(0)
+    assert seen == [[1], [1]]
+    assert queue.taken == [1, 2]
+    after.join()
+    mine.close()
+    far.close()

@@ -289,8 +289,8 @@ class Ingress:
         is_taken = at is not None and self._queues.put(
             worker, QueueSlot(at, placed, fragments, nbytes, BatchKind.SOURCE_DATA)
         )
-        self._count(worker, fragments, nbytes, is_taken=is_taken)
         self._wake(worker)
+        self._count(worker, fragments, nbytes, is_taken=is_taken)
 
     def _count(self, worker: int, fragments: int, nbytes: int, *, is_taken: bool) -> None:
         page = self._page
