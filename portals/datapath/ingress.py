@@ -273,7 +273,8 @@ class Ingress:
         """There is no shared memory for the rows that do not lie in the ring yet."""
         fragments, nbytes = pending.table.total(pending.placed)
         pending.table.rows = pending.placed
-        self._count(worker, fragments, nbytes, is_taken=False)
+        self._page.add_sized(self._page.pair(worker) + PairSlot.HANDED, fragments, nbytes)
+        self._count_refused(worker, fragments, nbytes)
 
     def _announce(self, worker: int, pending: Pending) -> None:
         """The rows that lie in the ring; the others stay."""
@@ -286,23 +287,20 @@ class Ingress:
         pending.placed, table.rows = 0, left
         if left:
             table.words[: left * WORDS] = table.words[placed * WORDS : (placed + left) * WORDS]
-        is_taken = at is not None and self._queues.put(
-            worker, QueueSlot(at, placed, fragments, nbytes, BatchKind.SOURCE_DATA)
-        )
-        self._wake(worker)
-        self._count(worker, fragments, nbytes, is_taken=is_taken)
-
-    def _count(self, worker: int, fragments: int, nbytes: int, *, is_taken: bool) -> None:
-        page = self._page
-        base = page.pair(worker)
-        page.add_sized(base + PairSlot.HANDED, fragments, nbytes)
-        if not is_taken:
-            page.add_sized(base + PairSlot.REFUSED, fragments, nbytes)
-            if worker not in self._refusals:
-                self._refusals[worker] = self._refusals_of(worker)
-            self._refusals[worker].on_begin(self._now_ns)
+        # counted first: a sibling never accounts for more than was handed to it, wherever this process is killed
+        self._page.add_sized(self._page.pair(worker) + PairSlot.HANDED, fragments, nbytes)
+        if at is None or not self._queues.put(worker, QueueSlot(at, placed, fragments, nbytes, BatchKind.SOURCE_DATA)):
+            self._count_refused(worker, fragments, nbytes)
         elif worker in self._refusals:
             self._refusals[worker].on_end()
+        self._wake(worker)
+
+    def _count_refused(self, worker: int, fragments: int, nbytes: int) -> None:
+        page = self._page
+        page.add_sized(page.pair(worker) + PairSlot.REFUSED, fragments, nbytes)
+        if worker not in self._refusals:
+            self._refusals[worker] = self._refusals_of(worker)
+        self._refusals[worker].on_begin(self._now_ns)
 
     def _refusals_of(self, worker: int) -> Episodes:
         name, refused = self._name_of(worker), self._page.pair(worker) + PairSlot.REFUSED

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dro.bus.counters import CounterPage
+from dro.bus.descriptors import Slot as QueueSlot
 from dro.bus.ring import RingReader, RingWriter
 from dro.clock import ms, s
 from dro.log.events import LogEvent
@@ -850,6 +851,28 @@ def test_siblings_that_want_the_same_of_it_share_a_copy(link: Link, turn: Turn) 
     ]
     tables = [link.reader.copy(slot.table, descriptor.table_bytes(slot.rows)) for _, slot in link.queues.announced]
     assert tables[0] == tables[1]
+
+
+def test_what_a_sibling_got_was_counted_before(link: Link) -> None:
+    """A portal may be killed as soon as the descriptor is there."""
+
+    class Killed(BaseException):
+        pass
+
+    class Killing(FakeQueues):
+        def put(self, reader: int, slot: QueueSlot) -> bool:
+            super().put(reader, slot)
+            raise Killed
+
+    out = BlockingSender()
+    link.add_source(1, out)
+    link.queues = Killing()
+    link.ingress = Ingress(link.ring, link.page_p, link.queues, lambda _: None)
+    with pytest.raises(Killed):
+        link.receive(data(1, 0, b"last"))
+    link.carry()
+    assert [payload for _, _, payload in out.sent] == [b"last"]
+    link.books()
 
 
 def test_no_shared_memory_costs_only_what_had_none(link: Link, turn: Turn, monkeypatch: pytest.MonkeyPatch) -> None:
