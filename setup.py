@@ -3,11 +3,13 @@
 A step is a module with a `.pxd` beside it. Where there is no C compiler, it runs as plain Python.
 """
 
+import os
 from pathlib import Path
 
 from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
+PROCESSORS = os.cpu_count() or 1
 MADE = ROOT / "deploy" / "completion"
 FOLDERS = {
     "bash": "share/bash-completion/completions",
@@ -34,8 +36,8 @@ def steps() -> list[Extension]:
     found = [path for package in ("dro", "portals") for path in (ROOT / package).rglob("*.pxd")]
     paths = [path.relative_to(ROOT).with_suffix("") for path in found]
     made = [Extension(".".join(path.parts), [f"{path}.py"], optional=True) for path in sorted(paths)]
-    return cythonize(made, compiler_directives=DIRECTIVES, build_dir="build/cython", quiet=True)
+    return cythonize(made, compiler_directives=DIRECTIVES, build_dir="build/cython", quiet=True, nthreads=PROCESSORS)
 
 
 if __name__ == "__main__":
-    setup(data_files=completion(), ext_modules=steps())
+    setup(data_files=completion(), ext_modules=steps(), options={"build_ext": {"parallel": PROCESSORS}})
