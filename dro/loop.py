@@ -66,7 +66,8 @@ class Loop:
         """`poll_ns`: how long to retry with `sched_yield` after work before sleeping; 0 sleeps at once.
 
         `rest_below_ns`: after a turn that had work and cost less processor time than this, more work is given the same
-        time to come together, but not beyond this in all: small turns cost most for what they do. 0: never.
+        time to come together, but not beyond this in all: small turns cost most for what they do. 0: never. Work that
+        came after a sleep of `SPARSE_NS` or more is not followed by it.
         """
         self.clock = clock or MonotonicClock()
         self._epoll = select.epoll()
