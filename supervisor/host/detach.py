@@ -26,6 +26,7 @@ from dro.os_errors import remedy_of
 from dro.standard_streams import say
 
 _CHUNK: Final = 65_536
+_SIGNAL_LATE_MS: Final = 1000  # a signal that comes as a wait begins is looked at after this
 STOPPED: Final = "stopped before the DRO ran"
 _LOST: Final = "the detached process ended before the DRO ran"
 EXIT_FAILED: Final = 1
@@ -144,7 +145,7 @@ class _Command:
             poll.register(fd, select.POLLIN)
         is_open = True
         while is_open:
-            ready = {fd for fd, _ in poll.poll()}
+            ready = {fd for fd, _ in poll.poll(_SIGNAL_LATE_MS)}
             for fd in ready & self._relays.keys():
                 if not self._relay(fd):
                     poll.unregister(fd)

@@ -5,6 +5,7 @@ Scripts rely on the statuses and on the last line of output; `docs/tools.md` lis
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -28,20 +29,24 @@ def signal_status(number: int) -> int:
 class Stop:
     """A request to end that SIGINT, SIGTERM or another thread makes, and that the main thread waits for.
 
-    An eventfd carries it, so neither a signal handler nor a callback ever takes a lock. Signals are taken from `hold`
-    on until the end of the context; before, they end the program, even in a system call that Python would repeat.
+    A pipe carries it, so neither a signal handler nor a callback ever takes a lock. It is also the process's wake-up
+    descriptor: Python's handler runs after the wait, so it alone cannot end a wait that begins as the signal comes.
+    Signals are taken from `hold` on until the end of the context; before, they end the program, even in a system call
+    that Python would repeat.
     """
 
     def __init__(self) -> None:
         self.signal = 0  # the first signal that came
-        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._fd, self._request_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
         self._before: dict[int, Any] = {}
+        self._wakeup_before = -1
 
     def hold(self) -> None:
-        """Take the signals from here on."""
+        """Take the signals from here on. The main thread's."""
+        self._wakeup_before = signal.set_wakeup_fd(self._request_fd, warn_on_full_buffer=False)
         self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
 
     def __enter__(self) -> Stop:
@@ -50,16 +55,18 @@ class Stop:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        os.close(self._fd)
-        os.close(self._wake_fd)
+        if self._before:
+            signal.set_wakeup_fd(self._wakeup_before)
+        for fd in (self._fd, self._request_fd, self._wake_fd):
+            os.close(fd)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self.signal = self.signal or number
-        os.eventfd_write(self._fd, 1)
 
     def request(self) -> None:
         """End the wait, from any thread."""
-        os.eventfd_write(self._fd, 1)
+        with contextlib.suppress(BlockingIOError):  # a full pipe has requested it often enough
+            os.write(self._request_fd, b"\0")
 
     def wait(self, seconds: float) -> bool:
         """Sleep for that long at most. Returns whether an end was requested, now or before."""

@@ -28,6 +28,17 @@ def test_another_thread_ends_the_wait_and_the_request_stays() -> None:
         thread.join(60)
 
 
+def test_a_signal_ends_a_wait_that_it_does_not_interrupt() -> None:
+    """As when it comes between Python's last look and the system call: its handler runs only after the wait."""
+    with Stop() as stop:
+        stop.hold()
+        thread = threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+        thread.start()
+        assert stop.wait(60)
+        assert stop.signal == signal.SIGTERM
+        thread.join(60)
+
+
 def test_the_first_signal_is_kept_and_the_old_handlers_come_back() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with Stop() as stop:
@@ -38,4 +49,5 @@ def test_the_first_signal_is_kept_and_the_old_handlers_come_back() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.signal == signal.SIGTERM
         assert signal_status(stop.signal) == 143
+    assert signal.set_wakeup_fd(-1) == -1
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
