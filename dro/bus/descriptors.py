@@ -138,7 +138,8 @@ class DescriptorReader:
         tail = self.taken
         if self._cells[self._head] == tail:
             return None
-        slot = Slot(*_SLOT.unpack_from(self.ring.queues, self._slots_at + tail % self._slots * _SLOT.size))
+        at = self._slots_at + tail % self._slots * _SLOT.size
+        slot = tuple.__new__(Slot, _SLOT.unpack_from(self.ring.queues, at))  # its own one is a function of Python
         self.taken = self._cells[self._tail] = tail + 1
         return slot
 

@@ -1,0 +1,20 @@
+from dro.bus.counters cimport CounterPage
+from dro.um.transport.runs cimport RunTable
+from portals.datapath.outgoing cimport Lane
+
+cdef class Egress:
+    cdef public object queue, _now_ns
+    cdef public CounterPage _page
+    cdef public dict _feeds, _lanes, _touched, _rings
+    cdef public RunTable _table
+    cdef public bytearray _buffer
+    cdef public object _worker
+    cdef public bint _packs_all
+    cdef public long long _drops_logged_ns
+
+    cpdef object on_batch(self, object worker, object slot)
+    cpdef object _send_batch(self)
+    cpdef object flush_sessions(self)
+    cpdef object _send(self, Lane lane, object worker, bytearray buffer, RunTable table, object now_ns, list sent)
+    cpdef object _count_sent(self, object worker, list sent)
+    cpdef object _drop(self, object slot, object worker, object fragments, object nbytes)

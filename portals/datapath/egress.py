@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from operator import add, sub
+from operator import sub
 from typing import Protocol
 
 from dro.bus.counters import CounterPage
@@ -298,13 +298,15 @@ class Egress:
         if not lane.waiting:
             lane.transport.send_batch(buffer, table, now_ns)
             self._touched[id(lane.transport)] = lane
+        left = totals(table) if table.rows else (0, 0, 0, 0)
+        for at in range(4):
+            sent[at] += offered[at] - left[at]
         if not table.rows:
-            sent[:] = map(add, sent, offered)
             return
-        sent[:] = map(sub, map(add, sent, offered), totals(table))
         self.queue.put(lane, worker, buffer, table, now_ns)
         if table.rows:  # newest first: what was there stays
-            self._drop(Slot.DROPPED_BLOCKED, worker, *table.total())
+            fragments, nbytes = table.total()
+            self._drop(Slot.DROPPED_BLOCKED, worker, fragments, nbytes)
             self._log_drops(now_ns)
 
     def drain(self, transport: SenderTransport) -> None:

@@ -1,0 +1,26 @@
+from dro.bus.counters cimport CounterPage
+from dro.bus.ring cimport RingWriter
+from dro.um.transport.runs cimport RunTable
+
+cdef class Pending:
+    cdef public RunTable table
+    cdef public Py_ssize_t placed
+    cdef public long long base, end
+
+    cpdef object new_rows(self)
+
+cdef class Ingress:
+    cdef public object _queues, _wake, _name_of, _at_turn_end
+    cdef public RingWriter _ring
+    cdef public CounterPage _page
+    cdef public Py_ssize_t _chunk_max
+    cdef public dict _pending, _refusals
+    cdef public long long _now_ns
+
+    cpdef object flush(self)
+    cpdef Pending _out(self, object worker)
+    cpdef bint _select_plain(self, dict sources, RunTable table) except -1
+    cpdef object _place(self, object view)
+    cpdef object _join(self, list found, object data, long long low)
+    cpdef object _put(self, object data)
+    cpdef object _announce(self, object worker, Pending pending)

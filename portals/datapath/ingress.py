@@ -151,7 +151,8 @@ class Ingress:
             return False
         egress, handles = found
         page = self._page
-        page.add_sized(Slot.TOPIC_RCVD, *table.total())
+        fragments, nbytes = table.total()
+        page.add_sized(Slot.TOPIC_RCVD, fragments, nbytes)
         page.add(Slot.BATCHES_IN)
         page.add(Slot.RUNS_IN, table.rows)
         for worker in egress:

@@ -84,6 +84,23 @@ class Intake:
 
     def take(self) -> bool:
         worked = False
+        if self._greetings:
+            worked = self._take_greeted()
+        for worker, queue in self._polled.items():
+            if queue.has_more():
+                worked |= self._take(worker, queue, BATCHES_PER_TURN)
+        if self._leaving:
+            worked |= self._take_leaving()
+        if worked:
+            self._egress.flush_sessions()
+        for worker, mail in self._mail.items():
+            if mail.has_more():
+                worked = True
+                self._take_mail(worker, mail, MESSAGES_PER_TURN)
+        return worked
+
+    def _take_greeted(self) -> bool:
+        worked = False
         for worker, (announced, then) in list(self._greetings.items()):
             queue = self._queues[worker]
             worked |= self._take(worker, queue, min(BATCHES_PER_TURN, announced - queue.taken))
@@ -91,18 +108,14 @@ class Intake:
                 del self._greetings[worker]
                 then()
                 self.poll(worker)
-        for worker, queue in self._polled.items():
-            worked |= self._take(worker, queue, BATCHES_PER_TURN)
+        return worked
+
+    def _take_leaving(self) -> bool:
+        worked = False
         for worker, queue in list(self._leaving.items()):
             worked |= self._take(worker, queue, BATCHES_PER_TURN)
             if not queue.has_more():
                 self._close(worker, queue)
-        if worked:
-            self._egress.flush_sessions()
-        for worker, mail in self._mail.items():
-            if mail.has_more():
-                worked = True
-                self._take_mail(worker, mail, MESSAGES_PER_TURN)
         return worked
 
     def _take(self, worker: int, queue: DescriptorReader, most: int) -> bool:

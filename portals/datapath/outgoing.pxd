@@ -23,8 +23,8 @@ cdef class Lane:
     cdef public RunTable table
 
     cpdef object note(self, Py_ssize_t row, unsigned int topic_index)
-    @cython.locals(cells="unsigned int[::1]", found="unsigned int[::1]", to=Py_ssize_t, start=Py_ssize_t, row=Py_ssize_t,
-                   topic="unsigned int", column=Py_ssize_t)
+    @cython.locals(cells="unsigned int[::1]", found="unsigned int[::1]", to=Py_ssize_t, start=Py_ssize_t, rows=Py_ssize_t,
+                   number=Py_ssize_t, column=Py_ssize_t)
     cpdef RunTable gather(self, RunTable batch, bint is_sorted)
 
 @cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, fragments="long long", nbytes="long long")

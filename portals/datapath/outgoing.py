@@ -103,9 +103,9 @@ class Lane:
         table.rows = rows = len(noted)
         if COMPILED:
             cells, found, to = table.cells, batch.cells, 0
-            for row, topic in zip(noted, topics, strict=True):
-                start = row * _WORDS
-                cells[to] = topic
+            for number in range(rows):
+                start = noted[number] * _WORDS
+                cells[to] = topics[number]
                 for column in range(1, _WORDS):
                     cells[to + column] = found[start + column]
                 to += _WORDS

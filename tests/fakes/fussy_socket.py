@@ -1,11 +1,19 @@
-"""A UDP socket whose sends fail as a test wants."""
+"""A UDP socket whose sends fail as a test wants, and a receive that fails."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import socket
 from collections import Counter
 from collections.abc import Iterator
+
+
+def no_buffer_space(*_: object) -> int:
+    """In the place of `recvmmsg` of the C library."""
+    ctypes.set_errno(errno.ENOBUFS)
+    return -1
 
 
 class FussySocket(socket.socket):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 
 from dro.clock import ms, s
-from dro.loop import Loop
 from dro.um.hosts import AsyncLoop, PausableLoop, ThreadLoop
 from dro.um.message.events import UsageError
 from dro.um.transport.session import DataReader
@@ -368,15 +369,30 @@ def test_a_loop_without_asyncio_keeps_what_it_is_given(aio: Aio, hosted: AsyncLo
 # a thread
 
 
+class Asleep:
+    """As an epoll on which nothing happens."""
+
+    def __init__(self, meanwhile: Callable[[float | None], None]) -> None:
+        self._meanwhile = meanwhile
+
+    def poll(self, wait_s: float | None) -> list[tuple[int, int]]:
+        if wait_s != 0:
+            self._meanwhile(wait_s)
+        return []
+
+    def close(self) -> None:
+        pass
+
+
 def test_only_what_is_sooner_than_its_sleep_wakes_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sleep is played by a wait that looks what other threads would do meanwhile."""
+    """The sleep is played by an epoll that does what other threads would do meanwhile."""
     loop = ThreadLoop("test")
     loop.clock = SteppedClock(s(1))
     woken: list[str] = []
     doing = ""
     monkeypatch.setattr(loop, "wake", lambda: woken.append(doing))
 
-    def meanwhile(waiting: Loop, wait_ns: int | None) -> list[tuple[int, int]]:
+    def meanwhile(_wait_s: float | None) -> None:
         nonlocal doing
         with loop:  # the lock is free
             for doing, when_ns in (("before", s(3) - 1), ("at", s(3)), ("after", s(4))):  # noqa: B007  told by `wake`
@@ -385,9 +401,9 @@ def test_only_what_is_sooner_than_its_sleep_wakes_the_thread(monkeypatch: pytest
             loop.call_soon(lambda: None)
             doing = "resume"
             loop.resume("nobody")
-        return []
 
-    monkeypatch.setattr(Loop, "_wait", meanwhile)
+    loop._epoll.close()
+    loop._epoll = cast(select.epoll, Asleep(meanwhile))
     with loop:
         loop.call_at(s(3), lambda: None)
         loop.run_once(None)
@@ -407,13 +423,13 @@ def test_a_sleep_without_end_is_woken_by_any_timer(monkeypatch: pytest.MonkeyPat
     woken: list[bool] = []
     monkeypatch.setattr(loop, "wake", lambda: woken.append(True))
 
-    def meanwhile(waiting: Loop, wait_ns: int | None) -> list[tuple[int, int]]:
-        assert wait_ns is None
+    def meanwhile(wait_s: float | None) -> None:
+        assert wait_s is None
         with loop:
             loop.call_at(1 << 62, lambda: None)
-        return []
 
-    monkeypatch.setattr(Loop, "_wait", meanwhile)
+    loop._epoll.close()
+    loop._epoll = cast(select.epoll, Asleep(meanwhile))
     with loop:
         loop.run_once(None)
     assert woken == [True]

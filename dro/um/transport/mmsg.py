@@ -118,7 +118,7 @@ class DatagramBatch:
             self._wish = 0
             return n
         self.is_uniform = n == 1
-        longest = max(lengths)
+        longest = first if is_equal else max(lengths)
         if longest > stride:
             memory = self._memory
             for i in range(n):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -273,7 +274,7 @@ def test_the_many_sources_of_a_session_that_ended_end_over_several_turns(
     for index in range(count):
         scene.found(topic=b"%d" % index, index=index)
     transport = scene.joined[A]
-    monkeypatch.setattr(scene.stepper.loop, "run_in_slices", scene.later.append)
+    monkeypatch.setattr(scene.bindings, "_loop", Mock(wraps=scene.stepper.loop, run_in_slices=scene.later.append))
     scene.bindings.on_session_ended(transport, s(100))
     assert len(scene.told) == len(scene.unbound) == AT_ONCE
     scene.found(topic=b"90", index=90)
@@ -296,7 +297,7 @@ def test_the_topics_of_a_pattern_are_left_as_they_are_taken_from_it(
     names = [b"%d" % index for index in range(2 * AT_ONCE)]
     for index, name in enumerate(names):
         scene.found(topic=name, index=index)
-    monkeypatch.setattr(scene.stepper.loop, "run_in_slices", scene.later.append)
+    monkeypatch.setattr(scene.bindings, "_loop", Mock(wraps=scene.stepper.loop, run_in_slices=scene.later.append))
 
     def taken() -> Iterator[bytes]:
         for name in names:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest.mock import Mock
 
 import pytest
 
@@ -18,13 +18,14 @@ from dro.proto.resolver.record_queue import DRAIN_MAX
 from dro.um.fragment.context import ContextSettings, FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
-from dro.um.transport.mmsg import DatagramBatch
+from dro.um.transport import mmsg
 from dro.wire import otid
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import ContextInstance
 from dro.wire.source_string import IpcAddress, TcpAddress
 from tests.builders.tir_options import tir_options
+from tests.fakes.fussy_socket import no_buffer_space
 from tests.fakes.um_contexts import RecordingSink, Stepper, groups, private_config
 
 DRO = 1
@@ -462,10 +463,10 @@ def test_a_fault_of_the_tr_socket_is_told_and_the_next_packet_is_heard(
         a.on_tr_packet = lambda packet, _ip, _now: heard.append(packet.body)
         packet = lbmr.encode(lbmr.Packet(1, lbmr.standard_options(b"stranger", 0, 0), lbmr.Queries((b"t",))))
         with monkeypatch.context() as patch:
-            patch.setattr(DatagramBatch, "receive", Mock(side_effect=OSError(errno.ENOBUFS, "No buffer space")))
+            patch.setattr(mmsg, "_recvmmsg", no_buffer_space)
             sock.send(packet)
             stepper.loop.run_once(0)
-        assert [vars(record).get("error") for record in caplog.records] == ["No buffer space"]
+        assert [vars(record).get("error") for record in caplog.records] == [os.strerror(errno.ENOBUFS)]
         stepper.until(lambda: bool(heard))
 
 

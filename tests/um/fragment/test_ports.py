@@ -17,6 +17,7 @@ from dro.um.fragment.request_port import ACCEPTS_PER_TURN, RequestPort
 from dro.um.fragment.tr_channel import TURN_NS, ChannelStats, TrChannel
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.mmsg import BATCH, DatagramBatch
+from tests.fakes.fussy_socket import no_buffer_space
 from tests.fakes.um_contexts import Stepper, private_config
 
 LOOPBACK = sockets.ip_number("127.0.0.1")
@@ -109,15 +110,14 @@ def test_what_the_system_refuses_is_counted_and_told_at_powers_of_two(
 def test_a_fault_of_the_socket_is_told_and_not_tried_again_at_once(
     channel: Channel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(batch: DatagramBatch, fd: int) -> int:
-        raise OSError(errno.ENOBUFS, "No buffer space")
-
     with monkeypatch.context() as patch:
-        patch.setattr(mmsg.DatagramBatch, "receive", fail)
+        patch.setattr(mmsg, "_recvmmsg", no_buffer_space)
         channel.made.send([b"x"])
         channel.stepper.loop.run_once(0)
         assert channel.stepper.loop.next_deadline() is None
-    assert [(r.msg, vars(r)["error"]) for r in caplog.records] == [(LogEvent.TR_RECEIVE_FAILED, "No buffer space")]
+    assert [(r.msg, vars(r)["error"]) for r in caplog.records] == [
+        (LogEvent.TR_RECEIVE_FAILED, os.strerror(errno.ENOBUFS))
+    ]
     channel.stepper.settle()
     assert channel.got == [(b"x", LOOPBACK)]
 

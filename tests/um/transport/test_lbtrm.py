@@ -135,22 +135,21 @@ def test_topics_and_sizes_may_be_mixed(pair: Pair) -> None:
 
 def test_lost_datagrams_are_asked_for_and_come_again(pair: Pair) -> None:
     rng = random.Random(6)
-    batch = pair.group._batch
-    genuine = batch.receive
     lost = 0
 
-    def lossy(fd: int) -> int:
-        """Overwrite the session id of some datagrams: nobody knows them then."""
-        nonlocal lost
-        count = genuine(fd)
-        for i in range(count):
-            at = batch.offsets[i]
-            if batch.lengths[i] > 40 and rng.random() < 0.1:
-                batch.view[at + 4 : at + 8] = bytes(4)
-                lost += 1
-        return count
+    class Lossy(mmsg.DatagramBatch):
+        def receive(self, fd: int) -> int:
+            """Overwrite the session id of some datagrams: nobody knows them then."""
+            nonlocal lost
+            count = super().receive(fd)
+            for i in range(count):
+                at = self.offsets[i]
+                if self.lengths[i] > 40 and rng.random() < 0.1:
+                    self.view[at + 4 : at + 8] = bytes(4)
+                    lost += 1
+            return count
 
-    pair.group._batch.receive = lossy  # type: ignore[method-assign]  # loss in front of the code under test
+    pair.group._batch = Lossy()  # loss in front of the code under test
     expected = []
     for i in range(60):
         expected += pair.send(1, [bytes([i]) * 100] * 32)

@@ -29,6 +29,7 @@ from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.source_string import LbtrmAddress, format_source
 from dro.wire.transport import DropReason, TransportOption
 from tests.fakes.clock import SteppedClock
+from tests.fakes.fussy_socket import no_buffer_space
 from tests.fakes.session_sink import KeepingSink, Message
 
 LOOPBACK = "127.0.0.1"
@@ -382,16 +383,13 @@ def test_a_fault_of_the_socket_is_told_and_the_next_datagram_is_heard(
 ) -> None:
     monkeypatch.setattr("dro.um.transport.lbtrm.receiver.limited", LimitedLogger(logging.getLogger("test")).event)
 
-    def fail(batch: mmsg.DatagramBatch, fd: int) -> int:
-        raise OSError(errno.ENOBUFS, "No buffer space")
-
     with monkeypatch.context() as patch:
-        patch.setattr(mmsg.DatagramBatch, "receive", fail)
+        patch.setattr(mmsg, "_recvmmsg", no_buffer_space)
         group.source.send(b"")
         group.loop.run_once(0)
         assert group.loop.next_deadline() == BEGAN + s(3), "not again at once"
     assert [(r.msg, vars(r)["group"], vars(r)["error"]) for r in caplog.records] == [
-        (LogEvent.RECEIVE_FAILED, sockets.ip_text(group.address.group), "No buffer space")
+        (LogEvent.RECEIVE_FAILED, sockets.ip_text(group.address.group), os.strerror(errno.ENOBUFS))
     ]
     group.put(group.data(0, message(7, 0, 40)))
     assert group.sink.got == of(7, 0)

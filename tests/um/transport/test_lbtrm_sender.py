@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,7 +24,7 @@ from dro.wire import lbtrm
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.source_string import LbtrmAddress, format_source
 from tests.fakes.clock import SteppedClock
-from tests.fakes.fussy_socket import FussySocket
+from tests.fakes.fussy_socket import FussySocket, no_buffer_space
 from tests.fakes.runs import send_run
 
 LOOPBACK = "127.0.0.1"
@@ -412,16 +413,14 @@ def test_a_fault_of_the_nak_socket_is_told_and_the_next_nak_is_heard(
     source.send(1)
     source.take()
 
-    def fail(batch: mmsg.DatagramBatch, fd: int) -> int:
-        assert fd == source.nak_socket.fileno()
-        raise OSError(errno.ENOBUFS, "No buffer space")
-
     with monkeypatch.context() as patch:
-        patch.setattr(mmsg.DatagramBatch, "receive", fail)
+        patch.setattr(mmsg, "_recvmmsg", no_buffer_space)
         source.naks.send(b"")
         source.loop.run_once(0)
         assert source.loop.next_deadline() == BEGAN + ms(200), "not again at once"
-    assert [(r.msg, vars(r)["error"]) for r in caplog.records] == [(LogEvent.NAK_SOCKET_FAILED, "No buffer space")]
+    assert [(r.msg, vars(r)["error"]) for r in caplog.records] == [
+        (LogEvent.NAK_SOCKET_FAILED, os.strerror(errno.ENOBUFS))
+    ]
     assert len(source.nak(0)) == 1
 
 

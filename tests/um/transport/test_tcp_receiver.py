@@ -20,6 +20,7 @@ from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore, TcpReceiv
 from dro.um.transport import sockets
 from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run
 from dro.um.transport.session import ReceiverSessionStatistics, ReceiverTransport, SessionCounts
+from dro.um.transport.stream import PlainStream
 from dro.um.transport.tcp.receiver import TcpReceiver
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import HEADER as LBMC
@@ -178,7 +179,7 @@ def test_an_attempt_that_fails_at_once_ends_and_one_that_takes_time_is_waited_fo
 def test_an_address_that_does_not_answer_is_given_up_after_ten_seconds(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiver.loop, "add_writer", lambda sock, callback: None)
+    monkeypatch.setattr(PlainStream, "start", lambda stream, events: None)
     receiver.session.advertised(BEGAN)
     receiver.turn(BEGAN + s(10) - 1)
     assert receiver.sink.order == []

@@ -363,9 +363,12 @@ class LbtrmGroup(DataReader):
             timer = session.timer
             if deadline is not None and (timer is None or not timer.is_pending or deadline < timer.when_ns):
                 self._arm(session)
-        for _, same in groupby(parts, key=lambda part: id(part[0].sink)):
-            found = list(same)
-            found[0][0].sink.on_fragments(view, found, now_ns)
+        if len(parts) == 1:
+            parts[0][0].sink.on_fragments(view, parts, now_ns)
+        else:
+            for _, same in groupby(parts, key=lambda part: id(part[0].sink)):
+                found = list(same)
+                found[0][0].sink.on_fragments(view, found, now_ns)
         for stream in touched:
             stream.table.rows = 0
 

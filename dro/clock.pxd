@@ -1,0 +1,2 @@
+cdef class MonotonicClock:
+    cpdef object now_ns(self)

@@ -1,0 +1,11 @@
+from dro.bus.descriptors cimport DescriptorReader
+
+cdef class Intake:
+    cdef public object _egress
+    cdef public object _addressed
+    cdef public dict _mail, _queues, _greetings, _polled, _leaving, _waits
+
+    cpdef bint take(self) except -1
+    cpdef bint _take(self, object worker, DescriptorReader queue, Py_ssize_t most) except -1
+    cpdef bint before_sleep(self) except -1
+    cpdef object after_sleep(self)
