@@ -1,35 +1,40 @@
-"""Collections of reference cycles in a worker: short ones, however much the worker knows.
+"""Collections of reference cycles in a worker: short ones, however much the worker knows and however fast it learns.
 
 A full collection of CPython looks at every object: 100,000 topics are three million, which takes 0.2 s and comes again
-with each quarter more. Here a full collection comes when ten or twenty thousand objects have been added; what survives
-it is frozen and not looked at again. So few take longer than 5 ms, and an idle worker makes none.
+with each quarter more. Its short collections are no shorter when as many objects go as come: CPython counts what has
+come less what has gone, and half a million new ones may wait for the next collection. Here what has survived two
+collections is frozen, and not looked at again. When the process has worked for more than `BUSY_NS` since the last
+collection, so that there may be many, they are frozen unseen, which takes a microsecond. So few collections take longer
+than 5 ms, and an idle worker makes none.
 
 Cycles among frozen objects that are not used any more stay; there are few, as objects that come and go with topics and
-sources make none. A sweep of all objects takes up to a second: it is done when there are so many more than twice those
-of the last one that cycles must be among them, once the worker has been quiet for a second, or at `MANY`.
+sources make none. A sweep of all objects takes up to a second: it is done when there is so much more than twice what
+the last one left that cycles must be among it, once the worker has been quiet for a second, or at `MANY`.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from typing import Final
 
-from dro.clock import s
+from dro.clock import ms, s
 from dro.loop import Loop
 
-TIDY_AFTER: Final = 2
-"""Collections of the middle generation, each of up to 7,700 objects more, until all that was added is frozen."""
-LOOK_EVERY: Final = 256
-"""Freezings until what is frozen is counted, which takes 20 ms for three million objects; no more come with fewer."""
-SPARE: Final = 4_000_000  # 100,000 topics are three million
-MANY: Final = 8_000_000
-"""Objects that may be frozen beyond twice those of the last sweep: before it is done when quiet, and at all."""
+BUSY_NS: Final = ms(20)
+"""Processor time: at most a few thousand objects come in less."""
+LOOK_EVERY: Final = 1024
+"""Freezings until what there is is counted, which takes a millisecond."""
+SPARE: Final = 9_000_000  # 100,000 topics are seven million
+MANY: Final = 18_000_000
+"""Blocks of memory beyond twice those that the last sweep left: before the next is done when quiet, and at all."""
 QUIET_NS: Final = s(1)
 QUIET_PART: Final = 20
 """A worker is quiet when it needs less than this part of a processor."""
-_YOUNGER: Final = (700, 10)  # the defaults of Python 3.11
 _NEVER: Final = 1 << 30
+_THRESHOLDS: Final = (700, 5, _NEVER)
+"""New objects until a collection of these, those until one of the survivors; what survives that is frozen."""
 
 
 class CycleCollector:
@@ -38,15 +43,16 @@ class CycleCollector:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._thresholds = gc.get_threshold()
-        self._is_due = False
+        self._used_ns = 0  # processor time of the process at the last collection
         self._freezings = 0
-        self._swept = 0  # what was frozen after the last sweep
+        self._swept = 0  # what the last sweep left
         self._is_watching = False
 
     def start(self) -> None:
         """What there is now stays."""
         self._freeze()
-        gc.set_threshold(*_YOUNGER, _NEVER)
+        self._used_ns = time.process_time_ns()
+        gc.set_threshold(*_THRESHOLDS)
         gc.callbacks.append(self._on_collection)
 
     def stop(self) -> None:
@@ -56,19 +62,23 @@ class CycleCollector:
             gc.set_threshold(*self._thresholds)
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
-        if phase == "stop" and info["generation"] == 1 and not self._is_due and gc.get_count()[2] >= TIDY_AFTER:
-            self._is_due = True
-            self._loop.call_soon(self._tidy)
+        """On the thread that made the object too many."""
+        if phase == "start":
+            used_ns = time.process_time_ns()
+            if used_ns - self._used_ns > BUSY_NS:
+                self._keep()
+            self._used_ns = used_ns
+        elif info["generation"]:
+            self._keep()
 
-    def _tidy(self) -> None:
-        self._is_due = False
-        gc.collect()
+    def _keep(self) -> None:
         gc.freeze()
         self._freezings += 1
         if self._freezings % LOOK_EVERY == 0:
-            self._look(gc.get_freeze_count() - 2 * self._swept)
+            self._loop.call_soon(self._look)
 
-    def _look(self, grown: int) -> None:
+    def _look(self) -> None:
+        grown = sys.getallocatedblocks() - 2 * self._swept
         if grown > MANY:
             self._sweep()
         elif grown > SPARE and not self._is_watching:
@@ -93,4 +103,4 @@ class CycleCollector:
     def _freeze(self) -> None:
         gc.collect()
         gc.freeze()
-        self._swept = gc.get_freeze_count()
+        self._swept = sys.getallocatedblocks()
