@@ -171,6 +171,7 @@ class Conversations:
             for worker in ready:
                 if self._heard.get(worker):
                     self._hear(worker, STEP)
+                    yield  # both may make tables grow, which takes milliseconds when they are large
                     self._act()
                     yield
         self._is_hearing = False
