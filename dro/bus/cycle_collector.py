@@ -62,13 +62,14 @@ class CycleCollector:
             gc.set_threshold(*self._thresholds)
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
-        """On the thread that made the object too many."""
-        if phase == "start":
+        """On the thread that made the object too many. A collection of all is always one that was asked for."""
+        generation = info["generation"]
+        if phase == "start" and generation < 2:
             used_ns = time.process_time_ns()
             if used_ns - self._used_ns > BUSY_NS:
                 self._keep()
             self._used_ns = used_ns
-        elif info["generation"]:
+        elif phase == "stop" and generation == 1:
             self._keep()
 
     def _keep(self) -> None:

@@ -158,7 +158,7 @@ def test_very_much_is_swept_at_once(
 
 
 def test_a_sweep_finds_cycles_that_were_frozen_and_the_others_are_found_before(
-    collector: CycleCollector, stepper: Stepper
+    collector: CycleCollector, stepper: Stepper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def alive() -> int:
         gc.unfreeze()
@@ -173,6 +173,7 @@ def test_a_sweep_finds_cycles_that_were_frozen_and_the_others_are_found_before(
     gc.freeze()
     frozen.clear()
     learn(stepper.loop, 100_000)
+    working(collector, monkeypatch, BUSY_NS + 1)
     collector._sweep()
     assert alive() == 0
 

@@ -21,6 +21,12 @@ def test_t21_data_limiter() -> None:
     assert limiter.take(5000, ms(20), "me")
 
 
+def test_the_largest_limit_and_interval_of_the_options() -> None:
+    limiter = RateLimiter(2**64 - 1, s(10), 0)
+    assert limiter.take_run(1 << 40, 8192, 0) == 1 << 40
+    assert limiter.take_sizes([8192] * 3, s(20)) == 3
+
+
 def test_t22_quota_below_a_datagram() -> None:
     limiter = RateLimiter(400_000, ms(10), 0)
     assert limiter.quota == 500

@@ -1,7 +1,8 @@
 cimport cython
 
 cdef class TransmissionWindow:
-    cdef public long long next_index, trail_index, payload_bytes, memory_bytes, _size_bytes, _limit_bytes
+    cdef public long long next_index, trail_index, payload_bytes, memory_bytes
+    cdef public object _size_bytes, _limit_bytes
     cdef public Py_ssize_t _head, _arena_used
     cdef public list _starts, _runs
     cdef public bytearray _arena

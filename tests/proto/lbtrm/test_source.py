@@ -123,6 +123,12 @@ def test_t23_transmission_window() -> None:
     assert b.notes == [("ncf", 5, 0, (0,)), ("sm", 204, 0, 4, 2)]
 
 
+def test_a_transmission_window_of_the_largest_size_and_limit_of_the_options() -> None:
+    b = SourceBench(SourceConfig(window_size_bytes=2**64 - 1, window_limit_bytes=2**64 - 1))
+    b.data(0, 3)
+    assert (b.session.txw_msgs, b.session.txw_bytes) == (3, 75)
+
+
 def test_a_session_with_retransmissions_moves_these_counters_and_no_other() -> None:
     b = SourceBench(SourceConfig(rx_queue_bytes=1500), rx_bps=800_000)
     assert set(asdict(b.session.stats).values()) == {0}

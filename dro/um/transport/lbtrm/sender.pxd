@@ -8,7 +8,8 @@ cdef class LbtrmSender:
     cdef public SourceSession core
     cdef public RateLimiter _limiter
     cdef public Trains _trains
-    cdef public Py_ssize_t datagram_max_bytes, fragment_max_bytes, _pack_bytes
+    cdef public Py_ssize_t datagram_max_bytes, fragment_max_bytes
+    cdef public object _pack_bytes
     cdef public bint packs_all, _is_blocked, _is_closed, _is_full
     cdef public object _loop, _socket, _nak_socket, _asked, _nak_drops, _batch, _tgsz, _symbol_mask, _on_closed
     cdef public object _timer, _wake, _linger, _room, _kept
