@@ -11,9 +11,8 @@ cdef class DescriptorWriter:
 
 cdef class DescriptorReader:
     cdef public RingReader ring
-    cdef public object _cells
+    cdef public object taken, _cells
     cdef public Py_ssize_t _head, _tail, _done, _slots_at, _slots
-    cdef public long long taken
 
     cpdef bint has_more(self) except -1
     cpdef object take(self)

@@ -13,5 +13,5 @@ cdef class RingReader:
     cdef public object path, incarnation, queues, _area, _whole, _cells, _data
     cdef public long long capacity, _reach
 
-    cpdef object copy(self, long long pos, long long nbytes)
-    cpdef bint append(self, bytearray buffer, long long pos, long long nbytes) except -1
+    cpdef object copy(self, object pos, object nbytes)
+    cpdef bint append(self, bytearray buffer, object pos, object nbytes) except -1

@@ -204,6 +204,7 @@ def test_what_is_not_committed_cannot_be_read(writer: RingWriter, reader: RingRe
     assert reader.copy(pos, 51) is None
     assert reader.copy(pos, -1) is None
     assert reader.copy(pos + CAPACITY - 10, 20) is None
+    assert reader.copy(2**64 - 1, 1) is None, "as a broken table may say"
     assert reader.position == pos + 50
 
 

@@ -672,6 +672,18 @@ def test_what_is_no_source_data_is_an_error_among_it(link: Link) -> None:
     link.books()
 
 
+def test_a_descriptor_that_lies_beyond_all_rings_costs_its_fragments(link: Link) -> None:
+    out = BlockingSender()
+    link.add_source(1, out)
+    for sqn in range(3):
+        link.receive(data(1, sqn, bytes(88)))
+    worker, slot = link.queues.announced[1]
+    link.queues.announced[1] = (worker, slot._replace(table=2**64 - 1))
+    link.carry()
+    assert [sqn for _, sqn, _ in out.sent] == [0, 2]
+    assert link.page_q[Slot.DROPPED_BLOCKED] == 1
+
+
 def test_the_ring_is_four_times_the_queue_and_16_mib_at_least() -> None:
     assert [ring_bytes(nbytes) for nbytes in (0, 4 << 20, (4 << 20) + 1)] == [16 << 20, 16 << 20, (16 << 20) + 4]
 
