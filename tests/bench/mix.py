@@ -245,7 +245,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     option("--receivers", type=int, default=1, help="receivers at each of them")
     option("--large", type=float, default=0, help="%% of messages that are large and fragmented")
     option("--large-bytes", type=int, default=30_000)
-    option("--packed", action="store_true", help="the LBT-RM source batches implicitly: datagrams of 2048 bytes")
+    option("--packed", action="store_true", help="the LBT-RM source batches implicitly: 2048 bytes or 200 ms")
     option("--rate", type=int, default=0, help="messages per second for all (default: closed loop)")
     option("--window", type=int, default=0, help=f"messages on their way at most (default {WINDOW}, fewer large ones)")
     option("--steady-size", type=int, default=512, help="payload bytes of the steady stream (default 512)")
@@ -255,8 +255,8 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     option("--no-peers", action="store_true", help="without naive forwarder and NATS")
     option("--json", type=Path, default=Path("build/mix.json"), help="where the figures go")
     arguments = parser.parse_args(words)
-    if not 1 <= arguments.sessions <= SESSIONS_MAX or min(arguments.sizes) < 12 or max(arguments.sizes) > 8000:
-        parser.error(f"sessions: 1 to {SESSIONS_MAX}; sizes: 12 to 8000")
+    if not 1 <= arguments.sessions <= SESSIONS_MAX or min(arguments.sizes) < 20 or max(arguments.sizes) > 8000:
+        parser.error(f"sessions: 1 to {SESSIONS_MAX}; sizes: 20 to 8000")
     return arguments
 
 

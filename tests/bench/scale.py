@@ -3,9 +3,11 @@
 `python -m tests.bench.scale --topics 1000`: a `tnwgd` with a portal in each of two TRDs, UM's default limits on topic
 resolution; sources of all topics in TRD 1, receivers in TRD 2, a thin stream of messages on all topics in turn. Every
 step ends when what it changes is complete as seen from outside: topics advertised, messages of every topic arriving,
-gauges. Prints its time, what the limits on topic resolution explain of it, CPU time of each portal, and the longest
-loop turn of each worker since its start, in processor time and by the clock; memory per topic and CPU at rest. Writes
-JSON. Applications send at most 10,000 records a second in each TRD, and answer as many queries as a context may.
+gauges. Topics are sent on in an order drawn by chance, so that losses at any time tell of all of them: "last lost" is
+when, after the begin of the step, the last message was sent that did not arrive; what is sent on any topic after that
+does. Prints the time of each step, what the limits on topic resolution explain of it, CPU time of each portal, and the
+longest loop turn of each worker since its start, in processor time and by the clock; memory per topic and CPU at rest.
+Writes JSON. Applications send at most 10,000 records a second in each TRD, and answer as many queries as a context may.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -74,6 +77,7 @@ class Step:
     cpu_s: dict[str, float]
     longest_turn_ms: dict[str, tuple[float, float]]  # processor time, and as the clock says; since the worker's start
     unseen: int = 0  # topics for which it did not end in time
+    lost_s: float | None = None  # from the begin of the step until the last lost message was sent
 
 
 class Scene:
@@ -92,6 +96,7 @@ class Scene:
         self.topics = len(seeker.wanted)
         self.steps: list[Step] = []
         self._asks_at = 0.0
+        self._is_marked = False
 
     def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Keep both ends going until `holds`, at most that long; whether it came to hold."""
@@ -116,9 +121,14 @@ class Scene:
             old_pid, old_ns = before.get(name, (0, 0))
             used[name] = round((cpu_ns(pid) - (old_ns if pid == old_pid else 0)) / 1e9, 3)
         turns = self._longest_turns_ms()
-        done = Step(what, round(seconds, 3), explained_s, used, turns, self.unseen)
+        done = Step(what, round(seconds, 3), explained_s, used, turns, self.unseen, self._lost_s(began))
         self.steps.append(done)
         show(done)
+
+    def _lost_s(self, began: float) -> float | None:
+        """Of messages sent since the step began; None when it did not wait for messages."""
+        is_marked, self._is_marked = self._is_marked, False
+        return max(0.0, round(self.load.counts().lost_ns / 1e9 - began, 3)) if is_marked else None
 
     unseen = 0
 
@@ -137,6 +147,7 @@ class Scene:
     def wait_flowing(self, topics: int, seconds: float) -> None:
         """Until messages of so many topics have arrived since now."""
         self.load.tell("mark")
+        self._is_marked = True
         self.until(lambda: self.missing(topics) <= 0, lambda: self.missing(topics), seconds)
 
     def has_found_all(self) -> bool:
@@ -197,7 +208,8 @@ def show(step: Step) -> None:
     used = "".join(f"{step.cpu_s.get(name, 0):>9.2f}" for name in PORTALS)
     turns = "".join(f"{f'{cpu:.0f}/{wall:.0f}':>9}" for cpu, wall in map(step.longest_turn_ms.__getitem__, WORKERS))
     unseen = f"   not within the time: {step.unseen}" if step.unseen else ""
-    print(f"{step.what:44}{step.seconds:>8.2f}{explained:>10}{used}{turns}{unseen}", flush=True)
+    lost = "" if step.lost_s is None else f"{step.lost_s:.2f}"
+    print(f"{step.what:44}{step.seconds:>8.2f}{lost:>10}{explained:>10}{used}{turns}{unseen}", flush=True)
 
 
 def run(scene: Scene) -> dict[str, object]:
@@ -221,7 +233,7 @@ def run(scene: Scene) -> dict[str, object]:
     text = (site.folder / "dro.xml").read_text()
     print(f"\n{n} topics; the stream sends on each of them once in {turn_s:.1f} s")
     head = "".join(f"{f'CPU s {name}':>9}" for name in PORTALS) + "".join(f"{f'ms {name[:5]}':>9}" for name in WORKERS)
-    print(f"{'':44}{'s':>8}{'limits':>10}{head}")
+    print(f"{'':44}{'s':>8}{'last lost':>10}{'limits':>10}{head}")
     empty = scene.memory()
     with scene.step("resolve: from the first query to the last TIR", explained):
         scene.origin.advertise()
@@ -296,7 +308,7 @@ def measure(program: Path, topics: int, rate: int, per_s: int, rest_after_s: flo
         sessions = addresses(workload, site)
         made = topics_of(workload, sessions)
         load.set(in_order=True)
-        describe_source(load, workload, sessions, made)
+        describe_source(load, workload, sessions, random.sample(made, len(made)))
         describe_sink(load, site, 2, SESSIONS, sessions)
         channels = [Channel(f"{site.net(trd)}.1", site.port(trd), trd) for trd in site.trds]
         for channel in channels:

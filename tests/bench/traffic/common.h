@@ -24,12 +24,14 @@
 
 enum { LBTRM, TCP, NATS, PLAIN };
 enum { DATA_HEADER = 20, LBMC_HEADER = 12, FRAG_BLOCK = 16, DATAGRAM_MAX = 8192, BATCHING_MIN = 2048 };
+enum { BATCHING_NS = 200000000 }; /* UM's default interval */
 enum { TRAIN_MAX = 65000, TRAIN_DATAGRAMS = 64 };
 enum { MAX_SESSIONS = 256, MAX_TOPICS = 1 << 18, MAX_SINKS = 16, MAX_SIZES = 64, MAX_CLIENTS = 8 };
 enum { BURST = 64, SLOTS = 1 << 18 }; /* SLOTS: datagrams of a session that are remembered */
 #define RING (32u << 20)
 #define STREAM (1u << 20)
 #define NS_PER_S 1000000000ull
+#define STAMPS 20 /* of a payload: when it was sent, the number of its topic, when its topic was sent before */
 
 /* settings */
 static int kind, trains, packed, in_order, books, n_sizes, sizes[MAX_SIZES], large_permille, large_bytes = 30000;
@@ -107,8 +109,9 @@ static int write_all(int fd, const void *data, size_t n) {
 
 /* what both ends know */
 typedef struct {
-  atomic_ulong received, duplicates, again, naks, gone, topics;
+  atomic_ulong received, duplicates, again, naks, gone, topics, lost_ns;
   uint32_t *seen; /* by topic: the mark under which it was last seen */
+  uint64_t *newest; /* by topic: when the newest message that has come was sent */
   struct taken { /* by topic, with `books`: bit n of `bits` says that the message of that sqn has come */
     uint64_t *bits, words;
   } *taken;
@@ -150,10 +153,11 @@ static void note(Sink *s, uint32_t topic, uint32_t sqn) {
   of->bits[at] |= bit;
 }
 static int look(Sink *s, const uint8_t *payload, uint32_t sqn, uint64_t t) { /* with `books` 0 for a stranger's */
-  uint64_t then;
+  uint64_t then, before; /* when it was sent, and the message of its topic before it */
   uint32_t topic;
   memcpy(&then, payload, 8);
   memcpy(&topic, payload + 8, 4);
+  memcpy(&before, payload + 12, 8);
   if (books && (topic >= (uint32_t)n_topics || then > t || t - then > 1000 * NS_PER_S)) return 0;
   if (s == sinks) {
     uint64_t ns = t > then ? t - then : 0;
@@ -161,6 +165,10 @@ static int look(Sink *s, const uint8_t *payload, uint32_t sqn, uint64_t t) { /* 
     latencies[o * 64 + sub]++;
   }
   if (books) note(s, topic, sqn);
+  if (topic < (uint32_t)n_topics) {
+    if (before > s->newest[topic] && before >= mark_ns && before < then && before > s->lost_ns) s->lost_ns = before;
+    if (then > s->newest[topic]) s->newest[topic] = then;
+  }
   if (topic < (uint32_t)n_topics && s->seen[topic] != (uint32_t)epoch && then >= mark_ns) {
     s->seen[topic] = epoch;
     atomic_fetch_add(&s->topics, 1);
@@ -187,7 +195,7 @@ static unsigned long walk(Sink *s, const uint8_t *p, size_t n, uint64_t t, size_
     if (length > n - at) break;
     if (!(p[at] & 15)) {
       size_t head = LBMC_HEADER + (p[at + 1] == 1 ? FRAG_BLOCK : 0);
-      if (length >= head + 12) found += look(s, p + at + head, get32(p + at + 8), t);
+      if (length >= head + STAMPS) found += look(s, p + at + head, get32(p + at + 8), t);
       else found += !books;
     }
     at += length;

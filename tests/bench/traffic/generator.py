@@ -47,6 +47,7 @@ class Counts:
     repaired: int
     naks: int
     topics: int  # of which something sent since the last mark has come, at the sink that has seen least
+    lost_ns: int  # when the last message sent since then that was lost was sent, by the monotonic clock; 0: none was
     latency_us: dict[str, float]
 
 
@@ -109,6 +110,7 @@ class Load:
             repaired=found["repaired"],
             naks=sum(s["naks"] for s in sinks),
             topics=min((s["topics"] for s in sinks), default=0),
+            lost_ns=max((s["lost_ns"] for s in sinks), default=0),
             latency_us=found["latency_us"],
         )
 

@@ -19,7 +19,8 @@
  *   start                    the threads begin, the source pauses
  *   resume, pause            the source; `resume N`: N messages at most
  *   reset                    latencies from here on
- *   mark                     topics of which something arrives that is sent from here on
+ *   mark                     topics of which something arrives that is sent from here on, and when the last of
+ *                            those messages was sent that did not come before a later one of its topic
  *   report                   the counts, in JSON
  * End of input ends it. Build: gcc -O2 -pthread load.c */
 #include "common.h"
@@ -31,8 +32,8 @@ static void report(void) {
   printf("\"latency_us\":{\"p50\":%.1f,\"p99\":%.1f,\"p99.9\":%.1f},", latency_us(.5), latency_us(.99), latency_us(.999));
   printf("\"sinks\":[");
   for (int i = 0; i < n_sinks; i++)
-    printf("%s{\"received\":%lu,\"duplicates\":%lu,\"again\":%lu,\"naks\":%lu,\"gone\":%lu,\"topics\":%lu}", i ? "," : "",
-           sinks[i].received, sinks[i].duplicates, sinks[i].again, sinks[i].naks, sinks[i].gone, sinks[i].topics);
+    printf("%s{\"received\":%lu,\"duplicates\":%lu,\"again\":%lu,\"naks\":%lu,\"gone\":%lu,\"topics\":%lu,\"lost_ns\":%lu}", i ? "," : "",
+           sinks[i].received, sinks[i].duplicates, sinks[i].again, sinks[i].naks, sinks[i].gone, sinks[i].topics, sinks[i].lost_ns);
   printf("]}\n");
 }
 static void set(const char *key, const char *value) {
@@ -57,7 +58,7 @@ static void start(void) {
   pthread_t thread;
   for (int i = 0; i < n_sinks; i++) {
     Sink *s = &sinks[i];
-    s->ep = epoll_create1(0), s->seen = room_for(n_topics + 1, 4);
+    s->ep = epoll_create1(0), s->seen = room_for(n_topics + 1, 4), s->newest = room_for(n_topics + 1, 8);
     s->taken = room_for(n_topics + 1, sizeof *s->taken);
     s->nak_fd = udp_socket();
     if (kind == LBTRM) s->heard = room_for(MAX_SESSIONS, sizeof *s->heard);
@@ -80,7 +81,7 @@ int main(void) {
       s->own = address(a, port), s->to = address(b, dport), s->id = id;
       s->pending = room_for(1, STREAM);
     } else if (sscanf(line, "topic %d %u", &number, &id) == 2 && n_topics < MAX_TOPICS)
-      topics[n_topics++] = (Topic){number, id, 0};
+      topics[n_topics++] = (Topic){number, id, 0, 0};
     else if (!strcmp(line, "open\n")) open_source();
     else if (!strcmp(line, "sink\n") && n_sinks < MAX_SINKS) n_sinks++;
     else if (sscanf(line, "join %63s %d", a, &port) == 2 && n_sinks) join(&sinks[n_sinks - 1], a, port);
@@ -99,7 +100,7 @@ int main(void) {
     }
     else if (!strcmp(line, "reset\n")) memset(latencies, 0, sizeof latencies);
     else if (!strcmp(line, "mark\n")) {
-      for (int i = 0; i < n_sinks; i++) sinks[i].topics = 0;
+      for (int i = 0; i < n_sinks; i++) sinks[i].topics = sinks[i].lost_ns = 0;
       atomic_store(&mark_ns, now_ns());
       epoch++;
     } else if (!strcmp(line, "report\n")) {

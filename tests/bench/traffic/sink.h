@@ -79,7 +79,7 @@ static unsigned long on_nats(Sink *s, int fd, const uint8_t *p, size_t n, uint64
       while (*--digits != ' ');
       size_t length = atoi((const char *)digits + 1);
       if (at + line + length + 2 > n) break;
-      found += length < 12 || look(s, p + at + line, 0, t);
+      found += length < STAMPS || look(s, p + at + line, 0, t);
       line += length + 2;
     } else if (p[at] == 'P' && p[at + 1] == 'I') write_all(fd, "PONG\r\n", 6);
     at += line;

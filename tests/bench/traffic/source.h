@@ -5,12 +5,14 @@ typedef struct {
   int fd, n_clients, clients[MAX_CLIENTS], has_sent;
   uint8_t *pending;
   size_t length;
+  uint64_t since; /* when the oldest of what is pending was added */
   uint64_t at[SLOTS]; /* by sqn: where the datagram lies in the ring ... */
   uint32_t size[SLOTS]; /* ... and its size */
 } Session;
 typedef struct {
   int session;
   uint32_t index, sqn;
+  uint64_t sent_ns; /* its newest message */
 } Topic;
 static Session *sessions[MAX_SESSIONS];
 static Topic *topics;
@@ -110,6 +112,7 @@ static void add(int number, size_t length, uint64_t t, uint32_t first, size_t of
   } else {
     size_t head = LBMC_HEADER + (total ? FRAG_BLOCK : 0), size = head + length;
     if (kind != TCP && s->length + size > DATAGRAM_MAX - DATA_HEADER) flush(s);
+    if (!s->length) s->since = t;
     p = s->pending + s->length;
     p[0] = 0, p[1] = total ? 1 : 0;
     put16(p + 2, size), put32(p + 4, topic->index), put32(p + 8, topic->sqn++);
@@ -120,7 +123,8 @@ static void add(int number, size_t length, uint64_t t, uint32_t first, size_t of
     s->length += size;
     p += head;
   }
-  if (length >= 12) memcpy(p, &t, 8), memcpy(p + 8, &number, 4);
+  if (length >= STAMPS) memcpy(p, &t, 8), memcpy(p + 8, &number, 4), memcpy(p + 12, &topic->sent_ns, 8);
+  topic->sent_ns = t;
   if (kind == TCP || kind == NATS ? s->length > STREAM / 4 : !packed || s->length >= BATCHING_MIN) flush(s);
 }
 /* One message; returns the fragments that it takes. */
@@ -251,7 +255,9 @@ static void *source(void *unused) {
       serve(0);
       continue;
     }
-    for (int i = 0; i < n_sessions; i++) flush(sessions[i]); /* stands for the interval of implicit batching */
+    int is_free = r && !was_paused && w - (long)(s - c) > 0 && may; /* the next message is only not due yet */
+    for (int i = 0; i < n_sessions; i++)
+      if (!packed || !is_free || t - sessions[i]->since >= BATCHING_NS) flush(sessions[i]);
     send_out();
     if (was_paused) atomic_store(&has_paused, 1);
     if (t - moved > 10000000 && t - told > 200000000) tell_where(), told = t;
@@ -259,7 +265,7 @@ static void *source(void *unused) {
       atomic_fetch_add(&written_off, s - c);
       moved = t;
     }
-    if (r && !was_paused && w - (long)(s - c) > 0 && may) {
+    if (is_free) {
       struct timespec nap = {0, 100000};
       nanosleep(&nap, 0);
       serve(0);

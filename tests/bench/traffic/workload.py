@@ -45,7 +45,7 @@ class Workload:
     receivers: int = 1  # at each egress portal
     large: float = 0.0  # share of messages of `large_bytes`, which are fragmented
     large_bytes: int = 30_000
-    is_packed: bool = False  # implicit batching of the source: datagrams of about 2048 bytes
+    is_packed: bool = False  # implicit batching of the source, as UM's defaults have it: 2048 bytes or 200 ms
     has_trains: bool = False  # the source sends equal datagrams of a session with segmentation offload
     rate: int = 0  # messages per second; 0: as fast as the window allows
     window: int = 0  # 0: chosen by size
