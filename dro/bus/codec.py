@@ -13,7 +13,7 @@ from dataclasses import Field, dataclass, fields, is_dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from msgpack import Unpacker, UnpackException, packb, unpackb
+from msgpack import Packer, Unpacker, UnpackException, unpackb  # type: ignore[attr-defined]  # it has one
 
 from dro.errors import DecodeError, LocalProtocolError
 
@@ -37,6 +37,8 @@ class _Shape:
 
     pack: Callable[[object], object] | None
     read: Callable[[object], object]
+    scalar: type | None = None
+    """The type of the value, when nothing else is to be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,12 @@ class _Layout:
     kind: type[Message]
     names: tuple[str, ...]
     shapes: tuple[_Shape, ...]
+    scalars: tuple[type, ...] | None
+    """Types of the fields, when each of them travels as it is."""
 
     def pack(self, message: object) -> list[object]:
+        if self.scalars is not None:
+            return [getattr(message, name) for name in self.names]
         return [
             getattr(message, name) if shape.pack is None else shape.pack(getattr(message, name))
             for name, shape in zip(self.names, self.shapes, strict=True)
@@ -57,6 +63,10 @@ class _Layout:
         if len(values) != len(self.shapes):
             raise _MisfitError
         try:
+            if self.scalars is not None:
+                if tuple(map(type, values)) != self.scalars:
+                    raise _MisfitError
+                return self.kind(*values)
             return self.kind(*(shape.read(value) for shape, value in zip(self.shapes, values, strict=True)))
         except ValueError as e:  # a record that checks itself
             raise _MisfitError from e
@@ -65,7 +75,9 @@ class _Layout:
 def _layout_of(kind: type[Message]) -> _Layout:
     hints = get_type_hints(kind)
     names = tuple(f.name for f in fields(kind))
-    return _Layout(kind, names, tuple(_shape_of(hints[name], f"{kind.__name__}.{name}") for name in names))
+    shapes = tuple(_shape_of(hints[name], f"{kind.__name__}.{name}") for name in names)
+    scalars = tuple(shape.scalar for shape in shapes if shape.scalar is not None)
+    return _Layout(kind, names, shapes, scalars if len(scalars) == len(shapes) else None)
 
 
 def _shape_of(hint: object, where: str) -> _Shape:
@@ -93,7 +105,7 @@ def _scalar_shape(kind: type) -> _Shape:
             raise _MisfitError
         return value
 
-    return _Shape(None, read)
+    return _Shape(None, read, kind)
 
 
 def _enum_shape(kind: type[IntEnum]) -> _Shape:
@@ -148,6 +160,7 @@ class Codec(Generic[M]):
 
     def __init__(self, kinds: Mapping[int, type[M]]) -> None:
         self._layouts: dict[int, _Layout] = {tag: _layout_of(kind) for tag, kind in kinds.items()}
+        self._packer = Packer()
         self._tags: dict[type[M], int] = {kind: tag for tag, kind in kinds.items()}
         if len(self._tags) != len(kinds):
             raise TypeError("a message has two tags")
@@ -156,7 +169,8 @@ class Codec(Generic[M]):
         """Raises: LocalProtocolError when the message is not of this union or a field is not what it claims."""
         try:
             tag = self._tags[type(message)]
-            return packb([tag, *self._layouts[tag].pack(message)])
+            packed: bytes = self._packer.pack([tag, *self._layouts[tag].pack(message)])
+            return packed
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError, AssertionError) as e:
             raise LocalProtocolError(f"cannot send {type(message).__name__}: {e}") from e
 

@@ -8,6 +8,7 @@ section 6; topic resolution notes 4.1, rule 6.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from dro.errors import DecodeError
@@ -47,13 +48,16 @@ def proxy_options(seen: SourceSeen, portal_cost: int) -> tuple[TirOption, ...]:
 
     Raises: DecodeError when a sibling sent options that do not decode.
     """
-    kept: tuple[TirOption, ...] = ()
-    if seen.pass_through:
-        kept = lbmr.read_tir_options(Reader(seen.pass_through)).items
-    if seen.hop_count >= MAX_HOPS:
-        raise DecodeError("tir.cost", f"hop count {seen.hop_count}")
-    cost = min(max(0, seen.cost + portal_cost), MAX_COST)  # a sum of strangers' figures: never FINAL_COST by accident
-    return (Cost(hop_count=seen.hop_count + 1, cost=cost), DomainId(seen.domain_id), *kept)
+    return _options(seen.pass_through, seen.hop_count, seen.cost + portal_cost, seen.domain_id)
+
+
+@lru_cache(maxsize=1024)  # sources of one origin have the same
+def _options(pass_through: bytes, hop_count: int, cost: int, domain_id: int) -> tuple[TirOption, ...]:
+    kept = lbmr.read_tir_options(Reader(pass_through)).items if pass_through else ()
+    if hop_count >= MAX_HOPS:
+        raise DecodeError("tir.cost", f"hop count {hop_count}")
+    cost = min(max(0, cost), MAX_COST)  # a sum of strangers' figures: never FINAL_COST by accident
+    return (Cost(hop_count=hop_count + 1, cost=cost), DomainId(domain_id), *kept)
 
 
 def is_name(symbol: bytes) -> bool:

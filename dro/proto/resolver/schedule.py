@@ -35,6 +35,9 @@ class Phase(Enum):
     QUIESCENT = "quiescent"
 
 
+_INITIAL, _SUSTAINING = Phase.INITIAL, Phase.SUSTAINING  # members of an enum are looked up slowly
+
+
 @dataclass(frozen=True, slots=True)
 class AdvertisingOptions:
     """`resolver_*advertisement*` of one source. Intervals 0: phase off; durations 0: phase without end."""
@@ -138,15 +141,16 @@ class PhasedSchedule:
 
     def next_due(self) -> int | None:
         """When the next record leaves, ticks included; None while quiescent."""
-        match self.phase:
-            case Phase.QUIESCENT:
-                return None
-            case Phase.SUSTAINING:
-                return tick_at(self._due_ns, self._plan.sustain_tick_ns, self._plan.grid_ns)
-            case Phase.INITIAL:
-                if self._plan.first_at_once and self.is_at_start:
-                    return self._due_ns
-                return tick_at(self._due_ns, self._plan.tick_ns, self._plan.grid_ns)
+        phase, due_ns, plan = self.phase, self._due_ns, self._plan
+        if phase is _INITIAL:
+            if plan.first_at_once and due_ns == self._phase_start_ns:
+                return due_ns
+            tick_ns = plan.tick_ns
+        elif phase is _SUSTAINING:
+            tick_ns = plan.sustain_tick_ns
+        else:
+            return None
+        return tick_at(due_ns, tick_ns, plan.grid_ns) if tick_ns > 0 else due_ns
 
     def on_tick(self, now_ns: int) -> bool:
         """Whether one record leaves now; what was missed since it was due is not made up for.
@@ -154,18 +158,21 @@ class PhasedSchedule:
         A phase ends with a record: the one that leaves late begins the next phase late.
         """
         phase, is_due = self.phase, False
-        while self.phase is phase and (due := self.next_due()) is not None and due <= now_ns:
+        due = self.next_due()
+        while due is not None and due <= now_ns:
+            if self.phase is not phase:
+                self._enter_sustaining(now_ns)
+                break
             is_due = True
             self._skip(now_ns)
-        if is_due and (due := self.next_due()) is not None and due <= now_ns:
-            self._enter_sustaining(now_ns)
+            due = self.next_due()
         return is_due
 
     def _advance(self) -> None:
         """The record due at `_due_ns` was sent."""
         sent_ns = self._due_ns
         age_ns = sent_ns - self._phase_start_ns
-        if self.phase is Phase.INITIAL:
+        if self.phase is _INITIAL:
             if 0 < self._plan.duration_ns <= age_ns:
                 self._enter_sustaining(sent_ns)
                 return
@@ -178,12 +185,12 @@ class PhasedSchedule:
 
     def _skip(self, now_ns: int) -> None:
         """Let due times that lie behind pass, in one step once the interval no longer grows."""
-        if self.phase is Phase.SUSTAINING:
+        if self.phase is _SUSTAINING:
             interval_ns, duration_ns = self._plan.sustain_interval_ns, self._plan.sustain_duration_ns
             tick_ns = self._plan.sustain_tick_ns
         else:
             interval_ns, duration_ns, tick_ns = self._interval_ns, self._plan.duration_ns, self._plan.tick_ns
-        if self.phase is Phase.SUSTAINING or interval_ns == self._plan.maximum_ns:
+        if self.phase is _SUSTAINING or interval_ns == self._plan.maximum_ns:
             last_tick_ns = now_ns - (now_ns - self._plan.grid_ns) % tick_ns if tick_ns > 0 else now_ns
             whole = (last_tick_ns - self._due_ns) // interval_ns
             if duration_ns > 0:

@@ -113,6 +113,8 @@ class LbtrmSenders(SenderPool[GroupKey]):
         self._host = host
         self._events = events
         self._sm_before_data = sm_before_data
+        self._full: LbtrmSourceOptions | None = None  # options all of whose groups have a session: `_members`
+        self._members: list[SenderTransport] = []
         o = LbtrmSourceOptions.of(host.options)
         now_ns = host.loop.now_ns()
         self._data_limiter = RateLimiter(o.data_rate_bps, o.rate_interval_ns, now_ns)
@@ -120,6 +122,8 @@ class LbtrmSenders(SenderPool[GroupKey]):
 
     def acquire(self, options: UmOptions) -> SenderTransport:
         o = LbtrmSourceOptions.of(options)
+        if o is self._full:
+            return self._share(self._members)
         port = o.destination_port
         if group := sockets.ip_number(o.address):
             return self._open.get((group, port)) or self._open_session((group, port), o)
@@ -132,7 +136,12 @@ class LbtrmSenders(SenderPool[GroupKey]):
         free = next((g for g in range(low, high + 1) if (g, port) not in self._open), None)
         if free is not None:
             return self._open_session((free, port), o)
-        return self._share([x for (g, p), x in self._open.items() if p == port and low <= g <= high])
+        self._full, self._members = o, [x for (g, p), x in self._open.items() if p == port and low <= g <= high]
+        return self._share(self._members)
+
+    def forget(self, sender: SenderTransport) -> None:
+        super().forget(sender)
+        self._full = None
 
     def _open_session(self, key: GroupKey, o: LbtrmSourceOptions) -> SenderTransport:
         group, port = key
@@ -171,6 +180,7 @@ class LbtrmSenders(SenderPool[GroupKey]):
         core = SourceSession(config, self._data_limiter, self._retransmit_limiter, host.loop.now_ns())
         sender = LbtrmSender(host.loop, session, core, self._data_limiter, host.batch, self._events.on_closed)
         self._open[key] = sender
+        self._full = None
         return sender
 
 
