@@ -30,6 +30,7 @@ STEPS: Final = (
     "dro.proto.lbtrm.retransmit",
     "dro.proto.lbtrm.source",
     "dro.proto.ratelimit",
+    "dro.table",
     "dro.timers",
     "dro.um.transport.frames",
     "dro.um.transport.lbtrm.headers",

@@ -25,6 +25,7 @@ from dro.clock import NS_PER_MS, NS_PER_S
 from dro.proto.interest.events import Symbol
 from dro.proto.resolver.record_queue import Rate, RecordQueue
 from dro.proto.resolver.schedule import DoublingSchedule, tick_at
+from dro.table import Table
 from dro.timers import Calendar, Due
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.tnwg import write_interest_record
@@ -83,7 +84,7 @@ class InterestSender:
     ) -> None:
         """`pattern_rate` is that of topics unless said otherwise."""
         self._options = (topic_options, pattern_options)
-        self._interests: dict[tuple[Symbol, int], _Interest] = {}  # those being cancelled included
+        self._interests: Table[tuple[Symbol, int], _Interest] = Table()  # those being cancelled included
         self._calendar = Calendar()
         self._is_telling_all = False
         self._queues: tuple[RecordQueue[lbmr.InterestRecord], ...] = (

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
 from dro.clock import NS_PER_S
 from dro.errors import DecodeError
 from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.table import Table
 from dro.wire import otid as otid_codec
 from dro.wire.lbmr.packet import Tir
 from dro.wire.lbmr.records import write_transport
@@ -64,6 +65,8 @@ class CachedSource:
     is_joined: bool = False
     is_accepted: bool | None = None  # by the owner of the receivers; None: not asked yet
     judgement: int = 0  # which of the owner's judges was asked
+    older: CachedSource | None = field(default=None, repr=False)  # heard before it, and after it
+    newer: CachedSource | None = field(default=None, repr=False)
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
@@ -109,8 +112,10 @@ class TopicCache:
 
     def __init__(self, entries_max: int) -> None:
         self._entries_max = entries_max
-        self._entries: dict[SourceKey, CachedSource] = {}  # least recently heard first
-        self._topics: dict[bytes, dict[bytes, list[CachedSource]]] = {}  # topic -> OTID -> ways to that source
+        self._entries: Table[SourceKey, CachedSource] = Table()
+        self._oldest: CachedSource | None = None  # least recently heard; a chain, since a table has no order
+        self._newest: CachedSource | None = None
+        self._topics: Table[bytes, dict[bytes, list[CachedSource]]] = Table()  # topic -> OTID -> ways to that source
         self._newcomers = Newcomers(NEW_SOURCES)
         self.refused = 0  # entries that are not accepted
         self.turned_away = 0  # how often there was no room for a source
@@ -160,9 +165,10 @@ class TopicCache:
                 return Learned.FULL, None
             entry = CachedSource(key, tir, otid, otid_made, *reach, from_dro, source_id, source_ip, now_ns)
             self._topics.setdefault(tir.topic, {}).setdefault(otid, []).append(entry)
+            self._entries[key] = entry
         else:
-            del self._entries[key]  # to the end of the order
-        self._entries[key] = entry
+            self._unchain(entry)
+        self._chain(entry)
         entry.tir = tir
         entry.cost, entry.hop_count = reach
         entry.from_dro, entry.source_id, entry.source_ip, entry.heard_ns = from_dro, source_id, source_ip, now_ns
@@ -175,6 +181,7 @@ class TopicCache:
         """Forget a source; gives what was known."""
         entry = self._entries.pop(key, None)
         if entry is not None:
+            self._unchain(entry)
             self.refused -= entry.is_accepted is False
             by_otid = self._topics[key[0]]
             group = by_otid[entry.otid]
@@ -240,9 +247,31 @@ class TopicCache:
         if not 0 < self._entries_max <= len(self._entries):
             return True
         for _ in range(min(EVICTION_TRIES, len(self._entries))):
-            key, entry = next(iter(self._entries.items()))
+            entry = self._oldest
+            assert entry is not None
             if not entry.is_joined:
-                self.drop(key)
+                self.drop(entry.key)
                 return True
-            self._entries[key] = self._entries.pop(key)
+            self._unchain(entry)
+            self._chain(entry)
         return False
+
+    def _chain(self, entry: CachedSource) -> None:
+        """As the newest."""
+        if self._newest is None:
+            self._oldest = entry
+        else:
+            self._newest.newer = entry
+        entry.older, self._newest = self._newest, entry
+
+    def _unchain(self, entry: CachedSource) -> None:
+        older, newer = entry.older, entry.newer
+        if older is None:
+            self._oldest = newer
+        else:
+            older.newer = newer
+        if newer is None:
+            self._newest = older
+        else:
+            newer.older = older
+        entry.older = entry.newer = None

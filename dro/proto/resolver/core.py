@@ -27,6 +27,7 @@ from dro.proto.resolver.output import Channel, ResolverOutput, ResolverRates
 from dro.proto.resolver.receivers import Judge, ReceiverSide
 from dro.proto.resolver.schedule import AdvertisingOptions, QueryOptions, WildcardQueryOptions
 from dro.proto.resolver.source_advertisements import Matcher, PatternCompiler, SourceSide
+from dro.table import Table
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TransportAddress
 
@@ -98,7 +99,7 @@ class Resolver:
         self._receivers = ReceiverSide(self._channel, TopicCache(config.cache_max))
         self._own_ids = config.own_ids | {config.source_id}
         self._dro_heard_ns: int | None = None
-        self._own_tirs: dict[int, lbmr.Tir] = {}  # of own sources, when this context hears itself
+        self._own_tirs: Table[int, lbmr.Tir] = Table()  # of own sources, when this context hears itself
 
     # ------------------------------------------------------------------------------------------------ own objects
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from dro.clock import NS_PER_MS
 from dro.proto.resolver.output import Channel, pattern_flags
+from dro.table import Table
 from dro.timers import Due
 from dro.wire.lbmr import packet as lbmr
 
@@ -34,7 +35,7 @@ class Leaves:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._series: dict[tuple[bytes, int], _Series] = {}
+        self._series: Table[tuple[bytes, int], _Series] = Table()
 
     def start(self, name: bytes, pattern_type: int) -> None:
         """`pattern_type` 0: a topic."""

@@ -40,6 +40,7 @@ from dro.proto.resolver.leaves import Leaves
 from dro.proto.resolver.output import Channel, pattern_flags
 from dro.proto.resolver.schedule import Phase, QueryOptions, QuerySchedule, WildcardQueryOptions, WildcardQuerySchedule
 from dro.proto.resolver.source_advertisements import Matcher
+from dro.table import Table
 from dro.timers import Due
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tqr, write_wildcard_tqr
@@ -88,7 +89,7 @@ class _Wildcard(Due):
     options: WildcardQueryOptions
     query_options: QueryOptions  # for topics that it finds
     schedule: WildcardQuerySchedule
-    topics: dict[bytes, _Topic] = field(default_factory=dict)  # that it wants
+    topics: Table[bytes, _Topic] = field(default_factory=Table)  # that it wants
     is_waiting: bool = False
     is_removed: bool = False
 
@@ -105,7 +106,7 @@ class ReceiverSide:
     def __init__(self, channel: Channel, cache: TopicCache) -> None:
         self.cache = cache
         self.channel = channel
-        self._topics: dict[bytes, _Topic] = {}
+        self._topics: Table[bytes, _Topic] = Table()
         self._wildcards: dict[int, _Wildcard] = {}
         self._patterns: Counter[lbmr.WildcardTqr] = Counter()  # how many of `_wildcards` ask so
         self._matchers: PatternSet[int] = PatternSet()  # of `_wildcards`

@@ -26,6 +26,7 @@ from dro.clock import NS_PER_MS, NS_PER_S
 from dro.proto.resolver.events import BadPattern
 from dro.proto.resolver.output import Channel
 from dro.proto.resolver.schedule import AdvertisingOptions, AdvertisingSchedule, Phase
+from dro.table import Table
 from dro.timers import DUE_MAX, Due
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import with_ttl, write_tir
@@ -34,6 +35,7 @@ from dro.wire.source_string import TransportAddress
 FINAL_TIMES_NS: Final = tuple(ms * NS_PER_MS for ms in (0, 100, 300, 700, 1500))
 PATTERNS_MAX: Final = 1024  # compiled patterns of others, kept for their next query
 MATCHING_MAX: Final = 4096  # topics remembered for a pattern; one that more match is compared each time
+SERIALS_AT_ONCE: Final = 8  # of topics that are gone, forgotten when another one goes
 ALONE_MAX: Final = 8
 LARGE_ANSWER: Final = 64  # sources: about one datagram
 QUIET_NS: Final = NS_PER_S  # after a large answer the same pattern gets no other for so long
@@ -116,12 +118,13 @@ class SourceSide:
         self._compile = compile_pattern
         self._adds_domain = adds_domain
         self._handles = itertools.count(1)
-        self._sources: dict[int, _Source] = {}
-        self._by_topic: dict[bytes, _OfTopic] = {}
-        self._by_serial: dict[int, bytes] = {}
+        self._sources: Table[int, _Source] = Table()
+        self._by_topic: Table[bytes, _OfTopic] = Table()
+        self._by_serial: Table[int, bytes] = Table()
         self._serial = 0  # of the latest topic
-        self._leaving: dict[int, _Finals] = {}
-        self._leaving_by_key: dict[_LeavingKey, dict[int, _Finals]] = {}
+        self._first_serial = 1  # no topic has a lower one; it follows within some removals
+        self._leaving: Table[int, _Finals] = Table()
+        self._leaving_by_key: Table[_LeavingKey, dict[int, _Finals]] = Table()
         self._patterns: OrderedDict[tuple[bytes, int], _Pattern] = OrderedDict()
         self._everything = _Pattern(None)
 
@@ -166,6 +169,10 @@ class SourceSide:
         del of_topic[handle]
         if not of_topic:
             del self._by_topic[source.tir.topic], self._by_serial[of_topic.serial]
+            for _ in range(SERIALS_AT_ONCE):
+                if self._first_serial > self._serial or self._first_serial in self._by_serial:
+                    break
+                self._first_serial += 1
         if final:
             finals = _Finals(self, source.tir, self.channel.now_ns, handle)
             self._leaving[handle] = finals
@@ -206,8 +213,7 @@ class SourceSide:
                 yield sources
             else:
                 yield None
-        first = next(iter(self._by_serial), 0)
-        for serial in range(max(compared + 1, first), pattern.compared + 1):
+        for serial in range(max(compared + 1, self._first_serial), pattern.compared + 1):
             new = self._by_serial.get(serial)
             if new is not None and pattern.matcher(new):
                 pattern.matching.append(new)

@@ -29,6 +29,7 @@ from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.events import FoundSource
+from dro.table import Table
 from dro.um.fragment.dro_watch import SILENT_NS, DroWatch
 from dro.um.fragment.receiver_sessions import ReceiverSessions
 from dro.um.fragment.wanted import WantedTopics
@@ -85,9 +86,9 @@ class Bindings:
         self._stats = stats
         self._faults = faults
         self._pump = pump
-        self._bound: dict[BoundKey, BoundSource] = {}
-        self._ending: set[BoundKey] = set()  # bound sources that have sent a final advertisement
-        self._by_topic: dict[bytes, dict[bytes, list[BoundSource]]] = {}  # topic -> OTID -> ways to that source
+        self._bound: Table[BoundKey, BoundSource] = Table()
+        self._ending: Table[BoundKey, None] = Table()  # bound sources that have sent a final advertisement
+        self._by_topic: Table[bytes, dict[bytes, list[BoundSource]]] = Table()  # topic -> OTID -> ways to that source
         self._dros = DroWatch()
 
     @property
@@ -111,7 +112,7 @@ class Bindings:
     def on_found(self, source: FoundSource, now_ns: int, *, is_known: bool = False) -> None:
         """`is_known`: join it even if it is not wanted yet."""
         key = _key(source)
-        self._ending.discard(key)  # an advertisement again: it goes on
+        self._ending.pop(key, None)  # an advertisement again: it goes on
         if key in self._bound or not (is_known or self._wanted.is_wanted(source.topic)):
             return
         stats = self._stats
@@ -219,7 +220,7 @@ class Bindings:
         key = _key_of(bound)
         if self._bound.pop(key, None) is None:
             return
-        self._ending.discard(key)
+        self._ending.pop(key, None)
         by_otid = self._by_topic[bound.topic]
         ways = by_otid[bound.otid]
         ways.remove(bound)
@@ -243,7 +244,7 @@ class Bindings:
     def _end_soon(self, bound: BoundSource, now_ns: int) -> None:
         """A final advertisement comes by another socket than data that was sent before it: wait for a quiet moment."""
         key = _key_of(bound)
-        self._ending.add(key)
+        self._ending[key] = None
         deadline_ns = now_ns + ENDING_MAX_NS
 
         def is_waiting() -> bool:

@@ -15,6 +15,7 @@ from dro.errors import DecodeError
 from dro.loop import Loop
 from dro.proto.resolver import schedule
 from dro.proto.resolver.core import Resolver, SourceAd
+from dro.table import Table
 from dro.um.fragment.source_sessions import SourceSessions
 from dro.um.transport.session import SenderTransport
 from dro.wire import otid
@@ -82,7 +83,7 @@ class OwnSources:
         self._next_index = first_index
         self._request_address = request_address
         self._pump = pump
-        self._sources: dict[FragmentSource, tuple[int | None, tuple[lbmr.TirOption, ...], UmOptions]] = {}
+        self._sources: Table[FragmentSource, tuple[int | None, tuple[lbmr.TirOption, ...], UmOptions]] = Table()
         self._unadvertised: deque[FragmentSource] = deque()
 
     def __len__(self) -> int:

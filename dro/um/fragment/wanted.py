@@ -15,6 +15,7 @@ from dro.config.um.sets import QueryOptions, WildcardOptions
 from dro.proto.resolver import schedule
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.source_advertisements import Matcher
+from dro.table import Table
 
 MERGED_MAX: Final = 256
 
@@ -36,11 +37,11 @@ class WantedTopics:
         self._resolver = resolver
         self._options = options
         self._merged: dict[UmOptions, UmOptions] = {}  # options of objects -> those with the context's
-        self._topics: dict[bytes, int] = {}
-        self._topic_options: dict[bytes, UmOptions] = {}  # where they are not those of the context
+        self._topics: Table[bytes, int] = Table()
+        self._topic_options: Table[bytes, UmOptions] = Table()  # where they are not those of the context
         self._patterns: dict[PatternKey, _Pattern] = {}
         self._by_handle: dict[int, _Pattern] = {}
-        self._matched: dict[bytes, int] = {}  # topics that patterns have found: how many
+        self._matched: Table[bytes, int] = Table()  # topics that patterns have found: how many
 
     # topics
 
@@ -141,7 +142,7 @@ class WantedTopics:
 
     def all_topics(self) -> set[bytes]:
         """Topics that receivers want, those that patterns found included."""
-        return self._topics.keys() | self._matched.keys()
+        return {*self._topics, *self._matched}
 
     def topics_of(self, key: PatternKey) -> frozenset[bytes]:
         """Topics that a wanted pattern has found."""
