@@ -19,18 +19,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dro.clock import NS_PER_MS
+from dro.clock import NS_PER_MS, NS_PER_S
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost, Symbol
 from dro.proto.newcomers import NewcomerRate, Newcomers
 from dro.proto.resolver.output import pattern_flags
 from dro.proto.resolver.record_queue import Rate, RecordQueue
 from dro.proto.resolver.schedule import tick_at
+from dro.table import Table
 from dro.timers import Calendar, Due
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tmr
 
 USE_QUERY_RATE: Final = Rate(500_000, 500)
 NEW_INTEREST: Final = NewcomerRate(in_all=10_000, of_one=5_000)
+KNOWN_PER_S: Final = 1_000
+"""Guess: use queries a second for what was known before. It holds meanwhile; receivers that are asked faster than they
+answer lose what they want."""
 TICK_NS: Final = 10 * NS_PER_MS  # times are rounded up to it
 JITTER_PART: Final = 64  # of a periodic interval: less than 5 s of 300 s
 
@@ -92,7 +96,7 @@ class LocalInterest:
         self._jitter = jitter
         self._options = (topic_options, pattern_options)
         self._entries_max = entries_max
-        self._entries: dict[Symbol, _Entry] = {}
+        self._entries: Table[Symbol, _Entry] = Table()
         self._calendar = Calendar()
         self._queues: tuple[RecordQueue[lbmr.Tmr], ...] = (
             RecordQueue(rate, write_tmr),
@@ -171,14 +175,16 @@ class LocalInterest:
             self._add(symbol, now_ns, 0).is_known = True
 
     def check_known(self, now_ns: int) -> None:
-        """Ask, as fast as the limit lets, for what was known and has not been heard since."""
+        """Ask for what was known and has not been heard until its turn comes, `KNOWN_PER_S`."""
         self._now_ns = now_ns
         self._calendar.run_in_slices(self._ask_known(), now_ns)
 
     def _ask_known(self) -> Iterator[None]:
+        due_ns = self._now_ns
         for entry in list(self._entries.values()):
             if entry.is_known and self._entries.get(entry.symbol) is entry and not (entry.tries or entry.is_waiting):
-                self._ask(entry)
+                self._calendar.set(entry, tick_at(due_ns, TICK_NS, 0))
+                due_ns += NS_PER_S // KNOWN_PER_S
             yield
 
     def on_leave(self, symbol: Symbol, now_ns: int) -> None:
@@ -250,7 +256,7 @@ class LocalInterest:
 
     def on_due(self, entry: _Entry) -> None:
         """Nothing came in answer, or nothing was heard for long."""
-        if entry.tries:
+        if entry.tries or entry.is_known:
             self._ask(entry)
         elif entry.heard_ns + self._options_of(entry).periodic_interval_ns > self._now_ns:
             self._wait(entry)  # heard since the timer was set, which costs nothing while it happens

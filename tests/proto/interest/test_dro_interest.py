@@ -146,6 +146,27 @@ def test_a_leave_of_another_dro_or_of_something_unknown_means_nothing() -> None:
     assert table.take_outgoing() == []
 
 
+def test_what_was_known_before_is_asked_for_one_after_the_other() -> None:
+    table = LocalInterest(rate=Rate(0, 0))
+    names = [b"T%d" % n for n in range(40)]
+    for name in names:
+        table.take_known((name, 0), 0)
+    assert table.take_events() == [InterestGained((name, 0)) for name in names]
+    table.on_sign((b"T0", 0), ms(1000))
+    table.check_known(ms(7000))
+    got = drive(table, table.take_outgoing, 7034)
+    assert [(at, record.name) for at, record in got] == [
+        (7000.0 + 10 * -(-(n - 1) // 10), b"T%d" % n) for n in range(1, 32)
+    ], "a millisecond each, in steps of 10; not the one that was heard"
+    table.on_sign((b"T39", 0), ms(7034))
+    got = drive(table, table.take_outgoing, 7100)
+    assert [record.name for _, record in got] == names[32:39], "nor one that is heard before its turn"
+    drive(table, table.take_outgoing, 60_000)
+    assert table.take_events() == [InterestLost((b"T%d" % n, 0)) for n in range(1, 39)]
+    table.take_known((b"T0", 0), ms(60_000))
+    assert table.take_events() == [], "no news"
+
+
 def test_the_rate_limit_delays_queries_and_the_time_for_their_answers() -> None:
     table = LocalInterest(rate=Rate(0, 100))
     for n in range(30):
