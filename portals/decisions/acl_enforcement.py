@@ -25,6 +25,7 @@ from dro.config.um.layers import ContextOptions
 from dro.errors import ConfigError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
+from dro.table import Table
 from dro.wire.source_string import (
     IpcAddress,
     LbtrmAddress,
@@ -51,8 +52,8 @@ class _Verdicts(Generic[_K]):
     """What was decided, in two generations: a full one becomes the older, and what is asked for again stays."""
 
     def __init__(self) -> None:
-        self._recent: dict[_K, bool] = {}
-        self._older: dict[_K, bool] = {}
+        self._recent: Table[_K, bool] = Table()
+        self._older: Table[_K, bool] = Table()
 
     def __len__(self) -> int:
         return len(self._recent) + len(self._older)
@@ -65,7 +66,7 @@ class _Verdicts(Generic[_K]):
 
     def keep(self, key: _K, verdict: bool) -> None:
         if len(self._recent) >= REMEMBERED_MAX:
-            self._older, self._recent = self._recent, {}
+            self._older, self._recent = self._recent, Table()
         self._recent[key] = verdict
 
 

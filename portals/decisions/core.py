@@ -16,12 +16,14 @@ state of that moment, so it does not matter what happens in between.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from dro.proto.interest.events import InterestEvent, InterestLost, Symbol
+from dro.table import Table
+from portals.decisions import exchange
 from portals.decisions.acl_enforcement import OPEN, AclEnforcement
 from portals.decisions.advertisement import MAX_HOPS, is_name
 from portals.decisions.effects import (
@@ -46,12 +48,14 @@ from portals.decisions.effects import (
 )
 from portals.decisions.heard_sources import HeardSources
 from portals.decisions.messages import (
+    PATTERN_NONE,
     ExchangeDone,
     ForwardStart,
     ForwardStop,
     InterestAdded,
     InterestRemoved,
     KnownInterest,
+    KnownProxy,
     KnownSource,
     PortalHello,
     PortalMessage,
@@ -68,8 +72,14 @@ from portals.decisions.recorded_interest import Matcher, RecordedInterest
 from portals.decisions.siblings import Offer, Siblings
 from portals.decisions.source_deletion_delay import SourceDeletionDelay
 
-MAX_WORKER: Final = 256  # more than any
-_NEW: Final = (InterestAdded, SourceSeen, ForwardStart, KnownSource, KnownInterest)  # what a drained portal ignores
+_NEW: Final = (
+    InterestAdded,
+    SourceSeen,
+    ForwardStart,
+    KnownSource,
+    KnownProxy,
+    KnownInterest,
+)  # what a drained portal ignores
 AT_ONCE: Final = 32
 """Steps that are not left to later turns: some milliseconds with what follows from them."""
 
@@ -105,24 +115,27 @@ class PortalCore:
         acl: AclEnforcement = OPEN,
     ) -> None:
         """`matcher(pattern, type)` compiles a pattern, or returns None for one that does not compile."""
-        self._me = worker
+        self.me = worker
         self._incarnation = incarnation
         self._domain = domain_id
         self._acl = acl
-        self.refused: set[Symbol] = set()  # what siblings want and may not be asked for here
+        self.refused: Table[Symbol, None] = Table()  # what siblings want and may not be asked for here
         self._effects: list[Effect] = []
         self.route_version = 0
         self._routes: dict[tuple[int, int], tuple[int, int]] = {}
         self._inbound: set[tuple[int, int]] = set()  # (egress worker, interested domain) of paths that enter here
         self.siblings = Siblings(lambda topic: self.recorded.forget(topic))
         self.recorded = RecordedInterest(matcher, acl, self.siblings.by_topic)
-        self.proxy_receivers: dict[Symbol, set[int]] = {}  # -> interested domains
+        self.proxy_receivers: Table[Symbol, set[int]] = Table()  # -> interested domains
         self.receiver_kinds: Counter[int] = Counter()
         """How many of them there are by type of pattern."""
-        self.proxies: dict[bytes, WantedProxy] = {}  # by OTID
+        self.proxies: Table[bytes, WantedProxy] = Table()  # by OTID
+        self._had_proxy: Table[bytes, None] = (
+            Table()
+        )  # OTIDs of an older incarnation's, until interest is recorded, or relearnt
         self.deletion_delay = SourceDeletionDelay(source_deletion_delay_ns)
         self.own = HeardSources(incarnation, self._send_to_all, lambda effect: self._effects.append(effect))
-        self._is_withdrawn = False  # this portal is drained
+        self.is_withdrawn = False  # this portal is drained
         self._has_relearnt = False
 
     def take_effects(self) -> list[Effect]:
@@ -144,9 +157,9 @@ class PortalCore:
         routes = {(origin, wanted): (ingress, egress) for origin, wanted, ingress, egress in entries}
         changed = routes.items() ^ self._routes.items()
         self._routes = routes
-        inbound = {(egress, wanted) for (_, wanted), (ingress, egress) in routes.items() if ingress == self._me}
+        inbound = {(egress, wanted) for (_, wanted), (ingress, egress) in routes.items() if ingress == self.me}
         moved, self._inbound = inbound ^ self._inbound, inbound
-        origins = {origin for (origin, _), (_, egress) in changed if egress == self._me}
+        origins = {origin for (origin, _), (_, egress) in changed if egress == self.me}
         self._go_through(self._follow_routes(moved, origins, now_ns))
 
     def _follow_routes(self, moved: set[tuple[int, int]], origins: set[int], now_ns: int) -> Iterator[None]:
@@ -171,19 +184,31 @@ class PortalCore:
             if self.recorded.remove(symbol, domain_id):
                 self._send_to_all(InterestRemoved(*symbol, domain_id))
                 self._go_through(self._decide_topics(iter(self.recorded.take_found(symbol)), now_ns))
-        elif self._is_withdrawn:
+        elif self.is_withdrawn:
             return
         elif not is_name(symbol[0]):
             self._effects.append(InterestIgnored(symbol[0]))
         elif self.recorded.add(symbol, domain_id):
             self._send_to_all(InterestAdded(*symbol, domain_id))
-            self._go_through(self._decide_topics(self.recorded.topics_of(symbol), now_ns))
+            if symbol[1] == PATTERN_NONE:
+                self._decide_topic(symbol[0], now_ns)
+            else:
+                self._go_through(self._decide_topics(self.recorded.topics_of(symbol), now_ns))
+
+    def _decide_sources(self, otids: Iterable[bytes], now_ns: int) -> Iterator[None]:
+        for otid in otids:
+            self._decide_source(otid, now_ns)
+            yield
 
     def _decide_topics(self, topics: Iterable[bytes | None], now_ns: int) -> Iterator[None]:
         for topic in topics:
-            for otid in list(self.siblings.by_topic.get(topic, ())) if topic is not None else ():
-                self._decide_source(otid, now_ns)
+            if topic is not None:
+                self._decide_topic(topic, now_ns)
             yield
+
+    def _decide_topic(self, topic: bytes, now_ns: int) -> None:
+        for otid in list(self.siblings.by_topic.get(topic, ())):
+            self._decide_source(otid, now_ns)
 
     # changes of the configuration
 
@@ -201,12 +226,10 @@ class PortalCore:
         if acl.lets_out_like(before):
             return
         for changes in self.recorded.changes():
-            for change in changes if not self._is_withdrawn else ():
+            for change in changes if not self.is_withdrawn else ():
                 self._send_to_all(change)
             yield
-        for otid in self._known_otids():
-            self._decide_source(otid, now_ns)
-            yield
+        yield from self._decide_sources(self._known_otids(), now_ns)
 
     # siblings
 
@@ -217,42 +240,23 @@ class PortalCore:
         if not self.siblings.on_up(worker, incarnation, now_ns):
             return
         self._go_through(self.own.forward_nothing_to(worker))
-        self.send(worker, PortalHello(self._me, self._incarnation, forwarded, forwarded_bytes, announced))
-        self._effects.append(TellEverything(worker, self._everything(worker, incarnation)))
+        self.send(worker, PortalHello(self.me, self._incarnation, forwarded, forwarded_bytes, announced))
+        self._effects.append(TellEverything(worker, exchange.everything(self, worker, incarnation)))
         if self._has_relearnt:
             self.send(worker, ExchangeDone())
         # its fragments are asked for again as soon as it offers the source again, see _on_source_seen
-
-    def _everything(self, worker: int, incarnation: int) -> Iterator[PortalMessage]:
-        yield from self._known_before(worker, incarnation)
-        for symbol in list(self.recorded.domains):
-            domains = self.recorded.domains.get(symbol, ()) if self.recorded.is_told(symbol) else ()
-            for domain_id in sorted(domains):
-                yield from () if self._is_withdrawn else (InterestAdded(*symbol, domain_id),)
-        for handle in list(self.own.seen):
-            if not self._is_withdrawn and (seen := self.own.seen.get(handle)) is not None:
-                yield seen
-        yield ToldAll()
-
-    def _known_before(self, worker: int, incarnation: int) -> Iterator[PortalMessage]:
-        """What an older incarnation of the sibling had told; its interest is known to all, so only one tells that."""
-        for offer in self.siblings.offers_before(worker, incarnation):
-            proxy = self.proxies.get(offer.source.otid)
-            if not self._is_withdrawn and offer.source.way and proxy is not None and proxy.feeder == offer.key:
-                yield KnownSource(offer.source)
-        if self._me < min((other for other in self.siblings.up if other != worker), default=MAX_WORKER):
-            for symbol, domain_id in self.siblings.interest_before(worker, incarnation):
-                yield from () if self._is_withdrawn else (KnownInterest(*symbol, domain_id),)
 
     @property
     def known(self) -> int:
         """How much the portal knows of its TRD: topics, patterns and sources."""
         return len(self.recorded.domains) + len(self.own.seen)
 
-    def on_relearnt(self) -> None:
+    def on_relearnt(self, now_ns: int) -> None:
         """The portal knows its TRD again, see `portals.decisions.relearning`."""
         self._has_relearnt = True
         self.own.forget_known()
+        had, self._had_proxy = self._had_proxy, Table()
+        self._go_through(self._decide_sources(had, now_ns))
         self._effects.append(CheckKnown())
         self._send_to_all(ExchangeDone())
 
@@ -264,18 +268,20 @@ class PortalCore:
     def on_sibling_removed(self, worker: int, now_ns: int) -> None:
         """The sibling is gone for good."""
         self._go_through(self.own.forward_nothing_to(worker))
+        self.own.forget_wanted_before(worker)
         self.siblings.on_removed(worker)
         self._go_through(self._drop_before(worker, self.siblings.newest(worker), now_ns))
 
     def on_sibling_released(self, worker: int) -> None:
         """The sibling is drained, and has had all that it will get: what it wanted does not count any more."""
         self._go_through(self.own.forward_nothing_to(worker))
+        self.own.forget_wanted_before(worker)
         self._go_through(self._drop_interest_before(worker, self.siblings.newest(worker) + 1))
 
     def on_message(self, worker: int, incarnation: int, message: PortalMessage, now_ns: int) -> None:
         if self.siblings.is_outdated(worker, incarnation):
             return
-        if self._is_withdrawn and isinstance(message, _NEW):
+        if self.is_withdrawn and isinstance(message, _NEW):
             return
         match message:
             case InterestAdded(symbol=name, pattern=pattern, domain_id=domain_id):
@@ -295,10 +301,15 @@ class PortalCore:
                 self.own.forward(worker, handle, is_wanted=False)
             case ExchangeDone():
                 self.siblings.on_exchange_done(worker)
+                self.own.forget_wanted_before(worker)
                 self._go_through(self._drop_before(worker, incarnation, now_ns))
             case KnownSource(source=source):
                 if not self._has_relearnt and self.own.know(worker, source):
                     self._effects.append(JoinKnownSource(source))
+            case KnownProxy(source=source):
+                if not self._has_relearnt:
+                    self._had_proxy[source.otid] = None
+                self._on_source_seen(Offer(worker, incarnation, source), now_ns)
             case KnownInterest(symbol=name, pattern=pattern, domain_id=domain_id):
                 if not self._has_relearnt:
                     self._effects.append(RecordKnownInterest(name, pattern, domain_id))
@@ -338,7 +349,7 @@ class PortalCore:
 
     def withdraw(self) -> None:
         """From now on make nothing new, keep all proxies, and do not report which own sources end."""
-        self._is_withdrawn = True
+        self.is_withdrawn = True
         self.own.keep_ends()
         self.deletion_delay.clear()
 
@@ -371,14 +382,14 @@ class PortalCore:
 
     def _decide_receiver(self, symbol: Symbol) -> None:
         """Decisions 1 and 2: is a proxy receiver needed here, and for which domains?"""
-        if self._is_withdrawn:
+        if self.is_withdrawn:
             return
         wanted = {domain_id for _, domain_id in self._inbound.intersection(self.siblings.wanting(symbol))}
         if wanted and not self._acl.may_ask(*symbol):
-            self.refused.add(symbol)
+            self.refused[symbol] = None
             wanted = set()
         else:
-            self.refused.discard(symbol)
+            self.refused.pop(symbol, None)
         had = self.proxy_receivers.get(symbol)
         if wanted and had is None:
             self.proxy_receivers[symbol] = wanted
@@ -396,12 +407,16 @@ class PortalCore:
         """Decision 3: is a proxy source for this OTID needed here, and which sibling feeds it?"""
         proxy = self.proxies.get(otid)
         offers = self.siblings.offers(otid)
-        if self._is_withdrawn or (proxy is None and not offers):
+        if self.is_withdrawn or (proxy is None and not offers):
             return  # withdrawn: siblings end what they fed; what came before that stays until all of it has been sent
         topic, origin = self._identity(otid)
-        interested = self.recorded.interested(topic)
+        interested: Set[int] = self.recorded.interested(topic)
+        if interested:
+            self._had_proxy.pop(otid, None)
+        elif otid in self._had_proxy and self._acl.may_leave(topic):
+            interested = {self._domain}
         routed = {self._routes.get((origin, wanted)) for wanted in interested}
-        usable = {offer.key: offer for offer in offers if (offer.worker, self._me) in routed}
+        usable = {offer.key: offer for offer in offers if (offer.worker, self.me) in routed}
         if proxy is not None and proxy.feeder in usable:
             return  # a working feeder is kept, even when another one would be cheaper
         best = min(usable.values(), key=_cheapest, default=None)
@@ -437,7 +452,7 @@ class PortalCore:
 
     def _known_otids(self) -> list[bytes]:
         """Offered by a sibling, or with a proxy source here."""
-        return list(self.siblings.otids | self.proxies.keys())
+        return [*self.siblings.otids, *(otid for otid in self.proxies if otid not in self.siblings.otids)]
 
     def _identity(self, otid: bytes) -> tuple[bytes, int]:
         """Topic and originating domain of a known OTID."""

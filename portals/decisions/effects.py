@@ -17,10 +17,10 @@ class SendToSibling:
 
 @dataclass(frozen=True, slots=True)
 class TellEverything:
-    """`messages` are made one by one, as things are when they leave."""
+    """`messages` are made one by one, as things are when they leave; None: something was looked at, go on."""
 
     worker: int
-    messages: Iterator[PortalMessage]
+    messages: Iterator[PortalMessage | None]
 
 
 @dataclass(frozen=True, slots=True)

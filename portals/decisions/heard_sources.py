@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from dro.table import Table
 from portals.decisions.effects import ChangeForwarding, Effect
 from portals.decisions.messages import PortalMessage, SourceGone, SourceSeen
 
@@ -20,14 +21,19 @@ class HeardSources:
         self, incarnation: int, send_to_all: Callable[[PortalMessage], object], ask: Callable[[Effect], object]
     ) -> None:
         """`send_to_all` sends to all siblings that are up; `ask` asks the shell."""
-        self.seen: dict[int, SourceSeen] = {}  # by handle
-        self._forward: dict[int, set[int]] = {}  # by handle: the siblings that get the fragments
-        self._wanted_by: defaultdict[int, set[int]] = defaultdict(set)  # handles, by the sibling that wants them
+        self.seen: Table[int, SourceSeen] = Table()  # by handle
+        self._forward: Table[int, set[int]] = Table()  # by handle: the siblings that get the fragments
+        self._wanted_by: defaultdict[int, Table[int, None]] = defaultdict(
+            Table
+        )  # handles, by the sibling that wants them
+        self._wanted_before: defaultdict[int, list[Table[int, None]]] = defaultdict(list)  # by older incarnations of it
         # unlike those of the incarnation before, so nothing of it can be mistaken for ours
         self._next_handle = (incarnation & 0xFF) << 24 | 1
         self._kept_ends: list[SourceGone] | None = None
-        self._known: dict[bytes, SourceSeen] = {}  # of an older incarnation, by OTID, not joined yet
-        self._known_by: defaultdict[int, set[int]] = defaultdict(set)  # handles of these, by the sibling that gets them
+        self._known: Table[bytes, SourceSeen] = Table()  # of an older incarnation, by OTID, not joined yet
+        self._known_by: defaultdict[int, Table[int, None]] = defaultdict(
+            Table
+        )  # handles of these, by the sibling that gets them
         self._send_to_all = send_to_all
         self._ask = ask
 
@@ -42,7 +48,7 @@ class HeardSources:
             return False
         is_first = source.otid not in self._known
         if self._known.setdefault(source.otid, source).handle == source.handle:
-            self._known_by[worker].add(source.handle)
+            self._known_by[worker][source.handle] = None
         return is_first
 
     def forget_known(self) -> None:
@@ -97,7 +103,7 @@ class HeardSources:
         if self.seen.pop(handle, None) is None:
             return
         for worker in self._forward.pop(handle):
-            self._wanted_by[worker].discard(handle)
+            self._wanted_by[worker].pop(handle, None)
         if self._kept_ends is None:
             self._send_to_all(SourceGone(handle))
         else:
@@ -125,12 +131,12 @@ class HeardSources:
         """A sibling wants the fragments of a source, or no more."""
         workers = self._forward.get(handle)
         if workers is None:
-            self._known_by[worker].discard(handle)
+            self._known_by[worker].pop(handle, None)
             return  # the source may have gone while the message was on its way; SourceGone reports it to the sibling
         if is_wanted:
-            self._wanted_by[worker].add(handle)
+            self._wanted_by[worker][handle] = None
         else:
-            self._wanted_by[worker].discard(handle)
+            self._wanted_by[worker].pop(handle, None)
         if is_wanted == (worker in workers):
             return
         if is_wanted:
@@ -140,13 +146,27 @@ class HeardSources:
         getting = (worker for worker in workers if handle in self._wanted_by[worker])  # not who is about to be stopped
         self._ask(ChangeForwarding(handle, tuple(sorted(getting))))
 
+    def wanted_before(self, worker: int) -> Iterator[SourceSeen | None]:
+        """Sources that older incarnations of the sibling wanted, as they are now, None for one that is gone.
+
+        One may come twice.
+        """
+        for handle in [handle for handles in self._wanted_before[worker] for handle in handles]:
+            yield self.seen.get(handle)
+
+    def forget_wanted_before(self, worker: int) -> None:
+        """What the sibling wants now is all."""
+        self._wanted_before.pop(worker, None)
+
     def forward_nothing_to(self, worker: int) -> Iterator[None]:
         """Source by source; what the sibling asks for from this call on it gets."""
-        had, self._wanted_by[worker] = self._wanted_by[worker], set()
+        had, self._wanted_by[worker] = self._wanted_by[worker], Table()
+        if had:
+            self._wanted_before[worker].append(had)
         self._known_by.pop(worker, None)
         return self._stop(worker, had)
 
-    def _stop(self, worker: int, handles: set[int]) -> Iterator[None]:
+    def _stop(self, worker: int, handles: Table[int, None]) -> Iterator[None]:
         for handle in handles:
             if handle not in self._wanted_by[worker]:
                 self.forward(worker, handle, is_wanted=False)

@@ -1,10 +1,10 @@
 """Messages between the portals of one DRO over the bus.
 
 A portal that meets a sibling incarnation for the first time sends `PortalHello`, then what an older incarnation of the
-sibling had reported to it, so that the sibling goes on with it at once (`KnownSource`, `KnownInterest`), then all
-interest recorded at it, then all sources seen at it, and `ToldAll`; joining and rejoining are the same. `ExchangeDone`
-follows when the portal knows its own TRD (again, if it was restarted): what only its older incarnations had reported
-is dropped then.
+sibling had reported to it or asked it for, so that the sibling goes on with it at once (`KnownSource`, `KnownProxy`,
+`KnownInterest`), then all interest recorded at it, then all sources seen at it, and `ToldAll`; joining and rejoining
+are the same. `ExchangeDone` follows when the portal knows its own TRD (again, if it was restarted): what only its older
+incarnations had reported is dropped then.
 
 Messages travel in batches (`portals.decisions.outbox`): a frame is one or more encoded messages, and `Taken` confirms
 whole frames.
@@ -109,6 +109,13 @@ class KnownSource:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownProxy:
+    """The sender has this source, and an older incarnation of the receiver had a proxy source that it fed."""
+
+    source: SourceSeen
+
+
+@dataclass(frozen=True, slots=True)
 class KnownInterest:
     """An older incarnation of the receiver had reported this interest."""
 
@@ -170,6 +177,7 @@ PortalMessage = (
     | KnownSource
     | KnownInterest
     | ToldAll
+    | KnownProxy
 )
 PORTAL_MESSAGES: Final = Codec[PortalMessage](dict(enumerate(get_args(PortalMessage), 32)))
 """Tags from 32 on, in this order; those below are of `dro.bus.messages`."""

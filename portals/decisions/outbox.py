@@ -15,11 +15,12 @@ sibling that confirms nothing for `SILENT_TICKS` ticks in a row, although a batc
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Final
 
 from dro.clock import NS_PER_S, s
+from dro.table import Table
 from portals.decisions.messages import (
     PORTAL_MESSAGES,
     ExchangeDone,
@@ -59,15 +60,43 @@ def _thing(message: PortalMessage) -> Hashable:
             return type(message).__name__
 
 
+class _Waiting:
+    """Records by what they are about, in the order in which they came to wait."""
+
+    def __init__(self) -> None:
+        self._records: Table[Hashable, bytes] = Table()
+        self._order: deque[Hashable] = deque()  # of these; what is not among them any more is passed over
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def put(self, thing: Hashable, record: bytes) -> None:
+        if thing not in self._records:
+            self._order.append(thing)
+        self._records[thing] = record
+
+    def drop(self, thing: Hashable) -> None:
+        self._records.pop(thing, None)
+        if not self._records:
+            self._order.clear()
+
+    def take(self) -> bytes:
+        """The first; there must be one."""
+        while (record := self._records.pop(self._order.popleft(), None)) is None:
+            pass
+        return record
+
+
 class Outbox:
     """See the module text. One for each incarnation of a sibling."""
 
     def __init__(self, now_ns: int) -> None:
-        self._changes: OrderedDict[Hashable, bytes] = OrderedDict()
-        self._new_interest: OrderedDict[Hashable, bytes] = OrderedDict()
-        self._everything: Iterator[PortalMessage] = iter(())
+        self._changes = _Waiting()
+        self._new_interest = _Waiting()
+        self._everything: Iterator[PortalMessage | None] = iter(())
         self._last: bytes = b""
         self._on_the_way = 0
+        self.is_cut = False
         self._allowance_ns = BURST * NS_PER_S // PACE
         self._paced_ns = now_ns
         self._ticks = 0
@@ -85,45 +114,51 @@ class Outbox:
             case ExchangeDone():
                 self._last = record
             case InterestAdded():
-                self._changes.pop(thing, None)
-                self._new_interest[thing] = record
+                self._changes.drop(thing)
+                self._new_interest.put(thing, record)
             case InterestRemoved():
-                self._new_interest.pop(thing, None)
-                self._changes[thing] = record
+                self._new_interest.drop(thing)
+                self._changes.put(thing, record)
             case Withdraw():
-                self._new_interest.clear()
-                self._changes[thing] = record
+                self._new_interest = _Waiting()
+                self._changes.put(thing, record)
             case _:
-                self._changes[thing] = record
+                self._changes.put(thing, record)
 
-    def put_all(self, everything: Iterator[PortalMessage]) -> None:
+    def put_all(self, everything: Iterator[PortalMessage | None]) -> None:
         """Asked for one message after the other, when it is its turn."""
         self._everything = everything
 
     # the batches
 
     def take(self, now_ns: int) -> bytes:
-        """The next batch: encoded messages, one after the other. Empty when there is nothing, or it has to wait."""
+        """The next batch: encoded messages, one after the other. Empty when there is nothing, or it has to wait.
+
+        `is_cut` says afterwards that so much was looked at, perhaps without a message, that the caller takes a break.
+        """
+        self.is_cut = False
         if self._on_the_way >= BATCHES_ON_THE_WAY:
             return b""
-        batch: list[bytes] = []
+        records: list[bytes] = []
         room = BATCH_BYTES
         for record in self._records(now_ns):
-            batch.append(record)
+            records.append(record)
             room -= len(record)
-            if len(batch) >= BATCH_RECORDS or room <= 0:
+            if len(records) >= BATCH_RECORDS or room <= 0:
+                self.is_cut = True
                 break
+        batch = b"".join(records)
         if batch:
             self._on_the_way += 1
-        return b"".join(batch)
+        return batch
 
     def _records(self, now_ns: int) -> Iterator[bytes]:
         while self._changes:
-            yield self._changes.popitem(last=False)[1]
+            yield self._changes.take()
         while self._new_interest and self._may_add(now_ns):
-            yield self._new_interest.popitem(last=False)[1]
+            yield self._new_interest.take()
         for message in self._everything:
-            yield PORTAL_MESSAGES.encode(message)
+            yield b"" if message is None else PORTAL_MESSAGES.encode(message)
         if self._last and not self._new_interest:
             last, self._last = self._last, b""
             yield last

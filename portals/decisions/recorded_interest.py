@@ -6,13 +6,16 @@ Which patterns find a topic that siblings offer is searched once and remembered,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Set
+from typing import Final
 
 from dro.proto.interest.events import Symbol
+from dro.table import Table
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.messages import PATTERN_NONE, InterestAdded, InterestRemoved
 
 Matcher = Callable[[bytes], bool]
+NOBODY: Final[frozenset[int]] = frozenset()
 
 
 class RecordedInterest:
@@ -22,21 +25,21 @@ class RecordedInterest:
         self,
         compile_pattern: Callable[[bytes, int], Matcher | None],
         acl: AclEnforcement,
-        offered: Mapping[bytes, Set[bytes]],
+        offered: Table[bytes, set[bytes]],
     ) -> None:
         """`compile_pattern(pattern, type)` returns None for a pattern that does not compile, which it logs.
 
         `offered`: OTIDs by topic, of the sources that siblings offer; `forget` is called when a topic has left it.
         """
-        self.domains: dict[Symbol, set[int]] = {}
-        self.withheld: set[bytes] = set()
+        self.domains: Table[Symbol, set[int]] = Table()
+        self.withheld: Table[bytes, None] = Table()
         """Topics that are wanted and may not leave: siblings do not know of the interest in them."""
         self._compile = compile_pattern
         self._acl = acl
         self._offered = offered
         self._matchers: dict[Symbol, Matcher] = {}
-        self._finders: dict[bytes, tuple[Symbol, ...]] = {}  # of an offered topic: the patterns that find it
-        self._found: dict[Symbol, set[bytes]] = {}  # the same the other way round
+        self._finders: Table[bytes, tuple[Symbol, ...]] = Table()  # of an offered topic: the patterns that find it
+        self._found: dict[Symbol, Table[bytes, None]] = {}  # the same the other way round
 
     def add(self, symbol: Symbol, domain_id: int) -> bool:
         """Whether siblings and proxy sources are concerned: it is new, and may leave."""
@@ -52,7 +55,7 @@ class RecordedInterest:
             return False
         domains.add(domain_id)
         if not is_known and pattern == PATTERN_NONE and not self._acl.may_leave(name):
-            self.withheld.add(name)
+            self.withheld[name] = None
         return self.is_told(symbol)
 
     def remove(self, symbol: Symbol, domain_id: int) -> bool:
@@ -66,36 +69,36 @@ class RecordedInterest:
             del self.domains[symbol]
             self._matchers.pop(symbol, None)
             if symbol[1] == PATTERN_NONE:
-                self.withheld.discard(symbol[0])
+                self.withheld.pop(symbol[0], None)
         return is_told
 
     def is_told(self, symbol: Symbol) -> bool:
         """Whether siblings know of it. A pattern cannot be judged; the topics that it finds are."""
         return symbol[1] != PATTERN_NONE or symbol[0] not in self.withheld
 
-    def interested(self, topic: bytes) -> set[int]:
+    def interested(self, topic: bytes) -> Set[int]:
         """Domains that get a topic from here."""
         if not self._acl.may_leave(topic):
-            return set()
-        domains = set(self.domains.get((topic, PATTERN_NONE), ()))
+            return NOBODY
+        domains = self.domains.get((topic, PATTERN_NONE), NOBODY)
+        if not self._matchers:
+            return domains
         return domains.union(*(self.domains[symbol] for symbol in self._finders_of(topic)))
 
     def _finders_of(self, topic: bytes) -> tuple[Symbol, ...]:
-        if not self._matchers:
-            return ()
         finders = self._finders.get(topic)
         if finders is None:
             finders = tuple(symbol for symbol, matcher in self._matchers.items() if matcher(topic))
             if topic in self._offered:
                 self._finders[topic] = finders
                 for symbol in finders:
-                    self._found.setdefault(symbol, set()).add(topic)
+                    self._found.setdefault(symbol, Table())[topic] = None
         return finders
 
     def forget(self, topic: bytes) -> None:
         """No sibling offers a source of it any more."""
         for symbol in self._finders.pop(topic, ()):
-            self._found[symbol].discard(topic)
+            self._found[symbol].pop(topic, None)
 
     def topics_of(self, symbol: Symbol) -> Iterator[bytes | None]:
         """Offered topics that the recorded symbol is, or finds; None for each that it does not find.
@@ -115,7 +118,7 @@ class RecordedInterest:
             finders = self._finders.get(topic)
             if finders is not None and symbol not in finders:
                 self._finders[topic] = (*finders, symbol)
-                self._found.setdefault(symbol, set()).add(topic)
+                self._found.setdefault(symbol, Table())[topic] = None
             yield topic
 
     def take_found(self, symbol: Symbol) -> list[bytes]:
@@ -124,7 +127,7 @@ class RecordedInterest:
             return [symbol[0]]
         if symbol in self.domains:
             return list(self._found.get(symbol, ()))
-        topics = self._found.pop(symbol, set())
+        topics = self._found.pop(symbol, Table())
         for topic in topics:
             self._finders[topic] = tuple(finder for finder in self._finders[topic] if finder != symbol)
         return list(topics)
@@ -145,6 +148,9 @@ class RecordedInterest:
             if may == self.is_told(symbol):
                 yield []
                 continue
-            (self.withheld.discard if may else self.withheld.add)(topic)
+            if may:
+                del self.withheld[topic]
+            else:
+                self.withheld[topic] = None
             kind = InterestAdded if may else InterestRemoved
             yield [kind(topic, pattern, domain_id) for domain_id in sorted(domains)]

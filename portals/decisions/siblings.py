@@ -8,12 +8,13 @@ confirmed by then is dropped. Part of `portals.decisions.core`, which decides wh
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from dro.clock import s
 from dro.proto.interest.events import Symbol
+from dro.table import Table
 from portals.decisions.messages import SourceSeen
 from portals.decisions.relearning import RELEARN_LIMIT_NS
 
@@ -41,8 +42,8 @@ class _Sibling:
     is_up: bool = False
     has_told: bool = False  # all that it knew when it came up, or this portal did
     stale_until_ns: int | None = None  # when what only an older incarnation had said is dropped
-    symbols: set[Symbol] = field(default_factory=set)  # that it wants
-    offers: dict[int, Offer] = field(default_factory=dict)  # by handle
+    symbols: Table[Symbol, None] = field(default_factory=Table)  # that it wants
+    offers: Table[int, Offer] = field(default_factory=Table)  # by handle
 
     @property
     def newest(self) -> int:
@@ -57,9 +58,9 @@ class Siblings:
         """`on_topic_gone`: no sibling offers a source of that topic any more."""
         self._siblings: dict[int, _Sibling] = defaultdict(_Sibling)
         self._on_topic_gone = on_topic_gone
-        self._wanted: dict[Symbol, dict[tuple[int, int], int]] = {}  # -> (worker, domain) -> incarnation
-        self._offers: dict[bytes, dict[tuple[int, int], Offer]] = {}  # OTID -> offers of it by key
-        self.by_topic: dict[bytes, set[bytes]] = {}
+        self._wanted: Table[Symbol, dict[tuple[int, int], int]] = Table()  # -> (worker, domain) -> incarnation
+        self._offers: Table[bytes, dict[tuple[int, int], Offer]] = Table()  # OTID -> offers of it by key
+        self.by_topic: Table[bytes, set[bytes]] = Table()
         """OTIDs that are offered, by topic."""
 
     # which there are
@@ -114,33 +115,31 @@ class Siblings:
     # what they want
 
     @property
-    def symbols(self) -> Set[Symbol]:
-        return self._wanted.keys()
+    def symbols(self) -> Iterable[Symbol]:
+        return self._wanted
 
-    def symbols_of(self, worker: int) -> Set[Symbol]:
+    def symbols_of(self, worker: int) -> Iterable[Symbol]:
         return self._siblings[worker].symbols
 
     def wanting(self, symbol: Symbol) -> Collection[tuple[int, int]]:
         """(worker, domain) of all that want it."""
         return self._wanted.get(symbol, NOBODY)
 
-    def interest_before(self, worker: int, incarnation: int) -> Iterator[tuple[Symbol, int]]:
-        """(symbol, domain) of what only older incarnations wanted."""
+    def interest_before(self, worker: int, incarnation: int) -> Iterator[tuple[Symbol, int] | None]:
+        """(symbol, domain) of what only older incarnations wanted; None for what was looked at."""
         for symbol in list(self._siblings[worker].symbols):
             for (other, domain_id), said_by in list(self._wanted.get(symbol, {}).items()):
-                if other == worker and said_by < incarnation:
-                    yield symbol, domain_id
+                yield (symbol, domain_id) if other == worker and said_by < incarnation else None
 
-    def offers_before(self, worker: int, incarnation: int) -> Iterator[Offer]:
-        """What only older incarnations offered."""
+    def offers_before(self, worker: int, incarnation: int) -> Iterator[Offer | None]:
+        """What only older incarnations offered; None for what was looked at."""
         for handle in list(self._siblings[worker].offers):
             offer = self._siblings[worker].offers.get(handle)
-            if offer is not None and offer.incarnation < incarnation:
-                yield offer
+            yield offer if offer is not None and offer.incarnation < incarnation else None
 
     def add_interest(self, worker: int, incarnation: int, symbol: Symbol, domain_id: int) -> None:
         self._wanted.setdefault(symbol, {})[worker, domain_id] = incarnation
-        self._siblings[worker].symbols.add(symbol)
+        self._siblings[worker].symbols[symbol] = None
 
     def remove_interest(self, worker: int, symbol: Symbol, domain_id: int) -> None:
         """There need not be any."""
@@ -148,7 +147,7 @@ class Siblings:
         if wanting is None or wanting.pop((worker, domain_id), None) is None:
             return
         if not any(other == worker for other, _ in wanting):
-            self._siblings[worker].symbols.discard(symbol)
+            self._siblings[worker].symbols.pop(symbol, None)
         if not wanting:
             del self._wanted[symbol]
 
@@ -163,9 +162,9 @@ class Siblings:
     # what they offer
 
     @property
-    def otids(self) -> Set[bytes]:
+    def otids(self) -> Table[bytes, dict[tuple[int, int], Offer]]:
         """Of all sources that are offered."""
-        return self._offers.keys()
+        return self._offers
 
     def offers(self, otid: bytes) -> list[Offer]:
         return list(self._offers.get(otid, {}).values())

@@ -6,7 +6,7 @@ Each list begins with the keys that exist at that moment; those removed before t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,7 @@ from dro.bus.listing import InterestRow, Listings, ProxyRow, Row, SourceRow, Top
 from dro.bus.messages import ListRows, Rows
 from dro.proto.interest.events import Symbol
 from dro.proto.resolver.cache import CachedSource
+from dro.table import Table
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.wire.source_string import format_source
@@ -36,7 +37,7 @@ class PortalLists:
     domain_id: int
     core: PortalCore
     receiving: FragmentContext
-    proxies: Mapping[bytes, tuple[FragmentSource, ProxySource]]  # by OTID
+    proxies: Table[bytes, tuple[FragmentSource, ProxySource]]  # by OTID
 
     def __post_init__(self) -> None:
         listings = Listings(time.monotonic_ns)
@@ -68,7 +69,7 @@ class PortalLists:
     def _topic(self, topic: bytes) -> TopicRow:
         core, cache, key = self.core, self.receiving.resolver.cache, (topic, PATTERN_NONE)
         otids = cache.otids(topic)
-        wanted_by = core.recorded.interested(topic).union(core.recorded.domains.get(key, ()))
+        wanted_by = core.recorded.interested(topic) | set(core.recorded.domains.get(key, ()))
         verdicts = (("inbound", key in core.refused), ("outbound", topic in core.recorded.withheld))
         return TopicRow(
             self.ctx.name,

@@ -17,6 +17,7 @@ from dro.errors import DecodeError, ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.patterns import Pattern, PatternError
+from dro.table import Table
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from portals.datapath.duplicate_window import DuplicateWindow
@@ -132,8 +133,8 @@ class ProxySources:
         self._context = context
         self._egress = egress
         self._options = options
-        self.by_otid: dict[bytes, tuple[FragmentSource, ProxySource]] = {}
-        self._offers: dict[bytes, SourceSeen] = {}  # what each was made or changed from last
+        self.by_otid: Table[bytes, tuple[FragmentSource, ProxySource]] = Table()
+        self._offers: Table[bytes, SourceSeen] = Table()  # what each was made or changed from last
 
     def __len__(self) -> int:
         return len(self.by_otid)

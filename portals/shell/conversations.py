@@ -1,8 +1,8 @@
 """What a portal and its siblings tell each other: batches out, batches in, and their confirmations.
 
 State: an outbox for each sibling that is up (`portals.decisions.outbox`), and the frames of each that are to be worked
-off. A short frame is worked off at once, a long one in slices of a few messages; siblings take turns. Frames of a
-sibling that the portal cannot use yet wait, unconfirmed.
+off. The first short frames of a turn are worked off at once, others in slices of a few messages; siblings take turns.
+Frames of a sibling that the portal cannot use yet wait, unconfirmed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dro.timers import Timer
 from portals.decisions.messages import PORTAL_MESSAGES, PortalMessage, Taken
 from portals.decisions.outbox import BATCHES_ON_THE_WAY, TICK_NS, Outbox
 
-SHORT_BYTES: Final = 1024
-"""Of a frame that is worked off at once: some dozens of records."""
+AT_ONCE_BYTES: Final = 1024
+"""Of frames that are worked off at once in a turn: some dozens of records."""
 TAKEN_BYTES: Final = len(PORTAL_MESSAGES.encode(Taken(BATCHES_ON_THE_WAY)))
 STEP: Final = 24
 """Messages in a step: about two milliseconds when each of them opens a proxy source; less costs more for each."""
@@ -40,6 +40,7 @@ class Conversations:
         self._encoded: tuple[PortalMessage | None, bytes] = (None, b"")  # the last one: most go to all siblings
         self._heard: dict[int, deque[Iterator[PortalMessage]]] = {}
         self._is_hearing = False
+        self._room = AT_ONCE_BYTES  # for frames of this turn
         self._paced: Timer | None = None
         self._tick: Timer | None = None  # while there are siblings
 
@@ -73,7 +74,7 @@ class Conversations:
         outbox.put(message, self._encoded[1])
         self._to_send[worker] = outbox
 
-    def tell_all(self, worker: int, messages: Iterator[PortalMessage]) -> None:
+    def tell_all(self, worker: int, messages: Iterator[PortalMessage | None]) -> None:
         """One after the other, when it is their turn."""
         if (outbox := self._outboxes.get(worker)) is not None:
             outbox.put_all(messages)
@@ -89,6 +90,7 @@ class Conversations:
         outbox = self._to_send.pop(worker)
         if batch := outbox.take(self._ctx.loop.now_ns()):
             self._ctx.channels.send_ctl(worker, batch)
+        if batch or outbox.is_cut:
             self._to_send[worker] = outbox
         elif (deadline := outbox.next_deadline()) is not None:
             self._send_at(deadline)
@@ -136,10 +138,15 @@ class Conversations:
             return
         waiting = self._heard.setdefault(worker, deque())
         waiting.append(PORTAL_MESSAGES.decode_all(frame))
-        if len(waiting) == 1 and len(frame) <= SHORT_BYTES and worker in self._outboxes:
+        if len(waiting) == 1 and len(frame) <= self._room and worker in self._outboxes:
+            self._room -= len(frame)
+            self._ctx.loop.at_turn_end(self._make_room)
             self._hear(worker, len(frame))
         else:
             self._hear_waiting()
+
+    def _make_room(self) -> None:
+        self._room = AT_ONCE_BYTES
 
     def _hear(self, worker: int, count: int) -> None:
         """So many messages at most, of its first frame."""

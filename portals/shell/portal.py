@@ -32,6 +32,7 @@ from dro.clock import ms, s
 from dro.errors import LocalProtocolError, ResourceError
 from dro.log.events import LogEvent
 from dro.proto.interest.events import InterestEvent
+from dro.table import Table
 from dro.timers import Timer
 from dro.um.transport.session import BoundSource
 from portals.datapath.addressed import AddressedData
@@ -80,7 +81,7 @@ class PortalShell:
         ring.needs.append(self.ingress.has_placed)
         self.addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), self._wake)
         self._intake = Intake(self.egress, self.addressed)
-        self.entries: dict[int, ForwardEntry] = {}  # own sources by handle
+        self.entries: Table[int, ForwardEntry] = Table()  # own sources by handle
         self._ctx = ctx
         self._siblings = Conversations(ctx, self._on_message, lambda: self.act(ctx.loop.now_ns()))
         self._relearning = Relearning(ctx.loop.now_ns())
@@ -329,7 +330,7 @@ class PortalShell:
             return
         now_ns = self._ctx.loop.now_ns()
         if self._relearning.is_over(self.core.known, now_ns, is_told=self.core.siblings.have_told):
-            self.core.on_relearnt()
+            self.core.on_relearnt(now_ns)
             self.act(now_ns)
         else:
             self._ctx.loop.call_later(CHECK_NS, self._check_relearnt)

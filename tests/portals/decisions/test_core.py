@@ -99,8 +99,9 @@ class Dro:
                 if to in self.cores:
                     self.cores[to].on_message(worker, self.incarnations[worker], message, self.now_ns)
             case TellEverything(worker=to, messages=messages):
-                for message in messages:
-                    self._perform(worker, SendToSibling(to, message))
+                for told in messages:
+                    if told is not None:
+                        self._perform(worker, SendToSibling(to, told))
             case GoOn(steps=steps):
                 for _ in steps:
                     pass
@@ -110,7 +111,7 @@ class Dro:
     def relearn(self) -> None:
         """All portals know their domains again."""
         for core in self.cores.values():
-            core.on_relearnt()
+            core.on_relearnt(0)
         self.settle()
 
     def pass_time(self, duration_ns: int) -> None:
@@ -433,7 +434,7 @@ def test_a_sibling_that_comes_up_once_more_gets_nothing_again() -> None:
     hello, everything = core.take_effects()
     assert hello == SendToSibling(2, PortalHello(1, 1, 8, 9))
     assert isinstance(everything, TellEverything)
-    core.on_relearnt()
+    core.on_relearnt(0)
     assert core.take_effects() == [CheckKnown(), *(SendToSibling(worker, ExchangeDone()) for worker in (2, 3))]
     core.on_sibling_up(2, 6, 8, 9, 0)
     assert core.take_effects()[-1] == SendToSibling(2, ExchangeDone()), "to those that come later at once"

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from dro.clock import s
 from dro.proto.interest.events import InterestGained
+from portals.decisions.acl_enforcement import OPEN
 from portals.decisions.effects import (
     ChangeForwarding,
     CheckKnown,
+    CloseProxySource,
     FeedProxySource,
     JoinKnownSource,
     OpenProxySource,
     RecordKnownInterest,
+    SendToSibling,
     TellEverything,
 )
-from portals.decisions.messages import PATTERN_NONE, ForwardStop, KnownInterest, KnownSource, SourceSeen
+from portals.decisions.messages import (
+    PATTERN_NONE,
+    ExchangeDone,
+    ForwardStop,
+    KnownInterest,
+    KnownProxy,
+    KnownSource,
+    SourceSeen,
+)
+from tests.portals.decisions.test_acl import lists
 from tests.portals.decisions.test_core import OTID, Dro
 
 WAY = b"joined so"
@@ -114,7 +126,57 @@ def test_the_first_of_the_siblings_gives_a_returned_portal_its_interest_back() -
     assert sorted(found, key=str) == [RecordKnownInterest(b"AAA", 0, 3), RecordKnownInterest(b"^A", 1, 3)]
     dro.cores[3].on_interest(InterestGained((b"AAA", PATTERN_NONE), 3), 0)
     dro.settle()
-    assert [type(e) for e in dro.take(3)] == [OpenProxySource], "before anything was heard in its TRD"
+    assert dro.take(3) == [], "it had a proxy source before"
+    dro.relearn()
+    assert dro.take(3) == [CheckKnown()]
+
+
+def test_a_returned_egress_opens_its_proxies_before_it_knows_of_any_interest() -> None:
+    dro = flowing()
+    (seen,) = dro.cores[1].own.seen.values()
+    kill_and_start(dro, 3)
+    assert [e for e in dro.take(3) if isinstance(e, OpenProxySource)] == [OpenProxySource(1, seen)]
+    assert dro.take(1)[-1] == ChangeForwarding(seen.handle, (2, 3))
+    assert [e for e in dro.take(2) if isinstance(e, OpenProxySource)] == []
+
+
+def test_a_proxy_that_turns_out_not_to_be_wanted_is_closed() -> None:
+    dro = flowing(2)
+    dro.kill(2)
+    dro.cores[1].own.add(b"n" * 32, b"NEW", 1, 0, 0, b"", WAY)
+    for known in list(dro.cores[1].siblings.interest_before(2, 9)):
+        assert known is not None
+        dro.cores[1].siblings.remove_interest(2, *known)  # so that nobody gives it back
+    dro.start(2)
+    assert [type(e) for e in dro.take(2)] == [OpenProxySource], "none for what it had not wanted"
+    dro.take(1)
+    dro.relearn()
+    dro.settle()
+    assert dro.take(2) == [CloseProxySource(OTID), CheckKnown()]
+    assert ChangeForwarding(next(iter(dro.cores[1].own.seen)), ()) in dro.take(1)
+
+
+def test_a_portal_that_dies_again_before_it_has_asked_has_its_proxies_afterwards() -> None:
+    dro = flowing(2)
+    core = dro.cores[1]
+    for incarnation in (2, 3):
+        core.on_sibling_down(2, 0)
+        core.on_sibling_up(2, incarnation, 0, 0, 0)
+    everything = [e for e in core.take_effects() if isinstance(e, TellEverything)][-1]
+    assert any(isinstance(m, KnownProxy) for m in everything.messages)
+    core.on_message(2, 3, ExchangeDone(), 0)
+    assert list(core.own.wanted_before(2)) == []
+
+
+def test_an_access_list_that_was_changed_meanwhile_holds() -> None:
+    dro = flowing(2)
+    (seen,) = dro.cores[1].own.seen.values()
+    for access, opened in ((lists(outbound="-AAA"), []), (OPEN, [OpenProxySource])):
+        core = Dro(2).cores[2]
+        core.on_acl(access, 0)
+        core.take_effects()
+        core.on_message(1, 1, KnownProxy(seen), 0)
+        assert [type(e) for e in core.take_effects() if not isinstance(e, SendToSibling)] == opened
 
 
 def test_a_portal_that_knows_its_domain_again_takes_nothing_back() -> None:
@@ -123,6 +185,7 @@ def test_a_portal_that_knows_its_domain_again_takes_nothing_back() -> None:
     dro.take(1)
     dro.cores[1].on_message(2, 1, KnownSource(SourceSeen(7, b"x" * 32, b"X", 1, 0, 0, b"", WAY)), 0)
     dro.cores[1].on_message(2, 1, KnownInterest(b"X", 0, 1), 0)
+    dro.cores[1].on_message(2, 1, KnownProxy(SourceSeen(8, b"y" * 32, b"Y", 2, 0, 0, b"", WAY)), 0)
     assert dro.cores[1].take_effects() == []
 
 
@@ -133,6 +196,6 @@ def test_nothing_is_given_back_that_was_never_told_or_by_a_portal_that_leaves() 
     core.on_sibling_up(1, 2, 0, 0, 0)
     (everything,) = [e for e in core.take_effects() if isinstance(e, TellEverything)]
     core.withdraw()
-    assert not any(isinstance(m, KnownSource | KnownInterest) for m in everything.messages)
+    assert not any(isinstance(m, KnownSource | KnownProxy | KnownInterest) for m in everything.messages)
     fresh = Dro(2)
     assert not any(isinstance(e, JoinKnownSource | RecordKnownInterest) for e in fresh.take(1) + fresh.take(2))

@@ -271,7 +271,7 @@ class Portals(RuleBasedStateMachine):
     @rule(worker=st.sampled_from(PORTALS))
     def relearn(self, worker: int) -> None:
         if worker in self.shells:
-            self.shells[worker].core.on_relearnt()
+            self.shells[worker].core.on_relearnt(0)
             self.take()
 
     @rule(duration=st.sampled_from([ms(1), ms(999), ms(1000), s(3)]))

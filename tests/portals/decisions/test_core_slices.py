@@ -182,7 +182,7 @@ def test_an_exchange_tells_what_siblings_may_know() -> None:
     alone.core.own.end(handles[1])
     seen = alone.core.own.seen
     interest = [InterestAdded(b"T0", PATTERN_NONE, domain) for domain in (HERE, 9)]
-    assert [first, *everything.messages] == [*interest, seen[handles[0]], seen[handles[2]], ToldAll()]
+    assert [first, *filter(None, everything.messages)] == [*interest, seen[handles[0]], seen[handles[2]], ToldAll()]
 
 
 def test_an_exchange_ends_when_the_portal_is_withdrawn() -> None:
@@ -194,7 +194,7 @@ def test_an_exchange_ends_when_the_portal_is_withdrawn() -> None:
     (everything,) = [e for e in alone.effects() if isinstance(e, TellEverything)]
     next(everything.messages)
     alone.core.withdraw()
-    assert list(everything.messages) == [ToldAll()]
+    assert list(filter(None, everything.messages)) == [ToldAll()]
 
 
 def test_a_new_pattern_finds_topics_step_by_step_until_it_goes() -> None:

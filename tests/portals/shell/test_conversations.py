@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from portals.decisions.messages import (
     Taken,
 )
 from portals.decisions.outbox import BATCH_RECORDS, BATCHES_ON_THE_WAY, SILENT_TICKS, TICK_NS
-from portals.shell.conversations import SHORT_BYTES, STEP, Conversations
+from portals.shell.conversations import AT_ONCE_BYTES, STEP, Conversations
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker
 
@@ -82,6 +82,38 @@ def test_a_short_frame_is_worked_off_at_once_unless_others_wait(talk: Talk) -> N
     talk.stepper.settle()
     assert talk.heard[-1] == (SIBLING, ForwardStart(2))
     assert talk.sent() == [[Taken(1)], [Taken(1)]]
+
+
+def test_only_so_much_of_short_frames_is_worked_off_at_once_in_a_turn(talk: Talk) -> None:
+    """What followed from hundreds of them made a turn of 80 ms."""
+    talk.talk.begin(SIBLING)
+    frame = [ForwardStart(n) for n in range(5)]
+    at_once = AT_ONCE_BYTES // len(b"".join(map(PORTAL_MESSAGES.encode, frame))) * len(frame)
+    for _ in range(2):
+        talk.heard.clear()
+        for _ in range(AT_ONCE_BYTES):
+            talk.hear(SIBLING, *frame)
+        assert len(talk.heard) == at_once
+        talk.stepper.settle()
+        assert len(talk.heard) == AT_ONCE_BYTES * len(frame)
+
+
+def test_an_exchange_goes_on_after_much_that_need_not_be_told(talk: Talk) -> None:
+    talk.talk.begin(SIBLING)
+    looked = 0
+
+    def messages() -> Iterator[PortalMessage | None]:
+        nonlocal looked
+        while looked < 10 * BATCH_RECORDS:
+            looked += 1
+            yield None
+        yield ForwardStart(1)
+
+    talk.talk.tell_all(SIBLING, messages())
+    talk.talk.send()
+    assert (looked, talk.sent()) == (BATCH_RECORDS, []), "a bounded number at once"
+    talk.stepper.settle()
+    assert talk.sent() == [[ForwardStart(1)]]
 
 
 def test_siblings_take_turns(talk: Talk) -> None:
@@ -220,4 +252,4 @@ def test_a_sibling_that_confirms_nothing_is_given_up_after_some_ticks(talk: Talk
 def test_a_frame_that_is_none_is_an_error_of_its_own_kind(talk: Talk) -> None:
     talk.talk.begin(SIBLING)
     with pytest.raises(DecodeError):
-        talk.talk.on_frame(SIBLING, b"\xc1" + bytes(SHORT_BYTES // 2))
+        talk.talk.on_frame(SIBLING, b"\xc1" + bytes(AT_ONCE_BYTES // 2))
