@@ -141,7 +141,7 @@ class LbtrmSenders(SenderPool[GroupKey]):
 
     def forget(self, sender: SenderTransport) -> None:
         super().forget(sender)
-        self._full = None
+        self._full, self._members = None, []  # it holds what it could repair
 
     def _open_session(self, key: GroupKey, o: LbtrmSourceOptions) -> SenderTransport:
         group, port = key
