@@ -411,10 +411,11 @@ class PortalCore:
             return  # withdrawn: siblings end what they fed; what came before that stays until all of it has been sent
         topic, origin = self._identity(otid)
         interested: Set[int] = self.recorded.interested(topic)
-        if interested:
-            self._had_proxy.pop(otid, None)
-        elif otid in self._had_proxy and self._acl.may_leave(topic):
-            interested = {self._domain}
+        if otid in self._had_proxy:
+            if self._domain in interested:
+                del self._had_proxy[otid]
+            elif self._acl.may_leave(topic):
+                interested = interested | {self._domain}
         routed = {self._routes.get((origin, wanted)) for wanted in interested}
         usable = {offer.key: offer for offer in offers if (offer.worker, self.me) in routed}
         if proxy is not None and proxy.feeder in usable:
@@ -467,6 +468,7 @@ class PortalCore:
 
     def on_timer(self, now_ns: int) -> None:
         for worker, incarnation in self.siblings.take_stale(now_ns):
+            self.own.forget_wanted_before(worker)
             self._go_through(self._drop_before(worker, incarnation, now_ns))
         for otid in self.deletion_delay.due(now_ns):
             self._delete(otid)

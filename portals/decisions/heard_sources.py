@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Final
 
 from dro.table import Table
 from portals.decisions.effects import ChangeForwarding, Effect
 from portals.decisions.messages import PortalMessage, SourceGone, SourceSeen
+
+BEFORE: Final = 2
+"""Older incarnations of a sibling whose wishes are remembered: one that dies again has not asked for all."""
 
 
 class HeardSources:
@@ -133,11 +137,12 @@ class HeardSources:
         if workers is None:
             self._known_by[worker].pop(handle, None)
             return  # the source may have gone while the message was on its way; SourceGone reports it to the sibling
+        was_getting = handle in self._wanted_by[worker]  # False for one that is about to be stopped, too
         if is_wanted:
             self._wanted_by[worker][handle] = None
         else:
             self._wanted_by[worker].pop(handle, None)
-        if is_wanted == (worker in workers):
+        if is_wanted == (worker in workers) and (was_getting or not is_wanted):
             return
         if is_wanted:
             workers.add(worker)
@@ -163,6 +168,7 @@ class HeardSources:
         had, self._wanted_by[worker] = self._wanted_by[worker], Table()
         if had:
             self._wanted_before[worker].append(had)
+            del self._wanted_before[worker][:-BEFORE]
         self._known_by.pop(worker, None)
         return self._stop(worker, had)
 

@@ -38,6 +38,7 @@ BATCH_RECORDS: Final = 256
 BATCH_BYTES: Final = 64 << 10
 BATCHES_ON_THE_WAY: Final = 8
 """Both portals have turns of some milliseconds: with two, an exchange waited for confirmations half of the time."""
+SPARE: Final = 64
 PACE: Final = 5_000  # Guess: records of new interest a second; a sibling needs up to 70 us for one
 BURST: Final = 10_000  # Guess
 TICK_NS: Final = s(5)
@@ -77,8 +78,8 @@ class _Waiting:
 
     def drop(self, thing: Hashable) -> None:
         self._records.pop(thing, None)
-        if not self._records:
-            self._order.clear()
+        if len(self._order) > 2 * len(self._records) + SPARE:  # what comes and goes while another one waits
+            self._order = deque(dict.fromkeys(thing for thing in self._order if thing in self._records))
 
     def take(self) -> bytes:
         """The first; there must be one."""

@@ -154,8 +154,9 @@ class LocalInterest:
                 return
             self._add(symbol, now_ns, source_ip)
             return
+        was_known = entry.is_known
         entry.heard_ns, entry.is_known = now_ns, False
-        if entry.tries or entry.is_waiting:
+        if entry.tries or entry.is_waiting or was_known:
             entry.tries = 0
             entry.is_waiting = False
             self._wait(entry)
@@ -215,7 +216,7 @@ class LocalInterest:
 
     def _wait_anew(self, kinds: list[int]) -> Iterator[None]:
         for entry in list(self._entries.values()):
-            is_asked = entry.tries or entry.is_waiting
+            is_asked = entry.tries or entry.is_waiting or entry.is_known  # or will be, by `check_known`
             if _kind(entry) in kinds and not is_asked and self._entries.get(entry.symbol) is entry:
                 self._wait(entry)
             yield

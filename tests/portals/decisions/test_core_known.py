@@ -9,6 +9,7 @@ from portals.decisions.effects import (
     ChangeForwarding,
     CheckKnown,
     CloseProxySource,
+    DelayDeletion,
     FeedProxySource,
     JoinKnownSource,
     OpenProxySource,
@@ -19,6 +20,7 @@ from portals.decisions.effects import (
 from portals.decisions.messages import (
     PATTERN_NONE,
     ExchangeDone,
+    ForwardStart,
     ForwardStop,
     KnownInterest,
     KnownProxy,
@@ -166,6 +168,41 @@ def test_a_portal_that_dies_again_before_it_has_asked_has_its_proxies_afterwards
     assert any(isinstance(m, KnownProxy) for m in everything.messages)
     core.on_message(2, 3, ExchangeDone(), 0)
     assert list(core.own.wanted_before(2)) == []
+
+
+def test_one_that_asks_again_before_it_was_stopped_gets_its_fragments() -> None:
+    """Another sibling that was stopped first had left it out, and the two cores did not notice."""
+    core = flowing(3).cores[1]
+    (handle,) = core.own.seen
+    stops = {worker: core.own.forward_nothing_to(worker) for worker in (2, 3)}
+    assert list(stops[2]) == [None]
+    core.own.forward(3, handle, is_wanted=True)
+    assert list(stops[3]) == [None]
+    changes = [e for e in core.take_effects() if isinstance(e, ChangeForwarding)]
+    assert changes == [ChangeForwarding(handle, ()), ChangeForwarding(handle, (3,))]
+
+
+def test_what_a_portal_wanted_that_dies_again_and_again_is_bounded_and_forgotten() -> None:
+    dro = flowing(2)
+    core = dro.cores[1]
+    (handle,) = core.own.seen
+    for incarnation in range(2, 20):
+        core.on_sibling_down(2, 0)
+        core.on_sibling_up(2, incarnation, 0, 0, 0)
+        core.on_message(2, incarnation, ForwardStart(handle), 0)
+    assert len(list(core.own.wanted_before(2))) == 2
+    core.on_sibling_down(2, 0)
+    core.on_timer(s(600))
+    assert list(core.own.wanted_before(2)) == []
+
+
+def test_interest_of_a_domain_behind_it_does_not_end_what_was_given_back() -> None:
+    (seen,) = flowing(2).cores[1].own.seen.values()
+    core = Dro(2).cores[2]
+    core.on_message(1, 1, KnownProxy(seen), 0)
+    core.take_effects()
+    core.on_interest(InterestGained((b"AAA", PATTERN_NONE), 9), 0)
+    assert not any(isinstance(e, CloseProxySource | DelayDeletion) for e in core.take_effects())
 
 
 def test_an_access_list_that_was_changed_meanwhile_holds() -> None:

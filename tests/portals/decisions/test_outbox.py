@@ -190,3 +190,12 @@ def test_a_sibling_that_confirms_nothing_for_long_has_broken_its_promise() -> No
     assert [outbox.on_tick() for _ in range(SILENT_TICKS + 1)] == [False] * SILENT_TICKS + [True]
     outbox.on_taken(1)
     assert [outbox.on_tick() for _ in range(20)] == [False] * 20
+
+
+def test_what_comes_and_goes_while_another_waits_takes_no_room() -> None:
+    outbox = holding(added(1))
+    for _ in range(1000):
+        put(outbox, added(2), removed(2))
+    put(outbox, added(2))
+    assert len(outbox._new_interest._order) < 200
+    assert told(outbox) == [added(1), added(2)]

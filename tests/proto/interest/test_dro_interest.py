@@ -167,6 +167,19 @@ def test_what_was_known_before_is_asked_for_one_after_the_other() -> None:
     assert table.take_events() == [], "no news"
 
 
+def test_other_intervals_do_not_end_the_check_of_what_was_known() -> None:
+    table = LocalInterest(rate=Rate(0, 0))
+    for n in range(100):
+        table.take_known((b"T%d" % n, 0), 0)
+    table.check_known(0)
+    never = UseQueryOptions(periodic_interval_ns=0)
+    table.set_options(never, never, (Rate(0, 0), Rate(0, 0)), ms(20))
+    table.on_sign((b"T99", 0), ms(30))
+    got = drive(table, table.take_outgoing, 90_000)
+    assert {record.name for _, record in got} == {b"T%d" % n for n in range(99)}, "the last one was heard"
+    assert table.symbols() == [(b"T99", 0)]
+
+
 def test_the_rate_limit_delays_queries_and_the_time_for_their_answers() -> None:
     table = LocalInterest(rate=Rate(0, 100))
     for n in range(30):
