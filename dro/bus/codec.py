@@ -13,7 +13,7 @@ from dataclasses import Field, dataclass, fields, is_dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from msgpack import Packer, Unpacker, UnpackException, unpackb  # type: ignore[attr-defined]  # it has one
+from msgpack import Packer, Unpacker, UnpackException, unpackb
 
 from dro.errors import DecodeError, LocalProtocolError
 
@@ -169,8 +169,7 @@ class Codec(Generic[M]):
         """Raises: LocalProtocolError when the message is not of this union or a field is not what it claims."""
         try:
             tag = self._tags[type(message)]
-            packed: bytes = self._packer.pack([tag, *self._layouts[tag].pack(message)])
-            return packed
+            return self._packer.pack([tag, *self._layouts[tag].pack(message)])
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError, AssertionError) as e:
             raise LocalProtocolError(f"cannot send {type(message).__name__}: {e}") from e
 

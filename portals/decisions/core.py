@@ -72,14 +72,8 @@ from portals.decisions.recorded_interest import Matcher, RecordedInterest
 from portals.decisions.siblings import Offer, Siblings
 from portals.decisions.source_deletion_delay import SourceDeletionDelay
 
-_NEW: Final = (
-    InterestAdded,
-    SourceSeen,
-    ForwardStart,
-    KnownSource,
-    KnownProxy,
-    KnownInterest,
-)  # what a drained portal ignores
+_NEW: Final = (InterestAdded, SourceSeen, ForwardStart, KnownSource, KnownProxy, KnownInterest)
+"""What a drained portal ignores."""
 AT_ONCE: Final = 32
 """Steps that are not left to later turns: some milliseconds with what follows from them."""
 
@@ -130,9 +124,8 @@ class PortalCore:
         self.receiver_kinds: Counter[int] = Counter()
         """How many of them there are by type of pattern."""
         self.proxies: Table[bytes, WantedProxy] = Table()  # by OTID
-        self._had_proxy: Table[bytes, None] = (
-            Table()
-        )  # OTIDs of an older incarnation's, until interest is recorded, or relearnt
+        self._had_proxy: Table[bytes, None] = Table()
+        """OTIDs for which an older incarnation had one, until interest is recorded, or the TRD is known again."""
         self.deletion_delay = SourceDeletionDelay(source_deletion_delay_ns)
         self.own = HeardSources(incarnation, self._send_to_all, lambda effect: self._effects.append(effect))
         self.is_withdrawn = False  # this portal is drained
