@@ -7,8 +7,8 @@ elsewhere) and asyncio (`fileno` is an epoll descriptor that asyncio can watch; 
 Order of a turn: queued calls, a slice of long work, timers, then each readable descriptor once, then each writable
 one, then what has no descriptor (`Poller`), then what was put off to the end of the turn. A reader that has more than
 one batch waiting returns True and is called again in the next turn, after the others. Once a turn has used `TURN_NS`,
-what it has not called comes first in the next one, and after a sleep what has no descriptor does: that is what it was
-woken for. The longest turn is measured.
+what it has not called waits for the next one and comes first there, and after a sleep what has no descriptor does: that
+is what it was woken for. The longest turn is measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SLICE_NS: Final = 2_000_000
 SPARSE_NS: Final = 300_000
 """Work that came after a sleep as long comes too seldom for more of it to come together."""
 TURN_NS: Final = 6_000_000
-"""Processor time of a turn after which no more readers are called, nor pollers; one of either is called in any case."""
+"""Processor time of a turn after which slices, readers and pollers wait for the next; that one does not let them wait."""
 
 
 class HasFileno(Protocol):
@@ -76,6 +76,7 @@ class Loop:
         self._again: dict[int, Callback] = {}
         self._late: dict[int, Callback] = {}  # readers for which the turn had no time left
         self._polls_first = False  # nor for the pollers
+        self._is_late = False  # nor for slices
         self._soon: deque[Callback] = deque()
         self._timers = TimerHeap()
         self.poll_ns = poll_ns
@@ -191,7 +192,9 @@ class Loop:
         """One turn, waiting at most `timeout_ns` (None: until something happens). True when it did any work."""
         began_ns, slept_ns = time.monotonic_ns(), 0
         worked = self._run_calls() if self._soon else False
-        if self._slices:
+        # the next turn has time for what this one has not
+        self._is_late = bool(self._slices) and not self._is_late and worked and self._is_full(began_ns)
+        if self._slices and not self._is_late:
             worked = self._run_slices()
         wait_ns = timeout_ns
         if worked:
@@ -211,6 +214,7 @@ class Loop:
         ready = [(fd, mask, readers.get(fd), writers.get(fd)) for fd, mask in events]
         worked |= self._timers.run_due(self.now_ns()) > 0
         due, self._late, again, self._again = self._late, {}, self._again, {}
+        has_late = bool(due)
         polls_first, self._polls_first = self._polls_first or slept_ns >= SPARSE_NS, False
         if polls_first:  # after a sleep: what a queue has comes before the message that there is some
             worked |= self._take_polled()
@@ -223,7 +227,7 @@ class Loop:
                 due.setdefault(fd, reader)
         for fd, reader in again.items():
             due.setdefault(fd, reader)
-        is_full = False
+        is_full = not has_late and self._is_full(began_ns)
         for fd, reader in due.items():
             if readers.get(fd) is not reader:
                 continue
@@ -233,8 +237,7 @@ class Loop:
                 continue
             if reader() is True and readers.get(fd) is reader:
                 self._again[fd] = reader
-            # what the clock on the wall does not show as full cannot be
-            is_full = time.monotonic_ns() - began_ns > TURN_NS and time.thread_time_ns() - self._cpu_ns > TURN_NS
+            is_full = self._is_full(began_ns)
         for fd, mask, _, writer in ready:
             if writer is not None and mask & ~select.EPOLLIN and writers.get(fd) is writer:
                 writer()
@@ -247,6 +250,10 @@ class Loop:
         cost_ns = self._measure(began_ns)
         self._rest_ns = max(0, min(cost_ns, self.rest_below_ns - cost_ns)) if worked and slept_ns < SPARSE_NS else 0
         return worked
+
+    def _is_full(self, began_ns: int) -> bool:
+        """What the clock on the wall does not show as full cannot be."""
+        return time.monotonic_ns() - began_ns > TURN_NS and time.thread_time_ns() - self._cpu_ns > TURN_NS
 
     def _measure(self, began_ns: int) -> int:
         """Processor time of the turn, ns."""

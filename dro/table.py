@@ -12,7 +12,7 @@ from collections.abc import Iterator, Set
 from itertools import chain
 from typing import Any, Final
 
-SPLIT: Final = 4096
+SPLIT: Final = 1024
 PARTS: Final = 64  # a power of two
 _MISSING: Final = object()
 
@@ -92,6 +92,11 @@ class Table:
     def __iter__(self) -> Iterator[Any]:
         """Nothing may be added or removed meanwhile, as with a dict."""
         return chain.from_iterable(self._parts)
+
+    def snapshot(self) -> Iterator[Any]:
+        """The keys for one who goes on in later turns while others come and go: a part as it is when it is its turn."""
+        for part in self._parts:
+            yield from list(part)
 
     def values(self) -> Iterator[Any]:
         return chain.from_iterable(map(dict.values, self._parts))

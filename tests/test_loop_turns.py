@@ -167,6 +167,39 @@ def test_what_a_full_turn_has_not_called_comes_first_in_the_next(loop: Loop) -> 
         other.close()
 
 
+def test_slices_and_readers_wait_for_one_turn_when_calls_have_filled_it(loop: Loop) -> None:
+    seen: list[str] = []
+    one, other = socket.socketpair()
+
+    def call() -> None:
+        seen.append("call")
+        spin_cpu(TURN_NS + 1_000_000)
+        loop.call_soon(call)
+
+    def read() -> None:
+        seen.append("reader")
+
+    def steps() -> Iterator[None]:
+        while True:
+            seen.append("slice")
+            spin(SLICE_NS)
+            yield
+
+    loop.add_reader(one, read)
+    other.send(b"never read")
+    loop.run_in_slices(steps())
+    loop.call_soon(call)
+    turns = []
+    for _ in range(4):
+        assert loop.run_once(0)
+        turns.append(seen.copy())
+        seen.clear()
+    assert turns == [["call"], ["call", "slice", "reader"]] * 2
+    loop.remove_reader(one)
+    one.close()
+    other.close()
+
+
 def test_a_reader_that_is_removed_while_it_waits_for_a_turn_is_not_called(loop: Loop) -> None:
     pairs = [socket.socketpair() for _ in range(2)]
     loop.add_reader(pairs[0][0], lambda: spin_cpu(TURN_NS + 1_000_000))

@@ -87,6 +87,24 @@ def test_parts_are_about_equal(kind: type[Table[Any, Any]], keys: str) -> None:
 
 
 @FORMS
+@pytest.mark.parametrize("count", [10, 3 * SPLIT])
+def test_a_snapshot_goes_on_while_others_come_and_go(kind: type[Table[Any, Any]], count: int) -> None:
+    table = kind()
+    for i in range(count):
+        table[b"%d" % i] = i
+    met = []
+    for key in table.snapshot():
+        met.append(key)
+        table.pop(key)
+        table[b"new " + key] = 0
+        table.pop(b"new %d" % (count - 1), None)
+    old = [key for key in met if not key.startswith(b"new")]
+    assert sorted(old) == sorted(b"%d" % i for i in range(count)), "each of those that stay, once"
+    assert len(met) == len(set(met))
+    assert not any(key in table for key in old)
+
+
+@FORMS
 def test_a_small_one_keeps_the_order_and_is_one_dict(kind: type[Table[Any, Any]]) -> None:
     table = kind()
     for n in range(SPLIT, 0, -1):

@@ -158,7 +158,7 @@ class PortalCore:
     def _follow_routes(self, moved: set[tuple[int, int]], origins: set[int], now_ns: int) -> Iterator[None]:
         """`moved`: (egress, interested domain) of paths that changed; `origins`: domains whose paths to here did."""
         for worker in {worker for worker, _ in moved}:
-            for symbol in list(self.siblings.symbols_of(worker)):
+            for symbol in self.siblings.symbols_of(worker).snapshot():
                 if not moved.isdisjoint(self.siblings.wanting(symbol)):
                     self._decide_receiver(symbol)
                 yield
@@ -213,7 +213,7 @@ class PortalCore:
 
     def _follow_acl(self, acl: AclEnforcement, before: AclEnforcement, now_ns: int) -> Iterator[None]:
         if not acl.lets_in_like(before):
-            for symbol in list(self.siblings.symbols):
+            for symbol in self.siblings.symbols.snapshot():
                 self._decide_receiver(symbol)
                 yield
         if acl.lets_out_like(before):
@@ -351,8 +351,10 @@ class PortalCore:
         self._go_through(self._close_receivers())
 
     def _close_receivers(self) -> Iterator[None]:
-        for symbol, domains in list(self.proxy_receivers.items()):
-            del self.proxy_receivers[symbol]
+        for symbol in self.proxy_receivers.snapshot():
+            domains = self.proxy_receivers.pop(symbol, None)
+            if domains is None:
+                continue
             self.receiver_kinds[symbol[1]] -= 1
             self._effects.append(CloseProxyReceiver(*symbol, tuple(sorted(domains))))
             yield
@@ -366,9 +368,9 @@ class PortalCore:
         self._go_through(self._close_sources())
 
     def _close_sources(self) -> Iterator[None]:
-        for otid in list(self.proxies):
-            del self.proxies[otid]
-            self._effects.append(CloseProxySource(otid))
+        for otid in self.proxies.snapshot():
+            if self.proxies.pop(otid, None) is not None:
+                self._effects.append(CloseProxySource(otid))
             yield
 
     # decisions

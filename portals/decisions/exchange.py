@@ -28,13 +28,13 @@ def everything(core: PortalCore, worker: int, incarnation: int) -> Iterator[Port
             told[source.handle] = None
             yield KnownProxy(source)
     yield from _known_before(core, worker, incarnation)
-    for symbol in list(core.recorded.domains):
+    for symbol in core.recorded.domains.snapshot():
         domains = core.recorded.domains.get(symbol, ()) if core.recorded.is_told(symbol) else ()
         for domain_id in sorted(domains):
             yield None if core.is_withdrawn else InterestAdded(*symbol, domain_id)
         if not domains:
             yield None
-    for handle in list(core.own.seen):
+    for handle in core.own.seen.snapshot():
         yield None if core.is_withdrawn or handle in told else core.own.seen.get(handle)
     yield ToldAll()
 

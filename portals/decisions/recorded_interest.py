@@ -109,7 +109,7 @@ class RecordedInterest:
             yield symbol[0]
             return
         matcher = self._matchers.get(symbol)
-        for topic in list(self._offered):
+        for topic in self._offered.snapshot():
             if matcher is None or self._matchers.get(symbol) is not matcher:
                 return
             if not matcher(topic):
@@ -138,7 +138,7 @@ class RecordedInterest:
 
     def changes(self) -> Iterator[list[InterestAdded | InterestRemoved]]:
         """What siblings have to learn because of another access control list, topic by topic."""
-        for symbol in list(self.domains):
+        for symbol in self.domains.snapshot():
             topic, pattern = symbol
             domains = self.domains.get(symbol)
             if domains is None or pattern != PATTERN_NONE:

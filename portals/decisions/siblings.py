@@ -8,7 +8,7 @@ confirmed by then is dropped. Part of `portals.decisions.core`, which decides wh
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -115,10 +115,10 @@ class Siblings:
     # what they want
 
     @property
-    def symbols(self) -> Iterable[Symbol]:
+    def symbols(self) -> Table[Symbol, dict[tuple[int, int], int]]:
         return self._wanted
 
-    def symbols_of(self, worker: int) -> Iterable[Symbol]:
+    def symbols_of(self, worker: int) -> Table[Symbol, None]:
         return self._siblings[worker].symbols
 
     def wanting(self, symbol: Symbol) -> Collection[tuple[int, int]]:
@@ -127,13 +127,13 @@ class Siblings:
 
     def interest_before(self, worker: int, incarnation: int) -> Iterator[tuple[Symbol, int] | None]:
         """(symbol, domain) of what only older incarnations wanted; None for what was looked at."""
-        for symbol in list(self._siblings[worker].symbols):
+        for symbol in self._siblings[worker].symbols.snapshot():
             for (other, domain_id), said_by in list(self._wanted.get(symbol, {}).items()):
                 yield (symbol, domain_id) if other == worker and said_by < incarnation else None
 
     def offers_before(self, worker: int, incarnation: int) -> Iterator[Offer | None]:
         """What only older incarnations offered; None for what was looked at."""
-        for handle in list(self._siblings[worker].offers):
+        for handle in self._siblings[worker].offers.snapshot():
             offer = self._siblings[worker].offers.get(handle)
             yield offer if offer is not None and offer.incarnation < incarnation else None
 
@@ -153,7 +153,7 @@ class Siblings:
 
     def remove_interest_before(self, worker: int, incarnation: int) -> Iterator[Symbol]:
         """Drop what only older incarnations wanted, symbol by symbol; gives each that was looked at."""
-        for symbol in list(self._siblings[worker].symbols):
+        for symbol in self._siblings[worker].symbols.snapshot():
             for (other, domain_id), said_by in list(self._wanted.get(symbol, {}).items()):
                 if other == worker and said_by < incarnation:
                     self.remove_interest(worker, symbol, domain_id)
@@ -199,7 +199,10 @@ class Siblings:
 
     def remove_offers_before(self, worker: int, incarnation: int) -> Iterator[bytes]:
         """Drop what only older incarnations offered, source by source; gives the OTID of each that was looked at."""
-        for offer in list(self._siblings[worker].offers.values()):
+        for handle in self._siblings[worker].offers.snapshot():
+            offer = self._siblings[worker].offers.get(handle)
+            if offer is None:
+                continue
             if offer.incarnation < incarnation:
                 self.remove_offer(*offer.key)
             yield offer.source.otid

@@ -55,13 +55,13 @@ class PortalLists:
         core, cache = self.core, self.receiving.resolver.cache
         for topic in cache.topics():
             yield self._topic(topic) if text in topic else None
-        for topic, pattern in list(core.recorded.domains):
+        for topic, pattern in core.recorded.domains.snapshot():
             is_listed = pattern != PATTERN_NONE or cache.source_count(topic)
             yield None if is_listed or text not in topic else self._topic(topic)
-        for key in list(core.proxy_receivers):
+        for key in core.proxy_receivers.snapshot():
             is_listed = key[1] != PATTERN_NONE or key in core.recorded.domains or cache.source_count(key[0])
             yield None if is_listed or text not in key[0] else self._topic(key[0])
-        for topic in list(core.siblings.by_topic):
+        for topic in core.siblings.by_topic.snapshot():
             key = (topic, PATTERN_NONE)
             is_listed = key in core.recorded.domains or key in core.proxy_receivers or cache.source_count(topic)
             yield None if is_listed or text not in topic else self._topic(topic)
@@ -112,7 +112,7 @@ class PortalLists:
         )
 
     def _interest(self, text: bytes) -> Iterator[Row | None]:
-        for key in list(self.core.recorded.domains):
+        for key in self.core.recorded.domains.snapshot():
             if text not in key[0]:
                 yield None
                 continue
@@ -123,10 +123,10 @@ class PortalLists:
 
     def _proxies(self, text: bytes) -> Iterator[Row | None]:
         core, name = self.core, self.ctx.name
-        for key in list(core.proxy_receivers):
+        for key in core.proxy_receivers.snapshot():
             domains = _domains(core.proxy_receivers.get(key, ()))
             yield ProxyRow(name, "receiver", *_symbol(key), domains) if domains and text in key[0] else None
-        for otid in list(self.proxies):
+        for otid in self.proxies.snapshot():
             found, wanted = self.proxies.get(otid), core.proxies.get(otid)
             if found is None or wanted is None or text not in wanted.topic:
                 yield None

@@ -202,7 +202,7 @@ class ProxySources:
     def set_cost(self, cost: int) -> Iterator[None]:
         """Those that are made from now on advertise it, the others step by step."""
         self._cost = cost
-        return self._advertise_all(iter(list(self._offers)))
+        return self._advertise_all(self._offers.snapshot())
 
     def _advertise_all(self, otids: Iterator[bytes]) -> Iterator[None]:
         while some := list(islice(otids, STEP)):

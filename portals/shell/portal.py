@@ -62,6 +62,8 @@ GAUGES_NS: Final = ms(500)
 GIVE_BACK_NS: Final = s(10)  # memory of the ring that was not needed for so long
 INTEREST_AT_ONCE: Final = 16
 """Topics and patterns that are passed on in a turn; one datagram can ask for 700."""
+ACT_NS: Final = ms(3)
+"""What has to be done after so long is left to the next turn, but for what is under way."""
 RING_RETRY_NS: Final = s(1)  # Guess
 
 
@@ -89,6 +91,7 @@ class PortalShell:
         self._timers: dict[PortalCore | Link, Timer] = {}
         self._is_stopping = False
         self._is_acting = False
+        self._effects: deque[Effect] = deque()  # of the core, not carried out yet
         self._interest: deque[InterestEvent] = deque()  # of the link, not passed on yet
         self._room = 0  # for more of it in this turn
         self._acts_soon = False
@@ -232,6 +235,8 @@ class PortalShell:
     def act(self, now_ns: int) -> None:
         """Carry out what the core asks for and what the link reports until there is no more, then set the timers.
 
+        What takes longer than `ACT_NS` goes on in the next turn; only a portal that stops does all at once.
+
         What is carried out may call back (a cached source is found at once); the outermost call goes on with that.
         """
         if self._is_acting:
@@ -239,11 +244,11 @@ class PortalShell:
         self._is_acting = True
         self._room = INTEREST_AT_ONCE
         try:
-            while self._exchange(now_ns):
+            while self._exchange(now_ns) and not self._is_late(now_ns):
                 pass
         finally:
             self._is_acting = False
-        if self._interest:
+        if self._interest or self._effects:
             self.act_soon()
         self._siblings.send()
         self._link.send_pending(now_ns)
@@ -252,18 +257,24 @@ class PortalShell:
 
     def _exchange(self, now_ns: int) -> bool:
         """Carry effects of the core to siblings and link, and interest of the link to the core; False: none of both."""
-        effects = self.core.take_effects()
+        effects = self._effects
+        effects += self.core.take_effects()
         self._interest += self._link.take_interest()
         interest = [self._interest.popleft() for _ in range(min(self._room, len(self._interest)))]
         self._room -= len(interest)
         if not effects and not interest:
             return False
         with self._link.together():
-            for effect in effects:
-                self._perform(effect, now_ns)
+            while effects:
+                self._perform(effects.popleft(), now_ns)
+                if self._is_late(now_ns):
+                    break
         for event in interest:
             self.core.on_interest(event, now_ns)
         return True
+
+    def _is_late(self, began_ns: int) -> bool:
+        return not self._is_stopping and self._ctx.loop.now_ns() - began_ns >= ACT_NS
 
     def act_soon(self) -> None:
         """Act once for all messages and packets of this turn: an exchange is hundreds of them."""

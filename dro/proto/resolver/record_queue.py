@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeVar
 from dro.clock import NS_PER_MS
 
 INTERVAL_NS: Final = 100 * NS_PER_MS
-DRAIN_MAX: Final = 128
+DRAIN_MAX: Final = 64
 SENT_ALONE: Final = 7  # how much more than a record a datagram of its own costs, in records
 DATAGRAM_OVERHEAD_BYTES: Final = 40  # packet header and the five packet options
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -63,7 +64,7 @@ from portals.decisions.messages import (
 from portals.decisions.relearning import CHECK_NS
 from portals.decisions.siblings import REJOIN_HOLD_NS
 from portals.shell.conversations import STEP
-from portals.shell.portal import GAUGES_NS, INTEREST_AT_ONCE, RING_RETRY_NS, PortalShell
+from portals.shell.portal import ACT_NS, GAUGES_NS, INTEREST_AT_ONCE, RING_RETRY_NS, PortalShell
 from tests.fakes.queues import hand_over
 from tests.fakes.siblings import all_messages, confirm_at_once
 from tests.fakes.um_contexts import Stepper
@@ -428,7 +429,32 @@ def test_a_failure_while_it_acts_does_not_stop_it_from_acting_later(alone: Alone
     alone.link.perform = perform  # type: ignore[method-assign]
     alone.link.say(InterestGained((b"BBB", PATTERN_NONE)))
     alone.stepper.settle()
-    assert alone.sent() == [(SIBLING, InterestAdded(b"BBB", PATTERN_NONE, HERE))]
+    assert alone.sent() == [(SIBLING, ForwardStart(5)), (SIBLING, InterestAdded(b"BBB", PATTERN_NONE, HERE))]
+
+
+def test_what_takes_longer_than_a_turn_may_is_carried_out_in_the_next_in_order(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone.joined()
+    perform = alone.link.perform
+
+    def perform_slowly(effect: ProxyEffect, now_ns: int) -> None:
+        perform(effect, now_ns)
+        alone.stepper.clock.time_ns += ACT_NS
+
+    monkeypatch.setattr(alone.link, "perform", perform_slowly)
+    sources = [replace(SEEN, handle=5 + i, topic=b"T%d" % i, otid=bytes([i]) * 32) for i in range(3)]
+    for source in sources:
+        alone.link.say(InterestGained((source.topic, PATTERN_NONE)))
+    alone.stepper.settle()
+    alone.effects()
+    for source in sources:
+        alone.hear(SIBLING, source)
+    done = []
+    for _ in range(100):
+        alone.stepper.loop.run_once(0)
+        done.append(alone.effects())
+    assert [opened for opened in done if opened] == [[OpenProxySource(SIBLING, source)] for source in sources]
 
 
 def test_a_link_with_more_to_do_than_a_turn_may_take_goes_on_in_the_next(
