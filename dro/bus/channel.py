@@ -147,9 +147,15 @@ class Channels:
     def _take_ctl(self) -> bool:
         self._receive_held_ctl()
         for _ in range(CTL_PER_TURN):
+            if self._closed:
+                return False
+            try:
+                frame = _recv(self._ctl_in, _NOBLOCK)
+            except zmq.Again:  # the descriptor tells of other things, too
+                return False
+            self._receive_ctl(frame)
             if self._closed or not _get(self._ctl_in, _EVENTS) & _POLLIN:
                 return False
-            self._receive_ctl(_recv(self._ctl_in, _NOBLOCK))
         return True
 
     def _receive_ctl(self, frame: bytes) -> None:

@@ -1,7 +1,14 @@
+cimport cython
+
+cdef unsigned long long _MASK
+
 cdef class CounterPage:
     cdef public object path, slots, _area, _whole, _cells
+    cdef unsigned long long[::1] _written
     cdef public Py_ssize_t general_slots, pair_blocks, pair_slots
 
     cpdef Py_ssize_t pair(self, Py_ssize_t worker) except -1
-    cpdef object add(self, Py_ssize_t slot, object count=*)
-    cpdef object add_sized(self, Py_ssize_t slot, object count, object nbytes)
+    @cython.locals(slots="unsigned long long[::1]")
+    cpdef object add(self, Py_ssize_t slot, long long count=*)
+    @cython.locals(slots="unsigned long long[::1]")
+    cpdef object add_sized(self, Py_ssize_t slot, long long count, long long nbytes)

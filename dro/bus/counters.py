@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dro.clock import NS_PER_US
 from dro.errors import LocalProtocolError, ResourceError
@@ -27,6 +27,7 @@ LONGEST_TURN_US: Final = 77
 LONGEST_TURN_CPU_US: Final = 78
 """Slots that have the same meaning on the page of every worker."""
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+_MASK = MASK  # a plain integer in the compiled form
 
 
 class CounterPage:
@@ -41,6 +42,7 @@ class CounterPage:
         self.pair_blocks: int = self._cells[3]
         self.pair_slots: int = self._cells[4]
         self.slots = self._cells[HEADER_CELLS:]
+        self._written: Any = None if self.slots.readonly else self.slots  # of its own type in the compiled form
         """All slots as u64, general ones first; a write above 2^64 - 1 is a ValueError."""
 
     @classmethod
@@ -111,19 +113,20 @@ class CounterPage:
 
     def add(self, slot: int, count: int = 1) -> None:
         """Add `count`, which may be negative for a gauge; wraps at 2^64."""
-        slots = self.slots
-        slots[slot] = (slots[slot] + count) & MASK
+        slots = self._written
+        slots[slot] = (slots[slot] + count) & _MASK
 
     def add_sized(self, slot: int, count: int, nbytes: int) -> None:
         """`add` to a slot, and the bytes to the one behind it."""
-        slots = self.slots
-        slots[slot] = (slots[slot] + count) & MASK
-        slots[slot + 1] = (slots[slot + 1] + nbytes) & MASK
+        slots = self._written
+        slots[slot] = (slots[slot] + count) & _MASK
+        slots[slot + 1] = (slots[slot + 1] + nbytes) & _MASK
 
     def set(self, slot: int, value: int) -> None:
         self.slots[slot] = value & MASK
 
     def close(self) -> None:
+        self._written = None
         self.slots.release()
         self._cells.release()
         self._whole.release()

@@ -16,21 +16,26 @@ from __future__ import annotations
 
 import threading
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dro.bus.ring import CELLS_AT, CELLS_BYTES, QUEUES_BYTES, READERS, SLOTS_AT, RingReader, RingWriter
 from dro.errors import LocalProtocolError, ResourceError
 
 _SLOT: Final = Struct("=QIIII8x")
-_SLEEPS: Final = 9  # cell of a reader, as index of u64; those of its queues are in `Queue`
+_SLEEPS = 9  # cell of a reader, as index of u64; those of its queues are in `Queue`
 
 _lock: Final = threading.Lock()
+_CELLS, _QUEUES, _SLOT_BYTES = CELLS_BYTES // 8, QUEUES_BYTES, _SLOT.size  # plain integers in the compiled form
+# what does not change is looked up once
+_acquire, _release, _pack_into, _unpack_from, _new = (
+    _lock.acquire, _lock.release, _SLOT.pack_into, _SLOT.unpack_from, tuple.__new__
+)  # fmt: skip
 
 
 def fence() -> None:
     """A locked instruction: what was stored before is visible before anything is loaded after."""
-    _lock.acquire()
-    _lock.release()
+    _acquire()
+    _release()
 
 
 class Queue(NamedTuple):
@@ -67,34 +72,35 @@ class DescriptorWriter:
         self._ring = ring
         self._head, _, self._done, self._slots_at, self._slots = queue
         self._slots_at += SLOTS_AT
-        self._cells = ring.queues[CELLS_AT:SLOTS_AT].cast("Q")
+        self._cells: Any = ring.queues[CELLS_AT:SLOTS_AT].cast("Q")
         self._heads: dict[int, int] = {}  # of readers whose queue has memory
         ring.needs.append(self._is_needed)
 
     def put(self, reader: int, slot: Slot) -> bool:
         """False when the queue is full, or there is no memory for it."""
-        head = self._heads.get(reader)
-        if head is None:
+        known = self._heads.get(reader)
+        if known is None:
             if not 0 <= reader < READERS:
                 raise LocalProtocolError(f"no descriptor queue for worker {reader}")
             try:
                 self._ring.allocate_queues(reader)
             except ResourceError:
                 return False
-            head = self._heads[reader] = 0
-        cell = reader * (CELLS_BYTES // 8)
+            known = self._heads[reader] = 0
+        head = known
+        cell = reader * _CELLS
         slots = self._slots
         if head - self._cells[cell + self._done] >= slots:
             return False
-        at = self._slots_at + reader * QUEUES_BYTES + head % slots * _SLOT.size
-        _SLOT.pack_into(self._ring.queues, at, *slot)
+        at = self._slots_at + reader * _QUEUES + head % slots * _SLOT_BYTES
+        _pack_into(self._ring.queues, at, *slot)
         self._heads[reader] = self._cells[cell + self._head] = head + 1
         return True
 
     def _is_needed(self) -> bool:
         """What has been overwritten already is not waited for: its reader may never return."""
         for reader, head in self._heads.items():
-            if self._cells[reader * (CELLS_BYTES // 8) + self._done] != head:
+            if self._cells[reader * _CELLS + self._done] != head:
                 at = self._slots_at + reader * QUEUES_BYTES + (head - 1) % self._slots * _SLOT.size
                 if not self._ring.is_overrun(_SLOT.unpack_from(self._ring.queues, at)[0]):
                     return True
@@ -107,14 +113,14 @@ class DescriptorWriter:
     def must_wake(self, reader: int) -> bool:
         """Does the reader sleep? It is asked once for each sleep."""
         fence()
-        at = reader * (CELLS_BYTES // 8) + _SLEEPS
+        at = reader * _CELLS + _SLEEPS
         if not self._cells[at]:
             return False
         self._cells[at] = 0
         return True
 
     def close(self) -> None:
-        self._cells.release()
+        self._cells = None
 
 
 class DescriptorReader:
@@ -123,7 +129,7 @@ class DescriptorReader:
     def __init__(self, ring: RingReader, reader: int, queue: Queue = SOURCE_DATA) -> None:
         self.ring = ring
         at = CELLS_AT + reader * CELLS_BYTES
-        self._cells = ring.queues[at : at + CELLS_BYTES].cast("Q")
+        self._cells: Any = ring.queues[at : at + CELLS_BYTES].cast("Q")
         self._head, self._tail, self._done, slots_at, self._slots = queue
         self._slots_at = SLOTS_AT + reader * QUEUES_BYTES + slots_at
         self.taken: int = self._cells[self._tail]
@@ -138,8 +144,8 @@ class DescriptorReader:
         tail = self.taken
         if self._cells[self._head] == tail:
             return None
-        at = self._slots_at + tail % self._slots * _SLOT.size
-        slot = tuple.__new__(Slot, _SLOT.unpack_from(self.ring.queues, at))  # its own one is a function of Python
+        at = self._slots_at + tail % self._slots * _SLOT_BYTES
+        slot = _new(Slot, _unpack_from(self.ring.queues, at))
         self.taken = self._cells[self._tail] = tail + 1
         return slot
 
@@ -155,4 +161,4 @@ class DescriptorReader:
         self._cells[_SLEEPS] = 0
 
     def close(self) -> None:
-        self._cells.release()
+        self._cells = None

@@ -41,6 +41,7 @@ Longer ones make longer trains, but from about 128 KiB on the caches and the all
 _WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE
 _KIND_SHIFT, _DATA, _CONTROL, _TSNI = KIND_SHIFT, KIND_DATA, KIND_CONTROL, KIND_TSNI
 _LEAST, _LEAST_CONTROL = HEADER_BYTES, MINIMAL_BYTES
+_pack, _unpack_from = HEAD.pack, HEAD.unpack_from
 
 
 class BatchKind(IntEnum):
@@ -53,7 +54,8 @@ class BatchKind(IntEnum):
 
 
 def encode(position: int, size: int, table: RunTable) -> bytes:
-    return HEAD.pack(position, size, table.rows) + table.tobytes()
+    head: bytes = _pack(position, size, table.rows)
+    return head + table.tobytes()
 
 
 def table_bytes(rows: int) -> int:
@@ -71,7 +73,7 @@ def decode(frame: bytes | bytearray, table: RunTable, base: int = 0) -> tuple[in
     """
     if len(frame) < HEAD.size:
         raise DecodeError("descriptor", f"{len(frame)} bytes")
-    position, size, rows = HEAD.unpack_from(frame)
+    position, size, rows = _unpack_from(frame)
     if not 0 < rows <= ROWS or len(frame) != table_bytes(rows):
         raise DecodeError("descriptor", f"{rows} runs in {len(frame)} bytes")
     first = table.rows

@@ -1,6 +1,9 @@
 from dro.bus.counters cimport CounterPage
 from dro.um.transport.runs cimport RunTable
+from portals.datapath.descriptor cimport decode, table_bytes
 from portals.datapath.outgoing cimport Lane
+
+cdef Py_ssize_t _ACCOUNTED, _SENT, _SENT_OF, _FORWARDED
 
 cdef class Egress:
     cdef public object queue, _now_ns

@@ -33,12 +33,14 @@ from dro.um.transport.runs import (
     RunTable,
 )
 from dro.um.transport.session import SenderTransport
-from portals.datapath import descriptor
 from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
-from portals.datapath.descriptor import JOIN_BELOW
+from portals.datapath.descriptor import JOIN_BELOW, decode, table_bytes
 from portals.datapath.max_queue import MaxQueue
 from portals.datapath.outgoing import MAX_FEEDERS, Lane, ProxySource, totals
 from portals.datapath.plan import plan
+
+# plain integers in the compiled form
+_ACCOUNTED, _SENT, _SENT_OF, _FORWARDED = PairSlot.ACCOUNTED, Slot.SENT, PairSlot.SENT, Slot.FORWARDED
 
 log = logging.getLogger(__name__)
 events = LimitedLogger.of_events(log)
@@ -192,17 +194,17 @@ class Egress:
         page, table = self._page, self._table
         if table.rows and (worker != self._worker or len(self._buffer) >= JOIN_BELOW or slot.rows > table.room // 2):
             self._send_batch()
-        page.add_sized(Slot.FORWARDED, slot.fragments, slot.nbytes)
+        page.add_sized(_FORWARDED, slot.fragments, slot.nbytes)
         ring = self._rings.get(worker)
         if ring is None or slot.kind:  # it went with the sibling; or no source data, which is a bug of the sibling
             self._drop(Slot.DROPPED_ERROR, worker, slot.fragments, slot.nbytes)
             return
         rows, buffer = table.rows, self._buffer
-        frame = ring.copy(slot.table, descriptor.table_bytes(slot.rows))
+        frame = ring.copy(slot.table, table_bytes(slot.rows))
         is_whole = frame is not None
         if frame is not None:
             try:
-                position, size = descriptor.decode(frame, table, len(buffer))
+                position, size = decode(frame, table, len(buffer))
                 if table.total(rows) != (slot.fragments, slot.nbytes):
                     table.rows = rows
                     raise DecodeError("descriptor", "it announces something else than its table holds")
@@ -334,9 +336,9 @@ class Egress:
             return
         page = self._page
         base = page.pair(worker)
-        page.add_sized(base + PairSlot.ACCOUNTED, fragments, nbytes)  # first, see `reconcile_own_restart`
-        page.add_sized(Slot.SENT, fragments, nbytes)
-        page.add_sized(base + PairSlot.SENT, fragments, nbytes)
+        page.add_sized(base + _ACCOUNTED, fragments, nbytes)  # first, see `reconcile_own_restart`
+        page.add_sized(_SENT, fragments, nbytes)
+        page.add_sized(base + _SENT_OF, fragments, nbytes)
         if requests:
             page.add_sized(Slot.REQ_SENT, requests, request_bytes)
 

@@ -1,6 +1,10 @@
 from dro.bus.counters cimport CounterPage
 from dro.bus.ring cimport RingWriter
 from dro.um.transport.runs cimport RunTable
+from portals.datapath.descriptor cimport encode
+
+cdef Py_ssize_t _HANDED, _TOPIC_RCVD, _BATCHES_IN, _RUNS_IN
+cdef object _SOURCE_DATA, _new
 
 cdef class Pending:
     cdef public RunTable table

@@ -29,9 +29,8 @@ from dro.um.transport.runs import (
 )
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc.codes import BlockType
-from portals.datapath import descriptor
 from portals.datapath.counters import PairSlot, Slot
-from portals.datapath.descriptor import JOIN_BELOW, BatchKind
+from portals.datapath.descriptor import JOIN_BELOW, BatchKind, encode
 from portals.datapath.episodes import Episodes
 from portals.datapath.handover import ForwardEntry
 from portals.datapath.select import HEADROOM, compact, extent, move, plain_part, split, take_all
@@ -43,6 +42,9 @@ RING_MAX_BYTES: Final = 16 << 20  # that a ring grows to
 RING_START_BYTES: Final = SLOTS_AT + FIRST_BYTES  # what a ring takes with the first fragment in it
 RING_PER_QUEUE: Final = 4  # or up to this many times <max-queue>
 CHUNK_MAX_BYTES: Final = 1 << 20
+# plain integers in the compiled form; and `QueueSlot` without a function of Python
+_HANDED, _TOPIC_RCVD, _BATCHES_IN, _RUNS_IN = PairSlot.HANDED, Slot.TOPIC_RCVD, Slot.BATCHES_IN, Slot.RUNS_IN
+_SOURCE_DATA, _new = int(BatchKind.SOURCE_DATA), tuple.__new__
 SPREAD: Final = 2  # a chunk may be this many times as large as the fragments in it before they are copied one by one
 
 
@@ -152,9 +154,9 @@ class Ingress:
         egress, handles = found
         page = self._page
         fragments, nbytes = table.total()
-        page.add_sized(Slot.TOPIC_RCVD, fragments, nbytes)
-        page.add(Slot.BATCHES_IN)
-        page.add(Slot.RUNS_IN, table.rows)
+        page.add_sized(_TOPIC_RCVD, fragments, nbytes)
+        page.add(_BATCHES_IN)
+        page.add(_RUNS_IN, table.rows)
         for worker in egress:
             take_all(table, handles, self._out(worker).table)
         return True
@@ -283,14 +285,14 @@ class Ingress:
         if not placed:
             return
         left, table.rows = table.rows - placed, placed
-        at = self._put(descriptor.encode(pending.base, pending.end - pending.base, table))
+        at = self._put(encode(pending.base, pending.end - pending.base, table))
         fragments, nbytes = table.total()
         pending.placed, table.rows = 0, left
         if left:
             table.words[: left * WORDS] = table.words[placed * WORDS : (placed + left) * WORDS]
         # counted first: a sibling never accounts for more than was handed to it, wherever this process is killed
-        self._page.add_sized(self._page.pair(worker) + PairSlot.HANDED, fragments, nbytes)
-        if at is None or not self._queues.put(worker, QueueSlot(at, placed, fragments, nbytes, BatchKind.SOURCE_DATA)):
+        self._page.add_sized(self._page.pair(worker) + _HANDED, fragments, nbytes)
+        if at is None or not self._queues.put(worker, _new(QueueSlot, (at, placed, fragments, nbytes, _SOURCE_DATA))):
             self._count_refused(worker, fragments, nbytes)
         elif worker in self._refusals:
             self._refusals[worker].on_end()
