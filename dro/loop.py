@@ -31,7 +31,7 @@ SLICE_NS: Final = 2_000_000
 SPARSE_NS: Final = 300_000
 """Work that came after a sleep as long comes too seldom for more of it to come together."""
 TURN_NS: Final = 6_000_000
-"""Processor time of a turn after which slices, readers and pollers wait for the next; that one does not let them wait."""
+"""Processor time of a turn after which slices, readers and pollers wait for the next, which calls them in any case."""
 
 
 class HasFileno(Protocol):

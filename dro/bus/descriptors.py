@@ -137,7 +137,7 @@ class DescriptorReader:
         self.finish()
 
     def has_more(self) -> bool:
-        return self._cells[self._head] != self.taken
+        return bool(self._cells[self._head] != self.taken)
 
     def take(self) -> Slot | None:
         """The next descriptor, which is nobody's from then on."""

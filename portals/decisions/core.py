@@ -446,9 +446,10 @@ class PortalCore:
     def _is_known(self, otid: bytes) -> bool:
         return otid in self.proxies or otid in self.siblings.otids
 
-    def _known_otids(self) -> list[bytes]:
+    def _known_otids(self) -> Iterator[bytes]:
         """Offered by a sibling, or with a proxy source here."""
-        return [*self.siblings.otids, *(otid for otid in self.proxies if otid not in self.siblings.otids)]
+        yield from self.siblings.otids.snapshot()
+        yield from (otid for otid in self.proxies.snapshot() if otid not in self.siblings.otids)
 
     def _identity(self, otid: bytes) -> tuple[bytes, int]:
         """Topic and originating domain of a known OTID."""

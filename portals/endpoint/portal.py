@@ -263,8 +263,9 @@ class EndpointPortal:
         self._ctx.loop.run_in_slices(self.sources.set_cost(self._config.cost))
 
     def _change_sources(self) -> Iterator[None]:
-        for entry in list(self._shell.entries.values()):
-            self._shell.change_source(entry.source, *self._advertised(entry.source))
+        for handle in self._shell.entries.snapshot():
+            if (entry := self._shell.entries.get(handle)) is not None:
+                self._shell.change_source(entry.source, *self._advertised(entry.source))
             yield
 
 

@@ -13,7 +13,7 @@ CRC-32 of transport byte and body); a joined session is kept only until a cheape
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
@@ -192,8 +192,9 @@ class TopicCache:
                     del self._topics[key[0]]
         return entry
 
-    def topics(self) -> list[bytes]:
-        return list(self._topics)
+    def topics(self) -> Iterator[bytes]:
+        """See `Table.snapshot`."""
+        return self._topics.snapshot()
 
     def source_count(self, topic: bytes) -> int:
         """How many originating sources of a topic are known."""

@@ -180,7 +180,7 @@ class Bindings:
         self._in_slices(self._leave_all(self._unwanted()))
 
     def _unwanted(self) -> Iterator[bytes]:
-        for topic in list(self._by_topic):
+        for topic in self._by_topic.snapshot():
             if not self._wanted.is_wanted(topic):
                 self._resolver.leave_topic(topic)
             yield topic
