@@ -196,7 +196,7 @@ class RouteCore:
         worker_of = {p.domain_id: worker for worker, p in self._portals.items()}
         graph = build([DroRecord(self.node_id, neighbours)])
         return tuple(
-            Route(p.source_domain, p.interested_domain, worker_of[p.previous], worker_of[p.next])
+            Route((p.source_domain,), p.interested_domain, worker_of[p.previous], worker_of[p.next])
             for p in passages(graph, self.node_id)
         )
 

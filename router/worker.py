@@ -19,9 +19,11 @@ from dro.bus.messages import (
     PortalUp,
     Role,
     Route,
+    RouteInfoHeard,
     RoutesCalculated,
     RouteTable,
     Rows,
+    SendRouteInfo,
 )
 from dro.clock import NS_PER_MS, NS_PER_S, ms, s
 from dro.config.dro_xml.model import DroConfig
@@ -76,8 +78,10 @@ class RouteManager:
                 self._core.on_portal_up(worker, message.domain_id, message.cost, now_ns)
             case PortalGone():
                 self._core.on_portal_gone(worker, now_ns)
-            case RouteTable():
-                raise LocalProtocolError(f"worker {worker} sent a route table")
+            case RouteInfoHeard():
+                pass
+            case RouteTable() | SendRouteInfo():
+                raise LocalProtocolError(f"worker {worker} sent what the route manager sends")
             case _:
                 assert_never(message)
         self._act()
@@ -112,7 +116,8 @@ class RouteManager:
     def _rows(self) -> Iterator[Row]:
         for route in self._core.table.routes if self._core.table is not None else ():
             ingress, egress = self._ctx.name_of(route.ingress), self._ctx.name_of(route.egress)
-            yield RouteRow(route.source_domain, route.interested_domain, ingress, egress)
+            for source in route.source_domains:
+                yield RouteRow(source, route.interested_domain, ingress, egress)
 
     def _on_timer(self) -> None:
         began_ns = time.perf_counter_ns()

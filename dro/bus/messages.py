@@ -198,42 +198,75 @@ WORKER_REPORTS: Final = Codec[WorkerReport](
 
 @dataclass(frozen=True, slots=True)
 class PortalUp:
-    """Portal -> route manager: this endpoint portal works in that domain."""
+    """Portal -> route manager: this portal works, in that domain, or, with `domain_id` 0, over a link to another DRO.
+
+    `neighbour`: the node id of that DRO, 0 while it is not known.
+    """
 
     worker: int
     domain_id: int
     cost: int
+    neighbour: int = 0
+    hotlink_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PortalGone:
-    """Portal -> route manager: it stopped working in its domain; the worker itself may live on."""
+    """Portal -> route manager: it stopped working in its domain, or its link is down; the worker itself may live on."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """Where traffic from one domain to another enters and leaves this DRO; indexes of workers."""
+class RouteInfoHeard:
+    """Portal -> route manager: route information of some DRO, as an LBMC message."""
 
-    source_domain: int
+    worker: int
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendRouteInfo:
+    """Route manager -> portal: pass this LBMC message on, to the companion or to the other DROs of the TRD."""
+
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where traffic from these domains to another one enters and leaves this DRO; indexes of workers."""
+
+    source_domains: tuple[int, ...]
     interested_domain: int
     ingress: int
     egress: int
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The way from a domain to this DRO: its cost, and the DROs on it without this one."""
+
+    domain_id: int
+    cost: int
+    hop_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class RouteTable:
     """Route manager -> portals: the routes through this DRO, to a portal its own; replaces every earlier table.
 
-    `version` grows with each calculation, over restarts of the route manager too.
+    `version` grows with each calculation, over restarts of the route manager too. `origins`: of all domains that
+    traffic comes from.
     """
 
     version: int
     routes: tuple[Route, ...]
+    origins: tuple[Origin, ...] = ()
 
 
 # What portals send each other stands beside them, with tags from 32 on: the two unions share one channel.
 
-RouteMessage = PortalUp | PortalGone | RouteTable
-ROUTE_MESSAGES: Final = Codec[RouteMessage]({2: PortalUp, 3: PortalGone, 4: RouteTable})
+RouteMessage = PortalUp | PortalGone | RouteTable | RouteInfoHeard | SendRouteInfo
+ROUTE_MESSAGES: Final = Codec[RouteMessage](
+    {2: PortalUp, 3: PortalGone, 4: RouteTable, 5: RouteInfoHeard, 6: SendRouteInfo}
+)

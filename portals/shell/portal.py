@@ -181,7 +181,7 @@ class PortalShell:
             raise LocalProtocolError("the route manager sent what is for the route manager")
 
     def _on_routes(self, table: RouteTable, now_ns: int) -> None:
-        routes = [(r.source_domain, r.interested_domain, r.ingress, r.egress) for r in table.routes]
+        routes = [(s, r.interested_domain, r.ingress, r.egress) for r in table.routes for s in r.source_domains]
         self.core.on_routes(table.version, routes, now_ns)
         self._link.on_routes({r.interested_domain for r in table.routes if r.ingress == self._ctx.index}, now_ns)
         self.act_soon()

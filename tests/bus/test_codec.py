@@ -221,7 +221,7 @@ def test_tags_and_roles_keep_their_numbers() -> None:
         "Ready": 1, "StartFailed": 2, "Stopped": 3, "Pong": 4, "PeerStuck": 5, "Reconfigured": 6, "Drained": 7,
         "Rows": 8, "RoutesCalculated": 9,
     }  # fmt: skip
-    routes = {"PortalUp": 2, "PortalGone": 3, "RouteTable": 4}
+    routes = {"PortalUp": 2, "PortalGone": 3, "RouteTable": 4, "RouteInfoHeard": 5, "SendRouteInfo": 6}
     for codec, expected in ((PARENT_MESSAGES, tags), (WORKER_REPORTS, reports), (ROUTE_MESSAGES, routes)):
         assert {kind.__name__: tag for kind, tag in codec._tags.items()} == expected
     assert {role.name: role.value for role in Role} == {"ROUTE_MANAGER": 1, "ENDPOINT": 2, "PEER": 3, "MONITOR": 4}
@@ -271,7 +271,7 @@ def test_what_follows_a_message_and_is_none_is_an_error_when_its_turn_comes(tail
 
 
 def test_the_messages_of_the_program_travel() -> None:
-    table = RouteTable(7, (Route(1, 2, 1, 2), Route(2, 1, 2, 1)))
+    table = RouteTable(7, (Route((1,), 2, 1, 2), Route((2,), 1, 2, 1)))
     assert ROUTE_MESSAGES.decode(ROUTE_MESSAGES.encode(table)) == table
     ready = Ready(3, "/r", "ipc://a")
     assert WORKER_REPORTS.decode(WORKER_REPORTS.encode(ready)) == ready

@@ -21,7 +21,7 @@ from tests.rigs.one_process import OneProcess, one_process
 
 HERE, THERE = 1, 99  # domains of the portal and behind the sibling
 ENDPOINT, SIBLING = 1, 9  # workers
-ROUTES = (Route(HERE, THERE, ENDPOINT, SIBLING), Route(THERE, HERE, SIBLING, ENDPOINT))
+ROUTES = (Route((HERE,), THERE, ENDPOINT, SIBLING), Route((THERE,), HERE, SIBLING, ENDPOINT))
 
 
 class OneEndpoint:

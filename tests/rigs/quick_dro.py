@@ -36,7 +36,9 @@ def run_report_routes(ctx: WorkerContext, endpoint: EndpointConfig, config: DroC
     def on_ctl(_worker: int, message: bytes) -> None:
         table = ROUTE_MESSAGES.decode(message)
         assert isinstance(table, RouteTable)
-        routes = " ".join(f"{r.source_domain}>{r.interested_domain}:{r.ingress}>{r.egress}" for r in table.routes)
+        routes = " ".join(
+            f"{s}>{r.interested_domain}:{r.ingress}>{r.egress}" for r in table.routes for s in r.source_domains
+        )
         ctx.log.info(f"TABLE v{table.version >> 32}.{table.version & 0xFFFF} of {config.daemon.name} {routes}")
 
     ctx.on_peer_up = on_peer_up

@@ -18,7 +18,7 @@ from router.route_recalculation import (
 )
 from tests.router.test_paths import DRO_BIT
 
-BOTH_WAYS = (Route(20, 10, 2, 1), Route(10, 20, 1, 2))
+BOTH_WAYS = (Route((20,), 10, 2, 1), Route((10,), 20, 1, 2))
 GUIDE = Timing(check_ns=ms(750), backoff_ns=s(5), warning_ns=s(10))
 
 
@@ -80,7 +80,7 @@ def test_a_star_has_a_route_for_every_ordered_pair() -> None:
     c.on_timer(now_ns=s(6))
     assert c.table is not None
     assert len(c.table.routes) == 12
-    assert all((r.source_domain, r.interested_domain) == (r.ingress * 10, r.egress * 10) for r in c.table.routes)
+    assert all((r.source_domains, r.interested_domain) == ((r.ingress * 10,), r.egress * 10) for r in c.table.routes)
 
 
 def test_a_restarted_portal_gets_the_table_and_the_others_hear_nothing() -> None:

@@ -34,7 +34,7 @@ from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker, logged
 
 TIMING = Timing(check_ns=ms(10), backoff_ns=ms(100), warning_ns=ms(300))
-BOTH_WAYS = (Route(20, 10, 2, 1), Route(10, 20, 1, 2))
+BOTH_WAYS = (Route((20,), 10, 2, 1), Route((10,), 20, 1, 2))
 
 
 class Manager:
@@ -91,7 +91,7 @@ def test_each_portal_gets_the_routes_that_enter_or_leave_at_it(manager: Manager)
     assert [worker for worker, _ in sent] == [1, 2, 3, 4]
     for worker, table in sent:
         assert isinstance(table, RouteTable)
-        pairs = {(r.source_domain, r.interested_domain, r.ingress, r.egress) for r in table.routes}
+        pairs = {(*r.source_domains, r.interested_domain, r.ingress, r.egress) for r in table.routes}
         others = [other for other in (1, 2, 3, 4) if other != worker]
         expected = {(10 * worker, 10 * other, worker, other) for other in others}
         assert pairs == expected | {(b, a, d, c) for a, b, c, d in expected}

@@ -243,8 +243,8 @@ def test_what_siblings_want_is_asked_for_announced_and_withdrawn(
 ) -> None:
     flag = lbmr.InterestFlag
     with one_endpoint(tmp_path, stepper) as one:
-        more = (Route(98, HERE, SIBLING, ENDPOINT), Route(HERE, 98, ENDPOINT, SIBLING))
-        one.hear_routes(Route(HERE, THERE, ENDPOINT, SIBLING), Route(THERE, HERE, SIBLING, ENDPOINT), *more)
+        more = (Route((98,), HERE, SIBLING, ENDPOINT), Route((HERE,), 98, ENDPOINT, SIBLING))
+        one.hear_routes(Route((HERE,), THERE, ENDPOINT, SIBLING), Route((THERE,), HERE, SIBLING, ENDPOINT), *more)
         asked(one)
         of_proxies(caplog)
         one.hear(InterestAdded(b"AAA", PATTERN_NONE, THERE), InterestAdded(b"B.*", PATTERN_REGEX, THERE))

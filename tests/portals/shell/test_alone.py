@@ -75,7 +75,7 @@ from tests.portals.shell.test_portal import OTID, NothingHeld, OtherLink
 ME, SIBLING, THIRD = 1, 2, 3
 MANAGER = 0
 HERE, THERE = 10, 20  # the domains of the portal and of its sibling
-ROUTES = RouteTable(7, (Route(HERE, THERE, ME, SIBLING), Route(THERE, HERE, SIBLING, ME)))
+ROUTES = RouteTable(7, (Route((HERE,), THERE, ME, SIBLING), Route((THERE,), HERE, SIBLING, ME)))
 HANDLE = 1 << 24 | 1  # of the first source of an incarnation 1
 SEEN = SourceSeen(5, OTID, b"AAA", THERE, 0, 1, b"")
 WITH_RINGS = (Role.ENDPOINT, Role.PEER)
@@ -156,7 +156,7 @@ class Alone:
         self.worker.told["on_peer_up"](peer)
 
     def hear(self, worker: int, message: PortalMessage | RouteMessage) -> None:
-        if isinstance(message, PortalUp | PortalGone | RouteTable):
+        if isinstance(message, RouteMessage):
             frame = ROUTE_MESSAGES.encode(message)
         else:
             frame = PORTAL_MESSAGES.encode(message)
@@ -226,7 +226,7 @@ def test_a_sibling_whose_ring_cannot_be_opened_is_none_until_it_can(
     alone: Alone, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For want of descriptors, perhaps: what it says waits, and it is told that this portal lives."""
-    alone.hear(MANAGER, RouteTable(7, (Route(HERE, THERE, ME, THIRD), Route(THERE, HERE, THIRD, ME))))
+    alone.hear(MANAGER, RouteTable(7, (Route((HERE,), THERE, ME, THIRD), Route((THERE,), HERE, THIRD, ME))))
     alone.link.say(InterestGained((b"AAA", PATTERN_NONE)))
     alone.peer_up(THIRD)
     alone.hear(THIRD, SEEN)
@@ -352,7 +352,9 @@ def test_what_a_worker_says_that_nobody_told_of_is_ignored(alone: Alone) -> None
 def test_routes_reach_the_core_and_the_link(alone: Alone) -> None:
     alone.joined()
     assert (alone.core.route_version, alone.link.reachable) == (7, {THERE})
-    alone.hear(MANAGER, RouteTable(8, (*ROUTES.routes, Route(30, THERE, THIRD, SIBLING), Route(HERE, 30, ME, THIRD))))
+    alone.hear(
+        MANAGER, RouteTable(8, (*ROUTES.routes, Route((30,), THERE, THIRD, SIBLING), Route((HERE,), 30, ME, THIRD)))
+    )
     assert (alone.core.route_version, alone.link.reachable) == (8, {THERE, 30})
 
 
