@@ -203,7 +203,7 @@ def test_it_wakes_up_for_a_portal_that_it_waits_for(manager: Manager) -> None:
 @pytest.mark.parametrize(
     ("frame", "why"),
     [
-        (ROUTE_MESSAGES.encode(RouteTable(1, ())), "^worker 1 sent a route table$"),
+        (ROUTE_MESSAGES.encode(RouteTable(1, ())), "^worker 1 sent what the route manager sends$"),
         (b"garbage", "^worker 1 sent what is none of the route manager's: .+"),
     ],
 )

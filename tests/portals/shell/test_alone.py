@@ -21,8 +21,10 @@ from dro.bus.messages import (
     PortalUp,
     Role,
     Route,
+    RouteInfoHeard,
     RouteMessage,
     RouteTable,
+    SendRouteInfo,
 )
 from dro.bus.ring import DATA_AT
 from dro.clock import ms, s
@@ -156,7 +158,7 @@ class Alone:
         self.worker.told["on_peer_up"](peer)
 
     def hear(self, worker: int, message: PortalMessage | RouteMessage) -> None:
-        if isinstance(message, RouteMessage):
+        if isinstance(message, PortalUp | PortalGone | RouteTable | RouteInfoHeard | SendRouteInfo):
             frame = ROUTE_MESSAGES.encode(message)
         else:
             frame = PORTAL_MESSAGES.encode(message)
