@@ -37,6 +37,12 @@ class ByteStream(Protocol):
     def start(self, events: StreamEvents) -> None:
         """Called once. What it reports may come from within."""
 
+    def take_over(self, events: StreamEvents) -> None:
+        """From now on these, of an open stream; `on_open` is not called again.
+
+        What the stream holds already makes nothing readable: the caller reads once by itself.
+        """
+
     def read_into(self, view: memoryview) -> int:
         """How many bytes came, 0 at the end of the stream. There is nothing more for now when `view` is not full.
 
@@ -55,6 +61,17 @@ class ByteStream(Protocol):
 
     def close(self) -> None:
         """No event follows."""
+
+
+def joined(pieces: Sequence[Piece], limit: int) -> bytes:
+    """The first bytes of the pieces, `limit` at most."""
+    taken = []
+    for piece in pieces:
+        taken.append(piece[:limit])
+        limit -= len(taken[-1])
+        if not limit:
+            break
+    return b"".join(taken)
 
 
 StreamMaker = Callable[[Loop, socket.socket, bool], ByteStream]
@@ -87,6 +104,10 @@ class PlainStream:
     def _open(self) -> None:
         self._loop.add_reader(self.sock, self._events.on_readable)
         self._events.on_open()
+
+    def take_over(self, events: StreamEvents) -> None:
+        self._events = events
+        self._loop.add_reader(self.sock, events.on_readable)
 
     def send_pieces(self, pieces: Sequence[Piece]) -> int:
         try:

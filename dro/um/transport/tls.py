@@ -1,6 +1,7 @@
 """TLS as a stream: the same bytes as those of a `PlainStream`, encrypted, from a side that could prove who it is.
 
-TLS 1.3, or 1.2 with a partner that has no better. Who connects checks the certificate of who accepts.
+TLS 1.3, or 1.2 with a partner that has no better. Who connects checks the certificate of who accepts. What is made here
+is for LBT-TCP; `peer_tls` has that of peer links.
 
 Source: UM Configuration Guide, "Encrypted TCP". Guess: the name in a certificate is not compared, as sessions are
 advertised by address; whoever has a certificate that is trusted is right.
@@ -23,7 +24,7 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.timers import Timer
-from dro.um.transport.stream import Piece, PlainStream, StreamMaker
+from dro.um.transport.stream import Piece, PlainStream, StreamMaker, joined
 
 limited = LimitedLogger(logging.getLogger(__name__)).event
 
@@ -53,7 +54,7 @@ class TlsStream(PlainStream):
             return
         self.sock = self._tls
         self.read_into = self._read_into
-        self._timer = self._loop.call_later(self._limit_ns, partial(self._fail, "no handshake in time"))
+        self._timer = self._loop.call_later(self._limit_ns, partial(self._fail, TimeoutError("no handshake in time")))
         self._shake_hands()
 
     def _shake_hands(self) -> None:
@@ -66,15 +67,21 @@ class TlsStream(PlainStream):
         except ssl.SSLWantWriteError:
             self._loop.add_writer(self.sock, self._shake_hands)
         except OSError as e:
-            self._fail(str(e))
+            self._fail(e)
         else:
             self._stop_timer()
-            super()._open()
+            self._on_agreed()
 
-    def _fail(self, why: str) -> None:
+    def _on_agreed(self) -> None:
+        super()._open()
+
+    def _fail(self, error: OSError) -> None:
         self._stop_timer()
-        limited(LogEvent.TLS_FAILED, extra={"peer": _peer_of(self.sock), "reason": why})
+        self._tell(error)
         self._events.on_lost()
+
+    def _tell(self, error: OSError) -> None:
+        limited(LogEvent.TLS_FAILED, extra={"peer": peer_of(self.sock), "reason": str(error)})
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -99,7 +106,7 @@ class TlsStream(PlainStream):
     def send_pieces(self, pieces: Sequence[Piece]) -> int:
         if self._begun:
             self._push()
-        self._begun = b"".join(pieces)[:RECORD_BYTES] if len(pieces) > 1 else bytes(pieces[0][:RECORD_BYTES])
+        self._begun = joined(pieces, RECORD_BYTES)
         taken = len(self._begun)
         with contextlib.suppress(BlockingIOError):  # a record that was begun is finished, whatever is wanted meanwhile
             self._push()
@@ -132,12 +139,22 @@ class TlsStream(PlainStream):
         super().close()
 
 
-def _peer_of(sock: socket.socket) -> str:
+def peer_of(sock: socket.socket) -> str:
+    """Address and port of the other side, for the log."""
     try:
         host, port = sock.getpeername()
     except OSError:
         return "?"
     return f"{host}:{port}"
+
+
+def new_context(*, is_server: bool) -> ssl.SSLContext:
+    """TLS 1.2 or better, without renegotiation; it has no certificates yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.load_dh_params(str(_DH_GROUP))  # for DHE, which is UM's default
+    return context
 
 
 def stream_maker(options: TlsOptions, *, is_server: bool) -> StreamMaker:
@@ -147,10 +164,7 @@ def stream_maker(options: TlsOptions, *, is_server: bool) -> StreamMaker:
     """
     if not options.use_tls:
         return PlainStream
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    context.load_dh_params(str(_DH_GROUP))  # for DHE, which is UM's default
+    context = new_context(is_server=is_server)
     what = "tls_cipher_suites"
     try:
         if options.cipher_suites:
