@@ -37,6 +37,7 @@ STEPS: Final = (
     "dro.um.transport.lbtrm.receiver",
     "dro.um.transport.lbtrm.sender",
     "dro.um.transport.lbtrm.trains",
+    "dro.um.transport.link_frames",
     "dro.um.transport.mmsg",
     "dro.um.transport.runs",
     "dro.um.transport.scan",

@@ -260,7 +260,7 @@ def u32(view: memoryview | bytes | bytearray, at: int) -> int:
     return view[at] << 24 | view[at + 1] << 16 | view[at + 2] << 8 | view[at + 3]
 
 
-def write_u32(view: bytearray, at: int, value: int) -> None:
+def write_u32(view: bytearray | memoryview, at: int, value: int) -> None:
     """Likewise."""
     view[at], view[at + 1], view[at + 2], view[at + 3] = value >> 24, value >> 16 & 255, value >> 8 & 255, value & 255
 

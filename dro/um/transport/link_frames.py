@@ -1,0 +1,183 @@
+"""Fragments on a peer link: LBMC messages whose first block, SRCIDX, names the source.
+
+Going out, the block is put into each message and the topic index becomes that of the originating session; coming in, it
+is taken out in place, so that everything above a link sees the messages of an ordinary stream, with the number of the
+source where they have the topic index. Pure, and the reference for its compiled form.
+
+Wire layout: peer link notes, sections 3 and 10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from struct import Struct
+from typing import Final
+
+from dro.sqn import MASK
+from dro.um.transport.runs import (
+    COMPILED,
+    FRAGMENTS,
+    HEAD_SHIFT,
+    HEADER_BYTES,
+    KIND_CONTROL,
+    KIND_SHIFT,
+    KIND_TSNI,
+    LENGTH,
+    MINIMAL_BYTES,
+    OFFSET,
+    ROW,
+    SHAPE,
+    SQN,
+    STRIDE,
+    TYPE_MESSAGE,
+    WORDS,
+    RunTable,
+    set_topic_index,
+    u32,
+    write_u32,
+)
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.codes import MESSAGE_MAX, BlockType
+from dro.wire.lbmc.data_blocks import SrcIdx, Tsni, TsniRecord
+
+SRCIDX_BYTES: Final = 12
+FRAGMENT_MAX: Final = MESSAGE_MAX - SRCIDX_BYTES
+"""Of a message without the block."""
+_SRCIDX: Final = int(BlockType.SRCIDX)
+_PREFIX: Final = Struct("!BBHIIBBHQ")  # header of a message, and the block
+_MARK: Final = Struct("!BBH")
+# plain integers in the compiled form
+_WORDS, _SQN, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, SQN, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE
+_MESSAGE, _HEADER, _MINIMAL, _BLOCK_BYTES = TYPE_MESSAGE, HEADER_BYTES, MINIMAL_BYTES, SRCIDX_BYTES
+_CODE, _LEAST, _DATA_BELOW = _SRCIDX, HEADER_BYTES + SRCIDX_BYTES, 1 << KIND_SHIFT
+
+
+def scan_link(view: memoryview, pos: int, end: int, table: RunTable) -> tuple[int, int]:
+    """Add the data messages from `pos` to `end` to the table; (where it stopped, how many there were).
+
+    That is at a message that is no data of a source, is incomplete, or for which the table has no room. The messages
+    are changed in place: what precedes each in `view` is no message any more.
+    """
+    messages = 0
+    while end - pos >= _LEAST and table.rows < table.capacity:
+        if COMPILED:
+            kind, head, length = view[pos], view[pos + 1], view[pos + 2] << 8 | view[pos + 3]
+        else:
+            kind, head, length = lbmc.MINIMAL.unpack_from(view, pos)
+        if (
+            kind != _MESSAGE
+            or head != _CODE
+            or length < _LEAST
+            or pos + length > end
+            or view[pos + _HEADER + 1] != _BLOCK_BYTES
+        ):
+            break
+        begin = pos + _BLOCK_BYTES
+        if COMPILED:
+            topic_index, sqn = u32(view, pos + 4), u32(view, pos + 8)
+            head = view[begin]
+            index = 0 if u32(view, pos + 16) else u32(view, pos + 20)
+            view[begin], view[begin + 1] = kind, head
+            view[begin + 2], view[begin + 3] = length - _BLOCK_BYTES >> 8, length - _BLOCK_BYTES & 0xFF
+            write_u32(view, begin + 4, topic_index)
+            write_u32(view, begin + 8, sqn)
+        else:
+            _, _, _, topic_index, sqn, head, _, _, index = _PREFIX.unpack_from(view, pos)
+            index = index if index <= MASK else 0
+            lbmc.HEADER.pack_into(view, begin, kind, head, length - SRCIDX_BYTES, topic_index, sqn)
+        table.add(index, sqn, begin, length - _BLOCK_BYTES, _BLOCK_BYTES, head)
+        messages += 1
+        pos += length
+    return pos, messages
+
+
+def take_topic_control(view: memoryview, pos: int, length: int, table: RunTable) -> None:
+    """Add one control message of a source, which begins with the block, to the table, which has room for it.
+
+    Raises: DecodeError for a broken one. One that tells nothing of a topic is ignored.
+    """
+    message = lbmc.decode(bytes(view[pos : pos + length]))
+    index, tsni = message.get(SrcIdx), message.get(Tsni)
+    assert index is not None
+    source = index.source_index if index.source_index <= MASK else 0
+    if tsni is not None:
+        for record in tsni.records[:1]:
+            table.put(source, record.sqn, 1, 0, 0, 0, KIND_TSNI << KIND_SHIFT)
+        return
+    if message.find(BlockType.TOPIC_IDX) is None:
+        return
+    head, begin = view[pos + MINIMAL_BYTES], pos + SRCIDX_BYTES
+    _MARK.pack_into(view, begin, view[pos], head, length - SRCIDX_BYTES)
+    shape = KIND_CONTROL << KIND_SHIFT | head << HEAD_SHIFT | SRCIDX_BYTES
+    table.put(source, 0, 1, begin, length - SRCIDX_BYTES, length, shape)
+
+
+def for_link(
+    buffer: bytearray, table: RunTable, topics: dict[int, int], held: int, most: int
+) -> tuple[bytearray, list[int]]:
+    """The messages of the table, each with its block, back to back; and where in that a new batch begins.
+
+    The first word of a row is the number of the source; `topics`: the topic index of each there where it originates. A
+    batch has at most `most` bytes, of which the first has `held` already; a larger message is alone in one.
+    """
+    cuts: list[int] = []
+    size, to = held, 0
+    cells = table.cells
+    if COMPILED and not table.has_other_than_data():
+        count, nbytes = table.total()
+        made = bytearray(nbytes + count * SRCIDX_BYTES)
+        source, out = buffer, made
+        for row in range(0, table.rows * _WORDS, _WORDS):
+            index, offset, length = cells[row], cells[row + _OFFSET], cells[row + _LENGTH]
+            topic, whole = topics[index], length + _BLOCK_BYTES
+            for _ in range(cells[row + _FRAGMENTS]):
+                if size and size + whole > most:
+                    cuts.append(to)
+                    size = 0
+                out[to], out[to + 1] = source[offset], _CODE
+                out[to + 2], out[to + 3] = whole >> 8 & 0xFF, whole & 0xFF
+                write_u32(out, to + 4, topic)
+                out[to + 8 : to + 12] = source[offset + 8 : offset + 12]
+                out[to + 12], out[to + 13] = source[offset + 1], _BLOCK_BYTES
+                write_u32(out, to + 20, index)
+                out[to + 24 : to + whole] = source[offset + 12 : offset + length]
+                offset += cells[row + _STRIDE]
+                to += whole
+                size += whole
+        out = None  # type: ignore[assignment]
+        return made, cuts
+    view = memoryview(buffer)
+    parts: list[bytes | memoryview] = []
+    for row in range(0, table.rows * _WORDS, _WORDS):
+        index, offset, length = cells[row], cells[row + _OFFSET], cells[row + _LENGTH]
+        topic, shape = topics[index], cells[row + _SHAPE]
+        for _ in range(cells[row + _FRAGMENTS]):
+            if shape < _DATA_BELOW:
+                kind, head, _, _, sqn = lbmc.HEADER.unpack_from(view, offset)
+                whole = length + SRCIDX_BYTES
+                message: list[bytes | memoryview] = [
+                    _PREFIX.pack(kind, _SRCIDX, whole, topic, sqn, head, SRCIDX_BYTES, 0, index),
+                    view[offset + HEADER_BYTES : offset + length],
+                ]
+            else:
+                control = _control(buffer, table, row, topic)
+                message, whole = [control], len(control)
+            if size and size + whole > most:
+                cuts.append(to)
+                size = 0
+            parts += message
+            offset += cells[row + _STRIDE]
+            to += whole
+            size += whole
+    return bytearray().join(parts), cuts
+
+
+def _control(buffer: bytearray, table: RunTable, row: int, topic: int) -> bytes:
+    """One message of a row that is no data."""
+    index, sqn, _, offset, length, _, shape = ROW.unpack_from(table.words, 4 * row)
+    if shape >> KIND_SHIFT == KIND_TSNI:
+        record = TsniRecord(topic, sqn)
+        return lbmc.encode(lbmc.control_message(SrcIdx(index), Tsni((record,))))
+    set_topic_index(buffer, offset, length, shape >> HEAD_SHIFT & 0xFF, topic)
+    message = lbmc.decode(bytes(buffer[offset : offset + length]))
+    return lbmc.encode(replace(message, blocks=(SrcIdx(index), *message.blocks)))
