@@ -1,0 +1,56 @@
+"""When an initiator connects, and which of the connections of an acceptor counts.
+
+Source: DRO guide, `reconnect-interval`; forwarding notes, 21.2. Guess: pauses are spread over a fifth more than the
+interval, so that initiators whose network was away do not all come at once; a new connection of the DRO that the old
+one is with takes its place, and so does any other one when the old one has been silent for a keepalive interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from dro.clock import s
+from dro.proto.peerlink.session import LinkSession
+
+_SPREAD: Final = 5
+ATTEMPT_NS: Final = s(10)
+"""A connection that is not made by then is given up."""
+SILENT_NS: Final = s(5)
+
+
+class InitiatorCore:
+    """One attempt or connection at a time."""
+
+    def __init__(self, interval_ns: int, now_ns: int, draw: Callable[[int], int]) -> None:
+        """`draw(n)` is a random number below n."""
+        self.interval_ns = interval_ns
+        self._draw = draw
+        self._due_ns: int | None = now_ns
+        self.attempts = 0
+        """Since the last connection whose dialogue was up."""
+
+    def next_deadline(self) -> int | None:
+        """When to connect."""
+        return self._due_ns
+
+    def on_attempt(self) -> None:
+        self.attempts += 1
+        self._due_ns = None
+
+    def on_up(self) -> None:
+        self.attempts = 0
+
+    def on_over(self, now_ns: int) -> None:
+        """The attempt failed, or the connection is over."""
+        self._due_ns = now_ns + self.interval_ns + self._draw(max(1, self.interval_ns // _SPREAD))
+
+    def at_once(self, now_ns: int) -> None:
+        self._due_ns = now_ns
+
+
+def replaces(newcomer: LinkSession, old: LinkSession, now_ns: int) -> bool:
+    """Does a connection whose HELLO has come take the place of the one that is up?"""
+    assert newcomer.hello is not None
+    is_same = old.hello is not None and old.hello.name == newcomer.hello.name
+    return is_same or now_ns - old.heard_ns >= SILENT_NS

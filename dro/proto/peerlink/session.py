@@ -1,0 +1,301 @@
+"""The dialogue on one connection of a peer link: who the other side is, that it lives, and how long an answer takes.
+
+State: what was said and heard since the connection was made. HELLO is sent at once; nothing else before the HELLO of
+the other side. Any byte shows life. Source: peer link notes, sections 5, 13 and 15; DRO guide, `<gateway-keepalive>`.
+Guess: a response that answers no query of ours is ignored and counted. Each keepalive has digests of what its sender
+has recorded; when they differ from what it was told, and that did not change for `SETTLED_NS`, something was missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from dro.clock import s
+from dro.proto.peerlink.messages import (
+    COMPRESSION_LZ4,
+    Digests,
+    Hello,
+    Kind,
+    digests_of,
+    hello,
+    keepalive,
+    kind_of,
+    read_hello,
+)
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.dro_blocks import KA_QUERY, KA_RESPONSE, TnwgKeepalive
+
+HELLO_LIMIT_NS: Final = s(10)
+"""For HELLO, when there is no keepalive timeout, or a longer one."""
+SETTLED_NS: Final = s(2)
+"""What was told so long ago has been recorded."""
+_ASKED_MAX: Final = 16  # queries without a response that are remembered
+_US: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """`<gateway-keepalive>` in ns, 0: off; and what the configuration of this side wants of the other."""
+
+    interval_ns: int
+    timeout_ns: int
+    only_when_idle: bool
+    uses_udp: bool = False
+    uses_compression: bool = False
+    uses_tls: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SendControl:
+    """Before everything that waits."""
+
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """Both have said who they are. `is_compressed`: from the next byte on, in both directions."""
+
+    hello: Hello
+    is_compressed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLink:
+    """The connection is of no use: `text` says why, `remedy` what to do."""
+
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """For the log; the link works."""
+
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshNeeded:
+    """The other side has not recorded what it was told: tell it once more."""
+
+    interest: bool
+    sources: bool
+
+
+LinkEffect = SendControl | LinkUp | CloseLink | Warned | RefreshNeeded
+
+
+@dataclass(slots=True)
+class RttStatistics:
+    """Of the keepalives of a portal, in microseconds."""
+
+    samples: int = 0
+    minimum_us: int = 0
+    maximum_us: int = 0
+    last_us: int = 0
+    last_ns: int = 0  # when the last response came
+
+    def add(self, rtt_us: int, now_ns: int) -> None:
+        self.minimum_us = min(self.minimum_us, rtt_us) if self.samples else rtt_us
+        self.maximum_us = max(self.maximum_us, rtt_us)
+        self.samples += 1
+        self.last_us, self.last_ns = rtt_us, now_ns
+
+
+def _no_digests() -> Digests:
+    return Digests(0, 0)
+
+
+class LinkSession:
+    """Made for each connection; `on_connected` begins the dialogue."""
+
+    def __init__(
+        self,
+        own: Hello,
+        options: LinkOptions,
+        now_ns: int,
+        *,
+        rtt: RttStatistics | None = None,
+        told: Callable[[], Digests] = _no_digests,
+        recorded: Callable[[], Digests] = _no_digests,
+    ) -> None:
+        """`told`: digests of what this side wants and offers; `recorded`: of what is known here of the other side's."""
+        self.hello: Hello | None = None
+        """Of the other side."""
+        self.rtt = rtt if rtt is not None else RttStatistics()
+        self.unhandled = 0
+        """Messages that nobody here understands, and responses to no query."""
+        self._own = own
+        self._options = options
+        self._told, self._recorded = told, recorded
+        self._effects: list[LinkEffect] = []
+        self._began_ns = self._heard_ns = self._busy_ns = self._asked_ns = now_ns
+        self._index = 0
+        self._asked: dict[int, int] = {}  # by index: when
+        self._missed: Digests | None = None  # what was told when the other side had something else recorded
+        self._missed_ns = 0
+        self._is_refreshed = False  # it was told all once more because of that
+        self._is_over = False
+
+    def take_effects(self) -> list[LinkEffect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    @property
+    def is_up(self) -> bool:
+        return self.hello is not None and not self._is_over
+
+    @property
+    def heard_ns(self) -> int:
+        """When anything came last."""
+        return self._heard_ns
+
+    # what happens
+
+    def on_connected(self, now_ns: int) -> None:
+        self._began_ns = self._heard_ns = self._busy_ns = self._asked_ns = now_ns
+        self._effects.append(SendControl(hello(self._own)))
+
+    def on_received(self, now_ns: int) -> None:
+        """Some bytes."""
+        self._heard_ns = self._busy_ns = now_ns
+
+    def on_sent(self, now_ns: int) -> None:
+        """Some bytes, other than keepalives."""
+        self._busy_ns = max(self._busy_ns, now_ns)
+
+    def on_message(self, raw: bytes, now_ns: int) -> lbmc.Message | None:
+        """A message that is neither data nor control of a source; it is returned if it is not part of the dialogue.
+
+        Raises: DecodeError; the connection is to be closed.
+        """
+        if self._is_over:
+            return None
+        kind = kind_of(raw)
+        if self.hello is None:
+            self._on_first(raw, kind)
+            return None
+        if kind is not Kind.CONTROL:
+            if kind is Kind.OTHER:
+                self.unhandled += 1
+                return None
+            return lbmc.decode(raw)
+        message = lbmc.decode(raw)
+        alive = message.get(TnwgKeepalive)
+        if alive is not None:
+            self._on_keepalive(alive, now_ns)
+            return None
+        return None if read_hello(message) is not None else message  # a second HELLO is ignored
+
+    def _on_first(self, raw: bytes, kind: Kind) -> None:
+        greeting = read_hello(lbmc.decode(raw)) if kind is Kind.CONTROL else None
+        if greeting is None:
+            self._close("it said something else before it said who it is", "check that a DRO is at the other end")
+        elif greeting.version < 1:
+            self._close(f"it speaks version {greeting.version} of the protocol", "use a newer DRO there")
+        elif greeting.context_instance == self._own.context_instance:
+            self._close("the link leads back to this portal", "correct its address")
+        else:
+            self._on_hello(greeting)
+
+    def _on_hello(self, greeting: Hello) -> None:
+        options = self._options
+        if bool(greeting.udp_port) != options.uses_udp:
+            where = "only here" if options.uses_udp else "only at the companion"
+            self._close(f"<udp> is configured {where}", "configure it on both sides or on none")
+            return
+        compresses = COMPRESSION_LZ4 in greeting.compression
+        if compresses != options.uses_compression:
+            where = "only here" if options.uses_compression else "only at the companion"
+            self._effects.append(
+                Warned(f"<compression> is configured {where}, the link is not compressed", "configure it on both sides")
+            )
+        self.hello = greeting
+        self._effects.append(LinkUp(greeting, compresses and options.uses_compression))
+
+    def _close(self, text: str, remedy: str = "") -> None:
+        self._is_over = True
+        self._effects.append(CloseLink(text, remedy))
+
+    # keepalives
+
+    def _on_keepalive(self, alive: TnwgKeepalive, now_ns: int) -> None:
+        if alive.flags & KA_QUERY:
+            asked_us = alive.seconds * 1_000_000 + alive.microseconds
+            self._effects.append(
+                SendControl(keepalive(alive.index, asked_us, is_response=True, digests=self._digests()))
+            )
+        elif alive.flags & KA_RESPONSE and (asked_ns := self._asked.pop(alive.index, None)) is not None:
+            self.rtt.add((now_ns - asked_ns) // _US, now_ns)
+        else:
+            self.unhandled += 1
+            return
+        if self.hello is not None and self.hello.has_digests and self._own.has_digests:
+            self._compare(digests_of(alive), now_ns)
+
+    def _digests(self) -> Digests | None:
+        both = self.hello is not None and self.hello.has_digests and self._own.has_digests
+        return self._recorded() if both else None
+
+    def _compare(self, recorded: Digests, now_ns: int) -> None:
+        """What the other side has recorded, with what it was told. While that changes, it may still be on its way."""
+        told = self._told()
+        if recorded == told:
+            self._missed, self._is_refreshed = None, False
+        elif told != self._missed:
+            self._missed, self._missed_ns = told, now_ns
+        elif now_ns - self._missed_ns < SETTLED_NS:
+            pass
+        elif not self._is_refreshed:
+            self._is_refreshed, self._missed = True, None
+            self._effects.append(RefreshNeeded(recorded.interest != told.interest, recorded.sources != told.sources))
+        else:
+            self._close("it has recorded something else than it was told", "nothing: the link starts anew")
+
+    # time
+
+    def next_deadline(self) -> int | None:
+        if self._is_over:
+            return None
+        deadlines = []
+        options = self._options
+        if self.hello is None:
+            deadlines.append(self._began_ns + self._hello_limit_ns)
+        elif options.interval_ns:
+            deadlines.append(self._next_query_ns())
+        if options.interval_ns and options.timeout_ns:
+            deadlines.append(self._heard_ns + options.timeout_ns)
+        return min(deadlines, default=None)
+
+    @property
+    def _hello_limit_ns(self) -> int:
+        return min(HELLO_LIMIT_NS, self._options.timeout_ns or HELLO_LIMIT_NS)
+
+    def _next_query_ns(self) -> int:
+        since = max(self._busy_ns, self._asked_ns) if self._options.only_when_idle else self._asked_ns
+        return since + self._options.interval_ns
+
+    def on_timer(self, now_ns: int) -> None:
+        if self._is_over:
+            return
+        options = self._options
+        if self.hello is None and now_ns >= self._began_ns + self._hello_limit_ns:
+            self._close("it did not say who it is in time", "check that a DRO is at the other end")
+        elif options.interval_ns and options.timeout_ns and now_ns >= self._heard_ns + options.timeout_ns:
+            silent_ms = (now_ns - self._heard_ns) // 1_000_000
+            self._close(f"nothing came for {silent_ms} ms", "check the network between the two")
+        elif self.hello is not None and options.interval_ns and now_ns >= self._next_query_ns():
+            self._ask(now_ns)
+
+    def _ask(self, now_ns: int) -> None:
+        self._index += 1
+        self._asked_ns = now_ns
+        self._asked[self._index] = now_ns
+        if len(self._asked) > _ASKED_MAX:
+            del self._asked[next(iter(self._asked))]
+        message = keepalive(self._index & 0xFFFFFFFF, now_ns // _US, is_response=False, digests=self._digests())
+        self._effects.append(SendControl(message))

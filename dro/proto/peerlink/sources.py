@@ -1,0 +1,124 @@
+"""Sources on a peer link: what this side offers, under which numbers, and what the other side offers.
+
+Source: peer link notes, sections 6 and 9. Guess: a number belongs to a source for as long as it is offered, over
+reconnects too; the notes ask for less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import Enum
+
+from dro.proto.peerlink.digest import Digest, of_source
+from dro.proto.peerlink.messages import SourceEnd, SourceRecord, source, source_end
+from dro.sqn import MASK
+from dro.table import Table
+
+
+class OfferedSources:
+    """What this side offers."""
+
+    def __init__(self) -> None:
+        self._by_otid: Table[bytes, SourceRecord] = Table()
+        self._next = 1
+        self._digest = Digest()
+
+    def __len__(self) -> int:
+        return len(self._by_otid)
+
+    @property
+    def digest(self) -> int:
+        return self._digest.value
+
+    def offer(self, record: SourceRecord) -> SourceRecord:
+        """A source that was not offered; returns it with its number."""
+        record = replace(record, srcidx=self._next)
+        self._next += 1
+        self._by_otid[record.otid] = record
+        self._digest.add(of_source(record.srcidx, record.otid))
+        return record
+
+    def change(self, record: SourceRecord) -> SourceRecord | None:
+        """It has other attributes; None when nothing is to be told."""
+        known = self._by_otid.get(record.otid)
+        if known is None or known == replace(record, srcidx=known.srcidx):
+            return None
+        made = self._by_otid[record.otid] = replace(record, srcidx=known.srcidx)
+        return made
+
+    def end(self, otid: bytes) -> bytes:
+        """The message that ends it. It was offered."""
+        record = self._by_otid.pop(otid)
+        self._digest.remove(of_source(record.srcidx, otid))
+        return source_end(record.domain_id, SourceEnd(record.srcidx, otid), record.topic_index)
+
+    def all(self) -> Iterator[bytes]:
+        """Messages for all, made one by one, as things are then."""
+        for otid in self._by_otid.snapshot():
+            if (record := self._by_otid.get(otid)) is not None:
+                yield source(record)
+
+
+class Verdict(Enum):
+    """About a source that the other side offers."""
+
+    TAKEN = "taken"
+    OTHER_TOPIC = "its OTID is known under another topic or domain"
+    FULL = "there are more than <sourcemap> has room for"
+    BAD_NUMBER = "its number is 0, or has more than 32 bits"
+
+
+class HeardSources:
+    """What the other side offers on one connection. `sources_max`: `<sourcemap>`."""
+
+    def __init__(self, sources_max: int) -> None:
+        self._most = sources_max
+        self._by_number: Table[int, SourceRecord] = Table()
+        self._numbers: Table[bytes, int] = Table()  # by OTID
+        self._digest = Digest()
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    @property
+    def digest(self) -> int:
+        return self._digest.value
+
+    def all(self) -> Iterator[SourceRecord]:
+        """All, in a way that lasts over changes."""
+        for number in self._by_number.snapshot():
+            if (record := self._by_number.get(number)) is not None:
+                yield record
+
+    def on_source(self, record: SourceRecord) -> tuple[Verdict, list[SourceRecord]]:
+        """What it is, and the sources that it takes the place of: under its number, or the same under another one."""
+        if not 0 < record.srcidx <= MASK:
+            return Verdict.BAD_NUMBER, []
+        occupant, number = self._by_number.get(record.srcidx), self._numbers.get(record.otid)
+        same = self._by_number.get(number) if number is not None else None
+        if same is not None and (same.topic, same.domain_id) != (record.topic, record.domain_id):
+            return Verdict.OTHER_TOPIC, []
+        before = [known for known in (occupant, same) if known is not None]
+        if not before and len(self._by_number) >= self._most:
+            return Verdict.FULL, []
+        gone = [known for known in before if (known.srcidx, known.otid) != (record.srcidx, record.otid)]
+        for known in {known.srcidx: known for known in before}.values():
+            self._forget(known)
+        self._by_number[record.srcidx] = record
+        self._numbers[record.otid] = record.srcidx
+        self._digest.add(of_source(record.srcidx, record.otid))
+        return Verdict.TAKEN, gone
+
+    def on_end(self, end: SourceEnd) -> SourceRecord | None:
+        """What ends; None when nothing of that number and OTID is offered."""
+        known = self._by_number.get(end.srcidx)
+        if known is None or known.otid != end.otid:
+            return None
+        self._forget(known)
+        return known
+
+    def _forget(self, record: SourceRecord) -> None:
+        del self._by_number[record.srcidx]
+        self._numbers.pop(record.otid, None)
+        self._digest.remove(of_source(record.srcidx, record.otid))

@@ -1,0 +1,306 @@
+"""The dialogue on one connection: two sessions that talk to each other, on a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dro.clock import ms, s
+from dro.errors import DecodeError
+from dro.proto.peerlink.messages import COMPRESSION_LZ4, Digests, Hello, hello, keepalive, topic_interest
+from dro.proto.peerlink.session import (
+    HELLO_LIMIT_NS,
+    CloseLink,
+    LinkEffect,
+    LinkOptions,
+    LinkSession,
+    LinkUp,
+    RefreshNeeded,
+    RttStatistics,
+    SendControl,
+    Warned,
+)
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.data_blocks import SrcIdx
+from dro.wire.lbmc.dro_blocks import Domain, TnwgCapabilities
+
+GUIDE = LinkOptions(s(5), s(15), only_when_idle=True)
+A = Hello(b"A", b"instance", has_digests=True)
+B = Hello(b"B", b"another!", has_digests=True)
+
+
+class Side:
+    def __init__(self, own: Hello, options: LinkOptions) -> None:
+        self.effects: list[LinkEffect] = []
+        self.told = self.recorded = Digests(1, 1)
+        self.rtt = RttStatistics()
+        self.session = LinkSession(
+            own, options, 0, rtt=self.rtt, told=lambda: self.told, recorded=lambda: self.recorded
+        )
+
+    def take(self) -> list[bytes]:
+        """What it wants to be sent; the rest is in `effects`."""
+        effects = self.session.take_effects()
+        self.effects += [effect for effect in effects if not isinstance(effect, SendControl)]
+        return [effect.message for effect in effects if isinstance(effect, SendControl)]
+
+    @property
+    def is_closed(self) -> bool:
+        return any(isinstance(effect, CloseLink) for effect in self.effects)
+
+    @property
+    def why(self) -> str:
+        return next(effect.text for effect in self.effects if isinstance(effect, CloseLink))
+
+
+class Pair:
+    """Two sides with `delay_ns` between them."""
+
+    def __init__(
+        self, one: Hello = A, other: Hello = B, options: LinkOptions = GUIDE, others: LinkOptions | None = None
+    ) -> None:
+        self.now_ns = 0
+        self.delay_ns = ms(10)
+        self.sides = (Side(one, options), Side(other, others or options))
+        self.on_the_way: list[tuple[int, int, bytes]] = []
+        self.is_cut = False
+        self.sent = 0
+        for side in self.sides:
+            side.session.on_connected(0)
+        self._collect()
+
+    def _collect(self) -> None:
+        for number, side in enumerate(self.sides):
+            for message in side.take():
+                self.sent += 1
+                if not self.is_cut:
+                    self.on_the_way.append((self.now_ns + self.delay_ns, 1 - number, message))
+
+    def run(self, ns: int, until: Callable[[], bool] = lambda: False) -> None:
+        end_ns = self.now_ns + ns
+        while not until():
+            times = [at for at, _, _ in self.on_the_way]
+            times += [at for side in self.sides if (at := side.session.next_deadline()) is not None]
+            if not times or min(times) > end_ns:
+                self.now_ns = end_ns
+                return
+            self.now_ns = max(self.now_ns, min(times))
+            arrived = [item for item in self.on_the_way if item[0] <= self.now_ns]
+            self.on_the_way = [item for item in self.on_the_way if item[0] > self.now_ns]
+            for _, to, message in arrived:
+                self.sides[to].session.on_received(self.now_ns)
+                self.sides[to].session.on_message(message, self.now_ns)
+            for side in self.sides:
+                side.session.on_timer(self.now_ns)
+            self._collect()
+
+
+def test_both_are_up_after_one_way() -> None:
+    pair = Pair()
+    pair.run(ms(10))
+    a, b = pair.sides
+    assert a.effects == [LinkUp(B, is_compressed=False)]
+    assert b.effects == [LinkUp(A, is_compressed=False)]
+    assert a.session.is_up
+    assert b.session.is_up
+
+
+def test_an_idle_link_is_asked_once_in_an_interval_and_answers_at_once() -> None:
+    pair = Pair()
+    pair.run(s(60))
+    a, b = pair.sides
+    assert not a.is_closed
+    assert not b.is_closed
+    assert a.rtt.samples + b.rtt.samples in range(10, 26)
+    for side in pair.sides:
+        if side.rtt.samples:
+            assert side.rtt.minimum_us == side.rtt.maximum_us == side.rtt.last_us == 20_000
+
+
+def test_traffic_saves_keepalives_when_only_an_idle_link_is_asked() -> None:
+    pair = Pair()
+    pair.run(ms(10))
+    before = pair.sent
+    for _ in range(30):
+        pair.run(s(1))
+        for side in pair.sides:
+            side.session.on_sent(pair.now_ns)
+    assert pair.sent == before
+
+
+def test_it_is_asked_each_interval_when_that_is_configured() -> None:
+    pair = Pair(options=replace(GUIDE, only_when_idle=False))
+    pair.run(ms(10))
+    for _ in range(30):
+        pair.run(s(1))
+        for side in pair.sides:
+            side.session.on_received(pair.now_ns)
+    assert [side.rtt.samples for side in pair.sides] == [5, 5]  # the sixth is being asked
+
+
+def test_a_silent_companion_is_given_up_after_the_timeout() -> None:
+    pair = Pair()
+    pair.run(s(7))
+    pair.is_cut = True
+    pair.on_the_way.clear()
+    began_ns = max(side.session.heard_ns for side in pair.sides)
+    pair.run(s(14), lambda: any(side.is_closed for side in pair.sides))
+    pair.run(s(16), lambda: all(side.is_closed for side in pair.sides))
+    assert pair.now_ns - began_ns <= s(15)
+    assert "nothing came for 15000 ms" in pair.sides[0].why
+
+
+def test_without_an_interval_nothing_is_asked_and_nothing_given_up() -> None:
+    pair = Pair(options=LinkOptions(0, s(15), only_when_idle=True))
+    pair.run(ms(10))
+    pair.is_cut = True
+    pair.run(s(1000))
+    assert pair.sent == 2
+    assert not any(side.is_closed for side in pair.sides)
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (hello(replace(B, version=0)), "version 0"),
+        (hello(replace(B, context_instance=A.context_instance)), "leads back"),
+        (keepalive(1, 2, is_response=False), "before it said who it is"),
+        (next(topic_interest(b"T", (1,))), "before it said who it is"),
+        (lbmc.encode(lbmc.control_message(SrcIdx(1))), "before it said who it is"),
+        (lbmc.HEADER.pack(0, 0, 13, 1, 1) + b"x", "before it said who it is"),
+    ],
+)
+def test_what_ends_the_dialogue_before_it_began(first: bytes, why: str) -> None:
+    side = Side(A, GUIDE)
+    side.session.on_connected(0)
+    side.take()
+    assert side.session.on_message(first, ms(1)) is None
+    side.take()
+    assert why in side.why
+    assert side.session.next_deadline() is None
+    assert side.session.on_message(hello(B), ms(2)) is None
+    assert side.take() == []
+
+
+def test_who_says_nothing_is_given_up() -> None:
+    side = Side(A, GUIDE)
+    side.session.on_connected(0)
+    assert side.session.next_deadline() == HELLO_LIMIT_NS
+    side.session.on_timer(HELLO_LIMIT_NS)
+    side.take()
+    assert "did not say who it is" in side.why
+
+
+def test_a_second_greeting_is_ignored() -> None:
+    pair = Pair()
+    pair.run(ms(10))
+    a = pair.sides[0]
+    assert a.session.on_message(hello(replace(B, name=b"C")), pair.now_ns) is None
+    assert a.take() == []
+    assert a.session.hello == B
+
+
+def test_udp_on_one_side_only_is_refused_by_both() -> None:
+    pair = Pair(one=replace(A, udp_port=5000), options=replace(GUIDE, uses_udp=True), others=GUIDE)
+    pair.run(ms(10))
+    assert "<udp> is configured only here" in pair.sides[0].why
+    assert "<udp> is configured only at the companion" in pair.sides[1].why
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(True, True), (True, False), (False, True), (False, False)])
+def test_compression_needs_both(ours: bool, theirs: bool) -> None:
+    def options(uses: bool) -> LinkOptions:
+        return replace(GUIDE, uses_compression=uses)
+
+    def greeting(who: Hello, uses: bool) -> Hello:
+        return replace(who, compression=(COMPRESSION_LZ4,) if uses else ())
+
+    pair = Pair(greeting(A, ours), greeting(B, theirs), options(ours), options(theirs))
+    pair.run(ms(10))
+    for side in pair.sides:
+        ups = [effect for effect in side.effects if isinstance(effect, LinkUp)]
+        assert [up.is_compressed for up in ups] == [ours and theirs]
+        assert any(isinstance(effect, Warned) for effect in side.effects) == (ours != theirs)
+
+
+def test_a_response_to_nothing_is_counted() -> None:
+    pair = Pair()
+    pair.run(ms(10))
+    a = pair.sides[0]
+    a.session.on_message(keepalive(99, 1, is_response=True), pair.now_ns)
+    assert (a.session.unhandled, a.rtt.samples) == (1, 0)
+
+
+def test_messages_for_others_are_handed_on() -> None:
+    pair = Pair()
+    pair.run(ms(10))
+    a = pair.sides[0]
+    interest = next(topic_interest(b"T", (1,)))
+    assert a.session.on_message(interest, pair.now_ns) == lbmc.decode(interest)
+    domain = lbmc.encode(lbmc.control_message(Domain(domain_id=1)))
+    assert a.session.on_message(domain, pair.now_ns) == lbmc.decode(domain)
+
+
+def test_what_was_missed_is_told_once_more_and_then_the_link_starts_anew() -> None:
+    pair = Pair()
+    pair.run(s(1))
+    a, b = pair.sides
+    b.recorded = Digests(1, 9)  # of what a has told
+    pair.run(s(100), lambda: any(isinstance(effect, RefreshNeeded) for effect in a.effects))
+    assert a.effects[-1] == RefreshNeeded(interest=False, sources=True)
+    assert not b.is_closed
+    pair.run(s(100), lambda: a.is_closed)
+    assert "recorded something else" in a.why
+
+
+def test_what_was_missed_and_repaired_is_forgotten() -> None:
+    pair = Pair()
+    pair.run(s(1))
+    a, b = pair.sides
+    for _ in range(3):
+        b.recorded = Digests(9, 1)
+        before = len(a.effects)
+        pair.run(s(100), lambda: len(a.effects) > before)  # noqa: B023  # it is called at once
+        assert a.effects[-1] == RefreshNeeded(interest=True, sources=False)
+        b.recorded = Digests(1, 1)
+        pair.run(s(100))
+    assert not a.is_closed
+
+
+def test_while_things_change_nothing_is_missed() -> None:
+    pair = Pair()
+    pair.run(s(1))
+    a, b = pair.sides
+    for number in range(60):
+        a.told, b.recorded = Digests(number + 1, 1), Digests(number, 1)
+        pair.run(s(3))
+    assert [effect for effect in a.effects if not isinstance(effect, LinkUp)] == []
+
+
+@given(st.lists(st.binary(min_size=4, max_size=90), max_size=12), st.booleans())
+def test_no_message_breaks_it(messages: list[bytes], is_greeted: bool) -> None:
+    side = Side(A, GUIDE)
+    side.session.on_connected(0)
+    if is_greeted:
+        side.session.on_message(hello(B), 0)
+    for body in messages:
+        raw = bytes([body[0] & 0x0A, body[1]]) + (len(body) + 8).to_bytes(2, "big") + body + b"12345678"
+        raw = raw[: len(body) + 8]
+        try:
+            side.session.on_message(raw, ms(1))
+        except DecodeError:
+            return
+    side.take()
+
+
+def test_a_version_above_ours_is_accepted() -> None:
+    side = Side(A, GUIDE)
+    side.session.on_connected(0)
+    capabilities = lbmc.encode(lbmc.control_message(TnwgCapabilities(700)))
+    side.session.on_message(capabilities, 1)
+    side.take()
+    assert side.session.is_up

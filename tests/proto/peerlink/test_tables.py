@@ -1,0 +1,272 @@
+"""What two sides of a peer link record of each other: interest and sources, with their digests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost, Symbol
+from dro.proto.peerlink.connecting import ATTEMPT_NS, InitiatorCore
+from dro.proto.peerlink.interest import HeardInterest, ToldInterest
+from dro.proto.peerlink.messages import SourceEnd, SourceRecord, read_source, source
+from dro.proto.peerlink.sources import HeardSources, OfferedSources, Verdict
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, PATTERN_PCRE, PATTERN_REGEX
+
+BOTH = CAPABILITY3_PCRE | CAPABILITY3_REGEX
+
+
+def hear(heard: HeardInterest, messages: Iterable[bytes]) -> list[InterestEvent]:
+    for message in messages:
+        assert heard.on_message(lbmc.decode(message))
+    return heard.take_events()
+
+
+def wanted(events: Iterable[InterestEvent], known: set[tuple[Symbol, int]]) -> None:
+    """Apply the events, each of which changes something."""
+    for event in events:
+        key = (event.symbol, event.domain_id)
+        if isinstance(event, InterestGained):
+            assert key not in known
+            known.add(key)
+        else:
+            known.remove(key)
+
+
+symbols = st.sampled_from([(b"A", 0), (b"B", 0), (b"^A", PATTERN_PCRE), (b"B$", PATTERN_REGEX), (b"x" * 252, 0)])
+domains = st.sets(st.integers(1, 200), max_size=130)
+
+
+class InterestMachine(RuleBasedStateMachine):
+    """One side tells, the other records; the link goes down and comes back in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told, self.heard = ToldInterest(), HeardInterest()
+        self.told.capabilities3 = BOTH
+        self.is_up = True
+        self.model: dict[Symbol, set[int]] = {}
+        self.core: set[tuple[Symbol, int]] = set()  # as the portal knows it from the events
+        self.leaving: list[object] = []
+
+    @rule(symbol=symbols, added=domains, removed=domains)
+    def change(self, symbol: Symbol, added: set[int], removed: set[int]) -> None:
+        removed -= added
+        messages = self.told.change(symbol, tuple(added), tuple(removed))
+        there = self.model.setdefault(symbol, set())
+        there |= added
+        there -= removed
+        if self.is_up:
+            wanted(hear(self.heard, messages), self.core)
+
+    @rule()
+    def go_down(self) -> None:
+        if self.is_up:
+            self.is_up = False
+            self.leaving.append(self.heard.on_down())
+
+    @rule(steps=st.integers(0, 5))
+    def lose(self, steps: int) -> None:
+        for steps_left in self.leaving:
+            for _ in range(steps):
+                next(steps_left, None)  # type: ignore[call-overload]
+        wanted(self.heard.take_events(), self.core)
+
+    @rule()
+    def come_up(self) -> None:
+        if not self.is_up:
+            self.is_up = True
+            wanted(hear(self.heard, self.told.all(is_refresh=False)), self.core)
+
+    @rule()
+    def refresh(self) -> None:
+        if self.is_up:
+            assert hear(self.heard, self.told.all(is_refresh=True)) == []
+
+    @invariant()
+    def digests_agree(self) -> None:
+        if self.is_up:
+            assert self.told.digest == self.heard.digest
+
+    def teardown(self) -> None:
+        for steps in self.leaving:
+            for _ in steps:  # type: ignore[attr-defined]
+                pass
+        wanted(self.heard.take_events(), self.core)
+        expected = {
+            (symbol, domain) for symbol, there in self.model.items() for domain in there if len(symbol[0]) < 252
+        }
+        assert self.core == (expected if self.is_up else set())
+
+
+TestInterest = InterestMachine.TestCase
+TestInterest.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_a_pattern_that_the_other_side_cannot_search_for_is_not_told() -> None:
+    told, heard = ToldInterest(), HeardInterest()
+    told.capabilities3 = CAPABILITY3_PCRE
+    assert told.change((b"r", PATTERN_REGEX), (1,), ()) == []
+    assert len(told.change((b"p", PATTERN_PCRE), (1,), ())) == 1
+    assert told.unfit == 1
+    assert len(hear(heard, told.all(is_refresh=False))) == 1
+    assert told.digest == heard.digest
+
+
+def test_a_message_removes_no_domain_that_it_does_not_list() -> None:
+    told, heard = ToldInterest(), HeardInterest()
+    hear(heard, told.change((b"A", 0), (1, 2), ()))
+    assert hear(heard, told.change((b"A", 0), (3,), (1,))) == [InterestGained((b"A", 0), 3), InterestLost((b"A", 0), 1)]
+
+
+def test_strangers_cannot_fill_the_table() -> None:
+    heard, told = HeardInterest(symbols_max=10), ToldInterest()
+    for number in range(20):
+        hear(heard, told.change((b"%d" % number, 0), (1,), ()))
+    assert (len(heard), heard.refused) == (10, 10)
+
+
+def test_cancels_of_what_is_not_known_are_nothing() -> None:
+    heard, told = HeardInterest(), ToldInterest()
+    told.change((b"A", 0), (1,), ())
+    assert hear(heard, told.change((b"A", 0), (), (1,))) == []
+    assert len(heard) == 0
+
+
+def test_kinds_are_counted() -> None:
+    told, heard = ToldInterest(), HeardInterest()
+    told.capabilities3 = BOTH
+    for symbol in ((b"A", 0), (b"B", 0), (b"p", PATTERN_PCRE)):
+        hear(heard, told.change(symbol, (1, 2), ()))
+    assert dict(heard.kinds) == {0: 2, PATTERN_PCRE: 1}
+    hear(heard, told.change((b"A", 0), (), (1, 2)))
+    assert heard.kinds[0] == 1
+
+
+# sources
+
+
+def otid(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+def record(number: int, srcidx: int = 0, topic: bytes = b"T", domain: int = 1, options: bytes = b"") -> SourceRecord:
+    return SourceRecord(srcidx, domain, topic, otid(number), number, options=options)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ocea"), st.integers(1, 6)), max_size=60), st.integers(0, 2**32))
+def test_what_is_offered_is_recorded(actions: list[tuple[str, int]], seed: int) -> None:
+    rng = random.Random(seed)
+    offered, heard = OfferedSources(), HeardSources(1000)
+    known: dict[bytes, SourceRecord] = {}
+
+    def hears(message: bytes) -> None:
+        about = read_source(lbmc.decode(message))
+        if isinstance(about, SourceEnd):
+            assert heard.on_end(about) is not None
+        else:
+            assert heard.on_source(about) == (Verdict.TAKEN, [])
+
+    for action, number in actions:
+        name = otid(number)
+        if action == "o" and name not in known:
+            known[name] = offered.offer(record(number))
+            hears(source(known[name]))
+        elif action == "c" and name in known:
+            made = offered.change(record(number, options=rng.randbytes(3)))
+            assert made is not None
+            assert made.srcidx == known[name].srcidx
+            known[name] = made
+            hears(source(made))
+        elif action == "e" and name in known:
+            hears(offered.end(name))
+            del known[name]
+        elif action == "a":
+            for message in offered.all():
+                hears(message)
+        assert {made.otid: made for made in heard.all()} == known
+        assert offered.digest == heard.digest
+        assert len(offered) == len(heard) == len(known)
+
+
+def test_numbers_are_never_used_twice() -> None:
+    offered = OfferedSources()
+    first = offered.offer(record(1))
+    offered.end(otid(1))
+    assert offered.offer(record(1)).srcidx == first.srcidx + 1
+
+
+def test_nothing_is_told_when_nothing_has_changed() -> None:
+    offered = OfferedSources()
+    offered.offer(record(1))
+    assert offered.change(record(1)) is None
+    assert offered.change(record(2)) is None
+
+
+def test_a_known_number_is_replaced_and_a_known_source_moves() -> None:
+    heard = HeardSources(10)
+    one, two = record(1, 1), record(2, 2)
+    heard.on_source(one)
+    heard.on_source(two)
+    assert heard.on_source(record(3, 1)) == (Verdict.TAKEN, [one])
+    assert heard.on_source(record(3, 7)) == (Verdict.TAKEN, [record(3, 1)])
+    assert heard.on_source(record(3, 2)) == (Verdict.TAKEN, [two, record(3, 7)])
+    assert [*heard.all()] == [record(3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (record(1, 9, topic=b"other"), Verdict.OTHER_TOPIC),
+        (record(1, 9, domain=2), Verdict.OTHER_TOPIC),
+        (record(5, 0), Verdict.BAD_NUMBER),
+        (record(5, 1 << 32), Verdict.BAD_NUMBER),
+        (record(5, 9), Verdict.FULL),
+    ],
+)
+def test_what_is_not_taken_changes_nothing(bad: SourceRecord, why: Verdict) -> None:
+    heard = HeardSources(1)
+    heard.on_source(record(1, 1))
+    digest = heard.digest
+    assert heard.on_source(bad) == (why, [])
+    assert [*heard.all()] == [record(1, 1)]
+    assert heard.digest == digest
+
+
+def test_an_end_of_another_source_is_ignored() -> None:
+    heard = HeardSources(1)
+    heard.on_source(record(1, 1))
+    assert heard.on_end(SourceEnd(1, otid(2))) is None
+    assert heard.on_end(SourceEnd(2, otid(1))) is None
+    assert heard.on_end(SourceEnd(1, otid(1))) == record(1, 1)
+
+
+# connecting
+
+
+def test_attempts_follow_each_other_within_a_fifth_more_than_the_interval() -> None:
+    rng = random.Random(1)
+    core = InitiatorCore(1000, 0, rng.randrange)
+    assert core.next_deadline() == 0
+    pauses = set()
+    now_ns = 0
+    for number in range(100):
+        core.on_attempt()
+        assert core.next_deadline() is None
+        assert core.attempts == number + 1
+        core.on_over(now_ns)
+        due_ns = core.next_deadline()
+        assert due_ns is not None
+        pauses.add(due_ns - now_ns)
+        now_ns = due_ns
+    assert min(pauses) >= 1000
+    assert max(pauses) < 1200
+    assert len(pauses) > 20
+    core.on_up()
+    assert core.attempts == 0
+    assert ATTEMPT_NS > 0
