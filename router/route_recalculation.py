@@ -1,13 +1,18 @@
 """Route recalculation: which portals work, when routes are recalculated, and the resulting table.
 
-State: the working endpoint portals of this DRO as they reported, and the table of the last calculation. A change starts
-the backoff; the calculation happens at the first check once nothing has changed for `backoff_ns`. A portal that returns
-unchanged (its process was restarted) changes nothing: it gets the current table. It has `RESTART_HOLD_NS` for that,
-however short the backoff is. A portal whose process works but which has not reported yet is waited for, for
-`REPORT_HOLD_NS` at most: after a restart of the route manager the routes that the portals have remain until then.
+State: the working portals of this DRO as they reported, the other DROs as they describe themselves, and the table of
+the last calculation. A change starts the backoff; the calculation happens at the first check once nothing has changed
+for `backoff_ns`. A large one is done in pieces, one in each call of `on_timer`, so that route information is passed on
+meanwhile. A portal that returns unchanged (its process was restarted) changes nothing: it gets the current table. It
+has `RESTART_HOLD_NS` for that, however short the backoff is. A portal whose process works but which has not reported
+yet is waited for, for `REPORT_HOLD_NS` at most: after a restart of the route manager the routes that the portals have
+remain until then.
+
+The topology signature is made anew with each calculation, and also when a change is undone, as versions have grown.
 
 Source: DRO guide, `<route-info check-interval>`, `<route-recalculation>`.
-Guess: a change that is undone within the backoff cancels the recalculation; the holds.
+Guess: a change that is undone within the backoff cancels the recalculation, as does a new version of a DRO with the
+same neighbours; a forced calculation waits for the backoff as others do; the holds.
 """
 
 from __future__ import annotations
@@ -16,13 +21,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from dro.bus.messages import Route, RouteTable
+from dro.bus.messages import RouteTable
 from dro.clock import s
-from router.paths import passages
-from router.topology import DroRecord, Neighbour, build
+from router.hotlinks import SharedIndex, shared_indexes
+from router.own_portals import DomainTaken, LinkRefused, OwnPortals, Portal
+from router.route_table import TableCalculation
+from router.topology import DroRecord, Hotlink, Neighbour, Topology, topology_signature
 
 RESTART_HOLD_NS: Final = s(1)
 REPORT_HOLD_NS: Final = s(10)
+PIECE_EDGES: Final = 30_000
+"""Of the graph are looked at in a piece of a calculation: some 50 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +53,27 @@ class SendTable:
 
 
 class Change(Enum):
-    """Of a portal of this DRO."""
+    """Of a portal of this DRO, of another DRO, or an operator's wish."""
 
     LINK_UP = "link up"
     LINK_DOWN = "link down"
     NODE_UPDATED = "node updated"
+    DRO_DISCOVERED = "new DRO discovered"
+    DRO_TIMED_OUT = "DRO timed out"
+    FORCED = "forced"
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyChanged:
-    """For the log: what happened, and the version that the next calculation will have."""
+    """For the log: what happened, and the version that the next calculation will have.
+
+    `node_id`: the domain or DRO at the other end of a link, or the DRO that changed; 0 for a forced calculation.
+    """
 
     what: Change
-    domain_id: int
+    node_id: int
     version: int
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +84,14 @@ class StillChanging:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainTaken:
-    """For the log: a second portal reports that it is in a domain; it is ignored."""
+class IndexShared:
+    """For the log: DROs that need a `<hotlink-index>` each use the same one."""
 
-    worker: int
-    domain_id: int
-
-
-Effect = SendTable | TopologyChanged | StillChanging | DomainTaken
+    shared: SharedIndex
 
 
-@dataclass(frozen=True, slots=True)
-class _Portal:
-    domain_id: int
-    cost: int
+Effect = SendTable | TopologyChanged | StillChanging | DomainTaken | LinkRefused | IndexShared
+_Content = tuple[tuple[Neighbour, ...], tuple[Hotlink, ...]]
 
 
 @dataclass(slots=True)
@@ -91,20 +101,41 @@ class _Unrest:
     first_ns: int
     last_ns: int
     is_warned: bool = False
+    is_forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What decides about routes."""
+
+    portals: dict[int, Portal]
+    others: dict[int, _Content]
 
 
 class RouteCore:
-    """Portals in, route tables out."""
+    """Portals and other DROs in, route tables out."""
 
-    def __init__(self, node_id: int, timing: Timing, *, incarnation: int, now_ns: int) -> None:
-        """`incarnation` of the route manager keeps versions growing over its restarts."""
+    def __init__(
+        self, node_id: int, timing: Timing, *, incarnation: int, now_ns: int, name: str = "", version: int = 0
+    ) -> None:
+        """`incarnation` of the route manager keeps versions of tables growing over its restarts, `version` that of this
+        DRO among others, which counts its link state changes."""
         self.node_id = node_id
+        self._name = name
+        self._own_version = version
         self._timing = timing
         self._began_ns = now_ns
         self._version = incarnation << 32
-        self._portals: dict[int, _Portal] = {}
-        self._calculated: dict[int, _Portal] = {}  # the portals of the current table
+        self.portals = OwnPortals(node_id)
+        self._others: dict[int, DroRecord] = {}
+        self._calculated = _View({}, {})  # of the current table, or of the one that is calculated
+        self._calculation: TableCalculation | None = None
         self._table: RouteTable | None = None
+        self.graph: Topology | None = None
+        """That of the table, as this DRO sees it."""
+        self._signature: int | None = 0  # None: that of the records as they are
+        self._new_signature = 0
+        self._shared: list[SharedIndex] = []
         self._unrest: _Unrest | None = None  # None: nothing to calculate
         self._held: dict[int, int] = {}  # portals that are waited for -> until when
         self._effects: list[Effect] = []
@@ -114,60 +145,152 @@ class RouteCore:
         """The routes that hold, or None before the first calculation."""
         return self._table
 
+    @property
+    def signature(self) -> int:
+        """Of the topology that the table is for; 0 before the first calculation."""
+        if self._signature is None:
+            self._signature = topology_signature(self._records())
+        return self._signature
+
+    @property
+    def is_settled(self) -> bool:
+        """The table is that of the topology."""
+        return self._table is not None and self._unrest is None and self._calculation is None
+
+    @property
+    def is_calculating(self) -> bool:
+        return self._calculation is not None
+
+    @property
+    def own_version(self) -> int:
+        """Of this DRO, not cut to 16 bits."""
+        return self._own_version
+
+    @property
+    def held_until_ns(self) -> int:
+        """Until when portals are waited for."""
+        return max(self._held.values(), default=0)
+
+    def own(self) -> DroRecord:
+        """This DRO as it describes itself to others."""
+        portals = self.portals
+        return DroRecord(self.node_id, portals.neighbours(), portals.hotlinks(), self._own_version, self._name)
+
     def set_timing(self, timing: Timing) -> None:
         """Other intervals, also for a calculation that is due already. Checks stay multiples from the start."""
         self._timing = timing
 
+    # portals
+
     def on_portal_expected(self, worker: int, now_ns: int) -> None:
         """The process of that portal works, so it will report."""
-        if worker not in self._portals:
+        if self.portals.get(worker) is None:
             self._held[worker] = now_ns + REPORT_HOLD_NS
 
-    def on_portal_up(self, worker: int, domain_id: int, cost: int, now_ns: int) -> None:
-        """That endpoint portal works; also when it reports so again after a restart of either side."""
-        portal = _Portal(domain_id, cost)
+    def on_portal_up(
+        self, worker: int, domain_id: int, cost: int, now_ns: int, *, neighbour: int = 0, hotlink_index: int = 0
+    ) -> None:
+        """That portal works, in a domain or, if that is 0, over a link; also when it reports so again after a restart
+        of either side, and when it has learnt who its neighbour is."""
         self._held.pop(worker, None)
-        if any(p.domain_id == domain_id and w != worker for w, p in self._portals.items()):
-            self._effects.append(DomainTaken(worker, domain_id))
-            return
-        known = self._portals.get(worker)
-        if known != portal:
-            self._portals[worker] = portal
-            self._changed(Change.LINK_UP if known is None else Change.NODE_UPDATED, domain_id, now_ns)
-        if self._table is not None:
+        portal = Portal(domain_id, cost, neighbour, hotlink_index)
+        before = self.portals.accepted
+        self._effects += self.portals.set(worker, portal)
+        self._compare(before, now_ns)
+        if self._table is not None and (worker in self.portals.accepted or portal.is_link):
             self._effects.append(SendTable((worker,), self._table, is_new=False))
 
     def on_portal_gone(self, worker: int, now_ns: int, *, restarts: bool = False) -> None:
         """That portal does not work any more; unknown ones are fine. `restarts`: its process ended, and may be back."""
-        portal = self._portals.pop(worker, None)
+        was_up = self.portals.get(worker) is not None
         was_expected = self._held.pop(worker, None) is not None
-        if restarts and (portal is not None or was_expected):
+        if restarts and (was_up or was_expected):
             self._held[worker] = now_ns + RESTART_HOLD_NS
-        if portal is not None:
-            self._changed(Change.LINK_DOWN, portal.domain_id, now_ns)
+        if was_up:
+            before = self.portals.accepted
+            self._effects += self.portals.remove(worker)
+            self._compare(before, now_ns)
 
-    def _changed(self, what: Change, domain_id: int, now_ns: int) -> None:
-        if self._table is not None and self._portals == self._calculated:
+    def _compare(self, before: dict[int, Portal], now_ns: int) -> None:
+        """Each portal that traffic passes no more, newly or otherwise is a change."""
+        after = self.portals.accepted
+        for worker, old in before.items():
+            new = after.get(worker)
+            if new is None or new.node_id != old.node_id:
+                self._own_changed(Change.LINK_DOWN, old.node_id, now_ns)
+        for worker, new in after.items():
+            known = before.get(worker)
+            if known is None or known.node_id != new.node_id:
+                self._own_changed(Change.LINK_UP, new.node_id, now_ns)
+            elif known != new:
+                self._own_changed(Change.NODE_UPDATED, self.node_id, now_ns)
+
+    def _own_changed(self, what: Change, node_id: int, now_ns: int) -> None:
+        self._own_version += 1
+        self._changed(what, node_id, now_ns, self.name_of(node_id))
+
+    def name_of(self, node_id: int) -> str:
+        """Of a DRO; empty for others."""
+        if node_id == self.node_id:
+            return self._name
+        return self._others[node_id].name if node_id in self._others else ""
+
+    # other DROs
+
+    def on_dro(self, record: DroRecord, now_ns: int) -> None:
+        """Another DRO is there, or its version has grown."""
+        is_new = record.node_id not in self._others
+        self._others[record.node_id] = record
+        what = Change.DRO_DISCOVERED if is_new else Change.NODE_UPDATED
+        self._changed(what, record.node_id, now_ns, record.name)
+
+    def on_dro_gone(self, node_id: int, now_ns: int) -> None:
+        """It has timed out."""
+        record = self._others.pop(node_id)
+        self._changed(Change.DRO_TIMED_OUT, node_id, now_ns, record.name)
+
+    def force(self, now_ns: int) -> None:
+        """An operator wants a calculation."""
+        self._changed(Change.FORCED, 0, now_ns)
+
+    # when
+
+    def _view(self) -> _View:
+        return _View(self.portals.accepted, {n: (r.neighbours, r.hotlinks) for n, r in self._others.items()})
+
+    def _records(self) -> list[DroRecord]:
+        return [self.own(), *self._others.values()]
+
+    def _changed(self, what: Change, node_id: int, now_ns: int, name: str = "") -> None:
+        is_forced = what is Change.FORCED or (self._unrest is not None and self._unrest.is_forced)
+        if self._table is not None and not is_forced and self._view() == self._calculated:
             self._unrest = None
-            self._effects.append(TopologyChanged(what, domain_id, self._table.version))
+            if self._calculation is None:
+                self._signature = None
+            version = self._version if self._calculation is not None else self._table.version
+            self._effects.append(TopologyChanged(what, node_id, version, name))
             return
         if self._unrest is None:
             self._unrest = _Unrest(now_ns, now_ns)
         self._unrest.last_ns = now_ns
-        self._effects.append(TopologyChanged(what, domain_id, self._version + 1))
+        self._unrest.is_forced = is_forced
+        self._effects.append(TopologyChanged(what, node_id, self._version + 1, name))
 
-    def _check_at_or_after(self, when_ns: int) -> int:
+    def next_check(self, when_ns: int) -> int:
+        """The first check then or later."""
         step = max(self._timing.check_ns, 1)
         return self._began_ns + -(-(when_ns - self._began_ns) // step) * step
 
     def _calculation_ns(self, unrest: _Unrest) -> int:
-        return self._check_at_or_after(max([unrest.last_ns + self._timing.backoff_ns, *self._held.values()]))
+        return self.next_check(max([unrest.last_ns + self._timing.backoff_ns, *self._held.values()]))
 
     def _warning_ns(self, unrest: _Unrest) -> int:
-        return self._check_at_or_after(unrest.first_ns + self._timing.warning_ns)
+        return self.next_check(unrest.first_ns + self._timing.warning_ns)
 
     def next_deadline(self) -> int | None:
-        """The next check that has something to do, or None."""
+        """The next check that has something to do, or None; 0 in the middle of a calculation."""
+        if self._calculation is not None:
+            return 0
         unrest = self._unrest
         if unrest is None:
             return None
@@ -176,29 +299,34 @@ class RouteCore:
 
     def on_timer(self, now_ns: int) -> None:
         unrest = self._unrest
-        if unrest is None:
-            return
-        if now_ns >= self._calculation_ns(unrest):
-            self._calculate()
-        elif not unrest.is_warned and now_ns >= self._warning_ns(unrest):
-            unrest.is_warned = True
-            self._effects.append(StillChanging(now_ns - unrest.first_ns))
+        if self._calculation is None and unrest is not None:
+            if now_ns >= self._calculation_ns(unrest):
+                self._begin()
+            elif not unrest.is_warned and now_ns >= self._warning_ns(unrest):
+                unrest.is_warned = True
+                self._effects.append(StillChanging(now_ns - unrest.first_ns))
+        if self._calculation is not None and self._calculation.run(PIECE_EDGES):
+            self._finish(self._calculation)
 
-    def _calculate(self) -> None:
+    # what
+
+    def _begin(self) -> None:
         self._unrest = None
-        self._calculated = dict(self._portals)
         self._version += 1
-        self._table = RouteTable(self._version, self._routes())
-        self._effects.append(SendTable(tuple(sorted(self._portals)), self._table, is_new=True))
+        self._calculated = self._view()
+        records = self._records()
+        self._new_signature = topology_signature(records)
+        self._calculation = TableCalculation(self.node_id, records, self.portals.workers())
+        shared = shared_indexes(records)
+        self._effects += [IndexShared(one) for one in shared if one not in self._shared]
+        self._shared = shared
 
-    def _routes(self) -> tuple[Route, ...]:
-        neighbours = tuple(Neighbour(p.domain_id, p.cost, p.cost) for p in self._portals.values())
-        worker_of = {p.domain_id: worker for worker, p in self._portals.items()}
-        graph = build([DroRecord(self.node_id, neighbours)])
-        return tuple(
-            Route((p.source_domain,), p.interested_domain, worker_of[p.previous], worker_of[p.next])
-            for p in passages(graph, self.node_id)
-        )
+    def _finish(self, calculation: TableCalculation) -> None:
+        self._calculation = None
+        self.graph = calculation.whole
+        self._signature = None if self._unrest is None else self._new_signature
+        self._table = RouteTable(self._version, calculation.routes, calculation.origins)
+        self._effects.append(SendTable(self.portals.up, self._table, is_new=True))
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, assert_never
 
 from dro.bus.actor import WorkerContext
 from dro.bus.counters import show_longest_turn
-from dro.bus.listing import ROUTES, Listings, RouteRow, Row
+from dro.bus.listing import PATH, ROUTES, TOPOLOGY, Listings, Row
 from dro.bus.messages import (
     ROUTE_MESSAGES,
     ListRows,
+    Origin,
     PeerDown,
     PeerRemoved,
     PeerUp,
@@ -26,44 +28,59 @@ from dro.bus.messages import (
     SendRouteInfo,
 )
 from dro.clock import NS_PER_MS, NS_PER_S, ms, s
+from dro.command_line import version
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import DecodeError, LocalProtocolError
 from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
 from dro.timers import Timer
-from router.route_recalculation import (
-    Change,
-    DomainTaken,
-    Effect,
-    RouteCore,
-    SendTable,
-    StillChanging,
-    Timing,
-    TopologyChanged,
-)
+from router.core import CoreEffect, RouteManagerCore, Self, SignaturesDiffer
+from router.counters import SLOT_OF, Slot
+from router.listing import NoPathError, path_rows, route_rows, topology_rows
+from router.own_portals import DomainTaken, LinkRefused
+from router.route_info_exchange import USUAL, Dropped, ExchangeTiming, InfoDropped, SendInfo
+from router.route_recalculation import Change, IndexShared, SendTable, StillChanging, Timing, TopologyChanged
+from router.topology import Neighbour, configuration_signature
 
 SHOW_NS: Final = s(1)
 _EVENT_OF: Final = {
     Change.LINK_UP: LogEvent.LINK_UP,
     Change.LINK_DOWN: LogEvent.LINK_DOWN,
     Change.NODE_UPDATED: LogEvent.NODE_UPDATED,
+    Change.DRO_DISCOVERED: LogEvent.DRO_DISCOVERED,
+    Change.DRO_TIMED_OUT: LogEvent.DRO_TIMED_OUT,
+    Change.FORCED: LogEvent.RECALCULATION_FORCED,
 }
+_LINKS: Final = (Change.LINK_UP, Change.LINK_DOWN)
+_DROS_NAMED: Final = 10
+"""In a line of the log."""
+_REFUSED_REMEDY: Final = "two DROs can have one peer link: remove the other from both configurations"
+_NODE_ID_REMEDY: Final = "restart one of the two DROs"
+_INDEX_REMEDY: Final = "give each DRO of the TRD a <hotlink-index> of its own"
+_DIFFER_REMEDY: Final = "compare tnwgdctl topology of these DROs: some do not hear of each other"
 
 
 class RouteManager:
-    """The shell around one `RouteCore`."""
+    """The shell around one `RouteManagerCore`."""
 
-    def __init__(self, ctx: WorkerContext, timing: Timing) -> None:
+    def __init__(self, ctx: WorkerContext, me: Self, timing: Timing, exchange: ExchangeTiming) -> None:
         self._ctx = ctx
-        self._core = RouteCore(ctx.identity.dro_node_id, timing, incarnation=ctx.incarnation, now_ns=ctx.loop.now_ns())
-        self._timing = timing
+        self._core = RouteManagerCore(
+            me, timing, exchange, incarnation=ctx.incarnation, now_ns=ctx.loop.now_ns(),
+            version=ctx.counters[Slot.OWN_VERSION], sqn=ctx.counters[Slot.OWN_SQN],
+        )  # fmt: skip
+        self._me = me
+        self._timing = timing, exchange
         self._timer: Timer | None = None
         self._triggers = 0  # changes that led, or could have led, to a calculation
-        self._took_ns = 0  # the last call of the core that may have calculated
+        self._changes = LimitedLogger.of_events(ctx.log, ctx.loop.now_ns)
+        self._took_ns = 0  # of the calculation that is under way or was made last
         ctx.channels.on_ctl = self._on_ctl
         ctx.on_peer_up = self._on_peer_up
         ctx.on_peer_down = self._on_peer_down
         ctx.on_reconfigure = self._on_reconfigure
         ctx.on_peer_removed = self._on_peer_removed
+        ctx.on_recalculate = self._on_recalculate
         self._listings = Listings(time.monotonic_ns)
         ctx.on_list = self._on_list
 
@@ -75,11 +92,12 @@ class RouteManager:
         now_ns = self._ctx.loop.now_ns()
         match message:
             case PortalUp():
-                self._core.on_portal_up(worker, message.domain_id, message.cost, now_ns)
+                self._core.on_portal_up(message, now_ns)
             case PortalGone():
                 self._core.on_portal_gone(worker, now_ns)
             case RouteInfoHeard():
-                pass
+                self._ctx.counters.add(Slot.INFO_HEARD)
+                self._core.on_route_info(worker, message.message, now_ns)
             case RouteTable() | SendRouteInfo():
                 raise LocalProtocolError(f"worker {worker} sent what the route manager sends")
             case _:
@@ -87,7 +105,7 @@ class RouteManager:
         self._act()
 
     def _on_peer_up(self, peer: PeerUp) -> None:
-        if peer.role is Role.ENDPOINT:
+        if peer.role is Role.ENDPOINT:  # a peer portal reports when it has a link, which may be never
             self._core.on_portal_expected(peer.worker, self._ctx.loop.now_ns())
             self._act()
 
@@ -99,61 +117,145 @@ class RouteManager:
         self._core.on_portal_gone(peer.worker, self._ctx.loop.now_ns())
         self._act()
 
+    def _on_recalculate(self) -> None:
+        self._core.force(self._ctx.loop.now_ns())
+        self._act()
+
     def _on_reconfigure(self, new: object) -> None:
         assert isinstance(new, DroConfig)
-        timing = timing_of(new)
+        timing = timing_of(new), exchange_timing_of(new)
+        self._core.set_timing(*timing, self_of(new, self._me.node_id).configuration_signature)
         if timing != self._timing:
             self._timing = timing
-            self._core.set_timing(timing)
             self._ctx.log.info(LogEvent.CONFIGURATION_CHANGED, extra={"changed": ["route_info", "route_recalculation"]})
             self._act()
 
     def _on_list(self, question: ListRows) -> Rows:
-        if question.what != ROUTES:
+        core, now_ns = self._core, self._ctx.loop.now_ns()
+        lists: dict[str, Callable[[], Iterator[Row]]] = {
+            ROUTES: lambda: route_rows(core, self._ctx.name_of),
+            TOPOLOGY: lambda: topology_rows(core, self._portals(), now_ns),
+            PATH: lambda: path_rows(core, question.text, self._ctx.name_of),
+        }
+        if question.what not in lists:
             return Rows(question.serial, "[]", 0, f"{self._ctx.name} lists no {question.what}")
-        return self._listings.page(question, self._rows)
+        try:
+            return self._listings.page(question, lists[question.what])
+        except NoPathError as e:
+            return Rows(question.serial, "[]", 0, str(e))
 
-    def _rows(self) -> Iterator[Row]:
-        for route in self._core.table.routes if self._core.table is not None else ():
-            ingress, egress = self._ctx.name_of(route.ingress), self._ctx.name_of(route.egress)
-            for source in route.source_domains:
-                yield RouteRow(source, route.interested_domain, ingress, egress)
+    def _portals(self) -> dict[int, str]:
+        """Names of those that run."""
+        return {w: peer.name for w, peer in self._ctx.peers.items() if peer.role in (Role.ENDPOINT, Role.PEER)}
 
     def _on_timer(self) -> None:
+        was_calculating = self._core.routes.is_calculating
         began_ns = time.perf_counter_ns()
         self._core.on_timer(self._ctx.loop.now_ns())
-        self._took_ns = time.perf_counter_ns() - began_ns
+        spent_ns = time.perf_counter_ns() - began_ns
+        self._took_ns = self._took_ns + spent_ns if was_calculating else spent_ns
         self._act()
 
     def _act(self) -> None:
+        # first of all, so that no life of this process tells again what another has told
+        self._ctx.counters.set(Slot.OWN_VERSION, self._core.routes.own_version)
+        self._ctx.counters.set(Slot.OWN_SQN, self._core.exchange.sqn)
         for effect in self._core.take_effects():
             self._perform(effect)
-        if self._timer is not None:
-            self._timer.cancel()
         deadline = self._core.next_deadline()
+        if deadline is not None:  # in the middle of a calculation: after all that has come meanwhile
+            deadline = max(deadline, self._ctx.loop.now_ns() + 1)
+        if self._timer is not None and self._timer.is_pending:
+            if self._timer.when_ns == deadline:
+                return
+            self._timer.cancel()
         if deadline is not None:
             self._timer = self._ctx.loop.call_at(deadline, self._on_timer)
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: CoreEffect) -> None:
         log = self._ctx.log
         match effect:
+            case SendInfo():
+                frame = ROUTE_MESSAGES.encode(SendRouteInfo(effect.message))
+                self._ctx.counters.add(Slot.INFO_SENT, len(effect.workers))
+                for worker in effect.workers:
+                    self._ctx.channels.send_ctl(worker, frame)
             case SendTable():
-                for worker, table in _parts(effect):
-                    self._ctx.channels.send_ctl(worker, ROUTE_MESSAGES.encode(table))
-                if effect.is_new:
-                    self._ctx.report(RoutesCalculated(effect.table.version, len(effect.table.routes)))
-                    log.info(LogEvent.ROUTES_CALCULATED, extra=_describe(effect.table, self._took_ns))
+                self._send_table(effect)
+            case InfoDropped():
+                self._ctx.counters.add(SLOT_OF[effect.why])
+                if effect.why not in USUAL:
+                    self._log_dropped(effect)
             case TopologyChanged():
-                self._triggers += 1
-                version = _short(effect.version)
-                extra = {"version": self._triggers, "domain": effect.domain_id, "route_version": version}
-                log.info(_EVENT_OF[effect.what], extra=extra)
+                self._log_change(effect)
             case StillChanging():
                 log.warning(LogEvent.ROUTES_LATE, extra={"waiting_ms": effect.waiting_ns // NS_PER_MS})
+            case SignaturesDiffer():
+                own = f"{self._core.routes.signature:08x}"
+                dros = [f"{_named(o.record.name, o.record.node_id)} {o.head.topology:08x}" for o in effect.dros]
+                extra = {"waiting_ms": effect.waiting_ns // NS_PER_MS, "own": own, "remedy": _DIFFER_REMEDY}
+                log.warning(LogEvent.SIGNATURES_DIFFER, extra=extra | {"dros": dros[:_DROS_NAMED]})
             case DomainTaken():
                 log.error(LogEvent.DOMAIN_TAKEN, extra={"worker": effect.worker, "domain": effect.domain_id})
+            case LinkRefused():
+                self._log_refused(effect)
+            case IndexShared(shared):
+                dros = [_named(self._core.routes.name_of(node), node) for node in shared.node_ids]
+                extra = {"domain": shared.domain_id, "index": shared.index, "dros": dros, "remedy": _INDEX_REMEDY}
+                log.error(LogEvent.HOTLINK_INDEX_SHARED, extra=extra)
             case _:
                 assert_never(effect)
+
+    def _send_table(self, effect: SendTable) -> None:
+        for worker, table in _parts(effect):
+            self._ctx.channels.send_ctl(worker, ROUTE_MESSAGES.encode(table))
+        if not effect.is_new:
+            return
+        self._ctx.report(RoutesCalculated(effect.table.version, _pairs(effect.table)))
+        described = _describe(effect.table, self._took_ns)
+        self._ctx.log.info(LogEvent.ROUTES_CALCULATED, extra=described)
+        if self._took_ns > self._timing[1].propagation_ns:
+            self._ctx.log.warning(LogEvent.ROUTES_SLOW, extra={"took_s": described["took_s"]})
+
+    def _log_change(self, effect: TopologyChanged) -> None:
+        self._triggers += 1
+        extra: dict[str, object] = {"version": self._triggers, "route_version": _short(effect.version)}
+        if effect.what is not Change.FORCED:
+            extra["node_id"] = effect.node_id
+            if effect.name or effect.what not in _LINKS:
+                extra["node_name"] = effect.name
+        self._changes.event(_EVENT_OF[effect.what], extra)
+
+    def _log_refused(self, effect: LinkRefused) -> None:
+        extra = {
+            "portal": self._ctx.name_of(effect.worker), "node_id": effect.neighbour, "reason": effect.why,
+            "remedy": _REFUSED_REMEDY,
+        }  # fmt: skip
+        if name := self._core.routes.name_of(effect.neighbour):
+            self._ctx.log.error(LogEvent.NAMED_LINK_REFUSED, extra=extra | {"dro": name})
+        else:
+            self._ctx.log.error(LogEvent.LINK_REFUSED, extra=extra)
+
+    def _log_dropped(self, effect: InfoDropped) -> None:
+        portal, node_id = self._ctx.name_of(effect.worker), effect.node_id
+        key = effect.why, effect.worker
+        match effect.why:
+            case Dropped.MALFORMED:
+                extra: dict[str, object] = {"portal": portal, "error": effect.detail}
+                self._ctx.limited(LogEvent.ROUTE_INFO_MALFORMED, extra, key=key)
+            case Dropped.REFUSED:
+                extra = {"portal": portal, "dro": effect.name, "node_id": node_id, "reason": effect.detail}
+                self._ctx.limited(LogEvent.ROUTE_INFO_REFUSED, extra, key=key)
+            case Dropped.OWN_NODE_ID:
+                extra = {"portal": portal, "node_id": node_id, "remedy": _NODE_ID_REMEDY}
+                self._ctx.limited(LogEvent.NODE_ID_USED_TWICE, extra, key=key)
+            case _:
+                extra = {"portal": portal, "node_id": node_id, "reason": effect.detail}
+                self._ctx.limited(LogEvent.TOO_MANY_DROS, extra, key=key)
+
+
+def _named(name: str, node_id: int) -> str:
+    return name or str(node_id)
 
 
 def _parts(effect: SendTable) -> Iterator[tuple[int, RouteTable]]:
@@ -164,7 +266,15 @@ def _parts(effect: SendTable) -> Iterator[tuple[int, RouteTable]]:
             if worker in own:
                 own[worker].append(route)
     for worker, routes in own.items():
-        yield worker, RouteTable(effect.table.version, tuple(routes))
+        sources = {source for route in routes for source in route.source_domains}
+        origins = effect.table.origins
+        of_routes: tuple[Origin, ...] = tuple(origin for origin in origins if origin.domain_id in sources)
+        yield worker, RouteTable(effect.table.version, tuple(routes), of_routes)
+
+
+def _pairs(table: RouteTable) -> int:
+    """Of domains that have a route."""
+    return sum(len(route.source_domains) for route in table.routes)
 
 
 def _short(version: int) -> str:
@@ -175,7 +285,7 @@ def _describe(table: RouteTable, took_ns: int) -> dict[str, object]:
     return {
         "took_s": f"{took_ns / NS_PER_S:.6f}",
         "route_version": _short(table.version),
-        "routes": len(table.routes),
+        "routes": _pairs(table),
     }
 
 
@@ -189,9 +299,34 @@ def timing_of(config: DroConfig) -> Timing:
     )
 
 
+def exchange_timing_of(config: DroConfig) -> ExchangeTiming:
+    """The other attributes of `<route-info>`."""
+    info = config.daemon.route_info
+    return ExchangeTiming(ms(info.propagation_interval_ms), ms(info.timeout_ms), info.max_hop_count)
+
+
+def self_of(config: DroConfig, node_id: int) -> Self:
+    """What the configuration says about this DRO. The node ids of companions are not configured."""
+    portals = [Neighbour(p.domain_id, p.cost, p.cost) for p in config.portals]
+    portals += [Neighbour(0, p.cost, p.cost) for p in config.peers]
+    return Self(node_id, config.daemon.name, configuration_signature(portals), gateway_version(version()))
+
+
+def gateway_version(text: str) -> int:
+    """Major, minor and patch number, a byte each, and a zero byte (ours)."""
+    numbers = [min(int(number), 255) for number in re.findall(r"\d+", text)[:3]]
+    return int.from_bytes(bytes(numbers).ljust(4, b"\0"), "big")
+
+
+def manager_of(ctx: WorkerContext, config: DroConfig) -> RouteManager:
+    """As the configuration says."""
+    me = self_of(config, ctx.identity.dro_node_id)
+    return RouteManager(ctx, me, timing_of(config), exchange_timing_of(config))
+
+
 def run_route_manager(ctx: WorkerContext, config: DroConfig) -> None:
     """Main function of the worker."""
-    RouteManager(ctx, timing_of(config))
+    manager_of(ctx, config)
     ctx.ready()
     show_turns(ctx)
     ctx.run()

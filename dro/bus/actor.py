@@ -43,6 +43,7 @@ from dro.bus.messages import (
     Ping,
     Pong,
     Ready,
+    Recalculate,
     Reconfigure,
     Reconfigured,
     Role,
@@ -130,6 +131,8 @@ class WorkerContext:
         `drained` when it holds nothing any more, or at the limit."""
         self.on_list: Callable[[ListRows], Rows] = lambda q: Rows(q.serial, "[]", 0, f"{self.name} lists no {q.what}")
         """Makes a page of a list that an operator asks for; see `dro.bus.listing`."""
+        self.on_recalculate: Callable[[], object] = lambda: None
+        """An operator wants routes to be calculated; of the route manager alone."""
         self.on_stop: Callable[[], object] = self.finish
         """Called once when the worker shall end: says goodbye to the network and calls `finish`, at once or later."""
         self._control = ControlSocket[WorkerReport, ParentMessage](
@@ -234,6 +237,8 @@ class WorkerContext:
                 self._set_log(message)
             case ListRows():
                 self._control.send(self.on_list(message))
+            case Recalculate():
+                self.on_recalculate()
             case _:
                 assert_never(message)
 

@@ -42,8 +42,8 @@ class CounterPage:
         self.pair_blocks: int = self._cells[3]
         self.pair_slots: int = self._cells[4]
         self.slots = self._cells[HEADER_CELLS:]
-        self._written: Any = None if self.slots.readonly else self.slots  # of its own type in the compiled form
         """All slots as u64, general ones first; a write above 2^64 - 1 is a ValueError."""
+        self._written: Any = None if self.slots.readonly else self.slots  # of its own type in the compiled form
 
     @classmethod
     def create(

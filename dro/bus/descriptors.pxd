@@ -8,7 +8,8 @@ cdef class DescriptorWriter:
     cdef public dict _heads
     cdef public Py_ssize_t _head, _done, _slots_at, _slots
 
-    @cython.locals(cell=Py_ssize_t, slots=Py_ssize_t, at=Py_ssize_t, head="long long")
+    @cython.locals(cell=Py_ssize_t, slots=Py_ssize_t, at=Py_ssize_t, head="unsigned long long",
+                   done="unsigned long long")
     cpdef bint put(self, Py_ssize_t reader, object slot) except -1
     @cython.locals(at=Py_ssize_t)
     cpdef bint must_wake(self, Py_ssize_t reader) except -1

@@ -77,7 +77,10 @@ class DescriptorWriter:
         ring.needs.append(self._is_needed)
 
     def put(self, reader: int, slot: Slot) -> bool:
-        """False when the queue is full, or there is no memory for it."""
+        """False when the queue is full, or there is no memory for it.
+
+        A reader that says that it has copied what was never put is broken, and gets nothing more.
+        """
         known = self._heads.get(reader)
         if known is None:
             if not 0 <= reader < READERS:
@@ -90,7 +93,8 @@ class DescriptorWriter:
         head = known
         cell = reader * _CELLS
         slots = self._slots
-        if head - self._cells[cell + self._done] >= slots:
+        done = self._cells[cell + self._done]
+        if done > head or head - done >= slots:
             return False
         at = self._slots_at + reader * _QUEUES + head % slots * _SLOT_BYTES
         _pack_into(self._ring.queues, at, *slot)

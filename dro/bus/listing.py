@@ -1,4 +1,4 @@
-"""Lists of a worker's topics, sources, interest and proxies, in pages: the rows, and the listings in progress.
+"""Lists of a worker's topics, sources, interest, proxies and routes, in pages: the rows, and the listings in progress.
 
 A request goes client -> parent -> worker and its page back the same way; for more, the client asks again with the
 cursor of the last page. A listing covers the keys that existed when it began, so a key that persists is listed exactly
@@ -89,12 +89,48 @@ class RouteRow:
     egress: str
 
 
-Row = TopicRow | SourceRow | InterestRow | ProxyRow | RouteRow
+@dataclass(frozen=True, slots=True)
+class TopologyRow:
+    """A DRO as the route manager knows it, and one of its neighbours, which is left empty when it has none."""
+
+    dro: str  # its name, which may be empty
+    node_id: str  # decimal: JSON readers would round the number
+    version: int  # 16 bits, grows with its link state changes
+    signature: str  # of the topology as it sees it, hexadecimal
+    agrees: bool = True  # with the signature of the DRO that is asked
+    is_own: bool = False  # it is the DRO that is asked
+    age_s: float = 0.0  # since it was heard last
+    neighbour: str = ""  # domain id, or node id of a DRO; empty while that is not known
+    neighbour_name: str = ""  # of a DRO
+    kind: str = ""  # of the neighbour, TRD or DRO
+    ingress_cost: int = 0  # from the neighbour to the DRO
+    egress_cost: int = 0
+    hotlink_index: int = 0
+    portal: str = ""  # that leads there, of the DRO that is asked
+    remark: str = ""  # why nothing passes there
+
+
+@dataclass(frozen=True, slots=True)
+class PathRow:
+    """A node of the path between two domains. Portals have names if they are of the DRO that is asked."""
+
+    kind: str  # TRD or DRO
+    node_id: str
+    dro: str = ""
+    entered_at: str = ""
+    ingress_cost: int = 0
+    left_at: str = ""
+    egress_cost: int = 0
+
+
+Row = TopicRow | SourceRow | InterestRow | ProxyRow | RouteRow | TopologyRow | PathRow
 ROUTES: Final = "routes"
+TOPOLOGY: Final = "topology"
+PATH: Final = "path"
 PORTAL_LISTS: Final[dict[str, type[Row]]] = {
     "topics": TopicRow, "sources": SourceRow, "interest": InterestRow, "proxies": ProxyRow,
 }  # fmt: skip
-LISTS: Final[dict[str, type[Row]]] = {**PORTAL_LISTS, ROUTES: RouteRow}
+LISTS: Final[dict[str, type[Row]]] = {**PORTAL_LISTS, ROUTES: RouteRow, TOPOLOGY: TopologyRow, PATH: PathRow}
 _NAMES: Final = {kind: tuple(field.name for field in fields(kind)) for kind in LISTS.values()}
 
 

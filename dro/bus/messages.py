@@ -105,14 +105,20 @@ class ListRows:
 
     serial: int
     what: str
-    text: str  # only rows with this in the name of their topic
+    text: str  # only rows with this in the name of their topic; of a path, its two domains
     cursor: int
 
 
-ParentMessage = PeerUp | PeerDown | Stop | Ping | PeerRemoved | Reconfigure | Drain | SetLog | ListRows
+@dataclass(frozen=True, slots=True)
+class Recalculate:
+    """To the route manager: an operator wants routes to be calculated, though nothing has changed."""
+
+
+ParentMessage = PeerUp | PeerDown | Stop | Ping | PeerRemoved | Reconfigure | Drain | SetLog | ListRows | Recalculate
 PARENT_MESSAGES: Final = Codec[ParentMessage](
-    {1: PeerUp, 2: PeerDown, 3: Stop, 4: Ping, 5: PeerRemoved, 6: Reconfigure, 7: Drain, 8: SetLog, 9: ListRows}
-)
+    {1: PeerUp, 2: PeerDown, 3: Stop, 4: Ping, 5: PeerRemoved, 6: Reconfigure, 7: Drain, 8: SetLog, 9: ListRows,
+     10: Recalculate}
+)  # fmt: skip
 
 
 # worker -> parent

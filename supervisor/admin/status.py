@@ -78,6 +78,13 @@ class PortalStatus:
     socket_drops: int  # datagrams that found a full receive buffer
     unsent: int  # datagrams that the system refused to send
     discarded: int  # messages not sent to a slow TCP receiver, for each
+    unicast_received: int  # from its TRD or the other DRO, data and control
+    unicast_forwarded: int  # that leave by this portal
+    unicast_sent: int
+    unicast_dropped: dict[str, int]  # by reason, where they came in and where they leave
+    gateway_control_received: int  # from other DROs
+    gateway_control_sent: int
+    gateway_control_dropped: int  # of both
 
     @property
     def dropped_total(self) -> int:

@@ -138,7 +138,7 @@ def _collect(client: Client, status: DroStatus, args: argparse.Namespace) -> Fou
             found.problems.append(f"{worker.name} is {worker.state}")
             continue
         try:
-            for row in _rows(client, args.what, worker.name, args.topic):
+            for row in rows_of(client, args.what, worker.name, args.topic):
                 if is_routes and args.portal not in ("", row.ingress, row.egress):
                     continue
                 if len(found.rows) == args.limit:
@@ -150,11 +150,11 @@ def _collect(client: Client, status: DroStatus, args: argparse.Namespace) -> Fou
     return found
 
 
-def _rows(client: Client, what: str, worker: str, topic: str) -> Iterator[Any]:
-    """Raises: CommandError, UnreachableError."""
+def rows_of(client: Client, what: str, worker: str, text: str) -> Iterator[Any]:
+    """Of one worker, page by page. Raises: CommandError, UnreachableError."""
     cursor = 0
     while True:
-        page = client.request("list", what=what, worker=worker, topic=topic, cursor=cursor)
+        page = client.request("list", what=what, worker=worker, topic=text, cursor=cursor)
         try:
             yield from [read_record(LISTS[what], row) for row in page["rows"]]
             cursor = int(page["cursor"])

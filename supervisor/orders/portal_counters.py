@@ -10,7 +10,7 @@ from typing import Final
 from dro.bus.counters import CounterPage
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import ResourceError
-from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
+from portals.datapath.counters import DROP_SLOTS, UNICAST_DROP_SLOTS, PairSlot, Slot
 from supervisor.admin.status import PortalsStatus, PortalStatus, WorkerStatus
 from supervisor.parent.parent import Parent
 from supervisor.parent.workers import State
@@ -20,12 +20,12 @@ _WORKING: Final = (State.READY.value, State.DRAINING.value)  # in any other stat
 
 def portals_status(parent: Parent[DroConfig]) -> PortalsStatus:
     """The portals that belong to the DRO now, whatever state they are in."""
-    configured = {portal.name: portal for portal in parent.configuration.current.portals}
+    configured = {portal.name: portal for portal in parent.configuration.current.all_portals}
     with contextlib.closing(Pages(parent.run_dirs.shm, parent.workers.indices)) as pages:
         portals = tuple(
-            pages.status_of(worker, configured[worker.name].domain_id, configured[worker.name].cost)
+            pages.status_of(worker, getattr(portal, "domain_id", 0), portal.cost)
             for worker in parent.worker_status()
-            if worker.name in configured
+            if (portal := configured.get(worker.name)) is not None
         )
     return PortalsStatus(round(time.monotonic(), 6), portals)
 
@@ -85,6 +85,13 @@ class Pages:
             socket_drops=page[Slot.SOCKET_DROPS],
             unsent=page[Slot.UNSENT],
             discarded=page[Slot.DISCARDED],
+            unicast_received=page[Slot.UNICAST_DATA_RCVD] + page[Slot.UNICAST_CONTROL_RCVD],
+            unicast_forwarded=page[Slot.UNICAST_FORWARDED],
+            unicast_sent=page[Slot.UNICAST_SENT],
+            unicast_dropped={why: sum(page[slot] for slot in slots) for why, slots in UNICAST_DROP_SLOTS.items()},
+            gateway_control_received=page[Slot.GATEWAY_CONTROL_RCVD],
+            gateway_control_sent=page[Slot.GATEWAY_CONTROL_SENT],
+            gateway_control_dropped=page[Slot.GATEWAY_CONTROL_LIMITED] + page[Slot.GATEWAY_CONTROL_DROPPED],
         )
 
     def _sums(self, slot: PairSlot) -> list[int]:

@@ -15,6 +15,7 @@ from supervisor.admin.status import DroStatus
 from supervisor.orders.portal_counters import portals_status
 from supervisor.orders.portals import PortalCommands
 from supervisor.orders.queries import AdminQueries
+from supervisor.orders.recalculation import serve_recalculation
 from supervisor.parent.parent import Parent
 from supervisor.reload.requests import Reload
 
@@ -55,4 +56,5 @@ def serve_commands(parent: Parent[DroConfig], version: str, warn: Warn) -> Reloa
     add_look("portals", lambda: portals_status(parent))
     PortalCommands(parent, warn)
     AdminQueries(parent)
+    serve_recalculation(parent)
     return Reload(parent, logging.getLogger("dro"))

@@ -215,7 +215,7 @@ def test_tags_and_roles_keep_their_numbers() -> None:
     """They are never reused: whoever has an older number in hand would take one message for another."""
     tags = {
         "PeerUp": 1, "PeerDown": 2, "Stop": 3, "Ping": 4, "PeerRemoved": 5, "Reconfigure": 6, "Drain": 7, "SetLog": 8,
-        "ListRows": 9,
+        "ListRows": 9, "Recalculate": 10,
     }  # fmt: skip
     reports = {
         "Ready": 1, "StartFailed": 2, "Stopped": 3, "Pong": 4, "PeerStuck": 5, "Reconfigured": 6, "Drained": 7,

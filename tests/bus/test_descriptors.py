@@ -77,6 +77,18 @@ def test_a_full_queue_refuses_until_there_is_room_and_goes_round(pair: Pair) -> 
     assert [reader.take() for _ in range(SLOTS + 1)] == [*map(slot, range(1, SLOTS + 1)), None]
 
 
+def test_a_reader_that_has_copied_more_than_was_ever_put_gets_nothing_more(pair: Pair) -> None:
+    reader = pair.reader(ME)
+    assert pair.writer.put(ME, slot(0))
+    reader.taken = 2
+    reader.finish()
+    assert not pair.writer.put(ME, slot(1))
+    assert pair.writer.put(OTHER, slot(0))
+    reader.taken = 1
+    reader.finish()
+    assert pair.writer.put(ME, slot(1))
+
+
 def test_a_reader_that_returns_goes_on_where_it_had_stopped(pair: Pair) -> None:
     first = pair.reader(ME)
     for n in range(4):

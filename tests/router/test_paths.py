@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise, permutations
+from itertools import permutations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from router.paths import Passage, follow, next_hops, passages
+from router.paths import follow, next_hops
 from router.topology import DroRecord, Neighbour, Topology, build, domains, is_domain
 
 DRO_BIT = 1 << 63
@@ -211,25 +211,6 @@ def test_every_node_of_a_path_agrees_on_the_rest_of_it(records: list[DroRecord])
             assert follow(hops, node, target) == nodes[at:]
 
 
-@given(networks())
-def test_the_passages_of_all_dros_are_exactly_the_paths(records: list[DroRecord]) -> None:
-    graph = build(records)
-    expected = set()
-    for source, target in permutations(domains(graph), 2):
-        nodes = path(graph, source, target) or ()
-        expected |= {
-            (source, target, dro, before, after)
-            for (before, dro), (_, after) in pairwise(pairwise(nodes))
-            if not is_domain(dro)
-        }
-    got = {
-        (p.source_domain, p.interested_domain, r.node_id, p.previous, p.next)
-        for r in records
-        for p in passages(graph, r.node_id)
-    }
-    assert got == expected
-
-
 def test_the_largest_domain_id_is_a_domain_and_the_next_number_is_none() -> None:
     assert (is_domain(0xFFFF_FFFF), is_domain(1 << 32)) == (True, False)
 
@@ -244,10 +225,3 @@ def test_a_way_of_lower_cost_wins_however_many_nodes_it_has(length: int) -> None
     assert path(graph, 0, length) == tuple(range(length + 1))
     graph.edges[0, length]["cost"] = length
     assert path(graph, 0, length) == (0, length)
-
-
-def test_a_domain_that_cannot_be_reached_hides_no_passage_between_others() -> None:
-    here, elsewhere = DRO_BIT | 1, DRO_BIT | 2
-    ends = (Neighbour(2, 1, 1), Neighbour(3, 1, 1))
-    graph = build([DroRecord(elsewhere, (Neighbour(1, 1, 1), Neighbour(9, 1, 1))), DroRecord(here, ends)])
-    assert passages(graph, here) == (Passage(3, 2, 3, 2), Passage(2, 3, 2, 3))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dro.bus.messages import Route, RouteTable
+from dro.bus.messages import Origin, Route, RouteTable
 from dro.clock import ms, s
+from router.own_portals import DomainTaken
 from router.route_recalculation import (
     RESTART_HOLD_NS,
     Change,
-    DomainTaken,
     RouteCore,
     SendTable,
     StillChanging,
@@ -18,6 +18,7 @@ from router.route_recalculation import (
 )
 from tests.router.test_paths import DRO_BIT
 
+ORIGINS = (Origin(10, 1, 0), Origin(20, 4, 0))
 BOTH_WAYS = (Route((20,), 10, 2, 1), Route((10,), 20, 1, 2))
 GUIDE = Timing(check_ns=ms(750), backoff_ns=s(5), warning_ns=s(10))
 
@@ -283,7 +284,7 @@ def test_what_a_change_costs_from_its_beginning_to_its_end() -> None:
     assert c.next_deadline() == ms(530), "the warning"
     version = (2 << 32) + 1
     up, updated = Change.LINK_UP, Change.NODE_UPDATED
-    changes = [TopologyChanged(*one, version) for one in ((up, 10), (up, 20), (updated, 20))]
+    changes = [TopologyChanged(*one, version) for one in ((up, 10), (up, 20), (updated, c.node_id))]
     assert c.take_effects() == changes
     c.on_timer(ms(530) - 1)
     assert c.take_effects() == []
@@ -294,14 +295,14 @@ def test_what_a_change_costs_from_its_beginning_to_its_end() -> None:
     c.on_timer(ms(730) - 1)
     assert c.table is None
     c.on_timer(ms(730))
-    assert c.take_effects() == [SendTable((1, 2), RouteTable(version, BOTH_WAYS), is_new=True)]
+    assert c.take_effects() == [SendTable((1, 2), RouteTable(version, BOTH_WAYS, ORIGINS), is_new=True)]
     assert c.next_deadline() is None
     c.on_portal_gone(2, now_ns=ms(800))
     c.on_portal_up(2, 20, 4, now_ns=ms(810))
     assert c.take_effects() == [
         TopologyChanged(Change.LINK_DOWN, 20, version + 1),
         TopologyChanged(up, 20, version),
-        SendTable((2,), RouteTable(version, BOTH_WAYS), is_new=False),
+        SendTable((2,), RouteTable(version, BOTH_WAYS, ORIGINS), is_new=False),
     ]
     assert c.next_deadline() is None
     c.on_portal_gone(1, now_ns=ms(900))

@@ -12,6 +12,7 @@ from dro.bus.counters import LONGEST_TURN_CPU_US, LONGEST_TURN_US
 from dro.bus.messages import (
     ROUTE_MESSAGES,
     ListRows,
+    Origin,
     PeerDown,
     PeerRemoved,
     PeerUp,
@@ -19,21 +20,31 @@ from dro.bus.messages import (
     PortalUp,
     Role,
     Route,
+    RouteInfoHeard,
     RoutesCalculated,
     RouteTable,
     Rows,
+    SendRouteInfo,
 )
 from dro.clock import ms, s
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import LocalProtocolError
 from dro.log.events import LogEvent
+from router.core import Self
+from router.counters import Slot
+from router.route_info import Head, read_head, write_route
+from router.route_info_exchange import ExchangeTiming
 from router.route_recalculation import REPORT_HOLD_NS, Timing
-from router.worker import RouteManager, run_route_manager, timing_of
+from router.topology import DroRecord, Hotlink, Neighbour, configuration_signature
+from router.worker import RouteManager, exchange_timing_of, gateway_version, run_route_manager, self_of, timing_of
 from tests.builders.dro_file import endpoint, gateway, load
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker, logged
 
+NODE = 1 << 63 | 5
 TIMING = Timing(check_ns=ms(10), backoff_ns=ms(100), warning_ns=ms(300))
+EXCHANGE = ExchangeTiming(propagation_ns=s(1000), timeout_ns=s(4000), max_hops=9)
+ORIGINS = (Origin(10, 1, 0), Origin(20, 1, 0))
 BOTH_WAYS = (Route((20,), 10, 2, 1), Route((10,), 20, 1, 2))
 
 
@@ -42,11 +53,16 @@ class Manager:
 
     def __init__(self, stepper: Stepper, folder: Path) -> None:
         self.stepper = stepper
+        self.told: list[tuple[int, bytes]] = []
         self.began_ns = stepper.clock.time_ns
         self.worker = FakeWorker(stepper.loop, folder, 0, "route-manager", Role.ROUTE_MANAGER)
-        RouteManager(self.worker.ctx, TIMING)
+        self.start()
 
-    def hear(self, worker: int, message: PortalUp | PortalGone | RouteTable) -> None:
+    def start(self) -> None:
+        """A life of the process."""
+        RouteManager(self.worker.ctx, Self(NODE, "G1"), TIMING, EXCHANGE)
+
+    def hear(self, worker: int, message: PortalUp | PortalGone | RouteTable | RouteInfoHeard) -> None:
         self.worker.channels.on_ctl(worker, ROUTE_MESSAGES.encode(message))
 
     def up(self, worker: int, cost: int = 1) -> None:
@@ -57,13 +73,23 @@ class Manager:
         self.worker.told["on_peer_up"](peer)
 
     def sent(self) -> list[tuple[int, object]]:
+        """Tables, since the last call; what it tells other DROs is in `told`."""
         frames, self.worker.channels.sent = self.worker.channels.sent, []
-        return [(worker, ROUTE_MESSAGES.decode(frame)) for worker, frame in frames]
+        decoded = [(worker, ROUTE_MESSAGES.decode(frame)) for worker, frame in frames]
+        self.told += [(worker, m.message) for worker, m in decoded if isinstance(m, SendRouteInfo)]
+        return [(worker, m) for worker, m in decoded if not isinstance(m, SendRouteInfo)]
+
+    def heads(self) -> list[tuple[int, Head]]:
+        """What it has told other DROs since the last call."""
+        self.sent()
+        told, self.told = self.told, []
+        return [(worker, read_head(message)) for worker, message in told]
 
     def next_after_ms(self) -> float | None:
         """When it wakes up next, in ms from now."""
         deadline = self.stepper.loop.next_deadline()
-        return None if deadline is None else (deadline - self.stepper.clock.time_ns) / ms(1)
+        after_ms = None if deadline is None else (deadline - self.stepper.clock.time_ns) / ms(1)
+        return after_ms if after_ms is not None and after_ms < 900_000 else None  # else its own route information
 
 
 @pytest.fixture
@@ -105,13 +131,13 @@ def test_the_table_goes_to_every_portal_once_it_was_quiet(manager: Manager, capl
     manager.up(2)
     first = (1 << 32) + 1
     assert logged(caplog) == [
-        ("INFO", LogEvent.LINK_UP, {"version": 1, "domain": 10, "route_version": "1.1"}),
-        ("INFO", LogEvent.LINK_UP, {"version": 2, "domain": 20, "route_version": "1.1"}),
+        ("INFO", LogEvent.LINK_UP, {"version": 1, "node_id": 10, "route_version": "1.1"}),
+        ("INFO", LogEvent.LINK_UP, {"version": 2, "node_id": 20, "route_version": "1.1"}),
     ]
     manager.stepper.run(90)
     assert (manager.sent(), manager.worker.reports) == ([], [])
     manager.stepper.run(10)
-    assert manager.sent() == [(worker, RouteTable(first, BOTH_WAYS)) for worker in (1, 2)]
+    assert manager.sent() == [(worker, RouteTable(first, BOTH_WAYS, ORIGINS)) for worker in (1, 2)]
     assert manager.worker.reports == [RoutesCalculated(first, 2)]
     ((level, event, fields),) = logged(caplog)
     assert 0 < float(str(fields.pop("took_s"))) < 60
@@ -127,12 +153,12 @@ def test_a_portal_that_returns_unchanged_gets_the_table_and_nobody_else_hears_of
     assert manager.next_after_ms() == 300, "the warning; the portal has a second to return"
     manager.begin(1)
     manager.up(1)
-    assert manager.sent() == [(1, RouteTable((1 << 32) + 1, BOTH_WAYS))]
+    assert manager.sent() == [(1, RouteTable((1 << 32) + 1, BOTH_WAYS, ORIGINS))]
     assert manager.next_after_ms() is None
     assert manager.worker.reports == []
     assert logged(caplog) == [
-        ("INFO", LogEvent.LINK_DOWN, {"version": 3, "domain": 10, "route_version": "1.2"}),
-        ("INFO", LogEvent.LINK_UP, {"version": 4, "domain": 10, "route_version": "1.1"}),
+        ("INFO", LogEvent.LINK_DOWN, {"version": 3, "node_id": 10, "route_version": "1.2"}),
+        ("INFO", LogEvent.LINK_UP, {"version": 4, "node_id": 10, "route_version": "1.1"}),
     ]
 
 
@@ -164,9 +190,10 @@ def test_a_new_cost_is_a_change_and_an_endless_change_is_warned_about_once(
         manager.up(1, cost)
         manager.stepper.run(50)
     told = logged(caplog)
+    updated = {"node_id": NODE, "node_name": "G1", "route_version": "1.2"}
     assert told[:2] == [
-        ("INFO", LogEvent.NODE_UPDATED, {"version": 3, "domain": 10, "route_version": "1.2"}),
-        ("INFO", LogEvent.NODE_UPDATED, {"version": 4, "domain": 10, "route_version": "1.2"}),
+        ("INFO", LogEvent.NODE_UPDATED, {**updated, "version": 3}),
+        ("INFO", LogEvent.NODE_UPDATED, {**updated, "version": 4}),
     ]
     assert [line for line in told if line[0] == "WARNING"] == [("WARNING", LogEvent.ROUTES_LATE, {"waiting_ms": 300})]
 
@@ -250,11 +277,9 @@ def test_the_route_manager_lists_its_routes_and_nothing_else(
     for worker in (1, 2):
         manager.begin(worker)
     calculated(manager, caplog)
-    answer = ask(ListRows(2, "routes", "", 0))
-    assert isinstance(answer, Rows)
-    rows = [tuple(row.values()) for row in json.loads(answer.rows)]
-    assert rows == [(20, 10, "P2", "P1"), (10, 20, "P1", "P2")]
-    assert [*json.loads(answer.rows)[0]] == ["from_domain", "to_domain", "ingress", "egress"]
+    rows = rows_of(manager, "routes")
+    assert [tuple(row.values()) for row in rows] == [(20, 10, "P2", "P1"), (10, 20, "P1", "P2")]
+    assert [*rows[0]] == ["from_domain", "to_domain", "ingress", "egress"]
     assert ask(ListRows(3, "topics", "", 0)) == Rows(3, "[]", 0, "route-manager lists no topics")
 
 
@@ -269,3 +294,213 @@ def test_its_process_is_ready_once_it_can_hear(stepper: Stepper, tmp_path: Path)
     stepper.run(1000)
     page = worker.ctx.counters
     assert (page[LONGEST_TURN_US], page[LONGEST_TURN_CPU_US]) == (5_000_001, 4_000_000)
+
+
+# other DROs
+
+OTHER = 1 << 63 | 9
+
+
+def route_of(node_id: int = OTHER, *, version: int = 1, sqn: int = 1, neighbours: tuple[int, ...] = (20,)) -> bytes:
+    record = DroRecord(node_id, tuple(Neighbour(n, 1, 1) for n in sorted(neighbours)), version=version, name="G2")
+    return write_route(record, sqn=sqn, ttl=5, topology=7, configuration=0, gateway_version=0)
+
+
+def linked(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+    """Portals 1 and 2 as `calculated`, and 3, a link to a DRO that is known."""
+    calculated(manager, caplog)
+    for worker, role in ((1, Role.ENDPOINT), (2, Role.ENDPOINT), (3, Role.PEER)):
+        manager.begin(worker, role)
+    manager.hear(1, PortalUp(1, 10, 1))
+    manager.hear(2, PortalUp(2, 20, 1))
+    manager.hear(3, PortalUp(3, 0, 1))
+    manager.hear(3, RouteInfoHeard(3, route_of(neighbours=(NODE, 30))))
+    manager.hear(3, PortalUp(3, 0, 1, OTHER))
+    manager.stepper.run(100)
+
+
+def test_a_link_brings_the_routes_behind_it(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+    linked(manager, caplog)
+    tables = dict(manager.sent())
+    assert isinstance(table := tables[3], RouteTable)
+    assert set(table.routes) == {
+        Route((30,), 10, 3, 1), Route((30,), 20, 3, 2), Route((10,), 30, 1, 3), Route((20,), 30, 2, 3),
+    }  # fmt: skip
+    assert table.origins == (Origin(10, 1, 0), Origin(20, 1, 0), Origin(30, 3, 1))
+    assert isinstance(table := tables[1], RouteTable)
+    assert [o.domain_id for o in table.origins] == [10, 20, 30]
+    told = [(event, fields.get("node_id"), fields.get("node_name")) for _, event, fields in logged(caplog)]
+    assert told[:2] == [(LogEvent.DRO_DISCOVERED, OTHER, "G2"), (LogEvent.LINK_UP, OTHER, "G2")]
+
+
+def test_it_tells_of_itself_and_passes_on_what_it_hears(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+    linked(manager, caplog)
+    own = [(worker, head) for worker, head in manager.heads() if head.node_id == NODE]
+    assert own[0] == (1, Head(NODE, 0, 1, 1, 9))
+    assert {worker for worker, _ in own} == {1, 2, 3}
+    manager.hear(3, RouteInfoHeard(3, route_of(neighbours=(NODE, 30), sqn=2)))
+    assert manager.heads() == [(worker, Head(OTHER, 7, 1, 2, 4)) for worker in (1, 2)]
+    manager.hear(2, RouteInfoHeard(2, route_of(neighbours=(NODE, 30), sqn=2)))
+    assert manager.heads() == []
+    page = manager.worker.ctx.counters
+    assert (page[Slot.INFO_HEARD], page[Slot.INFO_REPEATED]) == (3, 1)
+    assert page[Slot.INFO_SENT] == len(own) + 4
+
+
+def test_a_new_life_goes_on_with_version_and_sqn(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+    linked(manager, caplog)
+    last = [head for _, head in manager.heads() if head.node_id == NODE][-1]
+    manager.start()
+    manager.up(1)
+    (_, first), *_ = manager.heads()
+    assert (first.version, first.sqn) == (last.version + 1, last.sqn + 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "level", "event", "slot"),
+    [
+        (b"", "ERROR", LogEvent.ROUTE_INFO_MALFORMED, Slot.INFO_MALFORMED),
+        (route_of(version=2, neighbours=(0,)), "ERROR", LogEvent.ROUTE_INFO_REFUSED, Slot.INFO_REFUSED),
+        (route_of(NODE, version=999), "ERROR", LogEvent.NODE_ID_USED_TWICE, Slot.INFO_OWN_NODE_ID),
+    ],
+    ids=["malformed", "refused", "own node id"],
+)
+def test_what_cannot_be_used_is_counted_and_named_a_few_times(
+    manager: Manager, caplog: pytest.LogCaptureFixture, message: bytes, level: str, event: LogEvent, slot: Slot
+) -> None:
+    linked(manager, caplog)
+    logged(caplog)
+    manager.heads()
+    for _ in range(20):
+        manager.hear(3, RouteInfoHeard(3, message))
+    assert manager.heads() == []
+    assert manager.worker.ctx.counters[slot] == 20
+    lines = logged(caplog)
+    assert len(lines) == 5
+    assert {line[:2] for line in lines} == {(level, event)}
+    assert lines[0][2]["portal"] == "P3"
+
+
+def test_a_second_link_to_a_dro_is_an_error(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+    linked(manager, caplog)
+    logged(caplog)
+    for worker, neighbour in ((4, OTHER), (5, NODE + 2)):
+        manager.begin(worker, Role.PEER)
+        manager.hear(worker, PortalUp(worker, 0, 1, neighbour))
+    manager.begin(6, Role.PEER)
+    manager.hear(6, PortalUp(6, 0, 1, NODE + 2))
+    lines = [line for line in logged(caplog) if line[0] == "ERROR"]
+    assert [(event, f["portal"], f.get("dro"), f["reason"]) for _, event, f in lines] == [
+        (LogEvent.NAMED_LINK_REFUSED, "P4", "G2", "duplicate adjacent node id"),
+        (LogEvent.LINK_REFUSED, "P6", None, "duplicate adjacent node id"),
+    ]
+
+
+def test_indexes_and_signatures_that_do_not_fit_are_named(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+    calculated(manager, caplog)
+    manager.hear(1, PortalUp(1, 10, 1, 0, 3))
+    record = DroRecord(OTHER, (Neighbour(10, 1, 1),), (Hotlink(10, 3),), 1, "G2")
+    for sqn in range(1, 80):
+        message = write_route(record, sqn=sqn, ttl=1, topology=7, configuration=0, gateway_version=0)
+        manager.hear(1, RouteInfoHeard(1, message))
+        manager.stepper.run(10)
+    lines = [(event, fields) for level, event, fields in logged(caplog) if level in ("ERROR", "WARNING")]
+    index, differ = lines
+    assert index[0] is LogEvent.HOTLINK_INDEX_SHARED
+    assert (index[1]["domain"], index[1]["index"], index[1]["dros"]) == (10, 3, ["G1", "G2"])
+    assert differ[0] is LogEvent.SIGNATURES_DIFFER
+    assert differ[1]["dros"] == ["G2 00000007"]
+
+
+def test_an_operator_can_force_a_calculation(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+    calculated(manager, caplog)
+    manager.worker.told["on_recalculate"]()
+    manager.stepper.run(90)
+    assert manager.sent() == []
+    manager.stepper.run(20)
+    assert [worker for worker, _ in manager.sent()] == [1, 2]
+    assert logged(caplog)[0] == ("INFO", LogEvent.RECALCULATION_FORCED, {"version": 3, "route_version": "1.2"})
+
+
+def rows_of(manager: Manager, what: str, text: str = "") -> list[dict[str, object]]:
+    listed: list[dict[str, object]] = []
+    cursor = 0
+    while True:
+        answer = manager.worker.told["on_list"](ListRows(1, what, text, cursor))
+        assert isinstance(answer, Rows)
+        assert answer.problem == ""
+        listed += json.loads(answer.rows)
+        if not (cursor := answer.cursor):
+            return listed
+
+
+def test_the_topology_is_listed_with_what_is_wrong_in_it(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+    linked(manager, caplog)
+    for worker in (4, 5, 6):
+        manager.begin(worker, Role.PEER)
+    manager.hear(4, PortalUp(4, 0, 2, OTHER))
+    manager.hear(5, PortalUp(5, 0, 1))
+    third = OTHER + 1
+    manager.hear(3, RouteInfoHeard(3, route_of(third, neighbours=(OTHER,))))
+    manager.hear(3, RouteInfoHeard(3, route_of(third + 1, neighbours=())))
+    manager.stepper.run(2000)
+    rows = rows_of(manager, "topology")
+    shown = [
+        (r["dro"], r["is_own"], r["portal"], r["kind"], r["neighbour"], r["ingress_cost"], r["remark"]) for r in rows
+    ]
+    assert shown[:6] == [
+        ("G1", True, "P1", "TRD", "10", 1, ""),
+        ("G1", True, "P2", "TRD", "20", 1, ""),
+        ("G1", True, "P3", "DRO", str(OTHER), 1, ""),
+        ("G1", True, "P4", "DRO", str(OTHER), 2, "duplicate adjacent node id"),
+        ("G1", True, "P5", "DRO", "", 1, "no neighbour for 2 s"),
+        ("G1", True, "P6", "", "", 0, "down"),
+    ]
+    assert shown[6:] == [
+        ("G2", False, "", "TRD", "30", 1, ""),
+        ("G2", False, "", "DRO", str(NODE), 1, ""),
+        ("G2", False, "", "DRO", str(OTHER), 1, "that DRO does not list this one"),
+        ("G2", False, "", "", "", 0, ""),
+    ]
+    assert {(r["signature"], r["agrees"], r["age_s"]) for r in rows[6:8]} == {("00000007", False, 2.1)}
+
+
+def test_a_path_is_listed_node_by_node(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+    linked(manager, caplog)
+    rows = rows_of(manager, "path", "10 30")
+    assert [tuple(row.values()) for row in rows] == [
+        ("TRD", "10", "", "", 0, "", 0),
+        ("DRO", str(NODE), "G1", "P1", 1, "P3", 1),
+        ("DRO", str(OTHER), "G2", "", 1, "", 1),
+        ("TRD", "30", "", "", 0, "", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("10 99", "no DRO that is known is in domain 99"),
+        ("10", "'10' is no pair of domain ids"),
+        (f"10 {OTHER}", f"no DRO that is known is in domain {OTHER}"),
+        ("10 40", "domain 40 cannot be reached from domain 10"),
+    ],
+)
+def test_a_path_that_does_not_exist_says_why(
+    manager: Manager, caplog: pytest.LogCaptureFixture, text: str, why: str
+) -> None:
+    ask = manager.worker.told["on_list"]
+    assert ask(ListRows(1, "path", "10 20", 0)) == Rows(1, "[]", 0, "no routes are calculated yet")
+    calculated(manager, caplog)
+    manager.hear(1, RouteInfoHeard(1, route_of(neighbours=(40,))))
+    manager.stepper.run(100)
+    assert ask(ListRows(1, "path", text, 0)) == Rows(1, "[]", 0, why)
+
+
+def test_what_a_dro_tells_of_itself_is_that_of_the_configuration() -> None:
+    config = configured(10, 20, 300)
+    me = self_of(config, NODE)
+    assert me.node_id == NODE
+    assert me.configuration_signature == configuration_signature([Neighbour(10, 1, 1), Neighbour(20, 1, 1)])
+    assert exchange_timing_of(config) == ExchangeTiming(s(1), s(4), 100)
+    assert gateway_version("1.2.3.dev4+g5") == 0x01020300
+    assert gateway_version("unknown") == 0

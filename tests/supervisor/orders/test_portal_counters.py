@@ -56,6 +56,15 @@ def test_every_figure_comes_from_its_slot(pages: Pages) -> None:
     assert status.retransmitted == 1000 + Slot.RETRANSMITTED
     assert (status.socket_drops, status.unsent) == (1000 + Slot.SOCKET_DROPS, 1000 + Slot.UNSENT)
     assert status.discarded == 1000 + Slot.DISCARDED
+    assert status.unicast_received == 2000 + Slot.UNICAST_DATA_RCVD + Slot.UNICAST_CONTROL_RCVD
+    assert status.unicast_forwarded == 1000 + Slot.UNICAST_FORWARDED
+    assert status.unicast_sent == 1000 + Slot.UNICAST_SENT
+    assert status.unicast_dropped["no_route"] == 2000 + Slot.UNICAST_DATA_NO_ROUTE + Slot.UNICAST_CONTROL_NO_ROUTE
+    assert status.unicast_dropped["error"] == 1000 + Slot.UNICAST_DROPPED_ERROR
+    assert status.gateway_control_received == 1000 + Slot.GATEWAY_CONTROL_RCVD
+    assert status.gateway_control_sent == 1000 + Slot.GATEWAY_CONTROL_SENT
+    dropped = Slot.GATEWAY_CONTROL_LIMITED + Slot.GATEWAY_CONTROL_DROPPED
+    assert status.gateway_control_dropped == 2000 + dropped
     assert status.dropped["duplicate"] == 1000 + Slot.DROPPED_DUP
     assert status.dropped["source_deleted"] == 1000 + Slot.DROPPED_DELETED
 

@@ -1,0 +1,161 @@
+"""The route manager without its process: the exchange of route information and the recalculation of routes, together.
+
+What portals report goes to both; what the exchange hears of other DROs becomes a change of the topology; what changes
+about this DRO's links and its topology signature is told to the others. Other DROs are looked at, and signatures
+compared, at each check.
+
+Source: DRO guide, `<route-info>`, `<route-recalculation warning-interval>`. Guess: differing signatures are warned
+about once they have differed for the warning interval while this DRO had nothing to calculate, and again only after
+they were equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dro.bus.messages import PortalUp
+from router.route_info_exchange import ExchangeTiming, InfoDropped, News, OtherDro, RouteInfoExchange, SendInfo
+from router.route_recalculation import Effect, RouteCore, Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Self:
+    """What a DRO tells of itself that no portal reports."""
+
+    node_id: int
+    name: str = ""
+    configuration_signature: int = 0
+    gateway_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SignaturesDiffer:
+    """For the log: these DROs have another view of the topology, for so long."""
+
+    waiting_ns: int
+    dros: tuple[OtherDro, ...]
+
+
+CoreEffect = Effect | SendInfo | InfoDropped | SignaturesDiffer
+
+
+class RouteManagerCore:
+    """Everything that the route manager decides."""
+
+    def __init__(
+        self,
+        me: Self,
+        timing: Timing,
+        exchange: ExchangeTiming,
+        *,
+        incarnation: int,
+        now_ns: int,
+        version: int = 0,
+        sqn: int = 0,
+    ) -> None:
+        """`version` and `sqn`: the last ones that were told under this node id, in any life of the process."""
+        self.routes = RouteCore(
+            me.node_id, timing, incarnation=incarnation, now_ns=now_ns, name=me.name, version=version
+        )
+        self.exchange = RouteInfoExchange(
+            self.routes.own(), exchange, configuration=me.configuration_signature,
+            gateway_version=me.gateway_version, sqn=sqn, now_ns=now_ns,
+        )  # fmt: skip
+        self._timing = timing
+        self._checked_ns = now_ns
+        self._differ_since_ns: int | None = None
+        self._is_warned = False
+        self.unknown_since_ns: dict[int, int] = {}
+        """Links whose other end is not known, by worker."""
+        self._effects: list[SignaturesDiffer] = []
+
+    def set_timing(self, timing: Timing, exchange: ExchangeTiming, configuration_signature: int) -> None:
+        self._timing = timing
+        self.routes.set_timing(timing)
+        self.exchange.set_timing(exchange)
+        self.exchange.set_configuration(configuration_signature)
+
+    # inputs
+
+    def on_portal_expected(self, worker: int, now_ns: int) -> None:
+        self.routes.on_portal_expected(worker, now_ns)
+        self._describe()
+
+    def on_portal_up(self, report: PortalUp, now_ns: int) -> None:
+        worker = report.worker
+        known = self.routes.portals.get(worker)
+        self.routes.on_portal_up(
+            worker, report.domain_id, report.cost, now_ns,
+            neighbour=report.neighbour, hotlink_index=report.hotlink_index,
+        )  # fmt: skip
+        portal = self.routes.portals.get(worker)
+        assert portal is not None
+        if portal.node_id:
+            self.unknown_since_ns.pop(worker, None)
+        else:
+            self.unknown_since_ns.setdefault(worker, now_ns)
+        self._describe()
+        if known is None or known.node_id not in (0, portal.node_id):
+            self.exchange.on_link(worker, now_ns)
+        self.exchange.on_timer(now_ns)
+
+    def on_portal_gone(self, worker: int, now_ns: int, *, restarts: bool = False) -> None:
+        self.routes.on_portal_gone(worker, now_ns, restarts=restarts)
+        self.unknown_since_ns.pop(worker, None)
+        self.exchange.on_link_gone(worker)
+        self._describe()
+        self.exchange.on_timer(now_ns)
+
+    def on_route_info(self, worker: int, message: bytes, now_ns: int) -> None:
+        self.exchange.on_message(worker, message, now_ns)
+        self._take_news(now_ns)
+
+    def force(self, now_ns: int) -> None:
+        self.routes.force(now_ns)
+
+    def _take_news(self, now_ns: int) -> None:
+        for what, record in self.exchange.take_changes():
+            if what is News.TIMED_OUT:
+                self.routes.on_dro_gone(record.node_id, now_ns)
+            else:
+                self.routes.on_dro(record, now_ns)
+
+    def _describe(self) -> None:
+        self.exchange.describe(self.routes.own(), self.routes.signature, self.routes.held_until_ns)
+
+    # time
+
+    def _next_check_ns(self) -> int:
+        return self.routes.next_check(self._checked_ns + 1)
+
+    def next_deadline(self) -> int | None:
+        check_ns = self._next_check_ns() if self.exchange.others else None
+        deadlines = (check_ns, self.routes.next_deadline(), self.exchange.next_deadline())
+        return min((d for d in deadlines if d is not None), default=None)
+
+    def on_timer(self, now_ns: int) -> None:
+        if now_ns >= self._next_check_ns():
+            self._checked_ns = now_ns
+            self.exchange.on_check(now_ns)
+            self._take_news(now_ns)
+            self._compare_signatures(now_ns)
+        self.routes.on_timer(now_ns)
+        self._describe()
+        self.exchange.on_timer(now_ns)
+
+    def _compare_signatures(self, now_ns: int) -> None:
+        differing = self.exchange.differing(self.routes.signature) if self.routes.is_settled else []
+        if not differing:
+            self._differ_since_ns, self._is_warned = None, False
+            return
+        if self._differ_since_ns is None:
+            self._differ_since_ns = now_ns
+        waiting_ns = now_ns - self._differ_since_ns
+        if not self._is_warned and waiting_ns >= self._timing.warning_ns:
+            self._is_warned = True
+            self._effects.append(SignaturesDiffer(waiting_ns, tuple(differing)))
+
+    def take_effects(self) -> list[CoreEffect]:
+        effects: list[CoreEffect] = [*self.routes.take_effects(), *self.exchange.take_effects(), *self._effects]
+        self._effects.clear()
+        return effects

@@ -1,0 +1,159 @@
+"""ROUTE, the message in which a DRO describes itself: ROUTE_INFO [GATEWAY_NAME] ROUTE_INFO_NEIGHBOR ... [EXTOPT].
+
+Source: wire notes of the peer link, sections 4, 6 and 7. Guess: ROUTE_INFO is the first block. Ours: hotlink indexes
+travel in EXTOPT blocks of subtype 0xF005 with both ignore bits, pairs of u32 domain id and u16 index, as many whole
+pairs in each block as fit it; who does not know the subtype skips it.
+
+Most messages repeat what is known, so the head is read by itself, and what is passed on is the message as it came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from dro.errors import DecodeError
+from dro.wire.lbmc.block import RawBlock
+from dro.wire.lbmc.blocks import AnyBlock
+from dro.wire.lbmc.codes import MINIMAL_HEADER_SIZE, BlockType, MessageType
+from dro.wire.lbmc.dro_blocks import GatewayName, RouteInfo, RouteInfoNeighbor
+from dro.wire.lbmc.message import control_message, decode, encode
+from router.topology import VERSION_MASK, DroRecord, Hotlink, Neighbour, is_domain
+
+SQN_MASK: Final = 0xFFFF
+TTL_MAX: Final = 0xFF
+COST_MAX: Final = 0x7FFF_FFFF  # that of the configuration
+HOTLINK_SUBTYPE: Final = 0xF005
+NEIGHBOURS_MAX: Final = 2_400
+"""Of one DRO: so many fit a message, 65,535 bytes, with its name and an index for each. The blocks alone would allow
+3,273."""
+
+_EXTOPT: Final = Struct("!BBHH")  # flags, id, subtype, offset of the piece
+_EXTOPT_IGNORE: Final = 0xC0
+_EXTOPT_MORE: Final = 0x20
+_PAIR: Final = Struct("!IH")
+_PAIRS_MAX: Final = 41
+_NAME_MAX: Final = 251
+_HEAD: Final = Struct("!BBHBBHIIQIHHB")
+_BLOCK_SIZE: Final = 32
+_TOPOLOGY_AT: Final = 24
+_VERSION_AT: Final = 28
+_SQN_AT: Final = 30
+_TTL_AT: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The fields of a ROUTE that change from one to the next, and whose it is."""
+
+    node_id: int
+    topology: int
+    version: int
+    sqn: int
+    ttl: int
+
+
+class RefusedRouteError(DecodeError):
+    """A well-formed ROUTE that describes what cannot be."""
+
+
+def read_head(data: bytes) -> Head:
+    """Raises: DecodeError when this is no ROUTE."""
+    if len(data) < MINIMAL_HEADER_SIZE + _BLOCK_SIZE:
+        raise DecodeError("route", f"{len(data)} bytes, it has {MINIMAL_HEADER_SIZE + _BLOCK_SIZE} at least")
+    first, code, length, _, size, _, _, _, node_id, topology, version, sqn, ttl = _HEAD.unpack_from(data)
+    if first != MessageType.CONTROL or code != BlockType.ROUTE_INFO or size < _BLOCK_SIZE:
+        raise DecodeError("route", f"begins with type {first:#04x}, block {code:#04x} of {size} bytes")
+    if length != len(data):
+        raise DecodeError("route.msglen", f"{length} bytes, there are {len(data)}")
+    return Head(node_id, topology, version, sqn, ttl)
+
+
+def is_repeat(data: bytes, known: bytes) -> bool:
+    """Whether two of them say the same of a DRO: all is equal but for sqn, ttl and topology signature."""
+    return (
+        data[:_TOPOLOGY_AT] == known[:_TOPOLOGY_AT]
+        and data[_VERSION_AT:_SQN_AT] == known[_VERSION_AT:_SQN_AT]
+        and data[_TTL_AT + 1 :] == known[_TTL_AT + 1 :]
+    )
+
+
+def with_ttl(data: bytes, ttl: int) -> bytes:
+    return b"%b%c%b" % (data[:_TTL_AT], ttl, data[_TTL_AT + 1 :])
+
+
+def read_record(data: bytes) -> DroRecord:
+    """Raises: DecodeError, of which `RefusedRouteError` is about a message that is well formed."""
+    message = decode(data)
+    if message.must_drop:
+        raise RefusedRouteError("route", "has a block that is not known and must not be skipped")
+    info, name = message.get(RouteInfo), message.get(GatewayName)
+    assert info is not None  # `read_head` has seen it
+    if is_domain(info.node_id):
+        raise RefusedRouteError("route.node_id", f"{info.node_id} is the id of a domain")
+    neighbours: dict[int, Neighbour] = {}
+    hotlinks: dict[int, Hotlink] = {}
+    for block in message.blocks:
+        if isinstance(block, RouteInfoNeighbor):
+            _add(neighbours, info.node_id, Neighbour(block.node_id, block.ingress_cost, block.egress_cost))
+        elif block.code == BlockType.EXTOPT:
+            hotlinks.update((hotlink.domain_id, hotlink) for hotlink in _hotlinks(block.body()))
+    if not hotlinks.keys() <= neighbours.keys():
+        raise RefusedRouteError("route.hotlink", "an index is of a domain that is not its neighbour")
+    return DroRecord(
+        info.node_id,
+        tuple(sorted(neighbours.values())),
+        tuple(sorted(hotlinks.values())),
+        info.version,
+        "" if name is None else name.name.decode("utf-8", "replace"),
+    )
+
+
+def _add(neighbours: dict[int, Neighbour], own: int, new: Neighbour) -> None:
+    if new.node_id in (0, own):
+        raise RefusedRouteError("route.neighbour", f"{new.node_id} cannot be its neighbour")
+    if new.node_id in neighbours:
+        raise RefusedRouteError("route.neighbour", f"{new.node_id} twice")
+    for cost in (new.ingress_cost, new.egress_cost):
+        if not 1 <= cost <= COST_MAX:
+            raise RefusedRouteError("route.cost", f"{cost} to {new.node_id}, costs are from 1 to {COST_MAX}")
+    if len(neighbours) >= NEIGHBOURS_MAX:
+        raise RefusedRouteError("route.neighbour", f"more than {NEIGHBOURS_MAX}")
+    neighbours[new.node_id] = new
+
+
+def _hotlinks(option: bytes) -> list[Hotlink]:
+    """Of the body of an EXTOPT block; none when its subtype is another."""
+    if len(option) < _EXTOPT.size or _EXTOPT.unpack_from(option)[2] != HOTLINK_SUBTYPE:
+        return []
+    pairs = option[_EXTOPT.size :]
+    if len(pairs) % _PAIR.size:
+        raise DecodeError("route.hotlink", f"{len(pairs)} bytes are no pairs of {_PAIR.size}")
+    return [Hotlink(domain, index) for domain, index in _PAIR.iter_unpack(pairs) if index]
+
+
+def write_route(
+    record: DroRecord, *, sqn: int, ttl: int, topology: int, configuration: int, gateway_version: int
+) -> bytes:
+    """`record` has `NEIGHBOURS_MAX` neighbours at most."""
+    info = RouteInfo(
+        record.node_id, record.version & VERSION_MASK, sqn & SQN_MASK, min(ttl, TTL_MAX), topology, configuration,
+        gateway_version,
+    )  # fmt: skip
+    blocks: list[AnyBlock] = [info]
+    if record.name:
+        blocks.append(GatewayName(record.name.encode()[:_NAME_MAX]))
+    blocks += [RouteInfoNeighbor(n.node_id, n.ingress_cost, n.egress_cost) for n in record.neighbours]
+    blocks += _hotlink_options(record.hotlinks)
+    return encode(control_message(*blocks))
+
+
+def _hotlink_options(hotlinks: tuple[Hotlink, ...]) -> list[AnyBlock]:
+    made: list[AnyBlock] = []
+    for at in range(0, len(hotlinks), _PAIRS_MAX):
+        piece = hotlinks[at : at + _PAIRS_MAX]
+        flags = _EXTOPT_IGNORE | (_EXTOPT_MORE if at + _PAIRS_MAX < len(hotlinks) else 0)
+        head = _EXTOPT.pack(flags, 0, HOTLINK_SUBTYPE, at * _PAIR.size)
+        made.append(RawBlock(BlockType.EXTOPT, head + b"".join(_PAIR.pack(h.domain_id, h.index) for h in piece)))
+    return made

@@ -1,0 +1,282 @@
+"""The exchange of route information: what is known of other DROs, what is passed on, when this DRO tells of itself.
+
+State: for each other DRO its newest message, by (version, sqn) as signed 16-bit numbers, and when it came; the portals
+that take route information. What is new leaves by all portals but the one by which it came, with a ttl one less; a DRO
+not heard for `timeout_ns` is forgotten. This DRO tells of itself every `propagation_ns`, at once when its links change,
+and to a new link, which then gets all that is known of others.
+
+What is heard goes in by `on_message`; what changed by that is in `take_changes`, for the calculation of routes.
+
+Source: DRO guide, `<route-info>`; wire notes of the peer link, sections 5 and 7. Guess: the own message leaves exactly
+every propagation interval, not only at checks, since that is the longest gap that the guide allows; while portals of
+this DRO are waited for, it may be late by half of the timeout, so that a restart of a process is no news for others;
+what a forgotten DRO has said before is not believed for a minute, so that no old message comes back by a slow way.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from dro.clock import s
+from dro.errors import DecodeError
+from router.route_info import (
+    Head,
+    RefusedRouteError,
+    is_repeat,
+    read_head,
+    read_record,
+    with_ttl,
+    write_route,
+)
+from router.topology import VERSION_MASK, DroRecord
+
+DROS_MAX: Final = 8192
+FORGOTTEN_NS: Final = s(60)
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeTiming:
+    """`<route-info>`: intervals in ns, and the DROs that a message of ours may pass."""
+
+    propagation_ns: int = s(1)
+    timeout_ns: int = s(4)
+    max_hops: int = 100
+
+
+class Dropped(Enum):
+    """Why a message of a portal goes no further."""
+
+    REPEATED = "known already"
+    OWN = "the own message came back"
+    MALFORMED = "malformed"
+    REFUSED = "describes what cannot be"
+    OWN_NODE_ID = "another DRO uses the node id of this one"
+    TOO_MANY_DROS = "too many DROs"
+
+
+USUAL: Final = frozenset({Dropped.REPEATED, Dropped.OWN})
+"""These come of flooding; the others are worth a line in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendInfo:
+    """Give this message to these portals."""
+
+    workers: tuple[int, ...]
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class InfoDropped:
+    """A message that came by that portal is dropped. `node_id`: of the DRO that it describes; 0 if not known."""
+
+    worker: int
+    why: Dropped
+    node_id: int
+    name: str
+    detail: str
+
+
+class News(Enum):
+    """Of another DRO."""
+
+    DISCOVERED = "discovered"
+    UPDATED = "updated"
+    TIMED_OUT = "timed out"
+
+
+@dataclass(slots=True)
+class OtherDro:
+    """The newest that is known of a DRO."""
+
+    record: DroRecord
+    head: Head
+    data: bytes
+    heard_ns: int
+
+
+@dataclass(slots=True)
+class _Own:
+    record: DroRecord
+    configuration: int
+    gateway_version: int
+    sqn: int
+    topology: int = 0
+    data: bytes = b""  # as last sent
+    changed: bool = False  # since then
+    waits_until_ns: int = 0
+    sent_ns: int = field(default=0, kw_only=True)
+
+
+class RouteInfoExchange:
+    """Messages and links in, messages and news of other DROs out."""
+
+    def __init__(
+        self, own: DroRecord, timing: ExchangeTiming, *, configuration: int, gateway_version: int, sqn: int, now_ns: int
+    ) -> None:
+        """`sqn`: of the last message that was sent under the node id of `own`, in any life of this process."""
+        self._own = _Own(own, configuration, gateway_version, sqn, sent_ns=now_ns)
+        self._timing = timing
+        self._workers: dict[int, None] = {}
+        self.others: dict[int, OtherDro] = {}
+        """By node id."""
+        self._forgotten: OrderedDict[int, tuple[Head, int]] = OrderedDict()  # its last message, until when to remember
+        self._effects: list[SendInfo | InfoDropped] = []
+        self._news: list[tuple[News, DroRecord]] = []
+
+    @property
+    def sqn(self) -> int:
+        return self._own.sqn
+
+    def set_timing(self, timing: ExchangeTiming) -> None:
+        self._timing = timing
+
+    def set_configuration(self, signature: int) -> None:
+        self._own.configuration = signature
+
+    def describe(self, record: DroRecord, topology: int, waits_until_ns: int) -> None:
+        """What to tell of this DRO from now on. Until then portals are waited for, whose absence need not be told."""
+        own = self._own
+        own.changed = own.changed or record != own.record
+        own.record, own.topology, own.waits_until_ns = record, topology, waits_until_ns
+
+    # links
+
+    def on_link(self, worker: int, now_ns: int) -> None:
+        """A portal begins to take route information, or another DRO is at its other end."""
+        self._workers[worker] = None
+        is_due = self._own.changed and now_ns >= self._own_due_ns()
+        self._tell_of_own(tuple(self._workers) if is_due else (worker,), now_ns)
+        for other in self.others.values():
+            self._pass_on((worker,), other)
+
+    def on_link_gone(self, worker: int) -> None:
+        self._workers.pop(worker, None)
+
+    # messages
+
+    def on_message(self, worker: int, data: bytes, now_ns: int) -> None:
+        if worker not in self._workers:
+            return  # of a link that has gone meanwhile
+        try:
+            head = read_head(data)
+        except DecodeError as e:
+            self._drop(worker, Dropped.MALFORMED, 0, str(e))
+            return
+        if head.node_id == self._own.record.node_id:
+            self._on_own_id(worker, head, data)
+            return
+        known = self.others.get(head.node_id)
+        if known is not None and not is_newer(head, known.head):
+            self._drop(worker, Dropped.REPEATED, head.node_id)
+        elif known is not None and is_repeat(data, known.data):
+            known.head, known.data, known.heard_ns = head, data, now_ns
+            self._pass_on(self._all_but(worker), known)
+        else:
+            self._take(worker, head, data, now_ns)
+
+    def _take(self, worker: int, head: Head, data: bytes, now_ns: int) -> None:
+        known = self.others.get(head.node_id)
+        forgotten, until_ns = self._forgotten.get(head.node_id, (head, 0))
+        if now_ns < until_ns and not is_newer(head, forgotten):
+            self._drop(worker, Dropped.REPEATED, head.node_id)
+            return
+        if known is None and len(self.others) >= DROS_MAX:
+            self._drop(worker, Dropped.TOO_MANY_DROS, head.node_id, f"{DROS_MAX} are known")
+            return
+        try:
+            record = read_record(data)
+        except DecodeError as e:
+            why = Dropped.REFUSED if isinstance(e, RefusedRouteError) else Dropped.MALFORMED
+            self._drop(worker, why, head.node_id, str(e))
+            return
+        self._forgotten.pop(head.node_id, None)
+        self.others[head.node_id] = other = OtherDro(record, head, data, now_ns)
+        self._pass_on(self._all_but(worker), other)
+        self._news.append((News.DISCOVERED if known is None else News.UPDATED, record))
+
+    def _on_own_id(self, worker: int, head: Head, data: bytes) -> None:
+        own = self._own
+        last = Head(head.node_id, 0, own.record.version & VERSION_MASK, own.sqn & VERSION_MASK, 0)
+        is_other = is_newer(head, last) or (
+            head.version == read_head(own.data).version and not is_repeat(data, own.data)
+        )
+        self._drop(worker, Dropped.OWN_NODE_ID if is_other else Dropped.OWN, head.node_id)
+
+    def _drop(self, worker: int, why: Dropped, node_id: int, detail: str = "") -> None:
+        name = self.others[node_id].record.name if node_id in self.others else ""
+        self._effects.append(InfoDropped(worker, why, node_id, name, detail))
+
+    def _all_but(self, worker: int) -> tuple[int, ...]:
+        return tuple(other for other in self._workers if other != worker)
+
+    def _pass_on(self, workers: tuple[int, ...], other: OtherDro) -> None:
+        if workers and other.head.ttl > 1:
+            self._effects.append(SendInfo(workers, with_ttl(other.data, other.head.ttl - 1)))
+
+    def _tell_of_own(self, workers: tuple[int, ...], now_ns: int) -> None:
+        own = self._own
+        own.sqn += 1
+        own.data = write_route(
+            own.record, sqn=own.sqn, ttl=self._timing.max_hops, topology=own.topology,
+            configuration=own.configuration, gateway_version=own.gateway_version,
+        )  # fmt: skip
+        self._effects.append(SendInfo(workers, own.data))
+        if len(workers) == len(self._workers):
+            own.sent_ns, own.changed = now_ns, False
+
+    # time
+
+    def _own_due_ns(self) -> int:
+        own, timing = self._own, self._timing
+        due_ns = own.sent_ns if own.changed else own.sent_ns + timing.propagation_ns
+        return max(due_ns, min(own.waits_until_ns, own.sent_ns + timing.timeout_ns // 2))
+
+    def next_deadline(self) -> int | None:
+        """When to tell of this DRO next; None while nobody takes it. Other DROs are looked at by `on_check`."""
+        return self._own_due_ns() if self._workers else None
+
+    def on_timer(self, now_ns: int) -> None:
+        if self._workers and now_ns >= self._own_due_ns():
+            self._tell_of_own(tuple(self._workers), now_ns)
+
+    def on_check(self, now_ns: int) -> None:
+        """Forget who was silent for too long; at each check interval."""
+        silent = [o for o in self.others.values() if now_ns - o.heard_ns >= self._timing.timeout_ns]
+        for other in silent:
+            del self.others[other.record.node_id]
+            self._forgotten[other.record.node_id] = other.head, now_ns + FORGOTTEN_NS
+            self._forgotten.move_to_end(other.record.node_id)
+            self._news.append((News.TIMED_OUT, other.record))
+        while self._forgotten:
+            node_id, (_, until_ns) = next(iter(self._forgotten.items()))
+            if now_ns < until_ns and len(self._forgotten) <= DROS_MAX:
+                break
+            del self._forgotten[node_id]
+
+    def differing(self, topology: int) -> list[OtherDro]:
+        """The DROs whose last message told another topology signature."""
+        return [other for other in self.others.values() if other.head.topology != topology]
+
+    def take_effects(self) -> list[SendInfo | InfoDropped]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def take_changes(self) -> Iterable[tuple[News, DroRecord]]:
+        news, self._news = self._news, []
+        return news
+
+
+def is_newer(head: Head, than: Head) -> bool:
+    """By version, then by sqn, each compared by the signed difference of 16 bits."""
+    versions, sqns = _ahead(head.version, than.version), _ahead(head.sqn, than.sqn)
+    return versions > 0 or (versions == 0 and sqns > 0)
+
+
+def _ahead(a: int, b: int) -> int:
+    d = (a - b) & VERSION_MASK
+    return d - 0x1_0000 if d & 0x8000 else d

@@ -1,0 +1,115 @@
+"""The calculation of the route table of one DRO: which pairs of domains it is on the path of, and what it costs to it.
+
+For each destination the next hops of all nodes form an in-tree; the sources whose traffic passes the DRO are those in
+its subtree, divided by the branch through which they come. A domain with one DRO alone is never on the way of others
+and has the in-tree of that DRO, so it takes no part in the search, and the domains of a star need one in-tree together.
+
+With hotlinks the DRO calculates in a graph without the DROs that are invisible to it, and leaves out chains.
+Guess: of equally good ways from a domain to this DRO, `Origin` describes that of the tie-break.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from dro.bus.messages import Origin, Route
+from router.hotlinks import chained, indexed_portals, visible_to
+from router.paths import next_hops
+from router.topology import DroRecord, Topology, build, domains, is_domain
+
+
+class TableCalculation:
+    """One calculation, done in pieces. `routes` and `origins` are whole when `run` has returned True."""
+
+    def __init__(self, node_id: int, records: Iterable[DroRecord], worker_of: Mapping[int, int]) -> None:
+        """`worker_of` each neighbour of this DRO: the portal that leads there."""
+        visible = visible_to(node_id, records)
+        self._me = node_id
+        self._worker_of = worker_of
+        self._indexed = indexed_portals(visible)
+        self.whole: Topology = build(visible)
+        """The graph as this DRO sees it, not to be changed."""
+        self._stubs = {} if self._indexed else _stubs(self.whole)
+        self._graph = self.whole.copy()
+        self._graph.add_node(node_id)
+        self._graph.remove_nodes_from(stub for stubs in self._stubs.values() for stub in stubs)
+        self._tuples: dict[tuple[int, ...], tuple[int, ...]] = {}  # the same sources in many routes are one object
+        self._routes: dict[int, list[Route]] = {}
+        self._work = self._steps()
+        self.routes: tuple[Route, ...] = ()
+        self.origins: tuple[Origin, ...] = ()
+
+    def run(self, edges: int) -> bool:
+        """Go on until so many edges were looked at or it is done, which is the result. One step at least is taken."""
+        for spent in self._work:
+            edges -= spent
+            if edges <= 0:
+                return False
+        return True
+
+    def _steps(self) -> Iterator[int]:
+        edges = self._graph.number_of_edges()
+        for root, targets in self._trees():
+            hops = next_hops(self._graph, root)
+            yield edges
+            if root == self._me or self._me in hops:
+                yield from self._add_routes(hops, root, targets)
+        self.routes = tuple(route for target in sorted(self._routes) for route in self._routes[target])
+        self.origins = tuple(self._origins())
+
+    def _trees(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The root of each in-tree, and the destinations that it serves."""
+        if len(self._worker_of) < 2:
+            return  # nothing passes
+        for domain in domains(self._graph):
+            yield domain, (domain,)
+        yield from self._stubs.items()
+
+    def _add_routes(self, hops: Mapping[int, int], root: int, targets: tuple[int, ...]) -> Iterator[int]:
+        branches = self._branches(hops, root)
+        for target in targets:
+            egress = self._worker_of[target if self._me == root else hops[self._me]]
+            self._routes[target] = [
+                Route(sources, target, self._worker_of[branch], egress)
+                for branch, sources in branches
+                if branch != target
+            ]
+            yield len(branches)
+
+    def _branches(self, hops: Mapping[int, int], root: int) -> list[tuple[int, tuple[int, ...]]]:
+        """The neighbours through which traffic to `root` comes to this DRO, and the domains that it is from."""
+        left_out = chained(hops, root, self._indexed) if self._indexed else ()
+        branch_of: dict[int, int] = {}
+        sources: dict[int, list[int]] = defaultdict(list)
+        for stub in self._stubs.get(self._me, ()):
+            sources[stub].append(stub)
+        for node, onward in hops.items():
+            branch = node if onward == self._me else branch_of.get(onward)
+            if branch is None:
+                continue
+            branch_of[node] = branch
+            if not is_domain(node):
+                sources[branch] += self._stubs.get(node, ())
+            elif node not in left_out:
+                sources[branch].append(node)
+        made = ((branch, tuple(sorted(found))) for branch, found in sources.items() if found)
+        return sorted(((branch, self._tuples.setdefault(t, t)) for branch, t in made), key=lambda one: one[1])
+
+    def _origins(self) -> Iterator[Origin]:
+        way = {self._me: (0, 0)}  # node -> cost from there, DROs on the way
+        for node, onward in next_hops(self.whole, self._me).items():
+            cost, passed = way[onward]
+            way[node] = cost + self.whole.edges[node, onward]["cost"], passed + (not is_domain(node))
+        for domain in sorted({source for sources in self._tuples for source in sources}):
+            yield Origin(domain, *way[domain])
+
+
+def _stubs(graph: Topology) -> dict[int, tuple[int, ...]]:
+    """The domains that one DRO alone is in, by that DRO."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for domain in domains(graph):
+        (dro, *others) = graph[domain]
+        if not others:
+            found[dro].append(domain)
+    return {dro: tuple(stubs) for dro, stubs in found.items()}
