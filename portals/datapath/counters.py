@@ -96,6 +96,54 @@ class Slot(IntEnum):
     ADDRESSED_OVERRUN_BYTES = 87
     ADDRESSED_ERROR = 88  # of these, dropped: nobody takes this kind, or it does not decode
     ADDRESSED_ERROR_BYTES = 89
+    # unicast messages that came in from the TRD or the other DRO
+    UNICAST_DATA_RCVD = 96
+    UNICAST_DATA_RCVD_BYTES = 97
+    UNICAST_DATA_DUP = 98
+    UNICAST_DATA_DUP_BYTES = 99
+    UNICAST_DATA_NO_STREAM = 100
+    UNICAST_DATA_NO_STREAM_BYTES = 101
+    UNICAST_DATA_NO_ROUTE = 102
+    UNICAST_DATA_NO_ROUTE_BYTES = 103
+    UNICAST_DATA_NO_FORWARDING = 104  # nothing says where it goes
+    UNICAST_DATA_NO_FORWARDING_BYTES = 105
+    UNICAST_CONTROL_RCVD = 106
+    UNICAST_CONTROL_RCVD_BYTES = 107
+    UNICAST_CONTROL_DUP = 108
+    UNICAST_CONTROL_DUP_BYTES = 109
+    UNICAST_CONTROL_NO_STREAM = 110
+    UNICAST_CONTROL_NO_STREAM_BYTES = 111
+    UNICAST_CONTROL_NO_ROUTE = 112
+    UNICAST_CONTROL_NO_ROUTE_BYTES = 113
+    UNICAST_CONTROL_NO_FORWARDING = 114
+    UNICAST_CONTROL_NO_FORWARDING_BYTES = 115
+    # of both, and ours
+    UNICAST_HOPS = 116  # passed too many DROs
+    UNICAST_HOPS_BYTES = 117
+    UNICAST_NO_CONTEXT = 118  # for a context instance that is not known
+    UNICAST_NO_CONTEXT_BYTES = 119
+    UNICAST_UNHANDLED = 120  # for this DRO itself, and of no use to it
+    UNICAST_UNHANDLED_BYTES = 121
+    UNICAST_BROKEN = 122  # its blocks break their layout
+    UNICAST_BROKEN_BYTES = 123
+    # unicast messages that leave by this portal
+    UNICAST_FORWARDED = 124
+    UNICAST_FORWARDED_BYTES = 125
+    UNICAST_SENT = 126
+    UNICAST_SENT_BYTES = 127
+    UNICAST_DROPPED_ERROR = 128
+    UNICAST_DROPPED_ERROR_BYTES = 129
+    UNICAST_DROPPED_BLOCKED = 130
+    UNICAST_DROPPED_BLOCKED_BYTES = 131
+    # control messages between DROs
+    GATEWAY_CONTROL_RCVD = 132
+    GATEWAY_CONTROL_RCVD_BYTES = 133
+    GATEWAY_CONTROL_LIMITED = 134  # ours: dropped, as too many came in a second
+    GATEWAY_CONTROL_LIMITED_BYTES = 135
+    GATEWAY_CONTROL_SENT = 136
+    GATEWAY_CONTROL_SENT_BYTES = 137
+    GATEWAY_CONTROL_DROPPED = 138  # ours: not sent
+    GATEWAY_CONTROL_DROPPED_BYTES = 139
 
 
 class PairSlot(IntEnum):
@@ -123,3 +171,16 @@ DROP_SLOTS: Final = {
     "too_old": Slot.DROPPED_OLD,
 }
 """Metric reason -> slot of the fragments dropped for it; the bytes are in the next slot."""
+UNICAST_DROP_SLOTS: Final = {
+    "duplicate": (Slot.UNICAST_DATA_DUP, Slot.UNICAST_CONTROL_DUP),
+    "no_stream": (Slot.UNICAST_DATA_NO_STREAM, Slot.UNICAST_CONTROL_NO_STREAM),
+    "no_route": (Slot.UNICAST_DATA_NO_ROUTE, Slot.UNICAST_CONTROL_NO_ROUTE),
+    "no_forwarding": (Slot.UNICAST_DATA_NO_FORWARDING, Slot.UNICAST_CONTROL_NO_FORWARDING),
+    "hops": (Slot.UNICAST_HOPS,),
+    "no_context": (Slot.UNICAST_NO_CONTEXT,),
+    "unhandled": (Slot.UNICAST_UNHANDLED,),
+    "broken": (Slot.UNICAST_BROKEN,),
+    "error": (Slot.UNICAST_DROPPED_ERROR,),
+    "would_block": (Slot.UNICAST_DROPPED_BLOCKED,),
+}
+"""The same for unicast messages."""

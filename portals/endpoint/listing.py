@@ -23,7 +23,7 @@ from portals.datapath.handover import ForwardEntry
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
-from portals.endpoint.proxies import shown
+from portals.shell.matchers import shown
 
 KINDS: Final = {PATTERN_NONE: "topic", PATTERN_PCRE: "pcre", PATTERN_REGEX: "regex"}
 DOMAINS_MAX: Final = 256  # in one row: strangers decide how many there are

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.messages import PortalUp
+from dro.bus.messages import Origin, PortalUp
 from dro.clock import ms
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.config.um.options import UmOptions
@@ -42,14 +42,17 @@ from portals.decisions.effects import (
     UpdateProxySource,
 )
 from portals.decisions.messages import SourceSeen
-from portals.endpoint import live
 from portals.endpoint.gauges import Gauges
 from portals.endpoint.interest import TrdInterest
 from portals.endpoint.known_sources import known_source, way_of
 from portals.endpoint.listing import PortalLists
 from portals.endpoint.options import ProxyOptions
-from portals.endpoint.proxies import Matchers, ProxyReceivers, ProxySources, SendersAtRest
+from portals.endpoint.proxies import ProxyReceivers, ProxySources
+from portals.endpoint.unicast import TrdUnicast
+from portals.shell import live
+from portals.shell.matchers import Matchers
 from portals.shell.portal import PortalShell
+from portals.shell.rest import SendersAtRest
 
 STOP_GRACE_NS: Final = ms(1800)
 """How long a stopping portal waits for the final advertisements of its proxy sources, which take 1.5 s."""
@@ -89,7 +92,9 @@ class EndpointPortal:
             ctx.loop.now_ns(),
         )
         self.take_interest, self.on_routes = self._interest.take_events, self._interest.on_routes
-        self.next_deadline, self.on_timer = self._interest.next_deadline, self._interest.on_timer
+        self._unicast = TrdUnicast(ctx, config, self._shell, self, self.sending, self.receiving)
+        self.send_unicast, self.on_route_info = self._unicast.send_unicast, self._unicast.on_route_info
+        self.on_context_info = self._unicast.on_context_info
         by_topic = ProxyOptions(config.sending, config.receiving)
         self._receivers = ProxyReceivers(ctx, self.receiving, self._interest, by_topic, matchers)
         self.sources = ProxySources(ctx, config, self.sending, self._shell.egress, by_topic, self._shell.is_catching_up)
@@ -134,6 +139,7 @@ class EndpointPortal:
 
     def _on_tr_packet(self, packet: lbmr.Packet, sender_ip: int, now_ns: int) -> None:
         self._interest.on_packet(packet, sender_ip, now_ns)
+        self._unicast.on_packet(packet, sender_ip, now_ns)
         self._shell.act_soon()
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
@@ -143,6 +149,7 @@ class EndpointPortal:
         if not self._shell.drain.is_draining:
             options = source.tir.options
             domain_id = (options.domain_id if options else None) or self._config.domain_id
+            self._unicast.on_source(source.tir, domain_id, now_ns)
             self._shell.add_source(source, domain_id, *self._advertised(source))
 
     def _on_source_changed(self, source: BoundSource) -> None:
@@ -198,11 +205,22 @@ class EndpointPortal:
             yield
 
     def send_pending(self, now_ns: int) -> None:
-        if datagrams := self._interest.take_datagrams(now_ns):
+        if datagrams := self._interest.take_datagrams(now_ns) + self._unicast.take_datagrams():
             self.receiving.send_tr(datagrams)
+
+    def next_deadline(self) -> int | None:
+        deadlines = (self._interest.next_deadline(), self._unicast.next_deadline())
+        return min((at for at in deadlines if at is not None), default=None)
+
+    def on_timer(self, now_ns: int) -> None:
+        self._interest.on_timer(now_ns)
+        self._unicast.on_timer(now_ns)
 
     def describe(self) -> PortalUp:
         return PortalUp(self._ctx.index, self._config.domain_id, self._config.cost)
+
+    def on_origins(self, origins: tuple[Origin, ...]) -> None:
+        """What is heard in a TRD is advertised with hop count and cost."""
 
     def rest(self, worker: int | None, now_ns: int) -> SendersAtRest:
         return self.sources.rest(worker, self._linger_ns, now_ns)
@@ -225,9 +243,9 @@ class EndpointPortal:
     # changes of the configuration
 
     def _on_reconfigure(self, new: object) -> None:
-        """Take over what `portals.endpoint.live` names. Raises: ConfigError; nothing has changed then."""
+        """Take over what `portals.shell.live` names. Raises: ConfigError; nothing has changed then."""
         assert isinstance(new, DroConfig)
-        mine = live.own_part(self._config.name, new)
+        mine = live.own_part(self._config, new)
         if mine is None:
             return  # the parent removes this portal next
         old = self._config
@@ -244,17 +262,14 @@ class EndpointPortal:
             self._acl.move_to(acl)
         if "cost" in fields:
             self._on_cost()
-        if "source_deletion_delay_ms" in fields:
-            self.core.deletion_delay.change(ms(config.source_deletion_delay_ms))
-        if "max_queue_bytes" in fields:
-            self._shell.egress.queue.set_limit(config.max_queue_bytes)
-        if "smart_batch" in fields:
-            self._shell.egress.set_smart_batch(config.smart_batch)
+        live.apply_common(fields, config, self.core, self._shell.egress)
+        if "context_query" in fields:
+            self._unicast.on_config(config)
         if fields & live.TOPIC_RESOLUTION:
             self._interest.on_config(config, now_ns)
         if fields:
             self._ctx.log.info(LogEvent.CHANGE_TAKEN_OVER, extra={"changed": sorted(fields)})
-            self._shell.act(now_ns)
+            self._shell.act()
 
     def _on_cost(self) -> None:
         """Routes, what siblings advertise for the sources of this TRD, and what this portal advertises."""

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
-from weakref import WeakValueDictionary
 
 from dro.bus.actor import WorkerContext
 from dro.clock import ms
@@ -16,7 +15,6 @@ from dro.config.dro_xml.model import EndpointConfig
 from dro.errors import DecodeError, ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.patterns import Pattern, PatternError
 from dro.table import Table
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
@@ -25,42 +23,17 @@ from portals.datapath.egress import Egress
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.advertisement import proxy_options
 from portals.decisions.messages import PATTERN_NONE, SourceSeen
-from portals.decisions.recorded_interest import Matcher
 from portals.endpoint.interest import TrdInterest
 from portals.endpoint.options import ProxyOptions
 from portals.shell.conversations import STEP
+from portals.shell.matchers import Matchers, shown
+from portals.shell.rest import SendersAtRest, fed_by
 
 CALM_NS: Final = ms(20)
 
 
-def shown(topic: bytes) -> str:
-    return topic.decode(errors="replace")
-
-
 def _symbol(symbol: bytes, pattern: int) -> dict[str, object]:
     return {"topic" if pattern == PATTERN_NONE else "pattern": shown(symbol)}
-
-
-class Matchers:
-    """Patterns, compiled once for all that hold them: the core while the interest lasts, the context while wanted."""
-
-    def __init__(self, ctx: WorkerContext) -> None:
-        self._ctx = ctx
-        self._living: WeakValueDictionary[tuple[bytes, int], Matcher] = WeakValueDictionary()
-
-    def __call__(self, pattern: bytes, kind: int) -> Matcher | None:
-        """None for a pattern that does not compile, which is logged."""
-        key = (pattern, kind)
-        matcher = self._living.get(key)
-        if matcher is None:
-            try:
-                matcher = self._living[key] = Pattern(pattern, kind, self._on_limit)
-            except PatternError as e:
-                self._ctx.limited(LogEvent.PATTERN_IGNORED, extra={"pattern": pattern, "error": str(e)})
-        return matcher
-
-    def _on_limit(self, pattern: bytes) -> None:
-        self._ctx.limited(LogEvent.PATTERN_LIMIT, {"pattern": pattern})
 
 
 class ProxyReceivers:
@@ -95,19 +68,6 @@ class ProxyReceivers:
             self._context.unwant_topic(symbol)
         elif self._matchers(symbol, pattern) is not None:
             self._context.unwant_pattern(symbol, pattern)
-
-
-class SendersAtRest:
-    """Sessions of proxy sources after which nothing more has to be waited for, see `portals.decisions.drain`."""
-
-    def __init__(self, sources: Iterable[ProxySource], linger_ns: int, now_ns: int, *, is_all: bool) -> None:
-        """`is_all`: nothing new goes over these sessions, so kernel buffers will run empty as well."""
-        senders = dict.fromkeys(source.transport for source in sources)
-        self._settling = [sender.settling(now_ns, linger_ns, is_last=is_all) for sender in senders]
-        self.is_read_on = any(sender.is_read_on for sender in senders)
-
-    def is_over(self, now_ns: int) -> bool:
-        return all(has_settled(now_ns) for has_settled in self._settling)
 
 
 class ProxySources:
@@ -229,9 +189,5 @@ class ProxySources:
 
     def rest(self, worker: int | None, linger_ns: int, now_ns: int) -> SendersAtRest:
         """Of the sessions of all, or of those that the sibling feeds."""
-        sources = [
-            proxy
-            for _, proxy in self.by_otid.values()
-            if worker is None or (proxy.feeder is not None and proxy.feeder[0] == worker)
-        ]
+        sources = fed_by(worker, (proxy for _, proxy in self.by_otid.values()))
         return SendersAtRest(sources, linger_ns, now_ns, is_all=worker is None)

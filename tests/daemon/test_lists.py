@@ -132,6 +132,30 @@ def test_routes_and_whether_they_are_there_yet(site: Site, listed: Any, capsys: 
     assert "6 routes between domains" in capsys.readouterr().out
 
 
+def test_the_topology_and_the_way_through_it(site: Site, listed: Any, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: ANN401
+    (dro,) = listed("topology")["dros"]
+    assert {(n["portal"], n["neighbour"], n["ingress_cost"]) for n in dro["neighbours"]} == {
+        (f"P{n}", str(n), 1) for n in (1, 2, 3)
+    }
+    assert (dro["is_own"], dro["version"]) == (True, 3)
+    assert dro["signature"] != "00000000"
+    answer = listed("path", "1", "3")
+    assert [step["node_id"] for step in answer["path"]] == ["1", dro["node_id"], "3"]
+    assert (answer["path"][1]["entered_at"], answer["path"][1]["left_at"]) == ("P1", "P3")
+    assert (answer["cost"], answer["hop_count"]) == (2, 2)
+    assert main(["path", "1", "9", "--dro", str(site.pid)]) == EXIT_FAILED
+    assert "no DRO that is known is in domain 9" in capsys.readouterr().err
+    assert main(["topology", "--dot", "--dro", str(site.pid)]) == EXIT_OK
+    assert capsys.readouterr().out.count(" -- ") == 3
+
+
+def test_routes_are_calculated_when_an_operator_wants_it(site: Site, listed: Any) -> None:  # noqa: ANN401
+    before = site.log.count("route recalculation took")
+    assert listed("recalculate") == {}
+    site.wait(lambda: site.log.count("route recalculation took") > before, "a calculation")
+    assert "Gwd-9574-03: RecalcTrigger:FORCED RECALC:Version = 4" in site.log
+
+
 def test_portals_that_cannot_answer_are_named_and_the_others_listed(site: Site, listed: Any) -> None:  # noqa: ANN401
     frozen = site.worker("P3")
     os.kill(frozen, signal.SIGSTOP)

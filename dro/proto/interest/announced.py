@@ -258,38 +258,55 @@ class DomainRouteSender:
         return domain if domain in self._domains else None
 
 
+@dataclass(slots=True)
+class _Offer:
+    since_ns: int
+    heard_ns: int
+
+
 class DomainRouteTable:
     """A context's table: which DRO portal takes unicast traffic for a domain.
 
-    Guess: an entry that is not repeated for three maximum intervals is void; while it is repeated, another DRO that
-    offers the same domain does not replace it.
+    Guess: an offer that is not repeated for three maximum intervals is void; of several DROs that offer the same
+    domain the one counts that began last, since the others are about to stop.
     """
 
-    def __init__(self, hold_ns: int = 3 * NS_PER_S, entries_max: int = 65_536) -> None:
+    def __init__(self, hold_ns: int = 3 * NS_PER_S, entries_max: int = 65_536, offers_max: int = 8) -> None:
+        """`offers_max`: for one domain."""
         self._hold_ns = hold_ns
         self._entries_max = entries_max
-        self._routes: dict[int, tuple[int, int, int]] = {}  # domain -> ip, port, last heard
+        self._offers_max = offers_max
+        self._offers: dict[int, dict[tuple[int, int], _Offer]] = {}  # domain -> address and port
 
     def __len__(self) -> int:
-        return len(self._routes)
+        return len(self._offers)
 
     def learn(self, domains: Iterable[int], ip: int, port: int, now_ns: int) -> None:
         for domain in domains:
-            known = self._routes.get(domain)
-            if known is None and len(self._routes) >= self._entries_max:
-                continue
-            if known is None or known[:2] == (ip, port) or now_ns - known[2] > self._hold_ns:
-                self._routes[domain] = (ip, port, now_ns)
+            offers = self._offers.get(domain)
+            if offers is None:
+                if len(self._offers) >= self._entries_max:
+                    continue
+                offers = self._offers[domain] = {}
+            offer = offers.get((ip, port))
+            if offer is not None and now_ns - offer.heard_ns <= self._hold_ns:
+                offer.heard_ns = now_ns
+            elif offer is not None or len(self._living(domain, now_ns)) < self._offers_max:
+                offers[ip, port] = _Offer(now_ns, now_ns)
 
     def find(self, domain: int, now_ns: int) -> tuple[int, int] | None:
         """Address and port, or None without a living route."""
-        known = self._routes.get(domain)
-        if known is None:
+        offers = self._living(domain, now_ns)
+        if not offers:
+            self._offers.pop(domain, None)
             return None
-        if now_ns - known[2] > self._hold_ns:
-            del self._routes[domain]
-            return None
-        return known[0], known[1]
+        return max(offers, key=lambda address: offers[address].since_ns)
+
+    def _living(self, domain: int, now_ns: int) -> dict[tuple[int, int], _Offer]:
+        offers = self._offers.get(domain, {})
+        for address in [address for address, offer in offers.items() if now_ns - offer.heard_ns > self._hold_ns]:
+            del offers[address]
+        return offers
 
 
 class InitialRequest:

@@ -17,10 +17,11 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from dro.config.um.options import UmOptions
-from dro.config.um.sets import RequestOptions, ResolverOptions
+from dro.config.um.sets import RequestOptions, ResolverOptions, TlsOptions
 from dro.errors import DecodeError, ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
@@ -30,18 +31,21 @@ from dro.proto.resolver import events as ev
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.receivers import Judge
 from dro.proto.resolver.source_advertisements import Matcher
+from dro.proto.unicast.connections import Tell
 from dro.timers import Timer
 from dro.um.fragment.bindings import Bindings, BoundKey, ContextStats
 from dro.um.fragment.options import resolver_config, with_interface
 from dro.um.fragment.own_sources import FragmentSource, OwnSources
 from dro.um.fragment.receiver_sessions import ReceiverSessions
-from dro.um.fragment.request_port import RequestPort
+from dro.um.fragment.request_port import OnUnicast, RequestPort
 from dro.um.fragment.source_sessions import SourceSessions
 from dro.um.fragment.tr_channel import TrChannel
+from dro.um.fragment.unicast_sender import UnicastSender, untold
 from dro.um.fragment.wanted import WantedTopics
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.kind import SessionHost
 from dro.um.transport.session import BoundSource, FragmentSink, OnClient, SenderTransport, SessionCounts
+from dro.um.transport.tls import stream_maker
 from dro.wire.lbmr import packet as lbmr
 
 log = logging.getLogger(__name__)
@@ -96,6 +100,8 @@ class FragmentContext:
         self.on_client: OnClient = _nothing
         self.on_source_changed: Callable[[BoundSource], object] = _nothing
         """A bound source is advertised with other attributes than before."""
+        self.on_unicast: OnUnicast = _nothing
+        """A message has come to the request port."""
         self._loop = loop
         rng = rng or random.Random()
         self.context_instance = rng.randbytes(8)
@@ -116,7 +122,11 @@ class FragmentContext:
         self._request: RequestPort | None = None
         try:
             request = RequestOptions.of(options)
-            self._request = RequestPort(loop, request, self.channel.local_address) if request.bind else None
+            tls = TlsOptions.of(options)
+            if request.bind:
+                maker = partial(stream_maker, tls, is_server=True)
+                self._request = RequestPort(loop, request, self.channel.local_address, self._on_unicast, maker)
+            self._unicast = UnicastSender(loop, request, partial(stream_maker, tls, is_server=False))
             host = SessionHost(loop, options, self._batch, rng)
             self.joined = ReceiverSessions(host, sink, lambda *ended: self._bindings.on_session_ended(*ended))
             self.pools = SourceSessions(host, on_client=self._on_client, sm_before_data=settings.sm_before_data)
@@ -168,7 +178,9 @@ class FragmentContext:
 
     def counts(self) -> SessionCounts:
         """What the context and all its sessions have counted since the start."""
-        own = SessionCounts(bad=self.stats.tr_dgrams_dropped_malformed, socket_drops=self.channel.socket_drops())
+        broken = self._request.broken if self._request is not None else 0
+        bad = self.stats.tr_dgrams_dropped_malformed + broken
+        own = SessionCounts(bad=bad, socket_drops=self.channel.socket_drops())
         return self.joined.counts() + self.pools.counts() + own
 
     @property
@@ -267,6 +279,15 @@ class FragmentContext:
 
     def _on_client(self, sender: SenderTransport, client: str, connected: bool) -> None:
         self.on_client(sender, client, connected)
+
+    # unicast immediate messages
+
+    def _on_unicast(self, message: bytes, sender: tuple[int, int]) -> None:
+        self.on_unicast(message, sender)
+
+    def send_unicast(self, ip: int, port: int, message: bytes, tell: Tell = untold) -> None:
+        """Send an LBMC message to a request port; `tell` is called once with what has become of it."""
+        self._unicast.send(ip, port, message, tell)
 
     # the TR channel
 
@@ -448,6 +469,7 @@ class FragmentContext:
         self.channel.close()
         if self._request is not None:
             self._request.close()
+        self._unicast.close()
         self._bindings.clear()
 
     @property

@@ -102,7 +102,8 @@ class OwnSources:
         `is_silent`: it is advertised by `advertise_silent`.
 
         `tir_options` are advertised beside OTID and request address; an `ExtendedFunctionality` among them replaces
-        the own one. Raises: ResourceError naming the option, DecodeError when it cannot be advertised.
+        the own one. With a `Cost` it is a proxy source, which has the request address of its origin or none.
+        Raises: ResourceError naming the option, DecodeError when it cannot be advertised.
         """
         transport = self._sessions.acquire(options)
         index = self._next_index
@@ -145,7 +146,7 @@ class OwnSources:
 
     def _tir(self, source: FragmentSource, extra: tuple[lbmr.TirOption, ...]) -> lbmr.Tir:
         items: list[lbmr.TirOption] = [lbmr.OtidOption(source.otid)]
-        if not any(isinstance(item, lbmr.ExtendedFunctionality) for item in extra):
+        if not any(isinstance(item, lbmr.ExtendedFunctionality | lbmr.Cost) for item in extra):
             ip, port = self._request_address
             items.append(lbmr.ExtendedFunctionality(port=port, ip=ip))
         items += [item for item in extra if not isinstance(item, lbmr.OtidOption)]

@@ -15,6 +15,8 @@ from dro.bus.counters import CounterPage
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.proto.interest.events import InterestGained
+from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.proto.unicast.connections import Outcome, Tell
 from dro.um.fragment.context import FragmentContext
 from dro.um.transport.session import SessionCounts
 from portals.datapath.addressed import AddressedData
@@ -22,10 +24,12 @@ from portals.datapath.counters import PairSlot, Slot
 from portals.datapath.descriptor import BatchKind
 from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, InterestAdded, SourceGone
+from portals.decisions.unicast import Dropped, ForRoutes, Leaves, UnicastForwarding, Verdict, Why
 from portals.endpoint.gauges import Gauges
 from portals.endpoint.interest import TrdInterest
 from portals.shell.link import Link as PortalLink
 from portals.shell.portal import PortalShell, show_core
+from portals.shell.unicast import UnicastTraffic
 from tests.fakes.queues import FakeQueues
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker
@@ -232,10 +236,80 @@ def addressed(link: Link) -> Pages:
     return link.page_p, link.page_q
 
 
-LEFT_OUT: Final = (Slot.SOURCES_LIMITED, Slot.SOURCES_FULL, Slot.INTEREST_LIMITED, Slot.INTEREST_FULL)
 Scene = Callable[[Link], Pages]
 
 RECEIVER, SENDER = 0, 1
+UNICAST_BYTES: Final = 40
+
+
+def unicast(link: Link) -> Pages:
+    """At the receiver, data and control for each reason; at the sender, what becomes of messages of 10 to 12 bytes."""
+    stepper = Stepper()
+    with TemporaryDirectory() as folder:
+        worker = FakeWorker(stepper.loop, Path(folder), P, "P")
+        asked = FakeUnicastLink()
+        core = cast(UnicastForwarding, SimpleNamespace(on_message=lambda message, now_ns: verdicts.pop(0)))
+        sender = AddressedData(link.ring, worker.counters, FakeQueues(), lambda _: None)
+        traffic = UnicastTraffic(worker.ctx, sender, core, asked.link, lambda _: None, lambda _: None)
+        verdicts: list[Verdict] = []
+        for kind in (0, 8):
+            for why in Why:
+                verdicts.append(Dropped(why, detail="00"))
+                traffic.on_received(bytes([kind]) + bytes(UNICAST_BYTES - 1), "somebody")
+        traffic._of_dros = Newcomers(NewcomerRate(in_all=2, of_one=2))
+        verdicts += [ForRoutes()] * 3
+        for _ in range(3):
+            traffic.on_received(bytes(UNICAST_BYTES), "somebody")
+        for nbytes, outcome in ((10, Outcome.SENT), (11, Outcome.FULL), (12, Outcome.FAILED)):
+            asked.outcome = outcome
+            verdicts.append(Leaves(P, 5, bytes(nbytes)))
+            traffic.on_received(bytes(nbytes), "somebody")
+            traffic.count_control(nbytes, outcome)
+        for slot in range(Slot.UNICAST_DATA_RCVD, Slot.GATEWAY_CONTROL_DROPPED_BYTES + 1):
+            link.page_p.set(slot, worker.counters[slot])
+    stepper.loop.close()
+    return link.page_p, link.page_q
+
+
+class FakeUnicastLink:
+    """Every message has the outcome of the test."""
+
+    def __init__(self) -> None:
+        self.outcome = Outcome.SENT
+        self.link = cast(PortalLink, self)
+
+    def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
+        tell(self.outcome)
+
+
+def unicast_cases() -> dict[Slot, tuple[Scene, int, int]]:
+    """Messages of each slot; the bytes are in the next one."""
+    kinds, n = len(Why), UNICAST_BYTES
+    counts = {
+        Slot.UNICAST_DATA_RCVD: (kinds + 3, kinds * n + 33),
+        Slot.UNICAST_CONTROL_RCVD: (kinds, kinds * n),
+        Slot.UNICAST_FORWARDED: (3, 33),
+        Slot.UNICAST_SENT: (1, 10),
+        Slot.UNICAST_DROPPED_BLOCKED: (1, 11),
+        Slot.UNICAST_DROPPED_ERROR: (1, 12),
+        Slot.GATEWAY_CONTROL_RCVD: (2, 2 * n),
+        Slot.GATEWAY_CONTROL_LIMITED: (1, n),
+        Slot.GATEWAY_CONTROL_SENT: (1, 10),
+        Slot.GATEWAY_CONTROL_DROPPED: (2, 23),
+    }
+    both = (Slot.UNICAST_BROKEN, Slot.UNICAST_HOPS, Slot.UNICAST_NO_CONTEXT, Slot.UNICAST_UNHANDLED)
+    counts |= dict.fromkeys(both, (2, 2 * n))
+    no_route = (Slot.UNICAST_DATA_NO_ROUTE, Slot.UNICAST_CONTROL_NO_ROUTE)
+    counts |= dict.fromkeys(no_route, (2, 2 * n))  # before the first routes too
+    for slot in range(Slot.UNICAST_DATA_RCVD, Slot.GATEWAY_CONTROL_DROPPED, 2):
+        counts.setdefault(Slot(slot), (1, n))
+    made: dict[Slot, tuple[Scene, int, int]] = {}
+    for slot, (messages, nbytes) in counts.items():
+        made |= {slot: (unicast, RECEIVER, messages), Slot(slot + 1): (unicast, RECEIVER, nbytes)}
+    return made
+
+
+LEFT_OUT: Final = (Slot.SOURCES_LIMITED, Slot.SOURCES_FULL, Slot.INTEREST_LIMITED, Slot.INTEREST_FULL)
 CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.LOCAL_TOPICS: (of_the_trd, RECEIVER, 1),
     Slot.LOCAL_PCRE: (of_the_trd, RECEIVER, 2),
@@ -310,6 +384,7 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.ADDRESSED_OVERRUN_BYTES: (addressed, SENDER, 13 + 14 + 15),
     Slot.ADDRESSED_ERROR: (addressed, SENDER, 3),
     Slot.ADDRESSED_ERROR_BYTES: (addressed, SENDER, 10 + 11 + 12),
+    **unicast_cases(),
 }
 PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
     PairSlot.HANDED: (full_channel, RECEIVER, 3),
@@ -356,5 +431,6 @@ def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
 
 def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
-    assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 79), *range(80, 90)}
+    assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 79), *range(80, 90),
+                         *range(96, 140)}  # fmt: skip
     assert set(PairSlot) == {*range(10)}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dro.clock import s
+from dro.config.dro_xml.model import EndpointConfig
 from dro.proto.interest.events import InterestGained
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import ContextInstance
@@ -15,7 +16,7 @@ from portals.datapath.counters import Slot
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import CloseProxySource, DelayDeletion, OpenProxySource, UpdateProxySource
 from portals.decisions.messages import SourceGone, SourceSeen
-from portals.endpoint import live
+from portals.shell import live
 from tests.fakes.um_contexts import Stepper
 from tests.rigs.one_process import OneProcess, one_process
 
@@ -31,8 +32,9 @@ def cost_of(dro: OneProcess, trd: int, topic: bytes) -> int:
 
 def test_the_live_fields_of_an_endpoint() -> None:
     """Elements that are live and without effect yet are not among them; a warning says so when they are set."""
-    assert set(live.LIVE) == {
+    assert set(live.LIVE[EndpointConfig]) == {
         "acl",
+        "context_query",
         "cost",
         "max_queue_bytes",
         "remote_pattern",
@@ -244,6 +246,12 @@ def test_timers_of_the_route_manager_change(tmp_path: Path, stepper: Stepper) ->
         dro.until(lambda: dro.portals[1].core.route_version > version, limit_ms=200)
 
 
+def test_what_is_known_of_contexts_holds_for_the_new_time(tmp_path: Path, stepper: Stepper) -> None:
+    with one_process(tmp_path, stepper, 2) as dro:
+        dro.reconfigure(dro.write({1: '<context-query timeout="60"/>'}))
+        assert [portal._unicast._contexts.known.forget_ns for portal in dro.portals.values()] == [s(60), s(900)]
+
+
 def test_what_needs_a_new_process_is_left_alone(tmp_path: Path, stepper: Stepper) -> None:
     with one_process(tmp_path, stepper, 2) as dro:
         dro.reconfigure(dro.write({1: '<cost>4</cost><sqn-window size="64" increment="8"/>'}))
@@ -259,7 +267,7 @@ def test_a_portal_that_is_not_in_the_file_any_more_changes_nothing(tmp_path: Pat
         assert dro.portals[3]._config.name == "P3"
 
 
-@pytest.mark.parametrize("field", live.LIVE)
+@pytest.mark.parametrize("field", live.LIVE[EndpointConfig])
 def test_each_live_field_is_noticed_and_taken_over(field: str, tmp_path: Path, stepper: Stepper) -> None:
     xml = {
         "acl": '<acl><outbound><ace match="accept"><topic>A</topic></ace></outbound></acl>',
@@ -270,6 +278,7 @@ def test_each_live_field_is_noticed_and_taken_over(field: str, tmp_path: Path, s
         "topic_resolution": '<topic-resolution><pattern-use-query max="1"/></topic-resolution>',
         "remote_topic": '<remote-topic timeout="1"/>',
         "remote_pattern": '<remote-pattern max-patterns="1"/>',
+        "context_query": '<context-query timeout="1"/>',
     }
     with one_process(tmp_path, stepper, 2) as dro:
         old, new = dro.config.portals[0], dro.write({1: xml[field]}).portals[0]

@@ -42,7 +42,8 @@ from portals.decisions.messages import (
     Withdraw,
 )
 from portals.endpoint.portal import STOP_GRACE_NS, run_endpoint
-from portals.endpoint.proxies import Matchers, SendersAtRest
+from portals.shell.matchers import Matchers
+from portals.shell.rest import SendersAtRest
 from tests.fakes.transport import FakeSender
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker, Told, logged
@@ -197,9 +198,11 @@ def test_a_source_of_the_trd_is_told_with_what_it_advertises(tmp_path: Path, ste
         ways = {m.topic: m.way for m in seen}
         told = {m.topic: replace(m, way=b"") for m in seen}
         handles = {topic: m.handle for topic, m in told.items()}
+        ip, port = application.context.request_address
+        request = lbmr_options.write_tir_options(TirOptions((ExtendedFunctionality(port=port, ip=ip),)))
         assert told == {
             b"far": SourceSeen(handles[b"far"], far.otid, b"far", 7, 2, 14, PASSED),
-            b"near": SourceSeen(handles[b"near"], near.otid, b"near", HERE, 0, 4, b""),
+            b"near": SourceSeen(handles[b"near"], near.otid, b"near", HERE, 0, 4, request),
         }
         far.update((Cost(3, 20), DomainId(7)))
         one.dro.run(100)

@@ -643,17 +643,26 @@ def test_a_context_forgets_a_route_that_is_not_repeated() -> None:
     assert len(table) == 3
     assert table.find(1, s(3)) == (0x0A000001, 14391)
     table.learn((1,), 0x0A000002, 14391, s(2))
-    assert table.find(1, s(2)) == (0x0A000001, 14391), "the first one is still alive"
-    assert table.find(1, s(3) + 1) is None
+    assert table.find(1, s(2)) == (0x0A000002, 14391), "the one that began last"
+    assert table.find(2, s(2)) == (0x0A000001, 14391)
+    table.learn((1,), 0x0A000001, 14391, s(3))
+    assert table.find(1, s(3)) == (0x0A000002, 14391), "a repetition begins nothing"
+    assert table.find(1, s(5) + 1) == (0x0A000001, 14391), "the other is void"
+    table.learn((9,), 0x0A000002, 14391, s(5))
+    assert table.find(9, s(5)) is None, "full"
+    assert table.find(2, s(5)) is None
     assert len(table) == 2
-    table.learn((1,), 0x0A000002, 14391, s(4))
-    assert table.find(1, s(5)) == (0x0A000002, 14391)
-    assert table.find(9, 0) is None
-    table.learn((9, 1), 0x0A000002, 14391, s(6))
-    assert (table.find(9, s(6)), table.find(1, s(9))) == (None, (0x0A000002, 14391)), "full, but 1 is repeated"
-    for at, ip in ((s(9), 0x0A000002), (s(9) + 1, 0x0A000003)):
-        table.learn((1,), 0x0A000003, 14391, at)
-        assert table.find(1, s(9)) == (ip, 14391)
+    table.learn((9,), 0x0A000002, 14391, s(5))
+    assert table.find(9, s(5)) == (0x0A000002, 14391)
+
+
+def test_so_many_dros_can_offer_a_domain_at_a_time() -> None:
+    table = DomainRouteTable(offers_max=2)
+    for ip in (1, 2, 3):
+        table.learn((7,), ip, 14391, ip)
+    assert table.find(7, 3) == (2, 14391)
+    table.learn((7,), 3, 14391, s(4))
+    assert table.find(7, s(4)) == (3, 14391)
     table = DomainRouteTable()
     table.learn(range(1, 70_000), 0x0A000001, 14391, 0)
     assert len(table) == 65_536

@@ -119,8 +119,7 @@ def test_what_a_proxy_is_given_stands_in_ascending_order_and_replaces_the_own(sc
     assert (handle, pumps) == (71, 1)
     assert isinstance(tir, lbmr.Tir)
     assert tir.options is not None
-    own = lbmr.ExtendedFunctionality(ip=REQUEST[0], port=REQUEST[1])
-    assert tir.options.items == (lbmr.Cost(1, 6), lbmr.OtidOption(origin), own)
+    assert tir.options.items == (lbmr.Cost(1, 6), lbmr.OtidOption(origin)), "never the own address for its origin's"
     source.update((lbmr.Cost(1, 6),))
     assert len(scene.told) == 2
     source.update(given)

@@ -1,4 +1,4 @@
-"""The sockets of a context: its TR channel and its request port, with every count and log line."""
+"""The TR channel of a context, with every count and log line. The request port: `test_request_port`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from dro.config.um.sets import RequestOptions, ResolverOptions
+from dro.config.um.sets import ResolverOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
-from dro.um.fragment.request_port import ACCEPTS_PER_TURN, RequestPort
 from dro.um.fragment.tr_channel import TURN_NS, ChannelStats, TrChannel
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.mmsg import BATCH, DatagramBatch
@@ -164,70 +163,3 @@ def test_a_channel_that_cannot_be_had_says_why_and_leaves_nothing_open(stepper: 
         with pytest.raises(ResourceError, match=why):
             Channel(stepper, **more)
     assert os.listdir("/proc/self/fd") == before
-
-
-# the request port
-
-
-def request_options(**more: object) -> RequestOptions:
-    return replace(RequestOptions.of(private_config("tcp").options), **more)  # type: ignore[arg-type]  # its fields
-
-
-def test_connections_to_the_request_port_are_accepted_and_closed_so_many_in_a_turn(stepper: Stepper) -> None:
-    options = request_options(interface="127.0.0.1", listen_backlog=100)
-    port = RequestPort(stepper.loop, options, 5)
-    ip, number = port.address
-    assert (ip, options.port_low <= number <= options.port_high) == (LOOPBACK, True)
-    clients = [socket.create_connection(("127.0.0.1", number)) for _ in range(ACCEPTS_PER_TURN + 2)]
-    stepper.loop.run_once(0)
-    assert port.refused == ACCEPTS_PER_TURN
-    assert stepper.loop.next_deadline() == 0, "there may be more"
-    stepper.settle()
-    assert port.refused == ACCEPTS_PER_TURN + 2
-    assert [client.recv(1) for client in clients] == [b""] * len(clients)
-    for client in clients:
-        client.close()
-    port.close()
-    assert stepper.loop.next_deadline() is None
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", number))
-
-
-def test_a_port_on_every_interface_is_advertised_with_the_address_of_the_context(stepper: Stepper) -> None:
-    port = RequestPort(stepper.loop, request_options(interface=sockets.ANY), 0x0A000001)
-    assert port.address[0] == 0x0A000001
-    port.close()
-
-
-def test_a_port_that_cannot_be_had_names_its_option(stepper: Stepper) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        number = taken.getsockname()[1]
-        for more, option in (
-            ({"port": number}, "request_tcp_port"),
-            ({"port": 0, "port_low": number, "port_high": number}, "request_tcp_port_low/_high"),
-        ):
-            with pytest.raises(ResourceError) as raised:
-                RequestPort(stepper.loop, request_options(interface="127.0.0.1", **more), 5)
-            assert raised.value.remedy == f"widen or move {option}"
-            assert "(1 tried)" in raised.value.what
-
-
-def test_a_fault_of_the_request_port_is_told(
-    stepper: Stepper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    port = RequestPort(stepper.loop, request_options(interface="127.0.0.1"), 5)
-
-    def fail(sock: socket.socket) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", port.address[1])):
-        patch.setattr(socket.socket, "accept", fail)
-        stepper.loop.run_once(0)
-        assert stepper.loop.next_deadline() is None, "not again at once"
-    assert [(r.msg, vars(r)["error"]) for r in caplog.records] == [
-        (LogEvent.REQUEST_PORT_FAILED, "Too many open files")
-    ]
-    assert port.refused == 0
-    stepper.settle()
-    assert port.refused == 1
-    port.close()

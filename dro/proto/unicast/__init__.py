@@ -1,0 +1,1 @@
+"""Cores of unicast immediate messages: streams of bytes to messages, connections, duplicates, where contexts are."""

@@ -1,0 +1,83 @@
+"""Context information as a TRD carries it (LBMR), and as portals and DROs do (the LBMC block CTXINFO).
+
+Source: wire notes LBMR, 8.2 and 8.6; wire notes LBMC, CTXINFO.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dro.wire.lbmc.dro_blocks import (
+    CTXINFO_ADDRESS,
+    CTXINFO_CTXINST,
+    CTXINFO_NAME,
+    CTXINFO_PROXY,
+    CTXINFO_QUERY,
+    CtxInfo,
+)
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.lbmr.extended import (
+    ContextFlag,
+    RemoteAddress,
+    RemoteContextOption,
+    RemoteContextRecord,
+    RemoteInstance,
+    RemoteName,
+)
+
+_REMOTE_QUERY: Final = 0x8000
+_FLAGS: Final = (
+    (ContextFlag.QUERY, CTXINFO_QUERY),
+    (ContextFlag.ADDRESS, CTXINFO_ADDRESS),
+    (ContextFlag.INSTANCE, CTXINFO_CTXINST),
+    (ContextFlag.PROXY, CTXINFO_PROXY),
+)
+
+
+def info_of(body: lbmr.ContextInfo, domain_id: int) -> CtxInfo | None:
+    """What a context of the TRD says or asks; None for an answer on behalf of another, whose domain it cannot say."""
+    if body.flags & ContextFlag.PROXY and not body.flags & ContextFlag.QUERY:
+        return None
+    flags = sum(there for here, there in _FLAGS if body.flags & here) | (CTXINFO_NAME if body.name else 0)
+    return CtxInfo(
+        body.address, body.port, domain_id, body.instance, body.hop_count, name=body.name or b"", flags=flags
+    )
+
+
+def infos_of_remote(body: lbmr.RemoteContextInfo) -> list[CtxInfo]:
+    """The records about contexts of any TRD."""
+    return [_of_record(record) for record in body.records]
+
+
+def _of_record(record: RemoteContextRecord) -> CtxInfo:
+    flags = CTXINFO_QUERY if record.flags & _REMOTE_QUERY else 0
+    ip = port = domain_id = 0
+    instance, name = bytes(8), b""
+    for option in record.options:
+        if isinstance(option, RemoteAddress):
+            ip, port, domain_id = option.ip, option.port, option.domain_id
+            flags |= CTXINFO_ADDRESS
+        elif isinstance(option, RemoteInstance):
+            instance = option.instance
+            flags |= CTXINFO_CTXINST
+        elif isinstance(option, RemoteName) and option.name:
+            name = option.name
+            flags |= CTXINFO_NAME
+    return CtxInfo(ip, port, domain_id, instance, name=name, flags=flags)
+
+
+def question_packet(info: CtxInfo) -> lbmr.ContextInfo:
+    """A question for the TRD."""
+    flags = ContextFlag.QUERY | ContextFlag.PROXY | (ContextFlag.INSTANCE if info.flags & CTXINFO_CTXINST else 0)
+    return lbmr.ContextInfo(info.hop_count, flags, 0, 0, info.ctxinst, info.name or None)
+
+
+def remote_packet(info: CtxInfo) -> lbmr.RemoteContextInfo:
+    """An answer for the TRD, about a context of another."""
+    items: list[RemoteContextOption] = [
+        RemoteAddress(info.domain_id, info.ip, info.port),
+        RemoteInstance(info.ctxinst),
+    ]
+    if info.name:
+        items.append(RemoteName(info.name))
+    return lbmr.RemoteContextInfo((RemoteContextRecord(tuple(items)),))

@@ -1,0 +1,171 @@
+"""Unicast messages of a portal, counted and logged: in from its link, over to siblings, out by its link.
+
+Carries out what `portals.decisions.unicast` decides. Every message is counted once where it comes in, and once more
+with the reason when it is dropped there; what leaves by this portal is counted as forwarded, then as sent or dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from dro.bus.actor import WorkerContext
+from dro.bus.messages import RouteTable
+from dro.errors import DecodeError
+from dro.log.events import LogEvent
+from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.proto.unicast.connections import Outcome
+from dro.wire.lbmc.codes import MessageType
+from portals.datapath.addressed import AddressedData
+from portals.datapath.counters import Slot
+from portals.datapath.descriptor import BatchKind
+from portals.decisions.contexts import BEHIND
+from portals.decisions.unicast import Dropped, ForContexts, ForRoutes, Leaves, UnicastForwarding, Why
+from portals.shell.link import Link
+
+CONTROL_RATE: Final = NewcomerRate(in_all=4000, of_one=2000)
+"""Control messages of DROs a second: more would fill the queue of the route manager. Guess: a DRO sends one for each
+DRO that it knows."""
+NOBODY: Final = 0
+"""In place of a domain: the message is for the portal itself."""
+
+_Pair = tuple[Slot, Slot]
+_RECEIVED: Final[_Pair] = (Slot.UNICAST_DATA_RCVD, Slot.UNICAST_CONTROL_RCVD)
+_DROPPED: Final[dict[Why, _Pair]] = {  # of data, of control
+    Why.BROKEN: (Slot.UNICAST_BROKEN, Slot.UNICAST_BROKEN),
+    Why.NO_FORWARDING: (Slot.UNICAST_DATA_NO_FORWARDING, Slot.UNICAST_CONTROL_NO_FORWARDING),
+    Why.NO_STREAM: (Slot.UNICAST_DATA_NO_STREAM, Slot.UNICAST_CONTROL_NO_STREAM),
+    Why.DUPLICATE: (Slot.UNICAST_DATA_DUP, Slot.UNICAST_CONTROL_DUP),
+    Why.HOPS: (Slot.UNICAST_HOPS, Slot.UNICAST_HOPS),
+    Why.NO_CONTEXT: (Slot.UNICAST_NO_CONTEXT, Slot.UNICAST_NO_CONTEXT),
+    Why.NO_ROUTES_YET: (Slot.UNICAST_DATA_NO_ROUTE, Slot.UNICAST_CONTROL_NO_ROUTE),
+    Why.NO_ROUTE: (Slot.UNICAST_DATA_NO_ROUTE, Slot.UNICAST_CONTROL_NO_ROUTE),
+    Why.UNHANDLED: (Slot.UNICAST_UNHANDLED, Slot.UNICAST_UNHANDLED),
+}
+_Events = tuple[LogEvent, LogEvent]
+_TOLD: Final[dict[Why, _Events]] = {  # the others are told below, or happen in good order
+    Why.NO_FORWARDING: (LogEvent.UNICAST_DATA_UNADDRESSED, LogEvent.UNICAST_CONTROL_UNADDRESSED),
+    Why.NO_STREAM: (LogEvent.UNICAST_DATA_NO_STREAM, LogEvent.UNICAST_CONTROL_NO_STREAM),
+    Why.HOPS: (LogEvent.UNICAST_DATA_LOOPS, LogEvent.UNICAST_CONTROL_LOOPS),
+    Why.NO_ROUTES_YET: (LogEvent.UNICAST_TOO_EARLY, LogEvent.UNICAST_TOO_EARLY),
+    Why.UNHANDLED: (LogEvent.UNICAST_UNHANDLED, LogEvent.UNICAST_UNHANDLED),
+}
+_MANY_HOPS: Final[_Events] = (LogEvent.UNICAST_DATA_MANY_HOPS, LogEvent.UNICAST_CONTROL_MANY_HOPS)
+_OUTCOMES: Final = {
+    Outcome.SENT: Slot.UNICAST_SENT,
+    Outcome.FULL: Slot.UNICAST_DROPPED_BLOCKED,
+    Outcome.FAILED: Slot.UNICAST_DROPPED_ERROR,
+}
+_OUTCOMES_OF_CONTROL: Final = {
+    Outcome.SENT: Slot.GATEWAY_CONTROL_SENT,
+    Outcome.FULL: Slot.GATEWAY_CONTROL_DROPPED,
+    Outcome.FAILED: Slot.GATEWAY_CONTROL_DROPPED,
+}
+
+
+class UnicastTraffic:
+    """See the module text. Made by the link, which sets `PortalShell.unicast` to it."""
+
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        addressed: AddressedData,
+        core: UnicastForwarding,
+        link: Link,
+        report_route_info: Callable[[bytes], object],
+        on_unknown: Callable[[bytes], object],
+    ) -> None:
+        """`on_unknown` is told the context instance of a message that could not be sent on."""
+        self._ctx = ctx
+        self._report_route_info = report_route_info
+        self._on_unknown = on_unknown
+        self._page = ctx.counters
+        self._addressed = addressed
+        self._core = core
+        self._link = link
+        self._of_dros = Newcomers(CONTROL_RATE)
+        addressed.handlers[BatchKind.UNICAST] = self._on_handed
+
+    def on_routes(self, table: RouteTable) -> None:
+        self._core.on_routes(table.routes)
+
+    # in
+
+    def on_received(self, message: bytes, peer: str, ip: int = 0) -> None:
+        """A message has come from that host (and address), or over the link."""
+        verdict = self._core.on_message(message, self._ctx.loop.now_ns())
+        if isinstance(verdict, ForRoutes | ForContexts):
+            self._take_control(verdict, message, peer, ip)
+            return
+        control = int(message[0] & 0xF == MessageType.CONTROL)
+        self._page.add_sized(_RECEIVED[control], 1, len(message))
+        if isinstance(verdict, Dropped):
+            self._page.add_sized(_DROPPED[verdict.why][control], 1, len(message))
+            self._tell_dropped(verdict, control, peer)
+            return
+        if verdict.high_hops:
+            self._ctx.limited(_MANY_HOPS[control], extra={"hops": verdict.high_hops, "peer": peer})
+        self._pass_on(verdict)
+
+    def _take_control(self, verdict: ForRoutes | ForContexts, message: bytes, peer: str, ip: int) -> None:
+        """A control message of another DRO, for this one."""
+        if not self._of_dros.admit(ip, self._ctx.loop.now_ns()):
+            self._page.add_sized(Slot.GATEWAY_CONTROL_LIMITED, 1, len(message))
+            self._ctx.limited(LogEvent.GATEWAY_CONTROL_LIMITED, extra={"peer": peer})
+            return
+        self._page.add_sized(Slot.GATEWAY_CONTROL_RCVD, 1, len(message))
+        if isinstance(verdict, ForRoutes):
+            self._report_route_info(message)
+            return
+        try:
+            self._link.on_context_info(BEHIND, message)
+        except DecodeError as e:
+            self._page.add_sized(Slot.UNICAST_BROKEN, 1, len(message))
+            self._ctx.limited(LogEvent.UNICAST_BROKEN, extra={"peer": peer, "error": str(e)})
+
+    def _pass_on(self, leaves: Leaves) -> None:
+        if leaves.worker == self._ctx.index:
+            self._send(leaves.domain_id, leaves.message)
+        else:
+            self._addressed.send(leaves.worker, BatchKind.UNICAST, leaves.domain_id, leaves.message)
+
+    def _tell_dropped(self, dropped: Dropped, control: int, peer: str) -> None:
+        tell = self._ctx.limited
+        match dropped.why:
+            case Why.DUPLICATE:
+                pass
+            case Why.BROKEN:
+                tell(LogEvent.UNICAST_BROKEN, extra={"peer": peer, "error": dropped.detail})
+            case Why.NO_CONTEXT:
+                tell(LogEvent.UNICAST_NO_CONTEXT, extra={"instance": dropped.detail, "peer": peer})
+                self._on_unknown(bytes.fromhex(dropped.detail))
+            case Why.NO_ROUTE:
+                tell(LogEvent.UNICAST_NO_ROUTE, extra={"domain_id": dropped.domain_id, "peer": peer})
+            case _:
+                tell(_TOLD[dropped.why][control], extra={"peer": peer})
+
+    # over
+
+    def _on_handed(self, worker: int, domain_id: int, message: memoryview) -> None:
+        if domain_id == NOBODY:
+            self._link.on_context_info(worker, bytes(message))
+        else:
+            self._send(domain_id, bytes(message))
+
+    def tell_sibling(self, worker: int, message: bytes) -> None:
+        """Context information for the portal `worker` itself."""
+        self._addressed.send(worker, BatchKind.UNICAST, NOBODY, message)
+
+    # out
+
+    def _send(self, domain_id: int, message: bytes) -> None:
+        self._page.add_sized(Slot.UNICAST_FORWARDED, 1, len(message))
+        self._link.send_unicast(domain_id, message, partial(self._count, _OUTCOMES, len(message)))
+
+    def count_control(self, nbytes: int, outcome: Outcome) -> None:
+        """What has become of a control message for another DRO."""
+        self._count(_OUTCOMES_OF_CONTROL, nbytes, outcome)
+
+    def _count(self, slots: dict[Outcome, Slot], nbytes: int, outcome: Outcome) -> None:
+        self._page.add_sized(slots[outcome], 1, nbytes)
