@@ -7,8 +7,8 @@ elsewhere) and asyncio (`fileno` is an epoll descriptor that asyncio can watch; 
 Order of a turn: queued calls, a slice of long work, timers, then each readable descriptor once, then each writable
 one, then what has no descriptor (`Poller`), then what was put off to the end of the turn. A reader that has more than
 one batch waiting returns True and is called again in the next turn, after the others. Once a turn has used `TURN_NS`,
-what it has not called waits for the next one and comes first there, and after a sleep what has no descriptor does: that
-is what it was woken for. The longest turn is measured.
+what it has not called waits for the next one and comes first there, as many readers as there is time for and one at
+least; after a sleep what has no descriptor comes first: that is what it was woken for. The longest turn is measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ SLICE_NS: Final = 2_000_000
 SPARSE_NS: Final = 300_000
 """Work that came after a sleep as long comes too seldom for more of it to come together."""
 TURN_NS: Final = 6_000_000
-"""Processor time of a turn after which slices, readers and pollers wait for the next, which calls them in any case."""
+"""Processor time of a turn after which slices, readers and pollers wait for the next.
+
+That one works on slices, calls the first reader that waits, and the pollers, in any case; other readers may wait on.
+"""
 
 
 class HasFileno(Protocol):

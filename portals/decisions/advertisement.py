@@ -1,13 +1,14 @@
 """The advertisement of a proxy source, made from that of its origin.
 
-OTID and originating domain stay; cost grows by the cost of both portals, the hop count by one. Features of the origin
-other than its messages (late join, persistence, queues, its request address) are left out while a DRO carries no
-requests: requests of a receiver would not be answered. All other options are kept unchanged. Source: wire notes LBMR
-section 6; topic resolution notes 4.1, rule 6.
+OTID and originating domain stay; cost grows by the cost of both portals, the hop count by one. Queues and load
+balancing are left out: a DRO does not carry them. All other options are kept unchanged, so that receivers send their
+requests for late join and recovery to the origin, through the DROs. Source: wire notes LBMR section 6; topic resolution
+notes 4.1, rule 6; DRO guide 3.9.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -19,18 +20,8 @@ from dro.wire.lbmr.packet import NAME_MAX, Tir
 from portals.decisions.messages import SourceSeen
 
 _REMADE = (OtidOption, Cost, DomainId)
-NOT_SERVED: Final = (
-    lbmr.Ume,
-    lbmr.UmeStore,
-    lbmr.UmeStoreGroup,
-    lbmr.StoreContextInstance,
-    lbmr.LateJoin,
-    lbmr.UmqRcrIndex,
-    lbmr.UmqQueueInfo,
-    lbmr.QueueContextInstance,
-    lbmr.Ulb,
-    lbmr.ExtendedFunctionality,
-)
+NOT_SERVED: Final = (lbmr.UmqRcrIndex, lbmr.UmqQueueInfo, lbmr.QueueContextInstance, lbmr.Ulb)
+_NOT_SERVED_FLAGS: Final = lbmr.Functionality.UMQ | lbmr.Functionality.ULB
 MAX_HOPS: Final = 255
 MAX_COST: Final = 0x7FFFFFFF
 
@@ -39,8 +30,15 @@ def pass_through_of(tir: Tir) -> bytes:
     """The options of `tir` that cross a DRO unchanged, encoded; empty when there are none."""
     if tir.options is None:
         return b""
-    kept = tuple(item for item in tir.options.items if not isinstance(item, (*_REMADE, *NOT_SERVED)))
+    kept = tuple(served(item) for item in tir.options.items if not isinstance(item, (*_REMADE, *NOT_SERVED)))
     return lbmr.write_tir_options(TirOptions(kept)) if kept else b""
+
+
+def served(item: TirOption) -> TirOption:
+    """The option as a DRO passes it on."""
+    if isinstance(item, lbmr.ExtendedFunctionality):
+        return replace(item, flags=item.flags & ~_NOT_SERVED_FLAGS)
+    return item
 
 
 def proxy_options(seen: SourceSeen, portal_cost: int) -> tuple[TirOption, ...]:

@@ -108,7 +108,10 @@ class PortalCore:
         matcher: Callable[[bytes, int], Matcher | None],
         acl: AclEnforcement = OPEN,
     ) -> None:
-        """`matcher(pattern, type)` compiles a pattern, or returns None for one that does not compile."""
+        """`matcher(pattern, type)` compiles a pattern, or returns None for one that does not compile.
+
+        `domain_id`: of the portal's TRD; 0 if it leads to another DRO, whose interest all has a domain of its own.
+        """
         self.me = worker
         self._incarnation = incarnation
         self._domain = domain_id
@@ -118,6 +121,7 @@ class PortalCore:
         self.route_version = 0
         self._routes: dict[tuple[int, int], tuple[int, int]] = {}
         self._inbound: set[tuple[int, int]] = set()  # (egress worker, interested domain) of paths that enter here
+        self._outbound: set[tuple[int, int]] = set()  # (source domain, ingress worker) of paths that leave here
         self.siblings = Siblings(lambda topic: self.recorded.forget(topic))
         self.recorded = RecordedInterest(matcher, acl, self.siblings.by_topic)
         self.proxy_receivers: Table[Symbol, set[int]] = Table()  # -> interested domains
@@ -152,6 +156,7 @@ class PortalCore:
         self._routes = routes
         inbound = {(egress, wanted) for (_, wanted), (ingress, egress) in routes.items() if ingress == self.me}
         moved, self._inbound = inbound ^ self._inbound, inbound
+        self._outbound = {(origin, ingress) for (origin, _), (ingress, egress) in routes.items() if egress == self.me}
         origins = {origin for (origin, _), (_, egress) in changed if egress == self.me}
         self._go_through(self._follow_routes(moved, origins, now_ns))
 
@@ -320,6 +325,9 @@ class PortalCore:
         if why is not None:
             self._effects.append(SourceIgnored(why, seen.otid, seen.topic))
             return
+        made = self.proxies.get(seen.otid)
+        if made is not None and (made.topic, made.domain_id) != (seen.topic, seen.domain_id):
+            self._delete(seen.otid)  # it waits for its deletion: nobody offers what it was made for
         before = self.siblings.add_offer(offer)
         self._decide_source(seen.otid, now_ns)
         proxy = self.proxies.get(seen.otid)
@@ -347,7 +355,8 @@ class PortalCore:
         self.deletion_delay.clear()
 
     def close_receivers(self) -> None:
-        """Close all proxy receivers, whatever the siblings want."""
+        """Close all proxy receivers, and forward nothing any more, whatever the siblings want."""
+        self.own.forward_nothing()
         self._go_through(self._close_receivers())
 
     def _close_receivers(self) -> Iterator[None]:
@@ -405,26 +414,36 @@ class PortalCore:
         if self.is_withdrawn or (proxy is None and not offers):
             return  # withdrawn: siblings end what they fed; what came before that stays until all of it has been sent
         topic, origin = self._identity(otid)
-        interested: Set[int] = self.recorded.interested(topic)
-        if otid in self._had_proxy:
-            if self._domain in interested:
-                del self._had_proxy[otid]
-            elif self._acl.may_leave(topic):
-                interested = interested | {self._domain}
-        routed = {self._routes.get((origin, wanted)) for wanted in interested}
-        usable = {offer.key: offer for offer in offers if (offer.worker, self.me) in routed}
-        if proxy is not None and proxy.feeder in usable:
+        interested = self.recorded.interested(topic)
+        usable = self._usable(otid, topic, origin, interested, offers)
+        feeder = None if proxy is None else proxy.feeder
+        if feeder in usable:
             return  # a working feeder is kept, even when another one would be cheaper
         best = min(usable.values(), key=_cheapest, default=None)
-        if proxy is not None and proxy.feeder is not None and proxy.feeder in {offer.key for offer in offers}:
-            self.send(proxy.feeder[0], ForwardStop(proxy.feeder[1]))
         if best is not None:
             self._feed(otid, proxy, best)
-        elif proxy is not None and not interested:
+        if feeder is not None and feeder in {offer.key for offer in offers}:
+            self.send(feeder[0], ForwardStop(feeder[1]))  # the new one has been asked by then
+        if best is not None or proxy is None:
+            return
+        if not interested and otid not in self._had_proxy:
             self._delete(otid)
-        elif proxy is not None and otid not in self.deletion_delay:
+        elif otid not in self.deletion_delay:
             proxy.feeder = None
             self._effects.append(DelayDeletion(otid, self.deletion_delay.begin(otid, now_ns)))
+
+    def _usable(
+        self, otid: bytes, topic: bytes, origin: int, interested: Set[int], offers: Iterable[Offer]
+    ) -> dict[tuple[int, int], Offer]:
+        """Offers by key that are on the path to an interested domain; before interest is known again, to any."""
+        paths = {self._routes.get((origin, wanted)) for wanted in interested}
+        usable = {offer.key: offer for offer in offers if (offer.worker, self.me) in paths}
+        if otid not in self._had_proxy:
+            return usable
+        if not usable and self._acl.may_leave(topic):
+            return {offer.key: offer for offer in offers if (origin, offer.worker) in self._outbound}
+        del self._had_proxy[otid]
+        return usable
 
     def _feed(self, otid: bytes, proxy: WantedProxy | None, offer: Offer) -> None:
         """Ask for the source that the offer names, for a proxy source that is new or had another feeder."""

@@ -172,6 +172,10 @@ class HeardSources:
         self._known_by.pop(worker, None)
         return self._stop(worker, had)
 
+    def forward_nothing(self) -> None:
+        """A handover to all siblings is over: what one of them ends or asks for brings no other its fragments again."""
+        self._wanted_by.clear()
+
     def _stop(self, worker: int, handles: Table[int, None]) -> Iterator[None]:
         for handle in handles:
             if handle not in self._wanted_by[worker]:

@@ -2,7 +2,8 @@
 
 State: an outbox for each sibling that is up (`portals.decisions.outbox`), and the frames of each that are to be worked
 off. The first short frames of a turn are worked off at once, others in slices of a few messages; siblings take turns.
-Frames of a sibling that the portal cannot use yet wait, unconfirmed.
+A frame is worked off, and confirmed, when what it led to is carried out: what waits does so at the sender. Frames of a
+sibling that the portal cannot use yet wait, unconfirmed.
 """
 
 from __future__ import annotations
@@ -28,12 +29,20 @@ class Conversations:
     """See the module text."""
 
     def __init__(
-        self, ctx: WorkerContext, on_message: Callable[[int, PortalMessage], object], act: Callable[[], object]
+        self,
+        ctx: WorkerContext,
+        on_message: Callable[[int, PortalMessage], object],
+        act: Callable[[], object],
+        must_act: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_message(worker, message)`; `act` carries out what some of them led to, it is called in slices."""
+        """`on_message(worker, message)`; `act` carries out what some of them led to, it is called in slices.
+
+        `must_act`: it has left some of that for its next call.
+        """
         self._ctx = ctx
         self._on_message = on_message
         self._act = act
+        self._must_act = must_act
         self._outboxes: dict[int, Outbox] = {}
         self._to_send: dict[int, Outbox] = {}  # those that may have a batch
         self._is_sending = False
@@ -129,7 +138,7 @@ class Conversations:
 
     @property
     def is_behind(self) -> bool:
-        """Long frames of siblings are being worked off."""
+        """Frames of siblings are being worked off that were not at once."""
         return self._is_hearing
 
     def on_frame(self, worker: int, frame: bytes) -> None:
@@ -138,24 +147,29 @@ class Conversations:
             return
         waiting = self._heard.setdefault(worker, deque())
         waiting.append(PORTAL_MESSAGES.decode_all(frame))
-        if len(waiting) == 1 and len(frame) <= self._room and worker in self._outboxes:
+        is_usable = worker in self._outboxes and not self._must_act()
+        if len(waiting) == 1 and len(frame) <= self._room and is_usable:
             self._room -= len(frame)
             self._ctx.loop.at_turn_end(self._make_room)
-            self._hear(worker, len(frame))
+            self._hear(worker, waiting, len(frame))
+            self._end_frame(worker, waiting)
         else:
             self._hear_waiting()
 
     def _make_room(self) -> None:
         self._room = AT_ONCE_BYTES
 
-    def _hear(self, worker: int, count: int) -> None:
-        """So many messages at most, of its first frame."""
-        waiting = self._heard[worker]
+    def _hear(self, worker: int, waiting: deque[Iterator[PortalMessage]], count: int) -> bool:
+        """So many messages at most, of its first frame; whether there may be more in that."""
         heard = 0
         for message in islice(waiting[0], count):
             heard += 1
             self._on_message(worker, message)
-        if heard < count:
+        return heard == count
+
+    def _end_frame(self, worker: int, waiting: deque[Iterator[PortalMessage]]) -> None:
+        """The first is worked off, unless its sender has ended meanwhile."""
+        if self._heard.get(worker) is waiting:
             waiting.popleft()
             self._confirm(worker, 1)
 
@@ -176,9 +190,14 @@ class Conversations:
     def _hear_steps(self) -> Iterator[None]:
         while ready := [worker for worker, waiting in self._heard.items() if waiting and worker in self._outboxes]:
             for worker in ready:
-                if self._heard.get(worker):
-                    self._hear(worker, STEP)
+                if waiting := self._heard.get(worker):
+                    has_more = self._hear(worker, waiting, STEP)
                     yield  # both may make tables grow, which takes milliseconds when they are large
                     self._act()
                     yield
+                    while self._must_act():
+                        self._act()
+                        yield
+                    if not has_more:
+                        self._end_frame(worker, waiting)
         self._is_hearing = False

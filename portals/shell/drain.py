@@ -1,6 +1,7 @@
 """The shell of `portals.decisions.drain`: its timer, and its cores' view of the portal.
 
-Drains of this portal and of siblings share one tick, which runs only while it is needed.
+Drains of this portal and of siblings share one tick, which runs only while it is needed. They count, so what the core
+has asked for is carried out before each look: a change of forwarding that waits would reopen what a handover closed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class DrainPortal:
         limit_ns = now_ns + ms(limit_ms)
         if self._drain is None:
             self._ctx.log.info(LogEvent.DRAIN_BEGINS, extra={"limit_ms": limit_ms})
-            self._shell.act(now_ns)
+            self._shell.act_on_all()
             self._drain = DrainCore(self, limit_ns, end_delay_ns=self.core.deletion_delay.delay_ns)
         else:
             self._drain.on_again(limit_ns)
@@ -57,7 +58,7 @@ class DrainPortal:
         """Of a sibling; those that do not concern a drain are ignored."""
         match message:
             case Withdraw():
-                self._shell.act(self._ctx.loop.now_ns())  # what it asked for before comes first
+                self._shell.act_on_all()  # what it asked for before comes first
                 self._help.on_withdraw(worker)
             case Settle(fragments=fragments):
                 self._help.on_settle(worker, fragments)
@@ -84,6 +85,7 @@ class DrainPortal:
     def _on_tick(self) -> None:
         if self._ctx.is_stopping:
             return
+        self._shell.act_on_all()
         now_ns = self._ctx.loop.now_ns()
         self._help.on_tick(now_ns)
         if self._drain is not None:
@@ -91,7 +93,7 @@ class DrainPortal:
             if self._drain.is_over and not self.is_over:
                 self.is_over = True
                 self._shell.on_drained()
-        self._shell.act(now_ns)
+        self._shell.act()
         self._arm()
 
     # what the cores see
@@ -104,7 +106,7 @@ class DrainPortal:
 
     def close_sources(self) -> None:
         self.core.close_sources()
-        self._shell.act(self._ctx.loop.now_ns())
+        self._shell.act_on_all()
 
     def drained(self, waiting: str) -> None:
         if waiting:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from dro.bus.messages import PortalUp
+from dro.bus.messages import Origin, PortalGone, PortalUp
 from dro.proto.interest.events import InterestEvent
+from dro.proto.unicast.connections import Tell
 from portals.decisions.drain import Rest
 from portals.decisions.effects import ProxyEffect
 
@@ -37,11 +38,25 @@ class Link(Protocol):
 
     # routes
 
-    def describe(self) -> PortalUp:
+    def describe(self) -> PortalUp | PortalGone:
         """The portal, for the route manager."""
 
     def on_routes(self, reachable: set[int], now_ns: int) -> None:
         """The domains that can be reached through this portal by those behind it."""
+
+    def on_origins(self, origins: tuple[Origin, ...]) -> None:
+        """The ways from other domains to this DRO."""
+
+    def on_route_info(self, message: bytes) -> None:
+        """An LBMC message of the route manager, for the other DROs behind this portal."""
+
+    # unicast messages, see `portals.shell.unicast`
+
+    def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
+        """Send it towards that domain; `tell` is called once with what has become of it. Raises: DecodeError."""
+
+    def on_context_info(self, worker: int, message: bytes) -> None:
+        """A question for a context or an answer, from a sibling or from behind this portal. Raises: DecodeError."""
 
     # the drain, see `portals.decisions.drain.Portal`
 

@@ -1,7 +1,7 @@
 """The shell of every portal: connects the core, the data path, the bus and the link.
 
 Its state is only external: rings of siblings, the own sources as the data path knows them, timers. `PortalCore` returns
-effects, the link reports interest; `act` passes both on until there are no more.
+effects, the link reports interest; `act` passes both on. Nothing new is begun while effects wait for a later turn.
 
 Source: forwarding notes, sections 2 to 10.
 """
@@ -24,9 +24,11 @@ from dro.bus.messages import (
     PeerRemoved,
     PeerUp,
     PortalGone,
-    PortalUp,
     Role,
+    RouteInfoHeard,
+    RouteMessage,
     RouteTable,
+    SendRouteInfo,
 )
 from dro.clock import ms, s
 from dro.errors import LocalProtocolError, ResourceError
@@ -57,6 +59,7 @@ from portals.decisions.relearning import CHECK_NS, Relearning
 from portals.shell.conversations import STEP, Conversations
 from portals.shell.drain import DrainPortal
 from portals.shell.link import Link
+from portals.shell.unicast import UnicastTraffic
 
 GAUGES_NS: Final = ms(500)
 GIVE_BACK_NS: Final = s(10)  # memory of the ring that was not needed for so long
@@ -82,10 +85,12 @@ class PortalShell:
         )
         ring.needs.append(self.ingress.has_placed)
         self.addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), self._wake)
+        self.unicast: UnicastTraffic | None = None
+        """Set by a link that carries unicast messages."""
         self._intake = Intake(self.egress, self.addressed)
         self.entries: Table[int, ForwardEntry] = Table()  # own sources by handle
         self._ctx = ctx
-        self._siblings = Conversations(ctx, self._on_message, lambda: self.act(ctx.loop.now_ns()))
+        self._siblings = Conversations(ctx, self._on_message, self.act, lambda: self.is_behind)
         self._relearning = Relearning(ctx.loop.now_ns())
         self._route_manager: int | None = None
         self._timers: dict[PortalCore | Link, Timer] = {}
@@ -107,7 +112,7 @@ class PortalShell:
         ctx.on_peer_removed = self._on_peer_removed
         ctx.on_drain = self.drain.on_drain
         ctx.on_stop = self._on_stop
-        self.act(ctx.loop.now_ns())
+        self.act()
         ctx.loop.call_later(GAUGES_NS, self._refresh_gauges)
         ctx.loop.call_later(CHECK_NS, self._check_relearnt)
         ctx.loop.call_later(GIVE_BACK_NS, self._give_back)
@@ -137,7 +142,7 @@ class PortalShell:
         self._siblings.begin(peer.worker)
         handed, announced = self.ingress.handed(peer.worker), self._queues.announced(peer.worker)
         self.core.on_sibling_up(peer.worker, peer.incarnation, *handed, now_ns, announced)
-        self.act(now_ns)
+        self.act()
 
     def _on_ring_retry(self, peer: PeerUp) -> None:
         if self._ctx.peers.get(peer.worker) is peer and not self._ctx.is_stopping:
@@ -149,7 +154,11 @@ class PortalShell:
         if not self.drain.is_over:
             self._report(self._link.describe())
 
-    def _report(self, message: PortalUp | PortalGone) -> None:
+    def report_route_info(self, message: bytes) -> None:
+        """To the route manager: what another DRO says, as an LBMC message."""
+        self._report(RouteInfoHeard(self._ctx.index, message))
+
+    def _report(self, message: RouteMessage) -> None:
         if self._route_manager is not None:
             self._ctx.channels.send_ctl(self._route_manager, ROUTE_MESSAGES.encode(message))
 
@@ -162,28 +171,33 @@ class PortalShell:
         self._intake.remove(peer.worker)
         if not was_met:
             return
-        now_ns = self._ctx.loop.now_ns()
         self.drain.on_sibling_down(peer.worker)
-        self.core.on_sibling_down(peer.worker, now_ns)
-        self.act(now_ns)
+        self.core.on_sibling_down(peer.worker, self._ctx.loop.now_ns())
+        self.act()
 
     def _on_peer_removed(self, peer: PeerRemoved) -> None:
-        now_ns = self._ctx.loop.now_ns()
-        self.core.on_sibling_removed(peer.worker, now_ns)
-        self.act(now_ns)
+        self.core.on_sibling_removed(peer.worker, self._ctx.loop.now_ns())
+        self.act()
 
     def _on_ctl(self, worker: int, frame: bytes) -> None:
         if worker != ROUTE_MANAGER:
             self._siblings.on_frame(worker, frame)
-        elif isinstance(message := ROUTE_MESSAGES.decode(frame), RouteTable):
-            self._on_routes(message, self._ctx.loop.now_ns())
-        else:
-            raise LocalProtocolError("the route manager sent what is for the route manager")
+            return
+        match message := ROUTE_MESSAGES.decode(frame):
+            case RouteTable():
+                self._on_routes(message, self._ctx.loop.now_ns())
+            case SendRouteInfo(message=info):
+                self._link.on_route_info(info)
+            case _:
+                raise LocalProtocolError("the route manager sent what is for the route manager")
 
     def _on_routes(self, table: RouteTable, now_ns: int) -> None:
         routes = [(s, r.interested_domain, r.ingress, r.egress) for r in table.routes for s in r.source_domains]
         self.core.on_routes(table.version, routes, now_ns)
+        if self.unicast is not None:
+            self.unicast.on_routes(table)
         self._link.on_routes({r.interested_domain for r in table.routes if r.ingress == self._ctx.index}, now_ns)
+        self._link.on_origins(table.origins)
         self.act_soon()
 
     def _on_message(self, worker: int, message: PortalMessage) -> None:
@@ -232,49 +246,68 @@ class PortalShell:
 
     # what is to be done
 
-    def act(self, now_ns: int) -> None:
-        """Carry out what the core asks for and what the link reports until there is no more, then set the timers.
+    @property
+    def is_behind(self) -> bool:
+        """What the core asked for waits for a later turn."""
+        return bool(self._effects)
 
-        What takes longer than `ACT_NS` goes on in the next turn; only a portal that stops does all at once.
+    def act(self) -> None:
+        """Carry out what the core asks for and what the link reports, for `ACT_NS`, then set the timers.
 
-        What is carried out may call back (a cached source is found at once); the outermost call goes on with that.
+        The next turn goes on with what is left. What is carried out may call back (a cached source is found at once);
+        the outermost call goes on with that.
         """
+        self._act(ACT_NS)
+
+    def act_on_all(self) -> None:
+        """The same, however long it takes: nothing that the core has asked for so far waits afterwards."""
+        self._act(None)
+
+    def _act(self, limit_ns: int | None) -> None:
         if self._is_acting:
             return
         self._is_acting = True
         self._room = INTEREST_AT_ONCE
+        end_ns = None if limit_ns is None else self._ctx.loop.now_ns() + limit_ns
+        is_done = False
         try:
-            while self._exchange(now_ns) and not self._is_late(now_ns):
+            while self._exchange(end_ns):
                 pass
+            is_done = not self._effects and not self._interest
         finally:
             self._is_acting = False
-        if self._interest or self._effects:
-            self.act_soon()
+            if not is_done:
+                self.act_soon()
         self._siblings.send()
-        self._link.send_pending(now_ns)
+        self._link.send_pending(self._ctx.loop.now_ns())
         for part in (self.core, self._link):
             self._set_timer(part)
 
-    def _exchange(self, now_ns: int) -> bool:
-        """Carry effects of the core to siblings and link, and interest of the link to the core; False: none of both."""
-        effects = self._effects
+    def _exchange(self, end_ns: int | None) -> bool:
+        """Carry effects of the core to siblings and link, or else interest of the link to the core.
+
+        False: there is neither, or no time for more.
+        """
+        loop, effects = self._ctx.loop, self._effects
         effects += self.core.take_effects()
-        self._interest += self._link.take_interest()
-        interest = [self._interest.popleft() for _ in range(min(self._room, len(self._interest)))]
-        self._room -= len(interest)
-        if not effects and not interest:
-            return False
+        if not effects:
+            return self._pass_interest(loop.now_ns())
+        now_ns = loop.now_ns()
         with self._link.together():
             while effects:
                 self._perform(effects.popleft(), now_ns)
-                if self._is_late(now_ns):
-                    break
-        for event in interest:
-            self.core.on_interest(event, now_ns)
+                now_ns = loop.now_ns()
+                if end_ns is not None and now_ns >= end_ns:
+                    return False
         return True
 
-    def _is_late(self, began_ns: int) -> bool:
-        return not self._is_stopping and self._ctx.loop.now_ns() - began_ns >= ACT_NS
+    def _pass_interest(self, now_ns: int) -> bool:
+        self._interest += self._link.take_interest()
+        events = [self._interest.popleft() for _ in range(min(self._room, len(self._interest)))]
+        self._room -= len(events)
+        for event in events:
+            self.core.on_interest(event, now_ns)
+        return bool(events)
 
     def act_soon(self) -> None:
         """Act once for all messages and packets of this turn: an exchange is hundreds of them."""
@@ -284,11 +317,15 @@ class PortalShell:
 
     def _on_soon(self) -> None:
         self._acts_soon = False
+        self._on_due()
+
+    def _on_due(self) -> None:
+        """Core and link do what is due; the core nothing while what it asked for before waits."""
         now_ns = self._ctx.loop.now_ns()
-        for part in (self.core, self._link):
+        for part in (self._link,) if self._effects else (self.core, self._link):
             if (deadline := part.next_deadline()) is not None and deadline <= now_ns:
                 part.on_timer(now_ns)
-        self.act(now_ns)
+        self.act()
 
     def _set_timer(self, part: PortalCore | Link) -> None:
         timer, deadline = self._timers.get(part), part.next_deadline()
@@ -301,12 +338,7 @@ class PortalShell:
         if deadline <= self._ctx.loop.now_ns():
             self.act_soon()  # more than the part does at once
         else:
-            self._timers[part] = self._ctx.loop.call_at(deadline, partial(self._on_timer, part))
-
-    def _on_timer(self, part: PortalCore | Link) -> None:
-        now_ns = self._ctx.loop.now_ns()
-        part.on_timer(now_ns)
-        self.act(now_ns)
+            self._timers[part] = self._ctx.loop.call_at(deadline, self._on_due)
 
     def _perform(self, effect: Effect, now_ns: int) -> None:
         match effect:
@@ -331,18 +363,19 @@ class PortalShell:
                 self._link.perform(effect, now_ns)
 
     def _go_on(self, steps: Iterator[object]) -> Iterator[None]:
-        while sum(1 for _ in islice(steps, STEP)) == STEP:
-            self.act(self._ctx.loop.now_ns())
+        while self._effects or sum(1 for _ in islice(steps, STEP)) == STEP:
+            self.act()
             yield
-        self.act(self._ctx.loop.now_ns())
+        self.act()
 
     def _check_relearnt(self) -> None:
         if self._is_stopping:
             return
         now_ns = self._ctx.loop.now_ns()
         if self._relearning.is_over(self.core.known, now_ns, is_told=self.core.siblings.have_told):
+            self.act_on_all()  # sources that have still to be joined are not forgotten
             self.core.on_relearnt(now_ns)
-            self.act(now_ns)
+            self.act()
         else:
             self._ctx.loop.call_later(CHECK_NS, self._check_relearnt)
 
@@ -354,8 +387,10 @@ class PortalShell:
         self._link.on_routes(set(), self._ctx.loop.now_ns())
 
     def _on_stop(self) -> None:
-        """Take the proxy sources back, as far as the grace period goes."""
+        """Take the proxy sources back, as far as the grace period goes; nothing is opened from now on."""
         self._is_stopping = True
+        self.core.withdraw()
+        self.act_on_all()
         self._ctx.loop.call_later(self._link.stop(), self._finish)
 
     def _finish(self) -> None:

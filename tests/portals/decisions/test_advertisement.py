@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 
@@ -12,7 +14,7 @@ from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import ContextInstance, read_tir_options, write_tir_options
 from dro.wire.lbmr.tlv import UnknownOption
 from dro.wire.source_string import LbtrmAddress
-from portals.decisions.advertisement import NOT_SERVED, is_name, pass_through_of, proxy_options
+from portals.decisions.advertisement import NOT_SERVED, is_name, pass_through_of, proxy_options, served
 from portals.decisions.messages import SourceSeen
 from tests.builders import lbmr_strategies
 
@@ -29,25 +31,29 @@ def test_options_cross_unchanged_but_for_those_made_anew_and_those_not_served(ti
     again = read_tir_options(Reader(write_tir_options(lbmr.TirOptions(made)))).items
     remade = (lbmr.OtidOption, lbmr.Cost, lbmr.DomainId)
     items = () if tir.options is None else tir.options.items
-    kept = [item for item in items if not isinstance(item, (*remade, *NOT_SERVED))]
+    kept = [served(item) for item in items if not isinstance(item, (*remade, *NOT_SERVED))]
     assert again[:2] == (lbmr.Cost(1, 4), lbmr.DomainId(7))
     assert list(again[2:]) == kept
 
 
-def test_what_a_dro_does_not_serve_is_not_offered_by_its_proxy_sources() -> None:
-    kept = (ContextInstance(instance=bytes(8)), UnknownOption(0x20, b"\x80\xff"))
-    offers: tuple[lbmr.TirOption, ...] = (
+def test_what_receivers_ask_the_origin_for_crosses_and_queues_do_not() -> None:
+    request = options.ExtendedFunctionality(port=14391, ip=0x0A000001, flags=options.Functionality.LATE_JOIN)
+    kept: tuple[lbmr.TirOption, ...] = (
         options.Ume(1, 2, 3, 4, 5, 6, 7, 8),
         options.UmeStore(1, 2, 3, 4, 5),
         options.UmeStoreGroup(1, 2),
         options.LateJoin(port=1, ip=2, transport_index=3, high_sqn=4, low_sqn=5),
         options.StoreContextInstance(1, bytes(8)),
-        options.ExtendedFunctionality(port=14391, ip=0x0A000001, flags=options.Functionality.LATE_JOIN),
+        ContextInstance(instance=bytes(8)),
+        UnknownOption(0x20, b"\x80\xff"),
     )
+    queues = options.Functionality.UMQ | options.Functionality.ULB
+    offered = replace(request, flags=request.flags | queues)
     address = LbtrmAddress(0x0A000001, 14400, 0xE00A0A0A, 14400, 5)
-    tir = lbmr.Tir(b"AAA", address, lbmr.TIR_TTL, 7, lbmr.TirOptions((*offers, *kept)))
-    assert read_tir_options(Reader(pass_through_of(tir))).items == kept
-    only = lbmr.Tir(b"AAA", address, lbmr.TIR_TTL, 7, lbmr.TirOptions(offers))
+    items = (*kept, offered, options.UmqRcrIndex(7))
+    tir = lbmr.Tir(b"AAA", address, lbmr.TIR_TTL, 7, lbmr.TirOptions(items))
+    assert read_tir_options(Reader(pass_through_of(tir))).items == (*kept, request)
+    only = lbmr.Tir(b"AAA", address, lbmr.TIR_TTL, 7, lbmr.TirOptions((options.UmqRcrIndex(7),)))
     assert pass_through_of(only) == b""
 
 

@@ -115,6 +115,20 @@ def test_closed_receivers_stay_closed() -> None:
     assert dro.cores[2].proxy_receivers == {}
 
 
+def test_a_portal_whose_handover_is_over_forwards_nothing_again() -> None:
+    """Also when one of two siblings, which both had the source, wants it no more."""
+    dro = flowing()
+    core = dro.cores[1]
+    core.withdraw()
+    core.close_receivers()
+    dro.take(1)
+    dro.unwant(3, b"AAA")
+    assert [e.workers for e in dro.take(1) if isinstance(e, ChangeForwarding)] == [()]
+    core.end_sources()
+    dro.settle()
+    assert core.own.seen == {}
+
+
 def test_a_withdrawn_portal_greets_a_sibling_and_tells_it_nothing() -> None:
     dro = flowing()
     core = dro.cores[2]

@@ -39,6 +39,7 @@ from portals.decisions.drain import TICK_NS, Rest
 from portals.decisions.effects import (
     CloseProxyReceiver,
     CloseProxySource,
+    JoinKnownSource,
     OpenProxyReceiver,
     OpenProxySource,
     ProxyEffect,
@@ -52,6 +53,7 @@ from portals.decisions.messages import (
     ForwardStart,
     ForwardStop,
     InterestAdded,
+    KnownSource,
     PortalHello,
     PortalMessage,
     Released,
@@ -97,6 +99,9 @@ class TimedLink(OtherLink):
         self.finals = 0
         self.acts_within: list[ProxyEffect] = []
         self.stops_ns = 0
+        self.takes_ns = 0
+        """Time that each effect takes."""
+        self.performed_at_stop: list[ProxyEffect] = []
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -107,9 +112,12 @@ class TimedLink(OtherLink):
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
         assert self.is_together
         assert now_ns == self.worker.loop.now_ns()
-        self.shell.act(now_ns)  # as a link that finds a cached source at once
+        self.shell.act()  # as a link that finds a cached source at once
         super().perform(effect, now_ns)
         self.finals += isinstance(effect, CloseProxySource)
+        if isinstance(effect, JoinKnownSource):
+            self.hear(effect.source.topic, 3)
+        self.worker.loop.clock.time_ns += self.takes_ns  # type: ignore[attr-defined]  # of the stepper
 
     def send_pending(self, now_ns: int) -> None:
         assert not self.is_together
@@ -132,6 +140,7 @@ class TimedLink(OtherLink):
         return self.finals
 
     def stop(self) -> int:
+        self.performed_at_stop = list(self.effects)
         return self.stops_ns
 
 
@@ -435,30 +444,130 @@ def test_a_failure_while_it_acts_does_not_stop_it_from_acting_later(alone: Alone
     alone.stepper.settle()
     assert alone.sent() == [(SIBLING, ForwardStart(5)), (SIBLING, InterestAdded(b"BBB", PATTERN_NONE, HERE))]
 
+    alone.stepper.settle()
+    assert (alone.sent(), alone.shell.is_behind) == ([], False)
 
-def test_what_takes_longer_than_a_turn_may_is_carried_out_in_the_next_in_order(
-    alone: Alone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone.joined()
-    perform = alone.link.perform
 
-    def perform_slowly(effect: ProxyEffect, now_ns: int) -> None:
-        perform(effect, now_ns)
-        alone.stepper.clock.time_ns += ACT_NS
-
-    monkeypatch.setattr(alone.link, "perform", perform_slowly)
-    sources = [replace(SEEN, handle=5 + i, topic=b"T%d" % i, otid=bytes([i]) * 32) for i in range(3)]
+def slow_sources(alone: Alone, count: int) -> list[SourceSeen]:
+    """So many sources are wanted and offered; from now on each effect takes all the time that a turn may."""
+    sources = [replace(SEEN, handle=5 + i, topic=b"T%d" % i, otid=bytes([i]) * 32) for i in range(count)]
     for source in sources:
         alone.link.say(InterestGained((source.topic, PATTERN_NONE)))
     alone.stepper.settle()
     alone.effects()
+    alone.link.takes_ns = ACT_NS
     for source in sources:
         alone.hear(SIBLING, source)
+    return sources
+
+
+def test_what_takes_longer_than_a_turn_may_is_carried_out_in_the_next_in_order(alone: Alone) -> None:
+    alone.joined()
+    sources = slow_sources(alone, 3)
     done = []
     for _ in range(100):
         alone.stepper.loop.run_once(0)
         done.append(alone.effects())
     assert [opened for opened in done if opened] == [[OpenProxySource(SIBLING, source)] for source in sources]
+
+
+def test_what_was_left_by_a_failure_is_carried_out_in_the_next_turn(alone: Alone) -> None:
+    alone.joined()
+    sources = slow_sources(alone, 3)
+    perform = alone.link.perform
+    failed: list[ProxyEffect] = []
+
+    def fail_once(effect: ProxyEffect, now_ns: int) -> None:
+        if not failed:
+            failed.append(effect)
+            raise ZeroDivisionError
+        perform(effect, now_ns)
+
+    alone.link.perform = fail_once  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        alone.stepper.settle()
+    alone.stepper.settle()
+    assert alone.effects() == [OpenProxySource(SIBLING, source) for source in sources[1:]]
+
+
+def test_the_time_before_it_acts_is_not_taken_from_it(alone: Alone) -> None:
+    """What was due may have taken long."""
+    alone.joined()
+    slow_sources(alone, 3)
+    alone.link.takes_ns = 1
+
+    def on_timer(now_ns: int) -> None:
+        alone.link.deadline = None
+        alone.stepper.clock.time_ns += 2 * ACT_NS
+
+    alone.link.on_timer = on_timer  # type: ignore[method-assign]
+    alone.link.deadline = alone.now_ns
+    alone.stepper.loop.run_once(0)
+    assert (len(alone.effects()), alone.shell.is_behind) == (3, False)
+
+
+def test_no_interest_is_passed_on_while_effects_wait(alone: Alone) -> None:
+    alone.joined()
+    slow_sources(alone, 3)
+    alone.link.say(InterestGained((b"ABC", PATTERN_NONE)))
+    for performed in (1, 2):
+        alone.stepper.loop.run_once(0)
+        assert (len(alone.link.effects), len(alone.core.recorded.domains)) == (performed, 3)
+    alone.stepper.settle()
+    assert len(alone.core.recorded.domains) == 4
+
+
+def test_the_core_does_nothing_that_is_due_while_effects_wait(alone: Alone) -> None:
+    alone.joined()
+    sources = slow_sources(alone, 8)
+    alone.stepper.settle()
+    for source in sources[:4]:
+        alone.hear(SIBLING, SourceGone(source.handle))
+    alone.stepper.settle()
+    alone.stepper.clock.time_ns += ms(200)
+    for source in sources[4:]:
+        alone.hear(SIBLING, replace(source, cost=9))
+    alone.shell.act()
+    turns = 0
+    while alone.shell.is_behind:
+        assert len(alone.core.proxies) == 8, "the deletion of four is due"
+        alone.stepper.loop.run_once(0)
+        turns += 1
+    assert turns
+    alone.stepper.settle()
+    assert alone.effects()[-4:] == [CloseProxySource(source.otid) for source in sources[:4]]
+
+
+def test_long_decisions_wait_for_what_the_ones_before_led_to(alone: Alone) -> None:
+    alone.joined()
+    for n in range(200):
+        alone.hear(SIBLING, InterestAdded(b"%d" % n, PATTERN_NONE, THERE))
+    alone.stepper.settle()
+    alone.effects()
+    alone.link.takes_ns = ACT_NS
+    alone.hear(MANAGER, RouteTable(8, ()))
+    waiting = 0
+    while len(alone.link.effects) < 200:
+        alone.stepper.loop.run_once(0)
+        waiting = max(waiting, len(alone.shell._effects))
+    assert waiting <= AT_ONCE
+
+
+def test_known_sources_that_have_still_to_be_joined_keep_their_handles(alone: Alone) -> None:
+    alone.joined()
+    alone.hear(SIBLING, ToldAll())
+    alone.stepper.run((2 * CHECK_NS - ms(10)) // ms(1))
+    alone.stepper.clock.time_ns += ms(10)
+    alone.link.takes_ns = ACT_NS
+    for n in range(2):
+        alone.hear(SIBLING, InterestAdded(b"%d" % n, PATTERN_NONE, THERE))
+    alone.hear(SIBLING, KnownSource(replace(SEEN, handle=77, domain_id=99)))
+    alone.shell.act()
+    assert alone.shell.is_behind
+    alone.stepper.settle()
+    assert (SIBLING, ExchangeDone()) in alone.sent()
+    assert {*alone.shell.entries} == {77}
+    assert alone.shell.entries[77].egress == (SIBLING,)
 
 
 def test_a_link_with_more_to_do_than_a_turn_may_take_goes_on_in_the_next(
@@ -475,7 +584,7 @@ def test_a_link_with_more_to_do_than_a_turn_may_take_goes_on_in_the_next(
 
     monkeypatch.setattr(alone.link, "on_timer", on_timer)
     alone.link.deadline = alone.now_ns
-    alone.shell.act(alone.now_ns)
+    alone.shell.act()
     for count in (2, 1, 0):
         assert loop.run_once(0)
         assert left == count
@@ -487,11 +596,11 @@ def test_the_deadlines_of_core_and_link_are_kept_as_they_are_then(alone: Alone) 
     loop, begin_ns = alone.stepper.loop, alone.now_ns
     assert loop.next_deadline() == begin_ns + GAUGES_NS
     alone.link.deadline = begin_ns + ms(50)
-    alone.shell.act(begin_ns)
-    alone.shell.act(begin_ns)
+    alone.shell.act()
+    alone.shell.act()
     assert loop.next_deadline() == begin_ns + ms(50)
     alone.link.deadline = begin_ns + ms(90)  # the first one is past, nothing is done for it
-    alone.shell.act(begin_ns)
+    alone.shell.act()
     assert loop.next_deadline() == begin_ns + ms(90)
     alone.stepper.run(200)
     assert alone.link.timers == [begin_ns + ms(90)]
@@ -499,9 +608,9 @@ def test_the_deadlines_of_core_and_link_are_kept_as_they_are_then(alone: Alone) 
     alone.stepper.run(int(REJOIN_HOLD_NS // ms(1)))
     assert alone.core.next_deadline() is None
     alone.link.deadline = alone.now_ns + ms(10)
-    alone.shell.act(alone.now_ns)
+    alone.shell.act()
     alone.link.deadline = None
-    alone.shell.act(alone.now_ns)
+    alone.shell.act()
     alone.stepper.run(100)
     assert len(alone.link.timers) == 1
 
@@ -571,18 +680,35 @@ def test_it_ends_when_the_link_has_had_its_time(alone: Alone) -> None:
     alone.worker.told["on_peer_down"](PeerDown(SIBLING, 1))
     alone.link.stops_ns, alone.link.deadline = ms(300), alone.now_ns + ms(600)
     alone.worker.told["on_stop"]()
-    alone.shell.act(alone.now_ns)
+    alone.shell.act()
     alone.stepper.run(290)
     assert (alone.link.is_closed, alone.worker.ends) == (False, [])
     alone.stepper.run(10)
     assert (alone.link.is_closed, alone.worker.ends) == (True, ["finish"])
 
 
+def test_a_portal_that_stops_opens_nothing_that_it_does_not_close(alone: Alone) -> None:
+    """What is opened behind the end of all others would never be advertised as ended."""
+    alone.joined()
+    sources = slow_sources(alone, 3)
+    alone.stepper.loop.run_once(0)
+    alone.link.stops_ns = s(2)
+    alone.worker.told["on_stop"]()
+    opened: list[ProxyEffect] = [OpenProxySource(SIBLING, source) for source in sources]
+    assert alone.link.performed_at_stop == opened
+    alone.hear(SIBLING, InterestAdded(b"BBB", PATTERN_NONE, THERE))
+    for topic in (b"T1", b"BBB"):
+        alone.link.say(InterestGained((topic, PATTERN_NONE)))
+        alone.hear(SIBLING, replace(SEEN, handle=9, topic=topic, otid=topic.ljust(32)))
+    alone.stepper.run(1900)
+    assert alone.effects() == opened
+
+
 def test_a_portal_that_stops_sets_no_timers(alone: Alone) -> None:
     alone.link.stops_ns = s(60)
     alone.worker.told["on_stop"]()
     alone.link.deadline = alone.now_ns + ms(10)
-    alone.shell.act(alone.now_ns)
+    alone.shell.act()
     alone.stepper.run(1000)
     assert alone.link.timers == []
 
@@ -710,6 +836,68 @@ def test_a_message_before_the_withdrawal_of_a_sibling_comes_before_it(alone: Alo
     alone.link.receive(data(3, 0, b"x"))
     assert alone.announced() == 1
     assert [*alone.shell.entries[HANDLE].closing] == [SIBLING]
+
+
+@pytest.mark.parametrize("is_drained", [True, False])
+def test_what_siblings_asked_for_before_a_drain_is_done_before_it(alone: Alone, is_drained: bool) -> None:
+    """Behind the count that ends a handover nothing more is handed over."""
+    alone.joined()
+    alone.link.hear(b"AAA", 3)
+    alone.stepper.settle()
+    alone.link.takes_ns = ACT_NS
+    alone.hear(SIBLING, InterestAdded(b"BBB", PATTERN_NONE, THERE))
+    alone.hear(SIBLING, InterestAdded(b"CCC", PATTERN_NONE, THERE))
+    alone.hear(SIBLING, ForwardStart(HANDLE))
+    if is_drained:
+        alone.worker.told["on_drain"](60_000)
+    else:
+        alone.hear(SIBLING, Withdraw())
+    assert [*alone.shell.entries[HANDLE].closing] == [SIBLING]
+
+
+def test_a_change_of_forwarding_that_waits_reopens_no_handover(alone: Alone, tmp_path: Path) -> None:
+    FakeWorker(alone.stepper.loop, tmp_path, THIRD, "P3").create_ring(1 << 16)
+    alone.joined()
+    alone.peer_up(THIRD)
+    alone.link.hear(b"AAA", 3)
+    for worker in (SIBLING, THIRD):
+        alone.hear(worker, ForwardStart(HANDLE))
+    alone.hear(SIBLING, Withdraw())
+    alone.stepper.settle()
+    alone.sent()
+    entry = alone.shell.entries[HANDLE]
+    alone.stepper.run((QUIET_TICKS + 1) * 20)
+    assert [*entry.closing] == [SIBLING]
+    alone.link.takes_ns = ACT_NS
+    for n in range(9):
+        alone.hear(SIBLING, InterestAdded(b"%d" % n, PATTERN_NONE, THERE))
+        if n == 4:
+            alone.hear(THIRD, ForwardStop(HANDLE))
+    alone.stepper.loop.run_once(0)
+    assert alone.shell.is_behind
+    alone.stepper.clock.time_ns += TICK_NS
+    for _ in range(20):
+        alone.stepper.loop.run_once(0)
+        assert SIBLING not in entry.egress
+    assert (SIBLING, Released(0)) in alone.sent()
+
+
+def test_a_drain_is_over_when_all_proxy_sources_are_closed(alone: Alone) -> None:
+    alone.joined()
+    count = AT_ONCE + 2 * STEP
+    slow_sources(alone, count)
+    alone.stepper.settle()
+    assert len(alone.effects()) == count
+    alone.worker.told["on_drain"](60_000)
+    alone.hear(SIBLING, Settled())
+    alone.hear(SIBLING, Released(0))
+    closed = 0
+    while not alone.worker.answers:
+        alone.stepper.clock.time_ns += TICK_NS
+        alone.stepper.loop.run_once(0)
+        closed += len(alone.effects())
+        alone.link.finals = 0
+    assert (alone.worker.answers, closed) == ([""], count)
 
 
 def test_a_drained_sibling_that_is_down_is_forgotten(alone: Alone) -> None:

@@ -35,10 +35,19 @@ class Talk:
         self.heard: list[tuple[int, PortalMessage]] = []
         self.acts: list[int] = []
         self.on_message: Callable[[int, PortalMessage], object] = lambda *_: None
-        self.talk = Conversations(self.worker.ctx, self._on_message, lambda: self.acts.append(len(self.heard)))
+        self.left = 0
+        """Calls of `act` that it takes until all is carried out."""
+        self.asks = 0
+        """What `left` is after each message."""
+        self.talk = Conversations(self.worker.ctx, self._on_message, self._act, lambda: self.left > 0)
+
+    def _act(self) -> None:
+        self.acts.append(len(self.heard))
+        self.left = max(0, self.left - 1)
 
     def _on_message(self, worker: int, message: PortalMessage) -> None:
         self.heard.append((worker, message))
+        self.left = max(self.left, self.asks)
         self.on_message(worker, message)
 
     def hear(self, worker: int, *messages: PortalMessage) -> None:
@@ -66,6 +75,38 @@ def test_a_long_frame_is_worked_off_in_slices_and_confirmed_then(talk: Talk) -> 
     talk.stepper.settle()
     assert [message for _, message in talk.heard] == many()
     assert talk.acts == [STEP, 2 * STEP, 3 * STEP, MANY, MANY]
+    assert talk.sent() == [[Taken(1)]]
+
+
+def test_a_frame_is_confirmed_when_what_it_led_to_is_carried_out(talk: Talk) -> None:
+    talk.talk.begin(SIBLING)
+    talk.left = 1
+    talk.hear(SIBLING, ForwardStart(1))
+    assert (talk.heard, talk.talk.is_behind) == ([], True), "what came before it waits"
+    talk.stepper.settle()
+    assert (talk.heard, talk.sent()) == ([(SIBLING, ForwardStart(1))], [[Taken(1)]])
+    talk.asks = 5
+    talk.hear(SIBLING, *many(STEP - 1))
+    while talk.talk.is_behind:
+        assert talk.sent() == []
+        talk.stepper.loop.run_once(0)
+    assert (talk.left, talk.sent()) == (0, [[Taken(1)]])
+
+
+def test_a_sender_that_is_back_has_not_said_what_it_said_before(talk: Talk) -> None:
+    """Its frame of before is confirmed to nobody."""
+    talk.talk.begin(SIBLING)
+
+    talk.asks = 1 << 60
+    talk.hear(SIBLING, *many(STEP - 1))
+    while not talk.heard:
+        talk.stepper.loop.run_once(0)
+    talk.asks = talk.left = 0
+    talk.talk.end(SIBLING)
+    talk.talk.begin(SIBLING)
+    talk.hear(SIBLING, ForwardStart(1))
+    talk.stepper.settle()
+    assert talk.heard[-1] == (SIBLING, ForwardStart(1))
     assert talk.sent() == [[Taken(1)]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dro.bus.messages import ROUTE_MANAGER, ROUTE_MESSAGES, PortalGone, PortalUp
 from dro.clock import ms
 from dro.errors import LocalProtocolError
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost
+from dro.proto.unicast.connections import Tell
 from dro.um.transport.runs import RunTable, read_messages
 from dro.um.transport.session import BoundSource
 from dro.wire.lbmr.packet import Tir
@@ -46,6 +48,7 @@ class OtherLink:
     def __init__(self, shell: PortalShell) -> None:
         self.shell = shell
         self.effects: list[ProxyEffect] = []
+        self.route_info: list[bytes] = []
         self.reachable: set[int] = set()
         self.proxies: dict[bytes, ProxySource] = {}
         self.sender = BlockingSender()
@@ -53,6 +56,7 @@ class OtherLink:
         self.is_closed = False
         self.refreshed = 0
         self._interest: list[InterestEvent] = []
+        self._topic_indexes = count(7)
 
     def say(self, event: InterestEvent) -> None:
         self._interest.append(event)
@@ -73,11 +77,22 @@ class OtherLink:
         events, self._interest = self._interest, []
         return events
 
+    def on_route_info(self, message: bytes) -> None:
+        self.route_info.append(message)
+
+    def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
+        raise NotImplementedError
+
+    def on_context_info(self, worker: int, message: bytes) -> None:
+        raise NotImplementedError
+
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
         self.effects.append(effect)
         match effect:
             case OpenProxySource(worker=worker, source=seen):
-                proxy = ProxySource(seen.otid, seen.topic, 7, self.sender, DuplicateWindow(64, 8))
+                proxy = ProxySource(
+                    seen.otid, seen.topic, next(self._topic_indexes), self.sender, DuplicateWindow(64, 8)
+                )
                 self.proxies[seen.otid] = proxy
                 self.shell.egress.feed(proxy, worker, seen.handle)
             case CloseProxySource(otid=otid):
@@ -99,6 +114,8 @@ class OtherLink:
 
     def describe(self) -> PortalUp:
         return PortalUp(OTHER, DOMAIN, 1)
+
+    def on_origins(self, origins: object) -> None: ...
 
     def on_routes(self, reachable: set[int], now_ns: int) -> None:
         self.reachable = reachable

@@ -1,0 +1,407 @@
+"""A core whose DRO is one of many: sources and receivers in domains of others, routes that change, peer portals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dro.clock import ms
+from dro.proto.interest.events import InterestGained, InterestLost
+from portals.decisions.core import AT_ONCE, PortalCore
+from portals.decisions.effects import (
+    CloseProxyReceiver,
+    CloseProxySource,
+    DelayDeletion,
+    Effect,
+    FeedProxySource,
+    GoOn,
+    OpenProxyReceiver,
+    OpenProxySource,
+    SendToSibling,
+    SourceIgnored,
+    UpdateProxyReceiver,
+)
+from portals.decisions.messages import (
+    PATTERN_NONE,
+    ForwardStart,
+    ForwardStop,
+    InterestAdded,
+    InterestRemoved,
+    KnownProxy,
+    SourceGone,
+    SourceSeen,
+)
+from tests.fakes.patterns import compile_pattern
+
+ME = 1
+HERE = 10  # the domain of this portal, when it has one
+LEFT, RIGHT = 2, 3  # its siblings
+FAR, FARTHER = 50, 51  # domains of sources, beyond the siblings
+END, OTHER_END = 60, 61  # domains of receivers, beyond this portal
+OTID = bytes(range(32))
+DELAY = ms(100)
+AAA = (b"AAA", PATTERN_NONE)
+Route = tuple[int, int, int, int]
+
+
+def offer(handle: int, cost: int = 5, otid: bytes = OTID, topic: bytes = b"AAA", domain_id: int = FAR) -> SourceSeen:
+    return SourceSeen(handle, otid, topic, domain_id, 2, cost, b"")
+
+
+@dataclass
+class Transit:
+    """The core of portal 1; siblings 2 and 3 are only messages."""
+
+    domain_id: int
+    now_ns: int = 0
+    version: int = 0
+    done: list[Effect] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.core = PortalCore(ME, 1, self.domain_id, source_deletion_delay_ns=DELAY, matcher=compile_pattern)
+        for sibling in (LEFT, RIGHT):
+            self.core.on_sibling_up(sibling, 1, 0, 0, 0)
+        self.core.take_effects()
+
+    def take(self) -> list[Effect]:
+        """All effects, those of long decisions too."""
+        effects = self.core.take_effects()
+        for effect in effects:
+            if isinstance(effect, GoOn):
+                for _ in effect.steps:
+                    pass
+        rest = self.take() if any(isinstance(effect, GoOn) for effect in effects) else []
+        return [effect for effect in effects if not isinstance(effect, GoOn)] + rest
+
+    def routes(self, *entries: Route) -> list[Effect]:
+        self.version += 1
+        self.core.on_routes(self.version, entries, self.now_ns)
+        return self.take()
+
+    def want(self, *domains: int) -> list[Effect]:
+        """Interest in AAA is recorded here, of receivers beyond this portal."""
+        for domain_id in domains:
+            self.core.on_interest(InterestGained(AAA, domain_id), self.now_ns)
+        return [effect for effect in self.take() if not _is_interest(effect)]
+
+    def unwant(self, domain_id: int) -> list[Effect]:
+        self.core.on_interest(InterestLost(AAA, domain_id), self.now_ns)
+        return [effect for effect in self.take() if not _is_interest(effect)]
+
+    def hear(self, sibling: int, message: SourceSeen | SourceGone | InterestAdded | KnownProxy) -> list[Effect]:
+        self.core.on_message(sibling, 1, message, self.now_ns)
+        return self.take()
+
+    def wait(self, duration_ns: int) -> list[Effect]:
+        self.now_ns += duration_ns
+        self.core.on_timer(self.now_ns)
+        return self.take()
+
+
+def _is_interest(effect: Effect) -> bool:
+    return isinstance(effect, SendToSibling) and isinstance(effect.message, InterestAdded | InterestRemoved)
+
+
+def start(sibling: int, handle: int) -> SendToSibling:
+    return SendToSibling(sibling, ForwardStart(handle))
+
+
+def stop(sibling: int, handle: int) -> SendToSibling:
+    return SendToSibling(sibling, ForwardStop(handle))
+
+
+@pytest.fixture(params=[HERE, 0], ids=["endpoint", "peer"])
+def transit(request: pytest.FixtureRequest) -> Transit:
+    return Transit(request.param)
+
+
+# where paths between two domains of others lead
+
+
+def test_a_source_of_a_far_domain_is_for_receivers_of_another_if_the_path_leads_this_way(transit: Transit) -> None:
+    transit.routes((FAR, END, LEFT, ME), (FAR, OTHER_END, LEFT, RIGHT), (END, FAR, ME, LEFT))
+    assert transit.want(OTHER_END) == []
+    assert transit.hear(LEFT, offer(7)) == [], "that path leaves by another portal"
+    assert transit.hear(RIGHT, offer(8)) == [], "no path comes from there"
+    assert transit.want(END) == [OpenProxySource(LEFT, offer(7)), start(LEFT, 7)]
+    assert transit.unwant(OTHER_END) == []
+    assert transit.unwant(END) == [stop(LEFT, 7), CloseProxySource(OTID)]
+
+
+def test_each_source_takes_the_path_from_its_own_domain(transit: Transit) -> None:
+    transit.routes((FAR, END, LEFT, ME), (FARTHER, END, RIGHT, ME))
+    transit.want(END)
+    second = offer(9, otid=bytes(32), domain_id=FARTHER)
+    assert transit.hear(LEFT, second) == []
+    assert transit.hear(RIGHT, second) == [OpenProxySource(RIGHT, second), start(RIGHT, 9)]
+    assert transit.hear(RIGHT, offer(7)) == []
+    assert transit.hear(LEFT, offer(8)) == [OpenProxySource(LEFT, offer(8)), start(LEFT, 8)]
+
+
+def test_interest_of_a_far_domain_is_announced_where_paths_to_it_enter(transit: Transit) -> None:
+    transit.routes((FAR, END, ME, LEFT), (FAR, OTHER_END, ME, RIGHT), (FARTHER, HERE, LEFT, ME))
+    assert transit.hear(RIGHT, InterestAdded(*AAA, END)) == [], "paths to there leave by the left one"
+    assert transit.hear(LEFT, InterestAdded(*AAA, HERE)) == [], "that is where it would go"
+    assert transit.hear(LEFT, InterestAdded(*AAA, END)) == [OpenProxyReceiver(*AAA, (END,))]
+    assert transit.hear(RIGHT, InterestAdded(*AAA, OTHER_END)) == [UpdateProxyReceiver(*AAA, (OTHER_END,), ())]
+    moved = transit.routes((FAR, END, ME, RIGHT), (FAR, OTHER_END, LEFT, RIGHT))
+    assert moved == [UpdateProxyReceiver(*AAA, (), (OTHER_END,))], "both know of the first"
+
+
+# routes that change
+
+
+def test_a_source_whose_path_changes_is_asked_for_at_the_new_sibling_before_it_is_stopped_at_the_old(
+    transit: Transit,
+) -> None:
+    transit.want(END)
+    transit.hear(LEFT, offer(7))
+    transit.hear(RIGHT, offer(8, cost=1))
+    assert transit.routes((FAR, END, LEFT, ME)) == [OpenProxySource(LEFT, offer(7)), start(LEFT, 7)]
+    after = transit.routes((FAR, END, RIGHT, ME))
+    assert after == [FeedProxySource(RIGHT, offer(8, cost=1)), start(RIGHT, 8), stop(LEFT, 7)]
+    assert transit.hear(LEFT, SourceGone(7)) == []
+    assert transit.wait(2 * DELAY) == []
+
+
+def test_of_two_sources_of_the_same_origin_at_one_sibling_the_other_is_taken_when_one_ends(transit: Transit) -> None:
+    """Two DROs may bring a source into a transit domain."""
+    transit.routes((FAR, END, LEFT, ME))
+    transit.want(END)
+    transit.hear(LEFT, offer(7))
+    assert transit.hear(LEFT, offer(8)) == []
+    assert transit.hear(LEFT, SourceGone(7)) == [FeedProxySource(LEFT, offer(8)), start(LEFT, 8)]
+
+
+def test_a_feeder_that_some_path_still_comes_from_is_kept(transit: Transit) -> None:
+    transit.routes((FAR, END, LEFT, ME), (FAR, OTHER_END, LEFT, ME))
+    transit.want(END, OTHER_END)
+    transit.hear(LEFT, offer(7))
+    assert transit.hear(RIGHT, offer(8, cost=1)) == []
+    assert transit.routes((FAR, END, RIGHT, ME), (FAR, OTHER_END, LEFT, ME)) == []
+    assert transit.unwant(OTHER_END) == [
+        FeedProxySource(RIGHT, offer(8, cost=1)), start(RIGHT, 8), stop(LEFT, 7)
+    ], "nobody on its path wants it any more"  # fmt: skip
+    assert transit.routes((FAR, END, RIGHT, ME), (FAR, OTHER_END, RIGHT, ME)) == []
+
+
+def test_a_path_whose_sibling_does_not_have_the_source_yet_is_waited_for(transit: Transit) -> None:
+    transit.routes((FAR, END, LEFT, ME))
+    transit.want(END)
+    transit.hear(LEFT, offer(7))
+    assert transit.routes((FAR, END, RIGHT, ME)) == [stop(LEFT, 7), DelayDeletion(OTID, DELAY)]
+    assert transit.wait(DELAY - 1) == []
+    assert transit.hear(RIGHT, offer(8)) == [FeedProxySource(RIGHT, offer(8)), start(RIGHT, 8)]
+    assert transit.wait(2 * DELAY) == []
+
+
+@pytest.mark.parametrize("after", [[(FAR, END, LEFT, RIGHT)], []], ids=["another portal", "partition"])
+def test_a_source_that_no_path_brings_here_any_more_is_closed_after_the_delay(
+    transit: Transit, after: list[Route]
+) -> None:
+    transit.routes((FAR, END, LEFT, ME))
+    transit.want(END)
+    transit.hear(LEFT, offer(7))
+    assert transit.routes(*after) == [stop(LEFT, 7), DelayDeletion(OTID, DELAY)]
+    assert transit.wait(DELAY - 1) == []
+    assert transit.wait(1) == [CloseProxySource(OTID)]
+    assert transit.routes((FAR, END, LEFT, ME)) == [OpenProxySource(LEFT, offer(7)), start(LEFT, 7)]
+
+
+def test_a_partition_ends_what_is_asked_for_beyond_it_until_it_is_healed(transit: Transit) -> None:
+    routes = [(FAR, END, ME, LEFT), (FAR, OTHER_END, ME, LEFT)]
+    transit.routes(*routes)
+    for domain_id in (END, OTHER_END):
+        transit.hear(LEFT, InterestAdded(*AAA, domain_id))
+    assert transit.routes(routes[0]) == [UpdateProxyReceiver(*AAA, (), (OTHER_END,))]
+    assert transit.routes() == [CloseProxyReceiver(*AAA, (END,))]
+    assert transit.routes(*routes) == [OpenProxyReceiver(*AAA, (END, OTHER_END))]
+
+
+def test_routes_that_change_often_delete_nothing_that_comes_back_in_time(transit: Transit) -> None:
+    transit.want(END)
+    transit.hear(LEFT, offer(7))
+    transit.hear(RIGHT, offer(8))
+    done: list[Effect] = []
+    for turn in range(20):
+        way = (LEFT, RIGHT)[turn % 2]
+        done += transit.routes((FAR, END, way, ME)) + transit.wait(DELAY // 3)
+        done += transit.routes() + transit.wait(DELAY // 3)
+    assert not any(isinstance(effect, CloseProxySource) for effect in done)
+    running = set()
+    for effect in done:
+        if isinstance(effect, SendToSibling) and isinstance(effect.message, ForwardStart):
+            running.add(effect.worker)
+        elif isinstance(effect, SendToSibling) and isinstance(effect.message, ForwardStop):
+            running.remove(effect.worker)
+    assert not running
+
+
+def test_many_sources_follow_each_of_two_changes_that_come_while_they_are_worked_off(transit: Transit) -> None:
+    count = 4 * AT_ONCE
+    for n in range(count):
+        otid, topic = n.to_bytes(32, "big"), b"%d" % n
+        transit.core.on_interest(InterestGained((topic, PATTERN_NONE), END), 0)
+        for sibling in (LEFT, RIGHT):
+            transit.hear(sibling, offer(n, otid=otid, topic=topic))
+    transit.routes((FAR, END, LEFT, ME))
+    under_way: list[Effect] = []
+    for version, way in ((8, RIGHT), (9, LEFT)):
+        transit.core.on_routes(version, [(FAR, END, way, ME)], 0)
+        under_way += transit.core.take_effects()
+    for effect in reversed(under_way):
+        for _ in effect.steps if isinstance(effect, GoOn) else ():
+            pass
+    transit.core.take_effects()
+    assert {proxy.feeder for proxy in transit.core.proxies.values()} == {(LEFT, n) for n in range(count)}
+
+
+# a portal that returns, names that meet
+
+
+def test_a_returned_portal_goes_on_with_a_source_between_two_far_domains(transit: Transit) -> None:
+    """Whichever receivers it was for: that is not known yet."""
+    assert transit.hear(LEFT, KnownProxy(offer(7))) == []
+    assert transit.routes((FAR, END, LEFT, ME)) == [OpenProxySource(LEFT, offer(7)), start(LEFT, 7)]
+    assert transit.want(OTHER_END) == [], "for which no path leads here"
+    assert transit.want(END) == []
+    assert transit.unwant(END) == [stop(LEFT, 7), DelayDeletion(OTID, DELAY)]
+    transit.core.on_relearnt(0)
+    assert CloseProxySource(OTID) in transit.wait(DELAY)
+
+
+def test_a_returned_portal_ends_a_source_that_nobody_has_come_to_want(transit: Transit) -> None:
+    transit.routes((FAR, END, LEFT, ME), (FARTHER, END, RIGHT, ME))
+    assert transit.hear(RIGHT, KnownProxy(offer(8))) == [], "its path does not come from there any more"
+    assert [type(effect) for effect in transit.hear(LEFT, offer(7))] == [OpenProxySource, SendToSibling]
+    transit.core.on_relearnt(0)
+    assert transit.take()[:2] == [stop(LEFT, 7), CloseProxySource(OTID)]
+
+
+def test_a_source_of_another_domain_under_the_name_of_one_that_is_gone_gets_a_proxy_source_of_its_own(
+    transit: Transit,
+) -> None:
+    transit.routes((FAR, END, LEFT, ME), (FARTHER, END, LEFT, ME))
+    transit.want(END)
+    transit.hear(LEFT, offer(7))
+    assert transit.hear(LEFT, SourceGone(7)) == [DelayDeletion(OTID, DELAY)]
+    other = offer(8, domain_id=FARTHER)
+    assert transit.hear(LEFT, other) == [CloseProxySource(OTID), OpenProxySource(LEFT, other), start(LEFT, 8)]
+    assert isinstance(transit.hear(RIGHT, offer(9))[0], SourceIgnored), "as long as that one is there"
+
+
+# anything
+
+
+ENTRIES: tuple[Route, ...] = tuple(
+    (origin, wanted, ingress, egress)
+    for origin in (FAR, FARTHER)
+    for wanted in (END, OTHER_END)
+    for ingress, egress in ((LEFT, ME), (RIGHT, ME), (LEFT, RIGHT), (ME, LEFT), (ME, RIGHT))
+)
+
+
+class AnyRoutes(RuleBasedStateMachine):
+    """What is open after each event follows from interest, offers and routes of that moment alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transit = Transit(0)
+        self.table: dict[tuple[int, int], tuple[int, int]] = {}
+        self.wanted: set[int] = set()
+        self.asked: set[tuple[int, int]] = set()
+        self.offers: dict[bytes, set[int]] = {bytes([origin]) * 32: set() for origin in (FAR, FARTHER)}
+        self.fed: dict[bytes, int | None] = {}
+        self.running: set[tuple[int, int]] = set()
+        self.open: set[int] = set()
+
+    def perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case OpenProxySource(worker=worker, source=source):
+                    assert source.otid not in self.fed
+                    self.fed[source.otid] = worker
+                case FeedProxySource(worker=worker, source=source):
+                    assert self.fed[source.otid] != worker
+                    self.fed[source.otid] = worker
+                case DelayDeletion(otid=otid):
+                    self.fed[otid] = None
+                case CloseProxySource(otid=otid):
+                    del self.fed[otid]
+                case OpenProxyReceiver(domains=domains):
+                    assert not self.open
+                    self.open = set(domains)
+                case UpdateProxyReceiver(added=added, removed=removed):
+                    self.open = self.open - set(removed) | set(added)
+                case CloseProxyReceiver(domains=domains):
+                    assert self.open == set(domains)
+                    self.open = set()
+                case SendToSibling(worker=worker, message=ForwardStart(handle=handle)):
+                    self.running.add((worker, handle))
+                case SendToSibling(worker=worker, message=ForwardStop(handle=handle)):
+                    assert any(other == handle for _, other in self.running - {(worker, handle)}) or not self.usable(
+                        bytes([handle]) * 32
+                    ), "another one has been asked before"
+                    self.running.remove((worker, handle))
+
+    def usable(self, otid: bytes) -> set[int]:
+        paths = {self.table.get((otid[0], wanted)) for wanted in self.wanted}
+        return {sibling for sibling in self.offers[otid] if (sibling, ME) in paths}
+
+    @rule(entries=st.lists(st.sampled_from(ENTRIES)))
+    def change_routes(self, entries: list[Route]) -> None:
+        self.table = {(origin, wanted): (ingress, egress) for origin, wanted, ingress, egress in entries}
+        before = dict(self.fed)
+        self.perform(self.transit.routes(*entries))
+        for otid, feeder in before.items():
+            if feeder in self.usable(otid):
+                assert self.fed[otid] == feeder, "it is kept"
+
+    @rule(wanted=st.sampled_from((END, OTHER_END)))
+    def change_interest(self, wanted: int) -> None:
+        self.wanted ^= {wanted}
+        change = self.transit.want if wanted in self.wanted else self.transit.unwant
+        self.perform(change(wanted))
+
+    @rule(sibling=st.sampled_from((LEFT, RIGHT)), origin=st.sampled_from((FAR, FARTHER)))
+    def change_offers(self, sibling: int, origin: int) -> None:
+        otid = bytes([origin]) * 32
+        self.offers[otid] ^= {sibling}
+        if sibling in self.offers[otid]:
+            self.perform(self.transit.hear(sibling, offer(origin, otid=otid, domain_id=origin)))
+        else:
+            self.running.discard((sibling, origin))
+            self.perform(self.transit.hear(sibling, SourceGone(origin)))
+
+    @rule(sibling=st.sampled_from((LEFT, RIGHT)), wanted=st.sampled_from((END, OTHER_END)))
+    def ask(self, sibling: int, wanted: int) -> None:
+        self.asked ^= {(sibling, wanted)}
+        kind = InterestAdded if (sibling, wanted) in self.asked else InterestRemoved
+        self.transit.core.on_message(sibling, 1, kind(*AAA, wanted), self.transit.now_ns)
+        self.perform(self.transit.take())
+
+    @rule(duration_ns=st.sampled_from((1, DELAY // 2, DELAY)))
+    def wait(self, duration_ns: int) -> None:
+        self.perform(self.transit.wait(duration_ns))
+
+    @invariant()
+    def sources_come_from_where_a_path_does(self) -> None:
+        for otid in self.offers:
+            usable, feeder = self.usable(otid), self.fed.get(otid)
+            assert (feeder in usable) if usable else feeder is None
+        assert self.running == {(feeder, otid[0]) for otid, feeder in self.fed.items() if feeder is not None}
+        if not self.wanted:
+            assert all(feeder is None for feeder in self.fed.values())
+
+    @invariant()
+    def interest_is_announced_where_paths_to_it_enter(self) -> None:
+        entering = {(egress, wanted) for (_, wanted), (ingress, egress) in self.table.items() if ingress == ME}
+        assert self.open == {wanted for egress, wanted in entering & self.asked}
+
+
+TestAnyRoutes = AnyRoutes.TestCase
+TestAnyRoutes.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
