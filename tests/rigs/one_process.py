@@ -23,7 +23,7 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr
 from portals.datapath.counters import DROP_SLOTS, Slot
 from portals.endpoint.portal import EndpointPortal
-from router.worker import RouteManager, timing_of
+from router.worker import RouteManager, exchange_timing_of, self_of, timing_of
 from tests.fakes.um_contexts import RecordingSink, Stepper
 from tests.fakes.worker import FakeChannels, FakeWorker
 from tests.rigs.site import DRO, PORTAL, Site
@@ -110,7 +110,12 @@ class OneProcess:
         self.applications: list[Application] = []
         self.tr_sent: dict[int, list[lbmr.Body]] = {}  # by portal; without domain routes, which never cease
         manager = self.workers[ROUTE_MANAGER] = _Worker(self, ROUTE_MANAGER, "route-manager", Role.ROUTE_MANAGER)
-        RouteManager(manager.ctx, timing_of(self.config))
+        RouteManager(
+            manager.ctx,
+            self_of(self.config, manager.identity.dro_node_id),
+            timing_of(self.config),
+            exchange_timing_of(self.config),
+        )
         for number, endpoint in enumerate(self.config.portals, start=1):
             self._start(number, endpoint)
         for one in list(self.workers.values()):

@@ -1,0 +1,1 @@
+"""A peer portal: a link to another DRO instead of a TRD."""

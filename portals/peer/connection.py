@@ -1,0 +1,181 @@
+"""One connection of a peer link: its stream, the dialogue on it, and the two halves that split and fill it.
+
+It reports to its owner, once, that the dialogue is up and that it is over; in between it hands messages up.
+
+Source: peer link notes, sections 2 to 5.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dro.errors import DecodeError
+from dro.loop import Loop
+from dro.proto.peerlink.session import CloseLink, LinkEffect, LinkSession, LinkUp, SendControl
+from dro.timers import Timer
+from dro.um.transport.lz4_stream import Lz4Stream
+from dro.um.transport.session import SessionSink
+from dro.um.transport.stream import ByteStream, StreamEvents
+from dro.wire.lbmc.message import Message
+from dro.wire.source_string import TcpAddress
+from portals.peer.receiver import LinkReader, LinkReceiver
+from portals.peer.writer import LinkWriter
+
+
+class ConnectionOwner(Protocol):
+    """What takes what a connection reports."""
+
+    def on_up(self, connection: PeerConnection, up: LinkUp) -> None:
+        """Both have said who they are; the owner may close the connection from within."""
+
+    def on_message(self, connection: PeerConnection, message: Message, raw: bytes) -> None:
+        """A message that is neither data of a source nor part of the dialogue. Raises: DecodeError; the link ends."""
+
+    def on_effect(self, connection: PeerConnection, effect: LinkEffect) -> None:
+        """Something else that the dialogue has led to."""
+
+    def on_room(self, connection: PeerConnection) -> None:
+        """It takes data again."""
+
+    def on_over(self, connection: PeerConnection, why: str, remedy: str) -> None: ...
+
+
+class PeerConnection:
+    """Made with a stream that has not been started."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        stream: ByteStream,
+        address: TcpAddress,
+        session: LinkSession,
+        sink: SessionSink,
+        owner: ConnectionOwner,
+    ) -> None:
+        self.address = address
+        self.session = session
+        self.receiver = LinkReceiver(address, loop.now_ns())
+        self.writer = LinkWriter(loop, lambda: owner.on_room(self), lambda: self._lost("the connection broke"))
+        self._reader = LinkReader(self.receiver, sink, self._on_message)
+        self._loop = loop
+        self._stream: ByteStream | None = stream
+        self._owner = owner
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        assert self._stream is not None
+        self._arm()
+        self._stream.start(
+            StreamEvents(
+                on_open=self._on_open,
+                on_lost=lambda: self._lost("no connection"),
+                on_readable=self._on_readable,
+                on_writable=self._on_writable,
+            )
+        )
+
+    @property
+    def is_over(self) -> bool:
+        return self._stream is None
+
+    def close(self) -> None:
+        """Nothing more is reported."""
+        stream, self._stream = self._stream, None
+        self.writer.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        if stream is not None:
+            stream.close()
+
+    def _lost(self, why: str, remedy: str = "") -> None:
+        if self._stream is not None:
+            self.close()
+            self._owner.on_over(self, why, remedy)
+
+    # the stream
+
+    def _on_open(self) -> None:
+        assert self._stream is not None
+        self.writer.open(self._stream)
+        self.session.on_connected(self._loop.now_ns())
+        self._perform()
+
+    def _on_writable(self) -> None:
+        self.writer.on_writable()
+
+    def _on_readable(self) -> bool:
+        now_ns = self._loop.now_ns()
+        if self._stream is None:
+            return False
+        try:
+            is_more = self._reader.read(self._stream, now_ns)
+        except EOFError:
+            self._lost("the companion closed it")
+            return False
+        except DecodeError as e:
+            self._lost(f"what came is no LBMC: {e}", "check that a DRO is at the other end")
+            return False
+        except OSError as e:
+            self._lost(e.strerror or str(e))
+            return False
+        self.session.on_received(now_ns)
+        self._perform()
+        return is_more and self._stream is not None
+
+    def _on_message(self, raw: bytes) -> bool:
+        stream = self._stream
+        message = self.session.on_message(raw, self._loop.now_ns())
+        self._perform()
+        if message is not None and self._stream is not None:
+            self._owner.on_message(self, message, raw)
+        return self._stream is stream and stream is not None
+
+    # the dialogue
+
+    def _perform(self) -> None:
+        for effect in self.session.take_effects():
+            match effect:
+                case SendControl(message=message):
+                    self.writer.put_urgent(message)
+                case CloseLink():
+                    self.writer.write()
+                    self._lost(effect.text, effect.remedy)
+                case LinkUp():
+                    if effect.is_compressed:
+                        self._compress()
+                    self._reader.is_data_allowed = True
+                    self._owner.on_up(self, effect)
+                case _:
+                    self._owner.on_effect(self, effect)
+            if self._stream is None:
+                return
+        self._arm()
+
+    def _compress(self) -> None:
+        """From behind the two HELLOs on, in both directions."""
+        assert self._stream is not None
+        rest, unsent = self._reader.take_rest(), self.writer.take_waiting()
+        self._stream = stream = Lz4Stream(self._loop, self._stream, leftover=rest, unsent=unsent)
+        self.writer.open(stream)
+        stream.start(
+            StreamEvents(
+                on_open=lambda: None,
+                on_lost=lambda: self._lost("the connection broke"),
+                on_readable=self._on_readable,
+                on_writable=self._on_writable,
+            )
+        )
+
+    def _arm(self) -> None:
+        deadline = self.session.next_deadline()
+        if self._timer is not None and self._timer.is_pending:
+            if self._timer.when_ns == deadline:
+                return
+            self._timer.cancel()
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self.session.on_sent(self.writer.wrote_ns)
+        self.session.on_timer(self._loop.now_ns())
+        self._perform()

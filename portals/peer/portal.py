@@ -1,0 +1,423 @@
+"""A peer portal as a process: the shell of every portal, and its link to the companion portal of another DRO.
+
+Its state is only that of the link: the connection, what the companion wants and offers, and what it was told. When the
+link goes down all of that is forgotten but what is offered, which keeps its numbers.
+
+Source: peer link notes; DRO guide, chapters 2.1, 3.1.3 and 5.4.3; forwarding notes, sections 5 and 21.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+from dro.bus.actor import WorkerContext
+from dro.bus.messages import Origin, PortalGone, PortalUp
+from dro.clock import ms, s
+from dro.config.dro_xml.model import DroConfig, PeerConfig
+from dro.log.events import LogEvent
+from dro.proto.interest.events import InterestEvent
+from dro.proto.peerlink.connecting import replaces
+from dro.proto.peerlink.interest import HeardInterest, ToldInterest
+from dro.proto.peerlink.messages import COMPRESSION_LZ4, Digests, Hello, SourceEnd, read_source
+from dro.proto.peerlink.session import (
+    LinkEffect,
+    LinkOptions,
+    LinkSession,
+    LinkUp,
+    RefreshNeeded,
+    RttStatistics,
+    Warned,
+)
+from dro.proto.peerlink.sources import OfferedSources
+from dro.timers import Timer
+from dro.um.transport.peer_tls import PeerStreamMaker
+from dro.um.transport.session import ReceiverTransport
+from dro.um.transport.sockets import ip_text
+from dro.um.transport.stream import ByteStream, PlainStream, StreamMaker
+from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, RouteInfo, TopicSource
+from dro.wire.lbmc.message import Message
+from dro.wire.source_string import TcpAddress
+from portals.datapath.counters import Slot
+from portals.decisions.acl_enforcement import AclEnforcement
+from portals.decisions.core import PortalCore
+from portals.decisions.effects import (
+    CheckKnown,
+    CloseProxyReceiver,
+    CloseProxySource,
+    DelayDeletion,
+    FeedProxySource,
+    JoinKnownSource,
+    OpenProxyReceiver,
+    OpenProxySource,
+    ProxyEffect,
+    RecordKnownInterest,
+    UpdateProxyReceiver,
+    UpdateProxySource,
+)
+from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
+from portals.peer.connection import PeerConnection
+from portals.peer.connector import Acceptor, Initiator
+from portals.peer.proxies import Judge, LinkProxySources, LinkSources, Ways
+from portals.peer.sender import Batching, LinkSender
+from portals.peer.unicast import LinkUnicast
+from portals.shell import live
+from portals.shell.matchers import Matchers
+from portals.shell.portal import PortalShell
+from portals.shell.rest import SendersAtRest
+
+REFRESH_NS: Final = s(60)
+NO_DOMAIN: Final = 0
+UNGREETED_MAX: Final = 64
+"""Connections whose dialogue is not up yet; of more, the oldest is closed."""
+STOP_GRACE_NS: Final = ms(200)
+"""How long a stopping portal waits for the companion to take what was said last."""
+
+
+def options_of(config: PeerConfig) -> LinkOptions:
+    alive = config.keepalive
+    return LinkOptions(
+        ms(alive.interval_ms),
+        ms(alive.timeout_ms),
+        alive.only_when_idle,
+        uses_udp=config.udp is not None,
+        uses_compression=bool(config.tcp.compression),
+        uses_tls=config.tcp.tls is not None,
+    )
+
+
+class PeerPortal:
+    """Implements `portals.shell.link.Link` and `portals.peer.connection.ConnectionOwner`."""
+
+    def __init__(self, ctx: WorkerContext, config: PeerConfig, dro: DroConfig) -> None:
+        """Raises: ResourceError when the ring cannot be made, or a file of <tls> cannot be used."""
+        self._ctx = ctx
+        self._config = config
+        self._acl = AclEnforcement(config.acl, sending=config.sending, receiving=config.receiving)
+        self.core = PortalCore(
+            ctx.index,
+            ctx.incarnation,
+            NO_DOMAIN,
+            source_deletion_delay_ns=ms(config.source_deletion_delay_ms),
+            matcher=Matchers(ctx),
+            acl=self._acl,
+        )
+        self._shell = PortalShell(ctx, self.core, config.max_queue_bytes)
+        self.sender = LinkSender(ctx.loop, _batching(config))
+        self._shell.egress.set_smart_batch(config.smart_batch)
+        self.on_fragments = self._shell.ingress.on_fragments
+        self._offered = OfferedSources()
+        self.sources = LinkProxySources(ctx, config.sqn_window, self.sender, self._shell.egress, self._offered)
+        self._told, self._heard = ToldInterest(), HeardInterest()
+        self._rtt = RttStatistics()
+        self._ways = Ways(config.cost)
+        self._hello = Hello(
+            dro.daemon.name.encode() or ctx.name.encode(),
+            random.Random().randbytes(8),
+            capabilities3=CAPABILITY3_PCRE | CAPABILITY3_REGEX,
+            compression=(COMPRESSION_LZ4,) if config.tcp.compression else (),
+            has_digests=True,
+        )
+        self._options = options_of(config)
+        self._ungreeted: dict[PeerConnection, None] = {}
+        self._link: PeerConnection | None = None  # whose dialogue is up
+        self._offers: LinkSources | None = None  # what it offers
+        self._neighbour = 0  # its node id, once it has told
+        self._refresh: Timer | None = None
+        is_initiator = config.tcp.initiator is not None
+        tls = config.tcp.tls
+        make_stream: StreamMaker = PlainStream if tls is None else PeerStreamMaker(tls, is_server=not is_initiator)
+        self._connector = (Initiator if is_initiator else Acceptor)(ctx, config.tcp, make_stream, self._on_stream)
+        self._unicast = unicast = LinkUnicast(ctx, config, self._shell, self)
+        self.send_unicast, self.on_context_info = unicast.send_unicast, unicast.on_context_info
+        self.next_deadline, self.on_timer = unicast.next_deadline, unicast.on_timer
+        ctx.on_reconfigure = self._on_reconfigure
+        self._shell.start(self)
+        self._connector.start()
+
+    # connections
+
+    def _on_stream(self, stream: ByteStream, address: TcpAddress) -> None:
+        session = LinkSession(
+            self._hello,
+            self._options,
+            self._ctx.loop.now_ns(),
+            rtt=self._rtt,
+            told=lambda: Digests(self._told.digest, self._offered.digest),
+            recorded=lambda: Digests(self._heard.digest, self._offers.digest if self._offers is not None else 0),
+        )
+        connection = PeerConnection(self._ctx.loop, stream, address, session, self, self)
+        self._ungreeted[connection] = None
+        if len(self._ungreeted) > UNGREETED_MAX:
+            oldest = next(iter(self._ungreeted))
+            del self._ungreeted[oldest]
+            oldest.close()
+            self._refused(oldest, "too many connections at once that say nothing", "find who connects to this port")
+        connection.start()
+
+    def _refused(self, connection: PeerConnection, reason: str, remedy: str) -> None:
+        extra = {"peer": _name(connection.address), "reason": reason, "remedy": remedy}
+        self._ctx.limited(LogEvent.PEER_REFUSED, extra=extra)
+
+    def on_up(self, connection: PeerConnection, up: LinkUp) -> None:
+        """Both have said who they are."""
+        self._ungreeted.pop(connection, None)
+        if self._link is not None:
+            if not replaces(connection.session, self._link.session, self._ctx.loop.now_ns()):
+                connection.close()
+                self._refused(connection, "the portal has a link already", "give each companion a portal of its own")
+                return
+            old = self._link
+            old.close()
+            self._on_down(old, "the companion has connected anew", "")
+        self._link = connection
+        extra = {"peer": _name(connection.address), "dro": up.hello.name.decode(errors="replace")}
+        if isinstance(self._connector, Initiator):
+            self._ctx.log.info(LogEvent.PEER_CONNECTED, extra=extra)
+            self._connector.on_up()
+        else:
+            self._ctx.log.info(LogEvent.PEER_ACCEPTED, extra=extra)
+        self._offers = LinkSources(
+            self._ctx, self._shell, connection.receiver, self._config.sourcemap_size, self._ways, self._judge()
+        )
+        self.sender.attach(connection.writer)
+        self._unicast.writer = connection.writer
+        self._told.capabilities3 = up.hello.capabilities3
+        self._shell.report_up()
+        connection.writer.tell(self._told.all(is_refresh=False))
+        connection.writer.tell(self._tell_sources())
+        self._arm_refresh()
+
+    def _judge(self) -> Judge | None:
+        return self._acl.may_enter if self._acl.judges_sources else None
+
+    def _tell_sources(self) -> Iterator[bytes]:
+        """Those that are offered already; data goes on when the companion knows them all."""
+        yield from self._offered.all()
+        self.sender.on_up()
+
+    def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
+        """BOS crosses no DRO."""
+
+    def on_room(self, connection: PeerConnection) -> None:
+        if connection is self._link:
+            self.sender.on_room()
+
+    def on_over(self, connection: PeerConnection, why: str, remedy: str) -> None:
+        was_greeted = self._ungreeted.pop(connection, self) is self
+        if connection is self._link:
+            self._on_down(connection, why, remedy)
+        elif not was_greeted and isinstance(self._connector, Initiator):
+            self._connector.failed(f"{why}; {remedy}" if remedy else why)
+            return
+        else:
+            self._refused(connection, why, remedy)
+        if isinstance(self._connector, Initiator) and not self._ctx.is_stopping:
+            self._connector.on_over()
+
+    def _on_down(self, connection: PeerConnection, why: str, remedy: str) -> None:
+        """Forget what was said over it."""
+        extra = {"peer": _name(connection.address), "interface": self._config.tcp.interface}
+        self._ctx.log.info(LogEvent.PEER_LINK_LOST, extra=extra | {"reason": why, "remedy": remedy})
+        loop, offers = self._ctx.loop, self._offers
+        self._link, self._offers, self._neighbour = None, None, 0
+        self.sender.on_down()
+        self._unicast.writer = None
+        if self._refresh is not None:
+            self._refresh.cancel()
+        self._shell.report_up()
+        if offers is not None:
+            loop.run_in_slices(self._acting(offers.remove_all()))
+        loop.run_in_slices(self._acting(self._heard.on_down()))
+
+    def _acting(self, steps: Iterator[None]) -> Iterator[None]:
+        for _ in steps:
+            self._shell.act_soon()
+            yield
+
+    def on_effect(self, connection: PeerConnection, effect: LinkEffect) -> None:
+        match effect:
+            case Warned(text=text, remedy=remedy):
+                extra = {"peer": _name(connection.address), "reason": text, "remedy": remedy}
+                self._ctx.log.warning(LogEvent.PEER_ODD, extra=extra)
+            case RefreshNeeded(interest=interest, sources=sources):
+                self._ctx.limited(LogEvent.PEER_REPAIRED, extra={"interest": interest, "sources": sources})
+                if interest:
+                    connection.writer.tell(self._told.all(is_refresh=True))
+                if sources:
+                    connection.writer.tell(self._offered.all())
+            case _:
+                pass
+
+    def _arm_refresh(self) -> None:
+        self._refresh = self._ctx.loop.call_later(REFRESH_NS, self._on_refresh)
+
+    def _on_refresh(self) -> None:
+        self._tell_interest_again()
+        self._arm_refresh()
+
+    def _tell_interest_again(self) -> None:
+        if self._link is not None:
+            self._link.writer.tell(self._told.all(is_refresh=True))
+
+    # messages
+
+    def on_message(self, connection: PeerConnection, message: Message, raw: bytes) -> None:
+        if connection is not self._link or self._offers is None:
+            return
+        if self._heard.on_message(message):
+            self._shell.act_soon()
+        elif message.get(TopicSource) is not None:
+            about = read_source(message)
+            if isinstance(about, SourceEnd):
+                self._offers.on_end(about)
+            else:
+                self._offers.on_source(about)
+        elif (info := message.get(RouteInfo)) is not None:
+            if not self._neighbour:
+                self._on_neighbour(connection, info.node_id)
+            self._shell.report_route_info(raw)
+        else:
+            self._unicast.on_message(raw, connection.address)
+
+    def _on_neighbour(self, connection: PeerConnection, node_id: int) -> None:
+        """The first route information over a link is that of the companion itself."""
+        self._neighbour = node_id
+        assert connection.session.hello is not None
+        name = connection.session.hello.name.decode(errors="replace")
+        self._ctx.log.info(LogEvent.PEER_LINK_UP, extra={"dro": name, "node_id": node_id})
+        self._shell.report_up()
+
+    # the link, as the shell sees it
+
+    def take_interest(self) -> list[InterestEvent]:
+        return self._heard.take_events()
+
+    def perform(self, effect: ProxyEffect, now_ns: int) -> None:
+        match effect:
+            case OpenProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
+                self._tell_change(symbol, pattern, domains, ())
+            case UpdateProxyReceiver(symbol=symbol, pattern=pattern, added=added, removed=removed):
+                self._tell_change(symbol, pattern, added, removed)
+            case CloseProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
+                self._tell_change(symbol, pattern, (), domains)
+            case OpenProxySource(worker=worker, source=source):
+                self.sources.open(worker, source)
+            case FeedProxySource(worker=worker, source=source):
+                self.sources.feed(worker, source)
+            case UpdateProxySource(source=source):
+                self.sources.advertise(source)
+            case CloseProxySource(otid=otid):
+                self.sources.close(otid)
+            case DelayDeletion() | JoinKnownSource() | RecordKnownInterest() | CheckKnown():
+                pass  # the companion tells everything anew by itself
+
+    def _tell_change(self, symbol: bytes, pattern: int, added: tuple[int, ...], removed: tuple[int, ...]) -> None:
+        for message in self._told.change((symbol, pattern), added, removed):
+            if self._link is not None:
+                self._link.writer.put_urgent(message)
+
+    def together(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def send_pending(self, now_ns: int) -> None:
+        self._unicast.send_pending()
+
+    # routes
+
+    def describe(self) -> PortalUp | PortalGone:
+        if self._link is None:
+            return PortalGone(self._ctx.index)
+        return PortalUp(self._ctx.index, NO_DOMAIN, self._config.cost, self._neighbour)
+
+    def on_routes(self, reachable: set[int], now_ns: int) -> None:
+        self._tell_interest_again()
+
+    def on_origins(self, origins: tuple[Origin, ...]) -> None:
+        """Ways from all domains to this DRO: what is advertised for the sources of the companion follows them."""
+        self._ways = Ways(self._config.cost, {o.domain_id: (o.hop_count, o.cost) for o in origins})
+        if self._offers is not None:
+            self._ctx.loop.run_in_slices(self._offers.set_ways(self._ways))
+
+    def on_route_info(self, message: bytes) -> None:
+        if self._link is not None:
+            self._link.writer.put_urgent(message)
+
+    # the end
+
+    def rest(self, worker: int | None, now_ns: int) -> SendersAtRest:
+        return self.sources.rest(worker, now_ns)
+
+    def finals_pending(self) -> int:
+        return 0
+
+    def stop(self) -> int:
+        had_sources = bool(self.sources) and self._link is not None
+        self.sources.close_all()
+        return STOP_GRACE_NS if had_sources else 0
+
+    def close(self) -> None:
+        self._connector.close()
+        for connection in (*self._ungreeted, *([self._link] if self._link is not None else [])):
+            connection.close()
+
+    def refresh_gauges(self) -> None:
+        kinds = self._heard.kinds
+        gauges = {
+            Slot.PROXY_SOURCES: len(self.sources),
+            Slot.REMOTE_TOPICS: kinds[PATTERN_NONE],
+            Slot.REMOTE_PCRE: kinds[PATTERN_PCRE],
+            Slot.REMOTE_REGEX: kinds[PATTERN_REGEX],
+        }
+        for slot, value in gauges.items():
+            self._ctx.counters.set(slot, value)
+
+    # changes of the configuration
+
+    def _on_reconfigure(self, new: object) -> None:
+        """Take over what `portals.shell.live` names. Raises: ConfigError; nothing has changed then."""
+        assert isinstance(new, DroConfig)
+        mine = live.own_part(self._config, new)
+        if mine is None:
+            return  # the parent removes this portal next
+        old = self._config
+        fields = live.changed(old, mine)
+        acl = AclEnforcement(mine.acl, sending=old.sending, receiving=old.receiving)
+        self._config = config = live.taken_over(old, mine)
+        if "acl" in fields:
+            self._take_acl(acl)
+        else:
+            self._acl.move_to(acl)
+        if "cost" in fields:
+            self._shell.report_up()  # the routes bring the new ways from all domains
+        if "keepalive" in fields:
+            self._options = options_of(config)
+        self.sender.batching = _batching(config)
+        self._unicast.on_config(config)
+        live.apply_common(fields, config, self.core, self._shell.egress)
+        if fields:
+            self._ctx.log.info(LogEvent.CHANGE_TAKEN_OVER, extra={"changed": sorted(fields)})
+            self._shell.act()
+
+    def _take_acl(self, acl: AclEnforcement) -> None:
+        before, self._acl = self._acl, acl
+        self.core.on_acl(acl, self._ctx.loop.now_ns())
+        if self._offers is not None and not acl.lets_in_like(before):
+            self._ctx.loop.run_in_slices(self._acting(self._offers.set_judge(self._judge())))
+
+
+def _batching(config: PeerConfig) -> Batching:
+    return Batching(config.batch_min_bytes, ms(config.batch_interval_ms), config.max_datagram_bytes)
+
+
+def _name(address: TcpAddress) -> str:
+    return f"{ip_text(address.ip)}:{address.port}"
+
+
+def run_peer(ctx: WorkerContext, peer: PeerConfig, config: DroConfig) -> None:
+    """Main function of the worker."""
+    PeerPortal(ctx, peer, config)
+    ctx.ready()
+    ctx.run()

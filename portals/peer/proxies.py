@@ -1,0 +1,215 @@
+"""The proxies of a peer portal: what is offered to the companion, and what the companion offers.
+
+What is offered keeps its number for as long as it exists, over every reconnect, so data that waits for a link that is
+down a moment can be sent when it is back. Hop count and cost of what the companion offers come from the routes, as a
+link carries neither.
+
+Source: peer link notes, section 9; forwarding notes, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dro.bus.actor import WorkerContext
+from dro.config.dro_xml.model import SqnWindowConfig
+from dro.errors import DecodeError
+from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
+from dro.proto.peerlink.messages import SourceEnd, SourceRecord, fits, source
+from dro.proto.peerlink.sources import HeardSources, OfferedSources, Verdict
+from dro.table import Table
+from dro.um.transport.session import BoundSource
+from dro.wire import otid as otid_codec
+from dro.wire.lbmr.packet import TIR_TTL, Tir, TirOptions
+from dro.wire.source_string import TcpAddress
+from portals.datapath.duplicate_window import DuplicateWindow
+from portals.datapath.egress import Egress
+from portals.datapath.outgoing import ProxySource
+from portals.decisions.messages import SourceSeen
+from portals.peer.receiver import LinkReceiver
+from portals.peer.sender import LinkSender
+from portals.shell.matchers import shown
+from portals.shell.portal import PortalShell
+from portals.shell.rest import SendersAtRest, fed_by
+
+Judge = Callable[[bytes, TcpAddress], bool]
+"""Whether a source of the topic may enter the DRO over the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Hop count and cost from each domain to this portal; what the routes do not know is at the companion at least."""
+
+    cost: int
+    by_domain: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def to(self, domain_id: int) -> tuple[int, int]:
+        return self.by_domain.get(domain_id, (1, self.cost))
+
+
+def topic_index_of(otid: bytes) -> int:
+    """Where the source originates; 0 for an OTID of unknown layout."""
+    try:
+        return otid_codec.decode(otid).topic_index
+    except DecodeError:
+        return 0
+
+
+class LinkProxySources:
+    """What is offered to the companion, and sent to it as the egress gives it."""
+
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        sqn_window: SqnWindowConfig,
+        sender: LinkSender,
+        egress: Egress,
+        offered: OfferedSources,
+    ) -> None:
+        self._log = ctx.log
+        self._events = LimitedLogger.of_events(ctx.log, ctx.loop.now_ns)
+        self._sqn_window = sqn_window
+        self._sender = sender
+        self._egress = egress
+        self._offered = offered
+        self.by_otid: Table[bytes, ProxySource] = Table()
+
+    def __len__(self) -> int:
+        return len(self.by_otid)
+
+    def open(self, worker: int, seen: SourceSeen) -> None:
+        if not fits(seen.topic):
+            error = f"a name of {len(seen.topic)} bytes does not fit into a message of the link"
+            self._log.error(LogEvent.PROXY_SOURCE_REFUSED, extra={"topic": shown(seen.topic), "error": error})
+            return
+        record = self._offered.offer(self._record(seen))
+        number = record.srcidx
+        self._sender.topics[number] = record.topic_index
+        window = DuplicateWindow(self._sqn_window.size, self._sqn_window.increment)
+        proxy = ProxySource(seen.otid, seen.topic, number, self._sender, window)
+        self.by_otid[seen.otid] = proxy
+        self._sender.send_control(source(record))
+        self._egress.feed(proxy, worker, seen.handle)
+        self._events.event(LogEvent.PROXY_SOURCE_CREATED, {"topic": shown(seen.topic), "otid": seen.otid.hex()})
+
+    def _record(self, seen: SourceSeen) -> SourceRecord:
+        return SourceRecord(
+            srcidx=0,
+            domain_id=seen.domain_id,
+            topic=seen.topic,
+            otid=seen.otid,
+            topic_index=topic_index_of(seen.otid),
+            options=seen.pass_through,
+        )
+
+    def feed(self, worker: int, seen: SourceSeen) -> None:
+        proxy = self.by_otid.get(seen.otid)
+        if proxy is None:
+            self.open(worker, seen)
+            return
+        self.advertise(seen)
+        self._egress.feed(proxy, worker, seen.handle)
+
+    def advertise(self, seen: SourceSeen) -> None:
+        """Attributes of the source have changed."""
+        if (record := self._offered.change(self._record(seen))) is not None:
+            self._sender.send_control(source(record))
+
+    def close(self, otid: bytes) -> None:
+        proxy = self.by_otid.pop(otid, None)
+        if proxy is None:
+            return
+        self._egress.flush(proxy)
+        self._sender.topics.pop(proxy.topic_index, None)
+        self._sender.send_control(self._offered.end(otid))
+        self._events.event(LogEvent.PROXY_SOURCE_DELETED, {"topic": shown(proxy.topic), "otid": otid.hex()})
+
+    def close_all(self) -> None:
+        for otid in list(self.by_otid):
+            self.close(otid)
+
+    def rest(self, worker: int | None, now_ns: int) -> SendersAtRest:
+        """Of those that the sibling feeds, or of all."""
+        return SendersAtRest(fed_by(worker, self.by_otid.values()), 0, now_ns, is_all=worker is None)
+
+
+class LinkSources:
+    """What the companion offers over one connection, as joined sources."""
+
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        shell: PortalShell,
+        receiver: LinkReceiver,
+        sources_max: int,
+        ways: Ways,
+        judge: Judge | None,
+    ) -> None:
+        self._ctx = ctx
+        self._shell = shell
+        self._receiver = receiver
+        self._heard = HeardSources(sources_max)
+        self._ways = ways
+        self._judge = judge
+
+    def __len__(self) -> int:
+        return len(self._heard)
+
+    @property
+    def digest(self) -> int:
+        return self._heard.digest
+
+    def on_source(self, record: SourceRecord) -> None:
+        """New, or offered with other attributes, or in the place of others."""
+        verdict, gone = self._heard.on_source(record)
+        if verdict is not Verdict.TAKEN:
+            extra = {"topic": shown(record.topic), "otid": record.otid.hex(), "reason": verdict.value}
+            self._ctx.limited(LogEvent.PEER_SOURCE_IGNORED, extra=extra)
+            return
+        for other in gone:
+            self._remove(other.srcidx)
+        self._put(record)
+
+    def _put(self, record: SourceRecord) -> None:
+        known = self._receiver.sources.get(record.srcidx)
+        if self._judge is not None and not self._judge(record.topic, self._receiver.peer):
+            self._remove(record.srcidx)
+        elif known is not None:
+            self._shell.change_source(known, *self._ways.to(record.domain_id), record.options)
+        else:
+            tir = Tir(record.topic, self._receiver.address, TIR_TTL, record.topic_index, TirOptions(()))
+            bound = BoundSource(record.topic, record.otid, record.srcidx, self._receiver, tir, is_from_dro=True)
+            self._receiver.sources[record.srcidx] = bound
+            self._shell.add_source(bound, record.domain_id, *self._ways.to(record.domain_id), record.options)
+
+    def on_end(self, end: SourceEnd) -> None:
+        if self._heard.on_end(end) is not None:
+            self._remove(end.srcidx)
+
+    def _remove(self, srcidx: int) -> None:
+        if (bound := self._receiver.sources.pop(srcidx, None)) is not None:
+            self._shell.remove_source(bound)
+
+    def remove_all(self) -> Iterator[None]:
+        """In steps: the connection is over."""
+        for number in list(self._receiver.sources):
+            self._remove(number)
+            yield
+
+    def set_ways(self, ways: Ways) -> Iterator[None]:
+        """How the domains are reached has changed: what is offered is told anew where it differs."""
+        self._ways, before = ways, self._ways
+        return self._tell(lambda record: before.to(record.domain_id) != ways.to(record.domain_id))
+
+    def set_judge(self, judge: Judge | None) -> Iterator[None]:
+        """Only what it accepts is let in."""
+        self._judge = judge
+        return self._tell(lambda _: True)
+
+    def _tell(self, concerns: Callable[[SourceRecord], bool]) -> Iterator[None]:
+        for record in self._heard.all():
+            if concerns(record):
+                self._put(record)
+            yield

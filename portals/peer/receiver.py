@@ -1,0 +1,149 @@
+"""What comes over one connection of a peer link: data to the portal's data path, control messages to the portal.
+
+The stream is split in place. Data is handed up in batches; before a control message everything that came before it is.
+Control messages are worked off for a bounded time in each turn, so that a flood of them, or the first exchange of a
+large network, lets the loop go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from dro.clock import ms
+from dro.errors import DecodeError
+from dro.um.transport.link_frames import scan_link, take_topic_control
+from dro.um.transport.runs import MINIMAL_BYTES, TYPE_CONTROL, RunTable
+from dro.um.transport.session import ReceiverSessionStatistics, ReceiverTransport, SessionCounts, SessionSink
+from dro.um.transport.stream import ByteStream
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.codes import MESSAGE_MAX, BlockType
+from dro.wire.source_string import TcpAddress, format_source
+
+READ_BYTES: Final = 256 << 10
+TURN_NS: Final = ms(3)
+"""For control messages."""
+_SRCIDX: Final = int(BlockType.SRCIDX)
+
+
+class LinkReceiver(ReceiverTransport):
+    """One connection as a transport session; `sources` are by the number that the other side gave them."""
+
+    is_in_order = True
+
+    def __init__(self, address: TcpAddress, now_ns: int) -> None:
+        super().__init__(address)
+        self.peer = address
+        self._active_ns = now_ns
+        self.msgs_rcved = 0
+        self.bytes_rcved = 0
+
+    @property
+    def active_ns(self) -> int:
+        return self._active_ns
+
+    def counts(self) -> SessionCounts:
+        return SessionCounts()
+
+    def statistics(self) -> ReceiverSessionStatistics:
+        raise NotImplementedError(format_source(self.address))
+
+    def leave(self) -> None:
+        self.sources = {}
+
+
+class LinkReader:
+    """Splits the stream. `on_message(message)` gets each message that is no data or control of a source.
+
+    It returns False when the connection is to be read on no more.
+    """
+
+    def __init__(self, receiver: LinkReceiver, sink: SessionSink, on_message: Callable[[bytes], bool]) -> None:
+        self.receiver = receiver
+        self.is_data_allowed = False
+        self._sink = sink
+        self._on_message = on_message
+        self._memory = bytearray(READ_BYTES + MESSAGE_MAX)
+        self._view = memoryview(self._memory)
+        self._table = RunTable()
+        self._begin = self._end = 0  # what has been read and not worked off
+        self._is_behind = False  # there are whole messages in that
+
+    def take_rest(self) -> bytes:
+        """What has been read and not worked off; it is not there any more."""
+        rest = bytes(self._view[self._begin : self._end])
+        self._begin = self._end = 0
+        self._is_behind = False
+        return rest
+
+    def read(self, stream: ByteStream, now_ns: int) -> bool:
+        """Read once and work off what came; True when something is left to be done.
+
+        Raises: EOFError at the end of the stream, OSError when it broke, DecodeError when it cannot be split.
+        """
+        if self._is_behind:
+            self._work_off(now_ns)
+            return True
+        self._make_room()
+        try:
+            count = stream.read_into(self._view[self._end : self._end + READ_BYTES])
+        except BlockingIOError:
+            return False
+        if not count:
+            raise EOFError
+        self._end += count
+        self.receiver.bytes_rcved += count
+        return self._work_off(now_ns) or count == READ_BYTES
+
+    def _make_room(self) -> None:
+        left = self._end - self._begin
+        if self._begin:
+            self._memory[:left] = self._memory[self._begin : self._end]
+            self._begin, self._end = 0, left
+
+    def _work_off(self, now_ns: int) -> bool:
+        try:
+            return self._split(now_ns)
+        except DecodeError:
+            self._hand_up(now_ns)  # what came before it
+            raise
+
+    def _split(self, now_ns: int) -> bool:
+        """True when there was not enough time, and there is more."""
+        self._is_behind = False
+        view, table, end = self._view, self._table, self._end
+        stop_ns = time.monotonic_ns() + TURN_NS
+        while True:
+            if self.is_data_allowed:
+                self._begin, messages = scan_link(view, self._begin, end, table)
+                self.receiver.msgs_rcved += messages
+            pos = self._begin
+            if end - pos < MINIMAL_BYTES:
+                break
+            kind, head, length = lbmc.MINIMAL.unpack_from(view, pos)
+            if length < lbmc.header_size(kind):
+                raise DecodeError("lbmc.header", f"type {kind:#04x} with {length} bytes")
+            if pos + length > end:
+                break
+            if not table.room:
+                self._hand_up(now_ns)
+                continue
+            if kind == TYPE_CONTROL and head == _SRCIDX and self.is_data_allowed:
+                take_topic_control(view, pos, length, table)
+                self._begin += length
+                continue
+            self._hand_up(now_ns)
+            self._begin += length
+            if not self._on_message(bytes(view[pos : pos + length])):
+                return False
+            if time.monotonic_ns() >= stop_ns:
+                self._is_behind = self._begin < end
+                return self._is_behind
+        self._hand_up(now_ns)
+        return False
+
+    def _hand_up(self, now_ns: int) -> None:
+        if self._table.rows:
+            self._sink.on_fragments(self._view, [(self.receiver, self._table)], now_ns)
+            self._table.clear()

@@ -1,0 +1,174 @@
+"""The data of a peer link as a transport session: fragments of all sources, in batches.
+
+A batch leaves when it has `min-length` bytes, is as old as `batch-interval`, before a control message, and with
+`<smart-batch>` at the end of every turn. A link that is down takes nothing, so data waits for a moment, up to
+`<max-queue>`.
+
+Source: DRO guide, `<batching>`, `<smart-batch>`, `<max-datagram>`; forwarding notes, section 20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dro.loop import Loop
+from dro.timers import Timer
+from dro.um.transport.link_frames import FRAGMENT_MAX, for_link
+from dro.um.transport.runs import RunTable
+from dro.um.transport.session import SessionCounts, SourceSessionStatistics
+from dro.wire.source_string import TcpAddress, format_source
+from portals.peer.writer import LinkWriter
+
+NO_ADDRESS: Final = TcpAddress(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """`<batching>` and `<max-datagram>`: bytes, ns, bytes."""
+
+    min_bytes: int
+    interval_ns: int
+    max_bytes: int
+
+
+@dataclass(slots=True)
+class LinkCounters:
+    """What the link has sent; a batch is what was written at once."""
+
+    msgs_sent: int = 0
+    bytes_sent: int = 0
+    batches: int = 0
+
+
+class LinkSender:
+    """Implements `dro.um.transport.session.SenderTransport`; topic indexes are numbers of sources."""
+
+    transport_index = 0
+    is_read_on = True
+    is_flushing = False
+    fragment_max_bytes = FRAGMENT_MAX
+    datagram_max_bytes = FRAGMENT_MAX
+
+    def __init__(self, loop: Loop, batching: Batching) -> None:
+        self.address = NO_ADDRESS
+        self.on_unblocked: Callable[[], object] | None = None
+        self.packs_all = False
+        self.is_up = False
+        """The other side knows all sources that there are."""
+        self.topics: dict[int, int] = {}
+        """By number of the source: its topic index where it originates."""
+        self.counters = LinkCounters()
+        self.batching = batching
+        self._loop = loop
+        self._writer: LinkWriter | None = None
+        self._batch = bytearray()
+        self._timer: Timer | None = None
+
+    def attach(self, writer: LinkWriter) -> None:
+        """Of the connection that is up now."""
+        self._writer = writer
+
+    def on_up(self) -> None:
+        self.is_up = True
+        self.on_room()
+
+    def on_room(self) -> None:
+        """The link takes data again."""
+        if self.is_up and self.on_unblocked is not None:
+            self.on_unblocked()
+
+    def on_down(self) -> None:
+        """What is in a batch is lost with the link."""
+        self.is_up = False
+        self._batch = bytearray()
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._writer is None or not (self.is_up and self._writer.has_room)
+
+    # sending
+
+    def send_batch(self, buffer: bytearray, table: RunTable, now_ns: int) -> int:
+        if self.is_blocked:
+            return 0
+        fragments, nbytes = table.total()
+        self._put(*for_link(buffer, table, self.topics, len(self._batch), self.batching.max_bytes))
+        self.counters.msgs_sent += fragments
+        self.counters.bytes_sent += nbytes
+        table.rows = 0
+        return fragments
+
+    def _put(self, data: bytearray, cuts: list[int]) -> None:
+        begin = 0
+        for cut in cuts:
+            self._join(data, begin, cut)
+            self.end_batch()
+            begin = cut
+        self._join(data, begin, len(data))
+        if len(self._batch) >= self.batching.min_bytes:
+            self.end_batch()
+        elif self._batch and self._timer is None and not self.packs_all:
+            self._timer = self._loop.call_later(self.batching.interval_ns, self._on_timer)
+
+    def _join(self, data: bytearray, begin: int, end: int) -> None:
+        if self._batch:
+            self._batch += memoryview(data)[begin:end]
+        elif begin == 0 and end == len(data):
+            self._batch = data
+        else:
+            self._batch = data[begin:end]
+
+    def end_batch(self) -> None:
+        """Hand over what is in the batch."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._batch and self._writer is not None:
+            self._writer.put(self._batch)
+            self._batch = bytearray()
+            self.counters.batches += 1
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.end_batch()
+
+    def flush(self) -> None:
+        if self.packs_all:
+            self.end_batch()
+
+    def send_control(self, message: bytes) -> None:
+        """One message that has its place behind the data given before; lost when the link is down."""
+        self.end_batch()
+        if self._writer is not None:
+            self._writer.put(message)
+
+    def send_message(self, message: bytes, now_ns: int, payload_bytes: int = 0) -> bool:
+        if self.is_blocked:
+            return False
+        self.send_control(message)
+        return True
+
+    def send_packed(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
+        return sum([self.send_message(message, now_ns) for message in messages])
+
+    # what it has sent
+
+    def settling(self, now_ns: int, linger_ns: int, *, is_last: bool) -> Callable[[int], bool]:
+        """On a link all that was taken arrives, as long as the link is up."""
+        self.end_batch()
+        writer = self._writer
+        if writer is None:
+            return lambda _: True
+        mark = writer.given
+        return lambda _: writer.taken >= mark and not (is_last and writer.backlog())
+
+    def close(self, linger_ns: int, now_ns: int) -> None:
+        self.end_batch()
+
+    def counts(self) -> SessionCounts:
+        return SessionCounts()
+
+    def statistics(self) -> SourceSessionStatistics:
+        return SourceSessionStatistics(format_source(self.address), self.counters)

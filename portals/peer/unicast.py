@@ -1,0 +1,101 @@
+"""Unicast messages over a peer link, and the contexts that the companion knows.
+
+What comes goes to `portals.shell.unicast`, as from a request port of a TRD; what leaves keeps its place behind the data
+that waits, up to `<uim-max-queue>` bytes of it. A link that is down takes nothing.
+
+Source: forwarding notes, sections 10, 11 and 19; peer link notes, sections 11 and 12.
+"""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+from dro.bus.actor import WorkerContext
+from dro.bus.messages import Role
+from dro.config.dro_xml.model import PeerConfig
+from dro.proto.unicast.connections import Outcome, Tell
+from dro.proto.unicast.contexts import KnownContexts
+from dro.um.transport.sockets import ip_text
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.dro_blocks import CtxInfo
+from dro.wire.source_string import TcpAddress
+from portals.decisions.contexts import BEHIND, AskSiblings, ContextQuestions
+from portals.decisions.contexts import Tell as TellContext
+from portals.decisions.unicast import UnicastForwarding
+from portals.peer.writer import LinkWriter
+from portals.shell.link import Link
+from portals.shell.portal import PortalShell
+from portals.shell.unicast import UnicastTraffic
+
+NO_DOMAIN: Final = 0
+SHARE: Final = 10
+"""Without `<uim-max-queue>`, this part of `<max-queue>`."""
+
+
+class LinkUnicast:
+    """`writer` is that of the connection that is up, or None."""
+
+    def __init__(self, ctx: WorkerContext, config: PeerConfig, shell: PortalShell, link: Link) -> None:
+        self.writer: LinkWriter | None = None
+        self._ctx = ctx
+        self._shell = shell
+        self._contexts = ContextQuestions(config.context_query, KnownContexts())
+        forwarding = UnicastForwarding(ctx.index, NO_DOMAIN, self._contexts.known)
+        shell.unicast = self._traffic = UnicastTraffic(
+            ctx, shell.addressed, forwarding, link, shell.report_route_info, self._on_unknown
+        )
+        self.on_config(config)
+
+    def on_config(self, config: PeerConfig) -> None:
+        self._contexts.set_options(config.context_query)
+        self._most = config.uim_max_queue_bytes or config.max_queue_bytes // SHARE
+
+    def on_message(self, message: bytes, peer: TcpAddress) -> None:
+        """Anything from the companion that is for nobody else of the portal."""
+        self._traffic.on_received(message, f"{ip_text(peer.ip)}:{peer.port}", peer.ip)
+
+    def _on_unknown(self, instance: bytes) -> None:
+        self._contexts.on_unknown(instance, self._ctx.loop.now_ns())
+        self._shell.act_soon()
+
+    def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
+        """To the companion, whichever domain it is for."""
+        if self.writer is None:
+            tell(Outcome.FAILED)
+        elif self.writer.waiting_unicast + len(message) > self._most:
+            tell(Outcome.FULL)
+        else:
+            self.writer.put_unicast(message)
+            tell(Outcome.SENT)
+
+    def on_context_info(self, worker: int, message: bytes) -> None:
+        """From a sibling, or `BEHIND`, over the link. Raises: DecodeError."""
+        info = lbmc.decode(message).get(CtxInfo)
+        if info is not None:
+            self._contexts.on_info(info, worker, self._ctx.loop.now_ns())
+            self._shell.act_soon()
+
+    # time and output, as the shell asks for them
+
+    def next_deadline(self) -> int | None:
+        return self._contexts.next_deadline()
+
+    def on_timer(self, now_ns: int) -> None:
+        self._contexts.on_timer(now_ns)
+
+    def send_pending(self) -> None:
+        """Questions and answers about contexts."""
+        for effect in self._contexts.take_effects():
+            message = lbmc.encode(lbmc.control_message(effect.info))
+            match effect:
+                case AskSiblings():
+                    for peer in list(self._ctx.peers.values()):
+                        if peer.role in (Role.ENDPOINT, Role.PEER):
+                            self._traffic.tell_sibling(peer.worker, message)
+                case TellContext(worker=worker) if worker != BEHIND:
+                    self._traffic.tell_sibling(worker, message)
+                case TellContext():
+                    if self.writer is not None:
+                        self.writer.put_urgent(message)
+                case _:
+                    assert_never(effect)

@@ -1,0 +1,189 @@
+"""What waits for the stream of a peer link: batches of data and control messages, whole and in order.
+
+Urgent messages (keepalive, routes, interest) go before everything that has not been begun. All that is given within a
+turn of the loop is written at its end. Long sequences of control messages are made one by one, while there is room.
+
+Source: forwarding notes, sections 19 (8.) and 20.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final
+
+from dro.loop import Loop
+from dro.um.transport.stream import ByteStream, Piece
+
+ROOM_BYTES: Final = 256 << 10
+"""More than this is not queued here; data then waits in the queue of `<max-queue>`."""
+_PIECES: Final = 64  # in a write
+
+
+class _Unicast(bytes):
+    """A piece that counts as a unicast message while it waits."""
+
+
+class LinkWriter:
+    """The stream may change: the link goes down and comes back. What waited for the old one is thrown away."""
+
+    def __init__(self, loop: Loop, on_room: Callable[[], object], on_lost: Callable[[], object]) -> None:
+        """`on_room`: there is room again after there was none, or the link is up; `on_lost`: the stream broke."""
+        self._loop = loop
+        self._on_room = on_room
+        self._on_lost = on_lost
+        self._stream: ByteStream | None = None
+        self._urgent: deque[Piece] = deque()
+        self._pieces: deque[Piece] = deque()
+        self._is_begun = False  # the first piece was written in part
+        self._was_full = False
+        self._is_waiting = False  # for the stream to be writable
+        self._told: deque[Iterator[bytes]] = deque()
+        self._is_telling = False
+        self.waiting = 0
+        """Bytes."""
+        self.waiting_unicast = 0
+        self.given = 0
+        """Bytes ever, of pieces in order."""
+        self.wrote_ns = 0
+        """When such a piece was written last."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._stream is not None
+
+    @property
+    def has_room(self) -> bool:
+        return self._stream is not None and self.waiting < ROOM_BYTES
+
+    def open(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._is_waiting = False
+        self._on_room()
+
+    def close(self) -> None:
+        """Nothing can be written any more."""
+        self._stream = None
+        self._urgent.clear()
+        self._pieces.clear()
+        self._told.clear()
+        self._is_begun = False
+        self.waiting = self.waiting_unicast = 0
+
+    def take_waiting(self) -> bytes:
+        """What waits; it is not written here any more."""
+        begun = [self._pieces.popleft()] if self._is_begun else []
+        waiting = b"".join((*begun, *self._urgent, *self._pieces))
+        self.close()
+        return waiting
+
+    # what is to be written
+
+    def put(self, piece: Piece) -> None:
+        """Behind all that was put before. Without a stream it is thrown away."""
+        if self._stream is not None:
+            self.given += len(piece)
+            self._add(self._pieces, piece)
+
+    def put_unicast(self, message: bytes) -> None:
+        """As `put`; until it is written it is part of `waiting_unicast`."""
+        if self._stream is not None:
+            self.waiting_unicast += len(message)
+            self.put(_Unicast(message))
+
+    def put_urgent(self, message: bytes) -> None:
+        if self._stream is not None:
+            self._add(self._urgent, message)
+
+    def _add(self, pieces: deque[Piece], piece: Piece) -> None:
+        pieces.append(piece)
+        self.waiting += len(piece)
+        self._was_full |= self.waiting >= ROOM_BYTES
+        if not self._is_waiting:
+            self._loop.at_turn_end(self.write)
+
+    def tell(self, messages: Iterator[bytes]) -> None:
+        """Put each of these, in slices of turns and while there is room."""
+        if self._stream is not None:
+            self._told.append(messages)
+            self._go_on_telling()
+
+    def _go_on_telling(self) -> None:
+        if self._told and not self._is_telling:
+            self._is_telling = True
+            self._loop.run_in_slices(self._tell())
+
+    def _tell(self) -> Iterator[None]:
+        while self._told and self.has_room:
+            message = next(self._told[0], None)
+            if message is None:
+                self._told.popleft()
+            else:
+                self.put(message)
+            yield
+        self._is_telling = False
+
+    # writing
+
+    def write(self) -> None:
+        """What the stream takes."""
+        stream = self._stream
+        if stream is None or self._is_waiting:
+            return
+        try:
+            while self._urgent or self._pieces:
+                if self._pieces:
+                    self.wrote_ns = self._loop.now_ns()
+                self._drop(stream.send_pieces(self._first_pieces()))
+        except BlockingIOError:
+            self._is_waiting = True
+        except OSError:
+            self._on_lost()
+            return
+        if not self.has_room:
+            return
+        if self._was_full:
+            self._was_full = False
+            self._on_room()
+        self._go_on_telling()
+
+    def _first_pieces(self) -> list[Piece]:
+        if not self._urgent:
+            return list(islice(self._pieces, _PIECES))
+        begun = [self._pieces[0]] if self._is_begun else []
+        return [*begun, *islice(self._urgent, _PIECES)]
+
+    def _drop(self, count: int) -> None:
+        """So many bytes were taken, of the pieces as `_first_pieces` has them."""
+        self.waiting -= count
+        while count:
+            pieces = self._urgent if self._urgent and not self._is_begun else self._pieces
+            piece = pieces[0]
+            if isinstance(piece, _Unicast):
+                self.waiting_unicast -= len(piece)
+            if count < len(piece):
+                if pieces is self._urgent:  # it goes on before all others
+                    self._pieces.appendleft(self._urgent.popleft())
+                self._pieces[0] = memoryview(piece)[count:]
+                self._is_begun = True
+                return
+            pieces.popleft()
+            count -= len(piece)
+            if pieces is self._pieces:
+                self._is_begun = False
+
+    def on_writable(self) -> None:
+        self._is_waiting = False
+        self.write()
+
+    # what was written
+
+    @property
+    def taken(self) -> int:
+        """Bytes ever, of pieces in order, that the stream has taken."""
+        return self.given - self.waiting
+
+    def backlog(self) -> int:
+        """Bytes that have not reached the other machine."""
+        return 0 if self._stream is None else self.waiting + self._stream.backlog()

@@ -1,0 +1,141 @@
+"""Three real DROs joined by peer links, on the loopback interface of one namespace: processes die, messages go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from dro.loop import Loop
+from tests.fakes.um_contexts import turn_until
+from tests.rigs.netns.capture import judge, ports
+from tests.rigs.netns.harness import Host, Net
+from tests.rigs.netns.namespace import ip
+from tests.rigs.netns.process import Process
+from tests.rigs.network import Application, Plan
+from tests.rigs.site import PORTS_PER_TRD
+
+pytestmark = [pytest.mark.netns, pytest.mark.tshark]
+
+SOUTH, NORTH = b"south", b"north"
+COST = "<cost>20</cost>"
+"""Of the link between A and C: the way between TRDs 1 and 3 is that by B."""
+
+
+@dataclass
+class Dros:
+    """A `tnwgd` for each DRO of a plan, and applications in this process."""
+
+    plan: Plan
+    host: Host
+    loop: Loop
+    processes: dict[str, Process] = field(default_factory=dict)
+
+    def start(self, name: str) -> None:
+        self.processes[name] = self.host.start_python("-m", "supervisor.main", str(self.plan.file(name)), name=name)
+
+    def workers(self, name: str) -> dict[str, int]:
+        pid = self.processes[name].pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return {Path(f"/proc/{child}/comm").read_text().strip(): int(child) for child in children}
+
+    def kill(self, name: str) -> None:
+        """All processes of a DRO."""
+        pids = [*self.workers(name).values(), self.processes.pop(name).pid]
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGKILL)
+
+    def decoding(self) -> Iterator[str]:
+        for nth, _ in enumerate(self.plan.trds):
+            base = self.plan.base + nth * PORTS_PER_TRD
+            yield ports("udp", base, "lbmr")
+            yield ports("udp", base + 20, "lbtrm", base + 43)
+            yield ports("tcp", base + 44, "lbttcp", base + 63)
+        links = self.plan.base + len(self.plan.trds) * PORTS_PER_TRD
+        yield ports("tcp", links, "lbttcp", links + len(self.plan.links) - 1)
+
+
+@contextmanager
+def dros_of(net: Net, plan: Plan) -> Iterator[Dros]:
+    host = net.host("all", {})
+    ip("link set lo multicast on", "route add 224.0.0.0/4 dev lo", namespace=host.namespace)
+    with host.inside():
+        loop = Loop()
+        try:
+            yield Dros(plan, host, loop)
+        finally:
+            loop.close()
+            plan.close()
+
+
+class Flow:
+    """A message every few milliseconds from `sender` to `receiver`."""
+
+    def __init__(self, dros: Dros, topic: bytes, sender: Application, receiver: Application) -> None:
+        self._loop = dros.loop
+        self.sender, self.receiver = sender, receiver
+        self.source = sender.source(topic)
+        receiver.context.want_topic(topic)
+        self._next_ns = 0
+
+    def go_on(self) -> None:
+        if self._loop.now_ns() >= self._next_ns:
+            self._next_ns = self._loop.now_ns() + 3_000_000
+            self.sender.send(self.source)
+
+    @property
+    def behind(self) -> int:
+        return self.sender.sent(self.source) - 1 - self.receiver.last_sqn()
+
+
+def test_a_triangle_of_processes_in_which_one_after_the_other_is_killed(net: Net, tmp_path: Path) -> None:
+    xml = {"A-C": COST, "C-A": COST}
+    plan = Plan(tmp_path, {"A": [1, "B", "C"], "B": [2, "A", "C"], "C": [3, "A", "B"]}, portal_xml=xml)
+    with dros_of(net, plan) as dros:
+        capture = net.start_capture(dros.host.namespace, "lo", "lo", "")
+        for name in "ABC":
+            dros.start(name)
+        ends = [Application(dros, trd) for trd in (1, 3)]  # type: ignore[arg-type]  # has a plan and a loop
+        flows = [Flow(dros, SOUTH, *ends), Flow(dros, NORTH, *reversed(ends))]
+
+        def until(holds: Callable[[], bool]) -> None:
+            def look() -> bool:
+                for flow in flows:
+                    flow.go_on()
+                return holds()
+
+            turn_until(dros.loop, look)
+
+        def flows_again() -> None:
+            """Fifty messages in a row arrive, both ways."""
+            until(lambda: all(flow.receiver.last_sqn() >= 0 and flow.behind <= 3 for flow in flows))
+            edges = [flow.sender.sent(flow.source) + 50 for flow in flows]
+            until(lambda: all(f.receiver.last_sqn() >= edge for f, edge in zip(flows, edges, strict=True)))
+
+        flows_again()
+        before = dros.workers("B")
+        assert {"B-A", "B-C", "B-2"} <= before.keys()
+        os.kill(before["B-A"], signal.SIGKILL)
+        until(lambda: dros.workers("B").get("B-A", before["B-A"]) != before["B-A"])
+        flows_again()
+        dros.kill("B")
+        until(lambda: all(flow.behind > 0 for flow in flows))
+        flows_again()
+        dros.start("B")
+        dros.processes["B"].wait_output("route recalculation took|routes calculated", 20)
+        flows_again()
+        for flow in flows:
+            got = flow.receiver.got(flow.source)
+            assert got == sorted(set(got)), "nothing twice, nothing out of order"
+        for application in ends:
+            application.context.close()
+        for process in dros.processes.values():
+            process.signal(signal.SIGTERM)
+        assert [process.wait(20) for process in dros.processes.values()] == [0, 0, 0]
+        verdict = judge(capture.stop(), dros.decoding())
+    verdict.assert_clean({"lbttcp": 500, "lbtrm.data": 500, "lbmr.interest": 2, "lbmr.domain_route": 2})

@@ -1,0 +1,153 @@
+"""The data of a peer link in batches."""
+
+from __future__ import annotations
+
+import pytest
+
+from dro.clock import ms
+from dro.um.transport.runs import KIND_TSNI, Run, RunTable
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.data_blocks import SrcIdx
+from portals.peer.sender import Batching, LinkSender
+from portals.peer.writer import ROOM_BYTES, LinkWriter
+from tests.fakes.stream import FakeStream
+from tests.fakes.um_contexts import Stepper
+
+
+class Bench:
+    """A sender whose link is up; `send` sends messages of source 7."""
+
+    def __init__(self, *, min_bytes: int = 8192, most: int = 65500, smart: bool = False) -> None:
+        self.stepper = Stepper()
+        self.stream = FakeStream()
+        self.sender = LinkSender(self.stepper.loop, Batching(min_bytes, ms(200), most))
+        self.writer = LinkWriter(self.stepper.loop, self.sender.on_room, lambda: None)
+        self.sender.attach(self.writer)
+        self.sender.packs_all = smart
+        self.sender.topics[7] = 4711
+        self.unblocked = 0
+        self.sender.on_unblocked = self._on_unblocked
+        self.sqn = 0
+        self.writer.open(self.stream)
+        self.sender.on_up()
+
+    def _on_unblocked(self) -> None:
+        self.unblocked += 1
+
+    def send(self, *sizes: int) -> int:
+        buffer, table = bytearray(), RunTable()
+        for size in sizes:
+            table.add(7, self.sqn, len(buffer), 12 + size, 0, 0)
+            buffer += lbmc.HEADER.pack(0, 0, 12 + size, 1, self.sqn) + bytes(size)
+            self.sqn += 1
+        taken = self.sender.send_batch(buffer, table, self.stepper.clock.now_ns())
+        assert table.rows == 0 or taken == 0
+        self.sender.flush()
+        self.stepper.settle()
+        return taken
+
+    def sqns(self) -> list[int]:
+        written = bytes(self.stream.written)
+        messages = [lbmc.decode(written, at) for at, _ in lbmc.walk(written, 0, len(written))]
+        assert all(message.blocks == (SrcIdx(7),) for message in messages)
+        return [message.sqn for message in messages if message.sqn is not None]
+
+
+def test_a_batch_waits_for_its_size_or_its_age() -> None:
+    bench = Bench(min_bytes=300)
+    bench.send(100)
+    bench.send(100)
+    assert bench.sqns() == []
+    bench.send(100)
+    assert bench.sqns() == [0, 1, 2]
+    bench.send(100)
+    bench.stepper.run(190)
+    assert bench.sqns() == [0, 1, 2]
+    bench.stepper.run(20)
+    assert bench.sqns() == [0, 1, 2, 3]
+    assert bench.sender.counters.batches == 2
+
+
+def test_a_smart_batch_leaves_at_the_end_of_the_turn() -> None:
+    bench = Bench(min_bytes=1_000_000, smart=True)
+    bench.send(10, 20, 30)
+    assert bench.sqns() == [0, 1, 2]
+    assert bench.sender.counters.batches == 1
+
+
+def test_batches_have_at_most_max_datagram() -> None:
+    bench = Bench(min_bytes=1000, most=1000)
+    bench.send(*[300] * 10)
+    bench.stepper.run(210)
+    assert bench.sqns() == [*range(10)]
+    assert bench.sender.counters.batches == 4  # three of 324 bytes fit
+
+
+def test_control_messages_keep_their_place() -> None:
+    bench = Bench()
+    control = lbmc.encode(lbmc.control_message(SrcIdx(9)))
+    bench.send(10)
+    bench.sender.send_control(control)
+    bench.send(10)
+    bench.stepper.run(210)
+    kinds = [
+        lbmc.decode(bytes(bench.stream.written), at).blocks
+        for at, _ in lbmc.walk(bench.stream.written, 0, len(bench.stream.written))
+    ]
+    assert kinds == [(SrcIdx(7),), (SrcIdx(9),), (SrcIdx(7),)]
+
+
+def test_a_full_link_takes_nothing_and_says_when_it_does_again() -> None:
+    bench = Bench(min_bytes=1)
+    bench.stream.room = 0
+    assert bench.send(*[60_000] * 5) == 5
+    assert bench.writer.waiting > ROOM_BYTES
+    assert bench.send(10) == 0
+    assert bench.sender.is_blocked
+    seen = bench.unblocked
+    bench.stream.room = None
+    bench.writer.on_writable()
+    assert bench.unblocked == seen + 1
+    assert bench.send(10) == 1
+
+
+def test_a_link_that_is_down_takes_nothing() -> None:
+    bench = Bench()
+    bench.send(10)
+    bench.writer.close()
+    bench.sender.on_down()
+    assert bench.send(10) == 0
+    bench.stream = FakeStream()
+    bench.writer.open(bench.stream)
+    assert bench.send(10) == 0  # the companion does not know the sources yet
+    bench.sender.on_up()
+    assert bench.send(10) == 1
+    bench.stepper.run(210)
+    assert bench.sqns() == [3]
+
+
+def test_it_has_settled_when_all_was_taken() -> None:
+    bench = Bench()
+    bench.stream.room = 0
+    bench.send(100)
+    has_settled = bench.sender.settling(0, 0, is_last=True)
+    bench.stepper.settle()
+    assert not has_settled(0)
+    bench.stream.room = None
+    bench.writer.on_writable()
+    assert has_settled(0)
+
+
+@pytest.mark.parametrize("kind", [KIND_TSNI])
+def test_session_information_goes_behind_the_data(kind: int) -> None:
+    bench = Bench(min_bytes=1)
+    bench.send(10)
+    table = RunTable()
+    table.add_run(Run(7, 5, 1, 0, 0, 0, 0, 0, kind))
+    bench.sender.send_batch(bytearray(), table, 0)
+    bench.stepper.settle()
+    messages = [
+        lbmc.decode(bytes(bench.stream.written), at)
+        for at, _ in lbmc.walk(bench.stream.written, 0, len(bench.stream.written))
+    ]
+    assert [message.type.name for message in messages] == ["MESSAGE", "CONTROL"]

@@ -1,0 +1,166 @@
+"""What waits for the stream of a peer link."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from portals.peer.writer import ROOM_BYTES, LinkWriter
+from tests.fakes.stream import FakeStream
+from tests.fakes.um_contexts import Stepper
+
+
+class Bench:
+    def __init__(self, room: int | None = None) -> None:
+        self.stepper = Stepper()
+        self.stream = FakeStream(room)
+        self.rooms = 0
+        self.lost = 0
+        self.writer = LinkWriter(self.stepper.loop, self._on_room, self._on_lost)
+
+    def _on_room(self) -> None:
+        self.rooms += 1
+
+    def _on_lost(self) -> None:
+        self.lost += 1
+
+    def open(self) -> Bench:
+        self.writer.open(self.stream)
+        self.stepper.settle()
+        return self
+
+    def unblock(self, room: int | None) -> None:
+        self.stream.room = room
+        self.writer.on_writable()
+        self.stepper.settle()
+
+
+@pytest.fixture(name="bench")
+def _bench() -> Bench:
+    return Bench().open()
+
+
+def test_all_of_a_turn_is_written_at_its_end_in_order(bench: Bench) -> None:
+    bench.writer.put(b"one")
+    bench.writer.put(bytearray(b"two"))
+    assert bench.stream.written == b""
+    bench.stepper.settle()
+    assert bench.stream.written == b"onetwo"
+    assert (bench.writer.waiting, bench.writer.given, bench.writer.taken) == (0, 6, 6)
+
+
+def test_urgent_messages_go_before_what_was_not_begun(bench: Bench) -> None:
+    bench.stream.room = 2
+    bench.writer.put(b"begun")
+    bench.stepper.settle()
+    bench.writer.put(b"later")
+    bench.writer.put_urgent(b"URGENT")
+    bench.unblock(None)
+    assert bench.stream.written == b"begunURGENTlater"
+
+
+def test_an_urgent_message_that_was_begun_is_finished_first(bench: Bench) -> None:
+    bench.stream.room = 0
+    bench.writer.put(b"data")
+    bench.writer.put_urgent(b"FIRST")
+    bench.stepper.settle()
+    bench.unblock(2)
+    bench.writer.put_urgent(b"SECOND")
+    bench.unblock(None)
+    assert bench.stream.written == b"FIRSTSECONDdata"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_is_torn_however_little_is_taken(seed: int) -> None:
+    rng = random.Random(seed)
+    bench = Bench(room=0).open()
+    ordered, urgent = [], []
+    for number in range(60):
+        message = f"<{number}{'u' if number % 3 == 0 else 'd'}{'x' * rng.randrange(9)}>".encode()
+        if number % 3:
+            ordered.append(message)
+            bench.writer.put(message)
+        else:
+            urgent.append(message)
+            bench.writer.put_urgent(message)
+        bench.unblock(rng.randrange(12))
+    while bench.writer.waiting:
+        bench.unblock(rng.randrange(1, 12))
+    pieces = [piece + b">" for piece in bytes(bench.stream.written).split(b">")[:-1]]
+    assert [piece for piece in pieces if b"d" in piece] == ordered
+    assert [piece for piece in pieces if b"u" in piece] == urgent
+    assert sorted(pieces) == sorted([*ordered, *urgent])
+    assert bench.writer.taken == bench.writer.given == sum(map(len, ordered))
+
+
+def test_room_is_reported_when_there_is_some_again(bench: Bench) -> None:
+    assert bench.rooms == 1  # it was opened
+    bench.stream.room = 0
+    bench.writer.put(bytes(ROOM_BYTES))
+    bench.stepper.settle()
+    assert not bench.writer.has_room
+    bench.unblock(10)
+    assert (bench.writer.has_room, bench.rooms) == (True, 2)
+    bench.unblock(None)
+    assert bench.rooms == 2
+
+
+def test_room_is_reported_as_well_when_it_went_while_the_stream_was_blocked(bench: Bench) -> None:
+    bench.stream.room = 0
+    bench.writer.put(b"x")
+    bench.stepper.settle()
+    bench.writer.put(bytes(ROOM_BYTES))
+    bench.stepper.settle()
+    bench.unblock(None)
+    assert (bench.writer.has_room, bench.rooms) == (True, 2)
+
+
+def test_what_is_told_is_made_while_there_is_room() -> None:
+    bench = Bench(room=0).open()
+    made = []
+
+    def messages() -> object:
+        for number in range(1000):
+            made.append(number)
+            yield bytes(1024)
+
+    bench.writer.tell(messages())  # type: ignore[arg-type]
+    bench.stepper.settle()
+    assert len(made) == ROOM_BYTES // 1024
+    bench.unblock(100 << 10)
+    assert len(made) == ROOM_BYTES // 1024 + 100
+    bench.unblock(None)
+    assert len(bench.stream.written) == 1000 * 1024
+
+
+def test_several_tellings_follow_each_other(bench: Bench) -> None:
+    bench.writer.tell(iter([b"a", b"b"]))
+    bench.writer.tell(iter([b"c"]))
+    bench.stepper.settle()
+    assert bench.stream.written == b"abc"
+
+
+def test_a_closed_one_forgets_and_takes_nothing(bench: Bench) -> None:
+    bench.stream.room = 1
+    bench.writer.put(b"lost")
+    bench.stepper.settle()
+    bench.writer.close()
+    bench.writer.put(b"nothing")
+    bench.writer.put_urgent(b"nothing")
+    bench.writer.tell(iter([b"nothing"]))
+    bench.stepper.settle()
+    assert (bench.stream.written, bench.writer.waiting, bench.writer.has_room) == (b"l", 0, False)
+    assert bench.writer.taken == bench.writer.given
+    bench.stream = FakeStream()
+    bench.open()
+    bench.writer.put(b"anew")
+    bench.stepper.settle()
+    assert bench.stream.written == b"anew"
+
+
+def test_a_stream_that_broke_is_reported_once(bench: Bench) -> None:
+    bench.stream.is_broken = True
+    bench.writer.put(b"x")
+    bench.stepper.settle()
+    assert bench.lost == 1

@@ -1,0 +1,340 @@
+"""A network of DROs in the test's own process: real portals and route managers, real loopback sockets, stepped time.
+
+Each DRO is as in `tests.rigs.one_process`, and has peer portals too. A `Plan` says which DROs there are and what their
+portals lead to; its files are those that a real `tnwgd` would read, so the process tests use them as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from dro.bus.messages import PeerUp, Role
+from dro.config.dro_xml.load import load_dro
+from dro.config.dro_xml.model import DroConfig
+from dro.loop import Loop
+from dro.um.fragment.context import FragmentContext
+from dro.um.fragment.own_sources import FragmentSource
+from dro.um.message.client_config import Config
+from dro.um.transport.session import BoundSource
+from dro.um.transport.stream import PlainStream
+from dro.wire.lbmc import message as lbmc
+from portals.datapath.counters import DROP_SLOTS, Slot
+from portals.endpoint.portal import EndpointPortal
+from portals.peer.connector import Initiator
+from portals.peer.portal import PeerPortal
+from router.worker import RouteManager, exchange_timing_of, self_of, timing_of
+from tests.fakes.um_contexts import RecordingSink, Stepper
+from tests.fakes.worker import FakeChannels, FakeWorker
+from tests.rigs.books import Books
+from tests.rigs.site import PORTS_PER_TRD, TRD, reserve_block
+
+QUICK: Final = (
+    '<route-info propagation-interval="200" check-interval="50" timeout="1000"/>'
+    '<route-recalculation backoff-interval="100"/>'
+)
+Ports = Mapping[str, Sequence[int | str]]
+"""By DRO: what its portals lead to, a TRD by its domain or a DRO by its name.
+
+`B.2` is one more link to B; `A.1` and `A.2` in DRO A are the two ends of one to itself."""
+
+
+def _link(dro: str, port: str) -> tuple[str, ...]:
+    """The same for both ends."""
+    other, _, number = port.partition(".")
+    return (dro, dro) if other == dro else (*sorted((dro, other)), number)
+
+
+def _is_initiator(dro: str, port: str) -> bool:
+    return (dro, "1") < tuple(port.split("."))
+
+
+class Plan:
+    """Writes a file for each DRO and each TRD into `folder`; `close` frees the ports."""
+
+    def __init__(
+        self,
+        folder: Path,
+        dros: Ports,
+        *,
+        transport: str = "lbtrm",
+        portal_xml: Mapping[str, str] | None = None,
+        peer_xml: str = "<smart-batch>1</smart-batch>",
+        daemon: str = QUICK,
+        um: str = "",
+    ) -> None:
+        """`portal_xml`: more elements by portal name (`A-1`, `A-B`), in the order of the file; `<cost>` goes first."""
+        self.folder = folder
+        self.dros = dros
+        self.trds = sorted({port for ports in dros.values() for port in ports if isinstance(port, int)})
+        ends = [(dro, port) for dro, ports in dros.items() for port in ports if isinstance(port, str)]
+        self.links = sorted({_link(*end) for end in ends})
+        size = len(self.trds) * PORTS_PER_TRD + len(self.links)
+        self.base, self._guard = reserve_block(size)
+        self._portal_xml = portal_xml or {}
+        self._peer_xml = peer_xml
+        for trd in self.trds:
+            self.config(trd).write_text(self._trd(trd, transport) + um)
+        for dro in dros:
+            portals = "".join(self._portal(dro, port) for port in dros[dro])
+            self.file(dro).write_text(
+                f'<?xml version="1.0"?>\n<tnw-gateway version="1.0"><daemon><name>{dro}{self.base}</name>'
+                f'<log type="console"/>{daemon}</daemon><portals>{portals}</portals></tnw-gateway>\n'
+            )
+
+    def config(self, trd: int) -> Path:
+        return self.folder / f"trd{trd}.cfg"
+
+    def file(self, dro: str) -> Path:
+        return self.folder / f"{dro}.xml"
+
+    def link_port(self, one: str, other: str) -> int:
+        return self.base + len(self.trds) * PORTS_PER_TRD + self.links.index(_link(one, other))
+
+    def _trd(self, trd: int, transport: str) -> str:
+        base = self.base + self.trds.index(trd) * PORTS_PER_TRD
+        net = f"239.{193 + base // 256 % 62}.{base % 256}"
+        return TRD.format(
+            net=net, tr=base, request_low=base + 1, request_high=base + 19, data=base + 20, nak_low=base + 21,
+            nak_high=base + 43, tcp_low=base + 44, tcp_high=base + 63, transport=transport,
+        )  # fmt: skip
+
+    def _portal(self, dro: str, port: int | str) -> str:
+        name = f"{dro}-{port}"
+        extra = self._portal_xml.get(name, "")
+        cost, _, rest = extra.rpartition("</cost>")
+        cost = f"{cost}</cost>" if cost else ""
+        if isinstance(port, int):
+            return (
+                f"<endpoint><name>{name}</name><domain-id>{port}</domain-id>{cost}"
+                f"<lbm-config>trd{port}.cfg</lbm-config>{rest}</endpoint>"
+            )
+        number = self.link_port(dro, port)
+        connects = f"<address>127.0.0.1</address><port>{number}</port>"
+        listens = f"<acceptor><listen-port>{number}</listen-port></acceptor>"
+        end = f'<initiator reconnect-interval="1000">{connects}</initiator>' if _is_initiator(dro, port) else listens
+        tcp = f"<single-tcp><interface>127.0.0.1</interface><nodelay/>{end}</single-tcp>"
+        return f"<peer><name>{name}</name>{cost}{tcp}{self._peer_xml}{rest}</peer>"
+
+    def close(self) -> None:
+        self._guard.close()
+
+
+class _Channels(FakeChannels):
+    """Frames reach their worker in a later turn, in order."""
+
+    def __init__(self, dro: Dro, me: int) -> None:
+        super().__init__()
+        self._dro = dro
+        self._me = me
+
+    def send_ctl(self, worker: int, frame: bytes) -> None:
+        to = self._dro.workers[worker].channels
+        self._dro.loop.call_soon(lambda: to.on_ctl(self._me, frame))
+
+
+class _Worker(FakeWorker):
+    def __init__(self, dro: Dro, index: int, name: str, role: Role) -> None:
+        super().__init__(dro.loop, dro.folder, index, name, role)
+        self.identity.dro_node_id = dro.node_id
+        self.channels = _Channels(dro, index)
+
+
+class Dro:
+    """One of them, as it runs."""
+
+    def __init__(self, plan: Plan, name: str, node_id: int, loop: Loop) -> None:
+        self.name, self.node_id, self.loop = name, node_id, loop
+        self.folder = plan.folder / f"{name}.{node_id & 0xFFFF}"
+        self.folder.mkdir()
+        self.config: DroConfig = load_dro(str(plan.file(name)), warn=lambda _: None)
+        self.workers: dict[int, _Worker] = {}
+        self.endpoints: dict[int, EndpointPortal] = {}  # by domain
+        self.peers: dict[str, PeerPortal] = {}  # by the DRO at the other end
+        manager = self.workers[0] = _Worker(self, 0, "route-manager", Role.ROUTE_MANAGER)
+        RouteManager(
+            manager.ctx,
+            self_of(self.config, manager.identity.dro_node_id),
+            timing_of(self.config),
+            exchange_timing_of(self.config),
+        )
+        for index, part in enumerate(self.config.portals, start=1):
+            worker = self.workers[index] = _Worker(self, index, part.name, Role.ENDPOINT)
+            self.endpoints[part.domain_id] = EndpointPortal(worker.ctx, part)
+        for index, peer in enumerate(self.config.peers, start=len(self.config.portals) + 1):
+            worker = self.workers[index] = _Worker(self, index, peer.name, Role.PEER)
+            self.peers[peer.name.partition("-")[2]] = PeerPortal(worker.ctx, peer, self.config)
+        for one in self.workers.values():
+            for other in self.workers.values():
+                if one is not other:
+                    one.peers[other.index] = up = PeerUp(other.index, 1, other.name, other.role, "ring", "")
+                    one.told["on_peer_up"](up)
+
+    @property
+    def portals(self) -> dict[str, EndpointPortal | PeerPortal]:
+        """By name."""
+        found: dict[str, EndpointPortal | PeerPortal] = {f"{self.name}-{d}": p for d, p in self.endpoints.items()}
+        return found | {f"{self.name}-{other}": p for other, p in self.peers.items()}
+
+    def page(self, port: int | str, slot: Slot) -> int:
+        """A slot of the page of the portal that leads there."""
+        worker = next(w for w in self.workers.values() if w.name == f"{self.name}-{port}")
+        return worker.counters[slot]
+
+    def dropped(self) -> int:
+        """Fragments that its portals have dropped, but for duplicates."""
+        slots = [slot for reason, slot in DROP_SLOTS.items() if reason != "duplicate"]
+        return sum(worker.counters[slot] for worker in self.workers.values() if worker.index for slot in slots)
+
+    @property
+    def books(self) -> Books:
+        return Books({index: worker.counters for index, worker in self.workers.items() if index})
+
+    def proxies(self) -> int:
+        """Proxy sources and proxy receivers of all its portals."""
+        for portal in self.portals.values():
+            portal._shell.refresh_gauges()
+        gauges = (Slot.PROXY_SOURCES, Slot.PROXY_RECEIVERS, Slot.REMOTE_TOPICS, Slot.REMOTE_PCRE)
+        return sum(worker.counters[slot] for worker in self.workers.values() if worker.index for slot in gauges)
+
+    def has_link(self, other: str) -> bool:
+        return self.peers[other]._link is not None
+
+    def cut(self, other: str) -> None:
+        """This end closes the connection of a link; an initiator connects again after a while."""
+        connection = self.peers[other]._link
+        assert connection is not None
+        connection._lost("closed by the test")
+
+    def close_link(self, other: str) -> None:
+        """As `cut`, and this end neither connects nor listens until `mend`."""
+        self.peers[other]._connector.close()
+        if self.has_link(other):
+            self.cut(other)
+
+    def mend(self, other: str) -> None:
+        connector = self.peers[other]._connector
+        if isinstance(connector, Initiator):
+            connector._is_closed = False
+            connector.on_over()
+        else:
+            connector.start()
+
+    def set_reading(self, other: str, *, reads: bool) -> None:
+        """Whether this end takes what comes over a link."""
+        connection = self.peers[other]._link
+        assert connection is not None
+        stream = connection._stream
+        assert isinstance(stream, PlainStream)
+        if reads:
+            self.loop.add_reader(stream.sock, connection._on_readable)
+        else:
+            self.loop.remove_reader(stream.sock)
+
+    def kill(self) -> None:
+        """Its sockets close, without a word to anybody."""
+        for portal in self.peers.values():
+            portal.close()
+        for endpoint in self.endpoints.values():
+            for context in (endpoint.receiving, endpoint.sending):
+                context.channel.send = lambda datagrams: None  # type: ignore[method-assign]
+                context.close()
+        for worker in self.workers.values():
+            worker.channels.on_ctl = lambda *_: None
+            worker.channels.send_ctl = lambda *_: None  # type: ignore[method-assign]
+
+
+class Application:
+    """One client context in a TRD."""
+
+    def __init__(self, network: Network, trd: int) -> None:
+        self._network = network
+        self.sink = RecordingSink()
+        self.context = FragmentContext(Config.load(network.plan.config(trd)).options, network.loop, sink=self.sink)
+        self._sqn: dict[FragmentSource, int] = {}
+
+    def source(self, topic: bytes) -> FragmentSource:
+        source = self.context.open_source(topic)
+        self._sqn[source] = 0
+        return source
+
+    def send(self, source: FragmentSource, count: int = 1, size: int = 0) -> None:
+        for _ in range(count):
+            payload = b"%s %d " % (source.otid.hex().encode(), self._sqn[source])
+            payload = payload.ljust(size, b".")
+            header = lbmc.HEADER.pack(0, 0, 12 + len(payload), source.topic_index, self._sqn[source])
+            assert source.transport.send_message(header + payload, self._network.loop.now_ns())
+            self._sqn[source] += 1
+
+    def sent(self, source: FragmentSource) -> int:
+        return self._sqn[source]
+
+    def heard(self, topic: bytes) -> list[int]:
+        """Topic sqns of what came, in order of arrival."""
+        return [sqn for name, sqn, _ in self.sink.fragments if name == topic]
+
+    def last_sqn(self) -> int:
+        """That of what came last; -1 before."""
+        return self.sink.fragments[-1][1] if self.sink.fragments else -1
+
+    def got(self, source: FragmentSource) -> list[int]:
+        """What came of this source, by the numbers in the messages, in order of arrival."""
+        sender = source.otid.hex().encode()
+        parts = [message[lbmc.HEADER.size :].split(b" ", 2) for _, _, message in self.sink.fragments]
+        return [int(number) for otid, number, _ in parts if otid == sender]
+
+    def bound(self, topic: bytes) -> list[BoundSource]:
+        return [bound for bound in self.sink.current if bound.topic == topic]
+
+
+class Network:
+    """See the module text."""
+
+    def __init__(self, plan: Plan, stepper: Stepper) -> None:
+        self.plan, self.stepper, self.loop = plan, stepper, stepper.loop
+        self.dros: dict[str, Dro] = {}
+        self.applications: list[Application] = []
+        self._next_id = 1
+
+    def start(self, *names: str) -> None:
+        """These DROs, or all, in that order; each life has a node id of its own, that grows."""
+        for name in names or self.plan.dros:
+            self.dros[name] = Dro(self.plan, name, 1 << 63 | self._next_id, self.loop)
+            self._next_id += 1
+
+    def kill(self, name: str) -> None:
+        self.dros.pop(name).kill()
+
+    def end(self, application: Application) -> None:
+        """It goes away without a word."""
+        self.applications.remove(application)
+        application.context.close()
+
+    def application(self, trd: int) -> Application:
+        self.applications.append(Application(self, trd))
+        return self.applications[-1]
+
+    def until(self, holds: Callable[[], bool], limit_ms: int = 30_000, step_ms: int = 10) -> None:
+        self.stepper.until(holds, limit_ms=limit_ms, step_ms=step_ms)
+
+    def run(self, milliseconds: int, step_ms: int = 10) -> None:
+        self.stepper.run(milliseconds, step_ms)
+
+    def close(self) -> None:
+        for application in self.applications:
+            application.context.close()
+        for dro in self.dros.values():
+            dro.kill()
+        self.plan.close()
+
+
+@contextmanager
+def network(folder: Path, stepper: Stepper, dros: Ports, **options: object) -> Iterator[Network]:
+    """A network of which nothing runs yet; `options` are those of `Plan`."""
+    made = Network(Plan(folder, dros, **options), stepper)  # type: ignore[arg-type]
+    try:
+        yield made
+    finally:
+        made.close()
