@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
 STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
-.PHONY: help venv demo test changed coverage lint dead-code bytecode needs bench mutants completion dist \
+.PHONY: help venv demo demo-direct test changed coverage lint dead-code bytecode needs bench mutants completion dist \
 	clean distclean
 .DEFAULT_GOAL := help
 
@@ -31,7 +31,8 @@ help:
 	@echo "make changed           the tests of what differs from BASE=$(BASE), and of what imports it"
 	@echo "make coverage          all tests, and which lines and branches of the product they run: build/coverage"
 	@echo "make lint              ruff, mypy, spelling and dead code alone"
-	@echo "make demo              a DRO, a source and receivers on this machine, live; SECONDS=10 ends it by itself"
+	@echo "make demo              three DROs, a source and receivers on this machine, live; SECONDS=10 ends it by itself"
+	@echo "make demo-direct       the same with one DRO"
 	@echo "make bench             all benchmarks, half an hour; BENCH=throughput ARGS='--sizes 64' runs one with arguments"
 	@echo "make mutants           wrong programs by chance: which do the tests notice? COUNT=200 SEED=1"
 	@echo "make completion        the shell completion in deploy/completion, from the argument parsers"
@@ -54,6 +55,9 @@ $(RUNTIME): pyproject.toml setup.py $(STEPS) | $(PY)
 
 demo: $(RUNTIME)
 	$(PY) -m supervisor.demo.main --seconds $(SECONDS)
+
+demo-direct: $(RUNTIME)
+	$(PY) -m supervisor.demo.main --direct --seconds $(SECONDS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check

@@ -1,30 +1,17 @@
-"""The picture of the demonstration on a terminal."""
+"""The demonstration of one DRO, and its command line."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import io
-import os
-import pty
-import re
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from supervisor.demo.main import Arrivals, Screen, exit_status
-
-ROOT = Path(__file__).parents[3]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from supervisor.demo.arrivals import Arrivals, exit_status
+from supervisor.demo.direct import Screen
+from tests.supervisor.demo.terminals import Terminal, pictures_of, run_on_a_terminal
 
 
 @pytest.fixture
@@ -52,19 +39,9 @@ def test_no_line_is_wider_than_the_terminal(
 
 @pytest.mark.slow
 def test_the_whole_table_is_seen_on_a_terminal_of_eighty_columns() -> None:
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 40, 80, 0, 0))
-    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    command = [sys.executable, "-m", "supervisor.demo.main", "--seconds", "1"]
-    process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=slave, stderr=slave)
-    os.close(slave)
-    shown = bytearray()
-    with contextlib.suppress(OSError):  # the other end is closed
-        while part := os.read(master, 1 << 16):
-            shown += part
-    os.close(master)
-    assert process.wait(60) == 0, shown.decode()
-    lines = [re.sub(r"\x1b\[\d*[A-Z]", "", line) for line in shown.decode().split("\r\n")]
+    status, shown = run_on_a_terminal("--direct", "--seconds", "1")
+    assert status == 0, shown
+    lines = [line for picture in pictures_of(shown) for line in picture]
     table = [line for line in lines if line.startswith(("  ", "open DRO"))]
     assert max(map(len, table)) <= 80
     (head,) = {line for line in table if "messages" in line}
