@@ -30,6 +30,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.proto": ("dro",),
     "dro.proto.delivery": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.interest": ("dro", "dro.wire.*", "dro.proto", "dro.proto.resolver"),
+    "dro.proto.peerlink": ("dro", "dro.wire.*", "dro.proto", "dro.proto.interest"),
+    "dro.proto.unicast": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.resolver": ("dro", "dro.wire.*", "dro.proto"),
     **{  # of a kind of transport
         f"dro.proto.{folder.name}": ("dro", "dro.wire.*", "dro.proto")
@@ -61,23 +63,29 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "portals": (),
     "portals.datapath": (*FLOOR, "dro.bus", "dro.wire.lbmc", "dro.um.transport"),
     "portals.decisions": (
-        *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.interest", "dro.config.um", "dro.config.dro_xml",
-        "portals.datapath",
+        *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.interest", "dro.proto.unicast", "dro.config.um",
+        "dro.config.dro_xml", "portals.datapath",
     ),
     "portals.shell": (
-        *FLOOR, "dro.bus", "dro.proto.interest", "dro.um.transport", "portals.datapath", "portals.decisions",
+        *FLOOR, "dro.bus", "dro.wire.lbmc", "dro.proto", "dro.proto.interest", "dro.proto.unicast",
+        "dro.config.dro_xml", "dro.config.change", "dro.um.transport",
+        "portals.datapath", "portals.decisions",
     ),
     "portals.endpoint": (
         *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.um", "dro.config.dro_xml", "dro.config.change",
         "dro.um.transport.*", "dro.um.fragment", "portals.datapath", "portals.decisions", "portals.shell",
     ),
-    "router": (*FLOOR, "dro.bus", "dro.config.dro_xml"),
+    "portals.peer": (
+        *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.um.transport", "portals.datapath",
+        "portals.decisions", "portals.shell",
+    ),
+    "router": (*FLOOR, "dro.bus", "dro.wire.*", "dro.config.dro_xml"),
     "supervisor": (*FLOOR, "supervisor.host", "supervisor.start"),
     "supervisor.host": FLOOR,
     "supervisor.admin": (*FLOOR, "dro.config.reading", "supervisor.host"),
     "supervisor.parent": (
-        *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "portals.endpoint", "router", "supervisor.host",
-        "supervisor.admin",
+        *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "portals.endpoint", "portals.peer", "router",
+        "supervisor.host",         "supervisor.admin",
     ),
     "supervisor.reload": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change",
@@ -96,10 +104,10 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "supervisor.reload", "supervisor.orders", "supervisor.doctor",
     ),
     "supervisor.init": (*FLOOR, "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
-    "supervisor.demo": (*FLOOR, "dro.um", "dro.um.message"),
+    "supervisor.demo": (*FLOOR, "dro.bus", "dro.um", "dro.um.message", "supervisor.admin"),
     "supervisor.start": (
-        *FLOOR, "dro.config.reading", "dro.config.dro_xml", "dro.config.lint", "dro.config.report", "supervisor.host",
-        "supervisor.parent", "supervisor.reload", "supervisor.orders", "supervisor.init",
+        *FLOOR, "dro.config.reading", "dro.config.dro_xml", "dro.config.lint", "dro.config.report", "dro.um.transport",
+        "supervisor.host", "supervisor.parent", "supervisor.reload", "supervisor.orders", "supervisor.init",
     ),
     "analytics": (),
 }  # fmt: skip

@@ -30,7 +30,7 @@ from dro.um.message.wildcard_receiver import PatternReceiver
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import OpenProxySource
 from portals.decisions.messages import SourceSeen
-from portals.endpoint.proxies import Matchers
+from portals.shell.matchers import Matchers
 
 BOTH = [
     (rb"IBM", b"quotes.IBM.N", True),

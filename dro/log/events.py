@@ -19,7 +19,8 @@ from typing import Final
 from dro.deprecated_topic_purge import DeprecatedElement
 
 _FIELD: Final = re.compile(r"\{(\w+)\}")
-_LINK: Final = "RecalcTrigger:LINK {}:Version = {{version}}:NodeId = {{domain}}"
+_LINK: Final = "RecalcTrigger:LINK {}:Version = {{version}}:NodeId = {{node_id}}"
+_NODE: Final = "RecalcTrigger:{}:Version = {{version}}:NodeId = {{node_id}}:Node {} = {{node_name}}"
 _DEBUG, _INFO, _WARNING, _ERROR, _CRITICAL = (
     logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL,
 )  # fmt: skip
@@ -65,9 +66,26 @@ class LogEvent(StrEnum):
         "DRO is running", _INFO, "dro node_id", "Gwd-7122-1",
         "Gateway named [{dro}] with node id: {node_id} has started."
     )
-    LINK_UP = "link came up", _INFO, "version domain route_version", "Gwd-9574-01", _LINK.format("CAME UP")
-    LINK_DOWN = "link went down", _INFO, "version domain route_version", "Gwd-9574-02", _LINK.format("WENT DOWN")
-    NODE_UPDATED = "node updated", _INFO, "version domain route_version", "Gwd-9574-05"
+    LINK_UP = "link came up", _INFO, "version node_id route_version node_name?", "Gwd-9574-01", _LINK.format("CAME UP")
+    LINK_DOWN = (
+        "link went down", _INFO, "version node_id route_version node_name?", "Gwd-9574-02", _LINK.format("WENT DOWN")
+    )
+    RECALCULATION_FORCED = (
+        "recalculation forced", _INFO, "version route_version", "Gwd-9574-03",
+        "RecalcTrigger:FORCED RECALC:Version = {version}",
+    )
+    DRO_DISCOVERED = (
+        "new DRO discovered", _INFO, "version node_id node_name route_version", "Gwd-9574-04",
+        _NODE.format("NEW DRO DISCOVERED", "Name"),
+    )
+    NODE_UPDATED = (
+        "node updated", _INFO, "version node_id node_name route_version", "Gwd-9574-05",
+        _NODE.format("NODE UPDATED", "Name"),
+    )
+    DRO_TIMED_OUT = (
+        "DRO timed out", _INFO, "version node_id node_name route_version", "Gwd-9574-06",
+        _NODE.format("DRO TIMED OUT", "name"),
+    )
     ROUTES_CALCULATED = (
         "routes calculated", _INFO, "took_s routes route_version", "Gwd-6361-74",
         "route recalculation took {took_s} seconds",
@@ -155,7 +173,37 @@ class LogEvent(StrEnum):
 
     # routes
     ROUTES_LATE = "topology keeps changing, routes are late", _WARNING, "waiting_ms", "Gwd-6361-75"
+    ROUTES_SLOW = "route recalculation takes longer than the propagation interval", _WARNING, "took_s", "Gwd-6361-91"
+    SIGNATURES_DIFFER = "topology signatures of DROs differ", _WARNING, "waiting_ms own dros remedy"
+    LINK_REFUSED = "link carries no traffic", _ERROR, "portal node_id reason remedy", "Gwd-7097-3"
+    NAMED_LINK_REFUSED = "link to a DRO carries no traffic", _ERROR, "portal dro node_id reason remedy", "Gwd-7097-4"
+    HOTLINK_INDEX_SHARED = "DROs of a TRD use the same hotlink index", _ERROR, "domain index dros remedy"
+    ROUTE_INFO_MALFORMED = "route information dropped: not parsed", _ERROR, "portal error", "Gwd-6361-84"
+    ROUTE_INFO_REFUSED = "route information of a DRO refused", _ERROR, "portal dro node_id reason", "Gwd-6361-111"
+    NODE_ID_USED_TWICE = "another DRO uses the node id of this one", _ERROR, "portal node_id remedy"
+    TOO_MANY_DROS = "route information of a DRO dropped: too many DROs", _WARNING, "portal node_id reason"
     DOMAIN_TAKEN = "two portals in one domain, the second is ignored", _ERROR, "worker domain", "GwdApi-7097-2"
+
+    # peer links
+    PEER_CONNECTED = "connected to the companion", _INFO, "peer dro", "Gwd-9175-17"
+    PEER_ACCEPTED = "accepted the companion", _INFO, "peer dro", "Gwd-9175-32"
+    PEER_LINK_UP = (
+        "peer link is up", _INFO, "dro node_id", "Gwd-7097-1",
+        "peer portal [{process}] has just established a connection to gateway named: [{dro}] with node id: {node_id}",
+    )
+    PEER_LINK_LOST = (
+        "peer link lost", _INFO, "peer interface reason remedy", "Gwd-6033-618",
+        "peer portal [{process}] lost connection to peer at [{peer}] via [{interface}]",
+    )
+    PEER_CONNECT_FAILED = "no connection to the companion", _ERROR, "peer interface error", "Gwd-9175-6"
+    PEER_REFUSED = "connection of a peer link refused", _WARNING, "peer reason remedy"
+    PEER_LISTEN_FAILED = (
+        "cannot listen for the companion, tried again", _ERROR, "address error remedy", "Gwd-9175-21"
+    )
+    PEER_ACCEPT_FAILED = "cannot accept a connection of a peer link", _ERROR, "address error", "Gwd-9175-24"
+    PEER_ODD = "odd configuration of a peer link", _WARNING, "peer reason remedy"
+    PEER_SOURCE_IGNORED = "source of the companion ignored", _WARNING, "topic otid reason"
+    PEER_REPAIRED = "the companion had missed something, it is told once more", _WARNING, "interest sources"
 
     # proxies and their traffic
     ENQUEUEING_BEGAN = (
@@ -204,7 +252,41 @@ class LogEvent(StrEnum):
     SOURCE_TRANSPORT = "source ignored: its transport is not supported", _WARNING, "*"
     SOURCE_INDEX = "source ignored: its topic index is another topic's", _WARNING, "*"
     RECEIVERS_DIFFER = "receivers of a topic differ: the options of the first one hold", _WARNING, "topic *"
-    REQUEST_PORT_FAILED = "request port: accept failed", _WARNING, "error"
+
+    # unicast immediate messages
+    REQUEST_PORT_FAILED = "request port: accept failed", _WARNING, "port error"
+    REQUEST_PORT_FULL = "request port: a silent connection closed for a new one", _WARNING, "peer limit"
+    REQUEST_STREAM_BROKEN = "request connection closed: its bytes are no LBMC messages", _WARNING, "peer error"
+    UNICAST_CONNECTION_LOST = "connection to a request port failed", _WARNING, "peer reason"
+    NO_REQUEST_PORT = "no request port: unicast messages and route information cannot enter here", _WARNING, "remedy"
+    UNICAST_DATA_UNADDRESSED = "unicast message dropped: no routing information", _WARNING, "peer", "Gwd-6259-50"
+    UNICAST_CONTROL_UNADDRESSED = (
+        "unicast control message dropped: no routing information", _WARNING, "peer", "Gwd-6259-52"
+    )
+    UNICAST_DATA_MANY_HOPS = "unicast message has passed very many DROs", _WARNING, "hops peer", "Gwd-6259-51"
+    UNICAST_CONTROL_MANY_HOPS = (
+        "unicast control message has passed very many DROs", _WARNING, "hops peer", "Gwd-6259-53"
+    )
+    UNICAST_DATA_LOOPS = "unicast message dropped: too many hops, routes loop", _ERROR, "peer", "Gwd-6259-55"
+    UNICAST_CONTROL_LOOPS = (
+        "unicast control message dropped: too many hops, routes loop", _ERROR, "peer", "Gwd-6259-56"
+    )
+    UNICAST_NOT_SENT = (
+        "unicast message not sent into the TRD", _WARNING, "reason domain_id ip port", "Gwd-6259-54"
+    )
+    UNICAST_DATA_NO_STREAM = "unicast message dropped: no stream information", _WARNING, "peer"
+    UNICAST_CONTROL_NO_STREAM = (
+        "unicast control message dropped: no stream information", _WARNING, "peer", "Gwd-6033-353"
+    )
+    UNICAST_NO_ROUTE = "unicast message dropped: no route", _WARNING, "domain_id peer", "Gwd-6361-123"
+    UNICAST_TOO_EARLY = "unicast message dropped: no routes calculated yet", _WARNING, "peer", "Gwd-6361-124"
+    UNICAST_NO_CONTEXT = (
+        "unicast message dropped: no forwarding entry for destination ctxinst", _WARNING, "instance peer"
+    )
+    UNICAST_UNHANDLED = "unicast message for the DRO itself dropped", _WARNING, "peer"
+    UNICAST_BROKEN = "unicast message dropped: its blocks break their layout", _WARNING, "peer error"
+    GATEWAY_CONTROL_LIMITED = "control messages of DROs dropped: too many", _WARNING, "peer"
+    NEIGHBOUR_DRO = "another DRO of the TRD", _INFO, "address instance"
 
     # transports
     SESSION_JOINED = "session joined", _DEBUG, "source"
@@ -217,7 +299,10 @@ class LogEvent(StrEnum):
     NAK_SOCKET_FAILED = "NAK socket failed", _WARNING, "error"
     TCP_STREAM_BROKEN = "TCP session closed: its bytes are no LBMC messages", _WARNING, "source error"
     TCP_ACCEPT_FAILED = "accept failed", _WARNING, "port error"
-    TLS_FAILED = "TLS connection refused", _WARNING, "peer reason"
+    TLS_FAILED = "TLS connection refused", _WARNING, "peer reason remedy?"
+    TLS_FILES_REFUSED = "changed TLS files cannot be used, the former ones stay in force", _ERROR, "reason remedy"
+    TLS_FILES_RENEWED = "changed TLS files are in force", _INFO, "certificate"
+    CERTIFICATE_EXPIRES = "certificate has to be renewed", _WARNING, "file days"
     TCP_DISCARDED = "messages discarded for a slow receiver", _WARNING, "client messages"
     TCP_RECEIVER_CLOSED = "receiver connection closed", _INFO, "client reason *"
 

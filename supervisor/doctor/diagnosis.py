@@ -8,6 +8,7 @@ threads: a few seconds in all. A running DRO is only queried. Source of UM's req
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -189,7 +190,7 @@ def _of_host(request: Request, view: View, lookup: Lookup) -> Iterator[Check]:
         yield from host.peer_buffers(peer, may_force=may_force)
     yield from ports(view, request.running.pids)
     yield from host.names(config.peers, lookup)
-    yield from host.files(config.peers)
+    yield from host.files(config.peers, time.time())
 
 
 def _of_networks(request: Request, plans: Sequence[Plan], lookup: Lookup) -> list[Check]:

@@ -27,6 +27,7 @@ from dro.config.lint.portal import RING_START_BYTES, ring_bytes
 from dro.config.um.interfaces import ANY, Interface, Lookup, multicast_interface
 from dro.config.um.sets import LbtrmReceiverOptions, LbtrmSourceOptions, ResolverOptions
 from dro.um.transport import sockets
+from dro.um.transport.tls_files import files_of, problems
 from supervisor.doctor.check import Check, fail, note, ok, warn
 from supervisor.host.privileges import effective_capabilities
 from supervisor.host.single_instance import claims_of, holder_of
@@ -281,16 +282,17 @@ def open_files(portals: int, running_pid: int) -> Checks:
         yield ok("", "open files", f"{shown} for {whose}")
 
 
-def files(peers: Sequence[PeerConfig]) -> Checks:
-    """Files of TLS that portals will open."""
+def files(peers: Sequence[PeerConfig], now_s: float) -> Checks:
+    """Files of TLS that portals will open, and whether they belong together and are valid."""
     for peer in peers:
-        tls = peer.tcp.tls
-        for path in filter(None, (tls.certificate, tls.certificate_key, tls.trusted_certificates) if tls else ()):
-            try:
-                with open(path, "rb"):
-                    yield ok(peer.name, "file", f"{path} can be read")
-            except OSError as e:
-                yield fail(peer.name, "file", f"{path}: {e.strerror}", "check the path and its permissions")
+        if (tls := peer.tcp.tls) is None:
+            continue
+        found = list(problems(tls, now_s))
+        for problem in found:
+            tell = fail if problem.is_fatal else warn
+            yield tell(peer.name, "file", f"<{problem.element}>: {problem.what}", problem.remedy)
+        if not found:
+            yield ok(peer.name, "file", f"{', '.join(path for _, path in files_of(tls))} can be used")
 
 
 def has_net_admin(pid: int = 0) -> bool:

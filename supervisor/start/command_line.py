@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
@@ -31,6 +32,7 @@ from supervisor.init import main as init
 from supervisor.parent.parent import EXIT_OK
 from supervisor.parent.process_plan import plan_of
 from supervisor.start.start import EXIT_FAILED, PROCESS, CommandLine, refuse_unsupported, run
+from supervisor.start.tls_findings import tls_findings
 
 EXIT_INTERRUPTED: Final = 130
 EPILOG: Final = """\
@@ -94,7 +96,7 @@ def validate(path: str, log: logging.Logger, loaded: list[DroConfig]) -> int:
     except ConfigError as e:
         say(sys.stderr, f"{e}\n")
         refused = ", but this release refuses to run it"
-    for finding in lint(config):
+    for finding in (*lint(config), *tls_findings(config, time.time())):
         say(sys.stderr, f"{finding}\n")
     return put(f"{path}: no errors{refused}\n") or (EXIT_FAILED if refused else EXIT_OK)
 

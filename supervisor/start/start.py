@@ -133,16 +133,21 @@ def _build() -> dict[str, object]:
 
 def _log_configuration(log: logging.Logger, config: DroConfig) -> None:
     """One line for the whole, one for each portal."""
-    files = dict.fromkeys(path for portal in config.portals for path in portal.lbm_config)
-    log.info(LogEvent.CONFIGURATION_READ, extra={"portals": len(config.portals), "um_files": len(files)})
-    for portal in config.portals:
-        extra = {"portal": portal.name, "domain": portal.domain_id, "cost": portal.cost}
+    portals = config.all_portals
+    files = dict.fromkeys(path for portal in portals for path in portal.lbm_config)
+    log.info(LogEvent.CONFIGURATION_READ, extra={"portals": len(portals), "um_files": len(files)})
+    for portal in portals:
+        extra = {"portal": portal.name, "domain": getattr(portal, "domain_id", 0), "cost": portal.cost}
         log.info(LogEvent.PORTAL_CONFIGURED, extra=extra | {"lbm_config": " ".join(portal.lbm_config)})
 
 
 def _files_of(config: DroConfig) -> list[str]:
     """What a reload will read again."""
-    named = [config.file, config.daemon.xml_config, *(path for portal in config.portals for path in portal.lbm_config)]
+    named = [
+        config.file,
+        config.daemon.xml_config,
+        *(path for portal in config.all_portals for path in portal.lbm_config),
+    ]
     return [path for path in dict.fromkeys(named) if path and "://" not in path]
 
 

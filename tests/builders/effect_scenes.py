@@ -13,15 +13,19 @@ from pathlib import Path
 from dro.bus.messages import ROUTE_MESSAGES, PortalUp
 from dro.clock import ms, s
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
+from dro.proto.unicast.contexts import KnownContexts
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.tnwg import InterestRecord, TnwgInterest
 from dro.wire.source_string import IpcAddress, LbtrmAddress, LbtruAddress, TcpAddress
 from portals.datapath.counters import Slot
 from portals.decisions.acl_enforcement import AclEnforcement
+from portals.decisions.contexts import ContextQuestions
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
 from portals.endpoint.interest import TrdInterest
-from router.route_recalculation import RouteCore
-from router.worker import timing_of
+from router.core import RouteManagerCore
+from router.route_info import write_route
+from router.topology import DroRecord, Neighbour
+from router.worker import exchange_timing_of, self_of, timing_of
 from supervisor.parent.process_plan import plan_of
 from tests.fakes.channel import packet
 from tests.fakes.um_contexts import Stepper
@@ -75,6 +79,18 @@ SESSIONS = (
 TOPICS = (b"A", b"AB", b"A  B", b"A B", b"B")
 
 
+def contexts(config: EndpointConfig) -> object:
+    """Questions for 60 contexts that nobody answers: when how many are asked, until all are forgotten."""
+    core = ContextQuestions(config.context_query, KnownContexts())
+    for number in range(MANY):
+        core.on_unknown(b"inst%04d" % number, 0)
+    asked: list[tuple[int, int]] = []
+    while (due := core.next_deadline()) is not None and due <= s(2000):
+        core.on_timer(due)
+        asked.append((due, len(core.take_effects())))
+    return asked
+
+
 def access(config: EndpointConfig) -> object:
     """What may pass the portal: five topics, eight sessions."""
     judge = AclEnforcement(config.acl, sending=config.sending, receiving=config.receiving)
@@ -86,8 +102,11 @@ def access(config: EndpointConfig) -> object:
 
 
 def routes(config: DroConfig) -> object:
-    """The route manager: two portals come, one goes and comes again until it has to warn."""
-    core = RouteCore(1 << 63 | 5, timing_of(config), incarnation=1, now_ns=0)
+    """The route manager: two portals and another DRO come, one portal changes until it has to warn."""
+    me = self_of(config, 1 << 63 | 5)
+    core = RouteManagerCore(me, timing_of(config), exchange_timing_of(config), incarnation=1, now_ns=0)
+    other = DroRecord(1 << 63 | 6, (Neighbour(1, 1, 1), Neighbour(9, 1, 1)))
+    message = write_route(other, sqn=1, ttl=9, topology=0, configuration=0, gateway_version=0)
     said: list[object] = []
 
     def run(until_ns: int) -> None:
@@ -95,12 +114,13 @@ def routes(config: DroConfig) -> object:
             core.on_timer(due)
             said.extend((due, effect) for effect in core.take_effects())
 
-    core.on_portal_up(1, 1, 1, 0)
-    core.on_portal_up(2, 2, 1, 0)
+    for portal in (1, 2):
+        core.on_portal_up(PortalUp(portal, portal, 1), 0)
+    core.on_route_info(1, message, 0)
     run(s(20))
     for n in range(60):
         at = s(20) + n * ms(500)
-        core.on_portal_up(3, 3, 2 + n, at)
+        core.on_portal_up(PortalUp(3, 3, 2 + n), at)
         run(at + ms(499))
     run(s(100))
     return said

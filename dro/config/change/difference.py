@@ -31,8 +31,7 @@ def differences(old: DroConfig, new: DroConfig) -> tuple[Change, ...]:
 
 def portals_of(config: DroConfig) -> dict[str, Portal]:
     """All portals by name, in file order."""
-    portals: list[Portal] = [*config.portals, *config.peers]
-    return {portal.name: portal for portal in sorted(portals, key=lambda p: p.line)}
+    return {portal.name: portal for portal in sorted(config.all_portals, key=lambda portal: portal.line)}
 
 
 # --- the daemon ----------------------------------------------------------------------------------------------------

@@ -10,10 +10,9 @@ import ssl
 from functools import cache
 from typing import Final
 
-_TLS13: Final = frozenset(
-    {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_CCM_SHA256",
-     "TLS_AES_128_CCM_8_SHA256"}
-)  # fmt: skip
+TLS13_OFFERED: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
+"""What OpenSSL offers; Python has no way to choose among them."""
+TLS13_SUITES: Final = TLS13_OFFERED | {"TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256"}
 _STANDARD: Final = re.compile(r"TLS_(?P<exchange>\w+?)_WITH_(?P<cipher>\w+)")
 
 
@@ -45,7 +44,7 @@ def _is_known(name: str) -> bool:
 
 def known_suite(name: str) -> str | None:
     """OpenSSL's name of one suite, however it was written; None if the installed library has none of that name."""
-    if name.upper() in _TLS13:
+    if name.upper() in TLS13_SUITES:
         return name.upper()
     suite = openssl_name(name)
     is_one = re.fullmatch(r"[A-Za-z0-9_-]{3,60}", suite) is not None and "-" in suite

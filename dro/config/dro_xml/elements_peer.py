@@ -10,7 +10,7 @@ import re
 from ipaddress import IPv4Address
 from typing import Final
 
-from dro.config.dro_xml.ciphers import known_suite
+from dro.config.dro_xml.ciphers import TLS13_OFFERED, TLS13_SUITES, known_suite
 from dro.config.dro_xml.elements import portal_fields
 from dro.config.dro_xml.model import (
     GatewayKeepaliveConfig,
@@ -133,6 +133,8 @@ def read_cipher_suites(el: ElementReader) -> tuple[str, ...]:
             el.warning(f"cipher suite {name[:60]!r} is not known here, ignored")
         else:
             suites[suite] = None
+    if TLS13_SUITES & suites.keys() and not suites.keys() >= TLS13_OFFERED:
+        el.warning("with TLS 1.3 its usual suites are all offered, whichever are named")
     if el.is_present and not suites:
         el.error("no usable cipher suite", remedy="write OpenSSL names with commas between, or remove it")
     el.done()

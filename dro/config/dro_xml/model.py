@@ -254,6 +254,7 @@ class TlsConfig:
     certificate_key_password: str = field(repr=False)
     trusted_certificates: str  # empty: those of the system
     cipher_suites: tuple[str, ...]  # OpenSSL names, best first; empty: the built-in list
+    peer_name: str = ""  # that the companion's certificate must have; empty: any
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +328,7 @@ class PeerConfig:
     udp: PeerUdpConfig | None
     source_deletion_delay_ms: int
     max_queue_bytes: int
+    uim_max_queue_bytes: int  # of messages for one receiver, apart from the rest; 0: a tenth of `max_queue_bytes`
     smart_batch: bool
     max_datagram_bytes: int
     batch_min_bytes: int
@@ -355,3 +357,8 @@ class DroConfig:
     peers: tuple[PeerConfig, ...] = ()
     file: str = field(default="", compare=False)
     tree: Node | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def all_portals(self) -> tuple[EndpointConfig | PeerConfig, ...]:
+        """Endpoints, then peers."""
+        return (*self.portals, *self.peers)

@@ -59,14 +59,10 @@ def _is_hotlink(node: Node) -> bool:
     return node.text() not in ("", "0")
 
 
-def _exchanges_routes(node: Node) -> bool:
-    return any(name in _EXCHANGE and value.line for name, value in node.attributes)
-
-
-_EXCHANGE: Final = ("propagation-interval", "timeout", "max-hop-count")
 _REPLACED: Final = ("lbtsmx", "lbtrdma")  # by TCP, which is reported elsewhere
 _DAEMON: Final = ("daemon",)
 _ENDPOINT: Final = ("portals", "endpoint")
+_PEER: Final = ("portals", "peer")
 _TABLE: Final = (
     _Row((*_DAEMON, "lbm-license-file"), False, "no licence is needed, ignored"),
     _Row((*_DAEMON, "topicmap"), False, _NO_MAPS),
@@ -77,11 +73,10 @@ _TABLE: Final = (
     _Row((*_DAEMON, "publishing-interval"), False, _IGNORED),
     _Row((*_DAEMON, "remote-snapshot-request"), False, _IGNORED),
     _Row((*_DAEMON, "remote-config-changes-request"), False, _IGNORED),
-    _Row((*_DAEMON, "route-info"), False, f"{', '.join(_EXCHANGE)}: not supported yet, ignored", "", _exchanges_routes),
-    _Row((*_ENDPOINT, "context-query"), False, _IGNORED),
     _Row((*_ENDPOINT, "hotlink-index"), True, "hotlinks are not supported yet", "remove it or write 0", _is_hotlink),
     _Row((*_ENDPOINT, "publishing-interval"), False, _IGNORED),
-    _Row(("portals", "peer"), True, "peer portals are not supported yet", "remove it"),
+    _Row((*_PEER, "udp"), True, "the UDP part of a peer link is not supported yet", "remove it, data goes over TCP"),
+    _Row((*_PEER, "publishing-interval"), False, _IGNORED),
 )
 
 

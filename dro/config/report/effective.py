@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
-from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
+from dro.config.dro_xml.model import DroConfig
 from dro.config.reading.reader import Node, NodeValue
 from dro.config.reading.schema import elements
 from dro.config.um.options import OptionKey, UmOptions, option_table
@@ -66,8 +66,7 @@ class _Printer:
     """Writes the tree of one configuration."""
 
     def __init__(self, config: DroConfig, with_defaults: bool) -> None:
-        portals: list[EndpointConfig | PeerConfig] = [*config.portals, *config.peers]
-        self._portals = {portal.name: portal for portal in portals}
+        self._portals = {portal.name: portal for portal in config.all_portals}
         self._with_defaults = with_defaults
 
     def lines(self, node: Node, depth: int) -> Iterator[str]:

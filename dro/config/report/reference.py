@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -118,6 +119,13 @@ def state(spec: ElementSpec) -> str:
     return str(first)
 
 
+@cache
+def _published() -> frozenset[str]:
+    """The elements of the published DTD."""
+    dtd = files("dro.config.data").joinpath("dro-config.dtd").read_text(encoding="utf-8")
+    return frozenset(re.findall(r"<!ELEMENT (\S+)", dtd))
+
+
 def _element(spec: ElementSpec) -> Iterator[str]:
     yield f"### `<{spec.name}>`"
     yield ""
@@ -128,6 +136,8 @@ def _element(spec: ElementSpec) -> Iterator[str]:
     if spec.children:
         order = ", in this order" if spec.is_ordered and len(spec.children) > 1 else ""
         yield f"* holds{order}: {', '.join(f'`<{c}>`' for c in spec.children)}"
+    if spec.name not in _published():
+        yield "* an extension: not in the published DTD, which `tnwgd -d` prints"
     yield f"* state: {state(spec)}; reload: {reload_class(spec.name).value}"
     yield ""
     fields = [*([spec.content] if spec.content is not None else []), *spec.attributes.values()]

@@ -26,6 +26,7 @@ from supervisor.host.privileges import identity_of
 from supervisor.host.run_dirs import make_run_dirs
 from supervisor.parent.log_settings import log_settings
 from tests.builders import effect_scenes as scenes
+from tests.builders import peer_scenes
 from tests.builders.dro_file import load
 from tests.builders.one_element import document, path_to, sample
 
@@ -174,6 +175,15 @@ def of_resolution() -> Iterator[Probe]:
             yield Probe(("rate-limit", attribute), values, text, first(scenes.trd), element)
 
 
+def of_contexts() -> Iterator[Probe]:
+    for name, values in (
+        ("periodic-interval", ("300000", "100000")), ("max-contexts", ("20", "7")), ("interval", ("200", "900")),
+        ("timeout", ("900", "500")),
+    ):  # fmt: skip
+        text = fill(DOCUMENT, both=f'<context-query {name}="@"/>')
+        yield Probe(("context-query", name), values, text, first(scenes.contexts))
+
+
 def acl(inbound: str = "", outbound: str = "") -> str:
     lists = [f"<{name}>{text}</{name}>" for name, text in (("inbound", inbound), ("outbound", outbound)) if text]
     return f"<acl>{''.join(lists)}</acl>"
@@ -228,7 +238,11 @@ def of_daemon() -> Iterator[Probe]:
     yield Probe(("pidfile", ""), ("a.pid", "b.pid"), daemon("<pidfile>@</pidfile>"), pid_file)
     yield Probe(("pidfile", XML_SPACE), spaces, daemon('<pidfile xml:space="@"> a.pid</pidfile>'), pid_file)
     routes = whole(scenes.routes)
-    yield Probe(("route-info", "check-interval"), ("750", "4000"), daemon('<route-info check-interval="@"/>'), routes)
+    for name, values in (
+        ("propagation-interval", ("1000", "900")), ("check-interval", ("750", "4000")),
+        ("timeout", ("4000", "9000")), ("max-hop-count", ("100", "2")),
+    ):  # fmt: skip
+        yield Probe(("route-info", name), values, daemon(f'<route-info {name}="@"/>'), routes)
     for name, values in (("backoff-interval", ("5000", "300")), ("warning-interval", ("10000", "6000"))):
         yield Probe(("route-recalculation", name), values, daemon(f'<route-recalculation {name}="@"/>'), routes)
     named = "<source-context-name>A</source-context-name>"
@@ -282,9 +296,56 @@ def of_portals() -> Iterator[Probe]:
         yield Probe((name, XML_SPACE), spaces, spaced, model)
 
 
+LINK = """<tnw-gateway version="1.0"><daemon><name>D</name></daemon><portals>
+<endpoint><name>E1</name><domain-id>1</domain-id></endpoint>
+<peer><name>P</name>{before}<single-tcp>{tcp}{end}</single-tcp>{after}</peer>
+</portals></tnw-gateway>"""
+TO = '<initiator reconnect-interval="{pause}"><address>{address}</address><port>{port}</port></initiator>'
+TLS = "<tls><certificate>{certificate}</certificate><certificate-key>{key}</certificate-key>{more}</tls>"
+
+
+def of_peers() -> Iterator[Probe]:
+    def peer(tcp: str = "", after: str = "", before: str = "", end: str = "", **to: str) -> str:
+        end = end or TO.format(**{"pause": "5000", "address": "127.0.0.1", "port": "26123"} | to)
+        return LINK.format(before=before, tcp=tcp, end=end, after=after)
+
+    def tls(certificate: str = "{a_pem}", key: str = "{a_key}", more: str = "") -> str:
+        return peer(TLS.format(certificate=certificate, key=key, more=more))
+
+    scene = peer_scenes.link
+    yield Probe(("sourcemap", "size"), ("8", "16"), peer(before='<sourcemap size="@"/>'), scene)
+    yield Probe(("interface", ""), ("127.0.0.1", "127.0.0.2"), peer("<interface>@</interface>"), scene)
+    yield Probe(("address", ""), ("127.0.0.1", "127.0.0.2"), peer(address="@"), scene)
+    yield Probe(("port", ""), ("26123", "26124"), peer(port="@"), scene)
+    listen = peer(end="<acceptor><listen-port>@</listen-port></acceptor>")
+    yield Probe(("listen-port", ""), ("26123", "26124"), listen, scene)
+    yield Probe(("receive-buffer", ""), ("65536", "262144"), peer("<receive-buffer>@</receive-buffer>"), scene)
+    yield Probe(("send-buffer", ""), ("65536", "262144"), peer("<send-buffer>@</send-buffer>"), scene)
+    for element in ("keepalive", "nodelay"):
+        yield Probe((element, ""), ("", f"<{element}/>"), peer("@"), scene)
+    yield Probe(("compression", ""), ("", "<compression>LZ4</compression>"), peer("@"), scene)
+    yield Probe(("certificate", ""), ("{a_pem}", "{b_pem}"), tls(certificate="@"), scene)
+    yield Probe(("certificate-key", ""), ("{a_key}", "{b_key}"), tls(key="@"), scene)
+    secret = "<certificate-key-password>@</certificate-key-password>"
+    yield Probe(("certificate-key-password", ""), ("secret", "other"), tls("{c_pem}", "{c_key}", secret), scene)
+    trusted = "<trusted-certificates>@</trusted-certificates>"
+    yield Probe(("trusted-certificates", ""), ("{one}", "/none.pem"), tls(more=trusted), scene)
+    suites = ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES128-GCM-SHA256")
+    yield Probe(("cipher-suites", ""), suites, tls(more="<cipher-suites>@</cipher-suites>"), scene)
+    yield Probe(("peer-name", ""), ("a", "b"), tls(more="<peer-name>@</peer-name>"), whole(peer_scenes.wanted_name))
+    yield Probe(("initiator", "reconnect-interval"), ("1000", "5000"), peer(pause="@"), scene)
+    yield Probe(("uim-max-queue", ""), ("50000", "100000"), peer(after="<uim-max-queue>@</uim-max-queue>"), scene)
+    yield Probe(("max-datagram", ""), ("3000", "65500"), peer(after="<max-datagram>@</max-datagram>"), scene)
+    for name, values in (("min-length", ("2000", "20000")), ("batch-interval", ("50", "200"))):
+        yield Probe((name, ""), values, peer(after=f"<batching><{name}>@</{name}></batching>"), scene)
+    alive = {"idle": ("yes", "no"), "interval": ("2000", "5000"), "timeout": ("10000", "15000")}
+    for name, values in alive.items():
+        yield Probe(("gateway-keepalive", name), values, peer(after=f'<gateway-keepalive {name}="@"/>'), scene)
+
+
 TOLD, ADVERTISED, SESSION, PORTS = "told the route manager", "advertised", "session", "request ports"
 DELETION = "deletion after half seconds"
-PROBES = [*of_daemon(), *of_portals(), *of_access(), *of_resolution()]
+PROBES = [*of_daemon(), *of_portals(), *of_peers(), *of_access(), *of_resolution(), *of_contexts()]
 
 
 def used_by(row: Row) -> str:

@@ -116,6 +116,14 @@ def test_a10_unknown_suites_are_told_and_none_left_is_an_error() -> None:
     assert "no usable cipher suite" in refusal(gateway(f"<peer><name>P</name>{text}</peer>"))
 
 
+def test_a10_suites_of_tls_1_3_cannot_be_chosen_among() -> None:
+    offered = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+    for suites, is_told in ((offered, False), (offered[:1], True), (("AES256-SHA256",), False)):
+        warnings: list[str] = []
+        peer(tcp=TLS.format(f"<cipher-suites>{','.join(suites)}</cipher-suites>"), warnings=warnings)
+        assert any("TLS 1.3" in warning for warning in warnings) is is_told
+
+
 def test_a11_datagrams_are_small_with_tls_over_udp() -> None:
     udp = "<udp><port>77</port></udp>"
     assert peer(udp).max_datagram_bytes == 65500

@@ -58,18 +58,16 @@ def test_user_group_and_pid_file_are_no_limits() -> None:
     assert limits("<uid>1</uid><gid>1</gid><pidfile>p</pidfile>") == []
 
 
-def test_a_peer_is_refused_at_its_line_and_all_is_told_in_file_order() -> None:
-    told = limits("<web-monitor>*:1</web-monitor>", portals=f"\n<peer><name>P</name>{TCP}</peer>")
-    assert told == [
-        ("u.xml:2: <web-monitor>: not supported yet, ignored", False),
-        ("u.xml:4: <peer>: peer portals are not supported yet; remove it", True),
-    ]
+def test_udp_is_refused_at_its_line_and_all_is_told_in_file_order() -> None:
+    peer = f"\n<peer><name>P</name>{TCP}<udp><port>5</port></udp></peer>"
+    told = limits("<web-monitor>*:1</web-monitor>", portals=peer)
+    what = "the UDP part of a peer link is not supported yet; remove it, data goes over TCP"
+    assert told == [("u.xml:2: <web-monitor>: not supported yet, ignored", False), (f"u.xml:4: <udp>: {what}", True)]
 
 
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("<context-query timeout='9'/>", "<context-query>: not supported yet, ignored"),
         (
             "<source-context-name>a</source-context-name>",
             "<source-context-name>: has no effect without a UM XML file, whose contexts it selects",
@@ -81,10 +79,8 @@ def test_what_has_no_effect_in_an_endpoint_is_told(text: str, part: str) -> None
     assert limits("", text) == ([(f"u.xml:3: {part}", False)] if part else [])
 
 
-def test_the_exchange_of_routes_is_told_when_it_is_configured() -> None:
-    assert limits("<route-info check-interval='5'/>") == []
-    what = "propagation-interval, timeout, max-hop-count: not supported yet, ignored"
-    assert limits("<route-info timeout='5'/>") == [(f"u.xml:2: <route-info>: {what}", False)]
+def test_nothing_of_the_exchange_of_routes_is_without_effect() -> None:
+    assert limits("<route-info propagation-interval='9' check-interval='5' timeout='50' max-hop-count='3'/>") == []
 
 
 def test_um_options_that_nothing_asks_for_are_told_by_name() -> None:

@@ -111,8 +111,8 @@ def test_reload_classes(name: str, expected: ReloadClass) -> None:
     ("name", "expected"),
     [
         ("cost", "in effect"),
-        ("peer", "refused: peer portals are not supported yet"),
-        ("nak-handling", "refused: peer portals are not supported yet"),
+        ("peer", "in effect"),
+        ("nak-handling", "refused: the UDP part of a peer link is not supported yet"),
         ("topic", "in effect"),
         ("transport-module", "warned about: not supported yet, ignored"),
         ("hotlink-index", "some values refused: hotlinks are not supported yet"),

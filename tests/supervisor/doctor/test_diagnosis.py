@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from dro.clock import ms, s
 from dro.config.dro_xml.load import load_dro
-from dro.config.dro_xml.model import DroConfig
+from dro.config.dro_xml.model import DroConfig, TlsConfig
 from dro.config.lint.finding import Machine, view_of
 from dro.config.lint.portal import RING_START_BYTES, ring_bytes
 from dro.errors import DecodeError
@@ -48,6 +48,7 @@ from supervisor.doctor.trd import against_clock
 from supervisor.host import privileges
 from tests.builders.dro_file import parse_dro
 from tests.fakes.lookup import FakeLookup
+from tests.rigs.certificates import Authority
 from tests.rigs.site import reserve_block
 
 TR, DATA, SIZED = Place("239.1.1.1", 12965), Place("239.1.1.2", 14400), Place("239.1.1.2", 14499)
@@ -352,6 +353,25 @@ def test_shared_memory_has_to_hold_every_ring_and_should_hold_what_it_may_grow_t
     room = SimpleNamespace(f_bavail=needed - missing, f_frsize=1, f_blocks=needed)
     monkeypatch.setattr(os, "statvfs", lambda _: room)
     assert statuses(list(doctor_host.shared_memory(view, is_running=False))) == [status]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "text"),
+    [
+        ("sound", Status.OK, "sound.pem"),
+        ("old", Status.WARN, "<certificate>: {0}/old.pem: has expired"),
+        ("none", Status.FAIL, "<certificate>: {0}/none.pem: No such file or directory"),
+    ],
+)
+def test_files_of_tls(tmp_path: Path, name: str, status: Status, text: str) -> None:
+    signer = Authority(tmp_path)
+    signer.leaf("sound")
+    signer.leaf("old", begins=-2, ends=-1)
+    peer = load_dro(str(EXAMPLE.parents[1] / "peer-link" / "dro-g1.xml"), warn=lambda _: None).peers[0]
+    files = [str(tmp_path / f"{name}.{end}") for end in ("pem", "key")]
+    with_tls = replace(peer, tcp=replace(peer.tcp, tls=TlsConfig(files[0], files[1], "", signer.trusted, ())))
+    (check,) = doctor_host.files([peer, with_tls], time.time())
+    assert (check.status, text.format(tmp_path) in check.what) == (status, True)
 
 
 def test_shared_memory_and_open_files_of_a_dro_that_is_too_large() -> None:

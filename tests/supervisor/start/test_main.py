@@ -19,6 +19,7 @@ from dro.config.dro_xml.load import load_dro
 from dro.errors import ConfigError
 from supervisor.main import main
 from supervisor.parent import process_plan
+from tests.rigs.certificates import Authority
 from tests.rigs.loaded import Loaded
 from tests.rigs.quick_dro import NAME, QUICK
 
@@ -103,14 +104,32 @@ def test_validate_only_looks(quick: Path, capfd: pytest.CaptureFixture[str]) -> 
 
 
 def test_validate_looks_at_every_file(quick: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    broken, peers = quick.with_name("broken.xml"), ROOT / "tests/golden/examples/peer-link/dro-g1.xml"
+    broken, peers = quick.with_name("broken.xml"), ROOT / "tests/golden/examples/peer-link-udp/dro-g1.xml"
     broken.write_text(QUICK.replace("<domain-id>11", "<domain-id>0").replace("<cost>3", "<cost>0"))
     assert main(["-v", str(broken), str(quick), str(peers)]) == 1
     out, err = capfd.readouterr()
     assert out == f"{quick}: no errors\n{peers}: no errors, but this release refuses to run it\n"
     assert f"{broken}:6: <domain-id>" in err
     assert f"{broken}:7: <cost>" in err
-    assert f"{peers}:14: <peer>: peer portals are not supported yet" in err
+    assert f"{peers}:24: <udp>: the UDP part of a peer link is not supported yet" in err
+
+
+def test_validate_looks_into_the_files_of_tls(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    certificate, key = Authority(tmp_path).leaf("a", ends=3.5)
+    tls = f"\n<certificate>{certificate}</certificate>\n<certificate-key>{{0}}</certificate-key>"
+    link = f"<single-tcp><tls>{tls}</tls><acceptor><listen-port>9</listen-port></acceptor></single-tcp>"
+    peer = f'<tnw-gateway version="1.0"><portals><peer><name>P</name>{link}</peer></portals></tnw-gateway>'
+    file = tmp_path / "dro.xml"
+    for written, found in (
+        (key, f"{file}:2: warning: portal P: <certificate>: {certificate}: expires in 3 days: "),
+        (
+            "/nowhere",
+            f"{file}:3: warning: portal P: <certificate-key>: /nowhere: No such file or directory: ",
+        ),
+    ):
+        file.write_text(peer.format(written))
+        main(["-v", str(file)])
+        assert [line for line in capfd.readouterr().err.splitlines() if line.startswith(found)]
 
 
 def test_what_lint_says_has_one_severity(quick: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -161,9 +180,9 @@ def test_the_effective_configuration_can_be_printed(quick: Path, capfd: pytest.C
 
 
 def test_what_is_not_supported_yet_does_not_start(capfd: pytest.CaptureFixture[str]) -> None:
-    path = ROOT / "tests/golden/examples/peer-link/dro-g1.xml"
+    path = ROOT / "tests/golden/examples/peer-link-udp/dro-g1.xml"
     assert main([str(path)]) == 1
-    assert f"{path}:14: <peer>: peer portals are not supported yet; remove it" in capfd.readouterr().err
+    assert f"{path}:24: <udp>: the UDP part of a peer link is not supported yet; remove it" in capfd.readouterr().err
 
 
 def test_one_file_only_is_run(quick: Path, capfd: pytest.CaptureFixture[str]) -> None:
