@@ -27,7 +27,7 @@ ENDS_S = 20.0
 PEER = """    <peer>
       <name>P</name>
       <single-tcp>
-        <initiator><address>10.2.0.1</address><port>29000</port></initiator>
+        <initiator><address>10.2.0.1</address><port>many</port></initiator>
       </single-tcp>
     </peer>
 """
@@ -94,15 +94,15 @@ def test_a_port_for_two_contexts_is_too_little(net: Net, host: Host) -> None:
     assert "request_tcp_port_low" in refusal(host, xml)
 
 
-def test_a_peer_is_refused_with_file_and_line(net: Net, host: Host) -> None:
+def test_a_mistake_in_the_file_is_refused_with_file_and_line(net: Net, host: Host) -> None:
     xml = configuration(net.folder)
     text = xml.read_text().replace("  </portals>", f"{PEER}  </portals>")
     xml.write_text(text)
-    line = text.splitlines().index("    <peer>") + 1
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "many" in line)
     process = start(host, xml)
     assert process.wait(ENDS_S) == 1
-    assert f"{xml}:{line}: <peer>: " in process.stderr
-    assert "not supported yet" in process.stderr
+    assert f"{xml}:{line}: <port>: " in process.stderr
+    assert "many" in process.stderr
     assert "worker started" not in process.stdout
 
 
