@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -46,6 +45,7 @@ from portals.decisions.effects import (
     UpdateProxySource,
     WhyIgnored,
 )
+from portals.decisions.feeders import WantedProxy, cheapest
 from portals.decisions.heard_sources import HeardSources
 from portals.decisions.messages import (
     PATTERN_NONE,
@@ -69,6 +69,7 @@ from portals.decisions.messages import (
     Withdraw,
 )
 from portals.decisions.recorded_interest import Matcher, RecordedInterest
+from portals.decisions.routes import HELD_NS, Path, Routes
 from portals.decisions.siblings import Offer, Siblings
 from portals.decisions.source_deletion_delay import SourceDeletionDelay
 
@@ -76,23 +77,6 @@ _NEW: Final = (InterestAdded, SourceSeen, ForwardStart, KnownSource, KnownProxy,
 """What a drained portal ignores."""
 AT_ONCE: Final = 32
 """Steps that are not left to later turns: some milliseconds with what follows from them."""
-
-
-@dataclass(slots=True)
-class WantedProxy:
-    """One wanted proxy source; `feeder` is (worker, handle), None while it waits for its deletion."""
-
-    topic: bytes
-    domain_id: int
-    feeder: tuple[int, int] | None
-
-
-def _cheapest(offer: Offer) -> tuple[int, int, int, int]:
-    """The least of several is the way to take: lowest cost, fewest hops, lowest worker.
-
-    Of two offers of one sibling the newer is the living one: handles grow with time.
-    """
-    return offer.source.cost, offer.source.hop_count, offer.worker, -offer.source.handle
 
 
 class PortalCore:
@@ -118,10 +102,7 @@ class PortalCore:
         self._acl = acl
         self.refused: Table[Symbol, None] = Table()  # what siblings want and may not be asked for here
         self._effects: list[Effect] = []
-        self.route_version = 0
-        self._routes: dict[tuple[int, int], tuple[int, int]] = {}
-        self._inbound: set[tuple[int, int]] = set()  # (egress worker, interested domain) of paths that enter here
-        self._outbound: set[tuple[int, int]] = set()  # (source domain, ingress worker) of paths that leave here
+        self.routes = Routes(worker)
         self.siblings = Siblings(lambda topic: self.recorded.forget(topic))
         self.recorded = RecordedInterest(matcher, acl, self.siblings.by_topic)
         self.proxy_receivers: Table[Symbol, set[int]] = Table()  # -> interested domains
@@ -148,20 +129,14 @@ class PortalCore:
 
     def on_routes(self, version: int, entries: Iterable[tuple[int, int, int, int]], now_ns: int) -> None:
         """`entries`: (source domain, interested domain, ingress worker, egress worker)."""
-        if version <= self.route_version:
-            return
-        self.route_version = version
-        routes = {(origin, wanted): (ingress, egress) for origin, wanted, ingress, egress in entries}
-        changed = routes.items() ^ self._routes.items()
-        self._routes = routes
-        inbound = {(egress, wanted) for (_, wanted), (ingress, egress) in routes.items() if ingress == self.me}
-        moved, self._inbound = inbound ^ self._inbound, inbound
-        self._outbound = {(origin, ingress) for (origin, _), (ingress, egress) in routes.items() if egress == self.me}
-        origins = {origin for (origin, _), (_, egress) in changed if egress == self.me}
-        self._go_through(self._follow_routes(moved, origins, now_ns))
+        self._go_through(self._follow_routes(*self.routes.change(version, entries, now_ns), now_ns))
 
-    def _follow_routes(self, moved: set[tuple[int, int]], origins: set[int], now_ns: int) -> Iterator[None]:
-        """`moved`: (egress, interested domain) of paths that changed; `origins`: domains whose paths to here did."""
+    def _follow_routes(
+        self, moved: set[Path], origins: set[int], now_ns: int, *, is_over: bool = False
+    ) -> Iterator[None]:
+        """`moved`: (egress, interested domain) of paths that changed; `origins`: domains whose paths to here did.
+
+        `is_over`: these are paths of a table before, kept until now."""
         for worker in {worker for worker, _ in moved}:
             for symbol in self.siblings.symbols_of(worker).snapshot():
                 if not moved.isdisjoint(self.siblings.wanting(symbol)):
@@ -169,7 +144,7 @@ class PortalCore:
                 yield
         for otid in self._known_otids() if origins else ():
             if self._is_known(otid) and self._identity(otid)[1] in origins:
-                self._decide_source(otid, now_ns)
+                self._decide_source(otid, now_ns, is_over=is_over)
             yield
 
     # interest recorded at this portal
@@ -388,7 +363,7 @@ class PortalCore:
         """Decisions 1 and 2: is a proxy receiver needed here, and for which domains?"""
         if self.is_withdrawn:
             return
-        wanted = {domain_id for _, domain_id in self._inbound.intersection(self.siblings.wanting(symbol))}
+        wanted = {domain_id for _, domain_id in self.routes.inbound.intersection(self.siblings.wanting(symbol))}
         if wanted and not self._acl.may_ask(*symbol):
             self.refused[symbol] = None
             wanted = set()
@@ -407,8 +382,10 @@ class PortalCore:
             self.proxy_receivers[symbol] = wanted
             self._effects.append(UpdateProxyReceiver(*symbol, tuple(sorted(wanted - had)), tuple(sorted(had - wanted))))
 
-    def _decide_source(self, otid: bytes, now_ns: int) -> None:
-        """Decision 3: is a proxy source for this OTID needed here, and which sibling feeds it?"""
+    def _decide_source(self, otid: bytes, now_ns: int, *, is_over: bool = False) -> None:
+        """Decision 3: is a proxy source for this OTID needed here, and which sibling feeds it?
+
+        `is_over`: what a route change took off has been kept until now."""
         proxy = self.proxies.get(otid)
         offers = self.siblings.offers(otid)
         if self.is_withdrawn or (proxy is None and not offers):
@@ -416,32 +393,50 @@ class PortalCore:
         topic, origin = self._identity(otid)
         interested = self.recorded.interested(topic)
         usable = self._usable(otid, topic, origin, interested, offers)
-        feeder = None if proxy is None else proxy.feeder
+        workers = set(self.routes.held(origin, interested))
+        held = {offer.key: offer for offer in offers if offer.worker in workers}
+        feeder, before = (None, None) if proxy is None else (proxy.feeder, proxy.before)
+        if proxy is not None and before is not None and before not in held:
+            self._stop_before(proxy)
         if feeder in usable:
             return  # a working feeder is kept, even when another one would be cheaper
-        best = min(usable.values(), key=_cheapest, default=None)
+        is_offered = feeder is not None and any(feeder == offer.key for offer in offers)
+        best = min(usable.values(), key=cheapest, default=None)
+        if best is None and not is_offered and before is not None:
+            best = held.get(before)
         if best is not None:
             self._feed(otid, proxy, best)
-        if feeder is not None and feeder in {offer.key for offer in offers}:
+        if feeder in held:
+            if proxy is not None and best is not None:
+                self._stop_before(proxy, feeder)
+            return  # it goes on until the routes before are forgotten
+        if feeder is not None and is_offered:
             self.send(feeder[0], ForwardStop(feeder[1]))  # the new one has been asked by then
         if best is not None or proxy is None:
             return
-        if not interested and otid not in self._had_proxy:
+        has_waited = is_over and is_offered and self.deletion_delay.delay_ns <= HELD_NS
+        if has_waited or (not interested and otid not in self._had_proxy):
             self._delete(otid)
         elif otid not in self.deletion_delay:
             proxy.feeder = None
             self._effects.append(DelayDeletion(otid, self.deletion_delay.begin(otid, now_ns)))
 
+    def _stop_before(self, proxy: WantedProxy, now: tuple[int, int] | None = None) -> None:
+        """The feeder before has been kept long enough, or it is another one by now."""
+        before, proxy.before = proxy.before, now
+        if before is not None and before not in (proxy.feeder, now):
+            self.send(before[0], ForwardStop(before[1]))
+
     def _usable(
         self, otid: bytes, topic: bytes, origin: int, interested: Set[int], offers: Iterable[Offer]
     ) -> dict[tuple[int, int], Offer]:
         """Offers by key that are on the path to an interested domain; before interest is known again, to any."""
-        paths = {self._routes.get((origin, wanted)) for wanted in interested}
-        usable = {offer.key: offer for offer in offers if (offer.worker, self.me) in paths}
+        workers = self.routes.feeders(origin, interested)
+        usable = {offer.key: offer for offer in offers if offer.worker in workers}
         if otid not in self._had_proxy:
             return usable
         if not usable and self._acl.may_leave(topic):
-            return {offer.key: offer for offer in offers if (origin, offer.worker) in self._outbound}
+            return {offer.key: offer for offer in offers if (origin, offer.worker) in self.routes.outbound}
         del self._had_proxy[otid]
         return usable
 
@@ -458,7 +453,7 @@ class PortalCore:
         self.send(worker, ForwardStart(seen.handle))
 
     def _delete(self, otid: bytes) -> None:
-        del self.proxies[otid]
+        self._stop_before(self.proxies.pop(otid))
         self.deletion_delay.end(otid)
         self._effects.append(CloseProxySource(otid))
 
@@ -478,7 +473,8 @@ class PortalCore:
     # time
 
     def next_deadline(self) -> int | None:
-        deadlines = (self.siblings.next_deadline(), self.deletion_delay.next_deadline())
+        parts = (self.siblings, self.deletion_delay, self.routes)
+        deadlines = (part.next_deadline() for part in parts)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def on_timer(self, now_ns: int) -> None:
@@ -487,6 +483,7 @@ class PortalCore:
             self._go_through(self._drop_before(worker, incarnation, now_ns))
         for otid in self.deletion_delay.due(now_ns):
             self._delete(otid)
+        self._go_through(self._follow_routes(*self.routes.forget(now_ns), now_ns, is_over=True))
 
     # messages out
 

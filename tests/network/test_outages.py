@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from dro.clock import ms
 from dro.um.fragment.own_sources import FragmentSource
 from portals.datapath.counters import Slot
+from portals.decisions.routes import HELD_NS, LONGER_NS
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN, PAIR, RING
 from tests.rigs.network import Application, Network
 
 SOUTH, NORTH = b"south", b"north"
+SETTLED_MS = 2500 + (HELD_NS + LONGER_NS) // ms(1)
+"""Until routes are calculated, and what is kept of the ones before is gone."""
 
 
 class Flow:
@@ -70,6 +74,18 @@ class Flow:
         return self.net.dros[dro].page(port, Slot.SENT) > before
 
 
+def test_another_cost_moves_the_flow_and_loses_nothing(ring: Flow) -> None:
+    """Make before break: the path before goes on until the new one is there."""
+    before = [sender.sent(source) for sender, source, _ in ring.ways]
+    ring.net.dros["A"].set_cost("B", 10)
+    ring.run(SETTLED_MS)
+    assert (ring.passes("A", "B"), ring.passes("A", "D")) == (False, True)
+    ring.net.run(500, 50)
+    for (sender, source, receiver), first in zip(ring.ways, before, strict=True):
+        assert receiver.got(source)[first:] == list(range(first, sender.sent(source)))
+    ring.check()
+
+
 @pytest.fixture
 def ring(make: Make) -> Flow:
     """The way between TRDs 1 and 3 is that by DRO B, whose node id is smaller than that of D."""
@@ -117,7 +133,7 @@ def test_a_connection_that_one_end_closes(ring: Flow, end: str, other: str) -> N
     """It is made again; what has gone another way meanwhile comes back to it."""
     ring.net.dros[end].cut(other)
     ring.return_ms()
-    ring.run(3000)
+    ring.run(SETTLED_MS)
     assert ring.net.dros[end].has_link(other)
     assert ring.net.dros[other].has_link(end)
     assert (ring.passes("A", "B"), ring.passes("A", "D")) == (True, False)
@@ -129,12 +145,12 @@ def test_a_link_that_is_away_is_gone_round_until_it_is_back(ring: Flow, end: str
     dro = ring.net.dros[end]
     dro.close_link(other)
     assert ring.return_ms() < 1000
-    ring.run(3000)
+    ring.run(SETTLED_MS)
     assert (ring.passes("A", "B"), ring.passes("A", "D")) == (False, True)
     ring.check()
     dro.mend(other)
     ring.net.until(lambda: dro.has_link(other))
-    ring.run(2000)
+    ring.run(SETTLED_MS)
     assert (ring.passes("A", "B"), ring.passes("A", "D")) == (True, False)
     ring.check()
 

@@ -16,7 +16,9 @@ PLANS = {"chain": CHAIN, "central TRD": CENTRAL_TRD, "ring with central TRD": RI
 
 def know_all(net: Network) -> bool:
     """From every TRD there is a way to every other one."""
-    pairs = {pair for dro in net.dros.values() for endpoint in dro.endpoints.values() for pair in endpoint.core._routes}
+    pairs = {
+        pair for dro in net.dros.values() for endpoint in dro.endpoints.values() for pair in endpoint.core.routes.ways
+    }
     trds = net.plan.trds
     return pairs >= {(origin, wanted) for origin in trds for wanted in trds if origin != wanted}
 

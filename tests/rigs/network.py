@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -232,6 +233,12 @@ class Dro:
             self.loop.add_reader(stream.sock, connection._on_readable)
         else:
             self.loop.remove_reader(stream.sock)
+
+    def set_cost(self, other: str, cost: int) -> None:
+        """As a reload does, of the portal that leads to DRO `other`."""
+        peers = tuple(replace(p, cost=cost) if p.name == f"{self.name}-{other}" else p for p in self.config.peers)
+        self.config = replace(self.config, peers=peers)
+        self.peers[other]._on_reconfigure(self.config)
 
     def kill(self) -> None:
         """Its sockets close, without a word to anybody."""

@@ -43,7 +43,7 @@ class OneEndpoint:
         self.sent()
 
     def hear_routes(self, *routes: Route) -> None:
-        version = self.portal.core.route_version + 1
+        version = self.portal.core.routes.version + 1
         self.worker.channels.on_ctl(0, ROUTE_MESSAGES.encode(RouteTable(version, routes)))
 
     def hear(self, *messages: PortalMessage) -> None:

@@ -217,5 +217,5 @@ def one_process(
             write_dro(site, portal_xml or {}, f"{QUICK_ROUTES}{daemon}")
         dro = OneProcess(site, stepper)
         stack.callback(dro.close)
-        dro.until(lambda: all(portal.core.route_version for portal in dro.portals.values()))
+        dro.until(lambda: all(portal.core.routes.version for portal in dro.portals.values()))
         yield dro

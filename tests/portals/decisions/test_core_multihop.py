@@ -35,6 +35,7 @@ from portals.decisions.messages import (
     SourceGone,
     SourceSeen,
 )
+from portals.decisions.routes import HELD_NS, LONGER_NS
 from tests.fakes.patterns import compile_pattern
 
 ME = 1
@@ -148,8 +149,9 @@ def test_interest_of_a_far_domain_is_announced_where_paths_to_it_enter(transit: 
     assert transit.hear(LEFT, InterestAdded(*AAA, HERE)) == [], "that is where it would go"
     assert transit.hear(LEFT, InterestAdded(*AAA, END)) == [OpenProxyReceiver(*AAA, (END,))]
     assert transit.hear(RIGHT, InterestAdded(*AAA, OTHER_END)) == [UpdateProxyReceiver(*AAA, (OTHER_END,), ())]
-    moved = transit.routes((FAR, END, ME, RIGHT), (FAR, OTHER_END, LEFT, RIGHT))
-    assert moved == [UpdateProxyReceiver(*AAA, (), (OTHER_END,))], "both know of the first"
+    assert transit.routes((FAR, END, ME, RIGHT), (FAR, OTHER_END, LEFT, RIGHT)) == []
+    assert transit.wait(HELD_NS + LONGER_NS - 1) == []
+    assert transit.wait(1) == [UpdateProxyReceiver(*AAA, (), (OTHER_END,))], "both know of the first"
 
 
 # routes that change
@@ -163,9 +165,33 @@ def test_a_source_whose_path_changes_is_asked_for_at_the_new_sibling_before_it_i
     transit.hear(RIGHT, offer(8, cost=1))
     assert transit.routes((FAR, END, LEFT, ME)) == [OpenProxySource(LEFT, offer(7)), start(LEFT, 7)]
     after = transit.routes((FAR, END, RIGHT, ME))
-    assert after == [FeedProxySource(RIGHT, offer(8, cost=1)), start(RIGHT, 8), stop(LEFT, 7)]
+    assert after == [FeedProxySource(RIGHT, offer(8, cost=1)), start(RIGHT, 8)], "both feed it for a while"
+    assert transit.wait(HELD_NS - 1) == []
+    assert transit.wait(1) == [stop(LEFT, 7)]
     assert transit.hear(LEFT, SourceGone(7)) == []
     assert transit.wait(2 * DELAY) == []
+
+
+def test_the_feeder_before_takes_over_again_when_the_new_one_ends_or_its_path_is_back(transit: Transit) -> None:
+    transit.want(END)
+    transit.hear(LEFT, offer(7))
+    transit.hear(RIGHT, offer(8))
+    transit.routes((FAR, END, LEFT, ME))
+    transit.routes((FAR, END, RIGHT, ME))
+    assert transit.hear(RIGHT, SourceGone(8)) == [FeedProxySource(LEFT, offer(7)), start(LEFT, 7)]
+    assert transit.hear(RIGHT, offer(9)) == [FeedProxySource(RIGHT, offer(9)), start(RIGHT, 9)]
+    assert transit.routes((FAR, END, LEFT, ME)) == [FeedProxySource(LEFT, offer(7)), start(LEFT, 7)]
+    assert transit.wait(HELD_NS) == [stop(RIGHT, 9)]
+    assert transit.unwant(END) == [stop(LEFT, 7), CloseProxySource(OTID)]
+
+
+def test_what_nobody_wants_any_more_is_stopped_at_both_feeders_at_once(transit: Transit) -> None:
+    transit.want(END)
+    transit.hear(LEFT, offer(7))
+    transit.hear(RIGHT, offer(8))
+    transit.routes((FAR, END, LEFT, ME))
+    transit.routes((FAR, END, RIGHT, ME))
+    assert transit.unwant(END) == [stop(LEFT, 7), stop(RIGHT, 8), CloseProxySource(OTID)]
 
 
 def test_of_two_sources_of_the_same_origin_at_one_sibling_the_other_is_taken_when_one_ends(transit: Transit) -> None:
@@ -183,9 +209,9 @@ def test_a_feeder_that_some_path_still_comes_from_is_kept(transit: Transit) -> N
     transit.hear(LEFT, offer(7))
     assert transit.hear(RIGHT, offer(8, cost=1)) == []
     assert transit.routes((FAR, END, RIGHT, ME), (FAR, OTHER_END, LEFT, ME)) == []
-    assert transit.unwant(OTHER_END) == [
-        FeedProxySource(RIGHT, offer(8, cost=1)), start(RIGHT, 8), stop(LEFT, 7)
-    ], "nobody on its path wants it any more"  # fmt: skip
+    after = transit.unwant(OTHER_END)
+    assert after == [FeedProxySource(RIGHT, offer(8, cost=1)), start(RIGHT, 8)], "nobody on its path wants it any more"
+    assert transit.wait(HELD_NS) == [stop(LEFT, 7)]
     assert transit.routes((FAR, END, RIGHT, ME), (FAR, OTHER_END, RIGHT, ME)) == []
 
 
@@ -193,10 +219,22 @@ def test_a_path_whose_sibling_does_not_have_the_source_yet_is_waited_for(transit
     transit.routes((FAR, END, LEFT, ME))
     transit.want(END)
     transit.hear(LEFT, offer(7))
-    assert transit.routes((FAR, END, RIGHT, ME)) == [stop(LEFT, 7), DelayDeletion(OTID, DELAY)]
-    assert transit.wait(DELAY - 1) == []
+    assert transit.routes((FAR, END, RIGHT, ME)) == []
+    assert transit.wait(HELD_NS - 1) == []
     assert transit.hear(RIGHT, offer(8)) == [FeedProxySource(RIGHT, offer(8)), start(RIGHT, 8)]
+    assert transit.wait(1) == [stop(LEFT, 7)]
     assert transit.wait(2 * DELAY) == []
+
+
+def test_a_deletion_delay_that_is_longer_holds_too(transit: Transit) -> None:
+    transit.core.deletion_delay.change(HELD_NS + 1)
+    transit.routes((FAR, END, LEFT, ME))
+    transit.want(END)
+    transit.hear(LEFT, offer(7))
+    transit.routes((FAR, END, RIGHT, ME))
+    assert transit.wait(HELD_NS) == [stop(LEFT, 7), DelayDeletion(OTID, 2 * HELD_NS + 1)]
+    assert transit.wait(HELD_NS) == []
+    assert transit.wait(1) == [CloseProxySource(OTID)]
 
 
 @pytest.mark.parametrize("after", [[(FAR, END, LEFT, RIGHT)], []], ids=["another portal", "partition"])
@@ -206,9 +244,9 @@ def test_a_source_that_no_path_brings_here_any_more_is_closed_after_the_delay(
     transit.routes((FAR, END, LEFT, ME))
     transit.want(END)
     transit.hear(LEFT, offer(7))
-    assert transit.routes(*after) == [stop(LEFT, 7), DelayDeletion(OTID, DELAY)]
-    assert transit.wait(DELAY - 1) == []
-    assert transit.wait(1) == [CloseProxySource(OTID)]
+    assert transit.routes(*after) == []
+    assert transit.wait(HELD_NS - 1) == []
+    assert transit.wait(1) == [stop(LEFT, 7), CloseProxySource(OTID)]
     assert transit.routes((FAR, END, LEFT, ME)) == [OpenProxySource(LEFT, offer(7)), start(LEFT, 7)]
 
 
@@ -217,8 +255,10 @@ def test_a_partition_ends_what_is_asked_for_beyond_it_until_it_is_healed(transit
     transit.routes(*routes)
     for domain_id in (END, OTHER_END):
         transit.hear(LEFT, InterestAdded(*AAA, domain_id))
-    assert transit.routes(routes[0]) == [UpdateProxyReceiver(*AAA, (), (OTHER_END,))]
-    assert transit.routes() == [CloseProxyReceiver(*AAA, (END,))]
+    assert transit.routes(routes[0]) == []
+    assert transit.wait(HELD_NS + LONGER_NS) == [UpdateProxyReceiver(*AAA, (), (OTHER_END,))]
+    assert transit.routes() == []
+    assert transit.wait(HELD_NS + LONGER_NS) == [CloseProxyReceiver(*AAA, (END,))]
     assert transit.routes(*routes) == [OpenProxyReceiver(*AAA, (END, OTHER_END))]
 
 
@@ -238,7 +278,8 @@ def test_routes_that_change_often_delete_nothing_that_comes_back_in_time(transit
             running.add(effect.worker)
         elif isinstance(effect, SendToSibling) and isinstance(effect.message, ForwardStop):
             running.remove(effect.worker)
-    assert not running
+    proxy = transit.core.proxies[OTID]
+    assert running == {feeder[0] for feeder in (proxy.feeder, proxy.before) if feeder}
 
 
 def test_many_sources_follow_each_of_two_changes_that_come_while_they_are_worked_off(transit: Transit) -> None:
@@ -306,12 +347,13 @@ ENTRIES: tuple[Route, ...] = tuple(
 
 
 class AnyRoutes(RuleBasedStateMachine):
-    """What is open after each event follows from interest, offers and routes of that moment alone."""
+    """What is open after each event follows from interest, offers and routes: those of now, and those kept."""
 
     def __init__(self) -> None:
         super().__init__()
         self.transit = Transit(0)
         self.table: dict[tuple[int, int], tuple[int, int]] = {}
+        self.tables_before: list[tuple[int, dict[tuple[int, int], tuple[int, int]]]] = []  # (when it went, what went)
         self.wanted: set[int] = set()
         self.asked: set[tuple[int, int]] = set()
         self.offers: dict[bytes, set[int]] = {bytes([origin]) * 32: set() for origin in (FAR, FARTHER)}
@@ -349,12 +391,21 @@ class AnyRoutes(RuleBasedStateMachine):
                     self.running.remove((worker, handle))
 
     def usable(self, otid: bytes) -> set[int]:
-        paths = {self.table.get((otid[0], wanted)) for wanted in self.wanted}
+        return self.among(otid, self.table)
+
+    def among(self, otid: bytes, *tables: dict[tuple[int, int], tuple[int, int]]) -> set[int]:
+        paths = {table.get((otid[0], wanted)) for wanted in self.wanted for table in tables}
         return {sibling for sibling in self.offers[otid] if (sibling, ME) in paths}
+
+    def before(self, age_ns: int) -> list[dict[tuple[int, int], tuple[int, int]]]:
+        return [went for since_ns, went in self.tables_before if self.transit.now_ns < since_ns + age_ns]
 
     @rule(entries=st.lists(st.sampled_from(ENTRIES)))
     def change_routes(self, entries: list[Route]) -> None:
-        self.table = {(origin, wanted): (ingress, egress) for origin, wanted, ingress, egress in entries}
+        table = {(origin, wanted): (ingress, egress) for origin, wanted, ingress, egress in entries}
+        went = {key: way for key, way in self.table.items() if table.get(key) != way}
+        self.tables_before.append((self.transit.now_ns, went))
+        self.table = table
         before = dict(self.fed)
         self.perform(self.transit.routes(*entries))
         for otid, feeder in before.items():
@@ -384,7 +435,7 @@ class AnyRoutes(RuleBasedStateMachine):
         self.transit.core.on_message(sibling, 1, kind(*AAA, wanted), self.transit.now_ns)
         self.perform(self.transit.take())
 
-    @rule(duration_ns=st.sampled_from((1, DELAY // 2, DELAY)))
+    @rule(duration_ns=st.sampled_from((1, DELAY // 2, DELAY, LONGER_NS, HELD_NS)))
     def wait(self, duration_ns: int) -> None:
         self.perform(self.transit.wait(duration_ns))
 
@@ -392,14 +443,18 @@ class AnyRoutes(RuleBasedStateMachine):
     def sources_come_from_where_a_path_does(self) -> None:
         for otid in self.offers:
             usable, feeder = self.usable(otid), self.fed.get(otid)
-            assert (feeder in usable) if usable else feeder is None
-        assert self.running == {(feeder, otid[0]) for otid, feeder in self.fed.items() if feeder is not None}
+            held = self.among(otid, *self.before(HELD_NS))
+            assert (feeder in usable) if usable else feeder is None or feeder in held
+            running = {worker for worker, handle in self.running if handle == otid[0]}
+            assert {feeder} - {None} <= running <= held | {feeder}
         if not self.wanted:
             assert all(feeder is None for feeder in self.fed.values())
 
     @invariant()
     def interest_is_announced_where_paths_to_it_enter(self) -> None:
-        entering = {(egress, wanted) for (_, wanted), (ingress, egress) in self.table.items() if ingress == ME}
+        tables = (self.table, *self.before(HELD_NS + LONGER_NS))
+        paths = [(wanted, way) for table in tables for (_, wanted), way in table.items()]
+        entering = {(egress, wanted) for wanted, (ingress, egress) in paths if ingress == ME}
         assert self.open == {wanted for egress, wanted in entering & self.asked}
 
 

@@ -14,7 +14,6 @@ from portals.decisions.effects import (
     ChangeForwarding,
     CloseProxyReceiver,
     CloseProxySource,
-    DelayDeletion,
     Effect,
     GoOn,
     OpenProxyReceiver,
@@ -35,6 +34,7 @@ from portals.decisions.messages import (
     SourceSeen,
     ToldAll,
 )
+from portals.decisions.routes import HELD_NS, LONGER_NS
 from tests.fakes.patterns import compile_pattern
 from tests.portals.decisions.test_acl import lists
 
@@ -104,10 +104,14 @@ def test_a_change_of_routes_decides_the_first_at_once_and_the_others_later() -> 
     alone.asked()
     alone.effects()
     alone.core.on_routes(2, [], 0)
+    assert kinds(alone.effects()) == {}
+    alone.finish()
+    assert kinds(alone.effects()) == {}, "for a while all goes on"
+    alone.core.on_timer(HELD_NS + LONGER_NS)
     assert kinds(alone.effects()) == {CloseProxyReceiver: AT_ONCE}
     alone.finish()
     assert kinds(alone.effects()) == {
-        CloseProxyReceiver: MANY - AT_ONCE, DelayDeletion: MANY, SendToSibling: MANY
+        CloseProxyReceiver: MANY - AT_ONCE, CloseProxySource: MANY, SendToSibling: MANY
     }  # fmt: skip
 
 
@@ -120,12 +124,14 @@ def test_only_what_a_changed_route_touches_is_decided_again(monkeypatch: pytest.
     receivers: list[object] = []
     sources: list[bytes] = []
     monkeypatch.setattr(alone.core, "_decide_receiver", receivers.append)
-    monkeypatch.setattr(alone.core, "_decide_source", lambda otid, _: sources.append(otid))
+    monkeypatch.setattr(alone.core, "_decide_source", lambda otid, _, is_over: sources.append(otid))
     alone.core.on_routes(2, [*ROUTES, (7, 8, THERE, BEYOND), (THERE, 9, THERE, BEYOND)], 0)
     assert (receivers, sources) == ([], []), "paths through other portals"
     alone.core.on_routes(3, [*ROUTES, (HERE, 9, HERE, BEYOND)], 0)
     assert (receivers, sources) == ([], []), "nobody wants anything for domain 9"
     alone.core.on_routes(4, [route for route in ROUTES if route[1] != BEYOND], 0)
+    assert (receivers, sources) == ([], []), "kept for a while"
+    alone.core.on_timer(HELD_NS + LONGER_NS)
     assert (len(receivers), sources) == (5, [])
     receivers.clear()
     alone.core.on_routes(5, [r for r in ROUTES if BEYOND not in (r[0], r[1])], 0)

@@ -77,7 +77,7 @@ def test_a_changed_cost_is_advertised_on_both_sides_and_the_flow_goes_on(tmp_pat
 
         def change(xml: dict[int, str], wanted: list[int]) -> None:
             nonlocal sent
-            versions = [portal.core.route_version for portal in dro.portals.values()]
+            versions = [portal.core.routes.version for portal in dro.portals.values()]
             dro.reconfigure(dro.write(xml))
             for _ in range(20):
                 a.send(source, 3)
@@ -85,7 +85,7 @@ def test_a_changed_cost_is_advertised_on_both_sides_and_the_flow_goes_on(tmp_pat
                 sent += 3
                 dro.run(20)
             dro.until(lambda: costs() == wanted)
-            dro.until(lambda: [p.core.route_version for p in dro.portals.values()] == [v + 1 for v in versions])
+            dro.until(lambda: [p.core.routes.version for p in dro.portals.values()] == [v + 1 for v in versions])
 
         assert costs() == [2, 2, 2]
         change({1: "<cost>7</cost>"}, [8, 8, 8])
@@ -238,12 +238,12 @@ def test_timers_of_the_route_manager_change(tmp_path: Path, stepper: Stepper) ->
             '<route-info check-interval="50"/><route-recalculation backoff-interval="30000" warning-interval="60000"/>'
         )
         dro.reconfigure(dro.write({}, slow))
-        version = dro.portals[1].core.route_version
+        version = dro.portals[1].core.routes.version
         dro.reconfigure(dro.write({1: "<cost>3</cost>"}, slow))
         dro.run(29_000)
-        assert dro.portals[1].core.route_version == version
+        assert dro.portals[1].core.routes.version == version
         dro.reconfigure(dro.write({1: "<cost>3</cost>"}))
-        dro.until(lambda: dro.portals[1].core.route_version > version, limit_ms=200)
+        dro.until(lambda: dro.portals[1].core.routes.version > version, limit_ms=200)
 
 
 def test_what_is_known_of_contexts_holds_for_the_new_time(tmp_path: Path, stepper: Stepper) -> None:

@@ -48,7 +48,7 @@ def _net(tmp_path: Path, stepper: Stepper) -> Iterator[Network]:
 
 
 def has_routes(net: Network) -> bool:
-    return all(portal.core.route_version for dro in net.dros.values() for portal in dro.portals.values())
+    return all(portal.core.routes.version for dro in net.dros.values() for portal in dro.portals.values())
 
 
 def crosses(net: Network, count: int = 2000, size: int = 1000) -> None:
