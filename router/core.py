@@ -86,7 +86,7 @@ class RouteManagerCore:
         known = self.routes.portals.get(worker)
         self.routes.on_portal_up(
             worker, report.domain_id, report.cost, now_ns,
-            neighbour=report.neighbour, hotlink_index=report.hotlink_index,
+            neighbour=report.neighbour, hotlink_index=report.hotlink_index, since_us=report.since_us,
         )  # fmt: skip
         portal = self.routes.portals.get(worker)
         assert portal is not None

@@ -1,7 +1,8 @@
 """The working portals of this DRO: what each leads to, and which of them traffic passes.
 
-Each domain and each other DRO is a neighbour by one portal, the first that reported it. A second one is refused, stays
-up without traffic, and is taken when the first one goes. A link that leads back to this DRO is always refused. A link
+Each domain and each other DRO is a neighbour by one portal: a domain by the first that reported it, a DRO by the oldest
+link, so that both its ends choose the same. A second one is refused, stays up without traffic, and is taken when the
+first one goes. A link that leads back to this DRO is always refused. A link
 whose other end is not known yet is no neighbour.
 
 Source: DRO guide, "Unsupported Configurations"; log catalogue, "peer link connected but refused logically".
@@ -28,6 +29,7 @@ class Portal:
     cost: int
     neighbour: int = 0
     hotlink_index: int = 0
+    since_us: int = 0
 
     @property
     def node_id(self) -> int:
@@ -91,7 +93,7 @@ class OwnPortals:
         before, self.refused, self.accepted = self.refused, {}, {}
         taken = {self._node_id: LOOP}
         told: list[DomainTaken | LinkRefused] = []
-        for worker, portal in self._up.items():
+        for worker, portal in sorted(self._up.items(), key=lambda item: item[1].since_us):
             if not (node := portal.node_id):
                 continue
             why = taken.get(node, TOO_MANY if len(taken) > NEIGHBOURS_MAX else "")

@@ -188,12 +188,20 @@ class RouteCore:
             self._held[worker] = now_ns + REPORT_HOLD_NS
 
     def on_portal_up(
-        self, worker: int, domain_id: int, cost: int, now_ns: int, *, neighbour: int = 0, hotlink_index: int = 0
+        self,
+        worker: int,
+        domain_id: int,
+        cost: int,
+        now_ns: int,
+        *,
+        neighbour: int = 0,
+        hotlink_index: int = 0,
+        since_us: int = 0,
     ) -> None:
         """That portal works, in a domain or, if that is 0, over a link; also when it reports so again after a restart
         of either side, and when it has learnt who its neighbour is."""
         self._held.pop(worker, None)
-        portal = Portal(domain_id, cost, neighbour, hotlink_index)
+        portal = Portal(domain_id, cost, neighbour, hotlink_index, since_us)
         before = self.portals.accepted
         self._effects += self.portals.set(worker, portal)
         self._compare(before, now_ns)

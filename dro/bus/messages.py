@@ -206,7 +206,8 @@ WORKER_REPORTS: Final = Codec[WorkerReport](
 class PortalUp:
     """Portal -> route manager: this portal works, in that domain, or, with `domain_id` 0, over a link to another DRO.
 
-    `neighbour`: the node id of that DRO, 0 while it is not known.
+    `neighbour`: the node id of that DRO, 0 while it is not known. `since_us`: when its initiator began to connect, by
+    the clock of that one; both ends of a link report the same. 0: not known.
     """
 
     worker: int
@@ -214,6 +215,7 @@ class PortalUp:
     cost: int
     neighbour: int = 0
     hotlink_index: int = 0
+    since_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

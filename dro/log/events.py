@@ -203,6 +203,7 @@ class LogEvent(StrEnum):
     PEER_ACCEPT_FAILED = "cannot accept a connection of a peer link", _ERROR, "address error", "Gwd-9175-24"
     PEER_ODD = "odd configuration of a peer link", _WARNING, "peer reason remedy"
     PEER_SOURCE_IGNORED = "source of the companion ignored", _WARNING, "topic otid reason"
+    PEER_SOURCE_UNREADABLE = "a source of the companion cannot be read, ignored", _WARNING, "peer error"
     PEER_REPAIRED = "the companion had missed something, it is told once more", _WARNING, "interest sources"
 
     # proxies and their traffic

@@ -9,19 +9,22 @@ Source: peer link notes; DRO guide, chapters 2.1, 3.1.3 and 5.4.3; forwarding no
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Final
 
 from dro.bus.actor import WorkerContext
 from dro.bus.messages import Origin, PortalGone, PortalUp
 from dro.clock import ms, s
 from dro.config.dro_xml.model import DroConfig, PeerConfig
+from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.proto.interest.events import InterestEvent
 from dro.proto.peerlink.connecting import replaces
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
-from dro.proto.peerlink.messages import COMPRESSION_LZ4, Digests, Hello, SourceEnd, read_source
+from dro.proto.peerlink.messages import COMPRESSION_LZ4, NO_DIGESTS, Digests, Hello, SourceEnd, read_source
 from dro.proto.peerlink.session import (
     LinkEffect,
     LinkOptions,
@@ -70,6 +73,8 @@ from portals.shell.rest import SendersAtRest
 
 REFRESH_NS: Final = s(60)
 NO_DOMAIN: Final = 0
+SILENT_NS: Final = s(5)
+"""Without keepalives: after so long another DRO may take the place of one that says nothing."""
 UNGREETED_MAX: Final = 64
 """Connections whose dialogue is not up yet; of more, the oldest is closed."""
 STOP_GRACE_NS: Final = ms(200)
@@ -84,7 +89,6 @@ def options_of(config: PeerConfig) -> LinkOptions:
         alive.only_when_idle,
         uses_udp=config.udp is not None,
         uses_compression=bool(config.tcp.compression),
-        uses_tls=config.tcp.tls is not None,
     )
 
 
@@ -125,6 +129,7 @@ class PeerPortal:
         self._link: PeerConnection | None = None  # whose dialogue is up
         self._offers: LinkSources | None = None  # what it offers
         self._neighbour = 0  # its node id, once it has told
+        self._since_us = 0
         self._refresh: Timer | None = None
         is_initiator = config.tcp.initiator is not None
         tls = config.tcp.tls
@@ -140,13 +145,14 @@ class PeerPortal:
     # connections
 
     def _on_stream(self, stream: ByteStream, address: TcpAddress) -> None:
+        since_us = time.time_ns() // 1000 if isinstance(self._connector, Initiator) else 0
         session = LinkSession(
-            self._hello,
+            replace(self._hello, since_us=since_us),
             self._options,
             self._ctx.loop.now_ns(),
             rtt=self._rtt,
-            told=lambda: Digests(self._told.digest, self._offered.digest),
-            recorded=lambda: Digests(self._heard.digest, self._offers.digest if self._offers is not None else 0),
+            told=self._digests_told,
+            recorded=lambda: Digests(self._heard.digest, self._offers.digest if self._offers is not None else None),
         )
         connection = PeerConnection(self._ctx.loop, stream, address, session, self, self)
         self._ungreeted[connection] = None
@@ -157,6 +163,12 @@ class PeerPortal:
             self._refused(oldest, "too many connections at once that say nothing", "find who connects to this port")
         connection.start()
 
+    def _digests_told(self) -> Digests:
+        """While something is still to be sent there is nothing to compare."""
+        if self._link is None or not self._link.writer.is_settled:
+            return NO_DIGESTS
+        return Digests(self._told.digest, self._offered.digest)
+
     def _refused(self, connection: PeerConnection, reason: str, remedy: str) -> None:
         extra = {"peer": _name(connection.address), "reason": reason, "remedy": remedy}
         self._ctx.limited(LogEvent.PEER_REFUSED, extra=extra)
@@ -165,7 +177,8 @@ class PeerPortal:
         """Both have said who they are."""
         self._ungreeted.pop(connection, None)
         if self._link is not None:
-            if not replaces(connection.session, self._link.session, self._ctx.loop.now_ns()):
+            silent_ns = self._options.interval_ns or SILENT_NS
+            if not replaces(connection.session, self._link.session, self._ctx.loop.now_ns(), silent_ns):
                 connection.close()
                 self._refused(connection, "the portal has a link already", "give each companion a portal of its own")
                 return
@@ -173,6 +186,7 @@ class PeerPortal:
             old.close()
             self._on_down(old, "the companion has connected anew", "")
         self._link = connection
+        self._since_us = max(connection.session.own.since_us, up.hello.since_us)
         extra = {"peer": _name(connection.address), "dro": up.hello.name.decode(errors="replace")}
         if isinstance(self._connector, Initiator):
             self._ctx.log.info(LogEvent.PEER_CONNECTED, extra=extra)
@@ -186,7 +200,7 @@ class PeerPortal:
         self._unicast.writer = connection.writer
         self._told.capabilities3 = up.hello.capabilities3
         self._shell.report_up()
-        connection.writer.tell(self._told.all(is_refresh=False))
+        connection.writer.tell_all_interest(self._told.all(is_refresh=False))
         connection.writer.tell(self._tell_sources())
         self._arm_refresh()
 
@@ -245,7 +259,7 @@ class PeerPortal:
             case RefreshNeeded(interest=interest, sources=sources):
                 self._ctx.limited(LogEvent.PEER_REPAIRED, extra={"interest": interest, "sources": sources})
                 if interest:
-                    connection.writer.tell(self._told.all(is_refresh=True))
+                    connection.writer.tell_all_interest(self._told.all(is_refresh=True))
                 if sources:
                     connection.writer.tell(self._offered.all())
             case _:
@@ -260,7 +274,7 @@ class PeerPortal:
 
     def _tell_interest_again(self) -> None:
         if self._link is not None:
-            self._link.writer.tell(self._told.all(is_refresh=True))
+            self._link.writer.tell_all_interest(self._told.all(is_refresh=True))
 
     # messages
 
@@ -270,7 +284,13 @@ class PeerPortal:
         if self._heard.on_message(message):
             self._shell.act_soon()
         elif message.get(TopicSource) is not None:
-            about = read_source(message)
+            try:
+                about = read_source(message)
+            except DecodeError as e:
+                self._ctx.limited(
+                    LogEvent.PEER_SOURCE_UNREADABLE, extra={"peer": _name(connection.address), "error": str(e)}
+                )
+                return
             if isinstance(about, SourceEnd):
                 self._offers.on_end(about)
             else:
@@ -315,9 +335,9 @@ class PeerPortal:
                 pass  # the companion tells everything anew by itself
 
     def _tell_change(self, symbol: bytes, pattern: int, added: tuple[int, ...], removed: tuple[int, ...]) -> None:
-        for message in self._told.change((symbol, pattern), added, removed):
-            if self._link is not None:
-                self._link.writer.put_urgent(message)
+        messages = self._told.change((symbol, pattern), added, removed)
+        if self._link is not None:
+            self._link.writer.put_interest(messages)
 
     def together(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -330,7 +350,7 @@ class PeerPortal:
     def describe(self) -> PortalUp | PortalGone:
         if self._link is None:
             return PortalGone(self._ctx.index)
-        return PortalUp(self._ctx.index, NO_DOMAIN, self._config.cost, self._neighbour)
+        return PortalUp(self._ctx.index, NO_DOMAIN, self._config.cost, self._neighbour, since_us=self._since_us)
 
     def on_routes(self, reachable: set[int], now_ns: int) -> None:
         self._tell_interest_again()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from dro.bus.actor import WorkerContext
 from dro.config.dro_xml.model import SqnWindowConfig
@@ -34,6 +35,7 @@ from portals.shell.matchers import shown
 from portals.shell.portal import PortalShell
 from portals.shell.rest import SendersAtRest, fed_by
 
+OPTIONS_MAX: Final = 32 << 10
 Judge = Callable[[bytes, TcpAddress], bool]
 """Whether a source of the topic may enter the DRO over the link."""
 
@@ -55,6 +57,15 @@ def topic_index_of(otid: bytes) -> int:
         return otid_codec.decode(otid).topic_index
     except DecodeError:
         return 0
+
+
+def _unfit(seen: SourceSeen) -> str:
+    """Why the source cannot be told over a link; empty if it can."""
+    if not fits(seen.topic):
+        return f"a name of {len(seen.topic)} bytes does not fit into a message of the link"
+    if len(seen.pass_through) > OPTIONS_MAX:
+        return f"{len(seen.pass_through)} bytes of advertisement options do not fit into a message of the link"
+    return ""
 
 
 class LinkProxySources:
@@ -80,8 +91,7 @@ class LinkProxySources:
         return len(self.by_otid)
 
     def open(self, worker: int, seen: SourceSeen) -> None:
-        if not fits(seen.topic):
-            error = f"a name of {len(seen.topic)} bytes does not fit into a message of the link"
+        if error := _unfit(seen):
             self._log.error(LogEvent.PROXY_SOURCE_REFUSED, extra={"topic": shown(seen.topic), "error": error})
             return
         record = self._offered.offer(self._record(seen))
@@ -114,6 +124,9 @@ class LinkProxySources:
 
     def advertise(self, seen: SourceSeen) -> None:
         """Attributes of the source have changed."""
+        if error := _unfit(seen):
+            self._log.warning(LogEvent.ADVERTISEMENT_UNCHANGED, extra={"topic": shown(seen.topic), "error": error})
+            return
         if (record := self._offered.change(self._record(seen))) is not None:
             self._sender.send_control(source(record))
 
@@ -158,7 +171,7 @@ class LinkSources:
         return len(self._heard)
 
     @property
-    def digest(self) -> int:
+    def digest(self) -> int | None:
         return self._heard.digest
 
     def on_source(self, record: SourceRecord) -> None:

@@ -1,7 +1,8 @@
 """What waits for the stream of a peer link: batches of data and control messages, whole and in order.
 
 Urgent messages (keepalive, routes, interest) go before everything that has not been begun. All that is given within a
-turn of the loop is written at its end. Long sequences of control messages are made one by one, while there is room.
+turn of the loop is written at its end. Long sequences of control messages are made one by one, while there is room;
+changes of interest wait behind those about interest.
 
 Source: forwarding notes, sections 19 (8.) and 20.
 """
@@ -19,6 +20,7 @@ from dro.um.transport.stream import ByteStream, Piece
 ROOM_BYTES: Final = 256 << 10
 """More than this is not queued here; data then waits in the queue of `<max-queue>`."""
 _PIECES: Final = 64  # in a write
+_ALL_MAX: Final = 2  # one that is being told, and one that waits
 
 
 class _Unicast(bytes):
@@ -40,6 +42,8 @@ class LinkWriter:
         self._was_full = False
         self._is_waiting = False  # for the stream to be writable
         self._told: deque[Iterator[bytes]] = deque()
+        self._interest: deque[tuple[Iterator[bytes], bool]] = deque()  # whether it is all that there is
+        self._all_interest = 0  # of these, all that there is
         self._is_telling = False
         self.waiting = 0
         """Bytes."""
@@ -68,6 +72,8 @@ class LinkWriter:
         self._urgent.clear()
         self._pieces.clear()
         self._told.clear()
+        self._interest.clear()
+        self._all_interest = 0
         self._is_begun = False
         self.waiting = self.waiting_unicast = 0
 
@@ -109,18 +115,42 @@ class LinkWriter:
             self._told.append(messages)
             self._go_on_telling()
 
+    def tell_all_interest(self, messages: Iterator[bytes]) -> None:
+        """As `tell`, and urgent. Nothing, when the same waits to be begun: it is made as things are then."""
+        if self._stream is not None and self._all_interest < _ALL_MAX:
+            self._all_interest += 1
+            self._interest.append((messages, True))
+            self._go_on_telling()
+
+    def put_interest(self, messages: list[bytes]) -> None:
+        """A change: urgent, and behind all that was told about interest before."""
+        if self._interest:
+            self._interest.append((iter(messages), False))
+            return
+        for message in messages:
+            self.put_urgent(message)
+
+    @property
+    def is_settled(self) -> bool:
+        """All that was given has left."""
+        return not (self._interest or self._told or self.waiting)
+
     def _go_on_telling(self) -> None:
-        if self._told and not self._is_telling:
+        if (self._interest or self._told) and not self._is_telling:
             self._is_telling = True
             self._loop.run_in_slices(self._tell())
 
     def _tell(self) -> Iterator[None]:
-        while self._told and self.has_room:
-            message = next(self._told[0], None)
-            if message is None:
-                self._told.popleft()
+        while (self._interest or self._told) and self.has_room:
+            messages, is_all = self._interest[0] if self._interest else (self._told[0], False)
+            message = next(messages, None)
+            if message is not None:
+                (self.put_urgent if self._interest else self.put)(message)
+            elif self._interest:
+                self._interest.popleft()
+                self._all_interest -= is_all
             else:
-                self.put(message)
+                self._told.popleft()
             yield
         self._is_telling = False
 

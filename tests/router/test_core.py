@@ -7,7 +7,7 @@ import pytest
 from dro.bus.messages import PortalUp
 from dro.clock import ms, s
 from router.core import RouteManagerCore, Self, SignaturesDiffer
-from router.own_portals import DUPLICATE, LinkRefused
+from router.own_portals import DUPLICATE, LinkRefused, OwnPortals, Portal
 from router.route_info import read_head, write_route
 from router.route_info_exchange import ExchangeTiming, SendInfo
 from router.route_recalculation import Change, SendTable, StillChanging, TopologyChanged
@@ -157,6 +157,19 @@ def test_every_deadline_is_met_by_its_own_timer() -> None:
         now_ns = max(now_ns, deadline)
         c.on_timer(now_ns)
     assert now_ns > s(20), "time goes on"
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_of_two_links_to_a_dro_both_ends_take_the_older_one(order: tuple[int, int]) -> None:
+    portals = OwnPortals(ME)
+    for worker in order:
+        portals.set(worker, Portal(0, 1))
+    for worker in order:
+        portals.set(worker, Portal(0, 1, OTHER, since_us=1000 + worker))
+    assert (list(portals.accepted), list(portals.refused)) == ([1], [2])
+    portals.remove(1)
+    portals.set(1, Portal(0, 1, OTHER, since_us=2000))
+    assert (list(portals.accepted), list(portals.refused)) == ([2], [1]), "it is the older one now"
 
 
 def test_a_second_link_is_told_of_routes_when_the_first_one_goes() -> None:

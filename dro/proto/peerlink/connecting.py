@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dro.clock import s
+from dro.clock import ms
 from dro.proto.peerlink.session import LinkSession
 
 _SPREAD: Final = 5
-ATTEMPT_NS: Final = s(10)
-"""A connection that is not made by then is given up."""
-SILENT_NS: Final = s(5)
+PAUSE_NS: Final = ms(100)
+"""The shortest pause, for a smaller interval."""
 
 
 class InitiatorCore:
@@ -24,7 +23,7 @@ class InitiatorCore:
 
     def __init__(self, interval_ns: int, now_ns: int, draw: Callable[[int], int]) -> None:
         """`draw(n)` is a random number below n."""
-        self.interval_ns = interval_ns
+        self.interval_ns = max(interval_ns, PAUSE_NS)
         self._draw = draw
         self._due_ns: int | None = now_ns
         self.attempts = 0
@@ -49,8 +48,14 @@ class InitiatorCore:
         self._due_ns = now_ns
 
 
-def replaces(newcomer: LinkSession, old: LinkSession, now_ns: int) -> bool:
-    """Does a connection whose HELLO has come take the place of the one that is up?"""
+def replaces(newcomer: LinkSession, old: LinkSession, now_ns: int, silent_ns: int) -> bool:
+    """Does a connection whose HELLO has come take the place of the one that is up?
+
+    `silent_ns`: of an old one after which any may. The same DRO is one of the same name, or without a name, the portal
+    of the same context instance.
+    """
     assert newcomer.hello is not None
-    is_same = old.hello is not None and old.hello.name == newcomer.hello.name
-    return is_same or now_ns - old.heard_ns >= SILENT_NS
+    assert old.hello is not None
+    one, other = newcomer.hello, old.hello
+    is_same = one.name == other.name if one.name else one.context_instance == other.context_instance
+    return is_same or now_ns - old.heard_ns >= silent_ns

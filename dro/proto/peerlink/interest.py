@@ -1,10 +1,10 @@
 """Interest on a peer link: what the other side wants, and what this side wants from it.
 
 Both tables have an entry for each topic or pattern, with the domains that want it. What the other side wants is bounded
-in number. When the link goes down it is kept aside, to be reported as lost part by part; what the next connection
-confirms meanwhile is not reported at all.
+in number, and there is no digest of it once something was not taken. When the link goes down it is kept aside, to be
+reported as lost part by part; what the next connection confirms meanwhile is not reported at all.
 
-Source: peer link notes, section 8. Guess: the limit, that of `<topicmap>` in the guide.
+Source: peer link notes, section 8. Guess: the limit.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ from dro.wire.lbmc.dro_blocks import (
 from dro.wire.lbmc.message import Message
 
 TOPIC: Final = 0  # the kind of a symbol that is no pattern
-SYMBOLS_MAX: Final = 1 << 20
+MEMBERS_MAX: Final = 1 << 20
+"""Topics and patterns, each as often as domains want it."""
 _CAPABILITY: Final = {PATTERN_PCRE: CAPABILITY3_PCRE, PATTERN_REGEX: CAPABILITY3_REGEX}
 
 
 class HeardInterest:
     """What the other side wants."""
 
-    def __init__(self, symbols_max: int = SYMBOLS_MAX) -> None:
-        self._most = symbols_max
+    def __init__(self, members_max: int = MEMBERS_MAX) -> None:
+        self._most = members_max
+        self._members = 0
+        self._is_complete = True
         self._domains: Table[Symbol, set[int]] = Table()
         self._leaving: Table[Symbol, set[int]] = Table()  # of a link that is down
         self._events: list[InterestEvent] = []
@@ -47,14 +50,18 @@ class HeardInterest:
         self.kinds: Counter[int] = Counter()
         """How many symbols there are of each kind."""
         self.refused = 0
-        """Symbols that were not taken: too many, or no possible names."""
+        """What was not taken: there is too much, or it is no possible name."""
 
     def __len__(self) -> int:
         return len(self._domains)
 
     @property
-    def digest(self) -> int:
-        return self._digest.value
+    def digest(self) -> int | None:
+        return self._digest.value if self._is_complete else None
+
+    def _refuse(self) -> None:
+        self.refused += 1
+        self._is_complete = False
 
     def take_events(self) -> list[InterestEvent]:
         events, self._events = self._events, []
@@ -71,7 +78,7 @@ class HeardInterest:
             symbol = (name.topic, pattern.pattern_type)
             self._change(symbol, pattern.domains, is_cancelled=bool(pattern.flags & PATTERN_CANCEL))
         else:
-            self.refused += 1
+            self._refuse()
         return True
 
     def _change(self, symbol: Symbol, domains: Iterable[int], *, is_cancelled: bool) -> None:
@@ -79,8 +86,8 @@ class HeardInterest:
         if known is None:
             if is_cancelled:
                 return
-            if len(self._domains) >= self._most or not fits(symbol[0]) or b"\0" in symbol[0]:
-                self.refused += 1
+            if not fits(symbol[0]) or b"\0" in symbol[0]:
+                self._refuse()
                 return
             known = self._domains[symbol] = set()
             self.kinds[symbol[1]] += 1
@@ -88,10 +95,15 @@ class HeardInterest:
             member = of_interest(*symbol, domain_id)
             if is_cancelled and domain_id in known:
                 known.remove(domain_id)
+                self._members -= 1
                 self._digest.remove(member)
                 self._events.append(InterestLost(symbol, domain_id))
             elif not is_cancelled and domain_id and domain_id not in known:
+                if self._members >= self._most:
+                    self._refuse()
+                    break
                 known.add(domain_id)
+                self._members += 1
                 self._digest.add(member)
                 if not self._is_confirmed(symbol, domain_id):
                     self._events.append(InterestGained(symbol, domain_id))
@@ -113,6 +125,7 @@ class HeardInterest:
             self._domains.setdefault(symbol, set()).update(domains)
         self._leaving, self._domains, self._digest = self._domains, Table(), Digest()
         self.kinds.clear()
+        self._members, self._is_complete = 0, True
         return self._lose(self._leaving)
 
     def _lose(self, leaving: Table[Symbol, set[int]]) -> Iterator[None]:

@@ -46,6 +46,7 @@ COMPRESSION: Final = 0xF002
 UDP_KEY: Final = 0xF003
 SOURCE_OPTIONS: Final = 0xF004
 DIGESTS: Final = 0xF007
+SINCE: Final = 0xF008
 COMPRESSION_LZ4: Final = 1
 
 _EXTENSION: Final = Struct("!BBHH")  # flags, id, subtype, offset of the piece
@@ -53,7 +54,10 @@ _IGNORE: Final = 0x40  # when the subtype is not known
 _MORE: Final = 0x20
 _PIECE_MAX: Final = BLOCK_MAX - 2 - _EXTENSION.size
 _PORT: Final = Struct("!H")
-_DIGESTS: Final = Struct("!QQ28x")
+_DIGESTS: Final = Struct("!QQB27x")
+_HAS_INTEREST, _HAS_SOURCES = 1, 2
+_SINCE: Final = Struct("!Q")
+_KNOWN: Final = frozenset((UDP_PORT, COMPRESSION, UDP_KEY, SOURCE_OPTIONS, DIGESTS, SINCE))
 _KEY_BYTES: Final = 36
 
 
@@ -120,17 +124,23 @@ def extension(subtype: int, data: bytes) -> tuple[RawBlock, ...]:
 
 
 def extensions_of(message: lbmc.Message) -> dict[int, bytes]:
-    """What the EXTOPT blocks of the message hold, by subtype. Raises: DecodeError for pieces that do not join."""
+    """What the EXTOPT blocks hold, by subtype, of those known here. Raises: DecodeError for pieces that do not join."""
     found: dict[int, bytes] = {}
+    unfinished: set[int] = set()
     for block in message.blocks:
         if not isinstance(block, RawBlock) or block.code != BlockType.EXTOPT:
             continue
         if len(block.data) < _EXTENSION.size:
             raise DecodeError("lbmc.extopt", f"{len(block.data)} bytes")
-        _, _, subtype, at = _EXTENSION.unpack_from(block.data)
+        flags, _, subtype, at = _EXTENSION.unpack_from(block.data)
+        if subtype not in _KNOWN:
+            continue
         if at != len(found.get(subtype, b"")):
             raise DecodeError("lbmc.extopt", f"a piece of subtype {subtype:#06x} at {at}")
         found[subtype] = found.get(subtype, b"") + block.data[_EXTENSION.size :]
+        (unfinished.add if flags & _MORE else unfinished.discard)(subtype)
+    if unfinished:
+        raise DecodeError("lbmc.extopt", f"subtype {min(unfinished):#06x} has no last piece")
     return found
 
 
@@ -139,7 +149,10 @@ def extensions_of(message: lbmc.Message) -> dict[int, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who a DRO is and what it can do. `udp_key`: key and salt for the datagrams that it will send, 36 bytes."""
+    """Who a DRO is and what it can do. `udp_key`: key and salt for the datagrams that it will send, 36 bytes.
+
+    `since_us`: when the initiator began to connect, by its clock, 0 if not told.
+    """
 
     name: bytes
     context_instance: bytes
@@ -150,6 +163,7 @@ class Hello:
     compression: tuple[int, ...] = ()
     udp_key: bytes = b""
     has_digests: bool = False
+    since_us: int = 0
 
 
 def hello(own: Hello) -> bytes:
@@ -165,6 +179,7 @@ def hello(own: Hello) -> bytes:
         (COMPRESSION, bytes(own.compression)),
         (UDP_KEY, own.udp_key),
         (DIGESTS, b"\x01" if own.has_digests else b""),
+        (SINCE, _SINCE.pack(own.since_us) if own.since_us else b""),
     ):
         if data:
             blocks += extension(subtype, data)
@@ -178,8 +193,9 @@ def read_hello(message: lbmc.Message) -> Hello | None:
         return None
     name, instance, more = message.get(GatewayName), message.get(CtxInst), extensions_of(message)
     port, key = more.get(UDP_PORT, b"\0\0"), more.get(UDP_KEY, b"")
-    if len(port) != _PORT.size or (key and len(key) != _KEY_BYTES):
-        raise DecodeError("hello", f"extensions of {len(port)} and {len(key)} bytes")
+    since = more.get(SINCE, bytes(_SINCE.size))
+    if len(port) != _PORT.size or (key and len(key) != _KEY_BYTES) or len(since) != _SINCE.size:
+        raise DecodeError("hello", f"extensions of {len(port)}, {len(key)} and {len(since)} bytes")
     return Hello(
         name.name if name is not None else b"",
         instance.ctxinst if instance is not None else b"",
@@ -190,28 +206,50 @@ def read_hello(message: lbmc.Message) -> Hello | None:
         tuple(more.get(COMPRESSION, b"")),
         key,
         DIGESTS in more,
+        _SINCE.unpack(since)[0],
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Of the interest and of the sources that one side has told the other, or that the other has recorded of it."""
+    """Of the interest and of the sources that one side has told the other, or that the other has recorded of it.
 
-    interest: int
-    sources: int
+    None: not all was recorded, or not all has been sent yet, so there is nothing to compare.
+    """
+
+    interest: int | None
+    sources: int | None
+
+    def differences(self, other: Digests) -> tuple[bool, bool]:
+        """Of interest, and of sources."""
+        return _differ(self.interest, other.interest), _differ(self.sources, other.sources)
 
 
-def keepalive(index: int, now_us: int, *, is_response: bool, digests: Digests | None = None) -> bytes:
-    """`now_us` by the asker's clock."""
+def _differ(one: int | None, other: int | None) -> bool:
+    return one is not None and other is not None and one != other
+
+
+NO_DIGESTS: Final = Digests(None, None)
+
+
+def keepalive(index: int, now_us: int) -> bytes:
+    """The query; `now_us` by the asker's clock."""
     seconds, microseconds = divmod(now_us, 1_000_000)
-    flags = KA_RESPONSE if is_response else KA_QUERY
-    reserved = _DIGESTS.pack(digests.interest, digests.sources) if digests is not None else bytes(_DIGESTS.size)
-    block = TnwgKeepalive(index, seconds, microseconds, reserved=reserved, flags=flags)
+    return lbmc.encode(lbmc.control_message(TnwgKeepalive(index, seconds, microseconds, flags=KA_QUERY)))
+
+
+def response_to(query: TnwgKeepalive, digests: Digests = NO_DIGESTS) -> bytes:
+    """Index and clock as they came."""
+    interest, sources = digests.interest, digests.sources
+    has = _HAS_INTEREST * (interest is not None) | _HAS_SOURCES * (sources is not None)
+    reserved = _DIGESTS.pack(interest or 0, sources or 0, has)
+    block = TnwgKeepalive(query.index, query.seconds, query.microseconds, reserved=reserved, flags=KA_RESPONSE)
     return lbmc.encode(lbmc.control_message(block))
 
 
-def digests_of(block: TnwgKeepalive) -> Digests:
-    return Digests(*_DIGESTS.unpack(block.reserved))
+def digests_of(response: TnwgKeepalive) -> Digests:
+    interest, sources, has = _DIGESTS.unpack(response.reserved)
+    return Digests(interest if has & _HAS_INTEREST else None, sources if has & _HAS_SOURCES else None)
 
 
 # interest

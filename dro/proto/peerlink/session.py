@@ -2,8 +2,9 @@
 
 State: what was said and heard since the connection was made. HELLO is sent at once; nothing else before the HELLO of
 the other side. Any byte shows life. Source: peer link notes, sections 5, 13 and 15; DRO guide, `<gateway-keepalive>`.
-Guess: a response that answers no query of ours is ignored and counted. Each keepalive has digests of what its sender
-has recorded; when they differ from what it was told, and that did not change for `SETTLED_NS`, something was missed.
+Guess: a response that answers no query of ours is ignored and counted. Each response has digests of what its sender
+had recorded when the query came, which is what was told before the query: when they differ, something was missed. For
+the sake of these a busy link is asked too, each `COMPARED_NS`. A link is idle when nothing was sent, or nothing came.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from dro.clock import s
 from dro.proto.peerlink.messages import (
     COMPRESSION_LZ4,
+    NO_DIGESTS,
     Digests,
     Hello,
     Kind,
@@ -23,14 +25,15 @@ from dro.proto.peerlink.messages import (
     keepalive,
     kind_of,
     read_hello,
+    response_to,
 )
+from dro.sqn import MASK
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import KA_QUERY, KA_RESPONSE, TnwgKeepalive
 
 HELLO_LIMIT_NS: Final = s(10)
 """For HELLO, when there is no keepalive timeout, or a longer one."""
-SETTLED_NS: Final = s(2)
-"""What was told so long ago has been recorded."""
+COMPARED_NS: Final = s(30)
 _ASKED_MAX: Final = 16  # queries without a response that are remembered
 _US: Final = 1000
 
@@ -44,7 +47,6 @@ class LinkOptions:
     only_when_idle: bool
     uses_udp: bool = False
     uses_compression: bool = False
-    uses_tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class RttStatistics:
 
 
 def _no_digests() -> Digests:
-    return Digests(0, 0)
+    return NO_DIGESTS
 
 
 class LinkSession:
@@ -123,21 +125,20 @@ class LinkSession:
         told: Callable[[], Digests] = _no_digests,
         recorded: Callable[[], Digests] = _no_digests,
     ) -> None:
-        """`told`: digests of what this side wants and offers; `recorded`: of what is known here of the other side's."""
+        """`told`: digests of what this side wants and offers, as far as all of it has been sent; `recorded`: of what is
+        known here of the other side's, as far as all of it was taken."""
         self.hello: Hello | None = None
         """Of the other side."""
         self.rtt = rtt if rtt is not None else RttStatistics()
         self.unhandled = 0
-        """Messages that nobody here understands, and responses to no query."""
-        self._own = own
+        """Messages that nobody here understands, or may use, and responses to no query."""
+        self.own = own
         self._options = options
         self._told, self._recorded = told, recorded
         self._effects: list[LinkEffect] = []
-        self._began_ns = self._heard_ns = self._busy_ns = self._asked_ns = now_ns
+        self._began_ns = self._heard_ns = self._sent_ns = self._asked_ns = now_ns
         self._index = 0
-        self._asked: dict[int, int] = {}  # by index: when
-        self._missed: Digests | None = None  # what was told when the other side had something else recorded
-        self._missed_ns = 0
+        self._asked: dict[int, tuple[int, Digests]] = {}  # by index: when, and what had been told by then
         self._is_refreshed = False  # it was told all once more because of that
         self._is_over = False
 
@@ -157,16 +158,16 @@ class LinkSession:
     # what happens
 
     def on_connected(self, now_ns: int) -> None:
-        self._began_ns = self._heard_ns = self._busy_ns = self._asked_ns = now_ns
-        self._effects.append(SendControl(hello(self._own)))
+        self._began_ns = self._heard_ns = self._sent_ns = self._asked_ns = now_ns
+        self._effects.append(SendControl(hello(self.own)))
 
     def on_received(self, now_ns: int) -> None:
         """Some bytes."""
-        self._heard_ns = self._busy_ns = now_ns
+        self._heard_ns = now_ns
 
     def on_sent(self, now_ns: int) -> None:
         """Some bytes, other than keepalives."""
-        self._busy_ns = max(self._busy_ns, now_ns)
+        self._sent_ns = max(self._sent_ns, now_ns)
 
     def on_message(self, raw: bytes, now_ns: int) -> lbmc.Message | None:
         """A message that is neither data nor control of a source; it is returned if it is not part of the dialogue.
@@ -185,6 +186,9 @@ class LinkSession:
                 return None
             return lbmc.decode(raw)
         message = lbmc.decode(raw)
+        if message.must_drop:
+            self.unhandled += 1
+            return None
         alive = message.get(TnwgKeepalive)
         if alive is not None:
             self._on_keepalive(alive, now_ns)
@@ -197,7 +201,7 @@ class LinkSession:
             self._close("it said something else before it said who it is", "check that a DRO is at the other end")
         elif greeting.version < 1:
             self._close(f"it speaks version {greeting.version} of the protocol", "use a newer DRO there")
-        elif greeting.context_instance == self._own.context_instance:
+        elif greeting.context_instance == self.own.context_instance:
             self._close("the link leads back to this portal", "correct its address")
         else:
             self._on_hello(greeting)
@@ -225,34 +229,27 @@ class LinkSession:
 
     def _on_keepalive(self, alive: TnwgKeepalive, now_ns: int) -> None:
         if alive.flags & KA_QUERY:
-            asked_us = alive.seconds * 1_000_000 + alive.microseconds
-            self._effects.append(
-                SendControl(keepalive(alive.index, asked_us, is_response=True, digests=self._digests()))
-            )
-        elif alive.flags & KA_RESPONSE and (asked_ns := self._asked.pop(alive.index, None)) is not None:
+            self._effects.append(SendControl(response_to(alive, self._recorded() if self._compares else NO_DIGESTS)))
+        elif alive.flags & KA_RESPONSE and (asked := self._asked.pop(alive.index, None)) is not None:
+            asked_ns, told = asked
             self.rtt.add((now_ns - asked_ns) // _US, now_ns)
+            self._compare(digests_of(alive), told)
         else:
             self.unhandled += 1
-            return
-        if self.hello is not None and self.hello.has_digests and self._own.has_digests:
-            self._compare(digests_of(alive), now_ns)
 
-    def _digests(self) -> Digests | None:
-        both = self.hello is not None and self.hello.has_digests and self._own.has_digests
-        return self._recorded() if both else None
+    @property
+    def _compares(self) -> bool:
+        return self.hello is not None and self.hello.has_digests and self.own.has_digests
 
-    def _compare(self, recorded: Digests, now_ns: int) -> None:
-        """What the other side has recorded, with what it was told. While that changes, it may still be on its way."""
-        told = self._told()
-        if recorded == told:
-            self._missed, self._is_refreshed = None, False
-        elif told != self._missed:
-            self._missed, self._missed_ns = told, now_ns
-        elif now_ns - self._missed_ns < SETTLED_NS:
-            pass
+    def _compare(self, recorded: Digests, told: Digests) -> None:
+        """What the other side had recorded, with what it had been told."""
+        interest, sources = told.differences(recorded) if self._compares else (False, False)
+        if not interest and not sources:
+            if told == recorded:
+                self._is_refreshed = False
         elif not self._is_refreshed:
-            self._is_refreshed, self._missed = True, None
-            self._effects.append(RefreshNeeded(recorded.interest != told.interest, recorded.sources != told.sources))
+            self._is_refreshed = True
+            self._effects.append(RefreshNeeded(interest, sources))
         else:
             self._close("it has recorded something else than it was told", "nothing: the link starts anew")
 
@@ -276,8 +273,11 @@ class LinkSession:
         return min(HELLO_LIMIT_NS, self._options.timeout_ns or HELLO_LIMIT_NS)
 
     def _next_query_ns(self) -> int:
-        since = max(self._busy_ns, self._asked_ns) if self._options.only_when_idle else self._asked_ns
-        return since + self._options.interval_ns
+        options = self._options
+        if not options.only_when_idle:
+            return self._asked_ns + options.interval_ns
+        idle_ns = max(min(self._heard_ns, self._sent_ns), self._asked_ns) + options.interval_ns
+        return min(idle_ns, self._asked_ns + max(COMPARED_NS, options.interval_ns)) if self._compares else idle_ns
 
     def on_timer(self, now_ns: int) -> None:
         if self._is_over:
@@ -292,10 +292,9 @@ class LinkSession:
             self._ask(now_ns)
 
     def _ask(self, now_ns: int) -> None:
-        self._index += 1
+        self._index = self._index + 1 & MASK
         self._asked_ns = now_ns
-        self._asked[self._index] = now_ns
+        self._asked[self._index] = now_ns, self._told()
         if len(self._asked) > _ASKED_MAX:
             del self._asked[next(iter(self._asked))]
-        message = keepalive(self._index & 0xFFFFFFFF, now_ns // _US, is_response=False, digests=self._digests())
-        self._effects.append(SendControl(message))
+        self._effects.append(SendControl(keepalive(self._index, now_ns // _US)))

@@ -77,13 +77,15 @@ class HeardSources:
         self._by_number: Table[int, SourceRecord] = Table()
         self._numbers: Table[bytes, int] = Table()  # by OTID
         self._digest = Digest()
+        self._is_complete = True
 
     def __len__(self) -> int:
         return len(self._by_number)
 
     @property
-    def digest(self) -> int:
-        return self._digest.value
+    def digest(self) -> int | None:
+        """None once something was not taken."""
+        return self._digest.value if self._is_complete else None
 
     def all(self) -> Iterator[SourceRecord]:
         """All, in a way that lasts over changes."""
@@ -93,6 +95,11 @@ class HeardSources:
 
     def on_source(self, record: SourceRecord) -> tuple[Verdict, list[SourceRecord]]:
         """What it is, and the sources that it takes the place of: under its number, or the same under another one."""
+        verdict, gone = self._take(record)
+        self._is_complete &= verdict is Verdict.TAKEN
+        return verdict, gone
+
+    def _take(self, record: SourceRecord) -> tuple[Verdict, list[SourceRecord]]:
         if not 0 < record.srcidx <= MASK:
             return Verdict.BAD_NUMBER, []
         occupant, number = self._by_number.get(record.srcidx), self._numbers.get(record.otid)

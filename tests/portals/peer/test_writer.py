@@ -141,6 +141,39 @@ def test_several_tellings_follow_each_other(bench: Bench) -> None:
     assert bench.stream.written == b"abc"
 
 
+def test_changes_of_interest_stay_behind_what_was_told_about_it() -> None:
+    bench = Bench(room=0).open()
+    bench.writer.put(b"data")
+    bench.writer.tell(iter([b"source"]))
+    bench.writer.tell_all_interest(bytes(ROOM_BYTES // 2) for _ in range(3))
+    bench.stepper.settle()
+    bench.writer.put_interest([b"CHANGE"])
+    bench.writer.put_interest([b"ANOTHER"])
+    bench.stepper.settle()
+    assert not bench.writer.is_settled
+    bench.unblock(None)
+    written = bytes(bench.stream.written).replace(b"\0", b"")
+    assert written.index(b"CHANGE") < written.index(b"ANOTHER")
+    assert bench.stream.written.endswith(b"CHANGEANOTHERsource")
+    assert bench.writer.is_settled
+    bench.writer.put(b"data")
+    bench.writer.put_interest([b"URGENT"])
+    bench.stepper.settle()
+    assert bench.stream.written.endswith(b"URGENTdata"), "nothing was being told"
+
+
+def test_all_interest_is_told_twice_at_most_while_the_stream_is_slow() -> None:
+    bench = Bench(room=0).open()
+    for number in range(9):
+        bench.writer.tell_all_interest(iter([bytes(ROOM_BYTES), b"<%d>" % number]))
+        bench.stepper.settle()
+    bench.unblock(None)
+    assert bytes(bench.stream.written).replace(b"\0", b"") == b"<0><1>"
+    bench.writer.tell_all_interest(iter([b"<9>"]))
+    bench.stepper.settle()
+    assert bench.stream.written.endswith(b"<9>")
+
+
 def test_a_closed_one_forgets_and_takes_nothing(bench: Bench) -> None:
     bench.stream.room = 1
     bench.writer.put(b"lost")

@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from dro.errors import DecodeError
 from dro.proto.peerlink.messages import (
     COMPRESSION_LZ4,
+    SOURCE_OPTIONS,
     Digests,
     Hello,
     Kind,
     SourceEnd,
     SourceRecord,
     digests_of,
+    extension,
+    extensions_of,
     fits,
     hello,
     keepalive,
@@ -26,15 +29,19 @@ from dro.proto.peerlink.messages import (
     pattern_interest,
     read_hello,
     read_source,
+    response_to,
     source,
     source_end,
     topic_interest,
 )
 from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.block import RawBlock
 from dro.wire.lbmc.codes import BlockType
 from dro.wire.lbmc.dro_blocks import (
     CAPABILITY1_UME,
     CAPABILITY3_PCRE,
+    KA_QUERY,
+    KA_RESPONSE,
     PATTERN_PCRE,
     PATTERN_REGEX,
     TnwgKeepalive,
@@ -63,8 +70,30 @@ def test_greetings_are_those_of_the_vectors() -> None:
 
 def test_keepalives_are_those_of_the_vectors() -> None:
     now_us = 0x6553F100 * 1_000_000 + 123456
-    assert keepalive(42, now_us, is_response=False) == PEER["peer_keepalive_query"]
-    assert keepalive(42, now_us, is_response=True) == PEER["peer_keepalive_response"]
+    assert keepalive(42, now_us) == PEER["peer_keepalive_query"]
+    query = lbmc.decode(PEER["peer_keepalive_query"]).get(TnwgKeepalive)
+    assert query is not None
+    assert response_to(query) == PEER["peer_keepalive_response"]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
+def test_a_response_has_what_came_in_the_query(index: int, seconds: int, microseconds: int) -> None:
+    response = lbmc.decode(response_to(TnwgKeepalive(index, seconds, microseconds, flags=KA_QUERY))).get(TnwgKeepalive)
+    assert response is not None
+    assert (response.index, response.seconds, response.microseconds) == (index, seconds, microseconds)
+    assert response.flags == KA_RESPONSE
+
+
+def test_extensions_that_nobody_here_knows_are_skipped_and_known_ones_are_whole() -> None:
+    def of(*blocks: RawBlock) -> dict[int, bytes]:
+        return extensions_of(lbmc.control_message(*blocks))
+
+    whole = extension(SOURCE_OPTIONS, bytes(600))
+    assert of(*extension(0xEEEE, b"a"), *extension(0xEEEE, b"b"), *whole) == {SOURCE_OPTIONS: bytes(600)}
+    with pytest.raises(DecodeError, match="no last piece"):
+        of(*whole[:-1])
+    with pytest.raises(DecodeError, match="a piece of"):
+        of(*whole[1:])
 
 
 def test_interest_is_that_of_the_vectors() -> None:
@@ -162,11 +191,18 @@ def test_many_domains_are_split_over_messages(
     assert told == sorted(domains)
 
 
-def test_digests_travel_in_a_keepalive() -> None:
-    message = lbmc.decode(keepalive(1, 2, is_response=False, digests=Digests(3, 2**64 - 1)))
-    block = message.get(TnwgKeepalive)
+@pytest.mark.parametrize(
+    "digests", [Digests(3, 2**64 - 1), Digests(None, 0), Digests(0, None), Digests(None, None), Digests(0, 0)]
+)
+def test_digests_travel_in_a_response(digests: Digests) -> None:
+    block = lbmc.decode(response_to(TnwgKeepalive(1, 2, 3, flags=KA_QUERY), digests)).get(TnwgKeepalive)
     assert block is not None
-    assert digests_of(block) == Digests(3, 2**64 - 1)
+    assert digests_of(block) == digests
+
+
+def test_since_when_an_initiator_connects_travels_in_its_greeting() -> None:
+    own = Hello(b"A", b"instance", since_us=1_700_000_000_000_000)
+    assert read_hello(lbmc.decode(hello(own))) == own
 
 
 @pytest.mark.parametrize(("code", "what"), [(0x0E, "number"), (0x0B, "OTID"), (0x05, "topic")])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dro.clock import ms, s
 from dro.errors import DecodeError
-from dro.proto.peerlink.messages import COMPRESSION_LZ4, Digests, Hello, hello, keepalive, topic_interest
+from dro.proto.peerlink.messages import COMPRESSION_LZ4, Digests, Hello, hello, keepalive, response_to, topic_interest
 from dro.proto.peerlink.session import (
     HELLO_LIMIT_NS,
     CloseLink,
@@ -25,8 +25,9 @@ from dro.proto.peerlink.session import (
     Warned,
 )
 from dro.wire.lbmc import message as lbmc
-from dro.wire.lbmc.data_blocks import SrcIdx
-from dro.wire.lbmc.dro_blocks import Domain, TnwgCapabilities
+from dro.wire.lbmc.block import RawBlock
+from dro.wire.lbmc.data_blocks import SrcIdx, TopicName
+from dro.wire.lbmc.dro_blocks import KA_QUERY, Domain, TnwgCapabilities, TnwgKeepalive, TopicMdInterest
 
 GUIDE = LinkOptions(s(5), s(15), only_when_idle=True)
 A = Hello(b"A", b"instance", has_digests=True)
@@ -125,11 +126,36 @@ def test_traffic_saves_keepalives_when_only_an_idle_link_is_asked() -> None:
     pair = Pair()
     pair.run(ms(10))
     before = pair.sent
-    for _ in range(30):
+    for _ in range(29):
         pair.run(s(1))
         for side in pair.sides:
             side.session.on_sent(pair.now_ns)
+            side.session.on_received(pair.now_ns)
     assert pair.sent == before
+
+
+def test_a_busy_link_is_asked_now_and_then_what_was_recorded() -> None:
+    pair = Pair()
+    pair.run(ms(10))
+    for _ in range(95):
+        pair.run(s(1))
+        for side in pair.sides:
+            side.session.on_sent(pair.now_ns)
+            side.session.on_received(pair.now_ns)
+    assert [side.rtt.samples for side in pair.sides] == [3, 3]
+
+
+def test_a_link_with_data_one_way_only_stays_up() -> None:
+    pair = Pair()
+    pair.run(ms(10))
+    a, b = pair.sides
+    for _ in range(100):
+        pair.run(s(1))
+        a.session.on_sent(pair.now_ns)
+        b.session.on_received(pair.now_ns)
+    assert not a.is_closed
+    assert not b.is_closed
+    assert a.rtt.samples
 
 
 def test_it_is_asked_each_interval_when_that_is_configured() -> None:
@@ -168,7 +194,7 @@ def test_without_an_interval_nothing_is_asked_and_nothing_given_up() -> None:
     [
         (hello(replace(B, version=0)), "version 0"),
         (hello(replace(B, context_instance=A.context_instance)), "leads back"),
-        (keepalive(1, 2, is_response=False), "before it said who it is"),
+        (keepalive(1, 2), "before it said who it is"),
         (next(topic_interest(b"T", (1,))), "before it said who it is"),
         (lbmc.encode(lbmc.control_message(SrcIdx(1))), "before it said who it is"),
         (lbmc.HEADER.pack(0, 0, 13, 1, 1) + b"x", "before it said who it is"),
@@ -231,8 +257,26 @@ def test_a_response_to_nothing_is_counted() -> None:
     pair = Pair()
     pair.run(ms(10))
     a = pair.sides[0]
-    a.session.on_message(keepalive(99, 1, is_response=True), pair.now_ns)
+    a.session.on_message(response_to(TnwgKeepalive(99, 0, 1, flags=KA_QUERY)), pair.now_ns)
     assert (a.session.unhandled, a.rtt.samples) == (1, 0)
+
+
+def test_what_a_block_forbids_to_use_is_not_handed_on() -> None:
+    pair = Pair()
+    pair.run(ms(10))
+    a = pair.sides[0]
+    wanted = lbmc.control_message(TopicName(b"T"), TopicMdInterest(domains=(1,)), RawBlock(0x6E, b"??"))
+    assert a.session.on_message(lbmc.encode(wanted), pair.now_ns) is None
+    assert a.session.unhandled == 1
+
+
+def test_a_query_with_any_clock_is_answered() -> None:
+    pair = Pair()
+    pair.run(ms(10))
+    a = pair.sides[0]
+    query = TnwgKeepalive(5, 2**64 - 1, 2**32 - 1, flags=KA_QUERY)
+    a.session.on_message(lbmc.encode(lbmc.control_message(query)), pair.now_ns)
+    assert [lbmc.decode(message).get(TnwgKeepalive) is not None for message in a.take()] == [True]
 
 
 def test_messages_for_others_are_handed_on() -> None:
@@ -271,14 +315,27 @@ def test_what_was_missed_and_repaired_is_forgotten() -> None:
     assert not a.is_closed
 
 
-def test_while_things_change_nothing_is_missed() -> None:
+def test_what_was_not_recorded_whole_or_not_sent_yet_is_not_compared() -> None:
     pair = Pair()
     pair.run(s(1))
     a, b = pair.sides
-    for number in range(60):
-        a.told, b.recorded = Digests(number + 1, 1), Digests(number, 1)
-        pair.run(s(3))
-    assert [effect for effect in a.effects if not isinstance(effect, LinkUp)] == []
+    b.recorded, a.recorded = Digests(None, 1), Digests(7, 1)
+    b.told = Digests(None, None)
+    pair.run(s(100))
+    assert [effect for side in pair.sides for effect in side.effects if not isinstance(effect, LinkUp)] == []
+    b.recorded = Digests(None, 2)
+    pair.run(s(35), lambda: len(a.effects) > 1)
+    assert a.effects[-1] == RefreshNeeded(interest=False, sources=True)
+
+
+def test_what_is_told_after_a_query_is_not_missed() -> None:
+    """The companion records in the order in which it is told, so an answer has what was told before the query."""
+    pair = Pair(options=replace(GUIDE, only_when_idle=False))
+    pair.run(s(5) + ms(10))  # both have asked, and the answers are on their way
+    for side, other in (pair.sides, pair.sides[::-1]):
+        side.told = other.recorded = Digests(2, 2)
+    pair.run(s(60))
+    assert [effect for side in pair.sides for effect in side.effects if not isinstance(effect, LinkUp)] == []
 
 
 @given(st.lists(st.binary(min_size=4, max_size=90), max_size=12), st.booleans())

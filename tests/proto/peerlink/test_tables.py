@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from dro.clock import ms, s
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost, Symbol
-from dro.proto.peerlink.connecting import ATTEMPT_NS, InitiatorCore
+from dro.proto.peerlink.connecting import PAUSE_NS, InitiatorCore
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
 from dro.proto.peerlink.messages import SourceEnd, SourceRecord, read_source, source
 from dro.proto.peerlink.sources import HeardSources, OfferedSources, Verdict
@@ -125,10 +126,15 @@ def test_a_message_removes_no_domain_that_it_does_not_list() -> None:
 
 
 def test_strangers_cannot_fill_the_table() -> None:
-    heard, told = HeardInterest(symbols_max=10), ToldInterest()
+    heard, told = HeardInterest(members_max=10), ToldInterest()
     for number in range(20):
         hear(heard, told.change((b"%d" % number, 0), (1,), ()))
-    assert (len(heard), heard.refused) == (10, 10)
+    assert (len(heard), heard.refused, heard.digest) == (10, 10, None)
+    assert hear(heard, told.change((b"0", 0), (2, 3), (1,))) == [InterestLost((b"0", 0), 1)]
+    assert hear(heard, told.change((b"0", 0), (4, 5), ())) == [InterestGained((b"0", 0), 4)]
+    for _ in heard.on_down():
+        pass
+    assert heard.digest == 0
 
 
 def test_cancels_of_what_is_not_known_are_nothing() -> None:
@@ -232,10 +238,10 @@ def test_a_known_number_is_replaced_and_a_known_source_moves() -> None:
 def test_what_is_not_taken_changes_nothing(bad: SourceRecord, why: Verdict) -> None:
     heard = HeardSources(1)
     heard.on_source(record(1, 1))
-    digest = heard.digest
+    assert heard.digest
     assert heard.on_source(bad) == (why, [])
     assert [*heard.all()] == [record(1, 1)]
-    assert heard.digest == digest
+    assert heard.digest is None, "the other end tells more than is recorded"
 
 
 def test_an_end_of_another_source_is_ignored() -> None:
@@ -251,7 +257,7 @@ def test_an_end_of_another_source_is_ignored() -> None:
 
 def test_attempts_follow_each_other_within_a_fifth_more_than_the_interval() -> None:
     rng = random.Random(1)
-    core = InitiatorCore(1000, 0, rng.randrange)
+    core = InitiatorCore(s(1), 0, rng.randrange)
     assert core.next_deadline() == 0
     pauses = set()
     now_ns = 0
@@ -264,9 +270,17 @@ def test_attempts_follow_each_other_within_a_fifth_more_than_the_interval() -> N
         assert due_ns is not None
         pauses.add(due_ns - now_ns)
         now_ns = due_ns
-    assert min(pauses) >= 1000
-    assert max(pauses) < 1200
+    assert min(pauses) >= s(1)
+    assert max(pauses) < ms(1200)
     assert len(pauses) > 20
     core.on_up()
     assert core.attempts == 0
-    assert ATTEMPT_NS > 0
+
+
+def test_without_an_interval_there_is_a_pause_yet() -> None:
+    core = InitiatorCore(0, 0, lambda most: most - 1)
+    core.on_attempt()
+    core.on_over(s(1))
+    due_ns = core.next_deadline()
+    assert due_ns is not None
+    assert s(1) + PAUSE_NS <= due_ns <= s(1) + 2 * PAUSE_NS
