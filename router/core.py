@@ -113,6 +113,17 @@ class RouteManagerCore:
     def force(self, now_ns: int) -> None:
         self.routes.force(now_ns)
 
+    def leave(self, now_ns: int) -> None:
+        """This DRO ends soon: let others find other ways."""
+        self.routes.make_dear(now_ns)
+        self._describe()
+        self.exchange.on_timer(now_ns)
+
+    @property
+    def is_agreed(self) -> bool:
+        """All DROs have calculated for the topology as it is."""
+        return self.routes.is_settled and not self.exchange.differing(self.routes.signature)
+
     def _take_news(self, now_ns: int) -> None:
         for what, record in self.exchange.take_changes():
             if what is News.TIMED_OUT:

@@ -10,12 +10,14 @@ Source: DRO guide, "Unsupported Configurations"; log catalogue, "peer link conne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from router.route_info import NEIGHBOURS_MAX
+from router.route_info import COST_MAX, NEIGHBOURS_MAX
 from router.topology import Hotlink, Neighbour
 
+LEAVING_COST: Final = 1 << 24
+"""Guess: more than the sum of all costs that anybody configures."""
 DUPLICATE: Final = "duplicate adjacent node id"
 LOOP: Final = "the link leads back to this DRO"
 TOO_MANY: Final = f"this DRO has {NEIGHBOURS_MAX} neighbours already"
@@ -62,6 +64,7 @@ class OwnPortals:
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
+        self._extra_cost = 0
         self._up: dict[int, Portal] = {}
         self.accepted: dict[int, Portal] = {}
         """By worker: the portals that traffic passes."""
@@ -76,8 +79,19 @@ class OwnPortals:
     def get(self, worker: int) -> Portal | None:
         return self._up.get(worker)
 
+    def make_dear(self) -> list[DomainTaken | LinkRefused]:
+        """From now on all of them cost so much more that any other way is cheaper."""
+        if not self._extra_cost:
+            self._extra_cost = LEAVING_COST
+            self._up = {worker: self._at_cost(portal) for worker, portal in self._up.items()}
+        return self._choose()
+
+    def _at_cost(self, portal: Portal) -> Portal:
+        return replace(portal, cost=min(COST_MAX, portal.cost + self._extra_cost))
+
     def set(self, worker: int, portal: Portal) -> list[DomainTaken | LinkRefused]:
         """One that works, or reports other values; what leads elsewhere than before comes last."""
+        portal = self._at_cost(portal)
         known = self._up.get(worker)
         if known is not None and known.node_id != portal.node_id:
             del self._up[worker]

@@ -219,6 +219,12 @@ class RouteCore:
             self._effects += self.portals.remove(worker)
             self._compare(before, now_ns)
 
+    def make_dear(self, now_ns: int) -> None:
+        """This DRO ends soon: all its portals cost more."""
+        before = self.portals.accepted
+        self._effects += self.portals.make_dear()
+        self._compare(before, now_ns)
+
     def _compare(self, before: dict[int, Portal], now_ns: int) -> None:
         """Each portal that traffic passes no more, newly or otherwise is a change."""
         after = self.portals.accepted

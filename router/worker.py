@@ -22,6 +22,7 @@ from dro.bus.messages import (
     Role,
     Route,
     RouteInfoHeard,
+    RoutesAvoid,
     RoutesCalculated,
     RouteTable,
     Rows,
@@ -81,6 +82,8 @@ class RouteManager:
         ctx.on_reconfigure = self._on_reconfigure
         ctx.on_peer_removed = self._on_peer_removed
         ctx.on_recalculate = self._on_recalculate
+        ctx.on_leave = self._on_leave
+        self._is_leaving = False  # and has not said yet that routes avoid it
         self._listings = Listings(time.monotonic_ns)
         ctx.on_list = self._on_list
 
@@ -119,6 +122,11 @@ class RouteManager:
 
     def _on_recalculate(self) -> None:
         self._core.force(self._ctx.loop.now_ns())
+        self._act()
+
+    def _on_leave(self) -> None:
+        self._is_leaving = True
+        self._core.leave(self._ctx.loop.now_ns())
         self._act()
 
     def _on_reconfigure(self, new: object) -> None:
@@ -162,6 +170,10 @@ class RouteManager:
         self._ctx.counters.set(Slot.OWN_SQN, self._core.exchange.sqn)
         for effect in self._core.take_effects():
             self._perform(effect)
+        if self._is_leaving and self._core.is_agreed:
+            table = self._core.routes.table
+            self._is_leaving = False
+            self._ctx.report(RoutesAvoid(_pairs(table) if table is not None else 0))
         deadline = self._core.next_deadline()
         if deadline is not None:  # in the middle of a calculation: after all that has come meanwhile
             deadline = max(deadline, self._ctx.loop.now_ns() + 1)

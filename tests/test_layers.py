@@ -93,7 +93,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.orders": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change",
-        "portals.datapath", "supervisor.host", "supervisor.admin", "supervisor.parent", "supervisor.reload",
+        "portals.datapath", "portals.decisions", "supervisor.host", "supervisor.admin", "supervisor.parent",
+        "supervisor.reload",
     ),
     "supervisor.doctor": (
         *FLOOR, "dro.wire.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.lint",

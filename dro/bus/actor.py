@@ -34,6 +34,7 @@ from dro.bus.messages import (
     WORKER_REPORTS,
     Drain,
     Drained,
+    Leave,
     ListRows,
     ParentMessage,
     PeerDown,
@@ -132,6 +133,7 @@ class WorkerContext:
         self.on_list: Callable[[ListRows], Rows] = lambda q: Rows(q.serial, "[]", 0, f"{self.name} lists no {q.what}")
         """Makes a page of a list that an operator asks for; see `dro.bus.listing`."""
         self.on_recalculate: Callable[[], object] = lambda: None
+        self.on_leave: Callable[[], object] = lambda: None
         """An operator wants routes to be calculated; of the route manager alone."""
         self.on_stop: Callable[[], object] = self.finish
         """Called once when the worker shall end: says goodbye to the network and calls `finish`, at once or later."""
@@ -239,6 +241,8 @@ class WorkerContext:
                 self._control.send(self.on_list(message))
             case Recalculate():
                 self.on_recalculate()
+            case Leave():
+                self.on_leave()
             case _:
                 assert_never(message)
 

@@ -114,10 +114,17 @@ class Recalculate:
     """To the route manager: an operator wants routes to be calculated, though nothing has changed."""
 
 
-ParentMessage = PeerUp | PeerDown | Stop | Ping | PeerRemoved | Reconfigure | Drain | SetLog | ListRows | Recalculate
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """To the route manager: this DRO ends soon. Make it dear, and say `RoutesAvoid` when all others know."""
+
+
+ParentMessage = (
+    PeerUp | PeerDown | Stop | Ping | PeerRemoved | Reconfigure | Drain | SetLog | ListRows | Recalculate | Leave
+)
 PARENT_MESSAGES: Final = Codec[ParentMessage](
     {1: PeerUp, 2: PeerDown, 3: Stop, 4: Ping, 5: PeerRemoved, 6: Reconfigure, 7: Drain, 8: SetLog, 9: ListRows,
-     10: Recalculate}
+     10: Recalculate, 11: Leave}
 )  # fmt: skip
 
 
@@ -192,10 +199,20 @@ class RoutesCalculated:
     routes: int
 
 
-WorkerReport = Ready | StartFailed | Stopped | Pong | PeerStuck | Reconfigured | Drained | Rows | RoutesCalculated
+@dataclass(frozen=True, slots=True)
+class RoutesAvoid:
+    """Answer to `Leave`: all DROs have calculated. `paths` between domains still lead through this one, for want of
+    another way."""
+
+    paths: int
+
+
+WorkerReport = (
+    Ready | StartFailed | Stopped | Pong | PeerStuck | Reconfigured | Drained | Rows | RoutesCalculated | RoutesAvoid
+)
 WORKER_REPORTS: Final = Codec[WorkerReport](
     {1: Ready, 2: StartFailed, 3: Stopped, 4: Pong, 5: PeerStuck, 6: Reconfigured, 7: Drained, 8: Rows,
-     9: RoutesCalculated}
+     9: RoutesCalculated, 10: RoutesAvoid}
 )  # fmt: skip
 
 

@@ -106,3 +106,16 @@ class OperationResult:
     portal: str
     state: str
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveResult:
+    """What `drain --all` has come to: the DRO ends next. `notes` tell what was not clean, and are empty otherwise.
+
+    `paths` between domains led through this DRO to the end, as there is no other way; -1 when routes did not follow in
+    time.
+    """
+
+    paths: int
+    drained: tuple[str, ...]
+    notes: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ from supervisor.ctl.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABL
 PROGRAM: Final = "tnwgdctl"
 COMMANDS: Final = {
     "supervisor.ctl.status": ("status",),
-    "supervisor.ctl.portals": ("portals", "portal"),
+    "supervisor.ctl.portals": ("portals", "drain", "portal"),
     "supervisor.ctl.lists": ("topics", "sources", "interest", "proxies", "routes"),
     "supervisor.ctl.topology": ("topology", "path", "recalculate"),
     "supervisor.ctl.reload": ("reload", "confirm", "rollback", "diff", "explain"),

@@ -12,7 +12,7 @@ from typing import Final
 from dro.standard_streams import say
 from supervisor.admin.client import Client
 from supervisor.admin.records import to_json
-from supervisor.admin.status import OperationResult, PortalsStatus, PortalStatus
+from supervisor.admin.status import LeaveResult, OperationResult, PortalsStatus, PortalStatus
 from supervisor.ctl.output import (
     EXIT_FAILED,
     EXIT_OK,
@@ -42,6 +42,7 @@ _ACTIONS: Final = {
     "remove": "drain it and take it out of the running DRO; the file is not changed",
 }
 _WITH_LIMIT: Final = ("drain", "remove")
+LEAVE_LIMIT_S: Final = 60.0
 
 
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
@@ -52,6 +53,16 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     portals.add_argument("--count", metavar="N", type=positive, help="with --watch: end after N intervals")
     portals.set_defaults(run=show_portals, parser=portals)
+    leave = commands.add_parser(
+        "drain", parents=[common], help="let the whole DRO leave its network without loss, and end",
+        description="Make routes avoid this DRO, drain all its portals, and end it.",
+    )  # fmt: skip
+    leave.add_argument("--all", action="store_true", required=True, help="all portals; one alone: portal drain NAME")
+    leave.add_argument(
+        "--limit", metavar="SECONDS", type=seconds, default=LEAVE_LIMIT_S,
+        help=f"for the routes, and once more for the portals (default {LEAVE_LIMIT_S:g})",
+    )  # fmt: skip
+    leave.set_defaults(run=leave_network)
     portal = commands.add_parser(
         "portal", parents=[common], help="restart, pause, resume, drain, add or remove one portal"
     )
@@ -88,6 +99,17 @@ def operate(args: argparse.Namespace) -> int:
     if not args.json:
         say(sys.stderr, f"tnwgdctl: {result.portal}: {result.note}\n")
     return EXIT_FAILED if args.action in _WITH_LIMIT else EXIT_OK
+
+
+def leave_network(args: argparse.Namespace) -> int:
+    with connect(args) as client:
+        result = client.ask(LeaveResult, "drain-all", within_s=2 * args.limit + SLACK_S, limit_s=args.limit)
+    put_answer(args, result, f"drained {', '.join(result.drained) or 'nothing'}; the DRO ends")
+    for note in () if args.json else result.notes:
+        say(sys.stderr, f"tnwgdctl: {note}\n")
+    if result.paths > 0 and not args.json:
+        say(sys.stderr, f"tnwgdctl: {result.paths} paths between domains had no other way than through this DRO\n")
+    return EXIT_FAILED if result.notes else EXIT_OK
 
 
 # all portals

@@ -12,6 +12,7 @@ from dro.config.reading.problems import Warn
 from supervisor.admin.records import Record, to_json
 from supervisor.admin.server import Arguments, Reply
 from supervisor.admin.status import DroStatus
+from supervisor.orders.leave import LeaveCommand
 from supervisor.orders.portal_counters import portals_status
 from supervisor.orders.portals import PortalCommands
 from supervisor.orders.queries import AdminQueries
@@ -55,6 +56,7 @@ def serve_commands(parent: Parent[DroConfig], version: str, warn: Warn) -> Reloa
     add_look("status", lambda: _status(parent, version, began_s))
     add_look("portals", lambda: portals_status(parent))
     PortalCommands(parent, warn)
+    LeaveCommand(parent)
     AdminQueries(parent)
     serve_recalculation(parent)
     return Reload(parent, logging.getLogger("dro"))

@@ -29,6 +29,7 @@ from dro.bus.messages import (
     Pong,
     Ready,
     Reconfigured,
+    RoutesAvoid,
     RoutesCalculated,
     Rows,
     SetLog,
@@ -104,6 +105,8 @@ class Parent(Generic[C]):
         self.configuration: Final = ConfigInForce(self, config, planner, part_for)
         self._lists = WorkerLists(self.workers, self.loop, self.processes.send, self.admin)
         self.routes: RoutesCalculated | None = None
+        self.routes_avoid: RoutesAvoid | None = None
+        """The answer to `Leave`."""
         """The routes of the last calculation, in any life of the route manager."""
         self._pings = 0
         self._started = False
@@ -308,6 +311,8 @@ class Parent(Generic[C]):
                 self._lists.on_rows(report)
             case RoutesCalculated():
                 self.routes = report
+            case RoutesAvoid():
+                self.routes_avoid = report
             case Pong() | Stopped():
                 pass
             case _:
@@ -382,6 +387,12 @@ class Parent(Generic[C]):
         self._log.info(LogEvent.WORKER_RESTARTED, extra=extra)
 
     # the end of the DRO
+
+    def stop(self) -> None:
+        """By order of an operator. Later, when the answer is on its way."""
+        self._log.info(LogEvent.STOPPING, extra={"signal": "none, drained by order"})
+        self._stop_ns = self.loop.now_ns()
+        self._stop()
 
     def _stop(self) -> None:
         self.is_stopping = True

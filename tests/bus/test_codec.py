@@ -215,11 +215,11 @@ def test_tags_and_roles_keep_their_numbers() -> None:
     """They are never reused: whoever has an older number in hand would take one message for another."""
     tags = {
         "PeerUp": 1, "PeerDown": 2, "Stop": 3, "Ping": 4, "PeerRemoved": 5, "Reconfigure": 6, "Drain": 7, "SetLog": 8,
-        "ListRows": 9, "Recalculate": 10,
+        "ListRows": 9, "Recalculate": 10, "Leave": 11,
     }  # fmt: skip
     reports = {
         "Ready": 1, "StartFailed": 2, "Stopped": 3, "Pong": 4, "PeerStuck": 5, "Reconfigured": 6, "Drained": 7,
-        "Rows": 8, "RoutesCalculated": 9,
+        "Rows": 8, "RoutesCalculated": 9, "RoutesAvoid": 10,
     }  # fmt: skip
     routes = {"PortalUp": 2, "PortalGone": 3, "RouteTable": 4, "RouteInfoHeard": 5, "SendRouteInfo": 6}
     for codec, expected in ((PARENT_MESSAGES, tags), (WORKER_REPORTS, reports), (ROUTE_MESSAGES, routes)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,8 +41,11 @@ class Dros:
 
     def workers(self, name: str) -> dict[str, int]:
         pid = self.processes[name].pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return {Path(f"/proc/{child}/comm").read_text().strip(): int(child) for child in children}
+        found: dict[str, int] = {}
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+                found[Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
+        return found
 
     def kill(self, name: str) -> None:
         """All processes of a DRO."""
@@ -93,49 +96,93 @@ class Flow:
         return self.sender.sent(self.source) - 1 - self.receiver.last_sqn()
 
 
+class Flows:
+    """Between TRDs 1 and 3, both ways."""
+
+    def __init__(self, dros: Dros) -> None:
+        self._loop = dros.loop
+        self.ends = [Application(dros, trd) for trd in (1, 3)]  # type: ignore[arg-type]  # has a plan and a loop
+        self.all = [Flow(dros, SOUTH, *self.ends), Flow(dros, NORTH, *reversed(self.ends))]
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        def look() -> bool:
+            for flow in self.all:
+                flow.go_on()
+            return holds()
+
+        turn_until(self._loop, look)
+
+    def again(self) -> None:
+        """Fifty messages in a row arrive, both ways."""
+        self.until(lambda: all(flow.receiver.last_sqn() >= 0 and flow.behind <= 3 for flow in self.all))
+        edges = [flow.sender.sent(flow.source) + 50 for flow in self.all]
+        self.until(lambda: all(f.receiver.last_sqn() >= edge for f, edge in zip(self.all, edges, strict=True)))
+
+    def got(self) -> list[list[int]]:
+        return [flow.receiver.got(flow.source) for flow in self.all]
+
+    def close(self) -> None:
+        for application in self.ends:
+            application.context.close()
+
+
+def triangle(folder: Path) -> Plan:
+    return Plan(
+        folder, {"A": [1, "B", "C"], "B": [2, "A", "C"], "C": [3, "A", "B"]}, portal_xml={"A-C": COST, "C-A": COST}
+    )
+
+
 def test_a_triangle_of_processes_in_which_one_after_the_other_is_killed(net: Net, tmp_path: Path) -> None:
-    xml = {"A-C": COST, "C-A": COST}
-    plan = Plan(tmp_path, {"A": [1, "B", "C"], "B": [2, "A", "C"], "C": [3, "A", "B"]}, portal_xml=xml)
-    with dros_of(net, plan) as dros:
+    with dros_of(net, triangle(tmp_path)) as dros:
         capture = net.start_capture(dros.host.namespace, "lo", "lo", "")
         for name in "ABC":
             dros.start(name)
-        ends = [Application(dros, trd) for trd in (1, 3)]  # type: ignore[arg-type]  # has a plan and a loop
-        flows = [Flow(dros, SOUTH, *ends), Flow(dros, NORTH, *reversed(ends))]
-
-        def until(holds: Callable[[], bool]) -> None:
-            def look() -> bool:
-                for flow in flows:
-                    flow.go_on()
-                return holds()
-
-            turn_until(dros.loop, look)
-
-        def flows_again() -> None:
-            """Fifty messages in a row arrive, both ways."""
-            until(lambda: all(flow.receiver.last_sqn() >= 0 and flow.behind <= 3 for flow in flows))
-            edges = [flow.sender.sent(flow.source) + 50 for flow in flows]
-            until(lambda: all(f.receiver.last_sqn() >= edge for f, edge in zip(flows, edges, strict=True)))
-
-        flows_again()
+        flows = Flows(dros)
+        flows.again()
         before = dros.workers("B")
         assert {"B-A", "B-C", "B-2"} <= before.keys()
         os.kill(before["B-A"], signal.SIGKILL)
-        until(lambda: dros.workers("B").get("B-A", before["B-A"]) != before["B-A"])
-        flows_again()
+        flows.until(lambda: dros.workers("B").get("B-A", before["B-A"]) != before["B-A"])
+        flows.again()
         dros.kill("B")
-        until(lambda: all(flow.behind > 0 for flow in flows))
-        flows_again()
+        flows.until(lambda: all(flow.behind > 0 for flow in flows.all))
+        flows.again()
         dros.start("B")
         dros.processes["B"].wait_output("route recalculation took|routes calculated", 20)
-        flows_again()
-        for flow in flows:
-            got = flow.receiver.got(flow.source)
+        flows.again()
+        for got in flows.got():
             assert got == sorted(set(got)), "nothing twice, nothing out of order"
-        for application in ends:
-            application.context.close()
+        flows.close()
         for process in dros.processes.values():
             process.signal(signal.SIGTERM)
         assert [process.wait(20) for process in dros.processes.values()] == [0, 0, 0]
         verdict = judge(capture.stop(), dros.decoding())
     verdict.assert_clean({"lbttcp": 500, "lbtrm.data": 500, "lbmr.interest": 2, "lbmr.domain_route": 2})
+
+
+def test_a_dro_that_is_drained_leaves_and_no_message_is_lost(net: Net, tmp_path: Path) -> None:
+    """All flows go by B; the other way is there, and dearer. TRD 2 has no other way."""
+    with dros_of(net, triangle(tmp_path)) as dros:
+        for name in "ABC":
+            dros.start(name)
+        flows = Flows(dros)
+        flows.again()
+        firsts = [flow.sender.sent(flow.source) for flow in flows.all]
+        order = dros.host.start_python(
+            "-m", "supervisor.ctl.main", "drain", "--all", "--limit", "30", "--dro", str(dros.processes["B"].pid)
+        )
+        flows.until(lambda: order.returncode is not None)
+        assert order.wait(1) == 0, order.stderr
+        assert "drained B-2, B-A, B-C; the DRO ends" in order.stdout
+        assert "had no other way than through this DRO" in order.stderr
+        left = dros.processes.pop("B")
+        flows.until(lambda: left.returncode is not None)
+        assert left.wait(1) == 0
+        flows.again()
+        for got, first, flow in zip(flows.got(), firsts, flows.all, strict=True):
+            numbers = [number for number in got if number >= first]
+            assert numbers[:-10] == list(range(first, first + len(numbers)))[:-10], flow.source.topic
+        flows.close()
+        for process in dros.processes.values():
+            process.signal(signal.SIGTERM)
+        assert [process.wait(20) for process in dros.processes.values()] == [0, 0]

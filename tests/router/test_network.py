@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.hotlinks import SharedIndex
-from router.own_portals import DUPLICATE, LOOP, LinkRefused
+from router.own_portals import DUPLICATE, LEAVING_COST, LOOP, LinkRefused
 from router.route_info import write_route
 from router.route_info_exchange import Dropped, ExchangeTiming, InfoDropped
 from router.route_recalculation import Change, IndexShared, SendTable, TopologyChanged
@@ -97,6 +97,29 @@ def test_a_second_link_between_two_dros_is_refused_until_the_first_one_goes() ->
     network.mend(first)
     network.run(SETTLED_S)
     assert network.ways(1, 2) == [("G1/G1-TRD1", "G1/G1-G2-2", "G2/G2-G1-2", "G2/G2-TRD2")]
+
+
+def test_a_dro_that_leaves_is_gone_round_where_there_is_another_way() -> None:
+    network = Network()
+    for name in "ABC":
+        network.add_dro(name)
+        network.add_endpoint(name, f"{name}-E", ord(name))
+    for one, other, cost in ("A", "B", 1), ("B", "C", 1), ("C", "A", 50):
+        network.add_link((one, f"{one}-{other}", cost), (other, f"{other}-{one}", cost))
+    network.run(SETTLED_S)
+    b = network.dros["B"]
+    assert b.core.is_agreed
+    (before,) = network.ways(ord("A"), ord("C"))
+    assert "B/B-A" in before
+    b.core.leave(network.now_ns)
+    assert not b.core.is_agreed
+    b.core.leave(network.now_ns)  # once is enough
+    network.run(SETTLED_S)
+    assert b.core.is_agreed
+    (after,) = network.ways(ord("A"), ord("C"))
+    assert after == ("A/A-E", "A/A-C", "C/C-A", "C/C-E")
+    assert len(network.ways(ord("A"), ord("B"))) == 1, "for want of another way"
+    assert {portal.cost for portal in b.core.routes.portals.accepted.values()} == {1 + LEAVING_COST}
 
 
 def test_a_link_that_leads_back_is_refused() -> None:
