@@ -28,7 +28,7 @@ from tests.rigs.waiting import wait_until
 ROOT: Final = Path(__file__).parents[2]
 PORTS_PER_TRD: Final = 64
 FIRST_PORT: Final = 11_000
-LAST_PORT: Final = 19_900
+LAST_PORT: Final = 31_900
 ROUTE_MANAGER: Final = "route-manager"
 ROUTES: Final = "route recalculation took"  # what it logs
 
@@ -99,9 +99,14 @@ def reserve_block(size: int) -> tuple[int, socket.socket]:
 
 
 def _is_free(port: int, kind: int) -> bool:
+    """For a listener, also while an old connection of the port is in TIME_WAIT."""
     with socket.socket(socket.AF_INET, kind) as probe:
         try:
+            if kind == socket.SOCK_STREAM:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
+            if kind == socket.SOCK_STREAM:
+                probe.listen(1)
         except OSError:
             return False
     return True
