@@ -12,10 +12,12 @@ they were equal.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from dro.bus.messages import PortalUp
 from router.route_info_exchange import ExchangeTiming, InfoDropped, News, OtherDro, RouteInfoExchange, SendInfo
 from router.route_recalculation import Effect, RouteCore, Timing
+from router.topology import is_domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,18 @@ class SignaturesDiffer:
     dros: tuple[OtherDro, ...]
 
 
-CoreEffect = Effect | SendInfo | InfoDropped | SignaturesDiffer
+@dataclass(frozen=True, slots=True)
+class OneSidedLink:
+    """For the log: a DRO has told of a link to a neighbour, which has not told of it, for the warning interval."""
+
+    dro: str
+    neighbour: str
+    reason: str
+
+
+CoreEffect = Effect | SendInfo | InfoDropped | SignaturesDiffer | OneSidedLink
+_LOOKS: Final = 4
+"""In a warning interval."""
 
 
 class RouteManagerCore:
@@ -67,7 +80,9 @@ class RouteManagerCore:
         self._is_warned = False
         self.unknown_since_ns: dict[int, int] = {}
         """Links whose other end is not known, by worker."""
-        self._effects: list[SignaturesDiffer] = []
+        self._one_sided_ns: dict[tuple[int, int], int | None] = {}  # by both ends: since when; None: it was told
+        self._links_seen_ns = now_ns
+        self._effects: list[SignaturesDiffer | OneSidedLink] = []
 
     def set_timing(self, timing: Timing, exchange: ExchangeTiming, configuration_signature: int) -> None:
         self._timing = timing
@@ -150,6 +165,7 @@ class RouteManagerCore:
             self.exchange.on_check(now_ns)
             self._take_news(now_ns)
             self._compare_signatures(now_ns)
+            self._watch_links(now_ns)
         self.routes.on_timer(now_ns)
         self._describe()
         self.exchange.on_timer(now_ns)
@@ -165,6 +181,24 @@ class RouteManagerCore:
         if not self._is_warned and waiting_ns >= self._timing.warning_ns:
             self._is_warned = True
             self._effects.append(SignaturesDiffer(waiting_ns, tuple(differing)))
+
+    def _watch_links(self, now_ns: int) -> None:
+        """Links that only one of two DROs lists, and that stay so; looked for now and then, as there may be many."""
+        if now_ns - self._links_seen_ns < self._timing.warning_ns // _LOOKS:
+            return
+        self._links_seen_ns = now_ns
+        own = self.routes.own()
+        records = {r.node_id: r for r in (own, *(other.record for other in self.exchange.others.values()))}
+        ends = {(r.node_id, n.node_id) for r in records.values() for n in r.neighbours if not is_domain(n.node_id)}
+        before = self._one_sided_ns
+        self._one_sided_ns = {(a, b): before.get((a, b), now_ns) for a, b in ends if b and (b, a) not in ends}
+        for (a, b), since_ns in self._one_sided_ns.items():
+            if since_ns is None or now_ns - since_ns < self._timing.warning_ns:
+                continue
+            self._one_sided_ns[a, b] = None
+            there = records[b].name if b in records else ""
+            reason = "the neighbour does not list it" if b in records else "the neighbour is not heard"
+            self._effects.append(OneSidedLink(records[a].name or str(a), there or str(b), reason))
 
     def take_effects(self) -> list[CoreEffect]:
         effects: list[CoreEffect] = [*self.routes.take_effects(), *self.exchange.take_effects(), *self._effects]

@@ -35,7 +35,7 @@ from dro.errors import DecodeError, LocalProtocolError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.timers import Timer
-from router.core import CoreEffect, RouteManagerCore, Self, SignaturesDiffer
+from router.core import CoreEffect, OneSidedLink, RouteManagerCore, Self, SignaturesDiffer
 from router.counters import SLOT_OF, Slot
 from router.listing import NoPathError, path_rows, route_rows, topology_rows
 from router.own_portals import DomainTaken, LinkRefused
@@ -58,6 +58,7 @@ _DROS_NAMED: Final = 10
 _REFUSED_REMEDY: Final = "two DROs can have one peer link: remove the other from both configurations"
 _NODE_ID_REMEDY: Final = "restart one of the two DROs"
 _INDEX_REMEDY: Final = "give each DRO of the TRD a <hotlink-index> of its own"
+_ONE_SIDED_REMEDY: Final = "start the neighbour, or look at its tnwgdctl peers and topology"
 _DIFFER_REMEDY: Final = "compare tnwgdctl topology of these DROs: some do not hear of each other"
 
 
@@ -207,6 +208,9 @@ class RouteManager:
                 dros = [f"{_named(o.record.name, o.record.node_id)} {o.head.topology:08x}" for o in effect.dros]
                 extra = {"waiting_ms": effect.waiting_ns // NS_PER_MS, "own": own, "remedy": _DIFFER_REMEDY}
                 log.warning(LogEvent.SIGNATURES_DIFFER, extra=extra | {"dros": dros[:_DROS_NAMED]})
+            case OneSidedLink():
+                extra = {"dro": effect.dro, "neighbour": effect.neighbour, "reason": effect.reason}
+                log.warning(LogEvent.LINK_ONE_SIDED, extra=extra | {"remedy": _ONE_SIDED_REMEDY})
             case DomainTaken():
                 log.error(LogEvent.DOMAIN_TAKEN, extra={"worker": effect.worker, "domain": effect.domain_id})
             case LinkRefused():

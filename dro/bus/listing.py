@@ -123,14 +123,71 @@ class PathRow:
     egress_cost: int = 0
 
 
-Row = TopicRow | SourceRow | InterestRow | ProxyRow | RouteRow | TopologyRow | PathRow
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """A peer portal and its link. `state`: up, handshake, connecting, waiting (for the next attempt), listening, or
+    cannot listen. Bytes and fragments count since the start of the DRO, bytes of the stream since the link is up."""
+
+    portal: str
+    role: str  # initiator or acceptor
+    state: str
+    since_s: float  # up, or down, for so long
+    dro: str = ""  # name of the companion's DRO, as it has told
+    node_id: str = ""  # decimal; empty while it has not told
+    local: str = ""  # address and port
+    remote: str = ""  # configured, or of the connection
+    error: str = ""  # why there is no link, or why the last one ended
+    remedy: str = ""
+    attempts: int = 0  # of the initiator, since the last link
+    next_attempt_s: float = -1.0  # -1: none is due
+    transport: str = ""  # TCP, with LZ4, with TLS and its version
+    certificate: str = ""  # names in that of the companion
+    certificate_days: int = -1  # for so long it is valid; -1: no TLS
+    own_certificate_days: int = -1
+    rtt_samples: int = 0
+    rtt_last_us: int = 0
+    rtt_min_us: int = 0
+    rtt_max_us: int = 0
+    rtt_mean_us: int = 0
+    answered_s: float = -1.0  # since the last answer to a keepalive; -1: none yet
+    keepalive_interval_ms: int = 0
+    keepalive_timeout_ms: int = 0
+    keepalive_only_when_idle: bool = False
+    interest_told: int = 0  # topics and patterns
+    interest_heard: int = 0
+    sources_told: int = 0
+    sources_heard: int = 0
+    fragments_sent: int = 0
+    fragments_sent_bytes: int = 0
+    fragments_received: int = 0
+    fragments_received_bytes: int = 0
+    batches: int = 0
+    batch_min_bytes: int = 0
+    batch_mean_bytes: int = 0
+    batch_max_bytes: int = 0
+    bytes_sent: int = 0  # of the stream
+    bytes_received: int = 0
+    waiting_bytes: int = 0  # for the stream
+    queued: int = 0  # fragments, in the queue of <max-queue>
+    queued_bytes: int = 0
+    queue_limit_bytes: int = 0
+    repairs: int = 0  # by digests: the companion was told everything once more
+    reconnects: int = 0  # links after the first
+    ignored_sources: int = 0  # offered by the companion and not taken
+
+
+Row = TopicRow | SourceRow | InterestRow | ProxyRow | RouteRow | TopologyRow | PathRow | PeerRow
+TOPIC: Final = "topic"  # one, by its whole name
+PEERS: Final = "peers"
 ROUTES: Final = "routes"
 TOPOLOGY: Final = "topology"
 PATH: Final = "path"
 PORTAL_LISTS: Final[dict[str, type[Row]]] = {
-    "topics": TopicRow, "sources": SourceRow, "interest": InterestRow, "proxies": ProxyRow,
+    "topics": TopicRow, "sources": SourceRow, "interest": InterestRow, "proxies": ProxyRow, TOPIC: TopicRow,
 }  # fmt: skip
-LISTS: Final[dict[str, type[Row]]] = {**PORTAL_LISTS, ROUTES: RouteRow, TOPOLOGY: TopologyRow, PATH: PathRow}
+LISTS: Final[dict[str, type[Row]]] = {
+    **PORTAL_LISTS, PEERS: PeerRow, ROUTES: RouteRow, TOPOLOGY: TopologyRow, PATH: PathRow,
+}  # fmt: skip
 _NAMES: Final = {kind: tuple(field.name for field in fields(kind)) for kind in LISTS.values()}
 
 

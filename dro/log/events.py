@@ -201,6 +201,8 @@ class LogEvent(StrEnum):
         "cannot listen for the companion, tried again", _ERROR, "address error remedy", "Gwd-9175-21"
     )
     PEER_ACCEPT_FAILED = "cannot accept a connection of a peer link", _ERROR, "address error", "Gwd-9175-24"
+    LINK_ONE_SIDED = "a link that only one of two DROs lists", _WARNING, "dro neighbour reason remedy"
+    PEER_ABSENT = "no link to the companion", _WARNING, "waiting_s reason remedy"
     PEER_ODD = "odd configuration of a peer link", _WARNING, "peer reason remedy"
     PEER_SOURCE_IGNORED = "source of the companion ignored", _WARNING, "topic otid reason"
     PEER_SOURCE_UNREADABLE = "a source of the companion cannot be read, ignored", _WARNING, "peer error"

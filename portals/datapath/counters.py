@@ -144,6 +144,19 @@ class Slot(IntEnum):
     GATEWAY_CONTROL_SENT_BYTES = 137
     GATEWAY_CONTROL_DROPPED = 138  # ours: not sent
     GATEWAY_CONTROL_DROPPED_BYTES = 139
+    # of the link of a peer portal, since the start of the portal
+    LINK_UP = 160  # ours: 1 while it is
+    LINK_RECONNECTS = 161  # ours: links after the first
+    LINK_REPAIRS = 162  # ours: the companion was told everything once more
+    LINK_BATCHES = 163
+    LINK_BATCH_MIN_BYTES = 164
+    LINK_BATCH_MEAN_BYTES = 165
+    LINK_BATCH_MAX_BYTES = 166
+    RTT_SAMPLES = 167
+    RTT_MIN_US = 168
+    RTT_MEAN_US = 169
+    RTT_MAX_US = 170
+    KEEPALIVE_ANSWERED_S = 171  # when the last one was, since 1970; 0: none yet
 
 
 class PairSlot(IntEnum):

@@ -5,15 +5,11 @@ Each list begins with the keys that exist at that moment; those removed before t
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.listing import InterestRow, Listings, ProxyRow, Row, SourceRow, TopicRow
-from dro.bus.messages import ListRows, Rows
-from dro.proto.interest.events import Symbol
+from dro.bus.listing import TOPIC, ProxyRow, Row, SourceRow, TopicRow
 from dro.proto.resolver.cache import CachedSource
 from dro.table import Table
 from dro.um.fragment.context import FragmentContext
@@ -22,11 +18,9 @@ from dro.wire.source_string import format_source
 from portals.datapath.handover import ForwardEntry
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.core import PortalCore
-from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
-from portals.shell.matchers import shown
-
-KINDS: Final = {PATTERN_NONE: "topic", PATTERN_PCRE: "pcre", PATTERN_REGEX: "regex"}
-DOMAINS_MAX: Final = 256  # in one row: strangers decide how many there are
+from portals.decisions.messages import PATTERN_NONE
+from portals.shell.listing import asked_by_patterns, domains_of, interest_rows, one_topic, serve, symbol_of, topic_row
+from portals.shell.matchers import Matchers, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +31,23 @@ class PortalLists:
     domain_id: int
     core: PortalCore
     receiving: FragmentContext
+    matchers: Matchers
     proxies: Table[bytes, tuple[FragmentSource, ProxySource]]  # by OTID
 
     def __post_init__(self) -> None:
-        listings = Listings(time.monotonic_ns)
-        lists = {"topics": self._topics, "sources": self._sources, "interest": self._interest, "proxies": self._proxies}
+        serve(
+            self.ctx,
+            {
+                "topics": self._topics,
+                "sources": self._sources,
+                "interest": lambda text: interest_rows(self.core, self.ctx.name, self.domain_id, text),
+                "proxies": self._proxies,
+                TOPIC: self._one_topic,
+            },
+        )
 
-        def answer(question: ListRows) -> Rows:
-            if question.what not in lists:
-                return Rows(question.serial, "[]", 0, f"{self.ctx.name} lists no {question.what}")
-            return listings.page(question, lambda: lists[question.what](question.text.encode()))
-
-        self.ctx.on_list = answer
+    def _one_topic(self, topic: bytes) -> Iterator[Row | None]:
+        return one_topic(self._topic(topic), asked_by_patterns(self.core, topic, self.matchers))
 
     def _topics(self, text: bytes) -> Iterator[Row | None]:
         """Heard in the TRD, wanted there, asked for there, or offered by siblings."""
@@ -67,20 +66,10 @@ class PortalLists:
             yield None if is_listed or text not in topic else self._topic(topic)
 
     def _topic(self, topic: bytes) -> TopicRow:
-        core, cache, key = self.core, self.receiving.resolver.cache, (topic, PATTERN_NONE)
-        otids = cache.otids(topic)
-        wanted_by = core.recorded.interested(topic) | set(core.recorded.domains.get(key, ()))
-        verdicts = (("inbound", key in core.refused), ("outbound", topic in core.recorded.withheld))
-        return TopicRow(
-            self.ctx.name,
-            shown(topic),
-            len(otids),
-            sum(cache.joined(topic, otid) is not None for otid in otids),
-            _domains(wanted_by),
-            _domains(core.proxy_receivers.get(key, ())),
-            sum(otid in self.proxies for otid in core.siblings.by_topic.get(topic, ())),
-            " and ".join(name for name, is_rejected in verdicts if is_rejected),
-        )
+        cache, otids = self.receiving.resolver.cache, self.receiving.resolver.cache.otids(topic)
+        joined = sum(cache.joined(topic, otid) is not None for otid in otids)
+        proxies = sum(otid in self.proxies for otid in self.core.siblings.by_topic.get(topic, ()))
+        return topic_row(self.core, self.ctx.name, topic, len(otids), joined, proxies)
 
     def _sources(self, text: bytes) -> Iterator[Row | None]:
         for entry in self.receiving.resolver.cache.entries():
@@ -111,21 +100,11 @@ class PortalLists:
             entry.cost,
         )
 
-    def _interest(self, text: bytes) -> Iterator[Row | None]:
-        for key in self.core.recorded.domains.snapshot():
-            if text not in key[0]:
-                yield None
-                continue
-            rejected = key[1] == PATTERN_NONE and key[0] in self.core.recorded.withheld
-            for domain_id in sorted(self.core.recorded.domains.get(key, ())):
-                via = "local" if domain_id == self.domain_id else "remote"
-                yield InterestRow(self.ctx.name, *_symbol(key), domain_id, via, rejected)
-
     def _proxies(self, text: bytes) -> Iterator[Row | None]:
         core, name = self.core, self.ctx.name
         for key in core.proxy_receivers.snapshot():
-            domains = _domains(core.proxy_receivers.get(key, ()))
-            yield ProxyRow(name, "receiver", *_symbol(key), domains) if domains and text in key[0] else None
+            domains = domains_of(core.proxy_receivers.get(key, ()))
+            yield ProxyRow(name, "receiver", *symbol_of(key), domains) if domains and text in key[0] else None
         for otid in self.proxies.snapshot():
             found, wanted = self.proxies.get(otid), core.proxies.get(otid)
             if found is None or wanted is None or text not in wanted.topic:
@@ -134,11 +113,3 @@ class PortalLists:
             feeder = "" if wanted.feeder is None else self.ctx.name_of(wanted.feeder[0])
             origin, where = (wanted.domain_id,), found[0].source_string
             yield ProxyRow(name, "source", shown(wanted.topic), "topic", origin, otid.hex(), where, feeder)
-
-
-def _symbol(key: Symbol) -> tuple[str, str]:
-    return shown(key[0]), KINDS.get(key[1], str(key[1]))
-
-
-def _domains(domains: Iterable[int]) -> tuple[int, ...]:
-    return tuple(sorted(domains)[:DOMAINS_MAX])

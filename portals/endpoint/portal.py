@@ -101,7 +101,7 @@ class EndpointPortal:
         self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
         self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending, ctx.limited)
         ctx.on_reconfigure = self._on_reconfigure
-        PortalLists(ctx, config.domain_id, self.core, self.receiving, self.sources.by_otid)
+        PortalLists(ctx, config.domain_id, self.core, self.receiving, matchers, self.sources.by_otid)
         self._shell.start(self)
 
     def _context(self, part: str, options: UmOptions, rng: random.Random, *, is_sending: bool) -> FragmentContext:

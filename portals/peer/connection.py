@@ -7,7 +7,7 @@ Source: peer link notes, sections 2 to 5.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from dro.errors import DecodeError
 from dro.loop import Loop
@@ -15,11 +15,14 @@ from dro.proto.peerlink.session import CloseLink, LinkEffect, LinkSession, LinkU
 from dro.timers import Timer
 from dro.um.transport.lz4_stream import Lz4Stream
 from dro.um.transport.session import SessionSink
-from dro.um.transport.stream import ByteStream, StreamEvents
+from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents
+from dro.um.transport.tls_failure import TLS_UNEXPECTED, speaks_tls
 from dro.wire.lbmc.message import Message
 from dro.wire.source_string import TcpAddress
 from portals.peer.receiver import LinkReader, LinkReceiver
 from portals.peer.writer import LinkWriter
+
+_SEE_COMPANION: Final = "its log says why; <tls> has to be configured at both ends of the link or at neither"
 
 
 class ConnectionOwner(Protocol):
@@ -55,9 +58,12 @@ class PeerConnection:
         self.address = address
         self.session = session
         self.receiver = LinkReceiver(address, loop.now_ns())
-        self.writer = LinkWriter(loop, lambda: owner.on_room(self), lambda: self._lost("the connection broke"))
+        self.writer = LinkWriter(loop, lambda: owner.on_room(self), self._broke)
         self._reader = LinkReader(self.receiver, sink, self._on_message)
         self._loop = loop
+        self.base = stream
+        """As it was made, below compression."""
+        self.is_compressed = False
         self._stream: ByteStream | None = stream
         self._owner = owner
         self._timer: Timer | None = None
@@ -68,7 +74,7 @@ class PeerConnection:
         self._stream.start(
             StreamEvents(
                 on_open=self._on_open,
-                on_lost=lambda: self._lost("no connection"),
+                on_lost=self._broke,
                 on_readable=self._on_readable,
                 on_writable=self._on_writable,
             )
@@ -86,6 +92,11 @@ class PeerConnection:
             self._timer.cancel()
         if stream is not None:
             stream.close()
+
+    def _broke(self) -> None:
+        """The writer or the stream says why, where it knows."""
+        failure = self.base.failure if isinstance(self.base, PlainStream) else ""
+        self._lost(self.writer.error or failure or "the connection broke")
 
     def _lost(self, why: str, remedy: str = "") -> None:
         if self._stream is not None:
@@ -110,19 +121,38 @@ class PeerConnection:
         try:
             is_more = self._reader.read(self._stream, now_ns)
         except EOFError:
-            self._lost("the companion closed it")
+            self._lost("the companion closed it", self._see_companion)
             return False
         except DecodeError as e:
+            if self._is_tls(self._reader.take_rest()):
+                return False
             self._lost(f"what came is no LBMC: {e}", "check that a DRO is at the other end")
             return False
         except OSError as e:
-            self._lost(e.strerror or str(e))
+            self._lost(e.strerror or str(e), self._see_companion)
+            return False
+        if self._stream is not None and self._is_tls(self._reader.unread):
             return False
         self.session.on_received(now_ns)
         self._perform()
         return is_more and self._stream is not None
 
+    @property
+    def _see_companion(self) -> str:
+        """Of an end before the companion has said who it is: it may want TLS, and only its log says so."""
+        return _SEE_COMPANION if self.session.hello is None else ""
+
+    def _is_tls(self, data: bytes | memoryview) -> bool:
+        """Closes the connection if the companion begins with TLS, which is not configured here."""
+        if self.session.hello is not None or not speaks_tls(data):
+            return False
+        self._lost(TLS_UNEXPECTED.reason, TLS_UNEXPECTED.remedy)
+        return True
+
     def _on_message(self, raw: bytes) -> bool:
+        if self._is_tls(raw):
+            return False
+        self.writer.control.on_received(len(raw))
         stream = self._stream
         message = self.session.on_message(raw, self._loop.now_ns())
         self._perform()
@@ -154,13 +184,14 @@ class PeerConnection:
     def _compress(self) -> None:
         """From behind the two HELLOs on, in both directions."""
         assert self._stream is not None
+        self.is_compressed = True
         rest, unsent = self._reader.take_rest(), self.writer.take_waiting()
         self._stream = stream = Lz4Stream(self._loop, self._stream, leftover=rest, unsent=unsent)
         self.writer.open(stream)
         stream.start(
             StreamEvents(
                 on_open=lambda: None,
-                on_lost=lambda: self._lost("the connection broke"),
+                on_lost=self._broke,
                 on_readable=self._on_readable,
                 on_writable=self._on_writable,
             )

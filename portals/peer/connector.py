@@ -27,6 +27,7 @@ from dro.timers import Timer
 from dro.um.transport import sockets
 from dro.um.transport.stream import ByteStream, StreamMaker
 from dro.wire.source_string import TcpAddress
+from portals.peer.link_watch import LinkWatch
 
 LISTEN_RETRY_NS: Final = ms(1000)
 ACCEPT_PAUSE_NS: Final = ms(100)
@@ -35,6 +36,12 @@ _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 OnStream = Callable[[ByteStream, TcpAddress], object]
 """A stream that has not been started, and who is at the other end."""
+
+
+def address_of(tcp: PeerTcpConfig) -> str:
+    """Of the companion, or where this side listens."""
+    to = tcp.initiator
+    return f"{to.address}:{to.port}" if to is not None else f"{tcp.interface}:{tcp.listen_port}"
 
 
 def set_options(sock: socket.socket, tcp: PeerTcpConfig) -> None:
@@ -74,18 +81,26 @@ class NameLookup:
 class Initiator:
     """Connects, one attempt at a time; who gets the stream says with `on_over` that it is over."""
 
-    def __init__(self, ctx: WorkerContext, tcp: PeerTcpConfig, make_stream: StreamMaker, on_stream: OnStream) -> None:
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        tcp: PeerTcpConfig,
+        make_stream: StreamMaker,
+        on_stream: OnStream,
+        watch: LinkWatch,
+    ) -> None:
         assert tcp.initiator is not None
         self._ctx = ctx
         self._tcp = tcp
         self._to = tcp.initiator
         self._make_stream = make_stream
         self._on_stream = on_stream
-        self._core = InitiatorCore(ms(tcp.initiator.reconnect_interval_ms), ctx.loop.now_ns(), random.randrange)
+        self._watch = watch
+        self.core = InitiatorCore(ms(tcp.initiator.reconnect_interval_ms), ctx.loop.now_ns(), random.randrange)
         self._lookup = NameLookup(ctx.loop)
         self._timer: Timer | None = None
         self._is_closed = False
-        self.address = f"{self._to.address}:{self._to.port}"
+        self.address = address_of(tcp)
 
     def start(self) -> None:
         self._arm()
@@ -96,19 +111,19 @@ class Initiator:
             self._timer.cancel()
 
     def on_up(self) -> None:
-        self._core.on_up()
+        self.core.on_up()
 
     def on_over(self) -> None:
-        self._core.on_over(self._ctx.loop.now_ns())
+        self.core.on_over(self._ctx.loop.now_ns())
         self._arm()
 
     def _arm(self) -> None:
-        due_ns = self._core.next_deadline()
+        due_ns = self.core.next_deadline()
         if due_ns is not None and not self._is_closed:
             self._timer = self._ctx.loop.call_at(due_ns, self._on_due)
 
     def _on_due(self) -> None:
-        self._core.on_attempt()
+        self.core.on_attempt()
         self._lookup.find(self._to.address, self._on_found)
 
     def _on_found(self, address: str, why: str) -> None:
@@ -132,6 +147,7 @@ class Initiator:
 
     def failed(self, why: str) -> None:
         """No connection was made; once is logged, and then what follows at a limited rate."""
+        self._watch.on_failed(why)
         extra = {"peer": self.address, "interface": self._tcp.interface, "error": why}
         self._ctx.limited(LogEvent.PEER_CONNECT_FAILED, extra=extra)
         self.on_over()
@@ -140,14 +156,22 @@ class Initiator:
 class Acceptor:
     """Listens. Connections whose dialogue is not up yet are bounded in number: of more, the oldest is closed."""
 
-    def __init__(self, ctx: WorkerContext, tcp: PeerTcpConfig, make_stream: StreamMaker, on_stream: OnStream) -> None:
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        tcp: PeerTcpConfig,
+        make_stream: StreamMaker,
+        on_stream: OnStream,
+        watch: LinkWatch,
+    ) -> None:
         self._ctx = ctx
         self._tcp = tcp
         self._make_stream = make_stream
         self._on_stream = on_stream
+        self._watch = watch
         self._listener: socket.socket | None = None
         self._timer: Timer | None = None
-        self.address = f"{tcp.interface}:{tcp.listen_port}"
+        self.address = address_of(tcp)
 
     def start(self) -> None:
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -159,12 +183,18 @@ class Acceptor:
             sock.listen(BACKLOG)
         except OSError as e:
             sock.close()
+            self._watch.on_failed(f"cannot listen on {self.address}: {e.strerror}", remedy_of(e.errno))
             extra = {"address": self.address, "error": e.strerror, "remedy": remedy_of(e.errno)}
             self._ctx.limited(LogEvent.PEER_LISTEN_FAILED, extra=extra)
             self._timer = self._ctx.loop.call_later(LISTEN_RETRY_NS, self.start)
             return
         self._listener = sock
+        self._watch.on_failed("")
         self._ctx.loop.add_reader(sock, self._on_accept)
+
+    @property
+    def is_listening(self) -> bool:
+        return self._listener is not None
 
     def close(self) -> None:
         if self._timer is not None:

@@ -38,7 +38,7 @@ from dro.proto.peerlink.sources import OfferedSources
 from dro.timers import Timer
 from dro.um.transport.peer_tls import PeerStreamMaker
 from dro.um.transport.session import ReceiverTransport
-from dro.um.transport.sockets import ip_text
+from dro.um.transport.sockets import address_text
 from dro.um.transport.stream import ByteStream, PlainStream, StreamMaker
 from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, RouteInfo, TopicSource
 from dro.wire.lbmc.message import Message
@@ -62,7 +62,10 @@ from portals.decisions.effects import (
 )
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 from portals.peer.connection import PeerConnection
-from portals.peer.connector import Acceptor, Initiator
+from portals.peer.connector import Acceptor, Initiator, address_of
+from portals.peer.gauges import link_gauges
+from portals.peer.link_watch import LinkWatch
+from portals.peer.listing import LinkNow, PeerLists
 from portals.peer.proxies import Judge, LinkProxySources, LinkSources, Ways
 from portals.peer.sender import Batching, LinkSender
 from portals.peer.unicast import LinkUnicast
@@ -100,12 +103,13 @@ class PeerPortal:
         self._ctx = ctx
         self._config = config
         self._acl = AclEnforcement(config.acl, sending=config.sending, receiving=config.receiving)
+        matchers = Matchers(ctx)
         self.core = PortalCore(
             ctx.index,
             ctx.incarnation,
             NO_DOMAIN,
             source_deletion_delay_ns=ms(config.source_deletion_delay_ms),
-            matcher=Matchers(ctx),
+            matcher=matchers,
             acl=self._acl,
         )
         self._shell = PortalShell(ctx, self.core, config.max_queue_bytes)
@@ -131,16 +135,44 @@ class PeerPortal:
         self._neighbour = 0  # its node id, once it has told
         self._since_us = 0
         self._refresh: Timer | None = None
+        self._absence: Timer | None = None
         is_initiator = config.tcp.initiator is not None
         tls = config.tcp.tls
         make_stream: StreamMaker = PlainStream if tls is None else PeerStreamMaker(tls, is_server=not is_initiator)
-        self._connector = (Initiator if is_initiator else Acceptor)(ctx, config.tcp, make_stream, self._on_stream)
+        self._make_stream = make_stream
+        self._watch = LinkWatch(ctx.loop.now_ns(), is_initiator=is_initiator, address=address_of(config.tcp))
+        self._connector = (Initiator if is_initiator else Acceptor)(
+            ctx, config.tcp, make_stream, self._on_stream, self._watch
+        )
+        PeerLists(
+            ctx, self.core, matchers, self.sources, self.sender, self._told, self._heard, self._offered, self._rtt,
+            self._watch, self._connector, make_stream, self._now,
+        )  # fmt: skip
         self._unicast = unicast = LinkUnicast(ctx, config, self._shell, self)
         self.send_unicast, self.on_context_info = unicast.send_unicast, unicast.on_context_info
         self.next_deadline, self.on_timer = unicast.next_deadline, unicast.on_timer
         ctx.on_reconfigure = self._on_reconfigure
         self._shell.start(self)
         self._connector.start()
+        self._arm_watch()
+
+    def _now(self) -> LinkNow:
+        newest = next(reversed(self._ungreeted), None)
+        return LinkNow(self._config, self._link, self._offers, self._ways, self._neighbour, newest)
+
+    # a link that is not there
+
+    def _arm_watch(self) -> None:
+        if self._absence is not None:
+            self._absence.cancel()
+        due_ns = self._watch.next_deadline()
+        self._absence = self._ctx.loop.call_at(due_ns, self._on_absence) if due_ns is not None else None
+
+    def _on_absence(self) -> None:
+        if (absence := self._watch.on_timer(self._ctx.loop.now_ns())) is not None:
+            extra = {"waiting_s": absence.waiting_s, "reason": absence.reason, "remedy": absence.remedy}
+            self._ctx.log.warning(LogEvent.PEER_ABSENT, extra=extra)
+        self._arm_watch()
 
     # connections
 
@@ -170,7 +202,8 @@ class PeerPortal:
         return Digests(self._told.digest, self._offered.digest)
 
     def _refused(self, connection: PeerConnection, reason: str, remedy: str) -> None:
-        extra = {"peer": _name(connection.address), "reason": reason, "remedy": remedy}
+        self._watch.on_failed(f"{address_text(connection.address)} was refused: {reason}", remedy)
+        extra = {"peer": address_text(connection.address), "reason": reason, "remedy": remedy}
         self._ctx.limited(LogEvent.PEER_REFUSED, extra=extra)
 
     def on_up(self, connection: PeerConnection, up: LinkUp) -> None:
@@ -187,7 +220,9 @@ class PeerPortal:
             self._on_down(old, "the companion has connected anew", "")
         self._link = connection
         self._since_us = max(connection.session.own.since_us, up.hello.since_us)
-        extra = {"peer": _name(connection.address), "dro": up.hello.name.decode(errors="replace")}
+        self._watch.on_up(self._ctx.loop.now_ns())
+        self._arm_watch()
+        extra = {"peer": address_text(connection.address), "dro": up.hello.name.decode(errors="replace")}
         if isinstance(self._connector, Initiator):
             self._ctx.log.info(LogEvent.PEER_CONNECTED, extra=extra)
             self._connector.on_up()
@@ -233,9 +268,12 @@ class PeerPortal:
 
     def _on_down(self, connection: PeerConnection, why: str, remedy: str) -> None:
         """Forget what was said over it."""
-        extra = {"peer": _name(connection.address), "interface": self._config.tcp.interface}
+        extra = {"peer": address_text(connection.address), "interface": self._config.tcp.interface}
         self._ctx.log.info(LogEvent.PEER_LINK_LOST, extra=extra | {"reason": why, "remedy": remedy})
         loop, offers = self._ctx.loop, self._offers
+        self._watch.on_down(loop.now_ns(), why, remedy)
+        self._arm_watch()
+        connection.writer.control.move_to(self._ctx.counters)
         self._link, self._offers, self._neighbour = None, None, 0
         self.sender.on_down()
         self._unicast.writer = None
@@ -254,9 +292,10 @@ class PeerPortal:
     def on_effect(self, connection: PeerConnection, effect: LinkEffect) -> None:
         match effect:
             case Warned(text=text, remedy=remedy):
-                extra = {"peer": _name(connection.address), "reason": text, "remedy": remedy}
+                extra = {"peer": address_text(connection.address), "reason": text, "remedy": remedy}
                 self._ctx.log.warning(LogEvent.PEER_ODD, extra=extra)
             case RefreshNeeded(interest=interest, sources=sources):
+                self._watch.repairs += 1
                 self._ctx.limited(LogEvent.PEER_REPAIRED, extra={"interest": interest, "sources": sources})
                 if interest:
                     connection.writer.tell_all_interest(self._told.all(is_refresh=True))
@@ -269,6 +308,8 @@ class PeerPortal:
         self._refresh = self._ctx.loop.call_later(REFRESH_NS, self._on_refresh)
 
     def _on_refresh(self) -> None:
+        if isinstance(self._make_stream, PeerStreamMaker):
+            self._make_stream.warn_of_expiry()
         self._tell_interest_again()
         self._arm_refresh()
 
@@ -380,6 +421,8 @@ class PeerPortal:
 
     def close(self) -> None:
         self._connector.close()
+        if self._absence is not None:
+            self._absence.cancel()
         for connection in (*self._ungreeted, *([self._link] if self._link is not None else [])):
             connection.close()
 
@@ -391,6 +434,9 @@ class PeerPortal:
             Slot.REMOTE_PCRE: kinds[PATTERN_PCRE],
             Slot.REMOTE_REGEX: kinds[PATTERN_REGEX],
         }
+        gauges |= link_gauges(self._rtt, self._watch, self.sender.counters, self._ctx.loop.now_ns(), int(time.time()))
+        if self._link is not None:
+            self._link.writer.control.move_to(self._ctx.counters)
         for slot, value in gauges.items():
             self._ctx.counters.set(slot, value)
 
@@ -430,10 +476,6 @@ class PeerPortal:
 
 def _batching(config: PeerConfig) -> Batching:
     return Batching(config.batch_min_bytes, ms(config.batch_interval_ms), config.max_datagram_bytes)
-
-
-def _name(address: TcpAddress) -> str:
-    return f"{ip_text(address.ip)}:{address.port}"
 
 
 def run_peer(ctx: WorkerContext, peer: PeerConfig, config: DroConfig) -> None:

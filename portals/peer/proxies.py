@@ -166,6 +166,8 @@ class LinkSources:
         self._heard = HeardSources(sources_max)
         self._ways = ways
         self._judge = judge
+        self.ignored = 0
+        """Sources that were offered and not taken."""
 
     def __len__(self) -> int:
         return len(self._heard)
@@ -174,10 +176,14 @@ class LinkSources:
     def digest(self) -> int | None:
         return self._heard.digest
 
+    def all(self) -> Iterator[SourceRecord]:
+        return self._heard.all()
+
     def on_source(self, record: SourceRecord) -> None:
         """New, or offered with other attributes, or in the place of others."""
         verdict, gone = self._heard.on_source(record)
         if verdict is not Verdict.TAKEN:
+            self.ignored += 1
             extra = {"topic": shown(record.topic), "otid": record.otid.hex(), "reason": verdict.value}
             self._ctx.limited(LogEvent.PEER_SOURCE_IGNORED, extra=extra)
             return

@@ -77,6 +77,11 @@ class LinkReader:
         self._is_behind = False
         return rest
 
+    @property
+    def unread(self) -> memoryview:
+        """What has been read and not worked off."""
+        return self._view[self._begin : self._end]
+
     def read(self, stream: ByteStream, now_ns: int) -> bool:
         """Read once and work off what came; True when something is left to be done.
 

@@ -40,6 +40,19 @@ class LinkCounters:
     msgs_sent: int = 0
     bytes_sent: int = 0
     batches: int = 0
+    batch_min_bytes: int = 0
+    batch_max_bytes: int = 0
+    batch_bytes: int = 0
+
+    def on_batch(self, nbytes: int) -> None:
+        self.batch_min_bytes = min(self.batch_min_bytes, nbytes) if self.batches else nbytes
+        self.batch_max_bytes = max(self.batch_max_bytes, nbytes)
+        self.batch_bytes += nbytes
+        self.batches += 1
+
+    @property
+    def batch_mean_bytes(self) -> int:
+        return self.batch_bytes // max(1, self.batches)
 
 
 class LinkSender:
@@ -126,9 +139,9 @@ class LinkSender:
             self._timer.cancel()
             self._timer = None
         if self._batch and self._writer is not None:
+            self.counters.on_batch(len(self._batch))
             self._writer.put(self._batch)
             self._batch = bytearray()
-            self.counters.batches += 1
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -139,7 +152,12 @@ class LinkSender:
             self.end_batch()
 
     def send_control(self, message: bytes) -> None:
-        """One message that has its place behind the data given before; lost when the link is down."""
+        """About a source; it has its place behind the data given before, and is lost when the link is down."""
+        if self._writer is not None and self._writer.is_open:
+            self._writer.control.on_sent(len(message))
+        self._send(message)
+
+    def _send(self, message: bytes) -> None:
         self.end_batch()
         if self._writer is not None:
             self._writer.put(message)
@@ -147,7 +165,7 @@ class LinkSender:
     def send_message(self, message: bytes, now_ns: int, payload_bytes: int = 0) -> bool:
         if self.is_blocked:
             return False
-        self.send_control(message)
+        self._send(message)
         return True
 
     def send_packed(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:

@@ -16,6 +16,7 @@ from typing import Final
 
 from dro.loop import Loop
 from dro.um.transport.stream import ByteStream, Piece
+from portals.peer.counts import ControlCounts
 
 ROOM_BYTES: Final = 256 << 10
 """More than this is not queued here; data then waits in the queue of `<max-queue>`."""
@@ -48,6 +49,11 @@ class LinkWriter:
         self.waiting = 0
         """Bytes."""
         self.waiting_unicast = 0
+        self.control = ControlCounts()
+        self.written = 0
+        """Bytes ever that the stream has taken."""
+        self.error = ""
+        """Why the stream broke."""
         self.given = 0
         """Bytes ever, of pieces in order."""
         self.wrote_ns = 0
@@ -100,6 +106,7 @@ class LinkWriter:
 
     def put_urgent(self, message: bytes) -> None:
         if self._stream is not None:
+            self.control.on_sent(len(message))
             self._add(self._urgent, message)
 
     def _add(self, pieces: deque[Piece], piece: Piece) -> None:
@@ -145,6 +152,7 @@ class LinkWriter:
             messages, is_all = self._interest[0] if self._interest else (self._told[0], False)
             message = next(messages, None)
             if message is not None:
+                self.control.on_sent(len(message))
                 (self.put_urgent if self._interest else self.put)(message)
             elif self._interest:
                 self._interest.popleft()
@@ -168,7 +176,8 @@ class LinkWriter:
                 self._drop(stream.send_pieces(self._first_pieces()))
         except BlockingIOError:
             self._is_waiting = True
-        except OSError:
+        except OSError as e:
+            self.error = e.strerror or str(e)
             self._on_lost()
             return
         if not self.has_room:
@@ -187,6 +196,7 @@ class LinkWriter:
     def _drop(self, count: int) -> None:
         """So many bytes were taken, of the pieces as `_first_pieces` has them."""
         self.waiting -= count
+        self.written += count
         while count:
             pieces = self._urgent if self._urgent and not self._is_begun else self._pieces
             piece = pieces[0]

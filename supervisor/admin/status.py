@@ -85,6 +85,19 @@ class PortalStatus:
     gateway_control_received: int  # from other DROs
     gateway_control_sent: int
     gateway_control_dropped: int  # of both
+    unknown_source: int = 0  # fragments of sources that nobody wanted; from a companion: that are not known
+    link_up: bool = False  # from here on of a peer portal, since its start
+    link_reconnects: int = 0
+    link_repairs: int = 0  # by digests
+    batches: int = 0
+    batch_min_bytes: int = 0
+    batch_mean_bytes: int = 0
+    batch_max_bytes: int = 0
+    rtt_samples: int = 0
+    rtt_min_us: int = 0
+    rtt_mean_us: int = 0
+    rtt_max_us: int = 0
+    keepalive_answered_s: int = 0  # since the epoch; 0: none yet
 
     @property
     def dropped_total(self) -> int:

@@ -92,6 +92,19 @@ class Pages:
             gateway_control_received=page[Slot.GATEWAY_CONTROL_RCVD],
             gateway_control_sent=page[Slot.GATEWAY_CONTROL_SENT],
             gateway_control_dropped=page[Slot.GATEWAY_CONTROL_LIMITED] + page[Slot.GATEWAY_CONTROL_DROPPED],
+            unknown_source=page[Slot.NO_TOPIC_RCVD],
+            link_up=bool(gauge(Slot.LINK_UP)),
+            link_reconnects=page[Slot.LINK_RECONNECTS],
+            link_repairs=page[Slot.LINK_REPAIRS],
+            batches=page[Slot.LINK_BATCHES],
+            batch_min_bytes=page[Slot.LINK_BATCH_MIN_BYTES],
+            batch_mean_bytes=page[Slot.LINK_BATCH_MEAN_BYTES],
+            batch_max_bytes=page[Slot.LINK_BATCH_MAX_BYTES],
+            rtt_samples=page[Slot.RTT_SAMPLES],
+            rtt_min_us=page[Slot.RTT_MIN_US],
+            rtt_mean_us=page[Slot.RTT_MEAN_US],
+            rtt_max_us=page[Slot.RTT_MAX_US],
+            keepalive_answered_s=page[Slot.KEEPALIVE_ANSWERED_S],
         )
 
     def _sums(self, slot: PairSlot) -> list[int]:

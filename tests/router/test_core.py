@@ -6,7 +6,7 @@ import pytest
 
 from dro.bus.messages import PortalUp
 from dro.clock import ms, s
-from router.core import RouteManagerCore, Self, SignaturesDiffer
+from router.core import OneSidedLink, RouteManagerCore, Self, SignaturesDiffer
 from router.own_portals import DUPLICATE, LinkRefused, OwnPortals, Portal
 from router.route_info import read_head, write_route
 from router.route_info_exchange import ExchangeTiming, SendInfo
@@ -135,6 +135,26 @@ def test_no_warning_about_signatures_while_the_topology_changes() -> None:
     effects = c.take_effects()
     assert not any(isinstance(e, SignaturesDiffer) for e in effects)
     assert sum(isinstance(e, StillChanging) for e in effects) == 1
+
+
+@pytest.mark.parametrize(
+    ("neighbour", "reason"), [(DRO_BIT | 9, "the neighbour is not heard"), (ME, "the neighbour does not list it")]
+)
+def test_a_link_that_only_one_dro_lists_is_told_once(neighbour: int, reason: str) -> None:
+    c = linked()
+    if neighbour == ME:
+        c.on_portal_gone(2, s(8))
+        c.on_portal_up(PortalUp(2, 0, 1), s(8))  # to another DRO, which has told nothing
+    described = record(2, ME, neighbour, 2) if neighbour != ME else record()
+    found = []
+    for n in range(8, 60):
+        c.on_route_info(2, route(described, n + 1, c.routes.signature), s(n))
+        c.on_timer(s(n))
+        found += [(n, e) for e in c.take_effects() if isinstance(e, OneSidedLink)]
+    ((at, link),) = found
+    assert 18 <= at <= 24
+    assert (link.dro, link.reason) == ("G2", reason)
+    assert link.neighbour == ("G1" if neighbour == ME else str(neighbour))
 
 
 def test_a_forced_calculation_comes_after_the_backoff_though_nothing_has_changed() -> None:

@@ -149,6 +149,9 @@ class ToldInterest:
         self.unfit = 0
         """Symbols whose name does not fit into a message, or that the other side cannot search for."""
 
+    def __len__(self) -> int:
+        return len(self._domains)
+
     @property
     def digest(self) -> int:
         """Patterns are few, and which of them are told depends on the other side."""

@@ -98,6 +98,7 @@ class RttStatistics:
     samples: int = 0
     minimum_us: int = 0
     maximum_us: int = 0
+    total_us: int = 0
     last_us: int = 0
     last_ns: int = 0  # when the last response came
 
@@ -105,7 +106,12 @@ class RttStatistics:
         self.minimum_us = min(self.minimum_us, rtt_us) if self.samples else rtt_us
         self.maximum_us = max(self.maximum_us, rtt_us)
         self.samples += 1
+        self.total_us += rtt_us
         self.last_us, self.last_ns = rtt_us, now_ns
+
+    @property
+    def mean_us(self) -> int:
+        return self.total_us // max(1, self.samples)
 
 
 def _no_digests() -> Digests:

@@ -61,7 +61,16 @@ class PeerTlsStream(TlsStream):
     def _tell(self, error: OSError) -> None:
         self._tell_failure(failure_of(error))
 
+    def agreed(self) -> tuple[str, tuple[str, ...], int]:
+        """Version of TLS, names in the companion's certificate, and when that ends; nothing before the handshake."""
+        if not isinstance(self.sock, ssl.SSLSocket):
+            return "", (), 0
+        certificate = cast("dict[str, Any]", self.sock.getpeercert() or {}) if self.sock.version() else {}
+        ends = certificate.get("notAfter")
+        return self.sock.version() or "", names_of(self.sock), int(ssl.cert_time_to_seconds(ends)) if ends else 0
+
     def _tell_failure(self, failure: TlsFailure) -> None:
+        self.failure = f"{failure.reason}; {failure.remedy}"
         extra = {"peer": peer_of(self.sock), "reason": failure.reason, "remedy": failure.remedy}
         limited(LogEvent.TLS_FAILED, extra=extra)
 

@@ -6,6 +6,7 @@ knows which it is. Every call returns at once.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,8 @@ class PlainStream:
         self._loop = loop
         self._is_accepted = is_accepted
         self.read_into: Callable[[memoryview], int] = sock.recv_into
+        self.failure = ""
+        """Why it was lost before it was open, where that is known."""
 
     def start(self, events: StreamEvents) -> None:
         self._events = events
@@ -96,7 +99,8 @@ class PlainStream:
 
     def _on_connected(self) -> None:
         self._loop.remove_writer(self.sock)
-        if self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        if error := self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.failure = os.strerror(error)
             self._events.on_lost()
         else:
             self._open()
@@ -119,6 +123,15 @@ class PlainStream:
     def _on_writable(self) -> None:
         self._loop.remove_writer(self.sock)
         self._events.on_writable()
+
+    @property
+    def local(self) -> str:
+        """Address and port of this side; empty when the connection is gone."""
+        try:
+            host, port = self.sock.getsockname()
+        except OSError:
+            return ""
+        return f"{host}:{port}"
 
     def backlog(self) -> int:
         return self.holds + sockets.unacknowledged_bytes(self.sock)

@@ -49,7 +49,8 @@ class TlsStream(PlainStream):
             self._tls = self._context.wrap_socket(
                 self.sock, server_side=self._is_accepted, do_handshake_on_connect=False
             )
-        except OSError:  # the other side is gone
+        except OSError as e:  # the other side is gone
+            self.failure = e.strerror or str(e)
             self._events.on_lost()
             return
         self.sock = self._tls
@@ -81,6 +82,7 @@ class TlsStream(PlainStream):
         self._events.on_lost()
 
     def _tell(self, error: OSError) -> None:
+        self.failure = str(error)
         limited(LogEvent.TLS_FAILED, extra={"peer": peer_of(self.sock), "reason": str(error)})
 
     def _stop_timer(self) -> None:

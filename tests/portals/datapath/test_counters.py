@@ -12,10 +12,12 @@ from typing import Final, cast
 import pytest
 
 from dro.bus.counters import CounterPage
+from dro.clock import s
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.proto.interest.events import InterestGained
 from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.proto.peerlink.session import RttStatistics
 from dro.proto.unicast.connections import Outcome, Tell
 from dro.um.fragment.context import FragmentContext
 from dro.um.transport.session import SessionCounts
@@ -27,6 +29,9 @@ from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 from portals.decisions.unicast import Dropped, ForRoutes, Leaves, UnicastForwarding, Verdict, Why
 from portals.endpoint.gauges import Gauges
 from portals.endpoint.interest import TrdInterest
+from portals.peer.gauges import link_gauges
+from portals.peer.link_watch import LinkWatch
+from portals.peer.sender import LinkCounters
 from portals.shell.link import Link as PortalLink
 from portals.shell.portal import PortalShell, show_core
 from portals.shell.unicast import UnicastTraffic
@@ -271,6 +276,21 @@ def unicast(link: Link) -> Pages:
     return link.page_p, link.page_q
 
 
+def of_the_link(link: Link) -> Pages:
+    """Up for the third time; the last keepalive was answered five seconds ago."""
+    watch, rtt, sent = LinkWatch(0, is_initiator=True, address=""), RttStatistics(), LinkCounters()
+    watch.repairs = 7
+    for _ in range(3):
+        watch.on_up(0)
+    for rtt_us in (120, 90, 150):
+        rtt.add(rtt_us, s(1))
+    for nbytes in (20, 10, 60):
+        sent.on_batch(nbytes)
+    for slot, value in link_gauges(rtt, watch, sent, s(6), 1000).items():
+        link.page_p.set(slot, value)
+    return link.page_p, link.page_q
+
+
 class FakeUnicastLink:
     """Every message has the outcome of the test."""
 
@@ -385,6 +405,18 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.ADDRESSED_ERROR: (addressed, SENDER, 3),
     Slot.ADDRESSED_ERROR_BYTES: (addressed, SENDER, 10 + 11 + 12),
     **unicast_cases(),
+    Slot.LINK_UP: (of_the_link, RECEIVER, 1),
+    Slot.LINK_RECONNECTS: (of_the_link, RECEIVER, 2),
+    Slot.LINK_REPAIRS: (of_the_link, RECEIVER, 7),
+    Slot.LINK_BATCHES: (of_the_link, RECEIVER, 3),
+    Slot.LINK_BATCH_MIN_BYTES: (of_the_link, RECEIVER, 10),
+    Slot.LINK_BATCH_MEAN_BYTES: (of_the_link, RECEIVER, 30),
+    Slot.LINK_BATCH_MAX_BYTES: (of_the_link, RECEIVER, 60),
+    Slot.RTT_SAMPLES: (of_the_link, RECEIVER, 3),
+    Slot.RTT_MIN_US: (of_the_link, RECEIVER, 90),
+    Slot.RTT_MEAN_US: (of_the_link, RECEIVER, 120),
+    Slot.RTT_MAX_US: (of_the_link, RECEIVER, 150),
+    Slot.KEEPALIVE_ANSWERED_S: (of_the_link, RECEIVER, 995),
 }
 PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
     PairSlot.HANDED: (full_channel, RECEIVER, 3),
@@ -432,5 +464,5 @@ def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
 def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
     assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 79), *range(80, 90),
-                         *range(96, 140)}  # fmt: skip
+                         *range(96, 140), *range(160, 172)}  # fmt: skip
     assert set(PairSlot) == {*range(10)}

@@ -21,7 +21,7 @@ from portals.decisions.messages import (
     SourceGone,
     SourceSeen,
 )
-from portals.endpoint.listing import DOMAINS_MAX
+from portals.shell.listing import DOMAINS_MAX
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker
 from tests.rigs.one_endpoint import THERE, OneEndpoint, one_endpoint

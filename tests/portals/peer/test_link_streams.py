@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dro.bus.messages import ListRows
+from dro.um.transport.peer_tls import PeerStreamMaker
 from portals.datapath.counters import Slot
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import logged
@@ -15,6 +18,7 @@ from tests.rigs.certificates import Authority
 from tests.rigs.network import Network, Ports, network
 
 PAIR: Ports = {"A": [1, "B"], "B": [2, "A"]}
+REFUSALS = ("PEER_CONNECT_FAILED", "PEER_REFUSED")
 LZ4 = "<compression>LZ4</compression>"
 
 
@@ -99,6 +103,43 @@ def test_tls_on_one_side_only_is_refused_and_told(
     assert "TLS_FAILED" in events or "PEER_REFUSED" in events
 
 
+@pytest.mark.parametrize(
+    ("secret", "found"),
+    [("A", "the companion speaks TLS"), ("B", "its log says why; <tls> has to be configured at both ends")],
+)
+def test_a_companion_that_speaks_tls_on_a_plain_link_is_told_as_such(
+    net: Network, authority: Authority, caplog: pytest.LogCaptureFixture, secret: str, found: str
+) -> None:
+    configured(net, **{secret: tls(authority, f"{secret.lower()}.example")}).start()
+    net.run(3000)
+    reasons = [str(f.get("reason", f.get("error"))) for _, event, f in logged(caplog) if event.name in REFUSALS]
+    assert any(found in reason for reason in reasons)
+
+
+def test_a_link_says_what_carries_it(net: Network, authority: Authority) -> None:
+    texts = {dro: LZ4 + tls(authority, f"{dro.lower()}.example") for dro in "AB"}
+    configured(net, **texts).start()
+    net.until(lambda: has_routes(net))
+    worker = next(w for w in net.dros["A"].workers.values() if w.name == "A-B")
+    (row,) = json.loads(worker.told["on_list"](ListRows(1, "peers", "", 0)).rows)  # type: ignore[attr-defined]
+    assert row["transport"] == "TCP + TLSv1.3 + LZ4"
+    assert "b.example" in row["certificate"]
+    assert row["certificate_days"] >= 0
+    assert row["own_certificate_days"] >= 0
+    assert ": " not in row["local"]
+
+
+def test_the_end_of_a_certificate_is_told_while_the_link_is_up(
+    net: Network, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured(net, **{dro: tls(authority, f"{dro.lower()}.example") for dro in "AB"}).start()
+    net.until(lambda: has_routes(net))
+    looked: list[PeerStreamMaker] = []
+    monkeypatch.setattr(PeerStreamMaker, "warn_of_expiry", lambda maker: looked.append(maker))
+    net.run(61_000, step_ms=100)
+    assert {*looked} == {portal._make_stream for dro in net.dros.values() for portal in dro.peers.values()}
+
+
 def test_a_certificate_of_an_unknown_authority_is_refused(
     net: Network, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,7 +148,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(
     configured(net, A=tls(authority, "a.example"), B=tls(other, "b.example")).start()
     net.run(3000)
     assert net.dros["A"].peers["B"]._link is None
-    reasons = [str(fields["reason"]) for _, event, fields in logged(caplog) if event.name == "TLS_FAILED"]
+    reasons = [str(f.get("reason", f.get("error"))) for _, event, f in logged(caplog) if event.name in REFUSALS]
     assert any("authority" in reason for reason in reasons)
 
 

@@ -65,6 +65,14 @@ def test_every_figure_comes_from_its_slot(pages: Pages) -> None:
     assert status.gateway_control_sent == 1000 + Slot.GATEWAY_CONTROL_SENT
     dropped = Slot.GATEWAY_CONTROL_LIMITED + Slot.GATEWAY_CONTROL_DROPPED
     assert status.gateway_control_dropped == 2000 + dropped
+    assert (status.link_up, status.link_reconnects) == (True, 1000 + Slot.LINK_RECONNECTS)
+    assert (status.link_repairs, status.unknown_source) == (1000 + Slot.LINK_REPAIRS, 1000 + Slot.NO_TOPIC_RCVD)
+    assert (status.batches, status.batch_min_bytes) == (1000 + Slot.LINK_BATCHES, 1000 + Slot.LINK_BATCH_MIN_BYTES)
+    assert status.batch_mean_bytes == 1000 + Slot.LINK_BATCH_MEAN_BYTES
+    assert status.batch_max_bytes == 1000 + Slot.LINK_BATCH_MAX_BYTES
+    assert (status.rtt_samples, status.rtt_min_us) == (1000 + Slot.RTT_SAMPLES, 1000 + Slot.RTT_MIN_US)
+    assert (status.rtt_mean_us, status.rtt_max_us) == (1000 + Slot.RTT_MEAN_US, 1000 + Slot.RTT_MAX_US)
+    assert status.keepalive_answered_s == 1000 + Slot.KEEPALIVE_ANSWERED_S
     assert status.dropped["duplicate"] == 1000 + Slot.DROPPED_DUP
     assert status.dropped["source_deleted"] == 1000 + Slot.DROPPED_DELETED
 

@@ -1,0 +1,74 @@
+"""Whether a peer portal has a link, since when, and why not: what operators are told about it.
+
+A link that is not there is named once after `ABSENT_NS`, and then every `AGAIN_NS`: silence is no answer. State: the
+time of the last change, the last reason, and counts since the start of the portal. No clock, no socket.
+
+Source: DRO guide 5.5.2 has only the events of links that come and go. Guess: both times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dro.clock import NS_PER_S, s
+
+ABSENT_NS: Final = s(60)
+AGAIN_NS: Final = s(3600)
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """For the log. `waiting_s`: for so long there is no link."""
+
+    waiting_s: int
+    reason: str
+    remedy: str
+
+
+class LinkWatch:
+    """One per peer portal."""
+
+    def __init__(self, now_ns: int, *, is_initiator: bool, address: str) -> None:
+        """`address`: of the companion, or where this side listens."""
+        self.is_up = False
+        self.since_ns = now_ns
+        self.links = 0
+        self.repairs = 0
+        """How often the companion was told everything once more."""
+        self.error = ""
+        self.remedy = ""
+        self._is_initiator = is_initiator
+        self._address = address
+        self._due_ns: int | None = now_ns + ABSENT_NS
+
+    def on_up(self, now_ns: int) -> None:
+        self.is_up, self.since_ns, self._due_ns = True, now_ns, None
+        self.error = self.remedy = ""
+        self.links += 1
+
+    def on_down(self, now_ns: int, why: str, remedy: str) -> None:
+        self.is_up, self.since_ns, self._due_ns = False, now_ns, now_ns + ABSENT_NS
+        self.on_failed(why, remedy)
+
+    def on_failed(self, why: str, remedy: str = "") -> None:
+        """An attempt to connect, or a connection that came to nothing."""
+        if not self.is_up:
+            self.error, self.remedy = why, remedy
+
+    def next_deadline(self) -> int | None:
+        return self._due_ns
+
+    def on_timer(self, now_ns: int) -> Absence | None:
+        if self._due_ns is None or now_ns < self._due_ns:
+            return None
+        self._due_ns = now_ns + AGAIN_NS
+        return Absence((now_ns - self.since_ns) // NS_PER_S, *self.why_not())
+
+    def why_not(self) -> tuple[str, str]:
+        """Why there is no link, and what to do."""
+        if self._is_initiator:
+            usual = "start the DRO there, and compare <address> and <port> with its <acceptor>; look for firewalls"
+            return self.error or "no attempt to connect has come to an end", self.remedy or usual
+        usual = f"start the DRO of the companion; its <initiator> has to lead to {self._address}; look for firewalls"
+        return self.error or f"nobody has connected to {self._address}", self.remedy or usual

@@ -1,0 +1,235 @@
+"""Lists of a peer portal for operators: topics, sources, interest and proxies as of an endpoint, and its link.
+
+What an endpoint hears in its TRD, a peer hears from its companion. Each list begins with the keys that exist at that
+moment; those removed before their row is built are left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dro.bus.actor import WorkerContext
+from dro.bus.listing import PEERS, TOPIC, PeerRow, ProxyRow, Row, SourceRow, TopicRow
+from dro.clock import NS_PER_S
+from dro.config.dro_xml.model import PeerConfig
+from dro.proto.peerlink.interest import HeardInterest, ToldInterest
+from dro.proto.peerlink.messages import SourceRecord
+from dro.proto.peerlink.session import RttStatistics
+from dro.proto.peerlink.sources import OfferedSources
+from dro.um.transport.peer_tls import PeerStreamMaker, PeerTlsStream
+from dro.um.transport.sockets import address_text
+from dro.um.transport.stream import PlainStream, StreamMaker
+from dro.um.transport.tls_files import days_left
+from portals.datapath.counters import Slot
+from portals.datapath.handover import ForwardEntry
+from portals.decisions.core import PortalCore
+from portals.decisions.messages import PATTERN_NONE
+from portals.peer.connection import PeerConnection
+from portals.peer.connector import Acceptor, Initiator
+from portals.peer.link_watch import LinkWatch
+from portals.peer.proxies import LinkProxySources, LinkSources, Ways
+from portals.peer.sender import LinkSender
+from portals.shell.listing import asked_by_patterns, domains_of, interest_rows, one_topic, serve, symbol_of, topic_row
+from portals.shell.matchers import Matchers, shown
+
+
+@dataclass(frozen=True, slots=True)
+class LinkNow:
+    """What changes of the state of a peer portal, at one moment."""
+
+    config: PeerConfig
+    link: PeerConnection | None  # whose dialogue is up
+    offers: LinkSources | None
+    ways: Ways
+    neighbour: int  # node id; 0: not told
+    newest: PeerConnection | None  # whose dialogue is not up yet
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLists:
+    """Registers itself with the worker. It reads the state of the portal and changes nothing."""
+
+    ctx: WorkerContext
+    core: PortalCore
+    matchers: Matchers
+    proxies: LinkProxySources
+    sender: LinkSender
+    told: ToldInterest
+    heard: HeardInterest
+    offered: OfferedSources
+    rtt: RttStatistics
+    watch: LinkWatch
+    connector: Initiator | Acceptor
+    make_stream: StreamMaker
+    now: Callable[[], LinkNow]
+
+    def __post_init__(self) -> None:
+        serve(
+            self.ctx,
+            {
+                "topics": self._topics,
+                "sources": self._sources,
+                "interest": lambda text: interest_rows(self.core, self.ctx.name, 0, text),
+                "proxies": self._proxies,
+                TOPIC: self._one_topic,
+                PEERS: self._link,
+            },
+        )
+
+    # as of an endpoint
+
+    def _heard(self) -> Iterator[SourceRecord]:
+        offers = self.now().offers
+        return offers.all() if offers is not None else iter(())
+
+    def _topics(self, text: bytes) -> Iterator[Row | None]:
+        """Offered by the companion, wanted or asked for there, or offered by siblings."""
+        core, sources, joined = self.core, Counter[bytes](), Counter[bytes]()
+        for record in self._heard():
+            if text in record.topic:
+                sources[record.topic] += 1
+                joined[record.topic] += self._is_joined(record)
+            yield None
+        for topic in sources:
+            yield self._topic(topic, sources[topic], joined[topic])
+        listed = dict.fromkeys(sources)
+        for table in (core.recorded.domains, core.proxy_receivers):
+            for topic, pattern in table.snapshot():
+                if pattern != PATTERN_NONE or topic in listed or text not in topic:
+                    yield None
+                else:
+                    listed[topic] = None
+                    yield self._topic(topic)
+        for topic in core.siblings.by_topic.snapshot():
+            yield None if topic in listed or text not in topic else self._topic(topic)
+
+    def _topic(self, topic: bytes, sources: int = 0, joined: int = 0) -> TopicRow:
+        by_otid = self.proxies.by_otid
+        proxies = sum(otid in by_otid for otid in self.core.siblings.by_topic.get(topic, ()))
+        return topic_row(self.core, self.ctx.name, topic, sources, joined, proxies)
+
+    def _one_topic(self, topic: bytes) -> Iterator[Row | None]:
+        sources = joined = 0
+        for record in self._heard():
+            if record.topic == topic:
+                sources += 1
+                joined += self._is_joined(record)
+            yield None
+        yield from one_topic(self._topic(topic, sources, joined), asked_by_patterns(self.core, topic, self.matchers))
+
+    def _is_joined(self, record: SourceRecord) -> bool:
+        link = self.now().link
+        return link is not None and record.srcidx in link.receiver.sources
+
+    def _sources(self, text: bytes) -> Iterator[Row | None]:
+        for record in self._heard():
+            yield self._source(record) if text in record.topic else None
+
+    def _source(self, record: SourceRecord) -> SourceRow:
+        link = self.now().link
+        bound = link.receiver.sources.get(record.srcidx) if link is not None else None
+        forward = bound.user if bound is not None else None
+        return SourceRow(
+            self.ctx.name,
+            shown(record.topic),
+            record.otid.hex(),
+            record.domain_id,
+            self._number(record.srcidx),
+            "rejected" if bound is None else "joined",
+            tuple(map(self.ctx.name_of, forward.egress)) if isinstance(forward, ForwardEntry) else (),
+            *self.now().ways.to(record.domain_id),
+        )
+
+    def _number(self, srcidx: int) -> str:
+        """Of a source, as another transport's source string."""
+        link = self.now().link
+        return f"PEER:{address_text(link.address)}[{srcidx}]" if link is not None else f"PEER:[{srcidx}]"
+
+    def _proxies(self, text: bytes) -> Iterator[Row | None]:
+        core, name, by_otid = self.core, self.ctx.name, self.proxies.by_otid
+        for key in core.proxy_receivers.snapshot():
+            domains = domains_of(core.proxy_receivers.get(key, ()))
+            yield ProxyRow(name, "receiver", *symbol_of(key), domains) if domains and text in key[0] else None
+        for otid in by_otid.snapshot():
+            found, wanted = by_otid.get(otid), core.proxies.get(otid)
+            if found is None or wanted is None or text not in wanted.topic:
+                yield None
+                continue
+            feeder = "" if wanted.feeder is None else self.ctx.name_of(wanted.feeder[0])
+            origin, where = (wanted.domain_id,), self._number(found.topic_index)
+            yield ProxyRow(name, "source", shown(wanted.topic), "topic", origin, otid.hex(), where, feeder)
+
+    # the link
+
+    def _link(self, _text: bytes) -> Iterator[PeerRow]:
+        page, watch, rtt, connector, now = self.ctx.counters, self.watch, self.rtt, self.connector, self.now()
+        now_ns, wall_s, link, config = self.ctx.loop.now_ns(), time.time(), now.link, now.config
+        hello = link.session.hello if link is not None else None
+        some = link or now.newest
+        initiator = connector if isinstance(connector, Initiator) else None
+        due_ns = initiator.core.next_deadline() if initiator is not None and some is None else None
+        why, remedy = ("", "") if watch.is_up else watch.why_not()
+        transport, names, days = _transport(some, now_s=wall_s)
+        counters = self.sender.counters
+        to = some.address if some is not None else None
+        yield PeerRow(
+            self.ctx.name, "initiator" if initiator is not None else "acceptor", self._state(now, due_ns),
+            round((now_ns - watch.since_ns) / NS_PER_S, 1),
+            dro=hello.name.decode(errors="replace") if hello is not None else "",
+            node_id=str(now.neighbour or ""),
+            local=_local(some) or ("" if initiator is not None else connector.address),
+            remote=address_text(to) if to is not None else "" if initiator is None else initiator.address,
+            error=why, remedy=remedy,
+            attempts=initiator.core.attempts if initiator is not None else 0,
+            next_attempt_s=round(max(0, due_ns - now_ns) / NS_PER_S, 1) if due_ns is not None else -1.0,
+            transport=transport, certificate=", ".join(names), certificate_days=days,
+            own_certificate_days=days_left(self.make_stream.expires_s, wall_s)
+            if isinstance(self.make_stream, PeerStreamMaker) else -1,
+            rtt_samples=rtt.samples, rtt_last_us=rtt.last_us, rtt_min_us=rtt.minimum_us, rtt_max_us=rtt.maximum_us,
+            rtt_mean_us=rtt.mean_us,
+            answered_s=round((now_ns - rtt.last_ns) / NS_PER_S, 1) if rtt.samples else -1.0,
+            keepalive_interval_ms=config.keepalive.interval_ms, keepalive_timeout_ms=config.keepalive.timeout_ms,
+            keepalive_only_when_idle=config.keepalive.only_when_idle,
+            interest_told=len(self.told), interest_heard=len(self.heard),
+            sources_told=len(self.offered), sources_heard=len(now.offers) if now.offers is not None else 0,
+            fragments_sent=page[Slot.SENT], fragments_sent_bytes=page[Slot.SENT_BYTES],
+            fragments_received=page[Slot.TOPIC_RCVD], fragments_received_bytes=page[Slot.TOPIC_RCVD_BYTES],
+            batches=counters.batches, batch_min_bytes=counters.batch_min_bytes,
+            batch_mean_bytes=counters.batch_mean_bytes, batch_max_bytes=counters.batch_max_bytes,
+            bytes_sent=link.writer.written if link is not None else 0,
+            bytes_received=link.receiver.bytes_rcved if link is not None else 0,
+            waiting_bytes=link.writer.waiting if link is not None else 0,
+            queued=page[Slot.QUEUED], queued_bytes=page[Slot.QUEUED_BYTES], queue_limit_bytes=page[Slot.QUEUE_LIMIT],
+            repairs=watch.repairs, reconnects=max(0, watch.links - 1),
+            ignored_sources=now.offers.ignored if now.offers is not None else 0,
+        )  # fmt: skip
+
+    def _state(self, now: LinkNow, due_ns: int | None) -> str:
+        if now.link is not None:
+            return "up"
+        if now.newest is not None:
+            return "handshake" if now.newest.writer.is_open else "connecting"
+        if isinstance(self.connector, Initiator):
+            return "connecting" if due_ns is None else "waiting"
+        return "listening" if self.connector.is_listening else "cannot listen"
+
+
+def _local(connection: PeerConnection | None) -> str:
+    base = connection.base if connection is not None else None
+    return base.local if isinstance(base, PlainStream) else ""
+
+
+def _transport(connection: PeerConnection | None, *, now_s: float) -> tuple[str, tuple[str, ...], int]:
+    """What carries the link; names in the certificate of the companion, and for how many days it is valid."""
+    if connection is None:
+        return "", (), -1
+    names: tuple[str, ...] = ()
+    parts, days = ["TCP"], -1
+    if isinstance(connection.base, PeerTlsStream):
+        version, names, expires_s = connection.base.agreed()
+        parts.append(version or "TLS")
+        days = days_left(expires_s, now_s) if expires_s else -1
+    return " + ".join([*parts, *(["LZ4"] if connection.is_compressed else [])]), names, days
