@@ -329,7 +329,7 @@ class PeerPortal:
                 about = read_source(message)
             except DecodeError as e:
                 self._ctx.limited(
-                    LogEvent.PEER_SOURCE_UNREADABLE, extra={"peer": _name(connection.address), "error": str(e)}
+                    LogEvent.PEER_SOURCE_UNREADABLE, extra={"peer": address_text(connection.address), "error": str(e)}
                 )
                 return
             if isinstance(about, SourceEnd):

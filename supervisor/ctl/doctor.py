@@ -11,17 +11,19 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
 from dro.clock import s
 from dro.errors import ConfigError, DroError
-from supervisor.admin.client import Client, running_dros
+from supervisor.admin.client import Client, find_dro, running_dros
 from supervisor.admin.status import DroStatus
 from supervisor.ctl.output import EXIT_FAILED, EXIT_OK, Commands, connect, number_of_seconds, put, put_answer
-from supervisor.doctor.check import Status
+from supervisor.ctl.peers import neighbour_problems
+from supervisor.doctor.check import Check, Status, ok, warn
 from supervisor.doctor.diagnosis import Diagnosis, Request, Running, diagnose
 from supervisor.doctor.messages import PROBE_PORT
 from supervisor.doctor.responder import Responder
@@ -125,8 +127,26 @@ def run_doctor(args: argparse.Namespace) -> int:
     responders = tuple(dict.fromkeys(args.responder))
     request = Request(file, running, responders, args.listen, args.port, not args.listen_only, environ)
     diagnosis = diagnose(request)
+    diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *_neighbours(running)))
     put_answer(args, diagnosis.to_json(), diagnosis.text(all_checks=not args.problems))
     return exit_status(diagnosis, strict=args.strict)
+
+
+def _neighbours(running: Running) -> Iterator[Check]:
+    """What the running DRO waits for."""
+    if not running.pid:
+        return
+    try:
+        with Client(find_dro(str(running.pid))) as client:
+            problems = neighbour_problems(client, client.ask(DroStatus, "status"))
+    except DroError as e:
+        what = f"the running DRO does not say which of its neighbours are there: {e}"
+        yield warn("", "neighbours", what, "look at tnwgdctl status and at its log")
+        return
+    for problem in problems:
+        yield warn(problem.portal, "neighbours", problem.what, problem.remedy)
+    if not problems:
+        yield ok("", "neighbours", "all that are expected are there")
 
 
 def exit_status(diagnosis: Diagnosis, *, strict: bool) -> int:

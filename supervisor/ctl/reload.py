@@ -17,10 +17,12 @@ from dro.config.dro_xml.elements_acl import NUMBER_KINDS
 from dro.config.dro_xml.model import DroConfig
 from dro.config.reading.fetch import is_url
 from dro.config.reading.schema import UINT32_MAX
+from dro.errors import RefusedError
 from dro.log.lines import printable
 from dro.standard_streams import say
-from supervisor.admin.records import JsonObject
+from supervisor.admin.records import JsonObject, to_json
 from supervisor.admin.server import Arguments
+from supervisor.ctl.network import NetworkAnswer, explained, network_lines
 from supervisor.ctl.output import EXIT_OK, Commands, connect, number_of_seconds, put_answer, topic, whole
 from supervisor.orders.explain import FORWARDED, SESSION_PARTS, TRANSPORTS, ExplainRecord, explain, query_of
 from supervisor.reload.plan import plan_reload
@@ -72,26 +74,33 @@ def _add_diff(commands: Commands, common: argparse.ArgumentParser) -> None:
 
 
 def _add_explain(commands: Commands, common: argparse.ArgumentParser) -> None:
-    explained = commands.add_parser(
-        "explain", parents=[common], help="what the configuration says about a topic between two domains",
-        description="Portals, access lists and UM options on the way of a topic from one domain to another, as the "
-        "configuration has them. What is known of the transport session of the source can be given.",
+    parser = commands.add_parser(
+        "explain", parents=[common], help="why a topic does or does not get from one domain to another",
+        description="The first reason why a topic does not get from one domain to another, from the state of the DROs "
+        "that are asked; then portals, access lists and UM options of this DRO, as its configuration has them. What is "
+        "known of the transport session of the source can be given.",
+        epilog="A DRO answers for itself, and names the next one to ask where it does not know. With --via, all are "
+        "asked at once.",
     )  # fmt: skip
-    explained.add_argument("topic", metavar="TOPIC", type=topic)
+    parser.add_argument("topic", metavar="TOPIC", type=topic)
     for name, whose in (("from", "sources"), ("to", "receivers")):
-        explained.add_argument(
+        parser.add_argument(
             f"--{name}", metavar="DOMAIN", dest=f"{name}_domain", type=_domain, required=True, help=f"of {whose}"
         )
-    explained.add_argument("--file", metavar="FILE", help="ask this configuration file instead of a running DRO")
-    _add_verbose(explained, "what every access list says, and the UM options of the proxies")
-    session = explained.add_argument_group("transport session of the source, by the names of ACL conditions")
+    parser.add_argument("--file", metavar="FILE", help="ask this configuration file instead of a running DRO")
+    parser.add_argument(
+        "--via", metavar="DRO", action="append", default=[],
+        help="ask this DRO too: its name, process id, or run directory; may be repeated",
+    )  # fmt: skip
+    _add_verbose(parser, "what every access list says, and the UM options of the proxies")
+    session = parser.add_argument_group("transport session of the source, by the names of ACL conditions")
     session.add_argument("--transport", choices=TRANSPORTS)
     for kind in SESSION_PARTS:
         is_number = kind in NUMBER_KINDS
         session.add_argument(
             f"--{kind}", metavar="N" if is_number else "ADDRESS", type=_session_number if is_number else _address
         )
-    explained.set_defaults(run=run_explain)
+    parser.set_defaults(run=run_explain)
 
 
 def _domain(text: str) -> int:
@@ -245,12 +254,20 @@ def run_explain(args: argparse.Namespace) -> int:
         value = getattr(args, kind.replace("-", "_"))
         if value is not None:
             asked[kind] = value
+    network: NetworkAnswer | None = None
     if args.file is None:
-        with connect(args) as client:
-            answer = client.ask(ExplainRecord, "explain", within_s=QUERY_LIMIT_S, **asked)
+        answer, network = explained(args, asked)
+    elif args.via:
+        raise RefusedError("--via asks running DROs, --file asks none", remedy="leave one of them out")
     else:
         answer = explain(_read(args.file)[0], query_of(Arguments(asked)))
-    put_answer(args, answer, "\n".join(_explain_lines(answer, verbose=args.verbose)))
+    lines = list(_explain_lines(answer, verbose=args.verbose))
+    if network is not None:
+        of_network = network_lines(network, args.topic, args.from_domain, args.to_domain)
+        lines = [*map(printable, of_network), "configuration of this DRO:", *lines]
+    put_answer(
+        args, to_json(answer) | ({"network": network.to_json()} if network is not None else {}), "\n".join(lines)
+    )
     return EXIT_OK
 
 

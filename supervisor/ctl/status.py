@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import asdict
 
+from supervisor.admin.records import to_json
 from supervisor.admin.status import DroStatus
 from supervisor.ctl.lists import routes_text
 from supervisor.ctl.output import EXIT_OK, Commands, connect, duration, put_answer, table
+from supervisor.ctl.peers import neighbour_problems
 
 
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
@@ -18,7 +21,9 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
 def show_status(args: argparse.Namespace) -> int:
     with connect(args) as client:
         status = client.ask(DroStatus, "status")
-    put_answer(args, status, status_text(status))
+        problems = neighbour_problems(client, status)
+    text = "\n".join([status_text(status), *(f"neighbours: {problem}" for problem in problems)])
+    put_answer(args, to_json(status) | {"neighbours": [asdict(problem) for problem in problems]}, text)
     return EXIT_OK
 
 

@@ -17,7 +17,7 @@ from typing import Final, get_args
 from dro.config.change.um_difference import um_text
 from dro.config.dro_xml.acl import Acl, Session, SessionTransport, Verdict, applies
 from dro.config.dro_xml.elements_acl import NUMBER_KINDS, SESSION_KINDS
-from dro.config.dro_xml.model import AclConfig, DroConfig, EndpointConfig
+from dro.config.dro_xml.model import AclConfig, DroConfig, EndpointConfig, PeerConfig
 from dro.config.reading.schema import UINT32_MAX
 from dro.config.um.options import option_table
 from dro.errors import ConfigError, RefusedError
@@ -45,6 +45,8 @@ class ExplainQuery:
     interested_domain: int
     transport: SessionTransport | None = None
     given: Mapping[str, int] | None = None
+    ingress: str = ""  # portals that the path takes, if it is known
+    egress: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +98,25 @@ def explain(config: DroConfig, question: ExplainQuery, states: Mapping[str, str]
     if source == interested:
         reason = "both domains are one: nothing has to cross a DRO"
         return ExplainRecord(topic, source, interested, NOT_HERE, reason)
+    by_name = {portal.name: portal for portal in config.all_portals}
+    if question.ingress in by_name and question.egress in by_name:
+        return _between(by_name[question.ingress], by_name[question.egress], question, states or {})
     away = [domain for domain in (source, interested) if domain not in by_domain]
     if away:
         known = ", ".join(f"{domain} ({portal.name})" for domain, portal in sorted(by_domain.items()))
         absent = " and ".join(map(str, away))
         reason = f"no endpoint of this DRO is in domain {absent}; it has {known}"
         return ExplainRecord(topic, source, interested, NOT_HERE, reason)
-    ingress, egress = by_domain[source], by_domain[interested]
+    return _between(by_domain[source], by_domain[interested], question, states or {})
+
+
+def _between(
+    ingress: EndpointConfig | PeerConfig,
+    egress: EndpointConfig | PeerConfig,
+    question: ExplainQuery,
+    states: Mapping[str, str],
+) -> ExplainRecord:
+    topic = question.topic
     inbound, missing = _inbound(ingress, question)
     outbound = _record(egress.name, OUTBOUND, Acl.of(egress.acl).outbound(topic))
     into, receiver_options = _proxy(ingress, topic, is_source=False)
@@ -110,10 +124,11 @@ def explain(config: DroConfig, question: ExplainQuery, states: Mapping[str, str]
     verdicts = (inbound, *into, outbound, *out_of)
     verdict, reason = _whole(verdicts)
     return ExplainRecord(
-        topic, source, interested, verdict, reason, ingress.name, egress.name, ingress.cost + egress.cost, verdicts,
+        topic, question.source_domain, question.interested_domain, verdict, reason,
+        ingress.name, egress.name, ingress.cost + egress.cost, verdicts,
         (*receiver_options, *source_options),
         missing if verdict == DEPENDS else (),
-        tuple(f"{p.name} is {states[p.name]}" for p in (ingress, egress) if states and p.name in states),
+        tuple(f"{p.name} is {states[p.name]}" for p in (ingress, egress) if p.name in states),
     )  # fmt: skip
 
 
@@ -126,7 +141,7 @@ def _whole(verdicts: tuple[VerdictRecord, ...]) -> tuple[str, str]:
     return FORWARDED, "when there is a source there and interest here"
 
 
-def _inbound(portal: EndpointConfig, question: ExplainQuery) -> tuple[VerdictRecord, tuple[str, ...]]:
+def _inbound(portal: EndpointConfig | PeerConfig, question: ExplainQuery) -> tuple[VerdictRecord, tuple[str, ...]]:
     """What its list says, and the conditions that have to be known for more."""
     acl, given = Acl.of(portal.acl), question.given or {}
     missing: tuple[str, ...] = ("transport",)
@@ -153,9 +168,13 @@ def _record(portal: str, direction: str, verdict: Verdict) -> VerdictRecord:
     return VerdictRecord(portal, direction, decided, verdict.reason, verdict.ace, verdict.file, verdict.line)
 
 
-def _proxy(portal: EndpointConfig, topic: str, *, is_source: bool) -> tuple[list[VerdictRecord], list[OptionRecord]]:
+def _proxy(
+    portal: EndpointConfig | PeerConfig, topic: str, *, is_source: bool
+) -> tuple[list[VerdictRecord], list[OptionRecord]]:
     """What the rules of UM XML files say, if they do not permit the proxy, and else the options that are set for it:
     those of its context and its own, without those that mean nothing to a DRO."""
+    if isinstance(portal, PeerConfig):  # its proxies are numbers on the link
+        return [], []
     try:
         options = portal.sending.source(topic) if is_source else portal.receiving.receiver(topic)
     except ConfigError as e:
@@ -178,6 +197,7 @@ def query_of(arguments: Arguments) -> ExplainQuery:
     """The query of an `explain` request. Raises: RefusedError."""
     topic = arguments.text("topic")
     source, interested = (_integer(arguments, name, None, UINT32_MAX) for name in ("from_domain", "to_domain"))
+    ingress, egress = arguments.text("ingress", ""), arguments.text("egress", "")
     written = arguments.text("transport", "")
     transport = next((known for known in TRANSPORTS if known == written), None)
     if written and transport is None:
@@ -193,7 +213,7 @@ def query_of(arguments: Arguments) -> ExplainQuery:
     arguments.done()
     if given and transport is None:
         raise RefusedError(f"{next(iter(given))} needs the transport", remedy=f"name one of {', '.join(TRANSPORTS)}")
-    return ExplainQuery(topic, source, interested, transport, given)
+    return ExplainQuery(topic, source, interested, transport, given, ingress, egress)
 
 
 def _integer(arguments: Arguments, name: str, default: int | None, maximum: int) -> int:

@@ -1,0 +1,191 @@
+"""The part of `tnwgdctl explain` that asks running DROs: the path of a topic, and what each DRO of it knows.
+
+A DRO answers for itself. `--via` names more of them, whose sockets can be reached from here; for the others the
+command to type on their hosts is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from dro.bus.listing import PATH, TOPIC, PathRow
+from supervisor.admin.client import Client, CommandError, UnreachableError, find_dro
+from supervisor.admin.records import JsonObject
+from supervisor.admin.status import DroStatus, PortalsStatus
+from supervisor.ctl.lists import ROUTE_MANAGER, WORKING, rows_of
+from supervisor.ctl.peers import Problem, links, neighbour_problems
+from supervisor.ctl.way import BLOCKED, Facts, Finding, Hop, first_reason, hops_of
+from supervisor.orders.explain import ExplainRecord
+
+QUERY_LIMIT_S: Final = 75.0
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkAnswer:
+    """`problems`: what else is wrong with neighbours and DROs that were asked."""
+
+    finding: Finding
+    hops: tuple[Hop, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def cost(self) -> int:
+        return sum(hop.ingress_cost + hop.egress_cost for hop in self.hops)
+
+    def to_json(self) -> JsonObject:
+        path = [asdict(replace(hop, facts=None)) | {"was_asked": hop.facts is not None} for hop in self.hops]
+        for hop in path:
+            del hop["facts"]
+        return asdict(self.finding) | {"path": path, "cost": self.cost, "problems": list(self.problems)}
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One DRO."""
+
+    client: Client
+    status: DroStatus
+    path: list[PathRow]
+    problem: str = ""  # why there is no path
+
+    @property
+    def hop(self) -> Hop | None:
+        """Its own, if it is on the path."""
+        return next((hop for hop in hops_of(self.path) if hop.entered_at or hop.left_at), None)
+
+
+def explained(args: argparse.Namespace, asked: JsonObject) -> tuple[ExplainRecord, NetworkAnswer | None]:
+    """What the configuration of the DRO says, and the network. Raises: UnreachableError, CommandError."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Client(find_dro(args.dro, args.run_dir)))]
+        unreachable = []
+        for name in args.via:
+            try:
+                clients.append(stack.enter_context(Client(_directory(name))))
+            except UnreachableError as e:
+                unreachable.append(str(e))
+        return joined(clients, asked, unreachable)
+
+
+def joined(
+    clients: Sequence[Client], asked: JsonObject, unreachable: Sequence[str] = ()
+) -> tuple[ExplainRecord, NetworkAnswer | None]:
+    """The answers of all, and what the configuration of the first says. Raises: UnreachableError, CommandError."""
+    dros = [_look(client, asked) for client in clients]
+    configured = [_configured(dro, asked) for dro in dros]
+    if asked["from_domain"] == asked["to_domain"]:
+        return configured[0], None
+    hops = list(hops_of(next((dro.path for dro in dros if dro.path), [])))
+    missed = [neighbour_problems(dro.client, dro.status) for dro in dros]
+    problems = [*unreachable, *(f"{d.status.name}: {p}" for d, found in zip(dros, missed, strict=True) for p in found)]
+    for dro, config in zip(dros, configured, strict=True):
+        if (hop := dro.hop) is not None:
+            facts = _facts(dro, hop, asked["topic"], config)
+            hops = [replace(hop, facts=facts) if other.dro == hop.dro else other for other in hops]
+    ends = asked["from_domain"], asked["to_domain"]
+    finding = first_reason(hops, *ends) if hops else _no_path(dros[0], missed[0])
+    return configured[0], NetworkAnswer(finding, tuple(hops), tuple(problems))
+
+
+def _directory(name: str) -> Path:
+    return Path(name) if "/" in name else find_dro(name)
+
+
+def _look(client: Client, asked: JsonObject) -> _Asked:
+    status = client.ask(DroStatus, "status")
+    manager = next(w for w in status.workers if w.role == ROUTE_MANAGER)
+    if manager.state not in WORKING:
+        return _Asked(client, status, [], f"the {ROUTE_MANAGER} is {manager.state}")
+    try:
+        domains = f"{asked['from_domain']} {asked['to_domain']}"
+        dro = _Asked(client, status, list(rows_of(client, PATH, manager.name, domains)))
+    except CommandError as e:
+        return _Asked(client, status, [], str(e))
+    hop = dro.hop
+    if hop is None or (hop.entered_at and hop.left_at):
+        return dro
+    return _Asked(client, status, [], "a link of the last path is gone, and routes are calculated anew in a moment")
+
+
+def _no_path(dro: _Asked, missed: Sequence[Problem]) -> Finding:
+    """The portals that do not work here are the likely reason; without one, it is elsewhere."""
+    resume = "tnwgdctl portal resume, or the log if nobody has paused it"
+    stopped = [Problem(w.name, f"is {w.state}", resume) for w in dro.status.workers if w.state not in WORKING]
+    found = [*stopped, *(problem for problem in missed if problem.portal not in (p.portal for p in stopped))]
+    why = "".join(f"; {problem.portal}: {problem.what}" for problem in found)
+    remedy = found[0].remedy if found else "compare the domain ids and remarks with tnwgdctl topology"
+    return Finding(BLOCKED, f"no route: {dro.problem}{why}", remedy, dro.status.name, found[0].portal if found else "")
+
+
+def _configured(dro: _Asked, asked: JsonObject) -> ExplainRecord:
+    hop = dro.hop
+    portals = {"ingress": hop.entered_at, "egress": hop.left_at} if hop is not None else {}
+    return dro.client.ask(ExplainRecord, "explain", within_s=QUERY_LIMIT_S, **asked, **portals)
+
+
+def _facts(dro: _Asked, hop: Hop, topic: str, configured: ExplainRecord) -> Facts:
+    client, entered, left = dro.client, hop.entered_at, hop.left_at
+    portals = {p.name: p for p in client.ask(PortalsStatus, "portals").portals if p.name in (entered, left)}
+    peers = {row.portal: row for row in links(client, dro.status)[0]}
+    return Facts(
+        portals,
+        peers,
+        next(iter(_rows(client, TOPIC, entered, topic)), None),
+        next(iter(_rows(client, TOPIC, left, topic)), None),
+        tuple(row for row in _rows(client, "sources", entered, topic) if row.topic == topic),
+        tuple(row for row in _rows(client, "proxies", left, topic) if (row.symbol, row.proxy) == (topic, "source")),
+        configured,
+    )
+
+
+def _rows(client: Client, what: str, portal: str, topic: str) -> list[Any]:
+    """Nothing when the portal does not answer; its state tells why."""
+    try:
+        return list(rows_of(client, what, portal, topic))
+    except CommandError:
+        return []
+
+
+# for people
+
+
+def network_lines(answer: NetworkAnswer, topic: str, source: int, interested: int) -> Iterator[str]:
+    finding = answer.finding
+    where = f" (at {finding.dro})" if finding.dro else ""
+    yield f"topic {topic} from domain {source} to domain {interested}: {finding.verdict}"
+    yield f"  reason: {finding.reason}{where}"
+    if finding.remedy:
+        yield f"  remedy: {finding.remedy}"
+    if finding.ask:
+        command = (
+            f"tnwgdctl explain {shlex.quote(topic)} --from {source} --to {interested} --dro {shlex.quote(finding.ask)}"
+        )
+        yield f"  next, on the host of {finding.ask}: {command}"
+        yield f"  or here, if it runs on this host: the same command as now with --via {shlex.quote(finding.ask)}"
+    if answer.hops:
+        yield f"  path, cost {answer.cost}:"
+        yield f"    domain {source}"
+        for hop in answer.hops:
+            yield f"    {_hop_text(hop)}"
+        yield f"    domain {interested}"
+    for problem in answer.problems:
+        yield f"  neighbours: {problem}"
+
+
+def _hop_text(hop: Hop) -> str:
+    if hop.facts is None:
+        return f"{hop.dro}, costs {hop.ingress_cost} and {hop.egress_cost}, not asked"
+    facts = hop.facts
+    enters = f"enters at {hop.entered_at} (cost {hop.ingress_cost})"
+    text = f"{hop.dro}, {enters}, leaves at {hop.left_at} (cost {hop.egress_cost})"
+    if facts.entry is None or facts.exit is None:
+        return text
+    domains = ", ".join(map(str, facts.exit.wanted_by)) or "none"
+    states = ", ".join(sorted({row.state for row in facts.sources})) or "none heard"
+    return f"{text}; wanted there by domains: {domains}; sources: {states}; proxy sources: {len(facts.proxies)}"

@@ -1,0 +1,140 @@
+"""What an operator types about a chain of three real DROs: peers, lists, status, doctor and explain."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from supervisor.ctl.main import main
+from supervisor.ctl.output import EXIT_FAILED, EXIT_OK
+from tests.network.plans import CHAIN
+from tests.rigs.flow import Board
+from tests.rigs.network import Plan, Ports
+from tests.rigs.site import ROOT
+from tests.rigs.waiting import wait_until
+
+Ask = Callable[..., Any]
+
+
+@dataclass
+class Chain:
+    """A `tnwgd` for each DRO, and a flow from TRD 1 to TRD 3."""
+
+    plan: Plan
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, *words: str) -> None:
+        with (self.plan.folder / f"{name}.log").open("ab") as log:
+            command = [sys.executable, "-m", *words]
+            self.processes[name] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+
+    def start_dro(self, name: str) -> None:
+        self.start(name, "supervisor.main", str(self.plan.file(name)))
+
+    def end(self, name: str) -> None:
+        process = self.processes.pop(name)
+        process.terminate()
+        process.wait(30)
+
+    def name(self, dro: str) -> str:
+        return f"{dro}{self.plan.base}"
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text()[-4000:] for path in sorted(self.plan.folder.glob("*.log")))
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    folder = tmp_path_factory.mktemp("chain")
+    ports: Ports = CHAIN  # type: ignore[assignment]
+    made = Chain(Plan(folder, ports))
+    flow = Board.create(folder, "flow", 1)
+    try:
+        for name in CHAIN:
+            made.start_dro(name)
+        made.start("send", "tests.rigs.flow", str(made.plan.config(1)), "--send", str(flow.path), "--rate", "50")
+        made.start("receive", "tests.rigs.flow", str(made.plan.config(3)), "--receive", str(flow.path))
+        wait_until(lambda: flow.is_flowing, "a flow", 60, made.logs)
+        yield made
+    finally:
+        for name in list(made.processes):
+            made.end(name)
+        made.plan.close()
+
+
+@pytest.fixture
+def typed(chain: Chain, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """`typed(dro, words...)`: the text, or with `--json` the object."""
+
+    def ask(dro: str, *words: str, status: int = EXIT_OK) -> Any:  # noqa: ANN401 - JSON
+        capsys.readouterr()
+        assert main([*words, "--dro", chain.name(dro)]) == status, capsys.readouterr()
+        out = capsys.readouterr().out
+        return json.loads(out) if "--json" in words else out
+
+    return ask
+
+
+def test_peers(chain: Chain, typed: Ask) -> None:
+    rows = typed("B", "peers", "--json")["peers"]
+    assert [(row["portal"], row["state"], row["dro"]) for row in rows] == [
+        ("B-A", "up", chain.name("A")),
+        ("B-C", "up", chain.name("C")),
+    ]
+    assert rows[0]["fragments_received"] > 0
+    text = typed("B", "peers", "--portal", "B-C")
+    assert text.startswith("B-C  initiator, up for ")
+    assert f"companion {chain.name('C')}, node " in text
+    (portal,) = [p for p in typed("B", "portals", "--json")["portals"] if p["name"] == "B-A"]
+    assert portal["gateway_control_received"] > 0
+    typed("B", "peers", "--portal", "B-2", status=EXIT_FAILED)
+
+
+def test_lists_of_peer_portals(typed: Ask) -> None:
+    answer = typed("B", "topics", "--topic", "flow.0", "--json")
+    assert answer["problems"] == []
+    by_portal = {row["portal"]: row for row in answer["topics"]}
+    assert (by_portal["B-A"]["joined"], by_portal["B-A"]["asked_for"]) == (1, [3])
+    assert (by_portal["B-C"]["wanted_by"], by_portal["B-C"]["proxies"]) == ([3], 1)
+
+
+def test_explain(chain: Chain, typed: Ask) -> None:
+    way = ("--from", "1", "--to", "3")
+    text = typed("A", "explain", "flow.0", *way)
+    assert "flow.0 from domain 1 to domain 3: not known here" in text
+    assert f"tnwgdctl explain flow.0 --from 1 --to 3 --dro {chain.name('B')}" in text
+    via = ("--via", chain.name("B"), "--via", chain.name("C"))
+    text = typed("A", "explain", "flow.0", *way, *via)
+    assert "flow.0 from domain 1 to domain 3: nothing hinders it" in text
+    network = typed("A", "explain", "other", *way, *via, "--json")["network"]
+    assert (network["verdict"], network["portal"]) == ("does not flow", "C-3")
+    assert network["reason"] == "no receiver in domain 3 wants it, as C-3 hears"
+    assert [hop["was_asked"] for hop in network["path"]] == [True, True, True]
+    network = typed("A", "explain", "flow.0", *way, "--via", "nobody", "--json")["network"]
+    assert any("nobody" in problem for problem in network["problems"])
+
+
+def test_a_companion_that_is_gone_is_named_wherever_one_looks(chain: Chain, typed: Ask) -> None:
+    chain.end("C")
+    try:
+        wait_until(lambda: typed("B", "status", "--json")["neighbours"], "a neighbour that is missed")
+        (missed,) = typed("B", "status", "--json")["neighbours"]
+        assert missed["portal"] == "B-C"
+        assert missed["what"].startswith("no link for ")
+        assert "neighbours: B-C: no link for " in typed("B", "status")
+        assert "B-C  initiator, " in typed("B", "peers")
+        checks = typed("B", "doctor", "--listen-only", "--listen", "0.1", "--json", status=EXIT_OK)["checks"]
+        (found,) = [check for check in checks if check["check"] == "neighbours"]
+        assert (found["portal"], found["status"]) == ("B-C", "warn")
+        wait_until(lambda: "no route" in typed("B", "explain", "flow.0", "--from", "1", "--to", "3"), "no route")
+        reason = typed("B", "explain", "flow.0", "--from", "1", "--to", "3", "--json")["network"]["reason"]
+        assert "B-C: no link for " in reason
+    finally:
+        chain.start_dro("C")
+    wait_until(lambda: not typed("B", "status", "--json")["neighbours"], "the link", 60, chain.logs)
