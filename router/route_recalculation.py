@@ -12,7 +12,8 @@ The topology signature is made anew with each calculation, and also when a chang
 
 Source: DRO guide, `<route-info check-interval>`, `<route-recalculation>`.
 Guess: a change that is undone within the backoff cancels the recalculation, as does a new version of a DRO with the
-same neighbours; a forced calculation waits for the backoff as others do; the holds.
+same neighbours; a forced calculation waits for the backoff as others do; a DRO that times out does not lengthen a wait
+that its neighbours have begun; the holds.
 """
 
 from __future__ import annotations
@@ -286,7 +287,8 @@ class RouteCore:
             return
         if self._unrest is None:
             self._unrest = _Unrest(now_ns, now_ns)
-        self._unrest.last_ns = now_ns
+        elif what is not Change.DRO_TIMED_OUT:  # its neighbours have told that it is gone, or will not any more
+            self._unrest.last_ns = now_ns
         self._unrest.is_forced = is_forced
         self._effects.append(TopologyChanged(what, node_id, self._version + 1, name))
 

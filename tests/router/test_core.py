@@ -111,6 +111,19 @@ def test_a_dro_that_is_not_heard_takes_its_routes_along() -> None:
     assert table.workers == (1, 2)
 
 
+def test_a_dro_that_times_out_after_its_link_is_lost_does_not_lengthen_the_wait() -> None:
+    c = linked()
+    c.on_portal_gone(2, ms(9_100))
+    c.on_timer(ms(11_250))
+    assert changes(c) == [Change.LINK_DOWN, Change.DRO_TIMED_OUT]
+    c.on_timer(ms(14_000))
+    assert not c.routes.is_settled
+    c.take_effects()
+    c.on_timer(ms(14_250))
+    (table,) = (e for e in c.take_effects() if isinstance(e, SendTable))
+    assert table.table.routes == ()
+
+
 def test_differing_signatures_are_warned_about_once_while_they_differ() -> None:
     c = linked()
     warnings = []

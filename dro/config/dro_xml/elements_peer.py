@@ -24,7 +24,7 @@ from dro.config.reading.reader import ElementReader
 from dro.config.reading.record import check, read_record
 from dro.config.um.interfaces import ANY, Lookup, resolve_interface
 from dro.config.um.sources import Reading
-from dro.errors import ConfigError
+from dro.errors import ConfigError, HostError
 
 TLS_MAX_DATAGRAM: Final = 16348
 _KEEPALIVE_ADVISED_MS: Final = 2000
@@ -79,14 +79,30 @@ def read_single_tcp(el: ElementReader, lookup: Lookup) -> PeerTcpConfig:
     )
 
 
+def is_dotted(text: str) -> bool:
+    try:
+        return bool(IPv4Address(text))
+    except ValueError:
+        return False
+
+
 def read_interface(el: ElementReader, lookup: Lookup) -> str:
-    """`<interface>`: the dotted local address that it stands for; `0.0.0.0` when absent."""
+    """`<interface>`: the dotted local address that it stands for; `0.0.0.0` when absent.
+
+    A dotted address that no device has may come later, as the link is tried again and again: a warning.
+    """
     written = el.text()
     el.done()
     if not el.is_present:
         return ANY
     try:
         return resolve_interface(written, lookup)
+    except HostError as e:
+        if is_dotted(written.strip()):
+            el.warning(f"{e.what}; it is waited for; {e.remedy}")
+            return written.strip()
+        el.error(e.what, remedy=e.remedy)
+        return ANY
     except ConfigError as e:
         el.error(e.what, remedy=e.remedy)
         return ANY

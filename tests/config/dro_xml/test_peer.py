@@ -54,8 +54,15 @@ def test_exactly_one_side() -> None:
 def test_the_interface_is_a_local_address() -> None:
     assert read(f"<interface>192.0.2.0/24</interface>{ACCEPTOR}").tcp.interface == "192.0.2.10"
     assert "dro.xml:2: <interface>: no interface of this host matches" in refused(
-        f"<interface>10.9.9.9</interface>{ACCEPTOR}"
+        f"<interface>10.9.9.0/24</interface>{ACCEPTOR}"
     )
+
+
+def test_an_interface_that_may_come_later_is_waited_for() -> None:
+    warnings: list[str] = []
+    assert read(f"<interface>10.9.9.9</interface>{ACCEPTOR}", warnings=warnings).tcp.interface == "10.9.9.9"
+    expected = "dro.xml:2: <interface>: no interface of this host matches '10.9.9.9'; it is waited for"
+    assert [expected in warning for warning in warnings].count(True) == 1
 
 
 @pytest.mark.parametrize(("written", "made"), [(0, 131072), (1, 1), (3, 4), (64, 64), (65, 128)])
