@@ -22,12 +22,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
 STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
-.PHONY: help venv demo demo-direct test changed coverage lint dead-code bytecode needs bench mutants completion dist \
+.PHONY: help venv demo demo-direct test long changed coverage lint dead-code bytecode needs bench mutants completion dist \
 	clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make test              lint, type checks and all tests (JOBS=$(JOBS) processes)"
+	@echo "make long              what takes more than a merge should: DRO_LONG=1"
 	@echo "make changed           the tests of what differs from BASE=$(BASE), and of what imports it"
 	@echo "make coverage          all tests, and which lines and branches of the product they run: build/coverage"
 	@echo "make lint              ruff, mypy, spelling and dead code alone"
@@ -80,6 +81,9 @@ needs:
 test: $(STAMP) needs
 	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
 	$(PYTEST)
+
+long: $(STAMP) needs
+	DRO_LONG=1 $(PYTEST) --timeout 0 tests/daemon/test_drain.py tests/netns/test_drain.py tests/netns/test_examples.py
 
 changed: $(STAMP)
 	@tests=$$($(PY) -m tests.changed $(BASE)) && echo $$tests | xargs -r $(PYTEST)

@@ -99,6 +99,11 @@ def _image(_owner: int) -> Image:
     return Image()
 
 
+def prepare() -> None:
+    """Start the process that forks, in the namespace of the caller: it ends with that one."""
+    _image(os.getpid())
+
+
 def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith("PYTHON")}
 

@@ -1,0 +1,225 @@
+"""The example networks run as they are described: what takes which path, at what cost, and once."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.netns.examples import CALCULATED, Example, Flow, Network, Pair, network_of, steps
+from tests.rigs.netns.harness import Net
+from tests.rigs.netns.judged import Watch
+from tests.rigs.network import QUICK
+
+pytestmark = [pytest.mark.netns, pytest.mark.tshark]
+
+Judged = Callable[..., AbstractContextManager[Watch]]
+RUNNING = (
+    "direct-link",
+    "peer-link",
+    "transit-trd",
+    "parallel-links",
+    "cost-choice",
+    "cost-sum",
+    "loop",
+    "loop-and-spur",
+    "loop-central-trd",
+    "star-central-trd",
+    "star-central-dro",
+    "mesh",
+    "mesh-six",
+    "palm-tree",
+    "dumbbell",
+)
+"""The supported ones."""
+LONG = bool(os.environ.get("DRO_LONG"))  # every start order, and restarts in more networks
+ORDERED = ("loop", "parallel-links", *(("cost-choice", "loop-and-spur", "loop-central-trd") if LONG else ()))
+LOAD_NS = 5_000_000
+IN_A_ROW = 30
+
+
+def flows_of(network: Network, pairs: list[Pair]) -> dict[Pair, Flow]:
+    """A topic for each pair of domains, with a source in one and a receiver in the other."""
+    stations = {domain: network.station(domain) for domain in network.example.domains}
+    for sender, receiver in pairs:
+        stations[receiver].context.want_topic(b"%d-%d" % (sender, receiver))
+    return {pair: Flow(b"%d-%d" % pair, stations[pair[0]], [stations[pair[1]]]) for pair in pairs}
+
+
+def until_heard(network: Network, flows: list[Flow]) -> None:
+    """Send until each is heard; until all that was sent is there."""
+
+    def look() -> bool:
+        for flow in flows:
+            if not flow.is_heard:
+                flow.go_on()
+        return all(flow.is_heard for flow in flows)
+
+    network.until(look)
+    network.until(lambda: all(flow.is_caught_up for flow in flows))
+
+
+def passed(network: Network, flows: dict[Pair, Flow], counts: dict[Pair, int]) -> Counter[tuple[str, str]]:
+    """Send so many messages of each; what the portals have counted when all are there."""
+    before = network.counters()
+    left = dict(counts)
+
+    def look() -> bool:
+        for pair, flow in flows.items():
+            if left[pair]:
+                left[pair] -= 1
+                flow.send()
+        return not any(left.values()) and all(flow.is_caught_up for flow in flows.values())
+
+    network.until(look)
+    return network.counters() - before
+
+
+def assert_paths(network: Network, flows: dict[Pair, Flow]) -> None:
+    """All pairs at once, each with a number of messages of its own; pairs with several best paths one by one."""
+    paths = network.example.paths()
+    plain = {pair: 20 + 7 * nth for nth, (pair, path) in enumerate(paths.items()) if len(path.routes) == 1}
+    expected: Counter[tuple[str, str]] = Counter()
+    for pair, count in plain.items():
+        for step in steps(paths[pair].routes[0]):
+            expected[step] += count
+    assert passed(network, {pair: flows[pair] for pair in plain}, plain) == expected
+    for pair in paths.keys() - plain.keys():
+        ways = [Counter(dict.fromkeys(steps(route), 30)) for route in paths[pair].routes]
+        assert passed(network, {pair: flows[pair]}, {pair: 30}) in ways, pair
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNNING)
+def test_data_takes_the_described_path(net: Net, judged: Judged, tmp_path: Path, name: str) -> None:
+    example = Example(name, tmp_path)
+    paths = example.paths()
+    with network_of(net, example) as network, judged(*example.networks(), decode_as=example.decoding()):
+        network.start()
+        flows = flows_of(network, list(paths))
+        network.until_known()
+        for pair, path in paths.items():
+            answer = network.ask(next(iter(network.processes)), "path", *map(str, pair))
+            assert answer["cost"] == path.cost, pair
+        until_heard(network, list(flows.values()))
+        assert_paths(network, flows)
+        assert not [fault for flow in flows.values() for fault in flow.faults()]
+        network.stop()
+
+
+def orders(names: list[str]) -> Iterator[tuple[str, ...]]:
+    """In which the DROs are started: all, or as few as put each of them first once, and last once."""
+    if LONG:
+        yield from permutations(names)
+    else:
+        yield from (tuple(names[nth:] + names[:nth]) for nth in range(len(names)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ORDERED)
+def test_the_order_of_the_starts_does_not_matter(net: Net, judged: Judged, tmp_path: Path, name: str) -> None:
+    """All DROs are stopped and started in another order; sources and receivers live on."""
+    example = Example(name, tmp_path, QUICK)
+    paths = example.paths()
+    net.capture_mib = 64
+    with network_of(net, example) as network, judged(*example.networks(), decode_as=example.decoding()):
+        for order in orders(list(example.dros)):
+            network.start(*order)
+            flows = flows_of(network, list(paths))
+            network.until_known()
+            until_heard(network, list(flows.values()))
+            assert_paths(network, flows)
+            assert not [fault for flow in flows.values() for fault in flow.faults()], order
+            network.close()
+            network.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ORDERED)
+def test_each_dro_is_restarted_under_load(net: Net, judged: Judged, tmp_path: Path, name: str) -> None:
+    """Receivers of a topic, of a pattern and of both, in every other TRD; nothing comes twice, or out of order."""
+    example = Example(name, tmp_path, QUICK)
+    net.capture_mib = 64
+    with network_of(net, example) as network, judged(*example.networks(), decode_as=example.decoding()):
+        network.start()
+        senders = {domain: network.station(domain) for domain in example.domains}
+        by_topic, by_pattern, by_both = ([network.station(domain) for domain in example.domains] for _ in range(3))
+        for domain in example.domains:
+            for station in (*by_topic, *by_both):
+                station.context.want_topic(b"of %d" % domain)
+        for station in (*by_pattern, *by_both):
+            station.want_pattern(b"^of ")
+        receivers = [*by_topic, *by_pattern, *by_both]
+        flows = [Flow(b"of %d" % domain, sender, receivers) for domain, sender in senders.items()]
+
+        def until(holds: Callable[[], bool]) -> None:
+            def look() -> bool:
+                for flow in flows:
+                    flow.go_on(LOAD_NS)
+                return holds()
+
+            network.until(look)
+
+        def flow_again() -> None:
+            edges = [flow.sent for flow in flows]
+            until(lambda: all(flow.flows(edge, IN_A_ROW) for flow, edge in zip(flows, edges, strict=True)))
+
+        until(lambda: all(flow.is_heard for flow in flows))
+        network.until_known()
+        for name in example.dros:
+            network.kill(name)
+            network.start(name)
+            until(lambda name=name: CALCULATED in network.processes[name].stdout)  # type: ignore[misc]
+            flow_again()
+        network.until_known()
+        assert not [fault for flow in flows for fault in flow.faults(gaps=True)]
+        network.close()
+        network.stop()
+
+
+def test_two_endpoints_in_one_trd_are_refused(net: Net, tmp_path: Path) -> None:
+    with network_of(net, Example("unsupported-two-endpoints", tmp_path)) as network:
+        network.start()
+        process = network.processes["G1"]
+        assert process.wait(30) == 1
+        assert "domain-id 2 is already used by the endpoint in line" in process.stderr
+
+
+def test_a_second_link_between_two_dros_carries_nothing(net: Net, judged: Judged, tmp_path: Path) -> None:
+    example = Example("unsupported-two-peer-links", tmp_path)
+    with network_of(net, example) as network, judged(*example.networks(), decode_as=example.decoding()):
+        network.start()
+        flows = flows_of(network, [(1, 2), (2, 1)])
+        until_heard(network, list(flows.values()))
+        for process in network.processes.values():
+            process.wait_output("uplicate adjacent", 10)
+        there, back = (passed(network, {pair: flow}, {pair: 30}) for pair, flow in flows.items())
+        assert {name for name, _ in there} == {name for name, _ in back}
+        assert len(there) == len(back) == 4
+        assert not [fault for flow in flows.values() for fault in flow.faults()]
+        network.stop()
+
+
+def test_a_trd_with_two_domain_ids_is_not_routed_through(net: Net, judged: Judged, tmp_path: Path) -> None:
+    example = Example("unsupported-two-domain-ids", tmp_path)
+    with network_of(net, example) as network, judged(*example.networks(), decode_as=example.decoding()):
+        network.start()
+        flows = flows_of(network, [(1, 2), (1, 4), (4, 2), (4, 1)])
+        for process in network.processes.values():
+            process.wait_output("of another domain dropped", 60)
+        edges = [flow.sent + IN_A_ROW for flow in flows.values()]
+
+        def look() -> bool:
+            for flow in flows.values():
+                flow.go_on()
+            return all(flow.sent >= edge for flow, edge in zip(flows.values(), edges, strict=True))
+
+        network.until(look)
+        assert not flows[1, 4].is_heard
+        assert not flows[4, 1].is_heard
+        network.stop()
