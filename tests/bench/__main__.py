@@ -19,6 +19,7 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "isolation": (),
     "portal_recovery": (),
     "message_recovery": (),
+    "faults": (),
     "drains": (),
     "churn": (),
     "reload": (),

@@ -1,0 +1,234 @@
+"""Breaks a triangle of real DROs under load, with default timers, and measures how long receivers heard nothing.
+
+DROs A, B and C have TRDs 1, 2 and 3. Five topics go from TRD 1 to TRD 3 and five the other way, by B, as the link
+between A and C costs more. Each fault has a network of its own and lasts for `FAULT_S`, flapping aside; what is killed
+in a DRO is started again by it. Silence: the longest time without a message of a topic, of all topics; `expected` is
+what `SUMS` adds up from the default options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+from tests.fakes.um_contexts import turn_until
+from tests.netns.test_peer_links import Dros, dros_of
+from tests.rigs.loaded import prepare
+from tests.rigs.netns.examples import CALCULATED, Flow, Network, Station
+from tests.rigs.netns.harness import Net
+from tests.rigs.netns.namespace import command
+from tests.rigs.network import Plan
+
+TOPICS: Final = 5
+INTERVAL_NS: Final = 20_000_000
+FAULT_S: Final = 26.0
+AFTER_S: Final = 14.0
+FLAPS: Final = 5
+LARGE: Final = 400
+CHECK, PROPAGATION, TIMEOUT, BACKOFF, KEEPALIVE, DELETION = 0.75, 1.0, 4.0, 5.0, 15.0, 1.0
+"""Defaults, seconds: route-info check, propagation and timeout; backoff; keepalive timeout; source-deletion-delay."""
+CLOSED: Final = (BACKOFF, BACKOFF + CHECK + PROPAGATION + DELETION)
+SILENT: Final = (KEEPALIVE + CLOSED[0], KEEPALIVE + CLOSED[1])
+UNHEARD: Final = (TIMEOUT + BACKOFF, TIMEOUT + CHECK + BACKOFF + CHECK + DELETION)
+NOTHING: Final = (0.0, DELETION)
+STARTED_AGAIN: Final = (0.0, CLOSED[1])
+"""The DRO starts what was killed at once; at worst the way is another one meanwhile."""
+SUMS: Final[dict[str, tuple[float, float]]] = {
+    "peer TCP cut": CLOSED,
+    "peer black hole": SILENT,
+    "endpoint portal killed": STARTED_AGAIN,
+    "peer portal killed": STARTED_AGAIN,
+    "route manager killed": NOTHING,
+    "DRO killed": CLOSED,
+    "DRO frozen and resumed": UNHEARD,
+    "link flapping": CLOSED,  # the initiator tries again when it is over
+    "loss of 20 % one way": NOTHING,
+    "only large packets lost": SILENT,
+}
+
+
+class Triangle:
+    """The network and its traffic."""
+
+    def __init__(self, dros: Dros) -> None:
+        self.dros, self.loop = dros, dros.loop
+        station = cast(Network, SimpleNamespace(loop=dros.loop, example=dros.plan))
+        self.ends = {trd: Station(station, trd) for trd in (1, 3)}
+        self.flows = []
+        for nth in range(TOPICS):
+            for sender, receiver in ((1, 3), (3, 1)):
+                topic = b"%d-%d.%d" % (sender, receiver, nth)
+                self.ends[receiver].context.want_topic(topic)
+                self.flows.append(Flow(topic, self.ends[sender], [self.ends[receiver]]))
+        self.silence_s = dict.fromkeys(range(len(self.flows)), 0.0)
+        self._heard = dict.fromkeys(range(len(self.flows)), (0, 0))
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        def look() -> bool:
+            for nth, flow in enumerate(self.flows):
+                flow.go_on(INTERVAL_NS)
+                self._listen(nth, flow)
+            return holds()
+
+        turn_until(self.loop, look)
+
+    def _listen(self, nth: int, flow: Flow) -> None:
+        count, now_ns = len(flow.receivers[0].got[flow.topic]), self.loop.now_ns()
+        before, at_ns = self._heard[nth]
+        self.silence_s[nth] = max(self.silence_s[nth], (now_ns - at_ns) / 1e9 if at_ns else 0.0)
+        if count != before or not at_ns:
+            self._heard[nth] = count, now_ns
+
+    def run(self, seconds: float) -> None:
+        end_ns = self.loop.now_ns() + int(seconds * 1e9)
+        self.until(lambda: self.loop.now_ns() >= end_ns)
+
+    def begin(self) -> None:
+        """Forget what was before."""
+        self._heard = dict.fromkeys(self._heard, (0, 0))
+        self.silence_s = dict.fromkeys(self.silence_s, 0.0)
+
+    @contextlib.contextmanager
+    def ruled(self, verdict: str, ways: tuple[str, ...] = ("sport", "dport")) -> Iterator[None]:
+        """What becomes of the packets of the link between A and B."""
+        port = self.dros.plan.link_port("A", "B")
+        lines = ["add table ip fault", "add chain ip fault in { type filter hook input priority 0; }"]
+        lines += [f"add rule ip fault in tcp {way} {port} {verdict}" for way in ways]
+        nft = ["ip", "netns", "exec", self.dros.host.namespace, "nft"]
+        command([*nft, "-f", "-"], "\n".join(lines) + "\n")
+        try:
+            yield
+        finally:
+            command([*nft, "delete", "table", "ip", "fault"])
+
+    def kill(self, dro: str, worker: str) -> None:
+        os.kill(self.dros.workers(dro)[worker], signal.SIGKILL)
+        self.run(FAULT_S)
+
+    def do(self, fault: str) -> None:
+        reset = "tcp flags & rst == 0 reject with tcp reset"
+        match fault:
+            case "peer TCP cut":
+                with self.ruled(reset):
+                    self.run(FAULT_S)
+            case "peer black hole":
+                with self.ruled("drop"):
+                    self.run(FAULT_S)
+            case "endpoint portal killed":
+                self.kill("A", "A-1")
+            case "peer portal killed":
+                self.kill("A", "A-B")
+            case "route manager killed":
+                self.kill("A", "route-manager")
+            case "DRO killed":
+                self.dros.kill("B")
+                self.run(FAULT_S)
+            case "DRO frozen and resumed":
+                pid = self.dros.processes["B"].pid
+                os.killpg(pid, signal.SIGSTOP)
+                self.run(FAULT_S)
+                os.killpg(pid, signal.SIGCONT)
+            case "link flapping":
+                for _ in range(FLAPS):
+                    with self.ruled(reset):
+                        self.run(0.5)
+                    self.run(0.5)
+                self.run(FAULT_S)
+            case "loss of 20 % one way":
+                with self.ruled("numgen random mod 5 == 0 drop", ("dport",)):
+                    self.run(FAULT_S)
+            case "only large packets lost":
+                with self.ruled(f"ip length > {LARGE} drop"):
+                    self.run(FAULT_S)
+            case _:
+                raise ValueError(fault)
+
+
+def written(folder: Path) -> Plan:
+    """The files, with default options but for the way of the traffic."""
+    xml = dict.fromkeys(("A-C", "C-A"), "<cost>20</cost>")
+    dros: dict[str, list[int | str]] = {"A": [1, "B", "C"], "B": [2, "A", "C"], "C": [3, "A", "B"]}
+    plan = Plan(folder, dros, portal_xml=xml, peer_xml="", daemon="")
+    for dro in dros:
+        path = plan.file(dro)
+        path.write_text(path.read_text().replace(' reconnect-interval="1000"', ""))
+    return plan
+
+
+def measured(fault: str) -> dict[str, Any]:
+    """One fault in a network of its own."""
+    with tempfile.TemporaryDirectory() as folder, Net(Path(folder)) as net:
+        prepare()
+        with dros_of(net, written(Path(folder))) as dros:
+            for name in "ABC":
+                dros.start(name)
+            triangle = Triangle(dros)
+            for process in dros.processes.values():
+                triangle.until(lambda process=process: CALCULATED in process.stdout)  # type: ignore[misc]
+            triangle.until(lambda: all(flow.is_heard for flow in triangle.flows))
+            triangle.run(8.0 + random.random())
+            triangle.begin()
+            firsts = [flow.sent for flow in triangle.flows]
+            triangle.do(fault)
+            silence_s = max(triangle.silence_s.values())
+            during = [flow.flows(flow.sent - 100, 1) for flow in triangle.flows]
+            triangle.run(AFTER_S)
+            after = [flow.flows(flow.sent - 100, 1) for flow in triangle.flows]
+            lost = sent = doubled = 0
+            for flow, first in zip(triangle.flows, firsts, strict=True):
+                got = flow.receivers[0].got[flow.topic]
+                sent += flow.sent - first
+                lost += len(set(range(first, got[-1])) - set(got))
+                doubled += len(got) - len(set(got))
+            for end in triangle.ends.values():
+                end.context.close()
+    return {
+        "silence_s": silence_s, "recovered": all(during), "after": all(after), "sent": sent, "lost": lost,
+        "duplicates": doubled,
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Faults of a triangle of DROs, and what receivers notice.")
+    parser.add_argument("--fault", choices=list(SUMS), help="one, as JSON; else all, as a table")
+    parser.add_argument("--jobs", type=int, default=3, help="networks at a time (default 3)")
+    arguments = parser.parse_args()
+    if arguments.fault:
+        print(json.dumps(measured(arguments.fault)))
+        return 0
+
+    def run(fault: str) -> dict[str, Any]:
+        argv = [sys.executable, "-m", "tests.bench.faults", "--fault", fault]
+        answer: dict[str, Any] = json.loads(subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout)
+        return answer
+
+    print("| fault | expected, s | silence, s | flows again | sent | lost | duplicates |")
+    print("|---|---|---|---|---|---|---|")
+    is_well = True
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for fault, found in zip(SUMS, pool.map(run, SUMS), strict=True):
+            low, high = SUMS[fault]
+            is_well &= not found["duplicates"]
+            again = "yes" if found["recovered"] else "after its end" if found["after"] else "no"
+            print(
+                f"| {fault} | {low:g} - {high:g} | {found['silence_s']:.1f} | {again} | {found['sent']} "
+                f"| {found['lost']} | {found['duplicates']} |",
+                flush=True,
+            )
+    return 0 if is_well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
