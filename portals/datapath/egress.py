@@ -20,7 +20,7 @@ from dro.bus.descriptors import Slot as QueueSlot
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.sqn import MASK
+from dro.sqn import MASK, ahead
 from dro.um.transport.runs import (
     FLAG_REPAIR,
     FLAGS_SHIFT,
@@ -265,6 +265,7 @@ class Egress:
             lane.note(row, proxy.topic_index)
             return
         window = proxy.window
+        newest = window.next_sqn
         parts = window.take_run(sqn, fragments, bool(shape & FLAG_REPAIR << FLAGS_SHIFT), self._now_ns())
         if window.has_restarted:
             self._page.add(Slot.FLOWS_RESTARTED, 1)
@@ -275,6 +276,11 @@ class Egress:
             again -= old
         if again:
             self._drop(Slot.DROPPED_DUP, worker, again, again * length)
+        if newest >= 0 and (worker, handle) != proxy.feeder:  # the one before, which the new one has overtaken
+            late = [count for index, count in parts if ahead(newest, sqn + index & MASK) > 0]
+            if late:
+                parts = parts[len(late) :]
+                self._drop(Slot.DROPPED_OLD, worker, sum(late), sum(late) * length)
         for number, (index, count) in enumerate(parts):
             place = row
             if number:  # a row of its own, behind the others

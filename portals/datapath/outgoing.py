@@ -2,7 +2,7 @@
 
 A proxy source survives a change of its feeder (the sibling that forwards to it, with the handle of the source there),
 and keeps its duplicate window. It keeps the feeder before as well, until that one ends or changes again: what is still
-on its way from there is sent, and the window removes what comes from both.
+on its way from there is sent, unless the new one has overtaken it, and the window removes what comes from both.
 """
 
 from __future__ import annotations

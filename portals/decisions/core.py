@@ -415,11 +415,11 @@ class PortalCore:
         if best is not None or proxy is None:
             return
         has_waited = is_over and is_offered and self.deletion_delay.delay_ns <= HELD_NS
-        if has_waited or (not interested and otid not in self._had_proxy):
+        if not interested and otid not in self._had_proxy:
             self._delete(otid)
         elif otid not in self.deletion_delay:
             proxy.feeder = None
-            self._effects.append(DelayDeletion(otid, self.deletion_delay.begin(otid, now_ns)))
+            self._effects.append(DelayDeletion(otid, self.deletion_delay.begin(otid, now_ns, is_soon=has_waited)))
 
     def _stop_before(self, proxy: WantedProxy, now: tuple[int, int] | None = None) -> None:
         """The feeder before has been kept long enough, or it is another one by now."""

@@ -188,6 +188,20 @@ def test_a_run_around_a_duplicate_is_sent_without_it(link: Link) -> None:
     link.books()
 
 
+def test_what_a_new_feeder_has_overtaken_does_not_come_out_of_order(link: Link) -> None:
+    out = BlockingSender()
+    proxy = link.add_source(1, out)
+    link.add_source(2, BlockingSender())
+    link.egress.feed(proxy, P, 1002)  # from another place, while the one before goes on for a while
+    steps = [(1, range(5)), (2, range(3, 5)), (2, (8,)), (1, range(5, 10)), (2, (9, 10)), (1, (11, 12)), (2, (11, 12))]
+    for topic_index, sqns in steps:
+        link.receive(b"".join(data(topic_index, sqn, b"%04d" % sqn) for sqn in sqns))
+        link.carry()
+    assert [sqn for _, sqn, _ in out.sent] == [*range(5), 8, 9, 10, 11, 12]
+    assert link.page_q[Slot.DROPPED_OLD] == 3
+    link.books()
+
+
 def test_a_steady_stream_is_one_run_with_room_for_the_header(link: Link) -> None:
     out = BlockingSender()
     link.add_source(1, out)

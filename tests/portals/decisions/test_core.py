@@ -358,7 +358,7 @@ def test_the_lowest_cost_decides_then_the_fewest_hops_then_the_lowest_sibling(
     core.on_routes(2, [], 0)
     core.on_timer(HELD_NS)
     core.on_routes(3, [(1, 2, 1, 2), (1, 22, 3, 2)], HELD_NS)
-    assert [e.worker for e in core.take_effects() if isinstance(e, OpenProxySource)] == [taken]
+    assert [e.worker for e in core.take_effects() if isinstance(e, FeedProxySource)] == [taken]
 
 
 def test_of_two_offers_of_one_sibling_the_newer_is_taken() -> None:

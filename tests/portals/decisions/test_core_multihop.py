@@ -36,6 +36,7 @@ from portals.decisions.messages import (
     SourceSeen,
 )
 from portals.decisions.routes import HELD_NS, LONGER_NS
+from portals.decisions.source_deletion_delay import SOON_NS
 from tests.fakes.patterns import compile_pattern
 
 ME = 1
@@ -246,7 +247,9 @@ def test_a_source_that_no_path_brings_here_any_more_is_closed_after_the_delay(
     transit.hear(LEFT, offer(7))
     assert transit.routes(*after) == []
     assert transit.wait(HELD_NS - 1) == []
-    assert transit.wait(1) == [stop(LEFT, 7), CloseProxySource(OTID)]
+    assert transit.wait(1) == [stop(LEFT, 7), DelayDeletion(OTID, HELD_NS + SOON_NS)]
+    assert transit.wait(SOON_NS - 1) == []
+    assert transit.wait(1) == [CloseProxySource(OTID)]
     assert transit.routes((FAR, END, LEFT, ME)) == [OpenProxySource(LEFT, offer(7)), start(LEFT, 7)]
 
 

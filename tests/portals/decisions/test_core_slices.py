@@ -14,6 +14,7 @@ from portals.decisions.effects import (
     ChangeForwarding,
     CloseProxyReceiver,
     CloseProxySource,
+    DelayDeletion,
     Effect,
     GoOn,
     OpenProxyReceiver,
@@ -111,7 +112,7 @@ def test_a_change_of_routes_decides_the_first_at_once_and_the_others_later() -> 
     assert kinds(alone.effects()) == {CloseProxyReceiver: AT_ONCE}
     alone.finish()
     assert kinds(alone.effects()) == {
-        CloseProxyReceiver: MANY - AT_ONCE, CloseProxySource: MANY, SendToSibling: MANY
+        CloseProxyReceiver: MANY - AT_ONCE, DelayDeletion: MANY, SendToSibling: MANY
     }  # fmt: skip
 
 
