@@ -147,7 +147,7 @@ def test_the_order_of_the_starts_does_not_matter(net: Net, judged: Judged, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ORDERED)
 def test_each_dro_is_restarted_under_load(net: Net, judged: Judged, tmp_path: Path, name: str) -> None:
-    """Receivers of a topic, of a pattern and of both, in every other TRD; nothing comes twice, or out of order."""
+    """Receivers of a topic, of a pattern and of both, in every other TRD; nothing comes out of order."""
     example = Example(name, tmp_path, QUICK)
     net.capture_mib = 64
     with network_of(net, example) as network, judged(*example.networks(), decode_as=example.decoding()):
