@@ -91,8 +91,12 @@ def test_peers(chain: Chain, typed: Ask) -> None:
     text = typed("B", "peers", "--portal", "B-C")
     assert text.startswith("B-C  initiator, up for ")
     assert f"companion {chain.name('C')}, node " in text
-    (portal,) = [p for p in typed("B", "portals", "--json")["portals"] if p["name"] == "B-A"]
-    assert portal["gateway_control_received"] > 0
+
+    def heard() -> int:
+        (portal,) = [p for p in typed("B", "portals", "--json")["portals"] if p["name"] == "B-A"]
+        return int(portal["gateway_control_received"])
+
+    wait_until(heard, "what the DROs tell each other is counted")
     typed("B", "peers", "--portal", "B-2", status=EXIT_FAILED)
 
 

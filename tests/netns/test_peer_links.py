@@ -163,6 +163,7 @@ def test_a_triangle_of_processes_in_which_one_after_the_other_is_killed(net: Net
 def test_a_dro_that_is_drained_leaves_and_no_message_is_lost(net: Net, tmp_path: Path) -> None:
     """All flows go by B; the other way is there, and dearer. TRD 2 has no other way."""
     with dros_of(net, triangle(tmp_path)) as dros:
+        capture = net.start_capture(dros.host.namespace, "lo", "lo", "")
         for name in "ABC":
             dros.start(name)
         flows = Flows(dros)
@@ -186,3 +187,5 @@ def test_a_dro_that_is_drained_leaves_and_no_message_is_lost(net: Net, tmp_path:
         for process in dros.processes.values():
             process.signal(signal.SIGTERM)
         assert [process.wait(20) for process in dros.processes.values()] == [0, 0]
+        verdict = judge(capture.stop(), dros.decoding())
+    verdict.assert_clean({"lbttcp": 500, "lbtrm.data": 500})

@@ -31,7 +31,6 @@ from dro.wire.lbmc import message as lbmc
 from supervisor.ctl.main import main
 from tests.fakes.runs import RunSink
 from tests.fakes.um_contexts import turn_until
-from tests.rigs.loaded import prepare
 from tests.rigs.netns.capture import ports
 from tests.rigs.netns.harness import Host, Net
 from tests.rigs.netns.process import Process
@@ -300,7 +299,6 @@ def network_of(net: Net, example: Example) -> Iterator[Network]:
     applications = net.host(
         "apps", {trd_name(domain): f"{address_in(domain, APPLICATIONS)}/24" for domain in example.domains}
     )
-    prepare()
     with applications.inside():
         loop = Loop()
         try:

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
+from tests.rigs.loaded import prepare
 from tests.rigs.netns.capture import Capture
 from tests.rigs.netns.loss import Loss
 from tests.rigs.netns.namespace import command, delete, inside, ip, new_name, pids, sweep
@@ -68,6 +69,7 @@ class Host:
 
     def inside(self) -> contextlib.AbstractContextManager[None]:
         """The calling thread is on this host for the block; sockets made in it stay here for life."""
+        prepare()
         return inside(self.namespace)
 
     def run(
