@@ -2,8 +2,8 @@
 
 Each domain and each other DRO is a neighbour by one portal: a domain by the first that reported it, a DRO by the oldest
 link, so that both its ends choose the same. A second one is refused, stays up without traffic, and is taken when the
-first one goes. A link that leads back to this DRO is always refused. A link
-whose other end is not known yet is no neighbour.
+first one goes. A link that leads back to this DRO is always refused. A link whose other end is not known yet is no
+neighbour.
 
 Source: DRO guide, "Unsupported Configurations"; log catalogue, "peer link connected but refused logically".
 """

@@ -133,8 +133,9 @@ class WorkerContext:
         self.on_list: Callable[[ListRows], Rows] = lambda q: Rows(q.serial, "[]", 0, f"{self.name} lists no {q.what}")
         """Makes a page of a list that an operator asks for; see `dro.bus.listing`."""
         self.on_recalculate: Callable[[], object] = lambda: None
-        self.on_leave: Callable[[], object] = lambda: None
         """An operator wants routes to be calculated; of the route manager alone."""
+        self.on_leave: Callable[[], object] = lambda: None
+        """The DRO shall leave its network, so that routes must avoid it; of the route manager alone."""
         self.on_stop: Callable[[], object] = self.finish
         """Called once when the worker shall end: says goodbye to the network and calls `finish`, at once or later."""
         self._control = ControlSocket[WorkerReport, ParentMessage](

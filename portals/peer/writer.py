@@ -152,8 +152,11 @@ class LinkWriter:
             messages, is_all = self._interest[0] if self._interest else (self._told[0], False)
             message = next(messages, None)
             if message is not None:
-                self.control.on_sent(len(message))
-                (self.put_urgent if self._interest else self.put)(message)
+                if self._interest:
+                    self.put_urgent(message)
+                else:
+                    self.control.on_sent(len(message))
+                    self.put(message)
             elif self._interest:
                 self._interest.popleft()
                 self._all_interest -= is_all

@@ -64,6 +64,9 @@ class LeaveCommand:
 
     def _drain(self, paths: int, limit_ms: int, reply: Reply) -> None:
         parent, outcomes = self._parent, list[Outcome]()
+        if parent.is_stopping:
+            reply.fail(RefusedError("the DRO is stopping"))
+            return
         notes = ["routes did not avoid this DRO in time"] if paths < 0 else []
         portals = [w for w in parent.workers if w.spec.role is not Role.ROUTE_MANAGER and not w.is_resting]
 

@@ -105,9 +105,9 @@ class Parent(Generic[C]):
         self.configuration: Final = ConfigInForce(self, config, planner, part_for)
         self._lists = WorkerLists(self.workers, self.loop, self.processes.send, self.admin)
         self.routes: RoutesCalculated | None = None
+        """The routes of the last calculation, in any life of the route manager."""
         self.routes_avoid: RoutesAvoid | None = None
         """The answer to `Leave`."""
-        """The routes of the last calculation, in any life of the route manager."""
         self._pings = 0
         self._started = False
         self.is_stopping = False
@@ -390,6 +390,8 @@ class Parent(Generic[C]):
 
     def stop(self) -> None:
         """By order of an operator. Later, when the answer is on its way."""
+        if self.is_stopping:
+            return
         self._log.info(LogEvent.STOPPING, extra={"signal": "none, drained by order"})
         self._stop_ns = self.loop.now_ns()
         self._stop()

@@ -17,6 +17,7 @@ import pytest
 from supervisor.admin.client import Client, CommandError, UnreachableError, find_dro
 from supervisor.admin.status import DroStatus, OperationResult, PortalsStatus, PortalStatus, WorkerStatus
 from tests.rigs.dro_run import is_running
+from tests.rigs.orders import begin
 from tests.rigs.site import Site, running
 from tests.rigs.waiting import wait_until
 
@@ -225,3 +226,21 @@ def _answers(operator: Operator) -> bool:
         return operator.status().is_running
     except (UnreachableError, CommandError, json.JSONDecodeError):
         return False
+
+
+def test_the_end_of_the_dro_ends_a_drain_of_all_portals(site: Site) -> None:
+    """A portal that stands still keeps the DRO for longer than the drain waits for routes."""
+    operator = Operator(site)
+    frozen = operator.worker("P2").pid
+    leave = begin(site.pid, "drain", "--all")
+    site.wait(lambda: "drain --all is under way" in operator.refused("drain", "P9"), "the beginning of the drain")
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        assert site.daemon is not None
+        site.daemon.terminate()
+        said, _ = leave.communicate(timeout=60)
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert (leave.returncode, "the DRO is stopping" in said) == (1, True), said
+    assert site.daemon.wait(30) == 0
+    site.daemon = None

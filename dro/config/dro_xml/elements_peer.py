@@ -79,7 +79,7 @@ def read_single_tcp(el: ElementReader, lookup: Lookup) -> PeerTcpConfig:
     )
 
 
-def is_dotted(text: str) -> bool:
+def _is_dotted(text: str) -> bool:
     try:
         return bool(IPv4Address(text))
     except ValueError:
@@ -97,13 +97,10 @@ def read_interface(el: ElementReader, lookup: Lookup) -> str:
         return ANY
     try:
         return resolve_interface(written, lookup)
-    except HostError as e:
-        if is_dotted(written.strip()):
+    except ConfigError as e:
+        if isinstance(e, HostError) and _is_dotted(written.strip()):
             el.warning(f"{e.what}; it is waited for; {e.remedy}")
             return written.strip()
-        el.error(e.what, remedy=e.remedy)
-        return ANY
-    except ConfigError as e:
         el.error(e.what, remedy=e.remedy)
         return ANY
 

@@ -251,7 +251,7 @@ class LinkSession:
         """What the other side had recorded, with what it had been told."""
         interest, sources = told.differences(recorded) if self._compares else (False, False)
         if not interest and not sources:
-            if told == recorded:
+            if told != NO_DIGESTS:
                 self._is_refreshed = False
         elif not self._is_refreshed:
             self._is_refreshed = True

@@ -160,6 +160,7 @@ def test_changes_of_interest_stay_behind_what_was_told_about_it() -> None:
     bench.writer.put_interest([b"URGENT"])
     bench.stepper.settle()
     assert bench.stream.written.endswith(b"URGENTdata"), "nothing was being told"
+    assert bench.writer.control.sent == 7, "each once: all but the data"
 
 
 def test_all_interest_is_told_twice_at_most_while_the_stream_is_slow() -> None:

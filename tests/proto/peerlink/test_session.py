@@ -301,7 +301,8 @@ def test_what_was_missed_is_told_once_more_and_then_the_link_starts_anew() -> No
     assert "recorded something else" in a.why
 
 
-def test_what_was_missed_and_repaired_is_forgotten() -> None:
+@pytest.mark.parametrize("sources", [1, None])
+def test_what_was_missed_and_repaired_is_forgotten(sources: int | None) -> None:
     pair = Pair()
     pair.run(s(1))
     a, b = pair.sides
@@ -310,7 +311,7 @@ def test_what_was_missed_and_repaired_is_forgotten() -> None:
         before = len(a.effects)
         pair.run(s(100), lambda: len(a.effects) > before)  # noqa: B023  # it is called at once
         assert a.effects[-1] == RefreshNeeded(interest=True, sources=False)
-        b.recorded = Digests(1, 1)
+        b.recorded = Digests(1, sources)
         pair.run(s(100))
     assert not a.is_closed
 

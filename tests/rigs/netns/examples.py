@@ -21,10 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from dro.config.um.options import UmOptions
 from dro.loop import Loop
-from dro.patterns import PCRE, Pattern
 from dro.um.fragment.context import FragmentContext
 from dro.um.message.client_config import Config
+from dro.um.message.context import MessageContext
+from dro.um.message.events import Data, Event
+from dro.um.message.receiver import CallbackListener
 from dro.um.transport.runs import KIND_DATA, Run
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc import message as lbmc
@@ -42,6 +45,7 @@ CALCULATED: Final = "route recalculation took"
 APPLICATIONS: Final = 1
 FIRST_DRO: Final = 11
 START_S: Final = 60.0
+NOTHING: Final = UmOptions()
 KNOCK_NS: Final = 20_000_000
 PAYLOAD: Final = 60
 
@@ -128,9 +132,6 @@ class Station(RunSink):
         self.context = FragmentContext(options, network.loop, sink=self)
         self.got: defaultdict[bytes, list[int]] = defaultdict(list)  # by topic, as it came
 
-    def want_pattern(self, pattern: bytes) -> None:
-        self.context.want_pattern(pattern, PCRE, Pattern(pattern, PCRE))
-
     def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
         for run in runs:
             source = transport.sources.get(run.topic_index)
@@ -147,10 +148,22 @@ class Station(RunSink):
         pass
 
 
+class Heard:
+    """What one receiver of the library gets: messages, without what another session has brought already."""
+
+    def __init__(self) -> None:
+        self.got: defaultdict[bytes, list[int]] = defaultdict(list)  # by topic, as it came
+        self.listener = CallbackListener(self._on_event)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Data):
+            self.got[event.topic.encode()].append(event.sqn)
+
+
 class Flow:
     """One source and those who want it."""
 
-    def __init__(self, topic: bytes, sender: Station, receivers: Sequence[Station]) -> None:
+    def __init__(self, topic: bytes, sender: Station, receivers: Sequence[Station | Heard]) -> None:
         self.topic, self.receivers = topic, receivers
         self._loop = sender.loop
         self._source = sender.context.open_source(topic)
@@ -184,16 +197,10 @@ class Flow:
         return all(len(tail) == count and tail == list(range(max(first, tail[0]), tail[-1] + 1)) for tail in tails)
 
     def faults(self, *, gaps: bool = False) -> list[str]:
-        """What is twice or out of order and, unless `gaps` are well, missing.
-
-        With `gaps` the path changes, and both may be in a TRD for a while: a receiver that goes over from one session
-        to the other removes what it has had (forwarding notes, 17.4).
-        """
+        """What is twice or out of order and, unless `gaps` are well, missing."""
         found = []
         for nth, receiver in enumerate(self.receivers):
             got = receiver.got[self.topic]
-            if gaps:
-                got = list(dict.fromkeys(got))
             pairs = itertools.pairwise(got)
             odd = [(one, other) for one, other in pairs if other <= one or (not gaps and other != one + 1)]
             if odd:
@@ -210,7 +217,7 @@ class Network:
     loop: Loop
     hosts: dict[str, Host]
     processes: dict[str, Process] = field(default_factory=dict)
-    stations: list[Station] = field(default_factory=list)
+    stations: list[Station | MessageContext] = field(default_factory=list)
 
     def start(self, *names: str) -> None:
         """These DROs, or all of them in the order of the example."""
@@ -272,13 +279,30 @@ class Network:
         return found
 
     def station(self, domain: int) -> Station:
-        self.stations.append(Station(self, domain))
-        return self.stations[-1]
+        made = Station(self, domain)
+        self.stations.append(made)
+        return made
+
+    def receivers(self, domain: int, topics: Sequence[str], patterns: Sequence[str]) -> list[Heard]:
+        """In one application: one of all these topics, and one of all these patterns, if there are any."""
+        context = MessageContext(Config.load(self.example.config(domain)), self.loop)
+        self.stations.append(context)
+        found = [Heard() for some in (topics, patterns) if some]
+        for topic in topics:
+            context.receiver(topic, found[0].listener, NOTHING)
+        for pattern in patterns:
+            context.wildcard(pattern, found[-1].listener, NOTHING)
+        return found
 
     def close(self) -> None:
         """All applications, in good order."""
         while self.stations:
-            self.stations.pop().context.close()
+            station = self.stations.pop()
+            if isinstance(station, Station):
+                station.context.close()
+            else:
+                station.close_children()
+                station.close()
 
 
 @contextmanager
