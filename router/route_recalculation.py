@@ -18,11 +18,12 @@ that its neighbours have begun; the holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from dro.bus.messages import RouteTable
+from dro.bus.messages import Route, RouteTable
 from dro.clock import s
 from router.hotlinks import SharedIndex, shared_indexes
 from router.own_portals import DomainTaken, LinkRefused, OwnPortals, Portal
@@ -51,6 +52,18 @@ class SendTable:
     workers: tuple[int, ...]
     table: RouteTable
     is_new: bool
+
+    def parts(self) -> Iterator[tuple[int, RouteTable]]:
+        """What each worker needs: the routes that enter or leave the DRO at it."""
+        own: dict[int, list[Route]] = {worker: [] for worker in self.workers}
+        for route in self.table.routes:
+            for worker in (route.ingress, route.egress):
+                if worker in own:
+                    own[worker].append(route)
+        for worker, routes in own.items():
+            sources = {source for route in routes for source in route.source_domains}
+            of_routes = tuple(origin for origin in self.table.origins if origin.domain_id in sources)
+            yield worker, RouteTable(self.table.version, tuple(routes), of_routes)
 
 
 class Change(Enum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Final, assert_never
@@ -13,14 +12,12 @@ from dro.bus.listing import PATH, ROUTES, TOPOLOGY, Listings, Row
 from dro.bus.messages import (
     ROUTE_MESSAGES,
     ListRows,
-    Origin,
     PeerDown,
     PeerRemoved,
     PeerUp,
     PortalGone,
     PortalUp,
     Role,
-    Route,
     RouteInfoHeard,
     RoutesAvoid,
     RoutesCalculated,
@@ -28,8 +25,7 @@ from dro.bus.messages import (
     Rows,
     SendRouteInfo,
 )
-from dro.clock import NS_PER_MS, NS_PER_S, ms, s
-from dro.command_line import version
+from dro.clock import NS_PER_MS, NS_PER_S, s
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import DecodeError, LocalProtocolError
 from dro.log.events import LogEvent
@@ -41,7 +37,7 @@ from router.listing import NoPathError, path_rows, route_rows, topology_rows
 from router.own_portals import DomainTaken, LinkRefused
 from router.route_info_exchange import USUAL, Dropped, ExchangeTiming, InfoDropped, SendInfo
 from router.route_recalculation import Change, IndexShared, SendTable, StillChanging, Timing, TopologyChanged
-from router.topology import Neighbour, configuration_signature
+from router.settings import exchange_timing_of, self_of, timing_of
 
 SHOW_NS: Final = s(1)
 _EVENT_OF: Final = {
@@ -223,7 +219,7 @@ class RouteManager:
                 assert_never(effect)
 
     def _send_table(self, effect: SendTable) -> None:
-        for worker, table in _parts(effect):
+        for worker, table in effect.parts():
             self._ctx.channels.send_ctl(worker, ROUTE_MESSAGES.encode(table))
         if not effect.is_new:
             return
@@ -274,20 +270,6 @@ def _named(name: str, node_id: int) -> str:
     return name or str(node_id)
 
 
-def _parts(effect: SendTable) -> Iterator[tuple[int, RouteTable]]:
-    """Of the table, what each worker needs: the routes that enter or leave the DRO at it."""
-    own: dict[int, list[Route]] = {worker: [] for worker in effect.workers}
-    for route in effect.table.routes:
-        for worker in (route.ingress, route.egress):
-            if worker in own:
-                own[worker].append(route)
-    for worker, routes in own.items():
-        sources = {source for route in routes for source in route.source_domains}
-        origins = effect.table.origins
-        of_routes: tuple[Origin, ...] = tuple(origin for origin in origins if origin.domain_id in sources)
-        yield worker, RouteTable(effect.table.version, tuple(routes), of_routes)
-
-
 def _pairs(table: RouteTable) -> int:
     """Of domains that have a route."""
     return sum(len(route.source_domains) for route in table.routes)
@@ -303,35 +285,6 @@ def _describe(table: RouteTable, took_ns: int) -> dict[str, object]:
         "route_version": _short(table.version),
         "routes": _pairs(table),
     }
-
-
-def timing_of(config: DroConfig) -> Timing:
-    """`<route-info check-interval>` and `<route-recalculation>`."""
-    daemon = config.daemon
-    return Timing(
-        check_ns=ms(daemon.route_info.check_interval_ms),
-        backoff_ns=ms(daemon.route_recalculation.backoff_interval_ms),
-        warning_ns=ms(daemon.route_recalculation.warning_interval_ms),
-    )
-
-
-def exchange_timing_of(config: DroConfig) -> ExchangeTiming:
-    """The other attributes of `<route-info>`."""
-    info = config.daemon.route_info
-    return ExchangeTiming(ms(info.propagation_interval_ms), ms(info.timeout_ms), info.max_hop_count)
-
-
-def self_of(config: DroConfig, node_id: int) -> Self:
-    """What the configuration says about this DRO. The node ids of companions are not configured."""
-    portals = [Neighbour(p.domain_id, p.cost, p.cost) for p in config.portals]
-    portals += [Neighbour(0, p.cost, p.cost) for p in config.peers]
-    return Self(node_id, config.daemon.name, configuration_signature(portals), gateway_version(version()))
-
-
-def gateway_version(text: str) -> int:
-    """Major, minor and patch number, a byte each, and a zero byte (ours)."""
-    numbers = [min(int(number), 255) for number in re.findall(r"\d+", text)[:3]]
-    return int.from_bytes(bytes(numbers).ljust(4, b"\0"), "big")
 
 
 def manager_of(ctx: WorkerContext, config: DroConfig) -> RouteManager:

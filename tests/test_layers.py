@@ -106,9 +106,14 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.init": (*FLOOR, "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "supervisor.demo": (*FLOOR, "dro.bus", "dro.um", "dro.um.message", "supervisor.admin"),
+    "supervisor.simulate": (
+        *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml",
+        "portals.datapath", "portals.decisions", "portals.endpoint", "router",
+    ),
     "supervisor.start": (
         *FLOOR, "dro.config.reading", "dro.config.dro_xml", "dro.config.lint", "dro.config.report", "dro.um.transport",
         "supervisor.host", "supervisor.parent", "supervisor.reload", "supervisor.orders", "supervisor.init",
+        "supervisor.simulate",
     ),
     "analytics": (),
 }  # fmt: skip

@@ -35,9 +35,11 @@ from supervisor.start.start import EXIT_FAILED, PROCESS, CommandLine, refuse_uns
 from supervisor.start.tls_findings import tls_findings
 
 EXIT_INTERRUPTED: Final = 130
+SIMULATE: Final = "simulate"
 EPILOG: Final = """\
 The DRO runs until SIGTERM or SIGINT, which end it in good order; a second one ends it at once.
-`tnwgd init` writes a first configuration, `tnwgdctl` talks to a DRO that runs.
+`tnwgd init` writes a first configuration, `tnwgd simulate` tries out a network without running it, `tnwgdctl` talks to
+a DRO that runs.
 
 exit status: 0 success, with -f: the DRO runs; 1 the configuration or the machine does not let it start, with -v: there
 are errors, or this release refuses to run the file; 2 wrong arguments; 3 a process of the DRO had to be killed at the
@@ -148,6 +150,11 @@ def command(given: Sequence[str], signals: EarlySignals) -> int:
     if given[:1] == [init.COMMAND]:
         signals.undo()
         return init.main(given[1:])
+    if given[:1] == [SIMULATE]:
+        from supervisor.simulate.main import main as simulate  # a daemon never needs it
+
+        signals.undo()
+        return simulate(given[1:])
     parser = arguments()
     args = parser.parse_args(given)
     check(parser, args)

@@ -24,8 +24,8 @@ from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
 from portals.endpoint.interest import TrdInterest
 from router.core import RouteManagerCore
 from router.route_info import write_route
+from router.settings import exchange_timing_of, self_of, timing_of
 from router.topology import DroRecord, Neighbour
-from router.worker import exchange_timing_of, self_of, timing_of
 from supervisor.parent.process_plan import plan_of
 from tests.fakes.channel import packet
 from tests.fakes.um_contexts import Stepper

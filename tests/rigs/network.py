@@ -26,7 +26,8 @@ from portals.datapath.counters import DROP_SLOTS, Slot
 from portals.endpoint.portal import EndpointPortal
 from portals.peer.connector import Initiator
 from portals.peer.portal import PeerPortal
-from router.worker import RouteManager, exchange_timing_of, self_of, timing_of
+from router.settings import exchange_timing_of, self_of, timing_of
+from router.worker import RouteManager
 from tests.fakes.um_contexts import RecordingSink, Stepper
 from tests.fakes.worker import FakeChannels, FakeWorker
 from tests.rigs.books import Books

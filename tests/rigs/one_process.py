@@ -23,7 +23,8 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr
 from portals.datapath.counters import DROP_SLOTS, Slot
 from portals.endpoint.portal import EndpointPortal
-from router.worker import RouteManager, exchange_timing_of, self_of, timing_of
+from router.settings import exchange_timing_of, self_of, timing_of
+from router.worker import RouteManager
 from tests.fakes.um_contexts import RecordingSink, Stepper
 from tests.fakes.worker import FakeChannels, FakeWorker
 from tests.rigs.site import DRO, PORTAL, Site

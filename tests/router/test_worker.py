@@ -35,8 +35,9 @@ from router.counters import Slot
 from router.route_info import Head, read_head, write_route
 from router.route_info_exchange import ExchangeTiming
 from router.route_recalculation import REPORT_HOLD_NS, Timing
+from router.settings import exchange_timing_of, gateway_version, self_of, timing_of
 from router.topology import DroRecord, Hotlink, Neighbour, configuration_signature
-from router.worker import RouteManager, exchange_timing_of, gateway_version, run_route_manager, self_of, timing_of
+from router.worker import RouteManager, run_route_manager
 from tests.builders.dro_file import endpoint, gateway, load
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker, logged

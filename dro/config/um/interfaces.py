@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from dro.errors import ConfigError, HostError
 
 ANY: Final = "0.0.0.0"
+LOOPBACK: Final = "127.0.0.1"
 _SIOCGIFCONF: Final = 0x8912
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCGIFNETMASK: Final = 0x891B
@@ -54,6 +55,16 @@ class Lookup(Protocol):
     def host(self, name: str) -> str:
         """The IPv4 address of a host name. Raises: OSError."""
         ...
+
+
+class OtherHost:
+    """A host that is not this one, of which nothing is known: whatever a file says of it is taken for right."""
+
+    def interfaces(self) -> tuple[Interface, ...]:
+        return ()
+
+    def host(self, name: str) -> str:
+        return LOOPBACK
 
 
 class SystemLookup:
@@ -114,7 +125,7 @@ def resolve_interface(text: str, lookup: Lookup = SYSTEM) -> str:
     """The local IPv4 address meant by `a.b.c.d[/n]`, `host[/n]` or `"device"`; `0.0.0.0[/0]` stays "any".
 
     An exact address must be one of this host's, or lie inside the prefix of a loopback device (all of which can be
-    bound on Linux). With `/n` the first interface wins whose address agrees in n bits.    Raises: ConfigError
+    bound on Linux). With `/n` the first interface wins whose address agrees in n bits. Raises: ConfigError
     """
     text = text.strip()
     if text.startswith('"') or text.endswith('"'):
@@ -141,6 +152,8 @@ def resolve_interface(text: str, lookup: Lookup = SYSTEM) -> str:
         for interface in table:
             if ipaddress.IPv4Address(interface.address) in network:
                 return interface.address
+    if isinstance(lookup, OtherHost):
+        return address
     have = ", ".join(f"{interface.name} {interface.address}" for interface in table[:8]) or "none"
     raise HostError(f"no interface of this host matches {text!r}", remedy=f"this host has {have}")
 
@@ -152,6 +165,8 @@ def _resolve_device(text: str, lookup: Lookup) -> str:
     for interface in lookup.interfaces():
         if interface.name == name:
             return interface.address
+    if isinstance(lookup, OtherHost):
+        return LOOPBACK
     have = ", ".join(dict.fromkeys(interface.name for interface in lookup.interfaces())) or "none"
     raise HostError(f"device {name!r} does not exist or has no IPv4 address", remedy=f"this host has {have}")
 

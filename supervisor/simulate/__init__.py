@@ -1,0 +1,1 @@
+"""`tnwgd simulate`: a network of DROs with the cores of the real ones, on a clock of its own."""

@@ -1,0 +1,178 @@
+"""A simulated endpoint portal's side of its TRD: the real `TrdInterest`, and the proxies as that TRD has them."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from dro.bus.messages import PortalUp, RouteTable
+from dro.config.dro_xml.model import EndpointConfig
+from dro.proto.interest.events import InterestEvent, Symbol
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.lbmr.options import standard_options
+from portals.decisions.advertisement import proxy_options
+from portals.decisions.effects import (
+    CheckKnown,
+    CloseProxyReceiver,
+    CloseProxySource,
+    DelayDeletion,
+    FeedProxySource,
+    JoinKnownSource,
+    OpenProxyReceiver,
+    OpenProxySource,
+    ProxyEffect,
+    RecordKnownInterest,
+    UpdateProxyReceiver,
+    UpdateProxySource,
+)
+from portals.decisions.messages import PATTERN_NONE, SourceSeen
+from portals.decisions.recorded_interest import Matcher
+from portals.endpoint.interest import TrdInterest
+from supervisor.simulate.messages import Sent
+from supervisor.simulate.portal import Proxy, SimPortal, compiled
+from supervisor.simulate.trd import Session, Trd
+
+DATAGRAM_BYTES: Final = 8192
+
+
+class EndpointEnd:
+    """Implements `LinkEnd` and `Member`."""
+
+    def __init__(self, portal: SimPortal, config: EndpointConfig, trd: Trd, rng: Random) -> None:
+        self._portal, self._config, self._trd, self._rng = portal, config, trd, rng
+        self._wanted: dict[Symbol, Matcher | None] = {}
+        self._sessions: dict[bytes, Session] = {}  # of proxy sources, by OTID
+        self._offers: dict[bytes, SourceSeen] = {}  # what each is fed from
+        self._handles: dict[Session, int] = {}  # of joined sources
+
+    @property
+    def portal_name(self) -> str:
+        return self._portal.name
+
+    def start(self) -> None:
+        now_ns = self._portal.clock.now_ns
+        address = self._trd.enter(self), 14391
+        options = standard_options(self._rng.randbytes(8), lbmr.SenderType.DRO, self._trd.domain_id)
+        self._interest = TrdInterest(self._config, options, DATAGRAM_BYTES, address, self._rng, now_ns)
+
+    def on_killed(self) -> None:
+        self._trd.leave(self)
+
+    # what the portal asks
+
+    def take_interest(self) -> list[InterestEvent]:
+        return self._interest.take_events()
+
+    def flush(self) -> None:
+        self._trd.send_packets(self, self._interest.take_datagrams(self._portal.clock.now_ns))
+
+    def next_deadline(self) -> int | None:
+        return self._interest.next_deadline()
+
+    def on_timer(self, now_ns: int) -> None:
+        self._interest.on_timer(now_ns)
+
+    def describe(self) -> PortalUp:
+        index = self._config.hotlink_index
+        return PortalUp(self._portal.worker, self._trd.domain_id, self._portal.cost, hotlink_index=index)
+
+    def on_routes(self, table: RouteTable) -> None:
+        reachable = {r.interested_domain for r in table.routes if r.ingress == self._portal.worker}
+        self._interest.on_routes(reachable, self._portal.clock.now_ns)
+
+    def send_route_info(self, message: bytes) -> None:
+        self._trd.send_route_info(self, message)
+
+    def perform(self, effect: ProxyEffect) -> None:
+        now_ns = self._portal.clock.now_ns
+        match effect:
+            case OpenProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
+                self._interest.on_wanted(symbol, pattern, domains, (), now_ns)
+                self._wanted[symbol, pattern] = compiled(symbol, pattern) if pattern != PATTERN_NONE else None
+                self._trd.look(self)
+            case UpdateProxyReceiver(symbol=symbol, pattern=pattern, added=added, removed=removed):
+                self._interest.on_wanted(symbol, pattern, added, removed, now_ns)
+            case CloseProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
+                self._interest.on_wanted(symbol, pattern, (), domains, now_ns)
+                self._wanted.pop((symbol, pattern), None)
+                self._trd.unwant(self)
+            case OpenProxySource(worker=worker, source=source) | FeedProxySource(worker=worker, source=source):
+                self._portal.feed(source.otid, source.topic, worker, source.handle)
+                self._advertise(source)
+            case UpdateProxySource(source=source):
+                self._advertise(source)
+            case CloseProxySource(otid=otid):
+                self._portal.end_proxy(otid)
+                self._offers.pop(otid, None)
+                if (session := self._sessions.pop(otid, None)) is not None:
+                    self._trd.end(session)
+            case RecordKnownInterest(symbol=symbol, pattern=pattern, domain_id=domain_id):
+                self._interest.take_known((symbol, pattern), domain_id, now_ns)
+            case CheckKnown():
+                self._trd.unwant(self)
+                self._interest.check_known(now_ns)
+            case DelayDeletion() | JoinKnownSource():
+                pass  # a source is found anew at once: no topic resolution is as slow as a real one
+
+    def _advertise(self, seen: SourceSeen) -> None:
+        self._offers[seen.otid] = seen
+        options = proxy_options(seen, self._portal.cost)
+        session = self._sessions.get(seen.otid)
+        if session is None:
+            session = self._sessions[seen.otid] = Session(self, seen.otid, seen.topic, options)
+            self._trd.advertise(session)
+        elif session.options != options:
+            session.options = options
+            self._trd.change(session)
+
+    def on_cost(self) -> None:
+        for session, handle in self._handles.items():
+            self._portal.core.own.change(handle, *self._advertised(session), b"")
+        for seen in self._offers.values():
+            self._advertise(seen)
+
+    def send(self, proxy: Proxy, sent: Sent) -> None:
+        if (session := self._sessions.get(proxy.otid)) is not None:
+            self._trd.send(session, sent)
+
+    # what comes from the TRD
+
+    def on_packet(self, packet: lbmr.Packet, sender_ip: int) -> None:
+        self._interest.on_packet(packet, sender_ip, self._portal.clock.now_ns)
+        self._portal.take_interest()
+
+    def on_route_info(self, message: bytes) -> None:
+        self._portal.report_route_info(message)
+
+    def wants(self, session: Session) -> bool:
+        return any(
+            symbol == session.topic if pattern == PATTERN_NONE else matcher is not None and matcher(session.topic)
+            for (symbol, pattern), matcher in self._wanted.items()
+        )
+
+    def on_joined(self, session: Session) -> None:
+        domain = session.option(lbmr.DomainId)
+        domain_id = domain.domain_id if isinstance(domain, lbmr.DomainId) else self._trd.domain_id
+        own = self._portal.core.own
+        self._handles[session] = own.add(session.otid, session.topic, domain_id, *self._advertised(session), b"")
+        self._portal.act()
+
+    def _advertised(self, session: Session) -> tuple[int, int]:
+        cost = session.option(lbmr.Cost)
+        hops, before = (cost.hop_count, cost.cost) if isinstance(cost, lbmr.Cost) else (0, 0)
+        return hops, before + self._portal.cost
+
+    def on_changed(self, session: Session) -> None:
+        if (handle := self._handles.get(session)) is not None:
+            self._portal.core.own.change(handle, *self._advertised(session), b"")
+            self._portal.act()
+
+    def on_left(self, session: Session) -> None:
+        if (handle := self._handles.pop(session, None)) is not None:
+            self._portal.end_source(handle)
+            self._portal.act()
+
+    def on_data(self, session: Session, sent: Sent) -> None:
+        if (handle := self._handles.get(session)) is not None:
+            is_first = not sent.way
+            self._portal.on_data(handle, sent if is_first else sent.past(self._trd.name))

@@ -1,0 +1,18 @@
+"""What crosses a simulated network as data: messages of sources, which remember the way that they took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message of a source, at some place of its way: the portals that it has passed, and TRDs between DROs."""
+
+    otid: bytes
+    topic: bytes
+    sqn: int
+    way: tuple[str, ...] = ()
+
+    def past(self, *places: str) -> Sent:
+        return Sent(self.otid, self.topic, self.sqn, (*self.way, *places))

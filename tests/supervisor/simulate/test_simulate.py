@@ -1,0 +1,262 @@
+"""`tnwgd simulate`: the examples with their costs, faults and what they cost, and what is wrong with the input."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dro.clock import ms, s
+from dro.errors import ConfigError
+from supervisor.simulate.main import main
+from supervisor.simulate.messages import Sent
+from supervisor.simulate.network import Network
+from supervisor.simulate.plan import Plan, load
+from supervisor.simulate.portal import SimPortal
+from supervisor.simulate.script import ACTIONS, read_script
+from supervisor.simulate.trd import Session, Trd
+from supervisor.simulate.trial import Result, Trial, interest_in_all
+
+EXAMPLES = Path(__file__).parents[2] / "golden" / "examples"
+NAMES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
+SUPPORTED = [name for name in NAMES if not name.startswith("unsupported")]
+
+
+def ignore(_: object) -> None:
+    """A warning about this host, which is none of the network's."""
+
+
+def topology(name: str) -> Path:
+    return EXAMPLES / name / "topology.json"
+
+
+def network(plan: Plan) -> Network:
+    made = Network(plan)
+    made.add_applications(interest_in_all(plan))
+    return made
+
+
+def tried(net: Network) -> Result:
+    return Trial(net, interval_ns=ms(500)).run([], s(20))
+
+
+def costs(result: Result) -> dict[tuple[int, int], int | None]:
+    return {(path.source, path.receiver): path.cost for path in result.paths}
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_an_example_comes_to_its_costs_and_nothing_is_wrong(name: str) -> None:
+    result = tried(network(load([str(topology(name))], ignore)))
+    assert result.violations == []
+    wanted = json.loads(topology(name).read_text())
+    found = costs(result)
+    for path in wanted["paths"]:
+        both = found[path["from"], path["to"]], found[path["to"], path["from"]]
+        if "hotlinks" not in name:
+            assert both == (path["cost"], path["cost"])
+    assert {p.way for p in result.paths} != {()}
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_the_files_of_an_example_are_the_network_of_its_topology(name: str) -> None:
+    files = sorted(str(path) for path in (EXAMPLES / name).glob("*.xml"))
+    of_files, of_topology = load(files, ignore), load([str(topology(name))], ignore)
+    assert set(of_files.links) == set(of_topology.links)
+    assert of_files.domains == of_topology.domains
+    assert set(of_files.dros) == set(of_topology.dros)
+
+
+@pytest.mark.parametrize("interface", ["10.1.2.3", "10.1.2.0/24", '"eth7"', "host7.example"])
+def test_interfaces_and_names_of_other_hosts_are_taken_as_they_are(tmp_path: Path, interface: str) -> None:
+    for file in (EXAMPLES / "peer-link").iterdir():
+        text = file.read_text()
+        text = re.sub("<interface>.*?</interface>", f"<interface>{interface}</interface>", text)
+        text = re.sub("<address>.*?</address>", "<address>far.example</address>", text)
+        (tmp_path / file.name).write_text(re.sub(r"(_interface) .*", rf"\1 {interface}", text))
+    plan = load(sorted(str(path) for path in tmp_path.glob("*.xml")), ignore)
+    assert [str(link.acceptor) for link in plan.links] == ["G2/G2-G1"]
+
+
+def faults(tmp_path: Path, *lines: str) -> str:
+    path = tmp_path / "faults"
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main([*words, "--json"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def test_faults_cost_what_the_timers_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Default timers: 5 s of backoff, then the check at 0.75 s; 15 s until a silent link is given up."""
+    script = faults(
+        tmp_path, "40 cut G1-G2", "80 mend G2/G2-G1", "120 silence G1/G1-G2", "160 mend G1-G2", "200 kill G2",
+        "240 start G2", "280 restart G1/G1-TRD1", "320 routes G3", "360 cost G1/G1-G2 9  # dearer than round about",
+    )  # fmt: skip
+    result = simulated(capsys, "--script", script, str(topology("loop")))
+    assert result["violations"] == []
+    periods = {period["what"]: period for period in result["periods"][1:]}
+    assert 5 <= periods["cut G1-G2"]["silent_s"] <= 7.75
+    assert periods["cut G1-G2"]["lost"] > 0
+    assert 15 + 5 <= periods["silence G1/G1-G2"]["silent_s"] <= 15 + 5 + 7.75
+    assert 5 <= periods["kill G2"]["silent_s"] <= 7.75
+    for what in ("mend G2/G2-G1", "mend G1-G2", "start G2", "routes G3", "cost G1/G1-G2 9"):
+        assert (periods[what]["lost"], periods[what]["silent_s"] < 0.5) == (0, True), what
+    assert 0 < periods["restart G1/G1-TRD1"]["silent_s"] < 1
+    ways = {(path["source"], path["receiver"]): path for path in result["paths"]}
+    assert (ways[1, 2]["cost"], ways[1, 4]["cost"]) == (10, 8)
+    assert "G1/G1-G2" not in ways[1, 2]["way"]
+    assert all(path["got"] < path["sent"] for path in ways.values())
+
+
+def test_a_parted_network_says_where_there_is_no_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = faults(tmp_path, "20 cut G1-G2")
+    assert main(["--script", script, "--seconds", "20", str(topology("peer-link"))]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[-1] for line in out.splitlines() if line.split()[:2] in (["1", "2"], ["2", "1"])] == [
+        "none"
+    ] * 2
+    assert "all that must hold did" in out
+
+
+def test_the_same_seed_gives_the_same_result(capsys: pytest.CaptureFixture[str]) -> None:
+    one, again, *others = (
+        simulated(capsys, "--seed", seed, "--seconds", "20", str(topology("mesh-six"))) for seed in "112345"
+    )
+    assert one == again
+    assert any(one != other for other in others), "node ids decide between paths of equal cost"
+
+
+# what is wrong is found
+
+
+def test_a_portal_that_loses_messages_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    take = SimPortal.take
+    monkeypatch.setattr(SimPortal, "take", lambda self, key, sent: take(self, key, sent) if sent.sqn % 2 else None)
+    assert main([str(topology("peer-link"))]) == 1
+    assert "messages do not arrive" in capsys.readouterr().out
+
+
+def test_a_message_that_comes_twice_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    send = Trd.send
+
+    def twice(trd: Trd, session: Session, sent: Sent) -> None:
+        for _ in range(1 + bool(session.owner.portal_name)):
+            send(trd, session, sent)
+
+    monkeypatch.setattr(Trd, "send", twice)
+    assert main([str(topology("transit-trd"))]) == 1
+    assert "a message arrives 2 times" in capsys.readouterr().out
+
+
+def test_a_path_that_is_not_the_cheapest_is_found() -> None:
+    net = network(load([str(topology("cost-choice"))], ignore))
+    assert tried(net).violations == []
+    used = {name.partition("/")[0] for app in net.applications.values() for got in app.got.values() for name in got.way}
+    for name in used:
+        net.dros[name].costs = dict.fromkeys(net.dros[name].costs, 50)  # of which the portals are not told
+    violations = Trial(net, interval_ns=ms(500)).run([], s(40)).violations
+    assert violations
+    assert all("and the cheapest path" in text for text in violations)
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("soon cut A-B", "'soon' is no time"),
+        ("nan cut A-B", "not between 0"),
+        ("-1 cut A-B", "not between 0"),
+        ("5", "no action"),
+        ("5 burn A", "'burn' is no action"),
+        ("5 cut", "cut has 0 arguments, not 1"),
+        ("5 cut A-B C", "cut has 2 arguments"),
+        ("5 cost A/P much", "'much' is no cost"),
+        ("5 cost A/P 0", "'0' is no cost"),
+    ],
+)
+def test_a_bad_line_of_a_script(tmp_path: Path, line: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what) as e:
+        read_script(faults(tmp_path, "# first", "", line))
+    assert e.value.line == 3
+    assert "AT ACTION NAME" in e.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("5 cut G1-G9", "no link 'G1-G9'.*G1-G2"),
+        ("5 kill G9", "no DRO 'G9'.*G1, G2"),
+        ("5 restart G1/X", "no portal 'G1/X'"),
+        ("5 cost G1 2", "no portal 'G1'"),
+    ],
+)
+def test_a_fault_of_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, what: str) -> None:
+    assert main(["--script", faults(tmp_path, line), str(topology("peer-link"))]) == 1
+    err = capsys.readouterr().err
+    assert "faults:1: " in err
+    assert re.search(what, err), err
+
+
+def test_every_action_is_described() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "user-guide.md").read_text()
+    for action in ACTIONS:
+        assert re.search(rf"\| `\d+ {action} ", text), action
+
+
+@pytest.mark.parametrize(
+    ("document", "what"),
+    [
+        ("[", "is no JSON"),
+        ("[]", "the document is no object"),
+        ("{}", "no list 'dros'"),
+        ('{"dros": []}', "0 DROs"),
+        ('{"dros": [{}]}', "no text 'name'"),
+        ('{"dros": [{"name": "A", "portals": [{"name": "P", "type": "x"}]}]}', "neither endpoint nor peer"),
+        ('{"dros": [{"name": "A", "portals": [{"name": "P", "type": "endpoint"}]}]}', "no number 'domain_id'"),
+        ('{"dros": [{"name": "A", "portals": [{"name": "P", "type": "peer"}]}]}', "A/P is at 0 ends"),
+        (
+            '{"dros": [{"name": "A", "portals": []}], "links": [{"initiator": "A/P", "acceptor": "B"}]}',
+            "no peer portal",
+        ),
+        ('{"dros": [{"name": "A", "portals": []}, {"name": "A", "portals": []}]}', "two DROs have the name A"),
+    ],
+)
+def test_a_bad_topology(tmp_path: Path, document: str, what: str) -> None:
+    path = tmp_path / "net.json"
+    path.write_text(document)
+    with pytest.raises(ConfigError, match=what):
+        load([str(path)], ignore)
+
+
+def test_files_that_are_no_network(tmp_path: Path) -> None:
+    one = str(EXAMPLES / "peer-link" / "dro-g1.xml")
+    with pytest.raises(
+        ConfigError, match=r"G1/G1-G2: no acceptor in these files.*<initiator>|<initiator>.*no acceptor"
+    ):
+        load([one], ignore)
+    with pytest.raises(ConfigError, match="described by"):
+        load([one, one], ignore)
+    with pytest.raises(ConfigError, match="whole network"):
+        load([one, str(topology("peer-link"))], ignore)
+    with pytest.raises(ConfigError, match="No such file"):
+        load([str(tmp_path / "none.json")], ignore)
+
+
+@pytest.mark.parametrize("words", [[], ["--seconds", "0", "x"], ["--rate", "many", "x"], ["--seconds", "nan", "x"]])
+def test_bad_arguments(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as e:
+        main(words)
+    assert e.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
