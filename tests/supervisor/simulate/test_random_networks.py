@@ -9,6 +9,7 @@ import os
 from dataclasses import replace
 from itertools import combinations, pairwise
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ CASES = int(os.environ.get("DRO_CASES", "5000" if os.environ.get("DRO_LONG") els
 DROS_MAX = 12
 APART_S = 50
 """Between faults: a link that is silent for 15 s, connected anew after at most 22 s, and a calculation."""
+pytestmark = pytest.mark.timeout(60 + 10 * CASES)
 COSTS = st.integers(1, 3)  # few, so that there are ties
 
 
