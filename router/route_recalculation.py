@@ -104,7 +104,14 @@ class IndexShared:
     shared: SharedIndex
 
 
-Effect = SendTable | TopologyChanged | StillChanging | DomainTaken | LinkRefused | IndexShared
+@dataclass(frozen=True, slots=True)
+class ChainsLeftOut:
+    """For the log: pairs of domains (from, to) that are not joined, as that would take two hotlink hops."""
+
+    pairs: tuple[tuple[int, int], ...]
+
+
+Effect = SendTable | TopologyChanged | StillChanging | DomainTaken | LinkRefused | IndexShared | ChainsLeftOut
 _Content = tuple[tuple[Neighbour, ...], tuple[Hotlink, ...]]
 
 
@@ -150,6 +157,7 @@ class RouteCore:
         self._signature: int | None = 0  # None: that of the records as they are
         self._new_signature = 0
         self._shared: list[SharedIndex] = []
+        self._chains: set[tuple[int, int]] = set()
         self._unrest: _Unrest | None = None  # None: nothing to calculate
         self._held: dict[int, int] = {}  # portals that are waited for -> until when
         self._effects: list[Effect] = []
@@ -354,6 +362,10 @@ class RouteCore:
         self._calculation = None
         self.graph = calculation.whole
         self._signature = None if self._unrest is None else self._new_signature
+        chains = calculation.chains
+        if chains - self._chains:
+            self._effects.append(ChainsLeftOut(tuple(sorted(chains))))
+        self._chains = chains
         self._table = RouteTable(self._version, calculation.routes, calculation.origins)
         self._effects.append(SendTable(self.portals.up, self._table, is_new=True))
 

@@ -37,6 +37,8 @@ class TableCalculation:
         self._tuples: dict[tuple[int, ...], tuple[int, ...]] = {}  # the same sources in many routes are one object
         self._routes: dict[int, list[Route]] = {}
         self._work = self._steps()
+        self.chains: set[tuple[int, int]] = set()
+        """Pairs of domains whose path is left out, as it would make a second hotlink hop."""
         self.routes: tuple[Route, ...] = ()
         self.origins: tuple[Origin, ...] = ()
 
@@ -93,6 +95,8 @@ class TableCalculation:
                 sources[branch] += self._stubs.get(node, ())
             elif node not in left_out:
                 sources[branch].append(node)
+            else:
+                self.chains.add((node, root))
         made = ((branch, tuple(sorted(found))) for branch, found in sources.items() if found)
         return sorted(((branch, self._tuples.setdefault(t, t)) for branch, t in made), key=lambda one: one[1])
 

@@ -36,7 +36,15 @@ from router.counters import SLOT_OF, Slot
 from router.listing import NoPathError, path_rows, route_rows, topology_rows
 from router.own_portals import DomainTaken, LinkRefused
 from router.route_info_exchange import USUAL, Dropped, ExchangeTiming, InfoDropped, SendInfo
-from router.route_recalculation import Change, IndexShared, SendTable, StillChanging, Timing, TopologyChanged
+from router.route_recalculation import (
+    ChainsLeftOut,
+    Change,
+    IndexShared,
+    SendTable,
+    StillChanging,
+    Timing,
+    TopologyChanged,
+)
 from router.settings import exchange_timing_of, self_of, timing_of
 
 SHOW_NS: Final = s(1)
@@ -53,6 +61,9 @@ _DROS_NAMED: Final = 10
 """In a line of the log."""
 _REFUSED_REMEDY: Final = "two DROs can have one peer link: remove the other from both configurations"
 _NODE_ID_REMEDY: Final = "restart one of the two DROs"
+_CHAIN_REMEDY: Final = (
+    "expected while one plane is down; else give <hotlink-index> to one redundant pair of networks only"
+)
 _INDEX_REMEDY: Final = "give each DRO of the TRD a <hotlink-index> of its own"
 _ONE_SIDED_REMEDY: Final = "start the neighbour, or look at its tnwgdctl peers and topology"
 _DIFFER_REMEDY: Final = "compare tnwgdctl topology of these DROs: some do not hear of each other"
@@ -215,6 +226,10 @@ class RouteManager:
                 dros = [_named(self._core.routes.name_of(node), node) for node in shared.node_ids]
                 extra = {"domain": shared.domain_id, "index": shared.index, "dros": dros, "remedy": _INDEX_REMEDY}
                 log.error(LogEvent.HOTLINK_INDEX_SHARED, extra=extra)
+            case ChainsLeftOut(pairs):
+                shown = [f"{one} to {other}" for one, other in pairs[:_DROS_NAMED]]
+                extra = {"pairs": shown, "count": len(pairs), "remedy": _CHAIN_REMEDY}
+                log.warning(LogEvent.HOTLINK_CHAIN, extra=extra)
             case _:
                 assert_never(effect)
 

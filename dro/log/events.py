@@ -177,6 +177,7 @@ class LogEvent(StrEnum):
     SIGNATURES_DIFFER = "topology signatures of DROs differ", _WARNING, "waiting_ms own dros remedy"
     LINK_REFUSED = "link carries no traffic", _ERROR, "portal node_id reason remedy", "Gwd-7097-3"
     NAMED_LINK_REFUSED = "link to a DRO carries no traffic", _ERROR, "portal dro node_id reason remedy", "Gwd-7097-4"
+    HOTLINK_CHAIN = "ways over two hotlinks one after the other are not used", _WARNING, "pairs count remedy"
     HOTLINK_INDEX_SHARED = "DROs of a TRD use the same hotlink index", _ERROR, "domain index dros remedy"
     ROUTE_INFO_MALFORMED = "route information dropped: not parsed", _ERROR, "portal error", "Gwd-6361-84"
     ROUTE_INFO_REFUSED = "route information of a DRO refused", _ERROR, "portal dro node_id reason", "Gwd-6361-111"
@@ -255,6 +256,18 @@ class LogEvent(StrEnum):
     SOURCE_TRANSPORT = "source ignored: its transport is not supported", _WARNING, "*"
     SOURCE_INDEX = "source ignored: its topic index is another topic's", _WARNING, "*"
     RECEIVERS_DIFFER = "receivers of a topic differ: the options of the first one hold", _WARNING, "topic *"
+
+    # multicast immediate messages
+    IMMEDIATE_SENDERS = "immediate messages dropped: too many new senders", _WARNING, "from limit"
+    IMMEDIATE_NO_SESSION = "no session for immediate messages", _WARNING, "error"
+    IMMEDIATE_NO_DOMAIN = (
+        "immediate message dropped: it does not name its domain", _WARNING, "peer remedy", "Gwd-6361-133"
+    )
+    IMMEDIATE_TOO_EARLY = "immediate message dropped: no routes calculated yet", _WARNING, "peer"
+    IMMEDIATE_BROKEN = "immediate message dropped: its blocks break their layout", _WARNING, "peer error"
+    IMMEDIATE_TOO_LARGE = (
+        "immediate message dropped: larger than a datagram of the TRD", _ERROR, "bytes remedy", "Gwd-6361-45"
+    )
 
     # unicast immediate messages
     REQUEST_PORT_FAILED = "request port: accept failed", _WARNING, "port error"

@@ -2,8 +2,9 @@
 
 OTID and originating domain stay; cost grows by the cost of both portals, the hop count by one. Queues and load
 balancing are left out: a DRO does not carry them. All other options are kept unchanged, so that receivers send their
-requests for late join and recovery to the origin, through the DROs. Source: wire notes LBMR section 6; topic resolution
-notes 4.1, rule 6; DRO guide 3.9.
+requests for late join and recovery to the origin, through the DROs. A portal with a `<hotlink-index>` adds it, so that
+receivers join the proxy sources of all such portals; it does not cross the next DRO. Source: wire notes LBMR section 6;
+topic resolution notes 4.1, rule 6; DRO guide 3.6.3 and 3.9. Guess: the place of the index.
 """
 
 from __future__ import annotations
@@ -37,24 +38,29 @@ def pass_through_of(tir: Tir) -> bytes:
 def served(item: TirOption) -> TirOption:
     """The option as a DRO passes it on."""
     if isinstance(item, lbmr.ExtendedFunctionality):
-        return replace(item, flags=item.flags & ~_NOT_SERVED_FLAGS)
+        return replace(item, flags=item.flags & ~_NOT_SERVED_FLAGS, reserved=0)
     return item
 
 
-def proxy_options(seen: SourceSeen, portal_cost: int) -> tuple[TirOption, ...]:
-    """Options of the proxy source's advertisement next to its OTID. `portal_cost` is that of the egress portal.
+def proxy_options(seen: SourceSeen, portal_cost: int, hotlink_index: int = 0) -> tuple[TirOption, ...]:
+    """Options of the proxy source's advertisement next to its OTID. Cost and index are those of the egress portal.
 
     Raises: DecodeError when a sibling sent options that do not decode.
     """
-    return _options(seen.pass_through, seen.hop_count, seen.cost + portal_cost, seen.domain_id)
+    return _options(seen.pass_through, seen.hop_count, seen.cost + portal_cost, seen.domain_id, hotlink_index)
 
 
 @lru_cache(maxsize=1024)  # sources of one origin have the same
-def _options(pass_through: bytes, hop_count: int, cost: int, domain_id: int) -> tuple[TirOption, ...]:
+def _options(
+    pass_through: bytes, hop_count: int, cost: int, domain_id: int, hotlink_index: int
+) -> tuple[TirOption, ...]:
     kept = lbmr.read_tir_options(Reader(pass_through)).items if pass_through else ()
     if hop_count >= MAX_HOPS:
         raise DecodeError("tir.cost", f"hop count {hop_count}")
     cost = min(max(0, cost), MAX_COST)  # a sum of strangers' figures: never FINAL_COST by accident
+    if hotlink_index:
+        extended = TirOptions(kept).extended or lbmr.ExtendedFunctionality(port=0, ip=0)
+        kept = TirOptions(kept).replacing(replace(extended, reserved=hotlink_index)).items
     return (Cost(hop_count=hop_count + 1, cost=cost), DomainId(domain_id), *kept)
 
 

@@ -45,7 +45,6 @@ from portals.decisions.effects import (
     UpdateProxySource,
     WhyIgnored,
 )
-from portals.decisions.feeders import WantedProxy, cheapest
 from portals.decisions.heard_sources import HeardSources
 from portals.decisions.messages import (
     PATTERN_NONE,
@@ -70,7 +69,7 @@ from portals.decisions.messages import (
 )
 from portals.decisions.recorded_interest import Matcher, RecordedInterest
 from portals.decisions.routes import HELD_NS, Path, Routes
-from portals.decisions.siblings import Offer, Siblings
+from portals.decisions.siblings import Offer, Siblings, WantedProxy, cheapest
 from portals.decisions.source_deletion_delay import SourceDeletionDelay
 
 _NEW: Final = (InterestAdded, SourceSeen, ForwardStart, KnownSource, KnownProxy, KnownInterest)

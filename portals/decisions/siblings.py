@@ -36,6 +36,27 @@ class Offer:
         return self.worker, self.source.handle
 
 
+def cheapest(offer: Offer) -> tuple[int, int, int, int]:
+    """The least of several is the way to take: lowest cost, fewest hops, lowest worker.
+
+    Of two offers of one sibling the newer is the living one: handles grow with time.
+    """
+    return offer.source.cost, offer.source.hop_count, offer.worker, -offer.source.handle
+
+
+@dataclass(slots=True)
+class WantedProxy:
+    """One wanted proxy source; `feeder` is (worker, handle), None while it waits for its deletion.
+
+    `before`: the feeder that a route change took off, which feeds it for a while yet.
+    """
+
+    topic: bytes
+    domain_id: int
+    feeder: tuple[int, int] | None
+    before: tuple[int, int] | None = None
+
+
 @dataclass(slots=True)
 class _Sibling:
     incarnation: int = 0

@@ -43,6 +43,7 @@ from portals.decisions.effects import (
 )
 from portals.decisions.messages import SourceSeen
 from portals.endpoint.gauges import Gauges
+from portals.endpoint.immediate import TrdImmediate
 from portals.endpoint.interest import TrdInterest
 from portals.endpoint.known_sources import known_source, way_of
 from portals.endpoint.listing import PortalLists
@@ -95,6 +96,8 @@ class EndpointPortal:
         self._unicast = TrdUnicast(ctx, config, self._shell, self, self.sending, self.receiving)
         self.send_unicast, self.on_route_info = self._unicast.send_unicast, self._unicast.on_route_info
         self.on_context_info = self._unicast.on_context_info
+        self._immediate = TrdImmediate(ctx, config, self._shell, self, self.sending, self.receiving)
+        self.send_immediate = self._immediate.send
         by_topic = ProxyOptions(config.sending, config.receiving)
         self._receivers = ProxyReceivers(ctx, self.receiving, self._interest, by_topic, matchers)
         self.sources = ProxySources(ctx, config, self.sending, self._shell.egress, by_topic, self._shell.is_catching_up)
@@ -217,7 +220,8 @@ class EndpointPortal:
         self._unicast.on_timer(now_ns)
 
     def describe(self) -> PortalUp:
-        return PortalUp(self._ctx.index, self._config.domain_id, self._config.cost)
+        config = self._config
+        return PortalUp(self._ctx.index, config.domain_id, config.cost, hotlink_index=config.hotlink_index)
 
     def on_origins(self, origins: tuple[Origin, ...]) -> None:
         """What is heard in a TRD is advertised with hop count and cost."""
@@ -263,6 +267,7 @@ class EndpointPortal:
         if "cost" in fields:
             self._on_cost()
         live.apply_common(fields, config, self.core, self._shell.egress)
+        self._immediate.on_config(config)
         if "context_query" in fields:
             self._unicast.on_config(config)
         if fields & live.TOPIC_RESOLUTION:

@@ -89,6 +89,7 @@ class ProxySources:
         self._log = ctx.log
         self._events = LimitedLogger.of_events(ctx.log, ctx.loop.now_ns)
         self._cost = config.cost  # added to what origins advertise
+        self._hotlink_index = config.hotlink_index
         self._sqn_window = config.sqn_window
         self._context = context
         self._egress = egress
@@ -105,7 +106,7 @@ class ProxySources:
                 seen.topic,
                 options=self._options.source(seen.topic),
                 otid=seen.otid,
-                tir_options=proxy_options(seen, self._cost),
+                tir_options=proxy_options(seen, self._cost, self._hotlink_index),
                 is_silent=self._is_busy(),
             )
         except (ResourceError, DecodeError) as e:  # DecodeError: the origin's options do not fit into our datagram
@@ -155,7 +156,7 @@ class ProxySources:
             return
         self._offers[seen.otid] = seen
         try:
-            found[0].update(proxy_options(seen, self._cost))
+            found[0].update(proxy_options(seen, self._cost, self._hotlink_index))
         except DecodeError as e:
             self._log.warning(LogEvent.ADVERTISEMENT_UNCHANGED, extra={"topic": shown(seen.topic), "error": str(e)})
 

@@ -1,6 +1,7 @@
 """Unicast messages between this TRD and the rest: request ports of the portal, the other DROs, contexts by instance.
 
-    request ports of both contexts      every message, to `portals.shell.unicast`
+    request ports of both contexts      every message, to `portals.shell.unicast`; a request without a domain gets that
+                                        of the TRD, so that responses find back
     out into the TRD                    own domain: to the address in the message; else to a DRO that offers it
     route information                   to the request port of each other DRO of the TRD; a new one makes the portal
                                         report itself again, so that the route manager says everything it knows
@@ -28,6 +29,7 @@ from dro.um.transport import sockets
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.addressing import read_addressing
 from dro.wire.lbmc.dro_blocks import CTXINFO_QUERY, CtxInfo
+from dro.wire.lbmc.origin import request_with_domain
 from dro.wire.lbmr import options as tir
 from dro.wire.lbmr import packet as lbmr
 from portals.decisions.contexts import BEHIND, AskSiblings, ContextQuestions
@@ -77,6 +79,7 @@ class TrdUnicast:
 
     def _on_unicast(self, message: bytes, sender: tuple[int, int]) -> None:
         ip, port = sender
+        message = request_with_domain(message, self._domain_id)
         self._traffic.on_received(message, f"{sockets.ip_text(ip)}:{port}", ip)
 
     def _on_domain_route(self, domains: tuple[int, ...], ip: int, port: int) -> None:

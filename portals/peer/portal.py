@@ -150,6 +150,7 @@ class PeerPortal:
         )  # fmt: skip
         self._unicast = unicast = LinkUnicast(ctx, config, self._shell, self)
         self.send_unicast, self.on_context_info = unicast.send_unicast, unicast.on_context_info
+        self.send_immediate = unicast.send_immediate
         self.next_deadline, self.on_timer = unicast.next_deadline, unicast.on_timer
         ctx.on_reconfigure = self._on_reconfigure
         self._shell.start(self)

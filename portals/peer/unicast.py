@@ -1,7 +1,8 @@
-"""Unicast messages over a peer link, and the contexts that the companion knows.
+"""Unicast and immediate messages over a peer link, and the contexts that the companion knows.
 
-What comes goes to `portals.shell.unicast`, as from a request port of a TRD; what leaves keeps its place behind the data
-that waits, up to `<uim-max-queue>` bytes of it. A link that is down takes nothing.
+What comes goes to `portals.shell.unicast`, as from a request port of a TRD, or to `portals.shell.immediate`. What
+leaves keeps its place behind the data that waits, up to `<uim-max-queue>` bytes of it. A link that is down takes
+nothing.
 
 Source: forwarding notes, sections 10, 11 and 19; peer link notes, sections 11 and 12.
 """
@@ -13,6 +14,8 @@ from typing import Final, assert_never
 from dro.bus.actor import WorkerContext
 from dro.bus.messages import Role
 from dro.config.dro_xml.model import PeerConfig
+from dro.errors import DecodeError
+from dro.proto.peerlink.messages import Kind, kind_of
 from dro.proto.unicast.connections import Outcome, Tell
 from dro.proto.unicast.contexts import KnownContexts
 from dro.um.transport.sockets import ip_text
@@ -23,6 +26,7 @@ from portals.decisions.contexts import BEHIND, AskSiblings, ContextQuestions
 from portals.decisions.contexts import Tell as TellContext
 from portals.decisions.unicast import UnicastForwarding
 from portals.peer.writer import LinkWriter
+from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link
 from portals.shell.portal import PortalShell
 from portals.shell.unicast import UnicastTraffic
@@ -44,6 +48,7 @@ class LinkUnicast:
         shell.unicast = self._traffic = UnicastTraffic(
             ctx, shell.addressed, forwarding, link, shell.report_route_info, self._on_unknown
         )
+        shell.immediate = self._immediate = ImmediateTraffic(ctx, shell.addressed, NO_DOMAIN, link)
         self.on_config(config)
 
     def on_config(self, config: PeerConfig) -> None:
@@ -52,7 +57,15 @@ class LinkUnicast:
 
     def on_message(self, message: bytes, peer: TcpAddress) -> None:
         """Anything from the companion that is for nobody else of the portal."""
-        self._traffic.on_received(message, f"{ip_text(peer.ip)}:{peer.port}", peer.ip)
+        name = f"{ip_text(peer.ip)}:{peer.port}"
+        if _is_immediate(message):
+            self._immediate.on_received(message, name)
+        else:
+            self._traffic.on_received(message, name, peer.ip)
+
+    def send_immediate(self, message: bytes, tell: Tell) -> None:
+        """To the companion, as unicast messages."""
+        self.send_unicast(NO_DOMAIN, message, tell)
 
     def _on_unknown(self, instance: bytes) -> None:
         self._contexts.on_unknown(instance, self._ctx.loop.now_ns())
@@ -99,3 +112,10 @@ class LinkUnicast:
                         self.writer.put_urgent(message)
                 case _:
                     assert_never(effect)
+
+
+def _is_immediate(message: bytes) -> bool:
+    try:
+        return kind_of(message) is Kind.IMMEDIATE
+    except DecodeError:
+        return False

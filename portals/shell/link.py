@@ -58,6 +58,11 @@ class Link(Protocol):
     def on_context_info(self, worker: int, message: bytes) -> None:
         """A question for a context or an answer, from a sibling or from behind this portal. Raises: DecodeError."""
 
+    # multicast immediate messages, see `portals.shell.immediate`
+
+    def send_immediate(self, message: bytes, tell: Tell) -> None:
+        """Send it to whoever is behind this portal; `tell` as above."""
+
     # the drain, see `portals.decisions.drain.Portal`
 
     def rest(self, worker: int | None, now_ns: int) -> Rest: ...

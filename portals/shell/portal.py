@@ -58,6 +58,7 @@ from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 from portals.decisions.relearning import CHECK_NS, Relearning
 from portals.shell.conversations import STEP, Conversations
 from portals.shell.drain import DrainPortal
+from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link
 from portals.shell.unicast import UnicastTraffic
 
@@ -87,6 +88,8 @@ class PortalShell:
         self.addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), self._wake)
         self.unicast: UnicastTraffic | None = None
         """Set by a link that carries unicast messages."""
+        self.immediate: ImmediateTraffic | None = None
+        """Set by a link that carries multicast immediate messages."""
         self._intake = Intake(self.egress, self.addressed)
         self.entries: Table[int, ForwardEntry] = Table()  # own sources by handle
         self._ctx = ctx
@@ -196,6 +199,8 @@ class PortalShell:
         self.core.on_routes(table.version, routes, now_ns)
         if self.unicast is not None:
             self.unicast.on_routes(table)
+        if self.immediate is not None:
+            self.immediate.on_routes(table)
         self._link.on_routes({r.interested_domain for r in table.routes if r.ingress == self._ctx.index}, now_ns)
         self._link.on_origins(table.origins)
         self.act_soon()

@@ -82,6 +82,10 @@ class PortalStatus:
     unicast_forwarded: int  # that leave by this portal
     unicast_sent: int
     unicast_dropped: dict[str, int]  # by reason, where they came in and where they leave
+    immediate_received: int  # multicast immediate messages, likewise
+    immediate_forwarded: int
+    immediate_sent: int
+    immediate_dropped: dict[str, int]
     gateway_control_received: int  # from other DROs
     gateway_control_sent: int
     gateway_control_dropped: int  # of both

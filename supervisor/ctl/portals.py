@@ -211,9 +211,10 @@ def _remarks(portal: PortalStatus) -> Iterator[str]:
         yield f"{portal.name} could not send {portal.unsent} datagrams"
     if portal.discarded:
         yield f"{portal.name} discarded {portal.discarded} messages for slow receivers"
-    if any(portal.unicast_dropped.values()):
-        reasons = ", ".join(f"{count} {reason}" for reason, count in portal.unicast_dropped.items() if count)
-        yield f"{portal.name} dropped unicast messages: {reasons}"
+    for kind, dropped in (("unicast", portal.unicast_dropped), ("immediate", portal.immediate_dropped)):
+        if any(dropped.values()):
+            reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items() if count)
+            yield f"{portal.name} dropped {kind} messages: {reasons}"
     if portal.gateway_control_dropped:
         yield f"{portal.name} dropped {portal.gateway_control_dropped} control messages of DROs"
 

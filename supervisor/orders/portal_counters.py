@@ -10,7 +10,7 @@ from typing import Final
 from dro.bus.counters import CounterPage
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import ResourceError
-from portals.datapath.counters import DROP_SLOTS, UNICAST_DROP_SLOTS, PairSlot, Slot
+from portals.datapath.counters import DROP_SLOTS, IMMEDIATE_DROP_SLOTS, UNICAST_DROP_SLOTS, PairSlot, Slot
 from supervisor.admin.status import PortalsStatus, PortalStatus, WorkerStatus
 from supervisor.parent.parent import Parent
 from supervisor.parent.workers import State
@@ -89,6 +89,10 @@ class Pages:
             unicast_forwarded=page[Slot.UNICAST_FORWARDED],
             unicast_sent=page[Slot.UNICAST_SENT],
             unicast_dropped={why: sum(page[slot] for slot in slots) for why, slots in UNICAST_DROP_SLOTS.items()},
+            immediate_received=page[Slot.IMMEDIATE_TOPIC_RCVD] + page[Slot.IMMEDIATE_TOPICLESS_RCVD],
+            immediate_forwarded=page[Slot.IMMEDIATE_TOPIC_FORWARDED] + page[Slot.IMMEDIATE_TOPICLESS_FORWARDED],
+            immediate_sent=page[Slot.IMMEDIATE_TOPIC_SENT] + page[Slot.IMMEDIATE_TOPICLESS_SENT],
+            immediate_dropped={why: sum(page[slot] for slot in slots) for why, slots in IMMEDIATE_DROP_SLOTS.items()},
             gateway_control_received=page[Slot.GATEWAY_CONTROL_RCVD],
             gateway_control_sent=page[Slot.GATEWAY_CONTROL_SENT],
             gateway_control_dropped=page[Slot.GATEWAY_CONTROL_LIMITED] + page[Slot.GATEWAY_CONTROL_DROPPED],

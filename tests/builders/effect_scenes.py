@@ -186,8 +186,10 @@ def _look(made: OneProcess, stepper: Stepper) -> dict[str, object]:
     began_ns = stepper.clock.time_ns
     made.until(lambda: not receiver.bound(b"T"))
     return {
-        "told the route manager": [(up.domain_id, up.cost) for up in told if isinstance(up, PortalUp)],
-        "advertised": None if options is None else (options.cost, options.domain_id),
+        "told the route manager": [
+            (up.domain_id, up.cost, up.hotlink_index) for up in told if isinstance(up, PortalUp)
+        ],
+        "advertised": None if options is None else (options.cost, options.domain_id, options.hotlink_index),
         "session": (type(bound.address).__name__, getattr(bound.address, "ip", 0)),
         "room": made.workers[2].counters[Slot.QUEUE_LIMIT],
         "ring": (made.folder / f"{made.workers[2].name}.ring").stat().st_size,

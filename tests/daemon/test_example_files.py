@@ -14,14 +14,11 @@ from tests.config.dro_xml.test_examples import EXAMPLES, FILES, REFUSED, ident
 from tests.rigs.netns.harness import Host, Net
 from tests.rigs.netns.process import Process
 
-NOT_YET = {
-    "udp": "the UDP part of a peer link is not supported yet",
-    "hotlink-index": "hotlinks are not supported yet",
-}
+NOT_YET = {"udp": "the UDP part of a peer link is not supported yet"}
 
 
 def elements_of(path: Path) -> list[etree._Element]:
-    return [found for found in etree.parse(path).iter(*NOT_YET) if found.tag == "udp" or found.text != "0"]
+    return list(etree.parse(path).iter(*NOT_YET))
 
 
 RUNNING = [path for path in FILES if not elements_of(path) and ident(path) not in REFUSED]
@@ -59,8 +56,8 @@ def test_what_cannot_run_yet_is_refused_with_its_lines(
 
 def test_the_networks_with_dros_of_endpoints_alone_are_these() -> None:
     assert {path.parent.name for path in ENDPOINTS} == {
-        "cost-sum", "direct-link", "dumbbell", "palm-tree", "star-central-dro", "star-central-trd", "transit-trd",
-        "unsupported-two-domain-ids",
+        "cost-sum", "direct-link", "dumbbell", "hotlinks", "hotlinks-mixed", "palm-tree", "star-central-dro",
+        "star-central-trd", "transit-trd", "unsupported-hotlink-chain", "unsupported-two-domain-ids",
     }  # fmt: skip
     assert len(ENDPOINTS) > 10
 

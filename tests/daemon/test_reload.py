@@ -241,7 +241,7 @@ def test_a_log_file_takes_over_and_gives_back(operator: Operator) -> None:
 WRONG = [
     (P2, "<domain-id>0</domain-id>", "out of range"),
     (P2, "<domain-id>1</domain-id>", "is already used by the endpoint in line"),
-    (P2, f"{P2}<hotlink-index>3</hotlink-index>", "not supported yet"),
+    (P2, f"{P2}<hotlink-index>65536</hotlink-index>", "65536 is out of range"),
     ("</tnw-gateway>", "", "not well-formed|Premature|EndTag|premature"),
     ("trd2.cfg", "nowhere.cfg", "does not exist"),
     ('<log type="console"/>', '<log type="file">/nowhere/at/all/a.log</log>', "/nowhere/at/all"),

@@ -39,7 +39,8 @@ RUNNING = (
     "palm-tree",
     "dumbbell",
 )
-"""The supported ones."""
+"""The supported ones without hotlinks."""
+HOTLINKED = ("hotlinks", "hotlinks-mixed")
 LONG = bool(os.environ.get("DRO_LONG"))  # every start order, and restarts in more networks
 ORDERED = ("loop", "parallel-links", *(("cost-choice", "loop-and-spur", "loop-central-trd") if LONG else ()))
 LOAD_NS = 5_000_000
@@ -116,6 +117,37 @@ def test_data_takes_the_described_path(net: Net, judged: Judged, tmp_path: Path,
         until_heard(network, list(flows.values()))
         assert_paths(network, flows)
         assert not [fault for flow in flows.values() for fault in flow.faults()]
+        network.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOTLINKED)
+def test_hotlinks_carry_every_message_over_all_ways(net: Net, judged: Judged, tmp_path: Path, name: str) -> None:
+    """Pairs with several paths use all of them at once, and each receiver takes a message once, in order.
+
+    Paths over two DROs that are hotlinked beside each other do not exist.
+    """
+    example = Example(name, tmp_path)
+    paths = example.paths()
+    usable = {p: [r for r in way.routes if not example.shows_both_planes(r)] for p, way in paths.items()}
+    with network_of(net, example) as network, judged(*example.networks(), decode_as=example.decoding()):
+        network.start()
+        stations = {domain: network.station(domain) for domain in example.domains}
+        into = {domain: [f"{one}-{other}" for one, other in paths if other == domain] for domain in example.domains}
+        heard = {domain: network.receivers(domain, topics, ())[0] for domain, topics in into.items()}
+        flows = {pair: Flow(b"%d-%d" % pair, stations[pair[0]], [heard[pair[1]]]) for pair in paths}
+        network.until_known()
+        until_heard(network, [flows[pair] for pair, routes in usable.items() if routes])
+        for pair, routes in usable.items():
+            if not routes:
+                flows[pair].send()
+                continue
+            expected = Counter({step: 30 for route in routes for step in steps(route)})
+            deadline = time.monotonic() + KEPT_S
+            while (found := passed(network, {pair: flows[pair]}, {pair: 30})) != expected:
+                assert time.monotonic() < deadline, (pair, found - expected, expected - found)
+        assert not [fault for pair, flow in flows.items() if usable[pair] for fault in flow.faults()]
+        assert {pair for pair, flow in flows.items() if flow.is_heard} == {pair for pair in usable if usable[pair]}
         network.stop()
 
 
@@ -227,4 +259,19 @@ def test_a_trd_with_two_domain_ids_is_not_routed_through(net: Net, judged: Judge
         network.until(look)
         assert not flows[1, 4].is_heard
         assert not flows[4, 1].is_heard
+        network.stop()
+
+
+def test_hotlinked_pairs_one_behind_the_other_are_not_crossed(net: Net, judged: Judged, tmp_path: Path) -> None:
+    example = Example("unsupported-hotlink-chain", tmp_path)
+    with network_of(net, example) as network, judged(*example.networks(), decode_as=example.decoding()):
+        network.start()
+        flows = flows_of(network, [(1, 2), (2, 4), (1, 4)])
+        until_heard(network, [flows[1, 2], flows[2, 4]])
+        network.processes["1A"].wait_output("ways over two hotlinks one after the other are not used", 60)
+        network.processes["2A"].wait_output("DROs of a TRD use the same hotlink index", 60)
+        for _ in range(IN_A_ROW):
+            flows[1, 4].send()
+        passed(network, {pair: flows[pair] for pair in ((1, 2), (2, 4))}, {(1, 2): 30, (2, 4): 30})
+        assert not flows[1, 4].is_heard
         network.stop()

@@ -57,10 +57,12 @@ class Dros:
         for nth, _ in enumerate(self.plan.trds):
             base = self.plan.base + nth * PORTS_PER_TRD
             yield ports("udp", base, "lbmr")
+            yield ports("tcp", base + 1, "lbttcp", base + 19)
             yield ports("udp", base + 20, "lbtrm", base + 43)
             yield ports("tcp", base + 44, "lbttcp", base + 63)
         links = self.plan.base + len(self.plan.trds) * PORTS_PER_TRD
-        yield ports("tcp", links, "lbttcp", links + len(self.plan.links) - 1)
+        if self.plan.links:
+            yield ports("tcp", links, "lbttcp", links + len(self.plan.links) - 1)
 
 
 @contextmanager

@@ -43,6 +43,10 @@ Ports = Mapping[str, Sequence[int | str]]
 `B.2` is one more link to B; `A.1` and `A.2` in DRO A are the two ends of one to itself."""
 
 
+REUSE: Final = "context request_tcp_reuseaddr 1\nsource transport_tcp_reuseaddr 1\n"
+_FIRST: Final = ("</cost>", "</hotlink-index>")
+
+
 def _link(dro: str, port: str) -> tuple[str, ...]:
     """The same for both ends."""
     other, _, number = port.partition(".")
@@ -67,7 +71,7 @@ class Plan:
         daemon: str = QUICK,
         um: str = "",
     ) -> None:
-        """`portal_xml`: more elements by portal name (`A-1`, `A-B`), in the order of the file; `<cost>` goes first."""
+        """`portal_xml`: more elements by portal name (`A-1`, `A-B`), in the order of the file; `_FIRST` go first."""
         self.folder = folder
         self.dros = dros
         self.trds = sorted({port for ports in dros.values() for port in ports if isinstance(port, int)})
@@ -78,7 +82,7 @@ class Plan:
         self._portal_xml = portal_xml or {}
         self._peer_xml = peer_xml
         for trd in self.trds:
-            self.config(trd).write_text(self._trd(trd, transport) + um)
+            self.config(trd).write_text(self._trd(trd, transport) + REUSE + um)
         for dro in dros:
             portals = "".join(self._portal(dro, port) for port in dros[dro])
             self.file(dro).write_text(
@@ -106,11 +110,11 @@ class Plan:
     def _portal(self, dro: str, port: int | str) -> str:
         name = f"{dro}-{port}"
         extra = self._portal_xml.get(name, "")
-        cost, _, rest = extra.rpartition("</cost>")
-        cost = f"{cost}</cost>" if cost else ""
+        at = max(extra.rfind(end) + len(end) if end in extra else 0 for end in _FIRST)
+        first, rest = extra[:at], extra[at:]
         if isinstance(port, int):
             return (
-                f"<endpoint><name>{name}</name><domain-id>{port}</domain-id>{cost}"
+                f"<endpoint><name>{name}</name><domain-id>{port}</domain-id>{first}"
                 f"<lbm-config>trd{port}.cfg</lbm-config>{rest}</endpoint>"
             )
         number = self.link_port(dro, port)
@@ -118,7 +122,7 @@ class Plan:
         listens = f"<acceptor><listen-port>{number}</listen-port></acceptor>"
         end = f'<initiator reconnect-interval="1000">{connects}</initiator>' if _is_initiator(dro, port) else listens
         tcp = f"<single-tcp><interface>127.0.0.1</interface><nodelay/>{end}</single-tcp>"
-        return f"<peer><name>{name}</name>{cost}{tcp}{self._peer_xml}{rest}</peer>"
+        return f"<peer><name>{name}</name>{first}{tcp}{self._peer_xml}{rest}</peer>"
 
     def close(self) -> None:
         self._guard.close()

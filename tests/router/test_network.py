@@ -10,7 +10,7 @@ from router.hotlinks import SharedIndex
 from router.own_portals import DUPLICATE, LEAVING_COST, LOOP, LinkRefused
 from router.route_info import write_route
 from router.route_info_exchange import Dropped, ExchangeTiming, InfoDropped
-from router.route_recalculation import Change, IndexShared, SendTable, TopologyChanged
+from router.route_recalculation import ChainsLeftOut, Change, IndexShared, SendTable, TopologyChanged
 from router.topology import DroRecord, Neighbour
 from tests.router.network import DRO_BIT, EXAMPLES, SETTLED_S, Network, example, topology
 
@@ -74,7 +74,10 @@ def test_hotlinks_are_not_chained() -> None:
     assert len(network.ways(1, 2)) == 2
     assert len(network.ways(2, 4)) == 2
     assert network.ways(1, 4) == network.ways(4, 1) == []
-    shared = {e.shared for e in network.take("1A") if isinstance(e, IndexShared)}
+    effects = network.take("1A")
+    chains = {pair for e in effects if isinstance(e, ChainsLeftOut) for pair in e.pairs}
+    assert (1, 4) in chains, "as it is seen from where the path begins"
+    shared = {e.shared for e in effects if isinstance(e, IndexShared)}
     node = {name: dro.node_id for name, dro in network.dros.items()}
     users = [tuple(sorted((node[a], node[b]))) for a, b in (("2A", "2C"), ("2B", "2D"))]
     assert shared == {SharedIndex(2, index, nodes) for index, nodes in enumerate(users, 1)}

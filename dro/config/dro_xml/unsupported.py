@@ -55,10 +55,6 @@ _IGNORED: Final = "not supported yet, ignored"
 _NO_MAPS: Final = "names are kept without tables of a fixed size, ignored"
 
 
-def _is_hotlink(node: Node) -> bool:
-    return node.text() not in ("", "0")
-
-
 _REPLACED: Final = ("lbtsmx", "lbtrdma")  # by TCP, which is reported elsewhere
 _DAEMON: Final = ("daemon",)
 _ENDPOINT: Final = ("portals", "endpoint")
@@ -73,7 +69,6 @@ _TABLE: Final = (
     _Row((*_DAEMON, "publishing-interval"), False, _IGNORED),
     _Row((*_DAEMON, "remote-snapshot-request"), False, _IGNORED),
     _Row((*_DAEMON, "remote-config-changes-request"), False, _IGNORED),
-    _Row((*_ENDPOINT, "hotlink-index"), True, "hotlinks are not supported yet", "remove it or write 0", _is_hotlink),
     _Row((*_ENDPOINT, "publishing-interval"), False, _IGNORED),
     _Row((*_PEER, "udp"), True, "the UDP part of a peer link is not supported yet", "remove it, data goes over TCP"),
     _Row((*_PEER, "publishing-interval"), False, _IGNORED),

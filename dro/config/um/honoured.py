@@ -28,7 +28,11 @@ _REFUSED: Final[Mapping[OptionKey, str]] = {
     ("context", "resolver_unicast_address"): _UNICAST,
 }
 """Besides options that protect: without them a program would talk to others than its file says."""
-_DONE_ANYWAY: Final[Mapping[OptionKey, Value]] = {("receiver", "use_late_join"): 0, ("receiver", "use_otr"): 0}
+_DONE_ANYWAY: Final[Mapping[OptionKey, Value]] = {
+    ("receiver", "use_late_join"): 0,
+    ("receiver", "use_otr"): 0,
+    ("source", "use_hotlink"): 1,  # OTID and topic sqn, which every message has, tell copies apart
+}
 """Values of options that nothing asks for and that describe what happens all the same."""
 _WORD: Final = re.compile(r"\w+")
 _CHOOSES_TRD: Final = re.compile(r"resolver_(multicast|unicast)_(\w+_)?(address|port|interface)")
@@ -95,9 +99,18 @@ def empty_ranges(options: UmOptions) -> list[ConfigError]:
     return found
 
 
+def _hotlinked_failover(options: UmOptions) -> list[ConfigError]:
+    """Hot failover and hotlinks exclude each other (DRO guide 3.6.5); `options` are all that hold."""
+    hot_failover, hotlink = ("wildcard_receiver", "hf_receiver"), ("receiver", "use_hotlink")
+    if not (options.get_int(*hot_failover) and options.get_int(*hotlink)):
+        return []
+    return [options.error(hot_failover, "hot failover cannot be combined with use_hotlink", "set one of both to 0")]
+
+
 def check(options: UmOptions, *, is_whole: bool = False) -> None:
-    """Raises: ConfigErrors with all `refusals`; `is_whole`: they are all that hold, so `empty_ranges` count, too."""
-    found = refusals(options) + (empty_ranges(options) if is_whole else [])
+    """Raises: ConfigErrors with all `refusals`; `is_whole`: they are all that hold, so what contradicts itself counts,
+    too."""
+    found = refusals(options) + (empty_ranges(options) + _hotlinked_failover(options) if is_whole else [])
     if found:
         raise ConfigErrors(found)
 

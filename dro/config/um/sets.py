@@ -231,6 +231,29 @@ class LbtrmReceiverOptions(OptionSet):
 
 
 @dataclass(frozen=True, slots=True)
+class ImmediateOptions(OptionSet):
+    """Multicast immediate messages: LBT-RM on a group of their own. The rate limits are those of LBT-RM."""
+
+    incoming_address: str = option(CTX, "mim_incoming_address")  # 0.0.0.0: none are received
+    incoming_port: int = option(CTX, "mim_incoming_destination_port")
+    outgoing_address: str = option(CTX, "mim_outgoing_address")
+    outgoing_port: int = option(CTX, "mim_outgoing_destination_port")
+    initial_backoff_ns: int = option(CTX, "mim_nak_initial_backoff_interval")
+    backoff_ns: int = option(CTX, "mim_nak_backoff_interval")
+    suppress_ns: int = option(CTX, "mim_nak_suppress_interval")
+    generation_ns: int = option(CTX, "mim_nak_generation_interval")
+    send_naks: bool = option(CTX, "mim_send_naks")
+    activity_timeout_ns: int = option(CTX, "mim_activity_timeout")
+    window_size_bytes: int = option(CTX, "mim_transmission_window_size")
+    window_limit_bytes: int = option(CTX, "mim_transmission_window_limit")  # 0: none
+    ignore_ns: int = option(CTX, "mim_ignore_interval")
+    sm_min_ns: int = option(CTX, "mim_sm_minimum_interval")
+    sm_max_ns: int = option(CTX, "mim_sm_maximum_interval")
+    tgsz: int = option(CTX, "mim_tgsz")
+    deletion_ns: int = option(CTX, "mim_src_deletion_timeout")  # of a session that is not sent on
+
+
+@dataclass(frozen=True, slots=True)
 class TcpSourceOptions(OptionSet):
     """TCP sessions, sending side."""
 
@@ -309,6 +332,7 @@ class DeliveryOptions(OptionSet):
     map_limit: int = option(CTX, "delivery_control_maximum_total_map_entries")
     lbtrm_generation_ns: int = option(RCV, "transport_lbtrm_nak_generation_interval")
     dro_loss_recovery_timeout_ns: int = option(RCV, "transport_tcp_dro_loss_recovery_timeout")
+    use_hotlink: bool = option(RCV, "use_hotlink")
 
 
 @dataclass(frozen=True, slots=True)

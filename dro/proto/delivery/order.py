@@ -173,6 +173,13 @@ class DeliveryController:
         self.stats.delivered += count
         return True
 
+    def drop_run(self, first_sqn: int, count: int) -> bool:
+        """Count `count` >= 1 fragments as duplicates, if all of them are settled; else give them to `on_fragment`."""
+        if self.expected is None or not self._in_order or ahead(add(first_sqn, count), self.expected) > 0:
+            return False
+        self.stats.duplicates += count
+        return True
+
     def on_fragment(self, sqn: int, frag: Frag | None, payload: Payload, now_ns: int, flags: int = 0) -> None:
         """One LBMC data message; `frag` is (first sqn, offset, total) of its FRAG block, `flags` come back as given."""
         expected = self.expected

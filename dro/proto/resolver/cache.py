@@ -1,9 +1,9 @@
 """The receiver side's cache: every source heard on the channel, subscribed or not, and which of them is joined.
 
 State: entries keyed by (topic, transport session, topic index), grouped by topic and OTID: advertisements of one topic
-with one OTID are alternative sessions of one originating source, of which a receiver joins exactly one. Called by the
-resolver; one per context. UDP resolution never withdraws an unsubscribed source, so the size is bounded, and so is how
-much of what is new is taken in a second.
+with one OTID are alternative sessions of one originating source, of which a receiver joins exactly one, or, with
+hotlinks, one of each plane (`dro.proto.resolver.joining`). Called by the resolver; one per context. UDP resolution
+never withdraws an unsubscribed source, so the size is bounded, and so is how much of what is new is taken in a second.
 
 Source: UM documentation and predecessor guide, "duplicate OTID". Guess: equal costs go to the lowest address; an
 advertisement without an OTID gets one derived from its content, the same in every context (ContextID 0, transport index
@@ -42,6 +42,9 @@ FRESH_NS: Final = 10 * NS_PER_S
 ALTERNATIVES_MAX: Final = 64
 """Sessions that may carry one source in one TRD; beyond it the one not heard for longest goes."""
 
+PLANES_MAX: Final = 8
+"""Of one source are joined side by side."""
+
 EVICTION_TRIES: Final = 64
 NEW_SOURCES: Final = NewcomerRate(in_all=20_000, of_one=10_000)
 
@@ -67,6 +70,11 @@ class CachedSource:
     judgement: int = 0  # which of the owner's judges was asked
     older: CachedSource | None = field(default=None, repr=False)  # heard before it, and after it
     newer: CachedSource | None = field(default=None, repr=False)
+
+    @property
+    def plane(self) -> int:
+        """The hotlink index with which it is advertised; ways of different planes can be joined side by side."""
+        return self.tir.options.hotlink_index if self.tir.options else 0
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
@@ -203,11 +211,16 @@ class TopicCache:
     def otids(self, topic: bytes) -> list[bytes]:
         return list(self._topics.get(topic, ()))
 
-    def joined(self, topic: bytes, otid: bytes) -> CachedSource | None:
+    def joined(self, topic: bytes, otid: bytes, plane: int | None = None) -> CachedSource | None:
+        """The way that is joined, in that plane or, if that is None, in any."""
         for entry in self._topics.get(topic, {}).get(otid, ()):
-            if entry.is_joined:
+            if entry.is_joined and plane in (None, entry.plane):
                 return entry
         return None
+
+    def planes(self, topic: bytes, otid: bytes) -> list[int]:
+        """Of all ways to a source."""
+        return sorted({entry.plane for entry in self._topics.get(topic, {}).get(otid, ())})
 
     def ways(self, topic: bytes, otid: bytes) -> list[CachedSource]:
         """All ways to a source."""
@@ -217,10 +230,16 @@ class TopicCache:
         return list(self._entries.values())
 
     def best(
-        self, topic: bytes, otid: bytes, is_usable: Callable[[CachedSource], bool], heard_since_ns: int
+        self,
+        topic: bytes,
+        otid: bytes,
+        is_usable: Callable[[CachedSource], bool],
+        heard_since_ns: int,
+        plane: int | None = None,
     ) -> CachedSource | None:
-        """The cheapest way to a source, of the usable ones heard at or after `heard_since_ns`."""
-        group = self._topics.get(topic, {}).get(otid, ())
+        """The cheapest way to a source, in that plane or in any, of the usable ones heard at or after
+        `heard_since_ns`."""
+        group = [e for e in self._topics.get(topic, {}).get(otid, ()) if plane in (None, e.plane)]
         fresh = [entry for entry in group if entry.heard_ns >= heard_since_ns and is_usable(entry)]
         return min(fresh, key=lambda entry: entry.rank, default=None)
 
@@ -243,7 +262,7 @@ class TopicCache:
         """Room for one more entry, in its group and in all. Joined entries met on the way count as just heard."""
         group = self._topics.get(topic, {}).get(otid, ())
         if len(group) >= ALTERNATIVES_MAX:
-            others = (entry for entry in group if not entry.is_joined)  # one is joined at most
+            others = (entry for entry in group if not entry.is_joined)  # at most `PLANES_MAX` are
             self.drop(min(others, key=lambda entry: entry.heard_ns).key)
         if not 0 < self._entries_max <= len(self._entries):
             return True

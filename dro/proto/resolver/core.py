@@ -23,8 +23,9 @@ from dro.proto.resolver.events import (
     DomainRoute,
     ResolverEvent,
 )
+from dro.proto.resolver.joining import Judge
 from dro.proto.resolver.output import Channel, ResolverOutput, ResolverRates
-from dro.proto.resolver.receivers import Judge, ReceiverSide
+from dro.proto.resolver.receivers import ReceiverSide
 from dro.proto.resolver.schedule import AdvertisingOptions, QueryOptions, WildcardQueryOptions
 from dro.proto.resolver.source_advertisements import Matcher, PatternCompiler, SourceSide
 from dro.table import Table
@@ -232,7 +233,7 @@ class Resolver:
     def set_judge(self, judge: Judge | None, now_ns: int) -> None:
         """Who says which sources may be joined; what is joined and known already is judged anew."""
         self._channel.now_ns = now_ns
-        self._receivers.set_judge(judge)
+        self._receivers.joining.set_judge(judge)
 
     def next_deadline(self) -> int | None:
         at = self._channel.calendar.next_deadline()

@@ -8,7 +8,8 @@ State: the wanted topics and patterns with their query schedules, the cache of a
     final TIR, EOS      forget that session, join another one that is alive, TQR at once, then the sustaining phase
     last one removed    LEAVE three times, 100 ms apart
     use query           answered if there is a receiver for exactly that topic, or a pattern spelt exactly so
-    not accepted        a session that the owner refuses is never joined; another session of the same source may be
+
+Which ways to a source are joined is decided in `dro.proto.resolver.joining`.
 
 Source: UM documentation of the resolver; real capture. Guess: an alternative that was not heard for ten seconds is
 joined with its next advertisement, for which the query asks.
@@ -18,24 +19,21 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from dro.pattern_groups import PatternSet
-from dro.proto.resolver.cache import FRESH_NS, CachedSource, Learned, SourceKey, TopicCache
+from dro.proto.resolver.cache import Learned, SourceKey, TopicCache
 from dro.proto.resolver.events import (
     NoSource,
     OtidMismatch,
-    SourceChanged,
     SourceFound,
     SourceGone,
-    SourceRefused,
-    SourceSwitched,
     TopicMatched,
     TopicUnmatched,
     found,
 )
+from dro.proto.resolver.joining import Joining
 from dro.proto.resolver.leaves import Leaves
 from dro.proto.resolver.output import Channel, pattern_flags
 from dro.proto.resolver.schedule import Phase, QueryOptions, QuerySchedule, WildcardQueryOptions, WildcardQuerySchedule
@@ -44,10 +42,6 @@ from dro.table import Table
 from dro.timers import Due
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tqr, write_wildcard_tqr
-from dro.wire.source_string import TransportAddress
-
-Judge: TypeAlias = Callable[[bytes, TransportAddress], bool]
-"""Whether a source may be joined: (topic, session). Asked once for each way to a source that is wanted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,9 +106,13 @@ class ReceiverSide:
         self._matchers: PatternSet[int] = PatternSet()  # of `_wildcards`
         self._handles = itertools.count(1)
         self._leaves = Leaves(channel)
-        self._judge: Judge | None = None
-        self._judgement = 0  # how often the judge has changed
+        self.joining = Joining(channel, cache, self._options_of)
         self._is_asking_all = False
+
+    def _options_of(self, topic: bytes) -> QueryOptions | None:
+        """None for a topic that nobody wants."""
+        wanted = self._topics.get(topic)
+        return None if wanted is None else wanted.options
 
     def add_receiver(self, topic: bytes, options: QueryOptions) -> None:
         """One more receiver. Raises: DecodeError for a name that cannot be written."""
@@ -128,7 +126,7 @@ class ReceiverSide:
         self._leaves.cancel(topic, 0)
         wanted.options = options
         wanted.unanswered, wanted.is_told = 0, False
-        self._join_known(topic)
+        self.joining.join_topic(topic)
         if options.source_threshold > 0:
             wanted.schedule = QuerySchedule(options, self.channel.now_ns, grid_ns=self.channel.grid_ns)
             self._run(wanted)
@@ -170,7 +168,7 @@ class ReceiverSide:
                 return
             if matcher(topic) and self.cache.source_count(topic):
                 self._match(handle, wildcard, topic)
-                self._join_known(topic)
+                self.joining.join_topic(topic)
             yield
 
     def remove_wildcard(self, handle: int) -> Iterator[bytes]:
@@ -199,7 +197,7 @@ class ReceiverSide:
         """See `Resolver.join_known`. Another way to the same source that is joined stays."""
         self.on_advertisement(tir, source_ip=source_ip, from_dro=from_dro, source_id=source_id, is_known=True)
         entry = self.cache.get((tir.topic, tir.transport, tir.topic_index))
-        if entry is not None and self.cache.joined(tir.topic, entry.otid) is None and self._is_accepted(entry):
+        if entry is not None and self.cache.joined(tir.topic, entry.otid) is None and self.joining.is_accepted(entry):
             entry.is_joined = True
             self.channel.events.append(SourceFound(found(entry), is_known=True))
 
@@ -226,14 +224,14 @@ class ReceiverSide:
         wanted = self._topics.get(tir.topic)
         if wanted is not None:
             self._on_answer(wanted)
-            self._choose(entry, has_changed=entry.is_joined and old_options != tir.options)
+            self.joining.choose(entry, has_changed=entry.is_joined and old_options != tir.options)
 
     def on_end(self, key: SourceKey) -> None:
         """A joined way to a source has ended: transport timeout, disconnect, or it could not be joined at all."""
         entry = self.cache.drop(key)
         wanted = self._topics.get(key[0])
         if wanted is not None and entry is not None and entry.is_joined:
-            self._join(wanted.name, entry.otid)
+            self.joining.rejoin(entry)
         if wanted is not None:
             self._ask_again(wanted)
 
@@ -270,87 +268,7 @@ class ReceiverSide:
             wildcard.schedule.restart(self.channel.now_ns)
             self.run_wildcard(wildcard)
 
-    # ------------------------------------------------------------------------------------------------ accepting
-
-    def set_judge(self, judge: Judge | None) -> None:
-        """Ask `judge` from now on, also about what was decided before: leave and join what follows, and no more."""
-        self._judge = judge
-        self._judgement += 1
-        self.channel.run_in_slices(self._review_all(self._judgement))
-
-    def _review_all(self, judgement: int) -> Iterator[None]:
-        for topic in self.cache.topics():
-            if judgement != self._judgement:
-                return  # judged anew meanwhile
-            for otid in self.cache.otids(topic):
-                if topic in self._topics:
-                    self._review(topic, otid)
-                else:
-                    for way in self.cache.ways(topic, otid):
-                        self._forget_verdict(way)
-            yield
-
-    def _review(self, topic: bytes, otid: bytes) -> None:
-        ways = self.cache.ways(topic, otid)
-        before = [way.is_accepted for way in ways]
-        is_new = bool([way for way, was in zip(ways, before, strict=True) if self._is_accepted(way) and was is False])
-        joined = self.cache.joined(topic, otid)
-        if joined is None:
-            if is_new:
-                self._join(topic, otid, heard_since_ns=0)
-        elif not self._is_accepted(joined):
-            joined.is_joined = False
-            self.channel.events.append(SourceRefused(found(joined)))
-            self._join(topic, otid, heard_since_ns=0 if is_new else None)
-        elif is_new:
-            self._switch(joined)
-
-    def _is_accepted(self, entry: CachedSource) -> bool:
-        if entry.is_accepted is None or entry.judgement != self._judgement:
-            self._forget_verdict(entry)
-            entry.judgement = self._judgement
-            entry.is_accepted = self._judge is None or self._judge(entry.tir.topic, entry.tir.transport)
-            self.cache.refused += not entry.is_accepted
-        return entry.is_accepted
-
-    def _forget_verdict(self, entry: CachedSource) -> None:
-        self.cache.refused -= entry.is_accepted is False
-        entry.is_accepted = None
-
-    # ------------------------------------------------------------------------------------------------ joining
-
-    def _choose(self, entry: CachedSource, *, has_changed: bool) -> None:
-        """`entry` was just advertised and its topic is wanted."""
-        topic = entry.tir.topic
-        joined = self.cache.joined(topic, entry.otid)
-        if joined is None:
-            self._join(topic, entry.otid)
-            return
-        if not self._switch(joined) and has_changed:
-            self.channel.events.append(SourceChanged(found(entry)))
-
-    def _switch(self, joined: CachedSource) -> bool:
-        """Take a cheaper way to the same source, if one was heard a moment ago."""
-        best = self.cache.best(joined.tir.topic, joined.otid, self._is_accepted, self.channel.now_ns - FRESH_NS)
-        if best is None or best is joined or best.cost >= joined.cost:
-            return False
-        joined.is_joined, best.is_joined = False, True
-        self.channel.events.append(SourceSwitched(found(joined), found(best)))
-        return True
-
-    def _join(self, topic: bytes, otid: bytes, heard_since_ns: int | None = None) -> None:
-        if heard_since_ns is None:
-            heard_since_ns = self.channel.now_ns - FRESH_NS
-        best = self.cache.best(topic, otid, self._is_accepted, heard_since_ns)
-        if best is not None:
-            best.is_joined = True
-            self.channel.events.append(SourceFound(found(best)))
-
-    def _join_known(self, topic: bytes) -> None:
-        """A topic is wanted from now on: take everything the cache has, however old."""
-        for otid in self.cache.otids(topic):
-            if self.cache.joined(topic, otid) is None:
-                self._join(topic, otid, heard_since_ns=0)
+    # ------------------------------------------------------------------------------------------------ ends, patterns
 
     def _on_final(self, tir: lbmr.Tir) -> None:
         key = (tir.topic, tir.transport, tir.topic_index)
@@ -362,7 +280,7 @@ class ReceiverSide:
             self.channel.events.append(SourceGone(found(entry)))
             wanted = self._topics.get(tir.topic)
             if wanted is not None:
-                self._join(wanted.name, entry.otid)
+                self.joining.rejoin(entry)
                 self._ask_again(wanted)
 
     def _match(self, handle: int, wildcard: _Wildcard, topic: bytes) -> None:

@@ -62,6 +62,7 @@ class QueryOptions:
     minimum_sustain_duration_ns: int = 60 * NS_PER_S
     source_threshold: int = 10_000_000  # known sources that end the sustaining phase; 0 = no queries at all
     no_source_threshold: int = 0  # unanswered queries that make a notification; 0 = none
+    use_hotlink: bool = False  # join the ways of all planes
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class Outcome(Enum):
     SENT = "sent"
     FULL = "full"  # too much waits for that address, or there are too many addresses
     FAILED = "failed"  # the connection could not be made, or broke
+    TOO_LARGE = "too large"  # for the session; not of unicast messages
 
 
 Tell = Callable[[Outcome], object]

@@ -34,12 +34,17 @@ def fault_line(topic: str, source: str, sqn: int, fault: str) -> str:
     return f"[{name(topic)}][{name(source)}][{sqn}], BAD: {fault}\n"
 
 
-def began_line(topic: str, source: str) -> str:
-    return f"[{name(topic)}][{name(source)}], Beginning of Transport Session\n"
+def began_line(topic: str, source: str, proxy: str = "") -> str:
+    return f"[{name(topic)}][{name(source)}], Beginning of Transport Session{_of(proxy)}\n"
 
 
-def ended_line(topic: str, source: str) -> str:
-    return f"[{name(topic)}][{name(source)}], End of Transport Session\n"
+def ended_line(topic: str, source: str, proxy: str = "") -> str:
+    return f"[{name(topic)}][{name(source)}], End of Transport Session{_of(proxy)}\n"
+
+
+def _of(proxy: str) -> str:
+    """Of hotlinks: the session itself."""
+    return f" [{name(proxy)}]" if proxy else ""
 
 
 def source_line(topic: str, source: str, *, added: bool) -> str:

@@ -52,6 +52,7 @@ class Tally:
         self._out = out
         self._on_end = on_end
         self._record = record
+        self._hotlinked: set[tuple[str, str]] = set()  # sources of which a session has ended
         self._live: set[tuple[str, str]] = set()  # topic and source: found or heard, and not ended
         self._last_sqn: dict[tuple[str, bytes], int] = {}
         self.is_plain = not (watch.verbose or watch.ascii or watch.verify or watch.order) and record is None
@@ -70,12 +71,15 @@ class Tally:
                 self.bursts += 1
                 self.lost += count
                 self._on_loss(lines.loss_line(topic, source, sqn, is_burst=True))
-            case BOS(topic=topic, source=source):
+            case BOS(topic=topic, source=source, proxy_source=proxy):
                 self._live.add((topic, source))
-                self._say(lines.began_line(topic, source))
-            case EOS(topic=topic, source=source):
-                self._live.discard((topic, source))
-                self._say(lines.ended_line(topic, source))
+                self._say(lines.began_line(topic, source, proxy))
+            case EOS(topic=topic, source=source, proxy_source=proxy):
+                if proxy:  # with hotlinks the source may go on; `on_source` tells
+                    self._hotlinked.add((topic, source))
+                else:
+                    self._live.discard((topic, source))
+                self._say(lines.ended_line(topic, source, proxy))
                 if self.watch.ends_at_eos and not self._live:
                     self._end()
             case NoSource(topic=topic):
@@ -107,6 +111,8 @@ class Tally:
         else:
             self._live.discard((topic, source))
         self._say(lines.source_line(topic, source, added=added))
+        if not added and (topic, source) in self._hotlinked and self.watch.ends_at_eos and not self._live:
+            self._end()
 
     def _on_data(self, event: Data) -> None:
         self.messages += 1

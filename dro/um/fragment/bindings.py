@@ -278,9 +278,9 @@ class Bindings:
     ) -> None:
         """Leave a proxy's session when another way to the same source is advertised and the proxy's DRO is dead.
 
-        Dead is: a DRO context that offers the source at the same cost appeared at the same address and the old one
-        was not heard since (the DRO was restarted), or the session has been silent for `SILENT_NS`. Where a session
-        with idle sources says nothing (TCP), the DRO's host must be silent as well.
+        Dead is: a DRO context that offers the source at the same cost and with the same hotlink index appeared at the
+        same address and the old one was not heard since (the DRO was restarted), or the session has been silent for
+        `SILENT_NS`. Where a session with idle sources says nothing (TCP), the DRO's host must be silent as well.
         """
         from_dro = options is not None and options.is_from_dro
         source_id = options.source_id if options is not None else None
@@ -292,7 +292,7 @@ class Bindings:
             for bound in list(ways):
                 if bound.address == tir.transport or not bound.is_from_dro or bound.source_id == source_id:
                     continue
-                is_twin = from_dro and bound.source_ip == ip and _cost(bound.tir) == _cost(tir)
+                is_twin = from_dro and bound.source_ip == ip and _offer(bound.tir) == _offer(tir)
                 is_restarted = is_twin and self._dros.has_succeeded(source_id, bound.source_id)
                 if is_restarted or self._is_silent(bound, now_ns):
                     self._stats.sources_replaced += 1
@@ -321,6 +321,9 @@ def _key_of(bound: BoundSource) -> BoundKey:
     return bound.topic, bound.address, bound.topic_index
 
 
-def _cost(tir: lbmr.Tir) -> tuple[int, int]:
-    cost = tir.options.cost if tir.options is not None else None
-    return (cost.cost, cost.hop_count) if cost is not None else (0, 0)
+def _offer(tir: lbmr.Tir) -> tuple[int, int, int]:
+    """Cost, hop count and hotlink index."""
+    options = tir.options
+    cost = options.cost if options is not None else None
+    index = options.hotlink_index if options is not None else 0
+    return (cost.cost, cost.hop_count, index) if cost is not None else (0, 0, index)

@@ -29,11 +29,12 @@ from dro.loop import Loop
 from dro.patterns import Pattern, PatternError
 from dro.proto.resolver import events as ev
 from dro.proto.resolver.core import Resolver
-from dro.proto.resolver.receivers import Judge
+from dro.proto.resolver.joining import Judge
 from dro.proto.resolver.source_advertisements import Matcher
 from dro.proto.unicast.connections import Tell
 from dro.timers import Timer
 from dro.um.fragment.bindings import Bindings, BoundKey, ContextStats
+from dro.um.fragment.immediate import ImmediateMessages
 from dro.um.fragment.options import resolver_config, with_interface
 from dro.um.fragment.own_sources import FragmentSource, OwnSources
 from dro.um.fragment.receiver_sessions import ReceiverSessions
@@ -130,6 +131,8 @@ class FragmentContext:
             host = SessionHost(loop, options, self._batch, rng)
             self.joined = ReceiverSessions(host, sink, lambda *ended: self._bindings.on_session_ended(*ended))
             self.pools = SourceSessions(host, on_client=self._on_client, sm_before_data=settings.sm_before_data)
+            self.immediate = ImmediateMessages(host, self.pools)
+            """Multicast immediate messages."""
         except ResourceError:
             self.channel.close()
             if self._request is not None:
@@ -140,7 +143,8 @@ class FragmentContext:
         self._acts_soon = False
         self._together = 0
         self._is_closed = False
-        self._wanted = WantedTopics(self._resolver, options)
+        is_dro = settings.source_type == lbmr.SenderType.DRO
+        self._wanted = WantedTopics(self._resolver, options, uses_hotlinks=not is_dro)
         self._bindings = Bindings(
             loop, sink, self._resolver, self._wanted, self.joined, self.stats, self._faults, self._pump
         )
@@ -181,7 +185,7 @@ class FragmentContext:
         broken = self._request.broken if self._request is not None else 0
         bad = self.stats.tr_dgrams_dropped_malformed + broken
         own = SessionCounts(bad=bad, socket_drops=self.channel.socket_drops())
-        return self.joined.counts() + self.pools.counts() + own
+        return self.joined.counts() + self.pools.counts() + self.immediate.counts() + own
 
     @property
     def bound_sources(self) -> list[BoundSource]:
@@ -465,6 +469,7 @@ class FragmentContext:
         if self._timer is not None:
             self._timer.cancel()
         self.joined.close()
+        self.immediate.close()
         self.pools.close()
         self.channel.close()
         if self._request is not None:

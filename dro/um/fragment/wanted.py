@@ -7,11 +7,11 @@ sources are in `dro.um.fragment.bindings`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dro.config.um.options import UmOptions
-from dro.config.um.sets import QueryOptions, WildcardOptions
+from dro.config.um.sets import DeliveryOptions, QueryOptions, WildcardOptions
 from dro.proto.resolver import schedule
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.source_advertisements import Matcher
@@ -33,7 +33,9 @@ class _Pattern:
 class WantedTopics:
     """Removals give the topics that may have lost their last receiver."""
 
-    def __init__(self, resolver: Resolver, options: UmOptions) -> None:
+    def __init__(self, resolver: Resolver, options: UmOptions, *, uses_hotlinks: bool = True) -> None:
+        """`uses_hotlinks`: as `use_hotlink` says; False: never, as in a DRO."""
+        self._uses_hotlinks = uses_hotlinks
         self._resolver = resolver
         self._options = options
         self._merged: dict[UmOptions, UmOptions] = {}  # options of objects -> those with the context's
@@ -50,7 +52,7 @@ class WantedTopics:
         count = self._topics.get(topic, 0)
         if not count:
             chosen = self.merged(options)
-            self._resolver.add_receiver(topic, now_ns, QueryOptions.filling(schedule.QueryOptions, chosen))
+            self._resolver.add_receiver(topic, now_ns, self._queries(chosen))
             if chosen is not self._options:
                 self._topic_options[topic] = chosen
         self._topics[topic] = count + 1
@@ -74,8 +76,7 @@ class WantedTopics:
             return
         chosen = self.merged(options)
         queries = WildcardOptions.filling(schedule.WildcardQueryOptions, chosen)
-        of_topics = QueryOptions.filling(schedule.QueryOptions, chosen)
-        handle = self._resolver.add_wildcard(*key, matcher, now_ns, queries, of_topics)
+        handle = self._resolver.add_wildcard(*key, matcher, now_ns, queries, self._queries(chosen))
         self._patterns[key] = self._by_handle[handle] = _Pattern(key, handle)
 
     def remove_pattern(self, key: PatternKey, now_ns: int) -> Iterator[bytes]:
@@ -87,6 +88,12 @@ class WantedTopics:
         del self._patterns[key]
         del self._by_handle[known.handle]
         return self._take_topics(known, self._resolver.remove_wildcard(known.handle, now_ns))
+
+    def _queries(self, options: UmOptions) -> schedule.QueryOptions:
+        queries = QueryOptions.filling(schedule.QueryOptions, options)
+        if self._uses_hotlinks and DeliveryOptions.of(options).use_hotlink:
+            return replace(queries, use_hotlink=True)
+        return queries
 
     def _take_topics(self, pattern: _Pattern, topics: Iterator[bytes]) -> Iterator[bytes]:
         for topic in topics:

@@ -10,6 +10,9 @@ several on one topic, plain or by pattern, share a stream.
     unbound, ended   EOS; the stream waits a while for another way to its source
     unbound, else    nothing: nobody listens any more
 
+With `use_hotlink` several sessions carry a stream side by side (`dro.um.message.planes`): it has the source string of
+its origin, and a source callback for the first session and the last one only.
+
 Source: client library notes, sections 1, 3 and 4. Guess: a stream without a session is kept for `PARK_NS`; what its
 controller holds is then dropped without a report, as UM does at the end of a session.
 """
@@ -48,6 +51,7 @@ from dro.um.message.events import (
     NoSource,
     UsageError,
 )
+from dro.um.message.planes import Planes, origin_string
 from dro.um.transport.runs import HEADER_BYTES, KIND_DATA, KIND_TSNI, Run, RunTable
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc import message as lbmc
@@ -114,6 +118,7 @@ class Stream:
     live: BoundSource | None = None  # the one whose source string is current
     takeover: _Takeover | None = None
     source: str = ""
+    planes: Planes | None = None
     timer: Timer | None = None
     park: Timer | None = None
 
@@ -160,11 +165,12 @@ class Delivery:
         table.setdefault(topic, []).append(listener)
         for stream in self._streams_of(topic):
             stream.listeners = self._listeners(topic)
-            for bound, has_begun in stream.begun.items():
-                source = self._string(bound)
-                listener.on_source(stream.topic, source, added=True)
+            for number, (bound, has_begun) in enumerate(stream.begun.items()):
+                source, proxy = self._names(stream, bound)
+                if stream.planes is None or not number:
+                    listener.on_source(stream.topic, source, added=True)
                 if has_begun:
-                    listener.on_events([BOS(stream.topic, source)])
+                    listener.on_events([BOS(stream.topic, source, proxy)])
 
     def remove(self, topic: bytes, listener: Listener, *, by_pattern: bool = False) -> None:
         table = self._by_pattern if by_pattern else self._plain
@@ -193,7 +199,8 @@ class Delivery:
 
     def sources_of(self, topic: bytes) -> list[str]:
         """Source strings of the joined sources of a topic."""
-        return [self._string(bound) for stream in self._streams_of(topic) for bound in stream.begun]
+        streams = self._streams_of(topic)
+        return list(dict.fromkeys(self._names(stream, bound)[0] for stream in streams for bound in stream.begun))
 
     def streams(self) -> list[Stream]:
         return [stream for streams in self._streams.values() for stream in streams.values()]
@@ -208,18 +215,15 @@ class Delivery:
         streams = self._streams.setdefault(source.topic, {})
         stream = streams.get(source.otid)
         if stream is None:
-            controller = DeliveryController(self._config(source))
-            stream = Stream(topic_text(source.topic), source.otid, controller, self._listeners(source.topic))
-            streams[source.otid] = stream
+            stream = streams[source.otid] = self._new_stream(source)
         if stream.park is not None:
             del self._parked[source.topic, source.otid]
             stream.park.cancel()
             stream.park = None
         stream.begun[source] = False
         source.user = stream
-        text = self._string(source)
-        for listener in stream.listeners:
-            listener.on_source(stream.topic, text, added=True)
+        if stream.planes is None or len(stream.begun) == 1:
+            self._tell_source(stream, source, added=True)
         if source.transport.has_begun:
             self._begin(stream, source)
 
@@ -233,11 +237,13 @@ class Delivery:
         if not isinstance(stream, Stream):
             return
         stream.begun.pop(source, None)
-        text = self._string(source)
         if ended and source.transport.was_connected:
-            stream.tell(EOS(stream.topic, text))
-        for listener in stream.listeners:
-            listener.on_source(stream.topic, text, added=False)
+            stream.tell(EOS(stream.topic, *self._names(stream, source)))
+        if stream.planes is None or not stream.begun:
+            self._tell_source(stream, source, added=False)
+        if stream.planes is not None:
+            stream.planes.forget(source)
+            self._settle_planes(stream, stream.planes)
         if stream.takeover is not None:
             if stream.takeover.bound is source:
                 stream.takeover = None
@@ -273,21 +279,43 @@ class Delivery:
                     and stream.controller.accept_run(run.first_sqn, run.fragments)
                 ):
                     self._hand(stream, run, view)
-                else:
+                elif stream.planes is None or not stream.controller.drop_run(run.first_sqn, run.fragments):
                     self._take(stream, run, view, now_ns)
                 if stream.takeover is not None:
                     self._on_takeover(stream, run)
             elif run.kind == KIND_TSNI:
                 stream.controller.on_tsni(run.first_sqn, now_ns)
                 self._settle(stream)
+            if stream.planes is not None and run.kind in (KIND_DATA, KIND_TSNI):
+                stream.planes.on_run(bound, run.first_sqn, run.fragments)
+                self._settle_planes(stream, stream.planes)
 
     # inside
 
     def _string(self, source: BoundSource) -> str:
         return format_source(source.address, source.topic_index)
 
-    def _config(self, source: BoundSource) -> DeliveryConfig:
+    def _names(self, stream: Stream, source: BoundSource) -> tuple[str, str]:
+        """Source string, and with hotlinks that of the session, if it is another."""
+        text = self._string(source)
+        return (text, "") if stream.planes is None else (stream.source, text if text != stream.source else "")
+
+    def _tell_source(self, stream: Stream, source: BoundSource, *, added: bool) -> None:
+        text = self._names(stream, source)[0]
+        for listener in stream.listeners:
+            listener.on_source(stream.topic, text, added=added)
+
+    def _new_stream(self, source: BoundSource) -> Stream:
         o = DeliveryOptions.of(self._topic_options.get(source.topic, self._options))
+        config = self._config(source, o)
+        planes = Planes(config, o.lbtrm_generation_ns) if o.use_hotlink else None
+        controller = DeliveryController(config if planes is None else planes.config)
+        stream = Stream(topic_text(source.topic), source.otid, controller, self._listeners(source.topic), planes=planes)
+        if planes is not None:
+            stream.source = origin_string(source.otid, self._string(source))
+        return stream
+
+    def _config(self, source: BoundSource, o: DeliveryOptions) -> DeliveryConfig:
         cost = source.tir.options.cost if source.tir.options is not None else None
         return o.fill(
             DeliveryConfig,
@@ -301,12 +329,19 @@ class Delivery:
         if bound not in stream.begun:
             return
         stream.live = bound
-        stream.source = self._string(bound)
+        if stream.planes is None:
+            stream.source = self._string(bound)
         if not stream.begun[bound]:
             stream.begun[bound] = True
-            if stream.controller.expected is not None:
+            if stream.controller.expected is not None and stream.planes is None:
                 stream.takeover = _Takeover(bound)
-            stream.tell(BOS(stream.topic, stream.source))
+            stream.tell(BOS(stream.topic, *self._names(stream, bound)))
+
+    def _settle_planes(self, stream: Stream, planes: Planes) -> None:
+        """Give up what no session can supply any more."""
+        if stream.controller.is_waiting and (sqn := planes.passed(stream.begun)) is not None:
+            stream.controller.on_replaced(sqn)
+            self._settle(stream)
 
     def _on_takeover(self, stream: Stream, run: Run) -> None:
         """Data came while a takeover is not over."""

@@ -33,18 +33,27 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class BOS:
-    """First activity on the session of a source."""
+    """First activity on the session of a source.
+
+    With hotlinks `source` is that of the origin, here as in all events, and `proxy_source` that of the session, if it
+    is another; there are several sessions then.
+    """
 
     topic: str
     source: str
+    proxy_source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EOS:
-    """A source ended: its session did, or a final advertisement said so. May come without a `BOS`."""
+    """A source ended: its session did, or a final advertisement said so. May come without a `BOS`.
+
+    `proxy_source`: as in `BOS`; with hotlinks the source goes on if another of its sessions does.
+    """
 
     topic: str
     source: str
+    proxy_source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

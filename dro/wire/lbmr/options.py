@@ -162,7 +162,11 @@ class Functionality(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExtendedFunctionality(Flags16):
-    """Request address of the originating context and what the source offers; `flags` are `Functionality` bits."""
+    """Request address of the originating context and what the source offers; `flags` are `Functionality` bits.
+
+    `reserved`: Guess: of a proxy source, the `<hotlink-index>` of the portal that advertises it, in the word that
+    domain routes have in the same place (A17); 0: none.
+    """
 
     port: int
     reserved: int = field(default=0, kw_only=True)
@@ -268,6 +272,12 @@ class TirOptions:
     @property
     def extended(self) -> ExtendedFunctionality | None:
         return self.first(ExtendedFunctionality)
+
+    @property
+    def hotlink_index(self) -> int:
+        """Of the portal that advertises, 0 for none."""
+        found = self.extended
+        return found.reserved if found else 0
 
     @property
     def ume(self) -> Ume | None:

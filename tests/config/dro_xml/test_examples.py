@@ -51,5 +51,8 @@ def test_an_example_is_what_its_topology_says(path: Path) -> None:
     limits = unsupported(config)
     has_errors = any(not isinstance(limit, ConfigWarning) for limit in limits)
     has_udp = [peer for peer in config.peers if peer.udp is not None]
-    assert has_errors == bool(has_udp or any(e.hotlink_index for e in config.portals))
+    assert has_errors == bool(has_udp)
+    assert [expected[e.name].get("hotlink_index", 0) for e in config.portals] == [
+        e.hotlink_index for e in config.portals
+    ]
     assert sum("the UDP part of a peer link" in str(limit) for limit in limits) == len(has_udp)

@@ -30,19 +30,13 @@ def limits(daemon: str = "", endpoint: str = "", portals: str = "") -> list[tupl
 
 
 def test_a_plain_file_has_no_limits() -> None:
-    assert limits("<name>N</name><log type='console'/>", "<hotlink-index>0</hotlink-index>") == []
+    assert limits("<name>N</name><log type='console'/>", "<hotlink-index>2</hotlink-index>") == []
 
 
 @pytest.mark.parametrize("name", ["monitor", "web-monitor", "daemon-monitor", "publishing-interval"])
 def test_monitors_are_told_by_name(name: str) -> None:
     content = {"web-monitor": "*:1", "publishing-interval": "<group name='default' ivl='1'/>"}.get(name, "")
     assert limits(f"<{name}>{content}</{name}>") == [(f"u.xml:2: <{name}>: not supported yet, ignored", False)]
-
-
-def test_what_an_endpoint_cannot_do_is_refused() -> None:
-    [(limit, is_error)] = limits("", "<hotlink-index>2</hotlink-index>")
-    assert limit.startswith("u.xml:3: <hotlink-index>: hotlinks are not supported yet")
-    assert is_error
 
 
 def test_access_control_is_supported() -> None:
@@ -89,14 +83,14 @@ def test_um_options_that_nothing_asks_for_are_told_by_name() -> None:
         return f"<lbm-attributes>{inner}</lbm-attributes>"
 
     used = (("source", "transport", "lbtrm"), ("context", "resolver_multicast_address", "239.1.1.1"))
-    at_default = ("context", "mim_sm_minimum_interval", "200")
+    at_default = ("context", "mim_ordered_delivery", "1")
     foreign = ("context", "fd_management_type", "epoll")
     here = "u.xml:3: <portals>: 1 UM options without effect here: context fd_management_type (u.xml:3)"
     assert limits("", attributes(*used, at_default, foreign)) == [(here, False)]
     shared = (("source", "implicit_batching_minimum_length", "8000"), ("receiver", "ordered_delivery", "0"))
     assert limits("", attributes(*shared)) == []
-    idle = (("source", "late_join", "1"), ("context", "mim_sm_minimum_interval", "201"))
-    told = "2 UM options without effect yet: context mim_sm_minimum_interval (u.xml:3), source late_join (u.xml:3)"
+    idle = (("source", "late_join", "1"), ("context", "mim_ordered_delivery", "0"))
+    told = "2 UM options without effect yet: context mim_ordered_delivery (u.xml:3), source late_join (u.xml:3)"
     assert limits("", attributes(*used, *idle)) == [(f"u.xml:3: <portals>: {told}", False)]
 
 

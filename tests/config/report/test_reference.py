@@ -115,7 +115,7 @@ def test_reload_classes(name: str, expected: ReloadClass) -> None:
         ("nak-handling", "refused: the UDP part of a peer link is not supported yet"),
         ("topic", "in effect"),
         ("transport-module", "warned about: not supported yet, ignored"),
-        ("hotlink-index", "some values refused: hotlinks are not supported yet"),
+        ("hotlink-index", "in effect"),
         ("topicmap", "warned about: names are kept without tables of a fixed size, ignored"),
         ("regex-pattern", "in effect, deprecated"),
         ("route-recalculation", "in effect"),

@@ -25,6 +25,10 @@ from portals.datapath.addressed import AddressedData
 from portals.datapath.counters import PairSlot, Slot
 from portals.datapath.descriptor import BatchKind
 from portals.decisions.core import PortalCore
+from portals.decisions.immediate import Class, ImmediateForwarding
+from portals.decisions.immediate import Dropped as NotForwarded
+from portals.decisions.immediate import Leaves as ToSiblings
+from portals.decisions.immediate import Why as WhyNot
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, InterestAdded, SourceGone
 from portals.decisions.unicast import Dropped, ForRoutes, Leaves, UnicastForwarding, Verdict, Why
 from portals.endpoint.gauges import Gauges
@@ -32,6 +36,7 @@ from portals.endpoint.interest import TrdInterest
 from portals.peer.gauges import link_gauges
 from portals.peer.link_watch import LinkWatch
 from portals.peer.sender import LinkCounters
+from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link as PortalLink
 from portals.shell.portal import PortalShell, show_core
 from portals.shell.unicast import UnicastTraffic
@@ -301,6 +306,9 @@ class FakeUnicastLink:
     def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
         tell(self.outcome)
 
+    def send_immediate(self, message: bytes, tell: Tell) -> None:
+        tell(self.outcome)
+
 
 def unicast_cases() -> dict[Slot, tuple[Scene, int, int]]:
     """Messages of each slot; the bytes are in the next one."""
@@ -326,6 +334,60 @@ def unicast_cases() -> dict[Slot, tuple[Scene, int, int]]:
     made: dict[Slot, tuple[Scene, int, int]] = {}
     for slot, (messages, nbytes) in counts.items():
         made |= {slot: (unicast, RECEIVER, messages), Slot(slot + 1): (unicast, RECEIVER, nbytes)}
+    return made
+
+
+IMMEDIATE_BYTES: Final = 50
+
+
+def immediate(link: Link) -> Pages:
+    """At the receiver, a message of each kind in, for each reason to drop it, and out, with each outcome."""
+    stepper = Stepper()
+    with TemporaryDirectory() as folder:
+        worker = FakeWorker(stepper.loop, Path(folder), P, "P")
+        asked = FakeUnicastLink()
+        queues = FakeQueues()
+        addressed = AddressedData(link.ring, worker.counters, queues, lambda _: None)
+        traffic = ImmediateTraffic(worker.ctx, addressed, 5, asked.link)
+        verdicts: list[object] = []
+        give = lambda *_: verdicts.pop(0)  # noqa: E731
+        traffic._core = cast(ImmediateForwarding, SimpleNamespace(on_message=give, on_leaving=give))
+        kinds = [Class(has_topic, is_request) for has_topic in (False, True) for is_request in (False, True)]
+        data = bytes(IMMEDIATE_BYTES)
+        for kind in kinds:
+            verdicts.append(ToSiblings((Q,), data, kind))
+            traffic.on_received(data, "somebody")
+            for asked.outcome in Outcome:
+                verdicts.append(kind)
+                addressed.handlers[BatchKind.IMMEDIATE](Q, 0, memoryview(data))
+        for why in WhyNot:
+            verdicts.append(NotForwarded(why))
+            traffic.on_received(data, "somebody")
+        verdicts.append(NotForwarded(WhyNot.DUPLICATE))
+        addressed.handlers[BatchKind.IMMEDIATE](Q, 0, memoryview(data))
+        assert len(queues.announced) == len(kinds)
+        for slot in range(Slot.IMMEDIATE_TOPIC_RCVD, Slot.IMMEDIATE_DROPPED_DUP_BYTES + 1):
+            link.page_p.set(slot, worker.counters[slot])
+    stepper.loop.close()
+    return link.page_p, link.page_q
+
+
+def immediate_cases() -> dict[Slot, tuple[Scene, int, int]]:
+    outcomes, reasons = len(Outcome), len(WhyNot)
+    counts = {
+        Slot.IMMEDIATE_TOPIC_RCVD: 2,
+        Slot.IMMEDIATE_TOPICLESS_RCVD: 2 + reasons,
+        Slot.IMMEDIATE_TOPIC_FORWARDED: 2 * outcomes,
+        Slot.IMMEDIATE_TOPICLESS_FORWARDED: 2 * outcomes + 1,
+    }
+    for name in ("SENT", "DROPPED_BLOCKED", "DROPPED_ERROR", "DROPPED_SIZE"):
+        counts |= {Slot[f"IMMEDIATE_{topic}_{name}"]: 2 for topic in ("TOPIC", "TOPICLESS")}
+    for slot in range(Slot.IMMEDIATE_TOPIC_RCVD, Slot.IMMEDIATE_DROPPED_DUP + 1, 2):
+        counts.setdefault(Slot(slot), 1)
+    made: dict[Slot, tuple[Scene, int, int]] = {}
+    for slot, messages in counts.items():
+        made |= {slot: (immediate, RECEIVER, messages)}
+        made |= {Slot(slot + 1): (immediate, RECEIVER, messages * IMMEDIATE_BYTES)}
     return made
 
 
@@ -417,6 +479,7 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.RTT_MEAN_US: (of_the_link, RECEIVER, 120),
     Slot.RTT_MAX_US: (of_the_link, RECEIVER, 150),
     Slot.KEEPALIVE_ANSWERED_S: (of_the_link, RECEIVER, 995),
+    **immediate_cases(),
 }
 PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
     PairSlot.HANDED: (full_channel, RECEIVER, 3),
@@ -464,5 +527,5 @@ def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
 def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
     assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 79), *range(80, 90),
-                         *range(96, 140), *range(160, 172)}  # fmt: skip
+                         *range(96, 140), *range(160, 214)}  # fmt: skip
     assert set(PairSlot) == {*range(10)}

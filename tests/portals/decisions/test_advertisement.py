@@ -36,6 +36,17 @@ def test_options_cross_unchanged_but_for_those_made_anew_and_those_not_served(ti
     assert list(again[2:]) == kept
 
 
+@given(tir=lbmr_strategies.tir)
+def test_an_index_is_added_and_goes_no_further_than_one_dro(tir: lbmr.Tir) -> None:
+    made = lbmr.TirOptions(proxy_options(seen(pass_through_of(tir)), 4, 0xFFFF))
+    assert made.hotlink_index == 0xFFFF
+    plain = lbmr.TirOptions(proxy_options(seen(pass_through_of(tir)), 4))
+    beyond = lbmr.TirOptions(proxy_options(seen(pass_through_of(lbmr.Tir(b"t", tir.transport, 60, 1, made))), 4))
+    assert (plain.hotlink_index, beyond.hotlink_index) == (0, 0)
+    rest = tuple(item for item in made.items if not isinstance(item, options.ExtendedFunctionality))
+    assert rest == tuple(item for item in plain.items if not isinstance(item, options.ExtendedFunctionality))
+
+
 def test_what_receivers_ask_the_origin_for_crosses_and_queues_do_not() -> None:
     request = options.ExtendedFunctionality(port=14391, ip=0x0A000001, flags=options.Functionality.LATE_JOIN)
     kept: tuple[lbmr.TirOption, ...] = (

@@ -86,6 +86,9 @@ class OtherLink:
     def on_context_info(self, worker: int, message: bytes) -> None:
         raise NotImplementedError
 
+    def send_immediate(self, message: bytes, tell: Tell) -> None:
+        raise NotImplementedError
+
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
         self.effects.append(effect)
         match effect:

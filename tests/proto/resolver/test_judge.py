@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dro.clock import ms
 from dro.proto.resolver.core import Resolver, ResolverConfig
 from dro.proto.resolver.events import NoSource, ResolverEvent, SourceChanged, SourceFound, SourceRefused, SourceSwitched
-from dro.proto.resolver.receivers import Judge
+from dro.proto.resolver.joining import Judge
 from dro.timers import DUE_MAX
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TcpAddress, TransportAddress

@@ -102,6 +102,13 @@ class Example:
             found[path["to"], path["from"]] = Way(path["cost"], back)
         return found
 
+    def shows_both_planes(self, route: Sequence[str]) -> bool:
+        """It passes two DROs with a hotlink index in the same TRD, which do not see each other."""
+        portals = {p["name"]: (name, p) for name, dro in self.dros.items() for p in dro["portals"]}
+        passed = {portals[name][0] for name in route}
+        indexed = {(name, p["domain_id"]) for name, p in portals.values() if p.get("hotlink_index")}
+        return max(Counter(domain for name, domain in indexed if name in passed).values(), default=0) > 1
+
     def networks(self) -> list[str]:
         """TRDs by the name of their bridge, and that of the peer links."""
         return [trd_name(domain) for domain in self.domains] + ([LINKS] if self.links else [])

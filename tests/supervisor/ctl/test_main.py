@@ -42,7 +42,7 @@ STATUS = DroStatus(
 PORTAL = PortalStatus(
     "P1", "endpoint", "ready", 1, 3, 4, 5, 6, 7, 8, 9, 1000, 100_000, 7, 2000, 200_000, 1990, 199_000,
     {"duplicate": 0, "would_block": 10}, 0, 512, 1024, 1_000_000, 2, 3, 4, 15, 16, 17,
-    18, 19, 20, {"duplicate": 0, "no_route": 21}, 22, 23, 24,
+    18, 19, 20, {"duplicate": 0, "no_route": 21}, 25, 26, 27, {"broken": 28}, 22, 23, 24,
 )  # fmt: skip
 
 
@@ -352,6 +352,7 @@ def test_portals_tell_drops_by_reason_and_what_waits() -> None:
     assert "P1 could not send 16 datagrams" in text
     assert "P1 discarded 17 messages" in text
     assert "P1 dropped unicast messages: 21 no_route" in text
+    assert "P1 dropped immediate messages: 28 broken" in text
     assert "P1 dropped 24 control messages of DROs" in text
     assert text.splitlines()[1].split() == (
         ["P1", "ready", "1", "3", "4", "5", "6+7", "8+9", "1000", "7", "2000", "1990", "10", "0"]
@@ -373,7 +374,7 @@ def test_a_portal_that_came_anew_has_no_rate_yet() -> None:
 @pytest.mark.parametrize(("columns", "lines"), [(200, 2), (60, 14)])
 def test_a_narrow_terminal_gets_paragraphs(folder: Path, columns: int, lines: int) -> None:
     quiet = replace(PORTAL, dropped={}, queued_bytes=0, unrecovered=0, socket_drops=0, unsent=0, discarded=0,
-                    unicast_dropped={}, gateway_control_dropped=0)  # fmt: skip
+                    unicast_dropped={}, immediate_dropped={}, gateway_control_dropped=0)  # fmt: skip
     answer = {"ok": True, "result": to_json(PortalsStatus(1.0, (quiet,)))}
     server = OneAnswer(folder, json.dumps(answer).encode() + b"\n")
     outer, inner = pty.openpty()

@@ -61,6 +61,11 @@ def test_every_figure_comes_from_its_slot(pages: Pages) -> None:
     assert status.unicast_sent == 1000 + Slot.UNICAST_SENT
     assert status.unicast_dropped["no_route"] == 2000 + Slot.UNICAST_DATA_NO_ROUTE + Slot.UNICAST_CONTROL_NO_ROUTE
     assert status.unicast_dropped["error"] == 1000 + Slot.UNICAST_DROPPED_ERROR
+    of_both = 2000 + Slot.IMMEDIATE_TOPIC_RCVD + Slot.IMMEDIATE_TOPICLESS_RCVD
+    assert status.immediate_received == of_both
+    assert status.immediate_forwarded == 2000 + Slot.IMMEDIATE_TOPIC_FORWARDED + Slot.IMMEDIATE_TOPICLESS_FORWARDED
+    assert status.immediate_sent == 2000 + Slot.IMMEDIATE_TOPIC_SENT + Slot.IMMEDIATE_TOPICLESS_SENT
+    assert status.immediate_dropped["no_domain"] == 1000 + Slot.IMMEDIATE_NO_DOMAIN
     assert status.gateway_control_received == 1000 + Slot.GATEWAY_CONTROL_RCVD
     assert status.gateway_control_sent == 1000 + Slot.GATEWAY_CONTROL_SENT
     dropped = Slot.GATEWAY_CONTROL_LIMITED + Slot.GATEWAY_CONTROL_DROPPED

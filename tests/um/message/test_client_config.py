@@ -39,11 +39,11 @@ def test_options_without_effect_are_named_when_they_are_read(
     tmp_path: Path, tcp_config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "idle.cfg"
-    path.write_text("context mim_address 224.9.9.9\ncontext fd_management_type epoll\n")
+    path.write_text("context mim_ordered_delivery 0\ncontext fd_management_type epoll\n")
     with caplog.at_level(logging.INFO):
         Config.load(path).with_("source", "transport", "tcp")
     assert [(record.levelno, record.message) for record in caplog.records] == [
-        (logging.WARNING, f"1 UM options without effect yet: context mim_address ({path}:1)"),
+        (logging.WARNING, f"1 UM options without effect yet: context mim_ordered_delivery ({path}:1)"),
         (logging.INFO, f"1 UM options without effect here: context fd_management_type ({path}:2)"),
     ]
 

@@ -63,7 +63,7 @@ class LbtrmReceivers:
             if not sockets.is_multicast(address.group):
                 raise ResourceError(f"{sockets.ip_text(address.group)} is no multicast group")
             if self._nak_socket is None:
-                self._nak_socket = _open_nak_socket(o.interface)
+                self._nak_socket = open_nak_socket(o.interface)
             group = self.groups[key] = LbtrmGroup(
                 self._host.loop,
                 *key,
@@ -92,7 +92,7 @@ class LbtrmReceivers:
             self._nak_socket = None
 
 
-def _open_nak_socket(interface: str) -> socket.socket:
+def open_nak_socket(interface: str) -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         sock.setblocking(False)
@@ -144,6 +144,12 @@ class LbtrmSenders(SenderPool[GroupKey]):
         self._full, self._members = None, []  # it holds what it could repair
 
     def _open_session(self, key: GroupKey, o: LbtrmSourceOptions) -> SenderTransport:
+        sender = self._open[key] = self.open_alone(key, o)
+        self._full = None
+        return sender
+
+    def open_alone(self, key: GroupKey, o: LbtrmSourceOptions) -> SenderTransport:
+        """A session that no source gets. Raises: ResourceError."""
         group, port = key
         host = self._host
         if not sockets.is_multicast(group):
@@ -178,10 +184,7 @@ class LbtrmSenders(SenderPool[GroupKey]):
             pack_bytes=o.pack_bytes,
         )
         core = SourceSession(config, self._data_limiter, self._retransmit_limiter, host.loop.now_ns())
-        sender = LbtrmSender(host.loop, session, core, self._data_limiter, host.batch, self._events.on_closed)
-        self._open[key] = sender
-        self._full = None
-        return sender
+        return LbtrmSender(host.loop, session, core, self._data_limiter, host.batch, self._events.on_closed)
 
 
 KIND: Final = TransportKind(LbtrmAddress, LbtrmReceivers, LbtrmSenders)

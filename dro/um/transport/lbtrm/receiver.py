@@ -160,7 +160,9 @@ class LbtrmGroup(DataReader):
         buffer_bytes: int,
         nak_socket: socket.socket,
         on_empty: Callable[[LbtrmGroup], None],
+        on_stranger: Callable[[LbtrmAddress], object] | None = None,
     ) -> None:
+        """`on_stranger` may join a session that data has come of; without it, only what is joined is listened to."""
         self.group = group
         self.port = port
         self.interface = interface
@@ -170,6 +172,7 @@ class LbtrmGroup(DataReader):
         self._batch = mmsg.DatagramBatch(like=batch)
         self._nak_socket = nak_socket
         self._on_empty = on_empty
+        self._on_stranger = on_stranger
         self._sessions: dict[tuple[int, int], LbtrmReceiver] = {}
         self._streams: Streams = {}
         self._touched: list[Stream] = []
@@ -225,7 +228,7 @@ class LbtrmGroup(DataReader):
 
     def _on_readable(self) -> bool:
         for _ in range(_BATCHES_PER_TURN):
-            if not self._sessions:
+            if not self._sessions and self._on_stranger is None:
                 break
             try:
                 count = self._batch.receive(self._socket.fileno())
@@ -264,6 +267,10 @@ class LbtrmGroup(DataReader):
             self._on_other(view, offset, length, key, sender, now_ns)
             return
         session = self._session(key, sender, now_ns)
+        if session is None and self._on_stranger is not None:
+            ip = int.from_bytes((sender >> 32).to_bytes(4, "little"), "big")
+            self._on_stranger(LbtrmAddress(ip, self.group, key & MASK, self.port, key >> 32 & 0xFFFF))
+            session = self._session(key, sender, now_ns)
         if session is None:
             self.stats.unknown_msgs_rcved += 1
             return

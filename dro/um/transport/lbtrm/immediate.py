@@ -1,0 +1,123 @@
+"""LBT-RM for multicast immediate messages: sessions that nobody advertises, on a group that all contexts share.
+
+A sender has a session of its own kind of options. A receiver joins every session of the group as soon as data of it
+comes, and forgets it when it has been silent for the activity timeout. How many sessions there are is bounded, and so
+is how many begin in a second. Source: DRO guide 4.2.5; UM Concepts, "Multicast Immediate Messaging"; forwarding notes,
+section 12. Guess: the limits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from dro.config.um.options import UmOptions
+from dro.config.um.sets import ImmediateOptions, LbtrmReceiverOptions, LbtrmSourceOptions
+from dro.errors import ResourceError
+from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
+from dro.proto.lbtrm.loss import LossConfig
+from dro.proto.lbtrm.receiver import ReceiverSession
+from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.um.transport import sockets
+from dro.um.transport.kind import SessionHost
+from dro.um.transport.lbtrm.kind import NAK_OVERHEAD_BYTES, LbtrmSenders, open_nak_socket
+from dro.um.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
+from dro.um.transport.runs import KIND_DATA, RunTable
+from dro.um.transport.session import ReceiverTransport, SenderTransport, SessionCounts
+from dro.wire.source_string import LbtrmAddress, TransportAddress
+
+SESSIONS_MAX: Final = 1024
+NEW_SESSIONS: Final = NewcomerRate(in_all=200, of_one=100)
+
+limited = LimitedLogger(logging.getLogger(__name__)).event
+
+OnImmediate = Callable[[bytes, LbtrmAddress], object]
+"""(LBMC message, session)"""
+
+
+def open_immediate(pool: LbtrmSenders, o: ImmediateOptions, options: UmOptions) -> SenderTransport:
+    """A session to send on. Raises: ResourceError."""
+    made = replace(
+        LbtrmSourceOptions.of(options),
+        window_size_bytes=o.window_size_bytes,
+        window_limit_bytes=o.window_limit_bytes,
+        ignore_ns=o.ignore_ns,
+        sm_min_ns=o.sm_min_ns,
+        sm_max_ns=o.sm_max_ns,
+        tgsz=o.tgsz,
+    )
+    return pool.open_alone((sockets.ip_number(o.outgoing_address), o.outgoing_port), made)
+
+
+class ImmediateReceiver:
+    """All sessions of one group; implements `SessionSink`."""
+
+    def __init__(
+        self, host: SessionHost, o: ImmediateOptions, on_message: OnImmediate, is_own: Callable[[LbtrmAddress], bool]
+    ) -> None:
+        """`is_own`: a session that is not listened to. Raises: ResourceError."""
+        rm = LbtrmReceiverOptions.of(host.options)
+        most = max(1, (rm.datagram_max_bytes - NAK_OVERHEAD_BYTES) // 4)
+        self._config = o.fill(LossConfig, max_naks_per_packet=most)
+        self._host = host
+        self._on_message = on_message
+        self._is_own = is_own
+        self._newcomers = Newcomers(NEW_SESSIONS)
+        self._sessions: dict[TransportAddress, LbtrmReceiver] = {}
+        self._past = SessionCounts()  # of sessions that have ended
+        self._nak_socket = open_nak_socket(rm.interface)
+        try:
+            self._group = LbtrmGroup(
+                host.loop,
+                sockets.ip_number(o.incoming_address),
+                o.incoming_port,
+                rm.interface,
+                host.batch,
+                buffer_bytes=rm.receive_buffer_bytes,
+                nak_socket=self._nak_socket,
+                on_empty=lambda _: None,
+                on_stranger=self._on_stranger,
+            )
+        except ResourceError:
+            self._nak_socket.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def _on_stranger(self, address: LbtrmAddress) -> None:
+        if self._is_own(address):
+            return
+        now_ns = self._host.loop.now_ns()
+        if len(self._sessions) >= SESSIONS_MAX or not self._newcomers.admit(address.ip, now_ns):
+            limited(LogEvent.IMMEDIATE_SENDERS, extra={"from": sockets.ip_text(address.ip), "limit": SESSIONS_MAX})
+            return
+        core = ReceiverSession(self._config, self._host.rng.random, now_ns)
+        self._sessions[address] = self._group.join(address, core, self, self._on_ended)
+
+    def _on_ended(self, session: ReceiverTransport, now_ns: int) -> None:
+        del self._sessions[session.address]
+        self._past += session.counts()
+
+    def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
+        """Nobody is told: immediate messages have no beginning and no end."""
+
+    def on_fragments(self, view: memoryview, parts: Sequence[tuple[ReceiverTransport, RunTable]], now_ns: int) -> None:
+        for transport, table in parts:
+            address = transport.address
+            assert isinstance(address, LbtrmAddress)
+            for run in table:
+                if run.kind == KIND_DATA:
+                    for at in range(run.offset, run.offset + run.fragments * run.stride, run.stride):
+                        self._on_message(bytes(view[at : at + run.length]), address)
+
+    def counts(self) -> SessionCounts:
+        return sum((session.counts() for session in self._sessions.values()), self._past + self._group.counts())
+
+    def close(self) -> None:
+        self._sessions.clear()
+        self._group.close()
+        self._nak_socket.close()

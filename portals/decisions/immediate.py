@@ -1,0 +1,116 @@
+"""Multicast immediate messages (MIM) through this DRO: where one that a portal takes in leaves. Common to all kinds.
+
+Everything goes to all TRDs, without interest and without access lists, along the tree of paths from the domain that a
+message was sent in: what comes in here leaves by the portals that lie on a path from that domain that begins here. One
+DRO brings it into each TRD.
+
+State: the egress portals by originating domain, and which messages passed this portal, in either direction: each does
+once, by the OTID of its sender and its number. So a message ends where another DRO has brought it before, as two may
+while routes change, and there is no circle that it could follow.
+
+Source: forwarding notes, section 12; peer link notes, section 14. Guess: the number of a message counts in its sender's
+session; there is no count of hops.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from dro.bus.messages import Route
+from dro.errors import DecodeError
+from dro.proto.unicast.streams import SeenStreams
+from dro.wire.lbmc.origin import Origin, completed, read_origin
+
+
+class Why(Enum):
+    """Why a message goes no further."""
+
+    BROKEN = "broken"
+    NO_DOMAIN = "no_domain"
+    DUPLICATE = "duplicate"
+    NO_ROUTES_YET = "no_routes_yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """What a message is counted as."""
+
+    has_topic: bool = False
+    is_request: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    why: Why
+    kind: Class = Class()
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """By these portals, which may be none: another DRO brings it to where it goes."""
+
+    workers: tuple[int, ...]
+    message: bytes
+    kind: Class
+
+
+class ImmediateForwarding:
+    """See the module text."""
+
+    def __init__(self, worker: int, domain_id: int) -> None:
+        """`domain_id` of the portal's TRD, 0 for a peer portal."""
+        self._worker = worker
+        self._domain_id = domain_id
+        self._egress: dict[int, tuple[int, ...]] | None = None  # by originating domain; None before the first routes
+        self._passed = SeenStreams()
+
+    def on_routes(self, routes: Iterable[Route]) -> None:
+        """Those of the portal, all of them."""
+        found: dict[int, set[int]] = defaultdict(set)
+        for route in routes:
+            if route.ingress == self._worker:
+                for source in route.source_domains:
+                    found[source].add(route.egress)
+        self._egress = {source: tuple(sorted(workers)) for source, workers in found.items()}
+
+    def on_message(self, message: bytes, otid: bytes | None, now_ns: int) -> Dropped | Leaves:
+        """One whole LBMC message from behind this portal. `otid` is for one that has none; a link knows none."""
+        try:
+            origin = read_origin(message)
+            return self._route(message, origin, otid, now_ns)
+        except DecodeError as e:
+            return Dropped(Why.BROKEN, detail=str(e))
+
+    def _route(self, message: bytes, origin: Origin, otid: bytes | None, now_ns: int) -> Dropped | Leaves:
+        kind = Class(origin.has_topic, origin.is_request)
+        domain_id = self._domain_id if origin.domain_id == 0 else origin.domain_id
+        sender = origin.otid if origin.otid is not None else otid
+        if not domain_id or sender is None:
+            return Dropped(Why.NO_DOMAIN, kind)
+        if not self._is_new(sender, origin.sqn, now_ns):
+            return Dropped(Why.DUPLICATE, kind)
+        if self._egress is None:
+            return Dropped(Why.NO_ROUTES_YET, kind)
+        workers = self._egress.get(domain_id, ())
+        if workers and (origin.otid is None or origin.domain_id != domain_id):
+            message = completed(message, origin, domain_id, sender)
+        return Leaves(workers, message, kind)
+
+    def on_leaving(self, message: bytes, now_ns: int) -> Dropped | Class:
+        """A message that a sibling took in, and that is to be sent here; what it is when it may go.
+
+        Raises: DecodeError for what no sibling passes on.
+        """
+        origin = read_origin(message)
+        if origin.otid is None:
+            raise DecodeError("mim", "no OTID")
+        kind = Class(origin.has_topic, origin.is_request)
+        return kind if self._is_new(origin.otid, origin.sqn, now_ns) else Dropped(Why.DUPLICATE, kind)
+
+    def _is_new(self, sender: bytes, sqn: int, now_ns: int) -> bool:
+        self._passed.forget_old(now_ns)
+        return self._passed.is_new((sender, 0), sqn, now_ns)

@@ -1,0 +1,63 @@
+"""Multicast immediate messages between this TRD and the rest of the network.
+
+The receiving context hears the group `mim_incoming_address` of the TRD, all sessions but that of this portal; the
+sending context sends what comes from other TRDs to `mim_outgoing_address`. Source: forwarding notes, section 12.
+Guess: a message without an OTID gets that of its session, with topic index and context 0, which all DROs of a TRD make
+alike.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import lru_cache
+from typing import Final
+
+from dro.bus.actor import WorkerContext
+from dro.config.dro_xml.model import EndpointConfig
+from dro.proto.unicast.connections import Tell
+from dro.um.fragment.context import FragmentContext
+from dro.um.transport.sockets import ip_text
+from dro.wire import otid
+from dro.wire.lbmr.records import write_transport
+from dro.wire.source_string import LbtrmAddress
+from portals.shell.immediate import ImmediateTraffic
+from portals.shell.link import Link
+from portals.shell.portal import PortalShell
+
+SHARE: Final = 10
+"""This part of `<max-queue>` may wait for the rate limit."""
+
+
+@lru_cache(maxsize=1024)
+def otid_of(session: LbtrmAddress) -> bytes:
+    code, body = write_transport(session)
+    return otid.encode(session, 0, 0, zlib.crc32(bytes((code,)) + body))
+
+
+class TrdImmediate:
+    """The part of an endpoint portal that the module text describes."""
+
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        config: EndpointConfig,
+        shell: PortalShell,
+        link: Link,
+        sending: FragmentContext,
+        receiving: FragmentContext,
+    ) -> None:
+        """Raises: ResourceError."""
+        shell.immediate = self._traffic = ImmediateTraffic(ctx, shell.addressed, config.domain_id, link)
+        self._sending = sending.immediate
+        self.on_config(config)
+        receiving.immediate.ignored = self._sending
+        receiving.immediate.listen(self._on_message)
+
+    def on_config(self, config: EndpointConfig) -> None:
+        self._sending.queue_max_bytes = config.max_queue_bytes // SHARE
+
+    def _on_message(self, message: bytes, session: LbtrmAddress) -> None:
+        self._traffic.on_received(message, f"{ip_text(session.ip)}:{session.nak_port}", otid_of(session))
+
+    def send(self, message: bytes, tell: Tell) -> None:
+        self._sending.send(message, tell)

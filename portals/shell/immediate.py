@@ -1,0 +1,109 @@
+"""Multicast immediate messages of a portal, counted and logged: in from its link, over to siblings, out by its link.
+
+Carries out what `portals.decisions.immediate` decides. What comes in is counted once, and once more with the reason
+when it is dropped there; what leaves by this portal is counted as forwarded, then as sent or dropped.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from dro.bus.actor import WorkerContext
+from dro.bus.messages import RouteTable
+from dro.log.events import LogEvent
+from dro.proto.unicast.connections import Outcome
+from portals.datapath.addressed import AddressedData
+from portals.datapath.counters import Slot
+from portals.datapath.descriptor import BatchKind
+from portals.decisions.immediate import Class, Dropped, ImmediateForwarding, Why
+from portals.shell.link import Link
+
+ALL_DOMAINS: Final = 0
+NO_DOMAIN_REMEDY: Final = "its sender is older than UM 6.0; update it"
+TOO_LARGE_REMEDY: Final = "give all TRDs the same transport_lbtrm_datagram_max_size"
+
+_Pair = tuple[Slot, Slot]
+_RECEIVED: Final[_Pair] = (Slot.IMMEDIATE_TOPICLESS_RCVD, Slot.IMMEDIATE_TOPIC_RCVD)
+_REQUESTS_RECEIVED: Final[_Pair] = (Slot.IMMEDIATE_TOPICLESS_REQ_RCVD, Slot.IMMEDIATE_TOPIC_REQ_RCVD)
+_FORWARDED: Final[_Pair] = (Slot.IMMEDIATE_TOPICLESS_FORWARDED, Slot.IMMEDIATE_TOPIC_FORWARDED)
+_REQUESTS_SENT: Final[_Pair] = (Slot.IMMEDIATE_TOPICLESS_REQ_SENT, Slot.IMMEDIATE_TOPIC_REQ_SENT)
+_OUTCOMES: Final[dict[Outcome, _Pair]] = {
+    Outcome.SENT: (Slot.IMMEDIATE_TOPICLESS_SENT, Slot.IMMEDIATE_TOPIC_SENT),
+    Outcome.FULL: (Slot.IMMEDIATE_TOPICLESS_DROPPED_BLOCKED, Slot.IMMEDIATE_TOPIC_DROPPED_BLOCKED),
+    Outcome.FAILED: (Slot.IMMEDIATE_TOPICLESS_DROPPED_ERROR, Slot.IMMEDIATE_TOPIC_DROPPED_ERROR),
+    Outcome.TOO_LARGE: (Slot.IMMEDIATE_TOPICLESS_DROPPED_SIZE, Slot.IMMEDIATE_TOPIC_DROPPED_SIZE),
+}
+_DROPPED: Final = {
+    Why.BROKEN: Slot.IMMEDIATE_BROKEN,
+    Why.NO_DOMAIN: Slot.IMMEDIATE_NO_DOMAIN,
+    Why.DUPLICATE: Slot.IMMEDIATE_DUP,
+    Why.NO_ROUTES_YET: Slot.IMMEDIATE_NO_ROUTE,
+}
+
+
+class ImmediateTraffic:
+    """See the module text. Made by the link, which sets `PortalShell.immediate` to it."""
+
+    def __init__(self, ctx: WorkerContext, addressed: AddressedData, domain_id: int, link: Link) -> None:
+        """`domain_id` of the portal's TRD, 0 for a peer portal."""
+        self._ctx = ctx
+        self._page = ctx.counters
+        self._addressed = addressed
+        self._core = ImmediateForwarding(ctx.index, domain_id)
+        self._link = link
+        addressed.handlers[BatchKind.IMMEDIATE] = self._on_handed
+
+    def on_routes(self, table: RouteTable) -> None:
+        self._core.on_routes(table.routes)
+
+    # in
+
+    def on_received(self, message: bytes, peer: str, otid: bytes | None = None) -> None:
+        """A message has come from that host, or over the link. `otid`: of its sender, if it names none."""
+        verdict = self._core.on_message(message, otid, self._ctx.loop.now_ns())
+        nbytes = len(message)
+        self._count(_RECEIVED, verdict.kind, nbytes)
+        if verdict.kind.is_request:
+            self._count(_REQUESTS_RECEIVED, verdict.kind, nbytes)
+        if isinstance(verdict, Dropped):
+            self._page.add_sized(_DROPPED[verdict.why], 1, nbytes)
+            self._tell_dropped(verdict, peer)
+            return
+        for worker in verdict.workers:
+            self._addressed.send(worker, BatchKind.IMMEDIATE, ALL_DOMAINS, verdict.message)
+
+    def _tell_dropped(self, dropped: Dropped, peer: str) -> None:
+        match dropped.why:
+            case Why.DUPLICATE:
+                pass
+            case Why.BROKEN:
+                self._ctx.limited(LogEvent.IMMEDIATE_BROKEN, extra={"peer": peer, "error": dropped.detail})
+            case Why.NO_DOMAIN:
+                extra = {"peer": peer, "remedy": NO_DOMAIN_REMEDY}
+                self._ctx.limited(LogEvent.IMMEDIATE_NO_DOMAIN, extra=extra)
+            case Why.NO_ROUTES_YET:
+                self._ctx.limited(LogEvent.IMMEDIATE_TOO_EARLY, extra={"peer": peer})
+
+    # over, and out
+
+    def _on_handed(self, worker: int, domain_id: int, data: memoryview) -> None:
+        message = bytes(data)
+        verdict = self._core.on_leaving(message, self._ctx.loop.now_ns())
+        kind = verdict.kind if isinstance(verdict, Dropped) else verdict
+        self._count(_FORWARDED, kind, len(message))
+        if isinstance(verdict, Dropped):
+            self._page.add_sized(Slot.IMMEDIATE_DROPPED_DUP, 1, len(message))
+        else:
+            self._link.send_immediate(message, partial(self._on_outcome, kind, len(message)))
+
+    def _on_outcome(self, kind: Class, nbytes: int, outcome: Outcome) -> None:
+        self._count(_OUTCOMES[outcome], kind, nbytes)
+        if outcome is Outcome.SENT and kind.is_request:
+            self._count(_REQUESTS_SENT, kind, nbytes)
+        elif outcome is Outcome.TOO_LARGE:
+            extra = {"bytes": nbytes, "remedy": TOO_LARGE_REMEDY}
+            self._ctx.limited(LogEvent.IMMEDIATE_TOO_LARGE, extra=extra)
+
+    def _count(self, slots: _Pair, kind: Class, nbytes: int) -> None:
+        self._page.add_sized(slots[kind.has_topic], 1, nbytes)
