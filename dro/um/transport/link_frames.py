@@ -13,6 +13,7 @@ from dataclasses import replace
 from struct import Struct
 from typing import Final
 
+from dro.errors import DecodeError
 from dro.sqn import MASK
 from dro.um.transport.runs import (
     COMPILED,
@@ -98,7 +99,8 @@ def take_topic_control(view: memoryview, pos: int, length: int, table: RunTable)
     """
     message = lbmc.decode(bytes(view[pos : pos + length]))
     index, tsni = message.get(SrcIdx), message.get(Tsni)
-    assert index is not None
+    if index is None or view[pos + MINIMAL_BYTES + 1] != SRCIDX_BYTES:
+        raise DecodeError("lbmc.srcidx", f"a message of {length} bytes does not begin with the block of {SRCIDX_BYTES}")
     source = index.source_index if index.source_index <= MASK else 0
     if tsni is not None:
         for record in tsni.records[:1]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dro.errors import DecodeError
 from dro.um.transport.runs import KIND_CONTROL, KIND_TSNI
 from dro.wire.lbmc import message as lbmc
-from dro.wire.lbmc.codes import END_DATA, MessageType
+from dro.wire.lbmc.codes import END_DATA, BlockType, MessageType
 from dro.wire.lbmc.data_blocks import SrcIdx, TopicIdx, Tsni, TsniRecord
 from dro.wire.lbmc.dro_blocks import TnwgCapabilities, TnwgKeepalive
 from dro.wire.source_string import TcpAddress
@@ -123,6 +123,8 @@ def test_reading_ends_where_it_is_told_to_and_the_rest_can_be_taken() -> None:
         b"\x08\xff\x00\x03",  # shorter than its header
         b"\x00\x0e\x00\x08" + bytes(20),
         lbmc.MINIMAL.pack(8, 0x0E, 12) + bytes([0xFF, 200, 0, 0, 0, 0, 0, 0]),  # a block that reaches beyond
+        lbmc.MINIMAL.pack(8, BlockType.SRCIDX, 4),  # control of a source without its number
+        lbmc.MINIMAL.pack(8, BlockType.SRCIDX, 20) + bytes([0xFF, 16]) + bytes(14),  # with a larger one
     ],
 )
 def test_what_cannot_be_split_is_an_error_and_what_came_before_is_kept(bad: bytes) -> None:
