@@ -83,8 +83,9 @@ test: $(STAMP) needs
 	$(PYTEST)
 
 long: $(STAMP) needs
-	DRO_LONG=1 DRO_CUTS=1000 $(PYTEST) --timeout 0 \
-		tests/daemon/test_drain.py tests/netns/test_drain.py tests/netns/test_examples.py tests/netns/test_link_cuts.py
+	DRO_LONG=1 DRO_CUTS=1000 DRO_FUZZ_STREAMS=1000000 $(PYTEST) --timeout 0 \
+		tests/daemon/test_drain.py tests/netns/test_drain.py tests/netns/test_examples.py tests/netns/test_link_cuts.py \
+		tests/network/test_fuzzed_links.py
 
 changed: $(STAMP)
 	@tests=$$($(PY) -m tests.changed $(BASE)) && echo $$tests | xargs -r $(PYTEST)
