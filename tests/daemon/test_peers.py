@@ -7,13 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.ctl.main import main
 from supervisor.ctl.output import EXIT_FAILED, EXIT_OK
-from tests.network.plans import CHAIN
+from tests.network.plans import CHAIN, PAIR
+from tests.rigs.certificates import Authority
 from tests.rigs.flow import Board
 from tests.rigs.network import Plan, Ports
 from tests.rigs.site import ROOT
@@ -142,3 +144,31 @@ def test_a_companion_that_is_gone_is_named_wherever_one_looks(chain: Chain, type
     finally:
         chain.start_dro("C")
     wait_until(lambda: not typed("B", "status", "--json")["neighbours"], "the link", 60, chain.logs)
+
+
+def test_a_flow_crosses_a_link_with_tls_and_compression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    authority = Authority(tmp_path)
+    made = Chain(Plan(tmp_path, PAIR))  # type: ignore[arg-type]
+    flow = Board.create(tmp_path, "flow", 1)
+    for dro in PAIR:
+        certificate, key = authority.leaf(dro)
+        secret = (
+            f"<compression>LZ4</compression><tls><certificate>{certificate}</certificate>"
+            f"<certificate-key>{key}</certificate-key>"
+            f"<trusted-certificates>{authority.trusted}</trusted-certificates></tls>"
+        )
+        file = made.plan.file(dro)
+        file.write_text(file.read_text().replace("<nodelay/>", f"<nodelay/>{secret}"))
+    try:
+        for dro in PAIR:
+            made.start_dro(dro)
+        made.start("send", "tests.rigs.flow", str(made.plan.config(1)), "--send", str(flow.path), "--rate", "50")
+        made.start("receive", "tests.rigs.flow", str(made.plan.config(2)), "--receive", str(flow.path))
+        wait_until(lambda: flow.is_flowing, "a flow", 60, made.logs)
+        assert main(["peers", "--json", "--dro", made.name("B")]) == EXIT_OK
+        (row,) = json.loads(capsys.readouterr().out)["peers"]
+        assert (row["state"], row["transport"]) == ("up", "TCP + TLSv1.3 + LZ4")
+    finally:
+        for name in list(made.processes):
+            made.end(name)
+        made.plan.close()

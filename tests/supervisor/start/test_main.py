@@ -91,6 +91,14 @@ def test_every_error_of_the_configuration_is_printed_and_nothing_starts(
     assert any(f"{quick}:7: " in line and "cost" in line for line in places)
 
 
+def test_two_portals_of_one_name_are_refused(quick: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first, second = re.findall(r"<endpoint><name>(.*?)</name>|<endpoint>\s*<name>(.*?)</name>", QUICK)[:2]
+    one, other = ("".join(names) for names in (first, second))
+    quick.write_text(QUICK.replace(f"<name>{other}</name>", f"<name>{one}</name>"))
+    assert main([str(quick)]) == 1
+    assert one in capfd.readouterr().err
+
+
 def test_a_file_that_is_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "none.xml")]) == 1
     assert "none.xml" in capfd.readouterr().err
