@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from lz4.frame import BLOCKSIZE_MAX64KB, LZ4FrameCompressor
 
 from dro.proto.peerlink.messages import (
+    COMPRESSION_LZ4,
     DIGESTS,
     Hello,
     SourceEnd,
@@ -53,8 +55,10 @@ from tests.fakes.stream import FakeStream
 from tests.fakes.um_contexts import Stepper
 from tests.rigs.network import Application, Dro, Network, network
 
-STREAMS: Final = int(os.environ.get("DRO_FUZZ_STREAMS", "1500"))
+STREAMS: Final = int(os.environ.get("DRO_FUZZ_STREAMS", "2000"))
 SEED: Final = int(os.environ.get("DRO_FUZZ_SEED", "1"))
+OF_A_KIND: Final = STREAMS // 2
+"""On links without and with compression."""
 BATCH: Final = 5000
 """Streams that one DRO gets."""
 CHECK: Final = 500
@@ -176,11 +180,24 @@ def mutated(draw: random.Random) -> bytes:
     return b"".join(messages)
 
 
+def compressed(draw: random.Random, body: bytes) -> bytes:
+    """A greeting that agrees to compression, and the body as it is then, which may be broken once more."""
+    frame = LZ4FrameCompressor(block_size=BLOCKSIZE_MAX64KB, block_linked=True, auto_flush=True)
+    made = frame.begin() + frame.compress(body)
+    if draw.randrange(3) == 0:
+        made = draw.choice((flipped, with_extremes, spliced))(draw, made)
+    return hello(Hello(b"companion", b"instance", compression=(COMPRESSION_LZ4,), has_digests=True)) + made
+
+
 class Bench:
     """DRO B, whose peer portal listens, and an application in its TRD that wants GOOD. The test is the companion."""
 
-    def __init__(self, net: Network) -> None:
+    def __init__(self, net: Network, *, is_compressed: bool) -> None:
         self.net = net
+        self.is_compressed = is_compressed
+        if is_compressed:
+            file = net.plan.file("B")
+            file.write_text(file.read_text().replace("<nodelay/>", "<nodelay/><compression>LZ4</compression>"))
         self.net.start("B")
         self.dro: Dro = self.net.dros["B"]
         self.portal = self.dro.peers["A"]
@@ -217,6 +234,8 @@ class Bench:
     def throw(self, draw: random.Random) -> None:
         """One stream, in one or more pieces, and then the companion goes away, unless it was turned away."""
         content, stream = mutated(draw), self.companion()
+        if self.is_compressed and draw.randrange(4):
+            content = compressed(draw, content)
         before = len(self.ends)
         cuts = sorted(draw.randrange(len(content) + 1) for _ in range(draw.choice((0, 0, 1, 3))))
         for begin, end in zip((0, *cuts), (*cuts, len(content)), strict=True):
@@ -281,13 +300,13 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
-def run_batch(folder: Path, batch: int, streams: int) -> tuple[int, int]:
+def run_batch(folder: Path, batch: int, streams: int, *, is_compressed: bool) -> tuple[int, int]:
     """By how many blocks and bytes of memory the DRO has grown since its first streams."""
     folder.mkdir()
     stepper = Stepper()
     before = 0, 0
     with closing(stepper.loop), network(folder, stepper, {"A": [1, "B"], "B": [2, "A"]}) as net:
-        bench = Bench(net)
+        bench = Bench(net, is_compressed=is_compressed)
         draw = random.Random(f"{SEED} {batch}")
         for number in range(streams):
             began = time.thread_time()
@@ -304,9 +323,13 @@ def run_batch(folder: Path, batch: int, streams: int) -> tuple[int, int]:
         return after[0] - before[0], after[1] - before[1]
 
 
-@pytest.mark.parametrize("batch", range(-(-STREAMS // BATCH)))
-def test_fuzzed_peer_streams_never_crash_leak_or_stall_a_portal(batch: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_compressed", [False, True], ids=["plain", "LZ4"])
+@pytest.mark.parametrize("batch", range(-(-OF_A_KIND // BATCH)))
+def test_fuzzed_peer_streams_never_crash_leak_or_stall_a_portal(
+    batch: int, tmp_path: Path, *, is_compressed: bool
+) -> None:
     with silence():
-        blocks, size = run_batch(tmp_path / "dro", batch, min(BATCH, STREAMS - batch * BATCH))
+        streams = min(BATCH, OF_A_KIND - batch * BATCH)
+        blocks, size = run_batch(tmp_path / "dro", batch, streams, is_compressed=is_compressed)
     assert blocks < BLOCKS
     assert size < GROWTH
