@@ -30,7 +30,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.proto": ("dro",),
     "dro.proto.delivery": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.interest": ("dro", "dro.wire.*", "dro.proto", "dro.proto.resolver"),
-    "dro.proto.peerlink": ("dro", "dro.wire.*", "dro.proto", "dro.proto.interest"),
+    "dro.proto.peerlink": ("dro", "dro.wire.*", "dro.proto", "dro.proto.interest", "dro.proto.lbtrm"),
     "dro.proto.unicast": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.resolver": ("dro", "dro.wire.*", "dro.proto"),
     **{  # of a kind of transport
@@ -76,8 +76,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "dro.um.transport.*", "dro.um.fragment", "portals.datapath", "portals.decisions", "portals.shell",
     ),
     "portals.peer": (
-        *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.um.transport", "portals.datapath",
-        "portals.decisions", "portals.shell",
+        *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.um.transport",
+        "dro.um.transport.lbtrm", "portals.datapath", "portals.decisions", "portals.shell",
     ),
     "router": (*FLOOR, "dro.bus", "dro.wire.*", "dro.config.dro_xml"),
     "supervisor": (*FLOOR, "supervisor.host", "supervisor.start"),

@@ -207,6 +207,9 @@ class LogEvent(StrEnum):
     PEER_ODD = "odd configuration of a peer link", _WARNING, "peer reason remedy"
     PEER_SOURCE_IGNORED = "source of the companion ignored", _WARNING, "topic otid reason"
     PEER_SOURCE_UNREADABLE = "a source of the companion cannot be read, ignored", _WARNING, "peer error"
+    PEER_UDP_UP = "data of the peer link goes by UDP", _INFO, "peer port"
+    PEER_DATAGRAM_DROPPED = "datagram on the port of a peer link dropped", _WARNING, "peer reason remedy"
+    PEER_DATAGRAMS_LOST = "datagrams of a peer link lost for good", _WARNING, "lost"
     PEER_REPAIRED = "the companion had missed something, it is told once more", _WARNING, "interest sources"
 
     # proxies and their traffic

@@ -81,8 +81,8 @@ class PeerConnection:
         )
 
     @property
-    def is_over(self) -> bool:
-        return self._stream is None
+    def local_ip(self) -> str:
+        return self.base.local.partition(":")[0] if isinstance(self.base, PlainStream) else ""
 
     def close(self) -> None:
         """Nothing more is reported."""
@@ -97,6 +97,10 @@ class PeerConnection:
         """The writer or the stream says why, where it knows."""
         failure = self.base.failure if isinstance(self.base, PlainStream) else ""
         self._lost(self.writer.error or failure or "the connection broke")
+
+    def end(self, why: str, remedy: str) -> None:
+        """The owner has found out that the link is of no use; it is told so, as of any other end."""
+        self._lost(why, remedy)
 
     def _lost(self, why: str, remedy: str = "") -> None:
         if self._stream is not None:

@@ -48,7 +48,8 @@ class LinkWatch:
         self.links += 1
 
     def on_down(self, now_ns: int, why: str, remedy: str) -> None:
-        self.is_up, self.since_ns, self._due_ns = False, now_ns, now_ns + ABSENT_NS
+        if self.is_up:
+            self.is_up, self.since_ns, self._due_ns = False, now_ns, now_ns + ABSENT_NS
         self.on_failed(why, remedy)
 
     def on_failed(self, why: str, remedy: str = "") -> None:

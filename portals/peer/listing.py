@@ -172,7 +172,7 @@ class PeerLists:
         initiator = connector if isinstance(connector, Initiator) else None
         due_ns = initiator.core.next_deadline() if initiator is not None and some is None else None
         why, remedy = ("", "") if watch.is_up else watch.why_not()
-        transport, names, days = _transport(some, now_s=wall_s)
+        transport, names, days = _transport(some, has_udp=config.udp is not None, now_s=wall_s)
         counters = self.sender.counters
         to = some.address if some is not None else None
         yield PeerRow(
@@ -209,7 +209,7 @@ class PeerLists:
 
     def _state(self, now: LinkNow, due_ns: int | None) -> str:
         if now.link is not None:
-            return "up"
+            return "up" if self.watch.is_up else "handshake"
         if now.newest is not None:
             return "handshake" if now.newest.writer.is_open else "connecting"
         if isinstance(self.connector, Initiator):
@@ -222,7 +222,7 @@ def _local(connection: PeerConnection | None) -> str:
     return base.local if isinstance(base, PlainStream) else ""
 
 
-def _transport(connection: PeerConnection | None, *, now_s: float) -> tuple[str, tuple[str, ...], int]:
+def _transport(connection: PeerConnection | None, *, has_udp: bool, now_s: float) -> tuple[str, tuple[str, ...], int]:
     """What carries the link; names in the certificate of the companion, and for how many days it is valid."""
     if connection is None:
         return "", (), -1
@@ -232,4 +232,5 @@ def _transport(connection: PeerConnection | None, *, now_s: float) -> tuple[str,
         version, names, expires_s = connection.base.agreed()
         parts.append(version or "TLS")
         days = days_left(expires_s, now_s) if expires_s else -1
-    return " + ".join([*parts, *(["LZ4"] if connection.is_compressed else [])]), names, days
+    parts += ["LZ4"] * connection.is_compressed + ["UDP"] * has_udp
+    return " + ".join(parts), names, days

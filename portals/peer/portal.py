@@ -27,7 +27,6 @@ from dro.proto.peerlink.interest import HeardInterest, ToldInterest
 from dro.proto.peerlink.messages import COMPRESSION_LZ4, NO_DIGESTS, Digests, Hello, SourceEnd, read_source
 from dro.proto.peerlink.session import (
     LinkEffect,
-    LinkOptions,
     LinkSession,
     LinkUp,
     RefreshNeeded,
@@ -66,8 +65,10 @@ from portals.peer.connector import Acceptor, Initiator, address_of
 from portals.peer.gauges import link_gauges
 from portals.peer.link_watch import LinkWatch
 from portals.peer.listing import LinkNow, PeerLists
+from portals.peer.options import batching_of, options_of
 from portals.peer.proxies import Judge, LinkProxySources, LinkSources, Ways
-from portals.peer.sender import Batching, LinkSender
+from portals.peer.sender import LinkSender
+from portals.peer.udp import UdpPart
 from portals.peer.unicast import LinkUnicast
 from portals.shell import live
 from portals.shell.matchers import Matchers
@@ -82,17 +83,6 @@ UNGREETED_MAX: Final = 64
 """Connections whose dialogue is not up yet; of more, the oldest is closed."""
 STOP_GRACE_NS: Final = ms(200)
 """How long a stopping portal waits for the companion to take what was said last."""
-
-
-def options_of(config: PeerConfig) -> LinkOptions:
-    alive = config.keepalive
-    return LinkOptions(
-        ms(alive.interval_ms),
-        ms(alive.timeout_ms),
-        alive.only_when_idle,
-        uses_udp=config.udp is not None,
-        uses_compression=bool(config.tcp.compression),
-    )
 
 
 class PeerPortal:
@@ -113,7 +103,8 @@ class PeerPortal:
             acl=self._acl,
         )
         self._shell = PortalShell(ctx, self.core, config.max_queue_bytes)
-        self.sender = LinkSender(ctx.loop, _batching(config))
+        self._udp = UdpPart(ctx, config, self._on_working) if config.udp is not None else None
+        self.sender = LinkSender(ctx.loop, batching_of(config)) if self._udp is None else self._udp.sender
         self._shell.egress.set_smart_batch(config.smart_batch)
         self.on_fragments = self._shell.ingress.on_fragments
         self._offered = OfferedSources()
@@ -179,8 +170,9 @@ class PeerPortal:
 
     def _on_stream(self, stream: ByteStream, address: TcpAddress) -> None:
         since_us = time.time_ns() // 1000 if isinstance(self._connector, Initiator) else 0
+        greeting = replace(self._hello, since_us=since_us)
         session = LinkSession(
-            replace(self._hello, since_us=since_us),
+            greeting if self._udp is None else self._udp.greeting(greeting),
             self._options,
             self._ctx.loop.now_ns(),
             rtt=self._rtt,
@@ -221,21 +213,22 @@ class PeerPortal:
             self._on_down(old, "the companion has connected anew", "")
         self._link = connection
         self._since_us = max(connection.session.own.since_us, up.hello.since_us)
-        self._watch.on_up(self._ctx.loop.now_ns())
-        self._arm_watch()
         extra = {"peer": address_text(connection.address), "dro": up.hello.name.decode(errors="replace")}
         if isinstance(self._connector, Initiator):
             self._ctx.log.info(LogEvent.PEER_CONNECTED, extra=extra)
-            self._connector.on_up()
         else:
             self._ctx.log.info(LogEvent.PEER_ACCEPTED, extra=extra)
+        ways, judge = self._ways, self._judge()
         self._offers = LinkSources(
-            self._ctx, self._shell, connection.receiver, self._config.sourcemap_size, self._ways, self._judge()
+            self._ctx, self._shell, connection.receiver, self._config.sourcemap_size, ways, judge, self._udp
         )
         self.sender.attach(connection.writer)
+        if self._udp is None:
+            self._on_working()
+        elif not self._udp.connect(connection, up, self._offers, self):
+            return
         self._unicast.writer = connection.writer
         self._told.capabilities3 = up.hello.capabilities3
-        self._shell.report_up()
         connection.writer.tell_all_interest(self._told.all(is_refresh=False))
         connection.writer.tell(self._tell_sources())
         self._arm_refresh()
@@ -247,6 +240,14 @@ class PeerPortal:
         """Those that are offered already; data goes on when the companion knows them all."""
         yield from self._offered.all()
         self.sender.on_up()
+
+    def _on_working(self) -> None:
+        """All parts of the link work."""
+        self._watch.on_up(self._ctx.loop.now_ns())
+        self._arm_watch()
+        if isinstance(self._connector, Initiator):
+            self._connector.on_up()
+        self._told_up()
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         """BOS crosses no DRO."""
@@ -277,6 +278,8 @@ class PeerPortal:
         connection.writer.control.move_to(self._ctx.counters)
         self._link, self._offers, self._neighbour = None, None, 0
         self.sender.on_down()
+        if self._udp is not None:
+            self._udp.close()
         self._unicast.writer = None
         if self._refresh is not None:
             self._refresh.cancel()
@@ -339,17 +342,22 @@ class PeerPortal:
                 self._offers.on_source(about)
         elif (info := message.get(RouteInfo)) is not None:
             if not self._neighbour:
-                self._on_neighbour(connection, info.node_id)
+                self._on_neighbour(info.node_id)
             self._shell.report_route_info(raw)
         else:
             self._unicast.on_message(raw, connection.address)
 
-    def _on_neighbour(self, connection: PeerConnection, node_id: int) -> None:
+    def _on_neighbour(self, node_id: int) -> None:
         """The first route information over a link is that of the companion itself."""
         self._neighbour = node_id
-        assert connection.session.hello is not None
-        name = connection.session.hello.name.decode(errors="replace")
-        self._ctx.log.info(LogEvent.PEER_LINK_UP, extra={"dro": name, "node_id": node_id})
+        self._told_up()
+
+    def _told_up(self) -> None:
+        """The companion is known, or all parts of the link work, or both."""
+        hello = self._link.session.hello if self._link is not None else None
+        if self._neighbour and self._watch.is_up and hello is not None:
+            extra = {"dro": hello.name.decode(errors="replace"), "node_id": self._neighbour}
+            self._ctx.log.info(LogEvent.PEER_LINK_UP, extra=extra)
         self._shell.report_up()
 
     # the link, as the shell sees it
@@ -390,7 +398,7 @@ class PeerPortal:
     # routes
 
     def describe(self) -> PortalUp | PortalGone:
-        if self._link is None:
+        if not self._watch.is_up:
             return PortalGone(self._ctx.index)
         return PortalUp(self._ctx.index, NO_DOMAIN, self._config.cost, self._neighbour, since_us=self._since_us)
 
@@ -424,10 +432,14 @@ class PeerPortal:
         self._connector.close()
         if self._absence is not None:
             self._absence.cancel()
+        if self._udp is not None:
+            self._udp.close()
         for connection in (*self._ungreeted, *([self._link] if self._link is not None else [])):
             connection.close()
 
     def refresh_gauges(self) -> None:
+        if self._udp is not None:
+            self._udp.refresh_gauges()
         kinds = self._heard.kinds
         gauges = {
             Slot.PROXY_SOURCES: len(self.sources),
@@ -461,7 +473,7 @@ class PeerPortal:
             self._shell.report_up()  # the routes bring the new ways from all domains
         if "keepalive" in fields:
             self._options = options_of(config)
-        self.sender.batching = _batching(config)
+        self.sender.batching = batching_of(config)
         self._unicast.on_config(config)
         live.apply_common(fields, config, self.core, self._shell.egress)
         if fields:
@@ -473,10 +485,6 @@ class PeerPortal:
         self.core.on_acl(acl, self._ctx.loop.now_ns())
         if self._offers is not None and not acl.lets_in_like(before):
             self._ctx.loop.run_in_slices(self._acting(self._offers.set_judge(self._judge())))
-
-
-def _batching(config: PeerConfig) -> Batching:
-    return Batching(config.batch_min_bytes, ms(config.batch_interval_ms), config.max_datagram_bytes)
 
 
 def run_peer(ctx: WorkerContext, peer: PeerConfig, config: DroConfig) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from dro.bus.actor import WorkerContext
 from dro.config.dro_xml.model import SqnWindowConfig
@@ -148,6 +148,19 @@ class LinkProxySources:
         return SendersAtRest(fed_by(worker, self.by_otid.values()), 0, now_ns, is_all=worker is None)
 
 
+class LateData(Protocol):
+    """Data of a source may come before the source is told, and after its end."""
+
+    def on_source(self, number: int) -> None:
+        """Told, and recorded."""
+
+    def on_end(self, otid: bytes, number: int) -> None:
+        """It lingers."""
+
+    def take(self, otid: bytes) -> int | None:
+        """The source is offered anew: the number that lingered, which is to be removed now."""
+
+
 class LinkSources:
     """What the companion offers over one connection, as joined sources."""
 
@@ -159,8 +172,11 @@ class LinkSources:
         sources_max: int,
         ways: Ways,
         judge: Judge | None,
+        late: LateData | None = None,
     ) -> None:
+        """With `late`, a source that has ended stays until `remove`."""
         self._ctx = ctx
+        self._late = late
         self._shell = shell
         self._receiver = receiver
         self._heard = HeardSources(sources_max)
@@ -188,13 +204,21 @@ class LinkSources:
             self._ctx.limited(LogEvent.PEER_SOURCE_IGNORED, extra=extra)
             return
         for other in gone:
-            self._remove(other.srcidx)
+            self.remove(other.srcidx)
+        if self._late is not None and (before := self._late.take(record.otid)) is not None:
+            self.remove(before)
         self._put(record)
+        if self._late is not None:
+            self._late.on_source(record.srcidx)
+
+    def is_known(self, number: int) -> bool:
+        """Offered, let in or not."""
+        return self._heard.has(number)
 
     def _put(self, record: SourceRecord) -> None:
         known = self._receiver.sources.get(record.srcidx)
         if self._judge is not None and not self._judge(record.topic, self._receiver.peer):
-            self._remove(record.srcidx)
+            self.remove(record.srcidx)
         elif known is not None:
             self._shell.change_source(known, *self._ways.to(record.domain_id), record.options)
         else:
@@ -204,17 +228,21 @@ class LinkSources:
             self._shell.add_source(bound, record.domain_id, *self._ways.to(record.domain_id), record.options)
 
     def on_end(self, end: SourceEnd) -> None:
-        if self._heard.on_end(end) is not None:
-            self._remove(end.srcidx)
+        if self._heard.on_end(end) is None:
+            return
+        if self._late is not None:
+            self._late.on_end(end.otid, end.srcidx)
+        else:
+            self.remove(end.srcidx)
 
-    def _remove(self, srcidx: int) -> None:
+    def remove(self, srcidx: int) -> None:
         if (bound := self._receiver.sources.pop(srcidx, None)) is not None:
             self._shell.remove_source(bound)
 
     def remove_all(self) -> Iterator[None]:
         """In steps: the connection is over."""
         for number in list(self._receiver.sources):
-            self._remove(number)
+            self.remove(number)
             yield
 
     def set_ways(self, ways: Ways) -> Iterator[None]:

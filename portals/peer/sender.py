@@ -58,6 +58,8 @@ class LinkCounters:
 class LinkSender:
     """Implements `dro.um.transport.session.SenderTransport`; topic indexes are numbers of sources."""
 
+    header_bytes = 0
+    """In front of the messages of a batch."""
     transport_index = 0
     is_read_on = True
     is_flushing = False
@@ -101,29 +103,43 @@ class LinkSender:
     def is_blocked(self) -> bool:
         return self._writer is None or not (self.is_up and self._writer.has_room)
 
+    @property
+    def most_bytes(self) -> int:
+        """Of a batch."""
+        return self.batching.max_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """What the batch has that the next message may join."""
+        return len(self._batch)
+
     # sending
 
     def send_batch(self, buffer: bytearray, table: RunTable, now_ns: int) -> int:
         if self.is_blocked:
             return 0
         fragments, nbytes = table.total()
-        self._put(*for_link(buffer, table, self.topics, len(self._batch), self.batching.max_bytes))
+        self._put(*for_link(buffer, table, self.topics, self.held_bytes, self.most_bytes, self.header_bytes))
         self.counters.msgs_sent += fragments
         self.counters.bytes_sent += nbytes
         table.rows = 0
         return fragments
 
     def _put(self, data: bytearray, cuts: list[int]) -> None:
+        self._add(data, cuts)
+        if len(self._batch) >= self.batching.min_bytes:
+            self.end_batch()
+        elif self._batch and self._timer is None and not self.packs_all:
+            self._timer = self._loop.call_later(self.batching.interval_ns, self._on_timer)
+
+    def _add(self, data: bytearray, cuts: list[int]) -> None:
+        """A batch ends at each of `cuts`."""
         begin = 0
         for cut in cuts:
             self._join(data, begin, cut)
             self.end_batch()
             begin = cut
         self._join(data, begin, len(data))
-        if len(self._batch) >= self.batching.min_bytes:
-            self.end_batch()
-        elif self._batch and self._timer is None and not self.packs_all:
-            self._timer = self._loop.call_later(self.batching.interval_ns, self._on_timer)
 
     def _join(self, data: bytearray, begin: int, end: int) -> None:
         if self._batch:
@@ -140,8 +156,12 @@ class LinkSender:
             self._timer = None
         if self._batch and self._writer is not None:
             self.counters.on_batch(len(self._batch))
-            self._writer.put(self._batch)
+            self._hand_over()
             self._batch = bytearray()
+
+    def _hand_over(self) -> None:
+        assert self._writer is not None
+        self._writer.put(self._batch)
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -25,6 +25,7 @@ Judged = Callable[..., AbstractContextManager[Watch]]
 RUNNING = (
     "direct-link",
     "peer-link",
+    "peer-link-udp",
     "transit-trd",
     "parallel-links",
     "cost-choice",
@@ -42,7 +43,12 @@ RUNNING = (
 """The supported ones without hotlinks."""
 HOTLINKED = ("hotlinks", "hotlinks-mixed")
 LONG = bool(os.environ.get("DRO_LONG"))  # every start order, and restarts in more networks
-ORDERED = ("loop", "parallel-links", *(("cost-choice", "loop-and-spur", "loop-central-trd") if LONG else ()))
+ORDERED = (
+    "loop",
+    "parallel-links",
+    "peer-link-udp",
+    *(("cost-choice", "loop-and-spur", "loop-central-trd") if LONG else ()),
+)
 LOAD_NS = 5_000_000
 KEPT_S = 20.0
 """More than what a path of the routes before is kept for."""

@@ -70,17 +70,24 @@ class Plan:
         peer_xml: str = "<smart-batch>1</smart-batch>",
         daemon: str = QUICK,
         um: str = "",
+        udp: str | None = None,
+        tcp: str = "",
     ) -> None:
-        """`portal_xml`: more elements by portal name (`A-1`, `A-B`), in the order of the file; `_FIRST` go first."""
+        """`portal_xml`: more elements by portal name (`A-1`, `A-B`), in the order of the file; `_FIRST` go first.
+
+        `udp`: what `<udp>` of each peer has behind its port; None for links without it. `tcp`: more of `<single-tcp>`
+        behind the end, for both ends.
+        """
         self.folder = folder
         self.dros = dros
         self.trds = sorted({port for ports in dros.values() for port in ports if isinstance(port, int)})
         ends = [(dro, port) for dro, ports in dros.items() for port in ports if isinstance(port, str)]
         self.links = sorted({_link(*end) for end in ends})
-        size = len(self.trds) * PORTS_PER_TRD + len(self.links)
+        size = len(self.trds) * PORTS_PER_TRD + 3 * len(self.links)
         self.base, self._guard = reserve_block(size)
         self._portal_xml = portal_xml or {}
         self._peer_xml = peer_xml
+        self._udp, self._tcp = udp, tcp
         for trd in self.trds:
             self.config(trd).write_text(self._trd(trd, transport) + REUSE + um)
         for dro in dros:
@@ -121,8 +128,15 @@ class Plan:
         connects = f"<address>127.0.0.1</address><port>{number}</port>"
         listens = f"<acceptor><listen-port>{number}</listen-port></acceptor>"
         end = f'<initiator reconnect-interval="1000">{connects}</initiator>' if _is_initiator(dro, port) else listens
-        tcp = f"<single-tcp><interface>127.0.0.1</interface><nodelay/>{end}</single-tcp>"
+        tcp = f"<single-tcp><interface>127.0.0.1</interface><nodelay/>{self._tcp}{end}</single-tcp>"
+        if self._udp is not None:
+            tcp += f"<udp><port>{self.udp_port(dro, port)}</port>{self._udp}</udp>"
         return f"<peer><name>{name}</name>{first}{tcp}{self._peer_xml}{rest}</peer>"
+
+    def udp_port(self, dro: str, port: str) -> int:
+        """Of that end of the link."""
+        first = self.base + len(self.trds) * PORTS_PER_TRD + len(self.links)
+        return first + 2 * self.links.index(_link(dro, port)) + _is_initiator(dro, port)
 
     def close(self) -> None:
         self._guard.close()

@@ -70,7 +70,7 @@ _TABLE: Final = (
     _Row((*_DAEMON, "remote-snapshot-request"), False, _IGNORED),
     _Row((*_DAEMON, "remote-config-changes-request"), False, _IGNORED),
     _Row((*_ENDPOINT, "publishing-interval"), False, _IGNORED),
-    _Row((*_PEER, "udp"), True, "the UDP part of a peer link is not supported yet", "remove it, data goes over TCP"),
+    _Row((*_PEER, "udp", "coalesce-threshold"), False, "messages are always copied into one datagram, ignored"),
     _Row((*_PEER, "publishing-interval"), False, _IGNORED),
 )
 

@@ -47,6 +47,7 @@ UDP_KEY: Final = 0xF003
 SOURCE_OPTIONS: Final = 0xF004
 DIGESTS: Final = 0xF007
 SINCE: Final = 0xF008
+UDP_SESSION: Final = 0xF009
 COMPRESSION_LZ4: Final = 1
 
 _EXTENSION: Final = Struct("!BBHH")  # flags, id, subtype, offset of the piece
@@ -57,7 +58,8 @@ _PORT: Final = Struct("!H")
 _DIGESTS: Final = Struct("!QQB27x")
 _HAS_INTEREST, _HAS_SOURCES = 1, 2
 _SINCE: Final = Struct("!Q")
-_KNOWN: Final = frozenset((UDP_PORT, COMPRESSION, UDP_KEY, SOURCE_OPTIONS, DIGESTS, SINCE))
+_SESSION: Final = Struct("!I")
+_KNOWN: Final = frozenset((UDP_PORT, COMPRESSION, UDP_KEY, SOURCE_OPTIONS, DIGESTS, SINCE, UDP_SESSION))
 _KEY_BYTES: Final = 36
 
 
@@ -149,8 +151,9 @@ def extensions_of(message: lbmc.Message) -> dict[int, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who a DRO is and what it can do. `udp_key`: key and salt for the datagrams that it will send, 36 bytes.
+    """Who a DRO is and what it can do.
 
+    `udp_key`: key and salt for the datagrams that it will send, 36 bytes; `udp_session`: the session id in them.
     `since_us`: when the initiator began to connect, by its clock, 0 if not told.
     """
 
@@ -164,6 +167,7 @@ class Hello:
     udp_key: bytes = b""
     has_digests: bool = False
     since_us: int = 0
+    udp_session: int = 0
 
 
 def hello(own: Hello) -> bytes:
@@ -180,6 +184,7 @@ def hello(own: Hello) -> bytes:
         (UDP_KEY, own.udp_key),
         (DIGESTS, b"\x01" if own.has_digests else b""),
         (SINCE, _SINCE.pack(own.since_us) if own.since_us else b""),
+        (UDP_SESSION, _SESSION.pack(own.udp_session) if own.udp_session else b""),
     ):
         if data:
             blocks += extension(subtype, data)
@@ -192,10 +197,12 @@ def read_hello(message: lbmc.Message) -> Hello | None:
     if capabilities is None:
         return None
     name, instance, more = message.get(GatewayName), message.get(CtxInst), extensions_of(message)
-    port, key = more.get(UDP_PORT, b"\0\0"), more.get(UDP_KEY, b"")
+    port, key, session = more.get(UDP_PORT, b"\0\0"), more.get(UDP_KEY, b""), more.get(UDP_SESSION, bytes(4))
     since = more.get(SINCE, bytes(_SINCE.size))
     if len(port) != _PORT.size or (key and len(key) != _KEY_BYTES) or len(since) != _SINCE.size:
         raise DecodeError("hello", f"extensions of {len(port)}, {len(key)} and {len(since)} bytes")
+    if len(session) != _SESSION.size:
+        raise DecodeError("hello", f"a session id of {len(session)} bytes")
     return Hello(
         name.name if name is not None else b"",
         instance.ctxinst if instance is not None else b"",
@@ -207,6 +214,7 @@ def read_hello(message: lbmc.Message) -> Hello | None:
         key,
         DIGESTS in more,
         _SINCE.unpack(since)[0],
+        _SESSION.unpack(session)[0],
     )
 
 

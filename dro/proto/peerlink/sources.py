@@ -87,6 +87,9 @@ class HeardSources:
         """None once something was not taken."""
         return self._digest.value if self._is_complete else None
 
+    def has(self, number: int) -> bool:
+        return number in self._by_number
+
     def all(self) -> Iterator[SourceRecord]:
         """All, in a way that lasts over changes."""
         for number in self._by_number.snapshot():

@@ -2,13 +2,15 @@
 
 Going out, the block is put into each message and the topic index becomes that of the originating session; coming in, it
 is taken out in place, so that everything above a link sees the messages of an ordinary stream, with the number of the
-source where they have the topic index. Pure, and the reference for its compiled form.
+source where they have the topic index. On UDP the messages lie behind the header of a packet of LBT-RU with a session
+id and no other option. Pure, and the reference for its compiled form.
 
-Wire layout: peer link notes, sections 3 and 10.
+Wire layout: peer link notes, sections 3, 10 and 15.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from struct import Struct
 from typing import Final
@@ -37,9 +39,11 @@ from dro.um.transport.runs import (
     u32,
     write_u32,
 )
+from dro.um.transport.scan import Stream
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MESSAGE_MAX, BlockType
 from dro.wire.lbmc.data_blocks import SrcIdx, Tsni, TsniRecord
+from dro.wire.lbtru import OPTION_SID, PacketType
 
 SRCIDX_BYTES: Final = 12
 FRAGMENT_MAX: Final = MESSAGE_MAX - SRCIDX_BYTES
@@ -47,7 +51,14 @@ FRAGMENT_MAX: Final = MESSAGE_MAX - SRCIDX_BYTES
 _SRCIDX: Final = int(BlockType.SRCIDX)
 _PREFIX: Final = Struct("!BBHIIBBHQ")  # header of a message, and the block
 _MARK: Final = Struct("!BBH")
+PACKET_HEADER: Final = 20
+_PACKET: Final = Struct("!IIIQ")  # type, first option and flags; sqn; trail; the option
+_PLAIN: Final = PacketType.DATA << 24 | OPTION_SID << 16
+"""Data that is sent for the first time."""
+_SID: Final = 8 << 16
+"""The upper half of the option: the last one, of 8 bytes."""
 # plain integers in the compiled form
+_HEAD, _DATA_MARK = PACKET_HEADER, _PLAIN
 _WORDS, _SQN, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, SQN, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE
 _MESSAGE, _HEADER, _MINIMAL, _BLOCK_BYTES = TYPE_MESSAGE, HEADER_BYTES, MINIMAL_BYTES, SRCIDX_BYTES
 _CODE, _LEAST, _DATA_BELOW = _SRCIDX, HEADER_BYTES + SRCIDX_BYTES, 1 << KIND_SHIFT
@@ -114,20 +125,75 @@ def take_topic_control(view: memoryview, pos: int, length: int, table: RunTable)
     table.put(source, 0, 1, begin, length - SRCIDX_BYTES, length, shape)
 
 
+def stream_key(session_id: int) -> int:
+    """Of the `Stream` of a session of datagrams."""
+    return _SID << 32 | session_id
+
+
+def scan_packets(
+    view: memoryview, offsets: Sequence[int], lengths: Sequence[int], at: int, stream: Stream
+) -> tuple[int, int]:
+    """Take datagrams from number `at` on into the table of their session; (number of the one where it stopped, place).
+
+    That is the count of datagrams when all were taken. With a place other than 0 that datagram is taken but for the
+    messages from there on, which are no data; else it is not data in order of the session, or the table has no room.
+    """
+    count, table, key, expected = len(lengths), stream.table, stream.key, stream.expected
+    if not stream.datagrams:
+        stream.first = 0 if expected < 0 else expected
+    while at < count:
+        offset, length = offsets[at], lengths[at]
+        if length < _HEAD:
+            return at, 0
+        if COMPILED:
+            mark, sqn, trail = u32(view, offset), u32(view, offset + 4), u32(view, offset + 8)
+            found = u32(view, offset + 12)
+            found = found << 32 | u32(view, offset + 16)
+        else:
+            mark, sqn, trail, found = _PACKET.unpack_from(view, offset)
+        if (
+            mark != _DATA_MARK
+            or found != key
+            or sqn != stream.expected
+            or (table.capacity - table.rows) * _LEAST < length
+        ):
+            return at, 0
+        end = offset + length
+        pos, messages = scan_link(view, offset + _HEAD, end, table)
+        stream.datagrams += 1
+        stream.nbytes += length
+        stream.messages += messages
+        stream.trail = trail
+        stream.expected = sqn + 1 & MASK
+        if pos != end:
+            return at, pos
+        at += 1
+    return at, 0
+
+
+def write_packets(buffer: bytearray, offsets: Sequence[int], session_id: int, sqn: int, trail: int) -> None:
+    """Write the header of a data packet at each of `offsets`: numbers from `sqn` on."""
+    pack, option = _PACKET.pack_into, _SID << 32 | session_id
+    for at in offsets:
+        pack(buffer, at, _PLAIN, sqn, trail, option)
+        sqn = (sqn + 1) & MASK
+
+
 def for_link(
-    buffer: bytearray, table: RunTable, topics: dict[int, int], held: int, most: int
+    buffer: bytearray, table: RunTable, topics: dict[int, int], held: int, most: int, header: int = 0
 ) -> tuple[bytearray, list[int]]:
     """The messages of the table, each with its block, back to back; and where in that a new batch begins.
 
     The first word of a row is the number of the source; `topics`: the topic index of each there where it originates. A
-    batch has at most `most` bytes, of which the first has `held` already; a larger message is alone in one.
+    batch has at most `most` bytes, of which the first has `held` already; a larger message is alone in one. Each that
+    begins here has `header` free bytes in front, which count.
     """
     cuts: list[int] = []
     size, to = held, 0
     cells = table.cells
     if COMPILED and not table.has_other_than_data():
         count, nbytes = table.total()
-        made = bytearray(nbytes + count * SRCIDX_BYTES)
+        made = bytearray(nbytes + count * (SRCIDX_BYTES + header))
         source, out = buffer, made
         for row in range(0, table.rows * _WORDS, _WORDS):
             index, offset, length = cells[row], cells[row + _OFFSET], cells[row + _LENGTH]
@@ -136,6 +202,9 @@ def for_link(
                 if size and size + whole > most:
                     cuts.append(to)
                     size = 0
+                if not size:
+                    to += header
+                    size = header
                 out[to], out[to + 1] = source[offset], _CODE
                 out[to + 2], out[to + 3] = whole >> 8 & 0xFF, whole & 0xFF
                 write_u32(out, to + 4, topic)
@@ -147,8 +216,9 @@ def for_link(
                 to += whole
                 size += whole
         out = None  # type: ignore[assignment]
+        del made[to:]
         return made, cuts
-    view = memoryview(buffer)
+    view, room = memoryview(buffer), bytes(header)
     parts: list[bytes | memoryview] = []
     for row in range(0, table.rows * _WORDS, _WORDS):
         index, offset, length = cells[row], cells[row + _OFFSET], cells[row + _LENGTH]
@@ -167,6 +237,10 @@ def for_link(
             if size and size + whole > most:
                 cuts.append(to)
                 size = 0
+            if not size:
+                parts.append(room)
+                to += header
+                size = header
             parts += message
             offset += cells[row + _STRIDE]
             to += whole

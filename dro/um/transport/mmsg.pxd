@@ -10,7 +10,7 @@ cdef class DatagramBatch:
 
     cpdef object _set_stride(self, Py_ssize_t stride)
     @cython.locals(stride=Py_ssize_t, first=Py_ssize_t, is_equal=bint, longest=Py_ssize_t, i=Py_ssize_t, at=Py_ssize_t)
-    cpdef object receive(self, object fd)
+    cpdef object receive(self, object fd, Py_ssize_t most=*)
 
 cdef class Sends:
     cdef unsigned long long[::1] _iovs, _headers

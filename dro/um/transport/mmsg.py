@@ -96,9 +96,12 @@ class DatagramBatch:
         words[2::4] = array("Q", [overflow + i * MAX_DATAGRAM + stride for i in range(BATCH)])
         words[3::4] = array("Q", [MAX_DATAGRAM - stride] * BATCH)
 
-    def receive(self, fd: int) -> int:
-        """Take what is waiting on `fd`, at most `BATCH` datagrams; returns how many. Raises: OSError but not EAGAIN."""
-        n: int = _recvmmsg(fd, self._headers_at, BATCH, _DONTWAIT, None)
+    def receive(self, fd: int, most: int = BATCH) -> int:
+        """Take what is waiting on `fd`, at most `most` datagrams; returns how many. Raises: OSError but not EAGAIN.
+
+        `most` is at most `BATCH`.
+        """
+        n: int = _recvmmsg(fd, self._headers_at, most, _DONTWAIT, None)
         if n <= 0:
             self.count = 0
             code = ctypes.get_errno() if n < 0 else 0

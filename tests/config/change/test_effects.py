@@ -25,8 +25,8 @@ from supervisor.host.pidfile import take_pid_file
 from supervisor.host.privileges import identity_of
 from supervisor.host.run_dirs import make_run_dirs
 from supervisor.parent.log_settings import log_settings
+from tests.builders import datagram_scenes, peer_scenes
 from tests.builders import effect_scenes as scenes
-from tests.builders import peer_scenes
 from tests.builders.dro_file import load
 from tests.builders.one_element import document, path_to, sample
 
@@ -345,9 +345,54 @@ def of_peers() -> Iterator[Probe]:
         yield Probe(("gateway-keepalive", name), values, peer(after=f'<gateway-keepalive {name}="@"/>'), scene)
 
 
+def of_datagrams() -> Iterator[Probe]:
+    """`<udp>`: a link with quick repair and little rate, of which one value is another one."""
+    usual = {
+        "transmission-window": {"size": "1000000", "limit": "0"},
+        "peer-rate-limit": {"data": "1000000", "retransmit": "1000000", "interval": "50"},
+        "nak-handling": {
+            "initial-backoff-interval": "0", "backoff-interval": "50", "suppress-interval": "100",
+            "generation-interval": "1500", "send-naks": "yes", "ignore-interval": "20",
+        },
+        "session-message": {"min-interval": "50", "max-interval": "400", "activity-timeout": "60000"},
+        "connect": {"attempt-interval": "200", "max-attempts": "5"},
+    }  # fmt: skip
+    others = {
+        "size": "65536", "limit": "70000", "data": "500000", "retransmit": "100000", "interval": "100",
+        "initial-backoff-interval": "100", "backoff-interval": "200", "suppress-interval": "500",
+        "generation-interval": "1000", "send-naks": "no", "ignore-interval": "500", "min-interval": "100",
+        "max-interval": "800", "activity-timeout": "2000", "attempt-interval": "100", "max-attempts": "3",
+    }  # fmt: skip
+    end = TO.format(pause="1000", address="127.0.0.1", port="26123")
+
+    def link(first: str = "", name: str = "", attribute: str = "") -> str:
+        changed = {**usual, name: {**usual.get(name, {}), attribute: "@"}} if name else usual
+        parts = [
+            "<" + " ".join([element, *[f'{key}="{value}"' for key, value in values.items()]]) + "/>"
+            for element, values in changed.items()
+        ]
+        after = (
+            "<batching><min-length>1000</min-length></batching>"
+            f"<udp><port>{{udp_port}}</port>{first}{''.join(parts)}</udp>"
+            '<gateway-keepalive interval="0"/>'
+        )
+        return LINK.format(before="", tcp="", end=end, after=after)
+
+    scene = datagram_scenes.datagrams
+    for element, values in (
+        ("receive-buffer", ("65536", "262144")),
+        ("send-buffer", ("65536", "262144")),
+        ("multiple-receive-max-datagrams", ("4", "0")),
+    ):
+        yield Probe((element, ""), values, link(f"<{element}>@</{element}>"), scene)
+    for element, attributes in usual.items():
+        for attribute, value in attributes.items():
+            yield Probe((element, attribute), (value, others[attribute]), link("", element, attribute), scene)
+
+
 TOLD, ADVERTISED, SESSION, PORTS = "told the route manager", "advertised", "session", "request ports"
 DELETION = "deletion after half seconds"
-PROBES = [*of_daemon(), *of_portals(), *of_peers(), *of_access(), *of_resolution(), *of_contexts()]
+PROBES = [*of_daemon(), *of_portals(), *of_peers(), *of_datagrams(), *of_access(), *of_resolution(), *of_contexts()]
 
 
 def used_by(row: Row) -> str:

@@ -52,11 +52,15 @@ def test_user_group_and_pid_file_are_no_limits() -> None:
     assert limits("<uid>1</uid><gid>1</gid><pidfile>p</pidfile>") == []
 
 
-def test_udp_is_refused_at_its_line_and_all_is_told_in_file_order() -> None:
-    peer = f"\n<peer><name>P</name>{TCP}<udp><port>5</port></udp></peer>"
-    told = limits("<web-monitor>*:1</web-monitor>", portals=peer)
-    what = "the UDP part of a peer link is not supported yet; remove it, data goes over TCP"
-    assert told == [("u.xml:2: <web-monitor>: not supported yet, ignored", False), (f"u.xml:4: <udp>: {what}", True)]
+def test_udp_is_supported_but_for_one_threshold_and_all_is_told_in_file_order() -> None:
+    peer = f"\n<peer><name>P</name>{TCP}<udp><port>5</port>%s</udp></peer>"
+    assert limits("", portals=peer % "") == []
+    told = limits("<web-monitor>*:1</web-monitor>", portals=peer % "<coalesce-threshold>9</coalesce-threshold>")
+    what = "messages are always copied into one datagram, ignored"
+    assert told == [
+        ("u.xml:2: <web-monitor>: not supported yet, ignored", False),
+        (f"u.xml:4: <coalesce-threshold>: {what}", False),
+    ]
 
 
 @pytest.mark.parametrize(

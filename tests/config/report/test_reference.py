@@ -112,7 +112,9 @@ def test_reload_classes(name: str, expected: ReloadClass) -> None:
     [
         ("cost", "in effect"),
         ("peer", "in effect"),
-        ("nak-handling", "refused: the UDP part of a peer link is not supported yet"),
+        ("nak-handling", "in effect"),
+        ("udp", "in effect"),
+        ("coalesce-threshold", "warned about: messages are always copied into one datagram, ignored"),
         ("topic", "in effect"),
         ("transport-module", "warned about: not supported yet, ignored"),
         ("hotlink-index", "in effect"),

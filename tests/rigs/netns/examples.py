@@ -123,6 +123,9 @@ class Example:
             yield ports("tcp", base + 5, "lbttcp", base + 64)
         for link in self.links:
             yield ports("tcp", int(link["tcp"].rpartition(":")[2]), "lbttcp")
+        for portal in itertools.chain.from_iterable(dro["portals"] for dro in self.dros.values()):
+            if "udp_port" in portal:
+                yield ports("udp", portal["udp_port"], "lbtru")
 
 
 def steps(route: Sequence[str]) -> list[Portal]:

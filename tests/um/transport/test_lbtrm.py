@@ -138,10 +138,10 @@ def test_lost_datagrams_are_asked_for_and_come_again(pair: Pair) -> None:
     lost = 0
 
     class Lossy(mmsg.DatagramBatch):
-        def receive(self, fd: int) -> int:
+        def receive(self, fd: int, most: int = mmsg.BATCH) -> int:
             """Overwrite the session id of some datagrams: nobody knows them then."""
             nonlocal lost
-            count = super().receive(fd)
+            count = super().receive(fd, most)
             for i in range(count):
                 at = self.offsets[i]
                 if self.lengths[i] > 40 and rng.random() < 0.1:

@@ -1,0 +1,197 @@
+"""Links with `<udp>`: what is lost on the way is repaired, whatever is done to the datagrams."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dro.um.transport.lbtrm.trains import Trains
+from dro.wire import lbtru
+from dro.wire.peer_datagram import DatagramDrop
+from portals.datapath.counters import Slot
+from portals.peer import packet_writer
+from portals.peer.datagrams import LinkDatagrams
+from tests.network.conftest import Make
+from tests.network.plans import CHAIN, PAIR
+from tests.network.test_outages import Flow
+from tests.rigs.certificates import Authority
+from tests.rigs.network import Network
+
+FAST = (
+    '<peer-rate-limit data="100000000" retransmit="100000000"/>'
+    '<nak-handling backoff-interval="20" suppress-interval="20" ignore-interval="10"/>'
+    '<session-message min-interval="20" max-interval="200"/>'
+)
+
+
+def tls(folder: Path) -> str:
+    authority = Authority(folder)
+    certificate, key = authority.leaf("dro")
+    return (
+        f"<tls><certificate>{certificate}</certificate><certificate-key>{key}</certificate-key>"
+        f"<trusted-certificates>{authority.trusted}</trusted-certificates></tls>"
+    )
+
+
+class Wire:
+    """All links; what `lose` says gets lost in front of the socket."""
+
+    def __init__(self) -> None:
+        self.lose: Callable[[bytes], bool] = lambda _: False
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    made, send = Wire(), LinkDatagrams._send
+
+    class Lossy(Trains):
+        def send_sizes(self, buffer: bytearray, sizes: list[int], ends: list[int]) -> int:
+            for start, end in zip([0, *ends], ends, strict=False):
+                packet = bytearray(buffer[start:end])
+                if not made.lose(bytes(packet)):
+                    super().send_sizes(packet, [len(packet)], [len(packet)])
+            return len(sizes)
+
+    monkeypatch.setattr(packet_writer, "Trains", Lossy)
+    monkeypatch.setattr(LinkDatagrams, "_send", lambda self, packet: made.lose(packet) or send(self, packet))
+    return made
+
+
+def links_up(net: Network) -> bool:
+    return all(portal._watch.is_up for dro in net.dros.values() for portal in dro.peers.values())
+
+
+def counted(net: Network, slot: Slot) -> int:
+    total = 0
+    for dro in net.dros.values():
+        for other, portal in dro.peers.items():
+            portal.refresh_gauges()
+            total += dro.page(other, slot)
+    return total
+
+
+@pytest.mark.parametrize("kind", ["plain", "LZ4", "TLS", "TLS and LZ4"])
+def test_everything_arrives_once_over_a_link_that_loses(make: Make, tmp_path: Path, wire: Wire, kind: str) -> None:
+    more = (tls(tmp_path) if "TLS" in kind else "") + ("<compression>LZ4</compression>" if "LZ4" in kind else "")
+    net = make(CHAIN, udp=FAST, tcp=more)
+    net.start()
+    net.until(lambda: links_up(net))
+    flow = Flow(net)
+    rng = random.Random(5)
+    wire.lose = lambda _: rng.random() < 0.1
+    flow.run(2000)
+    net.run(2000)
+    for sender, source, receiver in flow.ways:
+        got = receiver.got(source)
+        assert sender.sent(source) >= 200
+        assert got == list(range(got[0], sender.sent(source)))
+    assert counted(net, Slot.NAKS_SENT) > 10
+    assert counted(net, Slot.RETRANSMITTED) > 10
+    assert counted(net, Slot.UNRECOVERABLE) == counted(net, Slot.BAD_DATAGRAMS) == 0
+    for dro in net.dros.values():
+        assert dro.books.problems() == []
+
+
+def test_a_new_connection_brings_nothing_twice_and_goes_on(make: Make, wire: Wire) -> None:
+    net = make(PAIR, udp=FAST)
+    net.start()
+    net.until(lambda: links_up(net))
+    flow = Flow(net, 1, 2)
+    rng = random.Random(6)
+    wire.lose = lambda _: rng.random() < 0.05
+    for _ in range(3):
+        flow.run(300)
+        net.dros["A"].cut("B")
+        net.until(lambda: links_up(net))
+    flow.return_ms()
+    net.run(1000)
+    for sender, source, receiver in flow.ways:
+        got = receiver.got(source)
+        assert got == sorted(set(got))
+        assert got[-1] == sender.sent(source) - 1
+
+
+def test_without_udp_the_link_does_not_work_and_is_made_anew(make: Make, wire: Wire) -> None:
+    is_cut = True
+    wire.lose = lambda _: is_cut
+    net = make(PAIR, udp='<connect attempt-interval="100" max-attempts="3"/>')
+    net.start()
+    net.until(lambda: net.dros["A"].has_link("B"))
+    net.until(lambda: not net.dros["A"].has_link("B"))
+    assert not links_up(net)
+    is_cut = False
+    net.until(lambda: links_up(net))
+    Flow(net, 1, 2).check()
+
+
+def test_what_is_no_packet_of_the_link_is_counted_by_reason(make: Make) -> None:
+    net = make(PAIR, udp=FAST)
+    net.start()
+    net.until(lambda: links_up(net))
+    flow = Flow(net, 1, 2)
+    flow.run(200)
+    portal = net.dros["B"].peers["A"]
+    assert portal._udp is not None
+    to = ("127.0.0.1", net.plan.udp_port("B", "A"))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.bind(("127.0.0.2", 0))
+        stranger.sendto(b"hello", to)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        other.sendto(b"", to)
+        other.sendto(b"\x55garbage", to)
+        other.sendto(lbtru.encode(lbtru.Data(0, 0, 0, b"old", options=(lbtru.sid_option(1),))), to)
+        assert portal._udp._datagrams is not None
+        core = portal._udp._datagrams.core
+        assert core.receiver.expected is not None
+        sid, expected = (lbtru.sid_option(core.ids.companion),), core.receiver.expected
+        other.sendto(lbtru.encode(lbtru.SessionMessage(0, expected - 1, 0, options=sid)), to)
+    net.run(50)
+    assert portal._udp.counts.dropped == {"foreign": 1, "size": 1, "version": 1, "session": 1}
+    assert counted(net, Slot.BAD_DATAGRAMS) == 4
+    flow.check()
+
+
+def test_sealed_datagrams_cannot_be_changed_repeated_or_made_up(make: Make, tmp_path: Path, wire: Wire) -> None:
+    net = make(PAIR, udp=FAST, tcp=tls(tmp_path))
+    net.start()
+    net.until(lambda: links_up(net))
+    flow = Flow(net, 1, 2)
+    heard: list[bytes] = []
+
+    def note(datagram: bytes) -> bool:
+        heard.append(datagram)
+        return False
+
+    wire.lose = note
+    flow.run(200)
+    portal = net.dros["B"].peers["A"]
+    assert portal._udp is not None
+    sealed = next(one for one in heard if one[0] == 1 and len(one) > 60)
+    to = ("127.0.0.1", net.plan.udp_port("B", "A"))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        for datagram in (sealed, sealed[:-1] + bytes([sealed[-1] ^ 1]), lbtru.encode(lbtru.Data(0, 0))):
+            other.sendto(datagram, to)
+    net.run(50)
+    dropped = portal._udp.counts.dropped
+    reasons = {DatagramDrop.REPLAYED.value, DatagramDrop.FORGED.value, DatagramDrop.LAYOUT.value}
+    assert set(dropped) <= reasons
+    assert sum(dropped.values()) == 3
+    flow.check()
+
+
+def test_one_side_without_udp_is_refused_by_both(make: Make) -> None:
+    net = make(PAIR, udp=FAST)
+    file = net.plan.file("B")
+    text = file.read_text()
+    begin, end = text.index("<udp>"), text.index("</udp>") + len("</udp>")
+    file.write_text(text[:begin] + text[end:])
+    net.start()
+    net.run(3000)
+    assert not net.dros["A"].has_link("B")
+    assert not net.dros["B"].has_link("A")
