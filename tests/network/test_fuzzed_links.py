@@ -70,7 +70,6 @@ GROWTH: Final = 32 << 20
 """What a DRO may grow by in a batch, after its first streams: blocks of memory, and bytes."""
 FORGOTTEN_MS: Final = 90_000
 """More than a DRO that is gone is remembered."""
-PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 ADDRESS: Final = TcpAddress(0x7F000001, 9, 0)
 _numbers = count(1)
 
@@ -296,8 +295,9 @@ def silence() -> Iterator[None]:
 
 
 def resident() -> int:
-    """Bytes of memory that the process holds."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+    """Bytes of memory that the process holds, without what it shares: rings grow under load, and shrink by and by."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
 
 
 def run_batch(folder: Path, batch: int, streams: int, *, is_compressed: bool) -> tuple[int, int]:
