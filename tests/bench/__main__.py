@@ -15,6 +15,7 @@ from typing import Final
 BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "throughput": (),
     "mix": ("--rounds", "3"),
+    "links": ("--rounds", "3"),
     "scale": (),
     "isolation": (),
     "portal_recovery": (),

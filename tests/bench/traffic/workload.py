@@ -183,6 +183,14 @@ def running(program: Path, folder: Path, workload: Workload) -> Iterator[Contest
         site = site_of(folder, workload)
         stack.callback(site.close)
         site.start()
+        pids = {f"P{trd}": site.worker(f"P{trd}") for trd in site.trds}
+        yield stack.enter_context(flowing(program, site, workload, pids))
+
+
+@contextmanager
+def flowing(program: Path, site: BenchSite, workload: Workload, processes: dict[str, int]) -> Iterator[Contestant]:
+    """What runs has all flows up, the source paused."""
+    with ExitStack() as stack:
         load = stack.enter_context(Load(program))
         sessions = addresses(workload, site)
         topics = topics_of(workload, sessions)
@@ -200,8 +208,7 @@ def running(program: Path, folder: Path, workload: Workload) -> Iterator[Contest
         wait_flowing(load, workload)
         loss_ppm = round(workload.loss * 1_000_000)
         load.set(loss=loss_ppm, sinkloss=loss_ppm if workload.transport == "lbtrm" else 0)
-        pids = {f"P{trd}": site.worker(f"P{trd}") for trd in site.trds}
-        yield Contestant(workload.name, load, pids, site, (origin, *seekers))
+        yield Contestant(workload.name, load, processes, site, (origin, *seekers))
 
 
 def wait_flowing(load: Load, workload: Workload, limit_s: float = 20) -> None:
