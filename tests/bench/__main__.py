@@ -20,6 +20,7 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "isolation": (),
     "portal_recovery": (),
     "message_recovery": (),
+    "wan": (),
     "faults": (),
     "drains": (),
     "churn": (),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +18,13 @@ from tests.rigs.certificates import Authority
 from tests.rigs.netns.capture import judge
 from tests.rigs.netns.examples import LINKS, Example, Flow, Network, network_of
 from tests.rigs.netns.harness import Net
+from tests.rigs.netns.judged import Watch
 from tests.rigs.network import QUICK
 from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark, pytest.mark.slow]
 
+Judged = Callable[..., AbstractContextManager[Watch]]
 MESSAGES: Final = 3000
 INTERVAL_NS: Final = 1_000_000
 CLEAR: Final = b"that nobody else shall read "
@@ -57,6 +61,11 @@ def tls(authority: Authority, name: str, trusted: Authority) -> str:
 def sealed(folder: Path) -> dict[str, str]:
     authority = Authority(folder)
     return {name: tls(authority, name, authority) + "<compression>LZ4</compression>" for name in ("G1", "G2")}
+
+
+def trds_of(example: Example) -> list[str]:
+    """Without the link, on which are TLS and random bytes."""
+    return [name for name in example.networks() if name != LINKS]
 
 
 def udp_port(example: Example, name: str) -> int:
@@ -122,10 +131,10 @@ def until_heard(network: Network, flows: list[Readable]) -> None:
     network.until(look)
 
 
-def test_datagrams_of_others_are_named_and_do_no_harm(net: Net, tmp_path: Path) -> None:
+def test_datagrams_of_others_are_named_and_do_no_harm(net: Net, judged: Judged, tmp_path: Path) -> None:
     """From a third host, and from that of the companion, as if somebody there had another key."""
     example = linked(tmp_path, sealed(tmp_path))
-    with network_of(net, example) as network:
+    with network_of(net, example) as network, judged(*trds_of(example), decode_as=example.decoding()):
         stranger = net.host("stranger", {LINKS: "10.127.9.9/16"})
         network.start()
         heard = network.receivers(2, ["to 2"], [])[0]
@@ -157,7 +166,7 @@ def test_datagrams_of_others_are_named_and_do_no_harm(net: Net, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("wrong", ["certificate", "no UDP"])
-def test_a_companion_that_does_not_fit_is_refused_by_name(net: Net, tmp_path: Path, wrong: str) -> None:
+def test_a_companion_that_does_not_fit_is_refused_by_name(net: Net, judged: Judged, tmp_path: Path, wrong: str) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     maker = other if wrong == "certificate" else authority
     parts = {"G1": tls(maker, "G1", authority), "G2": tls(authority, "G2", authority)}
@@ -166,7 +175,7 @@ def test_a_companion_that_does_not_fit_is_refused_by_name(net: Net, tmp_path: Pa
         path = example.folder / example.dros["G1"]["config"]
         text = path.read_text()
         path.write_text(text[: text.index("<udp>")] + text[text.index("</udp>") + len("</udp>") :])
-    with network_of(net, example) as network:
+    with network_of(net, example) as network, judged(*trds_of(example), decode_as=example.decoding()):
         network.start()
         reasons = {
             "certificate": ("certificate", "certificate"),

@@ -37,6 +37,7 @@ from tests.fakes.um_contexts import turn_until
 from tests.rigs.netns.capture import ports
 from tests.rigs.netns.harness import Host, Net
 from tests.rigs.netns.process import Process
+from tests.rigs.netns.relay import Link
 from tests.rigs.netns.topology import address_in, trd_name
 
 EXAMPLES: Final = Path(__file__).parents[2] / "golden" / "examples"
@@ -316,8 +317,11 @@ class Network:
 
 
 @contextmanager
-def network_of(net: Net, example: Example) -> Iterator[Network]:
-    """Hosts of an example, on which nothing runs yet. This thread is on that of the applications."""
+def network_of(net: Net, example: Example, wire: Link | None = None) -> Iterator[Network]:
+    """Hosts of an example, on which nothing runs yet. This thread is on that of the applications.
+
+    `wire`: between the first DRO and its peer links.
+    """
     for name in example.networks():
         net.trd(name)
     hosts = {}
@@ -329,7 +333,7 @@ def network_of(net: Net, example: Example) -> Iterator[Network]:
                 addresses[trd_name(domain)] = f"{address_in(domain, FIRST_DRO + nth)}/24"
             else:
                 addresses[LINKS] = f"{portal['interface'].replace('127.0.', '10.127.')}/16"
-        hosts[name] = net.host(name, addresses)
+        hosts[name] = net.host(name, addresses, {LINKS: wire} if wire is not None and nth == 0 else None)
     applications = net.host(
         "apps", {trd_name(domain): f"{address_in(domain, APPLICATIONS)}/24" for domain in example.domains}
     )

@@ -20,7 +20,7 @@ from supervisor.simulate.plan import Place, Plan, PlannedLink, dro_of, endpoint,
 from supervisor.simulate.script import Fault
 from supervisor.simulate.trial import Trial, interest_in_all
 
-CASES = int(os.environ.get("DRO_CASES", "5000" if os.environ.get("DRO_LONG") else "15"))
+CASES = int(os.environ.get("DRO_CASES", "5000" if os.environ.get("DRO_LONG") else "10"))
 DROS_MAX = 12
 APART_S = 50
 """Between faults: a link that is silent for 15 s, connected anew after at most 22 s, and a calculation."""

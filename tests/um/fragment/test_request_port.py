@@ -250,9 +250,10 @@ def test_without_a_certificate_nothing_is_taken_and_nothing_sent(
     sender.send(LOOPBACK, made.address[1], message(b"x"), outcomes.append)
     stepper.settle()
     assert outcomes == [Outcome.FAILED]
-    assert [r.msg for r in caplog.records] == [LogEvent.REQUEST_PORT_FAILED, LogEvent.UNICAST_CONNECTION_LOST]
     sender.close()
     made.close()
+    said = [r.msg for r in caplog.records if r.msg != LogEvent.LINES_REPEATED]  # of tests before, in this process
+    assert said == [LogEvent.REQUEST_PORT_FAILED, LogEvent.UNICAST_CONNECTION_LOST]
 
 
 # to others
