@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs import loaded
 from tests.rigs.netns import namespace
 from tests.rigs.netns.capture import judge, ports
 from tests.rigs.netns.harness import Host, Net
@@ -351,14 +350,3 @@ def test_a_replay_waits_for_a_query_and_answers_later_ones(net: Net) -> None:
     assert summary["tr"] == 62 + 1
     assert (summary["data"], summary["recorded_retransmissions"]) == (5000, 541)
     assert (summary["sm"], summary["ncf"]) == (4, 45)
-
-
-def test_programs_can_be_started_when_a_namespace_that_a_test_was_in_is_gone(net: Net, tmp_path: Path) -> None:
-    loaded._image.cache_clear()  # as in a test that is the first one
-    (tmp_path / "other").mkdir()
-    other = Net(tmp_path / "other")
-    host = other.host("gone", {})
-    with host.inside():
-        assert host.start_python("-m", "platform").wait() == 0
-    other.close()
-    assert net.host("next", {}).start_python("-m", "platform").wait() == 0
