@@ -169,6 +169,7 @@ def test_a_dro_that_is_drained_leaves_and_no_message_is_lost(net: Net, tmp_path:
         for name in "ABC":
             dros.start(name)
         flows = Flows(dros)
+        flows.until(lambda: "routes=6" in dros.processes["B"].stdout)  # of all pairs: before that A and C need no B
         flows.again()
         firsts = [flow.sender.sent(flow.source) for flow in flows.all]
         order = dros.host.start_python(
