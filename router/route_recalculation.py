@@ -8,6 +8,10 @@ has `RESTART_HOLD_NS` for that, however short the backoff is. A portal whose pro
 yet is waited for, for `REPORT_HOLD_NS` at most: after a restart of the route manager the routes that the portals have
 remain until then.
 
+With `<fast-recalculation>` the first change is calculated after `first_ns`, without waiting for a check. The wait
+doubles with each calculation until there has been none for `backoff_ns`, which also is the longest: a link that comes
+and goes costs little, and a change is calculated in time however often others follow.
+
 The topology signature is made anew with each calculation, and also when a change is undone, as versions have grown.
 
 Source: DRO guide, `<route-info check-interval>`, `<route-recalculation>`.
@@ -24,7 +28,7 @@ from enum import Enum
 from typing import Final
 
 from dro.bus.messages import Route, RouteTable
-from dro.clock import s
+from dro.clock import ms, s
 from router.hotlinks import SharedIndex, shared_indexes
 from router.own_portals import DomainTaken, LinkRefused, OwnPortals, Portal
 from router.route_table import TableCalculation
@@ -32,6 +36,8 @@ from router.topology import DroRecord, Hotlink, Neighbour, Topology, topology_si
 
 RESTART_HOLD_NS: Final = s(1)
 REPORT_HOLD_NS: Final = s(10)
+LEAST_WAIT_NS: Final = ms(10)
+"""What a fast recalculation doubles at least."""
 PIECE_EDGES: Final = 30_000
 """Of the graph are looked at in a piece of a calculation: some 50 ms."""
 
@@ -43,6 +49,8 @@ class Timing:
     check_ns: int
     backoff_ns: int
     warning_ns: int
+    first_ns: int | None = None
+    """Of `<fast-recalculation>`: the wait after the first change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,8 @@ class RouteCore:
         self._shared: list[SharedIndex] = []
         self._chains: set[tuple[int, int]] = set()
         self._unrest: _Unrest | None = None  # None: nothing to calculate
+        self._wait_ns = 0  # before the last fast calculation
+        self._began_last_ns: int | None = None  # when that was
         self._held: dict[int, int] = {}  # portals that are waited for -> until when
         self._effects: list[Effect] = []
 
@@ -319,7 +329,16 @@ class RouteCore:
         return self._began_ns + -(-(when_ns - self._began_ns) // step) * step
 
     def _calculation_ns(self, unrest: _Unrest) -> int:
+        if self._timing.first_ns is not None:
+            return max([unrest.first_ns + self._fast_wait(self._timing.first_ns, unrest), *self._held.values()])
         return self.next_check(max([unrest.last_ns + self._timing.backoff_ns, *self._held.values()]))
+
+    def _fast_wait(self, first_ns: int, unrest: _Unrest) -> int:
+        """From the first change to its calculation."""
+        last_ns = self._began_last_ns
+        if last_ns is None or unrest.first_ns - last_ns >= self._timing.backoff_ns:
+            return first_ns
+        return max(first_ns, min(self._timing.backoff_ns, 2 * max(self._wait_ns, LEAST_WAIT_NS)))
 
     def _warning_ns(self, unrest: _Unrest) -> int:
         return self.next_check(unrest.first_ns + self._timing.warning_ns)
@@ -338,7 +357,7 @@ class RouteCore:
         unrest = self._unrest
         if self._calculation is None and unrest is not None:
             if now_ns >= self._calculation_ns(unrest):
-                self._begin()
+                self._begin(unrest, now_ns)
             elif not unrest.is_warned and now_ns >= self._warning_ns(unrest):
                 unrest.is_warned = True
                 self._effects.append(StillChanging(now_ns - unrest.first_ns))
@@ -347,7 +366,10 @@ class RouteCore:
 
     # what
 
-    def _begin(self) -> None:
+    def _begin(self, unrest: _Unrest, now_ns: int) -> None:
+        if self._timing.first_ns is not None:
+            self._wait_ns = self._fast_wait(self._timing.first_ns, unrest)
+            self._began_last_ns = now_ns
         self._unrest = None
         self._version += 1
         self._calculated = self._view()

@@ -14,12 +14,14 @@ from router.topology import Neighbour, configuration_signature
 
 
 def timing_of(config: DroConfig) -> Timing:
-    """`<route-info check-interval>` and `<route-recalculation>`."""
+    """`<route-info check-interval>`, `<route-recalculation>` and `<fast-recalculation>`."""
     daemon = config.daemon
+    fast = daemon.fast_recalculation
     return Timing(
         check_ns=ms(daemon.route_info.check_interval_ms),
         backoff_ns=ms(daemon.route_recalculation.backoff_interval_ms),
         warning_ns=ms(daemon.route_recalculation.warning_interval_ms),
+        first_ns=ms(fast.first_interval_ms) if fast is not None else None,
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dro.bus.actor import WorkerContext
 from dro.bus.listing import PEERS, TOPIC, PeerRow, ProxyRow, Row, SourceRow, TopicRow
-from dro.clock import NS_PER_S
+from dro.clock import NS_PER_MS, NS_PER_S
 from dro.config.dro_xml.model import PeerConfig
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
 from dro.proto.peerlink.messages import SourceRecord
@@ -30,6 +30,7 @@ from portals.decisions.messages import PATTERN_NONE
 from portals.peer.connection import PeerConnection
 from portals.peer.connector import Acceptor, Initiator
 from portals.peer.link_watch import LinkWatch
+from portals.peer.options import options_of
 from portals.peer.proxies import LinkProxySources, LinkSources, Ways
 from portals.peer.sender import LinkSender
 from portals.shell.listing import asked_by_patterns, domains_of, interest_rows, one_topic, serve, symbol_of, topic_row
@@ -175,6 +176,7 @@ class PeerLists:
         transport, names, days = _transport(some, has_udp=config.udp is not None, now_s=wall_s)
         counters = self.sender.counters
         to = some.address if some is not None else None
+        alive = some.session.options if some is not None else options_of(config)
         yield PeerRow(
             self.ctx.name, "initiator" if initiator is not None else "acceptor", self._state(now, due_ns),
             round((now_ns - watch.since_ns) / NS_PER_S, 1),
@@ -191,8 +193,8 @@ class PeerLists:
             rtt_samples=rtt.samples, rtt_last_us=rtt.last_us, rtt_min_us=rtt.minimum_us, rtt_max_us=rtt.maximum_us,
             rtt_mean_us=rtt.mean_us,
             answered_s=round((now_ns - rtt.last_ns) / NS_PER_S, 1) if rtt.samples else -1.0,
-            keepalive_interval_ms=config.keepalive.interval_ms, keepalive_timeout_ms=config.keepalive.timeout_ms,
-            keepalive_only_when_idle=config.keepalive.only_when_idle,
+            keepalive_interval_ms=alive.interval_ns // NS_PER_MS, keepalive_timeout_ms=alive.timeout_ns // NS_PER_MS,
+            keepalive_only_when_idle=alive.only_when_idle,
             interest_told=len(self.told), interest_heard=len(self.heard),
             sources_told=len(self.offered), sources_heard=len(now.offers) if now.offers is not None else 0,
             fragments_sent=page[Slot.SENT], fragments_sent_bytes=page[Slot.SENT_BYTES],

@@ -30,6 +30,12 @@ def options_of(config: PeerConfig) -> LinkOptions:
     )
 
 
+def fast_of(config: PeerConfig) -> tuple[int, int] | None:
+    """What HELLO tells of `<fast-keepalive>`: gap and timeout in ms."""
+    fast = config.fast_keepalive
+    return (fast.interval_ms, fast.timeout_ms) if fast is not None else None
+
+
 def batching_of(config: PeerConfig) -> Batching:
     return Batching(config.batch_min_bytes, ms(config.batch_interval_ms), config.max_datagram_bytes)
 

@@ -65,7 +65,7 @@ from portals.peer.connector import Acceptor, Initiator, address_of
 from portals.peer.gauges import link_gauges
 from portals.peer.link_watch import LinkWatch
 from portals.peer.listing import LinkNow, PeerLists
-from portals.peer.options import batching_of, options_of
+from portals.peer.options import batching_of, fast_of, options_of
 from portals.peer.proxies import Judge, LinkProxySources, LinkSources, Ways
 from portals.peer.sender import LinkSender
 from portals.peer.udp import UdpPart
@@ -170,7 +170,7 @@ class PeerPortal:
 
     def _on_stream(self, stream: ByteStream, address: TcpAddress) -> None:
         since_us = time.time_ns() // 1000 if isinstance(self._connector, Initiator) else 0
-        greeting = replace(self._hello, since_us=since_us)
+        greeting = replace(self._hello, since_us=since_us, fast_ms=fast_of(self._config))
         session = LinkSession(
             greeting if self._udp is None else self._udp.greeting(greeting),
             self._options,
@@ -203,7 +203,7 @@ class PeerPortal:
         """Both have said who they are."""
         self._ungreeted.pop(connection, None)
         if self._link is not None:
-            silent_ns = self._options.interval_ns or SILENT_NS
+            silent_ns = self._link.session.options.interval_ns or SILENT_NS
             if not replaces(connection.session, self._link.session, self._ctx.loop.now_ns(), silent_ns):
                 connection.close()
                 self._refused(connection, "the portal has a link already", "give each companion a portal of its own")

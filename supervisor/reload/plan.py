@@ -72,7 +72,9 @@ class ReloadPlan:
 
 
 # Who takes over a change of an element of <daemon>. Those of monitoring come with the monitor.
-LIVE_OWNERS: Final = {"log": LOG, "route-info": ROUTE_MANAGER, "route-recalculation": ROUTE_MANAGER}
+LIVE_OWNERS: Final = {
+    "log": LOG, "route-info": ROUTE_MANAGER, "route-recalculation": ROUTE_MANAGER, "extensions": ROUTE_MANAGER,
+}  # fmt: skip
 
 
 def plan_reload(running: DroConfig, new: DroConfig) -> ReloadPlan:

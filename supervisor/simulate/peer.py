@@ -156,11 +156,11 @@ class PeerEnd:
         self._ways: dict[int, tuple[int, int]] = {}
         self._neighbour = self._since_us = 0
         self._refresh_ns: int | None = None
-        alive = config.keepalive
+        alive, fast = config.keepalive, config.fast_keepalive
         self._options = LinkOptions(ms(alive.interval_ms), ms(alive.timeout_ms), alive.only_when_idle)
         self._hello = Hello(
             portal.dro.name.encode(), rng.randbytes(8), capabilities3=CAPABILITY3_PCRE | CAPABILITY3_REGEX,
-            has_digests=True,
+            has_digests=True, fast_ms=(fast.interval_ms, fast.timeout_ms) if fast is not None else None,
         )  # fmt: skip
         to = config.tcp.initiator
         interval_ns = ms(to.reconnect_interval_ms) if to is not None else 0

@@ -100,7 +100,7 @@ def _life(
     }
     greeting = read_hello(lbmc.decode(said))
     assert greeting is not None
-    own = hello(type(greeting)(b"companion", b"12345678"))
+    own = hello(type(greeting)(b"companion", b"12345678", fast_ms=greeting.fast_ms))
     records = [SourceRecord(n, 1, b"%d" % n, bytes(31) + bytes([n]), n) for n in range(1, SOURCES + 1)]
     companion.sendall(own + b"".join(map(source, records)))
     stepper.settle()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dro.bus.messages import Origin, Route, RouteTable
 from dro.clock import ms, s
@@ -333,3 +338,74 @@ def test_a_portal_that_has_not_reported_is_waited_for_also_after_another_came_ba
     c.on_timer(now_ns=s(29))
     assert sent(c) == []
     assert c.next_deadline() == s(30)
+
+
+FAST = replace(GUIDE, first_ns=ms(20))
+
+
+def calculated(c: RouteCore, until_ns: int) -> list[int]:
+    """When it calculates, each time at its own deadline."""
+    times = []
+    while (due_ns := c.next_deadline()) is not None and due_ns <= until_ns:
+        c.on_timer(due_ns)
+        times += [due_ns] * any(table.is_new for table in sent(c))
+    return times
+
+
+def test_the_first_change_is_calculated_fast() -> None:
+    c = core(FAST)
+    c.on_portal_up(1, 10, 1, now_ns=ms(100))
+    c.on_portal_up(2, 20, 1, now_ns=ms(110))
+    assert calculated(c, s(10)) == [ms(120)]
+    assert c.table is not None
+    assert len(c.table.routes) == 2
+    c.on_portal_gone(2, now_ns=s(20))
+    assert calculated(c, s(30)) == [s(20) + ms(20)]
+
+
+def test_changes_that_go_on_are_calculated_less_and_less_often() -> None:
+    c = core(FAST)
+    times = []
+    for n in range(3000):
+        now_ns = ms(10 * n)
+        c.on_portal_up(1, 10, 1 + n, now_ns=now_ns)
+        times += calculated(c, now_ns + ms(10) - 1)
+    gaps = [after - before for before, after in pairwise(times)]
+    assert times[0] == ms(20)
+    assert gaps[:4] == [ms(50), ms(90), ms(170), ms(330)]
+    assert max(gaps) == gaps[-1] == s(5) + ms(10), "a change waits no longer than without the fast profile"
+    calculated(c, s(36))
+    c.on_portal_up(1, 10, 1, now_ns=s(36))
+    quiet = calculated(c, s(60))
+    c.on_portal_up(1, 10, 2, now_ns=quiet[-1] + s(5))
+    assert calculated(c, s(90)) == [quiet[-1] + s(5) + ms(20)], "fast again after quiet"
+
+
+@given(
+    first_ms=st.integers(0, 5000),
+    backoff_ms=st.integers(0, 5000),
+    pauses_ms=st.lists(st.integers(0, 3000), max_size=40),
+)
+def test_however_changes_come_each_is_calculated_within_the_longer_of_both_times(
+    first_ms: int, backoff_ms: int, pauses_ms: list[int]
+) -> None:
+    c = core(Timing(ms(750), ms(backoff_ms), s(10), first_ns=ms(first_ms)))
+    now_ns = 0
+    for n, pause_ms in enumerate(pauses_ms):
+        c.on_portal_up(1, 10, 1 + n % 2, now_ns=now_ns)
+        first_due_ns = c.next_deadline()
+        assert first_due_ns is None or first_due_ns <= now_ns + ms(max(first_ms, backoff_ms))
+        now_ns += ms(pause_ms)
+        calculated(c, now_ns)
+    assert len(calculated(c, now_ns + s(11))) <= 1
+    assert c.is_settled or not pauses_ms
+
+
+def test_a_portal_that_restarts_has_its_second_with_fast_recalculation_too() -> None:
+    c = core(FAST)
+    c.on_portal_up(1, 10, 1, now_ns=0)
+    c.on_portal_up(2, 20, 1, now_ns=0)
+    calculated(c, s(1))
+    c.on_portal_gone(2, now_ns=s(20), restarts=True)
+    c.on_portal_up(2, 20, 1, now_ns=s(20) + ms(500))
+    assert calculated(c, s(40)) == []

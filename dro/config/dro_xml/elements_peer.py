@@ -13,6 +13,7 @@ from typing import Final
 from dro.config.dro_xml.ciphers import TLS13_OFFERED, TLS13_SUITES, known_suite
 from dro.config.dro_xml.elements import portal_fields
 from dro.config.dro_xml.model import (
+    FastKeepaliveConfig,
     GatewayKeepaliveConfig,
     InitiatorConfig,
     PeerConfig,
@@ -187,6 +188,12 @@ def _keepalive(keepalive: GatewayKeepaliveConfig, el: ElementReader) -> None:
         el.warning(f"interval {keepalive.interval_ms} is short, {_KEEPALIVE_ADVISED_MS} or more is advised")
     if 0 < keepalive.timeout_ms <= keepalive.interval_ms:
         el.warning(f"timeout {keepalive.timeout_ms} is not above interval {keepalive.interval_ms}")
+
+
+@check.register
+def _fast_keepalive(fast: FastKeepaliveConfig, el: ElementReader) -> None:
+    if fast.timeout_ms <= fast.interval_ms:
+        el.warning(f"timeout {fast.timeout_ms} is not above interval {fast.interval_ms}")
 
 
 @check.register

@@ -42,6 +42,13 @@ class RouteRecalculationConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class FastRecalculationConfig:
+    """`<fast-recalculation>`."""
+
+    first_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class MapConfig:
     """`<topicmap>` or `<patternmap>`: read, and without effect, since names are kept in Python's own tables."""
 
@@ -110,6 +117,7 @@ class DaemonConfig:
     web_monitor: WebMonitorConfig | None = None
     daemon_monitor: DaemonMonitorConfig | None = None
     xml_config: str = ""  # path as it was opened
+    fast_recalculation: FastRecalculationConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +326,14 @@ class GatewayKeepaliveConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class FastKeepaliveConfig:
+    """`<fast-keepalive>` of a peer link."""
+
+    interval_ms: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class PeerConfig:
     """`<peer>`: a portal linked to a companion of another DRO. `um` holds its UM options with all layers applied."""
 
@@ -340,6 +356,7 @@ class PeerConfig:
     um: UmOptions
     sending: ContextOptions
     receiving: ContextOptions
+    fast_keepalive: FastKeepaliveConfig | None = None
     acl: AclConfig | None = None
     source_context_name: str = ""
     receiver_context_name: str = ""

@@ -48,6 +48,7 @@ SOURCE_OPTIONS: Final = 0xF004
 DIGESTS: Final = 0xF007
 SINCE: Final = 0xF008
 UDP_SESSION: Final = 0xF009
+FAST_KEEPALIVE: Final = 0xF00A
 COMPRESSION_LZ4: Final = 1
 
 _EXTENSION: Final = Struct("!BBHH")  # flags, id, subtype, offset of the piece
@@ -59,7 +60,8 @@ _DIGESTS: Final = Struct("!QQB27x")
 _HAS_INTEREST, _HAS_SOURCES = 1, 2
 _SINCE: Final = Struct("!Q")
 _SESSION: Final = Struct("!I")
-_KNOWN: Final = frozenset((UDP_PORT, COMPRESSION, UDP_KEY, SOURCE_OPTIONS, DIGESTS, SINCE, UDP_SESSION))
+_FAST: Final = Struct("!II")  # interval, timeout in ms
+_KNOWN: Final = frozenset((UDP_PORT, COMPRESSION, UDP_KEY, SOURCE_OPTIONS, DIGESTS, SINCE, UDP_SESSION, FAST_KEEPALIVE))
 _KEY_BYTES: Final = 36
 
 
@@ -154,7 +156,8 @@ class Hello:
     """Who a DRO is and what it can do.
 
     `udp_key`: key and salt for the datagrams that it will send, 36 bytes; `udp_session`: the session id in them.
-    `since_us`: when the initiator began to connect, by its clock, 0 if not told.
+    `since_us`: when the initiator began to connect, by its clock, 0 if not told. `fast_ms`: gap and timeout of the
+    keepalives that it would use if both sides do.
     """
 
     name: bytes
@@ -168,6 +171,7 @@ class Hello:
     has_digests: bool = False
     since_us: int = 0
     udp_session: int = 0
+    fast_ms: tuple[int, int] | None = None
 
 
 def hello(own: Hello) -> bytes:
@@ -185,6 +189,7 @@ def hello(own: Hello) -> bytes:
         (DIGESTS, b"\x01" if own.has_digests else b""),
         (SINCE, _SINCE.pack(own.since_us) if own.since_us else b""),
         (UDP_SESSION, _SESSION.pack(own.udp_session) if own.udp_session else b""),
+        (FAST_KEEPALIVE, _FAST.pack(*own.fast_ms) if own.fast_ms is not None else b""),
     ):
         if data:
             blocks += extension(subtype, data)
@@ -203,6 +208,9 @@ def read_hello(message: lbmc.Message) -> Hello | None:
         raise DecodeError("hello", f"extensions of {len(port)}, {len(key)} and {len(since)} bytes")
     if len(session) != _SESSION.size:
         raise DecodeError("hello", f"a session id of {len(session)} bytes")
+    fast = more.get(FAST_KEEPALIVE)
+    if fast is not None and len(fast) != _FAST.size:
+        raise DecodeError("hello", f"a fast keepalive of {len(fast)} bytes")
     return Hello(
         name.name if name is not None else b"",
         instance.ctxinst if instance is not None else b"",
@@ -215,6 +223,7 @@ def read_hello(message: lbmc.Message) -> Hello | None:
         DIGESTS in more,
         _SINCE.unpack(since)[0],
         _SESSION.unpack(session)[0],
+        _FAST.unpack(fast) if fast is not None else None,
     )
 
 

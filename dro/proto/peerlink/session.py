@@ -10,10 +10,10 @@ the sake of these a busy link is asked too, each `COMPARED_NS`. A link is idle w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from dro.clock import s
+from dro.clock import ms, s
 from dro.proto.peerlink.messages import (
     COMPRESSION_LZ4,
     NO_DIGESTS,
@@ -47,6 +47,13 @@ class LinkOptions:
     only_when_idle: bool
     uses_udp: bool = False
     uses_compression: bool = False
+
+    def agreed(self, ours: tuple[int, int] | None, theirs: tuple[int, int] | None) -> LinkOptions:
+        """With the keepalives that HELLO has told: the longer times of the two if both are fast."""
+        if ours is None or theirs is None:
+            return self
+        interval_ms, timeout_ms = (max(one, other) for one, other in zip(ours, theirs, strict=True))
+        return replace(self, interval_ns=ms(interval_ms), timeout_ns=ms(timeout_ms), only_when_idle=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,8 @@ class LinkSession:
         self.unhandled = 0
         """Messages that nobody here understands, or may use, and responses to no query."""
         self.own = own
-        self._options = options
+        self.options = options
+        """As the two have agreed, once both have said who they are."""
         self._told, self._recorded = told, recorded
         self._effects: list[LinkEffect] = []
         self._began_ns = self._heard_ns = self._sent_ns = self._asked_ns = now_ns
@@ -213,7 +221,7 @@ class LinkSession:
             self._on_hello(greeting)
 
     def _on_hello(self, greeting: Hello) -> None:
-        options = self._options
+        options = self.options
         if bool(greeting.udp_port) != options.uses_udp:
             where = "only here" if options.uses_udp else "only at the companion"
             self._close(f"<udp> is configured {where}", "configure it on both sides or on none")
@@ -225,6 +233,7 @@ class LinkSession:
                 Warned(f"<compression> is configured {where}, the link is not compressed", "configure it on both sides")
             )
         self.hello = greeting
+        self.options = options.agreed(self.own.fast_ms, greeting.fast_ms)
         self._effects.append(LinkUp(greeting, compresses and options.uses_compression))
 
     def _close(self, text: str, remedy: str = "") -> None:
@@ -265,7 +274,7 @@ class LinkSession:
         if self._is_over:
             return None
         deadlines = []
-        options = self._options
+        options = self.options
         if self.hello is None:
             deadlines.append(self._began_ns + self._hello_limit_ns)
         elif options.interval_ns:
@@ -276,10 +285,10 @@ class LinkSession:
 
     @property
     def _hello_limit_ns(self) -> int:
-        return min(HELLO_LIMIT_NS, self._options.timeout_ns or HELLO_LIMIT_NS)
+        return min(HELLO_LIMIT_NS, self.options.timeout_ns or HELLO_LIMIT_NS)
 
     def _next_query_ns(self) -> int:
-        options = self._options
+        options = self.options
         if not options.only_when_idle:
             return self._asked_ns + options.interval_ns
         idle_ns = max(min(self._heard_ns, self._sent_ns), self._asked_ns) + options.interval_ns
@@ -288,7 +297,7 @@ class LinkSession:
     def on_timer(self, now_ns: int) -> None:
         if self._is_over:
             return
-        options = self._options
+        options = self.options
         if self.hello is None and now_ns >= self._began_ns + self._hello_limit_ns:
             self._close("it did not say who it is in time", "check that a DRO is at the other end")
         elif options.interval_ns and options.timeout_ns and now_ns >= self._heard_ns + options.timeout_ns:

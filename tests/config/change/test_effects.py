@@ -245,6 +245,8 @@ def of_daemon() -> Iterator[Probe]:
         yield Probe(("route-info", name), values, daemon(f'<route-info {name}="@"/>'), routes)
     for name, values in (("backoff-interval", ("5000", "300")), ("warning-interval", ("10000", "6000"))):
         yield Probe(("route-recalculation", name), values, daemon(f'<route-recalculation {name}="@"/>'), routes)
+    fast = daemon('<extensions><fast-recalculation first-interval="@"/></extensions>')
+    yield Probe(("fast-recalculation", "first-interval"), ("20", "600"), fast, routes)
     named = "<source-context-name>A</source-context-name>"
     file = fill(SITE, daemon="<xml-config>{folder}/@.xml</xml-config>", both=named)
     yield Probe(("xml-config", ""), ("tcp", "lbtrm"), file, on_a_site, shows=(SESSION,))
@@ -343,6 +345,8 @@ def of_peers() -> Iterator[Probe]:
     alive = {"idle": ("yes", "no"), "interval": ("2000", "5000"), "timeout": ("10000", "15000")}
     for name, values in alive.items():
         yield Probe(("gateway-keepalive", name), values, peer(after=f'<gateway-keepalive {name}="@"/>'), scene)
+    for name, values, other in (("interval", ("200", "400"), 'timeout="9000"'), ("timeout", ("5000", "9000"), "")):
+        yield Probe(("fast-keepalive", name), values, peer(after=f'<fast-keepalive {name}="@" {other}/>'), scene)
 
 
 def of_datagrams() -> Iterator[Probe]:

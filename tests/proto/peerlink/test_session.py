@@ -190,6 +190,26 @@ def test_without_an_interval_nothing_is_asked_and_nothing_given_up() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ours", "theirs", "interval_ms", "timeout_ms"),
+    [((200, 700), (200, 700), 200, 700), ((200, 700), (50, 2000), 200, 2000), ((200, 700), None, 5000, 15000),
+     (None, (10, 20), 5000, 15000)],
+)  # fmt: skip
+def test_keepalives_are_fast_when_both_say_so_and_as_slow_as_the_slower_side(
+    ours: tuple[int, int] | None, theirs: tuple[int, int] | None, interval_ms: int, timeout_ms: int
+) -> None:
+    pair = Pair(replace(A, fast_ms=ours), replace(B, fast_ms=theirs))
+    pair.run(s(60))
+    assert not any(side.is_closed for side in pair.sides)
+    assert pair.sent >= 2 * s(60) / ms(interval_ms) * 0.8
+    pair.is_cut = True
+    pair.on_the_way.clear()
+    began_ns = max(side.session.heard_ns for side in pair.sides)
+    pair.run(s(16), lambda: all(side.is_closed for side in pair.sides))
+    assert pair.now_ns - began_ns <= ms(timeout_ms)
+    assert f"nothing came for {timeout_ms} ms" in pair.sides[0].why
+
+
+@pytest.mark.parametrize(
     ("first", "why"),
     [
         (hello(replace(B, version=0)), "version 0"),

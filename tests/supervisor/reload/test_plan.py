@@ -131,10 +131,13 @@ def cases() -> list[Place]:
     return [p for p in found if "peer[2]" not in p.path or "acceptor" in p.path]
 
 
-OWNERS = {"log": "log", "route-info": "route-manager", "route-recalculation": "route-manager"}
+OWNERS = {
+    "log": "log", "route-info": "route-manager", "route-recalculation": "route-manager", "extensions": "route-manager",
+}  # fmt: skip
 IN_PLACE = {
     "cost", "max-queue", "source-deletion-delay", "smart-batch", "acl", "topic-resolution", "remote-topic",
     "remote-pattern", "context-query", "publishing-interval", "batching", "gateway-keepalive",
+    "fast-keepalive",
 }  # fmt: skip
 WAITS = {"name", "uid", "gid", "pidfile"}
 OLD_FORMS = {
@@ -174,7 +177,8 @@ _IN_PLACE_FIELDS = (
     "cost", "source_deletion_delay_ms", "max_queue_bytes", "smart_batch", "acl", "publishing", "context_query",
 )  # fmt: skip
 _ENDPOINT_FIELDS = ("topic_resolution", "remote_topic", "remote_pattern")
-_PEER_FIELDS = ("keepalive", "batch_min_bytes", "batch_interval_ms")
+_ROUTE_FIELDS = ("route_info", "route_recalculation", "fast_recalculation")
+_PEER_FIELDS = ("keepalive", "fast_keepalive", "batch_min_bytes", "batch_interval_ms")
 
 
 @dataclass
@@ -194,8 +198,8 @@ class FakeDro:
                 case ActionKind.LIVE, "log" if action.of_daemon:
                     self.daemon = replace(self.daemon, log=new.daemon.log)
                 case ActionKind.LIVE, "route-manager" if action.of_daemon:
-                    info, recalculation = new.daemon.route_info, new.daemon.route_recalculation
-                    self.daemon = replace(self.daemon, route_info=info, route_recalculation=recalculation)
+                    values = {name: getattr(new.daemon, name) for name in _ROUTE_FIELDS}
+                    self.daemon = replace(self.daemon, **values)
                 case ActionKind.LIVE, name:
                     self._in_place(name, told[name])
                 case ActionKind.REMOVE, name:
