@@ -125,8 +125,9 @@ class PathRow:
 
 @dataclass(frozen=True, slots=True)
 class PeerRow:
-    """A peer portal and its link. `state`: up, handshake, connecting, waiting (for the next attempt), listening, or
-    cannot listen. Bytes and fragments count since the start of the DRO, bytes of the stream since the link is up."""
+    """A peer portal and its link. `state`: up, degraded (it carries nothing), handshake, connecting, waiting (for the
+    next attempt), listening, or cannot listen. Bytes and fragments count since the start of the DRO, bytes of the
+    stream since the link is up."""
 
     portal: str
     role: str  # initiator or acceptor
@@ -179,6 +180,7 @@ class PeerRow:
 Row = TopicRow | SourceRow | InterestRow | ProxyRow | RouteRow | TopologyRow | PathRow | PeerRow
 TOPIC: Final = "topic"  # one, by its whole name
 PEERS: Final = "peers"
+DEGRADED: Final = "degraded"
 ROUTES: Final = "routes"
 TOPOLOGY: Final = "topology"
 PATH: Final = "path"

@@ -204,6 +204,8 @@ class LogEvent(StrEnum):
     PEER_ACCEPT_FAILED = "cannot accept a connection of a peer link", _ERROR, "address error", "Gwd-9175-24"
     LINK_ONE_SIDED = "a link that only one of two DROs lists", _WARNING, "dro neighbour reason remedy"
     PEER_ABSENT = "no link to the companion", _WARNING, "waiting_s reason remedy"
+    PEER_DEGRADED = "the link is up and carries nothing, no route takes it", _WARNING, "silent_ms remedy"
+    PEER_CARRIES = "the link carries data, as its canaries are answered", _INFO, "silent_ms"
     PEER_ODD = "odd configuration of a peer link", _WARNING, "peer reason remedy"
     PEER_SOURCE_IGNORED = "source of the companion ignored", _WARNING, "topic otid reason"
     PEER_SOURCE_UNREADABLE = "a source of the companion cannot be read, ignored", _WARNING, "peer error"

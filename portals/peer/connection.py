@@ -11,12 +11,14 @@ from typing import Final, Protocol
 
 from dro.errors import DecodeError
 from dro.loop import Loop
+from dro.proto.peerlink.messages import canary_of
 from dro.proto.peerlink.session import CloseLink, LinkEffect, LinkSession, LinkUp, SendControl
 from dro.timers import Timer
 from dro.um.transport.lz4_stream import Lz4Stream
 from dro.um.transport.session import SessionSink
 from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents
 from dro.um.transport.tls_failure import TLS_UNEXPECTED, speaks_tls
+from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import Message
 from dro.wire.source_string import TcpAddress
 from portals.peer.receiver import LinkReader, LinkReceiver
@@ -163,6 +165,21 @@ class PeerConnection:
         if message is not None and self._stream is not None:
             self._owner.on_message(self, message, raw)
         return self._stream is stream and stream is not None
+
+    def on_canary(self, raw: bytes) -> bool:
+        """One that came in a datagram. False: it is none, or cannot be read."""
+        try:
+            if not canary_of(lbmc.decode(raw)):
+                return False
+            self.session.on_message(raw, self._loop.now_ns())
+        except DecodeError:
+            return False
+        self._loop.call_soon(self._perform_soon)
+        return True
+
+    def _perform_soon(self) -> None:
+        if self._stream is not None:
+            self._perform()
 
     # the dialogue
 

@@ -93,6 +93,9 @@ class DatagramOwner(Protocol):
     def is_known(self, number: int) -> bool:
         """Has the companion told what source that is?"""
 
+    def on_canary(self, raw: bytes) -> bool:
+        """A control message that is not about a source. False: it is no canary."""
+
 
 def _messages(row: tuple[int, ...], view: memoryview) -> Iterator[tuple[int, bytes]]:
     """Each message of a row: its sqn, and a record of it, which is a row of its own and the bytes."""
@@ -279,7 +282,11 @@ class LinkDatagrams:
             if end - pos < MINIMAL_BYTES:
                 return
             kind, head, length = lbmc.MINIMAL.unpack_from(view, pos)
-            if kind != TYPE_CONTROL or head != _SRCIDX or pos + length > end or not table.room:
+            is_whole = kind == TYPE_CONTROL and MINIMAL_BYTES <= length <= end - pos
+            if is_whole and head != _SRCIDX and self._owner.on_canary(bytes(view[pos : pos + length])):
+                pos += length
+                continue
+            if not is_whole or head != _SRCIDX or not table.room:
                 self._drop("content")
                 return
             try:

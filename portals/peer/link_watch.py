@@ -15,6 +15,10 @@ from dro.clock import NS_PER_S, s
 
 ABSENT_NS: Final = s(60)
 AGAIN_NS: Final = s(3600)
+NO_ANSWER: Final = (
+    "no canary is answered",
+    "look for firewalls and for a smaller MTU on the way; tnwgdctl peers shows what waits for the link",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class LinkWatch:
     def __init__(self, now_ns: int, *, is_initiator: bool, address: str) -> None:
         """`address`: of the companion, or where this side listens."""
         self.is_up = False
+        self.carries = True
+        """Data, as far as canaries show."""
         self.since_ns = now_ns
         self.links = 0
         self.repairs = 0

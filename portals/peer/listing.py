@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dro.bus.actor import WorkerContext
-from dro.bus.listing import PEERS, TOPIC, PeerRow, ProxyRow, Row, SourceRow, TopicRow
+from dro.bus.listing import DEGRADED, PEERS, TOPIC, PeerRow, ProxyRow, Row, SourceRow, TopicRow
 from dro.clock import NS_PER_MS, NS_PER_S
 from dro.config.dro_xml.model import PeerConfig
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
@@ -29,7 +29,7 @@ from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE
 from portals.peer.connection import PeerConnection
 from portals.peer.connector import Acceptor, Initiator
-from portals.peer.link_watch import LinkWatch
+from portals.peer.link_watch import NO_ANSWER, LinkWatch
 from portals.peer.options import options_of
 from portals.peer.proxies import LinkProxySources, LinkSources, Ways
 from portals.peer.sender import LinkSender
@@ -172,7 +172,7 @@ class PeerLists:
         some = link or now.newest
         initiator = connector if isinstance(connector, Initiator) else None
         due_ns = initiator.core.next_deadline() if initiator is not None and some is None else None
-        why, remedy = ("", "") if watch.is_up else watch.why_not()
+        why, remedy = watch.why_not() if not watch.is_up else ("", "") if watch.carries else NO_ANSWER
         transport, names, days = _transport(some, has_udp=config.udp is not None, now_s=wall_s)
         counters = self.sender.counters
         to = some.address if some is not None else None
@@ -211,7 +211,9 @@ class PeerLists:
 
     def _state(self, now: LinkNow, due_ns: int | None) -> str:
         if now.link is not None:
-            return "up" if self.watch.is_up else "handshake"
+            if self.watch.is_up:
+                return "up" if self.watch.carries else DEGRADED
+            return "handshake"
         if now.newest is not None:
             return "handshake" if now.newest.writer.is_open else "connecting"
         if isinstance(self.connector, Initiator):

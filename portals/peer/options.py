@@ -6,27 +6,33 @@ limit carries in a second.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Final
 
 from dro.clock import ms
 from dro.config.dro_xml.model import PeerConfig, PeerUdpConfig
 from dro.proto.peerlink.datagram_session import LINK_LOSS, LINK_SOURCE, NEVER_NS, DatagramOptions
-from dro.proto.peerlink.session import LinkOptions
+from dro.proto.peerlink.session import CanaryOptions, LinkOptions
 from dro.proto.ratelimit import BITS_PER_BYTE
 from portals.peer.sender import Batching
 
 MIN_QUEUE_BYTES: Final = 65536
+CANARY_BYTES: Final = 1200
+"""So that with all that stands around it, it fits a packet of 1,400 bytes."""
 
 
 def options_of(config: PeerConfig) -> LinkOptions:
-    alive = config.keepalive
+    alive, canary = config.keepalive, config.canary
     return LinkOptions(
         ms(alive.interval_ms),
         ms(alive.timeout_ms),
         alive.only_when_idle,
         uses_udp=config.udp is not None,
         uses_compression=bool(config.tcp.compression),
+        canary=CanaryOptions(ms(canary.interval_ms), ms(canary.timeout_ms), random.randbytes(CANARY_BYTES))
+        if canary is not None
+        else None,
     )
 
 

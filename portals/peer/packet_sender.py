@@ -70,6 +70,11 @@ class PacketSender(LinkSender):
         if self._packets is not None:
             self._packets.put_control(message)
 
+    def send_canary(self, message: bytes) -> None:
+        if not self.is_blocked and self._packets is not None:
+            self.end_batch()
+            self._packets.put(bytearray(PACKET_HEADER) + message, [PACKET_HEADER + len(message)])
+
     def settling(self, now_ns: int, linger_ns: int, *, is_last: bool) -> Callable[[int], bool]:
         """Once the companion can miss nothing of it any more."""
         self.end_batch()

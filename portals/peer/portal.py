@@ -17,22 +17,23 @@ from typing import Final
 
 from dro.bus.actor import WorkerContext
 from dro.bus.messages import Origin, PortalGone, PortalUp
-from dro.clock import ms, s
+from dro.clock import NS_PER_MS, ms, s
 from dro.config.dro_xml.model import DroConfig, PeerConfig
-from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.proto.interest.events import InterestEvent
 from dro.proto.peerlink.connecting import replaces
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
-from dro.proto.peerlink.messages import COMPRESSION_LZ4, NO_DIGESTS, Digests, Hello, SourceEnd, read_source
+from dro.proto.peerlink.messages import COMPRESSION_LZ4, NO_DIGESTS, Digests, Hello
 from dro.proto.peerlink.session import (
+    Carries,
     LinkEffect,
     LinkSession,
     LinkUp,
     RefreshNeeded,
     RttStatistics,
+    SendCanary,
     Warned,
-)
+)  # fmt: skip
 from dro.proto.peerlink.sources import OfferedSources
 from dro.timers import Timer
 from dro.um.transport.peer_tls import PeerStreamMaker
@@ -63,7 +64,7 @@ from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 from portals.peer.connection import PeerConnection
 from portals.peer.connector import Acceptor, Initiator, address_of
 from portals.peer.gauges import link_gauges
-from portals.peer.link_watch import LinkWatch
+from portals.peer.link_watch import NO_ANSWER, LinkWatch
 from portals.peer.listing import LinkNow, PeerLists
 from portals.peer.options import batching_of, fast_of, options_of
 from portals.peer.proxies import Judge, LinkProxySources, LinkSources, Ways
@@ -118,13 +119,13 @@ class PeerPortal:
             capabilities3=CAPABILITY3_PCRE | CAPABILITY3_REGEX,
             compression=(COMPRESSION_LZ4,) if config.tcp.compression else (),
             has_digests=True,
+            has_canaries=True,
         )
         self._options = options_of(config)
         self._ungreeted: dict[PeerConnection, None] = {}
         self._link: PeerConnection | None = None  # whose dialogue is up
         self._offers: LinkSources | None = None  # what it offers
-        self._neighbour = 0  # its node id, once it has told
-        self._since_us = 0
+        self._neighbour = self._since_us = 0  # its node id, once it has told; when the initiator began to connect
         self._refresh: Timer | None = None
         self._absence: Timer | None = None
         is_initiator = config.tcp.initiator is not None
@@ -212,6 +213,7 @@ class PeerPortal:
             old.close()
             self._on_down(old, "the companion has connected anew", "")
         self._link = connection
+        self._watch.carries = connection.session.carries
         self._since_us = max(connection.session.own.since_us, up.hello.since_us)
         extra = {"peer": address_text(connection.address), "dro": up.hello.name.decode(errors="replace")}
         if isinstance(self._connector, Initiator):
@@ -305,8 +307,22 @@ class PeerPortal:
                     connection.writer.tell_all_interest(self._told.all(is_refresh=True))
                 if sources:
                     connection.writer.tell(self._offered.all())
+            case SendCanary(message=message):
+                self.sender.send_canary(message)
+            case Carries():
+                self._on_carries(effect)
             case _:
                 pass
+
+    def _on_carries(self, carries: Carries) -> None:
+        """What canaries show: routes take the link, or do not any more."""
+        self._watch.carries = carries.is_so
+        extra = {"silent_ms": carries.silent_ns // NS_PER_MS}
+        if carries.is_so:
+            self._ctx.log.info(LogEvent.PEER_CARRIES, extra=extra)
+        else:
+            self._ctx.log.warning(LogEvent.PEER_DEGRADED, extra=extra | {"remedy": NO_ANSWER[1]})
+        self._shell.report_up()
 
     def _arm_refresh(self) -> None:
         self._refresh = self._ctx.loop.call_later(REFRESH_NS, self._on_refresh)
@@ -329,17 +345,7 @@ class PeerPortal:
         if self._heard.on_message(message):
             self._shell.act_soon()
         elif message.get(TopicSource) is not None:
-            try:
-                about = read_source(message)
-            except DecodeError as e:
-                self._ctx.limited(
-                    LogEvent.PEER_SOURCE_UNREADABLE, extra={"peer": address_text(connection.address), "error": str(e)}
-                )
-                return
-            if isinstance(about, SourceEnd):
-                self._offers.on_end(about)
-            else:
-                self._offers.on_source(about)
+            self._offers.on_message(message, connection.address)
         elif (info := message.get(RouteInfo)) is not None:
             if not self._neighbour:
                 self._on_neighbour(info.node_id)
@@ -398,7 +404,7 @@ class PeerPortal:
     # routes
 
     def describe(self) -> PortalUp | PortalGone:
-        if not self._watch.is_up:
+        if not (self._watch.is_up and self._watch.carries):
             return PortalGone(self._ctx.index)
         return PortalUp(self._ctx.index, NO_DOMAIN, self._config.cost, self._neighbour, since_us=self._since_us)
 
@@ -471,7 +477,7 @@ class PeerPortal:
             self._acl.move_to(acl)
         if "cost" in fields:
             self._shell.report_up()  # the routes bring the new ways from all domains
-        if "keepalive" in fields:
+        if {"keepalive", "canary"} & fields:
             self._options = options_of(config)
         self.sender.batching = batching_of(config)
         self._unicast.on_config(config)

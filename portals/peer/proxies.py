@@ -18,11 +18,13 @@ from dro.config.dro_xml.model import SqnWindowConfig
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.proto.peerlink.messages import SourceEnd, SourceRecord, fits, source
+from dro.proto.peerlink.messages import SourceEnd, SourceRecord, fits, read_source, source
 from dro.proto.peerlink.sources import HeardSources, OfferedSources, Verdict
 from dro.table import Table
 from dro.um.transport.session import BoundSource
+from dro.um.transport.sockets import address_text
 from dro.wire import otid as otid_codec
+from dro.wire.lbmc.message import Message
 from dro.wire.lbmr.packet import TIR_TTL, Tir, TirOptions
 from dro.wire.source_string import TcpAddress
 from portals.datapath.duplicate_window import DuplicateWindow
@@ -194,6 +196,19 @@ class LinkSources:
 
     def all(self) -> Iterator[SourceRecord]:
         return self._heard.all()
+
+    def on_message(self, message: Message, address: TcpAddress) -> None:
+        """About one source, from the companion at that address."""
+        try:
+            about = read_source(message)
+        except DecodeError as e:
+            extra = {"peer": address_text(address), "error": str(e)}
+            self._ctx.limited(LogEvent.PEER_SOURCE_UNREADABLE, extra=extra)
+            return
+        if isinstance(about, SourceEnd):
+            self.on_end(about)
+        else:
+            self.on_source(about)
 
     def on_source(self, record: SourceRecord) -> None:
         """New, or offered with other attributes, or in the place of others."""

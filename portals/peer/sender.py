@@ -182,6 +182,11 @@ class LinkSender:
         if self._writer is not None:
             self._writer.put(message)
 
+    def send_canary(self, message: bytes) -> None:
+        """The way of the data; one that finds no room is lost."""
+        if not self.is_blocked:
+            self._send(message)
+
     def send_message(self, message: bytes, now_ns: int, payload_bytes: int = 0) -> bool:
         if self.is_blocked:
             return False

@@ -157,6 +157,9 @@ class UdpPart:
 
     # what the datagrams report
 
+    def on_canary(self, raw: bytes) -> bool:
+        return self._connection is not None and self._connection.on_canary(raw)
+
     def is_known(self, number: int) -> bool:
         return self._offers is not None and self._offers.is_known(number)
 

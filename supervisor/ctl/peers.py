@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from dro.bus.listing import PEERS, TOPOLOGY, PeerRow, TopologyRow
+from dro.bus.listing import DEGRADED, PEERS, TOPOLOGY, PeerRow, TopologyRow
 from dro.log.lines import printable
 from supervisor.admin.client import Client, CommandError
 from supervisor.admin.status import DroStatus
@@ -16,6 +16,7 @@ from supervisor.ctl.output import EXIT_FAILED, EXIT_OK, Commands, connect, durat
 
 PEER: Final = "peer"
 _EXPIRES_SOON_DAYS: Final = 30
+_LINKED: Final = ("up", DEGRADED)
 _TOLD_S: Final = 10  # by then a companion has told its node id
 
 
@@ -91,7 +92,9 @@ def neighbour_problems(client: Client, status: DroStatus) -> list[Problem]:
 
 def absent_companions(rows: Iterable[PeerRow]) -> Iterator[Problem]:
     for row in rows:
-        if row.state != "up":
+        if row.state == DEGRADED:
+            yield Problem(row.portal, f"its link is up and carries nothing: {row.error}", row.remedy)
+        elif row.state != "up":
             yield Problem(row.portal, f"no link for {duration(row.since_s)}: {row.error}", row.remedy)
         elif not row.node_id and row.since_s >= _TOLD_S:
             what = f"{row.dro} has told no node id on a link that is up for {duration(row.since_s)}"
@@ -113,7 +116,9 @@ def one_sided_links(rows: Iterable[TopologyRow]) -> Iterator[Problem]:
 
 def peer_lines(row: PeerRow) -> Iterator[str]:
     yield f"{row.portal}  {row.role}, {row.state}{_when(row)}"
-    if row.state != "up":
+    if row.state == DEGRADED:
+        yield f"  {row.error}, no route takes it; remedy: {row.remedy}"
+    if row.state not in _LINKED:
         where = f"to {row.remote}" if row.role == "initiator" else f"on {row.local}"
         yield f"  {where}: {row.error}"
         yield f"  remedy: {row.remedy}"
@@ -140,7 +145,7 @@ def peer_lines(row: PeerRow) -> Iterator[str]:
 
 
 def _when(row: PeerRow) -> str:
-    return f" for {duration(row.since_s)}" if row.state == "up" else f", no link for {duration(row.since_s)}"
+    return f" for {duration(row.since_s)}" if row.state in _LINKED else f", no link for {duration(row.since_s)}"
 
 
 def _certificate(row: PeerRow) -> str:

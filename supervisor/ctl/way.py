@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dro.bus.listing import PathRow, PeerRow, ProxyRow, SourceRow, TopicRow
+from dro.bus.listing import DEGRADED, PathRow, PeerRow, ProxyRow, SourceRow, TopicRow
 from supervisor.admin.status import PortalStatus
 from supervisor.ctl.lists import WORKING
 from supervisor.orders.explain import INBOUND, OUTBOUND, REJECTED, ExplainRecord
@@ -139,6 +139,8 @@ def _portal(hop: Hop, name: str) -> Iterator[Finding]:
     status, peer = hop.facts.portals.get(name), hop.facts.peers.get(name)
     if status is not None and status.state not in WORKING:
         yield Finding(BLOCKED, f"{name} is {status.state}", f"tnwgdctl portal resume {name}", hop.dro, name)
+    elif peer is not None and peer.state == DEGRADED:
+        yield Finding(BLOCKED, f"{name} carries nothing: {peer.error}", peer.remedy, hop.dro, name)
     elif peer is not None and peer.state != "up":
         yield Finding(BLOCKED, f"{name} has no link: {peer.error}", peer.remedy, hop.dro, name)
 

@@ -9,14 +9,25 @@ from tempfile import mkdtemp
 import pytest
 
 from dro.bus.messages import Role
+from dro.clock import s
 from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.errors import DroError
-from dro.proto.peerlink.messages import SourceRecord, hello, read_hello, source
+from dro.proto.peerlink.messages import (
+    Hello,
+    SourceRecord,
+    canary_of,
+    canary_response,
+    hello,
+    read_hello,
+    source,
+)  # fmt: skip
+from dro.proto.peerlink.session import Carries, LinkSession, SendCanary
 from dro.proto.unicast.connections import Outcome
 from dro.um.transport import sockets
 from dro.um.transport.runs import RunTable
 from dro.wire.lbmc import message as lbmc
-from dro.wire.lbmc.dro_blocks import Domain
+from dro.wire.lbmc.dro_blocks import Domain, TnwgKeepalive
+from portals.peer.options import options_of
 from portals.peer.portal import PeerPortal
 from tests.builders.dro_file import load
 from tests.fakes.um_contexts import Stepper
@@ -124,6 +135,25 @@ def _life(
         **options, "compression": greeting.compression, "sources": taken, "unicast": outcomes.count(Outcome.SENT),
         "batches": batches, "heard": heard, "attempts": made,
     }  # fmt: skip
+
+
+def canaries(text: str, folder: Path) -> list[tuple[int, object]]:
+    """The dialogue for a minute: when it sends canaries, answered for 20 s, and what it takes the link for."""
+    options = options_of(load(text).peers[0])
+    session = LinkSession(Hello(b"A", bytes(8)), options, 0)
+    session.on_message(hello(Hello(b"B", b"12345678", has_canaries=True)), 0)
+    seen: list[tuple[int, object]] = []
+    while (now_ns := session.next_deadline()) is not None and now_ns < s(SECONDS):
+        session.on_received(now_ns)
+        session.on_timer(now_ns)
+        for effect in session.take_effects():
+            seen.append((now_ns, effect.is_so if isinstance(effect, Carries) else type(effect)))
+            if isinstance(effect, SendCanary) and now_ns < s(20):
+                message = lbmc.decode(effect.message)
+                query = message.get(TnwgKeepalive)
+                assert query is not None
+                session.on_message(canary_response(query, canary_of(message)), now_ns)
+    return seen
 
 
 def _suites(client_hello: bytes) -> bytes:

@@ -13,6 +13,7 @@ from typing import Final
 from dro.config.dro_xml.ciphers import TLS13_OFFERED, TLS13_SUITES, known_suite
 from dro.config.dro_xml.elements import portal_fields
 from dro.config.dro_xml.model import (
+    CanaryConfig,
     FastKeepaliveConfig,
     GatewayKeepaliveConfig,
     InitiatorConfig,
@@ -190,10 +191,11 @@ def _keepalive(keepalive: GatewayKeepaliveConfig, el: ElementReader) -> None:
         el.warning(f"timeout {keepalive.timeout_ms} is not above interval {keepalive.interval_ms}")
 
 
-@check.register
-def _fast_keepalive(fast: FastKeepaliveConfig, el: ElementReader) -> None:
-    if fast.timeout_ms <= fast.interval_ms:
-        el.warning(f"timeout {fast.timeout_ms} is not above interval {fast.interval_ms}")
+@check.register(FastKeepaliveConfig)
+@check.register(CanaryConfig)
+def _gap_and_timeout(record: FastKeepaliveConfig | CanaryConfig, el: ElementReader) -> None:
+    if record.timeout_ms <= record.interval_ms:
+        el.warning(f"timeout {record.timeout_ms} is not above interval {record.interval_ms}")
 
 
 @check.register

@@ -334,6 +334,14 @@ class FastKeepaliveConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CanaryConfig:
+    """`<canary>` of a peer link."""
+
+    interval_ms: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class PeerConfig:
     """`<peer>`: a portal linked to a companion of another DRO. `um` holds its UM options with all layers applied."""
 
@@ -357,6 +365,7 @@ class PeerConfig:
     sending: ContextOptions
     receiving: ContextOptions
     fast_keepalive: FastKeepaliveConfig | None = None
+    canary: CanaryConfig | None = None
     acl: AclConfig | None = None
     source_context_name: str = ""
     receiver_context_name: str = ""

@@ -8,7 +8,7 @@ ignore. Source: peer link notes, sections 3, 4 and 15. Guess: all compositions t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from struct import Struct
 from typing import Final
@@ -17,7 +17,7 @@ from dro.errors import DecodeError
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.block import TEXT_MAX, RawBlock
 from dro.wire.lbmc.blocks import AnyBlock
-from dro.wire.lbmc.codes import BLOCK_MAX, BlockType, MessageType
+from dro.wire.lbmc.codes import BLOCK_MAX, END_DATA, BlockType, MessageType
 from dro.wire.lbmc.data_blocks import CtxInst, OtidBlock, SrcIdx, TopicIdx, TopicName
 from dro.wire.lbmc.dro_blocks import (
     INTEREST_CANCEL,
@@ -49,6 +49,7 @@ DIGESTS: Final = 0xF007
 SINCE: Final = 0xF008
 UDP_SESSION: Final = 0xF009
 FAST_KEEPALIVE: Final = 0xF00A
+CANARY: Final = 0xF00C
 COMPRESSION_LZ4: Final = 1
 
 _EXTENSION: Final = Struct("!BBHH")  # flags, id, subtype, offset of the piece
@@ -61,7 +62,9 @@ _HAS_INTEREST, _HAS_SOURCES = 1, 2
 _SINCE: Final = Struct("!Q")
 _SESSION: Final = Struct("!I")
 _FAST: Final = Struct("!II")  # interval, timeout in ms
-_KNOWN: Final = frozenset((UDP_PORT, COMPRESSION, UDP_KEY, SOURCE_OPTIONS, DIGESTS, SINCE, UDP_SESSION, FAST_KEEPALIVE))
+_KNOWN: Final = frozenset(
+    (UDP_PORT, COMPRESSION, UDP_KEY, SOURCE_OPTIONS, DIGESTS, SINCE, UDP_SESSION, FAST_KEEPALIVE, CANARY)
+)
 _KEY_BYTES: Final = 36
 
 
@@ -157,7 +160,7 @@ class Hello:
 
     `udp_key`: key and salt for the datagrams that it will send, 36 bytes; `udp_session`: the session id in them.
     `since_us`: when the initiator began to connect, by its clock, 0 if not told. `fast_ms`: gap and timeout of the
-    keepalives that it would use if both sides do.
+    keepalives that it would use if both sides do. `has_canaries`: it answers them.
     """
 
     name: bytes
@@ -172,6 +175,7 @@ class Hello:
     since_us: int = 0
     udp_session: int = 0
     fast_ms: tuple[int, int] | None = None
+    has_canaries: bool = False
 
 
 def hello(own: Hello) -> bytes:
@@ -190,6 +194,7 @@ def hello(own: Hello) -> bytes:
         (SINCE, _SINCE.pack(own.since_us) if own.since_us else b""),
         (UDP_SESSION, _SESSION.pack(own.udp_session) if own.udp_session else b""),
         (FAST_KEEPALIVE, _FAST.pack(*own.fast_ms) if own.fast_ms is not None else b""),
+        (CANARY, b"\x01" if own.has_canaries else b""),
     ):
         if data:
             blocks += extension(subtype, data)
@@ -224,6 +229,7 @@ def read_hello(message: lbmc.Message) -> Hello | None:
         _SINCE.unpack(since)[0],
         _SESSION.unpack(session)[0],
         _FAST.unpack(fast) if fast is not None else None,
+        CANARY in more,
     )
 
 
@@ -249,10 +255,27 @@ def _differ(one: int | None, other: int | None) -> bool:
 NO_DIGESTS: Final = Digests(None, None)
 
 
-def keepalive(index: int, now_us: int) -> bytes:
-    """The query; `now_us` by the asker's clock."""
+def keepalive(index: int, now_us: int, canary: bytes = b"") -> bytes:
+    """The query; `now_us` by the asker's clock. `canary` follows as user data, for its size, in the answer too."""
     seconds, microseconds = divmod(now_us, 1_000_000)
-    return lbmc.encode(lbmc.control_message(TnwgKeepalive(index, seconds, microseconds, flags=KA_QUERY)))
+    return _keepalive(TnwgKeepalive(index, seconds, microseconds, flags=KA_QUERY), canary)
+
+
+def _keepalive(block: TnwgKeepalive, canary: bytes) -> bytes:
+    if not canary:
+        return lbmc.encode(lbmc.control_message(block))
+    marked = lbmc.control_message(block, *extension(CANARY, b""))
+    return lbmc.encode(replace(marked, payload=canary, end=END_DATA))
+
+
+def canary_of(message: lbmc.Message) -> bytes:
+    """The user data of a canary; empty for other messages. Raises: DecodeError."""
+    return message.payload if message.payload and CANARY in extensions_of(message) else b""
+
+
+def canary_response(query: TnwgKeepalive, canary: bytes) -> bytes:
+    """Index, clock and size as they came."""
+    return _keepalive(TnwgKeepalive(query.index, query.seconds, query.microseconds, flags=KA_RESPONSE), canary)
 
 
 def response_to(query: TnwgKeepalive, digests: Digests = NO_DIGESTS) -> bytes:

@@ -5,6 +5,9 @@ the other side. Any byte shows life. Source: peer link notes, sections 5, 13 and
 Guess: a response that answers no query of ours is ignored and counted. Each response has digests of what its sender
 had recorded when the query came, which is what was told before the query: when they differ, something was missed. For
 the sake of these a busy link is asked too, each `COMPARED_NS`. A link is idle when nothing was sent, or nothing came.
+A canary is a keepalive of nearly the size of a packet that goes the way of the data, and its answer too. A link with
+canaries carries data from the first answer on, for as long as each is followed by another one within the timeout, and
+again once there have been `PROVEN` answers.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from dro.proto.peerlink.messages import (
     Digests,
     Hello,
     Kind,
+    canary_of,
+    canary_response,
     digests_of,
     hello,
     keepalive,
@@ -34,8 +39,20 @@ from dro.wire.lbmc.dro_blocks import KA_QUERY, KA_RESPONSE, TnwgKeepalive
 HELLO_LIMIT_NS: Final = s(10)
 """For HELLO, when there is no keepalive timeout, or a longer one."""
 COMPARED_NS: Final = s(30)
+HURRY_NS: Final = ms(200)
+"""Between canaries while none is answered."""
+PROVEN: Final = 5
 _ASKED_MAX: Final = 16  # queries without a response that are remembered
 _US: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryOptions:
+    """`<canary>` in ns; `padding` makes its size, and cannot be compressed."""
+
+    interval_ns: int
+    timeout_ns: int
+    padding: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +64,7 @@ class LinkOptions:
     only_when_idle: bool
     uses_udp: bool = False
     uses_compression: bool = False
+    canary: CanaryOptions | None = None
 
     def agreed(self, ours: tuple[int, int] | None, theirs: tuple[int, int] | None) -> LinkOptions:
         """With the keepalives that HELLO has told: the longer times of the two if both are fast."""
@@ -61,6 +79,21 @@ class SendControl:
     """Before everything that waits."""
 
     message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendCanary:
+    """With the data, in its place."""
+
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Carries:
+    """Whether the link carries data, as canaries show. `silent_ns`: since the last answer, or since it was made."""
+
+    is_so: bool
+    silent_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +128,7 @@ class RefreshNeeded:
     sources: bool
 
 
-LinkEffect = SendControl | LinkUp | CloseLink | Warned | RefreshNeeded
+LinkEffect = SendControl | SendCanary | Carries | LinkUp | CloseLink | Warned | RefreshNeeded
 
 
 @dataclass(slots=True)
@@ -154,6 +187,13 @@ class LinkSession:
         self._index = 0
         self._asked: dict[int, tuple[int, Digests]] = {}  # by index: when, and what had been told by then
         self._is_refreshed = False  # it was told all once more because of that
+        self.carries = True
+        """Data: as far as canaries show."""
+        self._canary: CanaryOptions | None = None  # of a link that is up
+        self._canaries: dict[int, None] = {}  # their indexes, of those without an answer
+        self._canary_sent_ns = self._canary_heard_ns = now_ns
+        self._answers = 0  # since it carried nothing
+        self._is_first = True  # no canary was in vain yet
         self._is_over = False
 
     def take_effects(self) -> list[LinkEffect]:
@@ -205,7 +245,7 @@ class LinkSession:
             return None
         alive = message.get(TnwgKeepalive)
         if alive is not None:
-            self._on_keepalive(alive, now_ns)
+            self._on_keepalive(alive, canary_of(message), now_ns)
             return None
         return None if read_hello(message) is not None else message  # a second HELLO is ignored
 
@@ -234,6 +274,13 @@ class LinkSession:
             )
         self.hello = greeting
         self.options = options.agreed(self.own.fast_ms, greeting.fast_ms)
+        if options.canary is not None and greeting.has_canaries:
+            self._canary, self.carries = options.canary, False
+            self._canary_heard_ns = self._began_ns
+            self._canary_sent_ns = self._began_ns - self._canary_gap_ns(options.canary)  # the first one is due
+        elif options.canary is not None:
+            remedy = "use a DRO there that does, or remove <canary>"
+            self._effects.append(Warned("the companion answers no canaries, the link is used without", remedy))
         self._effects.append(LinkUp(greeting, compresses and options.uses_compression))
 
     def _close(self, text: str, remedy: str = "") -> None:
@@ -242,8 +289,13 @@ class LinkSession:
 
     # keepalives
 
-    def _on_keepalive(self, alive: TnwgKeepalive, now_ns: int) -> None:
-        if alive.flags & KA_QUERY:
+    def _on_keepalive(self, alive: TnwgKeepalive, canary: bytes, now_ns: int) -> None:
+        if alive.flags & KA_QUERY and canary:
+            self._effects.append(SendCanary(canary_response(alive, canary)))
+        elif alive.flags & KA_RESPONSE and alive.index in self._canaries:
+            del self._canaries[alive.index]
+            self._on_canary_heard(now_ns)
+        elif alive.flags & KA_QUERY:
             self._effects.append(SendControl(response_to(alive, self._recorded() if self._compares else NO_DIGESTS)))
         elif alive.flags & KA_RESPONSE and (asked := self._asked.pop(alive.index, None)) is not None:
             asked_ns, told = asked
@@ -251,6 +303,13 @@ class LinkSession:
             self._compare(digests_of(alive), told)
         else:
             self.unhandled += 1
+
+    def _on_canary_heard(self, now_ns: int) -> None:
+        silent_ns, self._canary_heard_ns = now_ns - self._canary_heard_ns, now_ns
+        self._answers += 1
+        if not self.carries and (self._is_first or self._answers >= PROVEN):
+            self.carries, self._is_first = True, False
+            self._effects.append(Carries(True, silent_ns))
 
     @property
     def _compares(self) -> bool:
@@ -281,11 +340,24 @@ class LinkSession:
             deadlines.append(self._next_query_ns())
         if options.interval_ns and options.timeout_ns:
             deadlines.append(self._heard_ns + options.timeout_ns)
+        if self._canary is not None:
+            deadlines.append(self._canary_sent_ns + self._canary_gap_ns(self._canary))
+            if self._is_unproven:
+                deadlines.append(self._canary_heard_ns + self._canary.timeout_ns)
         return min(deadlines, default=None)
 
     @property
     def _hello_limit_ns(self) -> int:
         return min(HELLO_LIMIT_NS, self.options.timeout_ns or HELLO_LIMIT_NS)
+
+    def _canary_gap_ns(self, canary: CanaryOptions) -> int:
+        """Shorter while routes wait for an answer."""
+        return canary.interval_ns if self.carries else min(canary.interval_ns, HURRY_NS)
+
+    @property
+    def _is_unproven(self) -> bool:
+        """No answer within the timeout has consequences."""
+        return self.carries or self._is_first
 
     def _next_query_ns(self) -> int:
         options = self.options
@@ -305,6 +377,21 @@ class LinkSession:
             self._close(f"nothing came for {silent_ms} ms", "check the network between the two")
         elif self.hello is not None and options.interval_ns and now_ns >= self._next_query_ns():
             self._ask(now_ns)
+        if self._canary is not None and not self._is_over:
+            self._send_canary(self._canary, now_ns)
+
+    def _send_canary(self, canary: CanaryOptions, now_ns: int) -> None:
+        silent_ns = now_ns - self._canary_heard_ns
+        if self._is_unproven and silent_ns >= canary.timeout_ns:
+            self.carries, self._is_first, self._answers = False, False, 0
+            self._effects.append(Carries(False, silent_ns))
+        if now_ns >= self._canary_sent_ns + self._canary_gap_ns(canary):
+            self._canary_sent_ns = now_ns
+            self._index = self._index + 1 & MASK
+            self._canaries[self._index] = None
+            if len(self._canaries) > _ASKED_MAX:
+                del self._canaries[next(iter(self._canaries))]
+            self._effects.append(SendCanary(keepalive(self._index, now_ns // _US, canary.padding)))
 
     def _ask(self, now_ns: int) -> None:
         self._index = self._index + 1 & MASK

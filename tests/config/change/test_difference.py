@@ -34,7 +34,7 @@ LIVE = {
     "log", "monitor", "web-monitor", "daemon-monitor", "route-info", "route-recalculation", "cost", "max-queue",
     "source-deletion-delay", "smart-batch", "acl", "topic-resolution", "remote-topic", "remote-pattern",
     "context-query", "publishing-interval", "batching", "gateway-keepalive",
-    "fast-keepalive", "extensions",
+    "fast-keepalive", "canary", "extensions",
 }  # fmt: skip
 DAEMON = {"name", "uid", "gid", "pidfile"}
 NONE = {

@@ -347,6 +347,8 @@ def of_peers() -> Iterator[Probe]:
         yield Probe(("gateway-keepalive", name), values, peer(after=f'<gateway-keepalive {name}="@"/>'), scene)
     for name, values, other in (("interval", ("200", "400"), 'timeout="9000"'), ("timeout", ("5000", "9000"), "")):
         yield Probe(("fast-keepalive", name), values, peer(after=f'<fast-keepalive {name}="@" {other}/>'), scene)
+    for name, values in (("interval", ("500", "1000")), ("timeout", ("2000", "3000"))):
+        yield Probe(("canary", name), values, peer(after=f'<canary {name}="@"/>'), peer_scenes.canaries)
 
 
 def of_datagrams() -> Iterator[Probe]:

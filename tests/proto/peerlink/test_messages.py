@@ -163,7 +163,8 @@ names = st.binary(min_size=1, max_size=251).filter(lambda name: not name.endswit
 def test_a_greeting_comes_back(
     name: bytes, instance: bytes, version: int, port: int, compression: tuple[int, ...], key: bytes, digests: bool
 ) -> None:
-    own = Hello(name, instance, version, 1, 2, port, compression, key, digests)
+    fast = (port, version) if digests else None
+    own = Hello(name, instance, version, 1, 2, port, compression, key, digests, fast_ms=fast, has_canaries=digests)
     message = lbmc.decode(hello(own))
     assert read_hello(message) == own
     assert kind_of(hello(own)) is Kind.CONTROL

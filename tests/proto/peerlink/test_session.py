@@ -11,9 +11,22 @@ from hypothesis import strategies as st
 
 from dro.clock import ms, s
 from dro.errors import DecodeError
-from dro.proto.peerlink.messages import COMPRESSION_LZ4, Digests, Hello, hello, keepalive, response_to, topic_interest
+from dro.proto.peerlink.messages import (
+    COMPRESSION_LZ4,
+    Digests,
+    Hello,
+    canary_of,
+    canary_response,
+    hello,
+    keepalive,
+    response_to,
+    topic_interest,
+)  # fmt: skip
 from dro.proto.peerlink.session import (
     HELLO_LIMIT_NS,
+    PROVEN,
+    CanaryOptions,
+    Carries,
     CloseLink,
     LinkEffect,
     LinkOptions,
@@ -21,6 +34,7 @@ from dro.proto.peerlink.session import (
     LinkUp,
     RefreshNeeded,
     RttStatistics,
+    SendCanary,
     SendControl,
     Warned,
 )
@@ -30,6 +44,7 @@ from dro.wire.lbmc.data_blocks import SrcIdx, TopicName
 from dro.wire.lbmc.dro_blocks import KA_QUERY, Domain, TnwgCapabilities, TnwgKeepalive, TopicMdInterest
 
 GUIDE = LinkOptions(s(5), s(15), only_when_idle=True)
+WATCHED = replace(GUIDE, canary=CanaryOptions(s(1), s(3), bytes(1200)))
 A = Hello(b"A", b"instance", has_digests=True)
 B = Hello(b"B", b"another!", has_digests=True)
 
@@ -46,8 +61,13 @@ class Side:
     def take(self) -> list[bytes]:
         """What it wants to be sent; the rest is in `effects`."""
         effects = self.session.take_effects()
-        self.effects += [effect for effect in effects if not isinstance(effect, SendControl)]
-        return [effect.message for effect in effects if isinstance(effect, SendControl)]
+        self.effects += [effect for effect in effects if not isinstance(effect, SendControl | SendCanary)]
+        return [effect.message for effect in effects if isinstance(effect, SendControl | SendCanary)]
+
+    @property
+    def carried(self) -> list[bool]:
+        """What canaries have shown."""
+        return [effect.is_so for effect in self.effects if isinstance(effect, Carries)]
 
     @property
     def is_closed(self) -> bool:
@@ -69,6 +89,8 @@ class Pair:
         self.sides = (Side(one, options), Side(other, others or options))
         self.on_the_way: list[tuple[int, int, bytes]] = []
         self.is_cut = False
+        self.largest = 10_000
+        """Larger messages are lost."""
         self.sent = 0
         for side in self.sides:
             side.session.on_connected(0)
@@ -78,7 +100,7 @@ class Pair:
         for number, side in enumerate(self.sides):
             for message in side.take():
                 self.sent += 1
-                if not self.is_cut:
+                if not self.is_cut and len(message) <= self.largest:
                     self.on_the_way.append((self.now_ns + self.delay_ns, 1 - number, message))
 
     def run(self, ns: int, until: Callable[[], bool] = lambda: False) -> None:
@@ -382,3 +404,64 @@ def test_a_version_above_ours_is_accepted() -> None:
     side.session.on_message(capabilities, 1)
     side.take()
     assert side.session.is_up
+
+
+CANARY_A, CANARY_B = replace(A, has_canaries=True), replace(B, has_canaries=True)
+
+
+def test_a_link_carries_data_from_the_first_answer_to_a_canary_on() -> None:
+    pair = Pair(CANARY_A, CANARY_B, WATCHED, GUIDE)
+    a, b = pair.sides
+    pair.run(ms(10))
+    assert a.session.is_up
+    assert not a.session.carries
+    assert b.session.carries, "it has no canaries"
+    pair.run(ms(30))
+    assert a.carried == [True]
+    pair.run(s(600))
+    assert (a.carried, b.carried) == ([True], [])
+    assert a.session.unhandled == b.session.unhandled == 0
+
+
+def test_a_link_that_loses_what_is_large_is_degraded_until_it_has_proven_itself() -> None:
+    pair = Pair(CANARY_A, CANARY_B, WATCHED)
+    pair.run(s(10))
+    pair.largest = 500
+    lost_ns = pair.now_ns
+    pair.run(s(10), lambda: all(side.carried == [True, False] for side in pair.sides))
+    assert s(2) <= pair.now_ns - lost_ns <= s(4) + ms(10)
+    pair.run(s(60))
+    assert not any(side.is_closed or side.session.carries for side in pair.sides), "keepalives go on"
+    pair.largest = 10_000
+    back_ns = pair.now_ns
+    pair.run(s(10), lambda: all(side.carried == [True, False, True] for side in pair.sides))
+    assert ms(200) * (PROVEN - 1) <= pair.now_ns - back_ns <= s(2)
+
+
+def test_a_link_on_which_nothing_large_ever_comes_is_not_taken_and_said_once() -> None:
+    pair = Pair(CANARY_A, CANARY_B, WATCHED)
+    pair.largest = 500
+    pair.run(s(60))
+    assert [side.carried for side in pair.sides] == [[False], [False]]
+
+
+def test_a_companion_without_canaries_is_named_and_used() -> None:
+    pair = Pair(CANARY_A, B, WATCHED, GUIDE)
+    pair.run(s(60))
+    a, b = pair.sides
+    assert a.session.carries
+    assert [effect.text for effect in a.effects if isinstance(effect, Warned)] == [
+        "the companion answers no canaries, the link is used without"
+    ]
+    assert b.session.unhandled == 0
+
+
+@given(st.binary(min_size=1, max_size=4000))
+def test_an_answer_to_a_canary_has_its_size(padding: bytes) -> None:
+    query = lbmc.decode(keepalive(7, 1, padding))
+    assert canary_of(query) == padding
+    block = query.get(TnwgKeepalive)
+    assert block is not None
+    answer = canary_response(block, padding)
+    assert len(answer) == len(keepalive(7, 1, padding))
+    assert canary_of(lbmc.decode(answer)) == padding

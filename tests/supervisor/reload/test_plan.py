@@ -137,7 +137,7 @@ OWNERS = {
 IN_PLACE = {
     "cost", "max-queue", "source-deletion-delay", "smart-batch", "acl", "topic-resolution", "remote-topic",
     "remote-pattern", "context-query", "publishing-interval", "batching", "gateway-keepalive",
-    "fast-keepalive",
+    "fast-keepalive", "canary",
 }  # fmt: skip
 WAITS = {"name", "uid", "gid", "pidfile"}
 OLD_FORMS = {
@@ -178,7 +178,7 @@ _IN_PLACE_FIELDS = (
 )  # fmt: skip
 _ENDPOINT_FIELDS = ("topic_resolution", "remote_topic", "remote_pattern")
 _ROUTE_FIELDS = ("route_info", "route_recalculation", "fast_recalculation")
-_PEER_FIELDS = ("keepalive", "fast_keepalive", "batch_min_bytes", "batch_interval_ms")
+_PEER_FIELDS = ("keepalive", "fast_keepalive", "canary", "batch_min_bytes", "batch_interval_ms")
 
 
 @dataclass
