@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from ipaddress import IPv4Interface
 from pathlib import Path
 from statistics import quantiles
 from typing import Final
@@ -23,8 +24,9 @@ from typing import Final
 from dro.um.transport.runs import Run
 from dro.um.transport.session import ReceiverTransport
 from dro.wire.lbmc import message as lbmc
-from tests.rigs.netns.examples import Example, Network, Station, network_of
+from tests.rigs.netns.examples import LINKS, Example, Network, Station, network_of
 from tests.rigs.netns.harness import Net
+from tests.rigs.netns.namespace import ip
 from tests.rigs.netns.relay import Link
 from tests.rigs.network import QUICK
 
@@ -79,6 +81,10 @@ def measure(folder: Path, kind: str, loss: float, arguments: argparse.Namespace)
     topics, rate, size, seconds = arguments.topics, arguments.rate, arguments.size, arguments.seconds
     wire = Link(delay_ms=arguments.rtt / 2, loss=loss / 100)
     with Net(folder) as net, network_of(net, example, wire) as network:
+        for dro in example.dros:
+            own = IPv4Interface(network.hosts[dro].interfaces[LINKS])
+            route = f"route replace {own.network} dev {LINKS} src {own.ip} congctl {arguments.congestion}"
+            ip(route, namespace=network.hosts[dro].namespace)
         network.start()
         sender, receiver = network.station(1), Timed(network, 2)
         network.stations.append(receiver)
@@ -128,6 +134,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--rtt", type=float, default=50.0, help="ms (default 50)")
     parser.add_argument("--topics", type=int, default=100, help="default 100")
     parser.add_argument("--rate", type=int, default=1500, help="messages per second (default 1500)")
+    parser.add_argument("--congestion", default="cubic", help="congestion control of TCP (default cubic)")
     parser.add_argument("--size", type=int, default=1000, help="payload bytes (default 1000)")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement (default 20)")
     parser.add_argument("--json", type=Path, default=Path("build/wan.json"), help="where the figures go")
