@@ -25,7 +25,7 @@ from tests.rigs.network import QUICK
 pytestmark = [pytest.mark.netns, pytest.mark.tshark, pytest.mark.slow]
 
 Judged = Callable[..., AbstractContextManager[Watch]]
-CUTS: Final = int(os.environ.get("DRO_CUTS", "12"))
+CUTS: Final = int(os.environ.get("DRO_CUTS", "14"))
 SEED: Final = int(os.environ.get("DRO_SEED", "1"))
 INTERVAL_MS, TIMEOUT_MS, RETRY_MS = 300, 900, 400
 KEEPALIVE: Final = f'<gateway-keepalive idle="yes" interval="{INTERVAL_MS}" timeout="{TIMEOUT_MS}"/>'
@@ -33,6 +33,7 @@ ROUTES_MS: Final = 1500
 """Until data flows on a link that is up: recalculation at both ends, interest and proxies, on a busy machine."""
 REPEATED: Final = ("D-SACK Sequence",)
 """What TCP says about segments that came twice, as those do that are kept from one direction."""
+NAME: Final = "companion.test"
 SENDING_NS: Final = 10_000_000
 RESET: Final = "tcp flags & rst == 0 reject with tcp reset"  # but let resets pass
 RULES: Final = {
@@ -66,6 +67,54 @@ def ruled(host: Host, port: int, *rules: str) -> Iterator[None]:
         yield
     finally:
         command([*nft, "delete", "table", "ip", "cut"])
+
+
+@contextmanager
+def without_address(host: Host, address: str = "") -> Iterator[None]:
+    """A host that has no address on the link."""
+    address = address or str(host.interfaces[LINKS])
+    ip(f"address del {address} dev {LINKS}", namespace=host.namespace)
+    try:
+        yield
+    finally:
+        ip(f"address add {address} brd + dev {LINKS}", namespace=host.namespace)
+
+
+class Companion:
+    """G2 by its name, which G1 looks up in a file of its own. G2 listens on all its addresses; it moves between two."""
+
+    def __init__(self, network: Network, folder: Path) -> None:
+        self._network = network
+        self.names = folder / "hosts"
+        self._host = network.hosts["G2"]
+        interface = self._host.interfaces[LINKS]
+        self.interface, self._other = str(interface), f"{interface.ip + 100}/{interface.network.prefixlen}"
+        self.config = network.example.folder / network.example.dros["G1"]["config"]
+        text = self.config.read_text()
+        self.config.write_text(text.replace(f"<address>{interface.ip}", f"<address>{NAME}"))
+        there = network.example.folder / network.example.dros["G2"]["config"]
+        there.write_text(there.read_text().replace(f"<interface>{interface.ip}", "<interface>0.0.0.0"))
+        self.call(self.interface)
+
+    def call(self, interface: str) -> None:
+        """From now on the name means this address."""
+        self.names.write_text(f"{interface.partition('/')[0]} {NAME}\n")
+
+    def start(self) -> None:
+        """G1."""
+        run = f"mount --bind {self.names} /etc/hosts && exec {sys.executable} -u -m supervisor.main {self.config}"
+        self._network.processes["G1"] = self._network.hosts["G1"].start(["unshare", "--mount", "sh", "-c", run], "G1")
+
+    @contextmanager
+    def moved(self) -> Iterator[None]:
+        """It has another address, which it is called by in the end."""
+        self.interface, self._other = self._other, self.interface
+        ip(
+            f"address del {self._other} dev {LINKS}", f"address add {self.interface} brd + dev {LINKS}",
+            namespace=self._host.namespace,
+        )  # fmt: skip
+        yield
+        self.call(self.interface)
 
 
 @contextmanager
@@ -110,22 +159,34 @@ class Traffic:
         return (self._network.loop.now_ns() - began_ns) / 1e6
 
 
+def cut_of(kind: str, network: Network, name: str, port: int, companion: Companion) -> AbstractContextManager[None]:
+    host = network.hosts[name]
+    if kind == "frozen":
+        return frozen(network, name)
+    if kind == "moved":
+        return companion.moved()
+    if kind == "no address":
+        return without_address(host, companion.interface if name == "G2" else "")
+    return ruled(host, port, *RULES[kind])
+
+
 def test_a_link_that_is_cut_is_back_in_time(net: Net, judged: Judged, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     example = quick("peer-link", tmp_path)
     port = int(example.links[0]["tcp"].rpartition(":")[2])
-    kinds = [*RULES, "frozen"]
+    kinds = [*RULES, "frozen", "no address", "moved"]
     took: dict[str, list[float]] = defaultdict(list)
     net.capture_mib = 64
     capturing = judged(*example.networks(), decode_as=example.decoding(), allow=REPEATED)
     with network_of(net, example) as network, capturing:
-        network.start()
+        companion = Companion(network, tmp_path)
+        network.start("G2")
+        companion.start()
         traffic = Traffic(network)
         traffic.until(lambda: all(flow.is_heard for flow in traffic.flows))
         for nth in range(CUTS):
             kind, name = kinds[nth % len(kinds)], rng.choice(list(example.dros))
-            cut = frozen(network, name) if kind == "frozen" else ruled(network.hosts[name], port, *RULES[kind])
-            with cut:
+            with cut_of(kind, network, name, port, companion):
                 traffic.run(rng.uniform(0, 2 * TIMEOUT_MS))
             took[kind].append(ms := traffic.back_ms())
             assert ms <= TIMEOUT_MS + RETRY_MS + ROUTES_MS, f"{nth}: {kind} at {name}: back after {ms:.0f} ms"
@@ -142,34 +203,57 @@ def test_an_address_that_goes_and_comes_back(net: Net, judged: Judged, tmp_path:
     """Of the end that connects, and of the end that listens."""
     example = quick("peer-link", tmp_path)
     with network_of(net, example) as network, judged(*example.networks(), decode_as=example.decoding()):
-        address = network.hosts[name].interfaces[LINKS]
         network.start()
         traffic = Traffic(network)
         traffic.until(lambda: all(flow.is_heard for flow in traffic.flows))
-        ip(f"address del {address} dev {LINKS}", namespace=network.hosts[name].namespace)
-        traffic.until(lambda: all("WENT DOWN" in process.stdout for process in network.processes.values()))
-        traffic.run(2 * RETRY_MS)
-        ip(f"address add {address} brd + dev {LINKS}", namespace=network.hosts[name].namespace)
+        with without_address(network.hosts[name]):
+            traffic.until(lambda: all("WENT DOWN" in process.stdout for process in network.processes.values()))
+            traffic.run(2 * RETRY_MS)
         assert traffic.back_ms() <= TIMEOUT_MS + RETRY_MS + ROUTES_MS
         network.close()
         network.stop()
 
 
-def test_a_name_that_changes(net: Net, judged: Judged, tmp_path: Path) -> None:
-    """The companion is named; the name leads to another host first. It is looked up again at each attempt."""
+@pytest.mark.parametrize(
+    ("name", "waits_for"),
+    [("G1", "no connection to the companion .*interface={} "), ("G2", "cannot listen for the companion.*address={}:")],
+    ids=["initiator", "acceptor"],
+)
+def test_an_address_that_comes_after_the_start(
+    net: Net, judged: Judged, tmp_path: Path, name: str, waits_for: str
+) -> None:
+    """Of the end that connects, and of the end that listens: its DRO starts, and says what is not there."""
     example = quick("peer-link", tmp_path)
-    there = example.links[0]["tcp"].rpartition(":")[0].replace("127.0.", "10.127.")
-    path = example.folder / example.dros["G1"]["config"]
-    path.write_text(path.read_text().replace(f"<address>{there}", "<address>companion.test"))
-    names = tmp_path / "hosts"
     with network_of(net, example) as network, judged(*example.networks(), decode_as=example.decoding()):
-        names.write_text(f"{network.hosts['G1'].address(LINKS)} companion.test\n")
+        host = network.hosts[name]
+        with without_address(host):
+            network.start()
+            traffic = Traffic(network)
+            line = re.compile(waits_for.format(re.escape(host.address(LINKS))))
+            traffic.until(lambda: line.search(network.processes[name].stdout) is not None)
+            traffic.run(2 * RETRY_MS)
+        ms = traffic.back_ms()
+        assert ms <= TIMEOUT_MS + RETRY_MS + ROUTES_MS, f"back after {ms:.0f} ms"
+        assert "is waited for" in network.processes[name].stdout
+        network.close()
+        network.stop()
+
+
+def test_a_name_that_changes(net: Net, judged: Judged, tmp_path: Path) -> None:
+    """It leads to another host first, and then, while the link is up, to an address that the companion has left for
+    another one. It is looked up again at each attempt."""
+    example = quick("peer-link", tmp_path)
+    with network_of(net, example) as network, judged(*example.networks(), decode_as=example.decoding()):
+        companion = Companion(network, tmp_path)
+        companion.call(network.hosts["G1"].address(LINKS))
         network.start("G2")
-        run = f"mount --bind {names} /etc/hosts && exec {sys.executable} -u -m supervisor.main {path}"
-        network.processes["G1"] = network.hosts["G1"].start(["unshare", "--mount", "sh", "-c", run], "G1")
+        companion.start()
         traffic = Traffic(network)
         traffic.until(lambda: "no connection to the companion" in network.processes["G1"].stdout)
-        names.write_text(f"{there} companion.test\n")
+        companion.call(companion.interface)
+        assert traffic.back_ms() <= TIMEOUT_MS + RETRY_MS + ROUTES_MS
+        with companion.moved():
+            traffic.until(lambda: "WENT DOWN" in network.processes["G1"].stdout)
         assert traffic.back_ms() <= TIMEOUT_MS + RETRY_MS + ROUTES_MS
         network.close()
         network.stop()
