@@ -59,6 +59,12 @@ class Announce(Protocol):
     def put(self, reader: int, slot: QueueSlot) -> bool: ...
 
 
+class CompleteRequests(Protocol):
+    """Who puts their domain into the requests that enter the network of DROs here."""
+
+    def complete(self, view: memoryview, run: Run, source: BoundSource) -> bytes: ...
+
+
 class Pending:
     """What a sibling gets of the turn: the first `placed` rows of the table lie in the ring, from `base` to `end`."""
 
@@ -103,6 +109,8 @@ class Ingress:
         self._chunk_max = chunk_max_bytes
         self._name_of = name_of
         self._at_turn_end = at_turn_end
+        self.requests: CompleteRequests | None = None
+        """Set by a link to a TRD."""
         self._pending: dict[int, Pending] = {}
         self._now_ns = 0
         self._refusals: dict[int, Episodes] = {}  # of siblings whose queue was full at some time
@@ -162,8 +170,9 @@ class Ingress:
         return True
 
     def _select(self, transport: ReceiverTransport, view: memoryview, table: RunTable) -> None:
-        sources, page = transport.sources, self._page
+        sources, page, requests = transport.sources, self._page, self.requests
         fragments = nbytes = 0
+        own = bytearray()  # requests that are longer than they came; later rows wait until they are in the ring
         for run in table:
             bound = sources.get(run.topic_index)
             if bound is None:
@@ -171,6 +180,7 @@ class Ingress:
                 page.add(Slot.NO_TOPIC_RCVD, run.fragments)
                 continue
             shape = shape_of(run)
+            longer = b""
             if run.kind:
                 page.add_sized(Slot.CONTROL_RCVD, 1, run.length)
             else:
@@ -179,17 +189,38 @@ class Ingress:
                 if run.next_header and has_block(view, run, BlockType.REQUEST):
                     page.add_sized(Slot.TOPIC_REQ_RCVD, run.fragments, run.fragments * run.length)
                     shape |= FLAG_REQUEST << FLAGS_SHIFT
+                    if requests is not None:
+                        longer = requests.complete(view, run, bound)
             entry = bound.user
-            if isinstance(entry, ForwardEntry):
-                for worker, edge in entry.closing.items():
-                    if before := edge.before(view, run):
-                        self._add(worker, entry.handle, run, before, shape)
-                for worker in entry.egress:
-                    self._add(worker, entry.handle, run, run.fragments, shape)
+            if not isinstance(entry, ForwardEntry):
+                continue
+            if not longer:
+                if own:
+                    self._place(memoryview(own))
+                    own = bytearray()
+                self._hand(entry, view, run, shape)
+                continue
+            if not own:
+                self._place(view)
+                own += bytes(HEADROOM)
+            size = len(longer) // run.fragments
+            moved = run._replace(offset=len(own), length=size, stride=size, headroom=0)
+            own += longer
+            self._hand(entry, memoryview(own), moved, shape & ~0xFF)
+        if own:
+            self._place(memoryview(own))
         if fragments:
             page.add_sized(Slot.TOPIC_RCVD, fragments, nbytes)
             page.add(Slot.BATCHES_IN)
             page.add(Slot.RUNS_IN, table.rows)
+
+    def _hand(self, entry: ForwardEntry, view: memoryview, run: Run, shape: int) -> None:
+        """To the siblings that want the source."""
+        for worker, edge in entry.closing.items():
+            if before := edge.before(view, run):
+                self._add(worker, entry.handle, run, before, shape)
+        for worker in entry.egress:
+            self._add(worker, entry.handle, run, run.fragments, shape)
 
     def _add(self, worker: int, handle: int, run: Run, fragments: int, shape: int) -> None:
         pending = self._out(worker)

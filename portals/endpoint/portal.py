@@ -49,6 +49,7 @@ from portals.endpoint.known_sources import known_source, way_of
 from portals.endpoint.listing import PortalLists
 from portals.endpoint.options import ProxyOptions
 from portals.endpoint.proxies import ProxyReceivers, ProxySources
+from portals.endpoint.requests import RequestOrigins
 from portals.endpoint.unicast import TrdUnicast
 from portals.shell import live
 from portals.shell.matchers import Matchers
@@ -83,6 +84,7 @@ class EndpointPortal:
         self.sending = self._context("src", config.sending.context(), rng, is_sending=True)
         self.receiving = self._context("rcv", config.receiving.context(), rng, is_sending=False)
         self._watch_trd()
+        self._shell.ingress.requests = RequestOrigins(config.domain_id, self.receiving.options)
         options = ResolverOptions.of(self.receiving.options)
         self._interest = TrdInterest(
             config,
