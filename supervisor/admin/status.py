@@ -89,6 +89,7 @@ class PortalStatus:
     gateway_control_received: int  # from other DROs
     gateway_control_sent: int
     gateway_control_dropped: int  # of both
+    bad_datagrams: int = 0  # dropped: of its TRD or of a link with <udp>, broken or of somebody else
     unknown_source: int = 0  # fragments of sources that nobody wanted; from a companion: that are not known
     link_up: bool = False  # from here on of a peer portal, since its start
     link_reconnects: int = 0

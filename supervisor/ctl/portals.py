@@ -198,13 +198,16 @@ def portals_text(status: PortalsStatus) -> str:
 
 def _remarks(portal: PortalStatus) -> Iterator[str]:
     """What an operator should know and a column has no room for."""
+    side = "link" if portal.kind == "peer" else "TRD"
     if portal.dropped_total:
         reasons = ", ".join(f"{count} {reason}" for reason, count in portal.dropped.items() if count)
         yield f"{portal.name} dropped {reasons}"
     if portal.queued_bytes:
         yield f"{portal.name} queues {portal.queued_bytes} of {portal.queue_limit_bytes} bytes"
     if portal.unrecovered:
-        yield f"{portal.name} gave up {portal.unrecovered} datagrams of its TRD as lost"
+        yield f"{portal.name} gave up {portal.unrecovered} datagrams of its {side} as lost"
+    if portal.bad_datagrams:
+        yield f"{portal.name} dropped {portal.bad_datagrams} datagrams of its {side} that are broken or of others"
     if portal.socket_drops:
         yield f"{portal.name} lost {portal.socket_drops} datagrams to full receive buffers; some may have come again"
     if portal.unsent:

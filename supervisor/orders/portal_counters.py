@@ -81,6 +81,7 @@ class Pages:
             queue_limit_bytes=page[Slot.QUEUE_LIMIT],
             unrecovered=page[Slot.UNRECOVERABLE],
             naks_sent=page[Slot.NAKS_SENT],
+            bad_datagrams=page[Slot.BAD_DATAGRAMS],
             retransmitted=page[Slot.RETRANSMITTED],
             socket_drops=page[Slot.SOCKET_DROPS],
             unsent=page[Slot.UNSENT],

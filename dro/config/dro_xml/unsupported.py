@@ -44,9 +44,7 @@ class _Row:
     """`path` leads from the root to the element; `applies` decides for elements that are there."""
 
     path: tuple[str, ...]
-    is_error: bool
     what: str
-    remedy: str = ""
     applies: Callable[[Node], bool] = _always
 
 
@@ -60,18 +58,18 @@ _DAEMON: Final = ("daemon",)
 _ENDPOINT: Final = ("portals", "endpoint")
 _PEER: Final = ("portals", "peer")
 _TABLE: Final = (
-    _Row((*_DAEMON, "lbm-license-file"), False, "no licence is needed, ignored"),
-    _Row((*_DAEMON, "topicmap"), False, _NO_MAPS),
-    _Row((*_DAEMON, "patternmap"), False, _NO_MAPS),
-    _Row((*_DAEMON, "monitor"), False, _IGNORED),
-    _Row((*_DAEMON, "web-monitor"), False, _IGNORED),
-    _Row((*_DAEMON, "daemon-monitor"), False, _IGNORED),
-    _Row((*_DAEMON, "publishing-interval"), False, _IGNORED),
-    _Row((*_DAEMON, "remote-snapshot-request"), False, _IGNORED),
-    _Row((*_DAEMON, "remote-config-changes-request"), False, _IGNORED),
-    _Row((*_ENDPOINT, "publishing-interval"), False, _IGNORED),
-    _Row((*_PEER, "udp", "coalesce-threshold"), False, "messages are always copied into one datagram, ignored"),
-    _Row((*_PEER, "publishing-interval"), False, _IGNORED),
+    _Row((*_DAEMON, "lbm-license-file"), "no licence is needed, ignored"),
+    _Row((*_DAEMON, "topicmap"), _NO_MAPS),
+    _Row((*_DAEMON, "patternmap"), _NO_MAPS),
+    _Row((*_DAEMON, "monitor"), _IGNORED),
+    _Row((*_DAEMON, "web-monitor"), _IGNORED),
+    _Row((*_DAEMON, "daemon-monitor"), _IGNORED),
+    _Row((*_DAEMON, "publishing-interval"), _IGNORED),
+    _Row((*_DAEMON, "remote-snapshot-request"), _IGNORED),
+    _Row((*_DAEMON, "remote-config-changes-request"), _IGNORED),
+    _Row((*_ENDPOINT, "publishing-interval"), _IGNORED),
+    _Row((*_PEER, "udp", "coalesce-threshold"), "messages are always copied into one datagram, ignored"),
+    _Row((*_PEER, "publishing-interval"), _IGNORED),
 )
 
 
@@ -86,7 +84,7 @@ def limit_of(element: str) -> str:
         parents = elements()[name].parents
     row = rows[name]
     some = "" if row.applies is _always else f"{SOME} "
-    return f"{some}{'refused' if row.is_error else 'warned about'}: {row.what}"
+    return f"{some}warned about: {row.what}"
 
 
 def _by_topic(endpoint: EndpointConfig) -> UmOptions:
@@ -169,11 +167,7 @@ def unsupported(config: DroConfig) -> list[ConfigError | ConfigWarning]:
         for node in config.tree.find(*row.path):
             if node.is_present and row.applies(node):
                 shown = f"<{node.name}>"
-                if row.is_error:
-                    error = ConfigError(row.what, file=node.file, line=node.line, element=shown, remedy=row.remedy)
-                    found.append(error)
-                else:
-                    found.append(ConfigWarning(row.what, node.file, node.line, shown))
+                found.append(ConfigWarning(row.what, node.file, node.line, shown))
     found += _idle_names(config)
     for endpoint in config.portals:
         found += {str(error): error for error in _refused_options(endpoint)}.values()

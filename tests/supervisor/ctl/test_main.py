@@ -367,6 +367,14 @@ def test_rates_between_two_looks() -> None:
     assert rates_text(after, (rate,)).splitlines()[2].split() == ["NEW", "ready", "0"]
 
 
+@pytest.mark.parametrize(("kind", "side"), [("endpoint", "TRD"), ("peer", "link")])
+def test_datagrams_that_were_lost_or_bad_are_said_to_be_of_the_trd_or_the_link(kind: str, side: str) -> None:
+    text = portals_text(PortalsStatus(1.0, (replace(PORTAL, kind=kind, bad_datagrams=9),)))
+    assert f"P1 gave up 2 datagrams of its {side} as lost" in text
+    assert f"P1 dropped 9 datagrams of its {side} that are broken or of others" in text
+    assert "broken or of others" not in portals_text(PortalsStatus(1.0, (PORTAL,)))
+
+
 def test_a_portal_that_came_anew_has_no_rate_yet() -> None:
     assert rates(PortalsStatus(1, (PORTAL,)), PortalsStatus(2, (replace(PORTAL, forwarded=0),))) == ()
 

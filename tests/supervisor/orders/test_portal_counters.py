@@ -53,6 +53,7 @@ def test_every_figure_comes_from_its_slot(pages: Pages) -> None:
         1000 + Slot.QUEUE_LIMIT,
     )
     assert (status.unrecovered, status.naks_sent) == (1000 + Slot.UNRECOVERABLE, 1000 + Slot.NAKS_SENT)
+    assert status.bad_datagrams == 1000 + Slot.BAD_DATAGRAMS
     assert status.retransmitted == 1000 + Slot.RETRANSMITTED
     assert (status.socket_drops, status.unsent) == (1000 + Slot.SOCKET_DROPS, 1000 + Slot.UNSENT)
     assert status.discarded == 1000 + Slot.DISCARDED
