@@ -28,6 +28,8 @@ class Self:
     name: str = ""
     configuration_signature: int = 0
     gateway_version: int = 0
+    sharing: int = 0
+    """The method of equal-cost sharing that it is ready for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,9 @@ class RouteManagerCore:
     ) -> None:
         """`version` and `sqn`: the last ones that were told under this node id, in any life of the process."""
         self.routes = RouteCore(
-            me.node_id, timing, incarnation=incarnation, now_ns=now_ns, name=me.name, version=version
-        )
+            me.node_id, timing, incarnation=incarnation, now_ns=now_ns, name=me.name, version=version,
+            sharing=me.sharing,
+        )  # fmt: skip
         self.exchange = RouteInfoExchange(
             self.routes.own(), exchange, configuration=me.configuration_signature,
             gateway_version=me.gateway_version, sqn=sqn, now_ns=now_ns,
@@ -83,6 +86,11 @@ class RouteManagerCore:
         self._one_sided_ns: dict[tuple[int, int], int | None] = {}  # by both ends: since when; None: it was told
         self._links_seen_ns = now_ns
         self._effects: list[SignaturesDiffer | OneSidedLink] = []
+
+    def set_sharing(self, sharing: int, now_ns: int) -> None:
+        self.routes.set_sharing(sharing, now_ns)
+        self._describe()
+        self.exchange.on_timer(now_ns)
 
     def set_timing(self, timing: Timing, exchange: ExchangeTiming, configuration_signature: int) -> None:
         self._timing = timing

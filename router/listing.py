@@ -1,4 +1,4 @@
-"""The lists of the route manager for operators: routes, topology, and the path between two domains.
+"""The lists of the route manager for operators: routes, topology, and the paths between two domains.
 
 Portals have names here if they are of this DRO; other DROs tell only whom they have as neighbours.
 """
@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from dro.bus.listing import PathRow, RouteRow, TopologyRow
+from dro.bus.listing import IN_USE, READY, PathRow, RouteRow, TopologyRow
 from dro.clock import NS_PER_S
+from dro.shares import ALL_SHARES, SHARES, percent_of, share_of
 from router.core import RouteManagerCore
 from router.own_portals import Portal
-from router.paths import follow, next_hops
+from router.paths import follow, of_tree, shared_hops
+from router.sharing import hindrances
 from router.topology import VERSION_MASK, DroRecord, is_domain
 
 TRD, DRO = "TRD", "DRO"
@@ -24,11 +26,26 @@ def route_rows(core: RouteManagerCore, name_of: NameOf) -> Iterator[RouteRow]:
     for route in core.routes.table.routes if core.routes.table is not None else ():
         ingress, egress = name_of(route.ingress), name_of(route.egress)
         for source in route.source_domains:
-            yield RouteRow(source, route.interested_domain, ingress, egress)
+            yield RouteRow(source, route.interested_domain, ingress, egress, percent_of(route.shares))
 
 
 def topology_rows(core: RouteManagerCore, portals: Mapping[int, str], now_ns: int) -> Iterator[TopologyRow]:
     """A row for each neighbour of each DRO, this one first; `portals` are the names of its own."""
+    sharing = _sharing(core)
+    for row in _topology_rows(core, portals, now_ns):
+        yield replace(row, sharing=sharing.get(int(row.node_id), ""))
+
+
+def _sharing(core: RouteManagerCore) -> dict[int, str]:
+    """Of equal costs, by DRO; nothing while none is ready for it."""
+    records = core.routes.records()
+    if not any(record.sharing for record in records):
+        return {}
+    usual = IN_USE if core.routes.is_shared else READY
+    return dict.fromkeys((r.node_id for r in records), usual) | {r.node_id: why for r, why in hindrances(records)}
+
+
+def _topology_rows(core: RouteManagerCore, portals: Mapping[int, str], now_ns: int) -> Iterator[TopologyRow]:
     own = core.routes.own()
     others = sorted(core.exchange.others.values(), key=lambda o: (o.record.name, o.record.node_id))
     records = {r.node_id: r for r in (own, *(other.record for other in others))}
@@ -102,12 +119,13 @@ class NoPathError(Exception):
 
 
 def path_rows(core: RouteManagerCore, text: str, name_of: NameOf) -> Iterator[PathRow]:
-    """The nodes from one domain to another, by the topology of the last calculation. `text`: their two ids.
+    """The ways from one domain to another, by the topology of the last calculation, that of the first tree first.
 
-    Raises: NoPathError.
+    `text`: their two ids, and an OTID for the way of that source alone. Raises: NoPathError.
     """
     try:
-        source, target = map(int, text.split())
+        source, target = map(int, text.split()[:2])
+        otids = [bytes.fromhex(word) for word in text.split()[2:]]
     except ValueError:
         raise NoPathError(f"{text!r} is no pair of domain ids") from None
     graph = core.routes.graph
@@ -116,10 +134,17 @@ def path_rows(core: RouteManagerCore, text: str, name_of: NameOf) -> Iterator[Pa
     for domain in (source, target):
         if not is_domain(domain) or domain not in graph:
             raise NoPathError(f"no DRO that is known is in domain {domain}")
-    nodes = follow(next_hops(graph, target), source, target)
-    if nodes is None:
-        raise NoPathError(f"domain {target} cannot be reached from domain {source}")
-    return _path_rows(core, nodes, name_of)
+    hops = shared_hops(graph, target, is_shared=core.routes.is_shared)
+    ways: dict[tuple[int, ...], int] = {}
+    for shares in [1 << tree for tree in range(SHARES)] if core.routes.is_shared else [ALL_SHARES]:
+        nodes = follow(of_tree(hops, shares), source, target)
+        if nodes is None:
+            raise NoPathError(f"domain {target} cannot be reached from domain {source}")
+        ways[nodes] = ways.get(nodes, 0) | shares
+    for way, (nodes, shares) in enumerate(ways.items(), 1):
+        if all(share_of(otid) & shares for otid in otids):
+            for row in _path_rows(core, nodes, name_of):
+                yield replace(row, way=way, share=percent_of(shares))
 
 
 def _path_rows(core: RouteManagerCore, nodes: tuple[int, ...], name_of: NameOf) -> Iterator[PathRow]:

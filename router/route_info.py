@@ -2,7 +2,8 @@
 
 Source: wire notes of the peer link, sections 4, 6 and 7. Guess: ROUTE_INFO is the first block. Ours: hotlink indexes
 travel in EXTOPT blocks of subtype 0xF005 with both ignore bits, pairs of u32 domain id and u16 index, as many whole
-pairs in each block as fit it; who does not know the subtype skips it.
+pairs in each block as fit it; who does not know the subtype skips it. Readiness for equal-cost sharing is a block of
+subtype 0xF00B likewise, with a byte for the method; a longer one is another method, by its first byte.
 
 Most messages repeat what is known, so the head is read by itself, and what is passed on is the message as it came.
 """
@@ -25,6 +26,7 @@ SQN_MASK: Final = 0xFFFF
 TTL_MAX: Final = 0xFF
 COST_MAX: Final = 0x7FFF_FFFF  # that of the configuration
 HOTLINK_SUBTYPE: Final = 0xF005
+SHARING_SUBTYPE: Final = 0xF00B
 NEIGHBOURS_MAX: Final = 2_400
 """Of one DRO: so many fit a message, 65,535 bytes, with its name and an index for each. The blocks alone would allow
 3,273."""
@@ -94,11 +96,14 @@ def read_record(data: bytes) -> DroRecord:
         raise RefusedRouteError("route.node_id", f"{info.node_id} is the id of a domain")
     neighbours: dict[int, Neighbour] = {}
     hotlinks: dict[int, Hotlink] = {}
+    sharing = 0
     for block in message.blocks:
         if isinstance(block, RouteInfoNeighbor):
             _add(neighbours, info.node_id, Neighbour(block.node_id, block.ingress_cost, block.egress_cost))
         elif block.code == BlockType.EXTOPT:
-            hotlinks.update((hotlink.domain_id, hotlink) for hotlink in _hotlinks(block.body()))
+            option = block.body()
+            hotlinks.update((hotlink.domain_id, hotlink) for hotlink in _hotlinks(option))
+            sharing = _sharing(option) or sharing
     if not hotlinks.keys() <= neighbours.keys():
         raise RefusedRouteError("route.hotlink", "an index is of a domain that is not its neighbour")
     return DroRecord(
@@ -107,6 +112,7 @@ def read_record(data: bytes) -> DroRecord:
         tuple(sorted(hotlinks.values())),
         info.version,
         "" if name is None else name.name.decode("utf-8", "replace"),
+        sharing,
     )
 
 
@@ -133,6 +139,15 @@ def _hotlinks(option: bytes) -> list[Hotlink]:
     return [Hotlink(domain, index) for domain, index in _PAIR.iter_unpack(pairs) if index]
 
 
+def _sharing(option: bytes) -> int:
+    """Likewise; 0 when it is another."""
+    if len(option) < _EXTOPT.size or _EXTOPT.unpack_from(option)[2] != SHARING_SUBTYPE:
+        return 0
+    if len(option) == _EXTOPT.size:
+        raise DecodeError("route.sharing", "no method")
+    return option[_EXTOPT.size]
+
+
 def write_route(
     record: DroRecord, *, sqn: int, ttl: int, topology: int, configuration: int, gateway_version: int
 ) -> bytes:
@@ -146,6 +161,9 @@ def write_route(
         blocks.append(GatewayName(record.name.encode()[:_NAME_MAX]))
     blocks += [RouteInfoNeighbor(n.node_id, n.ingress_cost, n.egress_cost) for n in record.neighbours]
     blocks += _hotlink_options(record.hotlinks)
+    if record.sharing:
+        option = _EXTOPT.pack(_EXTOPT_IGNORE, 0, SHARING_SUBTYPE, 0) + bytes([record.sharing])
+        blocks.append(RawBlock(BlockType.EXTOPT, option))
     return encode(control_message(*blocks))
 
 

@@ -120,7 +120,7 @@ class ChainsLeftOut:
 
 
 Effect = SendTable | TopologyChanged | StillChanging | DomainTaken | LinkRefused | IndexShared | ChainsLeftOut
-_Content = tuple[tuple[Neighbour, ...], tuple[Hotlink, ...]]
+_Content = tuple[tuple[Neighbour, ...], tuple[Hotlink, ...], int]
 
 
 @dataclass(slots=True)
@@ -139,18 +139,21 @@ class _View:
 
     portals: dict[int, Portal]
     others: dict[int, _Content]
+    sharing: int = 0
 
 
 class RouteCore:
     """Portals and other DROs in, route tables out."""
 
     def __init__(
-        self, node_id: int, timing: Timing, *, incarnation: int, now_ns: int, name: str = "", version: int = 0
-    ) -> None:
+        self, node_id: int, timing: Timing, *, incarnation: int, now_ns: int, name: str = "", version: int = 0,
+        sharing: int = 0,
+    ) -> None:  # fmt: skip
         """`incarnation` of the route manager keeps versions of tables growing over its restarts, `version` that of this
         DRO among others, which counts its link state changes."""
         self.node_id = node_id
         self._name = name
+        self._sharing = sharing
         self._own_version = version
         self._timing = timing
         self._began_ns = now_ns
@@ -162,6 +165,8 @@ class RouteCore:
         self._table: RouteTable | None = None
         self.graph: Topology | None = None
         """That of the table, as this DRO sees it."""
+        self.is_shared = False
+        """The table is for equal-cost sharing."""
         self._signature: int | None = 0  # None: that of the records as they are
         self._new_signature = 0
         self._shared: list[SharedIndex] = []
@@ -181,7 +186,7 @@ class RouteCore:
     def signature(self) -> int:
         """Of the topology that the table is for; 0 before the first calculation."""
         if self._signature is None:
-            self._signature = topology_signature(self._records())
+            self._signature = topology_signature(self.records())
         return self._signature
 
     @property
@@ -206,7 +211,15 @@ class RouteCore:
     def own(self) -> DroRecord:
         """This DRO as it describes itself to others."""
         portals = self.portals
-        return DroRecord(self.node_id, portals.neighbours(), portals.hotlinks(), self._own_version, self._name)
+        return DroRecord(
+            self.node_id, portals.neighbours(), portals.hotlinks(), self._own_version, self._name, self._sharing
+        )  # fmt: skip
+
+    def set_sharing(self, sharing: int, now_ns: int) -> None:
+        """The method of equal-cost sharing that this DRO is ready for from now on; 0: none."""
+        if sharing != self._sharing:
+            self._sharing = sharing
+            self._own_changed(Change.NODE_UPDATED, self.node_id, now_ns)
 
     def set_timing(self, timing: Timing) -> None:
         """Other intervals, also for a calculation that is due already. Checks stay multiples from the start."""
@@ -302,9 +315,11 @@ class RouteCore:
     # when
 
     def _view(self) -> _View:
-        return _View(self.portals.accepted, {n: (r.neighbours, r.hotlinks) for n, r in self._others.items()})
+        others = {n: (r.neighbours, r.hotlinks, r.sharing) for n, r in self._others.items()}
+        return _View(self.portals.accepted, others, self._sharing)
 
-    def _records(self) -> list[DroRecord]:
+    def records(self) -> list[DroRecord]:
+        """Of all DROs, this one first."""
         return [self.own(), *self._others.values()]
 
     def _changed(self, what: Change, node_id: int, now_ns: int, name: str = "") -> None:
@@ -373,7 +388,7 @@ class RouteCore:
         self._unrest = None
         self._version += 1
         self._calculated = self._view()
-        records = self._records()
+        records = self.records()
         self._new_signature = topology_signature(records)
         self._calculation = TableCalculation(self.node_id, records, self.portals.workers())
         shared = shared_indexes(records)
@@ -382,7 +397,7 @@ class RouteCore:
 
     def _finish(self, calculation: TableCalculation) -> None:
         self._calculation = None
-        self.graph = calculation.whole
+        self.graph, self.is_shared = calculation.whole, calculation.is_shared
         self._signature = None if self._unrest is None else self._new_signature
         chains = calculation.chains
         if chains - self._chains:

@@ -4,6 +4,9 @@ For each destination the next hops of all nodes form an in-tree; the sources who
 its subtree, divided by the branch through which they come. A domain with one DRO alone is never on the way of others
 and has the in-tree of that DRO, so it takes no part in the search, and the domains of a star need one in-tree together.
 
+With equal-cost sharing a domain's traffic may come through several branches and go on to several nodes, each with the
+trees for which that holds; a route is made of a branch and a next node that have trees in common.
+
 With hotlinks the DRO calculates in a graph without the DROs that are invisible to it, and leaves out chains.
 Guess: of equally good ways from a domain to this DRO, `Origin` describes that of the tie-break.
 """
@@ -11,11 +14,13 @@ Guess: of equally good ways from a domain to this DRO, `Origin` describes that o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from dro.bus.messages import Origin, Route
+from dro.shares import ALL_SHARES
 from router.hotlinks import chained, indexed_portals, visible_to
-from router.paths import next_hops
+from router.paths import Choice, next_hops, shared_hops
+from router.sharing import is_in_use
 from router.topology import DroRecord, Topology, build, domains, is_domain
 
 
@@ -24,7 +29,10 @@ class TableCalculation:
 
     def __init__(self, node_id: int, records: Iterable[DroRecord], worker_of: Mapping[int, int]) -> None:
         """`worker_of` each neighbour of this DRO: the portal that leads there."""
-        visible = visible_to(node_id, records)
+        all_records = list(records)
+        visible = visible_to(node_id, all_records)
+        self.is_shared = is_in_use(all_records)
+        """Equal-cost sharing is in use."""
         self._me = node_id
         self._worker_of = worker_of
         self._indexed = indexed_portals(visible)
@@ -53,7 +61,7 @@ class TableCalculation:
     def _steps(self) -> Iterator[int]:
         edges = self._graph.number_of_edges()
         for root, targets in self._trees():
-            hops = next_hops(self._graph, root)
+            hops = shared_hops(self._graph, root, is_shared=self.is_shared)
             yield edges
             if root == self._me or self._me in hops:
                 yield from self._add_routes(hops, root, targets)
@@ -68,37 +76,53 @@ class TableCalculation:
             yield domain, (domain,)
         yield from self._stubs.items()
 
-    def _add_routes(self, hops: Mapping[int, int], root: int, targets: tuple[int, ...]) -> Iterator[int]:
+    def _add_routes(self, hops: Mapping[int, Choice], root: int, targets: tuple[int, ...]) -> Iterator[int]:
         branches = self._branches(hops, root)
         for target in targets:
-            egress = self._worker_of[target if self._me == root else hops[self._me]]
+            onward = ((target, ALL_SHARES),) if self._me == root else hops[self._me]
             self._routes[target] = [
-                Route(sources, target, self._worker_of[branch], egress)
-                for branch, sources in branches
+                Route(sources, target, self._worker_of[branch], self._worker_of[egress], shares & leaving)
+                for branch, shares, sources in branches
                 if branch != target
+                for egress, leaving in onward
+                if shares & leaving
             ]
             yield len(branches)
 
-    def _branches(self, hops: Mapping[int, int], root: int) -> list[tuple[int, tuple[int, ...]]]:
-        """The neighbours through which traffic to `root` comes to this DRO, and the domains that it is from."""
-        left_out = chained(hops, root, self._indexed) if self._indexed else ()
-        branch_of: dict[int, int] = {}
-        sources: dict[int, list[int]] = defaultdict(list)
+    def _branches(self, hops: Mapping[int, Choice], root: int) -> list[tuple[int, int, tuple[int, ...]]]:
+        """The neighbours through which traffic to `root` comes to this DRO, by which trees, and from which domains."""
+        left_out: Set[int] = set()
+        if self._indexed:  # then nothing is shared
+            left_out = chained({node: choice[0][0] for node, choice in hops.items()}, root, self._indexed)
+        branches_of: dict[int, dict[int, int]] = {}  # node -> branch -> trees
+        sources: dict[tuple[int, int], list[int]] = defaultdict(list)
         for stub in self._stubs.get(self._me, ()):
-            sources[stub].append(stub)
-        for node, onward in hops.items():
-            branch = node if onward == self._me else branch_of.get(onward)
-            if branch is None:
+            sources[stub, ALL_SHARES].append(stub)
+        for node, choice in hops.items():
+            if not (branches := self._branches_of(node, choice, branches_of)):
                 continue
-            branch_of[node] = branch
-            if not is_domain(node):
-                sources[branch] += self._stubs.get(node, ())
-            elif node not in left_out:
-                sources[branch].append(node)
-            else:
+            branches_of[node] = branches
+            if node in left_out and is_domain(node):
                 self.chains.add((node, root))
-        made = ((branch, tuple(sorted(found))) for branch, found in sources.items() if found)
-        return sorted(((branch, self._tuples.setdefault(t, t)) for branch, t in made), key=lambda one: one[1])
+                continue
+            found = (node,) if is_domain(node) else self._stubs.get(node, ())
+            for branch in branches.items():
+                sources[branch] += found
+        made = ((*branch, tuple(sorted(found))) for branch, found in sources.items() if found)
+        return sorted(((b, s, self._tuples.setdefault(t, t)) for b, s, t in made), key=lambda one: (one[2], one[1]))
+
+    def _branches_of(self, node: int, choice: Choice, known: Mapping[int, dict[int, int]]) -> dict[int, int]:
+        if len(choice) == 1:
+            onward = choice[0][0]
+            return {node: ALL_SHARES} if onward == self._me else known.get(onward, {})
+        found: dict[int, int] = defaultdict(int)
+        for onward, shares in choice:
+            if onward == self._me:
+                found[node] |= shares
+            for branch, coming in known.get(onward, {}).items():
+                if coming & shares:
+                    found[branch] |= coming & shares
+        return found
 
     def _origins(self) -> Iterator[Origin]:
         way = {self._me: (0, 0)}  # node -> cost from there, DROs on the way

@@ -7,6 +7,7 @@ import re
 from dro.clock import ms
 from dro.command_line import version
 from dro.config.dro_xml.model import DroConfig
+from dro.shares import METHOD
 from router.core import Self
 from router.route_info_exchange import ExchangeTiming
 from router.route_recalculation import Timing
@@ -35,7 +36,8 @@ def self_of(config: DroConfig, node_id: int) -> Self:
     """What the configuration says about this DRO. The node ids of companions are not configured."""
     portals = [Neighbour(p.domain_id, p.cost, p.cost) for p in config.portals]
     portals += [Neighbour(0, p.cost, p.cost) for p in config.peers]
-    return Self(node_id, config.daemon.name, configuration_signature(portals), gateway_version(version()))
+    sharing = METHOD if config.daemon.equal_cost_sharing else 0
+    return Self(node_id, config.daemon.name, configuration_signature(portals), gateway_version(version()), sharing)
 
 
 def gateway_version(text: str) -> int:

@@ -49,6 +49,8 @@ class DroRecord:
     hotlinks: tuple[Hotlink, ...] = ()
     version: int = 0  # grows with its link state changes
     name: str = ""
+    sharing: int = 0
+    """The method of equal-cost sharing that it is ready for, see `dro.shares`; 0: none."""
 
 
 def is_domain(node: int) -> bool:

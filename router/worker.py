@@ -30,6 +30,7 @@ from dro.config.dro_xml.model import DroConfig
 from dro.errors import DecodeError, LocalProtocolError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
+from dro.shares import ALL_SHARES
 from dro.timers import Timer
 from router.core import CoreEffect, OneSidedLink, RouteManagerCore, Self, SignaturesDiffer
 from router.counters import SLOT_OF, Slot
@@ -140,10 +141,14 @@ class RouteManager:
     def _on_reconfigure(self, new: object) -> None:
         assert isinstance(new, DroConfig)
         timing = timing_of(new), exchange_timing_of(new)
-        self._core.set_timing(*timing, self_of(new, self._me.node_id).configuration_signature)
-        if timing != self._timing:
+        before, self._me = self._me, self_of(new, self._me.node_id)
+        self._core.set_timing(*timing, self._me.configuration_signature)
+        self._core.set_sharing(self._me.sharing, self._ctx.loop.now_ns())
+        changed = ["route_info", "route_recalculation"] if timing != self._timing else []
+        changed += ["equal_cost_sharing"] if self._me.sharing != before.sharing else []
+        if changed:
             self._timing = timing
-            self._ctx.log.info(LogEvent.CONFIGURATION_CHANGED, extra={"changed": ["route_info", "route_recalculation"]})
+            self._ctx.log.info(LogEvent.CONFIGURATION_CHANGED, extra={"changed": changed})
             self._act()
 
     def _on_list(self, question: ListRows) -> Rows:
@@ -286,8 +291,10 @@ def _named(name: str, node_id: int) -> str:
 
 
 def _pairs(table: RouteTable) -> int:
-    """Of domains that have a route."""
-    return sum(len(route.source_domains) for route in table.routes)
+    """Of domains that have a route, which may be several for different trees."""
+    whole = [route for route in table.routes if route.shares == ALL_SHARES]
+    parts = {(s, r.interested_domain) for r in table.routes if r.shares != ALL_SHARES for s in r.source_domains}
+    return sum(len(route.source_domains) for route in whole) + len(parts)
 
 
 def _short(version: int) -> str:

@@ -31,6 +31,7 @@ from portals.decisions.core import PortalCore
 from portals.decisions.effects import OpenProxySource
 from portals.decisions.messages import SourceSeen
 from portals.shell.matchers import Matchers
+from tests.builders.routes import whole
 
 BOTH = [
     (rb"IBM", b"quotes.IBM.N", True),
@@ -200,7 +201,7 @@ def by_interest(pattern: bytes, kind: int) -> Callable[[bytes], bool]:
 
     def is_wanted(topic: bytes) -> bool:
         core = PortalCore(1, 1, 1, source_deletion_delay_ns=0, matcher=matchers)
-        core.on_routes(1, [(1, 2, 1, 2), (2, 1, 2, 1)], 0)
+        core.on_routes(1, whole([(1, 2, 1, 2), (2, 1, 2, 1)]), 0)
         core.on_sibling_up(2, 1, 0, 0, 0)
         core.on_interest(InterestGained((pattern, kind), 1), 0)
         core.on_message(2, 1, SourceSeen(1, bytes(32), topic, 2, 0, 0, b""), 0)

@@ -87,6 +87,7 @@ class RouteRow:
     to_domain: int
     ingress: str
     egress: str
+    share: int = 100  # percent of the sources; others of the pair go another way of equal cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class TopologyRow:
     agrees: bool = True  # with the signature of the DRO that is asked
     is_own: bool = False  # it is the DRO that is asked
     age_s: float = 0.0  # since it was heard last
+    sharing: str = ""  # of equal costs: in use; ready, or why it hinders the others; empty if no DRO is ready for it
     neighbour: str = ""  # domain id, or node id of a DRO; empty while that is not known
     neighbour_name: str = ""  # of a DRO
     kind: str = ""  # of the neighbour, TRD or DRO
@@ -112,7 +114,7 @@ class TopologyRow:
 
 @dataclass(frozen=True, slots=True)
 class PathRow:
-    """A node of the path between two domains. Portals have names if they are of the DRO that is asked."""
+    """A node of a path between two domains. Portals have names if they are of the DRO that is asked."""
 
     kind: str  # TRD or DRO
     node_id: str
@@ -121,6 +123,8 @@ class PathRow:
     ingress_cost: int = 0
     left_at: str = ""
     egress_cost: int = 0
+    way: int = 1  # of several of equal cost; the first is that of all that is not the data of a source
+    share: int = 100  # percent of the sources that take it
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +188,8 @@ DEGRADED: Final = "degraded"
 ROUTES: Final = "routes"
 TOPOLOGY: Final = "topology"
 PATH: Final = "path"
+IN_USE, READY = "in use", "ready"
+"""Of equal-cost sharing, in a `TopologyRow`."""
 PORTAL_LISTS: Final[dict[str, type[Row]]] = {
     "topics": TopicRow, "sources": SourceRow, "interest": InterestRow, "proxies": ProxyRow, TOPIC: TopicRow,
 }  # fmt: skip

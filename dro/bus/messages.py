@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Final
 
 from dro.bus.codec import Codec
+from dro.shares import ALL_SHARES
 
 ROUTE_MANAGER: Final = 0
 """Worker index of the route manager; portals follow in the order of the configuration, from 1."""
@@ -259,12 +260,16 @@ class SendRouteInfo:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where traffic from these domains to another one enters and leaves this DRO; indexes of workers."""
+    """Where traffic from these domains to another one enters and leaves this DRO; indexes of workers.
+
+    `shares`: the trees for which this holds. No two routes of a pair of domains hold for the same tree.
+    """
 
     source_domains: tuple[int, ...]
     interested_domain: int
     ingress: int
     egress: int
+    shares: int = ALL_SHARES
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ logger: the shell (`portals.shell.portal`) calls `on_...` and carries out what `
 
 The three route-based decisions are those of the forwarding notes, section 2: an entry (S, R) -> (ingress, egress)
 of the route table says that traffic from domain S to domain R enters this DRO at `ingress` and leaves it at `egress`.
+With several ways for a pair (equal-cost sharing) interest goes by all, and a source by that of the tree of its OTID.
 The feeder of a proxy source is the sibling that forwards to it, with the handle that the source has there.
 
 What concerns many topics at once (routes, an access control list, a pattern, a sibling that left) is decided step by
@@ -21,6 +22,7 @@ from itertools import islice
 from typing import Final
 
 from dro.proto.interest.events import InterestEvent, InterestLost, Symbol
+from dro.shares import share_of
 from dro.table import Table
 from portals.decisions import exchange
 from portals.decisions.acl_enforcement import OPEN, AclEnforcement
@@ -68,7 +70,7 @@ from portals.decisions.messages import (
     Withdraw,
 )
 from portals.decisions.recorded_interest import Matcher, RecordedInterest
-from portals.decisions.routes import HELD_NS, Path, Routes
+from portals.decisions.routes import HELD_NS, Entry, Path, Routes
 from portals.decisions.siblings import Offer, Siblings, WantedProxy, cheapest
 from portals.decisions.source_deletion_delay import SourceDeletionDelay
 
@@ -126,8 +128,7 @@ class PortalCore:
 
     # routes
 
-    def on_routes(self, version: int, entries: Iterable[tuple[int, int, int, int]], now_ns: int) -> None:
-        """`entries`: (source domain, interested domain, ingress worker, egress worker)."""
+    def on_routes(self, version: int, entries: Iterable[Entry], now_ns: int) -> None:
         self._go_through(self._follow_routes(*self.routes.change(version, entries, now_ns), now_ns))
 
     def _follow_routes(
@@ -392,7 +393,7 @@ class PortalCore:
         topic, origin = self._identity(otid)
         interested = self.recorded.interested(topic)
         usable = self._usable(otid, topic, origin, interested, offers)
-        workers = set(self.routes.held(origin, interested))
+        workers = set(self.routes.held(origin, interested, share_of(otid)))
         held = {offer.key: offer for offer in offers if offer.worker in workers}
         feeder, before = (None, None) if proxy is None else (proxy.feeder, proxy.before)
         if proxy is not None and before is not None and before not in held:
@@ -430,7 +431,7 @@ class PortalCore:
         self, otid: bytes, topic: bytes, origin: int, interested: Set[int], offers: Iterable[Offer]
     ) -> dict[tuple[int, int], Offer]:
         """Offers by key that are on the path to an interested domain; before interest is known again, to any."""
-        workers = self.routes.feeders(origin, interested)
+        workers = self.routes.feeders(origin, interested, share_of(otid))
         usable = {offer.key: offer for offer in offers if offer.worker in workers}
         if otid not in self._had_proxy:
             return usable

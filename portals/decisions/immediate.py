@@ -22,6 +22,7 @@ from enum import Enum
 from dro.bus.messages import Route
 from dro.errors import DecodeError
 from dro.proto.unicast.streams import SeenStreams
+from dro.shares import FIRST_SHARE
 from dro.wire.lbmc.origin import Origin, completed, read_origin
 
 
@@ -72,7 +73,7 @@ class ImmediateForwarding:
         """Those of the portal, all of them."""
         found: dict[int, set[int]] = defaultdict(set)
         for route in routes:
-            if route.ingress == self._worker:
+            if route.ingress == self._worker and route.shares & FIRST_SHARE:
                 for source in route.source_domains:
                     found[source].add(route.egress)
         self._egress = {source: tuple(sorted(workers)) for source, workers in found.items()}

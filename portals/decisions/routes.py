@@ -4,6 +4,9 @@ DROs recalculate one after the other, so a path is taken before its last DRO kno
 off is therefore kept for a while: a proxy receiver goes on to ask for its sources, and the feeder of a proxy source
 goes on to feed it, alone or beside the new one. The duplicate window removes what comes twice.
 
+A pair of domains has several ways here when equally good ones are shared, each for some of the trees (`dro.shares`).
+Interest goes by all of them; what concerns a source asks for the tree of its OTID.
+
 Guess: `HELD_NS` covers the time between the recalculations of two DROs at default timers (forwarding notes, section
 17: up to 1.75 s). A proxy receiver stays a little longer, so that its source ends at the siblings after they need it.
 """
@@ -14,14 +17,20 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Final
 
+from dro.bus.messages import Route
 from dro.clock import ms, s
+from dro.shares import FIRST_SHARE
 
 HELD_NS: Final = s(2)
 LONGER_NS: Final = ms(500)
 
 Path = tuple[int, int]
-Ways = dict[Path, Path]
-"""(source domain, interested domain) -> (ingress worker, egress worker)"""
+Entry = tuple[int, int, int, int, int]
+"""Source domain, interested domain, ingress worker, egress worker, trees."""
+Way = tuple[int, int, int]
+"""Ingress worker, egress worker, trees."""
+Ways = dict[Path, tuple[Way, ...]]
+"""By (source domain, interested domain); no two of a pair hold for the same tree."""
 Changes = tuple[set[Path], set[int]]
 """(egress worker, interested domain) of paths that enter here, and domains whose paths to here are not the same."""
 
@@ -33,6 +42,15 @@ class _Before:
     until_ns: int
     ways: Ways
     inbound: Set[Path]
+
+
+def entries_of(routes: Iterable[Route]) -> list[Entry]:
+    return [(s, r.interested_domain, r.ingress, r.egress, r.shares) for r in routes for s in r.source_domains]
+
+
+def reachable_from(worker: int, routes: Iterable[Route]) -> set[int]:
+    """The domains for which that portal takes in what is not the data of a source, as it tells those behind it."""
+    return {r.interested_domain for r in routes if r.ingress == worker and r.shares & FIRST_SHARE}
 
 
 class Routes:
@@ -49,22 +67,27 @@ class Routes:
         self.outbound: set[Path] = set()
         """(source domain, ingress worker) of paths that leave here."""
 
-    def change(self, version: int, entries: Iterable[tuple[int, int, int, int]], now_ns: int) -> Changes:
-        """`entries`: (source domain, interested domain, ingress worker, egress worker)."""
+    def change(self, version: int, entries: Iterable[Entry], now_ns: int) -> Changes:
         if version <= self.version:
             return set(), set()
         self.version = version
         me, before, entering = self._me, self.ways, self._entering
-        ways = {(origin, wanted): (ingress, egress) for origin, wanted, ingress, egress in entries}
-        self.ways = ways
-        self._entering = {(egress, wanted) for (_, wanted), (ingress, egress) in ways.items() if ingress == me}
-        self.outbound = {(origin, ingress) for (origin, _), (ingress, egress) in ways.items() if egress == me}
+        self.ways = ways = _ways(entries)
+        self._entering = {(way[1], wanted) for (_, wanted), found in ways.items() for way in found if way[0] == me}
+        self.outbound = {(origin, way[0]) for (origin, _), found in ways.items() for way in found if way[1] == me}
         changed = ways.items() ^ before.items()
-        old = {key: way for key, way in before.items() if way[1] == me and ways.get(key) != way}
+        old = {key: self._taken_off(before[key], ways.get(key, ())) for key, _ in changed if key in before}
+        old = {key: found for key, found in old.items() if found}
         if old or entering - self._entering:
             self._before.append(_Before(now_ns + HELD_NS, old, entering - self._entering))
-        origins = {origin for (origin, _), (_, egress) in changed if egress == me}
+        origins = {origin for (origin, _), found in changed if any(way[1] == me for way in found)}
         return self._enter(), origins
+
+    def _taken_off(self, before: tuple[Way, ...], now: tuple[Way, ...]) -> tuple[Way, ...]:
+        """The ways that left here, for the trees that have other ones now."""
+        kept = dict.fromkeys([way[:2] for way in before], 0) | {way[:2]: way[2] for way in now}
+        left = [(a, b, shares & ~kept[a, b]) for a, b, shares in before if b == self._me]
+        return tuple(way for way in left if way[2])
 
     def _enter(self) -> set[Path]:
         """What differs in `inbound` now."""
@@ -72,16 +95,23 @@ class Routes:
         moved, self.inbound = inbound ^ self.inbound, inbound
         return moved
 
-    def feeders(self, origin: int, interested: Iterable[int]) -> set[int]:
-        """Workers through which a source of that domain comes, on its paths to the domains that leave here."""
-        return {way[0] for wanted in interested if (way := self.ways.get((origin, wanted))) and way[1] == self._me}
+    def feeders(self, origin: int, interested: Iterable[int], share: int) -> set[int]:
+        """Workers through which a source of that domain and tree comes, on its paths to the domains that leave here."""
+        ways, me = self.ways, self._me
+        return {
+            ingress
+            for wanted in interested
+            for ingress, egress, shares in ways.get((origin, wanted), ())
+            if egress == me and shares & share
+        }
 
-    def held(self, origin: int, interested: Iterable[int]) -> Iterator[int]:
+    def held(self, origin: int, interested: Iterable[int], share: int) -> Iterator[int]:
         """Likewise, of the tables before."""
         for wanted in interested:
             for before in self._before:
-                if way := before.ways.get((origin, wanted)):
-                    yield way[0]
+                for ingress, _, shares in before.ways.get((origin, wanted), ()):
+                    if shares & share:
+                        yield ingress
 
     def next_deadline(self) -> int | None:
         return min((before.until_ns + LONGER_NS * (not before.ways) for before in self._before), default=None)
@@ -101,3 +131,14 @@ class Routes:
                 kept.append(_Before(before.until_ns, {}, before.inbound))
         self._before = kept
         return self._enter(), origins
+
+
+def _ways(entries: Iterable[Entry]) -> Ways:
+    ways: Ways = {}
+    same: dict[Way, tuple[Way]] = {}  # the ways of many pairs are one object
+    for origin, wanted, ingress, egress, shares in entries:
+        way = ingress, egress, shares
+        one = same.setdefault(way, (way,))
+        others = ways.get((origin, wanted))
+        ways[origin, wanted] = one if others is None else tuple(sorted(others + one))
+    return ways

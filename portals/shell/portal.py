@@ -56,6 +56,7 @@ from portals.decisions.effects import (
 )
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, PortalHello, PortalMessage
 from portals.decisions.relearning import CHECK_NS, Relearning
+from portals.decisions.routes import entries_of, reachable_from
 from portals.shell.conversations import STEP, Conversations
 from portals.shell.drain import DrainPortal
 from portals.shell.immediate import ImmediateTraffic
@@ -195,13 +196,12 @@ class PortalShell:
                 raise LocalProtocolError("the route manager sent what is for the route manager")
 
     def _on_routes(self, table: RouteTable, now_ns: int) -> None:
-        routes = [(s, r.interested_domain, r.ingress, r.egress) for r in table.routes for s in r.source_domains]
-        self.core.on_routes(table.version, routes, now_ns)
+        self.core.on_routes(table.version, entries_of(table.routes), now_ns)
         if self.unicast is not None:
             self.unicast.on_routes(table)
         if self.immediate is not None:
             self.immediate.on_routes(table)
-        self._link.on_routes({r.interested_domain for r in table.routes if r.ingress == self._ctx.index}, now_ns)
+        self._link.on_routes(reachable_from(self._ctx.index, table.routes), now_ns)
         self._link.on_origins(table.origins)
         self.act_soon()
 

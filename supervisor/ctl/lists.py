@@ -62,14 +62,17 @@ _LISTS: Final[Mapping[str, _List]] = {
     ),
     ROUTES: _List(
         "routes between domains through this DRO",
-        ("FROM DOMAIN", "TO DOMAIN", "ENTERS AT", "LEAVES AT"),
-        "from_domain to_domain ingress egress",
+        ("FROM DOMAIN", "TO DOMAIN", "ENTERS AT", "LEAVES AT", "SHARE %"),
+        "from_domain to_domain ingress egress share",
+        "SHARE: of the sources, where others go another way of equal cost.",
     ),
 }
 
 
 def _cell(row: Record, name: str) -> object:
     value = getattr(row, name)
+    if name == "share":
+        return value if value != 100 else ""
     return ("outbound" if value else "") if isinstance(value, bool) else value  # only interest is rejected or not
 
 

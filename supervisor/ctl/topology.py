@@ -12,7 +12,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
 
-from dro.bus.listing import PATH, TOPOLOGY, PathRow, TopologyRow
+from dro.bus.listing import IN_USE, PATH, READY, TOPOLOGY, PathRow, TopologyRow
 from dro.errors import RefusedError
 from dro.log.lines import printable
 from supervisor.admin.client import Client
@@ -21,7 +21,7 @@ from supervisor.ctl.lists import ROUTE_MANAGER, rows_of
 from supervisor.ctl.output import EXIT_OK, Commands, connect, put, put_answer, put_json, whole, wide_table
 
 MAX_DOMAIN: Final = 0xFFFF_FFFF
-_OF_DRO: Final = ("dro", "node_id", "version", "signature", "agrees", "is_own", "age_s")
+_OF_DRO: Final = ("dro", "node_id", "version", "signature", "agrees", "is_own", "age_s", "sharing")
 _OF_NEIGHBOUR: Final = (
     "portal", "kind", "neighbour", "neighbour_name", "ingress_cost", "egress_cost", "hotlink_index", "remark",
 )  # fmt: skip
@@ -44,7 +44,8 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     topology.set_defaults(run=show_topology)
     path = commands.add_parser(
         PATH, parents=[common], help="the path between two domains",
-        description="Show the path that traffic takes from one domain to another.",
+        description="Show the path that traffic takes from one domain to another. With equal-cost sharing there may be "
+        "several, each with its part of the sources.",
         epilog="The way back may be another one when costs are equal. It is the path of the last calculation.",
     )  # fmt: skip
     for name in ("FROM", "TO"):
@@ -108,7 +109,18 @@ def topology_text(rows: Sequence[TopologyRow]) -> str:
         for row in neighbours or [first]:
             lines.append((*described, *_neighbour_cells(row)))
             described = ("",) * len(described)
-    return wide_table(_HEAD, lines)
+    return "\n".join([wide_table(_HEAD, lines), *_sharing(rows)])
+
+
+def _sharing(rows: Sequence[TopologyRow]) -> Iterator[str]:
+    """Of equal costs, when a DRO is ready for it."""
+    found = [first for first, _ in _by_dro(rows) if first.sharing]
+    hindrances = [f"{row.dro or row.node_id} {row.sharing}" for row in found if row.sharing not in (IN_USE, READY)]
+    if hindrances:
+        yield f"equal-cost sharing is not in use: {', '.join(map(printable, hindrances))}"
+    elif found:
+        in_use = all(row.sharing == IN_USE for row in found)
+        yield f"equal-cost sharing is {'in use' if in_use else 'used from the next calculation of routes on'}"
 
 
 def _neighbour_cells(row: TopologyRow) -> tuple[object, ...]:
@@ -159,10 +171,25 @@ def show_path(args: argparse.Namespace) -> int:
     start, to = getattr(args, "from"), args.to
     with connect(args) as client:
         rows = _ask(client, PATH, f"{start} {to}")
-    cost, hops = cost_of(rows), len(rows) - 1
-    answer = {"path": [asdict(row) for row in rows], "cost": cost, "hop_count": hops}
-    put_answer(args, answer, path_text(rows))
+    ways = ways_of(rows)
+    answer = {
+        "path": [asdict(row) for row in ways[0]], "cost": cost_of(ways[0]), "hop_count": len(ways[0]) - 1,
+        "ways": [{"share": way[0].share, "path": [asdict(row) for row in way]} for way in ways],
+    }  # fmt: skip
+    put_answer(args, answer, "\n".join(ways_text(ways)))
     return EXIT_OK
+
+
+def ways_of(rows: Sequence[PathRow]) -> list[list[PathRow]]:
+    """Of equal cost, one or more."""
+    return [list(way) for _, way in groupby(rows, key=lambda row: row.way)]
+
+
+def ways_text(ways: Sequence[Sequence[PathRow]]) -> Iterator[str]:
+    for number, rows in enumerate(ways, 1):
+        if len(ways) > 1:
+            yield f"way {number} of {len(ways)}, {rows[0].share} % of the sources"
+        yield path_text(rows)
 
 
 def cost_of(rows: Sequence[PathRow]) -> int:

@@ -27,6 +27,7 @@ from portals.decisions.effects import (
 )
 from portals.decisions.messages import PATTERN_NONE, SourceSeen
 from portals.decisions.recorded_interest import Matcher
+from portals.decisions.routes import reachable_from
 from portals.endpoint.interest import TrdInterest
 from supervisor.simulate.messages import Sent
 from supervisor.simulate.portal import Proxy, SimPortal, compiled
@@ -77,8 +78,7 @@ class EndpointEnd:
         return PortalUp(self._portal.worker, self._trd.domain_id, self._portal.cost, hotlink_index=index)
 
     def on_routes(self, table: RouteTable) -> None:
-        reachable = {r.interested_domain for r in table.routes if r.ingress == self._portal.worker}
-        self._interest.on_routes(reachable, self._portal.clock.now_ns)
+        self._interest.on_routes(reachable_from(self._portal.worker, table.routes), self._portal.clock.now_ns)
 
     def send_route_info(self, message: bytes) -> None:
         self._trd.send_route_info(self, message)

@@ -174,7 +174,7 @@ class Topology:
         names = Counter([e.name for e in endpoints] + [p.name for p in peers])
         if twice := [n for n, times in names.items() if times > 1]:
             raise self._error(f"{name}: two portals have the name {twice[0]}")
-        return dro_of(name, endpoints, peers)
+        return dro_of(name, endpoints, peers, shares=dro.get("equal_cost_sharing") is True)
 
     def _place(self, text: str, known: Mapping[Place, bool]) -> Place:
         place = Place(*text.split("/", 1)) if "/" in text else Place(text, "")
@@ -229,10 +229,13 @@ def peer(name: str, cost: int = 1, *, is_initiator: bool) -> PeerConfig:
     return replace(_template().peers[not is_initiator], name=name, cost=cost)
 
 
-def dro_of(name: str, endpoints: Iterable[EndpointConfig], peers: Iterable[PeerConfig]) -> DroConfig:
-    """Likewise."""
+def dro_of(
+    name: str, endpoints: Iterable[EndpointConfig], peers: Iterable[PeerConfig], *, shares: bool = False
+) -> DroConfig:
+    """Likewise. `shares`: with equal-cost sharing."""
     made = _template()
-    return replace(made, daemon=replace(made.daemon, name=name), portals=tuple(endpoints), peers=tuple(peers))
+    daemon = replace(made.daemon, name=name, equal_cost_sharing=shares)
+    return replace(made, daemon=daemon, portals=tuple(endpoints), peers=tuple(peers))
 
 
 def load(paths: Sequence[str], warn: Warn) -> Plan:

@@ -32,6 +32,7 @@ from portals.decisions.effects import (
 from portals.decisions.messages import PortalMessage
 from portals.decisions.recorded_interest import Matcher
 from portals.decisions.relearning import CHECK_NS, Relearning
+from portals.decisions.routes import entries_of
 from supervisor.simulate.clock import Clock
 from supervisor.simulate.messages import Sent
 
@@ -204,8 +205,7 @@ class SimPortal:
 
     def on_routes(self, table: RouteTable) -> None:
         if self.is_alive:
-            routes = [(s, r.interested_domain, r.ingress, r.egress) for r in table.routes for s in r.source_domains]
-            self.core.on_routes(table.version, routes, self.clock.now_ns)
+            self.core.on_routes(table.version, entries_of(table.routes), self.clock.now_ns)
             self.link.on_routes(table)
             self.act()
 

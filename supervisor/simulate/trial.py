@@ -1,7 +1,8 @@
 """A run of a simulated network: faults at their times, traffic all the while, and what must hold once it has settled.
 
 When a fault is over and all DROs agree on the topology again, a few messages of each source must reach each receiver
-that wants them exactly once, along a path of least cost, which is calculated here from the plan alone, and nobody else.
+that wants them exactly once, and nobody else, along a path of least cost, which is calculated here from the plan alone.
+Of several such paths it is the one of the tree of the source, or of the first tree without equal-cost sharing.
 With hotlinks a receiver gets a message over each plane and takes it once, and costs are not compared; a path leads
 through one at most of the DROs that have a hotlink index in the same TRD.
 """
@@ -18,9 +19,12 @@ import networkx as nx
 
 from dro.clock import NS_PER_S, ms, s
 from dro.proto.interest.events import Symbol
+from dro.shares import share_of
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
+from router.paths import Choice, follow, of_tree, shared_hops
+from router.topology import Topology, is_domain
 from supervisor.simulate.application import Application, Got
-from supervisor.simulate.network import Network, topic_of
+from supervisor.simulate.network import Dro, Network, topic_of
 from supervisor.simulate.plan import Plan
 from supervisor.simulate.script import Fault
 
@@ -90,6 +94,7 @@ class Trial:
         self.network = network
         self._interval_ns = interval_ns
         self._has_hotlinks = any(e.hotlink_index for c in network.plan.dros.values() for e in c.portals)
+        self._hops: dict[int, dict[int, Choice]] = {}  # by destination, while arrivals are looked at
         self._next_ns = 0
         self._published_ns = 0
         self._joined: set[tuple[Application, Application]] = set()
@@ -218,6 +223,7 @@ class Trial:
             self._publish()
             net.clock.run_until(net.clock.now_ns + PROBE_NS // (PROBES + 1))
         graph = self._graph()
+        self._hops.clear()
         for source, receiver, got in self._flows():
             at = f"from {source.name} to {receiver.name}"
             copies = [receiver.copies[source.session.otid, sqn] for sqn in range(first[source], source.sqn)]
@@ -250,6 +256,36 @@ class Trial:
         cost = self._cost(way)
         if cost != least:
             yield f"it costs {cost} by {' '.join(way)}, and the cheapest path {least}"
+            return
+        passed = [dro for dro, _ in itertools.groupby(name.partition("/")[0] for name in way if "/" in name)]
+        if passed != (chosen := self._chosen(source, receiver)):
+            yield f"it goes by {' '.join(passed)} and not by {' '.join(chosen)}, as the tree of the source does"
+
+    def _chosen(self, source: Application, receiver: Application) -> list[str]:
+        """The DROs that the source takes of several equally good ways."""
+        hops = self._hops.get(receiver.domain_id)
+        if hops is None:
+            is_shared = all(dro.config.daemon.equal_cost_sharing for dro in self._part(receiver))
+            hops = self._hops[receiver.domain_id] = shared_hops(self._ids(), receiver.domain_id, is_shared=is_shared)
+        nodes = follow(of_tree(hops, share_of(source.session.otid)), source.domain_id, receiver.domain_id) or ()
+        names = {dro.node_id: dro.name for dro in self.network.up()}
+        return [names[node] for node in nodes if not is_domain(node)]
+
+    def _part(self, receiver: Application) -> list[Dro]:
+        """The DROs that work and can be reached."""
+        graph = self._graph()
+        return [dro for dro in self.network.up() if nx.has_path(graph, receiver.domain_id, dro.name)]
+
+    def _ids(self) -> Topology:
+        """The graph, with the node ids that DROs have now."""
+        ids: dict[object, int] = {dro.name: dro.node_id for dro in self.network.up()} | {
+            d: d for d in self.network.trds
+        }
+        found: Topology = nx.DiGraph()
+        for one, other, weight in self._graph().edges(data="weight", default=0):
+            found.add_edge(ids[one], ids[other], cost=weight)
+            found.add_edge(ids[other], ids[one], cost=weight)
+        return found
 
     def _cost(self, way: tuple[str, ...]) -> int:
         parts = (name.partition("/") for name in way)

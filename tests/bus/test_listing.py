@@ -65,11 +65,11 @@ def test_a_page_of_long_rows_fits_the_control_socket() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "rows"), [([75] * 900, 800), ([76] * 900, 790), ([75] * 799 + [74] + [75] * 9, 801)]
+    ("lengths", "rows"), [([100] * 900, 600), ([101] * 900, 595), ([100] * 599 + [99] + [100] * 9, 601)]
 )
 def test_a_page_ends_with_the_row_that_fills_it(lengths: list[int], rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dro.bus.listing.PAGE_ROWS", 10_000)
-    bare = len('{"from_domain": 1, "to_domain": 2, "ingress": "", "egress": ""},')
+    bare = len('{"from_domain": 1, "to_domain": 2, "ingress": "", "egress": "", "share": 100},')
     found = iter([RouteRow(1, 2, "", "x" * (length - bare)) for length in lengths])
     page = Listings(lambda: 0).page(ListRows(1, "routes", "", 0), lambda: found)
     assert len(json.loads(page.rows)) == rows

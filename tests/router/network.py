@@ -83,13 +83,16 @@ class Network:
     """DROs by name."""
 
     def __init__(
-        self, seed: int = 1, timing: Timing = GUIDE, exchange: ExchangeTiming | None = None, loss: float = 0.0
-    ) -> None:
+        self, seed: int = 1, timing: Timing = GUIDE, exchange: ExchangeTiming | None = None, loss: float = 0.0,
+        sharing: int = 0,
+    ) -> None:  # fmt: skip
+        """`sharing`: the method of all DROs."""
         self.now_ns = 0
         self.dros: dict[str, Dro] = {}
         self.portals: dict[str, tuple[Dro, Portal]] = {}
         self.trds: dict[int, Trd] = {}
         self.links: dict[tuple[str, str], Link] = {}
+        self.sharing = sharing
         self.timing, self.exchange, self.loss = timing, exchange or ExchangeTiming(), loss
         self.messages = 0
         self._random = Random(seed)
@@ -100,8 +103,8 @@ class Network:
 
     def _core(self, name: str, node_id: int, incarnation: int, version: int, sqn: int) -> RouteManagerCore:
         return RouteManagerCore(
-            Self(node_id, name), self.timing, self.exchange, incarnation=incarnation, now_ns=self.now_ns,
-            version=version, sqn=sqn,
+            Self(node_id, name, sharing=self.sharing), self.timing, self.exchange, incarnation=incarnation,
+            now_ns=self.now_ns, version=version, sqn=sqn,
         )  # fmt: skip
 
     def _node_id(self) -> int:

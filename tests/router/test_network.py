@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dro.shares import METHOD
 from router.hotlinks import SharedIndex
 from router.own_portals import DUPLICATE, LEAVING_COST, LOOP, LinkRefused
 from router.route_info import write_route
@@ -335,3 +336,29 @@ def test_forty_dros_agree() -> None:
     assert len(network.signatures()) == 1
     for target in range(2, 30, 5):
         assert len(network.ways(1, target)) == 1
+
+
+def test_equally_good_ways_are_shared_as_long_as_all_are_ready() -> None:
+    """Two DROs between two TRDs, and one behind; the readiness of that one is switched off and on again."""
+    network = Network(sharing=METHOD)
+    for name, trds in (("A", (1, 2)), ("B", (1, 2)), ("C", (2, 3))):
+        network.add_dro(name)
+        for trd in trds:
+            network.add_endpoint(name, f"P{trd}", trd)
+    cores = [dro.core for dro in network.dros.values()]
+    network.run(SETTLED_S)
+    shared = network.ways(1, 3)
+    assert len(shared) == 2
+    assert all(core.routes.is_shared for core in cores)
+    network.take("A")
+    cores[2].set_sharing(0, network.now_ns)
+    network.run(SETTLED_S)
+    assert len(network.signatures()) == 1
+    (way,) = network.ways(1, 3)
+    assert way in shared
+    assert not any(core.routes.is_shared for core in cores)
+    cores[2].set_sharing(METHOD, network.now_ns)
+    cores[2].set_sharing(METHOD, network.now_ns)
+    network.run(SETTLED_S)
+    assert network.ways(1, 3) == shared
+    assert changes(network, "A").count(Change.NODE_UPDATED) == 2

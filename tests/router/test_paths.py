@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from itertools import permutations
+from collections import Counter
+from itertools import pairwise, permutations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from router.paths import follow, next_hops
+from dro.shares import ALL_SHARES, SHARES
+from router.paths import follow, next_hops, of_tree, shared_hops
 from router.topology import DroRecord, Neighbour, Topology, build, domains, is_domain
 
 DRO_BIT = 1 << 63
@@ -225,3 +227,72 @@ def test_a_way_of_lower_cost_wins_however_many_nodes_it_has(length: int) -> None
     assert path(graph, 0, length) == tuple(range(length + 1))
     graph.edges[0, length]["cost"] = length
     assert path(graph, 0, length) == (0, length)
+
+
+# equal-cost sharing
+
+
+def trees(graph: Topology, target: int) -> list[dict[int, int]]:
+    """The next hops of each tree."""
+    hops = shared_hops(graph, target, is_shared=True)
+    return [of_tree(hops, 1 << tree) for tree in range(SHARES)]
+
+
+@given(networks())
+def test_all_trees_lead_along_best_paths_and_the_first_is_that_without_sharing(records: list[DroRecord]) -> None:
+    graph = build(records)
+    for target in domains(graph):
+        first, *others = trees(graph, target)
+        assert first == next_hops(graph, target)
+        assert of_tree(shared_hops(graph, target, is_shared=False), ALL_SHARES) == first
+        for tree in others:
+            assert list(tree) == list(first), "the same nodes, nearest first"
+            for source in tree:
+                best, nodes = follow(first, source, target), follow(tree, source, target)
+                assert best is not None
+                assert nodes is not None
+                assert len(set(nodes)) == len(nodes) == len(best)
+                assert nx.path_weight(graph, nodes, "cost") == nx.path_weight(graph, best, "cost")
+
+
+@given(networks())
+def test_the_paths_of_a_tree_from_one_source_never_meet_again(records: list[DroRecord]) -> None:
+    """So of the ways of a source only one leads into each node."""
+    graph = build(records)
+    of_target = {target: trees(graph, target) for target in domains(graph)}
+    for tree in range(SHARES):
+        for source in domains(graph):
+            before: dict[int, int] = {}
+            for target in domains(graph):
+                for one, other in pairwise(follow(of_target[target][tree], source, target) or ()):
+                    assert before.setdefault(other, one) == one
+
+
+@given(networks())
+def test_the_trees_of_a_node_are_divided_among_all_its_equally_good_next_nodes(records: list[DroRecord]) -> None:
+    graph = build(records)
+    for target in domains(graph):
+        for choice in shared_hops(graph, target, is_shared=True).values():
+            assert sum(shares for _, shares in choice) == ALL_SHARES
+            assert ALL_SHARES.bit_count() == sum(shares.bit_count() for _, shares in choice)
+            if len(choice) == 2:
+                assert [shares.bit_count() for _, shares in choice] == [SHARES // 2] * 2
+
+
+@pytest.mark.parametrize("ways", [3, 4, 8])
+def test_many_equally_good_ways_get_their_part(ways: int) -> None:
+    middle = [DRO_BIT | n << 20 for n in range(1, ways + 1)]
+    graph = build([DroRecord(dro, (Neighbour(1, 1, 1), Neighbour(2, 1, 1))) for dro in middle])
+    choice = shared_hops(graph, 2, is_shared=True)[1]
+    assert [node for node, _ in choice] == middle
+    assert all(SHARES / ways / 3 < shares.bit_count() < 2 * SHARES / ways for _, shares in choice)
+
+
+def test_choices_at_nodes_one_behind_the_other_are_independent() -> None:
+    """1 - two DROs - 8 - two DROs - 2: each of the four ways gets some of the trees, about a quarter."""
+    near, far = ([DRO_BIT | n for n in pair] for pair in ((1, 2), (3, 4)))
+    records = [DroRecord(n, (Neighbour(1, 1, 1), Neighbour(8, 1, 1))) for n in near]
+    records += [DroRecord(n, (Neighbour(8, 1, 1), Neighbour(2, 1, 1))) for n in far]
+    found = Counter(follow(tree, 1, 2) for tree in trees(build(records), 2))
+    assert len(found) == 4
+    assert min(found.values()) >= SHARES // 8

@@ -39,7 +39,7 @@ def records(draw: st.DrawFn) -> DroRecord:
     indexed = [n.node_id for n in neighbours if n.node_id <= 0xFFFF_FFFF and draw(st.booleans())]
     hotlinks = tuple(Hotlink(domain, draw(st.integers(1, 0xFFFF))) for domain in indexed)
     name = draw(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40))
-    return DroRecord(NODE, neighbours, hotlinks, draw(st.integers(0, 0xFFFF)), name)
+    return DroRecord(NODE, neighbours, hotlinks, draw(st.integers(0, 0xFFFF)), name, draw(st.integers(0, 255)))
 
 
 def written(record: DroRecord, sqn: int = 1, ttl: int = 9, topology: int = 7) -> bytes:
@@ -57,12 +57,13 @@ def test_it_is_read_as_it_was_written(record: DroRecord, sqn: int, ttl: int) -> 
 
 
 def test_its_blocks_are_those_of_the_wire_notes() -> None:
-    record = DroRecord(NODE, (Neighbour(3, 1, 2),), (Hotlink(3, 4),), 6, "G1")
+    record = DroRecord(NODE, (Neighbour(3, 1, 2),), (Hotlink(3, 4),), 6, "G1", sharing=1)
     assert decode(written(record)) == control_message(
         RouteInfo(NODE, 6, 1, 9, 7, 8, 0x01020300),
         GatewayName(b"G1"),
         RouteInfoNeighbor(3, 1, 2),
         RawBlock(BlockType.EXTOPT, bytes.fromhex("c000f0050000 00000003 0004")),
+        RawBlock(BlockType.EXTOPT, bytes.fromhex("c000f00b0000 01")),
     )
 
 
@@ -139,6 +140,15 @@ def test_an_index_cut_short_is_malformed_and_other_options_are_skipped() -> None
         assert (
             read_record(encode(control_message(INFO, neighbour, RawBlock(0xFE, bytes.fromhex(option))))).hotlinks == ()
         )
+
+
+def test_a_method_of_sharing_is_a_byte_and_more_of_it_is_for_later() -> None:
+    head = RouteInfo(NODE, 1, 1, 9, 7, 8, 0)
+    for option, sharing in (("01", 1), ("02ffff", 2), ("00", 0)):
+        block = RawBlock(BlockType.EXTOPT, bytes.fromhex("c000f00b0000" + option))
+        assert read_record(encode(control_message(head, block))).sharing == sharing
+    with pytest.raises(DecodeError, match="no method"):
+        read_record(encode(control_message(head, RawBlock(BlockType.EXTOPT, bytes.fromhex("c000f00b0000")))))
 
 
 @given(records(), st.data())

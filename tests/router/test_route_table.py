@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise, permutations
 from random import Random
 
@@ -10,10 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import router.paths
 from dro.bus.messages import Origin, Route
+from dro.shares import ALL_SHARES, METHOD, SHARES
 from router.hotlinks import chained, shared_indexes, visible_to
-from router.paths import follow, next_hops
+from router.paths import follow, next_hops, of_tree, shared_hops
 from router.route_table import TableCalculation
+from router.sharing import hindrances
 from router.topology import DroRecord, Hotlink, Neighbour, Topology, build, domains, is_domain
 from tests.router.test_paths import DRO_BIT, networks
 
@@ -48,8 +53,11 @@ def passages(node_id: int, records: list[DroRecord]) -> set[Passage]:
 
 def expected(graph: Topology) -> set[Passage]:
     """By following every path."""
+    return passed({target: next_hops(graph, target) for target in domains(graph)})
+
+
+def passed(hops: dict[int, dict[int, int]]) -> set[Passage]:
     found = set()
-    hops = {target: next_hops(graph, target) for target in domains(graph)}
     for source, target in permutations(hops, 2):
         nodes = follow(hops[target], source, target) or ()
         found |= {
@@ -88,6 +96,59 @@ def test_pieces_make_the_same_table(records: list[DroRecord], edges: int) -> Non
     while not in_pieces.run(edges):
         assert in_pieces.routes == ()
     assert (whole.routes, whole.origins) == (in_pieces.routes, in_pieces.origins)
+
+
+def sharing(records: list[DroRecord]) -> list[DroRecord]:
+    return [replace(record, sharing=METHOD) for record in records]
+
+
+@given(networks())
+def test_shared_tables_of_all_dros_are_exactly_the_paths_of_the_trees(records: list[DroRecord]) -> None:
+    got: defaultdict[Passage, int] = defaultdict(int)
+    for record in sharing(records):
+        made, worker_of = begun(record.node_id, sharing(records))
+        assert made.run(1 << 40)
+        node_of = {worker: node for node, worker in worker_of.items()}
+        used: defaultdict[tuple[int, int], int] = defaultdict(int)
+        for r in made.routes:
+            for source in r.source_domains:
+                assert not used[source, r.interested_domain] & r.shares, "masks of a pair are disjoint"
+                used[source, r.interested_domain] |= r.shares
+                passage = source, r.interested_domain, record.node_id, node_of[r.ingress], node_of[r.egress]
+                assert passage not in got, "one row for each way"
+                got[passage] = r.shares
+    wanted: defaultdict[Passage, int] = defaultdict(int)
+    graph = build(records)
+    hops = {target: shared_hops(graph, target, is_shared=True) for target in domains(graph)}
+    for tree in range(SHARES):
+        for passage in passed({target: of_tree(hops[target], 1 << tree) for target in hops}):
+            wanted[passage] |= 1 << tree
+    assert got == wanted
+
+
+@given(networks())
+def test_without_ties_sharing_changes_no_table(records: list[DroRecord]) -> None:
+    for record in records:
+        plain, shared = (calculated(record.node_id, kind) for kind in (records, sharing(records)))
+        assert set(plain.origins) <= set(shared.origins)
+        assert all(route.shares == ALL_SHARES for route in plain.routes)
+        if all(route.shares == ALL_SHARES for route in shared.routes):
+            assert plain.routes == shared.routes
+
+
+def test_sharing_is_in_use_when_all_are_ready_and_none_has_a_hotlink() -> None:
+    one, two = (DroRecord(DRO_BIT | n, (Neighbour(1, 1, 1), Neighbour(2, 1, 1)), name=f"D{n}") for n in (1, 2))
+    ready = sharing([one, two])
+    assert hindrances([one, two]) == []
+    assert calculated(one.node_id, ready).is_shared
+    assert [len(calculated(r.node_id, ready).routes) for r in ready] == [2, 2]
+    for other, why in (
+        (two, "is not ready for it"),
+        (replace(two, sharing=METHOD + 1), f"shares in another way ({METHOD + 1})"),
+        (replace(ready[1], hotlinks=(Hotlink(1, 1),)), "has a hotlink index"),
+    ):
+        assert not calculated(one.node_id, [ready[0], other]).is_shared
+        assert hindrances([ready[0], other]) == [(other, why)]
 
 
 def test_the_figure_of_the_guide_as_a_table() -> None:
@@ -166,11 +227,13 @@ def searches(monkeypatch: pytest.MonkeyPatch, node_id: int, records: list[DroRec
     """How many in-trees a table takes."""
     roots = []
 
-    def counting(graph: Topology, target: int) -> dict[int, int]:
-        roots.append(target)
-        return next_hops(graph, target)
+    found = router.paths.equal_hops
 
-    monkeypatch.setattr("router.route_table.next_hops", counting)
+    def counting(graph: Topology, target: int) -> dict[int, list[int]]:
+        roots.append(target)
+        return found(graph, target)
+
+    monkeypatch.setattr(router.paths, "equal_hops", counting)
     made = calculated(node_id, records)
     return len(roots), made
 

@@ -30,9 +30,10 @@ from dro.clock import ms, s
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import LocalProtocolError
 from dro.log.events import LogEvent
+from dro.shares import METHOD
 from router.core import Self
 from router.counters import Slot
-from router.route_info import Head, read_head, write_route
+from router.route_info import Head, read_head, read_record, write_route
 from router.route_info_exchange import ExchangeTiming
 from router.route_recalculation import REPORT_HOLD_NS, Timing
 from router.settings import exchange_timing_of, gateway_version, self_of, timing_of
@@ -245,9 +246,9 @@ OTHER_CHANNEL = (
 )
 
 
-def configured(check_ms: int, backoff_ms: int, warning_ms: int) -> DroConfig:
+def configured(check_ms: int, backoff_ms: int, warning_ms: int, more: str = "") -> DroConfig:
     recalculation = f'<route-recalculation backoff-interval="{backoff_ms}" warning-interval="{warning_ms}"/>'
-    daemon = f'<route-info check-interval="{check_ms}"/>{recalculation}'
+    daemon = f'<route-info check-interval="{check_ms}"/>{recalculation}{more}'
     return load(gateway(endpoint("P1", 10), endpoint("P2", 20, OTHER_CHANNEL), daemon=daemon))
 
 
@@ -270,6 +271,32 @@ def test_other_intervals_hold_at_once(manager: Manager, caplog: pytest.LogCaptur
     assert [worker for worker, _ in manager.sent()] == [1, 1, 2]
 
 
+def test_sharing_may_be_switched_on_while_it_runs(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+    """Others are told at once, and another DRO that is not ready is named."""
+    calculated(manager, caplog)
+    manager.hear(1, RouteInfoHeard(1, route_of(neighbours=(40,))))
+    manager.stepper.run(500)
+    assert {row["sharing"] for row in rows_of(manager, "topology")} == {""}
+    manager.worker.told["on_reconfigure"](configured(10, 100, 300))
+    manager.heads()
+    logged(caplog)
+    for _ in range(2):  # the second brings nothing new
+        manager.worker.told["on_reconfigure"](
+            configured(10, 100, 300, "<extensions><equal-cost-sharing/></extensions>")
+        )
+    changed = [extra for _, event, extra in logged(caplog) if event is LogEvent.CONFIGURATION_CHANGED]
+    assert changed == [{"changed": ["equal_cost_sharing"]}]
+    assert [(row["dro"], row["sharing"]) for row in rows_of(manager, "topology")] == [
+        ("G1", "ready"), ("G2", "is not ready for it"),
+    ]  # fmt: skip
+    manager.sent()
+    assert {read_record(message).sharing for _, message in manager.told} == {METHOD}
+    manager.stepper.run(500)
+    manager.hear(1, RouteInfoHeard(1, route_of(neighbours=(40,), version=2, sharing=METHOD)))
+    manager.stepper.run(500)
+    assert {row["sharing"] for row in rows_of(manager, "topology")} == {"in use"}
+
+
 def test_the_route_manager_lists_its_routes_and_nothing_else(
     manager: Manager, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -279,8 +306,8 @@ def test_the_route_manager_lists_its_routes_and_nothing_else(
         manager.begin(worker)
     calculated(manager, caplog)
     rows = rows_of(manager, "routes")
-    assert [tuple(row.values()) for row in rows] == [(20, 10, "P2", "P1"), (10, 20, "P1", "P2")]
-    assert [*rows[0]] == ["from_domain", "to_domain", "ingress", "egress"]
+    assert [tuple(row.values()) for row in rows] == [(20, 10, "P2", "P1", 100), (10, 20, "P1", "P2", 100)]
+    assert [*rows[0]] == ["from_domain", "to_domain", "ingress", "egress", "share"]
     assert ask(ListRows(3, "topics", "", 0)) == Rows(3, "[]", 0, "route-manager lists no topics")
 
 
@@ -302,8 +329,11 @@ def test_its_process_is_ready_once_it_can_hear(stepper: Stepper, tmp_path: Path)
 OTHER = 1 << 63 | 9
 
 
-def route_of(node_id: int = OTHER, *, version: int = 1, sqn: int = 1, neighbours: tuple[int, ...] = (20,)) -> bytes:
-    record = DroRecord(node_id, tuple(Neighbour(n, 1, 1) for n in sorted(neighbours)), version=version, name="G2")
+def route_of(
+    node_id: int = OTHER, *, version: int = 1, sqn: int = 1, neighbours: tuple[int, ...] = (20,), sharing: int = 0
+) -> bytes:
+    links = tuple(Neighbour(n, 1, 1) for n in sorted(neighbours))
+    record = DroRecord(node_id, links, version=version, name="G2", sharing=sharing)
     return write_route(record, sqn=sqn, ttl=5, topology=7, configuration=0, gateway_version=0)
 
 
@@ -470,10 +500,10 @@ def test_a_path_is_listed_node_by_node(manager: Manager, caplog: pytest.LogCaptu
     linked(manager, caplog)
     rows = rows_of(manager, "path", "10 30")
     assert [tuple(row.values()) for row in rows] == [
-        ("TRD", "10", "", "", 0, "", 0),
-        ("DRO", str(NODE), "G1", "P1", 1, "P3", 1),
-        ("DRO", str(OTHER), "G2", "", 1, "", 1),
-        ("TRD", "30", "", "", 0, "", 0),
+        ("TRD", "10", "", "", 0, "", 0, 1, 100),
+        ("DRO", str(NODE), "G1", "P1", 1, "P3", 1, 1, 100),
+        ("DRO", str(OTHER), "G2", "", 1, "", 1, 1, 100),
+        ("TRD", "30", "", "", 0, "", 0, 1, 100),
     ]
 
 

@@ -118,6 +118,7 @@ class DaemonConfig:
     daemon_monitor: DaemonMonitorConfig | None = None
     xml_config: str = ""  # path as it was opened
     fast_recalculation: FastRecalculationConfig | None = None
+    equal_cost_sharing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,8 @@ def of_daemon() -> Iterator[Probe]:
         yield Probe(("route-recalculation", name), values, daemon(f'<route-recalculation {name}="@"/>'), routes)
     fast = daemon('<extensions><fast-recalculation first-interval="@"/></extensions>')
     yield Probe(("fast-recalculation", "first-interval"), ("20", "600"), fast, routes)
+    shares = daemon("<extensions>@</extensions>")
+    yield Probe(("equal-cost-sharing", ""), ("", "<equal-cost-sharing/>"), shares, routes)
     named = "<source-context-name>A</source-context-name>"
     file = fill(SITE, daemon="<xml-config>{folder}/@.xml</xml-config>", both=named)
     yield Probe(("xml-config", ""), ("tcp", "lbtrm"), file, on_a_site, shows=(SESSION,))

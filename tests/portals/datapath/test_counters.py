@@ -40,6 +40,7 @@ from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link as PortalLink
 from portals.shell.portal import PortalShell, show_core
 from portals.shell.unicast import UnicastTraffic
+from tests.builders.routes import whole
 from tests.fakes.queues import FakeQueues
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker
@@ -164,7 +165,7 @@ def of_the_core(link: Link) -> Pages:
     """Three topics, two PCRE and one regex pattern are wanted; four topics may not leave, five may not be asked for."""
     acl = lists(inbound="-/^no/ +/./", outbound="-/^no/ +/./")
     core = PortalCore(P, 1, P, source_deletion_delay_ns=0, matcher=lambda pattern, kind: None, acl=acl)
-    core.on_routes(1, [(P, Q, P, Q)], 0)
+    core.on_routes(1, whole([(P, Q, P, Q)]), 0)
     core.on_sibling_up(Q, 1, 0, 0, 0)
     wanted = [(b"T%d" % n, PATTERN_NONE) for n in range(3)] + [(b"no%d" % n, PATTERN_NONE) for n in range(5)]
     wanted += [(b"P%d" % n, PATTERN_PCRE) for n in range(2)] + [(b"R", PATTERN_REGEX)]

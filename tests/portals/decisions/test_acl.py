@@ -50,6 +50,7 @@ from portals.decisions.messages import (
     SourceSeen,
 )
 from tests.builders.dro_file import parse_dro
+from tests.builders.routes import whole
 from tests.fakes.patterns import compile_pattern
 from tests.fakes.worker import logged
 from tests.portals.decisions.test_core import DELAY, OTID, Dro
@@ -321,7 +322,7 @@ def test_a_list_that_says_the_same_has_no_effect_at_all() -> None:
 def test_what_one_change_says_to_the_siblings() -> None:
     """Exactly the interest of the topics that it concerns, with every domain, and the end of their flow."""
     core = PortalCore(2, 1, 2, source_deletion_delay_ns=ms(1), matcher=compile_pattern)
-    core.on_routes(1, [(1, 2, 1, 2), (1, 9, 1, 2), (3, 2, 3, 2)], 0)
+    core.on_routes(1, whole([(1, 2, 1, 2), (1, 9, 1, 2), (3, 2, 3, 2)]), 0)
     for sibling in (1, 3):
         core.on_sibling_up(sibling, 1, 0, 0, 0)
     for domain in (2, 9):
@@ -348,7 +349,7 @@ def test_what_one_change_says_to_the_siblings() -> None:
 
 def test_a_change_of_one_direction_asks_nothing_about_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     core = PortalCore(2, 1, 2, source_deletion_delay_ns=ms(1), matcher=compile_pattern)
-    core.on_routes(1, [(1, 2, 1, 2), (2, 1, 2, 1)], 0)
+    core.on_routes(1, whole([(1, 2, 1, 2), (2, 1, 2, 1)]), 0)
     core.on_sibling_up(1, 1, 0, 0, 0)
     core.on_interest(InterestGained((b"AAA", PATTERN_NONE), 2), 0)
     core.on_message(1, 1, InterestAdded(b"BBB", 0, 1), 0)

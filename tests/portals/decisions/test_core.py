@@ -42,6 +42,7 @@ from portals.decisions.messages import (
 )
 from portals.decisions.routes import HELD_NS, LONGER_NS
 from portals.decisions.siblings import REJOIN_HOLD_NS
+from tests.builders.routes import whole
 from tests.fakes.patterns import compile_pattern
 
 OTID = bytes(range(32))
@@ -69,7 +70,7 @@ class Dro:
         core = PortalCore(worker, incarnation, worker, source_deletion_delay_ns=DELAY, matcher=compile_pattern)
         self.cores[worker] = core
         self.seen[worker] = []
-        core.on_routes(1, self.routes(), self.now_ns)
+        core.on_routes(1, whole(self.routes()), self.now_ns)
         for other, there in self.cores.items():
             if other != worker:
                 there.on_sibling_up(worker, incarnation, 0, 0, self.now_ns)
@@ -254,7 +255,7 @@ def test_nothing_is_done_before_the_first_route_table() -> None:
 
     core.on_message(2, 1, InterestAdded(b"AAA", 0, 2), 0)
     assert core.take_effects() == []
-    core.on_routes(1, [(1, 2, 1, 2)], 0)
+    core.on_routes(1, whole([(1, 2, 1, 2)]), 0)
     assert core.take_effects() == [OpenProxyReceiver(b"AAA", 0, (2,))]
 
 
@@ -346,7 +347,7 @@ def test_the_lowest_cost_decides_then_the_fewest_hops_then_the_lowest_sibling(
     first: tuple[int, int], third: tuple[int, int], taken: int, order: tuple[int, int]
 ) -> None:
     core = PortalCore(2, 1, 2, source_deletion_delay_ns=DELAY, matcher=compile_pattern)
-    core.on_routes(1, [(1, 2, 1, 2), (1, 22, 3, 2)], 0)
+    core.on_routes(1, whole([(1, 2, 1, 2), (1, 22, 3, 2)]), 0)
     for sibling in order:
         cost, hops = {1: first, 3: third}[sibling]
         core.on_sibling_up(sibling, 1, 0, 0, 0)
@@ -357,13 +358,13 @@ def test_the_lowest_cost_decides_then_the_fewest_hops_then_the_lowest_sibling(
     assert [e.worker for e in core.take_effects() if isinstance(e, OpenProxySource | FeedProxySource)] == [1]
     core.on_routes(2, [], 0)
     core.on_timer(HELD_NS)
-    core.on_routes(3, [(1, 2, 1, 2), (1, 22, 3, 2)], HELD_NS)
+    core.on_routes(3, whole([(1, 2, 1, 2), (1, 22, 3, 2)]), HELD_NS)
     assert [e.worker for e in core.take_effects() if isinstance(e, FeedProxySource)] == [taken]
 
 
 def test_of_two_offers_of_one_sibling_the_newer_is_taken() -> None:
     core = PortalCore(2, 1, 2, source_deletion_delay_ns=DELAY, matcher=compile_pattern)
-    core.on_routes(1, [(1, 2, 1, 2)], 0)
+    core.on_routes(1, whole([(1, 2, 1, 2)]), 0)
     core.on_sibling_up(1, 1, 0, 0, 0)
     for handle in (8, 9, 7):
         core.on_message(1, 1, SourceSeen(handle, OTID, b"AAA", 1, 0, 0, b""), 0)
@@ -374,7 +375,7 @@ def test_of_two_offers_of_one_sibling_the_newer_is_taken() -> None:
 def test_a_full_exchange_of_many_sources_takes_time_in_proportion() -> None:
     """Guards against a look at all sources for each one: 20000 of them took minutes."""
     core = PortalCore(2, 1, 2, source_deletion_delay_ns=DELAY, matcher=compile_pattern)
-    core.on_routes(1, [(1, 2, 1, 2)], 0)
+    core.on_routes(1, whole([(1, 2, 1, 2)]), 0)
     core.on_sibling_up(1, 1, 0, 0, 0)
     core.on_interest(InterestGained((b".", PATTERN_PCRE), 2), 0)
     for life in (1, 2):
@@ -400,7 +401,7 @@ class Alone:
     )
 
     def __post_init__(self) -> None:
-        self.core.on_routes(5, [(a, b, a, b) for a, b in permutations((1, 2, 3), 2)], 0)
+        self.core.on_routes(5, whole([(a, b, a, b) for a, b in permutations((1, 2, 3), 2)]), 0)
         for worker in (2, 3):
             self.core.on_sibling_up(worker, 4, 0, 0, 0)
         self.core.take_effects()
@@ -469,7 +470,7 @@ def test_what_a_sibling_says_before_it_is_known_to_be_up_is_used_but_not_answere
     alone = Alone()
     alone.core.on_interest(InterestGained((b"AAA", PATTERN_NONE)), 0)
     alone.core.take_effects()
-    alone.core.on_routes(6, [(9, 1, 9, 1)], 0)
+    alone.core.on_routes(6, whole([(9, 1, 9, 1)]), 0)
     seen = alone.offers(1, b"AAA", worker=9)
     assert alone.core.take_effects() == [OpenProxySource(9, seen)]
     assert not alone.core.siblings.is_up(9)
@@ -570,7 +571,7 @@ def test_a_pattern_is_searched_once_in_each_topic_that_is_offered() -> None:
     searched.clear()
     alone.core.on_message(3, 4, seen, 0)
     alone.core.on_message(2, 4, SourceGone(1), 0)
-    alone.core.on_routes(6, [(2, 1, 3, 1)], 0)
+    alone.core.on_routes(6, whole([(2, 1, 3, 1)]), 0)
     alone.core.on_routes(7, [], 0)
     alone.core.on_interest(InterestLost((b"B", PATTERN_PCRE)), 0)
     assert searched == []
@@ -612,7 +613,7 @@ def test_a_sibling_that_is_released_gets_nothing_more_and_wants_nothing() -> Non
 
 def test_a_proxy_source_that_was_fed_anew_follows_its_new_feeder() -> None:
     alone = Alone()
-    alone.core.on_routes(6, [(2, 1, worker, 1) for worker in (3,)] + [(3, 1, 3, 1)], 0)
+    alone.core.on_routes(6, whole([(2, 1, worker, 1) for worker in (3,)] + [(3, 1, 3, 1)]), 0)
     alone.core.on_timer(HELD_NS + LONGER_NS)
     alone.core.on_interest(InterestGained((b"AAA", PATTERN_NONE)), 0)
     first = alone.offers(1, b"AAA", worker=3)

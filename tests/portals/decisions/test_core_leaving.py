@@ -31,6 +31,7 @@ from portals.decisions.messages import (
 )
 from portals.decisions.relearning import RELEARN_LIMIT_NS, Relearning
 from portals.decisions.siblings import REJOIN_HOLD_NS
+from tests.builders.routes import whole
 from tests.portals.decisions.test_core import DELAY, OTID, Dro
 
 OTHER = bytes(range(1, 33))
@@ -108,7 +109,7 @@ def test_closed_receivers_stay_closed() -> None:
     dro = flowing()
     dro.cores[2].withdraw()
     dro.cores[2].close_receivers()
-    dro.cores[2].on_routes(2, [(a, b, a, b) for a in (1, 2, 3) for b in (1, 2, 3) if a != b], 0)
+    dro.cores[2].on_routes(2, whole([(a, b, a, b) for a in (1, 2, 3) for b in (1, 2, 3) if a != b]), 0)
     dro.unwant(1, b"BBB")
     dro.want(1, b"BBB")
     assert {type(e) for e in dro.take(2)} == {CloseProxyReceiver, ChangeForwarding}
@@ -198,7 +199,7 @@ def test_the_same_domain_under_another_number_goes_on_with_the_proxy_source() ->
     dro.take(2)
     routes = [(1, 2, 4, 2), (2, 1, 2, 4), (1, 3, 4, 3), (3, 1, 3, 4), (2, 3, 2, 3), (3, 2, 3, 2)]
     core = dro.cores[2]
-    core.on_routes(2, routes, dro.now_ns)
+    core.on_routes(2, whole(routes), dro.now_ns)
     core.on_sibling_up(4, 9, 0, 0, dro.now_ns)
     core.on_message(4, 9, SourceSeen(900, OTID, b"AAA", 1, 0, 0, b""), dro.now_ns)
     assert [e.worker for e in core.take_effects() if isinstance(e, FeedProxySource)] == [4]
@@ -210,7 +211,7 @@ def test_the_same_domain_under_another_number_goes_on_with_the_proxy_source() ->
 def test_what_a_sibling_does_not_confirm_after_a_restart_goes_when_it_has_relearnt(has_an_end: bool) -> None:
     """Although it was never seen down, and at the limit if it never says so."""
     core = PortalCore(1, 1, 1, source_deletion_delay_ns=DELAY, matcher=lambda pattern, kind: None)
-    core.on_routes(1, [(1, 2, 1, 2), (2, 1, 2, 1)], 0)
+    core.on_routes(1, whole([(1, 2, 1, 2), (2, 1, 2, 1)]), 0)
     core.on_sibling_up(2, 1, 0, 0, 0)
     for name in (b"AAA", b"BBB"):
         core.on_message(2, 1, InterestAdded(name, 0, 2), 0)

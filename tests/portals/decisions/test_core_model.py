@@ -37,6 +37,7 @@ from portals.decisions.effects import (
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PORTAL_MESSAGES
 from portals.decisions.outbox import Outbox
 from portals.decisions.recorded_interest import Matcher
+from tests.builders.routes import whole
 
 PORTALS = (1, 2, 3)
 TOPICS = (b"AA", b"AB", b"BB")
@@ -170,7 +171,7 @@ class Portals(RuleBasedStateMachine):
         core = PortalCore(
             worker, life, worker, source_deletion_delay_ns=ms(1000), matcher=starts_with, acl=self.access[worker]
         )
-        core.on_routes(self.version, self.routes, self.now_ns)
+        core.on_routes(self.version, whole(self.routes), self.now_ns)
         self.shells[worker] = Shell(worker, core, life)
         self.wanted[worker].clear()
         for other, shell in list(self.shells.items()):
@@ -256,7 +257,7 @@ class Portals(RuleBasedStateMachine):
         self.version += 1
         self.routes = routes
         for shell in self.shells.values():
-            shell.core.on_routes(self.version, routes, self.now_ns)
+            shell.core.on_routes(self.version, whole(routes), self.now_ns)
         self.take()
 
     @rule(pair=st.sampled_from([(a, b) for a in PORTALS for b in PORTALS if a != b]), count=st.integers(1, 5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dro.clock import ms
 from dro.proto.interest.events import InterestGained, InterestLost
+from dro.shares import share_of
 from portals.decisions.core import AT_ONCE, PortalCore
 from portals.decisions.effects import (
     CloseProxyReceiver,
@@ -35,8 +37,9 @@ from portals.decisions.messages import (
     SourceGone,
     SourceSeen,
 )
-from portals.decisions.routes import HELD_NS, LONGER_NS
+from portals.decisions.routes import HELD_NS, LONGER_NS, Entry
 from portals.decisions.source_deletion_delay import SOON_NS
+from tests.builders.routes import whole
 from tests.fakes.patterns import compile_pattern
 
 ME = 1
@@ -80,6 +83,9 @@ class Transit:
         return [effect for effect in effects if not isinstance(effect, GoOn)] + rest
 
     def routes(self, *entries: Route) -> list[Effect]:
+        return self.shared_routes(whole(entries))
+
+    def shared_routes(self, entries: list[Entry]) -> list[Effect]:
         self.version += 1
         self.core.on_routes(self.version, entries, self.now_ns)
         return self.take()
@@ -295,7 +301,7 @@ def test_many_sources_follow_each_of_two_changes_that_come_while_they_are_worked
     transit.routes((FAR, END, LEFT, ME))
     under_way: list[Effect] = []
     for version, way in ((8, RIGHT), (9, LEFT)):
-        transit.core.on_routes(version, [(FAR, END, way, ME)], 0)
+        transit.core.on_routes(version, whole([(FAR, END, way, ME)]), 0)
         under_way += transit.core.take_effects()
     for effect in reversed(under_way):
         for _ in effect.steps if isinstance(effect, GoOn) else ():
@@ -338,6 +344,48 @@ def test_a_source_of_another_domain_under_the_name_of_one_that_is_gone_gets_a_pr
     assert isinstance(transit.hear(RIGHT, offer(9))[0], SourceIgnored), "as long as that one is there"
 
 
+# equal-cost sharing
+
+HALVES = (0x5555555555555555, 0xAAAAAAAAAAAAAAAA)
+"""Of the trees. The source of `FAR` is in the first, that of `FARTHER` in the other."""
+EVEN, ODD = offer(7, otid=bytes([FAR]) * 32), offer(8, otid=bytes([FARTHER]) * 32)  # of different halves of the trees
+
+
+def shared(*ways: tuple[int, int]) -> list[Entry]:
+    """From `FAR` to `END`, the halves of the trees by these siblings."""
+    return [(FAR, END, *way, half) for way, half in zip(ways, HALVES, strict=True)]
+
+
+def test_a_source_comes_by_the_way_of_its_tree_and_by_no_other(transit: Transit) -> None:
+    transit.shared_routes(shared((LEFT, ME), (RIGHT, ME)))
+    transit.want(END)
+    assert transit.hear(RIGHT, EVEN) == []
+    assert transit.hear(LEFT, ODD) == []
+    assert transit.hear(LEFT, EVEN) == [OpenProxySource(LEFT, EVEN), start(LEFT, 7)]
+    assert transit.hear(RIGHT, ODD) == [OpenProxySource(RIGHT, ODD), start(RIGHT, 8)]
+
+
+def test_interest_goes_by_all_ways(transit: Transit) -> None:
+    """Half of the trees enters here, the other half at a sibling; the domain is asked for once."""
+    transit.shared_routes(shared((ME, LEFT), (RIGHT, LEFT)))
+    assert transit.hear(LEFT, InterestAdded(*AAA, END)) == [OpenProxyReceiver(*AAA, (END,))]
+    assert transit.shared_routes(shared((ME, LEFT), (ME, RIGHT))) == []
+    assert transit.hear(RIGHT, InterestAdded(*AAA, END)) == []
+
+
+def test_a_source_of_another_tree_is_not_touched_when_a_way_moves(transit: Transit) -> None:
+    """All trees go by the left one; then half of them by the right one: only its source moves, make before break."""
+    transit.routes((FAR, END, LEFT, ME))
+    transit.want(END)
+    for seen in (EVEN, ODD):
+        for sibling in (LEFT, RIGHT):
+            transit.hear(sibling, seen)
+    assert transit.shared_routes(shared((LEFT, ME), (RIGHT, ME))) == [FeedProxySource(RIGHT, ODD), start(RIGHT, 8)]
+    assert transit.wait(HELD_NS) == [stop(LEFT, 8)]
+    assert transit.shared_routes(shared((RIGHT, ME), (RIGHT, ME))) == [FeedProxySource(RIGHT, EVEN), start(RIGHT, 7)]
+    assert transit.wait(HELD_NS) == [stop(LEFT, 7)]
+
+
 # anything
 
 
@@ -349,14 +397,22 @@ ENTRIES: tuple[Route, ...] = tuple(
 )
 
 
+Table = dict[tuple[int, int, int], tuple[int, int]]
+"""By half, origin and interested domain: where paths enter and leave."""
+
+
+def half_of(otid: bytes) -> int:
+    return next(half for half in HALVES if half & share_of(otid))
+
+
 class AnyRoutes(RuleBasedStateMachine):
     """What is open after each event follows from interest, offers and routes: those of now, and those kept."""
 
     def __init__(self) -> None:
         super().__init__()
         self.transit = Transit(0)
-        self.table: dict[tuple[int, int], tuple[int, int]] = {}
-        self.tables_before: list[tuple[int, dict[tuple[int, int], tuple[int, int]]]] = []  # (when it went, what went)
+        self.table: Table = {}
+        self.tables_before: list[tuple[int, Table]] = []  # (when it went, what went)
         self.wanted: set[int] = set()
         self.asked: set[tuple[int, int]] = set()
         self.offers: dict[bytes, set[int]] = {bytes([origin]) * 32: set() for origin in (FAR, FARTHER)}
@@ -396,21 +452,27 @@ class AnyRoutes(RuleBasedStateMachine):
     def usable(self, otid: bytes) -> set[int]:
         return self.among(otid, self.table)
 
-    def among(self, otid: bytes, *tables: dict[tuple[int, int], tuple[int, int]]) -> set[int]:
-        paths = {table.get((otid[0], wanted)) for wanted in self.wanted for table in tables}
+    def among(self, otid: bytes, *tables: Table) -> set[int]:
+        paths = {table.get((half_of(otid), otid[0], wanted)) for wanted in self.wanted for table in tables}
         return {sibling for sibling in self.offers[otid] if (sibling, ME) in paths}
 
-    def before(self, age_ns: int) -> list[dict[tuple[int, int], tuple[int, int]]]:
+    def before(self, age_ns: int) -> list[Table]:
         return [went for since_ns, went in self.tables_before if self.transit.now_ns < since_ns + age_ns]
 
-    @rule(entries=st.lists(st.sampled_from(ENTRIES)))
-    def change_routes(self, entries: list[Route]) -> None:
-        table = {(origin, wanted): (ingress, egress) for origin, wanted, ingress, egress in entries}
+    @rule(first=st.lists(st.sampled_from(ENTRIES)), second=st.none() | st.lists(st.sampled_from(ENTRIES)))
+    def change_routes(self, first: list[Route], second: list[Route] | None) -> None:
+        """`second`: of the other half of the trees, None for the same."""
+        table: Table = {}
+        for half, entries in zip(HALVES, (first, first if second is None else second), strict=True):
+            table |= {(half, origin, wanted): (ingress, egress) for origin, wanted, ingress, egress in entries}
         went = {key: way for key, way in self.table.items() if table.get(key) != way}
         self.tables_before.append((self.transit.now_ns, went))
         self.table = table
         before = dict(self.fed)
-        self.perform(self.transit.routes(*entries))
+        masks = Counter[Route]()
+        for (half, origin, wanted), way in table.items():
+            masks[origin, wanted, *way] += half
+        self.perform(self.transit.shared_routes([(*entry, mask) for entry, mask in masks.items()]))
         for otid, feeder in before.items():
             if feeder in self.usable(otid):
                 assert self.fed[otid] == feeder, "it is kept"
@@ -456,7 +518,7 @@ class AnyRoutes(RuleBasedStateMachine):
     @invariant()
     def interest_is_announced_where_paths_to_it_enter(self) -> None:
         tables = (self.table, *self.before(HELD_NS + LONGER_NS))
-        paths = [(wanted, way) for table in tables for (_, wanted), way in table.items()]
+        paths = [(wanted, way) for table in tables for (_, _, wanted), way in table.items()]
         entering = {(egress, wanted) for wanted, (ingress, egress) in paths if ingress == ME}
         assert self.open == {wanted for egress, wanted in entering & self.asked}
 

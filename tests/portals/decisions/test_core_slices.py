@@ -36,6 +36,7 @@ from portals.decisions.messages import (
     ToldAll,
 )
 from portals.decisions.routes import HELD_NS, LONGER_NS
+from tests.builders.routes import whole
 from tests.fakes.patterns import compile_pattern
 from tests.portals.decisions.test_acl import lists
 
@@ -51,7 +52,7 @@ class Alone:
         self.core = PortalCore(HERE, 1, HERE, source_deletion_delay_ns=ms(1), matcher=compile_pattern)
         self.rest: list[Iterator[object]] = []
         self.kept: list[Effect] = []
-        self.core.on_routes(1, ROUTES, 0)
+        self.core.on_routes(1, whole(ROUTES), 0)
         for worker in (THERE, BEYOND):
             self.core.on_sibling_up(worker, 4, 0, 0, 0)
         self.effects()
@@ -126,16 +127,16 @@ def test_only_what_a_changed_route_touches_is_decided_again(monkeypatch: pytest.
     sources: list[bytes] = []
     monkeypatch.setattr(alone.core, "_decide_receiver", receivers.append)
     monkeypatch.setattr(alone.core, "_decide_source", lambda otid, _, is_over: sources.append(otid))
-    alone.core.on_routes(2, [*ROUTES, (7, 8, THERE, BEYOND), (THERE, 9, THERE, BEYOND)], 0)
+    alone.core.on_routes(2, whole([*ROUTES, (7, 8, THERE, BEYOND), (THERE, 9, THERE, BEYOND)]), 0)
     assert (receivers, sources) == ([], []), "paths through other portals"
-    alone.core.on_routes(3, [*ROUTES, (HERE, 9, HERE, BEYOND)], 0)
+    alone.core.on_routes(3, whole([*ROUTES, (HERE, 9, HERE, BEYOND)]), 0)
     assert (receivers, sources) == ([], []), "nobody wants anything for domain 9"
-    alone.core.on_routes(4, [route for route in ROUTES if route[1] != BEYOND], 0)
+    alone.core.on_routes(4, whole([route for route in ROUTES if route[1] != BEYOND]), 0)
     assert (receivers, sources) == ([], []), "kept for a while"
     alone.core.on_timer(HELD_NS + LONGER_NS)
     assert (len(receivers), sources) == (5, [])
     receivers.clear()
-    alone.core.on_routes(5, [r for r in ROUTES if BEYOND not in (r[0], r[1])], 0)
+    alone.core.on_routes(5, whole([r for r in ROUTES if BEYOND not in (r[0], r[1])]), 0)
     assert receivers == []
     assert [otid[0] for otid in sources] == [BEYOND] * 5
 
@@ -145,7 +146,7 @@ def test_another_table_before_the_rest_of_the_first() -> None:
     alone.asked()
     alone.effects()
     alone.core.on_routes(2, [], 0)
-    alone.core.on_routes(3, ROUTES, 0)
+    alone.core.on_routes(3, whole(ROUTES), 0)
     alone.finish()
     alone.effects()
     assert len(alone.core.proxy_receivers) == MANY
@@ -223,13 +224,13 @@ def test_a_new_pattern_finds_topics_step_by_step_until_it_goes() -> None:
 
 def test_a_pattern_for_one_more_domain_and_for_one_less() -> None:
     alone = Alone()
-    alone.core.on_routes(2, [*ROUTES, (THERE, 9, THERE, HERE)], 0)
+    alone.core.on_routes(2, whole([*ROUTES, (THERE, 9, THERE, HERE)]), 0)
     alone.offered(2)
     alone.core.on_interest(InterestGained((b"^T", PATTERN_PCRE), 9), 0)
     alone.core.on_interest(InterestGained((b"^T", PATTERN_PCRE)), 0)
     alone.core.on_interest(InterestLost((b"^T", PATTERN_PCRE), 9), 0)
     assert CloseProxySource not in kinds(alone.effects())
-    alone.core.on_routes(3, [*ROUTES], 0)
+    alone.core.on_routes(3, whole([*ROUTES]), 0)
     assert alone.effects() == [], "the domain that is left is reached"
     alone.core.on_interest(InterestLost((b"^T", PATTERN_PCRE)), 0)
     assert kinds(alone.effects())[CloseProxySource] == 2

@@ -17,6 +17,7 @@ from portals.decisions.core import PortalCore
 from portals.decisions.effects import CloseProxySource, DelayDeletion, OpenProxySource, UpdateProxySource
 from portals.decisions.messages import SourceGone, SourceSeen
 from portals.shell import live
+from tests.builders.routes import whole
 from tests.fakes.um_contexts import Stepper
 from tests.rigs.one_process import OneProcess, one_process
 
@@ -128,7 +129,7 @@ def test_a_changed_deletion_delay_holds_for_a_source_that_ended_before(tmp_path:
 
 def test_a_deletion_delay_may_shrink_and_grow_while_sources_starve() -> None:
     core = PortalCore(2, 1, 2, source_deletion_delay_ns=s(10), matcher=lambda pattern, kind: None)
-    core.on_routes(1, [(1, 2, 1, 2)], 0)
+    core.on_routes(1, whole([(1, 2, 1, 2)]), 0)
     core.on_sibling_up(1, 1, 0, 0, 0)
     core.on_interest(InterestGained((b"T", 0), 2), 0)
     for number in range(3):
@@ -150,7 +151,7 @@ def test_a_deletion_delay_may_shrink_and_grow_while_sources_starve() -> None:
 
 def test_a_source_offered_again_with_another_cost_updates_its_proxy_source_and_nothing_else() -> None:
     core = PortalCore(2, 1, 2, source_deletion_delay_ns=s(1), matcher=lambda pattern, kind: None)
-    core.on_routes(1, [(1, 2, 1, 2)], 0)
+    core.on_routes(1, whole([(1, 2, 1, 2)]), 0)
     core.on_sibling_up(1, 1, 0, 0, 0)
     core.on_interest(InterestGained((b"T", 0), 2), 0)
     otid = bytes(32)

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
@@ -46,8 +47,10 @@ class Builder:
         self.peers[other].append(peer(one, costs[1], is_initiator=False))
         self.links.append(PlannedLink(Place(one, other), Place(other, one)))
 
-    def plan(self) -> Plan:
-        return Plan({n: slow(dro_of(n, self.endpoints[n], self.peers[n])) for n in self.endpoints}, tuple(self.links))
+    def plan(self, sharing: Container[str] = ()) -> Plan:
+        """`sharing`: the DROs with equal-cost sharing."""
+        made = {n: dro_of(n, self.endpoints[n], self.peers[n], shares=n in sharing) for n in self.endpoints}
+        return Plan({name: slow(config) for name, config in made.items()}, tuple(self.links))
 
 
 def slow(config: DroConfig) -> DroConfig:
@@ -75,7 +78,36 @@ def meshes(draw: st.DrawFn) -> Plan:
     for name in names:
         if not made.endpoints[name] and not made.peers[name]:
             made.join(name, trds[0], 1)
-    return made.plan()
+    return made.plan(draw(sharing(names)))
+
+
+def sharing(names: list[str]) -> st.SearchStrategy[set[str]]:
+    """The DROs that are ready for it: all, some, so that it is not in use, or none."""
+    return st.one_of(st.just(set(names)), st.sets(st.sampled_from(names)), st.just(set[str]()))
+
+
+@st.composite
+def layered(draw: st.DrawFn) -> Plan:
+    """TRDs at the outer layers, and in each layer between them DROs that are alike, each joined to all of the next."""
+    made = Builder()
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    layers = [[made.dro(f"L{layer}{n}") for n in range(size)] for layer, size in enumerate(sizes)]
+    for outer, first in ((layers[0], 1), (layers[-1], 51)):
+        for domain_id in range(first, first + draw(st.integers(1, 3))):
+            for name in outer:
+                if draw(st.integers(0, 3)):
+                    made.join(name, domain_id, 1)
+    for nth, (near, far) in enumerate(pairwise(layers)):
+        if draw(st.booleans()):
+            for name in (*near, *far):
+                made.join(name, 90 + nth, 1)
+        else:
+            for one, other in product(near, far):
+                made.link(one, other, (draw(st.sampled_from((1, 1, 1, 2))), 1))
+    for name in made.endpoints:
+        if not made.endpoints[name] and not made.peers[name]:
+            made.join(name, 1, 1)
+    return made.plan(draw(sharing(list(made.endpoints))))
 
 
 @st.composite
@@ -116,7 +148,8 @@ def faults(draw: st.DrawFn, plan: Plan) -> list[Fault]:
 
 def check(plan: Plan, script: list[Fault], seed: int) -> None:
     for name, config in plan.dros.items():
-        note(f"{name}: {[(e.domain_id, e.cost, e.hotlink_index) for e in config.portals]}")
+        note(f"{name}, shares: {config.daemon.equal_cost_sharing}")
+        note(f"    {[(e.domain_id, e.cost, e.hotlink_index) for e in config.portals]}")
         note(f"    {[(p.name, p.cost) for p in config.peers]}")
     note(f"{[fault.text for fault in script]}, seed {seed}")
     network = Network(plan, seed)
@@ -139,6 +172,13 @@ TRIED = settings(
 @given(data=st.data(), seed=st.integers(0, 1000))
 def test_a_random_network_with_random_faults(data: st.DataObject, seed: int) -> None:
     plan = data.draw(meshes())
+    check(plan, data.draw(faults(plan)), seed)
+
+
+@TRIED
+@given(data=st.data(), seed=st.integers(0, 1000))
+def test_a_network_of_equally_good_ways_with_random_faults(data: st.DataObject, seed: int) -> None:
+    plan = data.draw(layered())
     check(plan, data.draw(faults(plan)), seed)
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from dro.clock import ms, s
 from dro.errors import ConfigError
+from dro.shares import FIRST_SHARE
 from supervisor.simulate.main import main
 from supervisor.simulate.messages import Sent
 from supervisor.simulate.network import Network
-from supervisor.simulate.plan import Plan, load
+from supervisor.simulate.plan import Plan, dro_of, endpoint, load
 from supervisor.simulate.portal import SimPortal
 from supervisor.simulate.script import ACTIONS, read_script
 from supervisor.simulate.trd import Session, Trd
@@ -156,6 +157,30 @@ def test_a_message_that_comes_twice_is_found(
     monkeypatch.setattr(Trd, "send", twice)
     assert main([str(topology("transit-trd"))]) == 1
     assert "a message arrives 2 times" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_source_that_takes_the_way_of_another_tree_is_found(monkeypatch: pytest.MonkeyPatch, is_right: bool) -> None:
+    """Two DROs between two TRDs, both sharing; the wrong portals take all sources for those of one tree."""
+    if not is_right:
+        monkeypatch.setattr("portals.decisions.core.share_of", lambda _: FIRST_SHARE)
+    portals = [endpoint("P1", 1), endpoint("P2", 2)]
+    plan = Plan({name: dro_of(name, portals, [], shares=True) for name in ("A", "B")}, ())
+    violations = []
+    for seed in range(8):
+        net = Network(plan, seed)
+        net.add_applications(interest_in_all(plan))
+        violations += Trial(net, interval_ns=ms(500)).run([], s(30)).violations
+    assert (violations == []) == is_right
+    assert all("as the tree of the source does" in text for text in violations)
+
+
+def test_a_topology_may_share(tmp_path: Path) -> None:
+    file = tmp_path / "topology.json"
+    portals = [{"name": "P", "type": "endpoint", "domain_id": 1, "cost": 1}]
+    dros = [{"name": name, "portals": portals, "equal_cost_sharing": name == "A"} for name in "AB"]
+    file.write_text(json.dumps({"dros": dros}))
+    assert [dro.daemon.equal_cost_sharing for dro in load([str(file)], ignore).dros.values()] == [True, False]
 
 
 def test_a_path_that_is_not_the_cheapest_is_found() -> None:
