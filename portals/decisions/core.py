@@ -40,6 +40,7 @@ from portals.decisions.effects import (
     OpenProxyReceiver,
     OpenProxySource,
     RecordKnownInterest,
+    ReviewSources,
     SendToSibling,
     SourceIgnored,
     TellEverything,
@@ -137,6 +138,8 @@ class PortalCore:
         """`moved`: (egress, interested domain) of paths that changed; `origins`: domains whose paths to here did.
 
         `is_over`: these are paths of a table before, kept until now."""
+        if self.routes.take_review():
+            self._effects.append(ReviewSources())
         for worker in {worker for worker, _ in moved}:
             for symbol in self.siblings.symbols_of(worker).snapshot():
                 if not moved.isdisjoint(self.siblings.wanting(symbol)):

@@ -115,6 +115,11 @@ class RecordKnownInterest:
 
 
 @dataclass(frozen=True, slots=True)
+class ReviewSources:
+    """Of the sources of the TRD, join those that the routes bring in here, and leave the others."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckKnown:
     """The portal knows its TRD again: leave known sources that nobody wants, ask whether known interest holds."""
 
@@ -160,6 +165,7 @@ ProxyEffect = (
     | JoinKnownSource
     | RecordKnownInterest
     | CheckKnown
+    | ReviewSources
 )
 """What depends on where the portal leads to."""
 Effect = ProxyEffect | SendToSibling | TellEverything | GoOn | ChangeForwarding | SourceIgnored | InterestIgnored

@@ -5,7 +5,8 @@ off is therefore kept for a while: a proxy receiver goes on to ask for its sourc
 goes on to feed it, alone or beside the new one. The duplicate window removes what comes twice.
 
 A pair of domains has several ways here when equally good ones are shared, each for some of the trees (`dro.shares`).
-Interest goes by all of them; what concerns a source asks for the tree of its OTID.
+Interest goes by all of them; what concerns a source asks for the tree of its OTID. Where only some trees enter, the
+portal joins the sources of these alone. Guess: of these for any interested domain, so that interest changes nothing.
 
 Guess: `HELD_NS` covers the time between the recalculations of two DROs at default timers (forwarding notes, section
 17: up to 1.75 s). A proxy receiver stays a little longer, so that its source ends at the siblings after they need it.
@@ -19,7 +20,7 @@ from typing import Final
 
 from dro.bus.messages import Route
 from dro.clock import ms, s
-from dro.shares import FIRST_SHARE
+from dro.shares import ALL_SHARES, FIRST_SHARE
 
 HELD_NS: Final = s(2)
 LONGER_NS: Final = ms(500)
@@ -37,11 +38,12 @@ Changes = tuple[set[Path], set[int]]
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What a table had and the next one had not; `ways` that leave here, `inbound` that enter."""
+    """What a table had and the next one had not; `ways` that leave here, `inbound` and `carried` that enter."""
 
     until_ns: int
     ways: Ways
     inbound: Set[Path]
+    carried: dict[int, int]
 
 
 def entries_of(routes: Iterable[Route]) -> list[Entry]:
@@ -66,6 +68,11 @@ class Routes:
         """(egress worker, interested domain) of paths that enter here, those that are kept included."""
         self.outbound: set[Path] = set()
         """(source domain, ingress worker) of paths that leave here."""
+        self._carried: dict[int, int] = {}  # trees whose paths enter here, by source domain, as the table has it
+        self._carried_all: dict[int, int] = {}  # likewise, those that are kept included
+        self.is_divided = False
+        """Of some domains, sources of some trees only enter here."""
+        self._was_reviewed = True
 
     def change(self, version: int, entries: Iterable[Entry], now_ns: int) -> Changes:
         if version <= self.version:
@@ -78,8 +85,12 @@ class Routes:
         changed = ways.items() ^ before.items()
         old = {key: self._taken_off(before[key], ways.get(key, ())) for key, _ in changed if key in before}
         old = {key: found for key, found in old.items() if found}
-        if old or entering - self._entering:
-            self._before.append(_Before(now_ns + HELD_NS, old, entering - self._entering))
+        carried, self._carried = self._carried, _carried(me, ways)
+        lost = {origin: shares & ~self._carried.get(origin, 0) for origin, shares in carried.items()}
+        if old or entering - self._entering or any(lost.values()):
+            self._before.append(_Before(now_ns + HELD_NS, old, entering - self._entering, lost))
+        was_divided, self.is_divided = self.is_divided, any(s != ALL_SHARES for s in self._carried.values())
+        self._was_reviewed = self._was_reviewed and was_divided == self.is_divided
         origins = {origin for (origin, _), found in changed if any(way[1] == me for way in found)}
         return self._enter(), origins
 
@@ -91,6 +102,12 @@ class Routes:
 
     def _enter(self) -> set[Path]:
         """What differs in `inbound` now."""
+        carried = dict(self._carried)
+        for before in self._before:
+            for origin, shares in before.carried.items():
+                carried[origin] = carried.get(origin, 0) | shares
+        self._was_reviewed = self._was_reviewed and (carried == self._carried_all or not self.is_divided)
+        self._carried_all = carried
         inbound = self._entering.union(*(before.inbound for before in self._before))
         moved, self.inbound = inbound ^ self.inbound, inbound
         return moved
@@ -113,6 +130,15 @@ class Routes:
                     if shares & share:
                         yield ingress
 
+    def carries(self, origin: int, share: int) -> bool:
+        """Whether sources of that domain and tree enter here, for whomever, or did so a moment ago."""
+        return bool(self._carried_all.get(origin, 0) & share)
+
+    def take_review(self) -> bool:
+        """Whether `carries` may answer otherwise than when this was called last, and is to be asked."""
+        was_reviewed, self._was_reviewed = self._was_reviewed, True
+        return not was_reviewed
+
     def next_deadline(self) -> int | None:
         return min((before.until_ns + LONGER_NS * (not before.ways) for before in self._before), default=None)
 
@@ -128,7 +154,7 @@ class Routes:
                 continue
             origins |= {origin for origin, _ in before.ways}
             if before.until_ns + LONGER_NS > now_ns:
-                kept.append(_Before(before.until_ns, {}, before.inbound))
+                kept.append(_Before(before.until_ns, {}, before.inbound, before.carried))
         self._before = kept
         return self._enter(), origins
 
@@ -142,3 +168,12 @@ def _ways(entries: Iterable[Entry]) -> Ways:
         others = ways.get((origin, wanted))
         ways[origin, wanted] = one if others is None else tuple(sorted(others + one))
     return ways
+
+
+def _carried(me: int, ways: Ways) -> dict[int, int]:
+    carried: dict[int, int] = {}
+    for (origin, _), found in ways.items():
+        for ingress, _, shares in found:
+            if ingress == me:
+                carried[origin] = carried.get(origin, 0) | shares
+    return carried

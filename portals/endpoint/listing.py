@@ -82,7 +82,7 @@ class PortalLists:
         forward = bound.user if bound is not None else None
         if bound is not None:
             state = "joined"
-        elif entry.is_accepted is False:
+        elif entry.is_refused:
             state = "rejected"
         else:
             way = self.receiving.resolver.cache.joined(topic, entry.otid)

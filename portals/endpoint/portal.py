@@ -19,6 +19,7 @@ from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import LbtrmReceiverOptions, ResolverOptions
 from dro.log.events import LogEvent
+from dro.shares import share_of
 from dro.um.fragment.context import ContextSettings, FragmentContext
 from dro.um.transport import sockets
 from dro.um.transport.session import BoundSource, ReceiverTransport
@@ -38,6 +39,7 @@ from portals.decisions.effects import (
     OpenProxySource,
     ProxyEffect,
     RecordKnownInterest,
+    ReviewSources,
     UpdateProxyReceiver,
     UpdateProxySource,
 )
@@ -135,7 +137,11 @@ class EndpointPortal:
         self._judge_sources()
 
     def _judge_sources(self) -> None:
-        self.receiving.set_judge(self._may_enter if self._acl.judges_sources else None)
+        carries = self._carries if self.core.routes.is_divided else None
+        self.receiving.set_judge(self._may_enter if self._acl.judges_sources else None, carries)
+
+    def _carries(self, otid: bytes, domain_id: int) -> bool:
+        return self.core.routes.carries(domain_id or self._config.domain_id, share_of(otid))
 
     def _may_enter(self, topic: bytes, address: TransportAddress) -> bool:
         return self._acl.may_enter(topic, address)
@@ -200,6 +206,8 @@ class EndpointPortal:
                 self._join_known(source)
             case RecordKnownInterest(symbol=symbol, pattern=pattern, domain_id=domain_id):
                 self._interest.take_known((symbol, pattern), domain_id, now_ns)
+            case ReviewSources():
+                self._judge_sources()
             case CheckKnown():
                 self.receiving.leave_unwanted()
                 self._interest.check_known(now_ns)

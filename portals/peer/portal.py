@@ -57,6 +57,7 @@ from portals.decisions.effects import (
     OpenProxySource,
     ProxyEffect,
     RecordKnownInterest,
+    ReviewSources,
     UpdateProxyReceiver,
     UpdateProxySource,
 )
@@ -387,7 +388,7 @@ class PeerPortal:
                 self.sources.advertise(source)
             case CloseProxySource(otid=otid):
                 self.sources.close(otid)
-            case DelayDeletion() | JoinKnownSource() | RecordKnownInterest() | CheckKnown():
+            case DelayDeletion() | JoinKnownSource() | RecordKnownInterest() | CheckKnown() | ReviewSources():
                 pass  # the companion tells everything anew by itself
 
     def _tell_change(self, symbol: bytes, pattern: int, added: tuple[int, ...], removed: tuple[int, ...]) -> None:

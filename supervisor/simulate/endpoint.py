@@ -8,6 +8,7 @@ from typing import Final
 from dro.bus.messages import PortalUp, RouteTable
 from dro.config.dro_xml.model import EndpointConfig
 from dro.proto.interest.events import InterestEvent, Symbol
+from dro.shares import share_of
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import standard_options
 from portals.decisions.advertisement import proxy_options
@@ -22,6 +23,7 @@ from portals.decisions.effects import (
     OpenProxySource,
     ProxyEffect,
     RecordKnownInterest,
+    ReviewSources,
     UpdateProxyReceiver,
     UpdateProxySource,
 )
@@ -108,6 +110,9 @@ class EndpointEnd:
                     self._trd.end(session)
             case RecordKnownInterest(symbol=symbol, pattern=pattern, domain_id=domain_id):
                 self._interest.take_known((symbol, pattern), domain_id, now_ns)
+            case ReviewSources():
+                self._trd.unwant(self)
+                self._trd.look(self)
             case CheckKnown():
                 self._trd.unwant(self)
                 self._interest.check_known(now_ns)
@@ -145,17 +150,22 @@ class EndpointEnd:
         self._portal.report_route_info(message)
 
     def wants(self, session: Session) -> bool:
+        routes = self._portal.core.routes
+        if routes.is_divided and not routes.carries(self._origin(session), share_of(session.otid)):
+            return False
         return any(
             symbol == session.topic if pattern == PATTERN_NONE else matcher is not None and matcher(session.topic)
             for (symbol, pattern), matcher in self._wanted.items()
         )
 
     def on_joined(self, session: Session) -> None:
-        domain = session.option(lbmr.DomainId)
-        domain_id = domain.domain_id if isinstance(domain, lbmr.DomainId) else self._trd.domain_id
-        own = self._portal.core.own
-        self._handles[session] = own.add(session.otid, session.topic, domain_id, *self._advertised(session), b"")
+        own, origin = self._portal.core.own, self._origin(session)
+        self._handles[session] = own.add(session.otid, session.topic, origin, *self._advertised(session), b"")
         self._portal.act()
+
+    def _origin(self, session: Session) -> int:
+        domain = session.option(lbmr.DomainId)
+        return domain.domain_id if isinstance(domain, lbmr.DomainId) else self._trd.domain_id
 
     def _advertised(self, session: Session) -> tuple[int, int]:
         cost = session.option(lbmr.Cost)

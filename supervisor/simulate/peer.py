@@ -33,6 +33,7 @@ from portals.decisions.effects import (
     OpenProxySource,
     ProxyEffect,
     RecordKnownInterest,
+    ReviewSources,
     UpdateProxyReceiver,
     UpdateProxySource,
 )
@@ -383,7 +384,7 @@ class PeerEnd:
                 self.portal.end_proxy(otid)
                 if self._numbers.pop(otid, None) is not None:
                     self._send(self._offered.end(otid))
-            case DelayDeletion() | JoinKnownSource() | RecordKnownInterest() | CheckKnown():
+            case DelayDeletion() | JoinKnownSource() | RecordKnownInterest() | CheckKnown() | ReviewSources():
                 pass  # the companion tells everything anew by itself
 
     def _tell_change(self, symbol: tuple[bytes, int], added: tuple[int, ...], removed: tuple[int, ...]) -> None:

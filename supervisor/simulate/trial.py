@@ -193,6 +193,8 @@ class Trial:
         """DROs that can reach each other agree, and none of them has a calculation before it."""
         graph = self._graph()
         for part in nx.connected_components(graph):
+            if len(part) == 1:
+                continue  # a DRO that is joined to nothing has nothing to calculate
             routes = [self.network.dros[name].routes.core.routes for name in part if isinstance(name, str)]
             if not all(r.is_settled for r in routes) or len({r.signature for r in routes}) > 1:
                 return False

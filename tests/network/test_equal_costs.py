@@ -112,3 +112,26 @@ def test_all_go_by_one_way_while_one_dro_hinders_it(
     by_b, by_c = otids(net, "B"), otids(net, "C")
     assert sorted((len(by_b), len(by_c))) == [0, len(sources)]
     assert "equal-cost sharing is not in use: " in topology(net)
+
+
+BESIDE = {"A": [1, 4], "B": [1, 4]}
+
+
+def test_dros_beside_each_other_join_only_the_sources_that_they_forward(make: Make) -> None:
+    net = make(BESIDE, daemon=QUICK + READY)
+    sender, sources, receiver = begin(net)
+    every = {source.otid.hex() for source in sources}
+
+    def joined_by(dro: str) -> set[str]:
+        found = rows_of(client_of(FakeAdmin(net.dros[dro])), "sources", f"{dro}-1", "")
+        return {row.otid for row in found if row.state == "joined"}
+
+    def is_divided() -> bool:
+        by_a, by_b = joined_by("A"), joined_by("B")
+        return bool(by_a and by_b) and not by_a & by_b and by_a | by_b == every
+
+    net.until(is_divided)
+    net.run(3000)
+    flows(net, sender, sources, receiver)
+    net.kill("A")
+    net.until(lambda: joined_by("B") == every)

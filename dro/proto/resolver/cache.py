@@ -67,9 +67,19 @@ class CachedSource:
     heard_ns: int
     is_joined: bool = False
     is_accepted: bool | None = None  # by the owner of the receivers; None: not asked yet
+    is_carried: bool = True  # by this owner; False: another member of the TRD takes it on, so it is not accepted
     judgement: int = 0  # which of the owner's judges was asked
     older: CachedSource | None = field(default=None, repr=False)  # heard before it, and after it
     newer: CachedSource | None = field(default=None, repr=False)
+
+    @property
+    def domain_id(self) -> int:
+        """Where the source originates; 0: not told, in this TRD."""
+        return (self.tir.options.domain_id if self.tir.options else None) or 0
+
+    @property
+    def is_refused(self) -> bool:
+        return self.is_accepted is False and self.is_carried
 
     @property
     def plane(self) -> int:
@@ -125,7 +135,7 @@ class TopicCache:
         self._newest: CachedSource | None = None
         self._topics: Table[bytes, dict[bytes, list[CachedSource]]] = Table()  # topic -> OTID -> ways to that source
         self._newcomers = Newcomers(NEW_SOURCES)
-        self.refused = 0  # entries that are not accepted
+        self.refused = 0  # entries that are not accepted, though carried
         self.turned_away = 0  # how often there was no room for a source
 
     @property
@@ -190,7 +200,7 @@ class TopicCache:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._unchain(entry)
-            self.refused -= entry.is_accepted is False
+            self.refused -= entry.is_refused
             by_otid = self._topics[key[0]]
             group = by_otid[entry.otid]
             group.remove(entry)

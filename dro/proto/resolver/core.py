@@ -23,7 +23,7 @@ from dro.proto.resolver.events import (
     DomainRoute,
     ResolverEvent,
 )
-from dro.proto.resolver.joining import Judge
+from dro.proto.resolver.joining import Carries, Judge
 from dro.proto.resolver.output import Channel, ResolverOutput, ResolverRates
 from dro.proto.resolver.receivers import ReceiverSide
 from dro.proto.resolver.schedule import AdvertisingOptions, QueryOptions, WildcardQueryOptions
@@ -230,10 +230,10 @@ class Resolver:
         """Nothing of a topic that nobody wants is joined any more."""
         self._receivers.cache.leave_topic(topic)
 
-    def set_judge(self, judge: Judge | None, now_ns: int) -> None:
-        """Who says which sources may be joined; what is joined and known already is judged anew."""
+    def set_judge(self, judge: Judge | None, now_ns: int, carries: Carries | None = None) -> None:
+        """Who says which sources may and shall be joined; what is joined and known already is judged anew."""
         self._channel.now_ns = now_ns
-        self._receivers.joining.set_judge(judge)
+        self._receivers.joining.set_judge(judge, carries)
 
     def next_deadline(self) -> int | None:
         at = self._channel.calendar.next_deadline()

@@ -2,7 +2,8 @@
 
 Several advertisements of one topic with one OTID are ways to one source. A receiver joins one of them, the cheapest.
 A receiver with `use_hotlink` joins the cheapest way of each hotlink index: all carry every message, and what comes
-first counts. A way that the owner refuses is never joined; another way to the same source may be.
+first counts. A way that the owner refuses is never joined; another way to the same source may be. What the owner does
+not take on is not joined at all.
 
 No state but the judge and its verdicts, which are in the cache. Part of `dro.proto.resolver.receivers`.
 Source: DRO guide, "DRO Hotlinks"; forwarding notes, section 14. Guess: a way that is advertised without an index is in
@@ -22,6 +23,8 @@ from dro.wire.source_string import TransportAddress
 
 Judge: TypeAlias = Callable[[bytes, TransportAddress], bool]
 """Whether a source may be joined: (topic, session). Asked once for each way to a source that is wanted."""
+Carries: TypeAlias = Callable[[bytes, int], bool]
+"""Whether the owner takes a source on: (OTID, domain where it originates, 0 for this one). Asked before the judge."""
 _Plane: TypeAlias = int | None
 """A hotlink index, or None: any, for a topic without hotlinks."""
 
@@ -35,13 +38,14 @@ class Joining:
         self._cache = cache
         self._options_of = options_of
         self._judge: Judge | None = None
+        self._carries: Carries | None = None
         self._judgement = 0  # how often the judge has changed
 
     # accepting
 
-    def set_judge(self, judge: Judge | None) -> None:
-        """Ask `judge` from now on, also about what was decided before: leave and join what follows, and no more."""
-        self._judge = judge
+    def set_judge(self, judge: Judge | None, carries: Carries | None = None) -> None:
+        """Ask these from now on, also about what was decided before: leave and join what follows, and no more."""
+        self._judge, self._carries = judge, carries
         self._judgement += 1
         self._channel.run_in_slices(self._review_all(self._judgement))
 
@@ -77,12 +81,14 @@ class Joining:
         if entry.is_accepted is None or entry.judgement != self._judgement:
             self._forget_verdict(entry)
             entry.judgement = self._judgement
-            entry.is_accepted = self._judge is None or self._judge(entry.tir.topic, entry.tir.transport)
-            self._cache.refused += not entry.is_accepted
+            entry.is_carried = self._carries is None or self._carries(entry.otid, entry.domain_id)
+            is_let_in = self._judge is None or not entry.is_carried or self._judge(entry.tir.topic, entry.tir.transport)
+            entry.is_accepted = entry.is_carried and is_let_in
+            self._cache.refused += entry.is_refused
         return entry.is_accepted
 
     def _forget_verdict(self, entry: CachedSource) -> None:
-        self._cache.refused -= entry.is_accepted is False
+        self._cache.refused -= entry.is_refused
         entry.is_accepted = None
 
     # joining

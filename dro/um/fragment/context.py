@@ -29,7 +29,7 @@ from dro.loop import Loop
 from dro.patterns import Pattern, PatternError
 from dro.proto.resolver import events as ev
 from dro.proto.resolver.core import Resolver
-from dro.proto.resolver.joining import Judge
+from dro.proto.resolver.joining import Carries, Judge
 from dro.proto.resolver.source_advertisements import Matcher
 from dro.proto.unicast.connections import Tell
 from dro.timers import Timer
@@ -249,9 +249,10 @@ class FragmentContext:
         """Leave, in slices, known sources that nobody has come to want."""
         self._bindings.leave_all_unwanted()
 
-    def set_judge(self, judge: Judge | None) -> None:
-        """Join only what `judge` accepts, by topic and session; what is joined now is judged as well."""
-        self._resolver.set_judge(judge, self._loop.now_ns())
+    def set_judge(self, judge: Judge | None, carries: Carries | None = None) -> None:
+        """Join only what `judge` accepts, by topic and session, and of that what `carries` names, by OTID and domain;
+        what is joined now is judged as well."""
+        self._resolver.set_judge(judge, self._loop.now_ns(), carries)
         self._pump()
 
     # own sources

@@ -23,6 +23,7 @@ from portals.decisions.effects import (
     GoOn,
     OpenProxyReceiver,
     OpenProxySource,
+    ReviewSources,
     SendToSibling,
     SourceIgnored,
     UpdateProxyReceiver,
@@ -369,7 +370,7 @@ def test_interest_goes_by_all_ways(transit: Transit) -> None:
     """Half of the trees enters here, the other half at a sibling; the domain is asked for once."""
     transit.shared_routes(shared((ME, LEFT), (RIGHT, LEFT)))
     assert transit.hear(LEFT, InterestAdded(*AAA, END)) == [OpenProxyReceiver(*AAA, (END,))]
-    assert transit.shared_routes(shared((ME, LEFT), (ME, RIGHT))) == []
+    assert transit.shared_routes(shared((ME, LEFT), (ME, RIGHT))) == [ReviewSources()], "all trees enter here"
     assert transit.hear(RIGHT, InterestAdded(*AAA, END)) == []
 
 
@@ -384,6 +385,22 @@ def test_a_source_of_another_tree_is_not_touched_when_a_way_moves(transit: Trans
     assert transit.wait(HELD_NS) == [stop(LEFT, 8)]
     assert transit.shared_routes(shared((RIGHT, ME), (RIGHT, ME))) == [FeedProxySource(RIGHT, EVEN), start(RIGHT, 7)]
     assert transit.wait(HELD_NS) == [stop(LEFT, 7)]
+
+
+def test_sources_of_trees_that_enter_elsewhere_are_left_a_moment_after_a_change(transit: Transit) -> None:
+    """All trees enter here; then half of them elsewhere; then all here again. Without a division nobody is asked."""
+    routes = transit.core.routes
+    assert transit.routes((FAR, END, ME, LEFT)) == []
+    assert not routes.is_divided
+    assert transit.shared_routes(shared((ME, LEFT), (RIGHT, LEFT))) == [ReviewSources()]
+    assert [routes.carries(FAR, half) for half in HALVES] == [True, True]
+    assert transit.wait(HELD_NS) == []
+    assert transit.wait(LONGER_NS) == [ReviewSources()]
+    assert [routes.carries(FAR, half) for half in HALVES] == [True, False]
+    assert not routes.carries(FARTHER, HALVES[0])
+    assert transit.shared_routes([*shared((ME, LEFT), (RIGHT, LEFT)), (FAR, OTHER_END, ME, LEFT, HALVES[0])]) == []
+    assert transit.routes((FAR, END, ME, LEFT)) == [ReviewSources()]
+    assert transit.routes((FARTHER, END, ME, LEFT)) == []
 
 
 # anything

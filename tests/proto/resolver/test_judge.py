@@ -200,3 +200,27 @@ def test_a_source_that_is_heard_before_its_turn_comes_is_judged_then() -> None:
         r.on_timer(0)
         r.take_outgoing()
     assert (r.take_events(), r.cache.refused) == ([], 0)
+
+
+def test_a_source_that_the_owner_does_not_take_on_is_not_joined_and_not_refused() -> None:
+    r = resolver(not_port(2))
+    asked: list[tuple[bytes, int]] = []
+
+    def carries(otid: bytes, domain_id: int) -> bool:
+        asked.append((otid, domain_id))
+        return is_carried
+
+    is_carried = False
+    r.set_judge(not_port(2), 0, carries)
+    assert hear(r, tir(port=1), tir(port=2)) == []
+    assert r.cache.refused == 0
+    assert {domain for _, domain in asked} == {0}
+    is_carried = True
+    r.set_judge(not_port(2), ms(1), carries)
+    (event,) = r.take_events()
+    assert isinstance(event, SourceFound)
+    assert r.cache.refused == 1
+    is_carried = False
+    r.set_judge(None, ms(2), carries)
+    assert [type(event) for event in r.take_events()] == [SourceRefused]
+    assert r.cache.refused == 0
