@@ -7,11 +7,12 @@ queued, in total and by sibling. Source: DRO guide, `<max-queue>`; forwarding no
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 
 from dro.bus.counters import CounterPage
 from dro.log.events import LogEvent
 from dro.um.transport.frames import keep_first
-from dro.um.transport.runs import KIND_SHIFT, KIND_TSNI, SHAPE, RunTable
+from dro.um.transport.runs import FRAGMENTS, KIND_SHIFT, KIND_TSNI, LENGTH, ROW, SHAPE, RunTable
 from portals.datapath.counters import PairSlot, Slot
 from portals.datapath.episodes import Episodes
 from portals.datapath.outgoing import Lane, ProxySource, Waiting, copy_of, first_bytes, set_apart
@@ -26,6 +27,7 @@ class MaxQueue:
         self.nbytes = 0
         self._page = page
         self._batches = 0
+        self._batches_of: dict[ProxySource, dict[Waiting, None]] = {}  # in which its rows wait
         self._in_use = Episodes(
             lambda extra: log.info(LogEvent.ENQUEUEING_BEGAN, extra=extra),
             lambda: log.info(LogEvent.QUEUE_FLUSHED),
@@ -56,12 +58,15 @@ class MaxQueue:
                 lane.proxies[run.topic_index].tsni_waits = False
         if not kept.rows:
             return
+        fragments, nbytes = kept.fragments(), kept.nbytes()
+        waiting = Waiting(worker, set_apart(buffer, kept), kept, nbytes)
         for topic in kept.column(0):
-            lane.proxies[topic].queued += 1
+            proxy = lane.proxies[topic]
+            proxy.queued += 1
+            self._batches_of.setdefault(proxy, {})[waiting] = None
         self._in_use.on_begin(now_ns)
         self._batches += 1
-        fragments, nbytes = kept.fragments(), kept.nbytes()
-        lane.waiting.append(Waiting(worker, set_apart(buffer, kept), kept, nbytes))
+        lane.waiting.append(waiting)
         self._count(worker, fragments, nbytes)
         if self.nbytes > self._page[Slot.QUEUED_BYTES_MAX]:
             self._page.set(Slot.QUEUED_BYTES_MAX, self.nbytes)
@@ -94,26 +99,32 @@ class MaxQueue:
             proxy.queued -= 1
             if not proxy.queued:
                 proxy.tsni_waits = False
+        for topic in set(rows).difference(left):
+            self._is_out_of(lane.proxies[topic], waiting)
         if not left:
             lane.waiting.popleft()
             self._forget()
 
+    def _is_out_of(self, proxy: ProxySource, waiting: Waiting) -> None:
+        """The batch has no row of it any more."""
+        batches = self._batches_of[proxy]
+        del batches[waiting]
+        if not batches:
+            del self._batches_of[proxy]
+
     def remove(self, lane: Lane, proxy: ProxySource) -> list[tuple[int, int, int]]:
-        """Take out all that waits for the proxy source: (worker, fragments, bytes). The others keep their order."""
+        """Take out all that waits for the proxy source: (worker, fragments, bytes). The others keep their order.
+
+        The cost is that of the batches that have something of it, however many others wait.
+        """
         removed: list[tuple[int, int, int]] = []
-        if not proxy.queued:
-            return removed
-        for waiting in list(lane.waiting):
-            kept = RunTable(waiting.table.rows)
-            for run in waiting.table:
-                if run.topic_index == proxy.topic_index:
-                    nbytes = run.fragments * run.length
-                    removed.append((waiting.worker, run.fragments, nbytes))
-                    self._count(waiting.worker, -run.fragments, -nbytes)
-                else:
-                    kept.add_run(run)
-            waiting.table, waiting.nbytes = kept, kept.nbytes()
-            if not kept.rows:
+        for waiting in self._batches_of.pop(proxy, ()):
+            waiting.table, gone = _without(waiting.table, proxy.topic_index)
+            for fragments, length in gone:
+                removed.append((waiting.worker, fragments, fragments * length))
+                self._count(waiting.worker, -fragments, -fragments * length)
+            waiting.nbytes = waiting.table.nbytes()
+            if not waiting.table.rows:
                 lane.waiting.remove(waiting)
                 self._forget()
         proxy.queued, proxy.tsni_waits = 0, False
@@ -131,3 +142,15 @@ class MaxQueue:
         page.add_sized(base + PairSlot.QUEUED, fragments, nbytes)
         page.add(Slot.QUEUED, fragments)
         page.set(Slot.QUEUED_BYTES, self.nbytes)
+
+
+def _without(table: RunTable, topic_index: int) -> tuple[RunTable, list[tuple[int, int]]]:
+    """The rows of other topics, and fragments and length of each row of this one."""
+    rows = [row for row, topic in enumerate(table.column(0)) if topic == topic_index]
+    raw, size = table.tobytes(), ROW.size
+    kept = RunTable(table.rows)
+    kept.rows = table.rows - len(rows)
+    between = pairwise((-1, *rows, table.rows))
+    kept.tobytes()[:] = b"".join([raw[(before + 1) * size : after * size] for before, after in between])
+    counts, lengths = table.column(FRAGMENTS), table.column(LENGTH)
+    return kept, [(counts[row], lengths[row]) for row in rows]

@@ -25,6 +25,7 @@ from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import LbtrmAddress, TcpAddress
+from portals.datapath import max_queue
 from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
@@ -314,6 +315,53 @@ def test_a_part_of_a_run_that_waits_keeps_its_place(path: DataPath) -> None:
         assert path.loop.now_ns() < deadline
         path.loop.run_once(ms(20))
     assert [split(hearing.recv(65536)[20:])[0] for _ in messages] == [(5001, q, p) for _, q, p in messages]
+    path.books()
+
+
+def test_what_waits_of_a_source_that_ends_goes_and_the_others_keep_their_order(path: DataPath) -> None:
+    out, _ = path.lbtrm(1)
+    proxies = [path.add_source(topic, out) for topic in range(4)]
+    path.receive(data(3, 0, b"the first closes the session"))
+    path.carry()
+    for sqn in range(60):
+        path.receive(b"".join(data(topic, sqn + (topic == 3), bytes([topic]) * (20 + sqn)) for topic in (0, 1, 2, 3)))
+        path.carry()
+    (lane,) = path.egress._lanes.values()
+    assert path.page_q[Slot.QUEUED] == 241
+    path.egress.flush(proxies[1])
+    assert (path.page_q[Slot.QUEUED], path.page_q[Slot.DROPPED_DELETED]) == (181, 60)
+    left = [(run.topic_index, run.first_sqn) for waiting in lane.waiting for run in waiting.table]
+    sqns = [[sqn for topic, sqn in left if topic == proxy.topic_index] for proxy in proxies]
+    assert sqns == [list(range(60)), [], list(range(60)), list(range(61))]
+    for proxy in (proxies[0], proxies[2], proxies[3]):
+        path.egress.flush(proxy)
+    assert (path.page_q[Slot.QUEUED], path.egress.queue.nbytes, len(lane.waiting)) == (0, 0, 0)
+    assert path.page_q[Slot.DROPPED_DELETED] == 241
+    path.books()
+
+
+def test_the_end_of_a_source_looks_only_at_the_batches_that_have_something_of_it(
+    path: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, _ = path.lbtrm(1)
+    proxies = [path.add_source(topic, out) for topic in range(100)]
+    path.receive(data(0, 0, b"the first closes the session"))
+    path.carry()
+    for topic in range(1, 100):
+        path.receive(data(topic, 0, bytes(50)))
+        path.carry()
+    looked: list[int] = []
+    whole = max_queue._without
+
+    def counted(table: RunTable, topic_index: int) -> tuple[RunTable, list[tuple[int, int]]]:
+        looked.append(table.rows)
+        return whole(table, topic_index)
+
+    monkeypatch.setattr(max_queue, "_without", counted)
+    for proxy in proxies:
+        path.egress.flush(proxy)
+    assert sum(looked) <= 100
+    assert path.page_q[Slot.QUEUED] == 0
     path.books()
 
 
