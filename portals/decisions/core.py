@@ -9,9 +9,8 @@ of the route table says that traffic from domain S to domain R enters this DRO a
 With several ways for a pair (equal-cost sharing) interest goes by all, and a source by that of the tree of its OTID.
 The feeder of a proxy source is the sibling that forwards to it, with the handle that the source has there.
 
-What concerns many topics at once (routes, an access control list, a pattern, a sibling that left) is decided step by
-step: the first steps at once, the others in slices, which the shell runs (`GoOn`). Each step decides one thing by the
-state of that moment, so it does not matter what happens in between.
+What concerns many topics at once (routes, an access control list, a pattern, a sibling that left) is decided in steps:
+the first at once, the others in slices, which the shell runs (`GoOn`), each one thing by the state of that moment.
 """
 
 from __future__ import annotations
@@ -130,7 +129,8 @@ class PortalCore:
     # routes
 
     def on_routes(self, version: int, entries: Iterable[Entry], now_ns: int) -> None:
-        self._go_through(self._follow_routes(*self.routes.change(version, entries, now_ns), now_ns))
+        topics = len(self.siblings.otids) + len(self.proxy_receivers)
+        self._go_through(self._follow_routes(*self.routes.change(version, entries, now_ns, topics), now_ns))
 
     def _follow_routes(
         self, moved: set[Path], origins: set[int], now_ns: int, *, is_over: bool = False

@@ -9,7 +9,9 @@ Interest goes by all of them; what concerns a source asks for the tree of its OT
 portal joins the sources of these alone. Guess: of these for any interested domain, so that interest changes nothing.
 
 Guess: `HELD_NS` covers the time between the recalculations of two DROs at default timers (forwarding notes, section
-17: up to 1.75 s). A proxy receiver stays a little longer, so that its source ends at the siblings after they need it.
+17: up to 1.75 s). A new path has to be told topic by topic, so it is longer with very many: `HELD_EACH_NS` for each,
+in steps of `MANY` topics. A proxy receiver stays a little longer, so that its source ends at the siblings after they
+need it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from dro.clock import ms, s
 from dro.shares import ALL_SHARES, FIRST_SHARE
 
 HELD_NS: Final = s(2)
+HELD_EACH_NS: Final = ms(2)
+MANY: Final = 1000
 LONGER_NS: Final = ms(500)
 
 Path = tuple[int, int]
@@ -63,7 +67,7 @@ class Routes:
         self._me = me
         self.ways: Ways = {}
         self._entering: set[Path] = set()  # as the table has it
-        self._before: list[_Before] = []  # earliest first
+        self._before: list[_Before] = []  # oldest first
         self.inbound: set[Path] = set()
         """(egress worker, interested domain) of paths that enter here, those that are kept included."""
         self.outbound: set[Path] = set()
@@ -74,7 +78,8 @@ class Routes:
         """Of some domains, sources of some trees only enter here."""
         self._was_reviewed = True
 
-    def change(self, version: int, entries: Iterable[Entry], now_ns: int) -> Changes:
+    def change(self, version: int, entries: Iterable[Entry], now_ns: int, topics: int = 0) -> Changes:
+        """`topics`: how many may move."""
         if version <= self.version:
             return set(), set()
         self.version = version
@@ -88,7 +93,8 @@ class Routes:
         carried, self._carried = self._carried, _carried(me, ways)
         lost = {origin: shares & ~self._carried.get(origin, 0) for origin, shares in carried.items()}
         if old or entering - self._entering or any(lost.values()):
-            self._before.append(_Before(now_ns + HELD_NS, old, entering - self._entering, lost))
+            until_ns = now_ns + HELD_NS + topics // MANY * MANY * HELD_EACH_NS
+            self._before.append(_Before(until_ns, old, entering - self._entering, lost))
         was_divided, self.is_divided = self.is_divided, any(s != ALL_SHARES for s in self._carried.values())
         self._was_reviewed = self._was_reviewed and was_divided == self.is_divided
         origins = {origin for (origin, _), found in changed if any(way[1] == me for way in found)}

@@ -38,7 +38,7 @@ from portals.decisions.messages import (
     SourceGone,
     SourceSeen,
 )
-from portals.decisions.routes import HELD_NS, LONGER_NS, Entry
+from portals.decisions.routes import HELD_EACH_NS, HELD_NS, LONGER_NS, MANY, Entry
 from portals.decisions.source_deletion_delay import SOON_NS
 from tests.builders.routes import whole
 from tests.fakes.patterns import compile_pattern
@@ -178,6 +178,18 @@ def test_a_source_whose_path_changes_is_asked_for_at_the_new_sibling_before_it_i
     assert transit.wait(1) == [stop(LEFT, 7)]
     assert transit.hear(LEFT, SourceGone(7)) == []
     assert transit.wait(2 * DELAY) == []
+
+
+def test_of_very_many_topics_the_feeder_before_is_kept_for_longer(transit: Transit) -> None:
+    """The new path is told topic by topic."""
+    transit.want(END)
+    transit.hear(LEFT, offer(7))
+    for number in range(MANY):
+        transit.hear(LEFT, offer(1000 + number, otid=number.to_bytes(32, "big"), domain_id=FARTHER))
+    transit.routes((FAR, END, LEFT, ME))
+    transit.routes((FAR, END, RIGHT, ME))
+    assert transit.wait(HELD_NS + MANY * HELD_EACH_NS - 1) == []
+    assert transit.wait(1)[:1] == [stop(LEFT, 7)]
 
 
 def test_the_feeder_before_takes_over_again_when_the_new_one_ends_or_its_path_is_back(transit: Transit) -> None:
