@@ -9,7 +9,7 @@ import pytest
 
 from tests.bench.__main__ import BENCHES, commands
 
-PARTS = {"__main__", "cost_unit", "generators"}  # of benches
+PARTS = {"__main__", "cost_unit", "dros", "generators"}  # of benches
 
 
 def test_every_bench_is_known_and_has_a_main() -> None:

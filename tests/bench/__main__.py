@@ -17,6 +17,8 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "mix": ("--rounds", "3"),
     "links": ("--rounds", "3"),
     "scale": (),
+    "chain": (),
+    "hub": ("--neighbours", "10"),
     "isolation": (),
     "portal_recovery": (),
     "message_recovery": (),

@@ -75,7 +75,7 @@ class Channel:
             ip, port, "127.0.0.1", buffer_bytes=BUFFER, option="the group of the bench"
         )
         self._sender = sockets.multicast_sender(ip, port, "127.0.0.1", ttl=0, buffer_bytes=BUFFER)
-        self._own = self._sender.getsockname()
+        self._own: tuple[str, int] = self._sender.getsockname()
         self._waiting: deque[tuple[bytes, float]] = deque()  # datagram, seconds that it takes of the rate
         self._free_at = 0.0
         self._heard: set[bytes] = set()  # advertisements
@@ -84,6 +84,11 @@ class Channel:
     def close(self) -> None:
         self._receiver.close()
         self._sender.close()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """From which it sends."""
+        return self._own
 
     def forget(self) -> None:
         """What was advertised is news again."""
