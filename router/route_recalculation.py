@@ -38,8 +38,8 @@ RESTART_HOLD_NS: Final = s(1)
 REPORT_HOLD_NS: Final = s(10)
 LEAST_WAIT_NS: Final = ms(10)
 """What a fast recalculation doubles at least."""
-PIECE_EDGES: Final = 30_000
-"""Of the graph are looked at in a piece of a calculation: some 50 ms."""
+PIECE_EDGES: Final = 1000
+"""Of the graph are looked at in a piece of a calculation: some 5 ms."""
 
 
 @dataclass(frozen=True, slots=True)

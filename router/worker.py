@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, assert_never
 
@@ -206,7 +207,11 @@ class RouteManager:
                 for worker in effect.workers:
                     self._ctx.channels.send_ctl(worker, frame)
             case SendTable():
-                self._send_table(effect)
+                steps = self._send_table(effect)
+                if effect.is_new:
+                    self._ctx.loop.run_in_slices(steps)
+                else:
+                    deque(steps, maxlen=0)  # to one portal
             case InfoDropped():
                 self._ctx.counters.add(SLOT_OF[effect.why])
                 if effect.why not in USUAL:
@@ -238,9 +243,11 @@ class RouteManager:
             case _:
                 assert_never(effect)
 
-    def _send_table(self, effect: SendTable) -> None:
+    def _send_table(self, effect: SendTable) -> Iterator[None]:
+        """Portal by portal: those of a hub have many, with many routes each."""
         for worker, table in effect.parts():
             self._ctx.channels.send_ctl(worker, ROUTE_MESSAGES.encode(table))
+            yield
         if not effect.is_new:
             return
         self._ctx.report(RoutesCalculated(effect.table.version, _pairs(effect.table)))

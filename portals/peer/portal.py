@@ -129,8 +129,7 @@ class PeerPortal:
         self._neighbour = self._since_us = 0  # its node id, once it has told; when the initiator began to connect
         self._refresh: Timer | None = None
         self._absence: Timer | None = None
-        is_initiator = config.tcp.initiator is not None
-        tls = config.tcp.tls
+        is_initiator, tls = config.tcp.initiator is not None, config.tcp.tls
         make_stream: StreamMaker = PlainStream if tls is None else PeerStreamMaker(tls, is_server=not is_initiator)
         self._make_stream = make_stream
         self._watch = LinkWatch(ctx.loop.now_ns(), is_initiator=is_initiator, address=address_of(config.tcp))
