@@ -133,6 +133,9 @@ class RouteManagerCore:
         self.exchange.on_message(worker, message, now_ns)
         self._take_news(now_ns)
 
+    def on_link_busy(self, worker: int, now_ns: int) -> None:
+        self.exchange.on_link_busy(worker, now_ns)
+
     def force(self, now_ns: int) -> None:
         self.routes.force(now_ns)
 

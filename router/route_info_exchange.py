@@ -10,6 +10,7 @@ What is heard goes in by `on_message`; what changed by that is in `take_changes`
 Source: DRO guide, `<route-info>`; wire notes of the peer link, sections 5 and 7. Guess: the own message leaves exactly
 every propagation interval, not only at checks, since that is the longest gap that the guide allows; while portals of
 this DRO are waited for, it may be late by half of the timeout, so that a restart of a process is no news for others;
+who was heard last over a link that has more to read than there is time for is not forgotten for `BUSY_MAX_NS`;
 what a forgotten DRO has said before is not believed for a minute, so that no old message comes back by a slow way.
 """
 
@@ -35,6 +36,7 @@ from router.route_info import (
 from router.topology import VERSION_MASK, DroRecord
 
 DROS_MAX: Final = 8192
+BUSY_MAX_NS: Final = s(60)
 FORGOTTEN_NS: Final = s(60)
 
 
@@ -96,7 +98,11 @@ class OtherDro:
     record: DroRecord
     head: Head
     data: bytes
+    worker: int
+    """By which it came."""
     heard_ns: int
+    busy_ns: int = 0
+    """When that link was busy."""
 
 
 @dataclass(slots=True)
@@ -174,10 +180,16 @@ class RouteInfoExchange:
         if known is not None and not is_newer(head, known.head):
             self._drop(worker, Dropped.REPEATED, head.node_id)
         elif known is not None and is_repeat(data, known.data):
-            known.head, known.data, known.heard_ns = head, data, now_ns
+            known.head, known.data, known.worker, known.heard_ns = head, data, worker, now_ns
             self._pass_on(self._all_but(worker), known)
         else:
             self._take(worker, head, data, now_ns)
+
+    def on_link_busy(self, worker: int, now_ns: int) -> None:
+        """What comes by that portal waits for its turn."""
+        for other in self.others.values():
+            if other.worker == worker:
+                other.busy_ns = now_ns
 
     def _take(self, worker: int, head: Head, data: bytes, now_ns: int) -> None:
         known = self.others.get(head.node_id)
@@ -195,7 +207,7 @@ class RouteInfoExchange:
             self._drop(worker, why, head.node_id, str(e))
             return
         self._forgotten.pop(head.node_id, None)
-        self.others[head.node_id] = other = OtherDro(record, head, data, now_ns)
+        self.others[head.node_id] = other = OtherDro(record, head, data, worker, now_ns)
         self._pass_on(self._all_but(worker), other)
         self._news.append((News.DISCOVERED if known is None else News.UPDATED, record))
 
@@ -246,7 +258,7 @@ class RouteInfoExchange:
 
     def on_check(self, now_ns: int) -> None:
         """Forget who was silent for too long; at each check interval."""
-        silent = [o for o in self.others.values() if now_ns - o.heard_ns >= self._timing.timeout_ns]
+        silent = [o for o in self.others.values() if now_ns >= self._believed_until_ns(o)]
         for other in silent:
             del self.others[other.record.node_id]
             self._forgotten[other.record.node_id] = other.head, now_ns + FORGOTTEN_NS
@@ -257,6 +269,10 @@ class RouteInfoExchange:
             if now_ns < until_ns and len(self._forgotten) <= DROS_MAX:
                 break
             del self._forgotten[node_id]
+
+    def _believed_until_ns(self, other: OtherDro) -> int:
+        silent_ns = min(other.busy_ns, other.heard_ns + BUSY_MAX_NS) + self._timing.timeout_ns
+        return max(other.heard_ns + self._timing.timeout_ns, silent_ns)
 
     def differing(self, topology: int) -> list[OtherDro]:
         """The DROs whose last message told another topology signature."""

@@ -12,6 +12,7 @@ from dro.bus.counters import show_longest_turn
 from dro.bus.listing import PATH, ROUTES, TOPOLOGY, Listings, Row
 from dro.bus.messages import (
     ROUTE_MESSAGES,
+    LinkBusy,
     ListRows,
     PeerDown,
     PeerRemoved,
@@ -111,6 +112,8 @@ class RouteManager:
             case RouteInfoHeard():
                 self._ctx.counters.add(Slot.INFO_HEARD)
                 self._core.on_route_info(worker, message.message, now_ns)
+            case LinkBusy():
+                self._core.on_link_busy(worker, now_ns)
             case RouteTable() | SendRouteInfo():
                 raise LocalProtocolError(f"worker {worker} sent what the route manager sends")
             case _:

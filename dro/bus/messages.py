@@ -252,6 +252,13 @@ class RouteInfoHeard:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkBusy:
+    """Portal -> route manager: so much has come over its link that route information has to wait for its turn."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class SendRouteInfo:
     """Route manager -> portal: pass this LBMC message on, to the companion or to the other DROs of the TRD."""
 
@@ -296,7 +303,7 @@ class RouteTable:
 
 # What portals send each other stands beside them, with tags from 32 on: the two unions share one channel.
 
-RouteMessage = PortalUp | PortalGone | RouteTable | RouteInfoHeard | SendRouteInfo
+RouteMessage = PortalUp | PortalGone | RouteTable | RouteInfoHeard | SendRouteInfo | LinkBusy
 ROUTE_MESSAGES: Final = Codec[RouteMessage](
-    {2: PortalUp, 3: PortalGone, 4: RouteTable, 5: RouteInfoHeard, 6: SendRouteInfo}
+    {2: PortalUp, 3: PortalGone, 4: RouteTable, 5: RouteInfoHeard, 6: SendRouteInfo, 7: LinkBusy}
 )

@@ -7,6 +7,7 @@ Source: peer link notes, sections 2 to 5.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from dro.errors import DecodeError
@@ -66,6 +67,8 @@ class PeerConnection:
         self.base = stream
         """As it was made, below compression."""
         self.is_compressed = False
+        self.on_behind: Callable[[], object] = lambda: None
+        """More has come than could be worked off in a turn."""
         self._stream: ByteStream | None = stream
         self._owner = owner
         self._timer: Timer | None = None
@@ -141,6 +144,8 @@ class PeerConnection:
             return False
         self.session.on_received(now_ns)
         self._perform()
+        if self._reader.is_behind:
+            self.on_behind()
         return is_more and self._stream is not None
 
     @property

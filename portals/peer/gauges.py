@@ -5,11 +5,23 @@ Source: DRO guide 5.4.3.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dro.clock import NS_PER_S
 from dro.proto.peerlink.session import RttStatistics
 from portals.datapath.counters import Slot
+from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 from portals.peer.link_watch import LinkWatch
 from portals.peer.sender import LinkCounters
+
+
+def interest_gauges(kinds: Mapping[int, int]) -> dict[Slot, int]:
+    """`kinds`: what the companion wants, by kind of pattern."""
+    return {
+        Slot.REMOTE_TOPICS: kinds[PATTERN_NONE],
+        Slot.REMOTE_PCRE: kinds[PATTERN_PCRE],
+        Slot.REMOTE_REGEX: kinds[PATTERN_REGEX],
+    }
 
 
 def link_gauges(rtt: RttStatistics, watch: LinkWatch, sent: LinkCounters, now_ns: int, now_s: int) -> dict[Slot, int]:

@@ -60,11 +60,10 @@ from portals.decisions.effects import (
     ReviewSources,
     UpdateProxyReceiver,
     UpdateProxySource,
-)
-from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
+)  # fmt: skip
 from portals.peer.connection import PeerConnection
 from portals.peer.connector import Acceptor, Initiator, address_of
-from portals.peer.gauges import link_gauges
+from portals.peer.gauges import interest_gauges, link_gauges
 from portals.peer.link_watch import NO_ANSWER, LinkWatch
 from portals.peer.listing import LinkNow, PeerLists
 from portals.peer.options import batching_of, fast_of, options_of
@@ -213,6 +212,7 @@ class PeerPortal:
             old.close()
             self._on_down(old, "the companion has connected anew", "")
         self._link = connection
+        connection.on_behind = self._shell.report_busy
         self._watch.carries = connection.session.carries
         self._since_us = max(connection.session.own.since_us, up.hello.since_us)
         extra = {"peer": address_text(connection.address), "dro": up.hello.name.decode(errors="replace")}
@@ -446,13 +446,7 @@ class PeerPortal:
     def refresh_gauges(self) -> None:
         if self._udp is not None:
             self._udp.refresh_gauges()
-        kinds = self._heard.kinds
-        gauges = {
-            Slot.PROXY_SOURCES: len(self.sources),
-            Slot.REMOTE_TOPICS: kinds[PATTERN_NONE],
-            Slot.REMOTE_PCRE: kinds[PATTERN_PCRE],
-            Slot.REMOTE_REGEX: kinds[PATTERN_REGEX],
-        }
+        gauges = {Slot.PROXY_SOURCES: len(self.sources), **interest_gauges(self._heard.kinds)}
         gauges |= link_gauges(self._rtt, self._watch, self.sender.counters, self._ctx.loop.now_ns(), int(time.time()))
         if self._link is not None:
             self._link.writer.control.move_to(self._ctx.counters)

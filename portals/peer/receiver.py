@@ -68,13 +68,14 @@ class LinkReader:
         self._view = memoryview(self._memory)
         self._table = RunTable()
         self._begin = self._end = 0  # what has been read and not worked off
-        self._is_behind = False  # there are whole messages in that
+        self.is_behind = False
+        """There was no time for some of the whole messages in that."""
 
     def take_rest(self) -> bytes:
         """What has been read and not worked off; it is not there any more."""
         rest = bytes(self._view[self._begin : self._end])
         self._begin = self._end = 0
-        self._is_behind = False
+        self.is_behind = False
         return rest
 
     @property
@@ -87,7 +88,7 @@ class LinkReader:
 
         Raises: EOFError at the end of the stream, OSError when it broke, DecodeError when it cannot be split.
         """
-        if self._is_behind:
+        if self.is_behind:
             self._work_off(now_ns)
             return True
         self._make_room()
@@ -116,7 +117,7 @@ class LinkReader:
 
     def _split(self, now_ns: int) -> bool:
         """True when there was not enough time, and there is more."""
-        self._is_behind = False
+        self.is_behind = False
         view, table, end = self._view, self._table, self._end
         stop_ns = time.monotonic_ns() + TURN_NS
         while True:
@@ -143,8 +144,8 @@ class LinkReader:
             if not self._on_message(bytes(view[pos : pos + length])):
                 return False
             if time.monotonic_ns() >= stop_ns:
-                self._is_behind = self._begin < end
-                return self._is_behind
+                self.is_behind = self._begin < end
+                return self.is_behind
         self._hand_up(now_ns)
         return False
 

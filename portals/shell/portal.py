@@ -20,6 +20,7 @@ from dro.bus.descriptors import ADDRESSED, DescriptorWriter
 from dro.bus.messages import (
     ROUTE_MANAGER,
     ROUTE_MESSAGES,
+    LinkBusy,
     PeerDown,
     PeerRemoved,
     PeerUp,
@@ -70,6 +71,7 @@ INTEREST_AT_ONCE: Final = 16
 ACT_NS: Final = ms(3)
 """What has to be done after so long is left to the next turn, but for what is under way."""
 RING_RETRY_NS: Final = s(1)  # Guess
+BUSY_NS: Final = ms(500)
 
 
 class PortalShell:
@@ -97,6 +99,7 @@ class PortalShell:
         self._siblings = Conversations(ctx, self._on_message, self.act, lambda: self.is_behind)
         self._relearning = Relearning(ctx.loop.now_ns())
         self._route_manager: int | None = None
+        self._busy_ns = -BUSY_NS  # when that was reported
         self._timers: dict[PortalCore | Link, Timer] = {}
         self._is_stopping = False
         self._is_acting = False
@@ -157,6 +160,13 @@ class PortalShell:
         """To the route manager: that the portal works, and at which cost."""
         if not self.drain.is_over:
             self._report(self._link.describe())
+
+    def report_busy(self) -> None:
+        """To the route manager, now and then: that a link has more to read than there is time for."""
+        now_ns = self._ctx.loop.now_ns()
+        if now_ns - self._busy_ns >= BUSY_NS:
+            self._busy_ns = now_ns
+            self._report(LinkBusy(self._ctx.index))
 
     def report_route_info(self, message: bytes) -> None:
         """To the route manager: what another DRO says, as an LBMC message."""

@@ -174,7 +174,7 @@ class Dro:
         self.endpoints: dict[int, EndpointPortal] = {}  # by domain
         self.peers: dict[str, PeerPortal] = {}  # by the DRO at the other end
         manager = self.workers[0] = _Worker(self, 0, "route-manager", Role.ROUTE_MANAGER)
-        RouteManager(
+        self.manager = RouteManager(
             manager.ctx,
             self_of(self.config, manager.identity.dro_node_id),
             timing_of(self.config),

@@ -11,6 +11,7 @@ from dro.wire.lbmc.dro_blocks import RouteInfo
 from dro.wire.lbmc.message import decode
 from router.route_info import Head, read_head, write_route
 from router.route_info_exchange import (
+    BUSY_MAX_NS,
     DROS_MAX,
     FORGOTTEN_NS,
     Dropped,
@@ -114,6 +115,19 @@ def test_who_is_silent_for_too_long_is_forgotten_and_old_messages_do_not_bring_h
     e.on_check(ms(9000))
     e.on_message(3, route(2), ms(9000) + FORGOTTEN_NS)
     assert OTHER in e.others, "after a while it may be anew"
+
+
+def test_who_was_heard_over_a_link_that_is_busy_is_waited_for_but_not_forever() -> None:
+    e = exchange()
+    e.on_message(1, route(), 0)
+    e.on_message(2, route(node_id=OTHER + 1), 0)
+    e.take_changes()
+    gone = []
+    for n in range(200):
+        e.on_link_busy(1, ms(500 * n))
+        e.on_check(ms(500 * n))
+        gone += [(ms(500 * n), record.node_id) for what, record in e.take_changes() if what is News.TIMED_OUT]
+    assert gone == [(s(4), OTHER + 1), (BUSY_MAX_NS + s(4), OTHER)]
 
 
 def test_repeated_messages_keep_nobody_alive() -> None:

@@ -70,6 +70,22 @@ def crosses(net: Network, count: int = 2000, size: int = 1000) -> None:
     assert {len(payload) for _, _, payload in receiver.sink.fragments} == {12 + size}
 
 
+def test_a_link_with_more_to_read_than_there_is_time_for_is_told_to_the_route_manager(
+    net: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net.start()
+    net.until(lambda: has_routes(net))
+    net.run(2000)
+    exchange = net.dros["B"].manager._core.exchange
+    (other,) = exchange.others.values()
+    assert other.busy_ns == 0
+    monkeypatch.setattr("portals.peer.receiver.TURN_NS", -1)
+    receiver = net.application(1)
+    for number in range(50):
+        receiver.context.want_topic(b"%d" % number)
+    net.until(lambda: other.busy_ns > 0)
+
+
 @pytest.mark.parametrize("compression", ["", LZ4], ids=["", "LZ4"])
 @pytest.mark.parametrize("is_secret", [False, True], ids=["", "TLS"])
 def test_what_crosses_is_whole(net: Network, authority: Authority, compression: str, is_secret: bool) -> None:

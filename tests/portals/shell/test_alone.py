@@ -14,6 +14,7 @@ import pytest
 from dro.bus.descriptors import DescriptorWriter
 from dro.bus.messages import (
     ROUTE_MESSAGES,
+    LinkBusy,
     PeerDown,
     PeerRemoved,
     PeerUp,
@@ -168,7 +169,7 @@ class Alone:
         self.worker.told["on_peer_up"](peer)
 
     def hear(self, worker: int, message: PortalMessage | RouteMessage) -> None:
-        if isinstance(message, PortalUp | PortalGone | RouteTable | RouteInfoHeard | SendRouteInfo):
+        if isinstance(message, PortalUp | PortalGone | RouteTable | RouteInfoHeard | SendRouteInfo | LinkBusy):
             frame = ROUTE_MESSAGES.encode(message)
         else:
             frame = PORTAL_MESSAGES.encode(message)
