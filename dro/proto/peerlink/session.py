@@ -232,7 +232,7 @@ class LinkSession:
             return None
         kind = kind_of(raw)
         if self.hello is None:
-            self._on_first(raw, kind)
+            self._on_first(raw, kind, now_ns)
             return None
         if kind is not Kind.CONTROL:
             if kind is Kind.OTHER:
@@ -249,7 +249,7 @@ class LinkSession:
             return None
         return None if read_hello(message) is not None else message  # a second HELLO is ignored
 
-    def _on_first(self, raw: bytes, kind: Kind) -> None:
+    def _on_first(self, raw: bytes, kind: Kind, now_ns: int) -> None:
         greeting = read_hello(lbmc.decode(raw)) if kind is Kind.CONTROL else None
         if greeting is None:
             self._close("it said something else before it said who it is", "check that a DRO is at the other end")
@@ -258,9 +258,9 @@ class LinkSession:
         elif greeting.context_instance == self.own.context_instance:
             self._close("the link leads back to this portal", "correct its address")
         else:
-            self._on_hello(greeting)
+            self._on_hello(greeting, now_ns)
 
-    def _on_hello(self, greeting: Hello) -> None:
+    def _on_hello(self, greeting: Hello, now_ns: int) -> None:
         options = self.options
         if bool(greeting.udp_port) != options.uses_udp:
             where = "only here" if options.uses_udp else "only at the companion"
@@ -276,8 +276,8 @@ class LinkSession:
         self.options = options.agreed(self.own.fast_ms, greeting.fast_ms)
         if options.canary is not None and greeting.has_canaries:
             self._canary, self.carries = options.canary, False
-            self._canary_heard_ns = self._began_ns
-            self._canary_sent_ns = self._began_ns - self._canary_gap_ns(options.canary)  # the first one is due
+            self._canary_heard_ns = now_ns
+            self._canary_sent_ns = now_ns - self._canary_gap_ns(options.canary)  # the first one is due
         elif options.canary is not None:
             remedy = "use a DRO there that does, or remove <canary>"
             self._effects.append(Warned("the companion answers no canaries, the link is used without", remedy))

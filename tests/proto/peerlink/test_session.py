@@ -423,6 +423,14 @@ def test_a_link_carries_data_from_the_first_answer_to_a_canary_on() -> None:
     assert a.session.unhandled == b.session.unhandled == 0
 
 
+def test_the_time_for_the_first_answer_begins_when_both_have_said_who_they_are() -> None:
+    pair = Pair(CANARY_A, CANARY_B, WATCHED, GUIDE)
+    pair.delay_ns = ms(1200)
+    pair.on_the_way = [(pair.delay_ns, to, message) for _, to, message in pair.on_the_way]
+    pair.run(s(60))
+    assert pair.sides[0].carried == [True]
+
+
 def test_a_link_that_loses_what_is_large_is_degraded_until_it_has_proven_itself() -> None:
     pair = Pair(CANARY_A, CANARY_B, WATCHED)
     pair.run(s(10))
