@@ -76,7 +76,7 @@ def test_with_the_fast_profile_a_silent_link_is_left_in_a_second(net: Net, tmp_p
     with dros_of(net, triangle(tmp_path, "<fast-keepalive/>")) as dros:
         capture = net.start_capture(dros.host.namespace, "lo", "lo", "")
         with flowing(dros) as flows:
-            assert [row["keepalive_timeout_ms"] for row in peers(dros, flows, "A").values()] == [700, 700]
+            flows.until(lambda: [r["keepalive_timeout_ms"] for r in peers(dros, flows, "A").values()] == [700, 700])
             port = dros.plan.link_port("A", "B")
             with dropped(dros, f"tcp sport {port}", f"tcp dport {port}"):
                 began_ns = dros.loop.now_ns()
@@ -95,7 +95,7 @@ def test_a_link_that_is_up_and_carries_nothing_is_degraded_and_no_route_takes_it
     with dros_of(net, triangle(tmp_path, canary, "" if is_udp else None)) as dros:
         capture = net.start_capture(dros.host.namespace, "lo", "lo", "")
         with flowing(dros) as flows:
-            assert [row["state"] for row in peers(dros, flows, "A").values()] == ["up", "up"]
+            flows.until(lambda: [row["state"] for row in peers(dros, flows, "A").values()] == ["up", "up"])
             if is_udp:
                 ends = ("A", "B"), ("B", "A")
                 matches = [f"udp dport {dros.plan.udp_port(*one)}" for one in ends]
