@@ -39,6 +39,8 @@ from dro.wire.lbmc.dro_blocks import KA_QUERY, KA_RESPONSE, TnwgKeepalive
 HELLO_LIMIT_NS: Final = s(10)
 """For HELLO, when there is no keepalive timeout, or a longer one."""
 COMPARED_NS: Final = s(30)
+FAST_MAX_MS: Final = 5_000, 15_000
+"""Gap and timeout, as in the configuration: longer ones are not believed."""
 HURRY_NS: Final = ms(200)
 """Between canaries while none is answered."""
 PROVEN: Final = 5
@@ -71,6 +73,8 @@ class LinkOptions:
         if ours is None or theirs is None:
             return self
         interval_ms, timeout_ms = (max(one, other) for one, other in zip(ours, theirs, strict=True))
+        if interval_ms > FAST_MAX_MS[0] or timeout_ms > FAST_MAX_MS[1]:
+            return self
         return replace(self, interval_ns=ms(interval_ms), timeout_ns=ms(timeout_ms), only_when_idle=True)
 
 

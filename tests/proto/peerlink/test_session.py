@@ -214,7 +214,8 @@ def test_without_an_interval_nothing_is_asked_and_nothing_given_up() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "interval_ms", "timeout_ms"),
     [((200, 700), (200, 700), 200, 700), ((200, 700), (50, 2000), 200, 2000), ((200, 700), None, 5000, 15000),
-     (None, (10, 20), 5000, 15000)],
+     (None, (10, 20), 5000, 15000), ((200, 700), (0, 0), 200, 700), ((200, 700), (2**32 - 1, 2**32 - 1), 5000, 15000),
+     ((200, 700), (200, 15_001), 5000, 15000)],
 )  # fmt: skip
 def test_keepalives_are_fast_when_both_say_so_and_as_slow_as_the_slower_side(
     ours: tuple[int, int] | None, theirs: tuple[int, int] | None, interval_ms: int, timeout_ms: int
