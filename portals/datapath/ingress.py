@@ -194,33 +194,30 @@ class Ingress:
             entry = bound.user
             if not isinstance(entry, ForwardEntry):
                 continue
-            if not longer:
-                if own:
-                    self._place(memoryview(own))
-                    own = bytearray()
-                self._hand(entry, view, run, shape)
-                continue
-            if not own:
-                self._place(view)
-                own += bytes(HEADROOM)
-            size = len(longer) // run.fragments
-            moved = run._replace(offset=len(own), length=size, stride=size, headroom=0)
-            own += longer
-            self._hand(entry, memoryview(own), moved, shape & ~0xFF)
+            where = view
+            if longer:
+                if not own:
+                    self._place(view)
+                    own += bytes(HEADROOM)
+                size = len(longer) // run.fragments
+                run = run._replace(offset=len(own), length=size, stride=size, headroom=0)
+                shape &= ~0xFF
+                own += longer
+                where = memoryview(own)
+            elif own:
+                self._place(memoryview(own))
+                own = bytearray()
+            for worker, edge in entry.closing.items():
+                if before := edge.before(where, run):
+                    self._add(worker, entry.handle, run, before, shape)
+            for worker in entry.egress:
+                self._add(worker, entry.handle, run, run.fragments, shape)
         if own:
             self._place(memoryview(own))
         if fragments:
             page.add_sized(Slot.TOPIC_RCVD, fragments, nbytes)
             page.add(Slot.BATCHES_IN)
             page.add(Slot.RUNS_IN, table.rows)
-
-    def _hand(self, entry: ForwardEntry, view: memoryview, run: Run, shape: int) -> None:
-        """To the siblings that want the source."""
-        for worker, edge in entry.closing.items():
-            if before := edge.before(view, run):
-                self._add(worker, entry.handle, run, before, shape)
-        for worker in entry.egress:
-            self._add(worker, entry.handle, run, run.fragments, shape)
 
     def _add(self, worker: int, handle: int, run: Run, fragments: int, shape: int) -> None:
         pending = self._out(worker)
