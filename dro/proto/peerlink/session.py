@@ -196,7 +196,7 @@ class LinkSession:
         self._canary: CanaryOptions | None = None  # of a link that is up
         self._canaries: dict[int, None] = {}  # their indexes, of those without an answer
         self._canary_sent_ns = self._canary_heard_ns = now_ns
-        self._answers = 0  # since it carried nothing
+        self._answers = 0  # in a row
         self._is_first = True  # no canary was in vain yet
         self._is_over = False
 
@@ -296,7 +296,10 @@ class LinkSession:
     def _on_keepalive(self, alive: TnwgKeepalive, canary: bytes, now_ns: int) -> None:
         if alive.flags & KA_QUERY and canary:
             self._effects.append(SendCanary(canary_response(alive, canary)))
-        elif alive.flags & KA_RESPONSE and alive.index in self._canaries:
+        elif alive.flags & KA_RESPONSE and canary and alive.index in self._canaries:
+            while (oldest := next(iter(self._canaries))) != alive.index:
+                del self._canaries[oldest]
+                self._answers = 0
             del self._canaries[alive.index]
             self._on_canary_heard(now_ns)
         elif alive.flags & KA_QUERY:

@@ -447,6 +447,34 @@ def test_a_link_that_loses_what_is_large_is_degraded_until_it_has_proven_itself(
     assert ms(200) * (PROVEN - 1) <= pair.now_ns - back_ns <= s(2)
 
 
+def test_answers_count_when_they_are_in_a_row() -> None:
+    pair = Pair(CANARY_A, CANARY_B, WATCHED, GUIDE)
+    pair.run(s(10))
+    pair.largest = 500
+    pair.run(s(10))
+    a = pair.sides[0]
+    assert a.carried == [True, False]
+    for _ in range(3 * PROVEN):  # never so many after each other
+        pair.largest = 10_000
+        pair.run(ms(200) * (PROVEN - 1))
+        pair.largest = 500
+        pair.run(ms(400))
+    assert a.carried == [True, False]
+
+
+def test_an_answer_without_the_size_of_a_canary_shows_nothing() -> None:
+    session = LinkSession(CANARY_A, WATCHED, 0)
+    session.on_message(hello(CANARY_B), 0)
+    session.on_timer(0)
+    (sent,) = [effect.message for effect in session.take_effects() if isinstance(effect, SendCanary)]
+    query = lbmc.decode(sent).get(TnwgKeepalive)
+    assert query is not None
+    session.on_message(response_to(query), ms(1))
+    assert not session.carries
+    session.on_message(canary_response(query, b"x"), ms(1))
+    assert session.carries
+
+
 def test_a_link_on_which_nothing_large_ever_comes_is_not_taken_and_said_once() -> None:
     pair = Pair(CANARY_A, CANARY_B, WATCHED)
     pair.largest = 500
