@@ -59,6 +59,11 @@ def reachable_from(worker: int, routes: Iterable[Route]) -> set[int]:
     return {r.interested_domain for r in routes if r.ingress == worker and r.shares & FIRST_SHARE}
 
 
+def held_ns(topics: int) -> int:
+    """For how long the table before is kept when so many topics may move."""
+    return HELD_NS + topics // MANY * MANY * HELD_EACH_NS
+
+
 class Routes:
     """See the module text."""
 
@@ -93,8 +98,7 @@ class Routes:
         carried, self._carried = self._carried, _carried(me, ways)
         lost = {origin: shares & ~self._carried.get(origin, 0) for origin, shares in carried.items()}
         if old or entering - self._entering or any(lost.values()):
-            until_ns = now_ns + HELD_NS + topics // MANY * MANY * HELD_EACH_NS
-            self._before.append(_Before(until_ns, old, entering - self._entering, lost))
+            self._before.append(_Before(now_ns + held_ns(topics), old, entering - self._entering, lost))
         was_divided, self.is_divided = self.is_divided, any(s != ALL_SHARES for s in self._carried.values())
         self._was_reviewed = self._was_reviewed and was_divided == self.is_divided
         origins = {origin for (origin, _), found in changed if any(way[1] == me for way in found)}

@@ -60,7 +60,7 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     leave.add_argument("--all", action="store_true", required=True, help="all portals; one alone: portal drain NAME")
     leave.add_argument(
         "--limit", metavar="SECONDS", type=seconds, default=LEAVE_LIMIT_S,
-        help=f"for the routes, and once more for the portals (default {LEAVE_LIMIT_S:g})",
+        help=f"for the routes, for what moves to them, and for the portals, each (default {LEAVE_LIMIT_S:g})",
     )  # fmt: skip
     leave.set_defaults(run=leave_network)
     portal = commands.add_parser(
@@ -103,7 +103,7 @@ def operate(args: argparse.Namespace) -> int:
 
 def leave_network(args: argparse.Namespace) -> int:
     with connect(args) as client:
-        result = client.ask(LeaveResult, "drain-all", within_s=2 * args.limit + SLACK_S, limit_s=args.limit)
+        result = client.ask(LeaveResult, "drain-all", within_s=3 * args.limit + SLACK_S, limit_s=args.limit)
     put_answer(args, result, f"drained {', '.join(result.drained) or 'nothing'}; the DRO ends")
     for note in () if args.json else result.notes:
         say(sys.stderr, f"tnwgdctl: {note}\n")

@@ -1,8 +1,8 @@
 """`drain-all` on the admin socket: the DRO leaves its network without losing a message, and ends.
 
 First the route manager makes this DRO dear, so that routes take other ways where there are any. When all DROs have
-calculated, and what they keep of the routes before is forgotten (`portals.decisions.routes`), all portals are drained,
-and the DRO stops.
+calculated, and what they keep of the routes before is forgotten (`portals.decisions.routes`), or the limit of the order
+is over, all portals are drained, and the DRO stops.
 
 Guess: own design; the guide knows only the end of a DRO.
 """
@@ -15,17 +15,18 @@ from dro.bus.messages import Leave, Role
 from dro.clock import ms, s
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import RefusedError
-from portals.decisions.routes import HELD_NS, LONGER_NS
+from portals.decisions.routes import LONGER_NS, held_ns
 from supervisor.admin.records import to_json
 from supervisor.admin.server import Arguments, Reply
 from supervisor.admin.status import LeaveResult
+from supervisor.orders.portal_counters import portals_status
 from supervisor.orders.portals import MAX_DRAIN_S
 from supervisor.parent.operations import DRAIN_LIMIT_MS, Outcome
 from supervisor.parent.parent import Parent
 from supervisor.parent.workers import State
 
 _LOOK_NS: Final = ms(100)
-_AFTER_NS: Final = HELD_NS + LONGER_NS + s(1)  # until the proxies of the routes before are gone everywhere
+_LONGER_NS: Final = LONGER_NS + s(1)  # then the proxies of the routes before are gone everywhere
 _ANSWER_NS: Final = ms(200)  # for the answer to leave before the DRO ends
 
 
@@ -56,11 +57,17 @@ class LeaveCommand:
         if self._parent.is_stopping:
             reply.fail(RefusedError("the DRO is stopping"))
         elif avoid is not None:
-            loop.call_later(_AFTER_NS, lambda: self._drain(avoid.paths, limit_ms, reply))
+            after_ns = min(held_ns(self._topics()), ms(limit_ms)) + _LONGER_NS
+            loop.call_later(after_ns, lambda: self._drain(avoid.paths, limit_ms, reply))
         elif loop.now_ns() >= until_ns:
             self._drain(-1, limit_ms, reply)
         else:
             loop.call_later(_LOOK_NS, lambda: self._wait(until_ns, limit_ms, reply))
+
+    def _topics(self) -> int:
+        """That other DROs may move to other ways: as many as this one carries."""
+        portals = portals_status(self._parent).portals
+        return sum(portal.proxy_sources for portal in portals) + sum(portal.proxy_receivers for portal in portals)
 
     def _drain(self, paths: int, limit_ms: int, reply: Reply) -> None:
         parent, outcomes = self._parent, list[Outcome]()
