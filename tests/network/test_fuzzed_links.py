@@ -29,6 +29,7 @@ from dro.proto.peerlink.messages import (
     Hello,
     SourceEnd,
     SourceRecord,
+    canary_response,
     extension,
     hello,
     keepalive,
@@ -90,14 +91,16 @@ def record(number: int, topic: bytes = b"AAA") -> SourceRecord:
     return SourceRecord(number, 1, topic, otid, 7, options=b"" if number % 2 else b"options")
 
 
-def greeting(name: bytes = b"companion") -> bytes:
-    return hello(Hello(name, b"instance", capabilities3=0x30000, has_digests=True, since_us=5))
+def greeting(name: bytes = b"companion", *, has_canaries: bool = False) -> bytes:
+    fast_ms = (200, 700) if has_canaries else None
+    own = Hello(name, b"instance", capabilities3=0x30000, has_digests=True, since_us=5)
+    return hello(replace(own, fast_ms=fast_ms, has_canaries=has_canaries))
 
 
 def dialogue(draw: random.Random) -> list[bytes]:
     """What a companion says: every kind of message that there is, some of them several times."""
     made = [
-        greeting(draw.choice((b"companion", b"other", b""))),
+        greeting(draw.choice((b"companion", b"other", b"")), has_canaries=draw.randrange(2) == 0),
         route(1 << 63 | draw.randrange(100, 140), draw.randrange(1 << 15)),
         *topic_interest(draw.choice((b"AAA", b"BBB", b"C" * 200)), range(1, draw.choice((2, 5, 70)))),
         *topic_interest(b"AAA", (1,), is_cancel=True),
@@ -108,6 +111,8 @@ def dialogue(draw: random.Random) -> list[bytes]:
         lbmc.encode(lbmc.control_message(SrcIdx(1), Tsni((TsniRecord(7, 3),)))),
         lbmc.encode(lbmc.control_message(SrcIdx(1), TopicIdx(7))),
         keepalive(draw.randrange(3), 5),
+        keepalive(draw.randrange(3), 5, b"x" * draw.choice((1, 1200, 60_000))),
+        canary_response(TnwgKeepalive(draw.randrange(20), 2, 3, flags=KA_QUERY), b"x" * draw.choice((1, 1200))),
         lbmc.encode(lbmc.control_message(TnwgKeepalive(1, 2, 3, flags=draw.choice((KA_QUERY, KA_RESPONSE))))),
         source_end(1, SourceEnd(1, record(1).otid), 7),
         lbmc.encode(lbmc.control_message(Domain(domain_id=1))),
@@ -195,9 +200,10 @@ class Bench:
     def __init__(self, net: Network, *, is_compressed: bool) -> None:
         self.net = net
         self.is_compressed = is_compressed
-        if is_compressed:
-            file = net.plan.file("B")
-            file.write_text(file.read_text().replace("<nodelay/>", "<nodelay/><compression>LZ4</compression>"))
+        file = net.plan.file("B")
+        text = file.read_text().replace("</peer>", "<fast-keepalive/><canary/></peer>")
+        compression = "<compression>LZ4</compression>" if is_compressed else ""
+        file.write_text(text.replace("<nodelay/>", f"<nodelay/>{compression}"))
         self.net.start("B")
         self.dro: Dro = self.net.dros["B"]
         self.portal = self.dro.peers["A"]
