@@ -13,6 +13,7 @@ sent here: it lies in shared memory (`dro.bus.descriptors`), and a frame with no
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 import zmq
 
+from dro.clock import ms
 from dro.errors import LocalProtocolError, ResourceError
 from dro.loop import Loop
 from dro.os_errors import remedy_of
@@ -35,6 +37,7 @@ CTL_HWM: Final = 65_536  # messages
 MAX_MESSAGE_BYTES: Final = 16 << 20
 MAX_HELD: Final = 65_536  # messages of incarnations not announced yet
 CTL_PER_TURN: Final = 256
+CTL_TURN_NS: Final = ms(5)
 _SUN_PATH_MAX: Final = 107  # bytes of a socket path, without its NUL
 
 CtlCallback = Callable[[int, bytes], object]
@@ -146,6 +149,7 @@ class Channels:
 
     def _take_ctl(self) -> bool:
         self._receive_held_ctl()
+        stop_ns = time.monotonic_ns() + CTL_TURN_NS
         for _ in range(CTL_PER_TURN):
             if self._closed:
                 return False
@@ -156,6 +160,8 @@ class Channels:
             self._receive_ctl(frame)
             if self._closed or not _get(self._ctl_in, _EVENTS) & _POLLIN:
                 return False
+            if time.monotonic_ns() >= stop_ns:
+                break
         return True
 
     def _receive_ctl(self, frame: bytes) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from dro.bus.channel import Channels
+from dro.bus.channel import CTL_TURN_NS, Channels
+from dro.clock import ms
 from dro.errors import LocalProtocolError, ResourceError
 from dro.loop import Loop
 from dro.os_errors import remedy_of
@@ -75,6 +78,31 @@ def test_a_wake_up_makes_a_loop_turn_and_says_nothing(make: Make, loop: Loop, un
         pass
     a.channels.wake(2)
     assert loop.run_once(10_000_000_000), "asleep until then"
+
+
+def test_messages_that_take_long_share_their_turns_with_others(make: Make, loop: Loop, until: Until) -> None:
+    a, b = make(1), make(2)
+    a.meets(b)
+    b.meets(a)
+    heard_in_turn: list[int] = []
+
+    def work(worker: int, message: bytes) -> None:
+        began_ns = time.thread_time_ns()
+        while time.thread_time_ns() - began_ns < ms(2):
+            pass
+        b.ctl.append((worker, message))
+
+    b.channels.on_ctl = work
+    for n in range(40):
+        a.channels.send_ctl(2, b"%d" % n)
+
+    def is_done() -> bool:
+        heard_in_turn.append(len(b.ctl))
+        return len(b.ctl) == 40
+
+    until(is_done)
+    assert b.ctl == [(1, b"%d" % n) for n in range(40)]
+    assert max(after - before for before, after in pairwise(heard_in_turn)) <= 1 + CTL_TURN_NS // ms(2)
 
 
 def test_both_ways_under_load_nothing_hangs(make: Make, until: Until) -> None:
