@@ -29,6 +29,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 _FOREIGN_TRIES: Final = 5
 _PAUSE_S: Final = 0.01
 _ENDING_LIMIT_S: Final = 5.0  # for the workers of a killed DRO, which may not have let go yet
+_DYING_S: Final = 0.5  # a process that was sent SIGKILL a moment ago is still there, and looks as ever
 _UNKNOWN: Final = -1
 
 
@@ -89,8 +90,8 @@ class InstanceLocks:
         self._sockets: list[socket.socket] = []
 
     def take(self, claims: Collection[Claim], owners: Collection[int], is_cancelled: Callable[[], bool]) -> None:
-        """A claim of a dead parent is waited for. Raises: ResourceError when root or one of `owners` has a claim."""
-        deadline = time.monotonic() + _ENDING_LIMIT_S
+        """Wait for a claim whose holder ends or has ended. Raises: ResourceError when root or one of `owners` has a claim."""
+        began = time.monotonic()
         for claim in claims:
             tries = 0
             while tries < _FOREIGN_TRIES and not is_cancelled():
@@ -107,7 +108,7 @@ class InstanceLocks:
                 is_ending = holder is not None and holder.pid > 0 and start_time_of(holder.pid) is None
                 if holder is None or holder.uid not in {0, *owners}:
                     tries += 1  # the holder may just be beginning, or ending
-                elif not is_ending or time.monotonic() > deadline:
+                elif time.monotonic() > began + (_ENDING_LIMIT_S if is_ending else _DYING_S):
                     what = f"{claim.what} is in use: {holder} runs that DRO on this host"
                     raise ResourceError(what, remedy="stop that one first, or use another file and name")
                 time.sleep(_PAUSE_S)

@@ -39,6 +39,7 @@ from tests.rigs.netns.harness import Host, Net
 from tests.rigs.netns.process import Process
 from tests.rigs.netns.relay import Link
 from tests.rigs.netns.topology import address_in, trd_name
+from tests.rigs.waiting import wait_until
 
 EXAMPLES: Final = Path(__file__).parents[2] / "golden" / "examples"
 LINKS: Final = "links"
@@ -246,11 +247,13 @@ class Network:
         assert not any(statuses.values()), statuses
 
     def kill(self, name: str) -> None:
-        """All processes of a DRO."""
+        """All processes of a DRO; they are gone afterwards."""
         process = self.processes.pop(name)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         for pid in (process.pid, *map(int, children)):
             os.kill(pid, signal.SIGKILL)
+        process.wait()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), f"the workers of {name} are gone")
 
     def ask(self, name: str, *words: str) -> dict[str, Any]:
         """The answer of `tnwgdctl --json` about a DRO, in this process: there are dozens of questions."""

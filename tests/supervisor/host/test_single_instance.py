@@ -78,6 +78,23 @@ def test_workers_of_a_killed_parent_are_waited_for(claim: Claim, monkeypatch: py
             cancelled.take([claim], {ME}, lambda: True)
 
 
+def test_a_killed_process_that_is_still_there_is_waited_for(claim: Claim) -> None:
+    """It looks as ever until the system has ended it."""
+    with closing(InstanceLocks(LOG)) as killed, closing(InstanceLocks(LOG)) as successor:
+        killed.take([claim], {ME}, lambda: False)
+        asked: list[int] = []
+
+        def is_cancelled() -> bool:
+            asked.append(1)
+            if len(asked) == 3:
+                killed.close()
+            return False
+
+        successor.take([claim], {ME}, is_cancelled)
+        assert len(asked) == 3
+        assert holder_of(claim) == Holder(os.getpid(), ME)
+
+
 @pytest.mark.parametrize("listens", [True, False])
 def test_a_stranger_keeps_no_dro_from_starting(
     claim: Claim, listens: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
