@@ -5,7 +5,7 @@ from dro.bus.ring cimport RingReader, RingWriter
 cdef class DescriptorWriter:
     cdef public RingWriter _ring
     cdef unsigned long long[::1] _cells
-    cdef public dict _heads
+    cdef public dict _heads, _expired
     cdef public Py_ssize_t _head, _done, _slots_at, _slots
 
     @cython.locals(cell=Py_ssize_t, slots=Py_ssize_t, at=Py_ssize_t, head="unsigned long long",

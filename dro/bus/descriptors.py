@@ -74,6 +74,7 @@ class DescriptorWriter:
         self._slots_at += SLOTS_AT
         self._cells: Any = ring.queues[CELLS_AT:SLOTS_AT].cast("Q")
         self._heads: dict[int, int] = {}  # of readers whose queue has memory
+        self._expired: dict[int, int] = {}
         ring.needs.append(self._is_needed)
 
     def put(self, reader: int, slot: Slot) -> bool:
@@ -104,7 +105,7 @@ class DescriptorWriter:
     def _is_needed(self) -> bool:
         """What has been overwritten already is not waited for: its reader may never return."""
         for reader, head in self._heads.items():
-            if self._cells[reader * _CELLS + self._done] != head:
+            if self._cells[reader * _CELLS + self._done] != head != self._expired.get(reader, 0):
                 at = self._slots_at + reader * QUEUES_BYTES + (head - 1) % self._slots * _SLOT.size
                 if not self._ring.is_overrun(_SLOT.unpack_from(self._ring.queues, at)[0]):
                     return True
@@ -113,6 +114,14 @@ class DescriptorWriter:
     def announced(self, reader: int) -> int:
         """How many descriptors were ever put into its queue."""
         return self._heads.get(reader, 0)
+
+    def expire(self, reader: int) -> None:
+        """Its reader has been away for too long: what its queue has now is not waited for any more."""
+        self._expired[reader] = self.announced(reader)
+
+    def expired(self, reader: int) -> int:
+        """How many descriptors, from the first on, have expired."""
+        return self._expired.get(reader, 0)
 
     def must_wake(self, reader: int) -> bool:
         """Does the reader sleep? It is asked once for each sleep."""

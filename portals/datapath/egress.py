@@ -151,6 +151,10 @@ class Egress:
                 transport.on_unblocked = lambda: self.drain(transport)
         return lane
 
+    def sessions(self) -> list[SenderTransport]:
+        """Those that proxy sources send on."""
+        return [lane.transport for lane in self._lanes.values()]
+
     def set_smart_batch(self, is_on: bool) -> None:
         """`<smart-batch>`: sessions send all that waits for them at once in as few datagrams as possible."""
         self._packs_all = is_on
@@ -219,6 +223,11 @@ class Egress:
             self._log_drops(self._now_ns())
             return
         self._worker = worker
+
+    def on_expired(self, worker: int, slot: QueueSlot) -> None:
+        """A descriptor that waited for too long while this portal was away."""
+        self._page.add_sized(_FORWARDED, slot.fragments, slot.nbytes)
+        self._drop(Slot.DROPPED_RESTART, worker, slot.fragments, slot.nbytes)
 
     def _send_batch(self) -> None:
         """What `on_batch` has taken over: to the sessions, or to where it waits for them."""

@@ -4,6 +4,7 @@ cdef class Intake:
     cdef public object _egress
     cdef public object _addressed
     cdef public dict _mail, _queues, _greetings, _polled, _leaving, _waits
+    cdef public set _can_deliver
 
     cpdef bint take(self) except -1
     cpdef bint _take(self, object worker, DescriptorReader queue, Py_ssize_t most) except -1

@@ -1,11 +1,13 @@
 """What comes from siblings: their descriptor queues, in turn, into the egress; addressed data after source data.
 
 The poller of the portal's loop. A queue is read from where this portal, or its incarnation before, had stopped, but not
-before the sibling's greeting has been compared with what lies before it: `PortalHello` counts what was announced up to
-then, and what comes later must not be in the books yet. The queue of a sibling that has died is read to its end before
-the next incarnation of the sibling is met. All of it is done a few batches a turn.
+before the portal can deliver what the sibling announced while it was away, nor before the sibling's greeting has been
+compared with what lies before it: `PortalHello` counts what was announced up to then, and what comes later must not be
+in the books yet. The queue of a sibling that has died is read to its end before the next incarnation of the sibling is
+met. All of it is done a few batches a turn.
 
     added            nothing is taken
+    greeted          what waited for too long is dropped; the rest waits until it can be delivered
     greeting         what was announced before the greeting is taken; then it is compared
     polled           what comes is taken
     leaving          the rest is taken, then the ring is closed
@@ -33,7 +35,8 @@ class Intake:
         self._addressed = addressed
         self._mail: dict[int, DescriptorReader] = {}  # queues of addressed data
         self._queues: dict[int, DescriptorReader] = {}
-        self._greetings: dict[int, tuple[int, Callable[[], object]]] = {}  # announced before, what comes after that
+        self._greetings: dict[int, tuple[int, int, Callable[[], object]]] = {}  # expired, announced, what comes then
+        self._can_deliver: set[int] = set()
         self._polled: dict[int, DescriptorReader] = {}
         self._leaving: dict[int, DescriptorReader] = {}
         self._waits: dict[int, Callable[[], object]] = {}  # for the end of one that leaves
@@ -50,6 +53,7 @@ class Intake:
     def remove(self, worker: int) -> None:
         """The sibling is gone: take all that it has announced, then let go of its ring."""
         self._waits.pop(worker, None)
+        self._can_deliver.discard(worker)
         queue = self._queues.pop(worker, None)
         if queue is not None:
             self._leaving[worker] = queue
@@ -63,10 +67,18 @@ class Intake:
         else:
             then()
 
-    def on_hello(self, worker: int, announced: int, then: Callable[[], object]) -> None:
-        """Take the first `announced` descriptors of the queue, as far as that was not done, call `then`, and go on."""
+    def on_hello(self, worker: int, announced: int, then: Callable[[], object], expired: int = 0) -> None:
+        """Take the first `announced` descriptors of the queue, as far as that was not done, call `then`, and go on.
+
+        The first `expired` of them are dropped, the others not taken before `deliver`.
+        """
         if worker in self._queues:
-            self._greetings[worker] = (announced, then)
+            self._greetings[worker] = (expired, announced, then)
+
+    def deliver(self, worker: int) -> None:
+        """What that incarnation of the sibling has announced can be delivered, or has waited for long enough."""
+        if worker in self._queues:
+            self._can_deliver.add(worker)
 
     def poll(self, worker: int) -> None:
         """From now on take what the sibling announces."""
@@ -101,8 +113,12 @@ class Intake:
 
     def _take_greeted(self) -> bool:
         worked = False
-        for worker, (announced, then) in list(self._greetings.items()):
+        for worker, (expired, announced, then) in list(self._greetings.items()):
             queue = self._queues[worker]
+            while queue.taken < expired and (slot := queue.take()) is not None:
+                self._egress.on_expired(worker, slot)
+            if worker not in self._can_deliver:
+                continue
             worked |= self._take(worker, queue, min(BATCHES_PER_TURN, announced - queue.taken))
             if queue.taken >= announced or not queue.has_more():
                 del self._greetings[worker]
@@ -142,7 +158,7 @@ class Intake:
             then()
 
     def before_sleep(self) -> bool:
-        if self._greetings or self._leaving:
+        if self._leaving or not self._can_deliver.isdisjoint(self._greetings):
             return False
         for queue in self._mail.values():  # of both of a sibling
             queue.ask_for_wake_up()

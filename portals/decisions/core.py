@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from dro.proto.interest.events import InterestEvent, InterestLost, Symbol
@@ -32,12 +32,14 @@ from portals.decisions.effects import (
     CloseProxySource,
     DelayDeletion,
     Effect,
+    ExpireQueue,
     FeedProxySource,
     GoOn,
     InterestIgnored,
     JoinKnownSource,
     OpenProxyReceiver,
     OpenProxySource,
+    ReadQueue,
     RecordKnownInterest,
     ReviewSources,
     SendToSibling,
@@ -67,6 +69,7 @@ from portals.decisions.messages import (
     SourceSeen,
     Taken,
     ToldAll,
+    ToldProxies,
     Withdraw,
 )
 from portals.decisions.recorded_interest import Matcher, RecordedInterest
@@ -116,6 +119,9 @@ class PortalCore:
         self.own = HeardSources(incarnation, self._send_to_all, lambda effect: self._effects.append(effect))
         self.is_withdrawn = False  # this portal is drained
         self._has_relearnt = False
+        self._unread: list[int] = []
+        """Siblings whose queues wait for the routes to be followed."""
+        self._following = 1  # how many tables are being followed; there is none yet
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -130,7 +136,16 @@ class PortalCore:
 
     def on_routes(self, version: int, entries: Iterable[Entry], now_ns: int) -> None:
         topics = len(self.siblings.otids) + len(self.proxy_receivers)
-        self._go_through(self._follow_routes(*self.routes.change(version, entries, now_ns, topics), now_ns))
+        self._following += bool(self.routes.version)
+        moved, origins = self.routes.change(version, entries, now_ns, topics)
+        self._go_through(chain(self._follow_routes(moved, origins, now_ns), self._read_unread()))
+
+    def _read_unread(self) -> Iterator[None]:
+        self._following -= 1
+        if not self._following:
+            self._effects += [ReadQueue(worker) for worker in self._unread]
+            self._unread.clear()
+        yield
 
     def _follow_routes(
         self, moved: set[Path], origins: set[int], now_ns: int, *, is_over: bool = False
@@ -210,13 +225,20 @@ class PortalCore:
     # siblings
 
     def on_sibling_up(
-        self, worker: int, incarnation: int, forwarded: int, forwarded_bytes: int, now_ns: int, announced: int = 0
+        self,
+        worker: int,
+        incarnation: int,
+        forwarded: int,
+        forwarded_bytes: int,
+        now_ns: int,
+        announced: int = 0,
+        expired: int = 0,
     ) -> None:
-        """A new incarnation of a sibling can be reached: send it everything."""
+        """A new incarnation of a sibling can be reached: send it everything. The numbers are those of `PortalHello`."""
         if not self.siblings.on_up(worker, incarnation, now_ns):
             return
-        self._go_through(self.own.forward_nothing_to(worker))
-        self.send(worker, PortalHello(self.me, self._incarnation, forwarded, forwarded_bytes, announced))
+        self._go_through(self.own.keep_wanted(worker))
+        self.send(worker, PortalHello(self.me, self._incarnation, forwarded, forwarded_bytes, announced, expired))
         self._effects.append(TellEverything(worker, exchange.everything(self, worker, incarnation)))
         if self._has_relearnt:
             self.send(worker, ExchangeDone())
@@ -239,20 +261,30 @@ class PortalCore:
     def on_sibling_down(self, worker: int, now_ns: int) -> None:
         """The sibling died or was removed; what it said is kept for a moment, its next incarnation may confirm it."""
         self.siblings.on_down(worker, now_ns)
-        self._go_through(self.own.forward_nothing_to(worker))
+        self._go_through(self.own.keep_wanted(worker))
 
     def on_sibling_removed(self, worker: int, now_ns: int) -> None:
         """The sibling is gone for good."""
-        self._go_through(self.own.forward_nothing_to(worker))
-        self.own.forget_wanted_before(worker)
+        self.forward_nothing_to(worker)
         self.siblings.on_removed(worker)
         self._go_through(self._drop_before(worker, self.siblings.newest(worker), now_ns))
 
     def on_sibling_released(self, worker: int) -> None:
         """The sibling is drained, and has had all that it will get: what it wanted does not count any more."""
-        self._go_through(self.own.forward_nothing_to(worker))
-        self.own.forget_wanted_before(worker)
+        self.forward_nothing_to(worker)
         self._go_through(self._drop_interest_before(worker, self.siblings.newest(worker) + 1))
+
+    def forward_nothing_to(self, worker: int) -> None:
+        """The sibling gets nothing more, nor does its next incarnation until it asks."""
+        for _ in self.own.keep_wanted(worker):
+            pass
+        self._go_through(self._forget_wanted_before(worker))
+
+    def _forget_wanted_before(self, worker: int) -> Iterator[None]:
+        """What older incarnations of the sibling wanted does not count any more."""
+        yield from self.own.forget_wanted_before(worker)
+        if not self.siblings.is_up(worker):
+            self._effects.append(ExpireQueue(worker))
 
     def on_message(self, worker: int, incarnation: int, message: PortalMessage, now_ns: int) -> None:
         if self.siblings.is_outdated(worker, incarnation):
@@ -277,7 +309,7 @@ class PortalCore:
                 self.own.forward(worker, handle, is_wanted=False)
             case ExchangeDone():
                 self.siblings.on_exchange_done(worker)
-                self.own.forget_wanted_before(worker)
+                self._go_through(self._forget_wanted_before(worker))
                 self._go_through(self._drop_before(worker, incarnation, now_ns))
             case KnownSource(source=source):
                 if not self._has_relearnt and self.own.know(worker, source):
@@ -286,6 +318,11 @@ class PortalCore:
                 if not self._has_relearnt:
                     self._had_proxy[source.otid] = None
                 self._on_source_seen(Offer(worker, incarnation, source), now_ns)
+            case ToldProxies():
+                if self._following:
+                    self._unread.append(worker)
+                else:
+                    self._effects.append(ReadQueue(worker))
             case KnownInterest(symbol=name, pattern=pattern, domain_id=domain_id):
                 if not self._has_relearnt:
                     self._effects.append(RecordKnownInterest(name, pattern, domain_id))
@@ -482,7 +519,7 @@ class PortalCore:
 
     def on_timer(self, now_ns: int) -> None:
         for worker, incarnation in self.siblings.take_stale(now_ns):
-            self.own.forget_wanted_before(worker)
+            self._go_through(self._forget_wanted_before(worker))
             self._go_through(self._drop_before(worker, incarnation, now_ns))
         for otid in self.deletion_delay.due(now_ns):
             self._delete(otid)

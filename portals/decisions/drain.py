@@ -109,8 +109,10 @@ class DrainHelp:
     def on_gone(self, worker: int) -> None:
         """The sibling is down, drained or not; whoever comes up under its number begins anew."""
         sibling = self._drained.pop(worker, None)
-        if sibling is not None and sibling.handover is not None:
-            sibling.handover.cancel()
+        if sibling is not None:
+            if sibling.handover is not None:
+                sibling.handover.cancel()
+            self._portal.core.forward_nothing_to(worker)
 
     def on_tick(self, now_ns: int) -> None:
         portal = self._portal

@@ -132,6 +132,20 @@ class ChangeForwarding:
     workers: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReadQueue:
+    """The proxy sources that the sibling feeds are open, as far as it knew: what it has announced can be delivered."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireQueue:
+    """The sibling has been down for too long: its next incarnation is to drop what waits for it."""
+
+    worker: int
+
+
 class WhyIgnored(Enum):
     TOO_MANY_HOPS = "too many hops"
     OTID_IS_KNOWN = "its OTID is known under another topic or domain"
@@ -168,4 +182,14 @@ ProxyEffect = (
     | ReviewSources
 )
 """What depends on where the portal leads to."""
-Effect = ProxyEffect | SendToSibling | TellEverything | GoOn | ChangeForwarding | SourceIgnored | InterestIgnored
+Effect = (
+    ProxyEffect
+    | SendToSibling
+    | TellEverything
+    | GoOn
+    | ChangeForwarding
+    | ReadQueue
+    | ExpireQueue
+    | SourceIgnored
+    | InterestIgnored
+)

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from dro.table import Table
-from portals.decisions.messages import InterestAdded, KnownInterest, KnownProxy, KnownSource, PortalMessage, ToldAll
+from portals.decisions.messages import (
+    InterestAdded,
+    KnownInterest,
+    KnownProxy,
+    KnownSource,
+    PortalMessage,
+    ToldAll,
+    ToldProxies,
+)
 
 if TYPE_CHECKING:
     from portals.decisions.core import PortalCore
@@ -27,6 +35,7 @@ def everything(core: PortalCore, worker: int, incarnation: int) -> Iterator[Port
         else:
             told[source.handle] = None
             yield KnownProxy(source)
+    yield ToldProxies()
     yield from _known_before(core, worker, incarnation)
     for symbol in core.recorded.domains.snapshot():
         domains = core.recorded.domains.get(symbol, ()) if core.recorded.is_told(symbol) else ()

@@ -1,6 +1,8 @@
 """The sources that a portal hears and has joined: what was reported to siblings, and which get their fragments.
 
-Part of `portals.decisions.core`; it decides nothing: siblings request fragments and get them.
+Part of `portals.decisions.core`; it decides nothing: siblings request fragments and get them. A sibling that is down
+goes on to get what it wanted: that waits in its queue for its next incarnation, until this one has said what it wants,
+or is waited for no longer.
 """
 
 from __future__ import annotations
@@ -137,19 +139,24 @@ class HeardSources:
         if workers is None:
             self._known_by[worker].pop(handle, None)
             return  # the source may have gone while the message was on its way; SourceGone reports it to the sibling
-        was_getting = handle in self._wanted_by[worker]  # False for one that is about to be stopped, too
+        was_getting = self._gets(worker, handle)  # False for one that is about to be stopped, too
         if is_wanted:
             self._wanted_by[worker][handle] = None
         else:
-            self._wanted_by[worker].pop(handle, None)
+            for handles in (self._wanted_by[worker], *self._wanted_before[worker]):
+                handles.pop(handle, None)
         if is_wanted == (worker in workers) and (was_getting or not is_wanted):
             return
         if is_wanted:
             workers.add(worker)
         else:
             workers.remove(worker)
-        getting = (worker for worker in workers if handle in self._wanted_by[worker])  # not who is about to be stopped
+        getting = (worker for worker in workers if self._gets(worker, handle))  # not who is about to be stopped
         self._ask(ChangeForwarding(handle, tuple(sorted(getting))))
+
+    def _gets(self, worker: int, handle: int) -> bool:
+        """Whether the sibling wants the source, or an incarnation of it that is down did."""
+        return handle in self._wanted_by[worker] or any(handle in had for had in self._wanted_before[worker])
 
     def wanted_before(self, worker: int) -> Iterator[SourceSeen | None]:
         """Sources that older incarnations of the sibling wanted, as they are now, None for one that is gone.
@@ -159,25 +166,27 @@ class HeardSources:
         for handle in [handle for handles in self._wanted_before[worker] for handle in handles]:
             yield self.seen.get(handle)
 
-    def forget_wanted_before(self, worker: int) -> None:
-        """What the sibling wants now is all."""
-        self._wanted_before.pop(worker, None)
-
-    def forward_nothing_to(self, worker: int) -> Iterator[None]:
-        """Source by source; what the sibling asks for from this call on it gets."""
-        had, self._wanted_by[worker] = self._wanted_by[worker], Table()
-        if had:
-            self._wanted_before[worker].append(had)
-            del self._wanted_before[worker][:-BEFORE]
+    def keep_wanted(self, worker: int) -> Iterator[None]:
+        """The sibling is down: go on to give it what it wanted. Stops, in steps, what too old an incarnation wanted."""
+        before = self._wanted_before[worker]
+        if had := self._wanted_by.pop(worker, None):
+            before.append(had)
         self._known_by.pop(worker, None)
-        return self._stop(worker, had)
+        older, self._wanted_before[worker] = before[:-BEFORE], before[-BEFORE:]
+        return self._stop(worker, older)
+
+    def forget_wanted_before(self, worker: int) -> Iterator[None]:
+        """What the sibling wants now is all: stop the rest, source by source."""
+        return self._stop(worker, self._wanted_before.pop(worker, []))
 
     def forward_nothing(self) -> None:
         """A handover to all siblings is over: what one of them ends or asks for brings no other its fragments again."""
         self._wanted_by.clear()
+        self._wanted_before.clear()
 
-    def _stop(self, worker: int, handles: Table[int, None]) -> Iterator[None]:
-        for handle in handles:
-            if handle not in self._wanted_by[worker]:
-                self.forward(worker, handle, is_wanted=False)
-            yield
+    def _stop(self, worker: int, before: list[Table[int, None]]) -> Iterator[None]:
+        for handles in before:
+            for handle in handles:
+                if not self._gets(worker, handle):
+                    self.forward(worker, handle, is_wanted=False)
+                yield

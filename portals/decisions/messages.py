@@ -1,10 +1,10 @@
 """Messages between the portals of one DRO over the bus.
 
 A portal that meets a sibling incarnation for the first time sends `PortalHello`, then what an older incarnation of the
-sibling had reported to it or asked it for, so that the sibling goes on with it at once (`KnownSource`, `KnownProxy`,
-`KnownInterest`), then all interest recorded at it, then all sources seen at it, and `ToldAll`; joining and rejoining
-are the same. `ExchangeDone` follows when the portal knows its own TRD (again, if it was restarted): what only its older
-incarnations had reported is dropped then.
+sibling had reported to it or asked it for, so that the sibling goes on with it at once (`KnownProxy`, `ToldProxies`,
+`KnownSource`, `KnownInterest`), then all interest recorded at it, then all sources seen at it, and `ToldAll`; joining
+and rejoining are the same. `ExchangeDone` follows when the portal knows its own TRD (again, if it was restarted): what
+only its older incarnations had reported is dropped then.
 
 Messages travel in batches (`portals.decisions.outbox`): a frame is one or more encoded messages, and `Taken` confirms
 whole frames.
@@ -32,7 +32,8 @@ class PortalHello:
 
     `forwarded` counts the fragments that the sender ever handed to that portal, by its page: what the portal cannot
     account for was lost with a worker and is counted as `worker_restart`. `announced`: the descriptors that they are
-    in; what is handed over meanwhile lies behind them.
+    in; what is handed over meanwhile lies behind them. Of these, the first `expired` have waited for too long for a
+    portal that was down.
     """
 
     worker: int
@@ -40,6 +41,7 @@ class PortalHello:
     forwarded: int
     forwarded_bytes: int
     announced: int = 0
+    expired: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,14 @@ class KnownProxy:
 
 
 @dataclass(frozen=True, slots=True)
+class ToldProxies:
+    """Each source of the sender for which an older incarnation of the receiver had a proxy source has been named.
+
+    As soon as these are open, the receiver can deliver what the sender has announced to it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class KnownInterest:
     """An older incarnation of the receiver had reported this interest."""
 
@@ -178,6 +188,7 @@ PortalMessage = (
     | KnownInterest
     | ToldAll
     | KnownProxy
+    | ToldProxies
 )
 PORTAL_MESSAGES: Final = Codec[PortalMessage](dict(enumerate(get_args(PortalMessage), 32)))
 """Tags from 32 on, in this order; those below are of `dro.bus.messages`."""

@@ -217,6 +217,9 @@ class EndpointPortal:
         with self.receiving.together(), self.sending.together():
             yield
 
+    def can_deliver(self, now_ns: int) -> bool:
+        return self.sources.can_deliver(now_ns)
+
     def send_pending(self, now_ns: int) -> None:
         if datagrams := self._interest.take_datagrams(now_ns) + self._unicast.take_datagrams():
             self.receiving.send_tr(datagrams)

@@ -30,6 +30,8 @@ from portals.shell.matchers import Matchers, shown
 from portals.shell.rest import SendersAtRest, fed_by
 
 CALM_NS: Final = ms(20)
+JOINING_NS: Final = ms(300)
+"""After so long without another session that gets its first receiver, sessions without one are waited for no longer."""
 
 
 def _symbol(symbol: bytes, pattern: int) -> dict[str, object]:
@@ -85,6 +87,8 @@ class ProxySources:
         """`is_busy`: siblings have said more than has been worked off; sources are advertised later then."""
         self._is_busy = is_busy
         self._is_waiting = False  # to advertise
+        self._advertised_ns = self._joined_ns = ctx.loop.now_ns()  # one of the sources; one more of the sessions
+        self._heard = 0  # sessions that have receivers
         self._loop = ctx.loop
         self._log = ctx.log
         self._events = LimitedLogger.of_events(ctx.log, ctx.loop.now_ns)
@@ -117,6 +121,7 @@ class ProxySources:
         self.by_otid[seen.otid] = (source, proxy)
         self._offers[seen.otid] = seen
         self._egress.feed(proxy, worker, seen.handle)
+        self._advertised_ns = self._loop.now_ns()
         if self._context.has_silent_sources and not self._is_waiting:
             self._is_waiting = True
             self._loop.call_later(CALM_NS, self._advertise_silent)
@@ -140,6 +145,16 @@ class ProxySources:
                 self._loop.call_later(CALM_NS, self._advertise_silent)
                 return
         self._is_waiting = False
+        self._advertised_ns = self._loop.now_ns()
+
+    def can_deliver(self, now_ns: int) -> bool:
+        """All have been advertised and their sessions have receivers, or these seem not to come."""
+        sessions = self._egress.sessions()
+        heard = sum(session.is_heard(self._advertised_ns, now_ns) for session in sessions)
+        if heard != self._heard:
+            self._heard, self._joined_ns = heard, now_ns
+        quiet_ns = now_ns - max(self._advertised_ns, self._joined_ns)
+        return not self._is_waiting and (heard == len(sessions) or quiet_ns >= JOINING_NS)
 
     def feed(self, worker: int, seen: SourceSeen) -> None:
         found = self.by_otid.get(seen.otid)

@@ -398,6 +398,9 @@ class PeerPortal:
     def together(self) -> AbstractContextManager[object]:
         return nullcontext()
 
+    def can_deliver(self, now_ns: int) -> bool:
+        return self.sender.is_up
+
     def send_pending(self, now_ns: int) -> None:
         self._unicast.send_pending()
 

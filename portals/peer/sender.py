@@ -94,6 +94,9 @@ class LinkSender:
         if self.is_up and self.on_unblocked is not None:
             self.on_unblocked()
 
+    def is_heard(self, since_ns: int, now_ns: int) -> bool:
+        return self.is_up
+
     def on_down(self) -> None:
         """What is in a batch is lost with the link."""
         self.is_up = False

@@ -29,6 +29,9 @@ class Link(Protocol):
     def together(self) -> AbstractContextManager[object]:
         """Effects carried out within it may go out together."""
 
+    def can_deliver(self, now_ns: int) -> bool:
+        """Whether what the proxy sources send now reaches those who want it: receivers have joined, the link is up."""
+
     def send_pending(self, now_ns: int) -> None:
         """Called when the core and the link have nothing more to ask of each other."""
 

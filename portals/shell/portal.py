@@ -48,8 +48,10 @@ from portals.decisions.core import PortalCore
 from portals.decisions.effects import (
     ChangeForwarding,
     Effect,
+    ExpireQueue,
     GoOn,
     InterestIgnored,
+    ReadQueue,
     SendToSibling,
     SourceIgnored,
     TellEverything,
@@ -72,6 +74,10 @@ ACT_NS: Final = ms(3)
 """What has to be done after so long is left to the next turn, but for what is under way."""
 RING_RETRY_NS: Final = s(1)  # Guess
 BUSY_NS: Final = ms(500)
+DELIVER_NS: Final = s(2)
+"""What siblings announced while this portal was away waits for proxy sources and receivers no longer than that."""
+LOOK_NS: Final = ms(4)
+"""Between two looks whether receivers have joined."""
 
 
 class PortalShell:
@@ -107,6 +113,8 @@ class PortalShell:
         self._interest: deque[InterestEvent] = deque()  # of the link, not passed on yet
         self._room = 0  # for more of it in this turn
         self._acts_soon = False
+        self._undelivered: set[int] = set()  # siblings whose proxy sources are open, while receivers join
+        self._deliver_ns = ctx.loop.now_ns() + DELIVER_NS
 
     def start(self, link: Link) -> None:
         ctx = self._ctx
@@ -148,8 +156,23 @@ class PortalShell:
         self._intake.add(peer.worker, ring, self._ctx.index)
         self._siblings.begin(peer.worker)
         handed, announced = self.ingress.handed(peer.worker), self._queues.announced(peer.worker)
-        self.core.on_sibling_up(peer.worker, peer.incarnation, *handed, now_ns, announced)
+        expired = self._queues.expired(peer.worker)
+        self.core.on_sibling_up(peer.worker, peer.incarnation, *handed, now_ns, announced, expired)
+        self._ctx.loop.call_later(DELIVER_NS, partial(self._deliver_late, peer))
         self.act()
+
+    def _deliver_late(self, peer: PeerUp) -> None:
+        if self._ctx.peers.get(peer.worker) is peer:
+            self._intake.deliver(peer.worker)
+
+    def _deliver(self) -> None:
+        """What the siblings of `_undelivered` have announced, as soon as somebody hears it, or after `DELIVER_NS`."""
+        now_ns = self._ctx.loop.now_ns()
+        if now_ns >= self._deliver_ns or self._link.can_deliver(now_ns):
+            while self._undelivered:
+                self._intake.deliver(self._undelivered.pop())
+        elif not self._is_stopping:
+            self._ctx.loop.call_later(LOOK_NS, self._deliver)
 
     def _on_ring_retry(self, peer: PeerUp) -> None:
         if self._ctx.peers.get(peer.worker) is peer and not self._ctx.is_stopping:
@@ -217,7 +240,8 @@ class PortalShell:
 
     def _on_message(self, worker: int, message: PortalMessage) -> None:
         if isinstance(message, PortalHello):
-            self._intake.on_hello(worker, message.announced, partial(self._compare, worker, message))
+            compare = partial(self._compare, worker, message)
+            self._intake.on_hello(worker, message.announced, compare, message.expired)
         peer = self._ctx.peers.get(worker)
         if peer is not None:
             self.core.on_message(worker, peer.incarnation, message, self._ctx.loop.now_ns())
@@ -366,6 +390,13 @@ class PortalShell:
             case ChangeForwarding(handle=handle, workers=workers):
                 if (entry := self.entries.get(handle)) is not None:
                     entry.want(workers)
+            case ReadQueue(worker=worker):
+                self._undelivered.add(worker)
+                if len(self._undelivered) == 1:
+                    self._deliver()
+            case ExpireQueue(worker=worker):
+                self.ingress.flush()
+                self._queues.expire(worker)
             case InterestIgnored(name=name):
                 self._ctx.limited(LogEvent.INTEREST_WITHOUT_NAME, extra={"symbol": name[:80]})
             case SourceIgnored(why=why, otid=otid, topic=topic):

@@ -90,7 +90,7 @@ class InstanceLocks:
         self._sockets: list[socket.socket] = []
 
     def take(self, claims: Collection[Claim], owners: Collection[int], is_cancelled: Callable[[], bool]) -> None:
-        """Wait for a claim whose holder ends or has ended. Raises: ResourceError when root or one of `owners` has a claim."""
+        """Wait for claims of what ends. Raises: ResourceError when root or one of `owners` has one and lives on."""
         began = time.monotonic()
         for claim in claims:
             tries = 0

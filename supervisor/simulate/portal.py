@@ -22,9 +22,11 @@ from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import (
     ChangeForwarding,
+    ExpireQueue,
     GoOn,
     InterestIgnored,
     ProxyEffect,
+    ReadQueue,
     SendToSibling,
     SourceIgnored,
     TellEverything,
@@ -119,6 +121,7 @@ class SimPortal:
         self.handed: Counter[int] = Counter()
         """Messages to siblings, by worker."""
         self._forwarding: dict[int, tuple[int, ...]] = {}  # workers, by handle of an own source
+        self._unread: dict[int, list[tuple[tuple[int, int], Sent]]] = {}  # what siblings have handed over, by worker
         self._proxies: dict[bytes, Proxy] = {}
         self._feeds: dict[tuple[int, int], Proxy] = {}  # by sibling and its handle
         self._relearning = Relearning(clock.now_ns)
@@ -127,6 +130,7 @@ class SimPortal:
     def start(self) -> None:
         """Its process has begun to work: meet the siblings, and look for what the link leads to."""
         for sibling in self.dro.siblings_of(self):
+            self._unread[sibling.worker] = []
             self.core.on_sibling_up(sibling.worker, sibling.incarnation, 0, 0, self.clock.now_ns)
         self.link.start()
         self.act()
@@ -162,6 +166,11 @@ class SimPortal:
                             pass
                     case ChangeForwarding(handle=handle, workers=workers):
                         self._forwarding[handle] = workers
+                    case ReadQueue(worker=worker):
+                        for key, sent in self._unread.pop(worker, ()):
+                            self.take(key, sent)
+                    case ExpireQueue():
+                        pass
                     case SourceIgnored() | InterestIgnored():
                         self.counts[type(effect).__name__] += 1
                     case _:
@@ -192,6 +201,7 @@ class SimPortal:
 
     def meet(self, sibling: SimPortal) -> None:
         """A new incarnation of a sibling works."""
+        self._unread[sibling.worker] = []
         self.core.on_sibling_up(sibling.worker, sibling.incarnation, 0, 0, self.clock.now_ns)
         self.act()
 
@@ -255,6 +265,9 @@ class SimPortal:
     def take(self, key: tuple[int, int], sent: Sent) -> None:
         """From a sibling, for a proxy source here."""
         if not self.is_alive:
+            return
+        if key[0] in self._unread:
+            self._unread[key[0]].append((key, sent))
             return
         self.counts["taken"] += 1
         proxy = self._feeds.get(key)

@@ -190,7 +190,7 @@ def kill_mixed(arguments: argparse.Namespace) -> tuple[list[MixedKill], list[str
                     link.load.tell("resume")
                     link.pause(0.5)
                     for _ in range(min(arguments.per_dro, arguments.kills - len(kills))):
-                        one = link.kill(books, MIXED_TURNS[len(kills) % len(MIXED_TURNS)], arguments.topics)
+                        one = link.kill(books, arguments.killed[len(kills) % len(arguments.killed)], arguments.topics)
                         kills.append(one)
                         print(f"{len(kills):3} {one}", flush=True)
                         link.pause(arguments.pause * (0.5 + random.random()))
@@ -238,6 +238,10 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=2, help="mean time between two kills, s (default 2)")
     parser.add_argument("--json", type=Path, default=Path("build/kills.json"), help="where the figures go")
     parser.add_argument("--mixed", action="store_true", help="one flow of mixed traffic on a direct link")
+    parser.add_argument(
+        "--killed", type=lambda names: tuple(names.split("+")), nargs="+", default=MIXED_TURNS, metavar="P1+P2",
+        help="portals that are killed under mixed traffic, in turn (default P1 P2 P1 P2 P1+P2)",
+    )  # fmt: skip
     parser.add_argument("--transport", default="lbtrm", choices=["lbtrm", "tcp"], help="of mixed traffic")
     arguments = parser.parse_args()
     arguments.rate = arguments.rate or (10_000 if arguments.mixed else 1000)

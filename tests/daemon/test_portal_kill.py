@@ -259,5 +259,6 @@ def test_an_application_hears_every_message_once_in_order_or_of_its_loss(
     for inbox in inboxes:
         assert inbox.numbers == sorted(set(inbox.numbers))
         assert inbox.lost == sent - inbox.numbers[0] - len(inbox.numbers)
-    assert any(inbox.lost for inbox in inboxes), "the kills came in the middle of the flow"
+    if "P1" in kills:
+        assert any(inbox.lost for inbox in inboxes), "what comes while nobody listens in the TRD of the source"
     assert max(inbox.longest_s for inbox in inboxes) < RECOVERY_S

@@ -65,6 +65,9 @@ class FakeSender:
     is_read_on = False
     is_flushing = False
 
+    def is_heard(self, since_ns: int, now_ns: int) -> bool:
+        return True
+
     def send_packed(self, messages: Sequence[bytes], payload_bytes: int, now_ns: int) -> int:
         raise NotImplementedError
 

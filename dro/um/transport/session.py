@@ -229,6 +229,9 @@ class SenderTransport(Protocol):
     def close(self, linger_ns: int, now_ns: int) -> None:
         """No source is left. The session goes on repairing for `linger_ns` after its last data, then ends."""
 
+    def is_heard(self, since_ns: int, now_ns: int) -> bool:
+        """Has a receiver joined, as far as the session can know, which was advertised last at `since_ns`?"""
+
     @property
     def is_flushing(self) -> bool:
         """Was the session closed while receivers had not taken all that was sent, and do they go on taking it?"""

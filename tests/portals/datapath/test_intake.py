@@ -27,6 +27,10 @@ class Batches:
         self.got: list[tuple[int, int]] = []
         self.rings: list[tuple[int, bool]] = []
         self.flushes = 0
+        self.expired: list[int] = []
+
+    def on_expired(self, worker: int, slot: Slot) -> None:
+        self.expired.append(slot.table)
 
     def on_ring(self, worker: int, ring: object) -> None:
         self.rings.append((worker, ring is not None))
@@ -114,6 +118,10 @@ def test_until_a_sibling_greets_only_what_it_counts_is_taken(siblings: Siblings)
     compared: list[list[tuple[int, int]]] = []
     siblings.intake.on_hello(1, 2, lambda: compared.append(siblings.egress.take()))
     siblings.intake.on_hello(7, 2, lambda: compared.append([]))  # not there any more
+    siblings.intake.deliver(7)
+    assert not siblings.intake.take()
+    assert siblings.intake.before_sleep(), "nor can it be delivered"
+    siblings.intake.deliver(1)
     assert not siblings.intake.before_sleep()
     assert siblings.intake.take()
     assert compared == [[(1, 1), (1, 2)]]
@@ -127,12 +135,35 @@ def test_what_came_before_a_greeting_is_taken_a_few_batches_a_turn(siblings: Sib
     count = 3 * BATCHES_PER_TURN
     siblings.announce(1, *range(count + 1))
     compared: list[bool] = []
+    siblings.intake.deliver(1)
     siblings.intake.on_hello(1, count, lambda: compared.append(True))
     for turn in range(3):
         assert not compared
         assert siblings.intake.take()
         assert len(siblings.egress.take()) == BATCHES_PER_TURN + (turn == 2), "then one that came after it"
     assert compared == [True]
+
+
+def test_what_waited_for_too_long_is_dropped_before_the_rest_can_be_delivered(siblings: Siblings) -> None:
+    siblings.announce(1, *range(5))
+    siblings.add(1, polled=False)
+    compared: list[list[tuple[int, int]]] = []
+    siblings.writers[1].expire(ME)
+    siblings.announce(1, 5, 6)
+    siblings.intake.on_hello(1, 6, lambda: compared.append(siblings.egress.take()), siblings.writers[1].expired(ME))
+    siblings.intake.take()
+    assert siblings.egress.expired == [0, 1, 2, 3, 4]
+    assert not compared
+    siblings.intake.deliver(1)
+    siblings.take_all()
+    assert compared == [[(1, 5)]]
+    assert siblings.egress.take() == [(1, 6)]
+    siblings.intake.remove(1)
+    siblings.take_all()
+    siblings.add(1, polled=False)
+    siblings.announce(1, 7)
+    siblings.intake.on_hello(1, 8, lambda: None)
+    assert not siblings.intake.take(), "nothing can be delivered of its next life"
 
 
 def test_what_a_dead_sibling_announced_is_taken_a_few_batches_a_turn_before_the_next_one_is_met(

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dro.clock import s
 from dro.proto.interest.events import InterestGained
 from portals.decisions.acl_enforcement import OPEN
+from portals.decisions.core import AT_ONCE, PortalCore
 from portals.decisions.effects import (
     ChangeForwarding,
     CheckKnown,
     CloseProxySource,
     DelayDeletion,
+    Effect,
     FeedProxySource,
+    GoOn,
     JoinKnownSource,
     OpenProxySource,
+    ReadQueue,
     RecordKnownInterest,
     SendToSibling,
     TellEverything,
@@ -26,9 +30,11 @@ from portals.decisions.messages import (
     KnownProxy,
     KnownSource,
     SourceSeen,
+    ToldProxies,
 )
+from tests.builders.routes import whole
 from tests.portals.decisions.test_acl import lists
-from tests.portals.decisions.test_core import OTID, Dro
+from tests.portals.decisions.test_core import DELAY, OTID, Dro
 
 WAY = b"joined so"
 
@@ -74,7 +80,7 @@ def test_a_sibling_that_says_so_later_gets_the_fragments_as_well() -> None:
     seen = next(iter(dro.cores[1].own.seen.values()))
     kill_and_start(dro, 1)
     core = dro.cores[1]
-    core.own.forward_nothing_to(3)
+    list(core.own.keep_wanted(3))
     core.own.add(OTID, b"AAA", 1, 0, 0, b"", WAY)
     dro.settle()
     assert dro.take(1)[-1] == ChangeForwarding(handle, (2,))
@@ -138,8 +144,32 @@ def test_a_returned_egress_opens_its_proxies_before_it_knows_of_any_interest() -
     (seen,) = dro.cores[1].own.seen.values()
     kill_and_start(dro, 3)
     assert [e for e in dro.take(3) if isinstance(e, OpenProxySource)] == [OpenProxySource(1, seen)]
-    assert dro.take(1)[-1] == ChangeForwarding(seen.handle, (2, 3))
+    assert not [e for e in dro.take(1) if isinstance(e, ChangeForwarding)], "it has got the fragments all the time"
     assert [e for e in dro.take(2) if isinstance(e, OpenProxySource)] == []
+
+
+def test_what_waits_for_a_returned_egress_is_read_when_its_proxies_are_open() -> None:
+    """Also when siblings have named them before there are routes, and many of them."""
+    core = PortalCore(2, 2, 2, source_deletion_delay_ns=DELAY, matcher=lambda pattern, kind: None)
+    core.on_sibling_up(1, 1, 0, 0, 0)
+    core.on_sibling_up(3, 1, 0, 0, 0)
+    sources = [SourceSeen(n, n.to_bytes(32, "big"), b"AAA", 1, 0, 0, b"", WAY) for n in range(2 * AT_ONCE)]
+    for source in sources:
+        core.on_message(1, 1, KnownProxy(source), 0)
+    core.on_message(1, 1, ToldProxies(), 0)
+    assert not [e for e in core.take_effects() if isinstance(e, ReadQueue | OpenProxySource)]
+    core.on_routes(1, whole([(1, 2, 1, 2), (3, 2, 3, 2)]), 0)
+    core.on_message(3, 1, ToldProxies(), 0)
+    effects: list[Effect] = []
+    while found := core.take_effects():
+        for effect in found:
+            if isinstance(effect, GoOn):
+                list(effect.steps)
+        effects += found
+    order = [type(e) for e in effects if isinstance(e, ReadQueue | OpenProxySource)]
+    assert order == [OpenProxySource] * len(sources) + [ReadQueue] * 2
+    core.on_message(1, 1, ToldProxies(), 0)
+    assert core.take_effects() == [ReadQueue(1)], "at once later"
 
 
 def test_a_proxy_that_turns_out_not_to_be_wanted_is_closed() -> None:
@@ -174,7 +204,9 @@ def test_one_that_asks_again_before_it_was_stopped_gets_its_fragments() -> None:
     """Another sibling that was stopped first had left it out, and the two cores did not notice."""
     core = flowing(3).cores[1]
     (handle,) = core.own.seen
-    stops = {worker: core.own.forward_nothing_to(worker) for worker in (2, 3)}
+    for worker in (2, 3):
+        assert list(core.own.keep_wanted(worker)) == []
+    stops = {worker: core.own.forget_wanted_before(worker) for worker in (2, 3)}
     assert list(stops[2]) == [None]
     core.own.forward(3, handle, is_wanted=True)
     assert list(stops[3]) == [None]

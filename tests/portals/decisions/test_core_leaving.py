@@ -27,6 +27,7 @@ from portals.decisions.messages import (
     SourceGone,
     SourceSeen,
     ToldAll,
+    ToldProxies,
     Withdraw,
 )
 from portals.decisions.relearning import RELEARN_LIMIT_NS, Relearning
@@ -136,12 +137,9 @@ def test_a_withdrawn_portal_greets_a_sibling_and_tells_it_nothing() -> None:
     core.withdraw()
     core.on_sibling_up(1, 5, 7, 70, 0)
     *effects, everything = core.take_effects()
-    assert effects == [
-        ChangeForwarding(next(iter(core.own.seen)), ()),
-        SendToSibling(1, PortalHello(2, 1, 7, 70)),
-    ]
+    assert effects == [SendToSibling(1, PortalHello(2, 1, 7, 70))]
     assert isinstance(everything, TellEverything)
-    assert list(filter(None, everything.messages)) == [ToldAll()]
+    assert list(filter(None, everything.messages)) == [ToldProxies(), ToldAll()]
 
 
 def test_what_is_told_for_a_drain_keeps_its_place_among_the_decisions() -> None:
@@ -175,11 +173,11 @@ def test_a_released_sibling_counts_no_more() -> None:
 def test_a_removed_sibling_is_forgotten_at_once() -> None:
     dro = flowing()
     dro.kill(1)
-    assert {type(e) for e in dro.take(2)} == {ChangeForwarding}
+    assert dro.take(2) == []
     for core in (dro.cores[2], dro.cores[3]):
         core.on_sibling_removed(1, dro.now_ns)
     dro.settle()
-    assert {type(e) for e in dro.take(2)} == {DelayDeletion, CloseProxyReceiver}
+    assert {type(e) for e in dro.take(2)} == {DelayDeletion, CloseProxyReceiver, ChangeForwarding}
     dro.pass_time(DELAY)
     assert [e for e in dro.take(2) if isinstance(e, CloseProxySource)] == [CloseProxySource(OTID)]
     assert dro.cores[2].next_deadline() is None, "nobody is waited for"

@@ -16,6 +16,7 @@ from portals.decisions.effects import (
     CloseProxySource,
     DelayDeletion,
     Effect,
+    ExpireQueue,
     GoOn,
     OpenProxyReceiver,
     OpenProxySource,
@@ -34,8 +35,10 @@ from portals.decisions.messages import (
     SourceGone,
     SourceSeen,
     ToldAll,
+    ToldProxies,
 )
 from portals.decisions.routes import HELD_NS, LONGER_NS
+from portals.decisions.siblings import REJOIN_HOLD_NS
 from tests.builders.routes import whole
 from tests.fakes.patterns import compile_pattern
 from tests.portals.decisions.test_acl import lists
@@ -190,7 +193,8 @@ def test_an_exchange_tells_what_siblings_may_know() -> None:
     alone.core.own.end(handles[1])
     seen = alone.core.own.seen
     interest = [InterestAdded(b"T0", PATTERN_NONE, domain) for domain in (HERE, 9)]
-    assert [first, *filter(None, everything.messages)] == [*interest, seen[handles[0]], seen[handles[2]], ToldAll()]
+    assert first == ToldProxies()
+    assert [*filter(None, everything.messages)] == [*interest, seen[handles[0]], seen[handles[2]], ToldAll()]
 
 
 def test_an_exchange_ends_when_the_portal_is_withdrawn() -> None:
@@ -276,6 +280,8 @@ def test_forwarding_to_a_dead_sibling_ends_step_by_step_and_its_next_life_keeps_
             alone.hear(ForwardStart(handle), worker)
     alone.effects()
     alone.core.on_sibling_down(THERE, 0)
+    assert not [e for e in alone.effects() if isinstance(e, ChangeForwarding)], "its queue gets them"
+    alone.core.on_timer(REJOIN_HOLD_NS)
     stopped = [e for e in alone.effects() if isinstance(e, ChangeForwarding)]
     assert (len(stopped), {e.workers for e in stopped}) == (AT_ONCE, {(BEYOND,)})
     last = next(h for h in reversed(handles) if h not in {e.handle for e in stopped})
@@ -287,7 +293,7 @@ def test_forwarding_to_a_dead_sibling_ends_step_by_step_and_its_next_life_keeps_
     for handle in again:
         alone.hear(ForwardStart(handle), incarnation=5)
     alone.finish()
-    alone.effects()
+    assert not [e for e in alone.effects() if isinstance(e, ExpireQueue)], "it is up again"
     own = alone.core.own
     assert {handle for handle in handles if THERE in own._forward[handle]} == again
     own.end(next(iter(again)))

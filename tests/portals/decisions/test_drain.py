@@ -116,6 +116,9 @@ class Portal:
         if self.drain is not None:
             self.drain.on_gone(worker)
 
+    def forward_nothing_to(self, worker: int) -> None:
+        assert worker not in self.entry.egress
+
     # what a drain sees
 
     def entries(self) -> Iterable[ForwardEntry]:

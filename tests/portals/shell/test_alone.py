@@ -64,6 +64,7 @@ from portals.decisions.messages import (
     SourceSeen,
     Taken,
     ToldAll,
+    ToldProxies,
     Withdraw,
 )
 from portals.decisions.relearning import CHECK_NS
@@ -231,7 +232,7 @@ def test_other_portals_are_siblings_at_once(alone: Alone, role: Role) -> None:
     page.set(page.pair(SIBLING) + PairSlot.HANDED, 9)
     page.set(page.pair(SIBLING) + PairSlot.HANDED_BYTES, 900)
     alone.peer_up(SIBLING, role)
-    said = [PortalHello(ME, 1, 9, 900), ToldAll()] if role in WITH_RINGS else []
+    said = [PortalHello(ME, 1, 9, 900), ToldProxies(), ToldAll()] if role in WITH_RINGS else []
     assert alone.sent() == [(SIBLING, message) for message in said]
 
 
@@ -254,7 +255,9 @@ def test_a_sibling_whose_ring_cannot_be_opened_is_none_until_it_can(
     alone.stepper.run(RING_RETRY_NS // ms(1))
     hello, *others = alone.sent()
     assert hello == (THIRD, PortalHello(ME, 1, 0, 0))
-    assert others == [(THIRD, m) for m in (InterestAdded(b"AAA", PATTERN_NONE, HERE), ToldAll(), ForwardStart(5))]
+    assert others == [
+        (THIRD, m) for m in (ToldProxies(), InterestAdded(b"AAA", PATTERN_NONE, HERE), ToldAll(), ForwardStart(5))
+    ]
     assert alone.effects() == [OpenProxySource(THIRD, SEEN), OpenProxyReceiver(b"BBB", PATTERN_NONE, (THERE,))]
     alone.stepper.run(5 * RING_RETRY_NS // ms(1))
     assert alone.worker.rings[1:] == []
@@ -350,6 +353,7 @@ def test_fragments_that_were_on_the_way_to_a_dead_worker_are_counted_and_told(
     alone.joined()
     for _ in range(2):  # the second time there is nothing new
         alone.hear(SIBLING, PortalHello(SIBLING, 1, 6, 600))
+        alone.hear(SIBLING, ToldProxies())
         alone.stepper.settle()
     page = alone.worker.counters
     assert (page[Slot.DROPPED_RESTART], page[Slot.DROPPED_RESTART_BYTES]) == (6, 600)

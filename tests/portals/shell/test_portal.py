@@ -77,6 +77,9 @@ class OtherLink:
         events, self._interest = self._interest, []
         return events
 
+    def can_deliver(self, now_ns: int) -> bool:
+        return True
+
     def on_route_info(self, message: bytes) -> None:
         self.route_info.append(message)
 

@@ -253,7 +253,9 @@ class Network:
         for pid in (process.pid, *map(int, children)):
             os.kill(pid, signal.SIGKILL)
         process.wait()
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), f"the workers of {name} are gone")
+        wait_until(
+            lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), f"the workers of {name} are gone"
+        )
 
     def ask(self, name: str, *words: str) -> dict[str, Any]:
         """The answer of `tnwgdctl --json` about a DRO, in this process: there are dozens of questions."""

@@ -45,6 +45,8 @@ _MAX_DATAGRAM: Final = 65507  # what UDP over IPv4 carries
 _RETRY_NS: Final = ms(1)  # a device without buffers leaves the socket writable
 _NAKS_NS: Final = ms(2)  # of a turn
 MAX_KEPT: Final = 256
+JOIN_NS: Final = ms(20)
+"""How long a receiver takes from the advertisement of a session until it hears the session. Guess."""
 """Retransmissions that wait for room in the socket. Guess: others are asked for again; UM's bound is not public."""
 FLAGS: Final = lbtrm.FLAG_UCAST_NAKS
 
@@ -72,6 +74,10 @@ class LbtrmSender:
 
     is_read_on = False
     is_flushing = False
+
+    def is_heard(self, since_ns: int, now_ns: int) -> bool:
+        """Receivers of LBT-RM do not say that they have joined."""
+        return now_ns - since_ns >= JOIN_NS
 
     def __init__(
         self,

@@ -101,6 +101,9 @@ class TcpSender:
     def is_blocked(self) -> bool:
         return self._is_blocked
 
+    def is_heard(self, since_ns: int, now_ns: int) -> bool:
+        return bool(self._clients)
+
     @property
     def is_flushing(self) -> bool:
         return self._is_closing and not self._is_closed
