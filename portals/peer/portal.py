@@ -189,10 +189,10 @@ class PeerPortal:
         connection.start()
 
     def _digests_told(self) -> Digests:
-        """While something is still to be sent there is nothing to compare."""
-        if self._link is None or not self._link.writer.is_settled:
+        """What a question that is put now comes behind. While all is told once more there is nothing to compare."""
+        if self._link is None or not self._link.writer.has_told:
             return NO_DIGESTS
-        return Digests(self._told.digest, self._offered.digest)
+        return Digests(self._told.digest, self._link.writer.sources.digest)
 
     def _refused(self, connection: PeerConnection, reason: str, remedy: str) -> None:
         self._watch.on_failed(f"{address_text(connection.address)} was refused: {reason}", remedy)

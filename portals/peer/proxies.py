@@ -18,8 +18,8 @@ from dro.config.dro_xml.model import SqnWindowConfig
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.proto.peerlink.messages import SourceEnd, SourceRecord, fits, read_source, source
-from dro.proto.peerlink.sources import HeardSources, OfferedSources, Verdict
+from dro.proto.peerlink.messages import SourceEnd, SourceRecord, fits, read_source
+from dro.proto.peerlink.sources import HeardSources, OfferedSources, Verdict, source_message
 from dro.table import Table
 from dro.um.transport.session import BoundSource
 from dro.um.transport.sockets import address_text
@@ -102,7 +102,7 @@ class LinkProxySources:
         window = DuplicateWindow(self._sqn_window.size, self._sqn_window.increment)
         proxy = ProxySource(seen.otid, seen.topic, number, self._sender, window)
         self.by_otid[seen.otid] = proxy
-        self._sender.send_control(source(record))
+        self._sender.send_control(source_message(record))
         self._egress.feed(proxy, worker, seen.handle)
         self._events.event(LogEvent.PROXY_SOURCE_CREATED, {"topic": shown(seen.topic), "otid": seen.otid.hex()})
 
@@ -130,7 +130,7 @@ class LinkProxySources:
             self._log.warning(LogEvent.ADVERTISEMENT_UNCHANGED, extra={"topic": shown(seen.topic), "error": error})
             return
         if (record := self._offered.change(self._record(seen))) is not None:
-            self._sender.send_control(source(record))
+            self._sender.send_control(source_message(record))
 
     def close(self, otid: bytes) -> None:
         proxy = self.by_otid.pop(otid, None)

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Final
 
 from dro.loop import Loop
+from dro.proto.peerlink.sources import SourceMessage, ToldSources
 from dro.um.transport.stream import ByteStream, Piece
 from portals.peer.counts import ControlCounts
 
@@ -46,6 +47,8 @@ class LinkWriter:
         self._interest: deque[tuple[Iterator[bytes], bool]] = deque()  # whether it is all that there is
         self._all_interest = 0  # of these, all that there is
         self._is_telling = False
+        self._told_end = 0  # `given` once all of what was told last had been put
+        self.sources = ToldSources()
         self.waiting = 0
         """Bytes."""
         self.waiting_unicast = 0
@@ -138,9 +141,9 @@ class LinkWriter:
             self.put_urgent(message)
 
     @property
-    def is_settled(self) -> bool:
-        """All that was given has left."""
-        return not (self._interest or self._told or self.waiting)
+    def has_told(self) -> bool:
+        """The stream has taken all that was to be told in slices."""
+        return not (self._interest or self._told) and self.taken >= self._told_end
 
     def _go_on_telling(self) -> None:
         if (self._interest or self._told) and not self._is_telling:
@@ -162,6 +165,7 @@ class LinkWriter:
                 self._all_interest -= is_all
             else:
                 self._told.popleft()
+                self._told_end = self.given
             yield
         self._is_telling = False
 
@@ -205,6 +209,8 @@ class LinkWriter:
             piece = pieces[0]
             if isinstance(piece, _Unicast):
                 self.waiting_unicast -= len(piece)
+            elif isinstance(piece, SourceMessage):
+                self.sources.on_handed_over(piece)
             if count < len(piece):
                 if pieces is self._urgent:  # it goes on before all others
                     self._pieces.appendleft(self._urgent.popleft())

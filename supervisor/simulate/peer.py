@@ -17,9 +17,16 @@ from dro.config.dro_xml.model import PeerConfig
 from dro.proto.interest.events import InterestEvent
 from dro.proto.peerlink.connecting import InitiatorCore, replaces
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
-from dro.proto.peerlink.messages import Digests, Hello, SourceEnd, SourceRecord, read_source, source
+from dro.proto.peerlink.messages import Digests, Hello, SourceEnd, SourceRecord, read_source
 from dro.proto.peerlink.session import CloseLink, LinkOptions, LinkSession, LinkUp, RefreshNeeded, SendControl
-from dro.proto.peerlink.sources import HeardSources, OfferedSources, Verdict
+from dro.proto.peerlink.sources import (
+    HeardSources,
+    OfferedSources,
+    SourceMessage,
+    ToldSources,
+    Verdict,
+    source_message,
+)
 from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, RouteInfo, TopicSource
 from dro.wire.lbmc.message import Message
 from portals.decisions.effects import (
@@ -149,6 +156,7 @@ class PeerEnd:
         self.portal, self._config, self._wire, self._rng = portal, config, wire, rng
         self.is_initiator = config.tcp.initiator is not None
         self._offered, self._told, self._heard = OfferedSources(), ToldInterest(), HeardInterest()
+        self._told_sources = ToldSources()
         self._numbers: dict[bytes, int] = {}  # of proxy sources
         self._pipe: Pipe | None = None  # whose dialogue is up
         self._sessions: dict[Pipe, LinkSession] = {}
@@ -183,7 +191,7 @@ class PeerEnd:
             replace(self._hello, since_us=now_ns // 1000 if self.is_initiator else 0),
             self._options,
             now_ns,
-            told=lambda: Digests(self._told.digest, self._offered.digest),
+            told=lambda: Digests(self._told.digest, self._told_sources.digest),
             recorded=lambda: Digests(self._heard.digest, self._offers.digest if self._offers is not None else None),
         )
         self._sessions[pipe] = session
@@ -236,7 +244,7 @@ class PeerEnd:
                     for message in self._told.all(is_refresh=True) if interest else ():
                         pipe.send(self, message)
                     for message in self._offered.all() if sources else ():
-                        pipe.send(self, message)
+                        self._send(message)
                 case _:
                     pass
         self.portal.clock.arm(self.portal)
@@ -256,8 +264,9 @@ class PeerEnd:
             self._connecting.on_up()
         self._told.capabilities3 = hello.capabilities3
         self.portal.report_up()
+        self._told_sources = ToldSources()
         for message in (*self._told.all(is_refresh=False), *self._offered.all()):
-            pipe.send(self, message)
+            self._send(message)
         self._refresh_ns = now_ns + REFRESH_NS
 
     def on_received(self, pipe: Pipe, message: bytes | Datum) -> None:
@@ -364,6 +373,8 @@ class PeerEnd:
 
     def _send(self, message: bytes | Datum) -> None:
         if self._pipe is not None:
+            if isinstance(message, SourceMessage):
+                self._told_sources.on_handed_over(message)
             self._pipe.send(self, message)
             self._sessions[self._pipe].on_sent(self.portal.clock.now_ns)
 
@@ -396,7 +407,7 @@ class PeerEnd:
         told = self._offered.change(record) if seen.otid in self._numbers else self._offered.offer(record)
         if told is not None:
             self._numbers[seen.otid] = told.srcidx
-            self._send(source(told))
+            self._send(source_message(told))
 
     def send(self, proxy: Proxy, sent: Sent) -> None:
         if self._pipe is None:

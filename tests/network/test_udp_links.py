@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from dro.proto.peerlink.messages import SourceEnd
 from dro.um.transport.lbtrm.trains import Trains
 from dro.wire import lbtru
 from dro.wire.peer_datagram import DatagramDrop
 from portals.datapath.counters import Slot
+from portals.decisions.messages import SourceSeen
 from portals.peer import packet_writer
 from portals.peer.datagrams import LinkDatagrams
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN, PAIR
-from tests.network.test_outages import Flow
+from tests.network.test_outages import SOUTH, Flow
 from tests.rigs.certificates import Authority
 from tests.rigs.network import Network
 
@@ -195,3 +197,72 @@ def test_one_side_without_udp_is_refused_by_both(make: Make) -> None:
     net.run(3000)
     assert not net.dros["A"].has_link("B")
     assert not net.dros["B"].has_link("A")
+
+
+class Busy:
+    """More data than a link takes, from A to B, and 20 sources a second that come and go at that portal of A."""
+
+    def __init__(self, net: Network) -> None:
+        self.net = net
+        self.flow = Flow(net, 1, 2)
+        self.portals = [net.dros["A"].peers["B"], net.dros["B"].peers["A"]]
+        self.waiting = 0
+        """Steps after which a message about a source waited behind data."""
+        self._number = 0
+
+    def run(self, milliseconds: int) -> None:
+        sender, data, _ = self.flow.ways[0]
+        portal = self.portals[0]
+        for _ in range(0, milliseconds, 100):
+            sender.send(data, 1, 1200)
+            for _ in range(2):
+                self._number += 1
+                otid = self._number.to_bytes(32, "big")
+                portal.sources.open(1, SourceSeen(self._number, otid, b"passing", 1, 1, 1, b""))
+                portal.sources.close((self._number - 20).to_bytes(32, "big", signed=True))
+            self.net.run(100, 100)
+            packets = portal.sender._packets  # type: ignore[attr-defined]
+            self.waiting += packets is not None and any(isinstance(one, bytes) for one in packets._waiting)
+
+    @property
+    def answers(self) -> int:
+        """To the questions of A, each with what B has recorded."""
+        return self.portals[0]._rtt.samples
+
+    @property
+    def repairs(self) -> list[int]:
+        return [portal._watch.repairs for portal in self.portals]
+
+    @property
+    def links(self) -> list[int]:
+        return [portal._watch.links for portal in self.portals]
+
+
+@pytest.fixture
+def busy(make: Make) -> Busy:
+    net = make(PAIR, udp='<peer-rate-limit data="50000"/>')
+    net.start()
+    net.until(lambda: links_up(net))
+    return Busy(net)
+
+
+def test_a_link_at_its_rate_limit_stays_up_while_sources_come_and_go(busy: Busy) -> None:
+    """Their messages always wait behind data; the link is asked every 30 s, and nothing is told once more."""
+    before = busy.answers
+    busy.run(300_000)
+    assert busy.waiting > 2500, "of 3000 steps"
+    assert busy.answers >= before + 8
+    assert (busy.links, busy.repairs) == ([1, 1], [0, 0])
+
+
+def test_what_the_companion_has_missed_is_repaired_at_the_rate_limit(busy: Busy) -> None:
+    busy.run(2000)
+    offers = busy.portals[1]._offers
+    assert offers is not None
+    missed = next(one for one in offers.all() if one.topic == SOUTH)
+    offers.on_end(SourceEnd(missed.srcidx, missed.otid))
+    while not any(busy.repairs):
+        busy.run(1000)
+    busy.run(100_000)
+    assert missed in offers.all()
+    assert (busy.links, busy.repairs) == ([1, 1], [1, 0])

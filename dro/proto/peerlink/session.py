@@ -330,6 +330,7 @@ class LinkSession:
                 self._is_refreshed = False
         elif not self._is_refreshed:
             self._is_refreshed = True
+            self._asked = {index: (asked_ns, NO_DIGESTS) for index, (asked_ns, _) in self._asked.items()}
             self._effects.append(RefreshNeeded(interest, sources))
         else:
             self._close("it has recorded something else than it was told", "nothing: the link starts anew")

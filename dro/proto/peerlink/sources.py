@@ -16,27 +16,33 @@ from dro.sqn import MASK
 from dro.table import Table
 
 
+class SourceMessage(bytes):
+    """A message about a source that this side offers, or does not offer any more."""
+
+    about: SourceRecord | SourceEnd
+
+
+def source_message(record: SourceRecord) -> SourceMessage:
+    message = SourceMessage(source(record))
+    message.about = record
+    return message
+
+
 class OfferedSources:
     """What this side offers."""
 
     def __init__(self) -> None:
         self._by_otid: Table[bytes, SourceRecord] = Table()
         self._next = 1
-        self._digest = Digest()
 
     def __len__(self) -> int:
         return len(self._by_otid)
-
-    @property
-    def digest(self) -> int:
-        return self._digest.value
 
     def offer(self, record: SourceRecord) -> SourceRecord:
         """A source that was not offered; returns it with its number."""
         record = replace(record, srcidx=self._next)
         self._next += 1
         self._by_otid[record.otid] = record
-        self._digest.add(of_source(record.srcidx, record.otid))
         return record
 
     def change(self, record: SourceRecord) -> SourceRecord | None:
@@ -47,17 +53,19 @@ class OfferedSources:
         made = self._by_otid[record.otid] = replace(record, srcidx=known.srcidx)
         return made
 
-    def end(self, otid: bytes) -> bytes:
+    def end(self, otid: bytes) -> SourceMessage:
         """The message that ends it. It was offered."""
         record = self._by_otid.pop(otid)
-        self._digest.remove(of_source(record.srcidx, otid))
-        return source_end(record.domain_id, SourceEnd(record.srcidx, otid), record.topic_index)
+        end = SourceEnd(record.srcidx, otid)
+        message = SourceMessage(source_end(record.domain_id, end, record.topic_index))
+        message.about = end
+        return message
 
-    def all(self) -> Iterator[bytes]:
+    def all(self) -> Iterator[SourceMessage]:
         """Messages for all, made one by one, as things are then."""
         for otid in self._by_otid.snapshot():
             if (record := self._by_otid.get(otid)) is not None:
-                yield source(record)
+                yield source_message(record)
 
 
 class Verdict(Enum):
@@ -132,3 +140,16 @@ class HeardSources:
         del self._by_number[record.srcidx]
         self._numbers.pop(record.otid, None)
         self._digest.remove(of_source(record.srcidx, record.otid))
+
+
+class ToldSources(HeardSources):
+    """What the other side has recorded of what this side offers, once all that was handed to the stream has come."""
+
+    def __init__(self) -> None:
+        super().__init__(MASK)
+
+    def on_handed_over(self, message: SourceMessage) -> None:
+        if isinstance(message.about, SourceEnd):
+            self.on_end(message.about)
+        else:
+            self.on_source(message.about)

@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from dro.proto.peerlink.messages import SourceRecord
+from dro.proto.peerlink.sources import OfferedSources
 from portals.peer.writer import ROOM_BYTES, LinkWriter
 from tests.fakes.stream import FakeStream
 from tests.fakes.um_contexts import Stepper
@@ -150,17 +152,50 @@ def test_changes_of_interest_stay_behind_what_was_told_about_it() -> None:
     bench.writer.put_interest([b"CHANGE"])
     bench.writer.put_interest([b"ANOTHER"])
     bench.stepper.settle()
-    assert not bench.writer.is_settled
+    assert not bench.writer.has_told
     bench.unblock(None)
     written = bytes(bench.stream.written).replace(b"\0", b"")
     assert written.index(b"CHANGE") < written.index(b"ANOTHER")
     assert bench.stream.written.endswith(b"CHANGEANOTHERsource")
-    assert bench.writer.is_settled
+    assert bench.writer.has_told
     bench.writer.put(b"data")
     bench.writer.put_interest([b"URGENT"])
     bench.stepper.settle()
     assert bench.stream.written.endswith(b"URGENTdata"), "nothing was being told"
     assert bench.writer.control.sent == 7, "each once: all but the data"
+
+
+def test_sources_count_as_told_from_when_nothing_can_get_before_them() -> None:
+    """Though data never stops waiting."""
+    bench, offered = Bench(room=0).open(), OfferedSources()
+    for number in (1, 2):
+        offered.offer(SourceRecord(0, 1, b"T", bytes(31) + bytes([number]), number))
+    first, second = offered.all()
+    for piece in (bytes(100), first, bytes(100), second, bytes(100), offered.end(bytes(31) + b"\1"), bytes(100)):
+        bench.writer.put(piece)
+    bench.stepper.settle()
+    told = []
+    for room in (100, 1, len(first), 99, 1, len(second) + 99, 1):
+        bench.unblock(room)
+        told.append([record.topic_index for record in bench.writer.sources.all()])
+    assert told == [[], [1], [1], [1], [1, 2], [1, 2], [2]]
+    assert bench.writer.has_told
+    assert bench.writer.waiting
+
+
+def test_what_is_told_once_more_has_been_told_when_the_stream_has_taken_it() -> None:
+    bench = Bench(room=0).open()
+    bench.writer.put(bytes(1000))
+    bench.writer.tell(iter([b"again"]))
+    bench.stepper.settle()
+    for room in (1000, 4):
+        assert not bench.writer.has_told
+        bench.writer.put(bytes(1000))
+        bench.unblock(room)
+    assert not bench.writer.has_told
+    bench.unblock(1000)
+    assert bench.writer.has_told
+    assert bench.writer.waiting
 
 
 def test_all_interest_is_told_twice_at_most_while_the_stream_is_slow() -> None:

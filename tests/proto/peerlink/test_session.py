@@ -344,6 +344,20 @@ def test_what_was_missed_is_told_once_more_and_then_the_link_starts_anew() -> No
     assert "recorded something else" in a.why
 
 
+def test_answers_to_questions_from_before_the_repair_say_nothing_about_it() -> None:
+    """More of them are on the way when the link takes longer than the time between two."""
+    pair = Pair(options=replace(GUIDE, interval_ns=ms(100), only_when_idle=False))
+    pair.delay_ns = ms(400)
+    pair.run(s(3))
+    a, b = pair.sides
+    b.recorded = Digests(1, 9)
+    pair.run(s(3), lambda: RefreshNeeded(interest=False, sources=True) in a.effects)
+    pair.run(ms(399))
+    b.recorded = Digests(1, 1)  # what was told again comes
+    pair.run(s(3))
+    assert a.effects[1:] == [RefreshNeeded(interest=False, sources=True)]
+
+
 @pytest.mark.parametrize("sources", [1, None])
 def test_what_was_missed_and_repaired_is_forgotten(sources: int | None) -> None:
     pair = Pair()

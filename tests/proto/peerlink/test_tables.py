@@ -14,8 +14,15 @@ from dro.clock import ms, s
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost, Symbol
 from dro.proto.peerlink.connecting import PAUSE_NS, InitiatorCore
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
-from dro.proto.peerlink.messages import SourceEnd, SourceRecord, read_source, source
-from dro.proto.peerlink.sources import HeardSources, OfferedSources, Verdict
+from dro.proto.peerlink.messages import SourceEnd, SourceRecord, read_source
+from dro.proto.peerlink.sources import (
+    HeardSources,
+    OfferedSources,
+    SourceMessage,
+    ToldSources,
+    Verdict,
+    source_message,
+)
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, PATTERN_PCRE, PATTERN_REGEX
 
@@ -168,10 +175,11 @@ def record(number: int, srcidx: int = 0, topic: bytes = b"T", domain: int = 1, o
 @given(st.lists(st.tuples(st.sampled_from("ocea"), st.integers(1, 6)), max_size=60), st.integers(0, 2**32))
 def test_what_is_offered_is_recorded(actions: list[tuple[str, int]], seed: int) -> None:
     rng = random.Random(seed)
-    offered, heard = OfferedSources(), HeardSources(1000)
+    offered, told, heard = OfferedSources(), ToldSources(), HeardSources(1000)
     known: dict[bytes, SourceRecord] = {}
 
-    def hears(message: bytes) -> None:
+    def hears(message: SourceMessage) -> None:
+        told.on_handed_over(message)
         about = read_source(lbmc.decode(message))
         if isinstance(about, SourceEnd):
             assert heard.on_end(about) is not None
@@ -182,13 +190,13 @@ def test_what_is_offered_is_recorded(actions: list[tuple[str, int]], seed: int) 
         name = otid(number)
         if action == "o" and name not in known:
             known[name] = offered.offer(record(number))
-            hears(source(known[name]))
+            hears(source_message(known[name]))
         elif action == "c" and name in known:
             made = offered.change(record(number, options=rng.randbytes(3)))
             assert made is not None
             assert made.srcidx == known[name].srcidx
             known[name] = made
-            hears(source(made))
+            hears(source_message(made))
         elif action == "e" and name in known:
             hears(offered.end(name))
             del known[name]
@@ -196,7 +204,7 @@ def test_what_is_offered_is_recorded(actions: list[tuple[str, int]], seed: int) 
             for message in offered.all():
                 hears(message)
         assert {made.otid: made for made in heard.all()} == known
-        assert offered.digest == heard.digest
+        assert told.digest == heard.digest
         assert len(offered) == len(heard) == len(known)
 
 
