@@ -71,11 +71,6 @@ class OwnPortals:
         self.refused: dict[int, str] = {}
         """Why, by worker."""
 
-    @property
-    def up(self) -> tuple[int, ...]:
-        """Workers of all that work, ascending."""
-        return tuple(sorted(self._up))
-
     def get(self, worker: int) -> Portal | None:
         return self._up.get(worker)
 

@@ -22,7 +22,7 @@ that its neighbours have begun; the holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -55,15 +55,20 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class SendTable:
-    """Give `table` to these workers. `is_new`: it was calculated just now."""
+    """Give `table` to that portal, or, when it is None and the table was calculated just now, to all that run.
 
-    workers: tuple[int, ...]
+    One that traffic passes no more has to learn that as well."""
+
     table: RouteTable
-    is_new: bool
+    worker: int | None = None
 
-    def parts(self) -> Iterator[tuple[int, RouteTable]]:
+    @property
+    def is_new(self) -> bool:
+        return self.worker is None
+
+    def parts(self, running: Iterable[int]) -> Iterator[tuple[int, RouteTable]]:
         """What each worker needs: the routes that enter or leave the DRO at it."""
-        own: dict[int, list[Route]] = {worker: [] for worker in self.workers}
+        own: dict[int, list[Route]] = {worker: [] for worker in (running if self.worker is None else (self.worker,))}
         for route in self.table.routes:
             for worker in (route.ingress, route.egress):
                 if worker in own:
@@ -250,8 +255,13 @@ class RouteCore:
         before = self.portals.accepted
         self._effects += self.portals.set(worker, portal)
         self._compare(before, now_ns)
-        if self._table is not None and (worker in self.portals.accepted or portal.is_link):
-            self._effects.append(SendTable((worker,), self._table, is_new=False))
+        self._send_again(worker)
+
+    def _send_again(self, worker: int) -> None:
+        """The table that holds, if it is for the portal as it reports itself now: else there will be another one."""
+        now, before = self.portals.accepted.get(worker), self._calculated.portals.get(worker)
+        if self._table is not None and now is not None and before is not None and now.node_id == before.node_id:
+            self._effects.append(SendTable(self._table, worker))
 
     def on_portal_gone(self, worker: int, now_ns: int, *, restarts: bool = False) -> None:
         """That portal does not work any more; unknown ones are fine. `restarts`: its process ended, and may be back."""
@@ -404,7 +414,7 @@ class RouteCore:
             self._effects.append(ChainsLeftOut(tuple(sorted(chains))))
         self._chains = chains
         self._table = RouteTable(self._version, calculation.routes, calculation.origins)
-        self._effects.append(SendTable(self.portals.up, self._table, is_new=True))
+        self._effects.append(SendTable(self._table))
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []

@@ -248,7 +248,7 @@ class RouteManager:
 
     def _send_table(self, effect: SendTable) -> Iterator[None]:
         """Portal by portal: those of a hub have many, with many routes each."""
-        for worker, table in effect.parts():
+        for worker, table in effect.parts(self._portals()):
             self._ctx.channels.send_ctl(worker, ROUTE_MESSAGES.encode(table))
             yield
         if not effect.is_new:

@@ -416,6 +416,8 @@ class PeerPortal:
 
     def on_origins(self, origins: tuple[Origin, ...]) -> None:
         """Ways from all domains to this DRO: what is advertised for the sources of the companion follows them."""
+        if not origins:
+            return  # no route enters or leaves here, so nothing is said about ways
         self._ways = Ways(self._config.cost, {o.domain_id: (o.hop_count, o.cost) for o in origins})
         if self._offers is not None:
             self._ctx.loop.run_in_slices(self._offers.set_ways(self._ways))

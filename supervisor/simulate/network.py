@@ -69,7 +69,7 @@ class Routes:
                 case SendTable():
                     if effect.is_new:
                         self.calculated_ns = self._clock.now_ns
-                    for worker, table in effect.parts():
+                    for worker, table in effect.parts(self._dro.portals):
                         self._to_portal(worker, partial(_send_table, table))
                 case _:
                     self._dro.findings.append((self._clock.now_ns, effect))

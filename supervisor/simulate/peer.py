@@ -364,6 +364,8 @@ class PeerEnd:
 
     def on_routes(self, table: RouteTable) -> None:
         self._tell_again()
+        if not table.origins:
+            return
         self._ways = {o.domain_id: (o.hop_count, o.cost) for o in table.origins}
         for record in self._offers.all() if self._offers is not None else ():
             self._put(record)

@@ -155,6 +155,33 @@ def test_a_link_that_is_away_is_gone_round_until_it_is_back(ring: Flow, end: str
     ring.check()
 
 
+CANARY = '<canary interval="100" timeout="500"/>'
+
+
+def test_nothing_takes_a_degraded_link_after_the_next_calculation(make: Make) -> None:
+    """Data would get over it, as what waits for the link only delays canaries; without data the cause may end."""
+    net = make(RING, portal_xml={"A-B": CANARY, "B-A": CANARY})
+    net.start()
+    flow = Flow(net)
+    flow.return_ms()
+    net.until(lambda: flow.passes("A", "B"))
+    portal = net.dros["A"].peers["B"]
+    ways = portal._ways
+    send, portal.sender.send_canary = portal.sender.send_canary, lambda message: None  # type: ignore[method-assign]
+    net.until(lambda: not portal._watch.carries)
+    flow.run(SETTLED_MS)
+    assert (flow.passes("A", "B"), flow.passes("B", "A"), flow.passes("A", "D")) == (False, False, True)
+    assert not portal.core.proxies
+    assert portal._ways is ways, "what the companion offers is not told anew"
+    flow.check()
+    portal.sender.send_canary = send  # type: ignore[method-assign]
+    net.until(lambda: portal._watch.carries)
+    flow.run(SETTLED_MS)
+    assert (flow.passes("A", "B"), flow.passes("A", "D")) == (True, False)
+    assert portal._watch.links == 1
+    flow.check()
+
+
 @pytest.mark.parametrize("end", "AB")
 def test_the_only_link_is_away_for_a_moment(make: Make, end: str) -> None:
     """The initiator connects again within 1.2 s."""

@@ -108,7 +108,7 @@ def test_a_dro_that_is_not_heard_takes_its_routes_along() -> None:
     c.on_timer(ms(16_500))
     (table,) = (e for e in c.take_effects() if isinstance(e, SendTable))
     assert table.table.routes == ()
-    assert table.workers == (1, 2)
+    assert table.is_new
 
 
 def test_a_dro_that_times_out_after_its_link_is_lost_does_not_lengthen_the_wait() -> None:

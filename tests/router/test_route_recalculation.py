@@ -63,7 +63,7 @@ def test_the_first_table_comes_at_the_first_check_after_the_backoff() -> None:
     c.on_timer(now_ns=ms(5999))
     assert sent(c) == []
     c.on_timer(now_ns=ms(6000))
-    assert sent(c) == [SendTable((1, 2), c.table, is_new=True)]  # type: ignore[arg-type]  # there is one now
+    assert sent(c) == [SendTable(c.table)]  # type: ignore[arg-type]  # there is one now
     assert c.table is not None
     assert c.table.routes == BOTH_WAYS
     assert c.next_deadline() is None
@@ -94,7 +94,7 @@ def test_a_restarted_portal_gets_the_table_and_the_others_hear_nothing() -> None
     c.on_portal_gone(1, now_ns=s(10))
     assert sent(c) == []
     c.on_portal_up(1, 10, 1, now_ns=s(11))
-    assert sent(c) == [SendTable((1,), c.table, is_new=False)]  # type: ignore[arg-type]  # there is one
+    assert sent(c) == [SendTable(c.table, 1)]  # type: ignore[arg-type]  # there is one
     assert c.next_deadline() is None
     c.on_timer(now_ns=s(60))
     assert c.take_effects() == []
@@ -108,7 +108,7 @@ def test_a_portal_that_stays_away_is_taken_out() -> None:
     c.on_portal_gone(1, now_ns=s(11))
     c.on_timer(now_ns=s(16))
     assert c.table is not None
-    assert sent(c) == [SendTable((2,), c.table, is_new=True)]
+    assert sent(c) == [SendTable(c.table)]
     assert c.table.version == before.version + 1
     assert c.table.routes == ()
 
@@ -130,7 +130,7 @@ def test_a_portal_whose_process_ended_is_waited_for_but_not_one_that_was_removed
     c.on_portal_gone(1, now_ns=s(2) + ms(5))
     assert c.next_deadline() == s(2) + ms(20)
     c.on_timer(now_ns=s(2) + ms(20))
-    assert [(e.workers, e.is_new) for e in sent(c)] == [((2,), True)]
+    assert [e.worker for e in sent(c)] == [None]
     assert c.table is not None
     assert c.table.routes == ()
 
@@ -249,7 +249,7 @@ def test_a_portal_that_never_reports_is_left_out_in_the_end() -> None:
     c.on_portal_expected(3, now_ns=ms(5500))
     assert c.next_deadline() == ms(15_500)
     c.on_timer(now_ns=ms(15_500))
-    assert [effect.workers for effect in sent(c)] == [(1,)]
+    assert [effect.worker for effect in sent(c)] == [None]
 
 
 def test_a_changed_cost_is_told_as_such() -> None:
@@ -300,14 +300,14 @@ def test_what_a_change_costs_from_its_beginning_to_its_end() -> None:
     c.on_timer(ms(730) - 1)
     assert c.table is None
     c.on_timer(ms(730))
-    assert c.take_effects() == [SendTable((1, 2), RouteTable(version, BOTH_WAYS, ORIGINS), is_new=True)]
+    assert c.take_effects() == [SendTable(RouteTable(version, BOTH_WAYS, ORIGINS))]
     assert c.next_deadline() is None
     c.on_portal_gone(2, now_ns=ms(800))
     c.on_portal_up(2, 20, 4, now_ns=ms(810))
     assert c.take_effects() == [
         TopologyChanged(Change.LINK_DOWN, 20, version + 1),
         TopologyChanged(up, 20, version),
-        SendTable((2,), RouteTable(version, BOTH_WAYS, ORIGINS), is_new=False),
+        SendTable(RouteTable(version, BOTH_WAYS, ORIGINS), 2),
     ]
     assert c.next_deadline() is None
     c.on_portal_gone(1, now_ns=ms(900))
@@ -315,7 +315,7 @@ def test_what_a_change_costs_from_its_beginning_to_its_end() -> None:
     c.on_timer(ms(1230))
     assert c.take_effects() == [
         TopologyChanged(Change.LINK_DOWN, 10, version + 1),
-        SendTable((2,), RouteTable(version + 1, ()), is_new=True),
+        SendTable(RouteTable(version + 1, ())),
     ]
 
 

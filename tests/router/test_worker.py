@@ -68,6 +68,7 @@ class Manager:
         self.worker.channels.on_ctl(worker, ROUTE_MESSAGES.encode(message))
 
     def up(self, worker: int, cost: int = 1) -> None:
+        self.worker.peers.setdefault(worker, PeerUp(worker, 1, f"P{worker}", Role.ENDPOINT, "", ""))
         self.hear(worker, PortalUp(worker, worker * 10, cost))
 
     def begin(self, worker: int, role: Role = Role.ENDPOINT) -> None:
@@ -171,16 +172,19 @@ def test_a_portal_that_returns_unchanged_gets_the_table_and_nobody_else_hears_of
 def test_a_portal_that_is_gone_takes_its_routes_along(
     manager: Manager, caplog: pytest.LogCaptureFixture, how: str, after_ms: int
 ) -> None:
+    """One that runs and has said so itself, as its link is lost or carries nothing, has to learn that, too."""
     calculated(manager, caplog)
     if how == "it says so":
         manager.hear(2, PortalGone(2))
     else:
+        del manager.worker.peers[2]
         manager.worker.told[how](PeerDown(2, 1) if how == "on_peer_down" else PeerRemoved(2, 1))
     manager.stepper.run(after_ms - 10)
     assert manager.sent() == []
     manager.stepper.run(10)
     second = (1 << 32) + 2
-    assert manager.sent() == [(1, RouteTable(second, ()))]
+    assert manager.sent() == [(worker, RouteTable(second, ())) for worker in manager.worker.peers]
+    assert (2 in manager.worker.peers) is (how == "it says so")
     assert manager.worker.reports == [RoutesCalculated(second, 0)]
 
 
@@ -218,7 +222,7 @@ def test_only_an_endpoint_that_runs_is_waited_for(manager: Manager, role: Role, 
         manager.stepper.run(REPORT_HOLD_NS // ms(1) - 60)
         assert manager.sent() == []
         manager.stepper.run(10)
-        assert manager.sent() == [(1, RouteTable((1 << 32) + 1, ()))]
+        assert manager.sent() == [(worker, RouteTable((1 << 32) + 1, ())) for worker in (1, 2)]
 
 
 def test_it_wakes_up_for_a_portal_that_it_waits_for(manager: Manager) -> None:
@@ -286,9 +290,8 @@ def test_sharing_may_be_switched_on_while_it_runs(manager: Manager, caplog: pyte
         )
     changed = [extra for _, event, extra in logged(caplog) if event is LogEvent.CONFIGURATION_CHANGED]
     assert changed == [{"changed": ["equal_cost_sharing"]}]
-    assert [(row["dro"], row["sharing"]) for row in rows_of(manager, "topology")] == [
-        ("G1", "ready"), ("G2", "is not ready for it"),
-    ]  # fmt: skip
+    ready = {row["dro"]: row["sharing"] for row in rows_of(manager, "topology")}
+    assert ready == {"G1": "ready", "G2": "is not ready for it"}
     manager.sent()
     assert {read_record(message).sharing for _, message in manager.told} == {METHOD}
     manager.stepper.run(500)
@@ -362,6 +365,33 @@ def test_a_link_brings_the_routes_behind_it(manager: Manager, caplog: pytest.Log
     assert [o.domain_id for o in table.origins] == [10, 20, 30]
     told = [(event, fields.get("node_id"), fields.get("node_name")) for _, event, fields in logged(caplog)]
     assert told[:2] == [(LogEvent.DRO_DISCOVERED, OTHER, "G2"), (LogEvent.LINK_UP, OTHER, "G2")]
+
+
+def test_a_link_gets_tables_while_it_is_lost_and_again_the_one_that_holds_when_it_is_back(
+    manager: Manager, caplog: pytest.LogCaptureFixture
+) -> None:
+    linked(manager, caplog)
+    first = dict(manager.sent())[3]
+    manager.hear(3, PortalGone(3))
+    manager.hear(3, PortalUp(3, 0, 1))
+    assert manager.sent() == [], "nobody knows yet where it leads"
+    manager.hear(3, PortalUp(3, 0, 1, OTHER + 1))
+    assert manager.sent() == [], "the table is for a link to another DRO"
+    manager.hear(3, PortalUp(3, 0, 1, OTHER))
+    assert manager.sent() == [(3, first)]
+    manager.hear(3, PortalGone(3))
+    manager.hear(3, RouteInfoHeard(3, route_of(neighbours=(NODE, 30), sqn=2)))
+    manager.stepper.run(100)
+    tables = dict(manager.sent())
+    assert isinstance(table := tables[3], RouteTable)
+    assert isinstance(first, RouteTable)
+    assert (table.version, table.routes) == (first.version + 1, ())
+    manager.hear(3, PortalUp(3, 0, 1, OTHER))
+    assert manager.sent() == [], "another one will come"
+    manager.stepper.run(100)
+    tables = dict(manager.sent())
+    assert isinstance(table := tables[3], RouteTable)
+    assert (table.version, table.routes) == (first.version + 2, first.routes)
 
 
 def test_it_tells_of_itself_and_passes_on_what_it_hears(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
