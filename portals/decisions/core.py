@@ -147,6 +147,10 @@ class PortalCore:
             self._unread.clear()
         yield
 
+    def forget_routes(self, now_ns: int) -> None:
+        """What this portal led to is gone: make nothing by the routes to it when it, or another, is there again."""
+        self._go_through(self._follow_routes(*self.routes.drop(now_ns), now_ns))
+
     def _follow_routes(
         self, moved: set[Path], origins: set[int], now_ns: int, *, is_over: bool = False
     ) -> Iterator[None]:
@@ -303,10 +307,8 @@ class PortalCore:
             case SourceGone(handle=handle):
                 if (seen := self.siblings.remove_offer(worker, handle)) is not None:
                     self._decide_source(seen.otid, now_ns)
-            case ForwardStart(handle=handle):
-                self.own.forward(worker, handle, is_wanted=True)
-            case ForwardStop(handle=handle):
-                self.own.forward(worker, handle, is_wanted=False)
+            case ForwardStart(handle=handle) | ForwardStop(handle=handle):
+                self.own.forward(worker, handle, is_wanted=isinstance(message, ForwardStart))
             case ExchangeDone():
                 self.siblings.on_exchange_done(worker)
                 self._go_through(self._forget_wanted_before(worker))
@@ -376,11 +378,9 @@ class PortalCore:
 
     def _close_receivers(self) -> Iterator[None]:
         for symbol in self.proxy_receivers.snapshot():
-            domains = self.proxy_receivers.pop(symbol, None)
-            if domains is None:
-                continue
-            self.receiver_kinds[symbol[1]] -= 1
-            self._effects.append(CloseProxyReceiver(*symbol, tuple(sorted(domains))))
+            if (domains := self.proxy_receivers.pop(symbol, None)) is not None:
+                self.receiver_kinds[symbol[1]] -= 1
+                self._effects.append(CloseProxyReceiver(*symbol, tuple(sorted(domains))))
             yield
 
     def end_sources(self) -> None:
@@ -513,8 +513,7 @@ class PortalCore:
     # time
 
     def next_deadline(self) -> int | None:
-        parts = (self.siblings, self.deletion_delay, self.routes)
-        deadlines = (part.next_deadline() for part in parts)
+        deadlines = (part.next_deadline() for part in (self.siblings, self.deletion_delay, self.routes))
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def on_timer(self, now_ns: int) -> None:

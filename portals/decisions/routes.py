@@ -28,6 +28,7 @@ HELD_NS: Final = s(2)
 HELD_EACH_NS: Final = ms(2)
 MANY: Final = 1000
 LONGER_NS: Final = ms(500)
+_NEVER_NS: Final = 1 << 63
 
 Path = tuple[int, int]
 Entry = tuple[int, int, int, int, int]
@@ -69,6 +70,7 @@ class Routes:
 
     def __init__(self, me: int) -> None:
         self.version = 0
+        self._least_version = 1  # of the next table
         self._me = me
         self.ways: Ways = {}
         self._entering: set[Path] = set()  # as the table has it
@@ -85,9 +87,9 @@ class Routes:
 
     def change(self, version: int, entries: Iterable[Entry], now_ns: int, topics: int = 0) -> Changes:
         """`topics`: how many may move."""
-        if version <= self.version:
+        if version < self._least_version:
             return set(), set()
-        self.version = version
+        self.version, self._least_version = version, version + 1
         me, before, entering = self._me, self.ways, self._entering
         self.ways = ways = _ways(entries)
         self._entering = {(way[1], wanted) for (_, wanted), found in ways.items() for way in found if way[0] == me}
@@ -167,6 +169,14 @@ class Routes:
                 kept.append(_Before(before.until_ns, {}, before.inbound, before.carried))
         self._before = kept
         return self._enter(), origins
+
+    def drop(self, now_ns: int) -> Changes:
+        """Nothing holds any more, nothing is kept either, until a table comes that is newer, or the last one again."""
+        version = self.version
+        moved, origins = self.change(self._least_version, (), now_ns)
+        self.version = self._least_version = version
+        others, more = self.forget(_NEVER_NS)
+        return moved ^ others, origins | more
 
 
 def _ways(entries: Iterable[Entry]) -> Ways:

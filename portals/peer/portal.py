@@ -288,6 +288,8 @@ class PeerPortal:
         self._shell.report_up()
         if offers is not None:
             loop.run_in_slices(self._acting(offers.remove_all()))
+        self.core.forget_routes(loop.now_ns())
+        self._shell.act_soon()
         loop.run_in_slices(self._acting(self._heard.on_down()))
 
     def _acting(self, steps: Iterator[None]) -> Iterator[None]:

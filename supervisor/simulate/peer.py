@@ -220,6 +220,7 @@ class PeerEnd:
         self.portal.report_up()
         for number in [*self._handles]:
             self.portal.end_source(self._handles.pop(number))
+        self.portal.core.forget_routes(self.portal.clock.now_ns)
         for _ in self._heard.on_down():
             pass
         self.portal.act()

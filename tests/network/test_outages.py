@@ -10,7 +10,7 @@ from portals.datapath.counters import Slot
 from portals.decisions.routes import HELD_NS, LONGER_NS
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN, PAIR, RING
-from tests.rigs.network import Application, Network
+from tests.rigs.network import QUICK, Application, Network
 
 SOUTH, NORTH = b"south", b"north"
 SETTLED_MS = 2500 + (HELD_NS + LONGER_NS) // ms(1)
@@ -180,6 +180,51 @@ def test_nothing_takes_a_degraded_link_after_the_next_calculation(make: Make) ->
     assert (flow.passes("A", "B"), flow.passes("A", "D")) == (True, False)
     assert portal._watch.links == 1
     flow.check()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["late", "restarted"])
+def test_a_link_that_is_back_makes_nothing_by_routes_of_before(make: Make, is_restarted: bool) -> None:
+    """The route manager does not answer, so the table that the portal has is that from before the cut."""
+    net = make(PAIR)
+    net.start()
+    flow = Flow(net, 1, 2)
+    flow.run(300)
+    dro = net.dros["A"]
+    portal, channels = dro.peers["B"], dro.workers[0].channels
+    heard: list[tuple[int, bytes]] = []
+    on_ctl, channels.on_ctl = channels.on_ctl, lambda *message: heard.append(message)
+    assert portal.core.proxies
+    dro.cut("B")
+    flow.run(500)
+    net.until(lambda: dro.has_link("B"))
+    flow.run(500)
+    wants = [symbol for symbol in portal.core.recorded.domains if symbol[0] == SOUTH]
+    assert (len(wants), len(portal.core.proxies), len(portal._told)) == (1, 0, 0)
+    if is_restarted:
+        dro.restart_manager()
+    else:
+        channels.on_ctl = on_ctl
+        for message in heard:
+            on_ctl(*message)
+    flow.return_ms()
+    flow.run(1000)
+    flow.check()
+
+
+def test_a_link_is_back_before_routes_are_calculated_without_it(make: Make) -> None:
+    """The calculation is not made then: the table that holds comes again."""
+    net = make(PAIR, daemon=QUICK.replace('backoff-interval="100"', 'backoff-interval="5000"'))
+    net.start()
+    flow = Flow(net, 1, 2)
+    flow.run(300)
+    portal = net.dros["A"].peers["B"]
+    version = portal.core.routes.version
+    net.dros["A"].cut("B")
+    flow.run(50)
+    assert (portal.core.routes.version, portal.core.routes.ways) == (version, {})
+    assert flow.return_ms() <= 2500
+    flow.check()
+    assert portal.core.routes.version == version
 
 
 @pytest.mark.parametrize("end", "AB")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from dro.bus.messages import PeerUp, Role
+from dro.bus.messages import PeerDown, PeerUp, Role
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.loop import Loop
@@ -173,13 +173,8 @@ class Dro:
         self.workers: dict[int, _Worker] = {}
         self.endpoints: dict[int, EndpointPortal] = {}  # by domain
         self.peers: dict[str, PeerPortal] = {}  # by the DRO at the other end
-        manager = self.workers[0] = _Worker(self, 0, "route-manager", Role.ROUTE_MANAGER)
-        self.manager = RouteManager(
-            manager.ctx,
-            self_of(self.config, manager.identity.dro_node_id),
-            timing_of(self.config),
-            exchange_timing_of(self.config),
-        )
+        self.workers[0] = _Worker(self, 0, "route-manager", Role.ROUTE_MANAGER)
+        self._start_manager()
         for index, part in enumerate(self.config.portals, start=1):
             worker = self.workers[index] = _Worker(self, index, part.name, Role.ENDPOINT)
             self.endpoints[part.domain_id] = EndpointPortal(worker.ctx, part)
@@ -191,6 +186,23 @@ class Dro:
                 if one is not other:
                     one.peers[other.index] = up = PeerUp(other.index, 1, other.name, other.role, "ring", "")
                     one.told["on_peer_up"](up)
+
+    def _start_manager(self) -> None:
+        me = self_of(self.config, self.node_id)
+        timing = timing_of(self.config), exchange_timing_of(self.config)
+        self.manager = RouteManager(self.workers[0].ctx, me, *timing)
+
+    def restart_manager(self) -> None:
+        """The next life of the route manager's process."""
+        manager = self.workers[0]
+        manager.incarnation += 1
+        self._start_manager()
+        up = PeerUp(0, manager.incarnation, manager.name, manager.role, "", "")
+        for index, worker in self.workers.items():
+            if index:
+                worker.told["on_peer_down"](PeerDown(0, manager.incarnation - 1))
+                worker.told["on_peer_up"](up)
+                manager.told["on_peer_up"](manager.peers[index])
 
     @property
     def portals(self) -> dict[str, EndpointPortal | PeerPortal]:

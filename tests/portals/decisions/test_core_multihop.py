@@ -105,6 +105,10 @@ class Transit:
         self.core.on_message(sibling, 1, message, self.now_ns)
         return self.take()
 
+    def forget(self) -> list[Effect]:
+        self.core.forget_routes(self.now_ns)
+        return self.take()
+
     def wait(self, duration_ns: int) -> list[Effect]:
         self.now_ns += duration_ns
         self.core.on_timer(self.now_ns)
@@ -323,6 +327,50 @@ def test_many_sources_follow_each_of_two_changes_that_come_while_they_are_worked
     assert {proxy.feeder for proxy in transit.core.proxies.values()} == {(LEFT, n) for n in range(count)}
 
 
+def test_routes_that_are_forgotten_make_nothing_until_a_table_comes_that_is_not_older(transit: Transit) -> None:
+    """The last one may come again: it holds still, for a link that is back before another was calculated."""
+    routes = [(FAR, END, LEFT, ME), (END, FAR, ME, LEFT)]
+    transit.routes()
+    transit.routes(*routes)
+    transit.want(END)
+    transit.hear(LEFT, offer(7))
+    transit.hear(LEFT, InterestAdded(*AAA, FAR))
+    for _ in range(2):
+        assert transit.forget() == [
+            CloseProxyReceiver(*AAA, (FAR,)), stop(LEFT, 7), DelayDeletion(OTID, transit.now_ns + DELAY)
+        ]  # fmt: skip
+        assert transit.forget() == [], "there are none"
+        transit.core.on_routes(transit.version - 1, whole(routes), transit.now_ns)
+        assert transit.take() == [], "an older one"
+        assert transit.unwant(END) == [CloseProxySource(OTID)]
+        assert transit.want(END) == []
+        assert transit.hear(LEFT, offer(7)) == []
+        assert transit.wait(HELD_NS + LONGER_NS) == [], "nothing is kept"
+        transit.core.on_routes(transit.version, whole(routes), transit.now_ns)
+        again = [OpenProxyReceiver(*AAA, (FAR,)), OpenProxySource(LEFT, offer(7)), start(LEFT, 7)]
+        assert transit.take() == again
+        transit.core.on_routes(transit.version, (), transit.now_ns)
+        assert transit.take() == [], "once"
+    transit.forget()
+    transit.unwant(END)
+    assert transit.want(END) == []
+    assert transit.routes(*routes) == again
+
+
+def test_routes_that_are_forgotten_take_what_was_kept_of_others_along(transit: Transit) -> None:
+    transit.want(END)
+    for sibling, handle in ((LEFT, 7), (RIGHT, 8)):
+        transit.hear(sibling, offer(handle))
+        transit.hear(sibling, InterestAdded(*AAA, FAR))
+    transit.routes((FAR, END, LEFT, ME), (END, FAR, ME, LEFT))
+    transit.routes((FAR, END, RIGHT, ME))
+    assert transit.forget() == [
+        CloseProxyReceiver(*AAA, (FAR,)), stop(LEFT, 7), stop(RIGHT, 8), DelayDeletion(OTID, DELAY)
+    ]  # fmt: skip
+    assert transit.wait(DELAY) == [CloseProxySource(OTID)]
+    assert transit.core.next_deadline() is None
+
+
 # a portal that returns, names that meet
 
 
@@ -505,6 +553,11 @@ class AnyRoutes(RuleBasedStateMachine):
         for otid, feeder in before.items():
             if feeder in self.usable(otid):
                 assert self.fed[otid] == feeder, "it is kept"
+
+    @rule()
+    def forget_routes(self) -> None:
+        self.table, self.tables_before = {}, []
+        self.perform(self.transit.forget())
 
     @rule(wanted=st.sampled_from((END, OTHER_END)))
     def change_interest(self, wanted: int) -> None:
