@@ -49,6 +49,7 @@ class LinkWriter:
         self._is_telling = False
         self._told_end = 0  # `given` once all of what was told last had been put
         self.sources = ToldSources()
+        """By what the stream has taken, or has begun to take: nothing gets before that any more."""
         self.waiting = 0
         """Bytes."""
         self.waiting_unicast = 0

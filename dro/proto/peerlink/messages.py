@@ -237,7 +237,7 @@ def read_hello(message: lbmc.Message) -> Hello | None:
 class Digests:
     """Of the interest and of the sources that one side has told the other, or that the other has recorded of it.
 
-    None: not all was recorded, or not all has been sent yet, so there is nothing to compare.
+    None: not all was recorded, or all is being told once more, so there is nothing to compare.
     """
 
     interest: int | None

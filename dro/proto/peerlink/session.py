@@ -175,8 +175,8 @@ class LinkSession:
         told: Callable[[], Digests] = _no_digests,
         recorded: Callable[[], Digests] = _no_digests,
     ) -> None:
-        """`told`: digests of what this side wants and offers, as far as all of it has been sent; `recorded`: of what is
-        known here of the other side's, as far as all of it was taken."""
+        """`told`: digests of what this side wants and offers, as a question that is put now comes behind it;
+        `recorded`: of what is known here of the other side's, as far as all of it was taken."""
         self.hello: Hello | None = None
         """Of the other side."""
         self.rtt = rtt if rtt is not None else RttStatistics()

@@ -785,8 +785,10 @@ def test_a_drain_of_the_portal_from_the_order_to_the_answer(alone: Alone, caplog
 
     alone.shell.report_up()
     alone.shell.remove_source(own)
-    alone.stepper.run(1000)
+    alone.hear(MANAGER, RouteTable(8, ()))
+    alone.stepper.run(HELD_NS // ms(1) + 1000)
     assert (alone.sent(), alone.worker.answers) == ([], [""])
+    assert (alone.effects(), alone.link.reachable) == ([], set()), "the table without it changes nothing"
     alone.worker.told["on_drain"](5000)
     assert alone.worker.answers == ["", ""]
     assert logged(caplog) == [("INFO", LogEvent.DRAIN_OVER, {})]
