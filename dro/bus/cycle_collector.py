@@ -7,34 +7,51 @@ collections is frozen, and not looked at again. When the process has worked for 
 collection, so that there may be many, they are frozen unseen, which takes a microsecond. So few collections take longer
 than 5 ms, and an idle worker makes none.
 
-Cycles among frozen objects that are not used any more stay; there are few, as objects that come and go with topics and
-sources make none. A sweep of all objects takes up to a second: it is done when there is so much more than twice what
-the last one left that cycles must be among it, once the worker has been quiet for a second, or at `MANY`.
+Cycles among frozen objects that are not used any more stay; there should be none, as what ends lets go of what refers
+to it. Should there be some after all, a sweep of all objects finds them. It takes up to a second: it is done when the
+worker has been quiet for a second, and only when so much has come since the last sweep that cycles may be among it
+(blocks of memory, or bytes, as a few cycles may hold large buffers), or an hour after the last one if anything was
+frozen since. It is done at once when very much has come.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import time
+from pathlib import Path
 from typing import Final
 
 from dro.clock import ms, s
 from dro.loop import Loop
+from dro.timers import Timer
 
 BUSY_NS: Final = ms(20)
 """Processor time: at most a few thousand objects come in less."""
-LOOK_EVERY: Final = 1024
-"""Freezings until what there is is counted, which takes a millisecond."""
+LOOK_NS: Final = s(10)
+"""From a freezing until what there is is counted, which takes a millisecond."""
+RARELY_NS: Final = s(3600)
+"""From a sweep to the next when quiet, however little has come."""
 SPARE: Final = 9_000_000  # 100,000 topics are seven million
 MANY: Final = 18_000_000
 """Blocks of memory beyond twice those that the last sweep left: before the next is done when quiet, and at all."""
+SPARE_BYTES: Final = 32 << 20
+MANY_BYTES: Final = 512 << 20
+"""Likewise, bytes of memory that are the process's own, beyond a quarter more than after the last sweep."""
 QUIET_NS: Final = s(1)
 QUIET_PART: Final = 20
 """A worker is quiet when it needs less than this part of a processor."""
 _NEVER: Final = 1 << 30
 _THRESHOLDS: Final = (700, 5, _NEVER)
 """New objects until a collection of these, those until one of the survivors; what survives that is frozen."""
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def own_bytes() -> int:
+    """Memory of the process that it does not share; rings and counter pages are shared."""
+    _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+    return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
 class CycleCollector:
@@ -44,9 +61,9 @@ class CycleCollector:
         self._loop = loop
         self._thresholds = gc.get_threshold()
         self._used_ns = 0  # processor time of the process at the last collection
-        self._freezings = 0
-        self._swept = 0  # what the last sweep left
-        self._is_watching = False
+        self._swept = self._swept_bytes = self._swept_ns = 0  # what the last sweep left, and when that was
+        self._is_looking = False  # soon, or each second until a sweep
+        self._timer: Timer | None = None
 
     def start(self) -> None:
         """What there is now stays."""
@@ -74,28 +91,34 @@ class CycleCollector:
 
     def _keep(self) -> None:
         gc.freeze()
-        self._freezings += 1
-        if self._freezings % LOOK_EVERY == 0:
-            self._loop.call_soon(self._look)
+        if not self._is_looking:
+            self._is_looking = True
+            self._loop.call_soon(lambda: self._look_at(self._loop.now_ns() + LOOK_NS))
+
+    def _look_at(self, when_ns: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when_ns, self._look)
 
     def _look(self) -> None:
-        grown = sys.getallocatedblocks() - 2 * self._swept
-        if grown > MANY:
+        blocks = sys.getallocatedblocks() - 2 * self._swept
+        nbytes = own_bytes() - self._swept_bytes * 5 // 4
+        next_ns = self._swept_ns + RARELY_NS
+        if blocks > MANY or nbytes > MANY_BYTES:
             self._sweep()
-        elif grown > SPARE and not self._is_watching:
-            self._is_watching = True
-            self._watch()
-
-    def _watch(self) -> None:
-        used_ns = time.process_time_ns()
-        self._loop.call_later(QUIET_NS, lambda: self._sweep_if_quiet(used_ns))
+        elif blocks > SPARE or nbytes > SPARE_BYTES or self._loop.now_ns() >= next_ns:
+            self._is_looking = True
+            used_ns = time.process_time_ns()
+            self._timer = self._loop.call_later(QUIET_NS, lambda: self._sweep_if_quiet(used_ns))
+        else:
+            self._is_looking = False
+            self._look_at(next_ns)
 
     def _sweep_if_quiet(self, used_ns: int) -> None:
         if (time.process_time_ns() - used_ns) * QUIET_PART < QUIET_NS:
-            self._is_watching = False
             self._sweep()
         else:
-            self._watch()
+            self._look()
 
     def _sweep(self) -> None:
         gc.unfreeze()
@@ -104,4 +127,5 @@ class CycleCollector:
     def _freeze(self) -> None:
         gc.collect()
         gc.freeze()
-        self._swept = sys.getallocatedblocks()
+        self._swept, self._swept_bytes, self._swept_ns = sys.getallocatedblocks(), own_bytes(), self._loop.now_ns()
+        self._is_looking = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from itertools import count
 import pytest
 
 from dro.bus import cycle_collector
-from dro.bus.cycle_collector import BUSY_NS, LOOK_EVERY, QUIET_NS, CycleCollector
+from dro.bus.cycle_collector import BUSY_NS, LOOK_NS, QUIET_NS, RARELY_NS, SPARE_BYTES, CycleCollector
+from dro.clock import NS_PER_MS
 from dro.loop import Loop
 from tests.fakes.um_contexts import Stepper
 
@@ -98,63 +100,122 @@ def test_what_comes_while_as_much_goes_is_not_looked_at_in_one_piece(
     assert max(found) < MOST
 
 
-def test_an_idle_worker_makes_none(collector: CycleCollector, stepper: Stepper) -> None:
+class Used:
+    """What the process has used of a processor, and of memory."""
+
+    ns = 0
+    nbytes = 100 << 20
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> Used:
+    """Neither grows by itself."""
+    made = Used()
+    monkeypatch.setattr(time, "process_time_ns", lambda: made.ns)
+    monkeypatch.setattr(cycle_collector, "own_bytes", lambda: made.nbytes)
+    return made
+
+
+@pytest.fixture
+def sweeps(used: Used, collector: CycleCollector, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Those that there are from now on; the last one was now."""
+    found: list[bool] = []
+    monkeypatch.setattr(gc, "unfreeze", lambda: found.append(True))
+    monkeypatch.setattr(collector, "_swept_bytes", used.nbytes)
+    return found
+
+
+def run(stepper: Stepper, ns: int) -> None:
+    """Few and long steps."""
+    stepper.run(ns // NS_PER_MS, ns // NS_PER_MS)
+
+
+def test_an_idle_worker_makes_none_but_the_one_an_hour_later(
+    collector: CycleCollector, stepper: Stepper, sweeps: list[bool]
+) -> None:
     learn(stepper.loop, 100_000)
+    run(stepper, LOOK_NS)
+    run(stepper, RARELY_NS - LOOK_NS - 2 * QUIET_NS)
+    assert sweeps == []
+    run(stepper, 2 * QUIET_NS)
+    run(stepper, QUIET_NS)
+    assert sweeps == [True]
+    assert stepper.loop.next_deadline() is None
+
+
+def test_a_worker_that_has_frozen_nothing_makes_none_at_all(collector: CycleCollector, stepper: Stepper) -> None:
     stepper.settle()
     assert stepper.loop.next_deadline() is None
 
 
-class Used:
-    """Processor time of the process."""
-
-    ns = 0
-
-
-def swept(monkeypatch: pytest.MonkeyPatch) -> tuple[list[bool], Used]:
-    """Notes sweeps from now on."""
-    sweeps: list[bool] = []
-    used = Used()
-    monkeypatch.setattr(gc, "unfreeze", lambda: sweeps.append(True))
-    monkeypatch.setattr(time, "process_time_ns", lambda: used.ns)
-    monkeypatch.setattr(cycle_collector, "LOOK_EVERY", 1)
-    monkeypatch.setattr(cycle_collector, "SPARE", 1000)
-    return sweeps, used
-
-
 def test_what_has_doubled_is_swept_when_the_worker_is_quiet(
-    collector: CycleCollector, stepper: Stepper, monkeypatch: pytest.MonkeyPatch
+    collector: CycleCollector, stepper: Stepper, sweeps: list[bool], used: Used, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweeps, used = swept(monkeypatch)
+    monkeypatch.setattr(cycle_collector, "SPARE", 1000)
     monkeypatch.setattr(collector, "_swept", 1000)
     learn(stepper.loop, 200_000)
+    run(stepper, LOOK_NS)
     assert sweeps == [], "it is waited for that it is quiet"
     used.ns += QUIET_NS // 20
-    stepper.run(QUIET_NS // 1_000_000)
+    run(stepper, QUIET_NS)
     assert sweeps == [], "it was busy"
     used.ns += QUIET_NS // 20 - 1
-    stepper.run(QUIET_NS // 1_000_000)
+    run(stepper, QUIET_NS)
     assert sweeps == [True]
-    stepper.run(5 * QUIET_NS // 1_000_000)
+    run(stepper, 5 * QUIET_NS)
     assert (sweeps, stepper.loop.next_deadline()) == ([True], None)
 
 
-def test_what_has_not_doubled_is_not(
-    collector: CycleCollector, stepper: Stepper, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("more", "is_swept"), [(0, False), (1, True)])
+def test_bytes_count_as_blocks_do(
+    collector: CycleCollector, stepper: Stepper, sweeps: list[bool], used: Used, more: int, *, is_swept: bool
 ) -> None:
-    sweeps, _ = swept(monkeypatch)
+    """A cycle of a few blocks may hold any buffer."""
+    used.nbytes += used.nbytes // 4 + SPARE_BYTES + more
+    learn(stepper.loop, 10_000)
+    run(stepper, LOOK_NS)
+    assert sweeps == []
+    run(stepper, QUIET_NS)
+    assert bool(sweeps) is is_swept
+
+
+def test_what_has_not_doubled_is_not(
+    collector: CycleCollector, stepper: Stepper, sweeps: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycle_collector, "SPARE", 1000)
     monkeypatch.setattr(collector, "_swept", sys.getallocatedblocks())
     learn(stepper.loop, 50_000)
-    assert (sweeps, stepper.loop.next_deadline()) == ([], None)
+    run(stepper, LOOK_NS)
+    run(stepper, 5 * QUIET_NS)
+    assert sweeps == []
 
 
-def test_very_much_is_swept_at_once(
-    collector: CycleCollector, stepper: Stepper, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("limit", ["MANY", "MANY_BYTES"])
+def test_very_much_is_swept_at_once_however_busy_the_worker_is(
+    collector: CycleCollector,
+    stepper: Stepper,
+    sweeps: list[bool],
+    used: Used,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
 ) -> None:
-    sweeps, _ = swept(monkeypatch)
-    monkeypatch.setattr(cycle_collector, "MANY", 1000)
-    monkeypatch.setattr(collector, "_swept", 1000)
+    monkeypatch.setattr(cycle_collector, limit, 1000)
+    monkeypatch.setattr(collector, "_swept", 1000 if limit == "MANY" else sys.getallocatedblocks())
     learn(stepper.loop, 50_000)
-    assert sweeps
+    used.nbytes *= 2
+    run(stepper, LOOK_NS - NS_PER_MS)
+    assert sweeps == []
+    run(stepper, NS_PER_MS)
+    assert sweeps == [True]
+
+
+def test_own_memory_is_what_is_not_shared() -> None:
+    with mmap.mmap(-1, 32 << 20) as shared:
+        before = cycle_collector.own_bytes()
+        shared.write(b"x" * len(shared))
+        assert abs(cycle_collector.own_bytes() - before) < 8 << 20
+        own = bytearray(b"x") * (32 << 20)
+        assert len(own) - (8 << 20) < cycle_collector.own_bytes() - before
 
 
 def test_a_sweep_finds_cycles_that_were_frozen_and_the_others_are_found_before(
@@ -187,4 +248,3 @@ def test_it_leaves_python_as_it_was(stepper: Stepper) -> None:
     collector.stop()
     collector.stop()
     assert (gc.get_threshold(), len(gc.callbacks)) == before
-    assert LOOK_EVERY > 1
