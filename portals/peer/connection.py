@@ -16,6 +16,7 @@ from dro.proto.peerlink.messages import canary_of
 from dro.proto.peerlink.session import CloseLink, LinkEffect, LinkSession, LinkUp, SendControl
 from dro.timers import Timer
 from dro.um.transport.lz4_stream import Lz4Stream
+from dro.um.transport.read_space import ReadSpace
 from dro.um.transport.session import SessionSink
 from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents
 from dro.um.transport.tls_failure import TLS_UNEXPECTED, speaks_tls
@@ -57,12 +58,13 @@ class PeerConnection:
         session: LinkSession,
         sink: SessionSink,
         owner: ConnectionOwner,
+        space: ReadSpace,
     ) -> None:
         self.address = address
         self.session = session
         self.receiver = LinkReceiver(address, loop.now_ns())
         self.writer = LinkWriter(loop, lambda: owner.on_room(self), self._broke)
-        self._reader = LinkReader(self.receiver, sink, self._on_message)
+        self._reader = LinkReader(self.receiver, sink, space)
         self._loop = loop
         self.base = stream
         """As it was made, below compression."""
@@ -124,27 +126,27 @@ class PeerConnection:
         self.writer.on_writable()
 
     def _on_readable(self) -> bool:
-        now_ns = self._loop.now_ns()
+        now_ns, reader = self._loop.now_ns(), self._reader
         if self._stream is None:
             return False
         try:
-            is_more = self._reader.read(self._stream, now_ns)
+            is_more = reader.read(self._stream, self._on_message, now_ns)
         except EOFError:
             self._lost("the companion closed it", self._see_companion)
             return False
         except DecodeError as e:
-            if self._is_tls(self._reader.take_rest()):
+            if self._is_tls(reader.unread):
                 return False
             self._lost(f"what came is no LBMC: {e}", "check that a DRO is at the other end")
             return False
         except OSError as e:
             self._lost(e.strerror or str(e), self._see_companion)
             return False
-        if self._stream is not None and self._is_tls(self._reader.unread):
+        if self._stream is not None and self._is_tls(reader.unread):
             return False
         self.session.on_received(now_ns)
         self._perform()
-        if self._reader.is_behind:
+        if reader.is_behind:
             self.on_behind()
         return is_more and self._stream is not None
 
@@ -153,7 +155,7 @@ class PeerConnection:
         """Of an end before the companion has said who it is: it may want TLS, and only its log says so."""
         return _SEE_COMPANION if self.session.hello is None else ""
 
-    def _is_tls(self, data: bytes | memoryview) -> bool:
+    def _is_tls(self, data: bytes) -> bool:
         """Closes the connection if the companion begins with TLS, which is not configured here."""
         if self.session.hello is not None or not speaks_tls(data):
             return False

@@ -37,6 +37,7 @@ from dro.proto.peerlink.session import (
 from dro.proto.peerlink.sources import OfferedSources
 from dro.timers import Timer
 from dro.um.transport.peer_tls import PeerStreamMaker
+from dro.um.transport.read_space import ReadSpace
 from dro.um.transport.session import ReceiverTransport
 from dro.um.transport.sockets import address_text
 from dro.um.transport.stream import ByteStream, PlainStream, StreamMaker
@@ -122,6 +123,7 @@ class PeerPortal:
             has_canaries=True,
         )
         self._options = options_of(config)
+        self._space = ReadSpace()  # of all connections
         self._ungreeted: dict[PeerConnection, None] = {}
         self._link: PeerConnection | None = None  # whose dialogue is up
         self._offers: LinkSources | None = None  # what it offers
@@ -179,7 +181,7 @@ class PeerPortal:
             told=self._digests_told,
             recorded=lambda: Digests(self._heard.digest, self._offers.digest if self._offers is not None else None),
         )
-        connection = PeerConnection(self._ctx.loop, stream, address, session, self, self)
+        connection = PeerConnection(self._ctx.loop, stream, address, session, self, self, self._space)
         self._ungreeted[connection] = None
         if len(self._ungreeted) > UNGREETED_MAX:
             oldest = next(iter(self._ungreeted))

@@ -14,17 +14,19 @@ from typing import Final
 from dro.clock import ms
 from dro.errors import DecodeError
 from dro.um.transport.link_frames import scan_link, take_topic_control
-from dro.um.transport.runs import MINIMAL_BYTES, TYPE_CONTROL, RunTable
+from dro.um.transport.read_space import ReadSpace
+from dro.um.transport.runs import MINIMAL_BYTES, TYPE_CONTROL
 from dro.um.transport.session import ReceiverSessionStatistics, ReceiverTransport, SessionCounts, SessionSink
 from dro.um.transport.stream import ByteStream
 from dro.wire.lbmc import message as lbmc
-from dro.wire.lbmc.codes import MESSAGE_MAX, BlockType
+from dro.wire.lbmc.codes import BlockType
 from dro.wire.source_string import TcpAddress, format_source
 
-READ_BYTES: Final = 256 << 10
 TURN_NS: Final = ms(3)
 """For control messages."""
 _SRCIDX: Final = int(BlockType.SRCIDX)
+OnMessage = Callable[[bytes], bool]
+"""Gets each message that is no data or control of a source; False: the connection is to be read on no more."""
 
 
 class LinkReceiver(ReceiverTransport):
@@ -54,71 +56,62 @@ class LinkReceiver(ReceiverTransport):
 
 
 class LinkReader:
-    """Splits the stream. `on_message(message)` gets each message that is no data or control of a source.
+    """Splits the stream."""
 
-    It returns False when the connection is to be read on no more.
-    """
-
-    def __init__(self, receiver: LinkReceiver, sink: SessionSink, on_message: Callable[[bytes], bool]) -> None:
+    def __init__(self, receiver: LinkReceiver, sink: SessionSink, space: ReadSpace) -> None:
         self.receiver = receiver
         self.is_data_allowed = False
         self._sink = sink
-        self._on_message = on_message
-        self._memory = bytearray(READ_BYTES + MESSAGE_MAX)
-        self._view = memoryview(self._memory)
-        self._table = RunTable()
-        self._begin = self._end = 0  # what has been read and not worked off
+        self._space = space
+        self._begin = self._end = 0  # what of the space is not worked off, during a call of `read`
+        self.unread = b""
+        """What has been read and not worked off, between these calls."""
         self.is_behind = False
         """There was no time for some of the whole messages in that."""
 
     def take_rest(self) -> bytes:
         """What has been read and not worked off; it is not there any more."""
-        rest = bytes(self._view[self._begin : self._end])
+        rest = self.unread + self._space.view[self._begin : self._end]
+        self.unread = b""
         self._begin = self._end = 0
         self.is_behind = False
         return rest
 
-    @property
-    def unread(self) -> memoryview:
-        """What has been read and not worked off."""
-        return self._view[self._begin : self._end]
-
-    def read(self, stream: ByteStream, now_ns: int) -> bool:
+    def read(self, stream: ByteStream, on_message: OnMessage, now_ns: int) -> bool:
         """Read once and work off what came; True when something is left to be done.
 
         Raises: EOFError at the end of the stream, OSError when it broke, DecodeError when it cannot be split.
         """
-        if self.is_behind:
-            self._work_off(now_ns)
-            return True
-        self._make_room()
-        try:
-            count = stream.read_into(self._view[self._end : self._end + READ_BYTES])
-        except BlockingIOError:
-            return False
-        if not count:
-            raise EOFError
-        self._end += count
-        self.receiver.bytes_rcved += count
-        return self._work_off(now_ns) or count == READ_BYTES
+        space, kept, count = self._space, self.unread, 0
+        was_behind = self.is_behind
+        if was_behind:
+            space.view[: len(kept)] = kept
+        else:
+            try:
+                count = space.read(stream, kept)
+            except BlockingIOError:
+                return False
+            if not count:
+                raise EOFError
+            self.receiver.bytes_rcved += count
+        self.unread = b""
+        self._begin, self._end = 0, len(kept) + count
+        return self._work_off(on_message, now_ns) or was_behind or count == space.read_bytes
 
-    def _make_room(self) -> None:
-        left = self._end - self._begin
-        if self._begin:
-            self._memory[:left] = self._memory[self._begin : self._end]
-            self._begin, self._end = 0, left
-
-    def _work_off(self, now_ns: int) -> bool:
+    def _work_off(self, on_message: OnMessage, now_ns: int) -> bool:
         try:
-            return self._split(now_ns)
+            return self._split(on_message, now_ns)
         except DecodeError:
             self._hand_up(now_ns)  # what came before it
             raise
+        finally:
+            self.unread = bytes(self._space.view[self._begin : self._end])
+            self._begin = self._end = 0
 
-    def _split(self, now_ns: int) -> bool:
+    def _split(self, on_message: OnMessage, now_ns: int) -> bool:
         """True when there was not enough time, and there is more."""
         self.is_behind = False
-        view, table, end = self._view, self._table, self._end
+        view, table, end = self._space.view, self._space.table, self._end
         stop_ns = time.monotonic_ns() + TURN_NS
         while True:
             if self.is_data_allowed:
@@ -141,7 +134,7 @@ class LinkReader:
                 continue
             self._hand_up(now_ns)
             self._begin += length
-            if not self._on_message(bytes(view[pos : pos + length])):
+            if not on_message(bytes(view[pos : pos + length])):
                 return False
             if time.monotonic_ns() >= stop_ns:
                 self.is_behind = self._begin < end
@@ -150,6 +143,7 @@ class LinkReader:
         return False
 
     def _hand_up(self, now_ns: int) -> None:
-        if self._table.rows:
-            self._sink.on_fragments(self._view, [(self.receiver, self._table)], now_ns)
-            self._table.clear()
+        space = self._space
+        if space.table.rows:
+            self._sink.on_fragments(space.view, [(self.receiver, space.table)], now_ns)
+            space.table.clear()

@@ -117,7 +117,8 @@ class Stream:
         "trail",
     )
 
-    def __init__(self, key: int) -> None:
+    def __init__(self, key: int, table: RunTable | None = None) -> None:
+        """`table` may be one without room, until there is something for it."""
         self.key = key
         self.sender = 0
         self.expected = -1
@@ -127,7 +128,7 @@ class Stream:
         self.trail = 0
         self.messages = 0
         self.is_touched = False
-        self.table = RunTable()
+        self.table = RunTable() if table is None else table
 
 
 Streams = dict[tuple[int, int], Stream]
@@ -242,6 +243,7 @@ def scan_slots(
     if (
         stream is None
         or stream.expected != first
+        or not stream.table.capacity
         or keys.count(keys[0]) != n
         or sqns != tuple(range(first, first + n))
         or marks.count(marks[0]) != n

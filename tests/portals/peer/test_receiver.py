@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dro.errors import DecodeError
+from dro.um.transport.read_space import READ_BYTES, ReadSpace
 from dro.um.transport.runs import KIND_CONTROL, KIND_TSNI
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import END_DATA, BlockType, MessageType
 from dro.wire.lbmc.data_blocks import SrcIdx, TopicIdx, Tsni, TsniRecord
 from dro.wire.lbmc.dro_blocks import TnwgCapabilities, TnwgKeepalive
 from dro.wire.source_string import TcpAddress
-from portals.peer.receiver import READ_BYTES, LinkReader, LinkReceiver
+from portals.peer.receiver import LinkReader, LinkReceiver
 from tests.fakes.stream import FakeStream
 
 KEEPALIVE = lbmc.encode(lbmc.control_message(TnwgKeepalive(1, 2, 3)))
@@ -33,7 +34,7 @@ class Bench:
         self.heard: list[object] = []
         self.goes_on = True
         self.receiver = LinkReceiver(TcpAddress(0x7F000001, 1, 0), 0)
-        self.reader = LinkReader(self.receiver, self, self._on_message)
+        self.reader = LinkReader(self.receiver, self, ReadSpace())
         self.reader.is_data_allowed = is_data_allowed
 
     def _on_message(self, message: bytes) -> bool:
@@ -49,9 +50,12 @@ class Bench:
 
     def on_began(self, transport: object, now_ns: int) -> None: ...
 
+    def read(self) -> bool:
+        return self.reader.read(self.stream, self._on_message, 0)
+
     def feed(self, content: bytes) -> None:
         self.stream.to_read += content
-        while self.reader.read(self.stream, 0) or self.stream.to_read:
+        while self.read() or self.stream.to_read:
             pass
 
 
@@ -109,7 +113,7 @@ def test_reading_ends_where_it_is_told_to_and_the_rest_can_be_taken() -> None:
     bench.goes_on = False
     hello = lbmc.encode(lbmc.control_message(TnwgCapabilities(1)))
     bench.stream.to_read += hello + b"something else"
-    assert not bench.reader.read(bench.stream, 0)
+    assert not bench.read()
     assert bench.heard == [hello]
     assert bench.reader.take_rest() == b"something else"
     assert bench.reader.take_rest() == b""
@@ -138,7 +142,7 @@ def test_the_end_of_the_stream_is_told() -> None:
     bench = Bench()
     bench.stream.is_at_end = True
     with pytest.raises(EOFError):
-        bench.reader.read(bench.stream, 0)
+        bench.read()
 
 
 def test_a_flood_of_messages_is_worked_off_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +151,7 @@ def test_a_flood_of_messages_is_worked_off_in_several_turns(monkeypatch: pytest.
     monkeypatch.setattr("portals.peer.receiver.time.monotonic_ns", lambda: next(now))
     bench.stream.to_read += KEEPALIVE * 1000
     calls = 0
-    while bench.reader.read(bench.stream, 0):
+    while bench.read():
         calls += 1
         assert len(bench.heard) <= 4 * calls
     assert len(bench.heard) == 1000
@@ -161,7 +165,7 @@ def test_it_reads_on_only_when_it_has_worked_off_what_came(monkeypatch: pytest.M
     size = 4 * READ_BYTES // len(KEEPALIVE) * len(KEEPALIVE)
     bench.stream.to_read += KEEPALIVE * (size // len(KEEPALIVE))
     least = size
-    while bench.reader.read(bench.stream, 0):
+    while bench.read():
         held = len(bench.stream.to_read) + len(bench.heard) * len(KEEPALIVE)
         least = min(least, held)
     assert size - least <= READ_BYTES + 0xFFFF
@@ -174,7 +178,7 @@ def test_any_bytes_are_split_or_refused(noise: bytes) -> None:
     bench.stream.to_read += data(1, 1) + noise
     try:
         for _ in range(5):
-            bench.reader.read(bench.stream, 0)
+            bench.read()
     except (DecodeError, BlockingIOError):
         pass
     assert bench.heard[:1] == [plain(1, 1)]

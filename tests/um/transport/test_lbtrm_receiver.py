@@ -21,7 +21,7 @@ from dro.proto.lbtrm.receiver import ReceiverSession, ReceiverStats
 from dro.sqn import MASK
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.lbtrm.receiver import GroupStats, LbtrmGroup, LbtrmReceiver
-from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run
+from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, ROWS, Run
 from dro.um.transport.session import ReceiverSessionStatistics, ReceiverTransport, SessionCounts
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
@@ -448,6 +448,21 @@ def test_session_messages_and_ncfs_reach_the_session(group: Group) -> None:
 def test_a_session_begins_with_a_session_message_too(group: Group) -> None:
     group.put(lbtrm.encode(lbtrm.SessionMessage(group.nak_port, SESSION, 0, MASK, 0)))
     assert (group.sink.order, group.session.mark()) == (["began"], 0)
+
+
+def test_a_session_that_no_data_has_come_of_has_no_table(group: Group) -> None:
+    session, sink = group.session, group.sink
+    group.put(lbtrm.encode(lbtrm.SessionMessage(group.nak_port, SESSION, 0, MASK, 0)))
+    assert session.stream.table.capacity == 0
+    other = RunsSink()
+    idle = group.join(other, session_id=9)
+    group.put(*[group.data(i, message(7, i, 40)) for i in range(3)])
+    assert sink.got == of(7, 0, 1, 2)
+    table = session.stream.table
+    group.put(*[group.data(3 + i, message(7, 3 + i, 40)) for i in range(3)])
+    assert sink.got == of(7, *range(6))
+    assert session.stream.table is table
+    assert (table.capacity, idle.stream.table.capacity) == (ROWS, 0)
 
 
 def test_a_long_list_is_asked_for_in_several_packets() -> None:

@@ -23,6 +23,7 @@ from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore, TcpState
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.um.transport import sockets
 from dro.um.transport.kind import SenderEvents
+from dro.um.transport.read_space import ReadSpace
 from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, Run
 from dro.um.transport.session import ReceiverTransport, SenderTransport
 from dro.um.transport.stream import PlainStream, StreamMaker
@@ -66,6 +67,7 @@ class TcpBench:
 
     def __init__(self, of_sender: StreamMaker = PlainStream, of_receiver: StreamMaker = PlainStream) -> None:
         self.loop = Loop()
+        self.space = ReadSpace()
         self.of_sender, self.of_receiver = of_sender, of_receiver
         self.clients: list[tuple[str, bool]] = []
         self.closed: list[SenderTransport] = []
@@ -116,7 +118,7 @@ class TcpBench:
         core = TcpReceiverCore(TcpReceiverConfig(session_id=address.session_id, **config))
         receiver = TcpReceiver(
             self.loop, address, core, sink, sink.on_ended, interface=LOOPBACK, buffer_bytes=0,
-            make_stream=self.of_receiver,
+            space=self.space, make_stream=self.of_receiver,
         )  # fmt: skip
         self.receivers.append(receiver)
         receiver.advertised(self.loop.now_ns())
@@ -536,10 +538,8 @@ def test_whatever_a_source_sends_nothing_is_raised(bench: TcpBench, garbage: lis
     assert receiver.core.state is TcpState.CLOSED
 
 
-def test_a_read_that_fills_the_buffer_and_leaves_nothing_is_no_busy_loop(
-    bench: TcpBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dro.um.transport.tcp.receiver.READ_BYTES", 500)
+def test_a_read_that_fills_the_buffer_and_leaves_nothing_is_no_busy_loop(bench: TcpBench) -> None:
+    bench.space = ReadSpace(500)
     source, _, sink = fake_source(bench)
     source.send(data(1, 0, bytes(488)))
     bench.until(lambda: len(sink.got) == 1)

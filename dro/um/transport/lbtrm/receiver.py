@@ -58,6 +58,8 @@ HEADER: Final = DatagramHeader(
 )  # fmt: skip
 _BATCHES_PER_TURN: Final = 4
 RX: Final = lbtrm.FLAG_RETRANSMISSION
+NO_ROOM: Final = RunTable(0)
+"""Of a session that no data has come of: a table has some 200 KiB, and many sessions say little."""
 
 
 @dataclass(slots=True)
@@ -98,7 +100,7 @@ class LbtrmReceiver(ReceiverTransport):
         self.key = address.nak_port << 32 | address.session_id
         self.name = (self.key, int.from_bytes(address.ip.to_bytes(4, "big"), "little"))
         self.nak_to = (sockets.ip_text(address.ip), address.nak_port)
-        self.stream = Stream(self.key)
+        self.stream = Stream(self.key, NO_ROOM)
         self.timer: Timer | None = None
         self.is_left = False
         self.lbm_msgs_rcved = 0
@@ -315,8 +317,11 @@ class LbtrmGroup(DataReader):
         if not is_new:
             return
         if stream.table.room * 8 < end - pos:
-            self._hand_up(view, now_ns)
-            self._touch(stream)
+            if stream.table is NO_ROOM:
+                stream.table = RunTable()
+            else:
+                self._hand_up(view, now_ns)
+                self._touch(stream)
         try:
             headroom, marks = min(pos - start, 255), FLAG_REPAIR if is_repair else 0
             session.lbm_msgs_rcved += read_messages(view, pos, end, headroom, stream.table, marks)

@@ -18,6 +18,7 @@ from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.um.transport import sockets
 from dro.um.transport.kind import SenderEvents, SenderPool, SessionHost, TransportKind
+from dro.um.transport.read_space import ReadSpace
 from dro.um.transport.session import OnEnded, SenderTransport, SessionCounts, SessionSink
 from dro.um.transport.stream import StreamMaker
 from dro.um.transport.tcp.receiver import TcpReceiver
@@ -38,11 +39,14 @@ class TcpReceivers:
         self._on_ended = on_ended
         self._tried: dict[TcpAddress, int] = {}
         self._make_stream: StreamMaker | None = None
+        self._space: ReadSpace | None = None  # of all sessions
 
     def join(self, address: TcpAddress, options: UmOptions, now_ns: int) -> TcpReceiver:
         o = TcpReceiverOptions.of(options)
         if self._make_stream is None:
             self._make_stream = stream_maker(TlsOptions.of(self._host.options), is_server=False)
+        if self._space is None:
+            self._space = ReadSpace()
         is_keepalive = o.activity_method == "so_keepalive" and o.activity_timeout_ns > 0
         config = TcpReceiverConfig(
             session_id=address.session_id, activity_timeout_ns=0 if is_keepalive else o.activity_timeout_ns
@@ -55,6 +59,7 @@ class TcpReceivers:
             self._on_ended,
             interface=o.interface,
             buffer_bytes=o.receive_buffer_bytes,
+            space=self._space,
             keepalive=is_keepalive,
             make_stream=self._make_stream,
         )

@@ -19,7 +19,7 @@ from dro.proto.session_events import Began, Ended
 from dro.proto.tcp.receiver import Close, Connect, SendSessionId, TcpReceiverCore, TcpState
 from dro.timers import Timer
 from dro.um.transport import sockets
-from dro.um.transport.runs import RunTable
+from dro.um.transport.read_space import ReadSpace
 from dro.um.transport.scan import BadStream, scan_stream
 from dro.um.transport.session import (
     DataReader,
@@ -31,14 +31,12 @@ from dro.um.transport.session import (
 )
 from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
 from dro.wire.lbmc import message as lbmc
-from dro.wire.lbmc.codes import MESSAGE_MAX
 from dro.wire.source_string import TcpAddress, format_source
 
 log = logging.getLogger(__name__)
 limited = LimitedLogger(log).event
 events = LimitedLogger.of_events(log)
 
-READ_BYTES: Final = 256 * 1024
 _READS_PER_TURN: Final = 2
 
 
@@ -58,6 +56,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
         *,
         interface: str,
         buffer_bytes: int,
+        space: ReadSpace,
         keepalive: bool = False,
         make_stream: StreamMaker = PlainStream,
     ) -> None:
@@ -73,9 +72,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
         self._keepalive = keepalive
         self._make_stream = make_stream
         self._stream: ByteStream | None = None
-        self._memory = bytearray(READ_BYTES + MESSAGE_MAX)
-        self._view = memoryview(self._memory)
-        self._table = RunTable()
+        self._space = space
         self._timer: Timer | None = None
         self._is_left = False
 
@@ -106,14 +103,11 @@ class TcpReceiver(ReceiverTransport, DataReader):
         self._disconnect()
         if self._timer is not None:
             self._timer.cancel()
-        # sink and session know each other: without this the buffer would wait for the garbage collector
-        self._memory = bytearray()
-        self._view = memoryview(self._memory)
 
     # connection
 
     def _connect(self, now_ns: int) -> None:
-        self._held = 0  # bytes of an incomplete message at the start of the buffer
+        self._kept = b""  # of an incomplete message
         self._out = b""
         try:
             sock = sockets.connecting(
@@ -160,7 +154,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
             if stream is None:
                 return False
             try:
-                count = stream.read_into(self._view[self._held : self._held + READ_BYTES])
+                count = self._space.read(stream, self._kept)
             except BlockingIOError:
                 return False
             except OSError:
@@ -169,19 +163,19 @@ class TcpReceiver(ReceiverTransport, DataReader):
             if not count:
                 self._lost(now_ns)
                 return False
-            self._on_bytes(self._held + count, now_ns)
-            if count < READ_BYTES:
+            self._on_bytes(len(self._kept) + count, now_ns)
+            if count < self._space.read_bytes:
                 return False
         return True
 
     def _on_bytes(self, end: int, now_ns: int) -> None:
-        """Messages in the buffer up to `end`."""
-        stream, table = self._stream, self._table
+        """What there is in the view up to `end`."""
+        stream, view, table = self._stream, self._space.view, self._space.table
         error: DecodeError | None = None
         pos = begin = 0
         while begin < end and error is None:  # usually once: only a full table needs more
             try:
-                pos, messages = scan_stream(self._view, begin, end, table)
+                pos, messages = scan_stream(view, begin, end, table)
             except BadStream as e:
                 pos, messages, error = e.pos, e.messages, e.error
             if messages:
@@ -189,7 +183,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
                 if self.core.has_events:
                     self._perform(now_ns)
                 if table.rows and self._stream is stream:
-                    self._sink.on_fragments(self._view, [(self, table)], now_ns)
+                    self._sink.on_fragments(view, [(self, table)], now_ns)
             table.clear()
             if self._stream is not stream:
                 return
@@ -204,9 +198,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
             )
             self._lost(now_ns)
             return
-        if pos:
-            self._memory[: end - pos] = self._memory[pos:end]
-        self._held = end - pos
+        self._kept = bytes(view[pos:end])
 
     # events
 
