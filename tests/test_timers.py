@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import dataclass, field
 from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dro.timers import COMPACT_AT, DUE_MAX, Calendar, Due
+from dro.timers import COMPACT_AT, DUE_MAX, Calendar, Due, TimerHeap
 from tests.fakes.steps import steps
 
 
@@ -144,3 +146,19 @@ def test_while_long_work_goes_on_the_deadline_is_now() -> None:
     assert calendar.next_deadline() == 5
     calendar.run_due(8)
     assert calendar.next_deadline() == 9
+
+
+def test_a_timer_that_was_cancelled_or_called_lets_go_of_what_it_calls() -> None:
+    heap = TimerHeap()
+    calls = [lambda: None for _ in range(2)]
+    gone = [weakref.ref(call) for call in calls]
+    timers = [heap.call_at(at_ns, call) for at_ns, call in zip((10, 20), calls, strict=True)]
+    calls.clear()
+    gc.disable()
+    try:
+        timers[1].cancel()
+        assert (gone[0]() is None, gone[1]() is None) == (False, True)
+        heap.run_due(10)
+        assert gone[0]() is None
+    finally:
+        gc.enable()

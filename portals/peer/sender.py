@@ -100,6 +100,7 @@ class LinkSender:
     def on_down(self) -> None:
         """What is in a batch is lost with the link."""
         self.is_up = False
+        self._writer = None
         self._batch = bytearray()
 
     @property

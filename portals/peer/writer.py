@@ -16,7 +16,7 @@ from typing import Final
 
 from dro.loop import Loop
 from dro.proto.peerlink.sources import SourceMessage, ToldSources
-from dro.um.transport.stream import ByteStream, Piece
+from dro.um.transport.stream import ByteStream, Piece, nothing
 from portals.peer.counts import ControlCounts
 
 ROOM_BYTES: Final = 256 << 10
@@ -30,7 +30,7 @@ class _Unicast(bytes):
 
 
 class LinkWriter:
-    """The stream may change: the link goes down and comes back. What waited for the old one is thrown away."""
+    """Of one connection. The stream changes where compression begins; what waits then is taken out before."""
 
     def __init__(self, loop: Loop, on_room: Callable[[], object], on_lost: Callable[[], object]) -> None:
         """`on_room`: there is room again after there was none, or the link is up; `on_lost`: the stream broke."""
@@ -77,7 +77,12 @@ class LinkWriter:
         self._on_room()
 
     def close(self) -> None:
-        """Nothing can be written any more."""
+        """Nothing can be written any more, and nothing is reported."""
+        self._forget()
+        self._on_room = self._on_lost = nothing  # they refer to the connection, which has this
+
+    def _forget(self) -> None:
+        """What waits, and the stream."""
         self._stream = None
         self._urgent.clear()
         self._pieces.clear()
@@ -91,7 +96,7 @@ class LinkWriter:
         """What waits; it is not written here any more."""
         begun = [self._pieces.popleft()] if self._is_begun else []
         waiting = b"".join((*begun, *self._urgent, *self._pieces))
-        self.close()
+        self._forget()
         return waiting
 
     # what is to be written

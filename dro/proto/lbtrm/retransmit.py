@@ -233,6 +233,13 @@ class TransmissionWindow:
             self._runs[self._head] = None
             self._head += 1
 
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._starts, self._runs, self._head = [], [], 0
+        self._arena, self._arena_used, self._arena_run = bytearray(), 0, None
+        self.trail_index = self.next_index
+        self.payload_bytes = self.memory_bytes = 0
+
     def find(self, index: int) -> tuple[Buffer, int, int]:
         """(buffer, offset, length) of a datagram; the caller knows that it is in the window."""
         run = self._runs[bisect_right(self._starts, index, self._head) - 1]

@@ -177,8 +177,9 @@ class SourceSession:
         return max(now_ns, self._last_data_ns + self._cfg.sm_min_ns + generation_ns)
 
     def close(self) -> None:
-        """Give up what waits; nothing is sent at the end of a session."""
+        """Give up what waits and what could be sent again; nothing is sent at the end of a session."""
         self._retransmitter.close()
+        self._window.clear()
         self._sm.due_ns = None
 
     # snapshots of the C API's statistics

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from dro.clock import ms
@@ -104,6 +105,8 @@ class Bindings:
 
     def clear(self) -> None:
         """Forget everything, without a word to the sink."""
+        for bound in self._bound.values():
+            bound.transport.sources.clear()  # each knows the other
         self._bound.clear()
         self._by_topic.clear()
 
@@ -243,29 +246,27 @@ class Bindings:
 
     def _end_soon(self, bound: BoundSource, now_ns: int) -> None:
         """A final advertisement comes by another socket than data that was sent before it: wait for a quiet moment."""
+        self._ending[_key_of(bound)] = None
+        self._loop.call_later(ENDING_QUIET_NS, partial(self._look, bound, now_ns + ENDING_MAX_NS))
+
+    def _is_ending(self, bound: BoundSource) -> bool:
         key = _key_of(bound)
-        self._ending[key] = None
-        deadline_ns = now_ns + ENDING_MAX_NS
+        return self._bound.get(key) is bound and key in self._ending
 
-        def is_waiting() -> bool:
-            return self._bound.get(key) is bound and key in self._ending
+    def _look(self, bound: BoundSource, deadline_ns: int) -> None:
+        if self._is_ending(bound):
+            # timers come before descriptors in a turn; what lies in a socket by now is read before the next one
+            seen_ns = bound.transport.active_ns
+            self._loop.call_later(ENDING_QUIET_NS, partial(self._decide, bound, deadline_ns, seen_ns))
 
-        def look() -> None:
-            if is_waiting():
-                # timers come before descriptors in a turn; what lies in a socket by now is read before the next one
-                seen_ns = bound.transport.active_ns
-                self._loop.call_later(ENDING_QUIET_NS, lambda: decide(seen_ns))
-
-        def decide(seen_ns: int) -> None:
-            if not is_waiting():
-                return
-            if bound.transport.active_ns != seen_ns and self._loop.now_ns() < deadline_ns:
-                look()
-            else:
-                self._unbind(bound, ended=True, now_ns=self._loop.now_ns())
-                self._pump()
-
-        self._loop.call_later(ENDING_QUIET_NS, look)
+    def _decide(self, bound: BoundSource, deadline_ns: int, seen_ns: int) -> None:
+        if not self._is_ending(bound):
+            return
+        if bound.transport.active_ns != seen_ns and self._loop.now_ns() < deadline_ns:
+            self._look(bound, deadline_ns)
+        else:
+            self._unbind(bound, ended=True, now_ns=self._loop.now_ns())
+            self._pump()
 
     # DROs that died
 

@@ -68,6 +68,8 @@ class SourceSessions:
 
     def close(self) -> None:
         """End every session at once."""
+        for sender, (pool, _) in self._users.items():
+            pool.forget(sender)
         for sender in [*self._users, *self._lingering]:
             sender.close(0, self._loop.now_ns())
         self._users.clear()

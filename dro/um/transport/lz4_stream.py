@@ -17,7 +17,7 @@ from lz4.frame import BLOCKSIZE_MAX64KB, LZ4FrameCompressor
 
 from dro.errors import DecodeError
 from dro.loop import Loop
-from dro.um.transport.stream import ByteStream, Piece, StreamEvents, joined
+from dro.um.transport.stream import NO_EVENTS, ByteStream, Piece, StreamEvents, joined, nothing
 from dro.wire.lz4_frame import FrameReader
 
 TAKEN_MAX: Final = 256 * 1024
@@ -44,7 +44,7 @@ class Lz4Stream:
     def start(self, events: StreamEvents) -> None:
         """`on_open` comes from within."""
         self._events = events
-        self._inner.take_over(StreamEvents(_nothing, _nothing, self._on_readable, self._on_writable))
+        self._inner.take_over(StreamEvents(nothing, nothing, self._on_readable, self._on_writable))
         self._loop.call_soon(self._read_ahead)
         with contextlib.suppress(OSError):  # it blocks and will be writable, or broke, which the reader finds out
             self._push()
@@ -137,7 +137,4 @@ class Lz4Stream:
     def close(self) -> None:
         self._is_closed = True
         self._inner.close()
-
-
-def _nothing() -> None:
-    pass
+        self._events, self._failure = NO_EVENTS, None  # an exception refers to where it was raised, and so to this

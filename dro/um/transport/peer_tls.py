@@ -50,9 +50,9 @@ class PeerTlsStream(TlsStream):
         else:
             super()._on_agreed()
 
-    def _read_into(self, view: memoryview) -> int:
+    def read_into(self, view: memoryview) -> int:
         try:
-            return super()._read_into(view)
+            return super().read_into(view)
         except ssl.SSLError as e:  # with TLS 1.3, an initiator hears of its refusal only now
             failure = failure_of(e)
             self._tell_failure(failure)

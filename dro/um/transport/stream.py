@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from dro.loop import Callback, Loop
 from dro.um.transport import sockets
@@ -30,6 +30,14 @@ class StreamEvents:
     on_lost: Callable[[], object]
     on_readable: Callback
     on_writable: Callable[[], object]
+
+
+def nothing() -> None:
+    """For an event that leads to nothing."""
+
+
+NO_EVENTS: Final = StreamEvents(nothing, nothing, nothing, nothing)
+"""Of a closed stream: it refers to nobody who could refer to it."""
 
 
 class ByteStream(Protocol):
@@ -86,7 +94,7 @@ class PlainStream:
         self.sock = sock
         self._loop = loop
         self._is_accepted = is_accepted
-        self.read_into: Callable[[memoryview], int] = sock.recv_into
+        self._events = NO_EVENTS
         self.failure = ""
         """Why it was lost before it was open, where that is known."""
 
@@ -112,6 +120,9 @@ class PlainStream:
     def take_over(self, events: StreamEvents) -> None:
         self._events = events
         self._loop.add_reader(self.sock, events.on_readable)
+
+    def read_into(self, view: memoryview) -> int:
+        return self.sock.recv_into(view)
 
     def send_pieces(self, pieces: Sequence[Piece]) -> int:
         try:
@@ -144,3 +155,4 @@ class PlainStream:
         self._loop.remove_reader(self.sock)
         self._loop.remove_writer(self.sock)
         self.sock.close()
+        self._events = NO_EVENTS

@@ -54,7 +54,6 @@ class TlsStream(PlainStream):
             self._events.on_lost()
             return
         self.sock = self._tls
-        self.read_into = self._read_into
         self._timer = self._loop.call_later(self._limit_ns, partial(self._fail, TimeoutError("no handshake in time")))
         self._shake_hands()
 
@@ -89,7 +88,7 @@ class TlsStream(PlainStream):
         if self._timer is not None:
             self._timer.cancel()
 
-    def _read_into(self, view: memoryview) -> int:
+    def read_into(self, view: memoryview) -> int:
         done = 0
         while done < len(view):
             try:

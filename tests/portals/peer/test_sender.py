@@ -119,6 +119,7 @@ def test_a_link_that_is_down_takes_nothing() -> None:
     assert bench.send(10) == 0
     bench.stream = FakeStream()
     bench.writer.open(bench.stream)
+    bench.sender.attach(bench.writer)
     assert bench.send(10) == 0  # the companion does not know the sources yet
     bench.sender.on_up()
     assert bench.send(10) == 1

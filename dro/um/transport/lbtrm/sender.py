@@ -432,5 +432,7 @@ class LbtrmSender:
         self._nak_drops = sockets.receive_drops(self._nak_socket)
         self._socket.close()
         self._nak_socket.close()
+        self._trains.close()
+        self.on_unblocked = None  # it knows the session
         if self._on_closed is not None:
             self._on_closed(self)

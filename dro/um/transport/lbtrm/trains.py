@@ -26,6 +26,10 @@ _NO_GSO: Final = frozenset((errno.EIO, errno.EOPNOTSUPP, errno.ENOPROTOOPT)) | _
 BUSY: Final = frozenset((errno.EAGAIN, errno.ENOBUFS))
 
 
+def _to_nobody(_error: OSError, _datagrams: int) -> None:
+    """Errors of a session that has ended."""
+
+
 class Trains:
     """The data socket of one session. `busy`: errno of the send that found the socket full last."""
 
@@ -39,6 +43,10 @@ class Trains:
         mtu = sockets.interface_mtu(interface)
         self._segment_max = mtu - _UDP_IP_HEADERS if sockets.supports_gso(sock) else 0
         self._train_max = _MAX_TRAIN if interface.startswith("127.") else OFF_HOST_TRAIN
+
+    def close(self) -> None:
+        """Nothing more is sent, and nothing is told to the session, which has this."""
+        self._on_error = _to_nobody
 
     def send_equal(self, view: memoryview, at: int, count: int, size: int) -> int:
         """Send `count` datagrams of `size` bytes that lie back to back from `at` on; how many were sent."""

@@ -358,6 +358,7 @@ class TcpSender:
             self._linger = self._loop.call_at(due_ns, lambda: self._close_when_empty(end_ns))
             return
         self._is_closed = True
+        self.on_unblocked = None  # it knows the session
         for client, stream in list(self._clients.items()):
             self._read_out(stream)
             self._forget(client)

@@ -1,0 +1,281 @@
+"""What ends is freed at once, by reference counting alone: a worker's collector of cycles may never look at it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from dro.bus.cycle_collector import own_bytes
+from dro.bus.descriptors import DescriptorReader
+from dro.bus.messages import PeerDown
+from dro.bus.ring import RingReader
+from dro.proto.lbtrm.receiver import ReceiverSession
+from dro.proto.lbtrm.retransmit import TransmissionWindow
+from dro.proto.lbtrm.source import SourceSession
+from dro.proto.peerlink.datagram_session import DatagramSession
+from dro.proto.peerlink.session import LinkSession
+from dro.proto.tcp.receiver import TcpReceiverCore
+from dro.proto.tcp.source import TcpSourceCore
+from dro.proto.unicast.splitter import MessageSplitter
+from dro.um.fragment.own_sources import FragmentSource
+from dro.um.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
+from dro.um.transport.lbtrm.sender import LbtrmSender
+from dro.um.transport.lbtrm.trains import Trains
+from dro.um.transport.lz4_stream import Lz4Stream
+from dro.um.transport.peer_tls import PeerTlsStream
+from dro.um.transport.runs import RunTable
+from dro.um.transport.scan import Stream
+from dro.um.transport.session import BoundSource
+from dro.um.transport.stream import PlainStream
+from dro.um.transport.tcp.receiver import TcpReceiver
+from dro.um.transport.tcp.sender import TcpSender
+from dro.wire.lz4_frame import FrameReader
+from portals.datapath.duplicate_window import DuplicateWindow
+from portals.datapath.outgoing import Lane, ProxySource
+from portals.decisions.outbox import Outbox
+from portals.peer.connection import PeerConnection
+from portals.peer.datagrams import LinkDatagrams
+from portals.peer.packet_writer import PacketWriter
+from portals.peer.portal import UNGREETED_MAX
+from portals.peer.receiver import LinkReader, LinkReceiver
+from portals.peer.writer import LinkWriter
+from tests.network.conftest import Make
+from tests.network.plans import PAIR
+from tests.network.test_fuzzed_links import greeting
+from tests.network.test_udp_links import tls
+from tests.rigs.freed import collector_off, living, only_in_cycles
+from tests.rigs.network import Network
+
+CONNECTION: Final = (
+    DatagramSession, FrameReader, LinkDatagrams, LinkReader, LinkReceiver, LinkSession, LinkWriter, Lz4Stream,
+    PacketWriter, PeerConnection, PeerTlsStream, PlainStream, RunTable, SourceSession, Stream, TransmissionWindow,
+)  # fmt: skip
+SESSION: Final = (
+    BoundSource, DuplicateWindow, FragmentSource, Lane, LbtrmGroup, LbtrmReceiver, LbtrmSender, PlainStream,
+    ProxySource, ReceiverSession, SourceSession, Stream, TcpReceiver, TcpReceiverCore, TcpSender, TcpSourceCore, Trains,
+    TransmissionWindow,
+)  # fmt: skip
+GROWN: Final = 6 << 20
+LINKS: Final = ["plain", "TLS", "LZ4", "TLS and LZ4", "udp", "udp, TLS and LZ4"]
+TOPIC: Final = b"T"
+
+
+@pytest.fixture(autouse=True)
+def off() -> Iterator[None]:
+    with collector_off():
+        yield
+
+
+def pair(make: Make, folder: Path, link: str = "plain", transport: str = "lbtrm") -> Network:
+    """Two DROs whose link is up."""
+    more = (tls(folder) if "TLS" in link else "") + ("<compression>LZ4</compression>" if "LZ4" in link else "")
+    net = make(PAIR, transport=transport, tcp=more, udp="" if "udp" in link else None)
+    net.start()
+    net.until(lambda: has_link(net))
+    return net
+
+
+def has_link(net: Network) -> bool:
+    return all(portal._watch.is_up for dro in net.dros.values() for portal in dro.peers.values())
+
+
+def flow(net: Network, *, ends_silently: bool = False) -> None:
+    """A source in TRD 1 and a receiver in TRD 2 come, data crosses the link, and they go, or their programs end."""
+    sender, receiver = net.applications or (net.application(1), net.application(2))
+    receiver.context.want_topic(TOPIC)
+    source = sender.source(TOPIC)
+    net.until(lambda: bool(receiver.bound(TOPIC)))
+    for _ in range(30):
+        sender.send(source, 10, 500)
+        net.run(10)
+    assert len(receiver.got(source)) > 200
+    if ends_silently:
+        net.end(sender)
+        net.end(receiver)
+        net.run(90_000, step_ms=500)
+    else:
+        source.close(final=True, linger_ns=0)
+        receiver.context.unwant_topic(TOPIC)
+        net.run(30_000, step_ms=200)
+    sender._sqn.clear()  # what the applications have kept of them
+    for kept in (receiver.sink.bound, receiver.sink.unbound, receiver.sink.began):
+        kept.clear()
+
+
+def alone(net: Network) -> None:
+    """The initiator leaves the acceptor alone."""
+    net.dros["A"].close_link("B")
+    net.run(3000)
+
+
+def stranger(net: Network) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", net.plan.link_port("A", "B")))
+    net.stepper.settle()
+    return made
+
+
+def refused(net: Network) -> None:
+    net.dros["B"].close_link("A")
+    net.dros["A"].mend("B")
+    net.run(10_000, step_ms=100)
+    assert not net.dros["A"].has_link("B")
+    net.dros["A"].close_link("B")
+    net.run(2000)
+
+
+def says(*content: bytes) -> Callable[[Network], None]:
+    """Strangers that connect, say each something, and go away."""
+
+    def talk(net: Network) -> None:
+        for said in content:
+            with stranger(net) as sock:
+                sock.sendall(said)
+                net.stepper.settle()
+            net.run(1000)
+
+    return talk
+
+
+def stays_silent(net: Network) -> None:
+    with stranger(net):
+        net.run(60_000, step_ms=200)
+
+
+def up_with_data(net: Network) -> None:
+    net.dros["A"].mend("B")
+    net.until(lambda: has_link(net))
+    flow(net)
+    net.dros["A"].cut("B")
+    net.until(lambda: has_link(net))
+    alone(net)
+
+
+ENDS: Final[dict[str, Callable[[Network], None]]] = {
+    "refused": refused,
+    "silent, then gone": says(b""),
+    "silent until it is closed": stays_silent,
+    "part of a message": says(b"\x08\x00", b"\x16\x03\x01", greeting()[:-1]),
+    "garbage": says(b"\xff" * 5000, bytes(20), b"\x16\x03\x01\x00\x05abcde"),
+    "greeted": says(greeting(), greeting() + b"\x08\x00", greeting() + bytes(100)),
+    "up with data": up_with_data,
+}
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("end", ENDS)
+def test_of_a_connection_that_ends_nothing_is_left(make: Make, tmp_path: Path, end: str, link: str) -> None:
+    net = pair(make, tmp_path, link)
+    alone(net)
+    ENDS[end](net)  # what is made once is made now
+    only_in_cycles()
+    before = living(*CONNECTION)
+    ENDS[end](net)
+    assert living(*CONNECTION) == before
+    assert not only_in_cycles()
+
+
+@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+@pytest.mark.parametrize("ends_silently", [False, True])
+def test_of_sessions_and_proxies_that_end_nothing_is_left(
+    make: Make, tmp_path: Path, transport: str, *, ends_silently: bool
+) -> None:
+    net = pair(make, tmp_path, transport=transport)
+    flow(net)  # what is made once is made now
+    before = living(*SESSION)
+    flow(net, ends_silently=ends_silently)
+    assert living(*SESSION) == before
+
+
+def test_a_receiver_that_leaves_takes_the_transmission_window_with_it(make: Make, tmp_path: Path) -> None:
+    """Also while the source goes on."""
+    net = pair(make, tmp_path)
+    sender, receiver = net.application(1), net.application(2)
+    source = sender.source(TOPIC)
+    net.run(1000)
+    before = living(LbtrmSender, TransmissionWindow, Trains, Lane)
+    receiver.context.want_topic(TOPIC)
+    net.until(lambda: bool(receiver.bound(TOPIC)))
+    sender.send(source, 100, 500)
+    net.run(100)
+    assert living(LbtrmSender, TransmissionWindow, Trains, Lane) != before
+    receiver.context.unwant_topic(TOPIC)
+    net.run(60_000, step_ms=200)
+    assert living(LbtrmSender, TransmissionWindow, Trains, Lane) == before
+
+
+def test_of_a_sibling_that_ends_nothing_is_left(make: Make, tmp_path: Path) -> None:
+    net = pair(make, tmp_path)
+    kinds = (Outbox, RingReader, DescriptorReader)
+    endpoint, peer = net.dros["A"].workers[1], net.dros["A"].workers[2]
+    up = endpoint.peers[peer.index]
+    only_in_cycles()
+    before = living(*kinds)
+    endpoint.peers.pop(peer.index)
+    endpoint.told["on_peer_down"](PeerDown(peer.index, 1))
+    endpoint.rings.clear()
+    net.run(5000, step_ms=100)
+    assert before - living(*kinds) == {"Outbox": 1, "RingReader": 1, "DescriptorReader": 2}
+    assert not only_in_cycles()
+    endpoint.peers[peer.index] = up
+    endpoint.told["on_peer_up"](up)
+    net.run(1000)
+    assert living(*kinds) == before
+
+
+def test_of_connections_to_request_ports_nothing_is_left(make: Make) -> None:
+    """Two DROs in one TRD tell each other routes over them."""
+    kinds = (PlainStream, MessageSplitter)
+    net = make({"A": [1, 3], "B": [1, 2]})
+    net.start()
+    before = living(*kinds)
+    net.until(lambda: living(*kinds)["PlainStream"] >= before["PlainStream"] + 4)
+    net.kill("B")
+    net.run(120_000, step_ms=200)
+    assert living(*kinds) == before
+
+
+# memory
+
+
+def attempts_of(net: Network) -> list[str]:
+    """Why the initiator has not reached its companion, for each time from now on."""
+    watch, found = net.dros["A"].peers["B"]._watch, list[str]()
+    on_failed = watch.on_failed
+
+    def note(why: str, remedy: str = "") -> None:
+        found.append(why)
+        on_failed(why, remedy)
+
+    watch.on_failed = note  # type: ignore[method-assign]
+    return found
+
+
+def test_attempts_to_reach_a_companion_that_is_away_cost_nothing(make: Make, tmp_path: Path) -> None:
+    net = pair(make, tmp_path)
+    net.dros["B"].close_link("A")
+    net.run(5000, step_ms=50)
+    attempts = attempts_of(net)
+    before = own_bytes()
+    while len(attempts) < 60:
+        net.run(1000, step_ms=50)
+    assert own_bytes() - before < GROWN
+
+
+@pytest.mark.parametrize("link", ["plain", "TLS"])
+def test_silent_connections_to_an_acceptor_cost_almost_nothing(make: Make, tmp_path: Path, link: str) -> None:
+    net = pair(make, tmp_path, link)
+    alone(net)
+    before = own_bytes()
+    strangers = []
+    for _ in range(200):
+        strangers.append(stranger(net))
+        assert own_bytes() - before < GROWN
+    assert len(net.dros["B"].peers["A"]._ungreeted) == UNGREETED_MAX
+    for sock in strangers:
+        sock.close()
+    net.run(1000)
+    assert own_bytes() - before < GROWN
