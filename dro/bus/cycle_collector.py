@@ -48,9 +48,9 @@ _THRESHOLDS: Final = (700, 5, _NEVER)
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def own_bytes() -> int:
-    """Memory of the process that it does not share; rings and counter pages are shared."""
-    _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+def own_bytes(process: int | str = "self") -> int:
+    """Memory that a process does not share; rings and counter pages are shared."""
+    _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
