@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,6 +24,7 @@ from dro.wire.lz4_frame import FrameReader
 TAKEN_MAX: Final = 256 * 1024
 """Of one call, so that what waits here in compressed form stays small."""
 _READ_BYTES: Final = 64 * 1024
+_MARKS: Final = 256
 
 
 class Lz4Stream:
@@ -40,6 +42,10 @@ class Lz4Stream:
         self._is_closed = False
         self._compressor = LZ4FrameCompressor(block_size=BLOCKSIZE_MAX64KB, block_linked=True, auto_flush=True)
         self._out = memoryview(unsent + self._compressor.begin())
+        self._taken = self._reached = 0  # bytes ever before compression, that were taken and that have arrived
+        self._given = len(self._out)  # bytes ever for the stream below
+        self._marks: deque[tuple[int, int]] = deque()  # of what may not have arrived: both, behind each call
+        self._trim_at = _MARKS
 
     def start(self, events: StreamEvents) -> None:
         """`on_open` comes from within."""
@@ -109,6 +115,12 @@ class Lz4Stream:
             self._push()
         taken = joined(pieces, TAKEN_MAX)
         self._out = memoryview(self._compressor.compress(taken))
+        self._taken += len(taken)
+        self._given += len(self._out)
+        self._marks.append((self._given, self._taken))
+        if len(self._marks) >= self._trim_at:
+            self.backlog()
+            self._trim_at = _MARKS + 2 * len(self._marks)
         with contextlib.suppress(BlockingIOError):
             self._push()
         return len(taken)
@@ -127,11 +139,15 @@ class Lz4Stream:
         self._events.on_writable()
 
     def backlog(self) -> int:
-        return len(self._out) + self._inner.backlog()
+        """Before compression; a block arrives as a whole."""
+        arrived = self._given - len(self._out) - self._inner.backlog()
+        while self._marks and self._marks[0][0] <= arrived:
+            self._reached = self._marks.popleft()[1]
+        return self._taken - self._reached
 
     @property
     def holds(self) -> int:
-        """Compressed bytes, as those of `backlog`."""
+        """Compressed bytes."""
         return len(self._out) + self._inner.holds
 
     def close(self) -> None:

@@ -180,6 +180,21 @@ def _holds(stream: ByteStream, memory: bytearray, wanted: bytes) -> bool:
     return memory.startswith(wanted)
 
 
+def test_the_backlog_is_what_was_given_before_it_was_compressed(pair: Pair) -> None:
+    pair.far.is_reading = False
+    stream, given = pair.near.stream, 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            given += stream.send_pieces([bytes(100_000) + os.urandom(100)])
+    assert given >= stream.backlog() > 100_000 > stream.holds
+    pair.far.is_reading = True
+    pair.until(lambda: not stream.backlog())
+    stream.send_pieces([bytes(100)])
+    stream.close()
+    pair.until(lambda: pair.far.told == ["open", "end"])
+    assert len(pair.far.got) == given + 100
+
+
 def test_nothing_is_taken_while_compressed_bytes_wait(pair: Pair) -> None:
     pair.far.is_reading = False
     noise = os.urandom(3 << 20)
