@@ -178,6 +178,7 @@ class PeerRow:
     queue_limit_bytes: int = 0
     repairs: int = 0  # by digests: the companion was told everything once more
     reconnects: int = 0  # links after the first
+    lost_bytes: int = 0  # that may not have arrived when a connection ended
     ignored_sources: int = 0  # offered by the companion and not taken
 
 

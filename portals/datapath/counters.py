@@ -202,6 +202,8 @@ class Slot(IntEnum):
     IMMEDIATE_TOPICLESS_DROPPED_SIZE_BYTES = 211
     IMMEDIATE_DROPPED_DUP = 212  # ours: of both, brought in by another portal or DRO before
     IMMEDIATE_DROPPED_DUP_BYTES = 213
+    # of the link of a peer portal, since the start of the portal
+    LINK_LOST_BYTES = 214  # ours: that may not have arrived when a connection ended; data among them counts as sent
 
 
 class PairSlot(IntEnum):

@@ -26,6 +26,8 @@ from dro.wire.source_string import TcpAddress
 from portals.peer.receiver import LinkReader, LinkReceiver
 from portals.peer.writer import LinkWriter
 
+REST_READS: Final = 64
+"""More than the system has of a connection, as a rule."""
 _SEE_COMPANION: Final = "its log says why; <tls> has to be configured at both ends of the link or at neither"
 
 
@@ -72,6 +74,7 @@ class PeerConnection:
         self.on_behind: Callable[[], object] = lambda: None
         """More has come than could be worked off in a turn."""
         self._stream: ByteStream | None = stream
+        self._is_reading = False
         self._owner = owner
         self._timer: Timer | None = None
 
@@ -101,9 +104,16 @@ class PeerConnection:
             stream.close()
 
     def _broke(self) -> None:
-        """The writer or the stream says why, where it knows."""
+        """The writer or the stream says why, where it knows. What has come by then counts."""
+        self.read_rest()
         failure = self.base.failure if isinstance(self.base, PlainStream) else ""
         self._lost(self.writer.error or failure or "the connection broke")
+
+    def read_rest(self) -> None:
+        """What has come over a link that is of no more use."""
+        for _ in range(0 if self._is_reading or not self.session.is_up else REST_READS):
+            if not self._on_readable():
+                return
 
     def end(self, why: str, remedy: str) -> None:
         """The owner has found out that the link is of no use; it is told so, as of any other end."""
@@ -129,6 +139,7 @@ class PeerConnection:
         now_ns, reader = self._loop.now_ns(), self._reader
         if self._stream is None:
             return False
+        self._is_reading = True
         try:
             is_more = reader.read(self._stream, self._on_message, now_ns)
         except EOFError:
@@ -142,6 +153,8 @@ class PeerConnection:
         except OSError as e:
             self._lost(e.strerror or str(e), self._see_companion)
             return False
+        finally:
+            self._is_reading = False
         if self._stream is not None and self._is_tls(reader.unread):
             return False
         self.session.on_received(now_ns)

@@ -1,5 +1,7 @@
 """How a peer portal gets its connections: the initiator connects, again and again; the acceptor listens.
 
+A link that worked and is lost is made anew at once; only when that fails, after `reconnect-interval`.
+
 Names are looked up anew at each attempt, outside the loop. An interface that is not there yet is tried again. A
 connection counts only when both sides have said who they are.
 
@@ -111,7 +113,7 @@ class Initiator:
             self._timer.cancel()
 
     def on_up(self) -> None:
-        self.core.on_up()
+        self.core.on_up(self._ctx.loop.now_ns())
 
     def on_over(self) -> None:
         self.core.on_over(self._ctx.loop.now_ns())

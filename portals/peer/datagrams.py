@@ -58,6 +58,8 @@ from portals.peer.packet_writer import PacketWriter
 from portals.peer.receiver import LinkReceiver
 
 BATCHES_PER_TURN: Final = 4
+REST_TURNS: Final = 64
+"""When the link is over: as much as the default buffer holds."""
 REMEDIES: Final = {
     "foreign": "nothing else may send to the port; if the companion does by another address, give <interface> there",
     "session": "none, if the link has just been made anew",
@@ -169,9 +171,14 @@ class LinkDatagrams:
         self._arm()
 
     def close(self) -> None:
-        """Nothing more is reported."""
-        self._is_over = True
+        """Nothing more is reported, but for what has come by then."""
         self.core.close()
+        for sock in (self._bound, self._connected):
+            for _ in range(REST_TURNS):
+                if not self._on_readable(sock):
+                    break
+        self._is_over = True
+        self._hand_up_records(self._order.release_all(), self._loop.now_ns())
         self._writer.close()
         if self._timer is not None:
             self._timer.cancel()

@@ -35,6 +35,7 @@ def link_gauges(rtt: RttStatistics, watch: LinkWatch, sent: LinkCounters, now_ns
         Slot.LINK_BATCH_MIN_BYTES: sent.batch_min_bytes,
         Slot.LINK_BATCH_MEAN_BYTES: sent.batch_mean_bytes,
         Slot.LINK_BATCH_MAX_BYTES: sent.batch_max_bytes,
+        Slot.LINK_LOST_BYTES: sent.lost_bytes,
         Slot.RTT_SAMPLES: rtt.samples,
         Slot.RTT_MIN_US: rtt.minimum_us,
         Slot.RTT_MEAN_US: rtt.mean_us,

@@ -205,7 +205,7 @@ class PeerLists:
             bytes_received=link.receiver.bytes_rcved if link is not None else 0,
             waiting_bytes=link.writer.waiting if link is not None else 0,
             queued=page[Slot.QUEUED], queued_bytes=page[Slot.QUEUED_BYTES], queue_limit_bytes=page[Slot.QUEUE_LIMIT],
-            repairs=watch.repairs, reconnects=max(0, watch.links - 1),
+            repairs=watch.repairs, reconnects=max(0, watch.links - 1), lost_bytes=counters.lost_bytes,
             ignored_sources=now.offers.ignored if now.offers is not None else 0,
         )  # fmt: skip
 

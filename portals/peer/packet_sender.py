@@ -15,7 +15,7 @@ from typing import Final
 from dro.um.transport.link_frames import PACKET_HEADER, SRCIDX_BYTES
 from dro.wire.peer_datagram import FORM_BYTES, SEAL_BYTES
 from portals.peer.packet_writer import PacketWriter
-from portals.peer.sender import LinkSender
+from portals.peer.sender import LinkSender, Packets
 
 DATAGRAM_MAX: Final = 65507
 """What UDP over IPv4 carries."""
@@ -30,7 +30,6 @@ class PacketSender(LinkSender):
     datagram_max_bytes = fragment_max_bytes
     _packets: PacketWriter | None = None
     _packet_max = 0
-    _cuts: list[int] = []  # noqa: RUF012  # replaced, never changed: where packets begin in the batch, but for the first
 
     linger_ns = 0
     """How long the companion may ask for repairs."""
@@ -45,7 +44,10 @@ class PacketSender(LinkSender):
 
     def on_down(self) -> None:
         super().on_down()
-        self._packets, self._cuts = None, []
+        self._packets = None
+
+    def _unsent(self) -> list[Packets]:
+        return self._packets.unsent if self._packets is not None else []
 
     @property
     def most_bytes(self) -> int:
@@ -60,10 +62,9 @@ class PacketSender(LinkSender):
         self._cuts = [*self._cuts, *[base + cut for cut in cuts]]
         self._join(data, 0, len(data))
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, batch: bytearray, ends: list[int]) -> None:
         if self._packets is not None:
-            self._packets.put(self._batch, [*self._cuts, len(self._batch)])
-        self._cuts = []
+            self._packets.put(batch, ends)
 
     def _send(self, message: bytes) -> None:
         self.end_batch()

@@ -65,6 +65,8 @@ class PacketWriter:
         """`codec` is None for packets that are sent as they are; `on_error` gets how many datagrams were refused."""
         self.core = core
         self.is_open = False
+        self.unsent: list[tuple[bytearray, list[int]]] = []
+        """Batches, and where their packets end, that waited when it was closed."""
         self._loop = loop
         self._session_id = session_id
         self._limiter = limiter
@@ -92,8 +94,8 @@ class PacketWriter:
         self._on_room()
 
     def close(self) -> None:
-        """What waits is lost with the link."""
         self.is_open = False
+        self.unsent = [(batch.packets, batch.ends) for batch in self._waiting if isinstance(batch, _Batch)]
         self._waiting.clear()
         self._unsent = 0
         self._stop_waiting()

@@ -1,7 +1,8 @@
 """A peer portal as a process: the shell of every portal, and its link to the companion portal of another DRO.
 
 Its state is only that of the link: the connection, what the companion wants and offers, and what it was told. When the
-link goes down all of that is forgotten but what is offered, which keeps its numbers.
+link goes down, what it wants and offers is held for a while (`portals.peer.proxies.HeldLink`), and what is offered
+keeps its numbers.
 
 Source: peer link notes; DRO guide, chapters 2.1, 3.1.3 and 5.4.3; forwarding notes, sections 5 and 21.
 """
@@ -68,7 +69,7 @@ from portals.peer.gauges import interest_gauges, link_gauges
 from portals.peer.link_watch import NO_ANSWER, LinkWatch
 from portals.peer.listing import LinkNow, PeerLists
 from portals.peer.options import batching_of, fast_of, options_of
-from portals.peer.proxies import Judge, LinkProxySources, LinkSources, Ways
+from portals.peer.proxies import HeldLink, Judge, LinkProxySources, LinkSources, Ways
 from portals.peer.sender import LinkSender
 from portals.peer.udp import UdpPart
 from portals.peer.unicast import LinkUnicast
@@ -128,6 +129,7 @@ class PeerPortal:
         self._link: PeerConnection | None = None  # whose dialogue is up
         self._offers: LinkSources | None = None  # what it offers
         self._neighbour = self._since_us = 0  # its node id, once it has told; when the initiator began to connect
+        self._held = HeldLink(ctx, self._shell, self._heard, self.sender, self.sources)
         self._refresh: Timer | None = None
         self._absence: Timer | None = None
         is_initiator, tls = config.tcp.initiator is not None, config.tcp.tls
@@ -147,6 +149,7 @@ class PeerPortal:
         self.next_deadline, self.on_timer = unicast.next_deadline, unicast.on_timer
         ctx.on_reconfigure = self._on_reconfigure
         self._shell.start(self)
+        ctx.on_drain = self._held.on_drain
         self._connector.start()
         self._arm_watch()
 
@@ -211,8 +214,10 @@ class PeerPortal:
                 self._refused(connection, "the portal has a link already", "give each companion a portal of its own")
                 return
             old = self._link
+            old.read_rest()
             old.close()
-            self._on_down(old, "the companion has connected anew", "")
+            if self._link is old:
+                self._on_down(old, "the companion has connected anew", "")
         self._link = connection
         connection.on_behind = self._shell.report_busy
         self._watch.carries = connection.session.carries
@@ -224,9 +229,11 @@ class PeerPortal:
             self._ctx.log.info(LogEvent.PEER_ACCEPTED, extra=extra)
         ways, judge = self._ways, self._judge()
         self._offers = LinkSources(
-            self._ctx, self._shell, connection.receiver, self._config.sourcemap_size, ways, judge, self._udp
-        )
+            self._ctx, self._shell, connection.receiver, self._config.sourcemap_size, ways, judge, self._udp,
+            self._held.sources,
+        )  # fmt: skip
         self.sender.attach(connection.writer)
+        self._held.on_up(up.hello.context_instance)
         if self._udp is None:
             self._on_working()
         elif not self._udp.connect(connection, up, self._offers, self):
@@ -273,31 +280,22 @@ class PeerPortal:
             self._connector.on_over()
 
     def _on_down(self, connection: PeerConnection, why: str, remedy: str) -> None:
-        """Forget what was said over it."""
+        """Hold what was said over it."""
         extra = {"peer": address_text(connection.address), "interface": self._config.tcp.interface}
         self._ctx.log.info(LogEvent.PEER_LINK_LOST, extra=extra | {"reason": why, "remedy": remedy})
-        loop, offers = self._ctx.loop, self._offers
-        self._watch.on_down(loop.now_ns(), why, remedy)
+        offers = self._offers
+        self._watch.on_down(self._ctx.loop.now_ns(), why, remedy)
         self._arm_watch()
         connection.writer.control.move_to(self._ctx.counters)
-        self._link, self._offers, self._neighbour = None, None, 0
-        self.sender.on_down()
         if self._udp is not None:
             self._udp.close()
+        self._link, self._offers, self._neighbour = None, None, 0
+        self.sender.on_down()
         self._unicast.writer = None
         if self._refresh is not None:
             self._refresh.cancel()
         self._shell.report_up()
-        if offers is not None:
-            loop.run_in_slices(self._acting(offers.remove_all()))
-        self.core.forget_routes(loop.now_ns())
-        self._shell.act_soon()
-        loop.run_in_slices(self._acting(self._heard.on_down()))
-
-    def _acting(self, steps: Iterator[None]) -> Iterator[None]:
-        for _ in steps:
-            self._shell.act_soon()
-            yield
+        self._held.on_down(offers)
 
     def on_effect(self, connection: PeerConnection, effect: LinkEffect) -> None:
         match effect:
@@ -447,6 +445,7 @@ class PeerPortal:
         self._connector.close()
         if self._absence is not None:
             self._absence.cancel()
+        self._held.close()
         if self._udp is not None:
             self._udp.close()
         for connection in (*self._ungreeted, *([self._link] if self._link is not None else [])):
@@ -493,7 +492,7 @@ class PeerPortal:
         before, self._acl = self._acl, acl
         self.core.on_acl(acl, self._ctx.loop.now_ns())
         if self._offers is not None and not acl.lets_in_like(before):
-            self._ctx.loop.run_in_slices(self._acting(self._offers.set_judge(self._judge())))
+            self._ctx.loop.run_in_slices(self._shell.acting(self._offers.set_judge(self._judge())))
 
 
 def run_peer(ctx: WorkerContext, peer: PeerConfig, config: DroConfig) -> None:

@@ -1,15 +1,16 @@
 """The proxies of a peer portal: what is offered to the companion, and what the companion offers.
 
 What is offered keeps its number for as long as it exists, over every reconnect, so data that waits for a link that is
-down a moment can be sent when it is back. Hop count and cost of what the companion offers come from the routes, as a
-link carries neither.
+down a moment can be sent when it is back. What the companion offers has numbers of its connection; the next one takes
+over what it offers again, by OTID, with its handle and with the siblings that want it. Hop count and cost come from the
+routes, as a link carries neither.
 
 Source: peer link notes, section 9; forwarding notes, section 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -18,9 +19,12 @@ from dro.config.dro_xml.model import SqnWindowConfig
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
+from dro.proto.peerlink.hold import LinkHold
+from dro.proto.peerlink.interest import HeardInterest
 from dro.proto.peerlink.messages import SourceEnd, SourceRecord, fits, read_source
 from dro.proto.peerlink.sources import HeardSources, OfferedSources, Verdict, source_message
 from dro.table import Table
+from dro.timers import Timer
 from dro.um.transport.session import BoundSource
 from dro.um.transport.sockets import address_text
 from dro.wire import otid as otid_codec
@@ -141,6 +145,13 @@ class LinkProxySources:
         self._sender.send_control(self._offered.end(otid))
         self._events.event(LogEvent.PROXY_SOURCE_DELETED, {"topic": shown(proxy.topic), "otid": otid.hex()})
 
+    def drop_waiting(self) -> Iterator[None]:
+        """In steps: throw away what waits for a companion that is away, and take nothing more for it."""
+        for otid in self.by_otid.snapshot():
+            if (proxy := self.by_otid.get(otid)) is not None:
+                self._egress.flush(proxy)
+            yield
+
     def close_all(self) -> None:
         for otid in list(self.by_otid):
             self.close(otid)
@@ -175,9 +186,11 @@ class LinkSources:
         ways: Ways,
         judge: Judge | None,
         late: LateData | None = None,
+        held: Sequence[LinkSources] = (),
     ) -> None:
-        """With `late`, a source that has ended stays until `remove`."""
+        """With `late`, a source that has ended stays until `remove`. `held`: those of connections before."""
         self._ctx = ctx
+        self._held = held
         self._late = late
         self._shell = shell
         self._receiver = receiver
@@ -240,7 +253,27 @@ class LinkSources:
             tir = Tir(record.topic, self._receiver.address, TIR_TTL, record.topic_index, TirOptions(()))
             bound = BoundSource(record.topic, record.otid, record.srcidx, self._receiver, tir, is_from_dro=True)
             self._receiver.sources[record.srcidx] = bound
-            self._shell.add_source(bound, record.domain_id, *self._ways.to(record.domain_id), record.options)
+            way = *self._ways.to(record.domain_id), record.options
+            if (before := self._taken_over(record)) is None:
+                self._shell.add_source(bound, record.domain_id, *way)
+            else:
+                self._shell.move_source(before, bound)
+                self._shell.change_source(bound, *way)
+
+    def _taken_over(self, record: SourceRecord) -> BoundSource | None:
+        """The same source, as a connection before had it; it is not held any more."""
+        for sources in self._held:
+            known = sources._heard.find(record.otid)
+            if known is not None and (known.topic, known.domain_id) == (record.topic, record.domain_id):
+                bound = sources._receiver.sources.pop(known.srcidx, None)
+                if bound is not None:
+                    return bound
+        return None
+
+    @property
+    def left(self) -> int:
+        """Those that are let in and were not removed or taken over."""
+        return len(self._receiver.sources)
 
     def on_end(self, end: SourceEnd) -> None:
         if self._heard.on_end(end) is None:
@@ -275,3 +308,94 @@ class LinkSources:
             if concerns(record):
                 self._put(record)
             yield
+
+
+class HeldLink:
+    """What is held of a link that was lost, see `dro.proto.peerlink.hold`: proxies stay, and data waits in the queue.
+
+    It ends at once when another instance of the companion comes: that one is not to be fed with what it does not want.
+    """
+
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        shell: PortalShell,
+        heard: HeardInterest,
+        sender: LinkSender,
+        proxies: LinkProxySources,
+    ) -> None:
+        self.sources: list[LinkSources] = []
+        """Of connections before."""
+        self._ctx = ctx
+        self._heard = heard
+        self._sender = sender
+        self._shell = shell
+        self._proxies = proxies
+        self._core = LinkHold()
+        self._timer: Timer | None = None
+        self._instance = b""  # of the companion that was there last
+        self._is_up = False
+
+    def on_down(self, offers: LinkSources | None) -> None:
+        if offers is not None:
+            self.sources.append(offers)
+        self._heard.on_down()
+        self._is_up = False
+        self._core.on_down(self._ctx.loop.now_ns())
+        self._arm()
+
+    def on_up(self, instance: bytes) -> None:
+        """Both have said who they are."""
+        if instance != self._instance:
+            self._end_now()
+        self._is_up, self._instance = True, instance
+        self._core.on_up(self._ctx.loop.now_ns(), self._left)
+        self._arm()
+
+    def on_drain(self, limit_ms: int) -> None:
+        """Do not wait for a companion that is away."""
+        self._shell.drain.on_drain(limit_ms)
+        if not self._is_up:
+            self._end_now()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def _left(self) -> int:
+        return self._heard.held + sum([sources.left for sources in self.sources])
+
+    def _arm(self) -> None:
+        self.close()
+        if (due_ns := self._core.next_deadline()) is not None:
+            self._timer = self._ctx.loop.call_at(due_ns, self._on_timer)
+
+    def _on_timer(self) -> None:
+        if self._core.on_timer(self._ctx.loop.now_ns(), self._left):
+            self._end()
+        self._arm()
+
+    def _end_now(self) -> None:
+        if self._core.is_on:
+            self._core.end()
+            self._arm()
+            self._end()
+
+    def _end(self) -> None:
+        """Nothing is held any more: what was not confirmed goes."""
+        loop, held = self._ctx.loop, self.sources.copy()
+        self.sources.clear()
+        if not self._is_up:
+            self._on_away()
+        for sources in held:
+            loop.run_in_slices(self._shell.acting(sources.remove_all()))
+        loop.run_in_slices(self._shell.acting(self._heard.lose()))
+
+    def _on_away(self) -> None:
+        """The link was not back in time: the next one goes on with nothing of this one."""
+        self._shell.core.forget_routes(self._ctx.loop.now_ns())
+        self._shell.act_soon()
+        self._sender.throw_away()
+        if self._shell.drain.is_draining:  # it decides nothing any more
+            self._ctx.loop.run_in_slices(self._proxies.drop_waiting())

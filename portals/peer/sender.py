@@ -2,7 +2,7 @@
 
 A batch leaves when it has `min-length` bytes, is as old as `batch-interval`, before a control message, and with
 `<smart-batch>` at the end of every turn. A link that is down takes nothing, so data waits for a moment, up to
-`<max-queue>`.
+`<max-queue>`. Batches that had not been begun when it went down are kept, and leave first when it is up again.
 
 Source: DRO guide, `<batching>`, `<smart-batch>`, `<max-datagram>`; forwarding notes, section 20.
 """
@@ -21,6 +21,8 @@ from dro.um.transport.session import SessionCounts, SourceSessionStatistics
 from dro.wire.source_string import TcpAddress, format_source
 from portals.peer.writer import LinkWriter
 
+Packets = tuple[bytearray, list[int]]
+"""A batch, and where its packets end."""
 NO_ADDRESS: Final = TcpAddress(0, 0, 0)
 
 
@@ -43,6 +45,8 @@ class LinkCounters:
     batch_min_bytes: int = 0
     batch_max_bytes: int = 0
     batch_bytes: int = 0
+    lost_bytes: int = 0
+    """That may not have arrived when a connection ended, or were kept then and not sent in the end."""
 
     def on_batch(self, nbytes: int) -> None:
         self.batch_min_bytes = min(self.batch_min_bytes, nbytes) if self.batches else nbytes
@@ -79,6 +83,8 @@ class LinkSender:
         self._loop = loop
         self._writer: LinkWriter | None = None
         self._batch = bytearray()
+        self._cuts: list[int] = []  # where packets begin in the batch, but for the first
+        self._kept: list[Packets] = []
         self._timer: Timer | None = None
 
     def attach(self, writer: LinkWriter) -> None:
@@ -91,6 +97,10 @@ class LinkSender:
 
     def on_room(self) -> None:
         """The link takes data again."""
+        if self._kept and not self.is_blocked:
+            kept, self._kept = self._kept, []
+            for batch, ends in kept:
+                self._hand_over(batch, ends)
         if self.is_up and self.on_unblocked is not None:
             self.on_unblocked()
 
@@ -98,10 +108,23 @@ class LinkSender:
         return self.is_up
 
     def on_down(self) -> None:
-        """What is in a batch is lost with the link."""
-        self.is_up = False
-        self._writer = None
-        self._batch = bytearray()
+        """The writer is closed: keep what it had not begun, and the batch."""
+        if self._writer is not None:
+            self.counters.lost_bytes += self._writer.lost
+        self._kept += self._unsent()
+        self.end_batch(self._keep)
+        self.is_up, self._writer = False, None
+
+    def _unsent(self) -> list[Packets]:
+        return [(batch, [len(batch)]) for batch in self._writer.unsent] if self._writer is not None else []
+
+    def _keep(self, batch: bytearray, ends: list[int]) -> None:
+        self._kept.append((batch, ends))
+
+    def throw_away(self) -> None:
+        """What was kept is of no more use."""
+        self.counters.lost_bytes += sum([len(batch) for batch, _ in self._kept])
+        self._kept = []
 
     @property
     def is_blocked(self) -> bool:
@@ -153,19 +176,19 @@ class LinkSender:
         else:
             self._batch = data[begin:end]
 
-    def end_batch(self) -> None:
+    def end_batch(self, hand_over: Callable[[bytearray, list[int]], None] | None = None) -> None:
         """Hand over what is in the batch."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._batch and self._writer is not None:
             self.counters.on_batch(len(self._batch))
-            self._hand_over()
-            self._batch = bytearray()
+            (hand_over or self._hand_over)(self._batch, [*self._cuts, len(self._batch)])
+            self._batch, self._cuts = bytearray(), []
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, batch: bytearray, ends: list[int]) -> None:
         assert self._writer is not None
-        self._writer.put(self._batch)
+        self._writer.put(batch)
 
     def _on_timer(self) -> None:
         self._timer = None

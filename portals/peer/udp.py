@@ -120,13 +120,17 @@ class UdpPart:
 
     def close(self) -> None:
         """The link is over."""
-        datagrams, self._datagrams = self._datagrams, None
-        self._connection = self._offers = None
+        datagrams, offers, lingering = self._datagrams, self._offers, self._lingering
+        self._connection = None
+        if datagrams is not None:
+            datagrams.close()
+        self._datagrams = self._offers = None
         self._lingering = LingeringSources(self._options.loss.generation_ns)
         if self._timer is not None:
             self._timer.cancel()
-        if datagrams is not None:
-            datagrams.close()
+        if offers is not None:
+            for number in lingering.all():
+                offers.remove(number)
 
     # sources
 

@@ -58,6 +58,10 @@ class LinkWriter:
         """Bytes ever that the stream has taken."""
         self.error = ""
         """Why the stream broke."""
+        self.unsent: list[bytearray] = []
+        """Batches of data that waited whole when it was closed."""
+        self.lost = 0
+        """Bytes that were begun by then and may not have reached the other machine, and those of unicast messages."""
         self.given = 0
         """Bytes ever, of pieces in order."""
         self.wrote_ns = 0
@@ -78,6 +82,10 @@ class LinkWriter:
 
     def close(self) -> None:
         """Nothing can be written any more, and nothing is reported."""
+        if self._stream is not None:
+            begun = self._pieces.popleft() if self._is_begun else b""
+            self.unsent = [piece for piece in self._pieces if isinstance(piece, bytearray)]
+            self.lost = len(begun) + self.waiting_unicast + self._stream.backlog()
         self._forget()
         self._on_room = self._on_lost = nothing  # they refer to the connection, which has this
 

@@ -267,6 +267,11 @@ class PortalShell:
         source.user = self.entries[handle] = ForwardEntry(handle, source)
         self.act_soon()
 
+    def move_source(self, before: BoundSource, now: BoundSource) -> None:
+        """The same source by another session: it keeps its handle and the siblings that want it."""
+        if isinstance(entry := before.user, ForwardEntry):
+            before.user, now.user, entry.source = None, entry, now
+
     def change_source(
         self, source: BoundSource, hop_count: int, cost: int, pass_through: bytes, way: bytes = b""
     ) -> None:
@@ -347,6 +352,12 @@ class PortalShell:
         for event in events:
             self.core.on_interest(event, now_ns)
         return bool(events)
+
+    def acting(self, steps: Iterator[None]) -> Iterator[None]:
+        """The same steps, with what follows from each."""
+        for _ in steps:
+            self.act_soon()
+            yield
 
     def act_soon(self) -> None:
         """Act once for all messages and packets of this turn: an exchange is hundreds of them."""

@@ -94,6 +94,7 @@ class PortalStatus:
     link_up: bool = False  # from here on of a peer portal, since its start
     link_reconnects: int = 0
     link_repairs: int = 0  # by digests
+    link_lost_bytes: int = 0  # that may not have arrived when a connection ended
     batches: int = 0
     batch_min_bytes: int = 0
     batch_mean_bytes: int = 0

@@ -141,7 +141,8 @@ def peer_lines(row: PeerRow) -> Iterator[str]:
         f"({row.fragments_received_bytes} bytes)"
     )
     yield f"  queue: {row.queued} fragments, {row.queued_bytes} of {row.queue_limit_bytes} bytes"
-    yield f"  reconnects {row.reconnects}, repairs by digest {row.repairs}"
+    lost = f", lost with connections {row.lost_bytes} bytes at most" if row.lost_bytes else ""
+    yield f"  reconnects {row.reconnects}{lost}, repairs by digest {row.repairs}"
 
 
 def _when(row: PeerRow) -> str:

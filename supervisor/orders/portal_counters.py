@@ -101,6 +101,7 @@ class Pages:
             link_up=bool(gauge(Slot.LINK_UP)),
             link_reconnects=page[Slot.LINK_RECONNECTS],
             link_repairs=page[Slot.LINK_REPAIRS],
+            link_lost_bytes=page[Slot.LINK_LOST_BYTES],
             batches=page[Slot.LINK_BATCHES],
             batch_min_bytes=page[Slot.LINK_BATCH_MIN_BYTES],
             batch_mean_bytes=page[Slot.LINK_BATCH_MEAN_BYTES],

@@ -16,6 +16,7 @@ from dro.clock import ms, s
 from dro.config.dro_xml.model import PeerConfig
 from dro.proto.interest.events import InterestEvent
 from dro.proto.peerlink.connecting import InitiatorCore, replaces
+from dro.proto.peerlink.hold import LinkHold
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
 from dro.proto.peerlink.messages import Digests, Hello, SourceEnd, SourceRecord, read_source
 from dro.proto.peerlink.session import CloseLink, LinkOptions, LinkSession, LinkUp, RefreshNeeded, SendControl
@@ -162,6 +163,8 @@ class PeerEnd:
         self._sessions: dict[Pipe, LinkSession] = {}
         self._offers: HeardSources | None = None
         self._handles: dict[int, int] = {}  # of joined sources, by their numbers
+        self._hold = LinkHold()
+        self._held: dict[bytes, tuple[SourceRecord, int]] = {}  # by OTID: those of a link before, and their handles
         self._ways: dict[int, tuple[int, int]] = {}
         self._neighbour = self._since_us = 0
         self._refresh_ns: int | None = None
@@ -216,12 +219,26 @@ class PeerEnd:
         self.portal.act()
 
     def _on_down(self) -> None:
+        offered = self._offers.all() if self._offers is not None else ()
+        self._held |= {source.otid: (source, self._handles[source.srcidx]) for source in offered}
+        self._handles.clear()
         self._pipe, self._offers, self._neighbour, self._refresh_ns = None, None, 0, None
         self.portal.report_up()
-        for number in [*self._handles]:
-            self.portal.end_source(self._handles.pop(number))
-        self.portal.core.forget_routes(self.portal.clock.now_ns)
-        for _ in self._heard.on_down():
+        self._heard.on_down()
+        self._hold.on_down(self.portal.clock.now_ns)
+        self.portal.act()
+
+    @property
+    def _left(self) -> int:
+        return self._heard.held + len(self._held)
+
+    def _on_hold_over(self) -> None:
+        for _, handle in self._held.values():
+            self.portal.end_source(handle)
+        self._held.clear()
+        if self._pipe is None:
+            self.portal.core.forget_routes(self.portal.clock.now_ns)
+        for _ in self._heard.lose():
             pass
         self.portal.act()
 
@@ -262,7 +279,8 @@ class PeerEnd:
         self._pipe, self._offers = pipe, HeardSources(self._config.sourcemap_size)
         self._since_us = max(session.own.since_us, hello.since_us)
         if self._connecting is not None:
-            self._connecting.on_up()
+            self._connecting.on_up(now_ns)
+        self._hold.on_up(now_ns, self._left)
         self._told.capabilities3 = hello.capabilities3
         self.portal.report_up()
         self._told_sources = ToldSources()
@@ -316,8 +334,13 @@ class PeerEnd:
     def _put(self, record: SourceRecord) -> None:
         own, known = self.portal.core.own, self._handles.get(record.srcidx)
         way = self._ways.get(record.domain_id, (1, self.portal.cost))
+        held, before = self._held.get(record.otid, (None, 0))
         if known is not None:
             own.change(known, *way, record.options)
+        elif held is not None and (held.topic, held.domain_id) == (record.topic, record.domain_id):
+            del self._held[record.otid]
+            self._handles[record.srcidx] = before
+            own.change(before, *way, record.options)
         else:
             self._handles[record.srcidx] = own.add(record.otid, record.topic, record.domain_id, *way, record.options)
 
@@ -335,8 +358,9 @@ class PeerEnd:
 
     def next_deadline(self) -> int | None:
         connecting = self._connecting.next_deadline() if self._connecting is not None else None
+        others = connecting, self._refresh_ns, self._hold.next_deadline()
         deadlines = [session.next_deadline() for session in self._sessions.values()]
-        return min((at for at in (*deadlines, connecting, self._refresh_ns) if at is not None), default=None)
+        return min((at for at in (*deadlines, *others) if at is not None), default=None)
 
     def on_timer(self, now_ns: int) -> None:
         due_ns = self._connecting.next_deadline() if self._connecting is not None else None
@@ -346,6 +370,8 @@ class PeerEnd:
         if self._refresh_ns is not None and self._refresh_ns <= now_ns:
             self._refresh_ns = now_ns + REFRESH_NS
             self._tell_again()
+        if self._hold.on_timer(now_ns, self._left):
+            self._on_hold_over()
         for pipe, session in [*self._sessions.items()]:
             session.on_timer(now_ns)
             self._perform_dialogue(pipe)

@@ -17,6 +17,7 @@ class FakeStream:
         self.is_at_end = False
         self.is_closed = False
         self.is_broken = False
+        self.unacknowledged = 0
         self.events: StreamEvents | None = None
 
     def start(self, events: StreamEvents) -> None:
@@ -47,7 +48,7 @@ class FakeStream:
         return len(data)
 
     def backlog(self) -> int:
-        return 0
+        return self.unacknowledged
 
     @property
     def holds(self) -> int:

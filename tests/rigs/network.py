@@ -258,7 +258,7 @@ class Dro:
         """Whether this end takes what comes over a link."""
         connection = self.peers[other]._link
         assert connection is not None
-        stream = connection._stream
+        stream = connection.base
         assert isinstance(stream, PlainStream)
         if reads:
             self.loop.add_reader(stream.sock, connection._on_readable)

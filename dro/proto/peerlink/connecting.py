@@ -1,8 +1,10 @@
 """When an initiator connects, and which of the connections of an acceptor counts.
 
 Source: DRO guide, `reconnect-interval`; forwarding notes, 21.2. Guess: pauses are spread over a fifth more than the
-interval, so that initiators whose network was away do not all come at once; a new connection of the DRO that the old
-one is with takes its place, and so does any other one when the old one has been silent for a keepalive interval.
+interval, so that initiators whose network was away do not all come at once; there is none after a link that lasted for
+the interval at least, so that a reset costs no more than it must, and nobody who refuses is hammered. A new connection
+of the DRO that the old one is with takes its place, and so does any other one when the old one has been silent for a
+keepalive interval.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ class InitiatorCore:
         self.interval_ns = max(interval_ns, PAUSE_NS)
         self._draw = draw
         self._due_ns: int | None = now_ns
+        self._up_ns: int | None = None  # since when there is a link
         self.attempts = 0
         """Since the last connection whose dialogue was up."""
 
@@ -37,12 +40,15 @@ class InitiatorCore:
         self.attempts += 1
         self._due_ns = None
 
-    def on_up(self) -> None:
+    def on_up(self, now_ns: int) -> None:
         self.attempts = 0
+        self._up_ns = now_ns
 
     def on_over(self, now_ns: int) -> None:
         """The attempt failed, or the connection is over."""
-        self._due_ns = now_ns + self.interval_ns + self._draw(max(1, self.interval_ns // _SPREAD))
+        has_lasted = self._up_ns is not None and now_ns - self._up_ns >= self.interval_ns
+        pause_ns = 0 if has_lasted else self.interval_ns + self._draw(max(1, self.interval_ns // _SPREAD))
+        self._due_ns, self._up_ns = now_ns + pause_ns, None
 
     def at_once(self, now_ns: int) -> None:
         self._due_ns = now_ns

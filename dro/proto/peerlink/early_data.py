@@ -83,6 +83,10 @@ class LingeringSources:
         found = self._by_otid.pop(otid, None)
         return None if found is None else found.number
 
+    def all(self) -> list[int]:
+        """Their numbers."""
+        return [ended.number for ended in self._by_otid.values()]
+
     def next_deadline(self) -> int | None:
         return min([ended.due_ns for ended in self._by_otid.values()], default=None)
 

@@ -1,8 +1,8 @@
 """Interest on a peer link: what the other side wants, and what this side wants from it.
 
 Both tables have an entry for each topic or pattern, with the domains that want it. What the other side wants is bounded
-in number, and there is no digest of it once something was not taken. When the link goes down it is kept aside, to be
-reported as lost part by part; what the next connection confirms meanwhile is not reported at all.
+in number, and there is no digest of it once something was not taken. When the link goes down it is held; what the next
+connection confirms is not reported at all, and what is left when the hold is over is reported as lost part by part.
 
 Source: peer link notes, section 8. Guess: the limit.
 """
@@ -44,7 +44,7 @@ class HeardInterest:
         self._members = 0
         self._is_complete = True
         self._domains: Table[Symbol, set[int]] = Table()
-        self._leaving: Table[Symbol, set[int]] = Table()  # of a link that is down
+        self._held: Table[Symbol, set[int]] = Table()  # of links before, not confirmed by this one
         self._events: list[InterestEvent] = []
         self._digest = Digest()
         self.kinds: Counter[int] = Counter()
@@ -58,6 +58,11 @@ class HeardInterest:
     @property
     def digest(self) -> int | None:
         return self._digest.value if self._is_complete else None
+
+    @property
+    def held(self) -> int:
+        """Topics and patterns that are held, and not confirmed yet."""
+        return len(self._held)
 
     def _refuse(self) -> None:
         self.refused += 1
@@ -113,26 +118,29 @@ class HeardInterest:
 
     def _is_confirmed(self, symbol: Symbol, domain_id: int) -> bool:
         """It was wanted before the link went down, and has not been reported as lost."""
-        leaving = self._leaving.get(symbol)
-        if leaving is None or domain_id not in leaving:
+        held = self._held.get(symbol)
+        if held is None or domain_id not in held:
             return False
-        leaving.remove(domain_id)
+        held.remove(domain_id)
+        if not held:
+            del self._held[symbol]
         return True
 
-    def on_down(self) -> Iterator[None]:
-        """Nothing is wanted any more: reports that part by part."""
-        for symbol, domains in self._leaving.items():  # the link has been down before, and not all was reported
+    def on_down(self) -> None:
+        """Hold what was wanted until `lose`."""
+        for symbol, domains in self._held.items():  # the link has been down before, and not all was confirmed
             self._domains.setdefault(symbol, set()).update(domains)
-        self._leaving, self._domains, self._digest = self._domains, Table(), Digest()
+        self._held, self._domains, self._digest = self._domains, Table(), Digest()
         self.kinds.clear()
         self._members, self._is_complete = 0, True
-        return self._lose(self._leaving)
 
-    def _lose(self, leaving: Table[Symbol, set[int]]) -> Iterator[None]:
-        for symbol in leaving.snapshot():
-            if leaving is not self._leaving:
+    def lose(self) -> Iterator[None]:
+        """Report what is held as lost, part by part, unless the link goes down meanwhile."""
+        held = self._held
+        for symbol in held.snapshot():
+            if held is not self._held:
                 return
-            self._events += [InterestLost(symbol, domain_id) for domain_id in sorted(leaving.pop(symbol))]
+            self._events += [InterestLost(symbol, domain_id) for domain_id in sorted(held.pop(symbol, ()))]
             yield
 
 

@@ -80,6 +80,10 @@ class SourceOrder:
             out += self._release(next(iter(self._waiting)), None)
         return out
 
+    def release_all(self) -> list[bytes]:
+        """What goes on when nothing more comes."""
+        return [message for number in list(self._waiting) for message in self._release(number, None)]
+
     def _release(self, number: int, contiguous: int | None) -> list[bytes]:
         waiting = self._waiting[number]
         due = [sqn for sqn, one in waiting.items() if contiguous is None or ahead(contiguous, one.mark) >= 0]

@@ -98,6 +98,10 @@ class HeardSources:
     def has(self, number: int) -> bool:
         return number in self._by_number
 
+    def find(self, otid: bytes) -> SourceRecord | None:
+        number = self._numbers.get(otid)
+        return self._by_number.get(number) if number is not None else None
+
     def all(self) -> Iterator[SourceRecord]:
         """All, in a way that lasts over changes."""
         for number in self._by_number.snapshot():

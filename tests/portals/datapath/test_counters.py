@@ -292,6 +292,7 @@ def of_the_link(link: Link) -> Pages:
         rtt.add(rtt_us, s(1))
     for nbytes in (20, 10, 60):
         sent.on_batch(nbytes)
+    sent.lost_bytes = 70
     for slot, value in link_gauges(rtt, watch, sent, s(6), 1000).items():
         link.page_p.set(slot, value)
     return link.page_p, link.page_q
@@ -480,6 +481,7 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.RTT_MEAN_US: (of_the_link, RECEIVER, 120),
     Slot.RTT_MAX_US: (of_the_link, RECEIVER, 150),
     Slot.KEEPALIVE_ANSWERED_S: (of_the_link, RECEIVER, 995),
+    Slot.LINK_LOST_BYTES: (of_the_link, RECEIVER, 70),
     **immediate_cases(),
 }
 PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
@@ -528,5 +530,5 @@ def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
 def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
     assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 79), *range(80, 90),
-                         *range(96, 140), *range(160, 214)}  # fmt: skip
+                         *range(96, 140), *range(160, 215)}  # fmt: skip
     assert set(PairSlot) == {*range(10)}

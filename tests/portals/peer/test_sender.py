@@ -118,13 +118,30 @@ def test_a_link_that_is_down_takes_nothing() -> None:
     bench.sender.on_down()
     assert bench.send(10) == 0
     bench.stream = FakeStream()
+    bench.sender.attach(bench.writer)
     bench.writer.open(bench.stream)
     bench.sender.attach(bench.writer)
     assert bench.send(10) == 0  # the companion does not know the sources yet
     bench.sender.on_up()
     assert bench.send(10) == 1
     bench.stepper.run(210)
-    assert bench.sqns() == [3]
+    assert bench.sqns() == [0, 3], "the batch that was not sent is kept"
+
+
+def test_what_is_kept_is_counted_when_it_is_thrown_away() -> None:
+    bench = Bench()
+    bench.stream.unacknowledged = 5
+    bench.send(10)
+    bench.writer.close()
+    bench.sender.on_down()
+    assert bench.sender.counters.lost_bytes == 5
+    bench.sender.throw_away()
+    assert bench.sender.counters.lost_bytes == 5 + bench.sender.counters.batch_max_bytes > 15
+    bench.writer.open(FakeStream())
+    bench.sender.attach(bench.writer)
+    bench.sender.on_up()
+    bench.stepper.settle()
+    assert (bench.writer.given, bench.writer.waiting) == (0, 0)
 
 
 def test_it_has_settled_when_all_was_taken() -> None:

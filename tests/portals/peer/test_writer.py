@@ -228,6 +228,19 @@ def test_a_closed_one_forgets_and_takes_nothing(bench: Bench) -> None:
     assert bench.stream.written == b"anew"
 
 
+def test_a_closed_one_says_what_it_has_not_begun_and_what_may_be_lost() -> None:
+    bench = Bench(room=3).open()
+    bench.writer.put(bytearray(b"begun"))
+    bench.writer.put(b"control")
+    bench.writer.put(bytearray(b"whole"))
+    bench.writer.put_unicast(b"unicast")
+    bench.stepper.settle()
+    bench.stream.unacknowledged = 1000
+    bench.writer.close()
+    assert bench.writer.unsent == [b"whole"]
+    assert bench.writer.lost == 1000 + len(b"un") + len(b"unicast")
+
+
 def test_a_stream_that_broke_is_reported_once(bench: Bench) -> None:
     bench.stream.is_broken = True
     bench.writer.put(b"x")

@@ -76,7 +76,12 @@ class InterestMachine(RuleBasedStateMachine):
     def go_down(self) -> None:
         if self.is_up:
             self.is_up = False
-            self.leaving.append(self.heard.on_down())
+            self.heard.on_down()
+            assert self.heard.take_events() == [], "it is held"
+
+    @rule()
+    def end_hold(self) -> None:
+        self.leaving.append(self.heard.lose())
 
     @rule(steps=st.integers(0, 5))
     def lose(self, steps: int) -> None:
@@ -102,7 +107,7 @@ class InterestMachine(RuleBasedStateMachine):
             assert self.told.digest == self.heard.digest
 
     def teardown(self) -> None:
-        for steps in self.leaving:
+        for steps in (*self.leaving, self.heard.lose()):
             for _ in steps:  # type: ignore[attr-defined]
                 pass
         wanted(self.heard.take_events(), self.core)
@@ -139,9 +144,22 @@ def test_strangers_cannot_fill_the_table() -> None:
     assert (len(heard), heard.refused, heard.digest) == (10, 10, None)
     assert hear(heard, told.change((b"0", 0), (2, 3), (1,))) == [InterestLost((b"0", 0), 1)]
     assert hear(heard, told.change((b"0", 0), (4, 5), ())) == [InterestGained((b"0", 0), 4)]
-    for _ in heard.on_down():
-        pass
+    heard.on_down()
     assert heard.digest == 0
+
+
+def test_what_the_next_link_confirms_is_not_reported() -> None:
+    told, heard = ToldInterest(), HeardInterest()
+    hear(heard, [*told.change((b"A", 0), (1, 2), ()), *told.change((b"B", 0), (1,), ())])
+    heard.on_down()
+    assert (heard.take_events(), heard.held, len(heard)) == ([], 2, 0)
+    told.change((b"A", 0), (), (2,))
+    told.change((b"B", 0), (), (1,))
+    assert hear(heard, told.all(is_refresh=False)) == []
+    assert heard.held == 2, "one domain of A, and B"
+    assert hear(heard, told.change((b"B", 0), (1,), ())) == []
+    assert [*heard.lose()]
+    assert (heard.take_events(), heard.held) == ([InterestLost((b"A", 0), 2)], 0)
 
 
 def test_cancels_of_what_is_not_known_are_nothing() -> None:
@@ -281,8 +299,21 @@ def test_attempts_follow_each_other_within_a_fifth_more_than_the_interval() -> N
     assert min(pauses) >= s(1)
     assert max(pauses) < ms(1200)
     assert len(pauses) > 20
-    core.on_up()
+    core.on_up(now_ns)
     assert core.attempts == 0
+
+
+@pytest.mark.parametrize(("lasted_ns", "is_at_once"), [(s(1), True), (ms(999), False)])
+def test_a_link_that_has_lasted_is_made_anew_at_once_and_only_once(lasted_ns: int, is_at_once: bool) -> None:
+    core = InitiatorCore(s(1), 0, lambda _: 0)
+    core.on_attempt()
+    core.on_up(s(5))
+    now_ns = s(5) + lasted_ns
+    core.on_over(now_ns)
+    assert core.next_deadline() == now_ns + (0 if is_at_once else s(1))
+    core.on_attempt()
+    core.on_over(now_ns)
+    assert core.next_deadline() == now_ns + s(1)
 
 
 def test_without_an_interval_there_is_a_pause_yet() -> None:

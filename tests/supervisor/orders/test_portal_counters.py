@@ -73,6 +73,7 @@ def test_every_figure_comes_from_its_slot(pages: Pages) -> None:
     assert status.gateway_control_dropped == 2000 + dropped
     assert (status.link_up, status.link_reconnects) == (True, 1000 + Slot.LINK_RECONNECTS)
     assert (status.link_repairs, status.unknown_source) == (1000 + Slot.LINK_REPAIRS, 1000 + Slot.NO_TOPIC_RCVD)
+    assert status.link_lost_bytes == 1000 + Slot.LINK_LOST_BYTES
     assert (status.batches, status.batch_min_bytes) == (1000 + Slot.LINK_BATCHES, 1000 + Slot.LINK_BATCH_MIN_BYTES)
     assert status.batch_mean_bytes == 1000 + Slot.LINK_BATCH_MEAN_BYTES
     assert status.batch_max_bytes == 1000 + Slot.LINK_BATCH_MAX_BYTES

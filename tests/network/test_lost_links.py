@@ -1,0 +1,300 @@
+"""A link that is lost for a moment costs what TCP had under way, and nothing else."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from dro.clock import ms
+from dro.proto.peerlink.hold import HOLD_NS, QUIET_NS
+from dro.um.transport.link_frames import SRCIDX_BYTES
+from dro.um.transport.stream import PlainStream
+from dro.wire.lbmc import message as lbmc
+from portals.datapath.counters import Slot
+from portals.peer.connector import Initiator
+from portals.peer.datagrams import LinkDatagrams
+from tests.network.conftest import Make
+from tests.network.plans import PAIR
+from tests.network.test_outages import SOUTH, Flow
+from tests.network.test_udp_links import FAST, tls
+from tests.rigs.network import QUICK, Network
+
+AWAY_MS = 1500
+SIZE = 100
+ON_LINK = lbmc.HEADER.size + SIZE + SRCIDX_BYTES
+SMALL = "<receive-buffer>4096</receive-buffer><send-buffer>8192</send-buffer>"
+PER_STEP = 10
+"""Messages each 10 ms, both ways."""
+SITES = {"A": "B", "B": "A"}
+
+
+def run(flow: Flow, milliseconds: int) -> None:
+    for _ in range(0, milliseconds, 10):
+        send(flow, PER_STEP)
+        flow.net.run(10)
+
+
+def send(flow: Flow, count: int) -> None:
+    for sender, source, _ in flow.ways:
+        sender.send(source, count, SIZE)
+
+
+def reset(net: Network, end: str) -> None:
+    """As by a RST from the network, which leaves what each end has received and not read."""
+    connection = net.dros[end].peers[SITES[end]]._link
+    assert connection is not None
+    connection.read_rest()
+    stream = connection.base
+    assert isinstance(stream, PlainStream)
+    stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection._lost("reset by the test")
+
+
+def close_acceptor(net: Network) -> None:
+    net.dros["B"].peers["A"]._connector.close()
+
+
+def open_acceptor(net: Network) -> None:
+    net.dros["B"].peers["A"]._connector.start()
+    initiator = net.dros["A"].peers["B"]._connector
+    assert isinstance(initiator, Initiator)
+    assert initiator._timer is not None
+    initiator._timer.cancel()
+    initiator.core.at_once(net.loop.now_ns())
+    initiator._arm()
+
+
+def lost_bytes(net: Network) -> list[int]:
+    """By direction: of A, of B."""
+    return [net.dros[end].peers[other].sender.counters.lost_bytes for end, other in SITES.items()]
+
+
+def missing(flow: Flow, first: list[int]) -> list[list[int]]:
+    """Numbers of what was sent from there on and has not come, both ways."""
+    return [
+        sorted(set(range(begin, sender.sent(source))) - set(receiver.got(source)))
+        for begin, (sender, source, receiver) in zip(first, flow.ways, strict=True)
+    ]
+
+
+def sent(flow: Flow) -> list[int]:
+    return [sender.sent(source) for sender, source, _ in flow.ways]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rounds"), [("TCP", 30), ("TLS", 6), ("LZ4", 6), ("TLS and LZ4", 4), ("UDP", 6), ("UDP, TLS and LZ4", 4)]
+)
+def test_a_reset_costs_what_was_under_way(make: Make, tmp_path: Path, kind: str, rounds: int) -> None:
+    rng = random.Random(kind)
+    more = (tls(tmp_path) if "TLS" in kind else "") + ("<compression>LZ4</compression>" if "LZ4" in kind else "")
+    net = make(PAIR, tcp=SMALL + more, udp=FAST if "UDP" in kind else None)
+    net.start()
+    flow = Flow(net, 1, 2)
+    run(flow, 500)
+    lost = 0
+    for nth in range(rounds):
+        before, counted = sent(flow), lost_bytes(net)
+        run(flow, 100)
+        if stalled_ms := 0 if "UDP" in kind else (0, 50, 300)[nth % 3]:
+            for end, other in SITES.items():
+                net.dros[end].set_reading(other, reads=False)
+            run(flow, stalled_ms)
+        send(flow, rng.randrange(50) + (2000 if "LZ4" in kind and stalled_ms else 0))  # else TCP has room for all
+        for _ in range(rng.randrange(10)):
+            net.loop.run_once(0)
+        close_acceptor(net)
+        reset(net, rng.choice("AB"))
+        cut = sent(flow)
+        run(flow, AWAY_MS)
+        assert max(net.dros[end].page(other, Slot.QUEUED_BYTES) for end, other in SITES.items()) > 0
+        open_acceptor(net)
+        run(flow, 500)
+        net.run(500)
+        for gone, edge, was, now in zip(missing(flow, before), cut, counted, lost_bytes(net), strict=True):
+            assert gone == list(range(gone[0], gone[0] + len(gone))) if gone else True, f"round {nth}: {gone}"
+            assert not gone or gone[-1] < edge, f"round {nth}: {gone} of {edge}"
+            assert len(gone) * ON_LINK <= now - was + ON_LINK, f"round {nth}: {gone}, {now - was} bytes counted"
+            lost += len(gone)
+    for _, source, receiver in flow.ways:
+        got = receiver.got(source)
+        assert got == sorted(set(got))
+    for dro in net.dros.values():
+        assert dro.books.problems() == []
+        assert dro.dropped() == 0
+    assert lost or "UDP" in kind
+    print(f"{kind}: {rounds} resets, {lost} messages lost of {sum(sent(flow))}, {sum(lost_bytes(net))} bytes counted")
+
+
+SLOW: Final = QUICK.replace('backoff-interval="100"', 'backoff-interval="10000"')
+"""Routes do not follow before the hold is over."""
+
+
+def flowing(make: Make, **options: object) -> Flow:
+    net = make(PAIR, **options)
+    net.start()
+    flow = Flow(net, 1, 2)
+    run(flow, 300)
+    return flow
+
+
+def proxies(net: Network, end: str = "A") -> int:
+    """Proxy sources of that end of the link."""
+    return len(net.dros[end].peers[SITES[end]].sources)
+
+
+def test_the_first_attempt_is_made_at_once_and_the_next_after_the_interval(make: Make) -> None:
+    flow = flowing(make)
+    net = flow.net
+    run(flow, 1000)
+    before = sent(flow)
+    reset(net, "B")
+    run(flow, 20)
+    assert net.dros["A"].has_link("B")
+    reset(net, "A")
+    run(flow, 900)
+    assert not net.dros["A"].has_link("B"), "the link did not last"
+    net.until(lambda: net.dros["A"].has_link("B"))
+    net.run(500)
+    assert missing(flow, before) == [[], []]
+
+
+@pytest.mark.parametrize("udp", [None, FAST])
+def test_a_connection_that_is_replaced_is_read_to_its_end(make: Make, udp: str | None) -> None:
+    """The acceptor has not seen that it is over when the initiator is back."""
+    flow = flowing(make, udp=udp)
+    net = flow.net
+    run(flow, 1000)
+    before = sent(flow)
+    net.dros["B"].set_reading("A", reads=False)
+    run(flow, 20)
+    reset(net, "A")
+    run(flow, 300)
+    assert net.dros["B"].peers["A"]._watch.links == 2
+    there, back = missing(flow, before)
+    assert there == []
+    assert len(back) <= (PER_STEP if udp else 0), "nobody hears its datagrams until it has seen the new connection"
+
+
+def test_sources_that_are_deleted_without_delay_are_held_too(make: Make) -> None:
+    at_once = "<source-deletion-delay>0</source-deletion-delay>"
+    flow = flowing(make, portal_xml=dict.fromkeys(("A-1", "A-B", "B-A", "B-2"), at_once))
+    net = flow.net
+    before = sent(flow)
+    close_acceptor(net)
+    reset(net, "A")
+    run(flow, AWAY_MS)
+    open_acceptor(net)
+    run(flow, 500)
+    net.run(500)
+    assert missing(flow, before) == [[], []]
+
+
+def test_what_waits_goes_when_the_link_is_not_back_in_time(make: Make) -> None:
+    flow = flowing(make, daemon=SLOW)
+    net = flow.net
+    close_acceptor(net)
+    reset(net, "A")
+    run(flow, HOLD_NS // ms(1) - 50)
+    assert proxies(net) == 1
+    assert net.dros["A"].page("B", Slot.QUEUED_BYTES) > 0
+    run(flow, 100)
+    assert proxies(net) == 0
+    assert net.dros["A"].page("B", Slot.QUEUED_BYTES) == 0
+    assert net.dros["A"].page("B", Slot.DROPPED_DELETED) > 0
+    assert net.dros["A"].books.problems() == []
+    edge = sent(flow)
+    open_acceptor(net)
+    net.until(lambda: flow.is_through())
+    assert [gone[-1] >= edge[0] for gone in missing(flow, [0, 0])], "nothing from before comes"
+
+
+def test_routes_that_go_elsewhere_end_the_hold(make: Make) -> None:
+    flow = flowing(make)
+    net = flow.net
+    close_acceptor(net)
+    reset(net, "A")
+    run(flow, 1000)
+    assert proxies(net) == 1, "for as long as every route that changes"
+    run(flow, 4000)
+    assert proxies(net) == 0
+
+
+def test_another_instance_of_the_companion_is_not_fed(make: Make) -> None:
+    """It has no routes yet, so it wants nothing."""
+    flow = flowing(make, daemon=SLOW)
+    net = flow.net
+    net.kill("B")
+    run(flow, 1000)
+    assert proxies(net) == 1
+    net.start("B")
+    net.until(lambda: net.dros["A"].has_link("B"))
+    net.run(20)
+    assert proxies(net) == 0
+    assert net.dros["A"].page("B", Slot.DROPPED_DELETED) > 0
+    assert net.dros["A"].books.problems() == []
+
+
+def test_a_companion_that_wants_less_than_before_is_believed(make: Make) -> None:
+    flow = flowing(make, daemon=SLOW)
+    net = flow.net
+    close_acceptor(net)
+    reset(net, "B")
+    net.dros["B"].peers["A"]._tell_change(SOUTH, 0, (), (2,))
+    run(flow, AWAY_MS)
+    assert proxies(net) == 1
+    open_acceptor(net)
+    net.run(100)
+    assert net.dros["A"].has_link("B")
+    assert proxies(net) == 1
+    net.run(QUIET_NS // ms(1) + 100)
+    assert proxies(net) == 0
+    assert proxies(net, "B") == 1, "what A has confirmed"
+
+
+@pytest.mark.parametrize("is_down_first", [True, False])
+def test_a_drain_does_not_wait_for_a_companion_that_is_away(make: Make, is_down_first: bool) -> None:
+    flow = flowing(make, daemon=SLOW, transport="tcp")
+    net = flow.net
+    worker = next(worker for worker in net.dros["A"].workers.values() if worker.name == "A-B")
+    if not is_down_first:
+        worker.told["on_drain"](60_000)
+    close_acceptor(net)
+    reset(net, "A")
+    run(flow, 500)
+    if is_down_first:
+        assert worker.counters[Slot.QUEUED_BYTES] > 0
+        worker.told["on_drain"](60_000)
+    run(flow, 2000 if is_down_first else HOLD_NS // ms(1) + 2000)
+    assert worker.answers == [""]
+
+
+def test_a_portal_whose_link_is_down_stops_at_once(make: Make) -> None:
+    flow = flowing(make, daemon=SLOW)
+    net = flow.net
+    worker = next(worker for worker in net.dros["A"].workers.values() if worker.name == "A-B")
+    close_acceptor(net)
+    reset(net, "A")
+    run(flow, 500)
+    worker.told["on_stop"]()
+    net.stepper.settle()
+    assert "finish" in worker.ends
+
+
+def test_a_link_that_is_lost_before_its_datagrams_got_through(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a request waits to be read when the link is over."""
+    net = make(PAIR, udp=FAST)
+    with monkeypatch.context() as patch:
+        patch.setattr(LinkDatagrams, "start", LinkDatagrams._arm)
+        net.start()
+        net.until(lambda: net.dros["A"].has_link("B"))
+        net.run(300)
+    reset(net, "A")
+    flow = Flow(net, 1, 2)
+    run(flow, 300)
+    assert net.dros["A"].peers["B"]._watch.links == 1
+    assert missing(flow, [0, 0]) == [[], []]
