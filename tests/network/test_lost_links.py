@@ -19,8 +19,8 @@ from portals.datapath.counters import Slot
 from portals.peer.connector import Initiator
 from portals.peer.datagrams import LinkDatagrams
 from tests.network.conftest import Make
-from tests.network.plans import PAIR
-from tests.network.test_outages import SOUTH, Flow
+from tests.network.plans import PAIR, RING
+from tests.network.test_outages import SETTLED_MS, SOUTH, Flow
 from tests.network.test_udp_links import FAST, tls
 from tests.rigs.network import QUICK, Network
 
@@ -298,3 +298,20 @@ def test_a_link_that_is_lost_before_its_datagrams_got_through(make: Make, monkey
     run(flow, 300)
     assert net.dros["A"].peers["B"]._watch.links == 1
     assert missing(flow, [0, 0]) == [[], []]
+
+
+@pytest.mark.parametrize("away_ms", [700, 1500])
+def test_what_has_waited_does_not_come_behind_what_went_round(make: Make, away_ms: int) -> None:
+    net = make(RING)
+    net.start()
+    flow = Flow(net)
+    flow.run(300)
+    close_acceptor(net)
+    reset(net, "B")
+    flow.run(away_ms)
+    assert flow.is_through(), "the other way round"
+    assert net.dros["A"].page("B", Slot.QUEUED_BYTES) > 0
+    open_acceptor(net)
+    net.until(lambda: net.dros["A"].has_link("B"))
+    flow.run(SETTLED_MS)
+    flow.check()
