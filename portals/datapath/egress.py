@@ -2,8 +2,8 @@
 
 Copies a chunk out of the sender's ring, drops duplicates (`duplicate_window`) and fragments that do not fit, sorts the
 rest by the transport session of their proxy sources (`plan`), gives each session its part at once, and queues what that
-does not accept (`max_queue`). A fragment from a sibling is always in exactly one of the states sent, dropped (by
-reason) or queued, as the counters show.
+does not accept (`max_queue`). What a new feeder brings too early is held back (`feeder_order`). A fragment from a
+sibling is always in exactly one of the states sent, dropped (by reason) or queued, as the counters show.
 
 Source: DRO guide, `<max-queue>` and 5.4.2; forwarding notes, sections 13, 18 and 19.
 """
@@ -11,16 +11,17 @@ Source: DRO guide, `<max-queue>` and 5.4.2; forwarding notes, sections 13, 18 an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import sub
-from typing import Protocol
+from typing import Final, Protocol
 
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import Slot as QueueSlot
+from dro.clock import ms
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.sqn import MASK, ahead
+from dro.sqn import MASK
 from dro.um.transport.runs import (
     FLAG_REPAIR,
     FLAGS_SHIFT,
@@ -29,12 +30,14 @@ from dro.um.transport.runs import (
     OFFSET,
     ROW,
     SQN,
+    TOPIC,
     WORDS,
     RunTable,
 )
 from dro.um.transport.session import SenderTransport
 from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
 from portals.datapath.descriptor import JOIN_BELOW, decode, table_bytes
+from portals.datapath.feeder_order import FeederOrder
 from portals.datapath.max_queue import MaxQueue
 from portals.datapath.outgoing import MAX_FEEDERS, Lane, ProxySource, totals
 from portals.datapath.plan import plan
@@ -46,6 +49,7 @@ log = logging.getLogger(__name__)
 events = LimitedLogger.of_events(log)
 faults = LimitedLogger(log)
 limited = faults.event
+RELEASE_NS: Final = ms(5)  # between two looks at what is held back, at least
 
 
 class RingCopy(Protocol):
@@ -58,9 +62,16 @@ class RingCopy(Protocol):
 class Egress:
     """Owns the queue and the send-side counters of the portal."""
 
-    def __init__(self, page: CounterPage, max_queue_bytes: int, now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        page: CounterPage,
+        max_queue_bytes: int,
+        now_ns: Callable[[], int],
+        call_later: Callable[[int, Callable[[], object]], object],
+    ) -> None:
         self._page = page
         self._now_ns = now_ns
+        self._call_later = call_later
         self._feeds: dict[int, dict[int, ProxySource]] = {}  # by worker and handle
         self._lanes: dict[int, Lane] = {}  # by id of the session
         self._table = RunTable()  # the batch at hand, which lies in the buffer
@@ -70,6 +81,8 @@ class Egress:
         self._touched: dict[int, Lane] = {}  # sessions that got something since the last flush
         self._rings: dict[int, RingCopy] = {}
         self.queue = MaxQueue(page, max_queue_bytes)
+        self._order = FeederOrder(self.queue, now_ns)
+        self._is_timed = False  # for what is held back
         self._drops_logged_ns = 0
 
     # siblings
@@ -128,8 +141,14 @@ class Egress:
 
     # proxy sources
 
-    def feed(self, proxy: ProxySource, worker: int, handle: int) -> None:
-        """From now on fragments of (`worker`, `handle`) go to `proxy`; its feeder before goes on until the next."""
+    def feed(self, proxy: ProxySource, worker: int, handle: int, *, is_beside: bool = False) -> None:
+        """From now on fragments of (`worker`, `handle`) go to `proxy`; what still comes of its feeder before as well.
+
+        `is_beside`: the one before brings what is new for a while yet, until `on_feeder_ended`.
+        """
+        if (worker, handle) not in proxy.feeders:
+            self._release_now([proxy])
+        proxy.before_goes_on = is_beside
         lane = proxy.lane
         if lane is None:
             lane = proxy.lane = self._lane(proxy.transport)
@@ -166,6 +185,13 @@ class Egress:
         if feeds.get(handle) is proxy:
             del feeds[handle]
 
+    def on_feeder_ended(self, worker: int, handle: int) -> None:
+        """The feeder before of a proxy source brings nothing new any more."""
+        proxy = self._feeds.get(worker, {}).get(handle)
+        if proxy is not None and proxy.feeder != (worker, handle):
+            proxy.before_goes_on = False
+            self._release_now([proxy])
+
     def stop_feeding(self, proxy: ProxySource) -> None:
         for feeder in proxy.feeders:
             self._starve(proxy, *feeder)
@@ -178,6 +204,7 @@ class Egress:
         if lane is None:
             return
         removed = self.queue.remove(lane, proxy)
+        removed += [(part.worker, *part.table.total()) for part in self._order.take(proxy)]
         for worker, fragments, nbytes in removed:
             self._drop(Slot.DROPPED_DELETED, worker, fragments, nbytes)
         if removed:
@@ -234,17 +261,29 @@ class Egress:
         table, worker, buffer = self._table, self._worker, self._buffer
         if not table.rows:
             return
-        now_ns = self._now_ns()
         lanes: list[Lane] = []
-        odd = plan(table, self._feeds.get(worker, {}), lanes)
+        feeds = self._feeds.get(worker, {})
+        odd = plan(table, feeds, lanes)
         for row in odd:
             self._take_odd(worker, table, row, lanes)
+        handles = set(table.column(TOPIC)) if self._order.held else ()
+        self._send_rows(lanes, worker, buffer, not odd)
+        self._buffer = bytearray()  # what was sent of this one may be in use as the transmission window
+        for handle in handles:
+            proxy = feeds.get(handle)
+            if proxy is not None and self._order.is_over(proxy, (worker, handle)):
+                self._release(proxy)
+        if handles:
+            self._set_timer()
+
+    def _send_rows(self, lanes: list[Lane], worker: int, buffer: bytearray, is_sorted: bool) -> None:
+        """What these lanes have noted of the table, which is empty then."""
+        table, now_ns = self._table, self._now_ns()
         sent = [0, 0, 0, 0]
         for lane in lanes:
-            self._send(lane, worker, buffer, lane.gather(table, not odd), now_ns, sent)
+            self._send(lane, worker, buffer, lane.gather(table, is_sorted), now_ns, sent)
         self._count_sent(worker, sent)
         table.rows = 0
-        self._buffer = bytearray()  # what was sent of this one may be in use as the transmission window
 
     def flush_sessions(self) -> None:
         """No more batches follow for now."""
@@ -252,13 +291,18 @@ class Egress:
         while self._touched:
             self._touched.popitem()[1].transport.flush()
 
-    def _take_odd(self, worker: int, table: RunTable, row: int, lanes: list[Lane]) -> None:
-        """A run that is not simply the next one of its source: drop it, or note what of it is to be sent."""
+    def _take_odd(
+        self, worker: int, table: RunTable, row: int, lanes: list[Lane], released: ProxySource | None = None
+    ) -> None:
+        """A run that is not simply the next one of its source: drop it, hold it back, or note what is to be sent.
+
+        `released`: the proxy source for which it was held back until now.
+        """
         words = table.words
         at = row * WORDS
         handle, sqn, fragments, _, length, stride, shape = ROW.unpack_from(words, row * ROW.size)
         nbytes = fragments * length
-        proxy = self._feeds.get(worker, {}).get(handle)
+        proxy = released or self._feeds.get(worker, {}).get(handle)
         if proxy is None or proxy.lane is None:
             self._drop(Slot.DROPPED_DELETED, worker, fragments, nbytes)
             return
@@ -268,13 +312,15 @@ class Egress:
             extra = {"topic": proxy.topic, "bytes": length, "limit": lane.fragment_max_bytes}
             faults.event(LogEvent.FRAGMENT_TOO_LARGE, extra=extra)
             return
+        order = self._order if released is None and (proxy.before_goes_on or self._order.held) else None
+        if order is not None and order.keeps(proxy, worker, self._buffer, table, row):
+            return
         if not lane.noted and lane not in lanes:
             lanes.append(lane)
         if shape >> KIND_SHIFT:
             lane.note(row, proxy.topic_index)
             return
         window = proxy.window
-        newest = window.next_sqn
         parts = window.take_run(sqn, fragments, bool(shape & FLAG_REPAIR << FLAGS_SHIFT), self._now_ns())
         if window.has_restarted:
             self._page.add(Slot.FLOWS_RESTARTED, 1)
@@ -285,11 +331,6 @@ class Egress:
             again -= old
         if again:
             self._drop(Slot.DROPPED_DUP, worker, again, again * length)
-        if newest >= 0 and (worker, handle) != proxy.feeder:  # the one before, which the new one has overtaken
-            late = [count for index, count in parts if ahead(newest, sqn + index & MASK) > 0]
-            if late:
-                parts = parts[len(late) :]
-                self._drop(Slot.DROPPED_OLD, worker, sum(late), sum(late) * length)
         for number, (index, count) in enumerate(parts):
             place = row
             if number:  # a row of its own, behind the others
@@ -325,6 +366,39 @@ class Egress:
             fragments, nbytes = table.total()
             self._drop(Slot.DROPPED_BLOCKED, worker, fragments, nbytes)
             self._log_drops(now_ns)
+
+    # what is held back
+
+    def _release(self, proxy: ProxySource) -> None:
+        """Send what is held back of it, as if it came now; no batch is at hand."""
+        table = self._table
+        for part in self._order.take(proxy):
+            table.rows = rows = part.table.rows
+            table.tobytes()[:] = part.table.tobytes()
+            lanes: list[Lane] = []
+            for row in range(rows):
+                self._take_odd(part.worker, table, row, lanes, proxy)
+            self._send_rows(lanes, part.worker, part.buffer, False)
+
+    def _release_now(self, proxies: Iterable[ProxySource]) -> None:
+        """Likewise, at any time."""
+        if not self._order.held:
+            return
+        self._send_batch()
+        for proxy in proxies:
+            self._release(proxy)
+        self.flush_sessions()
+
+    def _set_timer(self) -> None:
+        deadline = None if self._is_timed else self._order.next_deadline()
+        if deadline is not None:
+            self._is_timed = True
+            self._call_later(max(RELEASE_NS, deadline - self._now_ns()), self._on_time)
+
+    def _on_time(self) -> None:
+        self._is_timed = False
+        self._release_now(self._order.due())
+        self._set_timer()
 
     def drain(self, transport: SenderTransport) -> None:
         """The session has room again: send what waits for it, in order, until it blocks again."""

@@ -1,7 +1,8 @@
 """The queue of `<max-queue>`: fragments that their transport sessions have not accepted yet, up to a limit in bytes.
 
-One ordered queue for each session, in its lane; the limit is common to all. The counters of the portal show what is
-queued, in total and by sibling. Source: DRO guide, `<max-queue>`; forwarding notes, section 19.
+One ordered queue for each session, in its lane; the limit is common to all, and to what `feeder_order` holds back. The
+counters of the portal show what is queued, in total and by sibling. Source: DRO guide, `<max-queue>`; forwarding notes,
+section 19.
 """
 
 from __future__ import annotations
@@ -67,9 +68,7 @@ class MaxQueue:
         self._in_use.on_begin(now_ns)
         self._batches += 1
         lane.waiting.append(waiting)
-        self._count(worker, fragments, nbytes)
-        if self.nbytes > self._page[Slot.QUEUED_BYTES_MAX]:
-            self._page.set(Slot.QUEUED_BYTES_MAX, self.nbytes)
+        self.count(worker, fragments, nbytes)
 
     @staticmethod
     def _without_tsnis(lane: Lane, table: RunTable) -> RunTable:
@@ -89,7 +88,7 @@ class MaxQueue:
     def on_taken(self, lane: Lane, waiting: Waiting, rows: list[int], fragments: int) -> None:
         """So many fragments of the first batch of a lane were sent. `rows`: topic indexes that it had."""
         nbytes = waiting.table.nbytes()
-        self._count(waiting.worker, -fragments, nbytes - waiting.nbytes)
+        self.count(waiting.worker, -fragments, nbytes - waiting.nbytes)
         waiting.nbytes = nbytes
         left = waiting.table.column(0).tolist()
         for topic in left:
@@ -122,7 +121,7 @@ class MaxQueue:
             waiting.table, gone = _without(waiting.table, proxy.topic_index)
             for fragments, length in gone:
                 removed.append((waiting.worker, fragments, fragments * length))
-                self._count(waiting.worker, -fragments, -fragments * length)
+                self.count(waiting.worker, -fragments, -fragments * length)
             waiting.nbytes = waiting.table.nbytes()
             if not waiting.table.rows:
                 lane.waiting.remove(waiting)
@@ -135,13 +134,16 @@ class MaxQueue:
         if not self._batches:
             self._in_use.on_end()
 
-    def _count(self, worker: int, fragments: int, nbytes: int) -> None:
+    def count(self, worker: int, fragments: int, nbytes: int) -> None:
+        """So much more of the sibling is queued, or less."""
         page = self._page
         base = page.pair(worker)
         self.nbytes += nbytes
         page.add_sized(base + PairSlot.QUEUED, fragments, nbytes)
         page.add(Slot.QUEUED, fragments)
         page.set(Slot.QUEUED_BYTES, self.nbytes)
+        if self.nbytes > page[Slot.QUEUED_BYTES_MAX]:
+            page.set(Slot.QUEUED_BYTES_MAX, self.nbytes)
 
 
 def _without(table: RunTable, topic_index: int) -> tuple[RunTable, list[tuple[int, int]]]:

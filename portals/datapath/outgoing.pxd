@@ -13,7 +13,7 @@ cdef class ProxySource:
     cdef public list feeders
     cdef public Lane lane
     cdef public Py_ssize_t queued
-    cdef public bint tsni_waits
+    cdef public bint before_goes_on, tsni_waits
 
 cdef class Lane:
     cdef public object transport, waiting

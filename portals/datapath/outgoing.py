@@ -1,8 +1,8 @@
 """Proxy sources of a portal as its data path knows them, and the lanes of the sessions that they send on.
 
 A proxy source survives a change of its feeder (the sibling that forwards to it, with the handle of the source there),
-and keeps its duplicate window. It keeps the feeder before as well, until that one ends or changes again: what is still
-on its way from there is sent, unless the new one has overtaken it, and the window removes what comes from both.
+and keeps its duplicate window. It keeps the feeder before as well, until it changes again: what is still on its way
+from there is sent, and the window removes what comes from both. `portals.datapath.feeder_order` keeps them in order.
 """
 
 from __future__ import annotations
@@ -45,10 +45,22 @@ Feeder = tuple[int, int]
 class ProxySource:
     """What the data path knows of one proxy source.
 
-    `feeders`: the newest last. `lane`: of its session, while it is fed. `queued`: rows that wait.
+    `feeders`: the newest last. `before_goes_on`: the one before it brings what is new as well, and is waited for.
+    `lane`: of its session, while it is fed. `queued`: rows that wait.
     """
 
-    __slots__ = ("feeders", "lane", "otid", "queued", "topic", "topic_index", "transport", "tsni_waits", "window")
+    __slots__ = (
+        "before_goes_on",
+        "feeders",
+        "lane",
+        "otid",
+        "queued",
+        "topic",
+        "topic_index",
+        "transport",
+        "tsni_waits",
+        "window",
+    )
 
     def __init__(
         self, otid: bytes, topic: bytes, topic_index: int, transport: SenderTransport, window: DuplicateWindow
@@ -59,6 +71,7 @@ class ProxySource:
         self.transport = transport
         self.window = window
         self.feeders: list[Feeder] = []
+        self.before_goes_on = False
         self.lane: Lane | None = None
         self.queued = 0
         self.tsni_waits = False

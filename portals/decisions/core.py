@@ -33,6 +33,7 @@ from portals.decisions.effects import (
     DelayDeletion,
     Effect,
     ExpireQueue,
+    FeederEnded,
     FeedProxySource,
     GoOn,
     InterestIgnored,
@@ -165,7 +166,7 @@ class PortalCore:
                     self._decide_receiver(symbol)
                 yield
         for otid in self._known_otids() if origins else ():
-            if self._is_known(otid) and self._identity(otid)[1] in origins:
+            if (otid in self.proxies or otid in self.siblings.otids) and self._identity(otid)[1] in origins:
                 self._decide_source(otid, now_ns, is_over=is_over)
             yield
 
@@ -445,7 +446,7 @@ class PortalCore:
         if best is None and not is_offered and before is not None:
             best = held.get(before)
         if best is not None:
-            self._feed(otid, proxy, best)
+            self._feed(otid, proxy, best, is_beside=feeder in held)
         if feeder in held:
             if proxy is not None and best is not None:
                 self._stop_before(proxy, feeder)
@@ -466,6 +467,7 @@ class PortalCore:
         before, proxy.before = proxy.before, now
         if before is not None and before not in (proxy.feeder, now):
             self.send(before[0], ForwardStop(before[1]))
+            self._effects.append(FeederEnded(*before))
 
     def _usable(
         self, otid: bytes, topic: bytes, origin: int, interested: Set[int], offers: Iterable[Offer]
@@ -480,8 +482,8 @@ class PortalCore:
         del self._had_proxy[otid]
         return usable
 
-    def _feed(self, otid: bytes, proxy: WantedProxy | None, offer: Offer) -> None:
-        """Ask for the source that the offer names, for a proxy source that is new or had another feeder."""
+    def _feed(self, otid: bytes, proxy: WantedProxy | None, offer: Offer, *, is_beside: bool) -> None:
+        """Ask for the source that the offer names, for a proxy source that is new or had, or keeps, another feeder."""
         worker, seen = offer.worker, offer.source
         if proxy is None:
             self.proxies[otid] = WantedProxy(seen.topic, seen.domain_id, offer.key)
@@ -489,16 +491,13 @@ class PortalCore:
         else:
             proxy.feeder = offer.key
             self.deletion_delay.end(otid)
-            self._effects.append(FeedProxySource(worker, seen))
+            self._effects.append(FeedProxySource(worker, seen, is_beside))
         self.send(worker, ForwardStart(seen.handle))
 
     def _delete(self, otid: bytes) -> None:
         self._stop_before(self.proxies.pop(otid))
         self.deletion_delay.end(otid)
         self._effects.append(CloseProxySource(otid))
-
-    def _is_known(self, otid: bytes) -> bool:
-        return otid in self.proxies or otid in self.siblings.otids
 
     def _known_otids(self) -> Iterator[bytes]:
         """Offered by a sibling, or with a proxy source here."""

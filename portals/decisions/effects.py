@@ -66,10 +66,22 @@ class OpenProxySource:
 
 @dataclass(frozen=True, slots=True)
 class FeedProxySource:
-    """An existing proxy source is fed from another place: its origin came back, or a route changed."""
+    """An existing proxy source is fed from another place: its origin came back, or a route changed.
+
+    `is_beside`: the feeder before goes on for a while, until `FeederEnded`.
+    """
 
     worker: int
     source: SourceSeen
+    is_beside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FeederEnded:
+    """The feeder before of a proxy source, which went on beside the new one, has ended, or was told to."""
+
+    worker: int
+    handle: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +199,7 @@ Effect = (
     | SendToSibling
     | TellEverything
     | GoOn
+    | FeederEnded
     | ChangeForwarding
     | ReadQueue
     | ExpireQueue

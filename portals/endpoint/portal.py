@@ -194,8 +194,8 @@ class EndpointPortal:
                 self._receivers.close(symbol, pattern, domains, now_ns)
             case OpenProxySource(worker=worker, source=source):
                 self.sources.open(worker, source)
-            case FeedProxySource(worker=worker, source=source):
-                self.sources.feed(worker, source)
+            case FeedProxySource(worker=worker, source=source, is_beside=is_beside):
+                self.sources.feed(worker, source, is_beside=is_beside)
             case UpdateProxySource(source=source):
                 self.sources.advertise(source)
             case DelayDeletion():

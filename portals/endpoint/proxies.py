@@ -156,13 +156,13 @@ class ProxySources:
         quiet_ns = now_ns - max(self._advertised_ns, self._joined_ns)
         return not self._is_waiting and (heard == len(sessions) or quiet_ns >= JOINING_NS)
 
-    def feed(self, worker: int, seen: SourceSeen) -> None:
+    def feed(self, worker: int, seen: SourceSeen, *, is_beside: bool = False) -> None:
         found = self.by_otid.get(seen.otid)
         if found is None:
             self.open(worker, seen)
             return
         self.advertise(seen)
-        self._egress.feed(found[1], worker, seen.handle)
+        self._egress.feed(found[1], worker, seen.handle, is_beside=is_beside)
 
     def advertise(self, seen: SourceSeen) -> None:
         """The proxy source of that OTID advertises what its origin does, with the cost of the way to here."""

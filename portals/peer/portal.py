@@ -383,8 +383,8 @@ class PeerPortal:
                 self._tell_change(symbol, pattern, (), domains)
             case OpenProxySource(worker=worker, source=source):
                 self.sources.open(worker, source)
-            case FeedProxySource(worker=worker, source=source):
-                self.sources.feed(worker, source)
+            case FeedProxySource(worker=worker, source=source, is_beside=is_beside):
+                self.sources.feed(worker, source, is_beside=is_beside)
             case UpdateProxySource(source=source):
                 self.sources.advertise(source)
             case CloseProxySource(otid=otid):

@@ -120,13 +120,13 @@ class LinkProxySources:
             options=seen.pass_through,
         )
 
-    def feed(self, worker: int, seen: SourceSeen) -> None:
+    def feed(self, worker: int, seen: SourceSeen, *, is_beside: bool = False) -> None:
         proxy = self.by_otid.get(seen.otid)
         if proxy is None:
             self.open(worker, seen)
             return
         self.advertise(seen)
-        self._egress.feed(proxy, worker, seen.handle)
+        self._egress.feed(proxy, worker, seen.handle, is_beside=is_beside)
 
     def advertise(self, seen: SourceSeen) -> None:
         """Attributes of the source have changed."""

@@ -49,6 +49,7 @@ from portals.decisions.effects import (
     ChangeForwarding,
     Effect,
     ExpireQueue,
+    FeederEnded,
     GoOn,
     InterestIgnored,
     ReadQueue,
@@ -86,7 +87,7 @@ class PortalShell:
     def __init__(self, ctx: WorkerContext, core: PortalCore, max_queue_bytes: int) -> None:
         """Raises: ResourceError when the ring cannot be made."""
         self.core = core
-        self.egress = Egress(ctx.counters, max_queue_bytes, ctx.loop.now_ns)
+        self.egress = Egress(ctx.counters, max_queue_bytes, ctx.loop.now_ns, ctx.loop.call_later)
         self.egress.reconcile_own_restart()
         self._ring = ring = ctx.create_ring(ring_bytes(max_queue_bytes))
         self._queues = DescriptorWriter(ring)
@@ -408,6 +409,8 @@ class PortalShell:
             case ExpireQueue(worker=worker):
                 self.ingress.flush()
                 self._queues.expire(worker)
+            case FeederEnded(worker=worker, handle=handle):
+                self.egress.on_feeder_ended(worker, handle)
             case InterestIgnored(name=name):
                 self._ctx.limited(LogEvent.INTEREST_WITHOUT_NAME, extra={"symbol": name[:80]})
             case SourceIgnored(why=why, otid=otid, topic=topic):

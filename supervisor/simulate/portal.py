@@ -23,6 +23,7 @@ from portals.decisions.core import PortalCore
 from portals.decisions.effects import (
     ChangeForwarding,
     ExpireQueue,
+    FeederEnded,
     GoOn,
     InterestIgnored,
     ProxyEffect,
@@ -171,7 +172,7 @@ class SimPortal:
                             self.take(key, sent)
                     case ExpireQueue():
                         pass
-                    case SourceIgnored() | InterestIgnored():
+                    case FeederEnded() | SourceIgnored() | InterestIgnored():
                         self.counts[type(effect).__name__] += 1
                     case _:
                         self.link.perform(effect)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.bus.messages import PeerDown, PeerUp, Role
+from dro.clock import NS_PER_MS
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.loop import Loop
@@ -31,6 +32,7 @@ from router.worker import RouteManager
 from tests.fakes.um_contexts import RecordingSink, Stepper
 from tests.fakes.worker import FakeChannels, FakeWorker
 from tests.rigs.books import Books
+from tests.rigs.delayed_link import Relay
 from tests.rigs.site import PORTS_PER_TRD, TRD, reserve_block
 
 QUICK: Final = (
@@ -65,15 +67,18 @@ class Plan:
         folder: Path,
         dros: Ports,
         *,
-        transport: str = "lbtrm",
+        transport: str | Mapping[int, str] = "lbtrm",
         portal_xml: Mapping[str, str] | None = None,
         peer_xml: str = "<smart-batch>1</smart-batch>",
         daemon: str = QUICK,
         um: str = "",
         udp: str | None = None,
         tcp: str = "",
+        delays_ms: Mapping[tuple[str, str], int] | None = None,
     ) -> None:
-        """`portal_xml`: more elements by portal name (`A-1`, `A-B`), in the order of the file; `_FIRST` go first.
+        """`transport`: of all TRDs, or by TRD. `delays_ms`: of TCP links that take so long, by their two DROs.
+
+        `portal_xml`: more elements by portal name (`A-1`, `A-B`), in the order of the file; `_FIRST` go first.
 
         `udp`: what `<udp>` of each peer has behind its port; None for links without it. `tcp`: more of `<single-tcp>`
         behind the end, for both ends.
@@ -88,8 +93,10 @@ class Plan:
         self._portal_xml = portal_xml or {}
         self._peer_xml = peer_xml
         self._udp, self._tcp = udp, tcp
+        self.delays_ms = {_link(*ends): delay_ms for ends, delay_ms in (delays_ms or {}).items()}
         for trd in self.trds:
-            self.config(trd).write_text(self._trd(trd, transport) + REUSE + um)
+            kind = transport if isinstance(transport, str) else transport[trd]
+            self.config(trd).write_text(self._trd(trd, kind) + REUSE + um)
         for dro in dros:
             portals = "".join(self._portal(dro, port) for port in dros[dro])
             self.file(dro).write_text(
@@ -125,7 +132,8 @@ class Plan:
                 f"<lbm-config>trd{port}.cfg</lbm-config>{rest}</endpoint>"
             )
         number = self.link_port(dro, port)
-        connects = f"<address>127.0.0.1</address><port>{number}</port>"
+        to = self.relay_port(dro, port) if _link(dro, port) in self.delays_ms else number
+        connects = f"<address>127.0.0.1</address><port>{to}</port>"
         listens = f"<acceptor><listen-port>{number}</listen-port></acceptor>"
         end = f'<initiator reconnect-interval="1000">{connects}</initiator>' if _is_initiator(dro, port) else listens
         tcp = f"<single-tcp><interface>127.0.0.1</interface><nodelay/>{self._tcp}{end}</single-tcp>"
@@ -137,6 +145,10 @@ class Plan:
         """Of that end of the link."""
         first = self.base + len(self.trds) * PORTS_PER_TRD + len(self.links)
         return first + 2 * self.links.index(_link(dro, port)) + _is_initiator(dro, port)
+
+    def relay_port(self, one: str, other: str) -> int:
+        """Where the initiator of a link that has a delay connects to; such a link has no `<udp>`."""
+        return self.base + len(self.trds) * PORTS_PER_TRD + len(self.links) + 2 * self.links.index(_link(one, other))
 
     def close(self) -> None:
         self._guard.close()
@@ -335,6 +347,10 @@ class Network:
         self.dros: dict[str, Dro] = {}
         self.applications: list[Application] = []
         self._next_id = 1
+        self._relays = [
+            Relay(self.loop, plan.relay_port(*ends[:2]), plan.link_port(*ends[:2]), delay_ms * NS_PER_MS)
+            for ends, delay_ms in plan.delays_ms.items()
+        ]
 
     def start(self, *names: str) -> None:
         """These DROs, or all, in that order; each life has a node id of its own, that grows."""
@@ -365,6 +381,8 @@ class Network:
             application.context.close()
         for dro in self.dros.values():
             dro.kill()
+        for relay in self._relays:
+            relay.close()
         self.plan.close()
 
 

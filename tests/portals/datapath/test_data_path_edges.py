@@ -59,7 +59,7 @@ class DataPath:
         self.page_q = CounterPage.create(folder / "q", pair_blocks=4)
         self.queues = FakeQueues()
         self.ingress = Ingress(self.ring, self.page_p, self.queues, lambda _: None, chunk_max_bytes=CHUNK_MAX)
-        self.egress = Egress(self.page_q, max_queue, self.loop.now_ns)
+        self.egress = Egress(self.page_q, max_queue, self.loop.now_ns, self.loop.call_later)
         self.reader = RingReader.open(folder / "ring", 1)
         self.egress.on_ring(P, self.reader)
         self.transport = FakeTransport(ADDRESS)

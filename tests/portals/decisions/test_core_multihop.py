@@ -19,6 +19,7 @@ from portals.decisions.effects import (
     CloseProxySource,
     DelayDeletion,
     Effect,
+    FeederEnded,
     FeedProxySource,
     GoOn,
     OpenProxyReceiver,
@@ -127,6 +128,16 @@ def stop(sibling: int, handle: int) -> SendToSibling:
     return SendToSibling(sibling, ForwardStop(handle))
 
 
+def end(sibling: int, handle: int) -> list[Effect]:
+    """The feeder before has been kept long enough, or is gone."""
+    return [stop(sibling, handle), FeederEnded(sibling, handle)]
+
+
+def beside(sibling: int, seen: SourceSeen) -> list[Effect]:
+    """It feeds from now on, and the one before goes on."""
+    return [FeedProxySource(sibling, seen, is_beside=True), start(sibling, seen.handle)]
+
+
 @pytest.fixture(params=[HERE, 0], ids=["endpoint", "peer"])
 def transit(request: pytest.FixtureRequest) -> Transit:
     return Transit(request.param)
@@ -177,9 +188,9 @@ def test_a_source_whose_path_changes_is_asked_for_at_the_new_sibling_before_it_i
     transit.hear(RIGHT, offer(8, cost=1))
     assert transit.routes((FAR, END, LEFT, ME)) == [OpenProxySource(LEFT, offer(7)), start(LEFT, 7)]
     after = transit.routes((FAR, END, RIGHT, ME))
-    assert after == [FeedProxySource(RIGHT, offer(8, cost=1)), start(RIGHT, 8)], "both feed it for a while"
+    assert after == beside(RIGHT, offer(8, cost=1)), "both feed it for a while"
     assert transit.wait(HELD_NS - 1) == []
-    assert transit.wait(1) == [stop(LEFT, 7)]
+    assert transit.wait(1) == end(LEFT, 7)
     assert transit.hear(LEFT, SourceGone(7)) == []
     assert transit.wait(2 * DELAY) == []
 
@@ -196,6 +207,17 @@ def test_of_very_many_topics_the_feeder_before_is_kept_for_longer(transit: Trans
     assert transit.wait(1)[:1] == [stop(LEFT, 7)]
 
 
+def test_a_feeder_before_that_is_gone_is_not_waited_for(transit: Transit) -> None:
+    """The way before is cut, and that is why it was left."""
+    transit.want(END)
+    transit.hear(LEFT, offer(7))
+    transit.hear(RIGHT, offer(8))
+    transit.routes((FAR, END, LEFT, ME))
+    assert transit.routes((FAR, END, RIGHT, ME)) == beside(RIGHT, offer(8))
+    assert transit.hear(LEFT, SourceGone(7)) == end(LEFT, 7)
+    assert transit.wait(HELD_NS) == []
+
+
 def test_the_feeder_before_takes_over_again_when_the_new_one_ends_or_its_path_is_back(transit: Transit) -> None:
     transit.want(END)
     transit.hear(LEFT, offer(7))
@@ -203,9 +225,9 @@ def test_the_feeder_before_takes_over_again_when_the_new_one_ends_or_its_path_is
     transit.routes((FAR, END, LEFT, ME))
     transit.routes((FAR, END, RIGHT, ME))
     assert transit.hear(RIGHT, SourceGone(8)) == [FeedProxySource(LEFT, offer(7)), start(LEFT, 7)]
-    assert transit.hear(RIGHT, offer(9)) == [FeedProxySource(RIGHT, offer(9)), start(RIGHT, 9)]
-    assert transit.routes((FAR, END, LEFT, ME)) == [FeedProxySource(LEFT, offer(7)), start(LEFT, 7)]
-    assert transit.wait(HELD_NS) == [stop(RIGHT, 9)]
+    assert transit.hear(RIGHT, offer(9)) == beside(RIGHT, offer(9))
+    assert transit.routes((FAR, END, LEFT, ME)) == beside(LEFT, offer(7))
+    assert transit.wait(HELD_NS) == end(RIGHT, 9)
     assert transit.unwant(END) == [stop(LEFT, 7), CloseProxySource(OTID)]
 
 
@@ -215,7 +237,7 @@ def test_what_nobody_wants_any_more_is_stopped_at_both_feeders_at_once(transit: 
     transit.hear(RIGHT, offer(8))
     transit.routes((FAR, END, LEFT, ME))
     transit.routes((FAR, END, RIGHT, ME))
-    assert transit.unwant(END) == [stop(LEFT, 7), stop(RIGHT, 8), CloseProxySource(OTID)]
+    assert transit.unwant(END) == [*end(LEFT, 7), stop(RIGHT, 8), CloseProxySource(OTID)]
 
 
 def test_of_two_sources_of_the_same_origin_at_one_sibling_the_other_is_taken_when_one_ends(transit: Transit) -> None:
@@ -234,8 +256,8 @@ def test_a_feeder_that_some_path_still_comes_from_is_kept(transit: Transit) -> N
     assert transit.hear(RIGHT, offer(8, cost=1)) == []
     assert transit.routes((FAR, END, RIGHT, ME), (FAR, OTHER_END, LEFT, ME)) == []
     after = transit.unwant(OTHER_END)
-    assert after == [FeedProxySource(RIGHT, offer(8, cost=1)), start(RIGHT, 8)], "nobody on its path wants it any more"
-    assert transit.wait(HELD_NS) == [stop(LEFT, 7)]
+    assert after == beside(RIGHT, offer(8, cost=1)), "nobody on its path wants it any more"
+    assert transit.wait(HELD_NS) == end(LEFT, 7)
     assert transit.routes((FAR, END, RIGHT, ME), (FAR, OTHER_END, RIGHT, ME)) == []
 
 
@@ -245,8 +267,8 @@ def test_a_path_whose_sibling_does_not_have_the_source_yet_is_waited_for(transit
     transit.hear(LEFT, offer(7))
     assert transit.routes((FAR, END, RIGHT, ME)) == []
     assert transit.wait(HELD_NS - 1) == []
-    assert transit.hear(RIGHT, offer(8)) == [FeedProxySource(RIGHT, offer(8)), start(RIGHT, 8)]
-    assert transit.wait(1) == [stop(LEFT, 7)]
+    assert transit.hear(RIGHT, offer(8)) == beside(RIGHT, offer(8))
+    assert transit.wait(1) == end(LEFT, 7)
     assert transit.wait(2 * DELAY) == []
 
 
@@ -441,10 +463,10 @@ def test_a_source_of_another_tree_is_not_touched_when_a_way_moves(transit: Trans
     for seen in (EVEN, ODD):
         for sibling in (LEFT, RIGHT):
             transit.hear(sibling, seen)
-    assert transit.shared_routes(shared((LEFT, ME), (RIGHT, ME))) == [FeedProxySource(RIGHT, ODD), start(RIGHT, 8)]
-    assert transit.wait(HELD_NS) == [stop(LEFT, 8)]
-    assert transit.shared_routes(shared((RIGHT, ME), (RIGHT, ME))) == [FeedProxySource(RIGHT, EVEN), start(RIGHT, 7)]
-    assert transit.wait(HELD_NS) == [stop(LEFT, 7)]
+    assert transit.shared_routes(shared((LEFT, ME), (RIGHT, ME))) == beside(RIGHT, ODD)
+    assert transit.wait(HELD_NS) == end(LEFT, 8)
+    assert transit.shared_routes(shared((RIGHT, ME), (RIGHT, ME))) == beside(RIGHT, EVEN)
+    assert transit.wait(HELD_NS) == end(LEFT, 7)
 
 
 def test_sources_of_trees_that_enter_elsewhere_are_left_a_moment_after_a_change(transit: Transit) -> None:
@@ -494,6 +516,7 @@ class AnyRoutes(RuleBasedStateMachine):
         self.asked: set[tuple[int, int]] = set()
         self.offers: dict[bytes, set[int]] = {bytes([origin]) * 32: set() for origin in (FAR, FARTHER)}
         self.fed: dict[bytes, int | None] = {}
+        self.waited_for: dict[bytes, int] = {}  # the feeder before, which goes on
         self.running: set[tuple[int, int]] = set()
         self.open: set[int] = set()
 
@@ -503,9 +526,16 @@ class AnyRoutes(RuleBasedStateMachine):
                 case OpenProxySource(worker=worker, source=source):
                     assert source.otid not in self.fed
                     self.fed[source.otid] = worker
-                case FeedProxySource(worker=worker, source=source):
-                    assert self.fed[source.otid] != worker
+                case FeedProxySource(worker=worker, source=source, is_beside=is_beside):
+                    before = self.fed[source.otid]
+                    assert before != worker
                     self.fed[source.otid] = worker
+                    self.waited_for.pop(source.otid, None)
+                    if is_beside and before is not None:
+                        self.waited_for[source.otid] = before
+                case FeederEnded(worker=worker, handle=handle):
+                    if self.waited_for.get(bytes([handle]) * 32) == worker:
+                        del self.waited_for[bytes([handle]) * 32]
                 case DelayDeletion(otid=otid):
                     self.fed[otid] = None
                 case CloseProxySource(otid=otid):
@@ -594,6 +624,7 @@ class AnyRoutes(RuleBasedStateMachine):
             assert (feeder in usable) if usable else feeder is None or feeder in held
             running = {worker for worker, handle in self.running if handle == otid[0]}
             assert {feeder} - {None} <= running <= held | {feeder}
+            assert {self.waited_for.get(otid)} - {None} == running - {feeder}
         if not self.wanted:
             assert all(feeder is None for feeder in self.fed.values())
 
