@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
-from itertools import chain, islice
+from itertools import islice
 from typing import Final
 
 from dro.proto.interest.events import InterestEvent, InterestLost, Symbol
 from dro.shares import share_of
 from dro.table import Table
-from portals.decisions import exchange
 from portals.decisions.acl_enforcement import OPEN, AclEnforcement
 from portals.decisions.advertisement import MAX_HOPS, is_name
 from portals.decisions.effects import (
@@ -40,7 +39,6 @@ from portals.decisions.effects import (
     JoinKnownSource,
     OpenProxyReceiver,
     OpenProxySource,
-    ReadQueue,
     RecordKnownInterest,
     ReviewSources,
     SendToSibling,
@@ -74,9 +72,20 @@ from portals.decisions.messages import (
     Withdraw,
 )
 from portals.decisions.recorded_interest import Matcher, RecordedInterest
+from portals.decisions.relearning import UnreadQueues
 from portals.decisions.routes import HELD_NS, Entry, Path, Routes
 from portals.decisions.siblings import Offer, Siblings, WantedProxy, cheapest
 from portals.decisions.source_deletion_delay import SourceDeletionDelay
+from portals.decisions.steps import (
+    close_receivers,
+    close_sources,
+    decide_sources,
+    decide_topics,
+    drop_before,
+    drop_interest_before,
+    everything,
+    follow_acl,
+)
 
 _NEW: Final = (InterestAdded, SourceSeen, ForwardStart, KnownSource, KnownProxy, KnownInterest)
 """What a drained portal ignores."""
@@ -117,16 +126,18 @@ class PortalCore:
         self._had_proxy: Table[bytes, None] = Table()
         """OTIDs for which an older incarnation had one, until interest is recorded, or the TRD is known again."""
         self.deletion_delay = SourceDeletionDelay(source_deletion_delay_ns)
-        self.own = HeardSources(incarnation, self._send_to_all, lambda effect: self._effects.append(effect))
+        self.own = HeardSources(incarnation, self.send_to_all, self.ask)
         self.is_withdrawn = False  # this portal is drained
         self._has_relearnt = False
-        self._unread: list[int] = []
-        """Siblings whose queues wait for the routes to be followed."""
-        self._following = 1  # how many tables are being followed; there is none yet
+        self._unread = UnreadQueues(self.ask)
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
+
+    def ask(self, effect: Effect) -> None:
+        """Ask the shell for it, after all that was asked for before."""
+        self._effects.append(effect)
 
     def _go_through(self, steps: Iterator[object]) -> None:
         """Run the first steps, and ask for the others."""
@@ -137,16 +148,8 @@ class PortalCore:
 
     def on_routes(self, version: int, entries: Iterable[Entry], now_ns: int) -> None:
         topics = len(self.siblings.otids) + len(self.proxy_receivers)
-        self._following += bool(self.routes.version)
         moved, origins = self.routes.change(version, entries, now_ns, topics)
-        self._go_through(chain(self._follow_routes(moved, origins, now_ns), self._read_unread()))
-
-    def _read_unread(self) -> Iterator[None]:
-        self._following -= 1
-        if not self._following:
-            self._effects += [ReadQueue(worker) for worker in self._unread]
-            self._unread.clear()
-        yield
+        self._go_through(self._unread.following(self._follow_routes(moved, origins, now_ns)))
 
     def forget_routes(self, now_ns: int) -> None:
         """What this portal led to is gone: make nothing by the routes to it when it, or another, is there again."""
@@ -163,11 +166,11 @@ class PortalCore:
         for worker in {worker for worker, _ in moved}:
             for symbol in self.siblings.symbols_of(worker).snapshot():
                 if not moved.isdisjoint(self.siblings.wanting(symbol)):
-                    self._decide_receiver(symbol)
+                    self.decide_receiver(symbol)
                 yield
-        for otid in self._known_otids() if origins else ():
+        for otid in self.known_otids() if origins else ():
             if (otid in self.proxies or otid in self.siblings.otids) and self._identity(otid)[1] in origins:
-                self._decide_source(otid, now_ns, is_over=is_over)
+                self.decide_source(otid, now_ns, is_over=is_over)
             yield
 
     # interest recorded at this portal
@@ -178,33 +181,22 @@ class PortalCore:
         symbol = event.symbol
         if isinstance(event, InterestLost):
             if self.recorded.remove(symbol, domain_id):
-                self._send_to_all(InterestRemoved(*symbol, domain_id))
-                self._go_through(self._decide_topics(iter(self.recorded.take_found(symbol)), now_ns))
+                self.send_to_all(InterestRemoved(*symbol, domain_id))
+                self._go_through(decide_topics(self, iter(self.recorded.take_found(symbol)), now_ns))
         elif self.is_withdrawn:
             return
         elif not is_name(symbol[0]):
             self._effects.append(InterestIgnored(symbol[0]))
         elif self.recorded.add(symbol, domain_id):
-            self._send_to_all(InterestAdded(*symbol, domain_id))
+            self.send_to_all(InterestAdded(*symbol, domain_id))
             if symbol[1] == PATTERN_NONE:
-                self._decide_topic(symbol[0], now_ns)
+                self.decide_topic(symbol[0], now_ns)
             else:
-                self._go_through(self._decide_topics(self.recorded.topics_of(symbol), now_ns))
+                self._go_through(decide_topics(self, self.recorded.topics_of(symbol), now_ns))
 
-    def _decide_sources(self, otids: Iterable[bytes], now_ns: int) -> Iterator[None]:
-        for otid in otids:
-            self._decide_source(otid, now_ns)
-            yield
-
-    def _decide_topics(self, topics: Iterable[bytes | None], now_ns: int) -> Iterator[None]:
-        for topic in topics:
-            if topic is not None:
-                self._decide_topic(topic, now_ns)
-            yield
-
-    def _decide_topic(self, topic: bytes, now_ns: int) -> None:
+    def decide_topic(self, topic: bytes, now_ns: int) -> None:
         for otid in list(self.siblings.by_topic.get(topic, ())):
-            self._decide_source(otid, now_ns)
+            self.decide_source(otid, now_ns)
 
     # changes of the configuration
 
@@ -212,20 +204,7 @@ class PortalCore:
         """Another access control list: apply only the differences (interest sent, proxies opened and closed)."""
         before, self._acl = self._acl, acl
         self.recorded.set_acl(acl)
-        self._go_through(self._follow_acl(acl, before, now_ns))
-
-    def _follow_acl(self, acl: AclEnforcement, before: AclEnforcement, now_ns: int) -> Iterator[None]:
-        if not acl.lets_in_like(before):
-            for symbol in self.siblings.symbols.snapshot():
-                self._decide_receiver(symbol)
-                yield
-        if acl.lets_out_like(before):
-            return
-        for changes in self.recorded.changes():
-            for change in changes if not self.is_withdrawn else ():
-                self._send_to_all(change)
-            yield
-        yield from self._decide_sources(self._known_otids(), now_ns)
+        self._go_through(follow_acl(self, acl, before, now_ns))
 
     # siblings
 
@@ -244,7 +223,7 @@ class PortalCore:
             return
         self._go_through(self.own.keep_wanted(worker))
         self.send(worker, PortalHello(self.me, self._incarnation, forwarded, forwarded_bytes, announced, expired))
-        self._effects.append(TellEverything(worker, exchange.everything(self, worker, incarnation)))
+        self._effects.append(TellEverything(worker, everything(self, worker, incarnation)))
         if self._has_relearnt:
             self.send(worker, ExchangeDone())
         # its fragments are asked for again as soon as it offers the source again, see _on_source_seen
@@ -259,9 +238,9 @@ class PortalCore:
         self._has_relearnt = True
         self.own.forget_known()
         had, self._had_proxy = self._had_proxy, Table()
-        self._go_through(self._decide_sources(had, now_ns))
+        self._go_through(decide_sources(self, had, now_ns))
         self._effects.append(CheckKnown())
-        self._send_to_all(ExchangeDone())
+        self.send_to_all(ExchangeDone())
 
     def on_sibling_down(self, worker: int, now_ns: int) -> None:
         """The sibling died or was removed; what it said is kept for a moment, its next incarnation may confirm it."""
@@ -272,12 +251,12 @@ class PortalCore:
         """The sibling is gone for good."""
         self.forward_nothing_to(worker)
         self.siblings.on_removed(worker)
-        self._go_through(self._drop_before(worker, self.siblings.newest(worker), now_ns))
+        self._go_through(drop_before(self, worker, self.siblings.newest(worker), now_ns))
 
     def on_sibling_released(self, worker: int) -> None:
         """The sibling is drained, and has had all that it will get: what it wanted does not count any more."""
         self.forward_nothing_to(worker)
-        self._go_through(self._drop_interest_before(worker, self.siblings.newest(worker) + 1))
+        self._go_through(drop_interest_before(self, worker, self.siblings.newest(worker) + 1))
 
     def forward_nothing_to(self, worker: int) -> None:
         """The sibling gets nothing more, nor does its next incarnation until it asks."""
@@ -299,21 +278,21 @@ class PortalCore:
         match message:
             case InterestAdded(symbol=name, pattern=pattern, domain_id=domain_id):
                 self.siblings.add_interest(worker, incarnation, (name, pattern), domain_id)
-                self._decide_receiver((name, pattern))
+                self.decide_receiver((name, pattern))
             case InterestRemoved(symbol=name, pattern=pattern, domain_id=domain_id):
                 self.siblings.remove_interest(worker, (name, pattern), domain_id)
-                self._decide_receiver((name, pattern))
+                self.decide_receiver((name, pattern))
             case SourceSeen():
                 self._on_source_seen(Offer(worker, incarnation, message), now_ns)
             case SourceGone(handle=handle):
                 if (seen := self.siblings.remove_offer(worker, handle)) is not None:
-                    self._decide_source(seen.otid, now_ns)
+                    self.decide_source(seen.otid, now_ns)
             case ForwardStart(handle=handle) | ForwardStop(handle=handle):
                 self.own.forward(worker, handle, is_wanted=isinstance(message, ForwardStart))
             case ExchangeDone():
                 self.siblings.on_exchange_done(worker)
                 self._go_through(self._forget_wanted_before(worker))
-                self._go_through(self._drop_before(worker, incarnation, now_ns))
+                self._go_through(drop_before(self, worker, incarnation, now_ns))
             case KnownSource(source=source):
                 if not self._has_relearnt and self.own.know(worker, source):
                     self._effects.append(JoinKnownSource(source))
@@ -322,10 +301,7 @@ class PortalCore:
                     self._had_proxy[source.otid] = None
                 self._on_source_seen(Offer(worker, incarnation, source), now_ns)
             case ToldProxies():
-                if self._following:
-                    self._unread.append(worker)
-                else:
-                    self._effects.append(ReadQueue(worker))
+                self._unread.on_told(worker)
             case KnownInterest(symbol=name, pattern=pattern, domain_id=domain_id):
                 if not self._has_relearnt:
                     self._effects.append(RecordKnownInterest(name, pattern, domain_id))
@@ -347,22 +323,10 @@ class PortalCore:
         if made is not None and (made.topic, made.domain_id) != (seen.topic, seen.domain_id):
             self._delete(seen.otid)  # it waits for its deletion: nobody offers what it was made for
         before = self.siblings.add_offer(offer)
-        self._decide_source(seen.otid, now_ns)
+        self.decide_source(seen.otid, now_ns)
         proxy = self.proxies.get(seen.otid)
         if before is not None and before != seen and proxy is not None and proxy.feeder == offer.key:
             self._effects.append(UpdateProxySource(offer.worker, seen))
-
-    def _drop_before(self, worker: int, incarnation: int, now_ns: int) -> Iterator[None]:
-        """What only older incarnations of the sibling had said holds no more."""
-        yield from self._drop_interest_before(worker, incarnation)
-        for otid in self.siblings.remove_offers_before(worker, incarnation):
-            self._decide_source(otid, now_ns)
-            yield
-
-    def _drop_interest_before(self, worker: int, incarnation: int) -> Iterator[None]:
-        for symbol in self.siblings.remove_interest_before(worker, incarnation):
-            self._decide_receiver(symbol)
-            yield
 
     # the drain of this portal, as `portals.decisions.drain` orders it
 
@@ -375,14 +339,7 @@ class PortalCore:
     def close_receivers(self) -> None:
         """Close all proxy receivers, and forward nothing any more, whatever the siblings want."""
         self.own.forward_nothing()
-        self._go_through(self._close_receivers())
-
-    def _close_receivers(self) -> Iterator[None]:
-        for symbol in self.proxy_receivers.snapshot():
-            if (domains := self.proxy_receivers.pop(symbol, None)) is not None:
-                self.receiver_kinds[symbol[1]] -= 1
-                self._effects.append(CloseProxyReceiver(*symbol, tuple(sorted(domains))))
-            yield
+        self._go_through(close_receivers(self))
 
     def end_sources(self) -> None:
         """Report the end of all own sources to the siblings, also of those that were kept from them."""
@@ -390,17 +347,11 @@ class PortalCore:
 
     def close_sources(self) -> None:
         """Close all proxy sources, whatever is wanted here."""
-        self._go_through(self._close_sources())
-
-    def _close_sources(self) -> Iterator[None]:
-        for otid in self.proxies.snapshot():
-            if self.proxies.pop(otid, None) is not None:
-                self._effects.append(CloseProxySource(otid))
-            yield
+        self._go_through(close_sources(self))
 
     # decisions
 
-    def _decide_receiver(self, symbol: Symbol) -> None:
+    def decide_receiver(self, symbol: Symbol) -> None:
         """Decisions 1 and 2: is a proxy receiver needed here, and for which domains?"""
         if self.is_withdrawn:
             return
@@ -423,7 +374,7 @@ class PortalCore:
             self.proxy_receivers[symbol] = wanted
             self._effects.append(UpdateProxyReceiver(*symbol, tuple(sorted(wanted - had)), tuple(sorted(had - wanted))))
 
-    def _decide_source(self, otid: bytes, now_ns: int, *, is_over: bool = False) -> None:
+    def decide_source(self, otid: bytes, now_ns: int, *, is_over: bool = False) -> None:
         """Decision 3: is a proxy source for this OTID needed here, and which sibling feeds it?
 
         `is_over`: what a route change took off has been kept until now."""
@@ -499,7 +450,7 @@ class PortalCore:
         self.deletion_delay.end(otid)
         self._effects.append(CloseProxySource(otid))
 
-    def _known_otids(self) -> Iterator[bytes]:
+    def known_otids(self) -> Iterator[bytes]:
         """Offered by a sibling, or with a proxy source here."""
         yield from self.siblings.otids.snapshot()
         yield from (otid for otid in self.proxies.snapshot() if otid not in self.siblings.otids)
@@ -518,7 +469,7 @@ class PortalCore:
     def on_timer(self, now_ns: int) -> None:
         for worker, incarnation in self.siblings.take_stale(now_ns):
             self._go_through(self._forget_wanted_before(worker))
-            self._go_through(self._drop_before(worker, incarnation, now_ns))
+            self._go_through(drop_before(self, worker, incarnation, now_ns))
         for otid in self.deletion_delay.due(now_ns):
             self._delete(otid)
         self._go_through(self._follow_routes(*self.routes.forget(now_ns), now_ns, is_over=True))
@@ -530,6 +481,6 @@ class PortalCore:
         if self.siblings.is_up(worker):
             self._effects.append(SendToSibling(worker, message))
 
-    def _send_to_all(self, message: PortalMessage) -> None:
+    def send_to_all(self, message: PortalMessage) -> None:
         for worker in self.siblings.up:
             self._effects.append(SendToSibling(worker, message))

@@ -76,7 +76,6 @@ from portals.peer.unicast import LinkUnicast
 from portals.shell import live
 from portals.shell.matchers import Matchers
 from portals.shell.portal import PortalShell
-from portals.shell.rest import SendersAtRest
 
 REFRESH_NS: Final = s(60)
 NO_DOMAIN: Final = 0
@@ -146,7 +145,7 @@ class PeerPortal:
         self._unicast = unicast = LinkUnicast(ctx, config, self._shell, self)
         self.send_unicast, self.on_context_info = unicast.send_unicast, unicast.on_context_info
         self.send_immediate = unicast.send_immediate
-        self.next_deadline, self.on_timer = unicast.next_deadline, unicast.on_timer
+        self.next_deadline, self.on_timer, self.rest = unicast.next_deadline, unicast.on_timer, self.sources.rest
         ctx.on_reconfigure = self._on_reconfigure
         self._shell.start(self)
         ctx.on_drain = self._held.on_drain
@@ -429,9 +428,6 @@ class PeerPortal:
             self._link.writer.put_urgent(message)
 
     # the end
-
-    def rest(self, worker: int | None, now_ns: int) -> SendersAtRest:
-        return self.sources.rest(worker, now_ns)
 
     def finals_pending(self) -> int:
         return 0

@@ -16,7 +16,6 @@ from typing import Final
 import pytest
 
 from dro.bus.cycle_collector import own_bytes
-from tests.network.plans import PAIR
 from tests.network.test_fuzzed_links import greeting
 from tests.rigs.loaded import Loaded
 from tests.rigs.network import Plan
@@ -31,7 +30,7 @@ GROWN: Final = 96 << 20
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Iterator[Plan]:
-    made = Plan(tmp_path, PAIR)
+    made = Plan(tmp_path, {"A": [1, "B"], "B": [2, "A"]})
     yield made
     made.close()
 

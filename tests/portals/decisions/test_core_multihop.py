@@ -387,7 +387,8 @@ def test_routes_that_are_forgotten_take_what_was_kept_of_others_along(transit: T
     transit.routes((FAR, END, LEFT, ME), (END, FAR, ME, LEFT))
     transit.routes((FAR, END, RIGHT, ME))
     assert transit.forget() == [
-        CloseProxyReceiver(*AAA, (FAR,)), stop(LEFT, 7), stop(RIGHT, 8), DelayDeletion(OTID, DELAY)
+        CloseProxyReceiver(*AAA, (FAR,)), stop(LEFT, 7), FeederEnded(LEFT, 7), stop(RIGHT, 8),
+        DelayDeletion(OTID, DELAY),
     ]  # fmt: skip
     assert transit.wait(DELAY) == [CloseProxySource(OTID)]
     assert transit.core.next_deadline() is None

@@ -128,8 +128,8 @@ def test_only_what_a_changed_route_touches_is_decided_again(monkeypatch: pytest.
     alone.effects()
     receivers: list[object] = []
     sources: list[bytes] = []
-    monkeypatch.setattr(alone.core, "_decide_receiver", receivers.append)
-    monkeypatch.setattr(alone.core, "_decide_source", lambda otid, _, is_over: sources.append(otid))
+    monkeypatch.setattr(alone.core, "decide_receiver", receivers.append)
+    monkeypatch.setattr(alone.core, "decide_source", lambda otid, _, is_over: sources.append(otid))
     alone.core.on_routes(2, whole([*ROUTES, (7, 8, THERE, BEYOND), (THERE, 9, THERE, BEYOND)]), 0)
     assert (receivers, sources) == ([], []), "paths through other portals"
     alone.core.on_routes(3, whole([*ROUTES, (HERE, 9, HERE, BEYOND)]), 0)
