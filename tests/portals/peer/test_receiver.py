@@ -29,12 +29,12 @@ def data(source: int, sqn: int, payload: bytes = b"payload") -> bytes:
 class Bench:
     """A reader whose messages and runs are noted in one list, in the order in which they come."""
 
-    def __init__(self, *, is_data_allowed: bool = True) -> None:
+    def __init__(self, *, is_data_allowed: bool = True, space: ReadSpace | None = None) -> None:
         self.stream = FakeStream()
         self.heard: list[object] = []
         self.goes_on = True
         self.receiver = LinkReceiver(TcpAddress(0x7F000001, 1, 0), 0)
-        self.reader = LinkReader(self.receiver, self, ReadSpace())
+        self.reader = LinkReader(self.receiver, self, space or ReadSpace())
         self.reader.is_data_allowed = is_data_allowed
 
     def _on_message(self, message: bytes) -> bool:
@@ -84,6 +84,21 @@ def test_order_is_kept_however_the_stream_is_cut(draw: st.DataObject) -> None:
         bench.feed(content[:count])
         content = content[count:]
     assert bench.heard == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 70)), max_size=60))
+def test_connections_that_share_memory_keep_what_has_come_in_part(pieces: list[tuple[int, int]]) -> None:
+    space = ReadSpace(50)
+    benches = [Bench(space=space) for _ in range(3)]
+    contents = [b"".join(data(1 + who, sqn) for sqn in range(9)) for who in range(3)]
+    ends = [0, 0, 0]
+    for who, count in pieces:
+        benches[who].feed(contents[who][ends[who] : ends[who] + count])
+        ends[who] += count
+    for who, bench in enumerate(benches):
+        whole = min(ends[who], len(contents[who])) // len(data(1, 0))
+        assert bench.heard == [plain(1 + who, sqn) for sqn in range(whole)]
+        assert len(bench.reader.unread) == min(ends[who], len(contents[who])) % len(data(1, 0))
 
 
 def test_control_of_a_source_comes_without_its_number() -> None:
