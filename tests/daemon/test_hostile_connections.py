@@ -27,6 +27,8 @@ STAY: Final = 100
 """Connections that are open at the same time, of those that do not go away by themselves."""
 GROWN: Final = 96 << 20
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Iterator[Plan]:
