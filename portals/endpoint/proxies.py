@@ -87,6 +87,7 @@ class ProxySources:
         """`is_busy`: siblings have said more than has been worked off; sources are advertised later then."""
         self._is_busy = is_busy
         self._is_waiting = False  # to advertise
+        self._is_awaited = False  # data waits for these
         self._advertised_ns = self._joined_ns = ctx.loop.now_ns()  # one of the sources; one more of the sessions
         self._heard = 0  # sessions that have receivers
         self._loop = ctx.loop
@@ -129,7 +130,7 @@ class ProxySources:
 
     def _advertise_silent(self) -> None:
         """What was opened while there was much to do is advertised, as soon as there is less."""
-        if self._is_busy():
+        if self._is_busy() and not self._is_awaited:
             self._loop.call_later(CALM_NS, self._advertise_silent)
         else:
             self._loop.run_in_slices(self._advertise_steps())
@@ -141,7 +142,7 @@ class ProxySources:
                     if (trouble := self._context.advertise_silent()) is not None:
                         self._log.error(LogEvent.PROXY_SOURCE_REFUSED, extra={"error": str(trouble)})
             yield
-            if self._is_busy():
+            if self._is_busy() and not self._is_awaited:
                 self._loop.call_later(CALM_NS, self._advertise_silent)
                 return
         self._is_waiting = False
@@ -149,6 +150,7 @@ class ProxySources:
 
     def can_deliver(self, now_ns: int) -> bool:
         """All have been advertised and their sessions have receivers, or these seem not to come."""
+        self._is_awaited = self._is_waiting
         sessions = self._egress.sessions()
         heard = sum(session.is_heard(self._advertised_ns, now_ns) for session in sessions)
         if heard != self._heard:

@@ -45,9 +45,9 @@ _MAX_DATAGRAM: Final = 65507  # what UDP over IPv4 carries
 _RETRY_NS: Final = ms(1)  # a device without buffers leaves the socket writable
 _NAKS_NS: Final = ms(2)  # of a turn
 MAX_KEPT: Final = 256
+"""Retransmissions that wait for room in the socket. Guess: others are asked for again; UM's bound is not public."""
 JOIN_NS: Final = ms(20)
 """How long a receiver takes from the advertisement of a session until it hears the session. Guess."""
-"""Retransmissions that wait for room in the socket. Guess: others are asked for again; UM's bound is not public."""
 FLAGS: Final = lbtrm.FLAG_UCAST_NAKS
 
 
