@@ -179,6 +179,7 @@ class LinkDatagrams:
                     break
         self._is_over = True
         self._hand_up_records(self._order.release_all(), self._loop.now_ns())
+        self.core.counts.unrecoverable += self.core.receiver.missing
         self._writer.close()
         if self._timer is not None:
             self._timer.cancel()

@@ -300,6 +300,21 @@ def test_a_link_that_is_lost_before_its_datagrams_got_through(make: Make, monkey
     assert missing(flow, [0, 0]) == [[], []]
 
 
+def test_at_default_timers_an_outage_that_is_shorter_than_the_backoff_costs_nothing(make: Make) -> None:
+    net = make(PAIR, daemon="")
+    net.start()
+    flow = Flow(net, 1, 2)
+    flow.run(9000)
+    before = sent(flow)
+    close_acceptor(net)
+    reset(net, "A")
+    flow.run(4500)
+    open_acceptor(net)
+    flow.run(8000)
+    net.run(500)
+    assert missing(flow, before) == [[], []]
+
+
 @pytest.mark.parametrize("away_ms", [700, 1500])
 def test_what_has_waited_does_not_come_behind_what_went_round(make: Make, away_ms: int) -> None:
     net = make(RING)

@@ -11,6 +11,7 @@ import pytest
 
 from dro.proto.peerlink.messages import SourceEnd
 from dro.um.transport.lbtrm.trains import Trains
+from dro.um.transport.link_frames import PACKET_HEADER
 from dro.wire import lbtru
 from dro.wire.peer_datagram import DatagramDrop
 from portals.datapath.counters import Slot
@@ -266,3 +267,31 @@ def test_what_the_companion_has_missed_is_repaired_at_the_rate_limit(busy: Busy)
     busy.run(100_000)
     assert missed in offers.all()
     assert (busy.links, busy.repairs) == ([1, 1], [1, 0])
+
+
+def test_datagrams_that_are_missing_when_the_link_is_lost_are_counted(make: Make, wire: Wire) -> None:
+    net = make(PAIR, udp=FAST)
+    net.start()
+    flow = Flow(net, 1, 2)
+    flow.run(300)
+    net.run(100)
+    edges = [sender.sent(source) for sender, source, _ in flow.ways]
+    dropped: list[bytes] = []
+
+    def lose(packet: bytes) -> bool:
+        dropped.append(packet[PACKET_HEADER:])
+        return True
+
+    wire.lose = lose
+    for _ in range(2):
+        for sender, source, _ in flow.ways:
+            sender.send(source, 5)
+        net.stepper.settle()
+        wire.lose = lambda packet: packet[PACKET_HEADER:] in dropped
+    net.dros["B"].cut("A")
+    flow.run(2500)
+    net.run(500)
+    for edge, (sender, source, receiver) in zip(edges, flow.ways, strict=True):
+        gone = set(range(edge, sender.sent(source))) - set(receiver.got(source))
+        assert gone == set(range(edge, edge + 5))
+    assert counted(net, Slot.UNRECOVERABLE) == 2, "a packet each way"

@@ -280,6 +280,11 @@ class ReceiverSession:
     # questions
 
     @property
+    def missing(self) -> int:
+        """Datagrams that are asked for."""
+        return self._loss.count
+
+    @property
     def contiguous(self) -> int:
         """Newest sqn up to which nothing is missing (the sqn of an LBT-RU ACK); 0xFFFFFFFF before any data."""
         if self.expected is None:
