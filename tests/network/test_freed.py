@@ -13,10 +13,12 @@ from dro.bus.cycle_collector import own_bytes
 from dro.bus.descriptors import DescriptorReader
 from dro.bus.messages import PeerDown
 from dro.bus.ring import RingReader
+from dro.clock import NS_PER_MS
 from dro.proto.lbtrm.receiver import ReceiverSession
 from dro.proto.lbtrm.retransmit import TransmissionWindow
 from dro.proto.lbtrm.source import SourceSession
 from dro.proto.peerlink.datagram_session import DatagramSession
+from dro.proto.peerlink.hold import HOLD_NS
 from dro.proto.peerlink.session import LinkSession
 from dro.proto.tcp.receiver import TcpReceiverCore
 from dro.proto.tcp.source import TcpSourceCore
@@ -171,9 +173,11 @@ def test_of_a_connection_that_ends_nothing_is_left(make: Make, tmp_path: Path, e
     net = pair(make, tmp_path, link)
     alone(net)
     ENDS[end](net)  # what is made once is made now
+    net.run(2 * HOLD_NS // NS_PER_MS, step_ms=200)
     only_in_cycles()
     before = living(*CONNECTION)
     ENDS[end](net)
+    net.run(2 * HOLD_NS // NS_PER_MS, step_ms=200)
     assert living(*CONNECTION) == before
     assert not only_in_cycles()
 

@@ -316,7 +316,8 @@ def test_at_default_timers_an_outage_that_is_shorter_than_the_backoff_costs_noth
 
 
 @pytest.mark.parametrize("away_ms", [700, 1500])
-def test_what_has_waited_does_not_come_behind_what_went_round(make: Make, away_ms: int) -> None:
+def test_what_has_waited_comes_late_when_the_rest_has_gone_round(make: Make, away_ms: int) -> None:
+    """In its order, for receivers on LBT-RM to put in place; `check` looks at that."""
     net = make(RING)
     net.start()
     flow = Flow(net)
