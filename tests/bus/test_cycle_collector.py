@@ -210,12 +210,15 @@ def test_very_much_is_swept_at_once_however_busy_the_worker_is(
 
 
 def test_own_memory_is_what_is_not_shared() -> None:
-    with mmap.mmap(-1, 32 << 20) as shared:
+    page, size = b"x" * mmap.PAGESIZE, 32 << 20
+    with mmap.mmap(-1, size) as shared, mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as own:
         before = cycle_collector.own_bytes()
-        shared.write(b"x" * len(shared))
+        for _ in range(size // len(page)):
+            shared.write(page)
         assert abs(cycle_collector.own_bytes() - before) < 8 << 20
-        own = bytearray(b"x") * (32 << 20)
-        assert len(own) - (8 << 20) < cycle_collector.own_bytes() - before
+        for _ in range(size // len(page)):
+            own.write(page)
+        assert size - (8 << 20) < cycle_collector.own_bytes() - before
 
 
 def test_a_sweep_finds_cycles_that_were_frozen_and_the_others_are_found_before(
