@@ -54,6 +54,7 @@ from portals.decisions.messages import (
     ForwardStart,
     ForwardStop,
     InterestAdded,
+    KnownProxy,
     KnownSource,
     PortalHello,
     PortalMessage,
@@ -71,7 +72,15 @@ from portals.decisions.relearning import CHECK_NS
 from portals.decisions.routes import HELD_NS, LONGER_NS
 from portals.decisions.siblings import REJOIN_HOLD_NS
 from portals.shell.conversations import STEP
-from portals.shell.portal import ACT_NS, GAUGES_NS, INTEREST_AT_ONCE, RING_RETRY_NS, PortalShell
+from portals.shell.portal import (
+    ACT_NS,
+    DELIVER_NS,
+    GAUGES_NS,
+    INTEREST_AT_ONCE,
+    LOOK_NS,
+    RING_RETRY_NS,
+    PortalShell,
+)
 from tests.fakes.queues import hand_over
 from tests.fakes.siblings import all_messages, confirm_at_once
 from tests.fakes.um_contexts import Stepper
@@ -358,6 +367,54 @@ def test_fragments_that_were_on_the_way_to_a_dead_worker_are_counted_and_told(
     page = alone.worker.counters
     assert (page[Slot.DROPPED_RESTART], page[Slot.DROPPED_RESTART_BYTES]) == (6, 600)
     assert logged(caplog) == [("INFO", LogEvent.FRAGMENTS_LOST, {"sibling": "P2", "fragments": 6})]
+
+
+def test_what_is_announced_to_a_sibling_that_is_down_waits_for_three_seconds(alone: Alone) -> None:
+    alone.joined()
+    alone.link.hear(b"AAA", 3)
+    alone.hear(SIBLING, ForwardStart(HANDLE))
+    alone.stepper.settle()
+    for incarnation, down_ns, expired in ((2, REJOIN_HOLD_NS // 2, 0), (3, 2 * REJOIN_HOLD_NS, 2)):
+        alone.worker.told["on_peer_down"](PeerDown(SIBLING, incarnation - 1))
+        alone.link.receive(data(3, incarnation, b"x"))
+        alone.stepper.run(down_ns // ms(1))
+        announced = alone.announced()
+        alone.sent()
+        alone.peer_up(SIBLING, incarnation=incarnation)
+        ((_, hello),) = [said for said in alone.sent() if isinstance(said[1], PortalHello)]
+        assert isinstance(hello, PortalHello)
+        assert (hello.announced, hello.expired) == (announced, expired)
+        alone.hear(SIBLING, ForwardStart(HANDLE))
+        alone.stepper.settle()
+    assert announced == 2
+    alone.worker.told["on_peer_down"](PeerDown(SIBLING, 3))
+    alone.stepper.run(2 * REJOIN_HOLD_NS // ms(1))
+    alone.link.receive(data(3, 4, b"x"))
+    assert alone.announced() == 2, "nobody waits for it any more"
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_what_was_announced_meanwhile_is_read_when_somebody_hears_it(alone: Alone, is_heard: bool) -> None:
+    """After two seconds at the latest; what had expired is dropped before."""
+    alone.link.can_deliver = lambda now_ns: False  # type: ignore[method-assign]
+    alone.joined()
+    page = alone.worker.counters
+    alone.hear(SIBLING, PortalHello(SIBLING, 1, 5, 65, 2, 1))
+    alone.handed(2, is_taken=False)
+    alone.handed(3, is_taken=False)
+    alone.hear(SIBLING, KnownProxy(SEEN))
+    alone.hear(SIBLING, ToldProxies())
+    alone.stepper.settle()
+    alone.stepper.run(500)
+    assert (page[Slot.DROPPED_RESTART], page[Slot.FORWARDED], page[Slot.SENT]) == (2, 2, 0)
+    if is_heard:
+        alone.link.can_deliver = lambda now_ns: True  # type: ignore[method-assign]
+        alone.stepper.run(LOOK_NS // ms(1))
+    else:
+        alone.stepper.run((DELIVER_NS - ms(600)) // ms(1))
+        assert page[Slot.FORWARDED] == 2
+        alone.stepper.run(200)
+    assert (page[Slot.DROPPED_RESTART], page[Slot.FORWARDED], page[Slot.DROPPED_DELETED]) == (2, 5, 0)
 
 
 def test_what_a_worker_says_that_nobody_told_of_is_ignored(alone: Alone) -> None:
