@@ -15,7 +15,7 @@ from tests.netns.test_peer_links import COST, Dros, Flows, dros_of
 from tests.rigs.netns.capture import judge, ports
 from tests.rigs.netns.harness import Net
 from tests.rigs.netns.namespace import command
-from tests.rigs.network import Plan
+from tests.rigs.network import Plan, late
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark, pytest.mark.slow]
 
@@ -57,7 +57,8 @@ def flowing(dros: Dros) -> Iterator[Flows]:
         flows.again()
         yield flows
         for got in flows.got():
-            assert got == sorted(set(got)), "nothing twice, nothing out of order"
+            assert len(got) == len(set(got)), "nothing twice"
+            assert late(got) == sorted(late(got)), "what waited for a link while the rest went round it"
     finally:
         flows.close()
     for process in dros.processes.values():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import pytest
 
 from dro.clock import NS_PER_MS, ms
@@ -13,7 +11,7 @@ from portals.datapath.counters import Slot
 from portals.decisions.routes import HELD_NS, LONGER_NS
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN, PAIR, RING
-from tests.rigs.network import QUICK, Application, Network
+from tests.rigs.network import QUICK, Application, Network, late
 
 SOUTH, NORTH = b"south", b"north"
 SETTLED_MS = 2500 + (HELD_NS + LONGER_NS) // ms(1)
@@ -65,10 +63,8 @@ class Flow:
         self.net.run(500, 50)
         for (sender, source, receiver), first in zip(self.ways, before, strict=True):
             got = receiver.got(source)
-            newest = [0, *accumulate(got, max)]
-            late = [number for number, before_it in zip(got, newest, strict=False) if number < before_it]
-            assert late == sorted(set(late))
             assert len(got) == len(set(got))
+            assert late(got) == sorted(late(got))
             assert [number for number in got if number >= first] == list(range(first, sender.sent(source)))
         for dro in self.net.dros.values():
             assert dro.books.problems() == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,11 @@ Ports = Mapping[str, Sequence[int | str]]
 
 REUSE: Final = "context request_tcp_reuseaddr 1\nsource transport_tcp_reuseaddr 1\n"
 _FIRST: Final = ("</cost>", "</hotlink-index>")
+
+
+def late(got: Sequence[int]) -> list[int]:
+    """Numbers that came behind a greater one."""
+    return [number for number, newest in zip(got[1:], accumulate(got, max), strict=False) if number < newest]
 
 
 def _link(dro: str, port: str) -> tuple[str, ...]:
