@@ -115,8 +115,10 @@ class Intake:
         worked = False
         for worker, (expired, announced, then) in list(self._greetings.items()):
             queue = self._queues[worker]
-            while queue.taken < expired and (slot := queue.take()) is not None:
-                self._egress.on_expired(worker, slot)
+            if queue.taken < expired:
+                while queue.taken < expired and (slot := queue.take()) is not None:
+                    self._egress.on_expired(worker, slot)
+                queue.finish()  # the queue may be full of these
             if worker not in self._can_deliver:
                 continue
             worked |= self._take(worker, queue, min(BATCHES_PER_TURN, announced - queue.taken))

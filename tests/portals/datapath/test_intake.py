@@ -166,6 +166,21 @@ def test_what_waited_for_too_long_is_dropped_before_the_rest_can_be_delivered(si
     assert not siblings.intake.take(), "nothing can be delivered of its next life"
 
 
+def test_a_queue_that_is_full_of_what_waited_for_too_long_has_room_again(siblings: Siblings) -> None:
+    """Nothing else in it would ever be taken, and so nothing more be put into it."""
+    full = SOURCE_DATA.slots
+    siblings.announce(1, *range(full))
+    assert not siblings.writers[1].put(ME, Slot(0, 1, 1, 12, 0))
+    siblings.writers[1].expire(ME)
+    siblings.add(1, polled=False)
+    siblings.intake.on_hello(1, full, lambda: None, siblings.writers[1].expired(ME))
+    siblings.intake.deliver(1)
+    siblings.take_all()
+    siblings.announce(1, full)
+    siblings.take_all()
+    assert siblings.egress.take() == [(1, full)]
+
+
 def test_what_a_dead_sibling_announced_is_taken_a_few_batches_a_turn_before_the_next_one_is_met(
     siblings: Siblings,
 ) -> None:
