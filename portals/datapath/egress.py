@@ -171,7 +171,7 @@ class Egress:
         return lane
 
     def sessions(self) -> list[SenderTransport]:
-        """Those that proxy sources send on."""
+        """List those that proxy sources send on."""
         return [lane.transport for lane in self._lanes.values()]
 
     def set_smart_batch(self, is_on: bool) -> None:
@@ -252,7 +252,7 @@ class Egress:
         self._worker = worker
 
     def on_expired(self, worker: int, slot: QueueSlot) -> None:
-        """A descriptor that waited for too long while this portal was away."""
+        """Drop what a descriptor tells of that waited for too long while this portal was away."""
         self._page.add_sized(_FORWARDED, slot.fragments, slot.nbytes)
         self._drop(Slot.DROPPED_RESTART, worker, slot.fragments, slot.nbytes)
 
@@ -277,7 +277,7 @@ class Egress:
             self._set_timer()
 
     def _send_rows(self, lanes: list[Lane], worker: int, buffer: bytearray, is_sorted: bool) -> None:
-        """What these lanes have noted of the table, which is empty then."""
+        """Send what these lanes have noted of the table, which is empty then."""
         table, now_ns = self._table, self._now_ns()
         sent = [0, 0, 0, 0]
         for lane in lanes:

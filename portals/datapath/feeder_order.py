@@ -36,7 +36,10 @@ ROWS_OF_PART: Final = 16
 
 
 class HeldBack:
-    """Of one proxy source, in order of arrival. `first`: the sqn before which the feeder before fills the gap."""
+    """Keeps what is held back of one proxy source, in order of arrival, while its feeder before fills the gap.
+
+    `first`: the sqn where the gap ends.
+    """
 
     __slots__ = ("feeder", "first", "has_tsni", "heard_ns", "is_over", "parts", "until_ns")
 
@@ -114,7 +117,7 @@ class FeederOrder:
         return held.is_over or ahead(proxy.window.next_sqn, held.first) >= 0
 
     def take(self, proxy: ProxySource) -> list[Waiting]:
-        """What is held back of it, which is not queued any more."""
+        """Take out what is held back of it; it is not queued any more."""
         held = self.held.pop(proxy, None)
         parts = [] if held is None else held.parts
         for part in parts:

@@ -76,7 +76,7 @@ class Intake:
             self._greetings[worker] = (expired, announced, then)
 
     def deliver(self, worker: int) -> None:
-        """What that incarnation of the sibling has announced can be delivered, or has waited for long enough."""
+        """Begin to take what the sibling has announced: it can be delivered, or has waited for long enough."""
         if worker in self._queues:
             self._can_deliver.add(worker)
 

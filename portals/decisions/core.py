@@ -152,7 +152,7 @@ class PortalCore:
         self._go_through(self._unread.following(self._follow_routes(moved, origins, now_ns)))
 
     def forget_routes(self, now_ns: int) -> None:
-        """What this portal led to is gone: make nothing by the routes to it when it, or another, is there again."""
+        """Forget the routes to what this portal led to and is gone: nothing is made by them when it is there again."""
         self._go_through(self._follow_routes(*self.routes.drop(now_ns), now_ns))
 
     def _follow_routes(
@@ -265,7 +265,7 @@ class PortalCore:
         self._go_through(self._forget_wanted_before(worker))
 
     def _forget_wanted_before(self, worker: int) -> Iterator[None]:
-        """What older incarnations of the sibling wanted does not count any more."""
+        """Stop what only older incarnations of the sibling wanted; one that is down is not waited for any more."""
         yield from self.own.forget_wanted_before(worker)
         if not self.siblings.is_up(worker):
             self._effects.append(ExpireQueue(worker))

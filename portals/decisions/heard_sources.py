@@ -176,7 +176,7 @@ class HeardSources:
         return self._stop(worker, older)
 
     def forget_wanted_before(self, worker: int) -> Iterator[None]:
-        """What the sibling wants now is all: stop the rest, source by source."""
+        """Stop, source by source, what the sibling does not want now."""
         return self._stop(worker, self._wanted_before.pop(worker, []))
 
     def forward_nothing(self) -> None:

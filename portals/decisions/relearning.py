@@ -39,7 +39,7 @@ class Relearning:
 
 
 class UnreadQueues:
-    """Which siblings feed proxy sources that are not open yet. `ask` asks the shell for an effect, in order."""
+    """Keeps the siblings whose proxy sources here are not open yet. `ask` asks the shell for an effect, in order."""
 
     def __init__(self, ask: Callable[[Effect], object]) -> None:
         self._ask = ask

@@ -1,4 +1,4 @@
-"""What a portal tells and decides about many topics, step by step: each step one thing, by the state of that moment.
+"""Tells and decides what concerns many topics, step by step: each step one thing, by the state of that moment.
 
 Part of `portals.decisions.core`. First what a new incarnation of a sibling is told (`everything`): what it had before,
 and all that the portal knows, in the order in which it is waited for, as proxies and sources do not wait for interest;

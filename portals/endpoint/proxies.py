@@ -149,7 +149,7 @@ class ProxySources:
         self._advertised_ns = self._loop.now_ns()
 
     def can_deliver(self, now_ns: int) -> bool:
-        """All have been advertised and their sessions have receivers, or these seem not to come."""
+        """Tell whether all have been advertised and their sessions have receivers, or these seem not to come."""
         self._is_awaited = self._is_waiting
         sessions = self._egress.sessions()
         heard = sum(session.is_heard(self._advertised_ns, now_ns) for session in sessions)

@@ -110,7 +110,7 @@ class PeerConnection:
         self._lost(self.writer.error or failure or "the connection broke")
 
     def read_rest(self) -> None:
-        """What has come over a link that is of no more use."""
+        """Read what has come over a link that is of no more use."""
         for _ in range(0 if self._is_reading or not self.session.is_up else REST_READS):
             if not self._on_readable():
                 return

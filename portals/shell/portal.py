@@ -167,7 +167,7 @@ class PortalShell:
             self._intake.deliver(peer.worker)
 
     def _deliver(self) -> None:
-        """What the siblings of `_undelivered` have announced, as soon as somebody hears it, or after `DELIVER_NS`."""
+        """Read what the siblings of `_undelivered` have announced when somebody hears it, or after `DELIVER_NS`."""
         now_ns = self._ctx.loop.now_ns()
         if now_ns >= self._deliver_ns or self._link.can_deliver(now_ns):
             while self._undelivered:

@@ -81,7 +81,7 @@ class SourceOrder:
         return out
 
     def release_all(self) -> list[bytes]:
-        """What goes on when nothing more comes."""
+        """Release all that waits: nothing more comes."""
         return [message for number in list(self._waiting) for message in self._release(number, None)]
 
     def _release(self, number: int, contiguous: int | None) -> list[bytes]:

@@ -147,7 +147,7 @@ class HeardSources:
 
 
 class ToldSources(HeardSources):
-    """What the other side has recorded of what this side offers, once all that was handed to the stream has come."""
+    """Keeps what the other side has recorded of what this side offers, once all handed to the stream has come."""
 
     def __init__(self) -> None:
         super().__init__(MASK)
