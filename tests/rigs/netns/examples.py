@@ -204,6 +204,11 @@ class Flow:
     def is_caught_up(self) -> bool:
         return all(max(receiver.got[self.topic], default=-1) == self.sent - 1 for receiver in self.receivers)
 
+    def forget(self) -> None:
+        """Count nothing of what has come but the last."""
+        for receiver in self.receivers:
+            del receiver.got[self.topic][:-1]
+
     def flows(self, first: int, count: int) -> bool:
         """The last so many that each has got followed each other, and were sent as `first` or later."""
         tails = (receiver.got[self.topic][-count:] for receiver in self.receivers)
