@@ -3,7 +3,7 @@ cimport cython
 from dro.timers cimport TimerHeap
 
 cdef class Loop:
-    cdef public object clock, _epoll, _soon, _wake, _thread, _running, _closed, _slices
+    cdef public object after_turn, clock, _epoll, _soon, _wake, _thread, _running, _closed, _slices
     cdef public dict _readers, _writers, _again, _late, _ending
     cdef public list _pollers
     cdef public TimerHeap _timers

@@ -90,6 +90,8 @@ class Loop:
         self.longest_turn_cpu_ns = 0
         """The same in processor time of the thread."""
         self._cpu_ns = 0
+        self.after_turn: Callback | None = None
+        """Called at the end of each turn that did any work."""
         self._ending: dict[Callback, None] = {}
         self._slices: deque[Iterator[object]] = deque()
         self._pollers: list[Poller] = []
@@ -250,6 +252,8 @@ class Loop:
             worked |= self._take_polled()
         while self._ending:
             self._ending.popitem()[0]()
+        if worked and self.after_turn is not None:
+            self.after_turn()
         cost_ns = self._measure(began_ns)
         self._rest_ns = max(0, min(cost_ns, self.rest_below_ns - cost_ns)) if worked and slept_ns < SPARSE_NS else 0
         return worked

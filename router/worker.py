@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Final, assert_never
 
 from dro.bus.actor import WorkerContext
-from dro.bus.counters import show_longest_turn
 from dro.bus.listing import PATH, ROUTES, TOPOLOGY, Listings, Row
 from dro.bus.messages import (
     ROUTE_MESSAGES,
@@ -27,15 +26,16 @@ from dro.bus.messages import (
     Rows,
     SendRouteInfo,
 )
-from dro.clock import NS_PER_MS, NS_PER_S, s
+from dro.clock import NS_PER_MS, NS_PER_S
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import DecodeError, LocalProtocolError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
+from dro.metrics.slots import RouterSlot as Slot
 from dro.shares import ALL_SHARES
 from dro.timers import Timer
 from router.core import CoreEffect, OneSidedLink, RouteManagerCore, Self, SignaturesDiffer
-from router.counters import SLOT_OF, Slot
+from router.counters import SLOT_OF
 from router.listing import NoPathError, path_rows, route_rows, topology_rows
 from router.own_portals import DomainTaken, LinkRefused
 from router.route_info_exchange import USUAL, Dropped, ExchangeTiming, InfoDropped, SendInfo
@@ -50,7 +50,6 @@ from router.route_recalculation import (
 )
 from router.settings import exchange_timing_of, self_of, timing_of
 
-SHOW_NS: Final = s(1)
 _EVENT_OF: Final = {
     Change.LINK_UP: LogEvent.LINK_UP,
     Change.LINK_DOWN: LogEvent.LINK_DOWN,
@@ -329,11 +328,4 @@ def run_route_manager(ctx: WorkerContext, config: DroConfig) -> None:
     """Main function of the worker."""
     manager_of(ctx, config)
     ctx.ready()
-    show_turns(ctx)
     ctx.run()
-
-
-def show_turns(ctx: WorkerContext) -> None:
-    """Its page has its longest turn, from now on."""
-    show_longest_turn(ctx.counters, ctx.loop)
-    ctx.loop.call_later(SHOW_NS, lambda: show_turns(ctx))

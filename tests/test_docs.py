@@ -13,10 +13,10 @@ import supervisor.ctl.main
 import supervisor.init.main
 import supervisor.start.command_line
 from dro.config.change.reload_class import ReloadClass
+from dro.metrics.slots import DROP_SLOTS
 from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
 from dro.tools.lbm.arguments import is_not_yet
 from dro.tools.umdump import main as umdump
-from portals.datapath.counters import DROP_SLOTS
 from supervisor.ctl import output as ctl_output
 from supervisor.ctl import reload as ctl_reload
 from supervisor.init import main as init

@@ -17,12 +17,14 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-FLOOR: Final = ("dro", "dro.log")
+FLOOR: Final = ("dro", "dro.log", "dro.metrics")
 
 # room -> rooms that it may import besides itself; "x.*" stands for x and every room inside it
 ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro": (),
     "dro.log": ("dro",),
+    "dro.metrics": ("dro",),
+    "dro.metrics.data": (),
     "dro.wire": ("dro",),
     "dro.wire.lbmc": ("dro", "dro.wire"),
     "dro.wire.lbmr": ("dro", "dro.wire"),
@@ -83,6 +85,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor": (*FLOOR, "supervisor.host", "supervisor.start"),
     "supervisor.host": FLOOR,
     "supervisor.admin": (*FLOOR, "dro.config.reading", "supervisor.host"),
+    "supervisor.samples": (*FLOOR, "dro.bus", "supervisor.admin"),
     "supervisor.parent": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "portals.endpoint", "portals.peer", "router",
         "supervisor.host",         "supervisor.admin",
@@ -93,8 +96,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.orders": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change",
-        "portals.datapath", "portals.decisions", "supervisor.host", "supervisor.admin", "supervisor.parent",
-        "supervisor.reload",
+        "portals.datapath", "portals.decisions", "supervisor.host", "supervisor.admin", "supervisor.samples",
+        "supervisor.parent", "supervisor.reload",
     ),
     "supervisor.doctor": (
         *FLOOR, "dro.wire.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.lint",
@@ -102,7 +105,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.ctl": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "supervisor.host", "supervisor.admin",
-        "supervisor.reload", "supervisor.orders", "supervisor.doctor",
+        "supervisor.samples", "supervisor.reload", "supervisor.orders", "supervisor.doctor",
     ),
     "supervisor.init": (*FLOOR, "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "supervisor.demo": (*FLOOR, "dro.bus", "dro.um", "dro.um.message", "supervisor.admin"),

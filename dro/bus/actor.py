@@ -57,6 +57,7 @@ from dro.bus.messages import (
 )
 from dro.bus.process_name import name_process, show_name
 from dro.bus.ring import RingReader, RingWriter
+from dro.bus.worker_gauges import WorkerGauges
 from dro.bus.worker_guards import ORPHAN_GRACE_MS, die_with, end_with, require_files, require_threads
 from dro.clock import ms
 from dro.errors import DroError, LocalProtocolError, ResourceError
@@ -116,6 +117,8 @@ class WorkerContext:
         self.is_ready = False
         self.is_stopping = False
         self._collector = CycleCollector(loop)
+        self._gauges = WorkerGauges(self.counters, loop)
+        loop.after_turn = self.counters.publish
         self._finished = False
         self._signals: deque[int] = deque()
         self.on_peer_up: Callable[[PeerUp], object] = lambda _: None
@@ -173,6 +176,7 @@ class WorkerContext:
         self.is_ready = True
         self.loop.forget_longest_turn()
         self._collector.start()
+        self._gauges.start()
         ring = str(self.identity.ring_path) if self.ring is not None else ""
         self._control.send(Ready(self.incarnation, ring, self.channels.ctl_address))
 
@@ -284,6 +288,7 @@ class WorkerContext:
 
     def close(self) -> None:
         self._collector.stop()
+        self.counters.publish()
         self.channels.close()
         self._control.close()
 

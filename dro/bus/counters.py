@@ -1,31 +1,35 @@
 """Counter pages: 64-bit slots in shared memory with one writer, kept by the parent across restarts of the writer.
 
 Layout of the file, all u64 in native order: a header of eight cells (magic, layout version, number of general slots,
-number of pair blocks, slots per pair block), the general slots, then one block of pair slots per worker index. The
-writer defines the meaning of the slots by an IntEnum; those of a portal are in `portals.datapath.counters`.
+number of pair blocks, slots per pair block, how often it was published), the general slots, one block of pair slots per
+worker index, then two copies of the general slots. The meaning of the slots is in `dro.metrics.slots`.
+
+The writer changes slots one by one. At the end of each turn it publishes: it copies the general slots into the older of
+the two copies and adds one to the count, so a reader that finds the same count before and after has what belongs
+together (`snapshot`), and whoever is killed in the middle of a turn leaves what it had published before. A published
+counter never falls.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any, Final
 
-from dro.clock import NS_PER_US
 from dro.errors import LocalProtocolError, ResourceError
-from dro.loop import Loop
 from dro.os_errors import remedy_of
 
 MAGIC: Final = int.from_bytes(b"DROCNTR\x00", "little")
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 HEADER_CELLS: Final = 8
 GENERAL_SLOTS: Final = 512
 MAX_WORKERS: Final = 256
 PAIR_SLOTS: Final = 16
-LONGEST_TURN_US: Final = 77
-LONGEST_TURN_CPU_US: Final = 78
-"""Slots that have the same meaning on the page of every worker."""
+COPIES: Final = 2
+_PUBLISHED: Final = 5  # the header cell with the count
+_TRIES: Final = 1000  # of a reader, each a few microseconds
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 _MASK = MASK  # a plain integer in the compiled form
 
@@ -41,8 +45,11 @@ class CounterPage:
         self.general_slots: int = self._cells[2]
         self.pair_blocks: int = self._cells[3]
         self.pair_slots: int = self._cells[4]
-        self.slots = self._cells[HEADER_CELLS:]
+        end = HEADER_CELLS + self.general_slots + self.pair_blocks * self.pair_slots
+        self.slots = self._cells[HEADER_CELLS:end]
         """All slots as u64, general ones first; a write above 2^64 - 1 is a ValueError."""
+        self._general = self.slots[: self.general_slots]
+        self._copies = [self._cells[at : at + self.general_slots] for at in (end, end + self.general_slots)]
         self._written: Any = None if self.slots.readonly else self.slots  # of its own type in the compiled form
 
     @classmethod
@@ -55,7 +62,7 @@ class CounterPage:
         pair_slots: int = PAIR_SLOTS,
     ) -> CounterPage:
         """Make the file, all zero; it must not exist. Raises: ResourceError."""
-        size = 8 * (HEADER_CELLS + general_slots + pair_blocks * pair_slots)
+        size = _size(general_slots, pair_blocks, pair_slots)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as e:
@@ -93,7 +100,7 @@ class CounterPage:
             os.close(fd)
         with memoryview(area) as whole, whole.cast("Q") as cells:
             ours = cells[0] == MAGIC and cells[1] == LAYOUT_VERSION
-            ours = ours and size == 8 * (HEADER_CELLS + cells[2] + cells[3] * cells[4])
+            ours = ours and size == _size(cells[2], cells[3], cells[4])
         if not ours:
             area.close()
             raise ResourceError(f"{path} is not a counter page of layout {LAYOUT_VERSION}")
@@ -125,14 +132,49 @@ class CounterPage:
     def set(self, slot: int, value: int) -> None:
         self.slots[slot] = value & MASK
 
+    def publish(self) -> None:
+        """Let readers see the slots as they are now. No other process may write to the page."""
+        count = self._cells[_PUBLISHED] + 1
+        self._copies[count % COPIES][:] = self._general
+        self._cells[_PUBLISHED] = count
+
+    def snapshot(self) -> list[int]:
+        """The general slots as they were published last; all zero before the first time.
+
+        Raises: ResourceError when the writer publishes faster than this can read, which it never does for long.
+        """
+        for _ in range(_TRIES):
+            count = self._cells[_PUBLISHED]
+            values = self._copies[count % COPIES].tolist()
+            if self._cells[_PUBLISHED] == count:
+                return values
+        raise ResourceError(f"{self.path} changes too fast to be read", remedy="try again")
+
     def close(self) -> None:
         self._written = None
+        for part in (*self._copies, self._general):
+            part.release()
         self.slots.release()
         self._cells.release()
         self._whole.release()
         self._area.close()
 
 
-def show_longest_turn(page: CounterPage, loop: Loop) -> None:
-    page.set(LONGEST_TURN_US, loop.longest_turn_ns // NS_PER_US)
-    page.set(LONGEST_TURN_CPU_US, loop.longest_turn_cpu_ns // NS_PER_US)
+class Histogram:
+    """The buckets of one histogram of a page, and the sum of its values, which are whole numbers."""
+
+    def __init__(self, page: CounterPage, slot: int, bounds: tuple[int, ...]) -> None:
+        """`slot` of the first bucket; the last one, for what is above all bounds, and the sum follow."""
+        self._page = page
+        self._slot = slot
+        self._bounds = bounds
+
+    def observe(self, value: int, count: int = 1) -> None:
+        """Count `count` observations of the same value."""
+        page, slot = self._page, self._slot
+        page.add(slot + bisect_left(self._bounds, value), count)
+        page.add(slot + len(self._bounds) + 1, value * count)
+
+
+def _size(general_slots: int, pair_blocks: int, pair_slots: int) -> int:
+    return 8 * (HEADER_CELLS + (1 + COPIES) * general_slots + pair_blocks * pair_slots)

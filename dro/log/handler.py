@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -16,7 +17,7 @@ from dro.log.events import LogEvent
 from dro.log.file import LogFile, Rolls
 from dro.log.file_thread import FileThread
 from dro.log.limits import Repeats, Verdict, last_field
-from dro.log.lines import MARKED, Formatter, JsonFormatter, SyslogFormatter, TextFormatter, printable
+from dro.log.lines import MARKED, Formatter, JsonFormatter, SyslogFormatter, TextFormatter, printable, severity_of
 from dro.log.sinks import SYSLOG_PATH, Console, Syslog
 
 CONSOLE: Final = "console"
@@ -109,6 +110,10 @@ def _complain(what: str) -> None:
     console.close(wait_s=0)
 
 
+counted: Counter[str] = Counter()
+"""Lines that this process has logged, by severity."""
+
+
 class LogHandler(logging.Handler):
     """Takes the records of a process to one destination."""
 
@@ -153,6 +158,7 @@ class LogHandler(logging.Handler):
         """Be the log of a new process, which has lost or counted nothing yet."""
         self._repeats = Repeats()
         self._lost = 0
+        counted.clear()
         self._troubles.clear()
         self.destination.after_fork()
         self._lines = self._make_formatter()
@@ -218,6 +224,7 @@ class LogHandler(logging.Handler):
     def _put(self, created: float, level: int, body: str, *, is_throttled: bool = False) -> None:
         if self._lost and time.monotonic() - self._lost_told >= LOST_TOLD_S:
             self._tell_lost(created)
+        counted[severity_of(level)] += 1
         line = self._lines.line(created, level, body, is_throttled=is_throttled)
         if not self._write(line):
             self._lost += 1

@@ -21,7 +21,7 @@ from dro.bus.ring import RingReader, RingWriter
 from dro.errors import DecodeError, ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.ingress import Announce
 

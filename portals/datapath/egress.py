@@ -21,6 +21,7 @@ from dro.clock import ms
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
+from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
 from dro.sqn import MASK
 from dro.um.transport.runs import (
     FLAG_REPAIR,
@@ -35,7 +36,6 @@ from dro.um.transport.runs import (
     RunTable,
 )
 from dro.um.transport.session import SenderTransport
-from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
 from portals.datapath.descriptor import JOIN_BELOW, decode, table_bytes
 from portals.datapath.feeder_order import FeederOrder
 from portals.datapath.max_queue import MaxQueue

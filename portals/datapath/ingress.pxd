@@ -14,7 +14,7 @@ cdef class Pending:
     cpdef object new_rows(self)
 
 cdef class Ingress:
-    cdef public object requests, _queues, _wake, _name_of, _at_turn_end
+    cdef public object requests, counts_unknown, _queues, _wake, _name_of, _at_turn_end
     cdef public RingWriter _ring
     cdef public CounterPage _page
     cdef public Py_ssize_t _chunk_max

@@ -17,6 +17,7 @@ from dro.bus.ring import FIRST_BYTES, SLOTS_AT, RingWriter
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
+from dro.metrics.slots import PairSlot, Slot
 from dro.um.transport.runs import (
     FLAG_REQUEST,
     FLAGS_SHIFT,
@@ -29,7 +30,6 @@ from dro.um.transport.runs import (
 )
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc.codes import BlockType
-from portals.datapath.counters import PairSlot, Slot
 from portals.datapath.descriptor import JOIN_BELOW, BatchKind, encode
 from portals.datapath.episodes import Episodes
 from portals.datapath.handover import ForwardEntry
@@ -111,6 +111,8 @@ class Ingress:
         self._at_turn_end = at_turn_end
         self.requests: CompleteRequests | None = None
         """Set by a link to a TRD."""
+        self.counts_unknown = False
+        """Set by a link to another DRO, which should tell of every source before its data."""
         self._pending: dict[int, Pending] = {}
         self._now_ns = 0
         self._refusals: dict[int, Episodes] = {}  # of siblings whose queue was full at some time
@@ -142,8 +144,10 @@ class Ingress:
         page = self._page
         base = page.pair(worker)
         return (
-            page[base + PairSlot.HANDED] - page[base + PairSlot.REFUSED],
-            page[base + PairSlot.HANDED_BYTES] - page[base + PairSlot.REFUSED_BYTES],
+            page[base + PairSlot.HANDED] - page[base + PairSlot.REFUSED] - page[base + PairSlot.NO_MEMORY],
+            page[base + PairSlot.HANDED_BYTES]
+            - page[base + PairSlot.REFUSED_BYTES]
+            - page[base + PairSlot.NO_MEMORY_BYTES],
         )
 
     def _out(self, worker: int) -> Pending:
@@ -178,6 +182,8 @@ class Ingress:
             if bound is None:
                 transport.lbm_msgs_no_topic_rcved += run.fragments
                 page.add(Slot.NO_TOPIC_RCVD, run.fragments)
+                if self.counts_unknown:
+                    self._count_unknown(view, run)
                 continue
             shape = shape_of(run)
             longer = b""
@@ -218,6 +224,13 @@ class Ingress:
             page.add_sized(Slot.TOPIC_RCVD, fragments, nbytes)
             page.add(Slot.BATCHES_IN)
             page.add(Slot.RUNS_IN, table.rows)
+
+    def _count_unknown(self, view: memoryview, run: Run) -> None:
+        """A run of a source that is not known."""
+        slot = Slot.UNKNOWN_SOURCE_CONTROL if run.kind else Slot.UNKNOWN_SOURCE
+        self._page.add_sized(slot, run.fragments, run.fragments * run.length)
+        if not run.kind and run.next_header and has_block(view, run, BlockType.REQUEST):
+            self._page.add_sized(Slot.UNKNOWN_SOURCE_REQ, run.fragments, run.fragments * run.length)
 
     def _add(self, worker: int, handle: int, run: Run, fragments: int, shape: int) -> None:
         pending = self._out(worker)
@@ -305,7 +318,7 @@ class Ingress:
         fragments, nbytes = pending.table.total(pending.placed)
         pending.table.rows = pending.placed
         self._page.add_sized(self._page.pair(worker) + PairSlot.HANDED, fragments, nbytes)
-        self._count_refused(worker, fragments, nbytes)
+        self._count_refused(worker, PairSlot.NO_MEMORY, fragments, nbytes)
 
     def _announce(self, worker: int, pending: Pending) -> None:
         """The rows that lie in the ring; the others stay."""
@@ -320,15 +333,18 @@ class Ingress:
             table.words[: left * WORDS] = table.words[placed * WORDS : (placed + left) * WORDS]
         # counted first: a sibling never accounts for more than was handed to it, wherever this process is killed
         self._page.add_sized(self._page.pair(worker) + _HANDED, fragments, nbytes)
-        if at is None or not self._queues.put(worker, _new(QueueSlot, (at, placed, fragments, nbytes, _SOURCE_DATA))):
-            self._count_refused(worker, fragments, nbytes)
+        if at is None:
+            self._count_refused(worker, PairSlot.NO_MEMORY, fragments, nbytes)
+        elif not self._queues.put(worker, _new(QueueSlot, (at, placed, fragments, nbytes, _SOURCE_DATA))):
+            self._count_refused(worker, PairSlot.REFUSED, fragments, nbytes)
         elif worker in self._refusals:
             self._refusals[worker].on_end()
         self._wake(worker)
 
-    def _count_refused(self, worker: int, fragments: int, nbytes: int) -> None:
+    def _count_refused(self, worker: int, why: int, fragments: int, nbytes: int) -> None:
+        """`why`: the slot of the pair."""
         page = self._page
-        page.add_sized(page.pair(worker) + PairSlot.REFUSED, fragments, nbytes)
+        page.add_sized(page.pair(worker) + why, fragments, nbytes)
         if worker not in self._refusals:
             self._refusals[worker] = self._refusals_of(worker)
         self._refusals[worker].on_begin(self._now_ns)

@@ -10,8 +10,8 @@ from typing import Final
 
 from dro.bus.counters import CounterPage
 from dro.log.events import LogEvent
+from dro.metrics.slots import Slot
 from dro.um.fragment.context import FragmentContext
-from portals.datapath.counters import Slot
 from portals.endpoint.interest import TrdInterest
 
 _OF_SESSIONS: Final = {

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 from dro.clock import ms, s
 from dro.config.dro_xml.model import AnnouncementConfig, EndpointConfig, RateLimit, RemoteInterestConfig, UseQueryConfig
+from dro.metrics.slots import Slot
 from dro.proto.interest.announced import DomainRouteSender, InitialRequest, InterestSender, IntervalOptions
 from dro.proto.interest.events import InterestEvent, Symbol
 from dro.proto.interest.remote_domains import RemoteInterest, RemoteInterestOptions
 from dro.proto.interest.tqr_use_query import LocalInterest, UseQueryOptions
 from dro.proto.resolver.record_queue import Rate
 from dro.wire.lbmr import packet as lbmr
-from portals.datapath.counters import Slot
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 
 

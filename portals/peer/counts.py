@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dro.bus.counters import CounterPage
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dro.clock import NS_PER_S
+from dro.metrics.slots import Slot
 from dro.proto.peerlink.session import RttStatistics
-from portals.datapath.counters import Slot
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 from portals.peer.link_watch import LinkWatch
 from portals.peer.sender import LinkCounters

@@ -15,6 +15,7 @@ from dro.bus.actor import WorkerContext
 from dro.bus.listing import DEGRADED, PEERS, TOPIC, PeerRow, ProxyRow, Row, SourceRow, TopicRow
 from dro.clock import NS_PER_MS, NS_PER_S
 from dro.config.dro_xml.model import PeerConfig
+from dro.metrics.slots import Slot
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
 from dro.proto.peerlink.messages import SourceRecord
 from dro.proto.peerlink.session import RttStatistics
@@ -23,7 +24,6 @@ from dro.um.transport.peer_tls import PeerStreamMaker, PeerTlsStream
 from dro.um.transport.sockets import address_text
 from dro.um.transport.stream import PlainStream, StreamMaker
 from dro.um.transport.tls_files import days_left
-from portals.datapath.counters import Slot
 from portals.datapath.handover import ForwardEntry
 from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE

@@ -21,6 +21,7 @@ from dro.bus.messages import Origin, PortalGone, PortalUp
 from dro.clock import NS_PER_MS, ms, s
 from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.log.events import LogEvent
+from dro.metrics.slots import Slot
 from dro.proto.interest.events import InterestEvent
 from dro.proto.peerlink.connecting import replaces
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
@@ -45,7 +46,6 @@ from dro.um.transport.stream import ByteStream, PlainStream, StreamMaker
 from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, RouteInfo, TopicSource
 from dro.wire.lbmc.message import Message
 from dro.wire.source_string import TcpAddress
-from portals.datapath.counters import Slot
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import (

@@ -18,6 +18,7 @@ from dro.bus.actor import WorkerContext
 from dro.clock import ms
 from dro.config.dro_xml.model import PeerConfig
 from dro.log.events import LogEvent
+from dro.metrics.slots import Slot
 from dro.os_errors import remedy_of
 from dro.proto.peerlink.datagram_session import (
     DatagramCounts,
@@ -32,7 +33,6 @@ from dro.timers import Timer
 from dro.um.transport import sockets
 from dro.um.transport.session import SessionSink
 from dro.wire.peer_datagram import KEY_BYTES, SALT_BYTES, DatagramKey, DatagramReader, DatagramWriter
-from portals.datapath.counters import Slot
 from portals.peer.connection import PeerConnection
 from portals.peer.datagrams import LinkDatagrams, Place
 from portals.peer.options import batching_of, datagram_options_of

@@ -74,7 +74,7 @@ class LinkUnicast:
     def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
         """To the companion, whichever domain it is for."""
         if self.writer is None:
-            tell(Outcome.FAILED)
+            tell(Outcome.DOWN)
         elif self.writer.waiting_unicast + len(message) > self._most:
             tell(Outcome.FULL)
         else:

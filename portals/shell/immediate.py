@@ -12,12 +12,13 @@ from typing import Final
 from dro.bus.actor import WorkerContext
 from dro.bus.messages import RouteTable
 from dro.log.events import LogEvent
+from dro.metrics.slots import Slot
 from dro.proto.unicast.connections import Outcome
 from portals.datapath.addressed import AddressedData
-from portals.datapath.counters import Slot
 from portals.datapath.descriptor import BatchKind
 from portals.decisions.immediate import Class, Dropped, ImmediateForwarding, Why
 from portals.shell.link import Link
+from portals.shell.send_books import SendBooks
 
 ALL_DOMAINS: Final = 0
 NO_DOMAIN_REMEDY: Final = "its sender is older than UM 6.0; update it"
@@ -26,14 +27,15 @@ TOO_LARGE_REMEDY: Final = "give all TRDs the same transport_lbtrm_datagram_max_s
 _Pair = tuple[Slot, Slot]
 _RECEIVED: Final[_Pair] = (Slot.IMMEDIATE_TOPICLESS_RCVD, Slot.IMMEDIATE_TOPIC_RCVD)
 _REQUESTS_RECEIVED: Final[_Pair] = (Slot.IMMEDIATE_TOPICLESS_REQ_RCVD, Slot.IMMEDIATE_TOPIC_REQ_RCVD)
-_FORWARDED: Final[_Pair] = (Slot.IMMEDIATE_TOPICLESS_FORWARDED, Slot.IMMEDIATE_TOPIC_FORWARDED)
 _REQUESTS_SENT: Final[_Pair] = (Slot.IMMEDIATE_TOPICLESS_REQ_SENT, Slot.IMMEDIATE_TOPIC_REQ_SENT)
 _OUTCOMES: Final[dict[Outcome, _Pair]] = {
     Outcome.SENT: (Slot.IMMEDIATE_TOPICLESS_SENT, Slot.IMMEDIATE_TOPIC_SENT),
     Outcome.FULL: (Slot.IMMEDIATE_TOPICLESS_DROPPED_BLOCKED, Slot.IMMEDIATE_TOPIC_DROPPED_BLOCKED),
+    Outcome.DOWN: (Slot.IMMEDIATE_TOPICLESS_DROPPED_ERROR, Slot.IMMEDIATE_TOPIC_DROPPED_ERROR),
     Outcome.FAILED: (Slot.IMMEDIATE_TOPICLESS_DROPPED_ERROR, Slot.IMMEDIATE_TOPIC_DROPPED_ERROR),
     Outcome.TOO_LARGE: (Slot.IMMEDIATE_TOPICLESS_DROPPED_SIZE, Slot.IMMEDIATE_TOPIC_DROPPED_SIZE),
 }
+_REPEATED: Final[_Pair] = (Slot.IMMEDIATE_TOPICLESS_DROPPED_DUP, Slot.IMMEDIATE_TOPIC_DROPPED_DUP)
 _DROPPED: Final = {
     Why.BROKEN: Slot.IMMEDIATE_BROKEN,
     Why.NO_DOMAIN: Slot.IMMEDIATE_NO_DOMAIN,
@@ -49,6 +51,7 @@ class ImmediateTraffic:
         """`domain_id` of the portal's TRD, 0 for a peer portal."""
         self._ctx = ctx
         self._page = ctx.counters
+        self._books = SendBooks(ctx.counters, "immediate_topicless"), SendBooks(ctx.counters, "immediate_topic")
         self._addressed = addressed
         self._core = ImmediateForwarding(ctx.index, domain_id)
         self._link = link
@@ -91,14 +94,15 @@ class ImmediateTraffic:
         message = bytes(data)
         verdict = self._core.on_leaving(message, self._ctx.loop.now_ns())
         kind = verdict.kind if isinstance(verdict, Dropped) else verdict
-        self._count(_FORWARDED, kind, len(message))
+        books = self._books[kind.has_topic]
+        books.begin(len(message))
         if isinstance(verdict, Dropped):
-            self._page.add_sized(Slot.IMMEDIATE_DROPPED_DUP, 1, len(message))
+            books.end(_REPEATED[kind.has_topic], len(message))
         else:
             self._link.send_immediate(message, partial(self._on_outcome, kind, len(message)))
 
     def _on_outcome(self, kind: Class, nbytes: int, outcome: Outcome) -> None:
-        self._count(_OUTCOMES[outcome], kind, nbytes)
+        self._books[kind.has_topic].end(_OUTCOMES[outcome][kind.has_topic], nbytes)
         if outcome is Outcome.SENT and kind.is_request:
             self._count(_REQUESTS_SENT, kind, nbytes)
         elif outcome is Outcome.TOO_LARGE:

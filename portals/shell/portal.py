@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.counters import CounterPage, show_longest_turn
+from dro.bus.counters import CounterPage
 from dro.bus.descriptors import ADDRESSED, DescriptorWriter
 from dro.bus.messages import (
     ROUTE_MANAGER,
@@ -34,12 +34,12 @@ from dro.bus.messages import (
 from dro.clock import ms, s
 from dro.errors import LocalProtocolError, ResourceError
 from dro.log.events import LogEvent
+from dro.metrics.slots import Slot
 from dro.proto.interest.events import InterestEvent
 from dro.table import Table
 from dro.timers import Timer
 from dro.um.transport.session import BoundSource
 from portals.datapath.addressed import AddressedData
-from portals.datapath.counters import Slot
 from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry
 from portals.datapath.ingress import Ingress, ring_bytes
@@ -471,7 +471,6 @@ class PortalShell:
     def refresh_gauges(self) -> None:
         show_core(self.core, self._ctx.counters)
         self._ctx.counters.set(Slot.REPORTS_WAITING, self._siblings.waiting)
-        show_longest_turn(self._ctx.counters, self._ctx.loop)
         self._link.refresh_gauges()
 
 

@@ -7,22 +7,22 @@ with the reason when it is dropped there; what leaves by this portal is counted 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from dro.bus.actor import WorkerContext
 from dro.bus.messages import RouteTable
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
+from dro.metrics.slots import Slot
 from dro.proto.newcomers import NewcomerRate, Newcomers
 from dro.proto.unicast.connections import Outcome
 from dro.wire.lbmc.codes import MessageType
 from portals.datapath.addressed import AddressedData
-from portals.datapath.counters import Slot
 from portals.datapath.descriptor import BatchKind
 from portals.decisions.contexts import BEHIND
 from portals.decisions.unicast import Dropped, ForContexts, ForRoutes, Leaves, UnicastForwarding, Why
 from portals.shell.link import Link
+from portals.shell.send_books import SendBooks
 
 CONTROL_RATE: Final = NewcomerRate(in_all=4000, of_one=2000)
 """Control messages of DROs a second: more would fill the queue of the route manager. Guess: a DRO sends one for each
@@ -41,7 +41,7 @@ _DROPPED: Final[dict[Why, _Pair]] = {  # of data, of control
     Why.NO_CONTEXT: (Slot.UNICAST_NO_CONTEXT, Slot.UNICAST_NO_CONTEXT),
     Why.NO_ROUTES_YET: (Slot.UNICAST_DATA_NO_ROUTE, Slot.UNICAST_CONTROL_NO_ROUTE),
     Why.NO_ROUTE: (Slot.UNICAST_DATA_NO_ROUTE, Slot.UNICAST_CONTROL_NO_ROUTE),
-    Why.UNHANDLED: (Slot.UNICAST_UNHANDLED, Slot.UNICAST_UNHANDLED),
+    Why.UNHANDLED: (Slot.UNICAST_UNHANDLED, Slot.UNICAST_CONTROL_UNHANDLED),
 }
 _Events = tuple[LogEvent, LogEvent]
 _TOLD: Final[dict[Why, _Events]] = {  # the others are told below, or happen in good order
@@ -56,11 +56,13 @@ _OUTCOMES: Final = {
     Outcome.SENT: Slot.UNICAST_SENT,
     Outcome.FULL: Slot.UNICAST_DROPPED_BLOCKED,
     Outcome.FAILED: Slot.UNICAST_DROPPED_ERROR,
+    Outcome.DOWN: Slot.UNICAST_DROPPED_NOT_OPERATIONAL,
 }
 _OUTCOMES_OF_CONTROL: Final = {
     Outcome.SENT: Slot.GATEWAY_CONTROL_SENT,
     Outcome.FULL: Slot.GATEWAY_CONTROL_DROPPED,
-    Outcome.FAILED: Slot.GATEWAY_CONTROL_DROPPED,
+    Outcome.FAILED: Slot.GATEWAY_CONTROL_NOT_OPERATIONAL,
+    Outcome.DOWN: Slot.GATEWAY_CONTROL_NOT_OPERATIONAL,
 }
 
 
@@ -81,6 +83,7 @@ class UnicastTraffic:
         self._report_route_info = report_route_info
         self._on_unknown = on_unknown
         self._page = ctx.counters
+        self._books = SendBooks(ctx.counters, "unicast", Slot.UNICAST_QUEUED_BYTES_MAX)
         self._addressed = addressed
         self._core = core
         self._link = link
@@ -160,12 +163,10 @@ class UnicastTraffic:
     # out
 
     def _send(self, domain_id: int, message: bytes) -> None:
-        self._page.add_sized(Slot.UNICAST_FORWARDED, 1, len(message))
-        self._link.send_unicast(domain_id, message, partial(self._count, _OUTCOMES, len(message)))
+        nbytes = len(message)
+        self._books.begin(nbytes)
+        self._link.send_unicast(domain_id, message, lambda outcome: self._books.end(_OUTCOMES[outcome], nbytes))
 
     def count_control(self, nbytes: int, outcome: Outcome) -> None:
         """What has become of a control message for another DRO."""
-        self._count(_OUTCOMES_OF_CONTROL, nbytes, outcome)
-
-    def _count(self, slots: dict[Outcome, Slot], nbytes: int, outcome: Outcome) -> None:
-        self._page.add_sized(slots[outcome], 1, nbytes)
+        self._page.add_sized(_OUTCOMES_OF_CONTROL[outcome], 1, nbytes)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dro.metrics.slots import DROP_SLOTS, Slot
+from dro.metrics.table import drop_reasons
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
@@ -54,60 +57,22 @@ class PortalStatus:
     state: str
     domain_id: int
     cost: int
-    proxy_receivers: int
-    proxy_sources: int
-    local_topics: int  # wanted by receivers of its TRD
-    local_patterns: int
-    remote_topics: int  # wanted by other DROs in its TRD
-    remote_patterns: int
-    received: int  # fragments of applications that came from its TRD
-    received_bytes: int
-    control_received: int  # what sources of its TRD said about themselves
-    forwarded: int  # fragments from other portals, for its TRD; from here on both kinds are counted
-    forwarded_bytes: int
-    sent: int
-    sent_bytes: int
-    dropped: dict[str, int]  # by reason
-    queued: int
-    queued_bytes: int
-    queued_bytes_max: int
-    queue_limit_bytes: int
-    unrecovered: int  # transport datagrams given up by its proxy receivers
-    naks_sent: int
-    retransmitted: int
-    socket_drops: int  # datagrams that found a full receive buffer
-    unsent: int  # datagrams that the system refused to send
-    discarded: int  # messages not sent to a slow TCP receiver, for each
-    unicast_received: int  # from its TRD or the other DRO, data and control
-    unicast_forwarded: int  # that leave by this portal
-    unicast_sent: int
-    unicast_dropped: dict[str, int]  # by reason, where they came in and where they leave
-    immediate_received: int  # multicast immediate messages, likewise
-    immediate_forwarded: int
-    immediate_sent: int
-    immediate_dropped: dict[str, int]
-    gateway_control_received: int  # from other DROs
-    gateway_control_sent: int
-    gateway_control_dropped: int  # of both
-    bad_datagrams: int = 0  # dropped: of its TRD or of a link with <udp>, broken or of somebody else
-    unknown_source: int = 0  # fragments of sources that nobody wanted; from a companion: that are not known
-    link_up: bool = False  # from here on of a peer portal, since its start
-    link_reconnects: int = 0
-    link_repairs: int = 0  # by digests
-    link_lost_bytes: int = 0  # that may not have arrived when a connection ended
-    batches: int = 0
-    batch_min_bytes: int = 0
-    batch_mean_bytes: int = 0
-    batch_max_bytes: int = 0
-    rtt_samples: int = 0
-    rtt_min_us: int = 0
-    rtt_mean_us: int = 0
-    rtt_max_us: int = 0
-    keepalive_answered_s: int = 0  # since the epoch; 0: none yet
+    index: int = -1  # of its worker
+    counters: dict[str, int] = field(default_factory=dict)  # by the names of `dro.metrics.slots.Slot`
+
+    def __getitem__(self, slot: Slot) -> int:
+        """Look up one counter; 0 when the DRO is of a release that has none of that name."""
+        return self.counters.get(slot.name, 0)
+
+    def dropped(self, *traffic: str) -> dict[str, int]:
+        """Messages that were dropped, by reason, where they came in and where they leave."""
+        reasons = drop_reasons(traffic, self.kind)
+        return {reason: sum(self.counters.get(name, 0) for name in names) for reason, names in reasons.items()}
 
     @property
     def dropped_total(self) -> int:
-        return sum(self.dropped.values())
+        """Fragments of sources that were not sent."""
+        return sum(self[slot] for slot in DROP_SLOTS.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from dro.metrics.slots import Slot
 from dro.standard_streams import say
 from supervisor.admin.client import Client
 from supervisor.admin.records import to_json
@@ -134,15 +135,19 @@ def rates(before: PortalsStatus, after: PortalsStatus) -> tuple[PortalRates, ...
     found = []
     for portal in after.portals:
         old = earlier.get(portal.name)
-        if old is None or old.forwarded > portal.forwarded:  # another one of that name
+        if old is None or old[Slot.FORWARDED] > portal[Slot.FORWARDED]:  # another one of that name
             continue
+
+        def rate(slot: Slot, times: int = 1, new: PortalStatus = portal, old: PortalStatus = old) -> float:
+            return round((new[slot] - old[slot]) * times / span_s, 1)
+
         found.append(
             PortalRates(
                 portal.name,
-                round((portal.received - old.received) / span_s, 1),
-                round((portal.forwarded - old.forwarded) / span_s, 1),
-                round((portal.sent - old.sent) / span_s, 1),
-                round((portal.sent_bytes - old.sent_bytes) * 8 / span_s, 1),
+                rate(Slot.TOPIC_RCVD),
+                rate(Slot.FORWARDED),
+                rate(Slot.SENT),
+                rate(Slot.SENT_BYTES, 8),
                 round((portal.dropped_total - old.dropped_total) / span_s, 1),
             )
         )
@@ -184,42 +189,50 @@ def portals_text(status: PortalsStatus) -> str:
             "RECEIVED", "CONTROL", "FORWARDED", "SENT", "DROPPED", "QUEUED")  # fmt: skip
     rows = [
         (
-            p.name, p.state, p.domain_id, p.cost, p.proxy_receivers, p.proxy_sources,
-            f"{p.local_topics}+{p.local_patterns}", f"{p.remote_topics}+{p.remote_patterns}",
-            p.received, p.control_received, p.forwarded, p.sent, p.dropped_total, p.queued,
+            p.name, p.state, p.domain_id, p.cost, p[Slot.PROXY_RECEIVERS], p[Slot.PROXY_SOURCES],
+            f"{p[Slot.LOCAL_TOPICS]}+{p[Slot.LOCAL_PCRE] + p[Slot.LOCAL_REGEX]}",
+            f"{p[Slot.REMOTE_TOPICS]}+{p[Slot.REMOTE_PCRE] + p[Slot.REMOTE_REGEX]}",
+            p[Slot.TOPIC_RCVD], p[Slot.CONTROL_RCVD], p[Slot.FORWARDED], p[Slot.SENT], p.dropped_total, p[Slot.QUEUED],
         )
         for p in status.portals
     ]  # fmt: skip
     lines = [wide_table(head, rows)]
     for portal in status.portals:
-        lines += _remarks(portal)
+        lines += remarks(portal)
     return "\n".join(lines)
 
 
-def _remarks(portal: PortalStatus) -> Iterator[str]:
+_REMARKS: Final = (
+    (Slot.UNRECOVERABLE, "gave up {} datagrams of its {} as lost"),
+    (Slot.BAD_DATAGRAMS, "dropped {} datagrams of its {} that are broken or of others"),
+    (Slot.SOCKET_DROPS, "lost {} datagrams to full receive buffers; some may have come again"),
+    (Slot.UNSENT, "could not send {} datagrams"),
+    (Slot.DISCARDED, "discarded {} messages for slow receivers"),
+)
+_TRAFFIC: Final = {
+    "unicast": ("unicast", "unicast_data", "unicast_control"),
+    "immediate": ("immediate", "immediate_topic", "immediate_topicless"),
+    "gateway control": ("gateway_control",),
+}
+
+
+def remarks(portal: PortalStatus) -> Iterator[str]:
     """What an operator should know and a column has no room for."""
     side = "link" if portal.kind == "peer" else "TRD"
     if portal.dropped_total:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in portal.dropped.items() if count)
-        yield f"{portal.name} dropped {reasons}"
-    if portal.queued_bytes:
-        yield f"{portal.name} queues {portal.queued_bytes} of {portal.queue_limit_bytes} bytes"
-    if portal.unrecovered:
-        yield f"{portal.name} gave up {portal.unrecovered} datagrams of its {side} as lost"
-    if portal.bad_datagrams:
-        yield f"{portal.name} dropped {portal.bad_datagrams} datagrams of its {side} that are broken or of others"
-    if portal.socket_drops:
-        yield f"{portal.name} lost {portal.socket_drops} datagrams to full receive buffers; some may have come again"
-    if portal.unsent:
-        yield f"{portal.name} could not send {portal.unsent} datagrams"
-    if portal.discarded:
-        yield f"{portal.name} discarded {portal.discarded} messages for slow receivers"
-    for kind, dropped in (("unicast", portal.unicast_dropped), ("immediate", portal.immediate_dropped)):
-        if any(dropped.values()):
-            reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items() if count)
+        yield f"{portal.name} dropped {_reasons(portal.dropped('transport_topic', 'data'))}"
+    if portal[Slot.QUEUED_BYTES]:
+        yield f"{portal.name} queues {portal[Slot.QUEUED_BYTES]} of {portal[Slot.QUEUE_LIMIT]} bytes"
+    for slot, text in _REMARKS:
+        if count := portal[slot]:
+            yield f"{portal.name} {text.format(count, side)}"
+    for kind, traffic in _TRAFFIC.items():
+        if reasons := _reasons(portal.dropped(*traffic)):
             yield f"{portal.name} dropped {kind} messages: {reasons}"
-    if portal.gateway_control_dropped:
-        yield f"{portal.name} dropped {portal.gateway_control_dropped} control messages of DROs"
+
+
+def _reasons(dropped: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in dropped.items() if count)
 
 
 def rates_text(status: PortalsStatus, found: tuple[PortalRates, ...]) -> str:
@@ -231,5 +244,5 @@ def rates_text(status: PortalsStatus, found: tuple[PortalRates, ...]) -> str:
         if (r := by_name.get(portal.name)) is not None:
             received, forwarded, sent, dropped = (f"{n:.0f}" for n in (r.received, r.forwarded, r.sent, r.dropped))
             numbers = (received, forwarded, sent, f"{r.sent_bits / 1e6:.2f}", dropped)
-        rows.append((portal.name, portal.state, *numbers, portal.queued))
+        rows.append((portal.name, portal.state, *numbers, portal[Slot.QUEUED]))
     return table(head, rows)

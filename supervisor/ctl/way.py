@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dro.bus.listing import DEGRADED, PathRow, PeerRow, ProxyRow, SourceRow, TopicRow
+from dro.metrics.slots import Slot
 from supervisor.admin.status import PortalStatus
 from supervisor.ctl.lists import WORKING
 from supervisor.orders.explain import INBOUND, OUTBOUND, REJECTED, ExplainRecord
@@ -207,7 +208,8 @@ def _queue(hop: Hop) -> Iterator[Finding]:
     """Its receivers, or the companion, take less than comes."""
     assert hop.facts is not None
     status = hop.facts.portals.get(hop.left_at)
-    if status is not None and status.queue_limit_bytes and 2 * status.queued_bytes >= status.queue_limit_bytes:
-        reason = f"the queue of {hop.left_at} has {status.queued_bytes} of {status.queue_limit_bytes} bytes"
+    queued, limit = (status[Slot.QUEUED_BYTES], status[Slot.QUEUE_LIMIT]) if status is not None else (0, 0)
+    if limit and 2 * queued >= limit:
+        reason = f"the queue of {hop.left_at} has {queued} of {limit} bytes"
         remedy = "look for a slow receiver or link behind it, or raise its rate limit"
         yield Finding(BLOCKED, reason, remedy, hop.dro, hop.left_at)

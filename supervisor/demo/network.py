@@ -16,6 +16,7 @@ from typing import Final
 
 from dro.bus.listing import PATH, TOPOLOGY, PathRow, TopologyRow
 from dro.errors import DroError
+from dro.metrics.slots import Slot
 from supervisor.admin.client import Client, find_dro
 from supervisor.admin.records import read_record
 from supervisor.admin.status import PortalsStatus, PortalStatus
@@ -152,7 +153,7 @@ class Network(threading.Thread):
                 return  # it starts, or its route manager has no routes yet
         ends = {f"{a}-{b}": (portals[f"{a}-{b}"], portals[f"{b}-{a}"]) for a, b in LINKS}
         up = {f"{a}-{b}" for a, b in LINKS if {(a, b), (b, a)} <= linked}
-        messages = {name: first.sent + second.sent for name, (first, second) in ends.items()}
+        messages = {name: first[Slot.SENT] + second[Slot.SENT] for name, (first, second) in ends.items()}
         rates = self._rates.of(messages)
         links = [Link(n, n in up, first.cost, messages[n], rates[n]) for n, (first, _) in ends.items()]
         agreed = {trd: way if all(other[trd] == way for other in ways) else () for trd, way in ways[0].items()}

@@ -15,6 +15,7 @@ from dro.bus.messages import Leave, Role
 from dro.clock import ms, s
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import RefusedError
+from dro.metrics.slots import Slot
 from portals.decisions.routes import LONGER_NS, held_ns
 from supervisor.admin.records import to_json
 from supervisor.admin.server import Arguments, Reply
@@ -67,7 +68,7 @@ class LeaveCommand:
     def _topics(self) -> int:
         """That other DROs may move to other ways: as many as this one carries."""
         portals = portals_status(self._parent).portals
-        return sum(portal.proxy_sources for portal in portals) + sum(portal.proxy_receivers for portal in portals)
+        return sum(portal[slot] for portal in portals for slot in (Slot.PROXY_SOURCES, Slot.PROXY_RECEIVERS))
 
     def _drain(self, paths: int, limit_ms: int, reply: Reply) -> None:
         parent, outcomes = self._parent, list[Outcome]()

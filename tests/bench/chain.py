@@ -26,9 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from dro.metrics.slots import Slot
 from dro.um.transport.sockets import ip_number
 from dro.wire.source_string import LbtrmAddress, TransportAddress
-from portals.datapath.counters import Slot
 from tests.bench.dros import Daemons, Meter, Worker, dropped_by, net_of, tr_group, worst
 from tests.bench.scale import ASK_S, DEFAULT_PER_S, PAYLOAD, PORTAL_XML, operators_options
 from tests.bench.traffic import generator

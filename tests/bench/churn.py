@@ -25,8 +25,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
+from dro.metrics.slots import Slot
 from dro.proto.resolver.source_advertisements import PATTERNS_MAX
-from portals.datapath.counters import Slot
 from tests.rigs import census
 from tests.rigs.application import Application
 from tests.rigs.books import Books

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from portals.datapath.counters import DROP_SLOTS
+from dro.metrics.slots import DROP_SLOTS
 from tests.bench.portal_recovery import show
 from tests.rigs.books import books_of
 from tests.rigs.flow import BOUND, DUPLICATES, MISSING, PAUSE, WRONG

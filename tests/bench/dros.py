@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from dro.bus.counters import LONGEST_TURN_CPU_US, LONGEST_TURN_US
 from dro.bus.messages import ROUTE_MANAGER
 from dro.errors import DecodeError, ResourceError
+from dro.metrics.slots import DROP_SLOTS, Slot, WorkerSlot
 from dro.um.transport import sockets
 from dro.wire.lbmr import packet as lbmr
-from portals.datapath.counters import DROP_SLOTS, Slot
 from tests.bench.churn import Process
 from tests.bench.cost_unit import cpu_ns
 from tests.rigs.books import page_of
@@ -123,7 +122,7 @@ class Daemons:
         for worker, pid in self.pids(name).items():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError, IndexError, ValueError, ResourceError):
                 with page_of(self.pid(name), number[worker]) as page:
-                    turn_cpu_us, turn_us = page[LONGEST_TURN_CPU_US], page[LONGEST_TURN_US]
+                    turn_cpu_us, turn_us = page[WorkerSlot.LONGEST_TURN_CPU_US], page[WorkerSlot.LONGEST_TURN_US]
                     dropped = {reason: page[slot] for reason, slot in DROP_SLOTS.items() if worker != MANAGER}
                 memory = Process.of(pid).memory_bytes
                 found[worker] = Worker(pid, cpu_ns(pid), memory, turn_cpu_us / 1000, turn_us / 1000, dropped)

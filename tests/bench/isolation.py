@@ -26,7 +26,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot, WorkerSlot
 from tests.bench.cost_unit import memory_bytes
 from tests.bench.generators import percentile
 from tests.bench.mix import settled
@@ -159,7 +159,10 @@ def beside(who: Contestant, what: str, count: int, per_second: int, act: Callabl
         found = load.counts()
         load.tell("pause")
         end = settled(load)
-        turns = {n: (books[n, Slot.LONGEST_TURN_CPU_US] / 1000, books[n, Slot.LONGEST_TURN_US] / 1000) for n in bad}
+        turns = {
+            n: (books[n, WorkerSlot.LONGEST_TURN_CPU_US] / 1000, books[n, WorkerSlot.LONGEST_TURN_US] / 1000)
+            for n in bad
+        }
         return Beside(
             what,
             end.sent - base.sent,

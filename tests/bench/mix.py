@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 from tests.bench.cost_unit import cpu_ns, measure_u_ns
 from tests.bench.traffic import generator, peers
 from tests.bench.traffic.generator import Counts, Load

@@ -23,8 +23,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dro.metrics.slots import Slot
 from dro.wire.source_string import TcpAddress
-from portals.datapath.counters import Slot
 from tests.bench.traffic import generator
 from tests.bench.traffic.generator import Counts
 from tests.bench.traffic.resolution import Seeker

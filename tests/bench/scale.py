@@ -26,9 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from dro.bus.counters import LONGEST_TURN_CPU_US, LONGEST_TURN_US
 from dro.bus.messages import ROUTE_MANAGER
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot, WorkerSlot
 from tests.bench.churn import Process
 from tests.bench.cost_unit import cpu_ns
 from tests.bench.traffic import generator
@@ -138,7 +137,10 @@ class Scene:
     def _longest_turns_ms(self) -> dict[str, tuple[float, float]]:
         with books_of(self.site.pid, len(self.site.trds)) as books, page_of(self.site.pid, ROUTE_MANAGER) as manager:
             pages = {"route-manager": manager} | {f"P{n}": page for n, page in books.pages.items()}
-            return {n: (page[LONGEST_TURN_CPU_US] / 1000, page[LONGEST_TURN_US] / 1000) for n, page in pages.items()}
+            return {
+                n: (page[WorkerSlot.LONGEST_TURN_CPU_US] / 1000, page[WorkerSlot.LONGEST_TURN_US] / 1000)
+                for n, page in pages.items()
+            }
 
     def gauge(self, portal: int, slot: Slot) -> int:
         with books_of(self.site.pid, len(self.site.trds)) as books:

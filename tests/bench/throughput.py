@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 from supervisor.demo import ground as demo
 from tests.bench.cost_unit import cpu_ns, measure_u_ns, memory_bytes
 from tests.bench.generators import (

@@ -13,11 +13,11 @@ from pathlib import Path
 from dro.bus.messages import ROUTE_MESSAGES, PortalUp
 from dro.clock import ms, s
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
+from dro.metrics.slots import Slot
 from dro.proto.unicast.contexts import KnownContexts
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.tnwg import InterestRecord, TnwgInterest
 from dro.wire.source_string import IpcAddress, LbtrmAddress, LbtruAddress, TcpAddress
-from portals.datapath.counters import Slot
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.contexts import ContextQuestions
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE

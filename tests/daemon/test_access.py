@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from dro.loop import Loop
+from dro.metrics.slots import Slot
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
 from dro.wire.lbmc import message as lbmc
 from dro.wire.source_string import LbtrmAddress, TcpAddress, ip_text
-from portals.datapath.counters import Slot
 from portals.decisions.messages import PATTERN_PCRE
 from tests.fakes.um_contexts import RecordingSink, turn_until
 from tests.rigs.one_process import QUICK_ROUTES, write_dro

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 from tests.bench.churn import GAUGES, Order, churn, running, table
 
 ALIVE = 100

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from dro.metrics.slots import PairSlot, Slot
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import EOS, Data, Event, Loss, LossBurst
-from portals.datapath.counters import PairSlot, Slot
 from tests.rigs.books import Books, books_of
 from tests.rigs.flow import BOUND, DUPLICATES, MISSING, PAUSE, RECEIVED, WRONG, Board
 from tests.rigs.orders import begin, order, tnwgdctl

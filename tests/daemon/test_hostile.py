@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dro.errors import DecodeError
+from dro.metrics.slots import Slot
 from dro.um.transport import sockets
 from dro.wire import lbtrm, otid
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress
-from portals.datapath.counters import Slot
 from tests.bench.cost_unit import memory_bytes
 from tests.bench.traffic.strangers import mutations, vectors
 from tests.rigs.flow import DUPLICATES, MISSING, WRONG

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 from tests.bench.cost_unit import memory_bytes
 from tests.rigs.books import Books
 from tests.rigs.flow import DUPLICATES, LATE, MISSING, RECEIVED, WRONG

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from dro.metrics.slots import DROP_SLOTS, Slot
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import Data, Event, Loss, LossBurst
-from portals.datapath.counters import DROP_SLOTS, Slot
 from tests.bench.portal_recovery import MIXED_TURNS, MixedLink, unaccounted
 from tests.bench.traffic import generator
 from tests.bench.traffic.workload import Workload

@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from portals.datapath.counters import DROP_SLOTS
+from dro.metrics.slots import DROP_SLOTS
 from tests.rigs.books import books_of
 from tests.rigs.flow import BOUND, DUPLICATES, MISSING, PAUSE, WRONG, Board
 from tests.rigs.orders import order

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 from tests.bench.isolation import TOPICS, Beside, jumps, mutated, new_names, running_beside, seconds_after_a_forged_sqn
 from tests.bench.traffic import generator
 

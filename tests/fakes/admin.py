@@ -35,7 +35,7 @@ class FakeAdmin:
         if command == "portals":
             portals = [w for w in status.workers if w.role != ROLES[Role.ROUTE_MANAGER]]
             return PortalsStatus(
-                0.0, tuple(idle(w.name, w.state, queued_bytes=self.queued.get(w.name, 0)) for w in portals)
+                0.0, tuple(idle(w.name, w.state, QUEUED_BYTES=self.queued.get(w.name, 0)) for w in portals)
             )
         assert command == "explain"
         return explain(self._dro.config, query_of(Arguments(arguments)))

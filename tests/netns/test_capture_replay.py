@@ -22,6 +22,7 @@ import pytest
 
 from dro.clock import NS_PER_S, ms, s
 from dro.loop import Loop
+from dro.metrics.slots import Slot
 from dro.proto.lbtrm.source import SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
 from dro.um.blocking_api import BlockingContext
@@ -34,7 +35,6 @@ from dro.um.transport.runs import KIND_DATA, Run
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbtrm import DATA_HEADER
 from dro.wire.source_string import LbtrmAddress
-from portals.datapath.counters import Slot
 from tests.builders.lbtrm_capture import Packet, packets
 from tests.builders.nak_schedule import Arrival, Asked, Schedule, Windows, outside, schedule_of
 from tests.builders.udp_capture import Datagram, read_frames, read_udp

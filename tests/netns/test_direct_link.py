@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 from tests.rigs.netns.app import App, Board, assert_same, wait_delivered
 from tests.rigs.netns.harness import Host, Net
 from tests.rigs.netns.judged import Watch

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from portals.datapath.counters import PairSlot, Slot
+from dro.metrics.slots import PairSlot, Slot
 from tests.rigs.netns.app import App, Board, Digest, Heard, Payloads, Report, assert_same, wait_delivered
 from tests.rigs.netns.harness import Host, Net
 from tests.rigs.netns.judged import Watch

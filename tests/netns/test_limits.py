@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 from tests.rigs.netns.app import App, Board
 from tests.rigs.netns.harness import Net
 from tests.rigs.netns.judged import Watch

@@ -10,7 +10,7 @@ from datetime import datetime
 
 import pytest
 
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 from tests.rigs.netns.app import App, Board, assert_same, wait_delivered
 from tests.rigs.netns.harness import Net
 from tests.rigs.netns.judged import Watch

@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
+from dro.metrics.slots import Slot
 from dro.wire.lbmc import message as lbmc
-from portals.datapath.counters import Slot
 from tests.rigs.books import books_of
 from tests.rigs.certificates import Authority
 from tests.rigs.netns.capture import judge

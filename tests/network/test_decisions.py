@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from dro.log.events import LogEvent
+from dro.metrics.slots import Slot
 from dro.proto.peerlink.messages import SourceRecord
 from dro.proto.peerlink.messages import source as source_message
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.data_blocks import TopicName
 from dro.wire.lbmr.options import ContextInstance
-from portals.datapath.counters import Slot
 from portals.decisions.messages import PATTERN_PCRE, SourceSeen
 from router.own_portals import DUPLICATE, LOOP
 from tests.network.conftest import Make

@@ -7,10 +7,10 @@ from itertools import permutations, product
 
 import pytest
 
+from dro.metrics.slots import Slot
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.transport.runs import KIND_TSNI, Run
 from dro.um.transport.session import ReceiverTransport
-from portals.datapath.counters import Slot
 from portals.decisions.messages import PATTERN_PCRE
 from tests.network.conftest import Make
 from tests.network.plans import ALL, CHAIN, TRIANGLE

@@ -12,12 +12,12 @@ import pytest
 
 from dro.config.um.options import UmOptions
 from dro.loop import Loop
+from dro.metrics.slots import Slot
 from dro.um.message.client_config import Config
 from dro.um.message.context import MessageContext
 from dro.um.message.events import BOS, EOS, Data, Event
 from dro.um.message.receiver import CallbackListener
 from dro.um.message.source import MessageSource
-from portals.datapath.counters import Slot
 from tests.network.conftest import Make
 from tests.rigs.network import Network, Plan
 

@@ -10,10 +10,10 @@ from typing import Final
 
 import pytest
 
+from dro.metrics.slots import Slot
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.data_blocks import ODomain, OtidBlock, TopicName
-from portals.datapath.counters import Slot
 from tests.network.conftest import Make
 from tests.network.plans import ALL, CHAIN, PAIR, RING
 from tests.rigs.immediate import Immediate, give_groups
@@ -75,7 +75,7 @@ def test_every_trd_gets_each_message_once(make: Make, plan: str, topic: bytes) -
             assert message.get(OtidBlock) is not None
     sent, other = Slot.IMMEDIATE_TOPIC_SENT, Slot.IMMEDIATE_TOPICLESS_SENT
     assert (all_of_them.total(sent) > 0, all_of_them.total(other) > 0) == (bool(topic), not topic)
-    assert all_of_them.total(Slot.IMMEDIATE_DROPPED_DUP) == 0, "one DRO brings it into each TRD"
+    assert all_of_them.total(Slot.IMMEDIATE_TOPIC_DROPPED_DUP) == 0, "one DRO brings it into each TRD"
 
 
 def test_an_access_list_does_not_hold_them_back(make: Make) -> None:

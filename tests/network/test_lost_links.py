@@ -11,11 +11,11 @@ from typing import Final
 import pytest
 
 from dro.clock import ms
+from dro.metrics.slots import Slot
 from dro.proto.peerlink.hold import HOLD_NS, QUIET_NS
 from dro.um.transport.link_frames import SRCIDX_BYTES
 from dro.um.transport.stream import PlainStream
 from dro.wire.lbmc import message as lbmc
-from portals.datapath.counters import Slot
 from portals.peer.connector import Initiator
 from portals.peer.datagrams import LinkDatagrams
 from tests.network.conftest import Make

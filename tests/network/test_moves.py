@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 from portals.datapath.feeder_order import QUIET_NS
 from tests.network.conftest import Make
 from tests.rigs.network import Application, Network

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from dro.metrics.slots import Slot
 from dro.proto.peerlink.messages import SourceEnd
 from dro.um.transport.lbtrm.trains import Trains
 from dro.um.transport.link_frames import PACKET_HEADER
 from dro.wire import lbtru
 from dro.wire.peer_datagram import DatagramDrop
-from portals.datapath.counters import Slot
 from portals.decisions.messages import SourceSeen
 from portals.peer import packet_writer
 from portals.peer.datagrams import LinkDatagrams

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.bus.counters import CounterPage
-from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
+from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
 from supervisor.host.run_dirs import SHARED_MEMORY, start_time_of
 
 PATIENCE_S: Final = 2.0
@@ -59,7 +59,7 @@ class Books:
                 p,
                 q,
                 page_p[page_p.pair(q) + PairSlot.HANDED],
-                page_p[page_p.pair(q) + PairSlot.REFUSED],
+                page_p[page_p.pair(q) + PairSlot.REFUSED] + page_p[page_p.pair(q) + PairSlot.NO_MEMORY],
                 page_q[page_q.pair(p) + PairSlot.ACCOUNTED],
                 page_q[page_q.pair(p) + PairSlot.QUEUED],
             )

@@ -21,8 +21,8 @@ from dro.bus.messages import PeerDown, PeerUp, Role
 from dro.bus.ring import RingReader
 from dro.errors import ResourceError
 from dro.log.setup import set_up
+from dro.metrics.slots import Slot as CounterSlot
 from portals.datapath.addressed import AddressedData
-from portals.datapath.counters import Slot as CounterSlot
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.egress import Egress
 from portals.datapath.intake import Intake

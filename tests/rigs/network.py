@@ -18,13 +18,13 @@ from dro.clock import NS_PER_MS
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.loop import Loop
+from dro.metrics.slots import DROP_SLOTS, Slot
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
 from dro.um.transport.session import BoundSource
 from dro.um.transport.stream import PlainStream
 from dro.wire.lbmc import message as lbmc
-from portals.datapath.counters import DROP_SLOTS, Slot
 from portals.endpoint.portal import EndpointPortal
 from portals.peer.connector import Initiator
 from portals.peer.portal import PeerPortal

@@ -15,13 +15,13 @@ from dro.bus.messages import PeerUp, Role
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.loop import Loop
+from dro.metrics.slots import DROP_SLOTS, Slot
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
 from dro.um.transport.session import BoundSource
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr
-from portals.datapath.counters import DROP_SLOTS, Slot
 from portals.endpoint.portal import EndpointPortal
 from router.settings import exchange_timing_of, self_of, timing_of
 from router.worker import RouteManager

@@ -48,6 +48,7 @@ class Outcome(Enum):
     SENT = "sent"
     FULL = "full"  # too much waits for that address, or there are too many addresses
     FAILED = "failed"  # the connection could not be made, or broke
+    DOWN = "down"  # there is no link to the other DRO
     TOO_LARGE = "too large"  # for the session; not of unicast messages
 
 

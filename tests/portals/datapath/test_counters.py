@@ -15,6 +15,7 @@ from dro.bus.counters import CounterPage
 from dro.clock import s
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
+from dro.metrics.slots import PairSlot, Slot
 from dro.proto.interest.events import InterestGained
 from dro.proto.newcomers import NewcomerRate, Newcomers
 from dro.proto.peerlink.session import RttStatistics
@@ -22,7 +23,6 @@ from dro.proto.unicast.connections import Outcome, Tell
 from dro.um.fragment.context import FragmentContext
 from dro.um.transport.session import SessionCounts
 from portals.datapath.addressed import AddressedData
-from portals.datapath.counters import PairSlot, Slot
 from portals.datapath.descriptor import BatchKind
 from portals.decisions.core import PortalCore
 from portals.decisions.immediate import Class, ImmediateForwarding
@@ -217,10 +217,7 @@ def told_late(link: Link) -> Pages:
                 shell._siblings.tell(sibling, change)
         shell._link = cast(PortalLink, SimpleNamespace(refresh_gauges=lambda: None))
         shell.refresh_gauges()
-        stepper.loop.longest_turn_ns, stepper.loop.longest_turn_cpu_ns = 5_001_999, 4_000_000
-        shell.refresh_gauges()
-        for slot in (Slot.REPORTS_WAITING, Slot.LONGEST_TURN_US, Slot.LONGEST_TURN_CPU_US):
-            link.page_p.set(slot, worker.counters[slot])
+        link.page_p.set(Slot.REPORTS_WAITING, worker.counters[Slot.REPORTS_WAITING])
     stepper.loop.close()
     return link.page_p, link.page_q
 
@@ -456,8 +453,6 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.INTEREST_LIMITED: (of_the_trd, RECEIVER, 1012),
     Slot.INTEREST_FULL: (of_the_trd, RECEIVER, 1013),
     Slot.REPORTS_WAITING: (told_late, RECEIVER, 6),
-    Slot.LONGEST_TURN_US: (told_late, RECEIVER, 5001),
-    Slot.LONGEST_TURN_CPU_US: (told_late, RECEIVER, 4000),
     Slot.ADDRESSED_HANDED: (addressed, RECEIVER, 6),
     Slot.ADDRESSED_HANDED_BYTES: (addressed, RECEIVER, 10 + 11 + 12 + 13 + 14 + 15),
     Slot.ADDRESSED_REFUSED: (addressed, RECEIVER, 3),

@@ -17,6 +17,7 @@ from dro.bus.ring import RingReader, RingWriter
 from dro.clock import ms, s
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
+from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
 from dro.um.transport.frames import drop_first
 from dro.um.transport.runs import KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
 from dro.um.transport.session import BoundSource
@@ -24,7 +25,6 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TcpAddress
 from portals.datapath import descriptor, egress
-from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
@@ -153,7 +153,9 @@ class Link:
         """The identity of the guide, per pair and in total, fragments and bytes."""
         for step in (0, 1):
             handed = self.page_p[self.page_p.pair(Q) + PairSlot.HANDED + step]
-            refused = self.page_p[self.page_p.pair(Q) + PairSlot.REFUSED + step]
+            refused = sum(
+                self.page_p[self.page_p.pair(Q) + why + step] for why in (PairSlot.REFUSED, PairSlot.NO_MEMORY)
+            )
             pair = self.page_q.pair(P)
             accounted, queued = (
                 self.page_q[pair + PairSlot.ACCOUNTED + step],
@@ -669,7 +671,7 @@ def test_what_finds_no_shared_memory_is_refused(
     link.carry()
     assert [(sqn, payload) for _, sqn, payload in out.sent] == [(3, b"z")]
     base = link.page_p.pair(Q)
-    assert [link.page_p[base + slot] for slot in (PairSlot.HANDED, PairSlot.REFUSED)] == [4, 3]
+    assert [link.page_p[base + slot] for slot in (PairSlot.HANDED, PairSlot.NO_MEMORY)] == [4, 3]
     link.books()
 
 
@@ -910,7 +912,7 @@ def test_no_shared_memory_costs_only_what_had_none(link: Link, turn: Turn, monke
     link.carry()
     assert [sqn for _, sqn, _ in out.sent] == [0]
     base = link.page_p.pair(Q)
-    assert [link.page_p[base + slot] for slot in (PairSlot.HANDED, PairSlot.REFUSED)] == [4, 3]
+    assert [link.page_p[base + slot] for slot in (PairSlot.HANDED, PairSlot.NO_MEMORY)] == [4, 3]
     link.books()
 
 

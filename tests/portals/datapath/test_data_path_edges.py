@@ -13,6 +13,7 @@ from dro.bus.counters import CounterPage
 from dro.bus.ring import RingReader, RingWriter
 from dro.clock import ms, s
 from dro.loop import Loop
+from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
 from dro.proto.lbtrm.source import SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
@@ -26,7 +27,6 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 from portals.datapath import max_queue
-from portals.datapath.counters import DROP_SLOTS, PairSlot, Slot
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry

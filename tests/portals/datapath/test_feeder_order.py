@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dro.clock import ms
+from dro.metrics.slots import Slot
 from dro.wire.lbmc import message as lbmc
-from portals.datapath.counters import Slot
 from portals.datapath.feeder_order import AT_ONCE, LONGEST_NS, QUIET_NS
 from tests.portals.datapath.test_data_path import LBMC, BlockingSender, Link, P, data
 

@@ -11,8 +11,8 @@ import pytest
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import ADDRESSED, SOURCE_DATA, DescriptorWriter, Slot
 from dro.bus.ring import RingReader, RingWriter
+from dro.metrics.slots import Slot as Slots
 from portals.datapath.addressed import AddressedData
-from portals.datapath.counters import Slot as Slots
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.egress import Egress
 from portals.datapath.intake import BATCHES_PER_TURN, MESSAGES_PER_TURN, Intake

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 from portals.decisions.messages import PATTERN_PCRE
 from tests.fakes.um_contexts import Stepper
 from tests.rigs.one_process import Application, OneProcess, one_process

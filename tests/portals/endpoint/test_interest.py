@@ -8,12 +8,12 @@ import pytest
 
 from dro.clock import ms, s
 from dro.config.dro_xml.model import EndpointConfig
+from dro.metrics.slots import Slot
 from dro.proto.interest.announced import START_REQUEST
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost
 from dro.proto.interest.tqr_use_query import JITTER_PART
 from dro.proto.interest.tqr_use_query import NEW_INTEREST as LOCAL_RATE
 from dro.wire.lbmr import packet as lbmr
-from portals.datapath.counters import Slot
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
 from portals.endpoint.interest import TrdInterest
 from tests.builders.dro_file import parse_dro

@@ -9,11 +9,11 @@ import pytest
 
 from dro.clock import ms, s
 from dro.errors import DecodeError
+from dro.metrics.slots import PairSlot
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import Cost, DomainId
-from portals.datapath.counters import PairSlot
 from portals.decisions.messages import (
     PATTERN_NONE,
     PORTAL_MESSAGES,

@@ -9,10 +9,10 @@ import pytest
 
 from dro.clock import s
 from dro.config.dro_xml.model import EndpointConfig
+from dro.metrics.slots import Slot
 from dro.proto.interest.events import InterestGained
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import ContextInstance
-from portals.datapath.counters import Slot
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import CloseProxySource, DelayDeletion, OpenProxySource, UpdateProxySource
 from portals.decisions.messages import SourceGone, SourceSeen

@@ -14,6 +14,7 @@ from dro.bus.messages import PortalUp, Route
 from dro.clock import ms, s
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
+from dro.metrics.slots import Slot
 from dro.proto.interest.events import InterestGained
 from dro.um.fragment.own_sources import FragmentSource
 from dro.wire.lbmr import options as lbmr_options
@@ -27,7 +28,6 @@ from dro.wire.lbmr.options import (
     TirOption,
     TirOptions,
 )
-from portals.datapath.counters import Slot
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.messages import (

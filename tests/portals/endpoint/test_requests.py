@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dro.config.um.options import DEFAULTS
+from dro.metrics.slots import Slot
 from dro.proto.delivery.fragment import message_limit
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.data_blocks import Frag, ODomain, Request
 from dro.wire.lbmc.origin import request_with_domain
 from dro.wire.lbmr.options import DomainId, TirOptions
-from portals.datapath.counters import Slot
 from portals.datapath.handover import ForwardEntry
 from portals.endpoint.requests import RequestOrigins
 from tests.builders.um_options import with_all

@@ -9,8 +9,8 @@ import pytest
 
 from dro.config.dro_xml.unsupported import ConfigWarning, unsupported
 from dro.errors import ConfigError
+from dro.metrics.slots import Slot
 from dro.wire.source_string import LbtrmAddress, TcpAddress
-from portals.datapath.counters import Slot
 from portals.decisions.messages import PATTERN_PCRE
 from tests.fakes.um_contexts import Stepper
 from tests.rigs.one_process import OneProcess, one_process

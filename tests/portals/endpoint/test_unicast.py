@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dro.bus.messages import ROUTE_MESSAGES, RouteInfoHeard, SendRouteInfo
+from dro.metrics.slots import Slot
 from dro.um.transport import sockets
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.blocks import AnyBlock
@@ -19,7 +20,6 @@ from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.extended import ContextFlag
 from dro.wire.lbmr.options import ExtendedFunctionality, Functionality, LateJoin, PacketOptions, standard_options
 from dro.wire.lbmr.tnwg import TnwgAddress, TnwgContextFlag, TnwgContextInfo, TnwgContextInstance, TnwgDomain
-from portals.datapath.counters import Slot
 from tests.fakes.um_contexts import Stepper
 from tests.rigs.one_endpoint import HERE, SIBLING, THERE, OneEndpoint, one_endpoint
 from tests.rigs.one_process import Application, OneProcess, one_process

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dro.bus.messages import ListRows
+from dro.metrics.slots import Slot
 from dro.um.transport.peer_tls import PeerStreamMaker
-from portals.datapath.counters import Slot
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import logged
 from tests.rigs.certificates import Authority

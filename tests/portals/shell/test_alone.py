@@ -30,9 +30,9 @@ from dro.bus.messages import (
 from dro.bus.ring import DATA_AT
 from dro.clock import ms, s
 from dro.log.events import LogEvent
+from dro.metrics.slots import PairSlot, Slot
 from dro.proto.interest.events import InterestGained
 from dro.um.transport.runs import Run
-from portals.datapath.counters import PairSlot, Slot
 from portals.datapath.handover import QUIET_TICKS
 from portals.datapath.ingress import RING_MAX_BYTES
 from portals.decisions.core import AT_ONCE, PortalCore

@@ -12,12 +12,12 @@ import pytest
 from dro.bus.messages import ROUTE_MANAGER, ROUTE_MESSAGES, PortalGone, PortalUp, Role
 from dro.clock import ms
 from dro.errors import LocalProtocolError
+from dro.metrics.slots import Slot
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost
 from dro.proto.unicast.connections import Tell
 from dro.um.transport.runs import RunTable, read_messages
 from dro.um.transport.session import BoundSource
 from dro.wire.lbmr.packet import Tir
-from portals.datapath.counters import Slot
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.core import PortalCore

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from portals.datapath.counters import Slot
+from dro.metrics.slots import Slot
 from tests.rigs.books import Books, books_of
 from tests.rigs.netns.harness import Host, Net
 from tests.rigs.netns.process import Process

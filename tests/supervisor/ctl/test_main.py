@@ -40,10 +40,19 @@ STATUS = DroStatus(
     ("<daemon><pidfile>",), "/run/dro", (WORKER, replace(WORKER, name="P2", pid=0, state="paused", operation="")),
 )  # fmt: skip
 PORTAL = PortalStatus(
-    "P1", "endpoint", "ready", 1, 3, 4, 5, 6, 7, 8, 9, 1000, 100_000, 7, 2000, 200_000, 1990, 199_000,
-    {"duplicate": 0, "would_block": 10}, 0, 512, 1024, 1_000_000, 2, 3, 4, 15, 16, 17,
-    18, 19, 20, {"duplicate": 0, "no_route": 21}, 25, 26, 27, {"broken": 28}, 22, 23, 24,
+    "P1", "endpoint", "ready", 1, 3, 1, {
+        "PROXY_RECEIVERS": 4, "PROXY_SOURCES": 5, "LOCAL_TOPICS": 6, "LOCAL_PCRE": 3, "LOCAL_REGEX": 4,
+        "REMOTE_TOPICS": 8, "REMOTE_PCRE": 9, "TOPIC_RCVD": 1000, "TOPIC_RCVD_BYTES": 100_000, "CONTROL_RCVD": 7,
+        "FORWARDED": 2000, "FORWARDED_BYTES": 200_000, "SENT": 1990, "SENT_BYTES": 199_000, "DROPPED_BLOCKED": 10,
+        "QUEUED_BYTES": 512, "QUEUE_LIMIT": 1_000_000, "UNRECOVERABLE": 2, "SOCKET_DROPS": 15, "UNSENT": 16,
+        "DISCARDED": 17, "UNICAST_DATA_NO_ROUTE": 20, "UNICAST_CONTROL_NO_ROUTE": 1, "IMMEDIATE_BROKEN": 28,
+        "GATEWAY_CONTROL_DROPPED": 24,
+    },
 )  # fmt: skip
+
+
+def counting(**counters: int) -> PortalStatus:
+    return replace(PORTAL, counters=PORTAL.counters | counters)
 
 
 WAY = ("--from", "1", "--to", "2")
@@ -353,14 +362,14 @@ def test_portals_tell_drops_by_reason_and_what_waits() -> None:
     assert "P1 discarded 17 messages" in text
     assert "P1 dropped unicast messages: 21 no_route" in text
     assert "P1 dropped immediate messages: 28 broken" in text
-    assert "P1 dropped 24 control messages of DROs" in text
+    assert "P1 dropped gateway control messages: 24 would_block" in text
     assert text.splitlines()[1].split() == (
         ["P1", "ready", "1", "3", "4", "5", "6+7", "8+9", "1000", "7", "2000", "1990", "10", "0"]
     )  # fmt: skip
 
 
 def test_rates_between_two_looks() -> None:
-    more = replace(PORTAL, received=1500, forwarded=3000, sent=2990, sent_bytes=324_000, dropped={"would_block": 15})
+    more = counting(TOPIC_RCVD=1500, FORWARDED=3000, SENT=2990, SENT_BYTES=324_000, DROPPED_BLOCKED=15)
     before, after = PortalsStatus(10.0, (PORTAL,)), PortalsStatus(12.0, (more, replace(PORTAL, name="NEW")))
     (rate,) = rates(before, after)
     assert (rate.received, rate.forwarded, rate.sent, rate.sent_bits, rate.dropped) == (250, 500, 500, 500_000, 2.5)
@@ -369,20 +378,20 @@ def test_rates_between_two_looks() -> None:
 
 @pytest.mark.parametrize(("kind", "side"), [("endpoint", "TRD"), ("peer", "link")])
 def test_datagrams_that_were_lost_or_bad_are_said_to_be_of_the_trd_or_the_link(kind: str, side: str) -> None:
-    text = portals_text(PortalsStatus(1.0, (replace(PORTAL, kind=kind, bad_datagrams=9),)))
+    text = portals_text(PortalsStatus(1.0, (replace(counting(BAD_DATAGRAMS=9), kind=kind),)))
     assert f"P1 gave up 2 datagrams of its {side} as lost" in text
     assert f"P1 dropped 9 datagrams of its {side} that are broken or of others" in text
     assert "broken or of others" not in portals_text(PortalsStatus(1.0, (PORTAL,)))
 
 
 def test_a_portal_that_came_anew_has_no_rate_yet() -> None:
-    assert rates(PortalsStatus(1, (PORTAL,)), PortalsStatus(2, (replace(PORTAL, forwarded=0),))) == ()
+    assert rates(PortalsStatus(1, (PORTAL,)), PortalsStatus(2, (counting(FORWARDED=0),))) == ()
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(200, 2), (60, 14)])
 def test_a_narrow_terminal_gets_paragraphs(folder: Path, columns: int, lines: int) -> None:
-    quiet = replace(PORTAL, dropped={}, queued_bytes=0, unrecovered=0, socket_drops=0, unsent=0, discarded=0,
-                    unicast_dropped={}, immediate_dropped={}, gateway_control_dropped=0)  # fmt: skip
+    loud = ("DROPPED", "UNICAST", "IMMEDIATE", "QUEUED", "UNRECOVERABLE", "SOCKET", "UNSENT", "DISCARDED", "GATEWAY")
+    quiet = replace(PORTAL, counters={n: c for n, c in PORTAL.counters.items() if not n.startswith(loud)})
     answer = {"ok": True, "result": to_json(PortalsStatus(1.0, (quiet,)))}
     server = OneAnswer(folder, json.dumps(answer).encode() + b"\n")
     outer, inner = pty.openpty()

@@ -72,7 +72,7 @@ UP = PeerRow("AB", "initiator", "up", 1.0)
             "AB has no link: timed out",
         ),
         ({"portals": {"A1": idle("A1", "drained")}}, "A1 is drained"),
-        ({"portals": {"AB": idle("AB", queued_bytes=50)}}, "the queue of AB has 50 of 100 bytes"),
+        ({"portals": {"AB": idle("AB", QUEUED_BYTES=50)}}, "the queue of AB has 50 of 100 bytes"),
     ],
 )
 def test_each_reason(facts: dict[str, object], found: str) -> None:

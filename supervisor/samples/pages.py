@@ -1,0 +1,69 @@
+"""The counter pages of one DRO, read as samples: what is in one of them belongs together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from dro.bus.counters import CounterPage
+from dro.errors import ResourceError
+from dro.metrics.slots import PairSlot, Slot
+from dro.metrics.table import GAUGE, PORTAL, rows
+from supervisor.admin.status import PortalStatus, WorkerStatus
+
+WORKING: Final = ("ready", "draining")  # in any other state gauges tell of the past
+_OF_NOW: Final = tuple(
+    name for row in rows(PORTAL) for name in row.slots if row.kind == GAUGE and not row.metric.startswith("send_queue")
+)
+_REFUSED: Final = (
+    (PairSlot.REFUSED, Slot.DROPPED_BLOCKED),
+    (PairSlot.NO_MEMORY, Slot.DROPPED_QUEUE_FAILURE),
+)
+"""What the siblings of a portal counted: they could not hand it over, so it is forwarded and dropped."""
+
+
+class Pages:
+    """The pages of all workers that this DRO has or had, open for one look; close it when done."""
+
+    def __init__(self, folder: Path, indices: Iterable[int]) -> None:
+        """`folder`: of the DRO in shared memory."""
+        self._pages: dict[int, CounterPage] = {}
+        for index in indices:
+            with contextlib.suppress(ResourceError):  # of a portal that could not be added
+                self._pages[index] = CounterPage.open(folder / f"counters.{index}", readonly=True)
+        self._refused = [
+            (slot + step, self._sums(pair + step)) for pair, slot in _REFUSED for step in (0, 1)
+        ]  # before the pages of those who refused: what they have dropped has been forwarded
+
+    def close(self) -> None:
+        for page in self._pages.values():
+            page.close()
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._pages
+
+    def __getitem__(self, index: int) -> list[int]:
+        """The general slots of a worker, as it published them last. Raises: ResourceError."""
+        return self._pages[index].snapshot()
+
+    def status_of(self, worker: WorkerStatus, domain_id: int, cost: int) -> PortalStatus:
+        """One portal. Raises: ResourceError."""
+        values = self[worker.index]
+        for slot, sums in self._refused:
+            forwarded = Slot.FORWARDED if (slot - Slot.DROPPED_BLOCKED) % 2 == 0 else Slot.FORWARDED_BYTES
+            values[slot] += sums[worker.index]
+            values[forwarded] += sums[worker.index]
+        counters = {name: values[slot] for name, slot in _SLOTS}
+        if worker.state not in WORKING:
+            counters |= dict.fromkeys(_OF_NOW, 0)
+        return PortalStatus(worker.name, worker.role, worker.state, domain_id, cost, worker.index, counters)
+
+    def _sums(self, slot: int) -> list[int]:
+        """By egress, over all ingress portals. In whole columns: with 255 portals there are 65,000 pairs."""
+        columns = (page.slots[page.general_slots + slot :: page.pair_slots].tolist() for page in self._pages.values())
+        return [sum(column) for column in zip(*columns, strict=True)]
+
+
+_SLOTS: Final = tuple((slot.name, int(slot)) for slot in Slot)
