@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 from collections.abc import Iterator
 from enum import IntEnum
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dro.bus.counters import GENERAL_SLOTS, MASK, MAX_WORKERS, PAIR_SLOTS, CounterPage
+from dro.bus.counters import GENERAL_SLOTS, MASK, MAX_WORKERS, PAIR_SLOTS, CounterPage, Histogram
 from dro.errors import LocalProtocolError, ResourceError
 from dro.os_errors import remedy_of
 from tests.bus.conftest import open_files
@@ -71,7 +72,7 @@ def test_the_file_of_a_page_has_one_layout(tmp_path: Path) -> None:
     assert len(content) == 8 * (8 + 3 * 3 + 2 * 4)
     cells = memoryview(content).cast("Q")
     magic = int.from_bytes(b"DROCNTR\0", "little")
-    assert {at: value for at, value in enumerate(cells) if value} == {0: magic, 1: 1, 2: 3, 3: 2, 4: 4, 8: 11, 15: 12}
+    assert {at: value for at, value in enumerate(cells) if value} == {0: magic, 1: 2, 2: 3, 3: 2, 4: 4, 8: 11, 15: 12}
     again = CounterPage.open(page.path)
     assert (again.path, again.general_slots, again.pair_blocks, again.pair_slots) == (page.path, 3, 2, 4)
     assert (len(again), again.pair(0), again.pair(1)) == (11, 3, 7)
@@ -80,7 +81,7 @@ def test_the_file_of_a_page_has_one_layout(tmp_path: Path) -> None:
         cells[at] += 1
         (tmp_path / "other").write_bytes(content)
         cells[at] -= 1
-        with pytest.raises(ResourceError, match=f"{tmp_path}/other is not a counter page of layout 1") as wrong:
+        with pytest.raises(ResourceError, match=f"{tmp_path}/other is not a counter page of layout 2") as wrong:
             CounterPage.open(tmp_path / "other")
         assert open_files() == before
         del wrong
@@ -169,3 +170,50 @@ def test_only_a_page_is_opened_as_one(page: CounterPage, tmp_path: Path) -> None
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ResourceError, match="not a counter page"):
             CounterPage.open(tmp_path / name)
+
+
+def test_a_reader_sees_what_was_published_and_what_belongs_together(tmp_path: Path) -> None:
+    page = CounterPage.create(tmp_path / "page")
+    reader = CounterPage.open(tmp_path / "page", readonly=True)
+    assert not any(reader.snapshot())
+    page.add_sized(3, 1, 100)
+    page.publish()
+    page.add_sized(3, 1, 100)
+    assert reader.snapshot()[3:5] == [1, 100]
+    page.publish()
+    assert reader.snapshot()[3:5] == [2, 200]
+    page.close()
+    reader.close()
+
+
+def test_a_page_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    """A writer in a process of its own keeps two cells equal; no reader ever sees them differ."""
+    path = tmp_path / "page"
+    CounterPage.create(path).close()
+    child = os.fork()
+    if not child:
+        writer = CounterPage.open(path)
+        while True:
+            writer.add(0)
+            writer.add(511)
+            writer.publish()
+    try:
+        reader = CounterPage.open(path, readonly=True)
+        seen = [reader.snapshot() for _ in range(3000)]
+        reader.close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert all(values[0] == values[511] for values in seen)
+    assert [values[0] for values in seen] == sorted(values[0] for values in seen)
+    assert seen[-1][0] > seen[0][0]
+
+
+def test_a_histogram_counts_each_value_in_the_first_bucket_that_holds_it(tmp_path: Path) -> None:
+    page = CounterPage.create(tmp_path / "page")
+    histogram = Histogram(page, 10, (1, 10, 100))
+    for value in (0, 1, 2, 10, 11, 101):
+        histogram.observe(value)
+    histogram.observe(50, 3)
+    assert [page[slot] for slot in range(10, 15)] == [2, 2, 4, 1, 0 + 1 + 2 + 10 + 11 + 101 + 150]
+    page.close()
