@@ -84,11 +84,14 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "router": (*FLOOR, "dro.bus", "dro.wire.*", "dro.config.dro_xml"),
     "supervisor": (*FLOOR, "supervisor.host", "supervisor.start"),
     "supervisor.host": FLOOR,
-    "supervisor.admin": (*FLOOR, "dro.config.reading", "supervisor.host"),
+    "supervisor.admin": (*FLOOR, "dro.bus", "dro.config.reading", "supervisor.host"),
     "supervisor.samples": (*FLOOR, "dro.bus", "supervisor.admin"),
+    "supervisor.monitor": (
+        *FLOOR, "dro.bus", "dro.config.dro_xml", "supervisor.admin", "supervisor.samples",
+    ),
     "supervisor.parent": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "portals.endpoint", "portals.peer", "router",
-        "supervisor.host",         "supervisor.admin",
+        "supervisor.host",         "supervisor.admin", "supervisor.monitor",
     ),
     "supervisor.reload": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change",

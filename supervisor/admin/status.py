@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dro.metrics.slots import DROP_SLOTS, Slot
-from dro.metrics.table import drop_reasons
+from dro.metrics.table import PORTAL_TYPES, drop_reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,22 @@ class WorkerStatus:
     operation: str = ""  # what an operator has ordered and is not done
 
     @property
+    def is_portal(self) -> bool:
+        return self.role in PORTAL_TYPES
+
+    @property
     def is_resting(self) -> bool:
         """Stopped by an operator, until it is resumed."""
         return self.state in ("paused", "drained")
+
+
+@dataclass(frozen=True, slots=True)
+class PortalPlace:
+    """What the configuration says of a portal."""
+
+    name: str
+    domain_id: int  # 0 of a peer portal
+    cost: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +58,10 @@ class DroStatus:
     change: str = ""  # of the configuration, that is under way or waits for its confirmation
     routes: int = -1  # of the last calculation; -1 before the first
     routes_wait_s: float = 0.0  # the first follows so long after the last portal was ready
+    portals: tuple[PortalPlace, ...] = ()
+    start_s: float = 0.0  # seconds since the epoch
+    shm: str = ""  # directory of the counter pages
+    is_stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)

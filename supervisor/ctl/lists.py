@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dro.bus.listing import LISTS, ROUTES
-from dro.errors import DecodeError
+from dro.bus.listing import ROUTES
 from dro.log.lines import printable
 from dro.standard_streams import say
-from supervisor.admin.client import Client, CommandError, UnreachableError
-from supervisor.admin.records import Record, read_record, to_json
+from supervisor.admin.client import Client, CommandError
+from supervisor.admin.lists import rows_of
+from supervisor.admin.records import Record, to_json
 from supervisor.admin.status import DroStatus
 from supervisor.ctl.output import EXIT_FAILED, EXIT_OK, Commands, connect, positive, put, put_json, topic, wide_table
 
@@ -129,8 +129,8 @@ def routes_text(status: DroStatus) -> str:
 def _collect(client: Client, status: DroStatus, args: argparse.Namespace) -> Found:
     found = Found()
     is_routes = args.what == ROUTES
-    asked = [w for w in status.workers if (w.role == ROUTE_MANAGER) == is_routes]
-    portals = [w.name for w in status.workers if w.role != ROUTE_MANAGER]
+    asked = [w for w in status.workers if (w.role == ROUTE_MANAGER if is_routes else w.is_portal)]
+    portals = [w.name for w in status.workers if w.is_portal]
     if args.portal and args.portal not in portals:
         found.problems.append(f"this DRO has no portal {args.portal!r}; it has {', '.join(portals)}")
         return found
@@ -151,17 +151,3 @@ def _collect(client: Client, status: DroStatus, args: argparse.Namespace) -> Fou
         except CommandError as e:
             found.problems.append(str(e))
     return found
-
-
-def rows_of(client: Client, what: str, worker: str, text: str) -> Iterator[Any]:
-    """Of one worker, page by page. Raises: CommandError, UnreachableError."""
-    cursor = 0
-    while True:
-        page = client.request("list", what=what, worker=worker, topic=text, cursor=cursor)
-        try:
-            yield from [read_record(LISTS[what], row) for row in page["rows"]]
-            cursor = int(page["cursor"])
-        except (KeyError, TypeError, DecodeError) as e:
-            raise UnreachableError(f"the answer is of another release: {e}") from e
-        if not cursor:
-            return

@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from dro.bus.listing import PATH, TOPIC, PathRow
 from supervisor.admin.client import Client, CommandError, UnreachableError, find_dro
+from supervisor.admin.lists import rows_of
 from supervisor.admin.records import JsonObject
 from supervisor.admin.status import DroStatus, PortalsStatus
-from supervisor.ctl.lists import ROUTE_MANAGER, WORKING, rows_of
+from supervisor.ctl.lists import ROUTE_MANAGER, WORKING
 from supervisor.ctl.peers import Problem, links, neighbour_problems
 from supervisor.ctl.way import BLOCKED, Facts, Finding, Hop, first_reason, hops_of
 from supervisor.orders.explain import ExplainRecord

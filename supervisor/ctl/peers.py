@@ -10,8 +10,9 @@ from typing import Final
 from dro.bus.listing import DEGRADED, PEERS, TOPOLOGY, PeerRow, TopologyRow
 from dro.log.lines import printable
 from supervisor.admin.client import Client, CommandError
+from supervisor.admin.lists import rows_of
 from supervisor.admin.status import DroStatus
-from supervisor.ctl.lists import ROUTE_MANAGER, WORKING, rows_of
+from supervisor.ctl.lists import ROUTE_MANAGER, WORKING
 from supervisor.ctl.output import EXIT_FAILED, EXIT_OK, Commands, connect, duration, put, put_json
 
 PEER: Final = "peer"

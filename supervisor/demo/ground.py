@@ -25,21 +25,22 @@ DIRECT: Final = "direct.xml"
 def write_configuration(
     folder: Path, files: tuple[str, ...] = (DIRECT,), trds: int = 2, links: int = 0
 ) -> dict[str, int]:
-    """The files of a demonstration, with multicast nets and ports that nobody else uses now; returns the ports of the
-    links, which the files have as `{link0}` and so on; `{run}` is part of the names of DROs, which are unique
-    on a host."""
+    """The files of a demonstration, with multicast nets and ports that nobody else uses now; returns the ports of links
+    and of web monitors (one for each DRO), which the files have as `{link0}`, `{web0}` and so on; `{run}` is part of the
+    names of DROs, which are unique on a host."""
     data = resources.files("supervisor.demo").joinpath("data")
     template = data.joinpath("demo-trd.cfg").read_text()
-    first = _free_block(trds * PORTS_PER_TRD + links)
+    first = _free_block(trds * PORTS_PER_TRD + links + len(files))
     for trd in range(1, trds + 1):
         base = first + (trd - 1) * PORTS_PER_TRD
         ports = {f"port{i}": base + i for i in range(PORTS_PER_TRD)}
         net = f"239.{192 + os.getpid() % 60}.{base // 30 % 250}"
         folder.joinpath(f"trd{trd}.cfg").write_text(template.format(trd=trd, net=net, **ports))
-    link_ports = {f"link{i}": first + trds * PORTS_PER_TRD + i for i in range(links)}
+    names = [*(f"link{i}" for i in range(links)), *(f"web{i}" for i in range(len(files)))]
+    made = {name: first + trds * PORTS_PER_TRD + i for i, name in enumerate(names)}
     for name in files:
-        folder.joinpath(name).write_text(data.joinpath(name).read_text().format(run=os.getpid(), **link_ports))
-    return link_ports
+        folder.joinpath(name).write_text(data.joinpath(name).read_text().format(run=os.getpid(), **made))
+    return made
 
 
 def _free_block(size: int) -> int:

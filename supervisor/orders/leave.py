@@ -76,7 +76,7 @@ class LeaveCommand:
             reply.fail(RefusedError("the DRO is stopping"))
             return
         notes = ["routes did not avoid this DRO in time"] if paths < 0 else []
-        portals = [w for w in parent.workers if w.spec.role is not Role.ROUTE_MANAGER and not w.is_resting]
+        portals = [w for w in parent.workers if w.spec.is_portal and not w.is_resting]
 
         def on_done(outcome: Outcome) -> None:
             outcomes.append(outcome)

@@ -13,7 +13,7 @@ from supervisor.admin.records import Record, to_json
 from supervisor.admin.server import Arguments, Reply
 from supervisor.admin.status import DroStatus
 from supervisor.orders.leave import LeaveCommand
-from supervisor.orders.portal_counters import portals_status
+from supervisor.orders.portal_counters import places_of, portals_status
 from supervisor.orders.portals import PortalCommands
 from supervisor.orders.queries import AdminQueries
 from supervisor.orders.recalculation import serve_recalculation
@@ -39,6 +39,10 @@ def _status(parent: Parent[DroConfig], version: str, began_s: float) -> DroStatu
         change=configuration.change,
         routes=-1 if parent.routes is None else parent.routes.routes,
         routes_wait_s=configuration.current.daemon.route_recalculation.backoff_interval_ms / 1000,
+        portals=places_of(configuration.current),
+        start_s=round(parent.start_s, 3),
+        shm=str(parent.run_dirs.shm),
+        is_stopping=parent.is_stopping,
     )
 
 

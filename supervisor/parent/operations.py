@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from dro.bus.messages import Drain, Role, Stop
+from dro.bus.messages import Drain, Stop
 from dro.clock import ms, s
 from dro.errors import RefusedError, ResourceError
 from dro.log.events import LogEvent
@@ -214,7 +214,7 @@ class Operations:
 
     def _portal(self, name: str) -> Worker:
         worker = self._idle(name)
-        if worker.spec.role is Role.ROUTE_MANAGER:
+        if not worker.spec.is_portal:
             raise RefusedError(f"{name} is no portal: it can only be restarted")
         return worker
 

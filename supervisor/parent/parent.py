@@ -13,6 +13,7 @@ import gc
 import logging
 import secrets
 import signal
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,8 @@ PING_INTERVAL_NS: Final = s(1)
 SILENT_PINGS: Final = 5  # a worker that leaves that many unanswered is named in the log
 SAME_SIGNAL_NS: Final = ms(200)  # one order to stop, sent to the process and to its group
 
+MONITOR_GRACE_MS: Final = 500
+
 EXIT_OK: Final = 0
 EXIT_NOT_STARTED: Final = 1
 EXIT_KILLED: Final = 3
@@ -89,6 +92,7 @@ class Parent(Generic[C]):
         """
         self.name = name
         self.node_id: Final = 1 << 63 | secrets.randbits(63)
+        self.start_s: Final = time.time()
         self.failure = ""
         """Why the DRO could not start."""
         self._log = log
@@ -330,7 +334,11 @@ class Parent(Generic[C]):
         self._check_started()
 
     def _check_started(self) -> None:
-        if self._started or self.is_stopping or not all(w.was_ready or w.is_resting for w in self.workers):
+        if (
+            self._started
+            or self.is_stopping
+            or not all(w.was_ready or w.is_resting for w in self.workers if w.spec.is_on_bus)
+        ):
             return
         self._started = True
         self._log.info(LogEvent.STEPS_FORM, extra={"form": compiled_steps.form()})
@@ -368,12 +376,13 @@ class Parent(Generic[C]):
         self._lists.on_end(worker)
         if self.is_stopping:
             worker.move(Event.OVER)
+            self._stop_monitor()
             return
         if self.operations.on_end(worker):
             self._check_started()
             return
         worker.move(Event.AGAIN)
-        if worker.failure is not None and not self._started:
+        if worker.failure is not None and not self._started and worker.spec.is_on_bus:
             failure = worker.failure
             self._status = self._refuse(failure.reason, failure.remedy, worker=worker.name)
             self._stop()
@@ -407,13 +416,27 @@ class Parent(Generic[C]):
             if not worker.is_alive:
                 worker.move(Event.OVER)
                 continue
+            if not worker.spec.is_on_bus:
+                continue  # it shows the end of the others
             if worker.state is not State.STOPPING:
                 worker.move(Event.STOP)
             self.processes.send(worker, Stop(STOP_GRACE_MS))
+        self._stop_monitor()
         self.loop.call_later(STOP_LIMIT_NS, self._stop_late)
 
+    def _stop_monitor(self) -> None:
+        """Order it to end when it is the last; it may hang, and has nobody to say goodbye to."""
+        living = [worker for worker in self.workers if worker.is_alive]
+        if any(worker.spec.is_on_bus for worker in living):
+            return
+        for worker in living:
+            if worker.state is not State.STOPPING:
+                worker.move(Event.STOP)
+                self.processes.send(worker, Stop(MONITOR_GRACE_MS))
+                self.loop.call_later(2 * ms(MONITOR_GRACE_MS), lambda: self._kill_all(LogEvent.WORKER_TOO_SLOW))
+
     def _stop_late(self) -> None:
-        if self._status == EXIT_OK and any(worker.is_alive for worker in self.workers):
+        if self._status == EXIT_OK and any(worker.is_alive and worker.spec.is_on_bus for worker in self.workers):
             self._status = EXIT_KILLED
         self._kill_all(LogEvent.WORKER_TOO_SLOW)
 

@@ -1,4 +1,4 @@
-"""The processes of a configuration: the route manager first, then one per portal in order."""
+"""The processes of a configuration: the route manager first, then one per portal in order, then the monitor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dro.errors import ConfigError
 from supervisor.parent.workers import WorkerSpec
 
 ROUTE_MANAGER_NAME: Final = "route-manager"
+MONITOR_NAME: Final = "monitor"
 
 
 def plan_of(config: DroConfig) -> list[WorkerSpec]:
@@ -19,10 +20,11 @@ def plan_of(config: DroConfig) -> list[WorkerSpec]:
     from portals.endpoint.portal import run_endpoint
     from portals.peer.portal import run_peer
     from router.worker import run_route_manager
+    from supervisor.monitor.worker import run_monitor
 
     portals = config.all_portals
-    if len(portals) >= MAX_WORKERS:
-        raise ConfigError(f"{len(portals)} portals, at most {MAX_WORKERS - 1} are possible", file=config.file)
+    if len(portals) + 2 > MAX_WORKERS:
+        raise ConfigError(f"{len(portals)} portals, at most {MAX_WORKERS - 2} are possible", file=config.file)
 
     def portal(part: EndpointConfig | PeerConfig) -> WorkerSpec:
         if isinstance(part, PeerConfig):
@@ -30,4 +32,7 @@ def plan_of(config: DroConfig) -> list[WorkerSpec]:
         return WorkerSpec(part.name, Role.ENDPOINT, lambda ctx: run_endpoint(ctx, part, config))
 
     first = WorkerSpec(ROUTE_MANAGER_NAME, Role.ROUTE_MANAGER, lambda ctx: run_route_manager(ctx, config))
-    return [first, *map(portal, portals)]
+    found = [first, *map(portal, portals)]
+    if (where := config.daemon.web_monitor) is not None:
+        found.append(WorkerSpec(MONITOR_NAME, Role.MONITOR, lambda ctx: run_monitor(ctx, where, config)))
+    return found

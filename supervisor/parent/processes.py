@@ -130,7 +130,7 @@ class WorkerProcesses:
     def announce(self, worker: Worker, ready: Ready) -> None:
         """It and its siblings may talk from now on."""
         worker.ready = ready
-        worker.is_announced = True
+        worker.is_announced = worker.spec.is_on_bus
         for sibling in self._workers.working_siblings(worker):
             self.send(worker, _peer_up(sibling))
             self.send(sibling, _peer_up(worker))

@@ -31,6 +31,15 @@ class WorkerSpec:
     role: Role
     main: WorkerMain
 
+    @property
+    def is_portal(self) -> bool:
+        return self.role in (Role.ENDPOINT, Role.PEER)
+
+    @property
+    def is_on_bus(self) -> bool:
+        """Whether it and its siblings talk to each other; the monitor only looks."""
+        return self.role is not Role.MONITOR
+
 
 class State(Enum):
     WAITING = "waiting"  # for its next start
@@ -171,7 +180,7 @@ class Workers:
         """Raises: RefusedError that names the portals there are."""
         worker = self.find(name)
         if worker is None:
-            known = ", ".join(w.name for w in self if w.spec.role is not Role.ROUTE_MANAGER)
+            known = ", ".join(w.name for w in self if w.spec.is_portal)
             raise RefusedError(f"this DRO has no portal {name!r}", remedy=f"it has {known}" if known else "")
         return worker
 
@@ -194,8 +203,11 @@ class Workers:
 
     def working_siblings(self, apart_from: Worker) -> list[Worker]:
         """The siblings that are to be connected with this worker."""
-        return [w for w in self if w is not apart_from and w.state in (State.READY, State.DRAINING)]
+        return [w for w in self._others(apart_from) if w.state in (State.READY, State.DRAINING)]
 
     def informed_siblings(self, apart_from: Worker) -> list[Worker]:
         """The siblings that were connected with others: they have to be informed when this worker goes."""
-        return [w for w in self if w is not apart_from and w.is_alive and w.is_announced]
+        return [w for w in self._others(apart_from) if w.is_alive and w.is_announced]
+
+    def _others(self, worker: Worker) -> Iterator[Worker]:
+        return (w for w in self if w is not worker and w.spec.is_on_bus and worker.spec.is_on_bus)

@@ -11,7 +11,7 @@ from dro.bus.counters import CounterPage
 from dro.errors import ResourceError
 from dro.metrics.slots import PairSlot, Slot
 from dro.metrics.table import GAUGE, PORTAL, rows
-from supervisor.admin.status import PortalStatus, WorkerStatus
+from supervisor.admin.status import PortalPlace, PortalStatus, WorkerStatus
 
 WORKING: Final = ("ready", "draining")  # in any other state gauges tell of the past
 _OF_NOW: Final = tuple(
@@ -47,6 +47,15 @@ class Pages:
     def __getitem__(self, index: int) -> list[int]:
         """The general slots of a worker, as it published them last. Raises: ResourceError."""
         return self._pages[index].snapshot()
+
+    def portals(self, workers: Iterable[WorkerStatus], places: Iterable[PortalPlace]) -> tuple[PortalStatus, ...]:
+        """All portals that are configured and have a page. Raises: ResourceError."""
+        by_name = {place.name: place for place in places}
+        return tuple(
+            self.status_of(worker, place.domain_id, place.cost)
+            for worker in workers
+            if (place := by_name.get(worker.name)) is not None and worker.index in self
+        )
 
     def status_of(self, worker: WorkerStatus, domain_id: int, cost: int) -> PortalStatus:
         """One portal. Raises: ResourceError."""

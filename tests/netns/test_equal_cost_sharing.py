@@ -12,7 +12,7 @@ import pytest
 from dro.shares import share_of
 from dro.um.fragment.own_sources import FragmentSource
 from supervisor.admin.client import Client, CommandError, find_dro
-from supervisor.ctl.lists import rows_of
+from supervisor.admin.lists import rows_of
 from tests.fakes.um_contexts import turn_until
 from tests.netns.test_peer_links import Dros, dros_of
 from tests.rigs.netns.capture import judge

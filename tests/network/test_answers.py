@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dro.log.events import LogEvent
-from supervisor.ctl.lists import rows_of
+from supervisor.admin.lists import rows_of
 from supervisor.ctl.network import NetworkAnswer, joined, network_lines
 from supervisor.ctl.peers import neighbour_problems, peer_lines
 from supervisor.ctl.way import BLOCKED, FLOWS, OPEN

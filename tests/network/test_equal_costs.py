@@ -8,7 +8,7 @@ import pytest
 
 from dro.shares import share_of
 from dro.um.fragment.own_sources import FragmentSource
-from supervisor.ctl.lists import rows_of
+from supervisor.admin.lists import rows_of
 from supervisor.ctl.network import joined, network_lines
 from supervisor.ctl.topology import topology_text, ways_of
 from tests.fakes.admin import FakeAdmin, client_of

@@ -62,7 +62,6 @@ _TABLE: Final = (
     _Row((*_DAEMON, "topicmap"), _NO_MAPS),
     _Row((*_DAEMON, "patternmap"), _NO_MAPS),
     _Row((*_DAEMON, "monitor"), _IGNORED),
-    _Row((*_DAEMON, "web-monitor"), _IGNORED),
     _Row((*_DAEMON, "daemon-monitor"), _IGNORED),
     _Row((*_DAEMON, "publishing-interval"), _IGNORED),
     _Row((*_DAEMON, "remote-snapshot-request"), _IGNORED),

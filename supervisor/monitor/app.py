@@ -1,0 +1,98 @@
+"""What the monitor serves: metrics, health, and what is mounted beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from prometheus_client.exposition import choose_encoder
+
+from supervisor.monitor.known import Known, Watch
+from supervisor.monitor.metrics import Metrics
+from supervisor.samples.exposition import Families
+from supervisor.samples.pages import WORKING
+
+SECURITY_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class _Collected:
+    """Families in the place of a registry of prometheus_client."""
+
+    def __init__(self, families: Families) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Any]:
+        return self._families
+
+
+def make_app(watch: Watch, metrics: Metrics) -> FastAPI:
+    """The application of one DRO."""
+    app = FastAPI(
+        title="Open DRO", version="1", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json",
+        description="State of one Dynamic Routing Option daemon.",
+    )  # fmt: skip
+
+    @app.middleware("http")
+    async def secure(request: Request, call_next: Any) -> Response:  # noqa: ANN401 - a function of Starlette
+        response: Response = await call_next(request)
+        response.headers.update({k: v for k, v in SECURITY_HEADERS.items() if k not in response.headers})
+        return response
+
+    def exposed(request: Request, families: Families) -> Response:
+        encoder, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encoder(_Collected(families)), headers={"Content-Type": content_type})
+
+    @app.get("/metrics", include_in_schema=False)
+    def of_dro(request: Request) -> Response:
+        return exposed(request, metrics.of_dro(watch.known))
+
+    @app.get("/metrics/workers", include_in_schema=False)
+    def of_workers(request: Request) -> Response:
+        return exposed(request, metrics.of_workers(watch.known))
+
+    @app.get("/healthz", include_in_schema=False)
+    def healthz() -> Response:
+        return _verdict(unhealthy(watch.known))
+
+    @app.get("/readyz", include_in_schema=False)
+    def readyz() -> Response:
+        return _verdict(unready(watch.known))
+
+    return app
+
+
+def unhealthy(known: Known) -> list[str]:
+    """Why the DRO should be restarted."""
+    if known.is_fresh:
+        return []
+    since = f"for {known.age_s:.0f} s" if known.asked_s >= 0 else "yet"
+    return [f"the parent has not answered {since}: {known.problem}"]
+
+
+def unready(known: Known) -> list[str]:
+    """Why the DRO does not forward, or not all that it is configured for."""
+    status, problems = known.status, unhealthy(known)
+    if status.is_stopping:
+        problems.append("the DRO is stopping")
+    for worker in status.workers:
+        if worker.role != "monitor" and worker.state not in WORKING:
+            problems.append(f"{worker.name} is {worker.state}")
+    if not problems and not status.is_running:
+        problems.append("the DRO is starting")
+    return problems
+
+
+def _verdict(problems: list[str]) -> Response:
+    text = "".join(f"{problem}\n" for problem in problems) or "ok\n"
+    return Response(text, status_code=503 if problems else 200, media_type="text/plain; charset=utf-8")

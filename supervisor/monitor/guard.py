@@ -1,0 +1,153 @@
+"""Limits on who speaks HTTP to the monitor: connections in all, time for a request, names in `Host`.
+
+A client that is slow, silent or one too many is dropped, so that others are served; how many were is counted, and said
+in the log at a limited rate. An answer that is not taken is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MAX_CONNECTIONS: Final = 128
+REQUEST_LIMIT_S: Final = 10.0
+"""For a whole request, from the connection or the end of the one before."""
+ANSWER_LIMIT_S: Final = 30.0
+"""For an answer, and for a part of one to be taken. A stream of events has no end, but it has to be read."""
+EVENTS_PATH: Final = "/v1/events"
+MAX_HEADERS: Final = 16 << 10  # bytes
+
+Dropped = Callable[[str], object]
+
+
+class Limits:
+    """Shared by all connections of one server."""
+
+    def __init__(self, on_dropped: Dropped) -> None:
+        """`on_dropped` gets the reason."""
+        self.connections = 0
+        self.dropped: Counter[str] = Counter()
+        self._on_dropped = on_dropped
+
+    def drop(self, why: str) -> None:
+        """Count a client that was turned away or cut off."""
+        self.dropped[why] += 1
+        self._on_dropped(why)
+
+
+class GuardedProtocol(H11Protocol):
+    """One connection of uvicorn's, with these limits. `limits` is set in a subclass for each server."""
+
+    limits: Limits
+    _timer: asyncio.TimerHandle | None = None  # for a request, or for its answer
+    _unread: asyncio.TimerHandle | None = None  # while the client takes nothing
+    _is_answering = False
+    _is_counted = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if self.limits.connections >= MAX_CONNECTIONS:
+            self.limits.drop("too many connections")
+            transport.abort()
+            return
+        self.limits.connections += 1
+        self._is_counted = True
+        super().connection_made(transport)
+        self._expect_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel()
+        if self._is_counted:
+            self._is_counted = False
+            self.limits.connections -= 1
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_counted:
+            return
+        super().data_received(data)
+        if not self._is_answering and self.cycle is not None and not self.cycle.response_complete:
+            self._is_answering = True
+            self._cancel()
+            if self.scope["path"] != EVENTS_PATH:
+                self._timer = self.loop.call_later(ANSWER_LIMIT_S, self._abort, "slow request")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(ANSWER_LIMIT_S, self._abort, "answer not taken")
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def on_response_complete(self) -> None:
+        self._is_answering = False
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self._expect_request()
+
+    def _expect_request(self) -> None:
+        self._cancel()
+        self._timer = self.loop.call_later(REQUEST_LIMIT_S, self._abort, "no whole request in time")
+
+    def _cancel(self) -> None:
+        for timer in (self._timer, self._unread):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._unread = None
+
+    def _abort(self, why: str) -> None:
+        self.limits.drop(why)
+        self.transport.abort()
+
+
+class HostGuard:
+    """Answers only requests for this host: a page of another site that a browser has open cannot read what is here.
+
+    An IP address is always taken, as a foreign site has none that leads here under its own name.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], limits: Limits) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._is_ours(_header(scope, b"host")):
+            await self._app(scope, receive, send)
+            return
+        self._limits.drop("foreign Host")
+        remedy = "use its address, or name the host in <monitor-access>"
+        answer = PlainTextResponse(f"this DRO is not called so; {remedy}\n", status_code=421)
+        await answer(scope, receive, send)
+
+    def _is_ours(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        name = name.strip("[]").rstrip(".").lower()
+        if name in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def own_names() -> set[str]:
+    """What this host calls itself."""
+    name = socket.gethostname()
+    return {"localhost", name, name.partition(".")[0], socket.getfqdn()}
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    headers: Any = scope["headers"]
+    return next((value.decode("latin-1") for key, value in headers if key == name), "")

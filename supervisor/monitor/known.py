@@ -1,0 +1,106 @@
+"""What the monitor knows of its DRO: asked of the parent and the route manager each second, kept while they are silent.
+
+Requests over the admin socket block, so they are made in threads; one connection serves all, in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from dro.bus.listing import TOPOLOGY, TopologyRow
+from dro.errors import DroError
+from supervisor.admin.client import Client, UnreachableError
+from supervisor.admin.lists import rows_of
+from supervisor.admin.status import DroStatus
+
+INTERVAL_S: Final = 1.0
+ANSWER_LIMIT_S: Final = 5.0
+SILENT_S: Final = 5.0
+"""A parent that has told nothing for so long is said to be silent."""
+ROUTE_MANAGER: Final = "route manager"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """`topology`: a row for each neighbour of each DRO. `asked_s`: by the monotonic clock; `problem`: why
+    there is nothing newer."""
+
+    status: DroStatus
+    topology: tuple[TopologyRow, ...] = ()
+    asked_s: float = -1.0  # never
+    wall_s: float = 0.0  # when it was, since 1970
+    problem: str = ""
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self.asked_s if self.asked_s >= 0 else float("inf")
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.age_s < SILENT_S
+
+
+class Asker:
+    """One connection to the parent, for threads; a new one when it broke."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+
+    def ask(self, question: Callable[[Client], T]) -> T:
+        """Raises: DroError, whatever is wrong."""
+        with self._lock:
+            try:
+                if self._client is None:
+                    self._client = Client(self._run_dir)
+                return question(self._client)
+            except UnreachableError:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+class Watch:
+    """Keeps `known` up to date."""
+
+    def __init__(self, run_dir: Path, first: DroStatus) -> None:
+        """`first`: what the configuration says, for the time before the parent has answered."""
+        self.known = Known(first)
+        self.asker: Final = Asker(run_dir)
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Ask until it is cancelled."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(INTERVAL_S)
+
+    async def refresh(self) -> None:
+        self.known = await asyncio.to_thread(self._look)
+
+    def _look(self) -> Known:
+        before = self.known
+        try:
+            status = self.asker.ask(lambda client: client.ask(DroStatus, "status", within_s=ANSWER_LIMIT_S))
+        except DroError as e:
+            return Known(before.status, before.topology, before.asked_s, before.wall_s, str(e))
+        topology = before.topology
+        manager = next((w for w in status.workers if w.role == ROUTE_MANAGER), None)
+        if manager is not None and manager.state == "ready":
+            with contextlib.suppress(DroError):  # it has just ended, or is busy
+                topology = self.asker.ask(lambda client: tuple(rows_of(client, TOPOLOGY, manager.name, "")))
+        return Known(status, topology, time.monotonic(), time.time())

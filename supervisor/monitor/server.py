@@ -1,0 +1,144 @@
+"""The web server of the monitor: its socket, the limits on clients, and the tasks beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+
+from dro.bus.actor import WorkerContext
+from dro.command_line import version
+from dro.config.dro_xml.model import DroConfig, WebMonitorConfig
+from dro.log.events import LogEvent
+from dro.os_errors import remedy_of
+from supervisor.admin.status import DroStatus, PortalPlace, WorkerStatus
+from supervisor.monitor.app import make_app
+from supervisor.monitor.guard import MAX_HEADERS, GuardedProtocol, HostGuard, Limits, own_names
+from supervisor.monitor.known import Watch
+from supervisor.monitor.metrics import Metrics
+
+AGAIN_S: Final = 2.0
+"""Between two attempts to listen: the address may be free later, and forwarding goes on without."""
+KEEP_ALIVE_S: Final = 30
+_BACKLOG: Final = 128
+
+
+class WebServer:
+    """Made after the fork; serves until `close`."""
+
+    def __init__(self, ctx: WorkerContext, where: WebMonitorConfig, config: DroConfig) -> None:
+        self._ctx = ctx
+        self._where = where
+        self._watch = Watch(ctx.run_dir, first_status(ctx, config))
+        self._server: _Server | None = None
+        self._is_closing = False
+        self.limits = Limits(lambda why: ctx.limited(LogEvent.MONITOR_CLIENT_DROPPED, key=why, extra={"reason": why}))
+
+    async def run(self) -> None:
+        """Listen as soon as that is possible, and serve."""
+        watching = asyncio.create_task(self._watch.run())
+        try:
+            sock = await self._listen()
+            if sock is not None:
+                await self._serve(sock)
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+
+    async def close(self) -> None:
+        """Make `run` return soon."""
+        self._is_closing = True
+        if self._server is not None:
+            self._server.should_exit = self._server.force_exit = True
+
+    async def _listen(self) -> socket.socket | None:
+        """The listening socket; None when closed meanwhile."""
+        address = f"{self._where.interface or '*'}:{self._where.port}"
+        while not self._is_closing:
+            try:
+                sock = listening_socket(self._where)
+            except OSError as e:
+                extra = {"address": address, "reason": e.strerror or str(e), "remedy": remedy_of(e.errno)}
+                self._ctx.limited(LogEvent.MONITOR_CANNOT_LISTEN, extra=extra)
+                await asyncio.sleep(AGAIN_S)
+            else:
+                self._ctx.log.info(LogEvent.MONITOR_LISTENS, extra={"address": address})
+                return sock
+        return None
+
+    async def _serve(self, sock: socket.socket) -> None:
+        protocol = type("Protocol", (GuardedProtocol,), {"limits": self.limits})
+        app = make_app(self._watch, Metrics(version(), revision()))
+        config = uvicorn.Config(
+            HostGuard(app, own_names(), self.limits), http=protocol, ws="none", lifespan="off", loop="none",
+            log_config=None, access_log=False, server_header=False, timeout_keep_alive=KEEP_ALIVE_S,
+            h11_max_incomplete_event_size=MAX_HEADERS,
+        )  # fmt: skip
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # clients that break the protocol are theirs to mend
+        self._server = _Server(config)
+        await self._server.serve(sockets=[sock])
+
+
+class _Server(uvicorn.Server):
+    """Signals are the worker's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listening_socket(where: WebMonitorConfig) -> socket.socket:
+    """Raises: OSError."""
+    family, kind, _, _, address = socket.getaddrinfo(
+        where.interface or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, kind | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def first_status(ctx: WorkerContext, config: DroConfig) -> DroStatus:
+    """What the configuration says of the DRO, before its parent has told anything."""
+    names = [("route-manager", "route manager"), *((p.name, role_of(p)) for p in config.all_portals)]
+    workers = [WorkerStatus(n, role, at, "waiting", 0, 0, 0, 0.0, "") for at, (n, role) in enumerate(names)]
+    workers.append(WorkerStatus(ctx.name, "monitor", ctx.index, "starting", os.getpid(), ctx.incarnation, 0, 0.0, ""))
+    return DroStatus(
+        name=config.daemon.name or "tnwgd",
+        version=version(),
+        node_id=str(ctx.identity.dro_node_id),
+        pid=ctx.identity.parent_pid,
+        uptime_s=0.0,
+        config_file=config.file,
+        config_loaded=0.0,
+        is_running=False,
+        run_dir=str(ctx.run_dir),
+        workers=tuple(workers),
+        portals=tuple(PortalPlace(p.name, getattr(p, "domain_id", 0), p.cost) for p in config.all_portals),
+        shm=str(ctx.identity.counters_path.parent),
+        start_s=time.time(),
+    )
+
+
+def role_of(portal: object) -> str:
+    """As the parent names it."""
+    return "endpoint" if hasattr(portal, "domain_id") else "peer"
+
+
+def revision() -> str:
+    """What is known of the build; empty if nothing."""
+    return os.environ.get("DRO_REVISION", "") or sys.implementation.cache_tag or ""
