@@ -138,6 +138,11 @@ class RouteInfoExchange:
     def sqn(self) -> int:
         return self._own.sqn
 
+    @property
+    def topology(self) -> int:
+        """The topology signature that this DRO tells of."""
+        return self._own.topology
+
     def set_timing(self, timing: ExchangeTiming) -> None:
         self._timing = timing
 

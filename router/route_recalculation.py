@@ -200,6 +200,11 @@ class RouteCore:
         return self._table is not None and self._unrest is None and self._calculation is None
 
     @property
+    def is_put_off(self) -> bool:
+        """Something has changed, and there may be more before it is calculated."""
+        return self._unrest is not None
+
+    @property
     def is_calculating(self) -> bool:
         return self._calculation is not None
 

@@ -26,7 +26,7 @@ from dro.bus.messages import (
     Rows,
     SendRouteInfo,
 )
-from dro.clock import NS_PER_MS, NS_PER_S
+from dro.clock import NS_PER_MS, NS_PER_S, NS_PER_US
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import DecodeError, LocalProtocolError
 from dro.log.events import LogEvent
@@ -35,7 +35,7 @@ from dro.metrics.slots import RouterSlot as Slot
 from dro.shares import ALL_SHARES
 from dro.timers import Timer
 from router.core import CoreEffect, OneSidedLink, RouteManagerCore, Self, SignaturesDiffer
-from router.counters import SLOT_OF
+from router.counters import SLOT_OF, SLOT_OF_CHANGE
 from router.listing import NoPathError, path_rows, route_rows, topology_rows
 from router.own_portals import DomainTaken, LinkRefused
 from router.route_info_exchange import USUAL, Dropped, ExchangeTiming, InfoDropped, SendInfo
@@ -49,6 +49,7 @@ from router.route_recalculation import (
     TopologyChanged,
 )
 from router.settings import exchange_timing_of, self_of, timing_of
+from router.topology import domains
 
 _EVENT_OF: Final = {
     Change.LINK_UP: LogEvent.LINK_UP,
@@ -83,7 +84,6 @@ class RouteManager:
         self._me = me
         self._timing = timing, exchange
         self._timer: Timer | None = None
-        self._triggers = 0  # changes that led, or could have led, to a calculation
         self._changes = LimitedLogger.of_events(ctx.log, ctx.loop.now_ns)
         self._took_ns = 0  # of the calculation that is under way or was made last
         ctx.channels.on_ctl = self._on_ctl
@@ -186,6 +186,8 @@ class RouteManager:
         self._ctx.counters.set(Slot.OWN_SQN, self._core.exchange.sqn)
         for effect in self._core.take_effects():
             self._perform(effect)
+        self._ctx.counters.set(Slot.SIGNATURE, self._core.exchange.topology)
+        self._ctx.counters.set(Slot.BACKOFF, int(self._core.routes.is_put_off))
         if self._is_leaving and self._core.is_agreed:
             table = self._core.routes.table
             self._is_leaving = False
@@ -252,15 +254,26 @@ class RouteManager:
             yield
         if not effect.is_new:
             return
-        self._ctx.report(RoutesCalculated(effect.table.version, _pairs(effect.table)))
+        pairs, graph = _pairs(effect.table), self._core.routes.graph
+        self._ctx.report(RoutesCalculated(effect.table.version, pairs))
+        gauges = {
+            Slot.ROUTES: pairs,
+            Slot.RECALCULATION_US: self._took_ns // NS_PER_US,
+            Slot.NETWORK_DROS: len(self._core.routes.records()),
+            Slot.NETWORK_TRDS: len(domains(graph)) if graph is not None else 0,
+        }
+        for slot, value in gauges.items():
+            self._ctx.counters.set(slot, value)
         described = _describe(effect.table, self._took_ns)
         self._ctx.log.info(LogEvent.ROUTES_CALCULATED, extra=described)
         if self._took_ns > self._timing[1].propagation_ns:
             self._ctx.log.warning(LogEvent.ROUTES_SLOW, extra={"took_s": described["took_s"]})
 
     def _log_change(self, effect: TopologyChanged) -> None:
-        self._triggers += 1
-        extra: dict[str, object] = {"version": self._triggers, "route_version": _short(effect.version)}
+        page = self._ctx.counters
+        page.add(Slot.GRAPH_VERSION)
+        page.add(SLOT_OF_CHANGE[effect.what])
+        extra: dict[str, object] = {"version": page[Slot.GRAPH_VERSION], "route_version": _short(effect.version)}
         if effect.what is not Change.FORCED:
             extra["node_id"] = effect.node_id
             if effect.name or effect.what not in _LINKS:

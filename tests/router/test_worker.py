@@ -411,6 +411,47 @@ def test_a_new_life_goes_on_with_version_and_sqn(manager: Manager, caplog: pytes
     assert (first.version, first.sqn) == (last.version + 1, last.sqn + 1)
 
 
+def test_its_page_shows_the_network_and_what_led_to_calculations(
+    manager: Manager, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each cause another time; over a restart of the process the counts go on."""
+    page = manager.worker.counters
+    manager.up(1)
+    manager.up(2)
+    assert (page[Slot.BACKOFF], page[Slot.NETWORK_DROS], page[Slot.ROUTES]) == (1, 0, 0)
+    manager.stepper.run(100)
+    assert (page[Slot.BACKOFF], page[Slot.NETWORK_DROS], page[Slot.NETWORK_TRDS], page[Slot.ROUTES]) == (0, 1, 2, 2)
+    assert 0 < page[Slot.RECALCULATION_US] < s(60) // 1000
+    alone = page[Slot.SIGNATURE]
+    for node in (OTHER, OTHER + 1, OTHER + 2):
+        manager.hear(1, RouteInfoHeard(1, route_of(node, neighbours=(20, 30 + (node & 0xF)))))
+    manager.stepper.run(500)
+    assert (page[Slot.NETWORK_DROS], page[Slot.NETWORK_TRDS]) == (4, 5)
+    (*_, told) = [head for _, head in manager.heads() if head.node_id == NODE]
+    manager.hear(1, RouteInfoHeard(1, route_of(neighbours=(20,), version=2, sqn=2)))
+    for _ in range(5):
+        manager.worker.told["on_recalculate"]()
+    manager.stepper.run(500)
+    assert (page[Slot.NETWORK_DROS], page[Slot.NETWORK_TRDS]) == (4, 4)
+    for _ in range(4):
+        manager.hear(2, PortalGone(2))
+        manager.hear(2, PortalUp(2, 20, 1))
+    manager.stepper.run(6_000_000, step_ms=10_000)
+    assert (page[Slot.NETWORK_DROS], page[Slot.NETWORK_TRDS], page[Slot.ROUTES]) == (1, 2, 2)
+    (*_, told_last) = [head for _, head in manager.heads() if head.node_id == NODE]
+    assert len({alone, told.topology, told_last.topology}) == 3
+    assert page[Slot.SIGNATURE] == told_last.topology
+    causes = {
+        Slot.RECALCULATED_LINK_UP: 6, Slot.RECALCULATED_LINK_DOWN: 4, Slot.RECALCULATED_FORCED: 5,
+        Slot.RECALCULATED_NEW_DRO: 3, Slot.RECALCULATED_NODE_UPDATED: 1, Slot.RECALCULATED_DRO_TIMEOUT: 3,
+    }  # fmt: skip
+    assert {slot: page[slot] for slot in causes} == causes
+    assert page[Slot.GRAPH_VERSION] == sum(causes.values())
+    manager.start()
+    manager.up(1)
+    assert (page[Slot.RECALCULATED_LINK_UP], page[Slot.GRAPH_VERSION]) == (7, sum(causes.values()) + 1)
+
+
 @pytest.mark.parametrize(
     ("message", "level", "event", "slot"),
     [
