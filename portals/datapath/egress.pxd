@@ -12,7 +12,7 @@ cdef class Egress:
     cdef public RunTable _table
     cdef public bytearray _buffer
     cdef public object _worker
-    cdef public bint _packs_all, _is_timed
+    cdef public bint _packs_all, _is_timed, is_operational
     cdef public long long _drops_logged_ns
 
     cpdef object on_batch(self, object worker, object slot)

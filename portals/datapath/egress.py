@@ -83,6 +83,8 @@ class Egress:
         self.queue = MaxQueue(page, max_queue_bytes)
         self._order = FeederOrder(self.queue, now_ns)
         self._is_timed = False  # for what is held back
+        self.is_operational = True
+        """False, set by a link to another DRO that is down: what is dropped then is dropped for that reason."""
         self._drops_logged_ns = 0
 
     # siblings
@@ -206,7 +208,7 @@ class Egress:
         removed = self.queue.remove(lane, proxy)
         removed += [(part.worker, *part.table.total()) for part in self._order.take(proxy)]
         for worker, fragments, nbytes in removed:
-            self._drop(Slot.DROPPED_DELETED, worker, fragments, nbytes)
+            self._drop(self._why(Slot.DROPPED_DELETED), worker, fragments, nbytes)
         if removed:
             events.event(LogEvent.QUEUED_DATA_DROPPED, {"topic": proxy.topic})
         del lane.proxies[proxy.topic_index]
@@ -214,6 +216,20 @@ class Egress:
         if not lane.proxies:
             del self._lanes[id(lane.transport)]
             self._touched.pop(id(lane.transport), None)
+
+    def drop_waiting(self) -> None:
+        """Throw away what waits for a link that is down, and was not back in time."""
+        self._send_batch()
+        for proxy in list(self._order.held):
+            for part in self._order.take(proxy):
+                self._drop(Slot.DROPPED_NOT_OPERATIONAL, part.worker, *part.table.total())
+        for lane in self._lanes.values():
+            for worker, fragments, nbytes in self.queue.clear(lane):
+                self._drop(Slot.DROPPED_NOT_OPERATIONAL, worker, fragments, nbytes)
+
+    def _why(self, slot: Slot) -> Slot:
+        """The reason to drop something, while the link is up."""
+        return slot if self.is_operational else Slot.DROPPED_NOT_OPERATIONAL
 
     # data
 
@@ -304,7 +320,7 @@ class Egress:
         nbytes = fragments * length
         proxy = released or self._feeds.get(worker, {}).get(handle)
         if proxy is None or proxy.lane is None:
-            self._drop(Slot.DROPPED_DELETED, worker, fragments, nbytes)
+            self._drop(self._why(Slot.DROPPED_DELETED), worker, fragments, nbytes)
             return
         lane = proxy.lane
         if length > lane.fragment_max_bytes:
@@ -364,7 +380,7 @@ class Egress:
         self.queue.put(lane, worker, buffer, table, now_ns)
         if table.rows:  # newest first: what was there stays
             fragments, nbytes = table.total()
-            self._drop(Slot.DROPPED_BLOCKED, worker, fragments, nbytes)
+            self._drop(self._why(Slot.DROPPED_BLOCKED), worker, fragments, nbytes)
             self._log_drops(now_ns)
 
     # what is held back
@@ -442,5 +458,5 @@ class Egress:
             self._drops_logged_ns = now_ns
             log.info(
                 LogEvent.QUEUE_DROPS,
-                extra={"dropped": self._page[Slot.DROPPED_BLOCKED], "max_queue": self.queue.limit_bytes},
+                extra={"dropped": self._page[self._why(Slot.DROPPED_BLOCKED)], "max_queue": self.queue.limit_bytes},
             )

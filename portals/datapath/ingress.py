@@ -181,9 +181,10 @@ class Ingress:
             bound = sources.get(run.topic_index)
             if bound is None:
                 transport.lbm_msgs_no_topic_rcved += run.fragments
-                page.add(Slot.NO_TOPIC_RCVD, run.fragments)
                 if self.counts_unknown:
                     self._count_unknown(view, run)
+                else:
+                    page.add(Slot.NO_TOPIC_RCVD, run.fragments)
                 continue
             shape = shape_of(run)
             longer = b""

@@ -129,6 +129,20 @@ class MaxQueue:
         proxy.queued, proxy.tsni_waits = 0, False
         return removed
 
+    def clear(self, lane: Lane) -> list[tuple[int, int, int]]:
+        """Take out all that waits in the lane: (worker, fragments, bytes)."""
+        removed: list[tuple[int, int, int]] = []
+        while lane.waiting:
+            waiting = lane.waiting.popleft()
+            removed.append((waiting.worker, waiting.table.fragments(), waiting.nbytes))
+            self.count(waiting.worker, -waiting.table.fragments(), -waiting.nbytes)
+            for topic in waiting.table.column(0):
+                proxy = lane.proxies[topic]
+                proxy.queued, proxy.tsni_waits = 0, False
+                self._batches_of.pop(proxy, None)
+            self._forget()
+        return removed
+
     def _forget(self) -> None:
         self._batches -= 1
         if not self._batches:

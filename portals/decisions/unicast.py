@@ -9,7 +9,8 @@ before; it has not passed too many DROs; there is a route. The routes are looked
     route and context information  is for this DRO and goes no further
 
 Source: peer link notes, section 11; forwarding notes, sections 10 and 11.1. Guess: the egress for a domain is the same
-from all source domains, as paths to a domain are an in-tree; a DRO does not forward to its own request ports.
+from all source domains, as paths to a domain are an in-tree; a DRO does not forward to its own request ports. Guess: a
+message without a known block that says where it goes, and with an unknown one, says it by that.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Why(Enum):
 
     BROKEN = "broken"
     NO_FORWARDING = "no_forwarding"
+    UNKNOWN_FORWARDING = "unknown_forwarding"
     NO_STREAM = "no_stream"
     DUPLICATE = "duplicate"
     HOPS = "hops"
@@ -105,7 +107,7 @@ class UnicastForwarding:
         if to.dro_code:
             return _of_dros(to.dro_code)
         if to.destination is None and to.instance is None:
-            return Dropped(Why.NO_FORWARDING)
+            return Dropped(Why.UNKNOWN_FORWARDING if to.has_unknown else Why.NO_FORWARDING)
         if to.stream is None:
             return Dropped(Why.NO_STREAM)
         sender, stream_id, sqn = to.stream

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from dro.errors import DecodeError
 from dro.loop import Loop
 from dro.proto.peerlink.messages import canary_of
-from dro.proto.peerlink.session import CloseLink, LinkEffect, LinkSession, LinkUp, SendControl
+from dro.proto.peerlink.session import CloseLink, LinkEffect, LinkEnd, LinkSession, LinkUp, SendControl
 from dro.timers import Timer
 from dro.um.transport.lz4_stream import Lz4Stream
 from dro.um.transport.read_space import ReadSpace
@@ -46,7 +46,7 @@ class ConnectionOwner(Protocol):
     def on_room(self, connection: PeerConnection) -> None:
         """It takes data again."""
 
-    def on_over(self, connection: PeerConnection, why: str, remedy: str) -> None: ...
+    def on_over(self, connection: PeerConnection, why: str, remedy: str, end: LinkEnd) -> None: ...
 
 
 class PeerConnection:
@@ -106,8 +106,10 @@ class PeerConnection:
     def _broke(self) -> None:
         """The writer or the stream says why, where it knows. What has come by then counts."""
         self.read_rest()
-        failure = self.base.failure if isinstance(self.base, PlainStream) else ""
-        self._lost(self.writer.error or failure or "the connection broke")
+        base = self.base if isinstance(self.base, PlainStream) else None
+        failure, is_refused = (base.failure, base.is_refused) if base is not None else ("", False)
+        end = LinkEnd.NEGOTIATION if is_refused else LinkEnd.ERROR
+        self._lost(self.writer.error or failure or "the connection broke", "", end)
 
     def read_rest(self) -> None:
         """Read what has come over a link that is of no more use."""
@@ -115,14 +117,14 @@ class PeerConnection:
             if not self._on_readable():
                 return
 
-    def end(self, why: str, remedy: str) -> None:
+    def end(self, why: str, remedy: str, end: LinkEnd) -> None:
         """The owner has found out that the link is of no use; it is told so, as of any other end."""
-        self._lost(why, remedy)
+        self._lost(why, remedy, end)
 
-    def _lost(self, why: str, remedy: str = "") -> None:
+    def _lost(self, why: str, remedy: str, end: LinkEnd) -> None:
         if self._stream is not None:
             self.close()
-            self._owner.on_over(self, why, remedy)
+            self._owner.on_over(self, why, remedy, end)
 
     # the stream
 
@@ -143,15 +145,15 @@ class PeerConnection:
         try:
             is_more = reader.read(self._stream, self._on_message, now_ns)
         except EOFError:
-            self._lost("the companion closed it", self._see_companion)
+            self._lost("the companion closed it", self._see_companion, LinkEnd.REMOTE)
             return False
         except DecodeError as e:
             if self._is_tls(reader.unread):
                 return False
-            self._lost(f"what came is no LBMC: {e}", "check that a DRO is at the other end")
+            self._lost(f"what came is no LBMC: {e}", "check that a DRO is at the other end", LinkEnd.NEGOTIATION)
             return False
         except OSError as e:
-            self._lost(e.strerror or str(e), self._see_companion)
+            self._lost(e.strerror or str(e), self._see_companion, LinkEnd.ERROR)
             return False
         finally:
             self._is_reading = False
@@ -172,15 +174,16 @@ class PeerConnection:
         """Closes the connection if the companion begins with TLS, which is not configured here."""
         if self.session.hello is not None or not speaks_tls(data):
             return False
-        self._lost(TLS_UNEXPECTED.reason, TLS_UNEXPECTED.remedy)
+        self._lost(TLS_UNEXPECTED.reason, TLS_UNEXPECTED.remedy, LinkEnd.NEGOTIATION)
         return True
 
     def _on_message(self, raw: bytes) -> bool:
         if self._is_tls(raw):
             return False
-        self.writer.control.on_received(len(raw))
         stream = self._stream
         message = self.session.on_message(raw, self._loop.now_ns())
+        if message is None:  # else the owner counts it
+            self.writer.control.on_received(len(raw))
         self._perform()
         if message is not None and self._stream is not None:
             self._owner.on_message(self, message, raw)
@@ -210,7 +213,7 @@ class PeerConnection:
                     self.writer.put_urgent(message)
                 case CloseLink():
                     self.writer.write()
-                    self._lost(effect.text, effect.remedy)
+                    self._lost(effect.text, effect.remedy, effect.end)
                 case LinkUp():
                     if effect.is_compressed:
                         self._compress()

@@ -25,6 +25,7 @@ from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.os_errors import remedy_of
 from dro.proto.peerlink.connecting import InitiatorCore
+from dro.proto.peerlink.session import LinkEnd
 from dro.timers import Timer
 from dro.um.transport import sockets
 from dro.um.transport.stream import ByteStream, StreamMaker
@@ -141,14 +142,15 @@ class Initiator:
                 keepalive=self._tcp.keepalive,
             )
         except OSError as e:
-            self.failed(e.strerror or str(e))
+            self.failed(e.strerror or str(e), LinkEnd.ERROR)
             return
         set_options(sock, self._tcp)
         to = TcpAddress(sockets.ip_number(address), self._to.port, 0)
         self._on_stream(self._make_stream(self._ctx.loop, sock, False), to)
 
-    def failed(self, why: str) -> None:
+    def failed(self, why: str, end: LinkEnd) -> None:
         """No connection was made; once is logged, and then what follows at a limited rate."""
+        self._watch.on_attempt_failed(end)
         self._watch.on_failed(why)
         extra = {"peer": self.address, "interface": self._tcp.interface, "error": why}
         self._ctx.limited(LogEvent.PEER_CONNECT_FAILED, extra=extra)
@@ -215,6 +217,7 @@ class Acceptor:
         except BlockingIOError:
             return False
         except OSError as e:
+            self._watch.on_attempt_failed(LinkEnd.ERROR)
             self._ctx.limited(LogEvent.PEER_ACCEPT_FAILED, extra={"address": self.address, "error": e.strerror})
             if e.errno in _EXHAUSTED:
                 self._ctx.loop.remove_reader(listener)

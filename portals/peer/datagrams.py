@@ -54,6 +54,7 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import BlockType
 from dro.wire.peer_datagram import DatagramDrop, DatagramReader, DatagramWriter
 from dro.wire.transport import TransportDecodeError
+from portals.peer.gauges import SESSION
 from portals.peer.packet_writer import PacketWriter
 from portals.peer.receiver import LinkReceiver
 
@@ -88,7 +89,7 @@ class DatagramOwner(Protocol):
 
     def on_datagrams_up(self) -> None: ...
 
-    def on_datagrams_over(self, text: str, remedy: str) -> None: ...
+    def on_datagrams_over(self, over: CloseLink) -> None: ...
 
     def on_dropped(self, reason: str, address: str, remedy: str) -> None: ...
 
@@ -178,6 +179,8 @@ class LinkDatagrams:
                 if not self._on_readable(sock):
                     break
         self._is_over = True
+        self._early.drop_all()
+        self._hand_up_dropped()
         self._hand_up_records(self._order.release_all(), self._loop.now_ns())
         self.core.counts.unrecoverable += self.core.receiver.missing
         self._writer.close()
@@ -268,7 +271,7 @@ class LinkDatagrams:
             return
         core = self.core
         if not core.is_mine(packet):
-            self._drop("session")
+            self._drop(SESSION)
         elif not isinstance(packet, lbtru.Data):
             core.on_packet(packet, now_ns)
         else:
@@ -329,6 +332,7 @@ class LinkDatagrams:
             self._order.note(table.column(0), behind, known)
             self._sink.on_fragments(view, [(self._receiver, table)], now_ns)
             table.clear()
+        self._hand_up_dropped()
 
     def _put_in_order(self, view: memoryview, now_ns: int) -> None:
         """While a datagram is missing, or one has come late."""
@@ -379,6 +383,10 @@ class LinkDatagrams:
         for row in kept:
             table.put(*row)
 
+    def _hand_up_dropped(self) -> None:
+        """Data of sources that were not told in time: the sink finds and counts them as unknown."""
+        self._hand_up_records(self._early.take_dropped(), self._loop.now_ns())
+
     def on_source(self, number: int) -> None:
         """Known from now on: what came before goes on."""
         if not (early := self._early.take(number)):
@@ -421,8 +429,8 @@ class LinkDatagrams:
                 case DatagramsUp():
                     self._writer.on_up()
                     self._owner.on_datagrams_up()
-                case CloseLink(text=text, remedy=remedy):
-                    self._owner.on_datagrams_over(text, remedy)
+                case CloseLink():
+                    self._owner.on_datagrams_over(effect)
             if self._is_over:
                 return
         self._arm()
@@ -443,6 +451,5 @@ class LinkDatagrams:
         now_ns = self._loop.now_ns()
         self.core.on_timer(now_ns)
         self._early.on_timer(now_ns)
-        self.core.counts.early_dropped += self._early.take_dropped()
         self._hand_up(memoryview(b""), now_ns)
         self._perform()

@@ -1,17 +1,22 @@
 """Whether a peer portal has a link, since when, and why not: what operators are told about it.
 
 A link that is not there is named once after `ABSENT_NS`, and then every `AGAIN_NS`: silence is no answer. State: the
-time of the last change, the last reason, and counts since the start of the portal. No clock, no socket.
+time of the last change, the last reason, and counts since the start of the portal.
 
 Source: DRO guide 5.5.2 has only the events of links that come and go. Guess: both times.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from dro.bus.actor import WorkerContext
 from dro.clock import NS_PER_S, s
+from dro.log.events import LogEvent
+from dro.proto.peerlink.session import LinkEnd
+from dro.timers import Timer
 
 ABSENT_NS: Final = s(60)
 AGAIN_NS: Final = s(3600)
@@ -31,7 +36,7 @@ class Absence:
 
 
 class LinkWatch:
-    """One per peer portal."""
+    """One per peer portal. No clock, no socket."""
 
     def __init__(self, now_ns: int, *, is_initiator: bool, address: str) -> None:
         """`address`: of the companion, or where this side listens."""
@@ -42,6 +47,10 @@ class LinkWatch:
         self.links = 0
         self.repairs = 0
         """How often the companion was told everything once more."""
+        self.ends: Counter[LinkEnd] = Counter()
+        """Of links, and connections about which the two did not agree."""
+        self.failures = 0
+        """Attempts that have not led to a link."""
         self.error = ""
         self.remedy = ""
         self._is_initiator = is_initiator
@@ -53,13 +62,22 @@ class LinkWatch:
         self.error = self.remedy = ""
         self.links += 1
 
-    def on_down(self, now_ns: int, why: str, remedy: str) -> None:
+    def on_down(self, now_ns: int, why: str, remedy: str, end: LinkEnd) -> None:
         if self.is_up:
+            self.ends[end] += 1
             self.is_up, self.since_ns, self._due_ns = False, now_ns, now_ns + ABSENT_NS
+        else:
+            self.on_attempt_failed(end)
         self.on_failed(why, remedy)
 
+    def on_attempt_failed(self, end: LinkEnd) -> None:
+        """No connection, or one that came to nothing."""
+        self.failures += 1
+        if end is LinkEnd.NEGOTIATION:
+            self.ends[end] += 1
+
     def on_failed(self, why: str, remedy: str = "") -> None:
-        """An attempt to connect, or a connection that came to nothing."""
+        """Why there is no link; empty when there is no reason any more."""
         if not self.is_up:
             self.error, self.remedy = why, remedy
 
@@ -79,3 +97,28 @@ class LinkWatch:
             return self.error or "no attempt to connect has come to an end", self.remedy or usual
         usual = f"start the DRO of the companion; its <initiator> has to lead to {self._address}; look for firewalls"
         return self.error or f"nobody has connected to {self._address}", self.remedy or usual
+
+
+class AbsenceWarning:
+    """Writes into the log that the link is not there."""
+
+    def __init__(self, ctx: WorkerContext, watch: LinkWatch) -> None:
+        self._ctx = ctx
+        self._watch = watch
+        self._timer: Timer | None = None
+
+    def arm(self) -> None:
+        """The watch has changed."""
+        self.close()
+        if (due_ns := self._watch.next_deadline()) is not None:
+            self._timer = self._ctx.loop.call_at(due_ns, self._on_time)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_time(self) -> None:
+        if (absence := self._watch.on_timer(self._ctx.loop.now_ns())) is not None:
+            extra = {"waiting_s": absence.waiting_s, "reason": absence.reason, "remedy": absence.remedy}
+            self._ctx.log.warning(LogEvent.PEER_ABSENT, extra=extra)
+        self.arm()

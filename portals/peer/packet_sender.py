@@ -57,19 +57,18 @@ class PacketSender(LinkSender):
     def held_bytes(self) -> int:
         return len(self._batch) - (self._cuts[-1] if self._cuts else 0)
 
-    def _add(self, data: bytearray, cuts: list[int]) -> None:
+    def _add(self, data: bytearray, cuts: list[int], counts: list[int]) -> None:
         base = len(self._batch)
         self._cuts = [*self._cuts, *[base + cut for cut in cuts]]
-        self._join(data, 0, len(data))
+        self._join(data, 0, len(data), counts[-1])
 
     def _hand_over(self, batch: bytearray, ends: list[int]) -> None:
         if self._packets is not None:
             self._packets.put(batch, ends)
 
-    def _send(self, message: bytes) -> None:
+    def _send(self, message: bytes) -> bool:
         self.end_batch()
-        if self._packets is not None:
-            self._packets.put_control(message)
+        return self._packets is not None and self._packets.put_control(message)
 
     def send_canary(self, message: bytes) -> None:
         if not self.is_blocked and self._packets is not None:

@@ -96,6 +96,9 @@ class PacketWriter:
     def close(self) -> None:
         self.is_open = False
         self.unsent = [(batch.packets, batch.ends) for batch in self._waiting if isinstance(batch, _Batch)]
+        for message in self._waiting:
+            if isinstance(message, bytes):
+                self._control.control.on_lost(len(message))
         self._waiting.clear()
         self._unsent = 0
         self._stop_waiting()
@@ -135,12 +138,12 @@ class PacketWriter:
         if len(self._waiting) == 1:
             self._write()
 
-    def put_control(self, message: bytes) -> None:
-        """For TCP, once all that was put before has left."""
+    def put_control(self, message: bytes) -> bool:
+        """For TCP, once all that was put before has left. As `LinkWriter.put`."""
         if self._waiting:
             self._waiting.append(message)
-        else:
-            self._control.put(message)
+            return True
+        return self._control.put(message)
 
     # sending
 
@@ -148,7 +151,8 @@ class PacketWriter:
         while self._waiting:
             first = self._waiting[0]
             if isinstance(first, bytes):
-                self._control.put(first)
+                if not self._control.put(first):
+                    self._control.control.on_lost(len(first))
             elif not self._send(first):
                 return
             self._waiting.popleft()

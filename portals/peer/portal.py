@@ -21,7 +21,6 @@ from dro.bus.messages import Origin, PortalGone, PortalUp
 from dro.clock import NS_PER_MS, ms, s
 from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.log.events import LogEvent
-from dro.metrics.slots import Slot
 from dro.proto.interest.events import InterestEvent
 from dro.proto.peerlink.connecting import replaces
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
@@ -29,6 +28,7 @@ from dro.proto.peerlink.messages import COMPRESSION_LZ4, NO_DIGESTS, Digests, He
 from dro.proto.peerlink.session import (
     Carries,
     LinkEffect,
+    LinkEnd,
     LinkSession,
     LinkUp,
     RefreshNeeded,
@@ -65,8 +65,9 @@ from portals.decisions.effects import (
 )  # fmt: skip
 from portals.peer.connection import PeerConnection
 from portals.peer.connector import Acceptor, Initiator, address_of
-from portals.peer.gauges import interest_gauges, link_gauges
-from portals.peer.link_watch import NO_ANSWER, LinkWatch
+from portals.peer.counts import count_lost
+from portals.peer.gauges import LinkGauges
+from portals.peer.link_watch import NO_ANSWER, AbsenceWarning, LinkWatch
 from portals.peer.listing import LinkNow, PeerLists
 from portals.peer.options import batching_of, fast_of, options_of
 from portals.peer.proxies import HeldLink, Judge, LinkProxySources, LinkSources, Ways
@@ -108,6 +109,7 @@ class PeerPortal:
         self._udp = UdpPart(ctx, config, self._on_working) if config.udp is not None else None
         self.sender = LinkSender(ctx.loop, batching_of(config)) if self._udp is None else self._udp.sender
         self._shell.egress.set_smart_batch(config.smart_batch)
+        self._shell.ingress.counts_unknown = True
         self.on_fragments = self._shell.ingress.on_fragments
         self._offered = OfferedSources()
         self.sources = LinkProxySources(ctx, config.sqn_window, self.sender, self._shell.egress, self._offered)
@@ -130,11 +132,12 @@ class PeerPortal:
         self._neighbour = self._since_us = 0  # its node id, once it has told; when the initiator began to connect
         self._held = HeldLink(ctx, self._shell, self._heard, self.sender, self.sources)
         self._refresh: Timer | None = None
-        self._absence: Timer | None = None
         is_initiator, tls = config.tcp.initiator is not None, config.tcp.tls
         make_stream: StreamMaker = PlainStream if tls is None else PeerStreamMaker(tls, is_server=not is_initiator)
         self._make_stream = make_stream
         self._watch = LinkWatch(ctx.loop.now_ns(), is_initiator=is_initiator, address=address_of(config.tcp))
+        self._absence = AbsenceWarning(ctx, self._watch)
+        self._gauges = LinkGauges(ctx.counters, self._rtt, self._watch, self.sender.counters)
         self._connector = (Initiator if is_initiator else Acceptor)(
             ctx, config.tcp, make_stream, self._on_stream, self._watch
         )
@@ -150,25 +153,16 @@ class PeerPortal:
         self._shell.start(self)
         ctx.on_drain = self._held.on_drain
         self._connector.start()
-        self._arm_watch()
+        self._on_changed()
 
     def _now(self) -> LinkNow:
         newest = next(reversed(self._ungreeted), None)
         return LinkNow(self._config, self._link, self._offers, self._ways, self._neighbour, newest)
 
-    # a link that is not there
-
-    def _arm_watch(self) -> None:
-        if self._absence is not None:
-            self._absence.cancel()
-        due_ns = self._watch.next_deadline()
-        self._absence = self._ctx.loop.call_at(due_ns, self._on_absence) if due_ns is not None else None
-
-    def _on_absence(self) -> None:
-        if (absence := self._watch.on_timer(self._ctx.loop.now_ns())) is not None:
-            extra = {"waiting_s": absence.waiting_s, "reason": absence.reason, "remedy": absence.remedy}
-            self._ctx.log.warning(LogEvent.PEER_ABSENT, extra=extra)
-        self._arm_watch()
+    def _on_changed(self) -> None:
+        """The link is up, or down."""
+        self._shell.egress.is_operational = self._watch.is_up
+        self._absence.arm()
 
     # connections
 
@@ -189,7 +183,8 @@ class PeerPortal:
             oldest = next(iter(self._ungreeted))
             del self._ungreeted[oldest]
             oldest.close()
-            self._refused(oldest, "too many connections at once that say nothing", "find who connects to this port")
+            why = "too many connections at once that say nothing"
+            self._refused(oldest, why, "find who connects to this port", LinkEnd.TIMEOUT)
         connection.start()
 
     def _digests_told(self) -> Digests:
@@ -198,7 +193,8 @@ class PeerPortal:
             return NO_DIGESTS
         return Digests(self._told.digest, self._link.writer.sources.digest)
 
-    def _refused(self, connection: PeerConnection, reason: str, remedy: str) -> None:
+    def _refused(self, connection: PeerConnection, reason: str, remedy: str, end: LinkEnd) -> None:
+        self._watch.on_attempt_failed(end)
         self._watch.on_failed(f"{address_text(connection.address)} was refused: {reason}", remedy)
         extra = {"peer": address_text(connection.address), "reason": reason, "remedy": remedy}
         self._ctx.limited(LogEvent.PEER_REFUSED, extra=extra)
@@ -210,22 +206,21 @@ class PeerPortal:
             silent_ns = self._link.session.options.interval_ns or SILENT_NS
             if not replaces(connection.session, self._link.session, self._ctx.loop.now_ns(), silent_ns):
                 connection.close()
-                self._refused(connection, "the portal has a link already", "give each companion a portal of its own")
+                remedy = "give each companion a portal of its own"
+                self._refused(connection, "the portal has a link already", remedy, LinkEnd.REMOTE)
                 return
             old = self._link
             old.read_rest()
             old.close()
             if self._link is old:
-                self._on_down(old, "the companion has connected anew", "")
+                self._on_down(old, "the companion has connected anew", "", LinkEnd.REMOTE)
         self._link = connection
         connection.on_behind = self._shell.report_busy
         self._watch.carries = connection.session.carries
         self._since_us = max(connection.session.own.since_us, up.hello.since_us)
         extra = {"peer": address_text(connection.address), "dro": up.hello.name.decode(errors="replace")}
-        if isinstance(self._connector, Initiator):
-            self._ctx.log.info(LogEvent.PEER_CONNECTED, extra=extra)
-        else:
-            self._ctx.log.info(LogEvent.PEER_ACCEPTED, extra=extra)
+        is_initiator = isinstance(self._connector, Initiator)
+        self._ctx.log.info(LogEvent.PEER_CONNECTED if is_initiator else LogEvent.PEER_ACCEPTED, extra=extra)
         ways, judge = self._ways, self._judge()
         self._offers = LinkSources(
             self._ctx, self._shell, connection.receiver, self._config.sourcemap_size, ways, judge, self._udp,
@@ -254,7 +249,7 @@ class PeerPortal:
     def _on_working(self) -> None:
         """All parts of the link work."""
         self._watch.on_up(self._ctx.loop.now_ns())
-        self._arm_watch()
+        self._on_changed()
         if isinstance(self._connector, Initiator):
             self._connector.on_up()
         self._told_up()
@@ -266,28 +261,28 @@ class PeerPortal:
         if connection is self._link:
             self.sender.on_room()
 
-    def on_over(self, connection: PeerConnection, why: str, remedy: str) -> None:
+    def on_over(self, connection: PeerConnection, why: str, remedy: str, end: LinkEnd) -> None:
         was_greeted = self._ungreeted.pop(connection, self) is self
         if connection is self._link:
-            self._on_down(connection, why, remedy)
+            self._on_down(connection, why, remedy, end)
         elif not was_greeted and isinstance(self._connector, Initiator):
-            self._connector.failed(f"{why}; {remedy}" if remedy else why)
+            self._connector.failed(f"{why}; {remedy}" if remedy else why, end)
             return
         else:
-            self._refused(connection, why, remedy)
+            self._refused(connection, why, remedy, end)
         if isinstance(self._connector, Initiator) and not self._ctx.is_stopping:
             self._connector.on_over()
 
-    def _on_down(self, connection: PeerConnection, why: str, remedy: str) -> None:
+    def _on_down(self, connection: PeerConnection, why: str, remedy: str, end: LinkEnd) -> None:
         """Hold what was said over it."""
         extra = {"peer": address_text(connection.address), "interface": self._config.tcp.interface}
         self._ctx.log.info(LogEvent.PEER_LINK_LOST, extra=extra | {"reason": why, "remedy": remedy})
         offers = self._offers
-        self._watch.on_down(self._ctx.loop.now_ns(), why, remedy)
-        self._arm_watch()
-        connection.writer.control.move_to(self._ctx.counters)
+        self._watch.on_down(self._ctx.loop.now_ns(), why, remedy, end)
+        self._on_changed()
         if self._udp is not None:
             self._udp.close()
+        connection.writer.control.move_to(self._ctx.counters)
         self._link, self._offers, self._neighbour = None, None, 0
         self.sender.on_down()
         self._unicast.writer = None
@@ -353,6 +348,8 @@ class PeerPortal:
             self._shell.report_route_info(raw)
         else:
             self._unicast.on_message(raw, connection.address)
+            return
+        connection.writer.control.on_received(len(raw))
 
     def _on_neighbour(self, node_id: int) -> None:
         """The first route information over a link is that of the companion itself."""
@@ -395,6 +392,8 @@ class PeerPortal:
         messages = self._told.change((symbol, pattern), added, removed)
         if self._link is not None:
             self._link.writer.put_interest(messages)
+        else:
+            count_lost(self._ctx.counters, *messages)
 
     def together(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -426,6 +425,8 @@ class PeerPortal:
     def on_route_info(self, message: bytes) -> None:
         if self._link is not None:
             self._link.writer.put_urgent(message)
+        else:
+            count_lost(self._ctx.counters, message)
 
     # the end
 
@@ -439,23 +440,22 @@ class PeerPortal:
 
     def close(self) -> None:
         self._connector.close()
-        if self._absence is not None:
-            self._absence.cancel()
+        self._absence.close()
         self._held.close()
         if self._udp is not None:
             self._udp.close()
         for connection in (*self._ungreeted, *([self._link] if self._link is not None else [])):
             connection.close()
+        if self._watch.is_up:
+            self._watch.on_down(self._ctx.loop.now_ns(), "the portal ends", "", LinkEnd.SHUTDOWN)
+        self.refresh_gauges()
 
     def refresh_gauges(self) -> None:
         if self._udp is not None:
             self._udp.refresh_gauges()
-        gauges = {Slot.PROXY_SOURCES: len(self.sources), **interest_gauges(self._heard.kinds)}
-        gauges |= link_gauges(self._rtt, self._watch, self.sender.counters, self._ctx.loop.now_ns(), int(time.time()))
         if self._link is not None:
             self._link.writer.control.move_to(self._ctx.counters)
-        for slot, value in gauges.items():
-            self._ctx.counters.set(slot, value)
+        self._gauges.show(self._ctx.loop.now_ns(), int(time.time()), self._heard.kinds, len(self.sources))
 
     # changes of the configuration
 

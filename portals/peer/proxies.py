@@ -35,6 +35,7 @@ from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.messages import SourceSeen
+from portals.peer.counts import count_lost
 from portals.peer.receiver import LinkReceiver
 from portals.peer.sender import LinkSender
 from portals.shell.matchers import shown
@@ -86,6 +87,7 @@ class LinkProxySources:
         offered: OfferedSources,
     ) -> None:
         self._log = ctx.log
+        self._page = ctx.counters
         self._events = LimitedLogger.of_events(ctx.log, ctx.loop.now_ns)
         self._sqn_window = sqn_window
         self._sender = sender
@@ -106,9 +108,13 @@ class LinkProxySources:
         window = DuplicateWindow(self._sqn_window.size, self._sqn_window.increment)
         proxy = ProxySource(seen.otid, seen.topic, number, self._sender, window)
         self.by_otid[seen.otid] = proxy
-        self._sender.send_control(source_message(record))
+        self._tell(source_message(record))
         self._egress.feed(proxy, worker, seen.handle)
         self._events.event(LogEvent.PROXY_SOURCE_CREATED, {"topic": shown(seen.topic), "otid": seen.otid.hex()})
+
+    def _tell(self, message: bytes) -> None:
+        if not self._sender.send_control(message):
+            count_lost(self._page, message)
 
     def _record(self, seen: SourceSeen) -> SourceRecord:
         return SourceRecord(
@@ -134,7 +140,7 @@ class LinkProxySources:
             self._log.warning(LogEvent.ADVERTISEMENT_UNCHANGED, extra={"topic": shown(seen.topic), "error": error})
             return
         if (record := self._offered.change(self._record(seen))) is not None:
-            self._sender.send_control(source_message(record))
+            self._tell(source_message(record))
 
     def close(self, otid: bytes) -> None:
         proxy = self.by_otid.pop(otid, None)
@@ -142,7 +148,7 @@ class LinkProxySources:
             return
         self._egress.flush(proxy)
         self._sender.topics.pop(proxy.topic_index, None)
-        self._sender.send_control(self._offered.end(otid))
+        self._tell(self._offered.end(otid))
         self._events.event(LogEvent.PROXY_SOURCE_DELETED, {"topic": shown(proxy.topic), "otid": otid.hex()})
 
     def drop_waiting(self) -> Iterator[None]:
@@ -394,6 +400,7 @@ class HeldLink:
 
     def _on_away(self) -> None:
         """The link was not back in time: the next one goes on with nothing of this one."""
+        self._shell.egress.drop_waiting()
         self._shell.core.forget_routes(self._ctx.loop.now_ns())
         self._shell.act_soon()
         self._sender.throw_away()

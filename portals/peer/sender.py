@@ -10,10 +10,11 @@ Source: DRO guide, `<batching>`, `<smart-batch>`, `<max-datagram>`; forwarding n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from dro.loop import Loop
+from dro.samples import Samples
 from dro.timers import Timer
 from dro.um.transport.link_frames import FRAGMENT_MAX, for_link
 from dro.um.transport.runs import RunTable
@@ -41,22 +42,14 @@ class LinkCounters:
 
     msgs_sent: int = 0
     bytes_sent: int = 0
-    batches: int = 0
-    batch_min_bytes: int = 0
-    batch_max_bytes: int = 0
-    batch_bytes: int = 0
     lost_bytes: int = 0
     """That may not have arrived when a connection ended, or were kept then and not sent in the end."""
+    batch_bytes: Samples = field(default_factory=Samples)
+    batch_messages: Samples = field(default_factory=Samples)
 
-    def on_batch(self, nbytes: int) -> None:
-        self.batch_min_bytes = min(self.batch_min_bytes, nbytes) if self.batches else nbytes
-        self.batch_max_bytes = max(self.batch_max_bytes, nbytes)
-        self.batch_bytes += nbytes
-        self.batches += 1
-
-    @property
-    def batch_mean_bytes(self) -> int:
-        return self.batch_bytes // max(1, self.batches)
+    def on_batch(self, messages: int, nbytes: int) -> None:
+        self.batch_messages.add(messages)
+        self.batch_bytes.add(nbytes)
 
 
 class LinkSender:
@@ -83,6 +76,7 @@ class LinkSender:
         self._loop = loop
         self._writer: LinkWriter | None = None
         self._batch = bytearray()
+        self._messages = 0  # in the batch
         self._cuts: list[int] = []  # where packets begin in the batch, but for the first
         self._kept: list[Packets] = []
         self._timer: Timer | None = None
@@ -146,29 +140,32 @@ class LinkSender:
         if self.is_blocked:
             return 0
         fragments, nbytes = table.total()
-        self._put(*for_link(buffer, table, self.topics, self.held_bytes, self.most_bytes, self.header_bytes))
+        held, most = self.held_bytes, self.most_bytes
+        data, cuts, counts = for_link(buffer, table, self.topics, held, most, self.header_bytes)
+        self._put(data, cuts, [*counts, fragments])
         self.counters.msgs_sent += fragments
         self.counters.bytes_sent += nbytes
         table.rows = 0
         return fragments
 
-    def _put(self, data: bytearray, cuts: list[int]) -> None:
-        self._add(data, cuts)
+    def _put(self, data: bytearray, cuts: list[int], counts: list[int]) -> None:
+        self._add(data, cuts, counts)
         if len(self._batch) >= self.batching.min_bytes:
             self.end_batch()
         elif self._batch and self._timer is None and not self.packs_all:
             self._timer = self._loop.call_later(self.batching.interval_ns, self._on_timer)
 
-    def _add(self, data: bytearray, cuts: list[int]) -> None:
-        """A batch ends at each of `cuts`."""
-        begin = 0
-        for cut in cuts:
-            self._join(data, begin, cut)
+    def _add(self, data: bytearray, cuts: list[int], counts: list[int]) -> None:
+        """A batch ends at each of `cuts`; `counts`: messages up to there, and in all."""
+        begin = before = 0
+        for cut, count in zip(cuts, counts, strict=False):
+            self._join(data, begin, cut, count - before)
             self.end_batch()
-            begin = cut
-        self._join(data, begin, len(data))
+            begin, before = cut, count
+        self._join(data, begin, len(data), counts[-1] - before)
 
-    def _join(self, data: bytearray, begin: int, end: int) -> None:
+    def _join(self, data: bytearray, begin: int, end: int, messages: int) -> None:
+        self._messages += messages
         if self._batch:
             self._batch += memoryview(data)[begin:end]
         elif begin == 0 and end == len(data):
@@ -182,9 +179,9 @@ class LinkSender:
             self._timer.cancel()
             self._timer = None
         if self._batch and self._writer is not None:
-            self.counters.on_batch(len(self._batch))
+            self.counters.on_batch(self._messages, len(self._batch))
             (hand_over or self._hand_over)(self._batch, [*self._cuts, len(self._batch)])
-            self._batch, self._cuts = bytearray(), []
+            self._batch, self._cuts, self._messages = bytearray(), [], 0
 
     def _hand_over(self, batch: bytearray, ends: list[int]) -> None:
         assert self._writer is not None
@@ -198,16 +195,13 @@ class LinkSender:
         if self.packs_all:
             self.end_batch()
 
-    def send_control(self, message: bytes) -> None:
-        """About a source; it has its place behind the data given before, and is lost when the link is down."""
-        if self._writer is not None and self._writer.is_open:
-            self._writer.control.on_sent(len(message))
-        self._send(message)
+    def send_control(self, message: bytes) -> bool:
+        """About a source; it has its place behind the data given before. False: the link is down, it is lost."""
+        return self._send(message)
 
-    def _send(self, message: bytes) -> None:
+    def _send(self, message: bytes) -> bool:
         self.end_batch()
-        if self._writer is not None:
-            self._writer.put(message)
+        return self._writer is not None and self._writer.put(message)
 
     def send_canary(self, message: bytes) -> None:
         """The way of the data; one that finds no room is lost."""

@@ -15,19 +15,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dro.bus.actor import WorkerContext
+from dro.bus.totals import Totals
 from dro.clock import ms
 from dro.config.dro_xml.model import PeerConfig
 from dro.log.events import LogEvent
 from dro.metrics.slots import Slot
 from dro.os_errors import remedy_of
-from dro.proto.peerlink.datagram_session import (
-    DatagramCounts,
-    DatagramSession,
-    SessionIds,
-)
+from dro.proto.peerlink.datagram_session import DatagramCounts, DatagramSession, SessionIds
 from dro.proto.peerlink.early_data import LingeringSources
 from dro.proto.peerlink.messages import Hello
-from dro.proto.peerlink.session import LinkUp
+from dro.proto.peerlink.session import CloseLink, LinkEnd, LinkUp
 from dro.proto.ratelimit import RateLimiter
 from dro.timers import Timer
 from dro.um.transport import sockets
@@ -35,6 +32,7 @@ from dro.um.transport.session import SessionSink
 from dro.wire.peer_datagram import KEY_BYTES, SALT_BYTES, DatagramKey, DatagramReader, DatagramWriter
 from portals.peer.connection import PeerConnection
 from portals.peer.datagrams import LinkDatagrams, Place
+from portals.peer.gauges import datagram_totals, recovery_gauges
 from portals.peer.options import batching_of, datagram_options_of
 from portals.peer.packet_sender import PacketSender
 from portals.peer.packet_writer import PacketWriter
@@ -69,8 +67,7 @@ class UdpPart:
         self._offers: LinkSources | None = None
         self._lingering = LingeringSources(self._options.loss.generation_ns)
         self._timer: Timer | None = None
-        slots = (Slot.BAD_DATAGRAMS, Slot.UNRECOVERABLE, Slot.NAKS_SENT, Slot.RETRANSMITTED, Slot.UNSENT)
-        self._counted_before = {slot: ctx.counters[slot] for slot in slots}  # by earlier incarnations
+        self._totals = Totals(ctx.counters, self._counted())
 
     def greeting(self, own: Hello) -> Hello:
         """For one connection."""
@@ -84,7 +81,8 @@ class UdpPart:
         """Both have said who they are. False: it has ended the connection."""
         own, other, udp, loop = connection.session.own, up.hello, self._udp, self._ctx.loop
         if self._uses_tls and not other.udp_key:
-            connection.end("the companion has told no key for UDP", "use a DRO there that seals datagrams")
+            remedy = "use a DRO there that seals datagrams"
+            connection.end("the companion has told no key for UDP", remedy, LinkEnd.NEGOTIATION)
             return False
         self._connection, self._offers = connection, offers
         codec = None
@@ -111,7 +109,7 @@ class UdpPart:
             datagrams = LinkDatagrams(loop, udp, place, core, codec, writer, connection.receiver, sink, self)
         except OSError as e:
             what = f"UDP port {udp.port} of {place.local_ip} cannot be used: {e.strerror}"
-            connection.end(what, remedy_of(e.errno))
+            connection.end(what, remedy_of(e.errno), LinkEnd.ERROR)
             return False
         self._datagrams = datagrams
         self.sender.attach_packets(writer, sockets.interface_mtu(place.local_ip))
@@ -172,9 +170,9 @@ class UdpPart:
         self._ctx.log.info(LogEvent.PEER_UDP_UP, extra={"peer": self._peer(), "port": self._udp.port})
         self._on_up()
 
-    def on_datagrams_over(self, text: str, remedy: str) -> None:
+    def on_datagrams_over(self, over: CloseLink) -> None:
         if self._connection is not None:
-            self._connection.end(text, remedy)
+            self._connection.end(over.text, over.remedy, over.end)
 
     def on_dropped(self, reason: str, address: str, remedy: str) -> None:
         extra = {"peer": address, "reason": reason, "remedy": remedy}
@@ -194,19 +192,19 @@ class UdpPart:
 
     # counters
 
-    def refresh_gauges(self) -> None:
-        counts, page = self.counts, self._ctx.counters
-        values = {
+    def _counted(self) -> dict[Slot, int]:
+        counts = self.counts
+        return datagram_totals(counts) | {
             Slot.BAD_DATAGRAMS: sum(counts.dropped.values()),
             Slot.UNRECOVERABLE: counts.unrecoverable,
-            Slot.NAKS_SENT: counts.naks_sent,
-            Slot.RETRANSMITTED: counts.retransmitted,
             Slot.UNSENT: self._unsent,
         }
-        for slot, before in self._counted_before.items():
-            page.set(slot, before + values[slot])
-        page.add(Slot.NO_TOPIC_RCVD, counts.early_dropped)
-        counts.early_dropped = 0
+
+    def refresh_gauges(self) -> None:
+        counts, page = self.counts, self._ctx.counters
+        self._totals.show(self._counted())
+        for slot, value in recovery_gauges(counts.recoveries).items():
+            page.set(slot, value)
         if counts.unrecoverable > self._lost:
             extra = {"lost": counts.unrecoverable - self._lost}
             self._lost = counts.unrecoverable

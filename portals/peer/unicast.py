@@ -15,6 +15,7 @@ from dro.bus.actor import WorkerContext
 from dro.bus.messages import Role
 from dro.config.dro_xml.model import PeerConfig
 from dro.errors import DecodeError
+from dro.metrics.slots import Slot
 from dro.proto.peerlink.messages import Kind, kind_of
 from dro.proto.unicast.connections import Outcome, Tell
 from dro.proto.unicast.contexts import KnownContexts
@@ -25,6 +26,7 @@ from dro.wire.source_string import TcpAddress
 from portals.decisions.contexts import BEHIND, AskSiblings, ContextQuestions
 from portals.decisions.contexts import Tell as TellContext
 from portals.decisions.unicast import UnicastForwarding
+from portals.peer.counts import count_lost
 from portals.peer.writer import LinkWriter
 from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link
@@ -54,6 +56,7 @@ class LinkUnicast:
     def on_config(self, config: PeerConfig) -> None:
         self._contexts.set_options(config.context_query)
         self._most = config.uim_max_queue_bytes or config.max_queue_bytes // SHARE
+        self._ctx.counters.set(Slot.UNICAST_QUEUE_LIMIT, self._most)
 
     def on_message(self, message: bytes, peer: TcpAddress) -> None:
         """Anything from the companion that is for nobody else of the portal."""
@@ -78,8 +81,7 @@ class LinkUnicast:
         elif self.writer.waiting_unicast + len(message) > self._most:
             tell(Outcome.FULL)
         else:
-            self.writer.put_unicast(message)
-            tell(Outcome.SENT)
+            self.writer.put_unicast(message, tell)
 
     def on_context_info(self, worker: int, message: bytes) -> None:
         """From a sibling, or `BEHIND`, over the link. Raises: DecodeError."""
@@ -110,6 +112,8 @@ class LinkUnicast:
                 case TellContext():
                     if self.writer is not None:
                         self.writer.put_urgent(message)
+                    else:
+                        count_lost(self._ctx.counters, message)
                 case _:
                     assert_never(effect)
 

@@ -2,7 +2,8 @@
 
 Urgent messages (keepalive, routes, interest) go before everything that has not been begun. All that is given within a
 turn of the loop is written at its end. Long sequences of control messages are made one by one, while there is room;
-changes of interest wait behind those about interest.
+changes of interest wait behind those about interest. Batches of data are bytearrays, other messages bytes. A message
+counts as sent once it has been begun.
 
 Source: forwarding notes, sections 19 (8.) and 20.
 """
@@ -16,6 +17,7 @@ from typing import Final
 
 from dro.loop import Loop
 from dro.proto.peerlink.sources import SourceMessage, ToldSources
+from dro.proto.unicast.connections import Outcome, Tell
 from dro.um.transport.stream import ByteStream, Piece, nothing
 from portals.peer.counts import ControlCounts
 
@@ -27,6 +29,8 @@ _ALL_MAX: Final = 2  # one that is being told, and one that waits
 
 class _Unicast(bytes):
     """A piece that counts as a unicast message while it waits."""
+
+    tell: Tell
 
 
 class LinkWriter:
@@ -86,6 +90,11 @@ class LinkWriter:
             begun = self._pieces.popleft() if self._is_begun else b""
             self.unsent = [piece for piece in self._pieces if isinstance(piece, bytearray)]
             self.lost = len(begun) + self.waiting_unicast + self._stream.backlog()
+            for message in (*self._urgent, *self._pieces):
+                if isinstance(message, _Unicast):
+                    message.tell(Outcome.DOWN)
+                elif isinstance(message, bytes):
+                    self.control.on_lost(len(message))
         self._forget()
         self._on_room = self._on_lost = nothing  # they refer to the connection, which has this
 
@@ -104,27 +113,35 @@ class LinkWriter:
         """What waits; it is not written here any more."""
         begun = [self._pieces.popleft()] if self._is_begun else []
         waiting = b"".join((*begun, *self._urgent, *self._pieces))
+        for piece in (*self._urgent, *self._pieces):
+            self._on_begun(piece)
         self._forget()
         return waiting
 
     # what is to be written
 
-    def put(self, piece: Piece) -> None:
-        """Behind all that was put before. Without a stream it is thrown away."""
-        if self._stream is not None:
-            self.given += len(piece)
-            self._add(self._pieces, piece)
+    def put(self, piece: Piece) -> bool:
+        """Behind all that was put before. False: there is no stream, it is thrown away."""
+        if self._stream is None:
+            return False
+        self.given += len(piece)
+        self._add(self._pieces, piece)
+        return True
 
-    def put_unicast(self, message: bytes) -> None:
-        """As `put`; until it is written it is part of `waiting_unicast`."""
-        if self._stream is not None:
+    def put_unicast(self, message: bytes, tell: Tell) -> None:
+        """As `put`; until it is begun it is part of `waiting_unicast`, and then its sender is told."""
+        piece = _Unicast(message)
+        piece.tell = tell
+        if self.put(piece):
             self.waiting_unicast += len(message)
-            self.put(_Unicast(message))
+        else:
+            tell(Outcome.DOWN)
 
     def put_urgent(self, message: bytes) -> None:
         if self._stream is not None:
-            self.control.on_sent(len(message))
             self._add(self._urgent, message)
+        else:
+            self.control.on_lost(len(message))
 
     def _add(self, pieces: deque[Piece], piece: Piece) -> None:
         pieces.append(piece)
@@ -172,7 +189,6 @@ class LinkWriter:
                 if self._interest:
                     self.put_urgent(message)
                 else:
-                    self.control.on_sent(len(message))
                     self.put(message)
             elif self._interest:
                 self._interest.popleft()
@@ -221,10 +237,7 @@ class LinkWriter:
         while count:
             pieces = self._urgent if self._urgent and not self._is_begun else self._pieces
             piece = pieces[0]
-            if isinstance(piece, _Unicast):
-                self.waiting_unicast -= len(piece)
-            elif isinstance(piece, SourceMessage):
-                self.sources.on_handed_over(piece)
+            self._on_begun(piece)
             if count < len(piece):
                 if pieces is self._urgent:  # it goes on before all others
                     self._pieces.appendleft(self._urgent.popleft())
@@ -235,6 +248,16 @@ class LinkWriter:
             count -= len(piece)
             if pieces is self._pieces:
                 self._is_begun = False
+
+    def _on_begun(self, piece: Piece) -> None:
+        """Nothing gets before it any more. The rest of a piece is none of bytes."""
+        if isinstance(piece, _Unicast):
+            self.waiting_unicast -= len(piece)
+            piece.tell(Outcome.SENT)
+        elif isinstance(piece, bytes):
+            self.control.on_sent(len(piece))
+            if isinstance(piece, SourceMessage):
+                self.sources.on_handed_over(piece)
 
     def on_writable(self) -> None:
         self._is_waiting = False

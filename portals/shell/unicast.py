@@ -16,6 +16,7 @@ from dro.log.events import LogEvent
 from dro.metrics.slots import Slot
 from dro.proto.newcomers import NewcomerRate, Newcomers
 from dro.proto.unicast.connections import Outcome
+from dro.wire.lbmc.addressing import asks_for_repair
 from dro.wire.lbmc.codes import MessageType
 from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
@@ -35,6 +36,7 @@ _RECEIVED: Final[_Pair] = (Slot.UNICAST_DATA_RCVD, Slot.UNICAST_CONTROL_RCVD)
 _DROPPED: Final[dict[Why, _Pair]] = {  # of data, of control
     Why.BROKEN: (Slot.UNICAST_BROKEN, Slot.UNICAST_BROKEN),
     Why.NO_FORWARDING: (Slot.UNICAST_DATA_NO_FORWARDING, Slot.UNICAST_CONTROL_NO_FORWARDING),
+    Why.UNKNOWN_FORWARDING: (Slot.UNICAST_UNKNOWN_FORWARDING, Slot.UNICAST_CONTROL_NO_FORWARDING),
     Why.NO_STREAM: (Slot.UNICAST_DATA_NO_STREAM, Slot.UNICAST_CONTROL_NO_STREAM),
     Why.DUPLICATE: (Slot.UNICAST_DATA_DUP, Slot.UNICAST_CONTROL_DUP),
     Why.HOPS: (Slot.UNICAST_HOPS, Slot.UNICAST_HOPS),
@@ -46,6 +48,7 @@ _DROPPED: Final[dict[Why, _Pair]] = {  # of data, of control
 _Events = tuple[LogEvent, LogEvent]
 _TOLD: Final[dict[Why, _Events]] = {  # the others are told below, or happen in good order
     Why.NO_FORWARDING: (LogEvent.UNICAST_DATA_UNADDRESSED, LogEvent.UNICAST_CONTROL_UNADDRESSED),
+    Why.UNKNOWN_FORWARDING: (LogEvent.UNICAST_DATA_UNADDRESSED, LogEvent.UNICAST_CONTROL_UNADDRESSED),
     Why.NO_STREAM: (LogEvent.UNICAST_DATA_NO_STREAM, LogEvent.UNICAST_CONTROL_NO_STREAM),
     Why.HOPS: (LogEvent.UNICAST_DATA_LOOPS, LogEvent.UNICAST_CONTROL_LOOPS),
     Why.NO_ROUTES_YET: (LogEvent.UNICAST_TOO_EARLY, LogEvent.UNICAST_TOO_EARLY),
@@ -103,6 +106,8 @@ class UnicastTraffic:
             return
         control = int(message[0] & 0xF == MessageType.CONTROL)
         self._page.add_sized(_RECEIVED[control], 1, len(message))
+        if control and asks_for_repair(message):
+            self._page.add_sized(Slot.RXREQ_RCVD, 1, len(message))
         if isinstance(verdict, Dropped):
             self._page.add_sized(_DROPPED[verdict.why][control], 1, len(message))
             self._tell_dropped(verdict, control, peer)

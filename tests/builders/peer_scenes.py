@@ -176,7 +176,7 @@ def _batches(portal: PeerPortal, stepper: Stepper) -> list[tuple[int, int]]:
         sender.send_batch(buffer, table, 0)
         sender.flush()
         for _ in range(40):
-            found.append((stepper.clock.now_ns() // 10**7, sender.counters.batches))
+            found.append((stepper.clock.now_ns() // 10**7, sender.counters.batch_bytes.count))
             stepper.run(10)
     return found
 

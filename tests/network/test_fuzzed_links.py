@@ -38,6 +38,7 @@ from dro.proto.peerlink.messages import (
     source_end,
     topic_interest,
 )
+from dro.proto.peerlink.session import LinkEnd
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.data_blocks import CtxInst, SrcIdx, TopicIdx, Tsni, TsniRecord
@@ -213,9 +214,9 @@ class Bench:
         self.ends: list[str] = []
         over = self.portal.on_over
 
-        def on_over(connection: PeerConnection, why: str, remedy: str) -> None:
+        def on_over(connection: PeerConnection, why: str, remedy: str, end: LinkEnd) -> None:
             self.ends.append(why)
-            over(connection, why, remedy)
+            over(connection, why, remedy, end)
 
         self.portal.on_over = on_over  # type: ignore[method-assign]
         self.net.run(500)

@@ -13,6 +13,7 @@ import pytest
 from dro.clock import ms
 from dro.metrics.slots import Slot
 from dro.proto.peerlink.hold import HOLD_NS, QUIET_NS
+from dro.proto.peerlink.session import LinkEnd
 from dro.um.transport.link_frames import SRCIDX_BYTES
 from dro.um.transport.stream import PlainStream
 from dro.wire.lbmc import message as lbmc
@@ -52,7 +53,7 @@ def reset(net: Network, end: str) -> None:
     stream = connection.base
     assert isinstance(stream, PlainStream)
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection._lost("reset by the test")
+    connection._lost("reset by the test", "", LinkEnd.ERROR)
 
 
 def close_acceptor(net: Network) -> None:

@@ -19,6 +19,7 @@ from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.loop import Loop
 from dro.metrics.slots import DROP_SLOTS, Slot
+from dro.proto.peerlink.session import LinkEnd
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
@@ -256,7 +257,7 @@ class Dro:
         """This end closes the connection of a link; an initiator connects again after a while."""
         connection = self.peers[other]._link
         assert connection is not None
-        connection._lost("closed by the test")
+        connection._lost("closed by the test", "", LinkEnd.ERROR)
 
     def close_link(self, other: str) -> None:
         """As `cut`, and this end neither connects nor listens until `mend`."""

@@ -10,10 +10,10 @@ Source: UM Concepts, "LBT-RM"; UM Configuration Guide, receiver options; statist
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from dro.clock import NS_PER_MS
+from dro.clock import NS_PER_MS, NS_PER_US
 from dro.proto.lbtrm.loss import (
     LossConfig,
     LossDetector,
@@ -27,6 +27,7 @@ from dro.proto.lbtrm.loss import (
     merged,
 )
 from dro.proto.session_events import Began, Ended
+from dro.samples import Samples
 from dro.sqn import HALF, MASK, ahead
 from dro.wire.transport import NCF_DO_NOT_RETRY, NCF_IGNORED, NCF_RX_DELAY, NCF_SHED
 
@@ -74,6 +75,14 @@ class ReceiverStats:
     dgrams_dropped_other: int = 0
 
 
+@dataclass(slots=True)
+class Recoveries:
+    """Of missing datagrams that came once this side had asked: after how long, and after how many NAKs for each."""
+
+    us: Samples = field(default_factory=Samples)
+    naks: Samples = field(default_factory=Samples)
+
+
 class ReceiverSession:
     """One joined transport session.
 
@@ -96,6 +105,7 @@ class ReceiverSession:
         "_loss",
         "_nak_stm",
         "_nak_tx",
+        "_recoveries",
         "_suspect",
         "_timeout_ns",
         "active_ns",
@@ -105,11 +115,21 @@ class ReceiverSession:
         "stats",
     )
 
-    def __init__(self, cfg: LossConfig, rng: Rng, joined_ns: int) -> None:
+    def __init__(
+        self,
+        cfg: LossConfig,
+        rng: Rng,
+        joined_ns: int,
+        *,
+        stats: ReceiverStats | None = None,
+        recoveries: Recoveries | None = None,
+    ) -> None:
+        """`stats` and `recoveries` of a session that goes on with those of one before."""
         self.expected: int | None = None
         self.has_events = False
         self.has_ended = False
-        self.stats = ReceiverStats()
+        self.stats = ReceiverStats() if stats is None else stats
+        self._recoveries = Recoveries() if recoveries is None else recoveries
         self._cfg = cfg
         self._loss = LossDetector(cfg, rng)
         self._gaps = self._loss.gaps
@@ -118,8 +138,8 @@ class ReceiverSession:
         self.active_ns = joined_ns
         self._timeout_ns = cfg.preactivity_timeout_ns or cfg.activity_timeout_ns
         self._suspect: int | None = None
-        self._nak_stm = 0.0
-        self._nak_tx = 0.0
+        self._nak_stm = float(self.stats.nak_stm_mean)
+        self._nak_tx = float(self.stats.nak_tx_mean)
 
     # data
 
@@ -178,6 +198,8 @@ class ReceiverSession:
         if not is_retransmission:
             stats.out_of_order += 1
         if gap.naks:
+            self._recoveries.us.add((now_ns - gap.found_ns) // NS_PER_US)
+            self._recoveries.naks.add(gap.naks)
             waited_ms = (now_ns - gap.found_ns) // NS_PER_MS
             first = stats.nak_stm_min == ALL_ONES
             self._nak_stm = waited_ms if first else self._nak_stm + (waited_ms - self._nak_stm) / MEAN_WEIGHT

@@ -85,12 +85,21 @@ class SourceSession:
         "trail",
     )
 
-    def __init__(self, cfg: SourceConfig, data_limiter: RateLimiter, rx_limiter: RateLimiter, start_ns: int) -> None:
+    def __init__(
+        self,
+        cfg: SourceConfig,
+        data_limiter: RateLimiter,
+        rx_limiter: RateLimiter,
+        start_ns: int,
+        *,
+        stats: SourceStats | None = None,
+    ) -> None:
+        """`stats` of a session that goes on with those of one before."""
         self._cfg = cfg
         self.next_sqn = cfg.first_sqn & MASK
         self.trail = self.next_sqn
         self.next_sm_sqn = 0
-        self.stats = SourceStats()
+        self.stats = SourceStats() if stats is None else stats
         self._window = TransmissionWindow(cfg.window_size_bytes, cfg.window_limit_bytes, self.next_sqn)
         self._retransmitter = Retransmitter(
             self._window,

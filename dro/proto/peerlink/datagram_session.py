@@ -20,11 +20,11 @@ from typing import Final
 
 from dro.clock import ms
 from dro.proto.lbtrm.loss import LBTRU_LOSS, LossConfig, NakDue, Rng, Skipped, Unrecoverable
-from dro.proto.lbtrm.receiver import ReceiverSession
+from dro.proto.lbtrm.receiver import ReceiverSession, ReceiverStats, Recoveries
 from dro.proto.lbtrm.retransmit import Retransmit, SendNcf
 from dro.proto.lbtrm.session_messages import SendSm
-from dro.proto.lbtrm.source import LBTRU_SOURCE, Effect, SourceConfig, SourceSession
-from dro.proto.peerlink.session import CloseLink
+from dro.proto.lbtrm.source import LBTRU_SOURCE, Effect, SourceConfig, SourceSession, SourceStats
+from dro.proto.peerlink.session import CloseLink, LinkEnd
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.session_events import Ended
 from dro.wire import lbtru
@@ -80,13 +80,16 @@ class State(Enum):
 
 @dataclass(slots=True)
 class DatagramCounts:
-    """Of a portal, over all its connections. `dropped`: datagrams that were not taken, by reason."""
+    """Of a portal, over all its connections; `sent` and `received` are of datagrams with data.
+
+    `dropped`: datagrams that were not taken, by reason.
+    """
 
     unrecoverable: int = 0
-    naks_sent: int = 0
-    naks_rcved: int = 0
-    retransmitted: int = 0
-    early_dropped: int = 0  # messages of sources that were not told in time
+    """Given up, also those that were missing when a connection ended."""
+    received: ReceiverStats = field(default_factory=ReceiverStats)
+    recoveries: Recoveries = field(default_factory=Recoveries)
+    sent: SourceStats = field(default_factory=SourceStats)
     dropped: dict[str, int] = field(default_factory=dict)
 
     def drop(self, reason: str) -> None:
@@ -108,8 +111,8 @@ class DatagramSession:
     ) -> None:
         self.ids = ids
         self.state = State.ASKING
-        self.source = SourceSession(options.source, data_limiter, rx_limiter, now_ns)
-        self.receiver = ReceiverSession(options.loss, rng, now_ns)
+        self.source = SourceSession(options.source, data_limiter, rx_limiter, now_ns, stats=counts.sent)
+        self.receiver = ReceiverSession(options.loss, rng, now_ns, stats=counts.received, recoveries=counts.recoveries)
         self.receiver.expected = options.source.first_sqn
         self.counts = counts
         self._options = options
@@ -150,7 +153,6 @@ class DatagramSession:
             case lbtru.Ncf(sqns=sqns, reason=reason, trail=trail):
                 self.receiver.on_ncf(sqns, reason, trail, now_ns)
             case lbtru.Nak(sqns=sqns):
-                self.counts.naks_rcved += len(sqns)
                 self._perform(self.source.on_nak(sqns, now_ns))
             case _:
                 pass
@@ -177,7 +179,6 @@ class DatagramSession:
         for event in self.receiver.take_events() if self.receiver.has_events else ():
             match event:
                 case NakDue(sqns=sqns):
-                    self.counts.naks_sent += len(sqns)
                     self._send(lbtru.Nak(sqns, options=self._companion_sid))
                 case Unrecoverable(ranges=ranges):
                     self.counts.unrecoverable += sum([count for _, count in ranges])
@@ -193,7 +194,6 @@ class DatagramSession:
         for effect in effects:
             match effect:
                 case Retransmit():
-                    self.counts.retransmitted += 1
                     self._effects.append(effect)
                 case SendNcf(reason=reason, sqns=sqns):
                     self._send(lbtru.Ncf(self.source.trail, reason, 0, sqns, options=self._own_sid))
@@ -201,8 +201,9 @@ class DatagramSession:
                     self._send_sm(effect)
 
     def _close(self, text: str, remedy: str) -> None:
+        """After silence."""
         self.state = State.OVER
-        self._effects.append(CloseLink(text, remedy))
+        self._effects.append(CloseLink(text, remedy, LinkEnd.TIMEOUT))
 
     # time
 

@@ -24,7 +24,7 @@ class EarlyData:
     """See the module text."""
 
     def __init__(self) -> None:
-        self._dropped = 0
+        self._dropped: list[bytes] = []
         self._by_source: dict[int, tuple[int, list[bytes]]] = {}  # oldest first: since when, and what
         self._bytes = 0
 
@@ -50,13 +50,18 @@ class EarlyData:
         while (due_ns := self.next_deadline()) is not None and due_ns <= now_ns:
             self._drop()
 
-    def take_dropped(self) -> int:
+    def drop_all(self) -> None:
+        """No source is told any more."""
+        while self._by_source:
+            self._drop()
+
+    def take_dropped(self) -> list[bytes]:
         """Messages that were dropped since the last call."""
-        dropped, self._dropped = self._dropped, 0
+        dropped, self._dropped = self._dropped, []
         return dropped
 
     def _drop(self) -> None:
-        self._dropped += len(self.take(next(iter(self._by_source))))
+        self._dropped += self.take(next(iter(self._by_source)))
 
 
 @dataclass(slots=True)

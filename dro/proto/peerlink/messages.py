@@ -104,7 +104,7 @@ def kind_of(message: bytes | memoryview) -> Kind:
         return Kind.CONTROL
     if BlockType.SRCIDX in codes:
         return Kind.SOURCE
-    if codes & {BlockType.DESTINATION, BlockType.CTXINSTD}:
+    if codes & {BlockType.DESTINATION, BlockType.CTXINSTD, BlockType.STREAM}:
         return Kind.UNICAST
     return Kind.IMMEDIATE if message[0] == MessageType.MESSAGE else Kind.OTHER
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 from dro.clock import ms, s
@@ -108,12 +109,23 @@ class LinkUp:
     is_compressed: bool
 
 
+class LinkEnd(Enum):
+    """Why a connection has ended, for the counters; the values are the labels."""
+
+    REMOTE = "remote_close"  # by the companion
+    ERROR = "socket_error"
+    TIMEOUT = "keepalive_timeout"  # silence
+    NEGOTIATION = "negotiation"  # the two do not agree
+    SHUTDOWN = "shutdown"  # by this portal
+
+
 @dataclass(frozen=True, slots=True)
 class CloseLink:
     """The connection is of no use: `text` says why, `remedy` what to do."""
 
     text: str
     remedy: str = ""
+    end: LinkEnd = LinkEnd.NEGOTIATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +157,12 @@ class RttStatistics:
     total_us: int = 0
     last_us: int = 0
     last_ns: int = 0  # when the last response came
+    asked: int = 0  # keepalives sent
+    on_sample: Callable[[int], object] | None = None
 
     def add(self, rtt_us: int, now_ns: int) -> None:
+        if self.on_sample is not None:
+            self.on_sample(rtt_us)
         self.minimum_us = min(self.minimum_us, rtt_us) if self.samples else rtt_us
         self.maximum_us = max(self.maximum_us, rtt_us)
         self.samples += 1
@@ -287,9 +303,9 @@ class LinkSession:
             self._effects.append(Warned("the companion answers no canaries, the link is used without", remedy))
         self._effects.append(LinkUp(greeting, compresses and options.uses_compression))
 
-    def _close(self, text: str, remedy: str = "") -> None:
+    def _close(self, text: str, remedy: str, end: LinkEnd = LinkEnd.NEGOTIATION) -> None:
         self._is_over = True
-        self._effects.append(CloseLink(text, remedy))
+        self._effects.append(CloseLink(text, remedy, end))
 
     # keepalives
 
@@ -379,10 +395,10 @@ class LinkSession:
             return
         options = self.options
         if self.hello is None and now_ns >= self._began_ns + self._hello_limit_ns:
-            self._close("it did not say who it is in time", "check that a DRO is at the other end")
+            self._close("it did not say who it is in time", "check that a DRO is at the other end", LinkEnd.TIMEOUT)
         elif options.interval_ns and options.timeout_ns and now_ns >= self._heard_ns + options.timeout_ns:
             silent_ms = (now_ns - self._heard_ns) // 1_000_000
-            self._close(f"nothing came for {silent_ms} ms", "check the network between the two")
+            self._close(f"nothing came for {silent_ms} ms", "check the network between the two", LinkEnd.TIMEOUT)
         elif self.hello is not None and options.interval_ns and now_ns >= self._next_query_ns():
             self._ask(now_ns)
         if self._canary is not None and not self._is_over:
@@ -404,6 +420,7 @@ class LinkSession:
     def _ask(self, now_ns: int) -> None:
         self._index = self._index + 1 & MASK
         self._asked_ns = now_ns
+        self.rtt.asked += 1
         self._asked[self._index] = now_ns, self._told()
         if len(self._asked) > _ASKED_MAX:
             del self._asked[next(iter(self._asked))]

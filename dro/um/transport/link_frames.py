@@ -181,15 +181,17 @@ def write_packets(buffer: bytearray, offsets: Sequence[int], session_id: int, sq
 
 def for_link(
     buffer: bytearray, table: RunTable, topics: dict[int, int], held: int, most: int, header: int = 0
-) -> tuple[bytearray, list[int]]:
-    """The messages of the table, each with its block, back to back; and where in that a new batch begins.
+) -> tuple[bytearray, list[int], list[int]]:
+    """The messages of the table, each with its block, back to back; where in that a new batch begins, and behind how
+    many messages.
 
     The first word of a row is the number of the source; `topics`: the topic index of each there where it originates. A
     batch has at most `most` bytes, of which the first has `held` already; a larger message is alone in one. Each that
     begins here has `header` free bytes in front, which count.
     """
     cuts: list[int] = []
-    size, to = held, 0
+    counts: list[int] = []
+    size, to, number = held, 0, 0
     cells = table.cells
     if COMPILED and not table.has_other_than_data():
         count, nbytes = table.total()
@@ -201,6 +203,7 @@ def for_link(
             for _ in range(cells[row + _FRAGMENTS]):
                 if size and size + whole > most:
                     cuts.append(to)
+                    counts.append(number)
                     size = 0
                 if not size:
                     to += header
@@ -215,9 +218,10 @@ def for_link(
                 offset += cells[row + _STRIDE]
                 to += whole
                 size += whole
+                number += 1
         out = None  # type: ignore[assignment]
         del made[to:]
-        return made, cuts
+        return made, cuts, counts
     view, room = memoryview(buffer), bytes(header)
     parts: list[bytes | memoryview] = []
     for row in range(0, table.rows * _WORDS, _WORDS):
@@ -236,6 +240,7 @@ def for_link(
                 message, whole = [control], len(control)
             if size and size + whole > most:
                 cuts.append(to)
+                counts.append(number)
                 size = 0
             if not size:
                 parts.append(room)
@@ -245,7 +250,8 @@ def for_link(
             offset += cells[row + _STRIDE]
             to += whole
             size += whole
-    return bytearray().join(parts), cuts
+            number += 1
+    return bytearray().join(parts), cuts, counts
 
 
 def _control(buffer: bytearray, table: RunTable, row: int, topic: int) -> bytes:

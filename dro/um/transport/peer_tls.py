@@ -70,7 +70,7 @@ class PeerTlsStream(TlsStream):
         return self.sock.version() or "", names_of(self.sock), int(ssl.cert_time_to_seconds(ends)) if ends else 0
 
     def _tell_failure(self, failure: TlsFailure) -> None:
-        self.failure = f"{failure.reason}; {failure.remedy}"
+        self.failure, self.is_refused = f"{failure.reason}; {failure.remedy}", True
         extra = {"peer": peer_of(self.sock), "reason": failure.reason, "remedy": failure.remedy}
         limited(LogEvent.TLS_FAILED, extra=extra)
 

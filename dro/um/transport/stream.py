@@ -97,6 +97,8 @@ class PlainStream:
         self._events = NO_EVENTS
         self.failure = ""
         """Why it was lost before it was open, where that is known."""
+        self.is_refused = False
+        """Both ends were there then, and did not agree."""
 
     def start(self, events: StreamEvents) -> None:
         self._events = events

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 
 from dro.errors import DecodeError
-from dro.wire.lbmc.codes import BlockType, MessageType
+from dro.wire.lbmc.codes import UNDERSTOOD_CODES, BlockType, MessageType
 from dro.wire.lbmc.message import chain
 
 _DESTINATION: Final = Struct("!IIHH")  # domain, address, port, hops taken
@@ -59,6 +59,7 @@ class Addressing:
     """`dro_code`: the block of `OF_DROS` that makes it a control message between DROs, 0 for none.
 
     `instance`: the context that it goes to. `stream`: context instance of the sender, stream id, sequence number.
+    `has_unknown`: there is a block with a code that has no name here, which may say where it goes.
     """
 
     is_data: bool
@@ -66,13 +67,14 @@ class Addressing:
     destination: Destination | None
     instance: bytes | None
     stream: tuple[bytes, int, int] | None
+    has_unknown: bool = False
 
 
 def read_addressing(message: bytes) -> Addressing:
     """Of one whole message; the first block of each kind counts. Raises: DecodeError."""
     is_data = message[0] & 0xF != MessageType.CONTROL
     first: dict[int, int] = {}
-    dro_code = 0
+    dro_code, has_unknown = 0, False
     for code, at, size in chain(message, 0, len(message))[0]:
         if code in _LEAST and code not in first:
             if size < _LEAST[BlockType(code)]:
@@ -80,6 +82,8 @@ def read_addressing(message: bytes) -> Addressing:
             first[code] = at
         elif code in OF_DROS and not is_data and not dro_code:
             dro_code = code
+        elif code not in UNDERSTOOD_CODES:
+            has_unknown = True
     destination = instance = stream = None
     if (at := first.get(BlockType.DESTINATION, 0)) > 0:
         domain_id, ip, port, hops_taken = _DESTINATION.unpack_from(message, at + _HEAD)
@@ -89,7 +93,18 @@ def read_addressing(message: bytes) -> Addressing:
     if (at := first.get(BlockType.STREAM, 0)) > 0:
         stream_id, sqn, sender = _STREAM.unpack_from(message, at + _HEAD)
         stream = (sender, stream_id, sqn)
-    return Addressing(is_data, dro_code, destination, instance, stream)
+    return Addressing(is_data, dro_code, destination, instance, stream, has_unknown)
+
+
+def asks_for_repair(message: bytes) -> bool:
+    """Is the control message a request for retransmission: of a receiver that has lost something, or came late?
+
+    Not if it is broken.
+    """
+    try:
+        return any(code == BlockType.UME_RXREQ for code, _, _ in chain(message, 0, len(message))[0])
+    except DecodeError:
+        return False
 
 
 def with_hops(message: bytes, destination: Destination, hops_taken: int) -> bytes:

@@ -12,13 +12,11 @@ from typing import Final, cast
 import pytest
 
 from dro.bus.counters import CounterPage
-from dro.clock import s
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.metrics.slots import PairSlot, Slot
 from dro.proto.interest.events import InterestGained
 from dro.proto.newcomers import NewcomerRate, Newcomers
-from dro.proto.peerlink.session import RttStatistics
 from dro.proto.unicast.connections import Outcome, Tell
 from dro.um.fragment.context import FragmentContext
 from dro.um.transport.session import SessionCounts
@@ -33,9 +31,6 @@ from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 from portals.decisions.unicast import Dropped, ForRoutes, Leaves, UnicastForwarding, Verdict, Why
 from portals.endpoint.gauges import Gauges
 from portals.endpoint.interest import TrdInterest
-from portals.peer.gauges import link_gauges
-from portals.peer.link_watch import LinkWatch
-from portals.peer.sender import LinkCounters
 from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link as PortalLink
 from portals.shell.portal import PortalShell, show_core
@@ -44,7 +39,8 @@ from tests.builders.routes import whole
 from tests.fakes.queues import FakeQueues
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker
-from tests.portals.datapath.test_data_path import LBMC, BlockingSender, Link, P, Q, data
+from tests.portals.datapath.peer_counter_cases import PEER_CASES
+from tests.portals.datapath.test_data_path import BlockingSender, Link, P, Q, control, data, request
 from tests.portals.decisions.test_acl import lists
 
 
@@ -57,17 +53,6 @@ def link(tmp_path: Path) -> Iterator[Link]:
 
 Pages = tuple[CounterPage, CounterPage]
 """Of the portal that receives, and of the one that sends."""
-
-
-def request(topic_index: int, sqn: int, payload: bytes) -> bytes:
-    """31 bytes with a payload of 7."""
-    return LBMC.pack(0, 0x04, 24 + len(payload), topic_index, sqn) + bytes([0, 12]) + bytes(10) + payload
-
-
-def control(topic_index: int) -> bytes:
-    """20 bytes: an option block, and the topic that it is about."""
-    blocks = bytes([0x65, 8]) + bytes(6) + bytes([0, 8, 0, 0]) + topic_index.to_bytes(4, "big")
-    return bytes([8, 0x66, 0, 20]) + blocks
 
 
 BATCH: Final = data(1, 0, bytes(10)) + data(1, 1, bytes(20)) + request(1, 2, bytes(7)) + control(1)  # 22 32 31 20
@@ -279,22 +264,6 @@ def unicast(link: Link) -> Pages:
     return link.page_p, link.page_q
 
 
-def of_the_link(link: Link) -> Pages:
-    """Up for the third time; the last keepalive was answered five seconds ago."""
-    watch, rtt, sent = LinkWatch(0, is_initiator=True, address=""), RttStatistics(), LinkCounters()
-    watch.repairs = 7
-    for _ in range(3):
-        watch.on_up(0)
-    for rtt_us in (120, 90, 150):
-        rtt.add(rtt_us, s(1))
-    for nbytes in (20, 10, 60):
-        sent.on_batch(nbytes)
-    sent.lost_bytes = 70
-    for slot, value in link_gauges(rtt, watch, sent, s(6), 1000).items():
-        link.page_p.set(slot, value)
-    return link.page_p, link.page_q
-
-
 class FakeUnicastLink:
     """Every message has the outcome of the test."""
 
@@ -322,12 +291,13 @@ def unicast_cases() -> dict[Slot, tuple[Scene, int, int]]:
         Slot.GATEWAY_CONTROL_RCVD: (2, 2 * n),
         Slot.GATEWAY_CONTROL_LIMITED: (1, n),
         Slot.GATEWAY_CONTROL_SENT: (1, 10),
-        Slot.GATEWAY_CONTROL_DROPPED: (2, 23),
+        Slot.GATEWAY_CONTROL_DROPPED: (1, 11),
     }
-    both = (Slot.UNICAST_BROKEN, Slot.UNICAST_HOPS, Slot.UNICAST_NO_CONTEXT, Slot.UNICAST_UNHANDLED)
+    both = (Slot.UNICAST_BROKEN, Slot.UNICAST_HOPS, Slot.UNICAST_NO_CONTEXT)
     counts |= dict.fromkeys(both, (2, 2 * n))
     no_route = (Slot.UNICAST_DATA_NO_ROUTE, Slot.UNICAST_CONTROL_NO_ROUTE)
     counts |= dict.fromkeys(no_route, (2, 2 * n))  # before the first routes too
+    counts[Slot.UNICAST_CONTROL_NO_FORWARDING] = (2, 2 * n)  # or unknown forwarding
     for slot in range(Slot.UNICAST_DATA_RCVD, Slot.GATEWAY_CONTROL_DROPPED, 2):
         counts.setdefault(Slot(slot), (1, n))
     made: dict[Slot, tuple[Scene, int, int]] = {}
@@ -464,19 +434,7 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.ADDRESSED_ERROR: (addressed, SENDER, 3),
     Slot.ADDRESSED_ERROR_BYTES: (addressed, SENDER, 10 + 11 + 12),
     **unicast_cases(),
-    Slot.LINK_UP: (of_the_link, RECEIVER, 1),
-    Slot.LINK_RECONNECTS: (of_the_link, RECEIVER, 2),
-    Slot.LINK_REPAIRS: (of_the_link, RECEIVER, 7),
-    Slot.LINK_BATCHES: (of_the_link, RECEIVER, 3),
-    Slot.LINK_BATCH_MIN_BYTES: (of_the_link, RECEIVER, 10),
-    Slot.LINK_BATCH_MEAN_BYTES: (of_the_link, RECEIVER, 30),
-    Slot.LINK_BATCH_MAX_BYTES: (of_the_link, RECEIVER, 60),
-    Slot.RTT_SAMPLES: (of_the_link, RECEIVER, 3),
-    Slot.RTT_MIN_US: (of_the_link, RECEIVER, 90),
-    Slot.RTT_MEAN_US: (of_the_link, RECEIVER, 120),
-    Slot.RTT_MAX_US: (of_the_link, RECEIVER, 150),
-    Slot.KEEPALIVE_ANSWERED_S: (of_the_link, RECEIVER, 995),
-    Slot.LINK_LOST_BYTES: (of_the_link, RECEIVER, 70),
+    **PEER_CASES,
     **immediate_cases(),
 }
 PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {

@@ -181,6 +181,17 @@ def data(topic_index: int, sqn: int, payload: bytes) -> bytes:
     return LBMC.pack(0, 0, 12 + len(payload), topic_index, sqn) + payload
 
 
+def request(topic_index: int, sqn: int, payload: bytes) -> bytes:
+    """31 bytes with a payload of 7."""
+    return LBMC.pack(0, 0x04, 24 + len(payload), topic_index, sqn) + bytes([0, 12]) + bytes(10) + payload
+
+
+def control(topic_index: int) -> bytes:
+    """20 bytes: an option block, and the topic that it is about."""
+    blocks = bytes([0x65, 8]) + bytes(6) + bytes([0, 8, 0, 0]) + topic_index.to_bytes(4, "big")
+    return bytes([8, 0x66, 0, 20]) + blocks
+
+
 def test_fragments_arrive_whole_in_order_under_the_index_of_the_proxy_source(link: Link) -> None:
     out = BlockingSender()
     link.add_source(1, out)

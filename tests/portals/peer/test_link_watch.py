@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dro.clock import s
+from dro.proto.peerlink.session import LinkEnd
 from portals.peer.link_watch import ABSENT_NS, AGAIN_NS, LinkWatch
 
 
@@ -35,7 +36,7 @@ def test_a_link_that_is_up_is_not_named_and_one_that_was_lost_is() -> None:
     w.on_up(s(1))
     w.on_failed("a second connection was refused")
     assert (w.next_deadline(), w.on_timer(s(1000)), w.error) == (None, None, "")
-    w.on_down(s(1000), "the companion closed it", "")
+    w.on_down(s(1000), "the companion closed it", "", LinkEnd.REMOTE)
     assert w.next_deadline() == s(1000) + ABSENT_NS
     absence = w.on_timer(s(1060))
     assert absence is not None
@@ -48,3 +49,18 @@ def test_a_reason_with_a_remedy_of_its_own() -> None:
     w = watch()
     w.on_failed("the companion speaks TLS", "configure <tls> at both ends")
     assert w.why_not() == ("the companion speaks TLS", "configure <tls> at both ends")
+
+
+def test_ends_are_counted_by_reason_and_attempts_that_come_to_nothing() -> None:
+    """A connection that was up for a part of the link only is an attempt."""
+    w = watch()
+    for end in LinkEnd:
+        w.on_up(0)
+        w.on_down(0, "over", "", end)
+    assert (w.links, w.ends, w.failures) == (5, dict.fromkeys(LinkEnd, 1), 0)
+    for end in (LinkEnd.ERROR, LinkEnd.TIMEOUT):
+        w.on_down(0, "half of it", "", end)
+        w.on_attempt_failed(end)
+    assert (w.ends, w.failures) == (dict.fromkeys(LinkEnd, 1), 4)
+    w.on_attempt_failed(LinkEnd.NEGOTIATION)
+    assert (w.ends[LinkEnd.NEGOTIATION], w.failures) == (2, 5)

@@ -65,14 +65,14 @@ def test_a_batch_waits_for_its_size_or_its_age() -> None:
     assert bench.sqns() == [0, 1, 2]
     bench.stepper.run(20)
     assert bench.sqns() == [0, 1, 2, 3]
-    assert bench.sender.counters.batches == 2
+    assert bench.sender.counters.batch_bytes.count == 2
 
 
 def test_a_smart_batch_leaves_at_the_end_of_the_turn() -> None:
     bench = Bench(min_bytes=1_000_000, smart=True)
     bench.send(10, 20, 30)
     assert bench.sqns() == [0, 1, 2]
-    assert bench.sender.counters.batches == 1
+    assert bench.sender.counters.batch_bytes.count == 1
 
 
 def test_batches_have_at_most_max_datagram() -> None:
@@ -80,7 +80,7 @@ def test_batches_have_at_most_max_datagram() -> None:
     bench.send(*[300] * 10)
     bench.stepper.run(210)
     assert bench.sqns() == [*range(10)]
-    assert bench.sender.counters.batches == 4  # three of 324 bytes fit
+    assert bench.sender.counters.batch_bytes.count == 4  # three of 324 bytes fit
 
 
 def test_control_messages_keep_their_place() -> None:
@@ -136,7 +136,7 @@ def test_what_is_kept_is_counted_when_it_is_thrown_away() -> None:
     bench.sender.on_down()
     assert bench.sender.counters.lost_bytes == 5
     bench.sender.throw_away()
-    assert bench.sender.counters.lost_bytes == 5 + bench.sender.counters.batch_max_bytes > 15
+    assert bench.sender.counters.lost_bytes == 5 + bench.sender.counters.batch_bytes.maximum > 15
     bench.writer.open(FakeStream())
     bench.sender.attach(bench.writer)
     bench.sender.on_up()

@@ -8,6 +8,7 @@ import pytest
 
 from dro.proto.peerlink.messages import SourceRecord
 from dro.proto.peerlink.sources import OfferedSources
+from dro.proto.unicast.connections import Outcome
 from portals.peer.writer import ROOM_BYTES, LinkWriter
 from tests.fakes.stream import FakeStream
 from tests.fakes.um_contexts import Stepper
@@ -145,7 +146,7 @@ def test_several_tellings_follow_each_other(bench: Bench) -> None:
 
 def test_changes_of_interest_stay_behind_what_was_told_about_it() -> None:
     bench = Bench(room=0).open()
-    bench.writer.put(b"data")
+    bench.writer.put(bytearray(b"data"))
     bench.writer.tell(iter([b"source"]))
     bench.writer.tell_all_interest(bytes(ROOM_BYTES // 2) for _ in range(3))
     bench.stepper.settle()
@@ -158,7 +159,7 @@ def test_changes_of_interest_stay_behind_what_was_told_about_it() -> None:
     assert written.index(b"CHANGE") < written.index(b"ANOTHER")
     assert bench.stream.written.endswith(b"CHANGEANOTHERsource")
     assert bench.writer.has_told
-    bench.writer.put(b"data")
+    bench.writer.put(bytearray(b"data"))
     bench.writer.put_interest([b"URGENT"])
     bench.stepper.settle()
     assert bench.stream.written.endswith(b"URGENTdata"), "nothing was being told"
@@ -233,12 +234,37 @@ def test_a_closed_one_says_what_it_has_not_begun_and_what_may_be_lost() -> None:
     bench.writer.put(bytearray(b"begun"))
     bench.writer.put(b"control")
     bench.writer.put(bytearray(b"whole"))
-    bench.writer.put_unicast(b"unicast")
+    told: list[Outcome] = []
+    bench.writer.put_unicast(b"unicast", told.append)
     bench.stepper.settle()
     bench.stream.unacknowledged = 1000
+    assert (told, bench.writer.waiting_unicast) == ([], 7)
     bench.writer.close()
+    assert told == [Outcome.DOWN]
+    assert (bench.writer.control.lost, bench.writer.control.lost_bytes, bench.writer.control.sent) == (1, 7, 0)
     assert bench.writer.unsent == [b"whole"]
     assert bench.writer.lost == 1000 + len(b"un") + len(b"unicast")
+
+
+def test_what_is_sent_counts_once_it_is_begun() -> None:
+    bench = Bench(room=0).open()
+    told: list[Outcome] = []
+    bench.writer.put_urgent(b"urgent")
+    bench.writer.put(b"source")
+    bench.writer.put_unicast(b"unicast", told.append)
+    bench.stepper.settle()
+    bench.unblock(6)
+    assert (bench.writer.control.sent, bench.writer.control.sent_bytes, told) == (1, 6, [])
+    bench.unblock(1)
+    assert (bench.writer.control.sent, bench.writer.control.sent_bytes, told) == (2, 12, [])
+    bench.unblock(6)
+    assert (told, bench.writer.waiting_unicast) == ([Outcome.SENT], 0)
+    bench.unblock(None)
+    assert bench.stream.written == b"urgentsourceunicast"
+    assert (bench.writer.control.sent, told) == (2, [Outcome.SENT])
+    bench.writer.close()
+    bench.writer.put_unicast(b"unicast", told.append)
+    assert (bench.writer.control.lost, told) == (0, [Outcome.SENT, Outcome.DOWN])
 
 
 def test_a_stream_that_broke_is_reported_once(bench: Bench) -> None:

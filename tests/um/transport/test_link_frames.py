@@ -46,8 +46,8 @@ def fragments(view: bytes | bytearray | memoryview, table: RunTable) -> list[tup
 @given(sources, st.integers(0, 20))
 def test_what_goes_out_comes_in(messages: list[Source], spacing: int) -> None:
     buffer, table, topics = rows_of(messages, spacing)
-    made, cuts = for_link(buffer, table, topics, 0, 1 << 30)
-    assert cuts == []
+    made, cuts, counts = for_link(buffer, table, topics, 0, 1 << 30)
+    assert cuts == counts == []
     view = memoryview(made)
     heard = RunTable()
     assert scan_link(view, 0, len(view), heard) == (len(view), len(messages))
@@ -62,7 +62,7 @@ def test_what_goes_out_comes_in(messages: list[Source], spacing: int) -> None:
 @given(sources)
 def test_every_message_on_the_link_decodes_with_its_block_first(messages: list[Source]) -> None:
     buffer, table, topics = rows_of(messages)
-    made, _ = for_link(buffer, table, topics, 0, 1 << 30)
+    made, _, _ = for_link(buffer, table, topics, 0, 1 << 30)
     at = 0
     for number, _, sqn, payload in messages:
         message = lbmc.decode(bytes(made), at)
@@ -75,7 +75,7 @@ def test_every_message_on_the_link_decodes_with_its_block_first(messages: list[S
 def test_a_steady_stream_stays_one_run() -> None:
     buffer, table, topics = rows_of([(3, 77, 100 + i, b"x" * 20) for i in range(50)])
     assert table.rows == 1
-    made, _ = for_link(buffer, table, topics, 0, 1 << 30)
+    made, _, _ = for_link(buffer, table, topics, 0, 1 << 30)
     heard = RunTable()
     scan_link(memoryview(made), 0, len(made), heard)
     assert heard.rows == 1
@@ -84,14 +84,17 @@ def test_a_steady_stream_stays_one_run() -> None:
 @given(sources, st.integers(0, 100), st.integers(30, 200))
 def test_batches_are_cut_between_messages(messages: list[Source], held: int, most: int) -> None:
     buffer, table, topics = rows_of(messages)
-    made, cuts = for_link(buffer, table, topics, held, most)
+    made, cuts, counts = for_link(buffer, table, topics, held, most)
     parts = [made[a:b] for a, b in zip([0, *cuts], [*cuts, len(made)], strict=True)]
     sizes = [len(part) for part in parts]
     sizes[0] += held if sizes[0] else 0
-    for part, size in zip(parts, sizes, strict=True):
+    before = 0
+    for part, size, count in zip(parts, sizes, [*counts, len(messages)], strict=True):
         walked = list(lbmc.walk(part, 0, len(part)))
         assert sum(length for _, length in walked) == len(part)
         assert size <= most or len(walked) <= 1
+        assert len(walked) == count - before
+        before = count
 
 
 def test_blocks_behind_the_number_are_kept() -> None:
@@ -99,7 +102,7 @@ def test_blocks_behind_the_number_are_kept() -> None:
     buffer = bytearray(lbmc.encode(topic_name))
     table = RunTable()
     table.add(2, 6, 0, len(buffer), 0, int(BlockType.TOPIC_IDX))
-    made, _ = for_link(buffer, table, {2: 5}, 0, 1 << 30)
+    made, _, _ = for_link(buffer, table, {2: 5}, 0, 1 << 30)
     assert lbmc.decode(bytes(made)).blocks == (SrcIdx(2), TopicIdx(1))
     heard = RunTable()
     scan_link(memoryview(made), 0, len(made), heard)
@@ -112,7 +115,7 @@ def test_tsni_and_sri_cross() -> None:
     buffer, table = bytearray(control), RunTable()
     table.add_run(Run(7, 41, 1, 0, 0, 0, 0, 0, KIND_TSNI))
     table.add_run(Run(7, 0, 1, 0, len(control), len(control), 0, control[1], KIND_CONTROL))
-    made, _ = for_link(buffer, table, {7: 4711}, 0, 1 << 30)
+    made, _, _ = for_link(buffer, table, {7: 4711}, 0, 1 << 30)
     view, heard, at = memoryview(made), RunTable(), 0
     assert scan_link(view, 0, len(view), heard) == (0, 0)  # no data
     for _ in range(2):
@@ -139,7 +142,7 @@ def test_tsni_and_sri_cross() -> None:
 )
 def test_the_scan_stops_before_what_is_no_data_of_a_source(message: bytes) -> None:
     buffer, table, topics = rows_of([(1, 1, 1, b"before")])
-    made, _ = for_link(buffer, table, topics, 0, 1 << 30)
+    made, _, _ = for_link(buffer, table, topics, 0, 1 << 30)
     view, heard = memoryview(made + message), RunTable()
     assert scan_link(view, 0, len(view), heard) == (len(made), 1)
 
@@ -153,7 +156,7 @@ def test_a_number_beyond_32_bits_is_nobodys() -> None:
 
 def test_the_scan_stops_when_the_table_is_full() -> None:
     buffer, table, topics = rows_of([(1 + i % 2, 1, i, b"x") for i in range(10)])
-    made, _ = for_link(buffer, table, topics, 0, 1 << 30)
+    made, _, _ = for_link(buffer, table, topics, 0, 1 << 30)
     heard = RunTable(4)
     pos, count = scan_link(memoryview(made), 0, len(made), heard)
     assert (count, heard.rows, pos) == (4, 4, 4 * len(made) // 10)
@@ -161,14 +164,14 @@ def test_the_scan_stops_when_the_table_is_full() -> None:
 
 def test_the_largest_fragment_fits() -> None:
     buffer, table, topics = rows_of([(1, 2, 3, bytes(FRAGMENT_MAX - 12))])
-    made, _ = for_link(buffer, table, topics, 0, 65500)
+    made, _, _ = for_link(buffer, table, topics, 0, 65500)
     assert lbmc.MINIMAL.unpack_from(made)[2] == len(made) == 0xFFFF
 
 
 @given(st.binary(max_size=300), st.data())
 def test_no_bytes_break_it(noise: bytes, data: st.DataObject) -> None:
     buffer, table, topics = rows_of([(1, 2, 3, b"sound")])
-    made, _ = for_link(buffer, table, topics, 0, 1 << 30)
+    made, _, _ = for_link(buffer, table, topics, 0, 1 << 30)
     cut = data.draw(st.integers(0, len(made)))
     view, heard = memoryview(bytearray(made[:cut] + noise)), RunTable()
     pos, _ = scan_link(view, 0, len(view), heard)
