@@ -20,4 +20,5 @@ cdef class Histogram:
     cdef public Py_ssize_t _slot
     cdef public tuple _bounds
 
+    @cython.locals(at=Py_ssize_t, slot=Py_ssize_t, bound="long long", page=CounterPage)
     cpdef observe(self, long long value, long long count=*)

@@ -4,6 +4,6 @@ cdef class DuplicateWindow:
     cdef public object _missing, too_old
     cdef public long long next_sqn, _newest, _top
     cdef public list _lost
-    cdef public bint has_restarted
+    cdef public bint has_restarted, has_jumped
 
     cpdef object advance(self, long long count)

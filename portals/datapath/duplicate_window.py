@@ -35,7 +35,8 @@ class DuplicateWindow:
 
     `next_sqn` is the one after the newest taken, -1 before the first: a run that begins there is new as a whole, and
     `advance` is all it needs. After `take_run`, `too_old` says how many sqns of that run were refused because the
-    window does not know any more whether they were seen, and `has_restarted` whether the run began the flow anew.
+    window does not know any more whether they were seen, `has_restarted` whether the run began the flow anew, and
+    `has_jumped` whether it began so far ahead that nothing of the window was left.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class DuplicateWindow:
         "_stray_next",
         "_stray_since_ns",
         "_top",
+        "has_jumped",
         "has_restarted",
         "next_sqn",
         "too_old",
@@ -66,7 +68,7 @@ class DuplicateWindow:
         self._stray_next = self._stray_since_ns = 0  # the flow below the window: its next sqn, since when
         self._stray_newest = -1  # what the newest was then
         self.too_old = 0
-        self.has_restarted = False
+        self.has_restarted = self.has_jumped = False
 
     def advance(self, count: int) -> None:
         """Mark a run that begins at `next_sqn` as seen."""
@@ -78,13 +80,14 @@ class DuplicateWindow:
     def take_run(self, first_sqn: int, count: int, is_repair: bool = False, now_ns: int = 0) -> list[tuple[int, int]]:
         """Mark a run as seen; returns the parts that are new as (index in the run, length), usually one."""
         self.too_old = 0
-        self.has_restarted = False
+        self.has_restarted = self.has_jumped = False
         if self.next_sqn < 0:
             self.next_sqn = first_sqn
         self._now_ns = now_ns
         newest = self._newest
         position = newest + 1 + ahead(first_sqn, self.next_sqn)
         if position > newest:
+            self.has_jumped = position - newest > self._size
             self._skip_to(position)
             self.advance(count)
             return [(0, count)]

@@ -80,7 +80,7 @@ class Egress:
         self._packs_all = False
         self._touched: dict[int, Lane] = {}  # sessions that got something since the last flush
         self._rings: dict[int, RingCopy] = {}
-        self.queue = MaxQueue(page, max_queue_bytes)
+        self.queue = MaxQueue(page, max_queue_bytes, now_ns)
         self._order = FeederOrder(self.queue, now_ns)
         self._is_timed = False  # for what is held back
         self.is_operational = True
@@ -338,6 +338,8 @@ class Egress:
             return
         window = proxy.window
         parts = window.take_run(sqn, fragments, bool(shape & FLAG_REPAIR << FLAGS_SHIFT), self._now_ns())
+        if window.has_jumped:
+            self._page.add(Slot.WINDOW_OVERFLOWS, 1)
         if window.has_restarted:
             self._page.add(Slot.FLOWS_RESTARTED, 1)
             faults.event(LogEvent.FLOW_RESTARTED, extra={"topic": proxy.topic, "sqn": sqn})

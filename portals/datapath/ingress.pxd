@@ -1,22 +1,26 @@
-from dro.bus.counters cimport CounterPage
+cimport cython
+
+from dro.bus.counters cimport CounterPage, Histogram
 from dro.bus.ring cimport RingWriter
 from dro.um.transport.runs cimport RunTable
 from portals.datapath.descriptor cimport encode
 
 cdef Py_ssize_t _HANDED, _TOPIC_RCVD, _BATCHES_IN, _RUNS_IN
+cdef long long _NS_PER_US
 cdef object _SOURCE_DATA, _new
 
 cdef class Pending:
     cdef public RunTable table
     cdef public Py_ssize_t placed
-    cdef public long long base, end
+    cdef public long long base, end, since_ns
 
     cpdef object new_rows(self)
 
 cdef class Ingress:
-    cdef public object requests, counts_unknown, _queues, _wake, _name_of, _at_turn_end
+    cdef public object requests, counts_unknown, _queues, _wake, _name_of, _at_turn_end, _clock
     cdef public RingWriter _ring
     cdef public CounterPage _page
+    cdef public Histogram _latency
     cdef public Py_ssize_t _chunk_max
     cdef public dict _pending, _refusals
     cdef public long long _now_ns

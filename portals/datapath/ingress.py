@@ -11,13 +11,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from dro.bus.counters import CounterPage
+from dro.bus.counters import CounterPage, Histogram
 from dro.bus.descriptors import Slot as QueueSlot
 from dro.bus.ring import FIRST_BYTES, SLOTS_AT, RingWriter
+from dro.clock import NS_PER_US, MonotonicClock
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.metrics.slots import PairSlot, Slot
+from dro.metrics.table import PORTAL, bounds_of
 from dro.um.transport.runs import (
     FLAG_REQUEST,
     FLAGS_SHIFT,
@@ -44,7 +46,7 @@ RING_PER_QUEUE: Final = 4  # or up to this many times <max-queue>
 CHUNK_MAX_BYTES: Final = 1 << 20
 # plain integers in the compiled form; and `QueueSlot` without a function of Python
 _HANDED, _TOPIC_RCVD, _BATCHES_IN, _RUNS_IN = PairSlot.HANDED, Slot.TOPIC_RCVD, Slot.BATCHES_IN, Slot.RUNS_IN
-_SOURCE_DATA, _new = int(BatchKind.SOURCE_DATA), tuple.__new__
+_SOURCE_DATA, _new, _NS_PER_US = int(BatchKind.SOURCE_DATA), tuple.__new__, NS_PER_US
 SPREAD: Final = 2  # a chunk may be this many times as large as the fragments in it before they are copied one by one
 
 
@@ -66,13 +68,16 @@ class CompleteRequests(Protocol):
 
 
 class Pending:
-    """What a sibling gets of the turn: the first `placed` rows of the table lie in the ring, from `base` to `end`."""
+    """What a sibling gets of the turn: the first `placed` rows of the table lie in the ring, from `base` to `end`.
 
-    __slots__ = ("base", "end", "placed", "table")
+    `since_ns`: when the oldest of it was received.
+    """
+
+    __slots__ = ("base", "end", "placed", "since_ns", "table")
 
     def __init__(self) -> None:
         self.table = RunTable()
-        self.placed = self.base = self.end = 0
+        self.placed = self.base = self.end = self.since_ns = 0
 
     def new_rows(self) -> memoryview:
         """Those that do not lie in the ring yet, as bytes."""
@@ -93,19 +98,22 @@ class Ingress:
         queues: Announce,
         wake: Callable[[int], object],
         *,
+        now_ns: Callable[[], int] = MonotonicClock().now_ns,
         chunk_max_bytes: int = CHUNK_MAX_BYTES,
         name_of: Callable[[int], str] = str,
         at_turn_end: Callable[[Callable[[], object]], object] = lambda call: call(),
     ) -> None:
         """`wake(worker)` is called after each descriptor, and the callable that `at_turn_end` gets after the turn.
 
-        `chunk_max_bytes` is more than the largest fragment, and less than the ring's capacity. `name_of` names
+        `now_ns` is the clock of `on_fragments`. `chunk_max_bytes` is more than the largest fragment, and less than the ring's capacity. `name_of` names
         siblings in the log.
         """
         self._ring = ring
         self._page = page
         self._queues = queues
         self._wake = wake
+        self._clock = now_ns
+        self._latency = Histogram(page, Slot.FORWARD_LATENCY, bounds_of(PORTAL, "FORWARD_LATENCY"))
         self._chunk_max = chunk_max_bytes
         self._name_of = name_of
         self._at_turn_end = at_turn_end
@@ -270,7 +278,7 @@ class Ingress:
             if pending.placed and not 0 < position - pending.base <= self._ring.left(pending.base) - size:
                 self._announce(worker, pending)  # the ring has begun anew
             if not pending.placed:
-                pending.base = position
+                pending.base, pending.since_ns = position, self._now_ns
             move(pending.table, low - (position - pending.base), pending.placed)
             pending.placed, pending.end = pending.table.rows, position + size
             if pending.end - pending.base >= JOIN_BELOW:
@@ -338,8 +346,10 @@ class Ingress:
             self._count_refused(worker, PairSlot.NO_MEMORY, fragments, nbytes)
         elif not self._queues.put(worker, _new(QueueSlot, (at, placed, fragments, nbytes, _SOURCE_DATA))):
             self._count_refused(worker, PairSlot.REFUSED, fragments, nbytes)
-        elif worker in self._refusals:
-            self._refusals[worker].on_end()
+        else:
+            self._latency.observe((self._clock() - pending.since_ns) // _NS_PER_US, fragments)
+            if worker in self._refusals:
+                self._refusals[worker].on_end()
         self._wake(worker)
 
     def _count_refused(self, worker: int, why: int, fragments: int, nbytes: int) -> None:

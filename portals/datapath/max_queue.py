@@ -1,16 +1,18 @@
 """The queue of `<max-queue>`: fragments that their transport sessions have not accepted yet, up to a limit in bytes.
 
 One ordered queue for each session, in its lane; the limit is common to all, and to what `feeder_order` holds back. The
-counters of the portal show what is queued, in total and by sibling. Source: DRO guide, `<max-queue>`; forwarding notes,
+counters of the portal show what is queued, in total and by sibling, and for how long sends have blocked. Source: DRO guide, `<max-queue>`; forwarding notes,
 section 19.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from itertools import pairwise
 
 from dro.bus.counters import CounterPage
+from dro.clock import NS_PER_US
 from dro.log.events import LogEvent
 from dro.metrics.slots import PairSlot, Slot
 from dro.um.transport.frames import keep_first
@@ -24,9 +26,11 @@ log = logging.getLogger(__name__)
 class MaxQueue:
     """See the module text."""
 
-    def __init__(self, page: CounterPage, limit_bytes: int) -> None:
+    def __init__(self, page: CounterPage, limit_bytes: int, now_ns: Callable[[], int]) -> None:
         self.nbytes = 0
         self._page = page
+        self._now_ns = now_ns
+        self._blocked_ns = 0  # up to when it is counted for how long sends have blocked
         self._batches = 0
         self._batches_of: dict[ProxySource, dict[Waiting, None]] = {}  # in which its rows wait
         self._in_use = Episodes(
@@ -35,6 +39,7 @@ class MaxQueue:
         )
         page.set(Slot.QUEUED, 0)
         page.set(Slot.QUEUED_BYTES, 0)
+        page.set(Slot.SEND_BLOCKED, 0)
         self.set_limit(limit_bytes)
 
     def set_limit(self, limit_bytes: int) -> None:
@@ -66,6 +71,10 @@ class MaxQueue:
             proxy.queued += 1
             self._batches_of.setdefault(proxy, {})[waiting] = None
         self._in_use.on_begin(now_ns)
+        if not self._batches:
+            self._blocked_ns = now_ns
+            self._page.set(Slot.SEND_BLOCKED, 1)
+            self._page.add(Slot.SEND_BLOCKED_EPISODES)
         self._batches += 1
         lane.waiting.append(waiting)
         self.count(worker, fragments, nbytes)
@@ -144,9 +153,18 @@ class MaxQueue:
         return removed
 
     def _forget(self) -> None:
-        self._batches -= 1
-        if not self._batches:
+        if self._batches == 1:
+            self.count_blocked()
+            self._page.set(Slot.SEND_BLOCKED, 0)
             self._in_use.on_end()
+        self._batches -= 1
+
+    def count_blocked(self) -> None:
+        """Count for how long sends have blocked up to now."""
+        if self._batches:
+            more_us = (self._now_ns() - self._blocked_ns) // NS_PER_US
+            self._page.add(Slot.SEND_BLOCKED_US, more_us)
+            self._blocked_ns += more_us * NS_PER_US
 
     def count(self, worker: int, fragments: int, nbytes: int) -> None:
         """So much more of the sibling is queued, or less."""

@@ -92,8 +92,9 @@ class PortalShell:
         self._ring = ring = ctx.create_ring(ring_bytes(max_queue_bytes))
         self._queues = DescriptorWriter(ring)
         self.ingress = Ingress(
-            ring, ctx.counters, self._queues, self._wake, name_of=ctx.name_of, at_turn_end=ctx.loop.at_turn_end
-        )
+            ring, ctx.counters, self._queues, self._wake, now_ns=ctx.loop.now_ns, name_of=ctx.name_of,
+            at_turn_end=ctx.loop.at_turn_end,
+        )  # fmt: skip
         ring.needs.append(self.ingress.has_placed)
         self.addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), self._wake)
         self.unicast: UnicastTraffic | None = None
