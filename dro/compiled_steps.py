@@ -54,6 +54,10 @@ STEPS: Final = (
 )
 
 
+VIEWS: Final = "dro.compiled_views"
+"""A library without a source here: what the compiled steps share of views of memory (setup.py)."""
+
+
 class PlainSteps(MetaPathFinder):
     """Finds the steps as plain Python."""
 
@@ -72,7 +76,7 @@ def is_current(root: Path) -> bool:
         library = source.with_suffix(EXTENSION_SUFFIXES[0])
         if not library.exists() or library.stat().st_mtime < source.stat().st_mtime:
             return False
-    return True
+    return (root / f"{VIEWS.replace('.', '/')}{EXTENSION_SUFFIXES[0]}").exists()
 
 
 def choose() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dro.compiled_steps import STEPS, PlainSteps, form, is_current
+from dro.compiled_steps import STEPS, VIEWS, PlainSteps, form, is_current
 
 ROOT = Path(__file__).parents[1]
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
@@ -77,6 +77,8 @@ def test_one_step_that_is_not_compiled_or_has_changed_makes_all_of_them_plain(tm
         os.utime(source, (1000, 1000))
         assert not is_current(tmp_path)
         source.with_suffix(SUFFIX).touch()
+    assert not is_current(tmp_path), "without what they share"
+    (tmp_path / f"{VIEWS.replace('.', '/')}{SUFFIX}").touch()
     assert is_current(tmp_path)
     os.utime(source, (1 << 32, 1 << 32))
     assert not is_current(tmp_path)
