@@ -49,6 +49,8 @@ class PairSlot(IntEnum):
     SENT_BYTES = 9
     NO_MEMORY = 10  # handed, and refused for want of shared memory: dropped by the sibling, reason queue failure
     NO_MEMORY_BYTES = 11
+    UNICAST_NO_MEMORY = 12  # unicast messages, likewise
+    UNICAST_NO_MEMORY_BYTES = 13
 
 
 DROP_SLOTS: Final[dict[str, Slot]] = {

@@ -21,7 +21,7 @@ from dro.bus.ring import RingReader, RingWriter
 from dro.errors import DecodeError, ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.metrics.slots import Slot
+from dro.metrics.slots import PairSlot, Slot
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.ingress import Announce
 
@@ -53,6 +53,8 @@ class AddressedData:
             is_taken = self._queues.put(worker, QueueSlot(at, 1, 1, nbytes, kind))
         except ResourceError:
             is_taken = False
+            if kind is BatchKind.UNICAST:
+                self._page.add_sized(self._page.pair(worker) + PairSlot.UNICAST_NO_MEMORY, 1, nbytes)
         self._page.add_sized(Slot.ADDRESSED_HANDED if is_taken else Slot.ADDRESSED_REFUSED, 1, nbytes)
         if is_taken:
             self._wake(worker)

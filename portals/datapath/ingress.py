@@ -47,6 +47,7 @@ CHUNK_MAX_BYTES: Final = 1 << 20
 # plain integers in the compiled form; and `QueueSlot` without a function of Python
 _HANDED, _TOPIC_RCVD, _BATCHES_IN, _RUNS_IN = PairSlot.HANDED, Slot.TOPIC_RCVD, Slot.BATCHES_IN, Slot.RUNS_IN
 _SOURCE_DATA, _new, _NS_PER_US = int(BatchKind.SOURCE_DATA), tuple.__new__, NS_PER_US
+_monotonic_ns = MonotonicClock().now_ns
 SPREAD: Final = 2  # a chunk may be this many times as large as the fragments in it before they are copied one by one
 
 
@@ -98,15 +99,15 @@ class Ingress:
         queues: Announce,
         wake: Callable[[int], object],
         *,
-        now_ns: Callable[[], int] = MonotonicClock().now_ns,
+        now_ns: Callable[[], int] = _monotonic_ns,
         chunk_max_bytes: int = CHUNK_MAX_BYTES,
         name_of: Callable[[int], str] = str,
         at_turn_end: Callable[[Callable[[], object]], object] = lambda call: call(),
     ) -> None:
         """`wake(worker)` is called after each descriptor, and the callable that `at_turn_end` gets after the turn.
 
-        `now_ns` is the clock of `on_fragments`. `chunk_max_bytes` is more than the largest fragment, and less than the ring's capacity. `name_of` names
-        siblings in the log.
+        `now_ns` is the clock of `on_fragments`. `chunk_max_bytes` is more than the largest fragment, and less than the
+        ring's capacity. `name_of` names siblings in the log.
         """
         self._ring = ring
         self._page = page

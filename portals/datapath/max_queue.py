@@ -1,8 +1,8 @@
 """The queue of `<max-queue>`: fragments that their transport sessions have not accepted yet, up to a limit in bytes.
 
 One ordered queue for each session, in its lane; the limit is common to all, and to what `feeder_order` holds back. The
-counters of the portal show what is queued, in total and by sibling, and for how long sends have blocked. Source: DRO guide, `<max-queue>`; forwarding notes,
-section 19.
+counters of the portal show what is queued, in total and by sibling, and for how long sends have blocked. Source: DRO
+guide, `<max-queue>`; forwarding notes, section 19.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from dro.bus.actor import WorkerContext
 from dro.bus.messages import Role
 from dro.config.dro_xml.model import EndpointConfig
 from dro.log.events import LogEvent
+from dro.metrics.slots import Slot
 from dro.proto.interest.announced import DomainRouteTable
 from dro.proto.unicast.connections import Outcome, Tell
 from dro.proto.unicast.contexts import ContextPlace, KnownContexts
@@ -72,6 +73,7 @@ class TrdUnicast:
         receiving.on_domain_route = self._on_domain_route
         for context in (sending, receiving):
             context.on_unicast = self._on_unicast
+        ctx.counters.set(Slot.UNICAST_QUEUE_LIMIT, sending.unicast_limit_bytes)
         if not own.port:
             ctx.log.warning(LogEvent.NO_REQUEST_PORT, extra={"remedy": NO_PORT_REMEDY})
 

@@ -8,6 +8,7 @@ Source: forwarding notes, sections 2 to 10.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
@@ -15,7 +16,6 @@ from itertools import islice
 from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.counters import CounterPage
 from dro.bus.descriptors import ADDRESSED, DescriptorWriter
 from dro.bus.messages import (
     ROUTE_MANAGER,
@@ -31,7 +31,7 @@ from dro.bus.messages import (
     RouteTable,
     SendRouteInfo,
 )
-from dro.clock import ms, s
+from dro.clock import NS_PER_US, ms, s
 from dro.errors import LocalProtocolError, ResourceError
 from dro.log.events import LogEvent
 from dro.metrics.slots import Slot
@@ -58,11 +58,12 @@ from portals.decisions.effects import (
     TellEverything,
     WhyIgnored,
 )
-from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, PortalHello, PortalMessage
+from portals.decisions.messages import PortalHello, PortalMessage
 from portals.decisions.relearning import CHECK_NS, Relearning
 from portals.decisions.routes import entries_of, reachable_from
 from portals.shell.conversations import STEP, Conversations
 from portals.shell.drain import DrainPortal
+from portals.shell.gauges import count_interest, show_core
 from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link
 from portals.shell.unicast import UnicastTraffic
@@ -231,14 +232,22 @@ class PortalShell:
                 raise LocalProtocolError("the route manager sent what is for the route manager")
 
     def _on_routes(self, table: RouteTable, now_ns: int) -> None:
+        began_ns = time.perf_counter_ns()
         self.core.on_routes(table.version, entries_of(table.routes), now_ns)
+        self._show_duration(Slot.PROXY_RECALCULATION_US, began_ns)
         if self.unicast is not None:
             self.unicast.on_routes(table)
         if self.immediate is not None:
             self.immediate.on_routes(table)
+        began_ns = time.perf_counter_ns()
         self._link.on_routes(reachable_from(self._ctx.index, table.routes), now_ns)
+        self._show_duration(Slot.INTEREST_RECALCULATION_US, began_ns)
         self._link.on_origins(table.origins)
         self.act_soon()
+
+    def _show_duration(self, slot: Slot, began_ns: int) -> None:
+        """Of what is done at once; the rest goes on in slices."""
+        self._ctx.counters.set(slot, (time.perf_counter_ns() - began_ns) // NS_PER_US)
 
     def _on_message(self, worker: int, message: PortalMessage) -> None:
         if isinstance(message, PortalHello):
@@ -352,6 +361,7 @@ class PortalShell:
         events = [self._interest.popleft() for _ in range(min(self._room, len(self._interest)))]
         self._room -= len(events)
         for event in events:
+            count_interest(event, self._ctx.counters)
             self.core.on_interest(event, now_ns)
         return bool(events)
 
@@ -471,16 +481,6 @@ class PortalShell:
 
     def refresh_gauges(self) -> None:
         show_core(self.core, self._ctx.counters)
+        self.egress.queue.count_blocked()
         self._ctx.counters.set(Slot.REPORTS_WAITING, self._siblings.waiting)
         self._link.refresh_gauges()
-
-
-def show_core(core: PortalCore, page: CounterPage) -> None:
-    """The gauges that come from the core; the others come from the link."""
-    kinds = core.receiver_kinds
-    page.set(Slot.PROXY_RECEIVERS, len(core.proxy_receivers))
-    page.set(Slot.RECEIVER_TOPICS, kinds[PATTERN_NONE])
-    page.set(Slot.RECEIVER_PCRE, kinds[PATTERN_PCRE])
-    page.set(Slot.RECEIVER_REGEX, kinds[PATTERN_REGEX])
-    page.set(Slot.TOPICS_NOT_OUT, len(core.recorded.withheld))
-    page.set(Slot.TOPICS_NOT_IN, len(core.refused))

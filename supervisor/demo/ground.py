@@ -25,9 +25,11 @@ DIRECT: Final = "direct.xml"
 def write_configuration(
     folder: Path, files: tuple[str, ...] = (DIRECT,), trds: int = 2, links: int = 0
 ) -> dict[str, int]:
-    """The files of a demonstration, with multicast nets and ports that nobody else uses now; returns the ports of links
-    and of web monitors (one for each DRO), which the files have as `{link0}`, `{web0}` and so on; `{run}` is part of the
-    names of DROs, which are unique on a host."""
+    """Write the files of a demonstration, with multicast nets and ports that nobody else uses now.
+
+    Returns the ports of links and of web monitors (one for each DRO), which the files have as `{link0}`, `{web0}` and
+    so on; `{run}` is part of the names of DROs, which are unique on a host.
+    """
     data = resources.files("supervisor.demo").joinpath("data")
     template = data.joinpath("demo-trd.cfg").read_text()
     first = _free_block(trds * PORTS_PER_TRD + links + len(files))

@@ -18,8 +18,9 @@ _OF_NOW: Final = tuple(
     name for row in rows(PORTAL) for name in row.slots if row.kind == GAUGE and not row.metric.startswith("send_queue")
 )
 _REFUSED: Final = (
-    (PairSlot.REFUSED, Slot.DROPPED_BLOCKED),
-    (PairSlot.NO_MEMORY, Slot.DROPPED_QUEUE_FAILURE),
+    (PairSlot.REFUSED, Slot.DROPPED_BLOCKED, Slot.FORWARDED),
+    (PairSlot.NO_MEMORY, Slot.DROPPED_QUEUE_FAILURE, Slot.FORWARDED),
+    (PairSlot.UNICAST_NO_MEMORY, Slot.UNICAST_DROPPED_QUEUE_FAILURE, Slot.UNICAST_FORWARDED),
 )
 """What the siblings of a portal counted: they could not hand it over, so it is forwarded and dropped."""
 
@@ -33,9 +34,12 @@ class Pages:
         for index in indices:
             with contextlib.suppress(ResourceError):  # of a portal that could not be added
                 self._pages[index] = CounterPage.open(folder / f"counters.{index}", readonly=True)
+        # before the pages of those who refused: what they have dropped has been forwarded
         self._refused = [
-            (slot + step, self._sums(pair + step)) for pair, slot in _REFUSED for step in (0, 1)
-        ]  # before the pages of those who refused: what they have dropped has been forwarded
+            ((dropped + step, forwarded + step), self._sums(pair + step))
+            for pair, dropped, forwarded in _REFUSED
+            for step in (0, 1)
+        ]
 
     def close(self) -> None:
         for page in self._pages.values():
@@ -60,10 +64,9 @@ class Pages:
     def status_of(self, worker: WorkerStatus, domain_id: int, cost: int) -> PortalStatus:
         """One portal. Raises: ResourceError."""
         values = self[worker.index]
-        for slot, sums in self._refused:
-            forwarded = Slot.FORWARDED if (slot - Slot.DROPPED_BLOCKED) % 2 == 0 else Slot.FORWARDED_BYTES
-            values[slot] += sums[worker.index]
-            values[forwarded] += sums[worker.index]
+        for slots, sums in self._refused:
+            for slot in slots:
+                values[slot] += sums[worker.index]
         counters = {name: values[slot] for name, slot in _SLOTS}
         if worker.state not in WORKING:
             counters |= dict.fromkeys(_OF_NOW, 0)

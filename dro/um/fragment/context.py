@@ -127,6 +127,7 @@ class FragmentContext:
             if request.bind:
                 maker = partial(stream_maker, tls, is_server=True)
                 self._request = RequestPort(loop, request, self.channel.local_address, self._on_unicast, maker)
+            self.unicast_limit_bytes = request.response_buffer_bytes
             self._unicast = UnicastSender(loop, request, partial(stream_maker, tls, is_server=False))
             host = SessionHost(loop, options, self._batch, rng)
             self.joined = ReceiverSessions(host, sink, lambda *ended: self._bindings.on_session_ended(*ended))

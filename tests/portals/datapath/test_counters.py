@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Final, cast
+from unittest import mock
 
 import pytest
 
@@ -31,15 +33,17 @@ from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 from portals.decisions.unicast import Dropped, ForRoutes, Leaves, UnicastForwarding, Verdict, Why
 from portals.endpoint.gauges import Gauges
 from portals.endpoint.interest import TrdInterest
+from portals.shell.gauges import show_core
 from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link as PortalLink
-from portals.shell.portal import PortalShell, show_core
+from portals.shell.portal import PortalShell
 from portals.shell.unicast import UnicastTraffic
 from tests.builders.routes import whole
 from tests.fakes.queues import FakeQueues
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker
 from tests.portals.datapath.peer_counter_cases import PEER_CASES
+from tests.portals.datapath.shell_counter_cases import ELSEWHERE, SHELL_CASES
 from tests.portals.datapath.test_data_path import BlockingSender, Link, P, Q, control, data, request
 from tests.portals.decisions.test_acl import lists
 
@@ -97,6 +101,18 @@ def blocked(link: Link) -> Pages:
     link.add_source(1, BlockingSender(room=0))
     link.receive(data(1, 0, bytes(10)) + data(1, 1, bytes(11)) + data(1, 2, bytes(12)))
     link.carry()
+    return link.page_p, link.page_q
+
+
+def no_memory(link: Link) -> Pages:
+    """There is no shared memory for a fragment of a source, nor for a unicast message of 9 bytes."""
+    link.add_source(1, BlockingSender())
+
+    addressed = AddressedData(link.ring, link.page_p, FakeQueues(), lambda _: None)
+    with mock.patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "full")):
+        link.receive(data(1, 0, bytes(10)))
+        for kind in (BatchKind.UNICAST, BatchKind.IMMEDIATE):
+            assert not addressed.send(Q, kind, 5, bytes(9))
     return link.page_p, link.page_q
 
 
@@ -332,11 +348,13 @@ def immediate(link: Link) -> Pages:
         for why in WhyNot:
             verdicts.append(NotForwarded(why))
             traffic.on_received(data, "somebody")
-        verdicts.append(NotForwarded(WhyNot.DUPLICATE))
-        addressed.handlers[BatchKind.IMMEDIATE](Q, 0, memoryview(data))
+        for has_topic in (False, True):
+            verdicts.append(NotForwarded(WhyNot.DUPLICATE, kind=Class(has_topic)))
+            addressed.handlers[BatchKind.IMMEDIATE](Q, 0, memoryview(data))
         assert len(queues.announced) == len(kinds)
-        for slot in range(Slot.IMMEDIATE_TOPIC_RCVD, Slot.IMMEDIATE_DROPPED_DUP_BYTES + 1):
-            link.page_p.set(slot, worker.counters[slot])
+        for slot in Slot:
+            if slot.name.startswith("IMMEDIATE"):
+                link.page_p.set(slot, worker.counters[slot])
     stepper.loop.close()
     return link.page_p, link.page_q
 
@@ -346,13 +364,15 @@ def immediate_cases() -> dict[Slot, tuple[Scene, int, int]]:
     counts = {
         Slot.IMMEDIATE_TOPIC_RCVD: 2,
         Slot.IMMEDIATE_TOPICLESS_RCVD: 2 + reasons,
-        Slot.IMMEDIATE_TOPIC_FORWARDED: 2 * outcomes,
+        Slot.IMMEDIATE_TOPIC_FORWARDED: 2 * outcomes + 1,
         Slot.IMMEDIATE_TOPICLESS_FORWARDED: 2 * outcomes + 1,
     }
-    for name in ("SENT", "DROPPED_BLOCKED", "DROPPED_ERROR", "DROPPED_SIZE"):
-        counts |= {Slot[f"IMMEDIATE_{topic}_{name}"]: 2 for topic in ("TOPIC", "TOPICLESS")}
-    for slot in range(Slot.IMMEDIATE_TOPIC_RCVD, Slot.IMMEDIATE_DROPPED_DUP + 1, 2):
-        counts.setdefault(Slot(slot), 1)
+    for topic in ("TOPIC", "TOPICLESS"):
+        counts |= {Slot[f"IMMEDIATE_{topic}_{name}"]: 2 for name in ("SENT", "DROPPED_BLOCKED", "DROPPED_SIZE")}
+        counts |= {Slot[f"IMMEDIATE_{topic}_DROPPED_ERROR"]: 4, Slot[f"IMMEDIATE_{topic}_REQ_RCVD"]: 1}
+        counts |= {Slot[f"IMMEDIATE_{topic}_REQ_SENT"]: 1}
+    counts |= {Slot[f"IMMEDIATE_{name}"]: 1 for name in ("DUP", "NO_DOMAIN", "NO_ROUTE", "BROKEN")}
+    counts[Slot.IMMEDIATE_TOPICLESS_DROPPED_DUP] = 1
     made: dict[Slot, tuple[Scene, int, int]] = {}
     for slot, messages in counts.items():
         made |= {slot: (immediate, RECEIVER, messages)}
@@ -435,13 +455,20 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.ADDRESSED_ERROR_BYTES: (addressed, SENDER, 10 + 11 + 12),
     **unicast_cases(),
     **PEER_CASES,
+    Slot.IMMEDIATE_TOPIC_DROPPED_DUP: (immediate, RECEIVER, 1),
+    Slot.IMMEDIATE_TOPIC_DROPPED_DUP_BYTES: (immediate, RECEIVER, IMMEDIATE_BYTES),
     **immediate_cases(),
+    **SHELL_CASES,
 }
 PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
     PairSlot.HANDED: (full_channel, RECEIVER, 3),
     PairSlot.HANDED_BYTES: (full_channel, RECEIVER, 12 + 13 + 14),
     PairSlot.REFUSED: (full_channel, RECEIVER, 2),
     PairSlot.REFUSED_BYTES: (full_channel, RECEIVER, 13 + 14),
+    PairSlot.NO_MEMORY: (no_memory, RECEIVER, 1),
+    PairSlot.NO_MEMORY_BYTES: (no_memory, RECEIVER, 22),
+    PairSlot.UNICAST_NO_MEMORY: (no_memory, RECEIVER, 1),
+    PairSlot.UNICAST_NO_MEMORY_BYTES: (no_memory, RECEIVER, 9),
     PairSlot.ACCOUNTED: (blocked, SENDER, 2),
     PairSlot.ACCOUNTED_BYTES: (blocked, SENDER, 23 + 24),
     PairSlot.QUEUED: (queued, SENDER, 3),
@@ -452,7 +479,7 @@ PAIR_CASES: Final[dict[PairSlot, tuple[Scene, int, int]]] = {
 
 
 def test_every_slot_has_a_case() -> None:
-    assert set(Slot) - CASES.keys() == set()
+    assert set(Slot) - CASES.keys() == ELSEWHERE
     assert set(PairSlot) - PAIR_CASES.keys() == set()
 
 
@@ -482,6 +509,8 @@ def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
 
 def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
-    assert set(Slot) == {*range(14), *range(16, 26), *range(32, 52), *range(56, 60), *range(64, 79), *range(80, 90),
-                         *range(96, 140), *range(160, 215)}  # fmt: skip
-    assert set(PairSlot) == {*range(10)}
+    assert set(Slot) == {
+        *range(14), *range(16, 60), *range(64, 77), *range(80, 90), *range(96, 140), *range(160, 215), *range(216, 249),
+        *range(250, 283), *range(290, 308), *range(310, 326), *range(330, 348),
+    }  # fmt: skip
+    assert set(PairSlot) == {*range(14)}

@@ -96,7 +96,11 @@ class Link:
         self.page_p = CounterPage.create(folder / "p", pair_blocks=4)
         self.page_q = CounterPage.create(folder / "q", pair_blocks=4)
         self.queues = FakeQueues()
-        self.ingress = Ingress(self.ring, self.page_p, self.queues, lambda _: None, chunk_max_bytes=1 << 18)
+        self.handover_ns = 0  # from the receipt of a batch to its announcement
+        self.ingress = Ingress(
+            self.ring, self.page_p, self.queues, lambda _: None, chunk_max_bytes=1 << 18,
+            now_ns=lambda: self.now_ns + self.handover_ns,
+        )  # fmt: skip
         self.max_queue = max_queue
         self.now_ns = 0
         self.timers: list[tuple[int, Callable[[], object]]] = []
