@@ -50,8 +50,8 @@ def make_app(watch: Watch, metrics: Metrics) -> FastAPI:
         return response
 
     def exposed(request: Request, families: Families) -> Response:
-        encoder, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encoder(_Collected(families)), headers={"Content-Type": content_type})
+        body, content_type = encoded(families, request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": content_type})
 
     @app.get("/metrics", include_in_schema=False)
     def of_dro(request: Request) -> Response:
@@ -70,6 +70,12 @@ def make_app(watch: Watch, metrics: Metrics) -> FastAPI:
         return _verdict(unready(watch.known))
 
     return app
+
+
+def encoded(families: Families, accept: str) -> tuple[bytes, str]:
+    """The text and its type, in the format that the header `Accept` asks for."""
+    encoder, content_type = choose_encoder(accept)
+    return encoder(_Collected(families)), content_type
 
 
 def unhealthy(known: Known) -> list[str]:

@@ -36,7 +36,7 @@ QUICK_ROUTES = '<route-info check-interval="50"/><route-recalculation backoff-in
 def write_dro(site: Site, portal_xml: Mapping[int, str], daemon: str) -> None:
     """The DRO file of a site, with these elements in each endpoint and behind the name and log of the daemon."""
     portals = "".join(PORTAL.format(trd=trd, extra=portal_xml.get(trd, "")) for trd in site.trds)
-    text = DRO.format(name=site.name, portals=portals)
+    text = DRO.format(name=site.name, portals=portals, daemon="")
     begin, end = text.index("<route-info"), text.index("  </daemon>")
     (site.folder / "dro.xml").write_text(f"{text[:begin]}{daemon}\n{text[end:]}")
 

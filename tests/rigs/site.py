@@ -67,7 +67,7 @@ DRO: Final = """\
 <tnw-gateway version="1.0">
   <daemon>
     <name>{name}</name>
-    <log type="console"/>
+    <log type="console"/>{daemon}
     <route-info check-interval="50"/>
     <route-recalculation backoff-interval="100"/>
   </daemon>
@@ -128,8 +128,12 @@ class Site:
         transports: Mapping[int, str] | None = None,
         portal_xml: Mapping[int, str] | None = None,
         um: Mapping[int, str] | None = None,
+        has_monitor: bool = False,
     ) -> None:
-        """By TRD: `transports` (lbtrm unless said), more elements of the endpoint, more lines for its UM file."""
+        """By TRD: `transports` (lbtrm unless said), more elements of the endpoint, more lines for its UM file.
+
+        `has_monitor`: a web monitor listens at `web`.
+        """
         self.folder = folder
         self.trds = range(1, trds + 1)
         self.base, self._guard = reserve_block(trds * PORTS_PER_TRD)
@@ -137,6 +141,8 @@ class Site:
         self.daemon: subprocess.Popen[bytes] | None = None
         self._started: list[subprocess.Popen[bytes]] = []
         extra = portal_xml or {}
+        self.web = f"127.0.0.1:{self.port(1) + 30}"  # a port that the TRD uses for UDP alone
+        daemon = f"\n    <web-monitor>{self.web}</web-monitor>" if has_monitor else ""
         for trd in self.trds:
             base = self.port(trd)
             text = TRD.format(
@@ -153,7 +159,7 @@ class Site:
             )
             self.config(trd).write_text(text + (um or {}).get(trd, ""))
         portals = "".join(PORTAL.format(trd=trd, extra=extra.get(trd, "")) for trd in self.trds)
-        (folder / "dro.xml").write_text(DRO.format(name=self.name, portals=portals))
+        (folder / "dro.xml").write_text(DRO.format(name=self.name, portals=portals, daemon=daemon))
 
     def config(self, trd: int) -> Path:
         """UM file of a TRD, for portals and clients alike."""

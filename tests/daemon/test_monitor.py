@@ -1,0 +1,277 @@
+"""The monitor of a loaded DRO: the same series from start to stop; nothing done to it reaches forwarding."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from supervisor.admin.client import Client, find_dro
+from supervisor.monitor.guard import MAX_CONNECTIONS
+from tests.rigs.flow import DUPLICATES, MISSING, WRONG
+from tests.rigs.ring import WORKERS, Ring
+from tests.rigs.site import ROUTE_MANAGER, Site
+
+TOPICS: Final = 10
+RATE: Final = 200
+PERIOD_S: Final = 0.05
+OF_OTHERS: Final = ("dro_other_", "dro_portal_info")  # what other DROs tell comes and goes with them
+Key = tuple[str, tuple[tuple[str, str], ...]]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path, 3, has_monitor=True)
+    try:
+        made.start()
+        made.wait(lambda: status_of(made, "/readyz") == 200, "the monitor")
+        yield made
+    finally:
+        made.close()
+
+
+def fetch(site: Site, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    """Status and body; 0 when nobody listens."""
+    connection = http.client.HTTPConnection(site.web, timeout=10)
+    try:
+        connection.request("GET", path, headers=headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except OSError:
+        return 0, b""
+    finally:
+        connection.close()
+
+
+def status_of(site: Site, path: str) -> int:
+    return fetch(site, path)[0]
+
+
+def series(text: str) -> tuple[dict[Key, float], set[Key]]:
+    """All values, and which of them may only grow."""
+    values, growing = {}, set()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = sample.name, tuple(sorted(sample.labels.items()))
+            values[key] = sample.value
+            if family.type in ("counter", "histogram"):
+                growing.add(key)
+    return values, growing
+
+
+@dataclass
+class Scraper:
+    """Scrapes at 20 Hz until it is stopped, then judges every answer."""
+
+    site: Site
+    scrapes: int = 0
+    answers: list[tuple[int, bytes]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    values: dict[Key, float] = field(default_factory=dict)
+    _names: set[Key] = field(default_factory=set)
+    _is_over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        assert self._thread is not None
+        self._is_over.set()
+        self._thread.join()
+        for status, body in self.answers:
+            if status == 200:
+                self._judge(*series(body.decode()))
+            else:
+                self.problems.append(f"scrape {self.scrapes}: status {status}")
+
+    def _run(self) -> None:
+        while not self._is_over.wait(PERIOD_S):
+            self.answers.append(fetch(self.site, "/metrics"))
+
+    def _judge(self, values: dict[Key, float], growing: set[Key]) -> None:
+        self.scrapes += 1
+        names = {key for key in values if not key[0].startswith(OF_OTHERS)}
+        self._names = self._names or names
+        if names != self._names:
+            self.problems.append(f"scrape {self.scrapes}: {sorted(names ^ self._names)[:3]}")
+        for key in growing:
+            if values[key] < self.values.get(key, 0):
+                self.problems.append(f"scrape {self.scrapes}: {key} fell from {self.values[key]} to {values[key]}")
+        self.problems += [f"scrape {self.scrapes}: {problem}" for problem in unbalanced(values)]
+        self.values = values
+
+
+def unbalanced(values: dict[Key, float]) -> Iterator[str]:
+    """Portals and traffic for which forwarded is not sent + dropped + queued."""
+    sums: dict[tuple[str, str, str], dict[str, float]] = {}
+    for (name, labels), value in values.items():
+        label = dict(labels)
+        for unit in ("messages", "bytes"):
+            for part in ("forwarded", "sent", "dropped"):
+                if name == f"dro_portal_{part}_{unit}_total" and label["traffic"] != "gateway_control":
+                    of = sums.setdefault((label["portal"], label["traffic"], unit), {})
+                    of[part] = of.get(part, 0) + value
+            if name == f"dro_portal_send_queue_{unit}":
+                traffic = {"data": "transport_topic"}.get(label["queue"], label["queue"])
+                sums.setdefault((label["portal"], traffic, unit), {})["queued"] = value
+    assert len(sums) >= 8, "they were found"
+    for key, of in sums.items():
+        if of["forwarded"] != of["sent"] + of["dropped"] + of["queued"]:
+            yield f"{key}: {of}"
+
+
+def test_the_series_are_the_same_and_add_up_from_start_to_stop(site: Site) -> None:
+    """Through kills of every worker, a pause, and the end of the DRO."""
+    ring = Ring(site, TOPICS, RATE)
+    scraper = Scraper(site)
+    scraper.start()
+    for worker in (*WORKERS, ROUTE_MANAGER, WORKERS[0]):
+        site.kill(worker)
+        ring.wait_flowing_again()
+    with Client(find_dro(str(site.pid))) as client:
+        client.request("portal pause", name="P1")
+        site.wait(lambda: fetch(site, "/readyz") == (503, b"P1 is paused\n"), "the pause")
+        assert status_of(site, "/healthz") == 200
+        client.request("portal resume", name="P1")
+        site.wait(lambda: status_of(site, "/readyz") == 200, "the return")
+    ring.wait_flowing_again()
+    scraper.stop()
+    assert scraper.problems == []
+    assert scraper.scrapes > 50
+    states = {labels[-1][1]: v for (name, labels), v in scraper.values.items()
+              if name == "dro_portal_state" and ("portal", "P1") in labels}  # fmt: skip
+    assert [state for state, value in states.items() if value] == ["ready"]
+    of_p1 = ("dro", site.name), ("portal", "P1"), ("portal_type", "endpoint")
+    assert scraper.values["dro_portal_restarts_total", of_p1] == 3
+    with site.books() as books:
+        dropped = sum(books.dropped(1).values())
+    assert dropped > 0, "the kills cost something, which is in the sums"
+
+
+def test_it_shows_the_end_of_the_others_and_ends_last(site: Site) -> None:
+    """While a portal takes its time to end, the metrics are there and say that the DRO is not up."""
+    pid = site.worker("P1")
+    os.kill(pid, signal.SIGSTOP)
+    assert site.daemon is not None
+    site.daemon.terminate()
+    site.wait(lambda: set(site.workers()) == {"P1", "monitor"}, "the end of the others")
+    site.wait(lambda: series(fetch(site, "/metrics")[1].decode())[0]["dro_up", (("dro", site.name),)] == 0, "the news")
+    assert status_of(site, "/readyz") == 503
+    os.kill(pid, signal.SIGCONT)
+    assert site.daemon.wait(20) == 0
+    site.daemon = None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_what_happens_to_the_monitor_does_not_happen_to_the_others(site: Site, number: signal.Signals) -> None:
+    ring = Ring(site, TOPICS, RATE)
+    others = {name: pid for name, pid in site.workers().items() if name != "monitor"}
+    before = site.worker("monitor")
+    os.kill(before, number)
+    if number == signal.SIGKILL:
+        site.wait(lambda: site.workers().get("monitor", before) != before, "another monitor")
+        site.wait(lambda: status_of(site, "/readyz") == 200, "its answer")
+    ring.settle()
+    assert others.items() <= site.workers().items()
+    for flow in ring.flows.values():
+        assert (flow[MISSING], flow[DUPLICATES], flow[WRONG]) == (0, 0, 0), flow.story()
+    assert site.stop() == 0
+
+
+def test_bad_clients_are_dropped_and_others_are_served(site: Site) -> None:
+    """Connections that say nothing, endless headers, paths that climb, foreign names; a flow beside them is whole."""
+    ring = Ring(site, TOPICS, RATE)
+    host, port = site.web.split(":")
+    idle = [socket.create_connection((host, int(port))) for _ in range(MAX_CONNECTIONS + 50)]
+    site.wait(lambda: "too many connections" in site.log, "a line about them")
+    for sock in idle:
+        sock.close()
+    site.wait(lambda: status_of(site, "/healthz") == 200, "an answer after them")
+    for path in ("/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/metrics/../../etc/passwd", "/static/..%2f..%2fx"):
+        assert status_of(site, path) == 404
+    assert fetch(site, "/metrics", {"Host": "evil.example:15304"})[0] == 421
+    assert fetch(site, "/metrics", {"Host": "localhost"})[0] == 200
+    for method in ("POST", "PUT", "DELETE"):
+        connection = http.client.HTTPConnection(site.web, timeout=10)
+        connection.request(method, "/metrics", headers={"Origin": "http://evil.example"})
+        assert connection.getresponse().status == 405
+        connection.close()
+    with socket.create_connection((host, int(port))) as sock:
+        with contextlib.suppress(ConnectionError):
+            for _ in range(200):
+                sock.sendall(b"X-Filler: " + b"a" * 1000 + b"\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert b" 400 " in sock.recv(200)
+    with socket.create_connection((host, int(port))) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n")
+        site.wait(lambda: "no whole request in time" in site.log, "the end of its patience")
+    assert status_of(site, "/metrics") == 200
+    assert site.log.count("client of the web monitor dropped") < 20
+    ring.settle()
+    for flow in ring.flows.values():
+        assert (flow[MISSING], flow[DUPLICATES], flow[WRONG]) == (0, 0, 0), flow.story()
+
+
+def test_an_address_in_use_costs_the_monitor_alone(tmp_path: Path) -> None:
+    site = Site(tmp_path, 2, has_monitor=True)
+    host, port = site.web.split(":")
+    taken = socket.create_server((host, int(port)))
+    try:
+        site.start()
+        site.wait(lambda: "web monitor cannot listen" in site.log, "a line about it")
+        taken.close()
+        site.wait(lambda: status_of(site, "/readyz") == 200, "the monitor, once the address is free")
+    finally:
+        taken.close()
+        site.close()
+
+
+@pytest.mark.prometheus
+def test_prometheus_scrapes_it_and_promtool_finds_nothing(site: Site, tmp_path: Path) -> None:
+    for path in ("/metrics", "/metrics/workers"):
+        status, body = fetch(site, path)
+        assert status == 200
+        done = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), path
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "scrape_configs": [{"job_name": "dro", "static_configs": [{"targets": [site.web]}]}],
+    }
+    (tmp_path / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+    address = f"127.0.0.1:{site.port(1) + 31}"
+    with (tmp_path / "prometheus.log").open("wb") as log:
+        server = subprocess.Popen(
+            ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
+             f"--web.listen-address={address}"],
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        query = f'http://{address}/api/v1/query?query=dro_up%7Bjob="dro"%7D'
+
+        def scraped() -> bool:
+            with contextlib.suppress(OSError), urllib.request.urlopen(query, timeout=5) as answer:
+                found = json.load(answer)["data"]["result"]
+                return bool(found) and found[0]["value"][1] == "1"
+            return False
+
+        site.wait(scraped, "a scrape", 60)
+    finally:
+        server.terminate()
+        server.wait(20)
