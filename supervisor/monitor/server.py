@@ -98,10 +98,8 @@ class _Server(uvicorn.Server):
 
 def listening_socket(where: WebMonitorConfig) -> socket.socket:
     """Raises: OSError."""
-    family, kind, _, _, address = socket.getaddrinfo(
-        where.interface or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    sock = socket.socket(family, kind | socket.SOCK_NONBLOCK)
+    family, address = address_of(where)
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
@@ -110,6 +108,12 @@ def listening_socket(where: WebMonitorConfig) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def address_of(where: WebMonitorConfig) -> tuple[socket.AddressFamily, tuple[object, ...]]:
+    """Family and address to listen on. Raises: OSError."""
+    found = socket.getaddrinfo(where.interface or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return found[0], found[4]
 
 
 def first_status(ctx: WorkerContext, config: DroConfig) -> DroStatus:

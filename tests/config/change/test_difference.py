@@ -31,12 +31,12 @@ EXAMPLES = Path(__file__).parents[2] / "golden" / "examples"
 
 # Written down once more, apart from the program: what holds for the children of the daemon and of portals.
 LIVE = {
-    "log", "monitor", "web-monitor", "daemon-monitor", "route-info", "route-recalculation", "cost", "max-queue",
+    "log", "monitor", "daemon-monitor", "route-info", "route-recalculation", "cost", "max-queue",
     "source-deletion-delay", "smart-batch", "acl", "topic-resolution", "remote-topic", "remote-pattern",
     "context-query", "publishing-interval", "batching", "gateway-keepalive",
     "fast-keepalive", "canary", "extensions",
 }  # fmt: skip
-DAEMON = {"name", "uid", "gid", "pidfile"}
+DAEMON = {"name", "uid", "gid", "pidfile", "web-monitor"}
 NONE = {
     "lbm-license-file", "topicmap", "patternmap", "topic-purge", "topic-interest-generate", "topic-domain-activity",
     "pattern-purge", "pattern-interest-generate", "pattern-domain-activity", "topic-use-check", "pattern-use-check",

@@ -17,6 +17,7 @@ import pytest
 
 from dro.config.dro_xml.model import DroConfig
 from dro.config.dro_xml.unsupported import ConfigWarning, unsupported
+from dro.config.reading.problems import ConfigErrors
 from dro.config.reading.schema import XML_SPACE, elements
 from dro.config.report.effects import Kind, Row, effect_of, rows
 from dro.errors import ConfigError, ResourceError
@@ -24,6 +25,7 @@ from dro.log.handler import Settings
 from supervisor.host.pidfile import take_pid_file
 from supervisor.host.privileges import identity_of
 from supervisor.host.run_dirs import make_run_dirs
+from supervisor.monitor.server import address_of
 from supervisor.parent.log_settings import log_settings
 from tests.builders import datagram_scenes, peer_scenes
 from tests.builders import effect_scenes as scenes
@@ -69,6 +71,15 @@ def pid_file(text: str, folder: Path) -> object:
         return sorted(path.name for path in folder.iterdir())
     finally:
         held.remove()
+
+
+def listener(text: str, _folder: Path) -> object:
+    try:
+        where = load(text).daemon.web_monitor
+    except ConfigErrors as e:
+        return str(e)
+    assert where is not None
+    return address_of(where)
 
 
 def run_directory(text: str, _folder: Path) -> object:
@@ -237,6 +248,10 @@ def of_daemon() -> Iterator[Probe]:
     yield Probe(("gid", ""), ("65534", "65533"), daemon("<uid>1</uid><gid>@</gid>"), identity)
     yield Probe(("pidfile", ""), ("a.pid", "b.pid"), daemon("<pidfile>@</pidfile>"), pid_file)
     yield Probe(("pidfile", XML_SPACE), spaces, daemon('<pidfile xml:space="@"> a.pid</pidfile>'), pid_file)
+    yield Probe(("web-monitor", ""), ("127.0.0.1:5", "*:6"), daemon("<web-monitor>@</web-monitor>"), listener)
+    yield Probe(
+        ("web-monitor", XML_SPACE), spaces, daemon('<web-monitor xml:space="@"> 127.0.0.1:5</web-monitor>'), listener
+    )
     routes = whole(scenes.routes)
     for name, values in (
         ("propagation-interval", ("1000", "900")), ("check-interval", ("750", "4000")),

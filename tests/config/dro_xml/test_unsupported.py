@@ -33,9 +33,9 @@ def test_a_plain_file_has_no_limits() -> None:
     assert limits("<name>N</name><log type='console'/>", "<hotlink-index>2</hotlink-index>") == []
 
 
-@pytest.mark.parametrize("name", ["monitor", "web-monitor", "daemon-monitor", "publishing-interval"])
+@pytest.mark.parametrize("name", ["monitor", "daemon-monitor", "publishing-interval"])
 def test_monitors_are_told_by_name(name: str) -> None:
-    content = {"web-monitor": "*:1", "publishing-interval": "<group name='default' ivl='1'/>"}.get(name, "")
+    content = {"publishing-interval": "<group name='default' ivl='1'/>"}.get(name, "")
     assert limits(f"<{name}>{content}</{name}>") == [(f"u.xml:2: <{name}>: not supported yet, ignored", False)]
 
 
@@ -55,10 +55,10 @@ def test_user_group_and_pid_file_are_no_limits() -> None:
 def test_udp_is_supported_but_for_one_threshold_and_all_is_told_in_file_order() -> None:
     peer = f"\n<peer><name>P</name>{TCP}<udp><port>5</port>%s</udp></peer>"
     assert limits("", portals=peer % "") == []
-    told = limits("<web-monitor>*:1</web-monitor>", portals=peer % "<coalesce-threshold>9</coalesce-threshold>")
+    told = limits("<daemon-monitor/>", portals=peer % "<coalesce-threshold>9</coalesce-threshold>")
     what = "messages are always copied into one datagram, ignored"
     assert told == [
-        ("u.xml:2: <web-monitor>: not supported yet, ignored", False),
+        ("u.xml:2: <daemon-monitor>: not supported yet, ignored", False),
         (f"u.xml:4: <coalesce-threshold>: {what}", False),
     ]
 

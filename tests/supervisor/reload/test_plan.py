@@ -139,7 +139,7 @@ IN_PLACE = {
     "remote-pattern", "context-query", "publishing-interval", "batching", "gateway-keepalive",
     "fast-keepalive", "canary",
 }  # fmt: skip
-WAITS = {"name", "uid", "gid", "pidfile"}
+WAITS = {"name", "uid", "gid", "pidfile", "web-monitor"}
 OLD_FORMS = {
     "topic-purge", "topic-interest-generate", "topic-domain-activity", "pattern-purge", "pattern-interest-generate",
     "pattern-domain-activity", "topic-use-check", "pattern-use-check",
@@ -242,7 +242,7 @@ def means(portal: Portal) -> dict[str, object]:
     return found
 
 
-NO_EFFECT = ("license_file", "topic_map", "pattern_map", "xml_config", "monitor", "web_monitor", "daemon_monitor")
+NO_EFFECT = ("license_file", "topic_map", "pattern_map", "xml_config", "monitor", "daemon_monitor")
 
 
 @settings(max_examples=MANY, deadline=None)

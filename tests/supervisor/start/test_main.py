@@ -10,12 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dro.bus.messages import Role
 from dro.config.dro_xml.load import load_dro
+from dro.config.dro_xml.model import WebMonitorConfig
 from dro.errors import ConfigError
 from supervisor.main import main
 from supervisor.parent import process_plan
@@ -243,7 +245,9 @@ def test_the_plan_follows_the_configuration(quick: Path, monkeypatch: pytest.Mon
         ("P1", Role.ENDPOINT),
         ("P2", Role.ENDPOINT),
     ]
-    monkeypatch.setattr(process_plan, "MAX_WORKERS", 2)
+    watched = replace(config, daemon=replace(config.daemon, web_monitor=WebMonitorConfig("", 15304)))
+    assert [(s.name, s.role) for s in process_plan.plan_of(watched)][3:] == [("monitor", Role.MONITOR)]
+    monkeypatch.setattr(process_plan, "MAX_WORKERS", 3)
     with pytest.raises(ConfigError, match="at most 1"):
         process_plan.plan_of(config)
 
