@@ -12,6 +12,7 @@ import pytest
 
 from dro.clock import ms
 from dro.metrics.slots import Slot
+from dro.metrics.table import PORTAL, bounds_of
 from dro.proto.peerlink.hold import HOLD_NS, QUIET_NS
 from dro.proto.peerlink.session import LinkEnd
 from dro.um.transport.link_frames import SRCIDX_BYTES
@@ -206,7 +207,8 @@ def test_what_waits_goes_when_the_link_is_not_back_in_time(make: Make) -> None:
     run(flow, 100)
     assert proxies(net) == 0
     assert net.dros["A"].page("B", Slot.QUEUED_BYTES) == 0
-    assert net.dros["A"].page("B", Slot.DROPPED_DELETED) > 0
+    dropped = {reason: count for reason, count in net.dros["A"].books.dropped(2).items() if count}
+    assert dropped.keys() == {"not_operational"}
     assert net.dros["A"].books.problems() == []
     edge = sent(flow)
     open_acceptor(net)
@@ -236,7 +238,7 @@ def test_another_instance_of_the_companion_is_not_fed(make: Make) -> None:
     net.until(lambda: net.dros["A"].has_link("B"))
     net.run(20)
     assert proxies(net) == 0
-    assert net.dros["A"].page("B", Slot.DROPPED_DELETED) > 0
+    assert net.dros["A"].page("B", Slot.DROPPED_NOT_OPERATIONAL) > 0
     assert net.dros["A"].books.problems() == []
 
 
@@ -332,3 +334,85 @@ def test_what_has_waited_comes_late_when_the_rest_has_gone_round(make: Make, awa
     net.until(lambda: net.dros["A"].has_link("B"))
     flow.run(SETTLED_MS)
     flow.check()
+
+
+def ends_of(net: Network, end: str) -> dict[str, int]:
+    """What the portal at that end has counted of connects and ends of links."""
+    net.dros[end].peers[SITES[end]].refresh_gauges()
+    names = [
+        "CONNECTS", "LINK_RECONNECTS", "CONNECT_FAILURES",
+        *[f"DISCONNECTED_{reason}" for reason in ("REMOTE", "ERROR", "TIMEOUT", "NEGOTIATION", "SHUTDOWN")],
+    ]  # fmt: skip
+    counts = {name: net.dros[end].page(SITES[end], Slot[name]) for name in names}
+    return {name: count for name, count in counts.items() if count}
+
+
+def test_ends_of_a_link_are_counted_by_reason_at_both_ends(make: Make) -> None:
+    keepalive = '<gateway-keepalive interval="200" timeout="600"/>'
+    net = make(PAIR, portal_xml={"A-B": keepalive, "B-A": keepalive})
+    net.start()
+    net.until(lambda: all(dro.has_link(SITES[name]) for name, dro in net.dros.items()))
+    assert ends_of(net, "B") == {"CONNECTS": 1}
+    net.run(1000)
+    net.dros["A"].cut("B")
+    net.until(lambda: "DISCONNECTED_REMOTE" in ends_of(net, "B"))
+    assert ends_of(net, "A")["DISCONNECTED_ERROR"] == ends_of(net, "B")["DISCONNECTED_REMOTE"] == 1
+    net.until(lambda: net.dros["A"].has_link("B"))
+    net.dros["A"].set_reading("B", reads=False)
+    net.until(lambda: "DISCONNECTED_TIMEOUT" in ends_of(net, "A"))
+    close_acceptor(net)
+    failures = ends_of(net, "A").get("CONNECT_FAILURES", 0)
+    net.until(lambda: ends_of(net, "A").get("CONNECT_FAILURES", 0) > failures)
+    open_acceptor(net)
+    net.until(lambda: all(dro.peers[SITES[name]]._watch.is_up for name, dro in net.dros.items()))
+    peer = net.dros["A"].peers["B"]
+    peer.close()
+    counts = ends_of(net, "A")
+    assert counts["DISCONNECTED_SHUTDOWN"] == 1
+    assert counts["CONNECTS"] == sum(count for name, count in counts.items() if name.startswith("DISCONNECTED"))
+    assert counts["LINK_RECONNECTS"] == counts["CONNECTS"] - 1
+    page = net.dros["A"].peers["B"]._ctx.counters
+    assert page[Slot.KEEPALIVES_SENT] >= page[Slot.RTT_SAMPLES] > 0
+    buckets = page[Slot.RTT], *(page[Slot[f"RTT_{at}"]] for at in range(1, len(bounds_of(PORTAL, "RTT")) + 1))
+    assert sum(buckets) == page[Slot.RTT_SAMPLES]
+
+
+def test_what_a_link_carries_is_counted_once_and_by_its_kind(make: Make) -> None:
+    """Control messages as written at one end and as read at the other, and none of data."""
+    flow = flowing(make)
+    net = flow.net
+    net.run(500)
+    for end, other in SITES.items():
+        net.dros[end].peers[other].refresh_gauges()
+    for here, there in SITES.items():
+        there_page = net.dros[there].peers[here]._ctx.counters
+        here_page = net.dros[here].peers[there]._ctx.counters
+        assert here_page[Slot.GATEWAY_CONTROL_SENT] == there_page[Slot.GATEWAY_CONTROL_RCVD] > 5
+        assert here_page[Slot.GATEWAY_CONTROL_SENT_BYTES] == there_page[Slot.GATEWAY_CONTROL_RCVD_BYTES]
+        batches = [here_page[Slot[f"BATCH_{name}_MESSAGES"]] for name in ("MIN", "MEAN", "MAX")]
+        assert 0 < batches[0] <= batches[1] <= batches[2]
+        assert here_page[Slot.UNICAST_QUEUE_LIMIT] == net.dros[here].peers[there]._unicast._most
+        assert there_page[Slot.UNKNOWN_SOURCE] == 0
+    lost = net.dros["A"].page("B", Slot.GATEWAY_CONTROL_NOT_OPERATIONAL)
+    close_acceptor(net)
+    reset(net, "A")
+    flow.applications[0].context.want_topic(b"another")
+    run(flow, 500)
+    assert net.dros["A"].page("B", Slot.GATEWAY_CONTROL_NOT_OPERATIONAL) > lost
+
+
+def test_a_source_that_the_companion_has_not_told_of_is_counted(make: Make) -> None:
+    flow = flowing(make)
+    net = flow.net
+    there = net.dros["B"].peers["A"]
+    page, offers = there._ctx.counters, there._offers
+    assert offers is not None
+    for record in [one for one in offers.all() if one.topic == SOUTH]:
+        offers.remove(record.srcidx)
+    before = page[Slot.TOPIC_RCVD], page[Slot.UNKNOWN_SOURCE], page[Slot.UNKNOWN_SOURCE_BYTES]
+    sender, source, _ = flow.ways[0]
+    sender.send(source, 5, SIZE)
+    net.run(500)
+    after = page[Slot.TOPIC_RCVD], page[Slot.UNKNOWN_SOURCE], page[Slot.UNKNOWN_SOURCE_BYTES]
+    assert (after[0], after[1]) == (before[0], before[1] + 5)
+    assert after[2] - before[2] == 5 * (ON_LINK - SRCIDX_BYTES)

@@ -92,11 +92,89 @@ def test_everything_arrives_once_over_a_link_that_loses(make: Make, tmp_path: Pa
         got = receiver.got(source)
         assert sender.sent(source) >= 200
         assert got == list(range(got[0], sender.sent(source)))
-    assert counted(net, Slot.NAKS_SENT) > 10
-    assert counted(net, Slot.RETRANSMITTED) > 10
+    assert counted(net, Slot.UDP_NAKS_SENT) > 10
+    assert counted(net, Slot.UDP_RETRANSMITTED) > 10
     assert counted(net, Slot.UNRECOVERABLE) == counted(net, Slot.BAD_DATAGRAMS) == 0
     for dro in net.dros.values():
         assert dro.books.problems() == []
+
+
+def test_both_ends_count_the_same_datagrams(make: Make, wire: Wire) -> None:
+    """Also over connections that follow each other."""
+    net = make(PAIR, udp=FAST)
+    net.start()
+    net.until(lambda: links_up(net))
+    flow = Flow(net, 1, 2)
+    rng = random.Random(7)
+    for _ in range(2):
+        wire.lose = lambda _: rng.random() < 0.1
+        flow.run(1000)
+        wire.lose = lambda _: False
+        flow.run(300)
+        net.run(1000)
+        if net.dros["A"].peers["B"]._watch.links == 1:
+            net.dros["A"].cut("B")
+            net.until(lambda: links_up(net))
+            flow.return_ms()
+    counted(net, Slot.LINK_UP)  # refreshes
+    for here, there in (("A", "B"), ("B", "A")):
+
+        def sent(slot: Slot, here: str = here, there: str = there) -> int:
+            return net.dros[here].page(there, slot)
+
+        def heard(slot: Slot, here: str = here, there: str = there) -> int:
+            return net.dros[there].page(here, slot)
+
+        assert heard(Slot.UDP_LOST) > 10
+        assert heard(Slot.UDP_RCVD) - heard(Slot.UDP_DUPLICATES) == sent(Slot.UDP_SENT)
+        assert heard(Slot.UDP_UNRECOVERED_WINDOW) == heard(Slot.UDP_UNRECOVERED_TIMEOUT) == 0
+        assert heard(Slot.UDP_RCVD_BYTES) >= sent(Slot.UDP_SENT_BYTES) > 20 * sent(Slot.UDP_SENT)
+        assert sent(Slot.UDP_RETRANSMITTED) >= heard(Slot.UDP_LOST)
+        assert sent(Slot.UDP_RETRANSMITTED_BYTES) > 20 * sent(Slot.UDP_RETRANSMITTED)
+        assert heard(Slot.UDP_NAK_PACKETS_SENT) >= sent(Slot.UDP_NAK_PACKETS_RCVD) > 10
+        assert heard(Slot.UDP_NAKS_SENT) >= sent(Slot.UDP_NAKS_RCVD) >= sent(Slot.UDP_RETRANSMITTED)
+        recovery = [heard(Slot[f"UDP_RECOVERY_{name}_US"]) for name in ("MIN", "MEAN", "MAX")]
+        assert recovery == sorted(recovery)
+        assert 0 < recovery[-1] < 10_000_000
+        per_loss = [heard(Slot[f"UDP_NAKS_PER_LOSS_{name}"]) for name in ("MIN", "MEAN", "MAX")]
+        assert per_loss[0] == 1
+        assert per_loss == sorted(per_loss)
+        assert (sent(Slot.CONNECTS), sent(Slot.LINK_RECONNECTS)) == (2, 1)
+
+
+def test_data_of_a_source_that_is_not_told_is_counted_in_the_end(make: Make) -> None:
+    """By messages and bytes, when it has waited for long enough or with the connection."""
+    net = make(PAIR, udp=FAST)
+    net.start()
+    net.until(lambda: links_up(net))
+    flow = Flow(net, 1, 2)
+    flow.run(200)
+    there, page = net.dros["B"].peers["A"], net.dros["B"].workers[2].counters
+    assert page is there._ctx.counters
+    for waits in (True, False):
+        known = there._offers
+        assert known is not None
+        for record in [one for one in known.all() if one.topic == SOUTH]:
+            known._heard.on_end(SourceEnd(record.srcidx, record.otid))
+            known.remove(record.srcidx)
+        unknown, nbytes = page[Slot.UNKNOWN_SOURCE], page[Slot.UNKNOWN_SOURCE_BYTES]
+        before = page[Slot.TOPIC_RCVD]
+        sender, source, _ = flow.ways[0]
+        sender.send(source, 3, 100)
+        net.run(300)
+        assert page[Slot.UNKNOWN_SOURCE] == unknown, "it may be told yet"
+        if waits:
+            net.run(3000)
+        else:
+            net.dros["B"].cut("A")
+        assert page[Slot.UNKNOWN_SOURCE] - unknown == 3
+        assert page[Slot.UNKNOWN_SOURCE_BYTES] - nbytes >= 300
+        assert page[Slot.TOPIC_RCVD] == before
+        net.until(lambda: links_up(net))
+        net.dros["A"].cut("B")
+        net.until(lambda: links_up(net))
+        flow.return_ms()
+    assert page[Slot.NO_TOPIC_RCVD] == 0
 
 
 def test_a_new_connection_brings_nothing_twice_and_goes_on(make: Make, wire: Wire) -> None:
