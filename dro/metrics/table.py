@@ -84,11 +84,6 @@ class Metric:
     bounds: tuple[float, ...] = ()  # of the buckets, in the unit of the metric
     may_lack: bool = False  # there is no value until there is a sample: the page has 0, and the series is NaN
 
-    @property
-    def is_of_guide(self) -> bool:
-        """Whether the guide has it on its page."""
-        return bool(self.field) or self.row in ("REQ_SENT",)
-
 
 @cache
 def rows(table: str) -> tuple[Row, ...]:

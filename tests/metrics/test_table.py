@@ -28,6 +28,7 @@ from dro.metrics.table import (
     metrics,
     rows,
 )
+from supervisor.samples.reference import reference
 
 ROOT: Final = Path(__file__).parents[2]
 GUIDE: Final = ROOT / "tests/golden/guide-counters.csv"
@@ -36,6 +37,7 @@ CONFIGURED: Final = {"dro_portal_info", "dro_portal_cost", "dro_info"}  # from t
 PAGES: Final = {
     "5.4.1": (WORKER, ""), "5.4.2": (PORTAL, ENDPOINT), "5.4.3": (PORTAL, PEER), "5.4.4": (ROUTE_MANAGER, ""),
 }  # fmt: skip
+REMEDY: Final = "run: python -m supervisor.samples.reference > docs/metrics.md"
 ENUMS: Final[dict[str, Any]] = {"Slot": Slot, "PairSlot": PairSlot, "RouterSlot": RouterSlot, "WorkerSlot": WorkerSlot}
 # cells that are written by arithmetic, or by a name that is put together
 BY_ARITHMETIC: Final = re.compile(
@@ -175,4 +177,9 @@ def test_adding_a_counter_is_one_row_and_one_line() -> None:
         for path in (ROOT / package).rglob("*")
         if path.suffix in (".py", ".csv", ".pxd", ".md") and "UDP_DUPLICATES" in path.read_text(encoding="utf-8")
     )
-    assert set(places) == {"dro/metrics/data/portal.csv", "portals/peer/gauges.py"}
+    assert set(places) - {"docs/metrics.md"} == {"dro/metrics/data/portal.csv", "portals/peer/gauges.py"}
+
+
+def test_the_reference_is_up_to_date() -> None:
+    path = ROOT / "docs/metrics.md"
+    assert path.read_text(encoding="utf-8") == reference(), REMEDY
