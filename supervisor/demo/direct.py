@@ -13,7 +13,7 @@ from dro.um.blocking_api import BlockingContext, BlockingReceiver, BlockingWildc
 from dro.um.message.client_config import Config
 from supervisor.demo.arrivals import Arrivals, exit_status
 from supervisor.demo.flow import PATTERN, RESOLVED_S, SETTLE_S, TOPIC, Sender, send_until, wait_arrived
-from supervisor.demo.ground import ended, running_tnwgd, workers_of, write_configuration
+from supervisor.demo.ground import ended, running_tnwgd, web_addresses, workers_of, write_configuration
 from supervisor.demo.screen import LATENCY_HEAD, REDRAW_S, Picture, PlainLines, Rates, latency_cells
 
 
@@ -60,7 +60,8 @@ class Screen:
 
 def run(folder: Path, stop: threading.Event, seconds: float, rate: int) -> int:
     """Returns the exit status. `seconds` 0: until stopped."""
-    write_configuration(folder)
+    ports = write_configuration(folder)
+    print(f"metrics: {web_addresses(ports)[0]}/metrics", flush=True)
     with running_tnwgd(folder) as tnwgd:
         return _run(folder, tnwgd, stop, seconds, rate)
 

@@ -45,6 +45,11 @@ def write_configuration(
     return made
 
 
+def web_addresses(ports: Mapping[str, int]) -> list[str]:
+    """Where the web monitors of the demonstration listen."""
+    return [f"http://127.0.0.1:{port}" for name, port in ports.items() if name.startswith("web")]
+
+
 def _free_block(size: int) -> int:
     """First of `size` ports that are free now, for UDP and TCP, below the ephemeral range."""
     start = 20000 + (os.getpid() * 37 + time.monotonic_ns() // 1000) % 11000

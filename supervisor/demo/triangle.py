@@ -26,7 +26,7 @@ from supervisor.demo.flow import (
     send_until,
     wait_arrived,
 )
-from supervisor.demo.ground import ended, running_tnwgd, workers_of, write_configuration
+from supervisor.demo.ground import ended, running_tnwgd, web_addresses, workers_of, write_configuration
 from supervisor.demo.network import DROS, LINKS, RECEIVING_TRDS, TRDS, Network
 from supervisor.demo.repairs import REPAIR, Answering, Asking
 from supervisor.demo.screen import LATENCY_HEAD, REDRAW_S, Picture, PlainLines, Rates, latency_cells
@@ -129,6 +129,7 @@ class Screen:
         return [
             *lines,
             f"  files  {self._folder}",
+            "  metrics and health  " + "  ".join(web_addresses(self._ports)),
             "  try    tnwgdctl --dro PID portals, or topics, sources, interest, proxies, routes",
         ]
 
@@ -146,6 +147,7 @@ def run(folder: Path, stop: threading.Event, seconds: float, rate: int) -> int:
         stack.callback(network.join)
         stack.callback(is_over.set)
         network.start()
+        print("metrics: " + "  ".join(f"{address}/metrics" for address in web_addresses(ports)), flush=True)
         demonstration = Demonstration(folder, processes, network, stop)
         return demonstration.run(Screen(network, processes, ports, folder), seconds, rate)
 

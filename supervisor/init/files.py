@@ -283,6 +283,8 @@ def dro_text(starter: Starter, um_paths: Sequence[str]) -> str:
     <!-- To a file that rolls at 100 million bytes:
     <log type="file" size="100">/var/log/dro.log</log> -->
     <log type="console"/>
+    <!-- Metrics and health over HTTP, for programs on this host; `*:15304` is for others too. -->
+    <web-monitor>127.0.0.1:15304</web-monitor>
   </daemon>
   <portals>
 {"".join(portals)}  </portals>
