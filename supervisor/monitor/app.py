@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
@@ -13,6 +15,7 @@ from supervisor.monitor.metrics import Metrics
 from supervisor.samples.exposition import Families
 from supervisor.samples.pages import WORKING
 
+RECENT_S: Final = 0.1
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -49,17 +52,15 @@ def make_app(watch: Watch, metrics: Metrics) -> FastAPI:
         response.headers.update({k: v for k, v in SECURITY_HEADERS.items() if k not in response.headers})
         return response
 
-    def exposed(request: Request, families: Families) -> Response:
-        body, content_type = encoded(families, request.headers.get("accept", ""))
-        return Response(body, headers={"Content-Type": content_type})
+    of_all, of_each = Recent(lambda: metrics.of_dro(watch.known)), Recent(lambda: metrics.of_workers(watch.known))
 
     @app.get("/metrics", include_in_schema=False)
     def of_dro(request: Request) -> Response:
-        return exposed(request, metrics.of_dro(watch.known))
+        return of_all.answer(request)
 
     @app.get("/metrics/workers", include_in_schema=False)
     def of_workers(request: Request) -> Response:
-        return exposed(request, metrics.of_workers(watch.known))
+        return of_each.answer(request)
 
     @app.get("/healthz", include_in_schema=False)
     def healthz() -> Response:
@@ -70,6 +71,25 @@ def make_app(watch: Watch, metrics: Metrics) -> FastAPI:
         return _verdict(unready(watch.known))
 
     return app
+
+
+class Recent:
+    """Gives who asks within `RECENT_S` the same answer: a flood of requests costs no more than ten a second."""
+
+    def __init__(self, collect: Callable[[], Families]) -> None:
+        self._collect = collect
+        self._lock = threading.Lock()  # requests come in threads
+        self._made: dict[str, tuple[float, tuple[bytes, str]]] = {}  # by format
+
+    def answer(self, request: Request) -> Response:
+        accept = request.headers.get("accept", "")
+        wanted = choose_encoder(accept)[1]
+        with self._lock:
+            made_s, (body, content_type) = self._made.get(wanted, (-RECENT_S, (b"", "")))
+            if time.monotonic() - made_s >= RECENT_S:
+                body, content_type = encoded(self._collect(), accept)
+                self._made = {wanted: (time.monotonic(), (body, content_type))}
+        return Response(body, headers={"Content-Type": content_type})
 
 
 def encoded(families: Families, accept: str) -> tuple[bytes, str]:

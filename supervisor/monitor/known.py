@@ -81,7 +81,6 @@ class Watch:
         """`first`: what the configuration says, for the time before the parent has answered."""
         self.known = Known(first)
         self.asker: Final = Asker(run_dir)
-        self._changed = asyncio.Event()
 
     async def run(self) -> None:
         """Ask until it is cancelled."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 
+import pytest
+from fastapi import Request
 from prometheus_client.parser import text_string_to_metric_families
 
 from dro.bus.counters import GENERAL_SLOTS
 from dro.metrics.slots import Slot
 from dro.metrics.table import ENDPOINT, PEER, PORTAL, metrics
-from supervisor.monitor.app import encoded
+from supervisor.monitor.app import RECENT_S, Recent, encoded
 from supervisor.samples.exposition import Families
 
 BASE = {"dro": "A", "portal": "P", "portal_type": PEER}
@@ -86,3 +89,24 @@ def test_who_asks_for_openmetrics_gets_it() -> None:
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
     assert encoded(of_page(PEER), "")[1].startswith("text/plain")
+
+
+def test_a_flood_of_scrapes_gets_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    collected: list[Families] = []
+
+    def collect() -> Families:
+        collected.append(of_page(PEER, SENT=len(collected)))
+        return collected[-1]
+
+    recent = Recent(collect)
+    plain = Request({"type": "http", "headers": []})
+    openmetrics = Request({"type": "http", "headers": [(b"accept", b"application/openmetrics-text; version=1.0.0")]})
+    first = recent.answer(plain).body
+    assert [recent.answer(plain).body for _ in range(3)] == [first] * 3
+    assert len(collected) == 1
+    assert bytes(recent.answer(openmetrics).body).endswith(b"# EOF\n")
+    now_s += 2 * RECENT_S
+    assert recent.answer(openmetrics).body != first
+    assert len(collected) == 3
