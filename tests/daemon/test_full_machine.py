@@ -51,7 +51,7 @@ def refused(site: Site, before: Step, env: dict[str, str] | None = None) -> str:
     [
         ("nr_inodes=3", "cannot make /dev/shm/dro-SITE", "make room there: blocks and inodes"),
         ("size=8k", "no room for the counter page", "make room there"),
-        ("size=140k", "no room for a fragment ring in /dev/shm/dro-SITE", "more shared memory or lower <max-q"),
+        ("size=164k", "no room for a fragment ring in /dev/shm/dro-SITE", "more shared memory or lower <max-q"),
     ],
 )
 def test_full_shared_memory(site: Site, size: str, reason: str, remedy: str) -> None:

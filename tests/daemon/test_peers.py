@@ -96,7 +96,7 @@ def test_peers(chain: Chain, typed: Ask) -> None:
 
     def heard() -> int:
         (portal,) = [p for p in typed("B", "portals", "--json")["portals"] if p["name"] == "B-A"]
-        return int(portal["gateway_control_received"])
+        return int(portal["counters"]["GATEWAY_CONTROL_RCVD"])
 
     wait_until(heard, "what the DROs tell each other is counted")
     typed("B", "peers", "--portal", "B-2", status=EXIT_FAILED)

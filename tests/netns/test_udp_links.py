@@ -73,10 +73,10 @@ def udp_port(example: Example, name: str) -> int:
     return port
 
 
-def link_counts(network: Network, field: str) -> list[int]:
+def link_counts(network: Network, counter: str) -> list[int]:
     """Of the two peer portals."""
     rows = [row for name in network.processes for row in network.ask(name, "portals")["portals"]]
-    return [row[field] for row in rows if "-TRD" not in row["name"]]
+    return [row["counters"][counter] for row in rows if "-TRD" not in row["name"]]
 
 
 def until_sent(network: Network, flows: list[Readable], count: int) -> None:
@@ -108,9 +108,9 @@ def test_every_message_arrives_once_and_in_order_while_one_datagram_of_a_hundred
         for flow, heard in zip(flows, receivers.values(), strict=True):
             got = heard.got[flow.topic]
             assert got == list(range(got[0], MESSAGES))
-        assert all(count >= 5 for count in link_counts(network, "naks_sent"))
-        assert all(count >= 5 for count in link_counts(network, "retransmitted"))
-        assert link_counts(network, "unrecovered") == [0, 0]
+        assert all(count >= 5 for count in link_counts(network, "UDP_NAKS_SENT"))
+        assert all(count >= 5 for count in link_counts(network, "UDP_RETRANSMITTED"))
+        assert link_counts(network, "UNRECOVERABLE") == [0, 0]
         network.close()
         network.stop()
         path = capture.stop()

@@ -301,8 +301,8 @@ class Network:
         found: Counter[Portal] = Counter()
         for name in self.processes:
             for portal in self.ask(name, "portals")["portals"]:
-                found[portal["name"], "received"] = portal["received"]
-                found[portal["name"], "sent"] = portal["sent"]
+                found[portal["name"], "received"] = portal["counters"]["TOPIC_RCVD"]
+                found[portal["name"], "sent"] = portal["counters"]["SENT"]
         return found
 
     def station(self, domain: int) -> Station:
