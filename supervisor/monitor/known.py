@@ -1,4 +1,5 @@
-"""What the monitor knows of its DRO: asked of the parent and the route manager each second, kept while they are silent.
+"""What the monitor knows of its DRO: asked of the parent each second and of the route manager
+more seldom, kept while they are silent.
 
 Requests over the admin socket block, so they are made in threads; one connection serves all, in turn.
 """
@@ -10,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -21,6 +22,8 @@ from supervisor.admin.lists import rows_of
 from supervisor.admin.status import DroStatus
 
 INTERVAL_S: Final = 1.0
+TOPOLOGY_S: Final = 5.0
+"""Between two looks at the topology, which is work for the route manager of a large network."""
 ANSWER_LIMIT_S: Final = 5.0
 SILENT_S: Final = 5.0
 """A parent that has told nothing for so long is said to be silent."""
@@ -37,7 +40,7 @@ class Known:
     status: DroStatus
     topology: tuple[TopologyRow, ...] = ()
     asked_s: float = -1.0  # never
-    wall_s: float = 0.0  # when it was, since 1970
+    topology_s: float = 0.0  # when the route manager told it, since 1970
     problem: str = ""
 
     @property
@@ -96,10 +99,12 @@ class Watch:
         try:
             status = self.asker.ask(lambda client: client.ask(DroStatus, "status", within_s=ANSWER_LIMIT_S))
         except DroError as e:
-            return Known(before.status, before.topology, before.asked_s, before.wall_s, str(e))
-        topology = before.topology
+            return replace(before, problem=str(e))
+        known = replace(before, status=status, asked_s=time.monotonic(), problem="")
         manager = next((w for w in status.workers if w.role == ROUTE_MANAGER), None)
-        if manager is not None and manager.state == "ready":
-            with contextlib.suppress(DroError):  # it has just ended, or is busy
-                topology = self.asker.ask(lambda client: tuple(rows_of(client, TOPOLOGY, manager.name, "")))
-        return Known(status, topology, time.monotonic(), time.time())
+        if manager is None or manager.state != "ready" or time.time() - before.topology_s < TOPOLOGY_S:
+            return known
+        with contextlib.suppress(DroError):  # it has just ended, or is busy
+            rows = self.asker.ask(lambda client: tuple(rows_of(client, TOPOLOGY, manager.name, "")))
+            known = replace(known, topology=rows, topology_s=time.time())
+        return known

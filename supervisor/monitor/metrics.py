@@ -169,7 +169,7 @@ def _add_others(found: Families, known: Known, base: Mapping[str, str]) -> None:
             text = "Signature of the topology as it sees it"
             found.add("dro_other_topology_signature", "gauge", text, labels, int(row.signature, 16))
             text = "When it was heard last, since 1970"
-            heard_s = round(known.wall_s - row.age_s, 1)
+            heard_s = round(known.topology_s - row.age_s, 1)
             found.add("dro_other_last_activity_timestamp_seconds", "gauge", text, labels, heard_s)
         if row.neighbour:
             adjacent = {"adjacent_type": row.kind.lower(), "adjacent_id": row.neighbour}
