@@ -53,7 +53,8 @@ class Gauges:
         counts = self._receiving.counts() + self._sending.counts()
         values = self._interest.counts()
         values |= {Slot.PROXY_SOURCES: proxy_sources, Slot.SOURCES_NOT_IN: self._receiving.resolver.cache.refused}
-        values |= {slot: self._counted_before[slot] + getattr(counts, name) for slot, name in _OF_SESSIONS.items()}
+        for slot, name in _OF_SESSIONS.items():  # a socket that is closed has no figures any more
+            values[slot] = max(self._page[slot], self._counted_before[slot] + getattr(counts, name))
         for slot, value in values.items():
             self._page.set(slot, value)
         self._refresh_left_out()

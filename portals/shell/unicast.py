@@ -170,7 +170,11 @@ class UnicastTraffic:
     def _send(self, domain_id: int, message: bytes) -> None:
         nbytes = len(message)
         self._books.begin(nbytes)
-        self._link.send_unicast(domain_id, message, lambda outcome: self._books.end(_OUTCOMES[outcome], nbytes))
+        try:
+            self._link.send_unicast(domain_id, message, lambda outcome: self._books.end(_OUTCOMES[outcome], nbytes))
+        except DecodeError:
+            self._books.end(Slot.UNICAST_DROPPED_ERROR, nbytes)
+            raise
 
     def count_control(self, nbytes: int, outcome: Outcome) -> None:
         """What has become of a control message for another DRO."""

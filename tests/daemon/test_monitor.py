@@ -74,6 +74,16 @@ def series(text: str) -> tuple[dict[Key, float], set[Key]]:
     return values, growing
 
 
+def states_of(site: Site, portal: str) -> list[str]:
+    """Those whose series is 1, which has to be one."""
+    values, _ = series(fetch(site, "/metrics")[1].decode())
+    return [
+        dict(labels)["state"]
+        for (name, labels), value in values.items()
+        if name == "dro_portal_state" and ("portal", portal) in labels and value
+    ]
+
+
 @dataclass
 class Scraper:
     """Scrapes at 20 Hz until it is stopped, then judges every answer."""
@@ -152,12 +162,10 @@ def test_the_series_are_the_same_and_add_up_from_start_to_stop(site: Site) -> No
         client.request("portal resume", name="P1")
         site.wait(lambda: status_of(site, "/readyz") == 200, "the return")
     ring.wait_flowing_again()
+    site.wait(lambda: states_of(site, "P1") == ["ready"], "the metrics follow")
     scraper.stop()
     assert scraper.problems == []
     assert scraper.scrapes > 50
-    states = {labels[-1][1]: v for (name, labels), v in scraper.values.items()
-              if name == "dro_portal_state" and ("portal", "P1") in labels}  # fmt: skip
-    assert [state for state, value in states.items() if value] == ["ready"]
     of_p1 = ("dro", site.name), ("portal", "P1"), ("portal_type", "endpoint")
     assert scraper.values["dro_portal_restarts_total", of_p1] == 3
     with site.books() as books:

@@ -198,6 +198,8 @@ def of_the_trd(link: Link) -> Pages:
     gauges = Gauges(link.page_p, cast(TrdInterest, interest), receiving, sending, lambda *line: told.append(line))
     for _ in range(2):
         gauges.refresh(8)
+    receiving.counts = lambda: SessionCounts(bad=1, unrecoverable=3, naks_sent=4)  # type: ignore[method-assign]
+    gauges.refresh(8)  # a socket is closed, and its figure gone
     assert told == [
         (LogEvent.NEW_NAMES_LEFT_OUT, {"counter": slot.name, "count": count})
         for slot, count in zip(LEFT_OUT, (10, 11, 12, 13), strict=True)
@@ -494,6 +496,26 @@ def test_a_slot_of_a_pair_counts_what_it_is_for(slot: PairSlot, link: Link) -> N
     scene, whose, value = PAIR_CASES[slot]
     page = scene(link)[whose]
     assert page[page.pair(P if whose else Q) + slot] == value
+
+
+def test_a_unicast_message_that_does_not_decode_waits_for_nothing(link: Link) -> None:
+    stepper = Stepper()
+    with TemporaryDirectory() as folder:
+        worker = FakeWorker(stepper.loop, Path(folder), P, "P")
+
+        def refuse(*_: object) -> None:
+            raise DecodeError("message", "cut off")
+
+        asked = cast(PortalLink, SimpleNamespace(send_unicast=refuse))
+        core = cast(UnicastForwarding, SimpleNamespace(on_message=lambda *_: Leaves(P, 5, bytes(10))))
+        addressed = AddressedData(link.ring, worker.counters, FakeQueues(), lambda _: None)
+        traffic = UnicastTraffic(worker.ctx, addressed, core, asked, lambda _: None, lambda _: None)
+        with pytest.raises(DecodeError):
+            traffic.on_received(bytes(10), "somebody")
+        page = worker.counters
+        assert [page[slot] for slot in (Slot.UNICAST_FORWARDED, Slot.UNICAST_DROPPED_ERROR)] == [1, 1]
+        assert (page[Slot.UNICAST_QUEUED], page[Slot.UNICAST_QUEUED_BYTES]) == (0, 0)
+    stepper.loop.close()
 
 
 def test_a_flow_without_trouble_moves_no_slot_of_trouble(link: Link) -> None:
