@@ -138,7 +138,7 @@ def alerts_at(folder: Path, series: dict[str, str], minute: int, expected: set[s
     samples = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(expected)]
     test: dict[str, Any] = {
         "rule_files": [str(RULES / "recording.yml"), str(RULES / "alerts.yml")],
-        "evaluation_interval": f"{max(1, minute // 500)}m",  # of weeks not every minute
+        "evaluation_interval": f"{min(4, max(1, minute // 500))}m",  # below 5 minutes, for which a value holds
         "tests": [{
             "interval": "1m",
             "input_series": [{"series": name, "values": values} for name, values in series.items()],
