@@ -10,6 +10,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from prometheus_client.exposition import choose_encoder
 
+from supervisor.monitor.guard import Limits
 from supervisor.monitor.known import Known, Watch
 from supervisor.monitor.metrics import Metrics
 from supervisor.samples.exposition import Families
@@ -39,12 +40,9 @@ class _Collected:
         return self._families
 
 
-def make_app(watch: Watch, metrics: Metrics) -> FastAPI:
-    """The application of one DRO."""
-    app = FastAPI(
-        title="Open DRO", version="1", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json",
-        description="State of one Dynamic Routing Option daemon.",
-    )  # fmt: skip
+def make_app(watch: Watch, metrics: Metrics, limits: Limits) -> FastAPI:
+    """Make the application of one DRO."""
+    app = FastAPI(title="Open DRO", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.middleware("http")
     async def secure(request: Request, call_next: Any) -> Response:  # noqa: ANN401 - a function of Starlette
@@ -52,7 +50,10 @@ def make_app(watch: Watch, metrics: Metrics) -> FastAPI:
         response.headers.update({k: v for k, v in SECURITY_HEADERS.items() if k not in response.headers})
         return response
 
-    of_all, of_each = Recent(lambda: metrics.of_dro(watch.known)), Recent(lambda: metrics.of_workers(watch.known))
+    of_all, of_each = (
+        Recent(lambda: metrics.of_dro(watch.known)),
+        Recent(lambda: metrics.of_workers(watch.known, limits.dropped)),
+    )
 
     @app.get("/metrics", include_in_schema=False)
     def of_dro(request: Request) -> Response:

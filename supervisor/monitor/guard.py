@@ -21,9 +21,13 @@ MAX_CONNECTIONS: Final = 128
 REQUEST_LIMIT_S: Final = 10.0
 """For a whole request, from the connection or the end of the one before."""
 ANSWER_LIMIT_S: Final = 30.0
-"""For an answer, and for a part of one to be taken. A stream of events has no end, but it has to be read."""
-EVENTS_PATH: Final = "/v1/events"
+"""For an answer, and for a part of one to be taken."""
 MAX_HEADERS: Final = 16 << 10  # bytes
+
+TOO_MANY, LATE, SLOW = "too many connections", "no whole request in time", "slow request"
+UNREAD, FOREIGN = "answer not taken", "foreign Host"
+REASONS: Final = (TOO_MANY, LATE, SLOW, UNREAD, FOREIGN)
+"""Why a client is dropped."""
 
 Dropped = Callable[[str], object]
 
@@ -54,7 +58,7 @@ class GuardedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if self.limits.connections >= MAX_CONNECTIONS:
-            self.limits.drop("too many connections")
+            self.limits.drop(TOO_MANY)
             transport.abort()
             return
         self.limits.connections += 1
@@ -76,12 +80,11 @@ class GuardedProtocol(H11Protocol):
         if not self._is_answering and self.cycle is not None and not self.cycle.response_complete:
             self._is_answering = True
             self._cancel()
-            if self.scope["path"] != EVENTS_PATH:
-                self._timer = self.loop.call_later(ANSWER_LIMIT_S, self._abort, "slow request")
+            self._timer = self.loop.call_later(ANSWER_LIMIT_S, self._abort, SLOW)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread = self.loop.call_later(ANSWER_LIMIT_S, self._abort, "answer not taken")
+        self._unread = self.loop.call_later(ANSWER_LIMIT_S, self._abort, UNREAD)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -97,7 +100,7 @@ class GuardedProtocol(H11Protocol):
 
     def _expect_request(self) -> None:
         self._cancel()
-        self._timer = self.loop.call_later(REQUEST_LIMIT_S, self._abort, "no whole request in time")
+        self._timer = self.loop.call_later(REQUEST_LIMIT_S, self._abort, LATE)
 
     def _cancel(self) -> None:
         for timer in (self._timer, self._unread):
@@ -125,9 +128,8 @@ class HostGuard:
         if scope["type"] != "http" or self._is_ours(_header(scope, b"host")):
             await self._app(scope, receive, send)
             return
-        self._limits.drop("foreign Host")
-        remedy = "use its address, or name the host in <monitor-access>"
-        answer = PlainTextResponse(f"this DRO is not called so; {remedy}\n", status_code=421)
+        self._limits.drop(FOREIGN)
+        answer = PlainTextResponse("no host of that name; use its address, or what it calls itself\n", status_code=421)
         await answer(scope, receive, send)
 
     def _is_ours(self, host: str) -> bool:

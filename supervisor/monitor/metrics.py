@@ -14,6 +14,7 @@ from dro.errors import ResourceError
 from dro.metrics.slots import Slot
 from dro.metrics.table import ENDPOINT, PORTAL, ROUTE_MANAGER, WORKER, Metric, metrics
 from supervisor.admin.status import DroStatus, WorkerStatus
+from supervisor.monitor.guard import REASONS
 from supervisor.monitor.known import Known
 from supervisor.monitor.processes import Processes
 from supervisor.samples.exposition import Families
@@ -40,7 +41,7 @@ class Metrics:
         self._processes = Processes()
 
     def of_dro(self, known: Known) -> Families:
-        """What `/metrics` has."""
+        """Collect what `/metrics` has."""
         status, base = known.status, {"dro": known.status.name}
         found = Families()
         with contextlib.closing(open_pages(status)) as pages:
@@ -55,9 +56,13 @@ class Metrics:
         self._add_processes(found, status)
         return found
 
-    def of_workers(self, known: Known) -> Families:
-        """What `/metrics/workers` has."""
+    def of_workers(self, known: Known, clients_dropped: Mapping[str, int]) -> Families:
+        """Collect what `/metrics/workers` has. `clients_dropped`: of the monitor, by reason."""
         status, found = known.status, Families()
+        for reason in REASONS:
+            labels = {"dro": status.name, "reason": reason.lower().replace(" ", "_")}
+            text = "Clients of the web monitor that were dropped, by reason"
+            found.add("dro_monitor_clients_dropped_total", "counter", text, labels, clients_dropped.get(reason, 0))
         with contextlib.closing(open_pages(status)) as pages:
             for worker in status.workers:
                 base = {"dro": status.name, "worker": worker.name, "role": worker.role}

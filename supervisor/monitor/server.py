@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -28,6 +27,7 @@ from supervisor.monitor.metrics import Metrics
 AGAIN_S: Final = 2.0
 """Between two attempts to listen: the address may be free later, and forwarding goes on without."""
 KEEP_ALIVE_S: Final = 30
+REVISION_VARIABLE: Final = "DRO_REVISION"
 _BACKLOG: Final = 128
 
 
@@ -77,7 +77,7 @@ class WebServer:
 
     async def _serve(self, sock: socket.socket) -> None:
         protocol = type("Protocol", (GuardedProtocol,), {"limits": self.limits})
-        app = make_app(self._watch, Metrics(version(), revision()))
+        app = make_app(self._watch, Metrics(version(), os.environ.get(REVISION_VARIABLE, "")), self.limits)
         config = uvicorn.Config(
             HostGuard(app, own_names(), self.limits), http=protocol, ws="none", lifespan="off", loop="none",
             log_config=None, access_log=False, server_header=False, timeout_keep_alive=KEEP_ALIVE_S,
@@ -141,8 +141,3 @@ def first_status(ctx: WorkerContext, config: DroConfig) -> DroStatus:
 def role_of(portal: object) -> str:
     """As the parent names it."""
     return "endpoint" if hasattr(portal, "domain_id") else "peer"
-
-
-def revision() -> str:
-    """What is known of the build; empty if nothing."""
-    return os.environ.get("DRO_REVISION", "") or sys.implementation.cache_tag or ""

@@ -39,7 +39,9 @@ Beside the tables there are `dro_build_info`, `dro_info` (label `dro_id`), `dro_
 `dro_other_version`, `dro_other_topology_signature`, `dro_other_last_activity_timestamp_seconds`,
 `dro_other_portal_cost`, and the usual `process_*` for all processes together; on `/metrics/workers`
 `dro_worker_cpu_seconds_total`, `dro_worker_resident_memory_bytes`, `dro_worker_threads`, `dro_worker_open_fds`,
-`dro_worker_restarts_total`, `dro_worker_uptime_seconds`, `dro_worker_up`, `dro_worker_state`.
+`dro_worker_restarts_total`, `dro_worker_uptime_seconds`, `dro_worker_up`, `dro_worker_state`, and
+`dro_monitor_clients_dropped_total` by `reason`. `dro_build_info` has in `revision` what the environment variable
+`DRO_REVISION` holds.
 """
 
 

@@ -232,6 +232,12 @@ def test_bad_clients_are_dropped_and_others_are_served(site: Site) -> None:
         site.wait(lambda: "no whole request in time" in site.log, "the end of its patience")
     assert status_of(site, "/metrics") == 200
     assert site.log.count("client of the web monitor dropped") < 20
+    values, _ = series(fetch(site, "/metrics/workers")[1].decode())
+    counted = {dict(labels)["reason"]: value for (name, labels), value in values.items()
+               if name == "dro_monitor_clients_dropped_total"}  # fmt: skip
+    assert counted["too_many_connections"] >= 50
+    assert (counted["foreign_host"], counted["no_whole_request_in_time"]) >= (1, 1)
+    assert status_of(site, "/openapi.json") == status_of(site, "/docs") == 404
     ring.settle()
     for flow in ring.flows.values():
         assert (flow[MISSING], flow[DUPLICATES], flow[WRONG]) == (0, 0, 0), flow.story()
