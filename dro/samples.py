@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Samples:
-    """Of whole numbers; all are 0 before the first."""
+    """Keeps these of whole numbers; all are 0 before the first."""
 
     count: int = 0
     minimum: int = 0

@@ -1,4 +1,4 @@
-"""Where the route manager counts what it drops and why, what it calculates and why, and how it sees the network."""
+"""Counts what the route manager drops and why, what it calculates and why, and shows how it sees the network."""
 
 from __future__ import annotations
 

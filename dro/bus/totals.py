@@ -11,13 +11,13 @@ S = TypeVar("S", bound=int)
 
 
 class Totals(Generic[S]):
-    """What the page had before is added, so that its counters never fall."""
+    """Adds what the page had before; none of its counters ever falls, as that of a socket would when it is closed."""
 
     def __init__(self, page: CounterPage, slots: Iterable[S]) -> None:
         self._page = page
         self._before = {slot: page[slot] for slot in slots}
 
     def show(self, totals: Mapping[S, int]) -> None:
-        """`totals`: by slot, since the start of the process."""
+        """Write `totals`, by slot, since the start of the process."""
         for slot, total in totals.items():
-            self._page.set(slot, self._before[slot] + total)
+            self._page.set(slot, max(self._page[slot], self._before[slot] + total))

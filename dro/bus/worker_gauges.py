@@ -1,4 +1,4 @@
-"""What the page of every worker has: its longest turn, the delay of its timers, its heap, its log lines.
+"""Shows on the page of every worker: its longest turn, the delay of its timers, its heap, its log lines.
 
 Source: DRO guide 5.4.1 for the heap.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dro.bus.counters import CounterPage, Histogram
+from dro.bus.totals import Totals
 from dro.clock import NS_PER_US, s
 from dro.log.handler import counted
 from dro.log.lines import SEVERITIES
@@ -23,7 +24,7 @@ _LOG_SLOTS: Final = {severity: Slot[f"LOG_{severity.upper()}"] for severity in S
 
 
 class _Mallinfo(ctypes.Structure):
-    """As `mallinfo2(3)` of the GNU C library has it."""
+    """Holds what `mallinfo2(3)` of the GNU C library returns."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -59,7 +60,7 @@ class WorkerGauges:
         self._page = page
         self._loop = loop
         self._lag = Histogram(page, Slot.LOOP_LAG, bounds_of(WORKER, "LOOP_LAG"))
-        self._logged_before = {slot: page[slot] for slot in _LOG_SLOTS.values()}  # by earlier incarnations
+        self._logged = Totals(page, _LOG_SLOTS.values())
 
     def start(self) -> None:
         self.show()
@@ -82,5 +83,4 @@ class WorkerGauges:
             heap = _mallinfo()
             for name, slot in _HEAP_SLOTS.items():
                 page.set(slot, getattr(heap, name))
-        for severity, slot in _LOG_SLOTS.items():
-            page.set(slot, self._logged_before[slot] + counted[severity])
+        self._logged.show({slot: counted[severity] for severity, slot in _LOG_SLOTS.items()})

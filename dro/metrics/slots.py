@@ -1,4 +1,4 @@
-"""Where the counters of a process are on its page: enumerations made from the tables, and the cells about siblings."""
+"""Names the cells of counter pages: enumerations made from the tables, and the cells about siblings."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def bytes_field(field: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What was forwarded of one traffic is sent, dropped or queued: names of rows."""
+    """Names the rows of one traffic: what was forwarded is sent, dropped or queued."""
 
     traffic: str
     forwarded: str

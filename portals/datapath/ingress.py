@@ -69,7 +69,7 @@ class CompleteRequests(Protocol):
 
 
 class Pending:
-    """What a sibling gets of the turn: the first `placed` rows of the table lie in the ring, from `base` to `end`.
+    """Keeps what a sibling gets of the turn: its first `placed` rows lie in the ring, from `base` to `end`.
 
     `since_ns`: when the oldest of it was received.
     """

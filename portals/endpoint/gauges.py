@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from dro.bus.counters import CounterPage
+from dro.bus.totals import Totals
 from dro.log.events import LogEvent
 from dro.metrics.slots import Slot
 from dro.um.fragment.context import FragmentContext
@@ -47,16 +48,16 @@ class Gauges:
         self._receiving = receiving
         self._sending = sending
         self._tell = tell
-        self._counted_before = {slot: page[slot] for slot in (*_OF_SESSIONS, *_LEFT_OUT)}  # by earlier incarnations
+        self._totals = Totals(page, _OF_SESSIONS)
+        self._left_out_before = {slot: page[slot] for slot in _LEFT_OUT}  # by earlier incarnations
 
     def refresh(self, proxy_sources: int) -> None:
         counts = self._receiving.counts() + self._sending.counts()
         values = self._interest.counts()
         values |= {Slot.PROXY_SOURCES: proxy_sources, Slot.SOURCES_NOT_IN: self._receiving.resolver.cache.refused}
-        for slot, name in _OF_SESSIONS.items():  # a socket that is closed has no figures any more
-            values[slot] = max(self._page[slot], self._counted_before[slot] + getattr(counts, name))
         for slot, value in values.items():
             self._page.set(slot, value)
+        self._totals.show({slot: getattr(counts, name) for slot, name in _OF_SESSIONS.items()})
         self._refresh_left_out()
 
     def _refresh_left_out(self) -> None:
@@ -64,7 +65,7 @@ class Gauges:
         left_out = {Slot.SOURCES_LIMITED: cache.limited, Slot.SOURCES_FULL: cache.turned_away}
         left_out |= self._interest.left_out()
         for slot, count in left_out.items():
-            more = self._counted_before[slot] + count - self._page[slot]
+            more = self._left_out_before[slot] + count - self._page[slot]
             if more:
                 self._page.add(slot, more)
                 self._tell(LogEvent.NEW_NAMES_LEFT_OUT, {"counter": slot.name, "count": more})

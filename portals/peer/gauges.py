@@ -80,10 +80,8 @@ class LinkGauges:
             Slot.LINK_RECONNECTS: max(0, page[Slot.CONNECTS] - 1),
             **_extent("LINK_BATCH_{}_BYTES", self._sent.batch_bytes),
             **_extent("BATCH_{}_MESSAGES", self._sent.batch_messages),
-            Slot.RTT_MIN_US: rtt.minimum_us,
-            Slot.RTT_MEAN_US: rtt.mean_us,
-            Slot.RTT_MAX_US: rtt.maximum_us,
-            Slot.KEEPALIVE_ANSWERED_S: now_s - (now_ns - rtt.last_ns) // NS_PER_S if rtt.samples else 0,
+            **_extent("RTT_{}_US", rtt.us),
+            Slot.KEEPALIVE_ANSWERED_S: now_s - (now_ns - rtt.last_ns) // NS_PER_S if rtt.us.count else 0,
         }
         for slot, value in gauges.items():
             page.set(slot, value)

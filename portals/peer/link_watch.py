@@ -48,7 +48,7 @@ class LinkWatch:
         self.repairs = 0
         """How often the companion was told everything once more."""
         self.ends: Counter[LinkEnd] = Counter()
-        """Of links, and connections about which the two did not agree."""
+        """Counts ends of links, and connections about which the two did not agree."""
         self.failures = 0
         """Attempts that have not led to a link."""
         self.error = ""

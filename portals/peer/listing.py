@@ -190,9 +190,9 @@ class PeerLists:
             transport=transport, certificate=", ".join(names), certificate_days=days,
             own_certificate_days=days_left(self.make_stream.expires_s, wall_s)
             if isinstance(self.make_stream, PeerStreamMaker) else -1,
-            rtt_samples=rtt.samples, rtt_last_us=rtt.last_us, rtt_min_us=rtt.minimum_us, rtt_max_us=rtt.maximum_us,
-            rtt_mean_us=rtt.mean_us,
-            answered_s=round((now_ns - rtt.last_ns) / NS_PER_S, 1) if rtt.samples else -1.0,
+            rtt_samples=rtt.us.count, rtt_last_us=rtt.last_us, rtt_min_us=rtt.us.minimum, rtt_max_us=rtt.us.maximum,
+            rtt_mean_us=rtt.us.mean,
+            answered_s=round((now_ns - rtt.last_ns) / NS_PER_S, 1) if rtt.us.count else -1.0,
             keepalive_interval_ms=alive.interval_ns // NS_PER_MS, keepalive_timeout_ms=alive.timeout_ns // NS_PER_MS,
             keepalive_only_when_idle=alive.only_when_idle,
             interest_told=len(self.told), interest_heard=len(self.heard),

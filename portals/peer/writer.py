@@ -129,7 +129,7 @@ class LinkWriter:
         return True
 
     def put_unicast(self, message: bytes, tell: Tell) -> None:
-        """As `put`; until it is begun it is part of `waiting_unicast`, and then its sender is told."""
+        """Take a unicast message as `put` does; until it is begun it waits, and then its sender is told."""
         piece = _Unicast(message)
         piece.tell = tell
         if self.put(piece):

@@ -1,4 +1,4 @@
-"""What the page of a portal shows of its core and of the interest that it hears; the rest comes from the link."""
+"""Shows a portal's core, and the interest that it hears, on its page; the rest comes from the link."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ class PortalShell:
         self.act_soon()
 
     def _show_duration(self, slot: Slot, began_ns: int) -> None:
-        """Of what is done at once; the rest goes on in slices."""
+        """Show how long it took, as far as it is done at once; the rest goes on in slices."""
         self._ctx.counters.set(slot, (time.perf_counter_ns() - began_ns) // NS_PER_US)
 
     def _on_message(self, worker: int, message: PortalMessage) -> None:

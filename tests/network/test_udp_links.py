@@ -306,7 +306,7 @@ class Busy:
     @property
     def answers(self) -> int:
         """To the questions of A, each with what B has recorded."""
-        return self.portals[0]._rtt.samples
+        return self.portals[0]._rtt.us.count
 
     @property
     def repairs(self) -> list[int]:

@@ -77,7 +77,7 @@ class ReceiverStats:
 
 @dataclass(slots=True)
 class Recoveries:
-    """Of missing datagrams that came once this side had asked: after how long, and after how many NAKs for each."""
+    """Keeps after how long, and how many NAKs for each, missing datagrams came that this side had asked for."""
 
     us: Samples = field(default_factory=Samples)
     naks: Samples = field(default_factory=Samples)

@@ -80,7 +80,7 @@ class State(Enum):
 
 @dataclass(slots=True)
 class DatagramCounts:
-    """Of a portal, over all its connections; `sent` and `received` are of datagrams with data.
+    """Counts the datagrams of a portal, over all its connections; `sent` and `received` are of those with data.
 
     `dropped`: datagrams that were not taken, by reason.
     """

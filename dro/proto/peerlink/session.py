@@ -13,7 +13,7 @@ again once there have been `PROVEN` answers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -33,6 +33,7 @@ from dro.proto.peerlink.messages import (
     read_hello,
     response_to,
 )
+from dro.samples import Samples
 from dro.sqn import MASK
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import KA_QUERY, KA_RESPONSE, TnwgKeepalive
@@ -149,12 +150,9 @@ LinkEffect = SendControl | SendCanary | Carries | LinkUp | CloseLink | Warned | 
 
 @dataclass(slots=True)
 class RttStatistics:
-    """Of the keepalives of a portal, in microseconds."""
+    """Keeps the answer times of the keepalives of a portal."""
 
-    samples: int = 0
-    minimum_us: int = 0
-    maximum_us: int = 0
-    total_us: int = 0
+    us: Samples = field(default_factory=Samples)
     last_us: int = 0
     last_ns: int = 0  # when the last response came
     asked: int = 0  # keepalives sent
@@ -163,15 +161,8 @@ class RttStatistics:
     def add(self, rtt_us: int, now_ns: int) -> None:
         if self.on_sample is not None:
             self.on_sample(rtt_us)
-        self.minimum_us = min(self.minimum_us, rtt_us) if self.samples else rtt_us
-        self.maximum_us = max(self.maximum_us, rtt_us)
-        self.samples += 1
-        self.total_us += rtt_us
+        self.us.add(rtt_us)
         self.last_us, self.last_ns = rtt_us, now_ns
-
-    @property
-    def mean_us(self) -> int:
-        return self.total_us // max(1, self.samples)
 
 
 def _no_digests() -> Digests:

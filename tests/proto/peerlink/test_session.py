@@ -138,10 +138,10 @@ def test_an_idle_link_is_asked_once_in_an_interval_and_answers_at_once() -> None
     a, b = pair.sides
     assert not a.is_closed
     assert not b.is_closed
-    assert a.rtt.samples + b.rtt.samples in range(10, 26)
+    assert a.rtt.us.count + b.rtt.us.count in range(10, 26)
     for side in pair.sides:
-        if side.rtt.samples:
-            assert side.rtt.minimum_us == side.rtt.maximum_us == side.rtt.last_us == 20_000
+        if side.rtt.us.count:
+            assert side.rtt.us.minimum == side.rtt.us.maximum == side.rtt.last_us == 20_000
 
 
 def test_traffic_saves_keepalives_when_only_an_idle_link_is_asked() -> None:
@@ -164,7 +164,7 @@ def test_a_busy_link_is_asked_now_and_then_what_was_recorded() -> None:
         for side in pair.sides:
             side.session.on_sent(pair.now_ns)
             side.session.on_received(pair.now_ns)
-    assert [side.rtt.samples for side in pair.sides] == [3, 3]
+    assert [side.rtt.us.count for side in pair.sides] == [3, 3]
 
 
 def test_a_link_with_data_one_way_only_stays_up() -> None:
@@ -177,7 +177,7 @@ def test_a_link_with_data_one_way_only_stays_up() -> None:
         b.session.on_received(pair.now_ns)
     assert not a.is_closed
     assert not b.is_closed
-    assert a.rtt.samples
+    assert a.rtt.us.count
 
 
 def test_it_is_asked_each_interval_when_that_is_configured() -> None:
@@ -187,7 +187,7 @@ def test_it_is_asked_each_interval_when_that_is_configured() -> None:
         pair.run(s(1))
         for side in pair.sides:
             side.session.on_received(pair.now_ns)
-    assert [side.rtt.samples for side in pair.sides] == [5, 5]  # the sixth is being asked
+    assert [side.rtt.us.count for side in pair.sides] == [5, 5]  # the sixth is being asked
 
 
 def test_a_silent_companion_is_given_up_after_the_timeout() -> None:
@@ -301,7 +301,7 @@ def test_a_response_to_nothing_is_counted() -> None:
     pair.run(ms(10))
     a = pair.sides[0]
     a.session.on_message(response_to(TnwgKeepalive(99, 0, 1, flags=KA_QUERY)), pair.now_ns)
-    assert (a.session.unhandled, a.rtt.samples) == (1, 0)
+    assert (a.session.unhandled, a.rtt.us.count) == (1, 0)
 
 
 def test_what_a_block_forbids_to_use_is_not_handed_on() -> None:
