@@ -14,6 +14,7 @@ from dro.bus.totals import Totals
 from dro.clock import NS_PER_US, s
 from dro.log.handler import counted
 from dro.log.lines import SEVERITIES
+from dro.log.to_monitor import dropped
 from dro.loop import Loop
 from dro.metrics.slots import WorkerSlot as Slot
 from dro.metrics.table import WORKER, bounds_of
@@ -60,7 +61,7 @@ class WorkerGauges:
         self._page = page
         self._loop = loop
         self._lag = Histogram(page, Slot.LOOP_LAG, bounds_of(WORKER, "LOOP_LAG"))
-        self._logged = Totals(page, _LOG_SLOTS.values())
+        self._logged = Totals(page, [*_LOG_SLOTS.values(), Slot.MONITOR_EVENTS_DROPPED])
 
     def start(self) -> None:
         self.show()
@@ -83,4 +84,5 @@ class WorkerGauges:
             heap = _mallinfo()
             for name, slot in _HEAP_SLOTS.items():
                 page.set(slot, getattr(heap, name))
-        self._logged.show({slot: counted[severity] for severity, slot in _LOG_SLOTS.items()})
+        logged = {slot: counted[severity] for severity, slot in _LOG_SLOTS.items()}
+        self._logged.show({**logged, Slot.MONITOR_EVENTS_DROPPED: dropped.total()})

@@ -91,7 +91,7 @@ def shown_fields(fields: dict[str, object]) -> str:
     return "".join([f" {name}={_quoted(value)}" for name, value in fields.items()])
 
 
-class _Event:
+class PublicEvent:
     """A record in public words."""
 
     __slots__ = ("fields", "id", "shown", "text")
@@ -167,7 +167,7 @@ class TextFormatter:
         self._tail = shown_fields({"process": process})
 
     def body(self, record: logging.LogRecord) -> str:
-        event = _Event(record, self._process)
+        event = PublicEvent(record, self._process)
         text = f"{event.id}: {event.text}" if event.id else event.text
         if event.fields:
             fields = event.fields
@@ -211,7 +211,7 @@ class JsonFormatter:
         self._process = process
 
     def body(self, record: logging.LogRecord) -> str:
-        event = _Event(record, self._process)
+        event = PublicEvent(record, self._process)
         members: dict[str, object] = {
             "id": event.id or None,
             "process": self._process,

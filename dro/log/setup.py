@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from dro.errors import ResourceError
@@ -20,6 +21,7 @@ from dro.log.file import LogFile, Rolls
 from dro.log.handler import FILE, LogHandler, Settings
 from dro.log.limits import forget_limited, report_limited
 from dro.log.lines import MAX_LINE, fields_of, printable, shown_fields
+from dro.log.to_monitor import EventSender
 
 HELD_MAX: Final = 10_000  # lines before the destination is known
 
@@ -57,6 +59,23 @@ def _handler() -> LogHandler | None:
         if isinstance(handler, LogHandler):
             return handler
     return None
+
+
+def _sender() -> EventSender | None:
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, EventSender):
+            return handler
+    return None
+
+
+def send_events(path: Path | None) -> None:
+    """Send the events of this process, and of those that it forks, also to the socket at `path`; None: no more."""
+    root, old, handler = logging.getLogger(), _sender(), _handler()
+    if old is not None:
+        root.removeHandler(old)
+        old.close()
+    if path is not None:
+        root.addHandler(EventSender(path, handler.process if handler is not None else "tnwgd"))
 
 
 def hold(level: int = logging.INFO) -> logging.Logger:
@@ -135,6 +154,8 @@ def _in_child() -> None:
     handler = _handler()
     if handler is not None:
         handler.after_fork()
+    if (sender := _sender()) is not None:
+        sender.after_fork()
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -145,6 +166,8 @@ def rename(process: str) -> logging.Logger:
     handler = _handler()
     if handler is not None:
         handler.rename(process)
+    if (sender := _sender()) is not None:
+        sender.process = process
     return logging.getLogger("dro")
 
 
@@ -164,6 +187,8 @@ def tick() -> None:
     handler = _handler()
     if handler is not None:
         handler.tick()
+    if (sender := _sender()) is not None:
+        sender.tick()
 
 
 def finish() -> None:
@@ -174,3 +199,6 @@ def finish() -> None:
         handler.tick(at_once=True)
         logging.getLogger().removeHandler(handler)
         handler.close()
+    if (sender := _sender()) is not None:
+        sender.tick(at_once=True)
+    send_events(None)

@@ -30,6 +30,7 @@ from dro.bus.messages import (
     Pong,
     Ready,
     Reconfigured,
+    Role,
     RoutesAvoid,
     RoutesCalculated,
     Rows,
@@ -45,6 +46,7 @@ from dro.errors import ResourceError
 from dro.log import setup as logs
 from dro.log.events import LogEvent
 from dro.log.handler import Settings
+from dro.log.to_monitor import EVENTS_SOCKET
 from dro.loop import Loop
 from dro.os_errors import remedy_of
 from supervisor.admin.server import SOCKET_NAME, AdminServer
@@ -143,6 +145,8 @@ class Parent(Generic[C]):
             return EXIT_OK
         self.run_dirs = self.processes.run_dirs = run_dirs
         self.rollout.run_dir = run_dirs.run
+        if any(worker.spec.role is Role.MONITOR for worker in self.workers):
+            logs.send_events(run_dirs.run / EVENTS_SOCKET)
         try:
             self._set_up()
             while not self.is_stopping or any(worker.is_alive for worker in self.workers):
@@ -154,6 +158,7 @@ class Parent(Generic[C]):
         finally:
             self._kill_all(LogEvent.WORKER_KILLED)
             self.admin.close()
+            logs.send_events(None)
             self._resources.release()
             for number in STOP_SIGNALS:  # one that comes while the interpreter ends must not change the exit status
                 signal.signal(number, signal.SIG_IGN)
