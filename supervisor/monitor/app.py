@@ -10,9 +10,11 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from prometheus_client.exposition import choose_encoder
 
+from supervisor.monitor.events import Events
 from supervisor.monitor.guard import Limits
 from supervisor.monitor.known import Known, Watch
 from supervisor.monitor.metrics import Metrics
+from supervisor.monitor.stream import add_events
 from supervisor.samples.exposition import Families
 from supervisor.samples.pages import WORKING
 
@@ -40,7 +42,7 @@ class _Collected:
         return self._families
 
 
-def make_app(watch: Watch, metrics: Metrics, limits: Limits) -> FastAPI:
+def make_app(watch: Watch, metrics: Metrics, limits: Limits, events: Events) -> FastAPI:
     """Make the application of one DRO."""
     app = FastAPI(title="Open DRO", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -71,6 +73,7 @@ def make_app(watch: Watch, metrics: Metrics, limits: Limits) -> FastAPI:
     def readyz() -> Response:
         return _verdict(unready(watch.known))
 
+    add_events(app, events, limits)
     return app
 
 

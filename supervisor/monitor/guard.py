@@ -21,12 +21,13 @@ MAX_CONNECTIONS: Final = 128
 REQUEST_LIMIT_S: Final = 10.0
 """For a whole request, from the connection or the end of the one before."""
 ANSWER_LIMIT_S: Final = 30.0
-"""For an answer, and for a part of one to be taken."""
+"""For an answer that is no stream, and for a part of one to be taken."""
 MAX_HEADERS: Final = 16 << 10  # bytes
+_CONNECTION: Final = "dro.connection"  # in the state of a request
 
 TOO_MANY, LATE, SLOW = "too many connections", "no whole request in time", "slow request"
-UNREAD, FOREIGN = "answer not taken", "foreign Host"
-REASONS: Final = (TOO_MANY, LATE, SLOW, UNREAD, FOREIGN)
+UNREAD, FOREIGN, MANY_STREAMS = "answer not taken", "foreign Host", "too many streams"
+REASONS: Final = (TOO_MANY, LATE, SLOW, UNREAD, FOREIGN, MANY_STREAMS)
 """Why a client is dropped."""
 
 Dropped = Callable[[str], object]
@@ -55,6 +56,7 @@ class GuardedProtocol(H11Protocol):
     _unread: asyncio.TimerHandle | None = None  # while the client takes nothing
     _is_answering = False
     _is_counted = False
+    _on_lost: Callable[[], object] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if self.limits.connections >= MAX_CONNECTIONS:
@@ -63,6 +65,7 @@ class GuardedProtocol(H11Protocol):
             return
         self.limits.connections += 1
         self._is_counted = True
+        self.app_state = {**self.app_state, _CONNECTION: self}
         super().connection_made(transport)
         self._expect_request()
 
@@ -71,6 +74,9 @@ class GuardedProtocol(H11Protocol):
         if self._is_counted:
             self._is_counted = False
             self.limits.connections -= 1
+            self.app_state = {}
+            if self._on_lost is not None:
+                self._on_lost()
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -98,6 +104,16 @@ class GuardedProtocol(H11Protocol):
         if not self.transport.is_closing():
             self._expect_request()
 
+    def begin_stream(self, on_lost: Callable[[], object]) -> None:
+        """Let the answer of now go on for as long as it is taken; `on_lost` is called when the client is gone."""
+        self._cancel()
+        self._on_lost = on_lost
+
+    def end_stream(self, why: str) -> None:
+        """Cut it off."""
+        if not self.transport.is_closing():
+            self._abort(why)
+
     def _expect_request(self) -> None:
         self._cancel()
         self._timer = self.loop.call_later(REQUEST_LIMIT_S, self._abort, LATE)
@@ -111,6 +127,13 @@ class GuardedProtocol(H11Protocol):
     def _abort(self, why: str) -> None:
         self.limits.drop(why)
         self.transport.abort()
+
+
+def connection_of(scope: Scope) -> GuardedProtocol:
+    """The one that a request came by."""
+    connection = scope["state"][_CONNECTION]
+    assert isinstance(connection, GuardedProtocol)
+    return connection
 
 
 class HostGuard:

@@ -17,9 +17,12 @@ from dro.bus.actor import WorkerContext
 from dro.command_line import version
 from dro.config.dro_xml.model import DroConfig, WebMonitorConfig
 from dro.log.events import LogEvent
+from dro.log.to_monitor import EVENTS_SOCKET
+from dro.metrics.slots import WorkerSlot as Slot
 from dro.os_errors import remedy_of
 from supervisor.admin.status import DroStatus, PortalPlace, WorkerStatus
 from supervisor.monitor.app import make_app
+from supervisor.monitor.events import Events
 from supervisor.monitor.guard import MAX_HEADERS, GuardedProtocol, HostGuard, Limits, own_names
 from supervisor.monitor.known import Watch
 from supervisor.monitor.metrics import Metrics
@@ -40,16 +43,19 @@ class WebServer:
         self._watch = Watch(ctx.run_dir, first_status(ctx, config))
         self._server: _Server | None = None
         self._is_closing = False
+        self._events = Events(ctx.run_dir / EVENTS_SOCKET, lambda: ctx.counters.add(Slot.MONITOR_EVENTS_MALFORMED))
         self.limits = Limits(lambda why: ctx.limited(LogEvent.MONITOR_CLIENT_DROPPED, key=why, extra={"reason": why}))
 
     async def run(self) -> None:
         """Listen as soon as that is possible, and serve."""
         watching = asyncio.create_task(self._watch.run())
+        self._events.start()
         try:
             sock = await self._listen()
             if sock is not None:
                 await self._serve(sock)
         finally:
+            self._events.close()
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
@@ -77,7 +83,9 @@ class WebServer:
 
     async def _serve(self, sock: socket.socket) -> None:
         protocol = type("Protocol", (GuardedProtocol,), {"limits": self.limits})
-        app = make_app(self._watch, Metrics(version(), os.environ.get(REVISION_VARIABLE, "")), self.limits)
+        app = make_app(
+            self._watch, Metrics(version(), os.environ.get(REVISION_VARIABLE, "")), self.limits, self._events
+        )
         config = uvicorn.Config(
             HostGuard(app, own_names(), self.limits), http=protocol, ws="none", lifespan="off", loop="none",
             log_config=None, access_log=False, server_header=False, timeout_keep_alive=KEEP_ALIVE_S,

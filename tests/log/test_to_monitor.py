@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,7 +111,7 @@ def test_the_same_again_and_again_is_counted(receiver: socket.socket, log: loggi
         log.info(LogEvent.DRAIN_OVER)
     handler.tick(at_once=True)
     receiver.setblocking(False)
-    found = []
+    found: list[dict[str, Any]] = []
     while not found or found[-1]["name"] != "LINES_REPEATED":
         found.append(json.loads(receiver.recv(1 << 16)))
     assert len(found) < 5
