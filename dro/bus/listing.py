@@ -67,7 +67,8 @@ class InterestRow:
 @dataclass(frozen=True, slots=True)
 class ProxyRow:
     """One proxy source or proxy receiver of a portal. `domains` of a receiver: on whose behalf it asks; of a source:
-    its origin."""
+    its origin. `fragments`: taken to be sent since the proxy source exists, each once; they grow, and those that wait
+    or find the queue full are among them."""
 
     portal: str
     proxy: str  # source or receiver
@@ -77,6 +78,7 @@ class ProxyRow:
     otid: str = ""
     source: str = ""  # its transport session
     fed_by: str = ""  # the portal that hears the origin; empty while none does
+    fragments: int = 0
 
 
 @dataclass(frozen=True, slots=True)

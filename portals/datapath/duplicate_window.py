@@ -49,6 +49,7 @@ class DuplicateWindow:
         "_stray_newest",
         "_stray_next",
         "_stray_since_ns",
+        "_taken_apart",
         "_top",
         "has_jumped",
         "has_restarted",
@@ -67,8 +68,14 @@ class DuplicateWindow:
         self._now_ns = 0
         self._stray_next = self._stray_since_ns = 0  # the flow below the window: its next sqn, since when
         self._stray_newest = -1  # what the newest was then
+        self._taken_apart = 0  # by how much more, or fewer, were taken than positions up to the newest
         self.too_old = 0
         self.has_restarted = self.has_jumped = False
+
+    @property
+    def taken(self) -> int:
+        """How many sqns were new so far. It follows from the newest position, so a run in order does not count it."""
+        return self._newest + 1 + self._taken_apart
 
     def advance(self, count: int) -> None:
         """Mark a run that begins at `next_sqn` as seen."""
@@ -104,6 +111,7 @@ class DuplicateWindow:
             return [(0, count)]
         self._missing ^= fresh << max(0, at)
         fresh = fresh << below | recalled
+        self._taken_apart += fresh.bit_count()
         self.too_old = below - recalled.bit_count()
         if last > newest:
             fresh |= ((1 << (last - newest)) - 1) << known
@@ -116,6 +124,7 @@ class DuplicateWindow:
         if position == first:
             return
         self._newest = position - 1
+        self._taken_apart -= position - first
         self.next_sqn = (self.next_sqn + position - first) & MASK
         if position > self._top:
             self._slide()
@@ -174,6 +183,7 @@ class DuplicateWindow:
     def _restart(self, first_sqn: int, count: int) -> None:
         self._lost.clear()
         self._missing = 0
+        self._taken_apart += self._newest + 1
         self._newest, self._top, self.next_sqn = -1, self._increment, first_sqn
         self.has_restarted = True
         self.advance(count)

@@ -111,5 +111,5 @@ class PortalLists:
                 yield None
                 continue
             feeder = "" if wanted.feeder is None else self.ctx.name_of(wanted.feeder[0])
-            origin, where = (wanted.domain_id,), found[0].source_string
-            yield ProxyRow(name, "source", shown(wanted.topic), "topic", origin, otid.hex(), where, feeder)
+            origin, where, taken = (wanted.domain_id,), found[0].source_string, found[1].window.taken
+            yield ProxyRow(name, "source", shown(wanted.topic), "topic", origin, otid.hex(), where, feeder, taken)

@@ -160,8 +160,8 @@ class PeerLists:
                 yield None
                 continue
             feeder = "" if wanted.feeder is None else self.ctx.name_of(wanted.feeder[0])
-            origin, where = (wanted.domain_id,), self._number(found.topic_index)
-            yield ProxyRow(name, "source", shown(wanted.topic), "topic", origin, otid.hex(), where, feeder)
+            origin, where, taken = (wanted.domain_id,), self._number(found.topic_index), found.window.taken
+            yield ProxyRow(name, "source", shown(wanted.topic), "topic", origin, otid.hex(), where, feeder, taken)
 
     # the link
 

@@ -56,9 +56,10 @@ _LISTS: Final[Mapping[str, _List]] = {
     ),
     "proxies": _List(
         "proxy sources and proxy receivers",
-        ("PORTAL", "PROXY", "KIND", "TOPIC OR PATTERN", "DOMAINS", "FED BY", "SOURCE", "OTID"),
-        "portal proxy kind symbol domains fed_by source otid",
-        "DOMAINS of a receiver: on whose behalf it asks; of a source: where it originates.",
+        ("PORTAL", "PROXY", "KIND", "TOPIC OR PATTERN", "DOMAINS", "FED BY", "FRAGMENTS", "SOURCE", "OTID"),
+        "portal proxy kind symbol domains fed_by fragments source otid",
+        "DOMAINS of a receiver: on whose behalf it asks; of a source: where it originates. FRAGMENTS: of a source, "
+        "since it exists.",
     ),
     ROUTES: _List(
         "routes between domains through this DRO",

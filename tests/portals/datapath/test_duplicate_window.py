@@ -45,6 +45,7 @@ def test_every_sqn_is_taken_exactly_as_the_model_takes_it(start: int, steps: lis
             for index in range(at, at + length)
         }
         assert taken == {index for index in range(count) if model.take(position + index)}
+        assert window.taken == len(model.seen)
 
 
 def test_of_a_late_run_across_the_lower_edge_what_was_not_seen_is_new_once() -> None:
@@ -101,6 +102,7 @@ def test_one_forged_sqn_loses_nothing_of_the_flow() -> None:
         assert window.has_restarted == (t == 1002)
         at += 64
     assert window.next_sqn == at
+    assert window.taken == 101 + 300 * 64, "also of what it knows no more"
     assert window.take_run(at - 128, 64, now_ns=s(3)) == []
     assert window.take_run(first, 64, now_ns=s(3)) == []
     assert window.take_run(first + 100 + 0x7000_0000, 1, now_ns=s(3)) == [(0, 1)], "and is forgotten"

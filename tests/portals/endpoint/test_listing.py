@@ -180,14 +180,14 @@ def test_proxies_are_listed_with_their_domains_and_what_feeds_them(tmp_path: Pat
         one.hear(SourceGone(2))
         strings = {otid[0]: found[0].source_string for otid, found in one.portal.sources.by_otid.items()}
         expected = [
-            ("P1", "receiver", "AAA", "topic", [THERE], "", "", ""),
-            ("P1", "receiver", "A.*", "regex", [THERE], "", "", ""),
-            ("P1", "source", "fed", "topic", [THERE], "01" * 32, strings[1], "beyond"),
-            ("P1", "source", "waits", "topic", [THERE], "02" * 32, strings[2], ""),
+            ("P1", "receiver", "AAA", "topic", [THERE], "", "", "", 0),
+            ("P1", "receiver", "A.*", "regex", [THERE], "", "", "", 0),
+            ("P1", "source", "fed", "topic", [THERE], "01" * 32, strings[1], "beyond", 0),
+            ("P1", "source", "waits", "topic", [THERE], "02" * 32, strings[2], "", 0),
         ]
         found = rows(one.worker, "proxies")
         assert [tuple(row.values()) for row in found] == expected
-        assert [*found[0]] == ["portal", "proxy", "symbol", "kind", "domains", "otid", "source", "fed_by"]
+        assert [*found[0]] == ["portal", "proxy", "symbol", "kind", "domains", "otid", "source", "fed_by", "fragments"]
         for text, count in (("A", 2), ("AAA", 1), ("fed", 1), ("waits", 1), ("x", 0)):
             assert len(rows(one.worker, "proxies", text)) == count, text
 
