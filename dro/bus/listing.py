@@ -184,7 +184,27 @@ class PeerRow:
     ignored_sources: int = 0  # offered by the companion and not taken
 
 
-Row = TopicRow | SourceRow | InterestRow | ProxyRow | RouteRow | TopologyRow | PathRow | PeerRow
+@dataclass(frozen=True, slots=True)
+class BlockedRow:
+    """A TCP receiver of proxy sources, or a link to another DRO, that does not take what waits for it.
+
+    `state`: waiting (others of its session go on), blocking (its session takes nothing more, so they wait as well), or
+    down (there is no link).
+    """
+
+    portal: str
+    address: str  # of the receiver or companion, and its port
+    state: str
+    blocked_s: float  # since it took something last, or the link went down
+    waiting_bytes: int  # for it, with what its session has in the queue of the portal
+    dropped: int  # messages: for a receiver since it is connected, for a link by its queue since the start of the DRO
+    topics: tuple[str, ...] = ()  # that it gets, `TOPICS_MAX` at most
+
+
+Row = TopicRow | SourceRow | InterestRow | ProxyRow | RouteRow | TopologyRow | PathRow | PeerRow | BlockedRow
+TOPICS_MAX: Final = 8
+"""In one row."""
+BLOCKED: Final = "blocked"
 TOPIC: Final = "topic"  # one, by its whole name
 PEERS: Final = "peers"
 DEGRADED: Final = "degraded"
@@ -195,6 +215,7 @@ IN_USE, READY = "in use", "ready"
 """Of equal-cost sharing, in a `TopologyRow`."""
 PORTAL_LISTS: Final[dict[str, type[Row]]] = {
     "topics": TopicRow, "sources": SourceRow, "interest": InterestRow, "proxies": ProxyRow, TOPIC: TopicRow,
+    BLOCKED: BlockedRow,
 }  # fmt: skip
 LISTS: Final[dict[str, type[Row]]] = {
     **PORTAL_LISTS, PEERS: PeerRow, ROUTES: RouteRow, TOPOLOGY: TopologyRow, PATH: PathRow,

@@ -176,6 +176,10 @@ class Egress:
         """List those that proxy sources send on."""
         return [lane.transport for lane in self._lanes.values()]
 
+    def lanes(self) -> list[Lane]:
+        """List the sessions that proxy sources send on, with the proxy sources and what waits for the session."""
+        return list(self._lanes.values())
+
     def set_smart_batch(self, is_on: bool) -> None:
         """`<smart-batch>`: sessions send all that waits for them at once in as few datagrams as possible."""
         self._packs_all = is_on

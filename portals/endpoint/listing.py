@@ -9,17 +9,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dro.bus.actor import WorkerContext
-from dro.bus.listing import TOPIC, ProxyRow, Row, SourceRow, TopicRow
+from dro.bus.listing import BLOCKED, TOPIC, BlockedRow, ProxyRow, Row, SourceRow, TopicRow
+from dro.clock import NS_PER_S
 from dro.proto.resolver.cache import CachedSource
 from dro.table import Table
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.wire.source_string import format_source
+from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE
-from portals.shell.listing import asked_by_patterns, domains_of, interest_rows, one_topic, serve, symbol_of, topic_row
+from portals.shell.listing import (
+    asked_by_patterns,
+    domains_of,
+    interest_rows,
+    one_topic,
+    serve,
+    some_topics,
+    symbol_of,
+    topic_row,
+)
 from portals.shell.matchers import Matchers, shown
 
 
@@ -33,6 +44,7 @@ class PortalLists:
     receiving: FragmentContext
     matchers: Matchers
     proxies: Table[bytes, tuple[FragmentSource, ProxySource]]  # by OTID
+    egress: Egress
 
     def __post_init__(self) -> None:
         serve(
@@ -43,6 +55,7 @@ class PortalLists:
                 "interest": lambda text: interest_rows(self.core, self.ctx.name, self.domain_id, text),
                 "proxies": self._proxies,
                 TOPIC: self._one_topic,
+                BLOCKED: self._blocked,
             },
         )
 
@@ -113,3 +126,22 @@ class PortalLists:
             feeder = "" if wanted.feeder is None else self.ctx.name_of(wanted.feeder[0])
             origin, where, taken = (wanted.domain_id,), found[0].source_string, found[1].window.taken
             yield ProxyRow(name, "source", shown(wanted.topic), "topic", origin, otid.hex(), where, feeder, taken)
+
+    def _blocked(self, text: bytes) -> Iterator[BlockedRow | None]:
+        for lane in self.egress.lanes():
+            if not lane.transport.statistics().blocked:
+                yield None
+                continue
+            topics: list[str] = []
+            yield from some_topics(tuple(lane.proxies.values()), text, topics)
+            queued = sum([waiting.nbytes for waiting in lane.waiting])
+            for receiver in lane.transport.statistics().blocked if topics else ():
+                yield BlockedRow(
+                    self.ctx.name,
+                    receiver.address,
+                    "blocking" if receiver.blocks_others else "waiting",
+                    round(receiver.blocked_ns / NS_PER_S, 1),
+                    receiver.waiting_bytes + queued,
+                    receiver.discarded,
+                    tuple(topics),
+                )

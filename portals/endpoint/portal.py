@@ -108,7 +108,8 @@ class EndpointPortal:
         self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
         self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending, ctx.limited)
         ctx.on_reconfigure = self._on_reconfigure
-        PortalLists(ctx, config.domain_id, self.core, self.receiving, matchers, self.sources.by_otid)
+        egress = self._shell.egress
+        PortalLists(ctx, config.domain_id, self.core, self.receiving, matchers, self.sources.by_otid, egress)
         self._shell.start(self)
 
     def _context(self, part: str, options: UmOptions, rng: random.Random, *, is_sending: bool) -> FragmentContext:

@@ -12,7 +12,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dro.bus.actor import WorkerContext
-from dro.bus.listing import DEGRADED, PEERS, TOPIC, PeerRow, ProxyRow, Row, SourceRow, TopicRow
+from dro.bus.listing import (
+    BLOCKED,
+    DEGRADED,
+    PEERS,
+    TOPIC,
+    BlockedRow,
+    PeerRow,
+    ProxyRow,
+    Row,
+    SourceRow,
+    TopicRow,
+)
 from dro.clock import NS_PER_MS, NS_PER_S
 from dro.config.dro_xml.model import PeerConfig
 from dro.metrics.slots import Slot
@@ -33,7 +44,16 @@ from portals.peer.link_watch import NO_ANSWER, LinkWatch
 from portals.peer.options import options_of
 from portals.peer.proxies import LinkProxySources, LinkSources, Ways
 from portals.peer.sender import LinkSender
-from portals.shell.listing import asked_by_patterns, domains_of, interest_rows, one_topic, serve, symbol_of, topic_row
+from portals.shell.listing import (
+    asked_by_patterns,
+    domains_of,
+    interest_rows,
+    one_topic,
+    serve,
+    some_topics,
+    symbol_of,
+    topic_row,
+)
 from portals.shell.matchers import Matchers, shown
 
 
@@ -77,6 +97,7 @@ class PeerLists:
                 "proxies": self._proxies,
                 TOPIC: self._one_topic,
                 PEERS: self._link,
+                BLOCKED: self._blocked,
             },
         )
 
@@ -175,7 +196,6 @@ class PeerLists:
         why, remedy = watch.why_not() if not watch.is_up else ("", "") if watch.carries else NO_ANSWER
         transport, names, days = _transport(some, has_udp=config.udp is not None, now_s=wall_s)
         counters = self.sender.counters
-        to = some.address if some is not None else None
         alive = some.session.options if some is not None else options_of(config)
         yield PeerRow(
             self.ctx.name, "initiator" if initiator is not None else "acceptor", self._state(now, due_ns),
@@ -183,7 +203,7 @@ class PeerLists:
             dro=hello.name.decode(errors="replace") if hello is not None else "",
             node_id=str(now.neighbour or ""),
             local=_local(some) or ("" if initiator is not None else connector.address),
-            remote=address_text(to) if to is not None else "" if initiator is None else initiator.address,
+            remote=self._remote(some),
             error=why, remedy=remedy,
             attempts=initiator.core.attempts if initiator is not None else 0,
             next_attempt_s=round(max(0, due_ns - now_ns) / NS_PER_S, 1) if due_ns is not None else -1.0,
@@ -208,6 +228,39 @@ class PeerLists:
             repairs=watch.repairs, reconnects=max(0, watch.links - 1), lost_bytes=counters.lost_bytes,
             ignored_sources=now.offers.ignored if now.offers is not None else 0,
         )  # fmt: skip
+
+    def _remote(self, connection: PeerConnection | None) -> str:
+        if connection is not None:
+            return address_text(connection.address)
+        return self.connector.address if isinstance(self.connector, Initiator) else ""
+
+    def _blocked(self, text: bytes) -> Iterator[BlockedRow | None]:
+        by_otid = self.proxies.by_otid
+        if self._stuck() is None:
+            return
+        topics: list[str] = []
+        proxies = (proxy for otid in by_otid.snapshot() if (proxy := by_otid.get(otid)) is not None)
+        yield from some_topics(proxies, text, topics)
+        stuck, page = self._stuck(), self.ctx.counters
+        if stuck is None or (text and not topics):
+            return
+        state, since_ns, waiting = stuck
+        blocked_s = round((self.ctx.loop.now_ns() - since_ns) / NS_PER_S, 1)
+        now = self.now()
+        dropped = page[Slot.DROPPED_BLOCKED] + page[Slot.DROPPED_NOT_OPERATIONAL]
+        where = self._remote(now.link or now.newest)
+        yield BlockedRow(self.ctx.name, where, state, blocked_s, waiting, dropped, tuple(topics))
+
+    def _stuck(self) -> tuple[str, int, int] | None:
+        """State and since when of a link that does not take what waits, and how many bytes that are."""
+        link, queued = self.now().link, self.ctx.counters[Slot.QUEUED_BYTES] + self.sender.kept_bytes
+        if link is None or not self.watch.is_up:
+            return ("down", self.watch.since_ns, queued) if queued else None
+        writer = link.writer
+        since_ns = writer.stuck_ns
+        if since_ns is None:
+            return None
+        return "waiting" if writer.has_room else "blocking", since_ns, queued + writer.waiting
 
     def _state(self, now: LinkNow, due_ns: int | None) -> str:
         if now.link is not None:

@@ -117,8 +117,13 @@ class LinkSender:
 
     def throw_away(self) -> None:
         """What was kept is of no more use."""
-        self.counters.lost_bytes += sum([len(batch) for batch, _ in self._kept])
+        self.counters.lost_bytes += self.kept_bytes
         self._kept = []
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of batches that wait for the next link."""
+        return sum([len(batch) for batch, _ in self._kept])
 
     @property
     def is_blocked(self) -> bool:

@@ -47,6 +47,8 @@ class LinkWriter:
         self._is_begun = False  # the first piece was written in part
         self._was_full = False
         self._is_waiting = False  # for the stream to be writable
+        self._stuck_ns = 0  # since when it takes nothing, and `written` then
+        self._stuck_at = -1
         self._told: deque[Iterator[bytes]] = deque()
         self._interest: deque[tuple[Iterator[bytes], bool]] = deque()  # whether it is all that there is
         self._all_interest = 0  # of these, all that there is
@@ -213,6 +215,8 @@ class LinkWriter:
                 self._drop(stream.send_pieces(self._first_pieces()))
         except BlockingIOError:
             self._is_waiting = True
+            if self._stuck_at != self.written:
+                self._stuck_at, self._stuck_ns = self.written, self._loop.now_ns()
         except OSError as e:
             self.error = e.strerror or str(e)
             self._on_lost()
@@ -258,6 +262,11 @@ class LinkWriter:
             self.control.on_sent(len(piece))
             if isinstance(piece, SourceMessage):
                 self.sources.on_handed_over(piece)
+
+    @property
+    def stuck_ns(self) -> int | None:
+        """Since when the stream has taken nothing of what waits; None while it takes it."""
+        return self._stuck_ns if self._is_waiting and self.waiting else None
 
     def on_writable(self) -> None:
         self._is_waiting = False

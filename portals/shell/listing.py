@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.listing import InterestRow, Listings, Row, TopicRow
+from dro.bus.listing import TOPICS_MAX, InterestRow, Listings, Row, TopicRow
 from dro.bus.messages import ListRows, Rows
 from dro.proto.interest.events import Symbol
+from portals.datapath.outgoing import ProxySource
 from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 from portals.shell.matchers import Matchers, shown
@@ -72,6 +73,16 @@ def one_topic(row: TopicRow, by_patterns: Iterable[set[int] | None]) -> Iterator
     yield TopicRow(
         row.portal, row.topic, row.sources, row.joined, row.wanted_by, domains_of(asked_for), row.proxies, row.rejected
     )
+
+
+def some_topics(proxies: Iterable[ProxySource], text: bytes, found: list[str]) -> Iterator[None]:
+    """Put the first topics with the text in them into `found`, one look after the other."""
+    for proxy in proxies:
+        if text in proxy.topic:
+            found.append(shown(proxy.topic))
+            if len(found) == TOPICS_MAX:
+                return
+        yield None
 
 
 def symbol_of(key: Symbol) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""`tnwgdctl topics`, `sources`, `interest`, `proxies` and `routes`: the current state of the DRO.
+"""`tnwgdctl topics`, `sources`, `interest`, `proxies`, `blocked` and `routes`: the current state of the DRO.
 
 Each portal is asked for one page after the other, see `dro.bus.listing`; routes come from the route manager.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dro.bus.listing import ROUTES
+from dro.bus.listing import BLOCKED, ROUTES
 from dro.log.lines import printable
 from dro.standard_streams import say
 from supervisor.admin.client import Client, CommandError
@@ -60,6 +60,14 @@ _LISTS: Final[Mapping[str, _List]] = {
         "portal proxy kind symbol domains fed_by fragments source otid",
         "DOMAINS of a receiver: on whose behalf it asks; of a source: where it originates. FRAGMENTS: of a source, "
         "since it exists.",
+    ),
+    BLOCKED: _List(
+        "TCP receivers and links that do not take what waits for them",
+        ("PORTAL", "ADDRESS", "STATE", "SECONDS", "WAITING BYTES", "DROPPED", "TOPICS"),
+        "portal address state blocked_s waiting_bytes dropped topics",
+        "STATE: waiting (others of the session go on), blocking (the session takes nothing more, so they wait too), or "
+        "down (there is no link). SECONDS: since something was taken last. DROPPED: messages. TOPICS: a few of those "
+        "that it gets.",
     ),
     ROUTES: _List(
         "routes between domains through this DRO",

@@ -1,12 +1,19 @@
-"""What lists of portals tell of traffic: fragments of proxy sources."""
+"""What lists of portals tell of traffic: fragments of proxy sources, and receivers and links that block."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
 from typing import Final
 
+import pytest
+
+from dro.metrics.slots import Slot
 from tests.network.conftest import Make
-from tests.network.plans import CHAIN
+from tests.network.plans import CHAIN, PAIR
 from tests.network.test_answers import rows
+from tests.network.test_udp_links import links_up
 from tests.rigs.network import Network
 
 TOPIC: Final = b"topic"
@@ -40,3 +47,129 @@ def test_each_proxy_source_tells_the_messages_that_were_sent(make: Make) -> None
     for where in portals:
         assert proxied(net, *where) == {"topic": 311, "other": 7}
     assert {row.fragments for row in rows(net, "A", "proxies", "A-1")} == {0}, "a proxy receiver has no number"
+
+
+# what is blocked
+
+
+@pytest.fixture
+def raw() -> Iterator[socket.socket]:
+    """A connection to be made, which reads only when it is told."""
+    with socket.socket() as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        yield made
+
+
+def read_all(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while sock.recv(1 << 20):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("behavior", "state"), [("normal", "blocking"), ("bounded_latency", "waiting"), ("source_paced", "waiting")]
+)
+def test_a_receiver_that_does_not_read_is_listed_until_it_reads(
+    make: Make, raw: socket.socket, behavior: str, state: str
+) -> None:
+    """With its address, topics, what waits and what was discarded for it."""
+    um = f"source transport_tcp_multiple_receiver_behavior {behavior}\n"
+    net = make({"A": [1, 2]}, transport="tcp", um=um + "source transport_tcp_sender_socket_buffer 4096\n")
+    net.start()
+    sender, receiver = net.application(1), net.application(2)
+    source = sender.source(TOPIC)
+    receiver.context.want_topic(TOPIC)
+    net.until(lambda: len(receiver.bound(TOPIC)) == 1)
+    proxy = next(row for row in rows(net, "A", "proxies", "A-2") if row.proxy == "source")
+    ip, port = proxy.source.split(":")[1:3]
+    raw.connect((ip, int(port)))
+    net.run(10)
+    assert rows(net, "A", "blocked", "A-2") == []
+
+    def send_until(holds: Callable[[], bool]) -> None:
+        while not holds():
+            sender.send(source, 5, size=4000)
+            net.run(10)
+
+    send_until(lambda: bool(rows(net, "A", "blocked", "A-2")))
+    send_until(lambda: rows(net, "A", "blocked", "A-2")[0].state == state)
+    net.run(3000)
+    (row,) = rows(net, "A", "blocked", "A-2")
+    assert (row.portal, row.address) == ("A-2", "{}:{}".format(*raw.getsockname()))
+    assert (row.state, row.topics) == (state, ("topic",))
+    assert row.blocked_s >= 3.0
+    assert row.waiting_bytes > 4000
+    assert rows(net, "A", "blocked", "A-2", "topic") == [row]
+    assert rows(net, "A", "blocked", "A-2", "other") == rows(net, "A", "blocked", "A-1") == []
+    if behavior == "normal":
+        assert row.dropped == 0
+        before = row.waiting_bytes
+        sender.send(source, 5, size=4000)
+        net.run(10)
+        assert rows(net, "A", "blocked", "A-2")[0].waiting_bytes > before + 5 * 4000, "in the queue as well"
+    else:
+        send_until(lambda: rows(net, "A", "blocked", "A-2")[0].dropped >= 5)
+
+    def is_read() -> bool:
+        read_all(raw)
+        return rows(net, "A", "blocked", "A-2") == []
+
+    net.until(is_read)
+    net.until(lambda: receiver.got(source) == list(range(sender.sent(source))))
+
+
+def test_a_receiver_that_is_gone_blocks_nothing(make: Make, raw: socket.socket) -> None:
+    net = make({"A": [1, 2]}, transport="tcp", um="source transport_tcp_sender_socket_buffer 4096\n")
+    net.start()
+    sender, receiver = net.application(1), net.application(2)
+    source = sender.source(TOPIC)
+    receiver.context.want_topic(TOPIC)
+    net.until(lambda: len(receiver.bound(TOPIC)) == 1)
+    proxy = next(row for row in rows(net, "A", "proxies", "A-2") if row.proxy == "source")
+    ip, port = proxy.source.split(":")[1:3]
+    raw.connect((ip, int(port)))
+    net.run(10)
+    while not rows(net, "A", "blocked", "A-2"):
+        sender.send(source, 5, size=4000)
+        net.run(10)
+    raw.close()
+    net.until(lambda: rows(net, "A", "blocked", "A-2") == [])
+
+
+def test_a_link_that_does_not_take_what_waits_is_listed_until_it_does(make: Make) -> None:
+    """Also while it is down; topics of the link are named, eight at most."""
+    net = make(PAIR, transport="tcp", portal_xml={"A-B": "<max-queue>100000</max-queue>"})
+    net.start()
+    sender, receiver = net.application(1), net.application(2)
+    sources = [sender.source(b"topic.%d" % number) for number in range(10)]
+    for source in sources:
+        receiver.context.want_topic(source.topic)
+    net.until(lambda: len(receiver.sink.current) == 10)
+    a, b = net.dros["A"], net.dros["B"]
+    assert rows(net, "A", "blocked", "A-B") == []
+    b.set_reading("A", reads=False)
+    while not a.page("B", Slot.DROPPED_BLOCKED):
+        sender.send(sources[0], 50, size=20_000)
+        net.run(10)
+    net.run(2000)
+    (row,) = rows(net, "A", "blocked", "A-B")
+    (peer,) = rows(net, "A", "peers", "A-B")
+    assert (row.portal, row.address, row.state) == ("A-B", peer.remote, "blocking")
+    assert row.blocked_s >= 2.0
+    assert row.waiting_bytes == peer.waiting_bytes + peer.queued_bytes > 100_000
+    assert row.dropped == a.page("B", Slot.DROPPED_BLOCKED)
+    assert len(row.topics) == 8
+    assert set(row.topics) < {f"topic.{number}" for number in range(10)}
+    (found,) = rows(net, "A", "blocked", "A-B", "c.9")
+    assert found.topics == ("topic.9",)
+    assert rows(net, "A", "blocked", "A-B", "none") == rows(net, "B", "blocked", "B-A") == []
+    a.close_link("B")
+    net.run(1000)
+    (row,) = rows(net, "A", "blocked", "A-B")
+    assert (row.state, row.address) == ("down", peer.remote)
+    assert 1.0 <= row.blocked_s < 2.0
+    a.mend("B")
+    net.until(lambda: rows(net, "A", "blocked", "A-B") == [])
+    net.until(lambda: links_up(net))
+    assert a.page("B", Slot.QUEUED_BYTES) == 0

@@ -131,12 +131,13 @@ class _Piece:
 class _Client:
     """What one receiver's socket has not taken yet: the rest of a message that it has begun, then whole messages."""
 
-    __slots__ = ("nbytes", "partial", "pieces")
+    __slots__ = ("discarded", "nbytes", "partial", "pieces")
 
     def __init__(self) -> None:
         self.partial: memoryview | None = None
         self.pieces: deque[_Piece] = deque()
         self.nbytes = 0
+        self.discarded = 0  # messages
 
     def append(self, piece: _Piece) -> None:
         self.pieces.append(piece)
@@ -300,6 +301,7 @@ class TcpSourceCore:
         skipped = min(bisect_left(ends, start + over) + 1, len(ends) - 1) if over > 0 else 0
         if discarded + skipped:
             self.stats.msgs_discarded += discarded + skipped
+            client.discarded += discarded + skipped
             self._emit(Discarded(name, discarded + skipped, now_ns))
         return skipped
 
@@ -336,6 +338,10 @@ class TcpSourceCore:
 
     def pending_bytes(self, client: int) -> int:
         return self._clients[client].nbytes if client in self._clients else 0
+
+    def discarded(self, client: int) -> int:
+        """Messages that were removed for this client, which is connected."""
+        return self._clients[client].discarded
 
     def mark(self) -> list[tuple[int, _Client, _Piece]]:
         """The end of what each client has pending now; for `has_passed`."""

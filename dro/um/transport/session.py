@@ -83,6 +83,21 @@ class SourceCounters(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class BlockedReceiver:
+    """A receiver with a connection that does not take what waits for it.
+
+    `blocked_ns`: since it took something last; `discarded`: messages, since it is connected. `blocks_others`: its
+    session takes nothing more, so other receivers of it wait as well.
+    """
+
+    address: str
+    waiting_bytes: int
+    blocked_ns: int
+    discarded: int
+    blocks_others: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SourceSessionStatistics:
     """One session that a context sends on; `source` is its source string without a topic index."""
 
@@ -90,6 +105,7 @@ class SourceSessionStatistics:
     counters: SourceCounters
     txw_msgs: int = 0
     txw_bytes: int = 0
+    blocked: tuple[BlockedReceiver, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,22 @@ def test_room_is_reported_as_well_when_it_went_while_the_stream_was_blocked(benc
     assert (bench.writer.has_room, bench.rooms) == (True, 2)
 
 
+def test_a_stream_is_stuck_since_it_took_something_last(bench: Bench) -> None:
+    bench.stream.room = 3
+    assert bench.writer.stuck_ns is None
+    bench.writer.put(b"abcdef")
+    bench.stepper.settle()
+    began_ns = bench.stepper.clock.time_ns
+    bench.stepper.run(100)
+    assert bench.writer.stuck_ns == began_ns
+    bench.unblock(0)
+    assert bench.writer.stuck_ns == began_ns, "it took nothing"
+    bench.unblock(1)
+    assert bench.writer.stuck_ns == bench.stepper.clock.time_ns > began_ns
+    bench.unblock(None)
+    assert (bench.writer.stuck_ns, bench.stream.written) == (None, b"abcdef")
+
+
 def test_what_is_told_is_made_while_there_is_room() -> None:
     bench = Bench(room=0).open()
     made = []

@@ -8,6 +8,8 @@ import os
 import random
 import socket
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -248,6 +250,27 @@ def test_a_full_session_refuses_until_a_receiver_has_taken_enough() -> None:
     assert source.read(slow) == source.read(fast) == message(7, 0, 50) + message(7, 1, 50)
     assert source.woken == 1
     source.close()
+
+
+def test_a_receiver_is_blocked_since_it_took_something_last() -> None:
+    with closing(Source(send_buffer=4096, session_buffer=20_000)) as source:
+        end, sender = source.connect(small=True), source.sender
+        source.fill()
+        (first,) = sender.statistics().blocked
+        assert (first.address, first.blocked_ns, first.discarded, first.blocks_others) == (name_of(end), 0, 0, True)
+        assert first.waiting_bytes == source.core.stats.bytes_buffered > 4000
+        source.clock.time_ns += s(3)
+        still = replace(first, blocked_ns=s(3))
+        assert sender.statistics().blocked == (still,)
+        sender._on_writable(next(iter(sender._waiting)))  # without room after all
+        assert sender.statistics().blocked == (still,)
+        while (now := sender.statistics().blocked) == (still,):
+            end.recv(1000)
+            source.turn()
+        assert 0 < now[0].waiting_bytes < first.waiting_bytes
+        assert now[0].blocked_ns == 0
+        source.read(end)
+        assert sender.statistics().blocked == ()
 
 
 def test_a_session_that_nobody_wakes_goes_on_as_well() -> None:

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from struct import Struct
@@ -27,7 +27,7 @@ from dro.um.transport import sockets
 from dro.um.transport.frames import drop_first, in_stream, write_topics
 from dro.um.transport.kind import SenderEvents
 from dro.um.transport.runs import KIND_SHIFT, KIND_TSNI, MINIMAL_BYTES, TYPE_CONTROL, WORDS, RunTable, chain
-from dro.um.transport.session import SessionCounts, SourceSessionStatistics
+from dro.um.transport.session import BlockedReceiver, SessionCounts, SourceSessionStatistics
 from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MESSAGE_MAX, BlockType
@@ -89,7 +89,7 @@ class TcpSender:
         self._scratch = memoryview(bytearray(_CLIENT_READ))
         self._names: dict[int, str] = {}
         self._heard: dict[int, bytes] = {}
-        self._waiting: set[int] = set()  # clients whose stream takes no more
+        self._waiting: dict[int, int] = {}  # clients whose stream takes no more, and when it took something last
         self._is_blocked = False
         self._is_closing = False
         self._is_closed = False
@@ -167,23 +167,25 @@ class TcpSender:
         self._perform(now_ns, is_sending=True)
         return done
 
-    def _write(self, client: int, now_ns: int) -> None:
+    def _write(self, client: int, now_ns: int, took_ns: int | None = None) -> None:
+        """`took_ns`: when its stream took something last, if it has waited since."""
         stream = self._clients[client]
         while pieces := self.core.pending(client):
             try:
                 written = stream.send_pieces(pieces)
             except BlockingIOError:
-                self._waiting.add(client)
+                self._waiting[client] = now_ns if took_ns is None else took_ns
                 return
             except OSError:
                 self._drop(client, now_ns)
                 return
             self.core.on_written(client, written, now_ns)
+            took_ns = None
 
     def _on_writable(self, client: int) -> None:
-        self._waiting.discard(client)
+        took_ns = self._waiting.pop(client, None)
         now_ns = self._loop.now_ns()
-        self._write(client, now_ns)
+        self._write(client, now_ns, took_ns)
         self._perform(now_ns)
 
     # what it has sent
@@ -201,7 +203,14 @@ class TcpSender:
         return SessionCounts(bad=self.bad_input, discarded=self.core.stats.msgs_discarded)
 
     def statistics(self) -> SourceSessionStatistics:
-        return SourceSessionStatistics(format_source(self.address), replace(self.core.stats))
+        counters = replace(self.core.stats)
+        return SourceSessionStatistics(format_source(self.address), counters, blocked=tuple(self._blocked()))
+
+    def _blocked(self) -> Iterator[BlockedReceiver]:
+        core, now_ns = self.core, self._loop.now_ns()
+        for client, took_ns in self._waiting.items():
+            waiting, discarded = core.pending_bytes(client), core.discarded(client)
+            yield BlockedReceiver(self._names[client], waiting, now_ns - took_ns, discarded, self._is_blocked)
 
     # receivers
 
@@ -304,7 +313,7 @@ class TcpSender:
         stream = self._clients.pop(client, None)
         if stream is not None:
             self._heard.pop(client, None)
-            self._waiting.discard(client)
+            self._waiting.pop(client, None)
             stream.close()
 
     def _perform(self, now_ns: int, *, is_sending: bool = False) -> None:
