@@ -201,10 +201,28 @@ class BlockedRow:
     topics: tuple[str, ...] = ()  # that it gets, `TOPICS_MAX` at most
 
 
-Row = TopicRow | SourceRow | InterestRow | ProxyRow | RouteRow | TopologyRow | PathRow | PeerRow | BlockedRow
+@dataclass(frozen=True, slots=True)
+class LossRow:
+    """Datagrams of one transport session, or of a link, that a portal gave up as lost, none more than a second after
+    the one before. `cause`: timeout (nobody repaired them in time), window advance (the source cannot send them any
+    more, or refused to), jump (too many at once to ask for), link ended.
+    """
+
+    portal: str
+    source: str  # the transport session
+    began_s: float  # since 1970
+    ended_s: float
+    lost: int  # sequence numbers
+    cause: str
+    topics: tuple[str, ...] = ()  # that the session carried then, `TOPICS_MAX` at most; which lost something is unknown
+    otid: str = ""  # if it carried only one source
+
+
+Row = TopicRow | SourceRow | InterestRow | ProxyRow | RouteRow | TopologyRow | PathRow | PeerRow | BlockedRow | LossRow
 TOPICS_MAX: Final = 8
 """In one row."""
 BLOCKED: Final = "blocked"
+LOSSES: Final = "losses"
 TOPIC: Final = "topic"  # one, by its whole name
 PEERS: Final = "peers"
 DEGRADED: Final = "degraded"
@@ -215,7 +233,7 @@ IN_USE, READY = "in use", "ready"
 """Of equal-cost sharing, in a `TopologyRow`."""
 PORTAL_LISTS: Final[dict[str, type[Row]]] = {
     "topics": TopicRow, "sources": SourceRow, "interest": InterestRow, "proxies": ProxyRow, TOPIC: TopicRow,
-    BLOCKED: BlockedRow,
+    BLOCKED: BlockedRow, LOSSES: LossRow,
 }  # fmt: skip
 LISTS: Final[dict[str, type[Row]]] = {
     **PORTAL_LISTS, PEERS: PeerRow, ROUTES: RouteRow, TOPOLOGY: TopologyRow, PATH: PathRow,

@@ -5,11 +5,12 @@ Each list begins with the keys that exist at that moment; those removed before t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dro.bus.actor import WorkerContext
-from dro.bus.listing import BLOCKED, TOPIC, BlockedRow, ProxyRow, Row, SourceRow, TopicRow
+from dro.bus.listing import BLOCKED, LOSSES, TOPIC, BlockedRow, LossRow, ProxyRow, Row, SourceRow, TopicRow
 from dro.clock import NS_PER_S
 from dro.proto.resolver.cache import CachedSource
 from dro.table import Table
@@ -31,6 +32,7 @@ from portals.shell.listing import (
     symbol_of,
     topic_row,
 )
+from portals.shell.losses import Losses
 from portals.shell.matchers import Matchers, shown
 
 
@@ -45,6 +47,7 @@ class PortalLists:
     matchers: Matchers
     proxies: Table[bytes, tuple[FragmentSource, ProxySource]]  # by OTID
     egress: Egress
+    losses: Losses
 
     def __post_init__(self) -> None:
         serve(
@@ -56,6 +59,7 @@ class PortalLists:
                 "proxies": self._proxies,
                 TOPIC: self._one_topic,
                 BLOCKED: self._blocked,
+                LOSSES: self._lost,
             },
         )
 
@@ -145,3 +149,6 @@ class PortalLists:
                     receiver.discarded,
                     tuple(topics),
                 )
+
+    def _lost(self, text: bytes) -> Iterator[LossRow | None]:
+        return self.losses.rows(self.ctx.name, text, self.ctx.loop.now_ns(), time.time())

@@ -24,7 +24,7 @@ from dro.um.fragment.context import ContextSettings, FragmentContext
 from dro.um.transport import sockets
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmr import packet as lbmr
-from dro.wire.source_string import TransportAddress
+from dro.wire.source_string import TransportAddress, format_source
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.advertisement import pass_through_of
 from portals.decisions.core import PortalCore
@@ -54,6 +54,7 @@ from portals.endpoint.proxies import ProxyReceivers, ProxySources
 from portals.endpoint.requests import RequestOrigins
 from portals.endpoint.unicast import TrdUnicast
 from portals.shell import live
+from portals.shell.losses import Losses
 from portals.shell.matchers import Matchers
 from portals.shell.portal import PortalShell
 from portals.shell.rest import SendersAtRest
@@ -108,8 +109,12 @@ class EndpointPortal:
         self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
         self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending, ctx.limited)
         ctx.on_reconfigure = self._on_reconfigure
-        egress = self._shell.egress
-        PortalLists(ctx, config.domain_id, self.core, self.receiving, matchers, self.sources.by_otid, egress)
+        self._losses = Losses()
+        self.receiving.joined.on_lost = self._on_lost
+        PortalLists(
+            ctx, config.domain_id, self.core, self.receiving, matchers, self.sources.by_otid, self._shell.egress,
+            self._losses,
+        )  # fmt: skip
         self._shell.start(self)
 
     def _context(self, part: str, options: UmOptions, rng: random.Random, *, is_sending: bool) -> FragmentContext:
@@ -156,6 +161,9 @@ class EndpointPortal:
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         """BOS crosses no DRO: the proxy sources make their own."""
+
+    def _on_lost(self, transport: ReceiverTransport, lost: int, cause: str, now_ns: int) -> None:
+        self._losses.on_lost(format_source(transport.address), transport.sources.values(), lost, cause, now_ns)
 
     def on_bound(self, source: BoundSource, now_ns: int) -> None:
         if not self._shell.drain.is_draining:

@@ -22,7 +22,7 @@ from dro.config.dro_xml.model import PeerUdpConfig
 from dro.errors import DecodeError
 from dro.loop import Loop
 from dro.proto.lbtrm.retransmit import Retransmit
-from dro.proto.peerlink.datagram_session import DatagramSession, DatagramsUp, SendPacket
+from dro.proto.peerlink.datagram_session import DatagramSession, DatagramsUp, GivenUp, SendPacket
 from dro.proto.peerlink.early_data import EarlyData
 from dro.proto.peerlink.session import CloseLink
 from dro.proto.peerlink.source_order import SourceOrder
@@ -61,6 +61,7 @@ from portals.peer.receiver import LinkReceiver
 BATCHES_PER_TURN: Final = 4
 REST_TURNS: Final = 64
 """When the link is over: as much as the default buffer holds."""
+LINK_ENDED: Final = "link ended"
 REMEDIES: Final = {
     "foreign": "nothing else may send to the port; if the companion does by another address, give <interface> there",
     "session": "none, if the link has just been made anew",
@@ -90,6 +91,8 @@ class DatagramOwner(Protocol):
     def on_datagrams_up(self) -> None: ...
 
     def on_datagrams_over(self, over: CloseLink) -> None: ...
+
+    def on_given_up(self, receiver: LinkReceiver, count: int, cause: str) -> None: ...
 
     def on_dropped(self, reason: str, address: str, remedy: str) -> None: ...
 
@@ -182,7 +185,9 @@ class LinkDatagrams:
         self._early.drop_all()
         self._hand_up_dropped()
         self._hand_up_records(self._order.release_all(), self._loop.now_ns())
-        self.core.counts.unrecoverable += self.core.receiver.missing
+        if missing := self.core.receiver.missing:
+            self.core.counts.unrecoverable += missing
+            self._owner.on_given_up(self._receiver, missing, LINK_ENDED)
         self._writer.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -429,6 +434,8 @@ class LinkDatagrams:
                 case DatagramsUp():
                     self._writer.on_up()
                     self._owner.on_datagrams_up()
+                case GivenUp(count=count, cause=cause):
+                    self._owner.on_given_up(self._receiver, count, cause)
                 case CloseLink():
                     self._owner.on_datagrams_over(effect)
             if self._is_over:

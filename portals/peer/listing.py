@@ -15,9 +15,11 @@ from dro.bus.actor import WorkerContext
 from dro.bus.listing import (
     BLOCKED,
     DEGRADED,
+    LOSSES,
     PEERS,
     TOPIC,
     BlockedRow,
+    LossRow,
     PeerRow,
     ProxyRow,
     Row,
@@ -54,6 +56,7 @@ from portals.shell.listing import (
     symbol_of,
     topic_row,
 )
+from portals.shell.losses import Losses
 from portals.shell.matchers import Matchers, shown
 
 
@@ -86,6 +89,8 @@ class PeerLists:
     connector: Initiator | Acceptor
     make_stream: StreamMaker
     now: Callable[[], LinkNow]
+    losses: Losses | None
+    """None on TCP, which loses nothing that it could name."""
 
     def __post_init__(self) -> None:
         serve(
@@ -98,6 +103,7 @@ class PeerLists:
                 TOPIC: self._one_topic,
                 PEERS: self._link,
                 BLOCKED: self._blocked,
+                LOSSES: self._lost,
             },
         )
 
@@ -228,6 +234,11 @@ class PeerLists:
             repairs=watch.repairs, reconnects=max(0, watch.links - 1), lost_bytes=counters.lost_bytes,
             ignored_sources=now.offers.ignored if now.offers is not None else 0,
         )  # fmt: skip
+
+    def _lost(self, text: bytes) -> Iterator[LossRow | None]:
+        if self.losses is None:
+            return iter(())
+        return self.losses.rows(self.ctx.name, text, self.ctx.loop.now_ns(), time.time())
 
     def _remote(self, connection: PeerConnection | None) -> str:
         if connection is not None:

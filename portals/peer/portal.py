@@ -143,7 +143,7 @@ class PeerPortal:
         )
         PeerLists(
             ctx, self.core, matchers, self.sources, self.sender, self._told, self._heard, self._offered, self._rtt,
-            self._watch, self._connector, make_stream, self._now,
+            self._watch, self._connector, make_stream, self._now, self._udp.losses if self._udp is not None else None,
         )  # fmt: skip
         self._unicast = unicast = LinkUnicast(ctx, config, self._shell, self)
         self.send_unicast, self.on_context_info = unicast.send_unicast, unicast.on_context_info

@@ -37,6 +37,8 @@ from portals.peer.options import batching_of, datagram_options_of
 from portals.peer.packet_sender import PacketSender
 from portals.peer.packet_writer import PacketWriter
 from portals.peer.proxies import LinkSources
+from portals.peer.receiver import LinkReceiver
+from portals.shell.losses import Losses
 
 
 def _key(told: bytes) -> DatagramKey | None:
@@ -60,6 +62,7 @@ class UdpPart:
         self._data_limiter = RateLimiter(udp.data_rate_bps, interval_ns, now_ns)
         self._rx_limiter = RateLimiter(udp.retransmit_rate_bps, interval_ns, now_ns)
         self.counts = DatagramCounts()
+        self.losses = Losses()
         self._send_errors = self._unsent = 0
         self._lost = 0  # of the counts, what was logged
         self._datagrams: LinkDatagrams | None = None
@@ -173,6 +176,10 @@ class UdpPart:
     def on_datagrams_over(self, over: CloseLink) -> None:
         if self._connection is not None:
             self._connection.end(over.text, over.remedy, over.end)
+
+    def on_given_up(self, receiver: LinkReceiver, count: int, cause: str) -> None:
+        source, now_ns = f"PEER:{sockets.address_text(receiver.peer)}", self._ctx.loop.now_ns()
+        self.losses.on_lost(source, receiver.sources.values(), count, cause, now_ns)
 
     def on_dropped(self, reason: str, address: str, remedy: str) -> None:
         extra = {"peer": address, "reason": reason, "remedy": remedy}

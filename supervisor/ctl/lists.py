@@ -1,4 +1,5 @@
-"""`tnwgdctl topics`, `sources`, `interest`, `proxies`, `blocked` and `routes`: the current state of the DRO.
+"""`tnwgdctl topics`, `sources`, `interest`, `proxies`, `blocked`, `losses` and `routes`: the current state of
+the DRO.
 
 Each portal is asked for one page after the other, see `dro.bus.listing`; routes come from the route manager.
 """
@@ -7,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dro.bus.listing import BLOCKED, ROUTES
+from dro.bus.listing import BLOCKED, LOSSES, ROUTES
 from dro.log.lines import printable
 from dro.standard_streams import say
 from supervisor.admin.client import Client, CommandError
@@ -69,6 +71,13 @@ _LISTS: Final[Mapping[str, _List]] = {
         "down (there is no link). SECONDS: since something was taken last. DROPPED: messages. TOPICS: a few of those "
         "that it gets.",
     ),
+    LOSSES: _List(
+        "last losses that nobody can repair",
+        ("PORTAL", "BEGAN", "ENDED", "LOST", "CAUSE", "SOURCE", "TOPICS", "OTID"),
+        "portal began_s ended_s lost cause source topics otid",
+        "LOST: datagrams. CAUSE: timeout, window advance (the source cannot send them any more), jump (too many at "
+        "once), or link ended. TOPICS: a few of those that the session carried.",
+    ),
     ROUTES: _List(
         "routes between domains through this DRO",
         ("FROM DOMAIN", "TO DOMAIN", "ENTERS AT", "LEAVES AT", "SHARE %"),
@@ -80,6 +89,8 @@ _LISTS: Final[Mapping[str, _List]] = {
 
 def _cell(row: Record, name: str) -> object:
     value = getattr(row, name)
+    if name in ("began_s", "ended_s"):
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
     if name == "share":
         return value if value != 100 else ""
     return ("outbound" if value else "") if isinstance(value, bool) else value  # only interest is rejected or not

@@ -27,7 +27,7 @@ PROGRAM: Final = "tnwgdctl"
 COMMANDS: Final = {
     "supervisor.ctl.status": ("status",),
     "supervisor.ctl.portals": ("portals", "drain", "portal"),
-    "supervisor.ctl.lists": ("topics", "sources", "interest", "proxies", "blocked", "routes"),
+    "supervisor.ctl.lists": ("topics", "sources", "interest", "proxies", "blocked", "losses", "routes"),
     "supervisor.ctl.peers": ("peers",),
     "supervisor.ctl.topology": ("topology", "path", "recalculate"),
     "supervisor.ctl.reload": ("reload", "confirm", "rollback", "diff", "explain"),

@@ -1,9 +1,10 @@
-"""What lists of portals tell of traffic: fragments of proxy sources, and receivers and links that block."""
+"""What lists of portals tell of traffic: fragments of proxy sources, who blocks, what is lost."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -173,3 +174,72 @@ def test_a_link_that_does_not_take_what_waits_is_listed_until_it_does(make: Make
     net.until(lambda: rows(net, "A", "blocked", "A-B") == [])
     net.until(lambda: links_up(net))
     assert a.page("B", Slot.QUEUED_BYTES) == 0
+
+
+# what is lost
+
+NO_REPAIRS: Final = "receiver transport_lbtrm_send_naks 0\nreceiver transport_lbtrm_nak_generation_interval 500\n"
+SMALL_WINDOW: Final = "source transport_lbtrm_transmission_window_limit 20000\n"
+
+
+@pytest.mark.parametrize("cause", ["timeout", "window advance", "jump"])
+def test_what_nobody_repairs_is_listed_once(make: Make, cause: str) -> None:
+    """A loss of three datagrams, and one a while later."""
+    options = {"timeout": NO_REPAIRS, "jump": ""}
+    naks = "receiver transport_lbtrm_send_naks 0\n"
+    net = make({"A": [1, 2]}, um=options.get(cause, naks + SMALL_WINDOW))
+    net.start()
+    sender, receiver = net.application(1), net.application(2)
+    source = sender.source(TOPIC)
+    receiver.context.want_topic(TOPIC)
+    net.until(lambda: len(receiver.bound(TOPIC)) == 1)
+    sender.send(source, 3)
+    net.until(lambda: len(receiver.got(source)) == 3)
+    assert rows(net, "A", "losses", "A-1") == []
+
+    def lose(count: int) -> None:
+        sender.lose(source, 100_000 if cause == "jump" else count)
+        for _ in range(100):
+            sender.send(source, 1, size=1000)
+            net.run(10)
+
+    before_s = time.time()
+    lose(3)
+    net.until(lambda: bool(rows(net, "A", "losses", "A-1")))
+    net.run(3000)
+    (first,) = rows(net, "A", "losses", "A-1")
+    (heard,) = rows(net, "A", "sources", "A-1")
+    assert heard.source.startswith(first.source)
+    assert (first.portal, first.topics, first.otid, first.cause) == ("A-1", ("topic",), source.otid.hex(), cause)
+    jumped = 100_001 - 65_536  # the first datagram behind a jump is not believed
+    assert first.lost == (jumped if cause == "jump" else 3)
+    assert before_s - 60 < first.began_s <= first.ended_s <= time.time()
+    if cause != "jump":
+        lose(1)
+        net.until(lambda: len(rows(net, "A", "losses", "A-1")) == 2)
+        second = rows(net, "A", "losses", "A-1")[1]
+        assert (second.lost, second.source) == (1, first.source)
+        assert second.began_s > first.ended_s + 1
+        portal = net.dros["A"].endpoints[1]
+        portal.refresh_gauges()
+        assert net.dros["A"].page(1, Slot.UNRECOVERABLE) == 4
+    assert rows(net, "A", "losses", "A-1", "topic") == rows(net, "A", "losses", "A-1")
+    assert rows(net, "A", "losses", "A-1", "other") == rows(net, "A", "losses", "A-2") == []
+
+
+def test_what_is_repaired_is_no_loss(make: Make) -> None:
+    net = make({"A": [1, 2]})
+    net.start()
+    sender, receiver = net.application(1), net.application(2)
+    source = sender.source(TOPIC)
+    receiver.context.want_topic(TOPIC)
+    net.until(lambda: len(receiver.bound(TOPIC)) == 1)
+    sender.send(source, 3)
+    sender.lose(source)
+    sender.send(source, 3)
+    session = net.dros["A"].endpoints[1].receiving.joined
+    net.until(lambda: sorted(receiver.got(source)) == [*range(7)])
+    assert session.counts().naks_sent == 1
+    net.run(12_000, 100)
+    assert session.counts().unrecoverable == 0
+    assert rows(net, "A", "losses", "A-1") == []

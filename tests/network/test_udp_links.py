@@ -20,7 +20,8 @@ from portals.peer import packet_writer
 from portals.peer.datagrams import LinkDatagrams
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN, PAIR
-from tests.network.test_outages import SOUTH, Flow
+from tests.network.test_answers import rows
+from tests.network.test_outages import NORTH, SOUTH, Flow
 from tests.rigs.certificates import Authority
 from tests.rigs.network import Network
 
@@ -373,3 +374,28 @@ def test_datagrams_that_are_missing_when_the_link_is_lost_are_counted(make: Make
         gone = set(range(edge, sender.sent(source))) - set(receiver.got(source))
         assert gone == set(range(edge, edge + 5))
     assert counted(net, Slot.UNRECOVERABLE) == 2, "a packet each way"
+    for here, there, topic in (("A", "B", NORTH), ("B", "A", SOUTH)):
+        (row,) = rows(net, here, "losses", f"{here}-{there}")
+        assert (row.lost, row.cause, row.topics) == (1, "link ended", (topic.decode(),))
+
+
+def test_a_datagram_that_nobody_repairs_in_time_is_listed_once(make: Make, wire: Wire) -> None:
+    net = make(PAIR, udp=FAST.replace("<nak-handling ", '<nak-handling generation-interval="500" '))
+    net.start()
+    net.until(lambda: links_up(net))
+    flow = Flow(net, 1, 2)
+    flow.run(300)
+    assert rows(net, "B", "losses", "B-A") == []
+    sender, source, receiver = flow.ways[0]
+    number = sender.sent(source)
+    mark = b"%s %d " % (source.otid.hex().encode(), number)
+    wire.lose = lambda packet: mark in packet  # and every repair of it
+    flow.run(2000)
+    wire.lose = lambda _: False
+    (row,) = rows(net, "B", "losses", "B-A")
+    assert (row.portal, row.lost, row.cause, row.topics) == ("B-A", 1, "timeout", ("south",))
+    (heard,) = rows(net, "B", "sources", "B-A")
+    assert (row.source, row.otid) == (heard.source.partition("[")[0], source.otid.hex())
+    assert counted(net, Slot.UNRECOVERABLE) == 1
+    assert rows(net, "A", "losses", "A-B") == rows(net, "B", "losses", "B-A", "north") == []
+    net.until(lambda: receiver.got(source) == [n for n in range(sender.sent(source)) if n != number])

@@ -19,13 +19,16 @@ from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.loop import Loop
 from dro.metrics.slots import DROP_SLOTS, Slot
+from dro.proto.lbtrm.retransmit import Chunk
 from dro.proto.peerlink.session import LinkEnd
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
+from dro.um.transport.lbtrm.sender import LbtrmSender
 from dro.um.transport.session import BoundSource
 from dro.um.transport.stream import PlainStream
 from dro.wire.lbmc import message as lbmc
+from dro.wire.lbtrm import DATA_HEADER
 from portals.endpoint.portal import EndpointPortal
 from portals.peer.connector import Initiator
 from portals.peer.portal import PeerPortal
@@ -319,11 +322,24 @@ class Application:
 
     def send(self, source: FragmentSource, count: int = 1, size: int = 0) -> None:
         for _ in range(count):
-            payload = b"%s %d " % (source.otid.hex().encode(), self._sqn[source])
-            payload = payload.ljust(size, b".")
-            header = lbmc.HEADER.pack(0, 0, 12 + len(payload), source.topic_index, self._sqn[source])
-            assert source.transport.send_message(header + payload, self._network.loop.now_ns())
-            self._sqn[source] += 1
+            assert source.transport.send_message(self._message(source, size), self._network.loop.now_ns())
+
+    def _message(self, source: FragmentSource, size: int) -> bytes:
+        payload = b"%s %d " % (source.otid.hex().encode(), self._sqn[source])
+        payload = payload.ljust(size, b".")
+        header = lbmc.HEADER.pack(0, 0, 12 + len(payload), source.topic_index, self._sqn[source])
+        self._sqn[source] += 1
+        return header + payload
+
+    def lose(self, source: FragmentSource, count: int = 1) -> None:
+        """Messages that get lost; the LBT-RM session has them, and repairs them when it is asked to."""
+        transport = source.transport
+        assert isinstance(transport, LbtrmSender)
+        for _ in range(count):
+            datagram = bytearray(DATA_HEADER) + self._message(source, 0)
+            size = len(datagram)
+            transport._write_headers(datagram, (0,))
+            transport.core.on_sent_run(1, size, Chunk(datagram, 0, size, size), self._network.loop.now_ns())
 
     def sent(self, source: FragmentSource) -> int:
         return self._sqn[source]

@@ -28,7 +28,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import ClassVar, Final
 
 from dro.clock import NS_PER_MS, ms, s
 from dro.proto.session_events import Began, Ended
@@ -101,6 +101,15 @@ class Unrecoverable:
     reason: LossReason
     at_ns: int
 
+    @property
+    def count(self) -> int:
+        return sum([count for _, count in self.ranges])
+
+    @property
+    def cause(self) -> str:
+        """For operators."""
+        return "timeout" if self.reason is LossReason.TMO else "window advance"
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
@@ -112,6 +121,7 @@ class Skipped:
     first_sqn: int
     count: int
     at_ns: int
+    cause: ClassVar[str] = "jump"
 
 
 SessionEvent = NakDue | Unrecoverable | Skipped | Began | Ended

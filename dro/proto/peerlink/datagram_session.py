@@ -69,7 +69,15 @@ class DatagramsUp:
     """Packets get through, both ways."""
 
 
-DatagramEffect = SendPacket | Retransmit | DatagramsUp | CloseLink
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """So many datagrams of the companion are lost."""
+
+    count: int
+    cause: str
+
+
+DatagramEffect = SendPacket | Retransmit | DatagramsUp | GivenUp | CloseLink
 
 
 class State(Enum):
@@ -180,10 +188,9 @@ class DatagramSession:
             match event:
                 case NakDue(sqns=sqns):
                     self._send(lbtru.Nak(sqns, options=self._companion_sid))
-                case Unrecoverable(ranges=ranges):
-                    self.counts.unrecoverable += sum([count for _, count in ranges])
-                case Skipped(count=count):
-                    self.counts.unrecoverable += count
+                case Unrecoverable() | Skipped():
+                    self.counts.unrecoverable += event.count
+                    self._effects.append(GivenUp(event.count, event.cause))
                 case Ended():
                     silent_ms = self._options.loss.activity_timeout_ns // 1_000_000
                     self._close(f"no datagram came for {silent_ms} ms", "check the network between the two for UDP")

@@ -17,7 +17,7 @@ from typing import Any
 from dro.config.um.options import UmOptions
 from dro.um.transport.kind import JoinedSessions, SessionHost
 from dro.um.transport.registry import KINDS
-from dro.um.transport.session import OnEnded, ReceiverTransport, SessionCounts, SessionSink
+from dro.um.transport.session import OnEnded, OnLost, ReceiverTransport, SessionCounts, SessionSink
 from dro.wire.source_string import TransportAddress
 
 
@@ -34,6 +34,8 @@ class ReceiverSessions:
             self._kinds[name] = self._by_address[kind.address] = kind.receivers(host, sink, self._on_ended)
         self._sessions: dict[TransportAddress, ReceiverTransport] = {}
         self._past = SessionCounts()  # of sessions that were left
+        self.on_lost: OnLost | None = None
+        """Told of what sessions that are joined from now on give up."""
 
     def sessions(self) -> list[ReceiverTransport]:
         return list(self._sessions.values())
@@ -57,6 +59,7 @@ class ReceiverSessions:
         transport = self._sessions.get(address)
         if transport is None and (kind := self._by_address.get(type(address))) is not None:
             transport = self._sessions[address] = kind.join(address, options or self._options, now_ns)
+            transport.on_lost = self.on_lost
         return transport
 
     def leave(self, transport: ReceiverTransport) -> None:

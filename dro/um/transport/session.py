@@ -139,6 +139,7 @@ class ReceiverTransport(ABC):
         self.has_begun = False
         self.was_connected = True
         self.lbm_msgs_no_topic_rcved = 0
+        self.on_lost: OnLost | None = None
 
     @property
     @abstractmethod
@@ -189,6 +190,10 @@ class FragmentSink(SessionSink, Protocol):
 
 OnEnded = Callable[[ReceiverTransport, int], object]
 """(session, ns): activity timeout, disconnect, or a connection that could not be made."""
+
+
+OnLost = Callable[[ReceiverTransport, int, str, int], object]
+"""(session, count, cause, ns): so many datagrams were given up."""
 
 
 class SenderTransport(Protocol):

@@ -417,10 +417,10 @@ class LbtrmGroup(DataReader):
             match event:
                 case NakDue(sqns=sqns):
                     self._send_nak(session, sqns)
-                case Unrecoverable(ranges=ranges):
-                    session.unrecoverable_dgrams += sum([count for _, count in ranges])
-                case Skipped(count=count):
-                    session.unrecoverable_dgrams += count
+                case Unrecoverable() | Skipped():
+                    session.unrecoverable_dgrams += event.count
+                    if session.on_lost is not None:
+                        session.on_lost(session, event.count, event.cause, now_ns)
                 case Began():
                     session.has_begun = True
                     session.sink.on_began(session, now_ns)

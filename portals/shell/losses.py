@@ -1,0 +1,67 @@
+"""The last losses that nobody can repair, as episodes: what a portal tells operators of them.
+
+State: at most `EPISODES_MAX` episodes. Losses of one transport session for one cause that follow each other within
+`APART_NS` are one episode.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from dro.bus.listing import TOPICS_MAX, LossRow
+from dro.clock import NS_PER_S
+from dro.um.transport.session import BoundSource
+from portals.shell.matchers import shown
+
+EPISODES_MAX: Final = 200
+APART_NS: Final = NS_PER_S
+
+
+@dataclass(slots=True, eq=False)
+class _Episode:
+    source: str
+    cause: str
+    topics: tuple[bytes, ...]
+    otid: str
+    began_ns: int
+    ended_ns: int
+    lost: int
+
+
+class Losses:
+    """Of one portal."""
+
+    def __init__(self) -> None:
+        self._episodes: deque[_Episode] = deque()
+        self._newest: dict[tuple[str, str], _Episode] = {}  # by source and cause
+
+    def on_lost(self, source: str, carried: Collection[BoundSource], lost: int, cause: str, now_ns: int) -> None:
+        """So many datagrams of a session were given up. `source`: its source string; `carried`: its sources."""
+        found = self._newest.get((source, cause))
+        if found is not None and now_ns - found.ended_ns <= APART_NS:
+            found.lost += lost
+            found.ended_ns = now_ns
+            return
+        if len(self._episodes) == EPISODES_MAX:
+            oldest = self._episodes.popleft()
+            if self._newest.get((oldest.source, oldest.cause)) is oldest:
+                del self._newest[oldest.source, oldest.cause]
+        topics = tuple(dict.fromkeys([one.topic for one in islice(carried, TOPICS_MAX)]))
+        otid = next(iter(carried)).otid.hex() if len(carried) == 1 else ""
+        episode = _Episode(source, cause, topics, otid, now_ns, now_ns, lost)
+        self._episodes.append(episode)
+        self._newest[source, cause] = episode
+
+    def rows(self, portal: str, text: bytes, now_ns: int, wall_s: float) -> Iterator[LossRow | None]:
+        """The oldest first. `wall_s`: the time of `now_ns`, since 1970."""
+        for one in tuple(self._episodes):
+            if text and not any(text in topic for topic in one.topics):
+                yield None
+                continue
+            began_s, ended_s = (round(wall_s - (now_ns - at) / NS_PER_S, 3) for at in (one.began_ns, one.ended_ns))
+            topics = tuple(map(shown, one.topics))
+            yield LossRow(portal, one.source, began_s, ended_s, one.lost, one.cause, topics, one.otid)
