@@ -5,7 +5,6 @@ Each list begins with the keys that exist at that moment; those removed before t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -151,4 +150,4 @@ class PortalLists:
                 )
 
     def _lost(self, text: bytes) -> Iterator[LossRow | None]:
-        return self.losses.rows(self.ctx.name, text, self.ctx.loop.now_ns(), time.time())
+        return self.losses.rows(self.ctx.name, text)

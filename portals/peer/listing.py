@@ -238,7 +238,7 @@ class PeerLists:
     def _lost(self, text: bytes) -> Iterator[LossRow | None]:
         if self.losses is None:
             return iter(())
-        return self.losses.rows(self.ctx.name, text, self.ctx.loop.now_ns(), time.time())
+        return self.losses.rows(self.ctx.name, text)
 
     def _remote(self, connection: PeerConnection | None) -> str:
         if connection is not None:

@@ -6,8 +6,9 @@ State: at most `EPISODES_MAX` episodes. Losses of one transport session for one 
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -27,7 +28,8 @@ class _Episode:
     cause: str
     topics: tuple[bytes, ...]
     otid: str
-    began_ns: int
+    began_s: float
+    ended_s: float
     ended_ns: int
     lost: int
 
@@ -35,7 +37,9 @@ class _Episode:
 class Losses:
     """Of one portal."""
 
-    def __init__(self) -> None:
+    def __init__(self, wall_s: Callable[[], float] = time.time) -> None:
+        """`wall_s`: the time since 1970."""
+        self._wall_s = wall_s
         self._episodes: deque[_Episode] = deque()
         self._newest: dict[tuple[str, str], _Episode] = {}  # by source and cause
 
@@ -44,7 +48,7 @@ class Losses:
         found = self._newest.get((source, cause))
         if found is not None and now_ns - found.ended_ns <= APART_NS:
             found.lost += lost
-            found.ended_ns = now_ns
+            found.ended_ns, found.ended_s = now_ns, round(self._wall_s(), 3)
             return
         if len(self._episodes) == EPISODES_MAX:
             oldest = self._episodes.popleft()
@@ -52,16 +56,16 @@ class Losses:
                 del self._newest[oldest.source, oldest.cause]
         topics = tuple(dict.fromkeys([one.topic for one in islice(carried, TOPICS_MAX)]))
         otid = next(iter(carried)).otid.hex() if len(carried) == 1 else ""
-        episode = _Episode(source, cause, topics, otid, now_ns, now_ns, lost)
+        at_s = round(self._wall_s(), 3)
+        episode = _Episode(source, cause, topics, otid, at_s, at_s, now_ns, lost)
         self._episodes.append(episode)
         self._newest[source, cause] = episode
 
-    def rows(self, portal: str, text: bytes, now_ns: int, wall_s: float) -> Iterator[LossRow | None]:
-        """The oldest first. `wall_s`: the time of `now_ns`, since 1970."""
+    def rows(self, portal: str, text: bytes) -> Iterator[LossRow | None]:
+        """List those whose topics have the text in them, the oldest first."""
         for one in tuple(self._episodes):
             if text and not any(text in topic for topic in one.topics):
                 yield None
                 continue
-            began_s, ended_s = (round(wall_s - (now_ns - at) / NS_PER_S, 3) for at in (one.began_ns, one.ended_ns))
             topics = tuple(map(shown, one.topics))
-            yield LossRow(portal, one.source, began_s, ended_s, one.lost, one.cause, topics, one.otid)
+            yield LossRow(portal, one.source, one.began_s, one.ended_s, one.lost, one.cause, topics, one.otid)

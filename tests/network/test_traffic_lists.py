@@ -203,7 +203,7 @@ def test_what_nobody_repairs_is_listed_once(make: Make, cause: str) -> None:
             sender.send(source, 1, size=1000)
             net.run(10)
 
-    before_s = time.time()
+    began_s = time.time()
     lose(3)
     net.until(lambda: bool(rows(net, "A", "losses", "A-1")))
     net.run(3000)
@@ -213,13 +213,13 @@ def test_what_nobody_repairs_is_listed_once(make: Make, cause: str) -> None:
     assert (first.portal, first.topics, first.otid, first.cause) == ("A-1", ("topic",), source.otid.hex(), cause)
     jumped = 100_001 - 65_536  # the first datagram behind a jump is not believed
     assert first.lost == (jumped if cause == "jump" else 3)
-    assert before_s - 60 < first.began_s <= first.ended_s <= time.time()
+    assert began_s - 0.001 < first.began_s <= first.ended_s <= time.time() + 0.001
     if cause != "jump":
         lose(1)
         net.until(lambda: len(rows(net, "A", "losses", "A-1")) == 2)
         second = rows(net, "A", "losses", "A-1")[1]
         assert (second.lost, second.source) == (1, first.source)
-        assert second.began_s > first.ended_s + 1
+        assert second.began_s >= first.ended_s
         portal = net.dros["A"].endpoints[1]
         portal.refresh_gauges()
         assert net.dros["A"].page(1, Slot.UNRECOVERABLE) == 4
