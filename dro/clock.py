@@ -20,6 +20,17 @@ def s(value: float) -> int:
     return round(value * NS_PER_S)
 
 
+def duration(seconds: float) -> str:
+    """Write seconds as `3d 4h`, `5h 02m`, `7m 31s` or `12s`."""
+    whole = int(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days}d {hours}h"
+    if hours:
+        return f"{hours}h {minutes:02}m"
+    return f"{minutes}m {whole % 60:02}s" if minutes else f"{whole}s"
+
+
 class Clock(Protocol):
     """Where a shell reads the time; cores get it as an argument instead."""
 

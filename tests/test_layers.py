@@ -86,8 +86,9 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor.host": FLOOR,
     "supervisor.admin": (*FLOOR, "dro.bus", "dro.config.reading", "supervisor.host"),
     "supervisor.samples": (*FLOOR, "dro.bus", "supervisor.admin"),
+    "supervisor.explain": (*FLOOR, "dro.bus", "supervisor.admin"),
     "supervisor.monitor": (
-        *FLOOR, "dro.bus", "dro.config.dro_xml", "supervisor.admin", "supervisor.samples",
+        *FLOOR, "dro.bus", "dro.config.dro_xml", "supervisor.admin", "supervisor.samples", "supervisor.explain",
     ),
     "supervisor.parent": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "portals.endpoint", "portals.peer", "router",
@@ -99,8 +100,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.orders": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change",
-        "portals.datapath", "portals.decisions", "supervisor.host", "supervisor.admin", "supervisor.samples",
-        "supervisor.parent", "supervisor.reload",
+        "dro.config.report", "portals.datapath", "portals.decisions", "supervisor.host", "supervisor.admin",
+        "supervisor.samples", "supervisor.parent", "supervisor.reload",
     ),
     "supervisor.doctor": (
         *FLOOR, "dro.wire.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.lint",
@@ -108,7 +109,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.ctl": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "supervisor.host", "supervisor.admin",
-        "supervisor.samples", "supervisor.reload", "supervisor.orders", "supervisor.doctor",
+        "supervisor.samples", "supervisor.explain", "supervisor.reload", "supervisor.orders", "supervisor.doctor",
     ),
     "supervisor.init": (*FLOOR, "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "supervisor.demo": (*FLOOR, "dro.bus", "dro.um", "dro.um.message", "supervisor.admin"),

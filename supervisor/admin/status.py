@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from dro.metrics.slots import DROP_SLOTS, Slot
 from dro.metrics.table import PORTAL_TYPES, drop_reasons
+
+ROUTE_MANAGER: Final = "route manager"
+"""The role."""
+WORKING: Final = ("ready", "draining")
+"""States of a process that answers; in any other one its gauges tell of the past."""
 
 
 @dataclass(frozen=True, slots=True)

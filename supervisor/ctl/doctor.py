@@ -22,12 +22,12 @@ from dro.errors import ConfigError, DroError
 from supervisor.admin.client import Client, find_dro, running_dros
 from supervisor.admin.status import DroStatus
 from supervisor.ctl.output import EXIT_FAILED, EXIT_OK, Commands, connect, number_of_seconds, put, put_answer
-from supervisor.ctl.peers import neighbour_problems
 from supervisor.doctor.check import Check, Status, ok, warn
 from supervisor.doctor.diagnosis import Diagnosis, Request, Running, diagnose
 from supervisor.doctor.messages import PROBE_PORT
 from supervisor.doctor.responder import Responder
 from supervisor.doctor.trd import LISTEN_S
+from supervisor.explain.neighbours import neighbour_problems
 
 MAX_LISTEN_S: Final = 5.0
 MAX_RESPONDERS: Final = 16

@@ -19,12 +19,10 @@ from dro.standard_streams import say
 from supervisor.admin.client import Client, CommandError
 from supervisor.admin.lists import rows_of
 from supervisor.admin.records import Record, to_json
-from supervisor.admin.status import DroStatus
+from supervisor.admin.status import ROUTE_MANAGER, WORKING, DroStatus
 from supervisor.ctl.output import EXIT_FAILED, EXIT_OK, Commands, connect, positive, put, put_json, topic, wide_table
 
 ROWS_SHOWN: Final = 1000
-ROUTE_MANAGER: Final = "route manager"
-WORKING: Final = ("ready", "draining")
 
 
 @dataclass(frozen=True, slots=True)

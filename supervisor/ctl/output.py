@@ -136,14 +136,3 @@ def topic(text: str) -> str:
 
 def _is_number(text: str) -> bool:
     return text[:1].isdigit()
-
-
-def duration(seconds: float) -> str:
-    """As `3d 4h`, `5h 02m`, `7m 31s` or `12s`."""
-    whole = int(seconds)
-    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
-    if days:
-        return f"{days}d {hours}h"
-    if hours:
-        return f"{hours}h {minutes:02}m"
-    return f"{minutes}m {whole % 60:02}s" if minutes else f"{whole}s"

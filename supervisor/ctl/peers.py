@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Final
 
-from dro.bus.listing import DEGRADED, PEERS, TOPOLOGY, PeerRow, TopologyRow
+from dro.bus.listing import DEGRADED, PEERS, PeerRow
+from dro.clock import duration
 from dro.log.lines import printable
-from supervisor.admin.client import Client, CommandError
-from supervisor.admin.lists import rows_of
 from supervisor.admin.status import DroStatus
-from supervisor.ctl.lists import ROUTE_MANAGER, WORKING
-from supervisor.ctl.output import EXIT_FAILED, EXIT_OK, Commands, connect, duration, put, put_json
+from supervisor.ctl.output import EXIT_FAILED, EXIT_OK, Commands, connect, put, put_json
+from supervisor.explain.neighbours import Problem, links
 
 PEER: Final = "peer"
 _EXPIRES_SOON_DAYS: Final = 30
 _LINKED: Final = ("up", DEGRADED)
-_TOLD_S: Final = 10  # by then a companion has told its node id
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A neighbour that the configuration, or another DRO, speaks of, and that is not there."""
-
-    portal: str
-    what: str
-    remedy: str
-
-    def __str__(self) -> str:
-        remedy = f"; {self.remedy}" if self.remedy else ""
-        return f"{self.portal}: {self.what}{remedy}" if self.portal else f"{self.what}{remedy}"
 
 
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
@@ -57,59 +42,6 @@ def show_peers(args: argparse.Namespace) -> int:
         lines += [f"{problem}" for problem in problems]
         put("\n".join(map(printable, lines)) if lines else "this DRO has no peer portal")
     return EXIT_FAILED if problems else EXIT_OK
-
-
-def links(client: Client, status: DroStatus, portal: str = "") -> tuple[list[PeerRow], list[Problem]]:
-    """The rows of all peer portals that answer; of the others, why not. Raises: UnreachableError."""
-    rows: list[PeerRow] = []
-    problems = []
-    for worker in status.workers:
-        if worker.role != PEER or portal not in ("", worker.name):
-            continue
-        if worker.state not in WORKING:
-            problems.append(Problem(worker.name, f"is {worker.state}", ""))
-            continue
-        try:
-            rows += rows_of(client, PEERS, worker.name, "")
-        except CommandError as e:
-            problems.append(Problem(worker.name, str(e), ""))
-    return rows, problems
-
-
-def neighbour_problems(client: Client, status: DroStatus) -> list[Problem]:
-    """Everything that a DRO with peer portals expects and that is not there. Raises: UnreachableError."""
-    if not any(worker.role == PEER for worker in status.workers):
-        return []
-    rows, problems = links(client, status)
-    problems += absent_companions(rows)
-    for worker in status.workers:
-        if worker.role == ROUTE_MANAGER and worker.state in WORKING:
-            try:
-                problems += one_sided_links(rows_of(client, TOPOLOGY, worker.name, ""))
-            except CommandError as e:
-                problems.append(Problem(worker.name, str(e), ""))
-    return problems
-
-
-def absent_companions(rows: Iterable[PeerRow]) -> Iterator[Problem]:
-    for row in rows:
-        if row.state == DEGRADED:
-            yield Problem(row.portal, f"its link is up and carries nothing: {row.error}", row.remedy)
-        elif row.state != "up":
-            yield Problem(row.portal, f"no link for {duration(row.since_s)}: {row.error}", row.remedy)
-        elif not row.node_id and row.since_s >= _TOLD_S:
-            what = f"{row.dro} has told no node id on a link that is up for {duration(row.since_s)}"
-            yield Problem(row.portal, what, f"look at tnwgdctl status of {row.dro}: its route manager has to run")
-
-
-def one_sided_links(rows: Iterable[TopologyRow]) -> Iterator[Problem]:
-    """Links that nothing passes though their portal works."""
-    for row in rows:
-        if not row.remark or (row.is_own and not row.neighbour):  # the portal itself says it
-            continue
-        where = "" if row.is_own else f"{row.dro or row.node_id} has a link to {row.neighbour_name or row.neighbour}: "
-        remedy = "start that DRO, or look at its tnwgdctl peers and topology"
-        yield Problem(row.portal, f"{where}{row.remark}", remedy)
 
 
 # for people

@@ -20,11 +20,13 @@ from dro.config.reading.schema import UINT32_MAX
 from dro.errors import RefusedError
 from dro.log.lines import printable
 from dro.standard_streams import say
+from supervisor.admin.explanation import FORWARDED, ExplainRecord
 from supervisor.admin.records import JsonObject, to_json
 from supervisor.admin.server import Arguments
-from supervisor.ctl.network import NetworkAnswer, explained, network_lines
+from supervisor.ctl.network import explained, network_lines
 from supervisor.ctl.output import EXIT_OK, Commands, connect, number_of_seconds, put_answer, topic, whole
-from supervisor.orders.explain import FORWARDED, SESSION_PARTS, TRANSPORTS, ExplainRecord, explain, query_of
+from supervisor.explain.network import NetworkAnswer
+from supervisor.orders.explain import SESSION_PARTS, TRANSPORTS, explain, query_of
 from supervisor.reload.plan import plan_reload
 from supervisor.reload.records import MAX_CONFIRM_S, ChangeRecord, ConfirmRecord, PlanRecord, ReloadRecord, plan_record
 

@@ -6,11 +6,12 @@ import argparse
 import time
 from dataclasses import asdict
 
+from dro.clock import duration
 from supervisor.admin.records import to_json
 from supervisor.admin.status import DroStatus
 from supervisor.ctl.lists import routes_text
-from supervisor.ctl.output import EXIT_OK, Commands, connect, duration, put_answer, table
-from supervisor.ctl.peers import neighbour_problems
+from supervisor.ctl.output import EXIT_OK, Commands, connect, put_answer, table
+from supervisor.explain.neighbours import neighbour_problems
 
 
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:

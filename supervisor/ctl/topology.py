@@ -17,8 +17,7 @@ from dro.errors import RefusedError
 from dro.log.lines import printable
 from supervisor.admin.client import Client
 from supervisor.admin.lists import rows_of
-from supervisor.admin.status import DroStatus
-from supervisor.ctl.lists import ROUTE_MANAGER
+from supervisor.admin.status import ROUTE_MANAGER, DroStatus
 from supervisor.ctl.output import EXIT_OK, Commands, connect, put, put_answer, put_json, whole, wide_table
 
 MAX_DOMAIN: Final = 0xFFFF_FFFF

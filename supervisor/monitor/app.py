@@ -10,13 +10,13 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from prometheus_client.exposition import choose_encoder
 
+from supervisor.admin.status import WORKING
 from supervisor.monitor.events import Events
 from supervisor.monitor.guard import Limits
 from supervisor.monitor.known import Known, Watch
 from supervisor.monitor.metrics import Metrics
 from supervisor.monitor.stream import add_events
 from supervisor.samples.exposition import Families
-from supervisor.samples.pages import WORKING
 
 RECENT_S: Final = 0.1
 SECURITY_HEADERS: Final = {

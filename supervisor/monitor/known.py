@@ -19,7 +19,7 @@ from dro.bus.listing import TOPOLOGY, TopologyRow
 from dro.errors import DroError
 from supervisor.admin.client import Client, UnreachableError
 from supervisor.admin.lists import rows_of
-from supervisor.admin.status import DroStatus
+from supervisor.admin.status import ROUTE_MANAGER, DroStatus
 
 INTERVAL_S: Final = 1.0
 TOPOLOGY_S: Final = 5.0
@@ -27,7 +27,6 @@ TOPOLOGY_S: Final = 5.0
 ANSWER_LIMIT_S: Final = 5.0
 SILENT_S: Final = 5.0
 """A parent that has told nothing for so long is said to be silent."""
-ROUTE_MANAGER: Final = "route manager"
 
 T = TypeVar("T")
 

@@ -13,15 +13,15 @@ from dro.bus.listing import TopologyRow
 from dro.errors import ResourceError
 from dro.metrics.slots import Slot
 from dro.metrics.table import ENDPOINT, PORTAL, ROUTE_MANAGER, WORKER, Metric, metrics
-from supervisor.admin.status import DroStatus, WorkerStatus
+from supervisor.admin.status import ROUTE_MANAGER as MANAGER
+from supervisor.admin.status import WORKING, DroStatus, WorkerStatus
 from supervisor.monitor.guard import REASONS
 from supervisor.monitor.known import Known
 from supervisor.monitor.processes import Processes
 from supervisor.samples.exposition import Families
-from supervisor.samples.pages import WORKING, Pages
+from supervisor.samples.pages import Pages
 
 STATES: Final = ("waiting", "starting", "ready", "draining", "stopping", "paused", "drained", "ended")
-MANAGER_ROLE: Final = "route manager"
 _NOTHING: Final = (0,) * GENERAL_SLOTS
 _EACH: Final = "worker_longest_turn_seconds"  # no sum over workers says anything
 _SLOTS: Final = tuple(Slot)
@@ -48,7 +48,7 @@ class Metrics:
             values = {worker.index: _values(pages, worker) for worker in status.workers}
             self._add_daemon(found, status, base)
             _add_portals(found, status, pages, known.topology, base)
-        manager = next((w for w in status.workers if w.role == MANAGER_ROLE), None)
+        manager = next((w for w in status.workers if w.role == MANAGER), None)
         found.add_page(metrics(ROUTE_MANAGER), values[manager.index] if manager is not None else _NOTHING, base)
         sums = [sum(column) for column in zip(*values.values(), strict=True)] or _NOTHING
         found.add_page(worker_metrics(is_sum=True), sums, base)

@@ -21,19 +21,24 @@ from dro.config.dro_xml.model import AclConfig, DroConfig, EndpointConfig, PeerC
 from dro.config.reading.schema import UINT32_MAX
 from dro.config.um.options import option_table
 from dro.errors import ConfigError, RefusedError
+from supervisor.admin.explanation import (
+    DEPENDS,
+    FORWARDED,
+    INBOUND,
+    NOT_HERE,
+    OUTBOUND,
+    REJECTED,
+    ExplainRecord,
+    OptionRecord,
+    VerdictRecord,
+)
 from supervisor.admin.server import Arguments
 
-FORWARDED: Final = "forwarded"
-REJECTED: Final = "rejected"
-DEPENDS: Final = "depends on the session"
-NOT_HERE: Final = "not by this DRO"
 TRANSPORTS: Final[tuple[SessionTransport, ...]] = tuple(
     transport for transport in get_args(SessionTransport) if transport != "other"
 )
 SESSION_PARTS: Final = {kind: kind.replace("-", "_") for kind in SESSION_KINDS if kind != "transport"}
 """What a session may be asked for, with the field of `Session` that has it."""
-INBOUND: Final = "inbound"
-OUTBOUND: Final = "outbound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,48 +52,6 @@ class ExplainQuery:
     given: Mapping[str, int] | None = None
     ingress: str = ""  # portals that the path takes, if it is known
     egress: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictRecord:
-    """What one portal says in one direction. `ace` counts from 1; 0 is no entry."""
-
-    portal: str
-    direction: str
-    verdict: str
-    reason: str
-    ace: int = 0
-    file: str = ""
-    line: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class OptionRecord:
-    """One UM option that is set for a proxy of this topic; `origin` says where."""
-
-    portal: str
-    proxy: str  # receiver or source
-    option: str
-    value: str
-    origin: str
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainRecord:
-    """The answer. `missing` names the conditions whose values would be needed to decide."""
-
-    topic: str
-    source_domain: int
-    interested_domain: int
-    verdict: str
-    reason: str
-    ingress: str = ""
-    egress: str = ""
-    cost: int = 0
-    verdicts: tuple[VerdictRecord, ...] = ()
-    options: tuple[OptionRecord, ...] = ()
-    missing: tuple[str, ...] = ()
-    states: tuple[str, ...] = ()  # of portals that are not running now
 
 
 def explain(config: DroConfig, question: ExplainQuery, states: Mapping[str, str] | None = None) -> ExplainRecord:

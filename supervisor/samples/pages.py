@@ -11,9 +11,8 @@ from dro.bus.counters import CounterPage
 from dro.errors import ResourceError
 from dro.metrics.slots import PairSlot, Slot
 from dro.metrics.table import GAUGE, PORTAL, rows
-from supervisor.admin.status import PortalPlace, PortalStatus, WorkerStatus
+from supervisor.admin.status import WORKING, PortalPlace, PortalStatus, WorkerStatus
 
-WORKING: Final = ("ready", "draining")  # in any other state gauges tell of the past
 _OF_NOW: Final = tuple(
     name for row in rows(PORTAL) for name in row.slots if row.kind == GAUGE and not row.metric.startswith("send_queue")
 )

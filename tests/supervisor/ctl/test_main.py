@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 
+from dro.clock import duration
 from dro.errors import DecodeError
 from supervisor.admin.client import Client, CommandError, UnreachableError, find_dro, running_dros
 from supervisor.admin.records import read_record, to_json
 from supervisor.admin.server import error_object
 from supervisor.admin.status import DroStatus, OperationResult, PortalsStatus, PortalStatus, WorkerStatus
 from supervisor.ctl.main import COMMANDS, arguments, main
-from supervisor.ctl.output import duration, put, table
+from supervisor.ctl.output import put, table
 from supervisor.ctl.portals import portals_text, rates, rates_text
 from supervisor.ctl.reload import EXIT_DIFFERENT
 from supervisor.ctl.status import status_text

@@ -11,20 +11,12 @@ import pytest
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import RefusedError
+from supervisor.admin.explanation import DEPENDS, FORWARDED, NOT_HERE, REJECTED, ExplainRecord
 from supervisor.admin.server import Arguments
 from supervisor.ctl.main import main
 from supervisor.ctl.output import EXIT_FAILED
 from supervisor.ctl.reload import EXIT_DIFFERENT
-from supervisor.orders.explain import (
-    DEPENDS,
-    FORWARDED,
-    NOT_HERE,
-    REJECTED,
-    ExplainQuery,
-    ExplainRecord,
-    explain,
-    query_of,
-)
+from supervisor.orders.explain import ExplainQuery, explain, query_of
 
 UM = """<um-configuration version="1.0"><templates/><applications><application><contexts><context>
 <options type="context"><option name="resolver_multicast_ttl" default-value="3"/></options>

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dro.bus.listing import PeerRow, ProxyRow, SourceRow, TopicRow
-from supervisor.ctl.way import BLOCKED, FLOWS, OPEN, Facts, Finding, Hop, first_reason
+from supervisor.explain.way import BLOCKED, FLOWS, OPEN, Facts, Finding, Hop, first_reason
 from tests.builders.portal_status import idle
 
 OTID = "00" * 32

@@ -16,9 +16,8 @@ from typing import Final
 
 from dro.bus.listing import DEGRADED, PathRow, PeerRow, ProxyRow, SourceRow, TopicRow
 from dro.metrics.slots import Slot
-from supervisor.admin.status import PortalStatus
-from supervisor.ctl.lists import WORKING
-from supervisor.orders.explain import INBOUND, OUTBOUND, REJECTED, ExplainRecord
+from supervisor.admin.explanation import INBOUND, OUTBOUND, REJECTED, ExplainRecord
+from supervisor.admin.status import WORKING, PortalStatus
 
 FLOWS: Final = "nothing hinders it"
 BLOCKED: Final = "does not flow"
