@@ -221,6 +221,7 @@ class LossRow:
 Row = TopicRow | SourceRow | InterestRow | ProxyRow | RouteRow | TopologyRow | PathRow | PeerRow | BlockedRow | LossRow
 TOPICS_MAX: Final = 8
 """In one row."""
+PROXIES: Final = "proxies"
 BLOCKED: Final = "blocked"
 LOSSES: Final = "losses"
 TOPIC: Final = "topic"  # one, by its whole name
@@ -232,7 +233,7 @@ PATH: Final = "path"
 IN_USE, READY = "in use", "ready"
 """Of equal-cost sharing, in a `TopologyRow`."""
 PORTAL_LISTS: Final[dict[str, type[Row]]] = {
-    "topics": TopicRow, "sources": SourceRow, "interest": InterestRow, "proxies": ProxyRow, TOPIC: TopicRow,
+    "topics": TopicRow, "sources": SourceRow, "interest": InterestRow, PROXIES: ProxyRow, TOPIC: TopicRow,
     BLOCKED: BlockedRow, LOSSES: LossRow,
 }  # fmt: skip
 LISTS: Final[dict[str, type[Row]]] = {

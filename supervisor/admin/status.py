@@ -71,6 +71,15 @@ class DroStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigRecord:
+    """The configuration in force. `text`: as a file, each value with its origin as a comment, secrets hidden."""
+
+    file: str
+    loaded: float  # seconds since the epoch
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class PortalStatus:
     """One portal, with its counters since the start of the DRO. Fragments and bytes go with the name of the portal that
     sends them into its TRD; those that its full channel refused count as forwarded and dropped here."""

@@ -10,11 +10,15 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from prometheus_client.exposition import choose_encoder
 
-from supervisor.admin.status import WORKING
+from dro.command_line import version
+from supervisor.monitor.answers import Answers
+from supervisor.monitor.api import OPENAPI, add_api, add_errors
 from supervisor.monitor.events import Events
 from supervisor.monitor.guard import Limits
-from supervisor.monitor.known import Known, Watch
+from supervisor.monitor.health import unhealthy, unready
+from supervisor.monitor.known import Watch
 from supervisor.monitor.metrics import Metrics
+from supervisor.monitor.orders import Orders, add_orders
 from supervisor.monitor.stream import add_events
 from supervisor.samples.exposition import Families
 
@@ -42,9 +46,14 @@ class _Collected:
         return self._families
 
 
-def make_app(watch: Watch, metrics: Metrics, limits: Limits, events: Events) -> FastAPI:
+def make_app(
+    watch: Watch, metrics: Metrics, limits: Limits, events: Events, answers: Answers, orders: Orders
+) -> FastAPI:
     """Make the application of one DRO."""
-    app = FastAPI(title="Open DRO", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Open DRO", version=version(), docs_url=None, redoc_url=None, openapi_url=OPENAPI,
+        description="What one DRO tells of itself, and its network as it sees it. Orders need a token.",
+    )  # fmt: skip
 
     @app.middleware("http")
     async def secure(request: Request, call_next: Any) -> Response:  # noqa: ANN401 - a function of Starlette
@@ -73,7 +82,10 @@ def make_app(watch: Watch, metrics: Metrics, limits: Limits, events: Events) -> 
     def readyz() -> Response:
         return _verdict(unready(watch.known))
 
+    add_errors(app)
     add_events(app, events, limits)
+    add_api(app, answers)
+    add_orders(app, orders)
     return app
 
 
@@ -100,27 +112,6 @@ def encoded(families: Families, accept: str) -> tuple[bytes, str]:
     """The text and its type, in the format that the header `Accept` asks for."""
     encoder, content_type = choose_encoder(accept)
     return encoder(_Collected(families)), content_type
-
-
-def unhealthy(known: Known) -> list[str]:
-    """Why the DRO should be restarted."""
-    if known.is_fresh:
-        return []
-    since = f"for {known.age_s:.0f} s" if known.asked_s >= 0 else "yet"
-    return [f"the parent has not answered {since}: {known.problem}"]
-
-
-def unready(known: Known) -> list[str]:
-    """Why the DRO does not forward, or not all that it is configured for."""
-    status, problems = known.status, unhealthy(known)
-    if status.is_stopping:
-        problems.append("the DRO is stopping")
-    for worker in status.workers:
-        if worker.role != "monitor" and worker.state not in WORKING:
-            problems.append(f"{worker.name} is {worker.state}")
-    if not problems and not status.is_running:
-        problems.append("the DRO is starting")
-    return problems
 
 
 def _verdict(problems: list[str]) -> Response:

@@ -55,7 +55,7 @@ class Asker:
     """One connection to the parent, for threads; a new one when it broke."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
+        self.run_dir = run_dir
         self._lock = threading.Lock()
         self._client: Client | None = None
 
@@ -64,7 +64,7 @@ class Asker:
         with self._lock:
             try:
                 if self._client is None:
-                    self._client = Client(self._run_dir)
+                    self._client = Client(self.run_dir)
                 return question(self._client)
             except UnreachableError:
                 self.close()

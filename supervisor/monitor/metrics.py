@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +45,7 @@ class Metrics:
         status, base = known.status, {"dro": known.status.name}
         found = Families()
         with contextlib.closing(open_pages(status)) as pages:
-            values = {worker.index: _values(pages, worker) for worker in status.workers}
+            values = {worker.index: values_of(pages, worker) for worker in status.workers}
             self._add_daemon(found, status, base)
             _add_portals(found, status, pages, known.topology, base)
         manager = next((w for w in status.workers if w.role == MANAGER), None)
@@ -79,7 +79,7 @@ class Metrics:
                 ):
                     found.add(f"dro_worker_{name}", kind, text, base, value)
                 found.add_states("dro_worker_state", "1 for the state of the process", base, STATES, worker.state)
-                found.add_page(worker_metrics(is_sum=False), _values(pages, worker), base)
+                found.add_page(worker_metrics(is_sum=False), values_of(pages, worker), base)
         return found
 
     def _add_daemon(self, found: Families, status: DroStatus, base: Mapping[str, str]) -> None:
@@ -116,7 +116,8 @@ def open_pages(status: DroStatus) -> Pages:
     return Pages(Path(status.shm), [worker.index for worker in status.workers])
 
 
-def _values(pages: Pages, worker: WorkerStatus) -> tuple[int, ...] | list[int]:
+def values_of(pages: Pages, worker: WorkerStatus) -> Sequence[int]:
+    """Read the cells of a process; zeros while it has no page."""
     with contextlib.suppress(KeyError, ResourceError):  # it has no page, or changes it all the time
         return pages[worker.index]
     return _NOTHING

@@ -21,11 +21,13 @@ from dro.log.to_monitor import EVENTS_SOCKET
 from dro.metrics.slots import WorkerSlot as Slot
 from dro.os_errors import remedy_of
 from supervisor.admin.status import DroStatus, PortalPlace, WorkerStatus
+from supervisor.monitor.answers import Answers
 from supervisor.monitor.app import make_app
 from supervisor.monitor.events import Events
 from supervisor.monitor.guard import MAX_HEADERS, GuardedProtocol, HostGuard, Limits, own_names
-from supervisor.monitor.known import Watch
+from supervisor.monitor.known import Asker, Watch
 from supervisor.monitor.metrics import Metrics
+from supervisor.monitor.orders import TOKENS_VARIABLE, Orders
 
 AGAIN_S: Final = 2.0
 """Between two attempts to listen: the address may be free later, and forwarding goes on without."""
@@ -41,6 +43,7 @@ class WebServer:
         self._ctx = ctx
         self._where = where
         self._watch = Watch(ctx.run_dir, first_status(ctx, config))
+        self._answers = Answers(lambda: self._watch.known, Asker(ctx.run_dir))
         self._server: _Server | None = None
         self._is_closing = False
         self._events = Events(ctx.run_dir / EVENTS_SOCKET, lambda: ctx.counters.add(Slot.MONITOR_EVENTS_MALFORMED))
@@ -84,7 +87,12 @@ class WebServer:
     async def _serve(self, sock: socket.socket) -> None:
         protocol = type("Protocol", (GuardedProtocol,), {"limits": self.limits})
         app = make_app(
-            self._watch, Metrics(version(), os.environ.get(REVISION_VARIABLE, "")), self.limits, self._events
+            self._watch,
+            Metrics(version(), os.environ.get(REVISION_VARIABLE, "")),
+            self.limits,
+            self._events,
+            self._answers,
+            Orders(self._ctx.run_dir, os.environ.get(TOKENS_VARIABLE, ""), self._on_order),
         )
         config = uvicorn.Config(
             HostGuard(app, own_names(), self.limits), http=protocol, ws="none", lifespan="off", loop="none",
@@ -94,6 +102,9 @@ class WebServer:
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # clients that break the protocol are theirs to mend
         self._server = _Server(config)
         await self._server.serve(sockets=[sock])
+
+    def _on_order(self, event: dict[str, str]) -> None:
+        self._ctx.log.info(LogEvent.MONITOR_ORDER, extra=event)
 
 
 class _Server(uvicorn.Server):

@@ -1,4 +1,4 @@
-"""Queries about configurations to a running DRO: `diff` and `explain`. Each is answered in a child."""
+"""Queries about configurations to a running DRO: `config`, `diff` and `explain`. Each is answered in a child."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Final
 
 from dro.clock import s
 from dro.config.dro_xml.model import DroConfig
+from dro.config.report.effective import effective_config
 from dro.errors import RefusedError
 from supervisor.admin.records import JsonObject, Record, to_json
 from supervisor.admin.server import Arguments, Reply
+from supervisor.admin.status import ConfigRecord
 from supervisor.orders.explain import explain, query_of
 from supervisor.parent.forked_task import Failed
 from supervisor.parent.parent import Parent
@@ -22,14 +24,26 @@ MAX_QUERIES: Final = 4  # at once
 
 
 class AdminQueries:
-    """Serves `diff` and `explain`."""
+    """Serves `config`, `diff` and `explain`."""
 
     def __init__(self, parent: Parent[DroConfig]) -> None:
         self._parent = parent
         self._path = os.path.abspath(parent.configuration.current.file)
         self._under_way = 0
+        parent.admin.add("config", self._on_config, looks=True)
         parent.admin.add("diff", self._on_diff, looks=True)
         parent.admin.add("explain", self._on_explain, looks=True)
+
+    def _on_config(self, arguments: Arguments, reply: Reply) -> None:
+        with_defaults = arguments.flag("defaults")
+        arguments.done()
+        config = situation_of(self._parent).running
+        loaded = round(self._parent.configuration.loaded_s, 3)
+
+        def record() -> ConfigRecord:
+            return ConfigRecord(self._path, loaded, effective_config(config, with_defaults=with_defaults))
+
+        self._answer(record, reply, "writing the configuration")
 
     def _on_diff(self, arguments: Arguments, reply: Reply) -> None:
         """What a reload of a file would do; without a file, of the own one."""

@@ -16,7 +16,7 @@ from dro.bus.listing import TopologyRow
 from dro.errors import DroError, RefusedError
 from supervisor.admin.status import DroStatus, WorkerStatus
 from supervisor.monitor import known as known_module
-from supervisor.monitor.app import unhealthy, unready
+from supervisor.monitor.health import unhealthy, unready
 from supervisor.monitor.known import Watch
 from supervisor.monitor.metrics import Metrics
 

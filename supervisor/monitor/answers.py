@@ -1,0 +1,200 @@
+"""What the admin API and the pages of the monitor tell: asked of the DRO, and read from its counter pages."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final, TypeVar
+
+from dro.bus.listing import LISTS, PATH, PEERS, PROXIES, PathRow, PeerRow
+from dro.errors import DroError
+from dro.metrics.slots import WorkerSlot
+from supervisor.admin.client import Client, CommandError, UnreachableError
+from supervisor.admin.lists import rows_of
+from supervisor.admin.status import ROUTE_MANAGER, ConfigRecord, DroStatus, PortalsStatus, PortalStatus
+from supervisor.explain.network import joined
+from supervisor.monitor.drops import DropRow, drop_rows
+from supervisor.monitor.dros import ASK_LIMIT_S, neighbours
+from supervisor.monitor.health import unready
+from supervisor.monitor.known import Asker, Known
+from supervisor.monitor.lists import Listing, Lists
+from supervisor.monitor.metrics import open_pages, values_of
+from supervisor.monitor.models import ApiError, DroView, EndView, ExplainView, HopView, LinkView, MemoryRow, WorkerView
+from supervisor.monitor.processes import Processes
+from supervisor.monitor.top import Top
+
+CONFIG_LIMIT_S: Final = 20.0
+T = TypeVar("T")
+
+
+class Answers:
+    """Made once for a monitor; used by many threads."""
+
+    def __init__(self, known: Callable[[], Known], asker: Asker) -> None:
+        """`asker`: a connection of its own, as an answer may take long."""
+        self._known = known
+        self._asker = asker
+        self._processes = Processes()
+        self._lists: Final = Lists(asker, lambda: known().status)
+        self.top: Final = Top(lambda: self.list_of(PROXIES).rows)
+
+    @property
+    def known(self) -> Known:
+        return self._known()
+
+    def dro(self) -> DroView:
+        """Tell what the parent said last."""
+        known = self.known
+        return DroView(known.status, unready(known), round(min(known.age_s, 1e9), 3))
+
+    def portals(self) -> tuple[PortalStatus, ...]:
+        """Read the counters of all portals."""
+        status = self.known.status
+        with contextlib.closing(open_pages(status)) as pages:
+            return pages.portals(status.workers, status.portals)
+
+    def portal(self, name: str) -> PortalStatus:
+        """Read the counters of one portal. Raises: ApiError."""
+        found = next((portal for portal in self.portals() if portal.name == name), None)
+        if found is None:
+            raise self.no_portal(name)
+        return found
+
+    def no_portal(self, name: str) -> ApiError:
+        """Make the answer for a portal that does not exist."""
+        there = ", ".join(place.name for place in self.known.status.portals)
+        return ApiError(404, f"this DRO has no portal {name!r}", f"there are {there}")
+
+    def workers(self) -> list[WorkerView]:
+        """Look at all processes but the parent."""
+        status, found = self.known.status, []
+        with contextlib.closing(open_pages(status)) as pages:
+            for worker in status.workers:
+                figures = self._processes.figures(worker.pid)
+                turn_us = values_of(pages, worker)[WorkerSlot.LONGEST_TURN_US]
+                found.append(WorkerView(
+                    worker, round(figures.cpu_s, 2), figures.resident_bytes, figures.threads, figures.open_fds,
+                    turn_us / 1e6,
+                ))  # fmt: skip
+        return found
+
+    def memory(self) -> list[MemoryRow]:
+        """Tell what the allocators of all workers have."""
+        status, found = self.known.status, []
+        slots = [WorkerSlot[name] for name in ("ARENA", "ORDBLKS", "HBLKS", "HBLKHD", "UORDBLKS", "FORDBLKS")]
+        with contextlib.closing(open_pages(status)) as pages:
+            for worker in status.workers:
+                cells = values_of(pages, worker)
+                found.append(MemoryRow(worker.name, *(cells[slot] for slot in slots)))
+        return found
+
+    def drops(self, portal: str = "") -> list[DropRow]:
+        """Tell what portals have dropped, by traffic and reason. Raises: ApiError."""
+        return list(drop_rows([self.portal(portal)] if portal else self.portals()))
+
+    def list_of(self, what: str, portal: str = "", text: str = "") -> Listing:
+        """Collect a list of the workers. Raises: ApiError for a portal that does not exist."""
+        status = self.known.status
+        if portal and portal not in (place.name for place in status.portals):
+            raise self.no_portal(portal)
+        found = self._lists.of(what, portal if what in _OF_PORTALS else "", text)
+        if what == "routes" and portal:
+            rows = tuple(row for row in found.rows if portal in (row.ingress, row.egress))
+            return Listing(rows, found.problems, found.made_s)
+        return found
+
+    def path(self, source: int, interested: int, otid: str = "") -> Listing:
+        """Ask the route manager for the ways between two domains. Raises: ApiError when there is none."""
+        manager = next((w for w in self.known.status.workers if w.role == ROUTE_MANAGER), None)
+        if manager is None:
+            raise ApiError(503, "there is no route manager yet", "ask again")
+        rows = self.ask(
+            lambda client: list(rows_of(client, PATH, manager.name, f"{source} {interested} {otid}".strip()))
+        )
+        return Listing(tuple(rows), (), time.monotonic())
+
+    def config(self, *, with_defaults: bool) -> ConfigRecord:
+        """Ask for the configuration in force. Raises: ApiError."""
+        return self.ask(
+            lambda client: client.ask(ConfigRecord, "config", within_s=CONFIG_LIMIT_S, defaults=with_defaults)
+        )
+
+    def explain(self, question: Mapping[str, Any]) -> ExplainView:
+        """Ask this DRO and those of its network on this host how a topic gets across. Raises: ApiError."""
+        try:
+            with Client(self._asker.run_dir) as own, neighbours(self.known) as others:
+                configured, network = joined([own, *others.values()], dict(question))
+        except CommandError as e:
+            raise ApiError(422, str(e)) from e
+        except DroError as e:
+            raise ApiError(503, str(e)) from e
+        if network is None:
+            return ExplainView(configured, None, [], 0, None, [])
+        path = [
+            HopView(hop.dro, hop.entered_at, hop.left_at, hop.ingress_cost, hop.egress_cost, hop.facts is not None)
+            for hop in network.hops
+        ]
+        return ExplainView(configured, network.finding, path, network.cost, network.way, list(network.problems))
+
+    def link(self, name: str) -> LinkView:
+        """Look at both ends of the link of a peer portal. Raises: ApiError."""
+        portal, status = self.portal(name), self.known.status
+        if portal.kind != "peer":
+            raise ApiError(422, f"{name} is an endpoint portal", "name a peer portal")
+        row: PeerRow | None = next(iter(self.list_of(PEERS, name).rows), None)
+        near = EndView(status.name, name, portal.state, asdict(row) if row is not None else {}, portal.counters)
+        if row is None or not row.node_id:
+            return LinkView(near, None, "the companion has not told which DRO it is of")
+        with neighbours(self.known) as others:
+            if row.node_id not in others:
+                return LinkView(near, None, f"{row.dro or row.node_id} does not run on this host, or not for this user")
+            try:
+                return LinkView(near, _far_end(others[row.node_id], status.node_id, row), "")
+            except DroError as e:
+                return LinkView(near, None, str(e))
+
+    def ask(self, question: Callable[[Client], T]) -> T:
+        """Ask the parent. Raises: ApiError."""
+        try:
+            return self._asker.ask(question)
+        except CommandError as e:
+            raise ApiError(422, str(e)) from e
+        except (UnreachableError, DroError) as e:
+            raise ApiError(503, str(e)) from e
+
+
+_OF_PORTALS: Final = frozenset(LISTS) - {"routes", "topology", PATH}
+
+
+def _far_end(client: Client, own_node_id: str, near: PeerRow) -> EndView | None:
+    """Of two links between the same DROs, the one whose addresses are those of the near end. Raises: DroError."""
+    status = client.ask(DroStatus, "status", within_s=ASK_LIMIT_S)
+    rows = [
+        row
+        for worker in status.workers
+        if worker.role == "peer" and worker.state in ("ready", "draining")
+        for row in rows_of(client, PEERS, worker.name, "")
+        if row.node_id == own_node_id
+    ]
+    row = next((r for r in rows if (r.local, r.remote) == (near.remote, near.local)), rows[0] if rows else None)
+    if row is None:
+        return None
+    portals = client.ask(PortalsStatus, "portals", within_s=ASK_LIMIT_S).portals
+    portal = next(portal for portal in portals if portal.name == row.portal)
+    return EndView(status.name, row.portal, portal.state, asdict(row), portal.counters)
+
+
+def sorted_rows(rows: Iterable[Any], sort: str) -> list[Any]:
+    """Sort by a field; with a `-` before its name, from the highest. Without a name rows stay as they are."""
+    if not sort:
+        return list(rows)
+    name = sort.removeprefix("-")
+    return sorted(rows, key=lambda row: getattr(row, name), reverse=sort.startswith("-"))
+
+
+def path_summary(rows: Sequence[PathRow]) -> tuple[int, int]:
+    """Hops and cost of the first way: hops are the steps from one node to the next."""
+    way = [row for row in rows if row.way == 1]
+    return max(0, len(way) - 1), sum(row.ingress_cost + row.egress_cost for row in way)

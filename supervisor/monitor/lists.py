@@ -1,0 +1,86 @@
+"""The lists of the workers for who asks over HTTP: collected from all portals, kept for a moment.
+
+They come over a connection of their own, so that a long list does not keep the watch from its look at the parent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dro.bus.listing import LISTS, PEERS, PORTAL_LISTS
+from dro.errors import DroError
+from dro.metrics.table import PEER
+from supervisor.admin.lists import rows_of
+from supervisor.admin.status import ROUTE_MANAGER, WORKING, DroStatus, WorkerStatus
+from supervisor.monitor.known import Asker
+
+RECENT_S: Final = 1.0
+MAX_ROWS: Final = 200_000
+"""Of one list; what is beyond is left out, and said to be."""
+MAX_KEPT: Final = 8
+"""Lists that are kept at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """`problems`: why rows of a process are missing."""
+
+    rows: tuple[Any, ...]
+    problems: tuple[str, ...] = ()
+    made_s: float = 0.0  # of the monotonic clock
+
+
+class Lists:
+    """Collects lists of one DRO, for many threads; one is collected at a time."""
+
+    def __init__(self, asker: Asker, status: Callable[[], DroStatus]) -> None:
+        self._asker = asker
+        self._status = status
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[str, str, str], Listing] = {}
+
+    def of(self, what: str, portal: str = "", text: str = "") -> Listing:
+        """Collect the rows of a list of `dro.bus.listing.LISTS`, of one portal or of all processes that have it.
+
+        `text` is what the process is to look for: a part of a topic, or the ends of a path.
+        """
+        key = what, portal, text
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None or time.monotonic() - found.made_s >= RECENT_S:
+                found = self._collect(what, portal, text)
+                self._kept.pop(key, None)
+                while len(self._kept) >= MAX_KEPT:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[key] = found
+            return found
+
+    def _collect(self, what: str, portal: str, text: str) -> Listing:
+        rows: list[Any] = []
+        problems = []
+        for worker in self._status().workers:
+            if not _has(worker, what) or portal not in ("", worker.name):
+                continue
+            if worker.state not in WORKING:
+                problems.append(f"{worker.name} is {worker.state}")
+                continue
+            try:
+                rows += self._asker.ask(lambda client, name=worker.name: list(rows_of(client, what, name, text)))  # type: ignore[misc]
+            except DroError as e:
+                problems.append(f"{worker.name}: {e}")
+            if len(rows) > MAX_ROWS:
+                del rows[MAX_ROWS:]
+                problems.append(f"only the first {MAX_ROWS} rows are here")
+                break
+        return Listing(tuple(rows), tuple(problems), time.monotonic())
+
+
+def _has(worker: WorkerStatus, what: str) -> bool:
+    assert what in LISTS
+    if what in PORTAL_LISTS:
+        return worker.is_portal
+    return worker.role == (PEER if what == PEERS else ROUTE_MANAGER)

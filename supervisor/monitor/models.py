@@ -1,0 +1,125 @@
+"""Types of the answers of the admin API that no other program of the DRO has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from supervisor.admin.explanation import ExplainRecord
+from supervisor.admin.status import DroStatus, WorkerStatus
+from supervisor.explain.network import Way
+from supervisor.explain.way import Finding
+
+R = TypeVar("R")
+MAX_TEXT: Final = 300  # characters of a topic or name that is looked for
+MAX_OFFSET: Final = 10_000_000
+MAX_LIMIT: Final = 10_000
+MAX_DOMAIN: Final = 2**32 - 1
+
+
+class Page(BaseModel, Generic[R]):
+    """A part of a list. `total`: rows in all; `problems`: why rows of a process are missing."""
+
+    rows: list[R]
+    total: int
+    offset: int
+    limit: int
+    problems: list[str]
+
+
+class Problem(BaseModel):
+    """Why a request got no other answer."""
+
+    what: str
+    remedy: str = ""
+
+
+class ApiError(Exception):
+    """A request that is answered with a `Problem`."""
+
+    def __init__(self, status: int, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.status: Final = status
+        self.problem: Final = Problem(what=what, remedy=remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class DroView:
+    """What the parent said last. `problems`: why the DRO does not forward, or not all that it is configured for;
+    `age_s`: of the answer."""
+
+    status: DroStatus
+    problems: list[str]
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One process. Memory is its part of what it shares; CPU since it started."""
+
+    worker: WorkerStatus
+    cpu_s: float
+    resident_bytes: int
+    threads: int
+    open_fds: int
+    longest_turn_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """Figures of the C library's allocator in one process: bytes, but for two counts (`ordblks`, `hblks`)."""
+
+    worker: str
+    arena: int
+    ordblks: int
+    hblks: int
+    hblkhd: int
+    uordblks: int
+    fordblks: int
+
+
+@dataclass(frozen=True, slots=True)
+class HopView:
+    """One DRO of a path; portals have names if it was asked."""
+
+    dro: str
+    entered_at: str
+    left_at: str
+    ingress_cost: int
+    egress_cost: int
+    was_asked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainView:
+    """How a topic gets from one domain to another: what the configuration of this DRO says, and what the DROs on this
+    host that are on the path say. `finding` and `path` are empty when both domains are one."""
+
+    configured: ExplainRecord
+    finding: Finding | None
+    path: list[HopView]
+    cost: int
+    way: Way | None
+    problems: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EndView:
+    """One end of a link: the portal there, its counters and its own view of the link."""
+
+    dro: str
+    portal: str
+    state: str
+    peer: dict[str, Any]  # the fields of a row of the list of peers; empty when its process does not answer
+    counters: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """Both ends of a link. `far` is known when the DRO there runs on this host, for the same user."""
+
+    near: EndView
+    far: EndView | None
+    problem: str  # why `far` is not known
