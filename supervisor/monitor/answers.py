@@ -111,7 +111,7 @@ class Answers:
         if manager is None:
             raise ApiError(503, "there is no route manager yet", "ask again")
         rows = self.ask(
-            lambda client: list(rows_of(client, PATH, manager.name, f"{source} {interested} {otid}".strip()))
+            lambda client: list(rows_of(client, PATH, manager.name, f"{source} {interested} {otid}".strip())), 404
         )
         return Listing(tuple(rows), (), time.monotonic())
 
@@ -155,12 +155,12 @@ class Answers:
             except DroError as e:
                 return LinkView(near, None, str(e))
 
-    def ask(self, question: Callable[[Client], T]) -> T:
-        """Ask the parent. Raises: ApiError."""
+    def ask(self, question: Callable[[Client], T], refused: int = 422) -> T:
+        """Ask the parent. Raises: ApiError; `refused` is its status when the parent refuses."""
         try:
             return self._asker.ask(question)
         except CommandError as e:
-            raise ApiError(422, str(e)) from e
+            raise ApiError(refused, str(e)) from e
         except (UnreachableError, DroError) as e:
             raise ApiError(503, str(e)) from e
 

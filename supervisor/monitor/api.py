@@ -41,7 +41,7 @@ OPENAPI: Final = "/v1/openapi.json"
 PAGED: Final = tuple(what for what in LISTS if what not in (TOPIC, PATH))
 """Lists of `dro.bus.listing` that are served as they are."""
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
-    404: {"model": Problem, "description": "there is no such portal"},
+    404: {"model": Problem, "description": "there is no such portal, or no way between these domains"},
     422: {"model": Problem, "description": "the request is not understood, or the DRO refuses it"},
     503: {"model": Problem, "description": "the DRO does not answer"},
 }
@@ -51,6 +51,7 @@ Source = Annotated[int, Query(alias="from", ge=1, le=MAX_DOMAIN, description="do
 Interested = Annotated[int, Query(alias="to", ge=1, le=MAX_DOMAIN, description="domain id")]
 Offset = Annotated[int, Query(ge=0, le=MAX_OFFSET, description="rows to pass over")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="rows at most")]
+Otid = Annotated[str, Query(pattern="^([0-9a-f]{2})*$", max_length=MAX_TEXT, description="of a source")]
 Transport = Literal["", "tcp", "lbt-rm", "lbt-ru", "lbt-ipc"]
 
 
@@ -152,7 +153,7 @@ def _add_looks(router: APIRouter, answers: Answers) -> None:
     def path(
         source: Source,
         interested: Interested,
-        otid: Text = "",
+        otid: Otid = "",
     ) -> list[PathRow]:
         """List the nodes of the ways from one domain to another; of one source when its OTID is given."""
         return list(answers.path(source, interested, otid).rows)
