@@ -87,8 +87,17 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor.admin": (*FLOOR, "dro.bus", "dro.config.reading", "supervisor.host"),
     "supervisor.samples": (*FLOOR, "dro.bus", "supervisor.admin"),
     "supervisor.explain": (*FLOOR, "dro.bus", "supervisor.admin"),
+    "supervisor.monitor.known": (*FLOOR, "dro.bus", "supervisor.admin", "supervisor.samples"),
+    "supervisor.monitor.answers": (
+        *FLOOR, "dro.bus", "supervisor.admin", "supervisor.samples", "supervisor.explain", "supervisor.monitor.known",
+    ),
+    "supervisor.monitor.pages": (
+        *FLOOR, "dro.bus", "supervisor.admin", "supervisor.explain", "supervisor.monitor.known",
+        "supervisor.monitor.answers",
+    ),
     "supervisor.monitor": (
-        *FLOOR, "dro.bus", "dro.config.dro_xml", "supervisor.admin", "supervisor.samples", "supervisor.explain",
+        *FLOOR, "dro.bus", "dro.config.dro_xml", "supervisor.admin", "supervisor.samples",
+        "supervisor.monitor.known", "supervisor.monitor.answers", "supervisor.monitor.pages",
     ),
     "supervisor.parent": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "portals.endpoint", "portals.peer", "router",

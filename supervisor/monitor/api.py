@@ -17,10 +17,10 @@ from fastapi.responses import JSONResponse
 
 from dro.bus.listing import LISTS, PATH, TOPIC, PathRow
 from supervisor.admin.status import ConfigRecord, PortalStatus
-from supervisor.monitor.answers import Answers, sorted_rows
-from supervisor.monitor.drops import DropRow
-from supervisor.monitor.lists import Listing
-from supervisor.monitor.models import (
+from supervisor.monitor.answers.answers import Answers, sorted_rows
+from supervisor.monitor.answers.drops import DropRow
+from supervisor.monitor.answers.lists import Listing
+from supervisor.monitor.answers.models import (
     MAX_DOMAIN,
     MAX_LIMIT,
     MAX_OFFSET,
@@ -34,7 +34,7 @@ from supervisor.monitor.models import (
     Problem,
     WorkerView,
 )
-from supervisor.monitor.top import BETWEEN_S, TopRow
+from supervisor.monitor.answers.top import BETWEEN_S, TopRow
 
 PREFIX: Final = "/v1"
 OPENAPI: Final = "/v1/openapi.json"

@@ -11,14 +11,16 @@ from fastapi import FastAPI, Request, Response
 from prometheus_client.exposition import choose_encoder
 
 from dro.command_line import version
-from supervisor.monitor.answers import Answers
+from supervisor.monitor.answers.answers import Answers
 from supervisor.monitor.api import OPENAPI, add_api, add_errors
-from supervisor.monitor.events import Events
 from supervisor.monitor.guard import Limits
-from supervisor.monitor.health import unhealthy, unready
-from supervisor.monitor.known import Watch
-from supervisor.monitor.metrics import Metrics
+from supervisor.monitor.known.events import Events
+from supervisor.monitor.known.health import unhealthy, unready
+from supervisor.monitor.known.metrics import Metrics
+from supervisor.monitor.known.watch import Watch
 from supervisor.monitor.orders import Orders, add_orders
+from supervisor.monitor.pages.views import Views
+from supervisor.monitor.pages.web import Drawing, add_pages
 from supervisor.monitor.stream import add_events
 from supervisor.samples.exposition import Families
 
@@ -86,6 +88,7 @@ def make_app(
     add_events(app, events, limits)
     add_api(app, answers)
     add_orders(app, orders)
+    add_pages(app, Views(answers, events, lambda _: None), Drawing(lambda _: ""))
     return app
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -39,7 +38,7 @@ class Limits:
     def __init__(self, on_dropped: Dropped) -> None:
         """`on_dropped` gets the reason."""
         self.connections = 0
-        self.dropped: Counter[str] = Counter()
+        self.dropped = dict.fromkeys(REASONS, 0)
         self._on_dropped = on_dropped
 
     def drop(self, why: str) -> None:

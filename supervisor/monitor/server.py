@@ -21,12 +21,12 @@ from dro.log.to_monitor import EVENTS_SOCKET
 from dro.metrics.slots import WorkerSlot as Slot
 from dro.os_errors import remedy_of
 from supervisor.admin.status import DroStatus, PortalPlace, WorkerStatus
-from supervisor.monitor.answers import Answers
+from supervisor.monitor.answers.answers import Answers
 from supervisor.monitor.app import make_app
-from supervisor.monitor.events import Events
 from supervisor.monitor.guard import MAX_HEADERS, GuardedProtocol, HostGuard, Limits, own_names
-from supervisor.monitor.known import Asker, Watch
-from supervisor.monitor.metrics import Metrics
+from supervisor.monitor.known.events import Events
+from supervisor.monitor.known.metrics import Metrics
+from supervisor.monitor.known.watch import Asker, Watch
 from supervisor.monitor.orders import TOKENS_VARIABLE, Orders
 
 AGAIN_S: Final = 2.0

@@ -14,8 +14,8 @@ from typing import Annotated, Final, Literal
 from fastapi import FastAPI, Header, Query, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from supervisor.monitor.events import KEPT, MAX_LISTENERS, EventRow, Events, Listener, wanted
 from supervisor.monitor.guard import MANY_STREAMS, UNREAD, Limits, connection_of
+from supervisor.monitor.known.events import KEPT, MAX_LISTENERS, EventRow, Events, Listener, wanted
 
 HEARTBEAT_S: Final = 15.0
 _HEARTBEAT: Final = ":\n\n"

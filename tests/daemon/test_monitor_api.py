@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 import schemathesis
+from schemathesis.core.result import Ok
 from hypothesis import HealthCheck, given, settings
 
 from supervisor.monitor.api import OPENAPI, PAGED
@@ -46,7 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, tokens: Path) -> Iterator[Sit
 
 def test_the_api_does_what_its_document_says(site: Site) -> None:
     document = schemathesis.openapi.from_url(f"http://{site.web}{OPENAPI}")
-    operations = [found.ok() for found in document.exclude(path=STREAM).get_all_operations()]
+    operations = [found.ok() for found in document.exclude(path=STREAM).get_all_operations() if isinstance(found, Ok)]
     assert len(operations) > 20
     for operation in operations:
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from supervisor.admin.client import Client, find_dro
-from supervisor.monitor.events import MAX_LISTENERS
+from supervisor.monitor.known.events import MAX_LISTENERS
 from tests.daemon.test_monitor import fetch, series, status_of
 from tests.rigs.site import Site
 

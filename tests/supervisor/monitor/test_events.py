@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from dro.log.events import LogEvent
-from supervisor.monitor.events import (
+from supervisor.monitor.known.events import (
     _PREFIXES,
     CATEGORIES,
     KEPT,

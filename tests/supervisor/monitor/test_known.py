@@ -15,10 +15,10 @@ import pytest
 from dro.bus.listing import TopologyRow
 from dro.errors import DroError, RefusedError
 from supervisor.admin.status import DroStatus, WorkerStatus
-from supervisor.monitor import known as known_module
-from supervisor.monitor.health import unhealthy, unready
-from supervisor.monitor.known import Watch
-from supervisor.monitor.metrics import Metrics
+from supervisor.monitor.known import watch as known_module
+from supervisor.monitor.known.health import unhealthy, unready
+from supervisor.monitor.known.metrics import Metrics
+from supervisor.monitor.known.watch import Watch
 
 MANAGER = WorkerStatus("route-manager", "route manager", 0, "ready", 1, 1, 0, 1.0, "")
 STATUS = DroStatus("A", "1", "1", 1, 1.0, "f", 1.0, True, workers=(MANAGER,), shm="/nowhere")

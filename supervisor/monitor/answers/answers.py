@@ -15,15 +15,24 @@ from supervisor.admin.client import Client, CommandError, UnreachableError
 from supervisor.admin.lists import rows_of
 from supervisor.admin.status import ROUTE_MANAGER, ConfigRecord, DroStatus, PortalsStatus, PortalStatus
 from supervisor.explain.network import joined
-from supervisor.monitor.drops import DropRow, drop_rows
-from supervisor.monitor.dros import ASK_LIMIT_S, neighbours
-from supervisor.monitor.health import unready
-from supervisor.monitor.known import Asker, Known
-from supervisor.monitor.lists import Listing, Lists
-from supervisor.monitor.metrics import open_pages, values_of
-from supervisor.monitor.models import ApiError, DroView, EndView, ExplainView, HopView, LinkView, MemoryRow, WorkerView
-from supervisor.monitor.processes import Processes
-from supervisor.monitor.top import Top
+from supervisor.monitor.answers.drops import DropRow, drop_rows
+from supervisor.monitor.answers.dros import ASK_LIMIT_S, neighbours
+from supervisor.monitor.answers.lists import Listing, Lists
+from supervisor.monitor.answers.models import (
+    ApiError,
+    DroView,
+    EndView,
+    ExplainView,
+    HopView,
+    LinkView,
+    MemoryRow,
+    WorkerView,
+)
+from supervisor.monitor.answers.top import Top
+from supervisor.monitor.known.health import unready
+from supervisor.monitor.known.metrics import open_pages, values_of
+from supervisor.monitor.known.processes import Processes
+from supervisor.monitor.known.watch import Asker, Known
 
 CONFIG_LIMIT_S: Final = 20.0
 T = TypeVar("T")
@@ -66,6 +75,13 @@ class Answers:
         """Make the answer for a portal that does not exist."""
         there = ", ".join(place.name for place in self.known.status.portals)
         return ApiError(404, f"this DRO has no portal {name!r}", f"there are {there}")
+
+    def cells(self, index: int) -> Sequence[int]:
+        """Read the counter page of a worker."""
+        status = self.known.status
+        worker = next(worker for worker in status.workers if worker.index == index)
+        with contextlib.closing(open_pages(status)) as pages:
+            return values_of(pages, worker)
 
     def workers(self) -> list[WorkerView]:
         """Look at all processes but the parent."""

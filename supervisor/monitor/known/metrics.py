@@ -15,9 +15,8 @@ from dro.metrics.slots import Slot
 from dro.metrics.table import ENDPOINT, PORTAL, ROUTE_MANAGER, WORKER, Metric, metrics
 from supervisor.admin.status import ROUTE_MANAGER as MANAGER
 from supervisor.admin.status import WORKING, DroStatus, WorkerStatus
-from supervisor.monitor.guard import REASONS
-from supervisor.monitor.known import Known
-from supervisor.monitor.processes import Processes
+from supervisor.monitor.known.processes import Processes
+from supervisor.monitor.known.watch import Known
 from supervisor.samples.exposition import Families
 from supervisor.samples.pages import Pages
 
@@ -57,12 +56,12 @@ class Metrics:
         return found
 
     def of_workers(self, known: Known, clients_dropped: Mapping[str, int]) -> Families:
-        """Collect what `/metrics/workers` has. `clients_dropped`: of the monitor, by reason."""
+        """Collect what `/metrics/workers` has. `clients_dropped`: of the monitor, for each reason."""
         status, found = known.status, Families()
-        for reason in REASONS:
+        for reason, count in clients_dropped.items():
             labels = {"dro": status.name, "reason": reason.lower().replace(" ", "_")}
             text = "Clients of the web monitor that were dropped, by reason"
-            found.add("dro_monitor_clients_dropped_total", "counter", text, labels, clients_dropped.get(reason, 0))
+            found.add("dro_monitor_clients_dropped_total", "counter", text, labels, count)
         with contextlib.closing(open_pages(status)) as pages:
             for worker in status.workers:
                 base = {"dro": status.name, "worker": worker.name, "role": worker.role}

@@ -16,7 +16,7 @@ from dro.errors import DroError
 from dro.metrics.table import PEER
 from supervisor.admin.lists import rows_of
 from supervisor.admin.status import ROUTE_MANAGER, WORKING, DroStatus, WorkerStatus
-from supervisor.monitor.known import Asker
+from supervisor.monitor.known.watch import Asker
 
 RECENT_S: Final = 1.0
 MAX_ROWS: Final = 200_000

@@ -1,0 +1,1 @@
+"""What the monitor knows of its DRO without asking anew: status, topology, figures of processes, log events."""

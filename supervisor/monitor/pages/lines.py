@@ -1,0 +1,115 @@
+"""The counters of a process as the lines of a page: grouped, named as in the guide, in columns.
+
+Source: DRO guide, 5.4.2 and 5.4.3; names and columns are those of the metric table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from dro.metrics.slots import Slot
+from dro.metrics.table import HISTOGRAM, PORTAL, Metric, metrics
+from supervisor.admin.status import PortalStatus
+
+_GROUPS: Final = (
+    ("Interest and proxies", "interest proxy receiver acl reports"),
+    ("Receive statistics", "received receive unwanted bad unrecoverable socket naks flows left batches_received runs"),
+    ("Send statistics", "forwarded sent dropped generated send batch batches trains retransmitted unsent discarded"),
+    ("Link", "link reconnects rtt last_keepalive connects connect_failures disconnects disconnected keepalives"),
+    ("UDP of the link", "udp"),
+)
+OTHER: Final = "Other"
+NOT_YET: Final = "none yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: the wording of the guide, or of the table where the guide has none; `values` are its columns, messages
+    before bytes, current before maximum; `names` are those of the cells, in the same order."""
+
+    title: str
+    names: list[str]
+    values: list[int]
+    shown: list[str]
+    metric: str
+    help: str
+    is_guide: bool
+    is_drop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Lines under one head."""
+
+    title: str
+    lines: list[Line]
+
+
+def portal_groups(portal: PortalStatus) -> list[Group]:
+    """Make the lines of all counters of a portal."""
+    return groups(metrics(PORTAL, portal.kind), {int(slot): portal[slot] for slot in Slot})
+
+
+def groups(table: Iterable[Metric], cells: Mapping[int, int]) -> list[Group]:
+    """Make the lines of the metrics of one table; `cells` by slot. Metrics of one title share a line."""
+    found: dict[str, dict[str, list[Metric]]] = {title: {} for title, _ in _GROUPS} | {OTHER: {}}
+    for metric in table:
+        found[_group_of(metric)].setdefault(metric.title, []).append(metric)
+    return [
+        Group(title, [_line(name, parts, cells) for name, parts in lines.items()])
+        for title, lines in found.items()
+        if lines
+    ]
+
+
+def _group_of(metric: Metric) -> str:
+    name = metric.name.removeprefix("dro_portal_")
+    fits = [
+        (len(prefix), title)
+        for title, prefixes in _GROUPS
+        for prefix in prefixes.split()
+        if name == prefix or name.startswith(f"{prefix}_")
+    ]
+    return max(fits)[1] if fits else OTHER
+
+
+def _line(title: str, parts: list[Metric], cells: Mapping[int, int]) -> Line:
+    parts = sorted(parts, key=lambda part: "bytes" in part.name)
+    first = parts[0]
+    is_drop = "_dropped_" in first.name or "_receive_exception_" in first.name
+    if first.kind == HISTOGRAM:
+        counts = [cells[slot] for slot in first.slots[:-1]]
+        return Line(title, [first.row], [sum(counts)], [_spread(first, counts)], first.name, first.help, False, is_drop)
+    values = [sum(cells[slot] for slot in part.slots) for part in parts]
+    shown = [_shown(part, value) for part, value in zip(parts, values, strict=True)]
+    return Line(title, [part.row for part in parts], values, shown, first.name, first.help, bool(first.field), is_drop)
+
+
+def _spread(metric: Metric, counts: list[int]) -> str:
+    """The bounds that half and 99 % of the values stay below."""
+    total = sum(counts)
+    if not total:
+        return NOT_YET
+    sums = list(accumulate(counts))
+    bounds = [f"{bound * 1000:g} ms" for bound in metric.bounds]
+    half, most = (
+        next((b for b, below in zip(bounds, sums, strict=False) if below >= total * part), f"above {bounds[-1]}")
+        for part in (0.5, 0.99)
+    )
+    return f"{total:,} samples; half up to {half}, 99 % up to {most}"
+
+
+def _shown(metric: Metric, value: int) -> str:
+    if metric.may_lack and not value:
+        return NOT_YET
+    if metric.name.endswith("timestamp_seconds"):
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value)) if value else NOT_YET
+    if metric.name == "dro_topology_signature":
+        return f"{value:08x}"
+    if metric.scale != 1 and "microseconds" not in metric.title:
+        return f"{value * metric.scale:.6f} seconds"
+    return f"{value:,}"

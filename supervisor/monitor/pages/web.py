@@ -1,0 +1,213 @@
+"""Serves the pages of the web monitor, each also as JSON under the same address with `.json`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import HTMLResponse, JSONResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+from starlette.staticfiles import StaticFiles
+
+from dro.bus.listing import LISTS, PATH, TOPIC
+from dro.clock import duration
+from supervisor.monitor.answers.models import MAX_DOMAIN, MAX_OFFSET, MAX_TEXT, ApiError
+from supervisor.monitor.pages.views import Views
+
+LISTED: Final = (*(what for what in LISTS if what not in (TOPIC, PATH)), "drops", "events", "top")
+"""Lists with a page."""
+TITLES: Final = {
+    "peers": "Links to other DROs", "blocked": "Blocked receivers and links", "losses": "Losses nobody can repair",
+    "drops": "Drops by reason", "events": "Log events", "top": "Fastest sources", "topology": "Topology rows",
+}  # fmt: skip
+MENU: Final = (
+    ("/", "Overview"), ("/topology", "Topology"), ("/path", "Path"), ("/topic", "Topic"), ("/lists/topics", "Topics"),
+    ("/lists/sources", "Sources"), ("/lists/interest", "Interest"), ("/lists/proxies", "Proxies"),
+    ("/lists/routes", "Routes"), ("/lists/peers", "Links"), ("/lists/drops", "Drops"), ("/lists/blocked", "Blocked"),
+    ("/lists/losses", "Losses"), ("/lists/top", "Top"), ("/lists/events", "Events"), ("/memory", "Memory"),
+    ("/configuration", "Configuration"),
+)  # fmt: skip
+STATIC_S: Final = 3600
+
+Text = Annotated[str, Query(max_length=MAX_TEXT)]
+Domain = Annotated[str, Query(pattern=r"^\s*\d{0,10}\s*$")]  # an empty field of a form is one
+Offset = Annotated[int, Query(ge=0, le=MAX_OFFSET)]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What pages draw beside their data: SVG."""
+
+    network: Callable[[Any], str]  # of a PathView, or None
+
+
+def add_pages(app: FastAPI, views: Views, drawing: Drawing) -> None:
+    """Let `app` serve them."""
+    shown = _Shown(views, drawing)
+    app.mount("/static", _Static(directory=Path(__file__).parent / "static"), name="static")
+
+    def add(path: str, template: str, serve: Callable[..., Any]) -> None:
+        """`serve` makes the view; its parameters are those of the address."""
+        app.add_api_route(path, _page(shown, template, serve), include_in_schema=False, response_class=HTMLResponse)
+        name = "/main" if path == "/" else path
+        app.add_api_route(f"{name}.json", _json(serve), include_in_schema=False)
+
+    def configuration(portal: Text = "", defaults: bool = False) -> Any:  # noqa: ANN401 - a view
+        return views.configuration(portal, defaults=defaults)
+
+    def portal(name: Text) -> Any:  # noqa: ANN401
+        return views.portal(name)
+
+    def link(portal: Text) -> Any:  # noqa: ANN401
+        return views.link(portal)
+
+    def path(
+        source: Annotated[Domain, Query(alias="from")] = "", interested: Annotated[Domain, Query(alias="to")] = ""
+    ) -> Any:  # noqa: ANN401
+        return views.path(_domain(source), _domain(interested))
+
+    def topic(
+        topic: Text = "", source: Annotated[Domain, Query(alias="from")] = "",
+        interested: Annotated[Domain, Query(alias="to")] = "",
+    ) -> Any:  # noqa: ANN401 # fmt: skip
+        return views.topic(topic.strip(), _domain(source), _domain(interested))
+
+    def listed(what: str, portal: Text = "", topic: Text = "", sort: Text = "", offset: Offset = 0) -> Any:  # noqa: ANN401
+        if what not in LISTED:
+            raise ApiError(404, f"there is no list {what!r}", f"there are {', '.join(LISTED)}")
+        return views.list_of(what, portal, topic, sort, offset)
+
+    add("/", "main.html", views.main)
+    add("/configuration", "configuration.html", configuration)
+    add("/portal", "portal.html", portal)
+    add("/link", "link.html", link)
+    add("/topology", "topology.html", views.topology)
+    add("/path", "path.html", path)
+    add("/topic", "topic.html", topic)
+    add("/memory", "memory.html", views.memory)
+    app.add_api_route("/lists/{what}.json", _json(listed), include_in_schema=False)
+    app.add_api_route("/lists/{what}", _page(shown, "list.html", listed), include_in_schema=False)
+
+
+def _domain(text: str) -> int:
+    """Raises: ApiError."""
+    number = int(text) if text.strip() else 0
+    if number > MAX_DOMAIN:
+        raise ApiError(422, f"{number} is no domain id", f"it is at most {MAX_DOMAIN}")
+    return number
+
+
+class _Shown:
+    """Fills templates."""
+
+    def __init__(self, views: Views, drawing: Drawing) -> None:
+        self._views = views
+        self._drawing = drawing
+        self._environment = Environment(
+            loader=PackageLoader("supervisor.monitor.pages"), autoescape=select_autoescape(), undefined=StrictUndefined,
+            trim_blocks=True, lstrip_blocks=True,
+        )  # fmt: skip
+        self._environment.filters |= {"number": number, "ago": duration, "clock": clock, "cell": cell}
+        self._environment.globals |= {"menu": MENU, "titles": TITLES, "network": self._network, "query": query}
+
+    def page(self, request: Request, template: str, view: Any) -> str:  # noqa: ANN401
+        known = self._views.answers.known
+        json_path = "/main" if request.url.path == "/" else request.url.path
+        return self._environment.get_template(template).render(
+            view=view, dro=known.status.name or "DRO", now=time.time(), path=request.url.path,
+            json_address=f"{json_path}.json{f'?{request.url.query}' if request.url.query else ''}",
+            is_fresh=known.is_fresh, age_s=known.age_s,
+        )  # fmt: skip
+
+    def error(self, request: Request, error: ApiError) -> HTMLResponse:
+        return HTMLResponse(self.page(request, "error.html", error.problem), status_code=error.status)
+
+    def _network(self, path: Any = None) -> Markup:  # noqa: ANN401
+        return Markup(self._drawing.network(path))
+
+
+def _page(shown: _Shown, template: str, serve: Callable[..., Any]) -> Callable[..., Response]:
+    return _wrapped(serve, lambda request, view: HTMLResponse(shown.page(request, template, view)), shown.error)
+
+
+def _json(serve: Callable[..., Any]) -> Callable[..., Response]:
+    return _wrapped(serve, lambda _, view: JSONResponse(jsonable_encoder(view)), None)
+
+
+def _wrapped(
+    serve: Callable[..., Any],
+    answer: Callable[[Request, Any], Response],
+    on_error: Callable[[Request, ApiError], Response] | None,
+) -> Callable[..., Response]:
+    """An endpoint with the parameters of `serve` and the request."""
+    import inspect
+
+    signature = inspect.signature(serve, eval_str=True)
+
+    def endpoint(request: Request, **arguments: Any) -> Response:  # noqa: ANN401
+        try:
+            return answer(request, serve(**arguments))
+        except ApiError as e:
+            if on_error is None:
+                raise
+            return on_error(request, e)
+
+    first = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
+    endpoint.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[first, *signature.parameters.values()], return_annotation=inspect.Signature.empty
+    )
+    return endpoint
+
+
+class _Static(StaticFiles):
+    """Files that browsers may keep for a while."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:  # noqa: ANN401 - as in Starlette
+        response = super().file_response(*args, **kwargs)
+        response.headers["Cache-Control"] = f"max-age={STATIC_S}"
+        return response
+
+
+# for templates
+
+
+def number(value: float | None) -> str:
+    """Write a number with separators; of a rate what is below ten with a digit more."""
+    if value is None:
+        return "–"
+    return f"{value:,.1f}" if isinstance(value, float) and value < 10 else f"{value:,.0f}"
+
+
+def clock(seconds: float) -> str:
+    """Write a time since 1970."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
+def cell(value: object, name: str) -> str:
+    """Write the field of a row of a list."""
+    match value:
+        case bool():
+            return "yes" if value else ""
+        case float() if name in ("began_s", "ended_s", "time_s"):
+            return clock(value)
+        case float() | int() if name not in ("serial", "domain_id", "from_domain", "to_domain", "version"):
+            return number(value)
+        case list() | tuple():
+            return ", ".join(map(str, value))
+        case dict():
+            return ", ".join(f"{key} {text}" for key, text in value.items())
+        case _:
+            return str(value)
+
+
+def query(**parameters: object) -> str:
+    """Write the query of an address without the parameters that are empty."""
+    found: Mapping[str, object] = {name.rstrip("_"): value for name, value in parameters.items() if value}
+    return f"?{urlencode(found)}" if found else "?"
