@@ -35,6 +35,7 @@ from supervisor.monitor.answers.models import (
     WorkerView,
 )
 from supervisor.monitor.answers.top import BETWEEN_S, TopRow
+from supervisor.monitor.known.hour import Series
 
 PREFIX: Final = "/v1"
 OPENAPI: Final = "/v1/openapi.json"
@@ -133,6 +134,12 @@ def _add_looks(router: APIRouter, answers: Answers) -> None:
     def link(name: str) -> LinkView:
         """Look at both ends of the link of a peer portal."""
         return answers.link(name)
+
+    @router.get("/portals/{name}/series")
+    def series(name: str) -> list[Series]:
+        """Tell the last hour of a portal, a point each ten seconds."""
+        answers.portal(name)
+        return list(answers.hour.series(name))
 
     @router.get("/workers")
     def workers() -> list[WorkerView]:

@@ -12,6 +12,7 @@ from prometheus_client.exposition import choose_encoder
 
 from dro.command_line import version
 from supervisor.monitor.answers.answers import Answers
+from supervisor.monitor.answers.rates import Rates
 from supervisor.monitor.api import OPENAPI, add_api, add_errors
 from supervisor.monitor.guard import Limits
 from supervisor.monitor.known.events import Events
@@ -20,7 +21,7 @@ from supervisor.monitor.known.metrics import Metrics
 from supervisor.monitor.known.watch import Watch
 from supervisor.monitor.orders import Orders, add_orders
 from supervisor.monitor.pages.views import Views
-from supervisor.monitor.pages.web import Drawing, add_pages
+from supervisor.monitor.pages.web import add_pages
 from supervisor.monitor.stream import add_events
 from supervisor.samples.exposition import Families
 
@@ -88,7 +89,7 @@ def make_app(
     add_events(app, events, limits)
     add_api(app, answers)
     add_orders(app, orders)
-    add_pages(app, Views(answers, events, lambda _: None), Drawing(lambda _: ""))
+    add_pages(app, Views(answers, events, Rates(answers.hour)))
     return app
 
 

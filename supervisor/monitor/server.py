@@ -51,7 +51,7 @@ class WebServer:
 
     async def run(self) -> None:
         """Listen as soon as that is possible, and serve."""
-        watching = asyncio.create_task(self._watch.run())
+        tasks = [asyncio.create_task(work) for work in (self._watch.run(), self._answers.look())]
         self._events.start()
         try:
             sock = await self._listen()
@@ -59,9 +59,10 @@ class WebServer:
                 await self._serve(sock)
         finally:
             self._events.close()
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
+            for task in tasks:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
 
     async def close(self) -> None:
         """Make `run` return soon."""

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 import schemathesis
-from schemathesis.core.result import Ok
 from hypothesis import HealthCheck, given, settings
+from schemathesis.core.result import Ok
 
 from supervisor.monitor.api import OPENAPI, PAGED
 from supervisor.monitor.orders import TOKENS_VARIABLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
 from dro.bus.listing import LISTS, PATH, PEERS, PROXIES, PathRow, PeerRow
-from dro.errors import DroError
+from dro.errors import DroError, ResourceError
 from dro.metrics.slots import WorkerSlot
 from supervisor.admin.client import Client, CommandError, UnreachableError
 from supervisor.admin.lists import rows_of
@@ -30,6 +31,7 @@ from supervisor.monitor.answers.models import (
 )
 from supervisor.monitor.answers.top import Top
 from supervisor.monitor.known.health import unready
+from supervisor.monitor.known.hour import INTERVAL_S, Hour
 from supervisor.monitor.known.metrics import open_pages, values_of
 from supervisor.monitor.known.processes import Processes
 from supervisor.monitor.known.watch import Asker, Known
@@ -46,6 +48,7 @@ class Answers:
         self._known = known
         self._asker = asker
         self._processes = Processes()
+        self.hour: Final = Hour()
         self._lists: Final = Lists(asker, lambda: known().status)
         self.top: Final = Top(lambda: self.list_of(PROXIES).rows)
 
@@ -63,6 +66,13 @@ class Answers:
         status = self.known.status
         with contextlib.closing(open_pages(status)) as pages:
             return pages.portals(status.workers, status.portals)
+
+    async def look(self) -> None:
+        """Look at the counters for the charts of the last hour, until it is cancelled."""
+        while True:
+            with contextlib.suppress(ResourceError):  # changed all the time
+                self.hour.look(time.time(), await asyncio.to_thread(self.portals))
+            await asyncio.sleep(INTERVAL_S)
 
     def portal(self, name: str) -> PortalStatus:
         """Read the counters of one portal. Raises: ApiError."""

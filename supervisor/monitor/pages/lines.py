@@ -56,7 +56,7 @@ def portal_groups(portal: PortalStatus) -> list[Group]:
 
 def groups(table: Iterable[Metric], cells: Mapping[int, int]) -> list[Group]:
     """Make the lines of the metrics of one table; `cells` by slot. Metrics of one title share a line."""
-    found: dict[str, dict[str, list[Metric]]] = {title: {} for title, _ in _GROUPS} | {OTHER: {}}
+    found: dict[str, dict[str, list[Metric]]] = {title: {} for title in (*dict(_GROUPS), OTHER)}
     for metric in table:
         found[_group_of(metric)].setdefault(metric.title, []).append(metric)
     return [

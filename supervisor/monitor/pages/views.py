@@ -6,25 +6,28 @@ Source: DRO guide, 5.4: main, configuration, endpoint portal, peer portal, topol
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from dro.bus.listing import BLOCKED, LISTS, LOSSES, PEERS, BlockedRow, LossRow, PathRow, TopologyRow
-from dro.clock import duration
 from dro.metrics.table import ENDPOINT, ROUTE_MANAGER, metrics
 from supervisor.admin.status import ROUTE_MANAGER as MANAGER
 from supervisor.admin.status import ConfigRecord, PortalStatus
 from supervisor.monitor.answers.answers import Answers, path_summary, sorted_rows
-from supervisor.monitor.answers.drops import DropRow
+from supervisor.monitor.answers.drops import DropRow, drop_rows
 from supervisor.monitor.answers.lists import Listing
 from supervisor.monitor.answers.models import ApiError, DroView, ExplainView, LinkView, MemoryRow, WorkerView
+from supervisor.monitor.answers.rates import Rates
 from supervisor.monitor.answers.top import TopRow
-from supervisor.monitor.known.events import EventRow, Events
+from supervisor.monitor.known.events import KEPT, EventRow, Events
+from supervisor.monitor.known.hour import counts_of
 from supervisor.monitor.pages.lines import Group, groups, portal_groups
+from supervisor.monitor.pages.picture import network_picture
 
 SHOWN: Final = 100
 """Rows on one page of a list."""
+SECOND_LOOK: Final = "rates are known after a second look, in two seconds"
 FIRST: Final = 8
 """Rows of what is shown at a glance."""
 
@@ -152,24 +155,22 @@ class MemoryView:
     workers: list[WorkerView]
 
 
-Rates = Callable[[str], tuple[float, float] | None]
-
-
 class Views:
     """Makes them."""
 
     def __init__(self, answers: Answers, events: Events, rates: Rates) -> None:
-        """`rates`: messages received and sent a second by a portal; None: not known yet."""
         self.answers: Final = answers
         self._events = events
-        self._rates = rates
+        self.rates: Final = rates
 
     def main(self) -> MainView:
         blocked, losses = (self.answers.list_of(what) for what in (BLOCKED, LOSSES))
-        drops = [row for row in self.answers.drops() if row.messages]
+        portals = self.answers.portals()
+        rates = self.rates.look(portals)
+        drops = [row for row in drop_rows(portals) if row.messages]
         return MainView(
             self.answers.dro(),
-            [self._portal_line(portal) for portal in self.answers.portals()],
+            [self._portal_line(portal, rates.get(portal.name)) for portal in portals],
             sorted(drops, key=lambda row: -row.messages)[:FIRST],
             sorted(blocked.rows, key=lambda row: -row.blocked_s)[:FIRST],
             sorted(losses.rows, key=lambda row: -row.ended_s)[:FIRST],
@@ -177,12 +178,12 @@ class Views:
             list(dict.fromkeys((*blocked.problems, *losses.problems))),
         )
 
-    def _portal_line(self, portal: PortalStatus) -> PortalLine:
-        rates = self._rates(portal.name)
-        received, sent, dropped = traffic(portal)
+    def _portal_line(self, portal: PortalStatus, rates: tuple[float, float] | None) -> PortalLine:
+        counts = counts_of(portal)
+        received_per_s, sent_per_s = rates or (None, None)
         return PortalLine(
-            portal.name, portal.kind, portal.state, self._leads_to(portal), *(rates or (None, None)), received, sent,
-            dropped, portal.counters.get("QUEUED_BYTES", 0),
+            portal.name, portal.kind, portal.state, self._leads_to(portal), received_per_s, sent_per_s,
+            counts.received, counts.sent, counts.dropped, portal.counters.get("QUEUED_BYTES", 0),
         )  # fmt: skip
 
     def _leads_to(self, portal: PortalStatus) -> str:
@@ -209,6 +210,11 @@ class Views:
 
     def link(self, portal: str) -> LinkView:
         return self.answers.link(portal)
+
+    def picture(self, path: PathView | None = None) -> str:
+        """Draw the network, with the rates of now."""
+        rates = self.rates.look(self.answers.portals())
+        return network_picture(self.answers.known.topology, path.nodes if path is not None else (), rates)
 
     def topology(self) -> TopologyView:
         known = self.answers.known
@@ -274,33 +280,28 @@ class Views:
         return TopicView(topic, source, interested, list(found.rows[:SHOWN]), explained, "; ".join(problems))
 
     def list_of(self, what: str, portal: str = "", topic: str = "", sort: str = "", offset: int = 0) -> ListView:
-        if what == "drops":
-            rows, problems, kind = self.answers.drops(portal), (), DropRow
-            rows = [row for row in rows if topic in row.reason]
-        elif what == "events":
-            rows, problems, kind = (
-                [r for r in self._events.recent(limit=1000)[0][::-1] if topic in r.text],
-                (),
-                EventRow,
-            )
-        elif what == "top":
-            rows, problems, kind = *self._top(), TopRow
-        else:
-            found = self.answers.list_of(what, portal, topic)
-            rows, problems, kind = list(found.rows), found.problems, LISTS[what]
+        kind, found = self._listing(what, portal, topic)
         columns = [field.name for field in fields(kind)]
         if sort.removeprefix("-") not in columns:
             sort = ""
-        rows = sorted_rows(rows, sort)
+        rows = [asdict(row) for row in sorted_rows(found.rows, sort)[offset : offset + SHOWN]]
         portals = [place.name for place in self.answers.known.status.portals]
         return ListView(
-            what, columns, [asdict(row) for row in rows[offset : offset + SHOWN]], len(rows), offset, sort, portal, topic,
-            portals, list(problems),
+            what, columns, rows, len(found.rows), offset, sort, portal, topic, portals, list(found.problems)
         )  # fmt: skip
 
-    def _top(self) -> tuple[list[TopRow], tuple[str, ...]]:
-        rows, looked_s = self.answers.top.sources(SHOWN)
-        return rows, () if looked_s else ("rates are known after a second look, in two seconds",)
+    def _listing(self, what: str, portal: str, topic: str) -> tuple[type[Any], Listing]:
+        match what:
+            case "drops":
+                return DropRow, Listing(tuple(row for row in self.answers.drops(portal) if topic in row.reason))
+            case "events":
+                recent = self._events.recent(limit=KEPT)[0][::-1]
+                return EventRow, Listing(tuple(row for row in recent if topic in row.text))
+            case "top":
+                rows, looked_s = self.answers.top.sources(SHOWN)
+                return TopRow, Listing(tuple(rows), () if looked_s else (SECOND_LOOK,))
+            case _:
+                return LISTS[what], self.answers.list_of(what, portal, topic)
 
     def memory(self) -> MemoryView:
         return MemoryView(self.answers.memory(), self.answers.workers())
@@ -312,29 +313,6 @@ _RECALCULATIONS: Final = {
 }
 
 
-def traffic(portal: PortalStatus) -> tuple[int, int, int]:
-    """Messages of all kinds that it received, sent and dropped since the start of the DRO."""
-    counters, sums = portal.counters, []
-    for names in _TRAFFIC[portal.kind]:
-        sums.append(sum(counters.get(name, 0) for name in names))
-    received, sent, dropped = sums
-    return received, sent, dropped
-
-
-def _rows_of(kind: str, *metric_names: str) -> tuple[str, ...]:
-    return tuple(m.row for m in metrics("portal", kind) if m.name in {f"dro_portal_{name}" for name in metric_names})
-
-
-_TRAFFIC: Final = {
-    kind: (
-        _rows_of(kind, "received_messages_total"),
-        _rows_of(kind, "sent_messages_total"),
-        _rows_of(kind, "dropped_messages_total", "receive_exception_messages_total"),
-    )
-    for kind in ("endpoint", "peer")
-}
-
-
 def portal_part(text: str, index: int) -> str:
     """The element of the portal with that index among all, endpoint portals first, from an effective configuration."""
     from lxml import etree
@@ -343,8 +321,3 @@ def portal_part(text: str, index: int) -> str:
     portals = [*root.iterfind(".//endpoint"), *root.iterfind(".//peer")]
     part: str = etree.tostring(portals[index], encoding="unicode", with_tail=False)
     return part + "\n"
-
-
-def age_of(seconds: float) -> str:
-    """Write how long ago, for people."""
-    return duration(seconds) if seconds >= 0 else "never"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
@@ -36,21 +36,16 @@ MENU: Final = (
 )  # fmt: skip
 STATIC_S: Final = 3600
 
+View = Any
+"""One of `supervisor.monitor.pages.views`."""
 Text = Annotated[str, Query(max_length=MAX_TEXT)]
 Domain = Annotated[str, Query(pattern=r"^\s*\d{0,10}\s*$")]  # an empty field of a form is one
 Offset = Annotated[int, Query(ge=0, le=MAX_OFFSET)]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """What pages draw beside their data: SVG."""
-
-    network: Callable[[Any], str]  # of a PathView, or None
-
-
-def add_pages(app: FastAPI, views: Views, drawing: Drawing) -> None:
+def add_pages(app: FastAPI, views: Views) -> None:
     """Let `app` serve them."""
-    shown = _Shown(views, drawing)
+    shown = _Shown(views)
     app.mount("/static", _Static(directory=Path(__file__).parent / "static"), name="static")
 
     def add(path: str, template: str, serve: Callable[..., Any]) -> None:
@@ -59,27 +54,27 @@ def add_pages(app: FastAPI, views: Views, drawing: Drawing) -> None:
         name = "/main" if path == "/" else path
         app.add_api_route(f"{name}.json", _json(serve), include_in_schema=False)
 
-    def configuration(portal: Text = "", defaults: bool = False) -> Any:  # noqa: ANN401 - a view
+    def configuration(portal: Text = "", defaults: bool = False) -> View:
         return views.configuration(portal, defaults=defaults)
 
-    def portal(name: Text) -> Any:  # noqa: ANN401
+    def portal(name: Text) -> View:
         return views.portal(name)
 
-    def link(portal: Text) -> Any:  # noqa: ANN401
+    def link(portal: Text) -> View:
         return views.link(portal)
 
     def path(
         source: Annotated[Domain, Query(alias="from")] = "", interested: Annotated[Domain, Query(alias="to")] = ""
-    ) -> Any:  # noqa: ANN401
+    ) -> View:
         return views.path(_domain(source), _domain(interested))
 
     def topic(
         topic: Text = "", source: Annotated[Domain, Query(alias="from")] = "",
         interested: Annotated[Domain, Query(alias="to")] = "",
-    ) -> Any:  # noqa: ANN401 # fmt: skip
+    ) -> View:  # fmt: skip
         return views.topic(topic.strip(), _domain(source), _domain(interested))
 
-    def listed(what: str, portal: Text = "", topic: Text = "", sort: Text = "", offset: Offset = 0) -> Any:  # noqa: ANN401
+    def listed(what: str, portal: Text = "", topic: Text = "", sort: Text = "", offset: Offset = 0) -> View:
         if what not in LISTED:
             raise ApiError(404, f"there is no list {what!r}", f"there are {', '.join(LISTED)}")
         return views.list_of(what, portal, topic, sort, offset)
@@ -107,9 +102,8 @@ def _domain(text: str) -> int:
 class _Shown:
     """Fills templates."""
 
-    def __init__(self, views: Views, drawing: Drawing) -> None:
+    def __init__(self, views: Views) -> None:
         self._views = views
-        self._drawing = drawing
         self._environment = Environment(
             loader=PackageLoader("supervisor.monitor.pages"), autoescape=select_autoescape(), undefined=StrictUndefined,
             trim_blocks=True, lstrip_blocks=True,
@@ -117,7 +111,7 @@ class _Shown:
         self._environment.filters |= {"number": number, "ago": duration, "clock": clock, "cell": cell}
         self._environment.globals |= {"menu": MENU, "titles": TITLES, "network": self._network, "query": query}
 
-    def page(self, request: Request, template: str, view: Any) -> str:  # noqa: ANN401
+    def page(self, request: Request, template: str, view: View) -> str:
         known = self._views.answers.known
         json_path = "/main" if request.url.path == "/" else request.url.path
         return self._environment.get_template(template).render(
@@ -130,7 +124,7 @@ class _Shown:
         return HTMLResponse(self.page(request, "error.html", error.problem), status_code=error.status)
 
     def _network(self, path: Any = None) -> Markup:  # noqa: ANN401
-        return Markup(self._drawing.network(path))
+        return Markup(self._views.picture(path))
 
 
 def _page(shown: _Shown, template: str, serve: Callable[..., Any]) -> Callable[..., Response]:
@@ -147,8 +141,6 @@ def _wrapped(
     on_error: Callable[[Request, ApiError], Response] | None,
 ) -> Callable[..., Response]:
     """An endpoint with the parameters of `serve` and the request."""
-    import inspect
-
     signature = inspect.signature(serve, eval_str=True)
 
     def endpoint(request: Request, **arguments: Any) -> Response:  # noqa: ANN401
@@ -181,7 +173,7 @@ class _Static(StaticFiles):
 def number(value: float | None) -> str:
     """Write a number with separators; of a rate what is below ten with a digit more."""
     if value is None:
-        return "–"
+        return "?"
     return f"{value:,.1f}" if isinstance(value, float) and value < 10 else f"{value:,.0f}"
 
 

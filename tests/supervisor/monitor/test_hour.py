@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dro.metrics.slots import Slot
 from dro.metrics.table import ENDPOINT, PEER, PORTAL, metrics
 from supervisor.admin.status import PortalStatus
-from supervisor.monitor.hour import DROPPED, HOUR_S, INTERVAL_S, LOOKS, QUEUE, RECEIVED, RTT, SENT, Hour
+from supervisor.monitor.known.hour import DROPPED, HOUR_S, INTERVAL_S, LOOKS, QUEUE, RECEIVED, RTT, SENT, Hour
 
 START_S = 1_700_000_000.0
 E1 = PortalStatus("E1", ENDPOINT, "ready", 1, 1)
@@ -153,7 +153,7 @@ def test_unknown_portals_have_nothing() -> None:
 
 def test_memory_is_bounded_when_portals_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 40
-    monkeypatch.setattr("supervisor.monitor.hour.PORTALS_MAX", most)
+    monkeypatch.setattr("supervisor.monitor.known.hour.PORTALS_MAX", most)
     hour, used = Hour(), []
     tracemalloc.start()
     try:

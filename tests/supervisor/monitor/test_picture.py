@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from dro.bus.listing import PathRow, TopologyRow
-from supervisor.monitor.layout import GAP, place
-from supervisor.monitor.picture import EDGES_MAX, EDGES_TOLD, NODES_MAX, network_picture
+from supervisor.monitor.pages.layout import GAP, place
+from supervisor.monitor.pages.picture import EDGES_MAX, EDGES_TOLD, NODES_MAX, network_picture
 
 FIRST_ID: Final = 1 << 63
 Pairs = Sequence[tuple[int, int]]

@@ -50,8 +50,8 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counts:
-    """What has grown since the start of the DRO."""
+class Counts:
+    """What of a portal has grown since the start of the DRO."""
 
     received: int
     sent: int
@@ -59,14 +59,14 @@ class _Counts:
     rtt_count: int
     rtt_us: int
 
-    def since(self, before: _Counts) -> tuple[int, ...] | None:
+    def since(self, before: Counts) -> tuple[int, ...] | None:
         """The differences; None when one fell, as the counters are new."""
         pairs = zip(_values(self), _values(before), strict=True)
         grown = tuple(now - then for now, then in pairs)
         return grown if min(grown) >= 0 else None
 
 
-def _values(counts: _Counts) -> tuple[int, ...]:
+def _values(counts: Counts) -> tuple[int, ...]:
     return counts.received, counts.sent, counts.dropped, counts.rtt_count, counts.rtt_us
 
 
@@ -76,7 +76,7 @@ class _Past:
 
     kind: str
     seen_s: float
-    counts: _Counts | None = None  # of the look before; None if it was not seen then
+    counts: Counts | None = None  # of the look before; None if it was not seen then
     lines: dict[str, array[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -154,7 +154,7 @@ class Hour:
         past = self._pasts.get(portal.name)
         if past is None or past.kind != portal.kind:
             past = self._pasts[portal.name] = _Past(portal.kind, now_s)
-        counts = _counts(portal)
+        counts = counts_of(portal)
         grown = counts.since(past.counts) if past.counts is not None else None
         values = {QUEUE: float(_sum(portal, "send_queue_bytes"))}
         if grown is not None:
@@ -167,10 +167,11 @@ class Hour:
         past.counts, past.seen_s = counts, now_s
 
 
-def _counts(portal: PortalStatus) -> _Counts:
+def counts_of(portal: PortalStatus) -> Counts:
+    """Add up what a portal has received, sent and dropped, of all kinds of traffic."""
     *buckets, sum_us = (portal[Slot[name]] for name in _RTT_CELLS)
     dropped = sum(portal.dropped(*_TRAFFIC).values())
-    return _Counts(
+    return Counts(
         _sum(portal, "received_messages_total"), _sum(portal, "sent_messages_total"), dropped, sum(buckets), sum_us
     )
 

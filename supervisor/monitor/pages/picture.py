@@ -30,7 +30,7 @@ from lxml import etree
 
 from dro.bus.listing import PathRow, TopologyRow
 from dro.log.lines import printable
-from supervisor.monitor.layout import Point, Size, place
+from supervisor.monitor.pages.layout import Point, Size, place
 
 NODES_MAX: Final = 300
 EDGES_MAX: Final = 1500
