@@ -85,8 +85,11 @@ class Plan:
         udp: str | None = None,
         tcp: str = "",
         delays_ms: Mapping[tuple[str, str], int] | None = None,
+        has_monitors: bool = False,
     ) -> None:
-        """`transport`: of all TRDs, or by TRD. `delays_ms`: of TCP links that take so long, by their two DROs.
+        """`has_monitors`: each DRO has a web monitor, at `web`.
+
+        `transport`: of all TRDs, or by TRD. `delays_ms`: of TCP links that take so long, by their two DROs.
 
         `portal_xml`: more elements by portal name (`A-1`, `A-B`), in the order of the file; `_FIRST` go first.
 
@@ -98,7 +101,8 @@ class Plan:
         self.trds = sorted({port for ports in dros.values() for port in ports if isinstance(port, int)})
         ends = [(dro, port) for dro, ports in dros.items() for port in ports if isinstance(port, str)]
         self.links = sorted({_link(*end) for end in ends})
-        size = len(self.trds) * PORTS_PER_TRD + 3 * len(self.links)
+        self._first_web = len(self.trds) * PORTS_PER_TRD + 3 * len(self.links)
+        size = self._first_web + len(dros)
         self.base, self._guard = reserve_block(size)
         self._portal_xml = portal_xml or {}
         self._peer_xml = peer_xml
@@ -109,9 +113,10 @@ class Plan:
             self.config(trd).write_text(self._trd(trd, kind) + REUSE + um)
         for dro in dros:
             portals = "".join(self._portal(dro, port) for port in dros[dro])
+            monitor = f"<web-monitor>{self.web(dro)}</web-monitor>" if has_monitors else ""
             self.file(dro).write_text(
                 f'<?xml version="1.0"?>\n<tnw-gateway version="1.0"><daemon><name>{dro}{self.base}</name>'
-                f'<log type="console"/>{daemon}</daemon><portals>{portals}</portals></tnw-gateway>\n'
+                f'<log type="console"/>{monitor}{daemon}</daemon><portals>{portals}</portals></tnw-gateway>\n'
             )
 
     def config(self, trd: int) -> Path:
@@ -119,6 +124,10 @@ class Plan:
 
     def file(self, dro: str) -> Path:
         return self.folder / f"{dro}.xml"
+
+    def web(self, dro: str) -> str:
+        """Address and port of its web monitor."""
+        return f"127.0.0.1:{self.base + self._first_web + list(self.dros).index(dro)}"
 
     def link_port(self, one: str, other: str) -> int:
         return self.base + len(self.trds) * PORTS_PER_TRD + self.links.index(_link(one, other))

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Final
 
 from dro.metrics.slots import Slot
-from dro.metrics.table import HISTOGRAM, PORTAL, Metric, metrics
+from dro.metrics.table import HISTOGRAM, PORTAL, PREFIX, Metric, metrics
 from supervisor.admin.status import PortalStatus
 
 _GROUPS: Final = (
@@ -86,7 +86,12 @@ def _line(title: str, parts: list[Metric], cells: Mapping[int, int]) -> Line:
         return Line(title, [first.row], [sum(counts)], [_spread(first, counts)], first.name, first.help, False, is_drop)
     values = [sum(cells[slot] for slot in part.slots) for part in parts]
     shown = [_shown(part, value) for part, value in zip(parts, values, strict=True)]
-    return Line(title, [part.row for part in parts], values, shown, first.name, first.help, bool(first.field), is_drop)
+    return Line(title, [part.row for part in parts], values, shown, first.name, first.help, _is_guide(first), is_drop)
+
+
+def _is_guide(metric: Metric) -> bool:
+    """Those of portals have a field of the monitoring protobuf; titles of ours begin with a small letter."""
+    return bool(metric.field) or (not metric.name.startswith(PREFIX[PORTAL]) and metric.title[:1].isupper())
 
 
 def _spread(metric: Metric, counts: list[int]) -> str:

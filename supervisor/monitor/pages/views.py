@@ -22,7 +22,7 @@ from supervisor.monitor.answers.rates import Rates
 from supervisor.monitor.answers.top import TopRow
 from supervisor.monitor.known.events import KEPT, EventRow, Events
 from supervisor.monitor.known.hour import counts_of
-from supervisor.monitor.pages.lines import Group, groups, portal_groups
+from supervisor.monitor.pages.lines import Group, Line, groups, portal_groups
 from supervisor.monitor.pages.picture import network_picture
 
 SHOWN: Final = 100
@@ -91,11 +91,12 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class DroFacts:
-    """One DRO of the network, as this one sees it."""
+    """One DRO of the network, as this one sees it; `more`: what its route manager counts beyond the guide."""
 
     is_own: bool
     facts: list[Fact]
     portals: list[list[Fact]]
+    more: list[Fact]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,20 +228,26 @@ class Views:
             by_dro.setdefault(row.node_id, []).append(row)
         for of_one in by_dro.values():
             first = of_one[0]
-            yield DroFacts(first.is_own, self._dro_facts(first), [self._portal_facts(row) for row in of_one])
+            own = self._manager_lines() if first.is_own else []
+            facts = [*self._dro_facts(first), *(Fact(line.title, line.shown[0]) for line in own if line.is_guide)]
+            more = [Fact(f"{line.help}: {line.title}", line.shown[0]) for line in own if not line.is_guide]
+            yield DroFacts(first.is_own, facts, [self._portal_facts(row) for row in of_one], more)
 
     def _dro_facts(self, row: TopologyRow) -> list[Fact]:
-        local = "Local " if row.is_own else ""
-        facts = [Fact(f"{local}UM Router Name", row.dro or "none"), Fact(f"{local}UM Router ID", row.node_id)]
-        if not row.is_own:
-            return [
-                *facts, Fact("Version", str(row.version)), Fact("Topology Signature", row.signature),
-                Fact("Last Activity", f"{row.age_s:.0f} seconds ago"),
-            ]  # fmt: skip
+        if row.is_own:
+            return [Fact("Local UM Router Name", row.dro or "none"), Fact("Local UM Router ID", row.node_id)]
+        return [
+            Fact("UM Router Name", row.dro or "none"), Fact("UM Router ID", row.node_id),
+            Fact("Version", str(row.version)), Fact("Topology Signature", row.signature),
+            Fact("Last Activity", f"{row.age_s:.0f} seconds ago"),
+        ]  # fmt: skip
+
+    def _manager_lines(self) -> list[Line]:
         manager = next((w for w in self.answers.known.status.workers if w.role == MANAGER), None)
-        cells = dict(enumerate(self.answers.cells(manager.index))) if manager is not None else {}
-        lines = [line for group in groups(metrics(ROUTE_MANAGER), cells) for line in group.lines] if cells else []
-        return [*facts, *(Fact(line.title, " ".join(line.shown)) for line in lines)]
+        if manager is None:
+            return []
+        cells = dict(enumerate(self.answers.cells(manager.index)))
+        return [line for group in groups(metrics(ROUTE_MANAGER), cells) for line in group.lines]
 
     def _portal_facts(self, row: TopologyRow) -> list[Fact]:
         adjacent = "Adjacent Domain ID" if row.kind == "TRD" else "Adjacent UM Router ID"

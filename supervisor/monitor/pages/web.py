@@ -35,6 +35,8 @@ MENU: Final = (
     ("/configuration", "Configuration"),
 )  # fmt: skip
 STATIC_S: Final = 3600
+TIMES: Final = ("began_s", "ended_s", "time_s")
+"""Fields that are a time since 1970."""
 
 View = Any
 """One of `supervisor.monitor.pages.views`."""
@@ -108,7 +110,7 @@ class _Shown:
             loader=PackageLoader("supervisor.monitor.pages"), autoescape=select_autoescape(), undefined=StrictUndefined,
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
-        self._environment.filters |= {"number": number, "ago": duration, "clock": clock, "cell": cell}
+        self._environment.filters |= {"number": number, "ago": duration, "clock": clock, "cell": cell, "head": head}
         self._environment.globals |= {"menu": MENU, "titles": TITLES, "network": self._network, "query": query}
 
     def page(self, request: Request, template: str, view: View) -> str:
@@ -182,12 +184,22 @@ def clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
+def head(name: str) -> str:
+    """Write the name of a field as the head of its column."""
+    words = name.removesuffix("_s").removesuffix("_per").replace("_", " ")
+    if name in TIMES or name == words:
+        return words
+    return f"{words}/s" if name.endswith("_per_s") else f"{words} (s)" if name.endswith("_s") else words
+
+
 def cell(value: object, name: str) -> str:
     """Write the field of a row of a list."""
     match value:
+        case -1:
+            return "none"
         case bool():
             return "yes" if value else ""
-        case float() if name in ("began_s", "ended_s", "time_s"):
+        case float() if name in TIMES:
             return clock(value)
         case float() | int() if name not in ("serial", "domain_id", "from_domain", "to_domain", "version"):
             return number(value)
