@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.rigs.netns.harness import Net
 
 TOOLS: Final = {"netns": ("ip", "nft", "bridge", "setpriv"), "tshark": ("tshark", "dumpcap"),
-                "prometheus": ("prometheus", "promtool")}  # fmt: skip
+                "chromium": ("chromium", "chromedriver"), "prometheus": ("prometheus", "promtool")}  # fmt: skip
 PROCESS_FIXTURES: Final = frozenset({"net", "site", "start"})
 
 # A deadline measures the machine. Where every test must run, each run tries the same examples; elsewhere new ones.

@@ -55,6 +55,7 @@ class GuardedProtocol(H11Protocol):
     _unread: asyncio.TimerHandle | None = None  # while the client takes nothing
     _is_answering = False
     _is_counted = False
+    _has_begun = False  # something of the request has come
     _on_lost: Callable[[], object] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -81,6 +82,7 @@ class GuardedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._is_counted:
             return
+        self._has_begun = True
         super().data_received(data)
         if not self._is_answering and self.cycle is not None and not self.cycle.response_complete:
             self._is_answering = True
@@ -115,7 +117,15 @@ class GuardedProtocol(H11Protocol):
 
     def _expect_request(self) -> None:
         self._cancel()
-        self._timer = self.loop.call_later(REQUEST_LIMIT_S, self._abort, LATE)
+        self._has_begun = False
+        self._timer = self.loop.call_later(REQUEST_LIMIT_S, self._on_no_request)
+
+    def _on_no_request(self) -> None:
+        """Browsers open connections that they then do not use: closed like one that rests, which is no event."""
+        if self._has_begun:
+            self._abort(LATE)
+        else:
+            self.transport.abort()
 
     def _cancel(self) -> None:
         for timer in (self._timer, self._unread):

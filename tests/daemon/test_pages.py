@@ -1,0 +1,252 @@
+"""The web monitor in a browser: each page of a DRO of a loaded network, light, dark, on a phone, without JavaScript.
+
+Source: DRO guide, 5.4; `docs/operations.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+from axe_core_python.selenium import Axe  # type: ignore[import-untyped]
+from lxml import html
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from supervisor.monitor.pages.web import LISTED
+from tests.daemon.test_peers import Chain
+from tests.network.plans import TRIANGLE
+from tests.rigs.flow import Board
+from tests.rigs.network import Plan
+from tests.rigs.waiting import wait_until
+from tests.rigs.web import fetch
+
+pytestmark = [pytest.mark.slow, pytest.mark.chromium]
+PAGES: Final = (
+    "/", "/topology", "/path", "/path?from=1&to=3", "/topic", "/topic?topic=flow.0&from=1&to=3", "/memory",
+    "/configuration", "/configuration?portal=A-1", "/portal?name=A-1", "/portal?name=A-C", "/link?portal=A-C",
+    "/portal?name=nowhere", "/lists/events", *(f"/lists/{what}" for what in LISTED if what != "events"),
+)  # fmt: skip
+PHONE: Final = 390
+SHOTS: Final = os.environ.get("DRO_SCREENSHOTS", "")
+"""A folder that gets pictures of some pages, as those in `docs`."""
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    """Three DROs in a triangle and a flow from TRD 1 to TRD 3; the monitor of A is looked at."""
+    folder = tmp_path_factory.mktemp("triangle")
+    made = Chain(Plan(folder, TRIANGLE, has_monitors=True))  # type: ignore[arg-type]
+    flow = Board.create(folder, "flow", 5)
+    try:
+        for name in TRIANGLE:
+            made.start_dro(name)
+        made.start("send", "tests.rigs.flow", str(made.plan.config(1)), "--send", str(flow.path), "--rate", "200")
+        made.start("receive", "tests.rigs.flow", str(made.plan.config(3)), "--receive", str(flow.path))
+        wait_until(lambda: flow.is_flowing, "a flow", 60, made.logs)
+        wait_until(lambda: fetch(made.plan.web("A"), "/readyz")[0] == 200, "the monitor", 30, made.logs)
+        yield made
+    finally:
+        for name in list(made.processes):
+            made.end(name)
+        made.plan.close()
+
+
+@pytest.fixture
+def options() -> webdriver.ChromeOptions:
+    made = webdriver.ChromeOptions()
+    for argument in (
+        "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+        "--disable-background-networking", "--disable-component-update", "--window-size=1280,1100",
+    ):  # fmt: skip
+        made.add_argument(argument)
+    made.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    return made
+
+
+@pytest.fixture
+def browser(options: webdriver.ChromeOptions) -> Iterator[webdriver.Chrome]:
+    yield from started(options)
+
+
+def started(options: webdriver.ChromeOptions) -> Iterator[webdriver.Chrome]:
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
+    try:
+        yield made
+    finally:
+        made.quit()
+
+
+def address(network: Chain, page: str = "/") -> str:
+    return f"http://{network.plan.web('A')}{page}"
+
+
+def log_of(browser: webdriver.Chrome, kind: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = browser.get_log(kind)  # type: ignore[no-untyped-call]
+    return found
+
+
+def asked_hosts(browser: webdriver.Chrome) -> set[str]:
+    """Of all that was loaded."""
+    messages = [json.loads(entry["message"])["message"] for entry in log_of(browser, "performance")]
+    urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return {urlsplit(url).netloc for url in urls if urlsplit(url).scheme in ("http", "https", "ws", "wss")}
+
+
+def keep(browser: webdriver.Chrome, name: str) -> None:
+    if SHOTS:
+        browser.save_screenshot(str(Path(SHOTS) / f"{name}.png"))
+
+
+def texts_of(browser: webdriver.Chrome, selector: str) -> list[str]:
+    """In one step, as the page replaces its parts."""
+    script = "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent.trim().replace(/\\s+/g, ' '))"
+    found: list[str] = browser.execute_script(script, selector)
+    return found
+
+
+def text_of(browser: webdriver.Chrome, selector: str) -> str:
+    return texts_of(browser, selector)[0]
+
+
+def violations(browser: webdriver.Chrome) -> list[tuple[str, list[str]]]:
+    found: dict[str, Any] = Axe().run(browser)
+    return [(v["id"], [node["html"][:120] for node in v["nodes"][:3]]) for v in found["violations"]]
+
+
+def set_scheme(browser: webdriver.Chrome, scheme: str) -> None:
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible_and_asks_nobody_else(network: Chain, browser: webdriver.Chrome, scheme: str) -> None:
+    set_scheme(browser, scheme)
+    for page in PAGES if scheme == "light" else PAGES[1:13]:
+        browser.get(address(network, page))
+        assert violations(browser) == [], page
+        assert network.name("A") in browser.title
+    errors = [entry for entry in log_of(browser, "browser") if "404" not in entry["message"]]  # of /portal?name=nowhere
+    assert errors == []
+    assert asked_hosts(browser) == {network.plan.web("A")}
+
+
+def test_pages_fit_a_phone(network: Chain, browser: webdriver.Chrome) -> None:
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": PHONE, "height": 800, "deviceScaleFactor": 1, "mobile": True},
+    )
+    for page in PAGES:
+        browser.get(address(network, page))
+        width = browser.execute_script("return document.documentElement.scrollWidth")
+        assert width <= PHONE, (page, width)
+    browser.get(address(network))
+    keep(browser, "phone")
+
+
+def test_links_lead_to_pages(network: Chain, browser: webdriver.Chrome) -> None:
+    todo, seen = ["/"], set()
+    while todo:
+        page = todo.pop()
+        status, body = fetch(network.plan.web("A"), page)
+        assert status == 200, page
+        seen.add(page)
+        if page.partition("?")[0] in ("/", "/topology", "/portal", "/configuration"):
+            root: Any = html.fromstring(body)
+            links = root.xpath("//a/@href")
+            todo += [link for link in links if link.startswith("/") and link not in seen and link not in todo]
+    assert len(seen) > 35
+    assert {"/portal?name=A-B", "/configuration?portal=A-1", "/lists/blocked", "/main.json"} <= seen
+
+
+def test_numbers_are_brought_without_a_reload(network: Chain, browser: webdriver.Chrome) -> None:
+    browser.get(address(network))
+    browser.execute_script("window.isSamePage = true")
+
+    def received() -> int:
+        return int(text_of(browser, "#portals tbody tr:first-child td:nth-of-type(5)").replace(",", "") or 0)
+
+    before = received()
+    wait_until(lambda: received() > before + 100, "more messages", 30)
+    wait_until(lambda: "out 2" in text_of(browser, "#network"), "rates in the picture", 30)
+    assert browser.execute_script("return window.isSamePage")
+    keep(browser, "main")
+    browser.find_element(By.ID, "live").send_keys(Keys.ENTER)
+    assert text_of(browser, "#live") == "Paused"
+
+
+def test_the_path_between_two_domains(network: Chain, browser: webdriver.Chrome) -> None:
+    browser.get(address(network, "/path"))
+    for name, value in (("from", "1"), ("to", "3")):
+        browser.find_element(By.NAME, name).send_keys(value)
+    browser.find_element(By.NAME, "to").submit()
+    wait_until(lambda: "Hop Count" in browser.page_source, "the answer", 30)
+    assert texts_of(browser, "#answer .facts > div") == ["Hop Count3", "Aggregate Cost4"]
+    nodes = [item.partition(":")[0] for item in texts_of(browser, "ol.path li")]
+    assert nodes == ["TRD 1", f"DRO {network.name('A')}", f"DRO {network.name('C')}", "TRD 3"]
+    assert browser.find_elements(By.CSS_SELECTOR, "#network .on-path")
+    keep(browser, "path")
+    browser.get(address(network, "/path?from=1&to=77"))
+    assert "77" in text_of(browser, ".alarm")
+
+
+def test_a_topic_is_found_and_explained(network: Chain, browser: webdriver.Chrome) -> None:
+    browser.get(address(network, "/topic"))
+    browser.find_element(By.NAME, "topic").send_keys("flow.")
+    browser.find_element(By.NAME, "topic").submit()
+    wait_until(lambda: len(browser.find_elements(By.CSS_SELECTOR, "#found tbody tr")) == 15, "five topics", 30)
+    browser.get(address(network, "/topic?topic=flow.0&from=1&to=3"))
+    assert text_of(browser, "#why .good").startswith("nothing hinders it")
+    browser.get(address(network, "/topic?topic=flow.0&from=1&to=2"))
+    assert text_of(browser, "#why .alarm").startswith("does not flow")
+    keep(browser, "topic")
+
+
+def test_pages_work_without_javascript(network: Chain, options: webdriver.ChromeOptions) -> None:
+    options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
+    for browser in started(options):
+        browser.get(address(network, "/portal?name=A-1"))
+        assert not browser.find_element(By.ID, "live").is_displayed()
+        received = browser.find_element(By.CSS_SELECTOR, "[data-name=TOPIC_RCVD]").text
+        assert int(received.replace(",", "")) > 0
+        browser.get(address(network, "/lists/sources?sort=topic"))
+        topics = [cell.text for cell in browser.find_elements(By.CSS_SELECTOR, "#rows tbody td:nth-child(2)")]
+        assert topics == [f"flow.{n}" for n in range(5)]
+        browser.get(address(network, "/path?from=1&to=2"))
+        assert "Hop Count" in browser.page_source
+
+
+def test_both_ends_of_a_link_are_side_by_side(network: Chain, browser: webdriver.Chrome) -> None:
+    browser.get(address(network, "/link?portal=A-C"))
+    assert texts_of(browser, "#link thead th") == ["What", f"{network.name('A')} / A-C", f"{network.name('C')} / C-A"]
+    names, near, far = (texts_of(browser, f"#link tbody tr > :nth-child({n})") for n in (1, 2, 3))
+    rows = dict(zip(names, zip(near, far, strict=True), strict=True))
+    assert rows["role"] == ("initiator", "acceptor")
+    assert rows["local"] == rows["remote"][::-1]
+    keep(browser, "link")
+
+
+def test_the_page_and_its_json_are_the_same(network: Chain) -> None:
+    web = network.plan.web("A")
+    view = json.loads(fetch(web, "/portal.json?name=A-B")[1])
+    page: Any = html.fromstring(fetch(web, "/portal?name=A-B")[1])
+    titles = [line["title"].lower() for group in view["groups"] for line in group["lines"]]
+    heads = page.xpath("//table[contains(@class, 'counters')]/tbody//th")
+    assert [head.text_content().lower() for head in heads] == titles
+    names = {name for group in view["groups"] for line in group["lines"] for name in line["names"][:3]}
+    assert {cell.get("data-name") for cell in page.xpath("//td[@data-name]")} == names
+    assert re.fullmatch(r"[0-9a-f]{8}", _fact(web, "Topology Signature"))
+    assert _fact(web, "UM Router Count") == "3"
+    assert _fact(web, "Topic Resolution Domain Count") == "3"
+
+
+def _fact(web: str, name: str) -> str:
+    own = json.loads(fetch(web, "/topology.json")[1])["dros"][0]
+    return str(next(fact["value"] for fact in own["facts"] if fact["name"] == name))
