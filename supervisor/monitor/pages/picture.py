@@ -230,7 +230,7 @@ def _width(text: str, font: int) -> float:
     return wide * font
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """What XML may have: no control characters, halves of surrogate pairs, or the two that are no characters."""
     return "".join(
         c if not 0xD800 <= ord(c) < 0xE000 and ord(c) not in (0xFFFE, 0xFFFF) else "\ufffd" for c in printable(text)
@@ -239,7 +239,7 @@ def _clean(text: str) -> str:
 
 def _cut(text: str, width: float = NAME_MAX, font: int = FONT) -> str:
     """As much of the text as fits."""
-    text = _clean(text[:200])
+    text = clean(text[:200])
     if _width(text, font) <= width:
         return text
     while _width(f"{text}…", font) > width:
@@ -247,7 +247,7 @@ def _cut(text: str, width: float = NAME_MAX, font: int = FONT) -> str:
     return f"{text}…"
 
 
-def _per_s(rate: float) -> str:
+def short(rate: float) -> str:
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if rate >= size * 0.9995:
             return f"{rate / size:.3g}{unit}"
@@ -347,7 +347,7 @@ def _add(parent: etree._Element, tag: str, classes: str = "", text: str = "", **
     if classes:
         found.set("class", classes)
     if text:
-        found.text = _clean(text)
+        found.text = clean(text)
     return found
 
 
@@ -432,7 +432,7 @@ def _draw_portal(parent: etree._Element, edge: _Edge, node: _Node, at: Point, ra
     if edge.remark:
         second, classes = _cut(edge.remark, _PORTAL_WIDTH - 12, SMALL_FONT), "remark"
     elif rate is not None:
-        second, classes = f"in {_per_s(rate[0])}/s out {_per_s(rate[1])}/s", "rate"
+        second, classes = f"in {short(rate[0])}/s out {short(rate[1])}/s", "rate"
     else:
         second, classes = "", ""
     x, y = at
