@@ -30,7 +30,7 @@ PUSHES: Final = 60
 SMALL: Final = 40
 """Boxes of a network that is worth more steps and several attempts, to find one without crossings."""
 ATTEMPTS: Final = 8
-STEPS, STEPS_OF_SMALL = 24, 80
+STEPS, STEPS_OF_SMALL = 15, 80
 _FIRST_STEP, _LAST_STEP = 1.0, 0.01  # as parts of the longest and the shortest squared distance
 
 

@@ -42,10 +42,10 @@ FONT: Final = 13
 SMALL_FONT: Final = 11
 MARGIN: Final = 10.0
 _TRD, _DRO, _OPEN, _PORTAL = "trd", "dro", "open", "portal"
-_PORTAL_WIDTH: Final = 124.0
+_PORTAL_WIDTH: Final = 136.0
 _SIZES: Final = {_TRD: (52.0, 52.0), _DRO: (72.0, 38.0), _OPEN: (26.0, 26.0), _PORTAL: (_PORTAL_WIDTH, 38.0)}
 """Of the smallest."""
-_LINK, _TO_TRD, _PART = 185.0, 130.0, 125.0
+_LINK, _TO_TRD, _PART = 190.0, 130.0, 130.0
 """Lengths of edges: between two DROs, to a TRD, and each part of one with a portal in its middle."""
 _NO_RATES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType({})
 
@@ -191,9 +191,7 @@ def _mark(network: _Network, path: Sequence[PathRow]) -> None:
     for row in path:
         if (node := network.nodes.get(_key(row.kind, row.node_id))) is not None:
             node.on_path = True
-    for one, other in pairwise(path):
-        if one.way != other.way:
-            continue
+    for one, other in pairwise(path):  # from the end of a way to the begin of the next there is no edge
         here, there = _key(one.kind, one.node_id), _key(other.kind, other.node_id)
         found = by_ends.get(frozenset((here, there)), [])
         portals = {one.left_at, other.entered_at}
