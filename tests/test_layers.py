@@ -120,6 +120,10 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "supervisor.host", "supervisor.admin",
         "supervisor.samples", "supervisor.explain", "supervisor.reload", "supervisor.orders", "supervisor.doctor",
     ),
+    "supervisor.top": (
+        *FLOOR, "dro.bus", "supervisor.host", "supervisor.admin", "supervisor.samples", "supervisor.explain",
+        "supervisor.monitor",
+    ),
     "supervisor.init": (*FLOOR, "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "supervisor.demo": (*FLOOR, "dro.bus", "dro.um", "dro.um.message", "supervisor.admin"),
     "supervisor.simulate": (
