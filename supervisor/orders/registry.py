@@ -12,6 +12,7 @@ from dro.config.reading.problems import Warn
 from supervisor.admin.records import Record, to_json
 from supervisor.admin.server import Arguments, Reply
 from supervisor.admin.status import DroStatus
+from supervisor.orders.last_status import LastStatusFile
 from supervisor.orders.leave import LeaveCommand
 from supervisor.orders.portal_counters import places_of, portals_status
 from supervisor.orders.portals import PortalCommands
@@ -57,7 +58,11 @@ def serve_commands(parent: Parent[DroConfig], version: str, warn: Warn) -> Reloa
 
         parent.admin.add(command, answer, looks=True)
 
-    add_look("status", lambda: _status(parent, version, began_s))
+    def status() -> DroStatus:
+        return _status(parent, version, began_s)
+
+    add_look("status", status)
+    LastStatusFile(parent.loop, lambda: parent.run_dirs.shm, status)
     add_look("portals", lambda: portals_status(parent))
     PortalCommands(parent, warn)
     LeaveCommand(parent)
