@@ -12,6 +12,7 @@ import pytest
 import supervisor.ctl.main
 import supervisor.init.main
 import supervisor.start.command_line
+import supervisor.top.main
 from dro.config.change.reload_class import ReloadClass
 from dro.metrics.slots import DROP_SLOTS
 from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
@@ -56,6 +57,7 @@ def options(parser: argparse.ArgumentParser) -> list[tuple[str, ...]]:
 DAEMON = [
     *commands(supervisor.ctl.main.arguments(), "tnwgdctl"),
     *commands(supervisor.init.main.arguments(), "tnwgd init"),
+    *commands(supervisor.top.main.arguments(), "tnwgd-top"),
     ("tnwgd", supervisor.start.command_line.arguments()),
 ]
 

@@ -18,6 +18,7 @@ import shtab
 import supervisor.ctl.main
 import supervisor.init.main
 import supervisor.start.command_line
+import supervisor.top.main
 from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
 from dro.tools.lbm.arguments import is_not_yet
 from dro.tools.umdump import main as umdump
@@ -67,7 +68,7 @@ def _with_files(script: str, shell: str) -> str:
 
 def parsers() -> Mapping[str, argparse.ArgumentParser]:
     """By name of the console script."""
-    made = [_tnwgd(), supervisor.ctl.main.arguments()]
+    made = [_tnwgd(), supervisor.ctl.main.arguments(), supervisor.top.main.arguments()]
     made += [tool.arguments() for tool in (lbmsrc, lbmrcv, lbmwrcv, umdump)]
     return {parser.prog: parser for parser in made}
 

@@ -72,7 +72,7 @@ def running_dros(bases: Iterable[Path] | None = None, shm: Path = SHARED_MEMORY)
         with contextlib.suppress(OSError):
             for entry in sorted(base.iterdir()):
                 instance = instance_of(entry.name)
-                if instance is None or start_time_of(instance.pid) != instance.start or not _is_trusted(entry):
+                if instance is None or start_time_of(instance.pid) != instance.start or not is_trusted(entry):
                     continue
                 run_dir = _linked(entry) if base == shm else entry
                 if run_dir is not None:
@@ -86,7 +86,7 @@ def _linked(directory: Path) -> Path | None:
     return None
 
 
-def _is_trusted(directory: Path) -> bool:
+def is_trusted(directory: Path) -> bool:
     """In /tmp anybody can make a directory with such a name."""
     with contextlib.suppress(OSError):
         status = directory.lstat()

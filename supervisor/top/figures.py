@@ -104,15 +104,17 @@ class Figures:
     def take(self, sample: Sample) -> View:
         """What is to be seen now."""
         before = self._before or sample
-        portals = tuple(self._portal(sample, before, portal) for portal in sample.portals)
-        processes = (_parent_line(sample, before), *(_process(sample, before, w) for w in sample.status.workers))
+        earlier = {(portal.name, portal.index): portal for portal in before.portals}
+        dead = _dead(sample)
+        portals = tuple(self._portal(sample, before, p, earlier.get((p.name, p.index)), dead) for p in sample.portals)
+        processes = (_parent_line(sample, before), *(_process(sample, before, w, dead) for w in sample.status.workers))
         head = _head(sample)
         for worker in sample.status.workers:
             if worker.restarts:
                 at_s = sample.clock_s - _uptime_s(sample, worker) if worker.pid else sample.clock_s
                 text = f"{worker.name} was restarted: {worker.last_death}"
                 self._problems.add_once(f"restart {worker.name} {worker.incarnation}", at_s, text)
-        now = [*_complaints_of(sample, portals), *sample.complaints]
+        now = [*_complaints_of(sample, portals, dead), *sample.complaints]
         if head.notice:
             now.append(Complaint("parent", head.notice))
         self._problems.take(sample.clock_s, now)
@@ -120,8 +122,9 @@ class Figures:
         problems = tuple(problem for problem in self._problems.latest if problem.text != head.notice)
         return View(sample.clock_s, head, portals, processes, problems, is_dead=sample.parent is Parent.DEAD)
 
-    def _portal(self, sample: Sample, before: Sample, portal: PortalStatus) -> PortalLine:
-        old = next((p for p in before.portals if (p.name, p.index) == (portal.name, portal.index)), None)
+    def _portal(
+        self, sample: Sample, before: Sample, portal: PortalStatus, old: PortalStatus | None, dead: frozenset[str]
+    ) -> PortalLine:
         span_s = sample.time_s - before.time_s
 
         def count(slot: Slot) -> Count:
@@ -136,7 +139,7 @@ class Figures:
         return PortalLine(
             name=portal.name,
             kind=portal.kind,
-            state=_state(sample, sample.status.workers, portal.name, portal.state),
+            state=_state(portal, dead),
             received=count(Slot.TOPIC_RCVD),
             received_bytes=count(Slot.TOPIC_RCVD_BYTES),
             sent=count(Slot.SENT),
@@ -185,18 +188,20 @@ def _uptime_s(sample: Sample, worker: WorkerStatus) -> float:
 # states
 
 
-def _state(sample: Sample, workers: tuple[WorkerStatus, ...], name: str, told: str) -> str:
-    """What the parent told, unless that process has ended since."""
-    worker = next((w for w in workers if w.name == name), None)
-    return "dead" if worker is not None and worker.pid and worker.pid not in sample.living else told
+def _dead(sample: Sample) -> frozenset[str]:
+    """Names of the workers whose processes have ended since the parent told of them."""
+    return frozenset(w.name for w in sample.status.workers if w.pid and w.pid not in sample.living)
 
 
-def _process(sample: Sample, before: Sample, worker: WorkerStatus) -> ProcessLine:
+def _state(of: PortalStatus | WorkerStatus, dead: frozenset[str]) -> str:
+    return "dead" if of.name in dead else of.state
+
+
+def _process(sample: Sample, before: Sample, worker: WorkerStatus, dead: frozenset[str]) -> ProcessLine:
     figures = sample.processes.get(worker.pid)
     return ProcessLine(
         name=worker.name,
-        state=_state(sample, sample.status.workers, worker.name, worker.state)
-        + (f" ({worker.operation})" if worker.operation else ""),
+        state=_state(worker, dead) + (f" ({worker.operation})" if worker.operation else ""),
         pid=worker.pid,
         cpu_percent=_cpu(sample, before, worker.pid),
         memory_bytes=figures.resident_bytes if figures is not None else 0,
@@ -266,9 +271,9 @@ def _notice(sample: Sample) -> str:
 # what is wrong
 
 
-def _complaints_of(sample: Sample, portals: tuple[PortalLine, ...]) -> Iterator[Complaint]:
+def _complaints_of(sample: Sample, portals: tuple[PortalLine, ...], dead: frozenset[str]) -> Iterator[Complaint]:
     for worker in sample.status.workers:
-        state = _state(sample, sample.status.workers, worker.name, worker.state)
+        state = _state(worker, dead)
         if state not in WORKING and not worker.is_resting and sample.parent is not Parent.DEAD:
             why = f": {worker.last_death}" if worker.last_death and state != "dead" else ""
             yield Complaint(f"state {worker.name}", f"{worker.name} is {state}{why}")

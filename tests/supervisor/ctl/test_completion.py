@@ -67,6 +67,7 @@ def test_the_text_is_not_kept_in_git() -> None:
         ("tnwgdctl reload --c", {"--confirm"}, {"--no-wait"}),
         ("tnwgdctl diff ", {"my.xml"}, {"reload"}),
         ("tnwgdctl status --", {"--json", "--run-dir", "--dro"}, {"status"}),
+        ("tnwgd-top --", {"--once", "--json", "--shm", "--dro"}, {"status"}),
         ("lbmsrc --", {"--length", "--config"}, {"--late-join", "--monitor-ctx"}),
         ("lbmsrc -c ", {"my.xml"}, set()),
         ("lbmrcv --ver", {"--verify", "--verbose"}, {"--msgs"}),
