@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
@@ -23,7 +23,7 @@ from supervisor.monitor.orders import Orders, add_orders
 from supervisor.monitor.pages.views import Views
 from supervisor.monitor.pages.web import add_pages
 from supervisor.monitor.stream import add_events
-from supervisor.samples.exposition import Families
+from supervisor.samples.exposition import Families, Texts
 
 RECENT_S: Final = 0.1
 SECURITY_HEADERS: Final = {
@@ -37,16 +37,6 @@ SECURITY_HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-
-
-class _Collected:
-    """Families in the place of a registry of prometheus_client."""
-
-    def __init__(self, families: Families) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Any]:
-        return self._families
 
 
 def make_app(
@@ -98,6 +88,7 @@ class Recent:
 
     def __init__(self, collect: Callable[[], Families]) -> None:
         self._collect = collect
+        self._texts = Texts()
         self._lock = threading.Lock()  # requests come in threads
         self._made: dict[str, tuple[float, tuple[bytes, str]]] = {}  # by format
 
@@ -107,15 +98,9 @@ class Recent:
         with self._lock:
             made_s, (body, content_type) = self._made.get(wanted, (-RECENT_S, (b"", "")))
             if time.monotonic() - made_s >= RECENT_S:
-                body, content_type = encoded(self._collect(), accept)
+                body, content_type = self._texts.encoded(self._collect(), accept)
                 self._made = {wanted: (time.monotonic(), (body, content_type))}
         return Response(body, headers={"Content-Type": content_type})
-
-
-def encoded(families: Families, accept: str) -> tuple[bytes, str]:
-    """The text and its type, in the format that the header `Accept` asks for."""
-    encoder, content_type = choose_encoder(accept)
-    return encoder(_Collected(families)), content_type
 
 
 def _verdict(problems: list[str]) -> Response:

@@ -14,7 +14,10 @@ from dro.metrics.table import GAUGE, PORTAL, rows
 from supervisor.admin.status import WORKING, PortalPlace, PortalStatus, WorkerStatus
 
 _OF_NOW: Final = tuple(
-    name for row in rows(PORTAL) for name in row.slots if row.kind == GAUGE and not row.metric.startswith("send_queue")
+    slot
+    for row in rows(PORTAL)
+    for slot in row.slots.values()
+    if row.kind == GAUGE and not row.metric.startswith("send_queue")
 )
 _REFUSED: Final = (
     (PairSlot.REFUSED, Slot.DROPPED_BLOCKED, Slot.FORWARDED),
@@ -62,14 +65,20 @@ class Pages:
 
     def status_of(self, worker: WorkerStatus, domain_id: int, cost: int) -> PortalStatus:
         """One portal. Raises: ResourceError."""
+        values = self.values_of(worker)
+        counters = {name: values[slot] for name, slot in _SLOTS}
+        return PortalStatus(worker.name, worker.role, worker.state, domain_id, cost, worker.index, counters)
+
+    def values_of(self, worker: WorkerStatus) -> list[int]:
+        """The general slots of a portal, with what its siblings could not hand over. Raises: ResourceError."""
         values = self[worker.index]
         for slots, sums in self._refused:
             for slot in slots:
                 values[slot] += sums[worker.index]
-        counters = {name: values[slot] for name, slot in _SLOTS}
         if worker.state not in WORKING:
-            counters |= dict.fromkeys(_OF_NOW, 0)
-        return PortalStatus(worker.name, worker.role, worker.state, domain_id, cost, worker.index, counters)
+            for slot in _OF_NOW:
+                values[slot] = 0
+        return values
 
     def _sums(self, slot: int) -> list[int]:
         """By egress, over all ingress portals. In whole columns: with 255 portals there are 65,000 pairs."""

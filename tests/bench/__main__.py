@@ -29,6 +29,7 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "reload": (),
     "access": (),
     "log": (),
+    "metrics": ("--portals", "20"),
     "umdump": (),
     "operator_stress": ("--seconds", "60"),
     "soak": ("--seconds", "120", "--warm-up", "30"),

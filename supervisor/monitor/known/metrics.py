@@ -23,7 +23,6 @@ from supervisor.samples.pages import Pages
 STATES: Final = ("waiting", "starting", "ready", "draining", "stopping", "paused", "drained", "ended")
 _NOTHING: Final = (0,) * GENERAL_SLOTS
 _EACH: Final = "worker_longest_turn_seconds"  # no sum over workers says anything
-_SLOTS: Final = tuple(Slot)
 
 
 def worker_metrics(*, is_sum: bool) -> tuple[Metric, ...]:
@@ -132,11 +131,7 @@ def _add_portals(
         if worker is None:
             continue
         labels = {**base, "portal": place.name, "portal_type": worker.role}
-        portal = pages.status_of(worker, place.domain_id, place.cost) if worker.index in pages else None
-        cells = [portal[slot] for slot in _SLOTS] if portal is not None else [0] * len(_SLOTS)
-        values = [0] * GENERAL_SLOTS
-        for slot, cell in zip(_SLOTS, cells, strict=True):
-            values[slot] = cell
+        values = pages.values_of(worker) if worker.index in pages else _NOTHING
         is_endpoint = worker.role == ENDPOINT
         about = (
             {"domain_id": str(place.domain_id)} if is_endpoint else {"adjacent_dro_id": adjacent.get(place.name, "")}

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fastapi import Request
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 from dro.bus.counters import GENERAL_SLOTS
 from dro.metrics.slots import Slot
 from dro.metrics.table import ENDPOINT, PEER, PORTAL, metrics
-from supervisor.monitor.app import RECENT_S, Recent, encoded
-from supervisor.samples.exposition import Families
+from supervisor.monitor.app import RECENT_S, Recent
+from supervisor.monitor.known.metrics import Metrics
+from supervisor.monitor.known.watch import Known
+from supervisor.samples.exposition import MAX_FORMATS, Families, Texts
+from tests.builders.monitored import add_pages, known
 
+PLAIN = ""
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+OF_PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+FORMATS = (PLAIN, OPENMETRICS, OF_PROMETHEUS, "text/plain; version=1.0.0; escaping=dots")
 BASE = {"dro": "A", "portal": "P", "portal_type": PEER}
 
 
 def samples(families: Families, accept: str = "") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    body, _ = encoded(families, accept)
+    body, _ = Texts().encoded(families, accept)
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(body.decode())
@@ -85,10 +100,10 @@ def test_each_state_is_there_as_0_or_1() -> None:
 
 
 def test_who_asks_for_openmetrics_gets_it() -> None:
-    body, content_type = encoded(of_page(PEER), "application/openmetrics-text; version=1.0.0")
+    body, content_type = Texts().encoded(of_page(PEER), "application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
-    assert encoded(of_page(PEER), "")[1].startswith("text/plain")
+    assert Texts().encoded(of_page(PEER), "")[1].startswith("text/plain")
 
 
 def test_a_flood_of_scrapes_gets_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,3 +125,110 @@ def test_a_flood_of_scrapes_gets_one_answer(monkeypatch: pytest.MonkeyPatch) -> 
     now_s += 2 * RECENT_S
     assert recent.answer(openmetrics).body != first
     assert len(collected) == 3
+
+
+class Judge:
+    """prometheus_client's own encoders, as a registry of theirs is given to them."""
+
+    def __init__(self, families: Families) -> None:
+        self.collect = families.collect
+
+    def encoded(self, accept: str) -> tuple[bytes, str]:
+        encoder, content_type = choose_encoder(accept)
+        return encoder(self), content_type
+
+
+@pytest.mark.parametrize("accept", FORMATS)
+def test_the_text_is_that_of_prometheus_client(tmp_path: Path, accept: str) -> None:
+    """Of all that a DRO has, at one scrape after another with other values."""
+    add_pages(tmp_path, 6)
+    metrics, texts = Metrics("1.0", "r"), Texts()
+    dropped: dict[str, int] = {}
+    for seed in range(3):
+        of_dro = metrics.of_dro(known(tmp_path, 6))
+        assert texts.encoded(of_dro, accept) == Judge(of_dro).encoded(accept)
+        of_workers = metrics.of_workers(known(tmp_path, 6), dropped)
+        assert Texts().encoded(of_workers, accept) == Judge(of_workers).encoded(accept)
+        for path in tmp_path.iterdir():
+            path.unlink()
+        add_pages(tmp_path, 6, seed)
+
+
+def test_labels_and_values_of_any_kind_are_written_as_prometheus_client_does() -> None:
+    found, labels = Families(), {"dro": 'a"b\\c\nd # e} 5 é\u2028\x85', "portal": ""}
+    for nth, value in enumerate(
+        (0, 1, True, False, 0.1, 1e5, 1e6, 123456789, 1 << 63, 1e-7, 1e300, math.inf, -math.inf, math.nan, -5.5)
+    ):
+        found.add(f"dro_number_{nth % 4}", "gauge", "A help\nof two # lines\\", {**labels, "nth": str(nth)}, value)
+        found.add(f"dro_count_{nth % 4}_total", "counter", "", {}, value)
+    for accept in FORMATS:
+        assert Texts().encoded(found, accept) == Judge(found).encoded(accept)
+        assert Texts().encoded(Families(), accept) == Judge(Families()).encoded(accept)
+
+
+def test_the_text_follows_the_portals_and_only_the_newest_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_pages(tmp_path, 6)
+    metrics, texts = Metrics("1.0", "r"), Texts()
+    families_made = 0
+    collect = Families.collect
+
+    def counted(self: Families, values: object = ()) -> object:
+        nonlocal families_made
+        families_made += 1
+        return collect(self, values)  # type: ignore[arg-type]
+
+    def scrape(now: Known) -> set[str]:
+        found = metrics.of_dro(now)
+        body, _ = texts.encoded(found, PLAIN)
+        assert body == Judge(found).encoded(PLAIN)[0]
+        return {line.rpartition(" ")[0] for line in body.decode().splitlines() if "dro_" in line and line[0] != "#"}
+
+    monkeypatch.setattr(Families, "collect", counted)
+    before = scrape(known(tmp_path, 4))
+    assert families_made == 2, "one by the judge"
+    assert scrape(known(tmp_path, 4)) == before
+    assert families_made == 3, "the judge's"
+    added = scrape(known(tmp_path, 5)) - before
+    assert added
+    assert all('portal="P5"' in series for series in added)
+    assert scrape(known(tmp_path, 5, left_out=5)) == before
+    assert scrape(known(tmp_path, 5, left_out=2)) == {
+        series for series in before | added if 'portal="P2"' not in series
+    }
+    assert scrape(known(tmp_path, 4, name="B")).isdisjoint(before)
+    assert scrape(known(tmp_path, 4, others=3)) > before
+    paused = known(tmp_path, 4)
+    workers = tuple(replace(worker, state="paused", pid=0) for worker in paused.status.workers)
+    assert scrape(replace(paused, status=replace(paused.status, workers=workers))) == before
+    for version in range(1, 50):
+        texts.encoded(metrics.of_dro(known(tmp_path, 4)), f"application/openmetrics-text; version={version}.0.0")
+        assert len(texts._kept) <= MAX_FORMATS
+
+
+def test_a_portal_has_so_many_series(tmp_path: Path) -> None:
+    """What a portal more costs a Prometheus; counted in the answer, in which none is there twice."""
+    add_pages(tmp_path, 20)
+    metrics = Metrics("1.0", "r")
+
+    def count(portals: int) -> int:
+        body, _ = Texts().encoded(metrics.of_dro(known(tmp_path, portals)), PLAIN)
+        lines = [line.rpartition(" ")[0] for line in body.decode().splitlines() if not line.startswith("#")]
+        assert len(set(lines)) == len(lines)
+        return len(lines)
+
+    beside = 12  # of no table: information, cost, up, restarts, a series for each of eight states
+    of_both = sum(beside + len(of_page(kind).values) for kind in (ENDPOINT, PEER))
+    assert [count(n + 2) - count(n) for n in (2, 10, 18)] == [of_both] * 3
+    assert 4500 < count(20) < 6500
+
+
+@pytest.mark.prometheus
+def test_promtool_finds_nothing_in_20_portals(tmp_path: Path) -> None:
+    add_pages(tmp_path, 20)
+    metrics = Metrics("1.0", "r")
+    for found in (metrics.of_dro(known(tmp_path, 20)), metrics.of_workers(known(tmp_path, 20), {})):
+        body, _ = Texts().encoded(found, PLAIN)
+        done = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -64,7 +64,7 @@ def watch(asker: FakeAsker) -> Watch:
 def heard_s(watch: Watch) -> float:
     families = Metrics("1", "r").of_dro(watch.known)
     name = "dro_other_last_activity_timestamp_seconds"
-    (found,) = [s.value for family in families for s in family.samples if s.name == name]
+    (found,) = [s.value for family in families.collect() for s in family.samples if s.name == name]
     return float(found)
 
 
