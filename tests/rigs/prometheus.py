@@ -1,0 +1,81 @@
+"""A Prometheus with the rules of `deploy/prometheus`, in which time passes faster.
+
+`shortened` divides every duration of a rule: `for`, ranges and offsets. Names, expressions, thresholds and labels are
+those that are shipped, also ages in seconds, as in `time() - dro_start_time_seconds < 600`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tests.rigs.site import ROOT
+
+RULES: Final = ROOT / "deploy/prometheus"
+DURATION: Final = re.compile(r"(?P<before>\bfor: |\[|\boffset )(?P<count>\d+)(?P<unit>[smhdw])\b")
+SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+SCRAPE_MS: Final = 200
+PENDING, FIRING = "pending", "firing"
+
+
+def shortened(text: str, factor: int) -> str:
+    """Rules of which every duration is divided."""
+
+    def one(found: re.Match[str]) -> str:
+        ms = int(found["count"]) * SECONDS[found["unit"]] * 1000 // factor
+        return f"{found['before']}{ms}ms"
+
+    return DURATION.sub(one, text)
+
+
+class Prometheus:
+    """Scrapes DROs five times a second from `start` to `close`."""
+
+    def __init__(self, folder: Path, address: str, targets: Sequence[str], factor: int) -> None:
+        """`address`: where it listens, which takes a port; `targets`: addresses of web monitors."""
+        self.folder = folder
+        self._address = address
+        self._server: subprocess.Popen[bytes] | None = None
+        folder.mkdir()
+        for name in ("recording.yml", "alerts.yml"):
+            (folder / name).write_text(shortened((RULES / name).read_text(), factor))
+        interval = f"{SCRAPE_MS}ms"
+        config = {
+            "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+            "rule_files": ["recording.yml", "alerts.yml"],
+            "scrape_configs": [{"job_name": "dro", "static_configs": [{"targets": list(targets)}]}],
+        }
+        (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+
+    def start(self) -> Self:
+        with (self.folder / "prometheus.log").open("wb") as log:
+            self._server = subprocess.Popen(
+                ["prometheus", f"--config.file={self.folder}/prometheus.yml", f"--storage.tsdb.path={self.folder}/data",
+                 f"--web.listen-address={self._address}"],
+                stdout=log, stderr=log,
+            )  # fmt: skip
+        return self
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.terminate()
+            self._server.wait(20)
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The answer to an instant query; empty also while nobody answers."""
+        url = f"http://{self._address}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+            return found
+        return []
+
+    def alerts(self, state: str, back: str = "") -> list[dict[str, str]]:
+        """Labels of the alerts in that state: now, or at any time in the range `[5m]` before."""
+        return [alert["metric"] for alert in self.query(f'ALERTS{{alertstate="{state}"}}{back}')]
