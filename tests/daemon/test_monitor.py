@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -158,6 +159,15 @@ def unbalanced(values: dict[Key, float]) -> Iterator[str]:
             yield f"{key}: {of}"
 
 
+def is_past(when_s: float) -> bool:
+    return time.monotonic() > when_s
+
+
+def is_alive_again(site: Site, worker: str, pid: int) -> bool:
+    """In another process than that one."""
+    return site.workers().get(worker, pid) != pid
+
+
 def test_the_series_are_the_same_from_the_first_answer_to_the_last(tmp_path: Path) -> None:
     """Before the DRO runs, through kills of its portals one after another, and while it ends."""
     site = Site(tmp_path, 3, has_monitor=True)
@@ -170,11 +180,9 @@ def test_the_series_are_the_same_from_the_first_answer_to_the_last(tmp_path: Pat
         for nth in range(KILLS):
             worker = WORKERS[nth % len(WORKERS)]
             # younger ones are started again later and later
-            site.wait(
-                lambda worker=worker: time.monotonic() - born_s[worker] > 1.1 * LONG_LIFE_NS / NS_PER_S, "its age"
-            )
+            site.wait(partial(is_past, born_s[worker] + 1.1 * LONG_LIFE_NS / NS_PER_S), "its age")
             pid = site.kill(worker)
-            site.wait(lambda worker=worker, pid=pid: site.workers().get(worker, pid) != pid, "the next life")
+            site.wait(partial(is_alive_again, site, worker, pid), "the next life")
             born_s[worker] = time.monotonic()
         ring.wait_flowing_again()
         assert site.stop() == 0
