@@ -122,7 +122,6 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.top": (
         *FLOOR, "dro.bus", "supervisor.host", "supervisor.admin", "supervisor.samples", "supervisor.explain",
-        "supervisor.monitor",
     ),
     "supervisor.init": (*FLOOR, "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "supervisor.demo": (*FLOOR, "dro.bus", "dro.um", "dro.um.message", "supervisor.admin"),

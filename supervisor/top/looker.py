@@ -26,8 +26,8 @@ from supervisor.admin.lists import rows_of
 from supervisor.admin.status import DroStatus, PortalStatus
 from supervisor.explain.neighbours import neighbour_problems
 from supervisor.host.run_dirs import LOCK_NAME, start_time_of
-from supervisor.monitor.processes import Processes
 from supervisor.samples.pages import Pages
+from supervisor.samples.processes import Processes
 from supervisor.top.places import Place
 from supervisor.top.sample import Complaint, Parent, Sample
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from supervisor.admin.status import DroStatus, PortalStatus
-from supervisor.monitor.processes import ProcessFigures
+from supervisor.samples.processes import ProcessFigures
 
 
 class Parent(Enum):

@@ -15,10 +15,10 @@ from dro.metrics.slots import Slot
 from dro.metrics.table import ENDPOINT, PORTAL, ROUTE_MANAGER, WORKER, Metric, metrics
 from supervisor.admin.status import ROUTE_MANAGER as MANAGER
 from supervisor.admin.status import WORKING, DroStatus, WorkerStatus
-from supervisor.monitor.known.processes import Processes
 from supervisor.monitor.known.watch import Known
 from supervisor.samples.exposition import Families
 from supervisor.samples.pages import Pages
+from supervisor.samples.processes import Processes
 
 STATES: Final = ("waiting", "starting", "ready", "draining", "stopping", "paused", "drained", "ended")
 _NOTHING: Final = (0,) * GENERAL_SLOTS

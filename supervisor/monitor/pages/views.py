@@ -21,7 +21,8 @@ from supervisor.monitor.answers.models import ApiError, DroView, ExplainView, Li
 from supervisor.monitor.answers.rates import Rates
 from supervisor.monitor.answers.top import TopRow
 from supervisor.monitor.known.events import KEPT, EventRow, Events
-from supervisor.monitor.known.hour import counts_of
+from supervisor.monitor.known.hour import DROPPED, RECEIVED, SENT, counts_of
+from supervisor.monitor.pages.charts import chart
 from supervisor.monitor.pages.lines import Group, Line, groups, portal_groups
 from supervisor.monitor.pages.picture import network_picture
 
@@ -216,6 +217,12 @@ class Views:
         """Draw the network, with the rates of now."""
         rates = self.rates.look(self.answers.portals())
         return network_picture(self.answers.known.topology, path.nodes if path is not None else (), rates)
+
+    def chart(self, name: str, of: str) -> bytes:
+        """Draw a chart of the last hour of a portal. Raises: ApiError."""
+        self.answers.portal(name)
+        wanted = (RECEIVED, SENT, DROPPED) if of == "traffic" else (of,)
+        return chart(f"{name}: {of}", [one for one in self.answers.hour.series(name) if one.name in wanted])
 
     def topology(self) -> TopologyView:
         known = self.answers.known

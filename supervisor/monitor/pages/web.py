@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, Query, Request, Response
@@ -34,6 +34,8 @@ MENU: Final = (
     ("/lists/losses", "Losses"), ("/lists/top", "Top"), ("/lists/events", "Events"), ("/memory", "Memory"),
     ("/configuration", "Configuration"),
 )  # fmt: skip
+CHART_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+"""A chart brings its styles along, and is shown as an image, where nothing else could be loaded."""
 STATIC_S: Final = 3600
 TIMES: Final = ("began_s", "ended_s", "time_s")
 """Fields that are a time since 1970."""
@@ -89,8 +91,16 @@ def add_pages(app: FastAPI, views: Views) -> None:
     add("/path", "path.html", path)
     add("/topic", "topic.html", topic)
     add("/memory", "memory.html", views.memory)
+    app.add_api_route("/chart", _chart(views), include_in_schema=False)
     app.add_api_route("/lists/{what}.json", _json(listed), include_in_schema=False)
     app.add_api_route("/lists/{what}", _page(shown, "list.html", listed), include_in_schema=False)
+
+
+def _chart(views: Views) -> Callable[..., Response]:
+    def endpoint(portal: Text, of: Literal["traffic", "queue", "RTT"] = "traffic") -> Response:
+        return Response(views.chart(portal, of), media_type="image/svg+xml", headers=CHART_HEADERS)
+
+    return endpoint
 
 
 def _domain(text: str) -> int:

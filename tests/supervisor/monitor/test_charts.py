@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from supervisor.monitor.charts import chart
-from supervisor.monitor.hour import HOUR_S, INTERVAL_S, LOOKS, Series
+from supervisor.monitor.known.hour import HOUR_S, INTERVAL_S, LOOKS, Series
+from supervisor.monitor.pages.charts import chart
 
 ROOT = Path(__file__).resolve().parents[3]
 END_S = 1_700_001_000.0  # 22:30 UTC
@@ -204,9 +204,7 @@ def test_values_are_anything(values: list[float | None]) -> None:
 
 
 def test_the_library_leaves_no_finder_of_modules() -> None:
-    code = (
-        "import sys; import supervisor.monitor.charts; import importlib.util as u; print(u.find_spec('no_such_module'))"
-    )
+    code = "import supervisor.monitor.pages.charts; import importlib.util as u; print(u.find_spec('no_such_module'))"
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "None\n", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from supervisor.monitor.known.processes import Processes, ProcessFigures
+from supervisor.samples.processes import Processes, ProcessFigures
 
 
 def test_figures_of_this_process() -> None:

@@ -15,8 +15,8 @@ import pygal
 from lxml import etree
 from pygal.style import Style
 
-from supervisor.monitor.hour import HOUR_S, INTERVAL_S, Series
-from supervisor.monitor.picture import clean, short
+from supervisor.monitor.known.hour import HOUR_S, INTERVAL_S, Series
+from supervisor.monitor.pages.picture import clean, short
 
 # it is for maps; before 3.12 Python warns of a finder of its kind whenever a module is not found
 sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, pygal.PluginImportFixer)]
