@@ -30,13 +30,15 @@ REASONS: Final = (TOO_MANY, LATE, SLOW, UNREAD, FOREIGN, MANY_STREAMS)
 """Why a client is dropped."""
 
 Dropped = Callable[[str], object]
+Failed = Callable[[str, Exception], object]
 
 
 class Limits:
     """Shared by all connections of one server."""
 
-    def __init__(self, on_dropped: Dropped) -> None:
-        """`on_dropped` gets the reason."""
+    def __init__(self, on_dropped: Dropped, on_failed: Failed) -> None:
+        """`on_dropped` gets the reason; `on_failed` the path of a request and what kept it from being answered."""
+        self.on_failed: Final = on_failed
         self.connections = 0
         self.dropped = dict.fromkeys(REASONS, 0)
         self._on_dropped = on_dropped
@@ -158,7 +160,10 @@ class HostGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self._is_ours(_header(scope, b"host")):
-            await self._app(scope, receive, send)
+            try:
+                await self._app(scope, receive, send)
+            except Exception as e:  # the client has got its answer 500
+                self._limits.on_failed(scope.get("path", ""), e)
             return
         self._limits.drop(FOREIGN)
         answer = PlainTextResponse("no host of that name; use its address, or what it calls itself\n", status_code=421)

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Final
 
@@ -47,7 +48,9 @@ class WebServer:
         self._server: _Server | None = None
         self._is_closing = False
         self._events = Events(ctx.run_dir / EVENTS_SOCKET, lambda: ctx.counters.add(Slot.MONITOR_EVENTS_MALFORMED))
-        self.limits = Limits(lambda why: ctx.limited(LogEvent.MONITOR_CLIENT_DROPPED, key=why, extra={"reason": why}))
+        self.limits = Limits(
+            lambda why: ctx.limited(LogEvent.MONITOR_CLIENT_DROPPED, key=why, extra={"reason": why}), self._on_failed
+        )
 
     async def run(self) -> None:
         """Listen as soon as that is possible, and serve."""
@@ -103,6 +106,12 @@ class WebServer:
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # clients that break the protocol are theirs to mend
         self._server = _Server(config)
         await self._server.serve(sockets=[sock])
+
+    def _on_failed(self, path: str, error: Exception) -> None:
+        place = traceback.extract_tb(error.__traceback__)[-1:]
+        where = f" ({place[0].filename}:{place[0].lineno})" if place else ""
+        extra = {"path": path, "reason": f"{type(error).__name__}: {error}{where}"}
+        self._ctx.limited(LogEvent.MONITOR_REQUEST_FAILED, key=type(error).__name__, extra=extra)
 
     def _on_order(self, event: dict[str, str]) -> None:
         self._ctx.log.info(LogEvent.MONITOR_ORDER, extra=event)
