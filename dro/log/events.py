@@ -147,6 +147,7 @@ class LogEvent(StrEnum):
     MONITOR_CANNOT_LISTEN = "web monitor cannot listen", _ERROR, "address reason remedy"
     MONITOR_CLIENT_DROPPED = "client of the web monitor dropped", _WARNING, "reason"
     MONITOR_REQUEST_FAILED = "request to the web monitor failed", _ERROR, "path reason"
+    MONITOR_BAD_VARIABLE = "environment variable for the web monitor ignored", _ERROR, "variable reason"
     MONITOR_ORDER = "order over HTTP", _INFO, "order who address result"
     OPERATION_BEGINS = "operation begins", _INFO, "operation worker"
     OPERATION_FAILED = "operation failed", _ERROR, "operation worker reason"

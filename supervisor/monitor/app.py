@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 
+from dro.bus.listing import PROXIES
 from dro.command_line import version
 from supervisor.monitor.answers.answers import Answers
 from supervisor.monitor.answers.rates import Rates
+from supervisor.monitor.answers.topics import TOPICS_VARIABLE, TopicMetrics
 from supervisor.monitor.api import OPENAPI, add_api, add_errors
 from supervisor.monitor.guard import Limits
 from supervisor.monitor.known.events import Events
@@ -40,9 +43,9 @@ SECURITY_HEADERS: Final = {
 
 
 def make_app(
-    watch: Watch, metrics: Metrics, limits: Limits, events: Events, answers: Answers, orders: Orders
+    watch: Watch, metrics: Metrics, limits: Limits, events: Events, answers: Answers, orders: Orders, topics: int
 ) -> FastAPI:
-    """Make the application of one DRO."""
+    """Make the application of one DRO. `topics`: how many may have metrics of their own."""
     app = FastAPI(
         title="Open DRO", version=version(), docs_url=None, redoc_url=None, openapi_url=OPENAPI,
         description="What one DRO tells of itself, and its network as it sees it. Orders need a token.",
@@ -66,6 +69,16 @@ def make_app(
     @app.get("/metrics/workers", include_in_schema=False)
     def of_workers(request: Request) -> Response:
         return of_each.answer(request)
+
+    of_topics = TopicMetrics(lambda: answers.list_of(PROXIES).rows, topics)
+    of_each_topic = Recent(lambda: of_topics.families(watch.known.status.name))
+
+    @app.get("/metrics/topics", include_in_schema=False)
+    def of_single_topics(request: Request) -> Response:
+        if not topics:
+            text = f"metrics of topics are off; start the DRO with {TOPICS_VARIABLE}=N for N topics at most\n"
+            return PlainTextResponse(text, status_code=404)
+        return of_each_topic.answer(request)
 
     @app.get("/healthz", include_in_schema=False)
     def healthz() -> Response:

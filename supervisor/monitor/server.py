@@ -23,6 +23,7 @@ from dro.metrics.slots import WorkerSlot as Slot
 from dro.os_errors import remedy_of
 from supervisor.admin.status import DroStatus, PortalPlace, WorkerStatus
 from supervisor.monitor.answers.answers import Answers
+from supervisor.monitor.answers.topics import TOPICS_VARIABLE, topics_wanted
 from supervisor.monitor.app import make_app
 from supervisor.monitor.guard import MAX_HEADERS, GuardedProtocol, HostGuard, Limits, own_names
 from supervisor.monitor.known.events import Events
@@ -90,14 +91,9 @@ class WebServer:
 
     async def _serve(self, sock: socket.socket) -> None:
         protocol = type("Protocol", (GuardedProtocol,), {"limits": self.limits})
-        app = make_app(
-            self._watch,
-            Metrics(version(), os.environ.get(REVISION_VARIABLE, "")),
-            self.limits,
-            self._events,
-            self._answers,
-            Orders(self._ctx.run_dir, os.environ.get(TOKENS_VARIABLE, ""), self._on_order),
-        )
+        metrics = Metrics(version(), os.environ.get(REVISION_VARIABLE, ""))
+        orders = Orders(self._ctx.run_dir, os.environ.get(TOKENS_VARIABLE, ""), self._on_order)
+        app = make_app(self._watch, metrics, self.limits, self._events, self._answers, orders, self._topics())
         config = uvicorn.Config(
             HostGuard(app, own_names(), self.limits), http=protocol, ws="none", lifespan="off", loop="none",
             log_config=None, access_log=False, server_header=False, timeout_keep_alive=KEEP_ALIVE_S,
@@ -106,6 +102,14 @@ class WebServer:
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # clients that break the protocol are theirs to mend
         self._server = _Server(config)
         await self._server.serve(sockets=[sock])
+
+    def _topics(self) -> int:
+        """How many may have metrics of their own."""
+        try:
+            return topics_wanted(os.environ.get(TOPICS_VARIABLE, ""))
+        except ValueError as e:
+            self._ctx.log.error(LogEvent.MONITOR_BAD_VARIABLE, extra={"variable": TOPICS_VARIABLE, "reason": str(e)})
+            return 0
 
     def _on_failed(self, path: str, error: Exception) -> None:
         place = traceback.extract_tb(error.__traceback__)[-1:]

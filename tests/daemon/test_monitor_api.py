@@ -14,6 +14,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.core.result import Ok
 
+from supervisor.monitor.answers.topics import TOPICS_VARIABLE
 from supervisor.monitor.api import OPENAPI, PAGED
 from supervisor.monitor.orders import TOKENS_VARIABLE
 from tests.daemon.test_monitor import fetch, status_of
@@ -36,7 +37,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, tokens: Path) -> Iterator[Site]:
     made = Site(tmp_path_factory.mktemp("site"), 2, has_monitor=True)
-    made.environment = {TOKENS_VARIABLE: str(tokens)}
+    made.environment = {TOKENS_VARIABLE: str(tokens), TOPICS_VARIABLE: "2"}
     try:
         made.start()
         made.wait(lambda: status_of(made, "/readyz") == 200, "the monitor")
@@ -135,3 +136,9 @@ def test_the_configuration_hides_secrets_and_names_origins(site: Site) -> None:
     assert f"<web-monitor>{site.web}</web-monitor>" in told["text"]
     assert "trd1.cfg:" in told["text"]
     assert len(get(site, "/v1/config?defaults=true")["text"]) > len(told["text"])
+
+
+def test_metrics_of_topics_have_a_cap(site: Site) -> None:
+    status, body = fetch(site, "/metrics/topics")
+    assert status == 200
+    assert f'dro_topics_left_out{{dro="{site.name}"}} 0.0' in body.decode().splitlines()
