@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
 STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
-.PHONY: help venv demo demo-direct test long changed coverage lint dead-code bytecode needs bench mutants completion dist \
+.PHONY: help venv demo demo-direct demo-monitor test long changed coverage lint dead-code bytecode needs bench mutants completion dist \
 	clean distclean
 .DEFAULT_GOAL := help
 
@@ -34,6 +34,7 @@ help:
 	@echo "make lint              ruff, mypy, spelling and dead code alone"
 	@echo "make demo              three DROs, a source and receivers on this machine, live; SECONDS=10 ends it by itself"
 	@echo "make demo-direct       the same with one DRO"
+	@echo "make demo-monitor      make demo with Prometheus beside it, if it is installed; prints where to look"
 	@echo "make bench             all benchmarks, half an hour; BENCH=throughput ARGS='--sizes 64' runs one with arguments"
 	@echo "make mutants           wrong programs by chance: which do the tests notice? COUNT=200 SEED=1"
 	@echo "make completion        the shell completion in deploy/completion, from the argument parsers"
@@ -59,6 +60,9 @@ demo: $(RUNTIME)
 
 demo-direct: $(RUNTIME)
 	$(PY) -m supervisor.demo.main --direct --seconds $(SECONDS)
+
+demo-monitor: $(RUNTIME)
+	$(PY) -m supervisor.demo.main --monitor --seconds $(SECONDS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check

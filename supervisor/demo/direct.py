@@ -61,7 +61,7 @@ class Screen:
 def run(folder: Path, stop: threading.Event, seconds: float, rate: int) -> int:
     """Returns the exit status. `seconds` 0: until stopped."""
     ports = write_configuration(folder)
-    print(f"metrics: {web_addresses(ports)[0]}/metrics", flush=True)
+    print(f"web monitor: http://{web_addresses(ports)[0]}, metrics at /metrics", flush=True)
     with running_tnwgd(folder) as tnwgd:
         return _run(folder, tnwgd, stop, seconds, rate)
 

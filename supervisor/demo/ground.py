@@ -23,22 +23,22 @@ DIRECT: Final = "direct.xml"
 
 
 def write_configuration(
-    folder: Path, files: tuple[str, ...] = (DIRECT,), trds: int = 2, links: int = 0
+    folder: Path, files: tuple[str, ...] = (DIRECT,), trds: int = 2, links: int = 0, others: tuple[str, ...] = ()
 ) -> dict[str, int]:
     """Write the files of a demonstration, with multicast nets and ports that nobody else uses now.
 
     Returns the ports of links and of web monitors (one for each DRO), which the files have as `{link0}`, `{web0}` and
-    so on; `{run}` is part of the names of DROs, which are unique on a host.
+    so on, and those of `others`; `{run}` is part of the names of DROs, which are unique on a host.
     """
     data = resources.files("supervisor.demo").joinpath("data")
     template = data.joinpath("demo-trd.cfg").read_text()
-    first = _free_block(trds * PORTS_PER_TRD + links + len(files))
+    first = _free_block(trds * PORTS_PER_TRD + links + len(files) + len(others))
     for trd in range(1, trds + 1):
         base = first + (trd - 1) * PORTS_PER_TRD
         ports = {f"port{i}": base + i for i in range(PORTS_PER_TRD)}
         net = f"239.{192 + os.getpid() % 60}.{base // 30 % 250}"
         folder.joinpath(f"trd{trd}.cfg").write_text(template.format(trd=trd, net=net, **ports))
-    names = [*(f"link{i}" for i in range(links)), *(f"web{i}" for i in range(len(files)))]
+    names = [*(f"link{i}" for i in range(links)), *(f"web{i}" for i in range(len(files))), *others]
     made = {name: first + trds * PORTS_PER_TRD + i for i, name in enumerate(names)}
     for name in files:
         folder.joinpath(name).write_text(data.joinpath(name).read_text().format(run=os.getpid(), **made))
@@ -47,7 +47,7 @@ def write_configuration(
 
 def web_addresses(ports: Mapping[str, int]) -> list[str]:
     """Where the web monitors of the demonstration listen."""
-    return [f"http://127.0.0.1:{port}" for name, port in ports.items() if name.startswith("web")]
+    return [f"127.0.0.1:{port}" for name, port in ports.items() if name.startswith("web")]
 
 
 def _free_block(size: int) -> int:
@@ -104,9 +104,17 @@ def running_tnwgd(folder: Path, file: str = DIRECT, log: str = "tnwgd.log") -> I
             env=os.environ | {"PYTHONPATH": path},
             stdout=output,
             stderr=subprocess.STDOUT,
+            process_group=0,  # Ctrl-C is for the demonstration, which waits for its messages before it stops this
         )
-    try:
+    with stopped_at_the_end(process):
         yield process
+
+
+@contextlib.contextmanager
+def stopped_at_the_end(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Stop it with SIGTERM, or after ten seconds with SIGKILL."""
+    try:
+        yield
     finally:
         process.terminate()
         try:

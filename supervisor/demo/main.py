@@ -19,18 +19,19 @@ from dro.standard_streams import open_standard_streams, output_lost, say
 from supervisor.demo import direct, triangle
 
 
-def run(seconds: float, rate: int, *, is_direct: bool) -> int:
+def run(seconds: float, rate: int, *, is_direct: bool, is_monitored: bool) -> int:
     """Returns the exit status. `seconds` 0: until interrupted."""
     stop = threading.Event()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, on_signal)
     with tempfile.TemporaryDirectory(prefix="dro-demo-") as name:
-        demonstration = direct.run if is_direct else triangle.run
-        return demonstration(Path(name), stop, seconds, rate)
+        if is_direct:
+            return direct.run(Path(name), stop, seconds, rate)
+        return triangle.run(Path(name), stop, seconds, rate, is_monitored=is_monitored)
 
 
 def main() -> None:
@@ -39,11 +40,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0, help="stop after so many seconds (default: at Ctrl-C)")
     parser.add_argument("--rate", type=int, default=500, help="messages per second (default 500)")
     parser.add_argument("--direct", action="store_true", help="one DRO between two TRDs instead of three DROs")
+    parser.add_argument("--monitor", action="store_true", help="with Prometheus beside the three DROs")
     arguments = parser.parse_args()
     if arguments.seconds < 0 or not 0 < arguments.rate <= 100_000:
         parser.error("--seconds must not be negative, --rate from 1 to 100000")
+    if arguments.direct and arguments.monitor:
+        parser.error("--monitor is for three DROs, --direct for one")
     try:
-        status = run(arguments.seconds, arguments.rate, is_direct=arguments.direct)
+        status = run(arguments.seconds, arguments.rate, is_direct=arguments.direct, is_monitored=arguments.monitor)
         sys.stdout.flush()
     except OSError as e:
         error = output_lost(e)

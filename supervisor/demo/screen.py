@@ -21,10 +21,11 @@ class Picture:
 
     def draw(self, lines: Sequence[str]) -> None:
         up = f"\x1b[{self._lines}A" if self._lines else ""
-        width = shutil.get_terminal_size().columns  # a line that wraps would shift the next picture
-        sys.stdout.write(up + "".join(f"\x1b[2K{line[:width]}\n" for line in lines) + "\x1b[J")
+        size = shutil.get_terminal_size()  # a line that wraps or scrolls would shift the next picture
+        shown = lines[: size.lines - 1]
+        sys.stdout.write(up + "".join(f"\x1b[2K{line[: size.columns]}\n" for line in shown) + "\x1b[J")
         sys.stdout.flush()
-        self._lines = len(lines)
+        self._lines = len(shown)
 
 
 class Rates:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,7 @@ from supervisor.demo.flow import (
 )
 from supervisor.demo.ground import ended, running_tnwgd, web_addresses, workers_of, write_configuration
 from supervisor.demo.network import DROS, LINKS, RECEIVING_TRDS, TRDS, Network
+from supervisor.demo.prometheus import running_prometheus
 from supervisor.demo.repairs import REPAIR, Answering, Asking
 from supervisor.demo.screen import LATENCY_HEAD, REDRAW_S, Picture, PlainLines, Rates, latency_cells
 
@@ -69,8 +70,12 @@ class Timetable:
 class Screen:
     """What is seen of the network: a picture on a terminal, plain lines elsewhere."""
 
-    def __init__(self, network: Network, processes: Processes, ports: Mapping[str, int], folder: Path) -> None:
+    def __init__(
+        self, network: Network, processes: Processes, ports: Mapping[str, int], folder: Path, notes: Sequence[str] = ()
+    ) -> None:
+        """`notes`: lines for the end of the picture."""
         self._network = network
+        self._notes = notes
         self._processes = processes
         self._ports = ports
         self._folder = folder
@@ -129,15 +134,19 @@ class Screen:
         return [
             *lines,
             f"  files  {self._folder}",
-            "  metrics and health  " + "  ".join(web_addresses(self._ports)),
+            *(f"  {note}" for note in self._notes),
             "  try    tnwgdctl --dro PID portals, or topics, sources, interest, proxies, routes",
         ]
 
 
-def run(folder: Path, stop: threading.Event, seconds: float, rate: int) -> int:
-    """Returns the exit status. `seconds` 0: until stopped."""
+def run(folder: Path, stop: threading.Event, seconds: float, rate: int, *, is_monitored: bool = False) -> int:
+    """Returns the exit status. `seconds` 0: until stopped. `is_monitored`: with Prometheus, if it is there."""
     files = {name: f"triangle-{name.lower()}.xml" for name in DROS}
-    ports = write_configuration(folder, tuple(files.values()), trds=len(TRDS), links=len(LINKS))
+    others = ("prometheus",) if is_monitored else ()
+    ports = write_configuration(folder, tuple(files.values()), trds=len(TRDS), links=len(LINKS), others=others)
+    targets = web_addresses(ports)
+    where = zip(DROS, targets, strict=True)
+    notes = [f"web monitor of {name}: http://{target}, metrics at /metrics" for name, target in where]
     is_over = threading.Event()
     with contextlib.ExitStack() as stack:
         processes = {
@@ -147,9 +156,12 @@ def run(folder: Path, stop: threading.Event, seconds: float, rate: int) -> int:
         stack.callback(network.join)
         stack.callback(is_over.set)
         network.start()
-        print("metrics: " + "  ".join(f"{address}/metrics" for address in web_addresses(ports)), flush=True)
+        if is_monitored:
+            notes.append(stack.enter_context(running_prometheus(folder, targets, ports["prometheus"], stop)))
+        for note in notes:
+            print(note, flush=True)
         demonstration = Demonstration(folder, processes, network, stop)
-        return demonstration.run(Screen(network, processes, ports, folder), seconds, rate)
+        return demonstration.run(Screen(network, processes, ports, folder, notes), seconds, rate)
 
 
 class Demonstration:
