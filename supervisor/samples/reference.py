@@ -12,12 +12,13 @@ INTRODUCTION: Final = """\
 
 Made by `python -m supervisor.samples.reference > docs/metrics.md` from the tables in `dro/metrics/data`.
 
-Where `<web-monitor>` is configured, the DRO serves
+Where `<web-monitor>` is configured, the DRO serves ([monitor.md](monitor.md))
 
 | path | content |
 |---|---|
 | `/metrics` | what is below, for the whole DRO and each portal, as Prometheus text or OpenMetrics |
 | `/metrics/workers` | processor time, memory, restarts, turns of the loop of each process |
+| `/metrics/topics` | `dro_topic_fragments_total` by `portal` and `topic`, when `DRO_TOPIC_METRICS=N` allows N of them |
 | `/healthz` | 200 while the parent answers, otherwise 503 and the reason |
 | `/readyz` | 200 while all portals and the route manager work, otherwise 503 and the reasons |
 

@@ -138,6 +138,23 @@ def test_every_page_is_accessible_and_asks_nobody_else(network: Chain, browser: 
     assert asked_hosts(browser) == {network.plan.web("A")}
 
 
+def test_charts_of_the_last_hour_are_drawn(network: Chain, browser: webdriver.Chrome) -> None:
+    set_scheme(browser, "dark")
+
+    def points() -> int:
+        status, body = fetch(network.plan.web("A"), "/v1/portals/A-C/series")
+        assert status == 200
+        return sum(value is not None for _, value in json.loads(body)[0]["points"])
+
+    wait_until(lambda: points() >= 2, "two looks ten seconds apart", 40)
+    browser.get(address(network, "/portal?name=A-C"))
+    widths = "return [...document.querySelectorAll('.charts img')].map(i => i.complete ? i.naturalWidth : 0)"
+    browser.execute_script("document.querySelectorAll('.charts img').forEach(i => i.loading = 'eager')")
+    wait_until(lambda: browser.execute_script(widths).count(0) == 0, "three charts", 30)
+    assert log_of(browser, "browser") == []
+    keep(browser, "portal-dark")
+
+
 def test_pages_fit_a_phone(network: Chain, browser: webdriver.Chrome) -> None:
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",

@@ -24,7 +24,9 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder,
 WIDTH, HEIGHT = 720, 300
 TITLE_MAX: Final = 60
 """Characters."""
-TICK_S: Final = 600
+TICKS_S: Final = (60, 120, 300, 600)
+TICKS_MAX: Final = 8
+SHORTEST_S: Final = 600.0
 LEAST: Final = 1e-6
 """What is less is shown as zero."""
 NO_DATA: Final = "no data"
@@ -64,24 +66,29 @@ _CSS: Final = "".join([
 
 
 def chart(title: str, series: Sequence[Series]) -> bytes:
-    """Draw up to three lines of one unit over the hour that ends with the last point; gaps stay gaps."""
+    """Draw up to three lines of one unit over the hour that ends with the last point; gaps stay gaps.
+
+    While there is no hour yet the chart begins with the first point, ten minutes before the end at least.
+    """
     units = list(dict.fromkeys(one.unit for one in series))
     if len(units) > 1 or len(series) > len(_DASHES):
         raise ValueError(f"{len(series)} lines in {units} do not fit one chart")
     title = clean(title if len(title) <= TITLE_MAX else f"{title[: TITLE_MAX - 1]}…")
     end_s = max((time_s for one in series for time_s, _ in one.points), default=HOUR_S)
+    first_s = min((time_s for one in series for time_s, _ in one.points), default=end_s)
+    start_s = max(end_s - HOUR_S, min(first_s - INTERVAL_S, end_s - SHORTEST_S))
     most = max((value for one in series for _, value in one.points if value is not None), default=0.0)
     made = pygal.XY(
         style=_STYLE, css=("file://graph.css", f"inline:{_CSS}"), js=(), title=title, width=WIDTH, height=HEIGHT,
-        margin=8, y_title=units[0] if units else "", x_labels=_ticks(end_s - HOUR_S, end_s),
-        xrange=(end_s - HOUR_S, end_s), range=(0.0, most if most >= LEAST else 1.0), value_formatter=short, max_scale=6,
+        margin=8, y_title=units[0] if units else "", x_labels=_ticks(start_s, end_s),
+        xrange=(start_s, end_s), range=(0.0, most if most >= LEAST else 1.0), value_formatter=short, max_scale=6,
         no_data_text=NO_DATA, show_dots=False, allow_interruptions=True, legend_at_bottom=True,
         legend_at_bottom_columns=len(series) or 1, truncate_legend=-1,
     )  # fmt: skip
     made.uuid = _ID  # otherwise one by chance
     for one, dash in zip(series or [Series(NO_DATA, "", [])], _DASHES, strict=False):
         made.add(f"{one.name} ({dash})" if dash else one.name, [*_lines(one.points)] or [(end_s, None)])
-    return _image(made.render_tree(), title, " ".join(_words(series, end_s)))
+    return _image(made.render_tree(), title, " ".join(_words(series, start_s, end_s)))
 
 
 def _image(root: etree._Element, title: str, words: str) -> bytes:
@@ -103,9 +110,10 @@ def _image(root: etree._Element, title: str, words: str) -> bytes:
 
 
 def _ticks(start_s: float, end_s: float) -> list[dict[str, object]]:
-    """Each ten minutes; the first says which time it is."""
-    first = math.ceil(start_s / TICK_S) * TICK_S
-    times = range(first, math.floor(end_s) + 1, TICK_S)
+    """Up to eight round times; the first says which time it is."""
+    step = next((step for step in TICKS_S if (end_s - start_s) / step <= TICKS_MAX), TICKS_S[-1])
+    first = math.ceil(start_s / step) * step
+    times = range(first, math.floor(end_s) + 1, step)
     return [{"value": at, "label": f"{_time(at)}{' UTC' * (at == first)}"} for at in times]
 
 
@@ -122,8 +130,8 @@ def _lines(points: Points) -> Iterator[tuple[float, float | None]]:
         yield time_s, value
 
 
-def _words(series: Sequence[Series], end_s: float) -> Iterator[str]:
-    yield f"From {_time(end_s - HOUR_S)} to {_time(end_s)} UTC."
+def _words(series: Sequence[Series], start_s: float, end_s: float) -> Iterator[str]:
+    yield f"From {_time(start_s)} to {_time(end_s)} UTC."
     for one in series:
         known = [value for _, value in one.points if value is not None]
         if not known:

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from supervisor.monitor.known.hour import HOUR_S, INTERVAL_S, LOOKS, Series
-from supervisor.monitor.pages.charts import chart
+from supervisor.monitor.known.hour import INTERVAL_S, LOOKS, Series
+from supervisor.monitor.pages.charts import SHORTEST_S, chart
 
 ROOT = Path(__file__).resolve().parents[3]
 END_S = 1_700_001_000.0  # 22:30 UTC
@@ -77,11 +77,11 @@ def test_the_axes_have_times_in_utc_and_short_numbers() -> None:
     assert any(text.endswith("k") for text in found)
 
 
-def test_the_axis_is_of_a_whole_hour_also_when_less_is_known() -> None:
+def test_the_axis_is_of_ten_minutes_when_less_is_known() -> None:
     root = drawn("P1", Series("queue", "bytes", [(END_S - 10, 5.0), (END_S, 5.0)]))
     (((first, _), (last, _)),) = lines_of(root)
     width = max(float(rect.get("width") or 0) for rect in root.iter(f"{SVG}rect") if rect.get("x") == "0")
-    assert 0 < last - first < 2 * width * INTERVAL_S / HOUR_S
+    assert width * INTERVAL_S / SHORTEST_S / 2 < last - first < width * INTERVAL_S / SHORTEST_S
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
