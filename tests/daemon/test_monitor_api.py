@@ -142,3 +142,14 @@ def test_metrics_of_topics_have_a_cap(site: Site) -> None:
     status, body = fetch(site, "/metrics/topics")
     assert status == 200
     assert f'dro_topics_left_out{{dro="{site.name}"}} 0.0' in body.decode().splitlines()
+
+
+def test_memory_and_processes_are_told(site: Site) -> None:
+    rows = {row["worker"]: row for row in get(site, "/v1/memory")}
+    assert rows.keys() == {"route-manager", "P1", "P2", "monitor"}
+    for row in rows.values():
+        assert row["uordblks"] + row["fordblks"] == row["arena"]
+        assert row["uordblks"] > 1 << 20
+    workers = {row["worker"]["name"]: row for row in get(site, "/v1/workers")}
+    assert workers["P1"]["resident_bytes"] > 1 << 20
+    assert workers["P1"]["worker"]["pid"] in site.workers().values()
