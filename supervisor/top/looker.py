@@ -86,7 +86,7 @@ class Looker:
         self._complaints: Asking[tuple[Complaint, ...]] | None = None
         self._file = read_last_status(place.shm)
         if place.is_alive and place.run_dir is not None:
-            self._status = Asking(place.run_dir, _status_of, ASK_S)
+            self._status = Asking(place.run_dir, self._status_of, ASK_S)
             self._complaints = Asking(place.run_dir, self._complaints_of, COMPLAINTS_S)
             self._status.wait(FIRST_ANSWER_S)
         if self._last_status() is None:
@@ -169,16 +169,19 @@ class Looker:
                 raise
             self._lock_fd = fd
 
-    def _complaints_of(self, client: Client) -> tuple[Complaint, ...]:
+    def _status_of(self, client: Client) -> DroStatus:
+        """Raises: UnreachableError, also when a later DRO has taken the run directory."""
         status = client.ask(DroStatus, "status", within_s=PATIENCE_S)
+        if status.pid != self.place.instance.pid:
+            raise UnreachableError(f"{self.place.run_dir} is that of another DRO now")
+        return status
+
+    def _complaints_of(self, client: Client) -> tuple[Complaint, ...]:
+        status = self._status_of(client)
         found = [Complaint(f"neighbours {p.portal} {p.remedy}", str(p)) for p in neighbour_problems(client, status)]
         for portal in self._queueing:
             found += [_blocked(row) for row in rows_of(client, BLOCKED, portal, "")]
         return tuple(found)
-
-
-def _status_of(client: Client) -> DroStatus:
-    return client.ask(DroStatus, "status", within_s=PATIENCE_S)
 
 
 def _blocked(row: BlockedRow) -> Complaint:
