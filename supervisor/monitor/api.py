@@ -14,8 +14,10 @@ from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from dro.bus.listing import LISTS, PATH, TOPIC, PathRow
+from dro.errors import DroError
 from supervisor.admin.status import ConfigRecord, PortalStatus
 from supervisor.monitor.answers.answers import Answers, sorted_rows
 from supervisor.monitor.answers.drops import DropRow
@@ -74,6 +76,14 @@ def add_errors(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
     def on_error(_: Request, error: ApiError) -> JSONResponse:
         return JSONResponse(error.problem.model_dump(), status_code=error.status)
+
+    @app.exception_handler(DroError)
+    def on_failure(_: Request, error: DroError) -> JSONResponse:
+        return JSONResponse(Problem(what=str(error)).model_dump(), status_code=503)
+
+    @app.exception_handler(HTTPException)
+    def on_other(_: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse(Problem(what=error.detail).model_dump(), error.status_code, error.headers)
 
     @app.exception_handler(RequestValidationError)
     def on_invalid(_: Request, error: RequestValidationError) -> JSONResponse:

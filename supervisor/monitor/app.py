@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import choose_encoder
@@ -63,29 +65,29 @@ def make_app(
     )
 
     @app.get("/metrics", include_in_schema=False)
-    def of_dro(request: Request) -> Response:
-        return of_all.answer(request)
+    async def of_dro(request: Request) -> Response:
+        return await of_all.answer(request)
 
     @app.get("/metrics/workers", include_in_schema=False)
-    def of_workers(request: Request) -> Response:
-        return of_each.answer(request)
+    async def of_workers(request: Request) -> Response:
+        return await of_each.answer(request)
 
     of_topics = TopicMetrics(lambda: answers.list_of(PROXIES).rows, topics)
     of_each_topic = Recent(lambda: of_topics.families(watch.known.status.name))
 
     @app.get("/metrics/topics", include_in_schema=False)
-    def of_single_topics(request: Request) -> Response:
+    async def of_single_topics(request: Request) -> Response:
         if not topics:
             text = f"metrics of topics are off; start the DRO with {TOPICS_VARIABLE}=N for N topics at most\n"
             return PlainTextResponse(text, status_code=404)
-        return of_each_topic.answer(request)
+        return await of_each_topic.answer(request)
 
     @app.get("/healthz", include_in_schema=False)
-    def healthz() -> Response:
+    async def healthz() -> Response:
         return _verdict(unhealthy(watch.known))
 
     @app.get("/readyz", include_in_schema=False)
-    def readyz() -> Response:
+    async def readyz() -> Response:
         return _verdict(unready(watch.known))
 
     add_errors(app)
@@ -97,23 +99,31 @@ def make_app(
 
 
 class Recent:
-    """Gives who asks within `RECENT_S` the same answer: a flood of requests costs no more than ten a second."""
+    """Gives who asks within `RECENT_S` the same answer: a flood of requests costs no more than ten a second.
 
-    def __init__(self, collect: Callable[[], Families]) -> None:
+    It is made in a thread, beside those of other requests, so that who floods those is not in the way.
+    """
+
+    def __init__(self, collect: Callable[[], Families], clock: Callable[[], float] = time.monotonic) -> None:
         self._collect = collect
+        self._clock = clock
         self._texts = Texts()
-        self._lock = threading.Lock()  # requests come in threads
+        self._lock = asyncio.Lock()
+        self._limiter = CapacityLimiter(1)
         self._made: dict[str, tuple[float, tuple[bytes, str]]] = {}  # by format
 
-    def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         accept = request.headers.get("accept", "")
         wanted = choose_encoder(accept)[1]
-        with self._lock:
+        async with self._lock:
             made_s, (body, content_type) = self._made.get(wanted, (-RECENT_S, (b"", "")))
-            if time.monotonic() - made_s >= RECENT_S:
-                body, content_type = self._texts.encoded(self._collect(), accept)
-                self._made = {wanted: (time.monotonic(), (body, content_type))}
+            if self._clock() - made_s >= RECENT_S:
+                body, content_type = await run_sync(self._encoded, accept, limiter=self._limiter)
+                self._made = {wanted: (self._clock(), (body, content_type))}
         return Response(body, headers={"Content-Type": content_type})
+
+    def _encoded(self, accept: str) -> tuple[bytes, str]:
+        return self._texts.encoded(self._collect(), accept)
 
 
 def _verdict(problems: list[str]) -> Response:

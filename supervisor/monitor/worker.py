@@ -6,6 +6,7 @@ What it is made of is imported here, after the fork, so that neither parent nor 
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 from dro.bus.actor import WorkerContext
@@ -14,6 +15,8 @@ from dro.config.dro_xml.model import DroConfig, WebMonitorConfig
 if TYPE_CHECKING:
     from supervisor.monitor.server import WebServer
 
+NICE = 5
+"""Where processors are scarce, portals come first."""
 TURN_S = 0.1
 """Between two turns of the worker's loop that no descriptor asks for: its timers may be so much late."""
 
@@ -22,6 +25,7 @@ def run_monitor(ctx: WorkerContext, where: WebMonitorConfig, config: DroConfig) 
     """Be the monitor of a DRO until it is told to end."""
     from supervisor.monitor.server import WebServer
 
+    os.nice(NICE)
     asyncio.run(_run(ctx, WebServer(ctx, where, config)))
 
 

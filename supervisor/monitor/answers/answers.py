@@ -18,7 +18,7 @@ from supervisor.admin.status import ROUTE_MANAGER, ConfigRecord, DroStatus, Port
 from supervisor.explain.network import joined
 from supervisor.monitor.answers.drops import DropRow, drop_rows
 from supervisor.monitor.answers.dros import ASK_LIMIT_S, neighbours
-from supervisor.monitor.answers.lists import Listing, Lists
+from supervisor.monitor.answers.lists import RECENT_S, Listing, Lists
 from supervisor.monitor.answers.models import (
     ApiError,
     DroView,
@@ -30,6 +30,7 @@ from supervisor.monitor.answers.models import (
     WorkerView,
 )
 from supervisor.monitor.answers.top import Top
+from supervisor.monitor.answers.turns import Turns
 from supervisor.monitor.known.health import unready
 from supervisor.monitor.known.hour import INTERVAL_S, Hour
 from supervisor.monitor.known.metrics import open_pages, values_of
@@ -49,7 +50,9 @@ class Answers:
         self._asker = asker
         self._processes = Processes()
         self.hour: Final = Hour()
-        self._lists: Final = Lists(asker, lambda: known().status)
+        self._turns = Turns()
+        self._configs: dict[bool, tuple[float, ConfigRecord]] = {}  # when they were told; by whether with defaults
+        self._lists: Final = Lists(asker, lambda: known().status, self._turns)
         self.top: Final = Top(lambda: self.list_of(PROXIES).rows)
 
     @property
@@ -143,14 +146,18 @@ class Answers:
 
     def config(self, *, with_defaults: bool) -> ConfigRecord:
         """Ask for the configuration in force. Raises: ApiError."""
-        return self.ask(
-            lambda client: client.ask(ConfigRecord, "config", within_s=CONFIG_LIMIT_S, defaults=with_defaults)
-        )
+        told_s, record = self._configs.get(with_defaults, (-RECENT_S, None))
+        if record is None or time.monotonic() - told_s >= RECENT_S:
+            record = self.ask(
+                lambda client: client.ask(ConfigRecord, "config", within_s=CONFIG_LIMIT_S, defaults=with_defaults)
+            )
+            self._configs[with_defaults] = time.monotonic(), record
+        return record
 
     def explain(self, question: Mapping[str, Any]) -> ExplainView:
         """Ask this DRO and those of its network on this host how a topic gets across. Raises: ApiError."""
         try:
-            with Client(self._asker.run_dir) as own, neighbours(self.known) as others:
+            with self._turns.take(), Client(self._asker.run_dir) as own, neighbours(self.known) as others:
                 configured, network = joined([own, *others.values()], dict(question))
         except CommandError as e:
             raise ApiError(422, str(e)) from e
@@ -173,7 +180,7 @@ class Answers:
         near = EndView(status.name, name, portal.state, asdict(row) if row is not None else {}, portal.counters)
         if row is None or not row.node_id:
             return LinkView(near, None, "the companion has not told which DRO it is of")
-        with neighbours(self.known) as others:
+        with self._turns.take(), neighbours(self.known) as others:
             if row.node_id not in others:
                 return LinkView(near, None, f"{row.dro or row.node_id} does not run on this host, or not for this user")
             try:
@@ -184,7 +191,8 @@ class Answers:
     def ask(self, question: Callable[[Client], T], refused: int = 422) -> T:
         """Ask the parent. Raises: ApiError; `refused` is its status when the parent refuses."""
         try:
-            return self._asker.ask(question)
+            with self._turns.take():
+                return self._asker.ask(question)
         except CommandError as e:
             raise ApiError(refused, str(e)) from e
         except (UnreachableError, DroError) as e:
@@ -217,7 +225,12 @@ def sorted_rows(rows: Iterable[Any], sort: str) -> list[Any]:
     if not sort:
         return list(rows)
     name = sort.removeprefix("-")
-    return sorted(rows, key=lambda row: getattr(row, name), reverse=sort.startswith("-"))
+
+    def key(row: Any) -> Any:  # noqa: ANN401 - of any field
+        value = getattr(row, name)
+        return str(value) if isinstance(value, dict) else value
+
+    return sorted(rows, key=key, reverse=sort.startswith("-"))
 
 
 def path_summary(rows: Sequence[PathRow]) -> tuple[int, int]:

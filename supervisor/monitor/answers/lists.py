@@ -16,6 +16,7 @@ from dro.errors import DroError
 from dro.metrics.table import PEER
 from supervisor.admin.lists import rows_of
 from supervisor.admin.status import ROUTE_MANAGER, WORKING, DroStatus, WorkerStatus
+from supervisor.monitor.answers.turns import Turns
 from supervisor.monitor.known.watch import Asker
 
 RECENT_S: Final = 1.0
@@ -37,7 +38,8 @@ class Listing:
 class Lists:
     """Collects lists of one DRO, for many threads; one is collected at a time."""
 
-    def __init__(self, asker: Asker, status: Callable[[], DroStatus]) -> None:
+    def __init__(self, asker: Asker, status: Callable[[], DroStatus], turns: Turns) -> None:
+        self._turns = turns
         self._asker = asker
         self._status = status
         self._lock = threading.Lock()
@@ -46,18 +48,30 @@ class Lists:
     def of(self, what: str, portal: str = "", text: str = "") -> Listing:
         """Collect the rows of a list of `dro.bus.listing.LISTS`, of one portal or of all processes that have it.
 
-        `text` is what the process is to look for: a part of a topic, or the ends of a path.
+        `text` is what the process is to look for: a part of a topic. Raises: ApiError when too many ask.
         """
         key = what, portal, text
+        found = self._known(key)
+        if found is not None:
+            return found
+        with self._turns.take():
+            found = self._known(key)  # somebody else has asked meanwhile
+            if found is None:
+                found = self._collect(what, portal, text)
+                self._keep(key, found)
+            return found
+
+    def _known(self, key: tuple[str, str, str]) -> Listing | None:
         with self._lock:
             found = self._kept.get(key)
-            if found is None or time.monotonic() - found.made_s >= RECENT_S:
-                found = self._collect(what, portal, text)
-                self._kept.pop(key, None)
-                while len(self._kept) >= MAX_KEPT:
-                    del self._kept[next(iter(self._kept))]
-                self._kept[key] = found
-            return found
+        return found if found is not None and time.monotonic() - found.made_s < RECENT_S else None
+
+    def _keep(self, key: tuple[str, str, str], found: Listing) -> None:
+        with self._lock:
+            self._kept.pop(key, None)
+            while len(self._kept) >= MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = found
 
     def _collect(self, what: str, portal: str, text: str) -> Listing:
         rows: list[Any] = []

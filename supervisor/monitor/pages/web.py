@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from dro.bus.listing import LISTS, PATH, TOPIC
 from dro.clock import duration
+from dro.errors import DroError
 from supervisor.monitor.answers.models import MAX_DOMAIN, MAX_OFFSET, MAX_TEXT, ApiError
 from supervisor.monitor.pages.views import Views
 
@@ -158,16 +159,20 @@ def _wrapped(
     def endpoint(request: Request, **arguments: Any) -> Response:  # noqa: ANN401
         try:
             return answer(request, serve(**arguments))
+        except DroError as e:
+            return (on_error or _problem)(request, ApiError(503, str(e)))
         except ApiError as e:
-            if on_error is None:
-                raise
-            return on_error(request, e)
+            return (on_error or _problem)(request, e)
 
     first = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
     endpoint.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[first, *signature.parameters.values()], return_annotation=inspect.Signature.empty
     )
     return endpoint
+
+
+def _problem(_: Request, error: ApiError) -> Response:
+    return JSONResponse(error.problem.model_dump(), status_code=error.status)
 
 
 class _Static(StaticFiles):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,24 +106,27 @@ def test_who_asks_for_openmetrics_gets_it() -> None:
     assert Texts().encoded(of_page(PEER), "")[1].startswith("text/plain")
 
 
-def test_a_flood_of_scrapes_gets_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_of_scrapes_gets_one_answer() -> None:
+    asyncio.run(flood())
+
+
+async def flood() -> None:
     now_s = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now_s)
     collected: list[Families] = []
 
     def collect() -> Families:
         collected.append(of_page(PEER, SENT=len(collected)))
         return collected[-1]
 
-    recent = Recent(collect)
+    recent = Recent(collect, lambda: now_s)
     plain = Request({"type": "http", "headers": []})
     openmetrics = Request({"type": "http", "headers": [(b"accept", b"application/openmetrics-text; version=1.0.0")]})
-    first = recent.answer(plain).body
-    assert [recent.answer(plain).body for _ in range(3)] == [first] * 3
+    first, *others = [answer.body for answer in await asyncio.gather(*(recent.answer(plain) for _ in range(4)))]
+    assert others == [first] * 3
     assert len(collected) == 1
-    assert bytes(recent.answer(openmetrics).body).endswith(b"# EOF\n")
+    assert bytes((await recent.answer(openmetrics)).body).endswith(b"# EOF\n")
     now_s += 2 * RECENT_S
-    assert recent.answer(openmetrics).body != first
+    assert (await recent.answer(openmetrics)).body != first
     assert len(collected) == 3
 
 
