@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final, TypeVar
 
 from dro.bus.listing import LISTS, PATH, PEERS, PROXIES, PathRow, PeerRow
@@ -131,7 +131,7 @@ class Answers:
         found = self._lists.of(what, portal if what in _OF_PORTALS else "", text)
         if what == "routes" and portal:
             rows = tuple(row for row in found.rows if portal in (row.ingress, row.egress))
-            return Listing(rows, found.problems, found.made_s)
+            return replace(found, rows=rows)
         return found
 
     def path(self, source: int, interested: int, otid: str = "") -> Listing:

@@ -20,6 +20,8 @@ from supervisor.monitor.answers.turns import Turns
 from supervisor.monitor.known.watch import Asker
 
 RECENT_S: Final = 1.0
+RECENT_TIMES: Final = 3
+"""A list that took long to collect is kept so many times as long."""
 MAX_ROWS: Final = 200_000
 """Of one list; what is beyond is left out, and said to be."""
 MAX_KEPT: Final = 8
@@ -33,6 +35,7 @@ class Listing:
     rows: tuple[Any, ...]
     problems: tuple[str, ...] = ()
     made_s: float = 0.0  # of the monotonic clock
+    took_s: float = 0.0
 
 
 class Lists:
@@ -64,7 +67,9 @@ class Lists:
     def _known(self, key: tuple[str, str, str]) -> Listing | None:
         with self._lock:
             found = self._kept.get(key)
-        return found if found is not None and time.monotonic() - found.made_s < RECENT_S else None
+        if found is None or time.monotonic() - found.made_s > max(RECENT_S, RECENT_TIMES * found.took_s):
+            return None
+        return found
 
     def _keep(self, key: tuple[str, str, str], found: Listing) -> None:
         with self._lock:
@@ -75,6 +80,7 @@ class Lists:
 
     def _collect(self, what: str, portal: str, text: str) -> Listing:
         rows: list[Any] = []
+        began_s = time.monotonic()
         problems = []
         for worker in self._status().workers:
             if not _has(worker, what) or portal not in ("", worker.name):
@@ -90,7 +96,8 @@ class Lists:
                 del rows[MAX_ROWS:]
                 problems.append(f"only the first {MAX_ROWS} rows are here")
                 break
-        return Listing(tuple(rows), tuple(problems), time.monotonic())
+        made_s = time.monotonic()
+        return Listing(tuple(rows), tuple(problems), made_s, made_s - began_s)
 
 
 def _has(worker: WorkerStatus, what: str) -> bool:

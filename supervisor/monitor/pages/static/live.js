@@ -4,6 +4,7 @@
 (() => {
   const EVERY_MS = 2000, PICTURE_MS = 10000;
   const button = document.getElementById("live");
+  if (document.querySelector("main[data-still]")) return; // a long list is work for the portals
   let isLive = true, isAsking = false;
   button.hidden = false;
   button.addEventListener("click", () => {
