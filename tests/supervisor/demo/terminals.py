@@ -15,7 +15,7 @@ import termios
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 90
+LIMIT_S = 150
 
 
 class Terminal(io.StringIO):

@@ -23,7 +23,7 @@ from tests.rigs.terminal import TerminalProgram
 from tests.rigs.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 90
+LIMIT_S = 150
 
 
 def processes_of(session: int) -> list[str]:
