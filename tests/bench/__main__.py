@@ -29,6 +29,7 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "reload": (),
     "access": (),
     "log": (),
+    "monitor": ("--rounds", "3"),
     "metrics": ("--portals", "20"),
     "umdump": (),
     "operator_stress": ("--seconds", "60"),

@@ -51,8 +51,9 @@ def tls(authority: Authority, name: str) -> str:
     )
 
 
-def write_files(site: BenchSite, folder: Path, kind: str, ports: Sequence[int]) -> Path:
-    """Part the portals of the site's file over two DROs, with a link between them; the file of the second."""
+def write_files(site: BenchSite, folder: Path, kind: str, ports: Sequence[int], webs: Sequence[str] = ()) -> Path:
+    """Part the portals of the site's file over two DROs, with a link between them; the file of the second. `webs`:
+    where the monitor of each listens."""
     has_udp, has_tls, has_lz4 = KINDS[kind]
     first = folder / "dro.xml"
     text = first.read_text()
@@ -69,6 +70,8 @@ def write_files(site: BenchSite, folder: Path, kind: str, ports: Sequence[int]) 
             f"{f'<udp><port>{ports[1 + n]}</port>{UDP}</udp>' if has_udp else ''}</peer>"
         )
         begin, rest = text.split("<portals>")
+        if webs:
+            begin = begin.replace("<route-info", f"<web-monitor>{webs[n]}</web-monitor><route-info")
         made = f"{begin.replace(site.name, site.name + name)}<portals>{endpoints[n]}{peer}</portals></tnw-gateway>"
         (folder / f"{name}.xml").write_text(made)
         assert "</portals>" in rest
@@ -77,8 +80,10 @@ def write_files(site: BenchSite, folder: Path, kind: str, ports: Sequence[int]) 
 
 
 @contextmanager
-def linked(program: Path, folder: Path, workload: Workload, kind: str) -> Iterator[Contestant]:
-    """Two DROs with a link and all flows up, the source paused."""
+def linked(
+    program: Path, folder: Path, workload: Workload, kind: str, webs: Sequence[str] = ()
+) -> Iterator[Contestant]:
+    """Two DROs with a link and all flows up, the source paused. `webs`: where the monitor of each listens, if any."""
     folder.mkdir()
     with ExitStack() as stack:
         site, companion = site_of(folder, workload), BenchSite(folder_of(folder, "B"), 0)
@@ -86,7 +91,7 @@ def linked(program: Path, folder: Path, workload: Workload, kind: str) -> Iterat
         stack.callback(companion.close)
         _, guard = block = reserve_block(3)
         stack.callback(guard.close)
-        second = write_files(site, folder, kind, range(block[0], block[0] + 3))
+        second = write_files(site, folder, kind, range(block[0], block[0] + 3), webs)
         (companion.folder / "dro.xml").write_text(second.read_text().replace("<lbm-config>", f"<lbm-config>{folder}/"))
         companion.start()
         site.start()
