@@ -258,8 +258,8 @@ def _notice(sample: Sample) -> str:
     if sample.parent is Parent.DEAD:
         living = sum(1 for worker in sample.status.workers if worker.pid in sample.living)
         still = f"; {living} of its processes still run" if living else ""
-        files = "" if sample.has_pages else "; its files have been removed"
-        return f"the parent (pid {pid}) is dead; these are its last values{still}{files}"
+        end = "is dead" if sample.has_pages else "has ended and its files have been removed"
+        return f"the parent (pid {pid}) {end}; these are its last values{still}"
     if sample.silent_s < SILENT_S and sample.parent is Parent.ALIVE:
         return ""
     silent = f"the parent (pid {pid}) does not answer for {duration(sample.silent_s)}"
@@ -272,9 +272,10 @@ def _notice(sample: Sample) -> str:
 
 
 def _complaints_of(sample: Sample, portals: tuple[PortalLine, ...], dead: frozenset[str]) -> Iterator[Complaint]:
-    for worker in sample.status.workers:
+    is_ending = sample.parent is Parent.DEAD or sample.status.is_stopping
+    for worker in () if is_ending else sample.status.workers:
         state = _state(worker, dead)
-        if state not in WORKING and not worker.is_resting and sample.parent is not Parent.DEAD:
+        if state not in WORKING and not worker.is_resting:
             why = f": {worker.last_death}" if worker.last_death and state != "dead" else ""
             yield Complaint(f"state {worker.name}", f"{worker.name} is {state}{why}")
     for portal in portals:

@@ -103,11 +103,24 @@ def test_a_killed_parent_is_said_to_be_dead_and_its_counters_stay(site: Site, te
     flows(terminal)
     pid = site.pid
     os.kill(pid, signal.SIGKILL)
-    terminal.wait_for(rf"the parent \(pid {pid}\) is dead; these are its last values")
+    # unless another DRO starts just then and removes what it left
+    terminal.wait_for(rf"the parent \(pid {pid}\) (is dead|has ended and its files have been removed); these are its")
     assert terminal.wait_for(r"^dead, started")
     received = terminal.wait_for(r"^P1 +dead").split()[2]
     assert float(received.removesuffix("k")) > 0
     terminal.press("\x03")
+    assert terminal.wait_end() == EXIT_OK
+    terminal.wait_restored()
+
+
+def test_a_dro_that_ends_in_good_order_is_said_to_have_ended(site: Site, terminals: list[TerminalProgram]) -> None:
+    terminal = watch(site, terminals, columns=120)
+    flows(terminal)
+    pid = site.pid
+    assert site.stop() == 0
+    terminal.wait_for(rf"the parent \(pid {pid}\) has ended and its files have been removed; these are its last")
+    assert terminal.wait_for(r"^P1 +(dead|ended) +\d")
+    terminal.press("q")
     assert terminal.wait_end() == EXIT_OK
     terminal.wait_restored()
 

@@ -153,19 +153,27 @@ def test_a_dead_dro_has_its_last_values_and_no_complaints_of_its_processes() -> 
 
 def test_of_a_dead_parent_it_is_said_what_still_runs_and_what_is_gone() -> None:
     (view,) = views(sample(3.0, parent=Parent.DEAD, living=frozenset({P1, MANAGER}), has_pages=False))
-    assert view.head.notice.endswith("last values; 2 of its processes still run; its files have been removed")
+    assert view.head.notice == (
+        "the parent (pid 100) has ended and its files have been removed; these are its last values; "
+        "2 of its processes still run"
+    )
 
 
 def test_what_does_not_work_is_a_problem_until_it_does() -> None:
     starting = replace(STATUS, workers=(*WORKERS[:2], replace(WORKERS[2], state="starting")))
     resting = replace(STATUS, workers=(*WORKERS[:2], replace(WORKERS[2], state="paused", pid=0)))
-    bad, late, good, paused = views(
-        sample(0.0, status=starting), sample(1.0, status=starting), sample(2.0), sample(3.0, status=resting)
+    bad, late, good, paused, ending = views(
+        sample(0.0, status=starting),
+        sample(1.0, status=starting),
+        sample(2.0),
+        sample(3.0, status=resting),
+        sample(4.0, status=replace(starting, is_stopping=True)),
     )
     assert texts(bad) == ["P2 is starting"]
     assert (late.problems[0].since_s, late.problems[0].last_s) == (NOON_S, NOON_S + 1)
     assert texts(good, is_over=True) == ["P2 is starting"]
-    assert texts(paused) == []
+    assert texts(paused) == texts(ending) == []
+    assert ending.head.state == "stopping"
 
 
 def test_a_worker_that_has_died_unnoticed_is_dead() -> None:
