@@ -4,7 +4,7 @@
 (() => {
   const EVERY_MS = 2000, PICTURE_MS = 10000;
   const button = document.getElementById("live");
-  if (document.querySelector("main[data-still]")) return; // a long list is work for the portals
+  if (document.querySelector("main[data-still]")) return; // to make it anew is work for the DRO
   let isLive = true, isAsking = false;
   button.hidden = false;
   button.addEventListener("click", () => {
