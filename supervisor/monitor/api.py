@@ -27,6 +27,7 @@ from supervisor.monitor.answers.models import (
     MAX_LIMIT,
     MAX_OFFSET,
     MAX_TEXT,
+    PROBLEMS,
     ApiError,
     DroView,
     ExplainView,
@@ -43,11 +44,6 @@ PREFIX: Final = "/v1"
 OPENAPI: Final = "/v1/openapi.json"
 PAGED: Final = tuple(what for what in LISTS if what not in (TOPIC, PATH))
 """Lists of `dro.bus.listing` that are served as they are."""
-PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
-    404: {"model": Problem, "description": "there is no such portal, or no way between these domains"},
-    422: {"model": Problem, "description": "the request is not understood, or the DRO refuses it"},
-    503: {"model": Problem, "description": "the DRO does not answer"},
-}
 
 Text = Annotated[str, Query(max_length=MAX_TEXT)]
 Source = Annotated[int, Query(alias="from", ge=1, le=MAX_DOMAIN, description="domain id")]

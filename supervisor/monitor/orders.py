@@ -22,8 +22,8 @@ from dro.errors import DroError, ResourceError
 from supervisor.admin.client import Client, CommandError
 from supervisor.admin.records import JsonObject
 from supervisor.admin.status import OperationResult
-from supervisor.monitor.answers.models import ApiError, Problem
-from supervisor.monitor.api import PREFIX, PROBLEMS
+from supervisor.monitor.answers.models import PROBLEMS, ApiError, Problem
+from supervisor.monitor.api import PREFIX
 
 TOKENS_VARIABLE: Final = "DRO_MONITOR_TOKENS"
 VIEWER, OPERATOR, ADMIN = "viewer", "operator", "admin"

@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 from fastapi import FastAPI, Header, Query, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from supervisor.monitor.answers.models import PROBLEMS
 from supervisor.monitor.guard import MANY_STREAMS, UNREAD, Limits, connection_of
 from supervisor.monitor.known.events import KEPT, MAX_LISTENERS, EventRow, Events, Listener, wanted
 
@@ -36,7 +37,7 @@ class EventList:
 def add_events(app: FastAPI, events: Events, limits: Limits) -> None:
     """Let `app` serve them."""
 
-    @app.get("/v1/events")
+    @app.get("/v1/events", responses=PROBLEMS)
     async def recent(
         level: Level = "", category: Category = "", after: Serial = 0,
         limit: Annotated[int, Query(ge=1, le=KEPT)] = 100,
@@ -44,7 +45,7 @@ def add_events(app: FastAPI, events: Events, limits: Limits) -> None:
         """List log events of all processes of the DRO, of this severity or above."""
         return EventList(*events.recent(level, category, after, limit))
 
-    @app.get("/v1/events/stream", response_class=StreamingResponse)
+    @app.get("/v1/events/stream", response_class=StreamingResponse, responses=PROBLEMS)
     async def stream(
         request: Request, level: Level = "", category: Category = "",
         after: Annotated[int | None, Query(ge=0, description="begin with kept events of a higher serial")] = None,

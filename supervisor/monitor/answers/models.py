@@ -36,6 +36,14 @@ class Problem(BaseModel):
     remedy: str = ""
 
 
+PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
+    404: {"model": Problem, "description": "there is no such portal, or no way between these domains"},
+    422: {"model": Problem, "description": "the request is not understood, or the DRO refuses it"},
+    503: {"model": Problem, "description": "the DRO does not answer"},
+}
+"""What every path may answer beside what was asked for."""
+
+
 class ApiError(Exception):
     """A request that is answered with a `Problem`."""
 

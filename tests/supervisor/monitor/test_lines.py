@@ -35,7 +35,9 @@ def test_every_metric_is_in_one_line(kind: str) -> None:
 def test_the_groups_have_what_their_heads_say(kind: str) -> None:
     groups = {group.title: [line.metric.removeprefix("dro_portal_") for line in group.lines]
               for group in portal_groups(portal(kind))}  # fmt: skip
-    assert all(name.startswith(("handed", "taken_over", "duplicate_window", "forward_latency")) for name in groups[OTHER])
+    assert all(
+        name.startswith(("handed", "taken_over", "duplicate_window", "forward_latency")) for name in groups[OTHER]
+    )
     assert "received_messages_total" in groups["Receive statistics"]
     assert "dropped_messages_total" in groups["Send statistics"]
     assert ("Link" in groups) == ("UDP of the link" in groups) == (kind == PEER)
