@@ -82,6 +82,8 @@ def make_app(
             return PlainTextResponse(text, status_code=404)
         return await of_each_topic.answer(request)
 
+    # health is told without a thread, as requests that wait for a process of the DRO may have all of them
+
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
         return _verdict(unhealthy(watch.known))

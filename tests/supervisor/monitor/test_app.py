@@ -1,0 +1,106 @@
+"""What the application of the monitor answers, called as the web server calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from fastapi import FastAPI
+
+from supervisor.monitor.answers.answers import Answers
+from supervisor.monitor.answers.lists import Listing
+from supervisor.monitor.app import make_app
+from supervisor.monitor.guard import HostGuard, Limits
+from supervisor.monitor.known.events import Events
+from supervisor.monitor.known.metrics import Metrics
+from supervisor.monitor.known.watch import Asker, Watch
+from supervisor.monitor.orders import Orders
+from tests.builders.monitored import add_pages, known
+
+PORTALS: Final = 2
+LIMIT_S: Final = 20.0
+MANY: Final = 100
+"""Requests at a time: more than the application has threads."""
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:  # noqa: ANN401 - any JSON
+        return json.loads(self.body)
+
+
+class Monitor:
+    """The application of a DRO whose parent does not answer."""
+
+    def __init__(self, folder: Path) -> None:
+        add_pages(folder, PORTALS)
+        self.known = known(folder, PORTALS)
+        watch = Watch(folder, self.known.status)
+        watch.known = self.known
+        self.answers = Answers(lambda: watch.known, Asker(folder))
+        limits = Limits(print, print)
+        events = Events(folder / "events.sock", lambda: None)
+        metrics, orders = Metrics("1.0", ""), Orders(folder, "", print)
+        self.app: FastAPI = make_app(watch, metrics, limits, events, self.answers, orders, 0)
+        self._guarded = HostGuard(self.app, {"localhost"}, limits)
+
+    async def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
+        """As a client of this host."""
+        path, _, query = path.partition("?")
+        sent: list[Any] = []
+        pairs = [(name.encode(), value.encode()) for name, value in {"host": "localhost", **headers}.items()]
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "root_path": "",
+            "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
+            "headers": pairs, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "state": {},
+        }  # fmt: skip
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:  # noqa: ANN401 - of ASGI
+            sent.append(message)
+
+        await self._guarded(scope, receive, send)
+        found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return Answer(sent[0]["status"], found, b"".join(message["body"] for message in sent[1:]))
+
+    def __call__(self, path: str, method: str = "GET", **headers: str) -> Answer:
+        return asyncio.run(self.ask(path, method, **headers))
+
+
+@pytest.fixture
+def monitor(tmp_path: Path) -> Monitor:
+    return Monitor(tmp_path)
+
+
+def test_health_is_told_while_all_threads_wait(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    def waits(*_: str) -> Listing:
+        assert over.wait(LIMIT_S)
+        return Listing(())
+
+    monkeypatch.setattr(monitor.answers, "list_of", waits)
+
+    async def health() -> list[int]:
+        waiting = [asyncio.create_task(monitor.ask("/lists/topics")) for _ in range(MANY)]
+        try:
+            asked = [asyncio.wait_for(monitor.ask(path), LIMIT_S / 2) for path in ("/healthz", "/readyz")]
+            found = [(await answer).status for answer in asked]
+        finally:
+            over.set()
+        assert {answer.status for answer in await asyncio.gather(*waiting)} == {200}
+        return found
+
+    assert set(asyncio.run(health())) <= {200, 503}
