@@ -9,32 +9,28 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from dro.clock import NS_PER_S
 from supervisor.admin.client import Client, find_dro
 from supervisor.monitor.guard import MAX_CONNECTIONS
 from supervisor.parent.backoff import LONG_LIFE_NS
+from tests.rigs import web
 from tests.rigs.flow import DUPLICATES, MISSING, WRONG
 from tests.rigs.ring import WORKERS, Ring
+from tests.rigs.scraper import Scraper, series
 from tests.rigs.site import ROUTE_MANAGER, Site
 
 TOPICS: Final = 10
 RATE: Final = 200
 KILLS: Final = 50
-PERIOD_S: Final = 0.05
-OF_OTHERS: Final = ("dro_other_", "dro_portal_info")  # what other DROs tell comes and goes with them
-Key = tuple[str, tuple[tuple[str, str], ...]]
 
 pytestmark = pytest.mark.slow
 
@@ -51,32 +47,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def fetch(site: Site, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-    """Status and body; 0 when nobody listens."""
-    connection = http.client.HTTPConnection(site.web, timeout=10)
-    try:
-        connection.request("GET", path, headers=headers or {})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except OSError:
-        return 0, b""
-    finally:
-        connection.close()
+    return web.fetch(site.web, path, headers)
 
 
 def status_of(site: Site, path: str) -> int:
     return fetch(site, path)[0]
-
-
-def series(text: str) -> tuple[dict[Key, float], set[Key]]:
-    """All values, and which of them may only grow."""
-    values, growing = {}, set()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            key = sample.name, tuple(sorted(sample.labels.items()))
-            values[key] = sample.value
-            if family.type in ("counter", "histogram"):
-                growing.add(key)
-    return values, growing
 
 
 def states_of(site: Site, portal: str) -> list[str]:
@@ -87,76 +62,6 @@ def states_of(site: Site, portal: str) -> list[str]:
         for (name, labels), value in values.items()
         if name == "dro_portal_state" and ("portal", portal) in labels and value
     ]
-
-
-@dataclass
-class Scraper:
-    """Scrapes at 20 Hz until it is stopped, then judges every answer. Before the first one and after the last one
-    nobody listens; between them there has to be one each time."""
-
-    site: Site
-    scrapes: int = 0
-    answers: list[tuple[int, bytes]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    values: dict[Key, float] = field(default_factory=dict)
-    _names: set[Key] = field(default_factory=set)
-    _is_over: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def stop(self) -> None:
-        assert self._thread is not None
-        self._is_over.set()
-        self._thread.join()
-        answered = [nth for nth, (status, _) in enumerate(self.answers) if status]
-        before = b""
-        for status, body in self.answers[answered[0] : answered[-1] + 1]:
-            if status != 200:
-                self.problems.append(f"scrape {self.scrapes}: status {status}")
-            elif body != before:  # within a tenth of a second it is the same
-                self._judge(*series(body.decode()))
-            before = body
-
-    def _run(self) -> None:
-        while not self._is_over.wait(PERIOD_S):
-            self.answers.append(fetch(self.site, "/metrics"))
-
-    def _judge(self, values: dict[Key, float], growing: set[Key]) -> None:
-        self.scrapes += 1
-        names = {key for key in values if not key[0].startswith(OF_OTHERS)}
-        self._names = self._names or names
-        if names != self._names:
-            self.problems.append(f"scrape {self.scrapes}: {sorted(names ^ self._names)[:3]}")
-        for key in names:
-            if key[0] == "dro_start_time_seconds" and values[key] != self.values.get(key, values[key]):
-                self.problems.append(f"scrape {self.scrapes}: another start, {self.values[key]} and {values[key]}")
-        for key in growing:
-            if values[key] < self.values.get(key, 0):
-                self.problems.append(f"scrape {self.scrapes}: {key} fell from {self.values[key]} to {values[key]}")
-        self.problems += [f"scrape {self.scrapes}: {problem}" for problem in unbalanced(values)]
-        self.values = values
-
-
-def unbalanced(values: dict[Key, float]) -> Iterator[str]:
-    """Portals and traffic for which forwarded is not sent + dropped + queued."""
-    sums: dict[tuple[str, str, str], dict[str, float]] = {}
-    for (name, labels), value in values.items():
-        label = dict(labels)
-        for unit in ("messages", "bytes"):
-            for part in ("forwarded", "sent", "dropped"):
-                if name == f"dro_portal_{part}_{unit}_total" and label["traffic"] != "gateway_control":
-                    of = sums.setdefault((label["portal"], label["traffic"], unit), {})
-                    of[part] = of.get(part, 0) + value
-            if name == f"dro_portal_send_queue_{unit}":
-                traffic = {"data": "transport_topic"}.get(label["queue"], label["queue"])
-                sums.setdefault((label["portal"], traffic, unit), {})["queued"] = value
-    assert len(sums) >= 8, "they were found"
-    for key, of in sums.items():
-        if of["forwarded"] != of["sent"] + of["dropped"] + of["queued"]:
-            yield f"{key}: {of}"
 
 
 def is_past(when_s: float) -> bool:
@@ -171,7 +76,7 @@ def is_alive_again(site: Site, worker: str, pid: int) -> bool:
 def test_the_series_are_the_same_from_the_first_answer_to_the_last(tmp_path: Path) -> None:
     """Before the DRO runs, through kills of its portals one after another, and while it ends."""
     site = Site(tmp_path, 3, has_monitor=True)
-    scraper = Scraper(site)
+    scraper = Scraper(site.web)
     scraper.start()
     try:
         site.start()
@@ -199,7 +104,7 @@ def test_the_series_are_the_same_from_the_first_answer_to_the_last(tmp_path: Pat
 def test_the_series_are_the_same_and_add_up_from_start_to_stop(site: Site) -> None:
     """Through kills of every worker, a pause, and the end of the DRO."""
     ring = Ring(site, TOPICS, RATE)
-    scraper = Scraper(site)
+    scraper = Scraper(site.web)
     scraper.start()
     for worker in (*WORKERS, ROUTE_MANAGER, WORKERS[0]):
         site.kill(worker)

@@ -14,7 +14,8 @@ import pytest
 
 from supervisor.admin.client import Client, find_dro
 from supervisor.monitor.known.events import MAX_LISTENERS
-from tests.daemon.test_monitor import fetch, series, status_of
+from tests.daemon.test_monitor import fetch, status_of
+from tests.rigs.scraper import series
 from tests.rigs.site import Site
 
 pytestmark = pytest.mark.slow

@@ -132,11 +132,19 @@ class Plan:
     def link_port(self, one: str, other: str) -> int:
         return self.base + len(self.trds) * PORTS_PER_TRD + self.links.index(_link(one, other))
 
+    def port(self, trd: int) -> int:
+        """Port of topic resolution, which is the first of the TRD's block; see `tests.rigs.site.TRD` for the others."""
+        return self.base + self.trds.index(trd) * PORTS_PER_TRD
+
+    def net(self, trd: int) -> str:
+        """The first three numbers of the TRD's multicast groups."""
+        port = self.port(trd)
+        return f"239.{193 + port // 256 % 62}.{port % 256}"
+
     def _trd(self, trd: int, transport: str) -> str:
-        base = self.base + self.trds.index(trd) * PORTS_PER_TRD
-        net = f"239.{193 + base // 256 % 62}.{base % 256}"
+        base = self.port(trd)
         return TRD.format(
-            net=net, tr=base, request_low=base + 1, request_high=base + 19, data=base + 20, nak_low=base + 21,
+            net=self.net(trd), tr=base, request_low=base + 1, request_high=base + 19, data=base + 20, nak_low=base + 21,
             nak_high=base + 43, tcp_low=base + 44, tcp_high=base + 63, transport=transport,
         )  # fmt: skip
 

@@ -220,15 +220,7 @@ class Site:
 
     def workers(self) -> dict[str, int]:
         """Process ids of the living workers by name."""
-        found = {}
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        for child in children:
-            with contextlib.suppress(OSError):
-                stat = Path(f"/proc/{child}/stat").read_text()
-                name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :]
-                if rest[0] not in "ZX" and name != "tnwgd":
-                    found[name] = int(child)
-        return found
+        return workers_of(self.pid)
 
     def worker(self, name: str) -> int:
         return self.workers()[name]
@@ -282,6 +274,19 @@ def running(site: Site) -> Iterator[Site]:
         yield site
     finally:
         site.close()
+
+
+def workers_of(pid: int) -> dict[str, int]:
+    """Process ids of the living workers of the DRO whose parent is `pid`, by name."""
+    found = {}
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for child in children:
+        with contextlib.suppress(OSError):
+            stat = Path(f"/proc/{child}/stat").read_text()
+            name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :]
+            if rest[0] not in "ZX" and name != "tnwgd":
+                found[name] = int(child)
+    return found
 
 
 def drained(books: Books) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from dro.bus.actor import POLL_VARIABLE
 from dro.um.transport.sockets import ip_number, ip_text
@@ -28,6 +28,14 @@ UNLIMITED: Final = """
 context transport_lbtrm_data_rate_limit 100000000000
 context transport_lbtrm_retransmit_rate_limit 50000000000
 """
+
+
+class Place(Protocol):
+    """A rig that knows the ports and groups of its TRDs."""
+
+    def port(self, trd: int) -> int: ...
+
+    def net(self, trd: int) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class Contestant:
             end.step()
 
 
-def addresses(workload: Workload, site: Site) -> list[TransportAddress]:
+def addresses(workload: Workload, site: Place) -> list[TransportAddress]:
     """The sessions of the source in TRD 1, those of a host after one another."""
     base = site.port(1)
     found: list[TransportAddress] = []
@@ -138,7 +146,7 @@ def describe_source(load: Load, workload: Workload, sessions: Sequence[Transport
     load.tell(*(f"topic {place[topic.address]} {topic.index}" for topic in topics), "open")
 
 
-def describe_sink(load: Load, site: Site, trd: int, groups: int, found: Sequence[TransportAddress]) -> None:
+def describe_sink(load: Load, site: Place, trd: int, groups: int, found: Sequence[TransportAddress]) -> None:
     """One receiver in a TRD: all groups of the portal's pool, or a connection to each of its TCP sessions."""
     load.tell("sink")
     if any(isinstance(address, TcpAddress) for address in found):
