@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -63,10 +62,9 @@ EXPECTED: Final[dict[str, tuple[str, dict[str, str]]]] = {
     # P2 gets the processor now and then, P3 is paused; the monitor is killed, which hides neither
     "DroLoopLag": (PROCESSES, {}),
     "DroEndpointDown": (PROCESSES, {"portal": "P3"}),
-    # the DRO is gone, comes back, and is started again and again
+    # the DRO has ended, and is started after a while
     "DroDown": (DAEMON, {}),
     "DroMissing": (DAEMON, {}),
-    "DroRestartLoop": (DAEMON, {}),
 }
 
 
@@ -203,20 +201,9 @@ class Daemon(SiteScene):
 
     def begin(self) -> None:
         self.site.stop()
-        wait_until(lambda: self._has_fired("DroMissing"), "the alert that it is gone", 30,
-                   lambda: self.site.logs, every_s=LOOK_S)  # fmt: skip
-        for nth in range(3):
-            if nth:
-                self.site.stop()
-            self.site.start()
-            wait_until(partial(self._has_started, nth + 1), "the news of its start", every_s=LOOK_S)
 
-    def _has_started(self, times: int) -> bool:
-        found = self.prometheus.query("changes(dro_start_time_seconds[10m])")
-        return any(int(one["value"][1]) >= times for one in found)
-
-    def _has_fired(self, alert: str) -> bool:
-        return any(found["alertname"] == alert for found in self.prometheus.alerts(FIRING, "[10m]"))
+    def end(self) -> None:
+        self.site.start()
 
 
 SCENES: Final[dict[str, Callable[[Path], Link | SiteScene]]] = {
