@@ -68,6 +68,7 @@ class DroStatus:
     start_s: float = 0.0  # seconds since the epoch
     shm: str = ""  # directory of the counter pages
     is_stopping: bool = False
+    logged: dict[str, int] = field(default_factory=dict)  # lines of the parent, by severity
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class WebServer:
         tasks = [asyncio.create_task(work) for work in (self._watch.run(), self._answers.look())]
         self._events.start()
         try:
+            await self._watch.refresh()  # so that no counter falls when a monitor follows another
             sock = await self._listen()
             if sock is not None:
                 await self._serve(sock)

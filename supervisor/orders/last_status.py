@@ -19,7 +19,7 @@ LOOK_NS: Final = ms(500)
 
 
 class LastStatusFile:
-    """Written when anything but times has changed."""
+    """Written when anything but times and counts of log lines has changed."""
 
     def __init__(self, loop: Loop, folder: Callable[[], Path], look: Callable[[], DroStatus]) -> None:
         """`folder`: of the DRO in shared memory, asked for when the loop runs."""
@@ -31,7 +31,8 @@ class LastStatusFile:
 
     def _turn(self) -> None:
         status = self._look()
-        timeless = replace(status, uptime_s=0.0, workers=tuple(replace(w, uptime_s=0.0) for w in status.workers))
+        workers = tuple(replace(w, uptime_s=0.0) for w in status.workers)
+        timeless = replace(status, uptime_s=0.0, workers=workers, logged={})
         if timeless != self._written:
             with contextlib.suppress(OSError):  # without memory for it the earlier one stays; the next turn tries again
                 write_last_status(self._folder(), LastStatus(round(time.monotonic(), 3), status))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from dro.config.dro_xml.model import DroConfig
 from dro.config.reading.problems import Warn
+from dro.log.handler import counted
 from supervisor.admin.records import Record, to_json
 from supervisor.admin.server import Arguments, Reply
 from supervisor.admin.status import DroStatus
@@ -44,6 +45,7 @@ def _status(parent: Parent[DroConfig], version: str, began_s: float) -> DroStatu
         start_s=round(parent.start_s, 3),
         shm=str(parent.run_dirs.shm),
         is_stopping=parent.is_stopping,
+        logged=dict(counted),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from dro.bus.counters import GENERAL_SLOTS
 from dro.bus.listing import TopologyRow
 from dro.errors import ResourceError
-from dro.metrics.slots import Slot
+from dro.metrics.slots import Slot, WorkerSlot
 from dro.metrics.table import ENDPOINT, PORTAL, ROUTE_MANAGER, WORKER, Metric, metrics
 from supervisor.admin.status import ROUTE_MANAGER as MANAGER
 from supervisor.admin.status import WORKING, DroStatus, WorkerStatus
@@ -48,7 +48,9 @@ class Metrics:
             _add_portals(found, status, pages, known.topology, base)
         manager = next((w for w in status.workers if w.role == MANAGER), None)
         found.add_page(metrics(ROUTE_MANAGER), values[manager.index] if manager is not None else _NOTHING, base)
-        sums = [sum(column) for column in zip(*values.values(), strict=True)] or _NOTHING
+        sums = [sum(column) for column in zip(*values.values(), strict=True)] or [*_NOTHING]
+        for severity, count in status.logged.items():
+            sums[WorkerSlot[f"LOG_{severity.upper()}"]] += count
         found.add_page(worker_metrics(is_sum=True), sums, base)
         _add_others(found, known, base)
         self._add_processes(found, status)

@@ -235,3 +235,13 @@ def test_promtool_finds_nothing_in_20_portals(tmp_path: Path) -> None:
         body, _ = Texts().encoded(found, PLAIN)
         done = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_log_lines_of_the_parent_are_among_those_of_all(tmp_path: Path) -> None:
+    told = known(tmp_path, 2)
+    told = replace(told, status=replace(told.status, logged={"error": 3}))
+    found = samples(Metrics("1", "r").of_dro(told))
+    by_severity = {dict(labels)["severity"]: value for (name, labels), value in found.items()
+                   if name == "dro_log_messages_total"}  # fmt: skip
+    assert by_severity["error"] == 3
+    assert by_severity["warning"] == 0
