@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, FastAPI, Query, Request
-from fastapi.encoders import jsonable_encoder
+from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -34,7 +33,6 @@ from supervisor.monitor.answers.models import (
     LinkView,
     MemoryRow,
     Page,
-    Problem,
     WorkerView,
 )
 from supervisor.monitor.answers.top import BETWEEN_S, TopRow
@@ -66,26 +64,34 @@ def add_api(app: FastAPI, answers: Answers) -> None:
     app.include_router(router)
 
 
-def add_errors(app: FastAPI) -> None:
-    """Let `app` answer errors with a `Problem`."""
+def add_errors(app: FastAPI, page: Callable[[Request, ApiError], Response]) -> None:
+    """Let `app` answer errors with a `Problem`; what a browser shows with a `page`."""
 
     @app.exception_handler(ApiError)
-    def on_error(_: Request, error: ApiError) -> JSONResponse:
+    async def on_error(request: Request, error: ApiError) -> Response:
+        path = request.url.path
+        is_page = not path.startswith(f"{PREFIX}/") and not path.endswith(".json")
+        if is_page and "text/html" in request.headers.get("accept", ""):
+            return page(request, error)
         return JSONResponse(error.problem.model_dump(), status_code=error.status)
 
     @app.exception_handler(DroError)
-    def on_failure(_: Request, error: DroError) -> JSONResponse:
-        return JSONResponse(Problem(what=str(error)).model_dump(), status_code=503)
-
-    @app.exception_handler(HTTPException)
-    def on_other(_: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse(Problem(what=error.detail).model_dump(), error.status_code, error.headers)
+    async def on_failure(request: Request, error: DroError) -> Response:
+        return await on_error(request, ApiError(503, str(error)))
 
     @app.exception_handler(RequestValidationError)
-    def on_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def on_invalid(request: Request, error: RequestValidationError) -> Response:
         what = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors()[:5])
-        problem = Problem(what=what, remedy=f"the parameters are described in {OPENAPI}")
-        return JSONResponse(jsonable_encoder(problem), status_code=422)
+        return await on_error(request, ApiError(422, what, f"the parameters are described in {OPENAPI}"))
+
+    @app.exception_handler(HTTPException)
+    async def on_refused(request: Request, error: HTTPException) -> Response:
+        """Of the framework: an address that does not exist, or not for this method."""
+        path = request.url.path
+        remedy = f"addresses are described in {OPENAPI}" if path.startswith(PREFIX) else "all pages are linked from /"
+        answer = await on_error(request, ApiError(error.status_code, f"{path}: {error.detail}", remedy))
+        answer.headers.update(error.headers or {})
+        return answer
 
 
 def _add_list(

@@ -92,11 +92,10 @@ def make_app(
     async def readyz() -> Response:
         return _verdict(unready(watch.known))
 
-    add_errors(app)
     add_events(app, events, limits)
     add_api(app, answers)
     add_orders(app, orders)
-    add_pages(app, Views(answers, events, Rates(answers.hour)))
+    add_errors(app, add_pages(app, Views(answers, events, Rates(answers.hour))))
     return app
 
 

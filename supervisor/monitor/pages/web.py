@@ -44,12 +44,13 @@ TIMES: Final = ("began_s", "ended_s", "time_s")
 View = Any
 """One of `supervisor.monitor.pages.views`."""
 Text = Annotated[str, Query(max_length=MAX_TEXT)]
-Domain = Annotated[str, Query(pattern=r"^\s*\d{0,10}\s*$")]  # an empty field of a form is one
+From = Annotated[str, Query(alias="from", max_length=MAX_TEXT)]
+To = Annotated[str, Query(alias="to", max_length=MAX_TEXT)]
 Offset = Annotated[int, Query(ge=0, le=MAX_OFFSET)]
 
 
-def add_pages(app: FastAPI, views: Views) -> None:
-    """Let `app` serve them."""
+def add_pages(app: FastAPI, views: Views) -> Callable[[Request, ApiError], HTMLResponse]:
+    """Let `app` serve them. Returns what makes the page of an error."""
     shown = _Shown(views)
     app.mount("/static", _Static(directory=Path(__file__).parent / "static"), name="static")
 
@@ -68,15 +69,10 @@ def add_pages(app: FastAPI, views: Views) -> None:
     def link(portal: Text) -> View:
         return views.link(portal)
 
-    def path(
-        source: Annotated[Domain, Query(alias="from")] = "", interested: Annotated[Domain, Query(alias="to")] = ""
-    ) -> View:
+    def path(source: From = "", interested: To = "") -> View:
         return views.path(_domain(source), _domain(interested))
 
-    def topic(
-        topic: Text = "", source: Annotated[Domain, Query(alias="from")] = "",
-        interested: Annotated[Domain, Query(alias="to")] = "",
-    ) -> View:  # fmt: skip
+    def topic(topic: Text = "", source: From = "", interested: To = "") -> View:
         return views.topic(topic.strip(), _domain(source), _domain(interested))
 
     def listed(what: str, portal: Text = "", topic: Text = "", sort: Text = "", offset: Offset = 0) -> View:
@@ -95,6 +91,7 @@ def add_pages(app: FastAPI, views: Views) -> None:
     app.add_api_route("/chart", _chart(views), include_in_schema=False)
     app.add_api_route("/lists/{what}.json", _json(listed), include_in_schema=False)
     app.add_api_route("/lists/{what}", _page(shown, "list.html", listed), include_in_schema=False)
+    return shown.error
 
 
 def _chart(views: Views) -> Callable[..., Response]:
@@ -106,10 +103,10 @@ def _chart(views: Views) -> Callable[..., Response]:
 
 def _domain(text: str) -> int:
     """Raises: ApiError."""
-    number = int(text) if text.strip() else 0
-    if number > MAX_DOMAIN:
-        raise ApiError(422, f"{number} is no domain id", f"it is at most {MAX_DOMAIN}")
-    return number
+    text = text.strip() or "0"  # an empty field of a form
+    if not (text.isascii() and text.isdecimal()) or int(text) > MAX_DOMAIN:
+        raise ApiError(422, f"{text} is no domain id", f"it is a number of at most {MAX_DOMAIN}")
+    return int(text)
 
 
 class _Shown:

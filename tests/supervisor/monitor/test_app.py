@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +14,10 @@ from typing import Any, Final
 import pytest
 from fastapi import FastAPI
 
+from supervisor.admin.server import SOCKET_NAME
 from supervisor.monitor.answers.answers import Answers
 from supervisor.monitor.answers.lists import Listing
+from supervisor.monitor.answers.turns import WAITING_MAX
 from supervisor.monitor.app import make_app
 from supervisor.monitor.guard import HostGuard, Limits
 from supervisor.monitor.known.events import Events
@@ -104,3 +108,54 @@ def test_health_is_told_while_all_threads_wait(monitor: Monitor, monkeypatch: py
         return found
 
     assert set(asyncio.run(health())) <= {200, 503}
+
+
+@pytest.mark.parametrize(
+    "path", ["/nowhere", "/portal", "/path?from=-1&to=2", "/lists/topics?offset=x", "/static/nothing"]
+)
+def test_an_error_is_a_page_for_a_browser(monitor: Monitor, path: str) -> None:
+    shown = monitor(path, accept="text/html,application/xhtml+xml,*/*;q=0.8")
+    assert (shown.status in (404, 422), shown.headers["content-type"]) == (True, "text/html; charset=utf-8")
+    assert b'role="alert"' in shown.body
+    assert b"pattern" not in shown.body
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        ("/v1/nothing", "GET", 404),
+        ("/v1/dro", "POST", 405),
+        ("/nowhere", "GET", 404),
+        ("/v1/topics?limit=x", "GET", 422),
+    ],
+)
+def test_an_error_is_a_problem_for_a_program(monitor: Monitor, path: str, method: str, status: int) -> None:
+    told = monitor(path, method)
+    assert told.status == status
+    assert set(told.json) == {"what", "remedy"}
+    assert ("allow" in told.headers) == (status == 405)
+
+
+def test_questions_to_the_network_leave_connections_to_others(monitor: Monitor, tmp_path: Path) -> None:
+    """Each has a connection of its own to a parent, which takes sixteen; they take turns."""
+    with socket.socket(socket.AF_UNIX) as parent, contextlib.ExitStack() as stack:
+        parent.bind(str(tmp_path / SOCKET_NAME))
+        parent.listen(MANY)
+        taken: list[socket.socket] = []
+
+        async def flood() -> list[int]:
+            path = "/v1/explain?topic=t&from=1&to=2"
+            asked = [asyncio.create_task(monitor.ask(path)) for _ in range(2 * WAITING_MAX)]
+            while len(waiting := [task for task in asked if not task.done()]) > WAITING_MAX:
+                assert (await asyncio.wait(waiting, timeout=LIMIT_S, return_when=asyncio.FIRST_COMPLETED))[0]
+            parent.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    taken.append(stack.enter_context(parent.accept()[0]))
+            parent.close()
+            for connection in taken:
+                connection.close()
+            return [answer.status for answer in await asyncio.gather(*asked)]
+
+        assert set(asyncio.run(flood())) == {503}
+        assert len(taken) == 1
