@@ -159,6 +159,8 @@ class HostGuard:
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("method") == "HEAD":  # as GET; the server leaves the body out
+            scope = {**scope, "method": "GET"}
         if scope["type"] != "http" or self._is_ours(_header(scope, b"host")):
             try:
                 await self._app(scope, receive, send)

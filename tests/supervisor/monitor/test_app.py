@@ -136,6 +136,13 @@ def test_an_error_is_a_problem_for_a_program(monitor: Monitor, path: str, method
     assert ("allow" in told.headers) == (status == 405)
 
 
+def test_head_is_answered_as_get(monitor: Monitor) -> None:
+    """The web server sends no body."""
+    for path in ("/", "/metrics", "/v1/dro", "/readyz"):
+        assert monitor(path, "HEAD").status == monitor(path).status
+    assert monitor("/v1/reload", "HEAD").status == 405
+
+
 def test_questions_to_the_network_leave_connections_to_others(monitor: Monitor, tmp_path: Path) -> None:
     """Each has a connection of its own to a parent, which takes sixteen; they take turns."""
     with socket.socket(socket.AF_UNIX) as parent, contextlib.ExitStack() as stack:
