@@ -22,7 +22,7 @@ from dro.errors import DroError, ResourceError
 from supervisor.admin.client import Client, CommandError
 from supervisor.admin.records import JsonObject
 from supervisor.admin.status import OperationResult
-from supervisor.monitor.answers.models import PROBLEMS, ApiError, Problem
+from supervisor.monitor.answers.models import MAX_TEXT, PROBLEMS, ApiError, Problem
 from supervisor.monitor.api import PREFIX
 
 TOKENS_VARIABLE: Final = "DRO_MONITOR_TOKENS"
@@ -60,7 +60,7 @@ class Giver:
 
 def _giver(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_OPEN)]) -> Giver:
     address = request.client.host if request.client is not None else ""
-    return Giver(address, given.credentials.encode() if given is not None else b"")
+    return Giver(address, given.credentials.encode("latin-1") if given is not None else b"")
 
 
 By = Annotated[Giver, Depends(_giver)]
@@ -77,7 +77,7 @@ class Orders:
 
     def give(self, giver: Giver, role: str, order: str, name: str = "") -> JsonObject:
         """Give an order of the admin socket, of one portal or of all, for a holder of that role. Raises: ApiError."""
-        event = {"order": f"{order} {name}".strip(), "who": "", "address": giver.address, "result": "done"}
+        event = {"order": f"{order} {name[:MAX_TEXT]}".strip(), "who": "", "address": giver.address, "result": "done"}
         try:
             holder = self._holder(giver.token)
             event["who"] = holder.name
@@ -118,9 +118,12 @@ def asked(run_dir: Path, order: str, arguments: JsonObject) -> JsonObject:
 def read_tokens(path: Path) -> list[Holder]:
     """Read a file of tokens. Raises: ResourceError that names line and remedy."""
     try:
-        with path.open("rb") as file:
+        # a FIFO without a writer would be waited for
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) & 0o077:
+            if not stat.S_ISREG(status.st_mode):
+                raise ResourceError(f"{path} is no file", remedy="name a file of tokens")
+            if stat.S_IMODE(status.st_mode) & 0o077:
                 raise ResourceError(f"others have access to {path}", remedy=f"chmod 600 {path}")
             data = file.read(MAX_FILE + 1)
     except OSError as e:

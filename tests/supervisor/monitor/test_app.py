@@ -28,6 +28,7 @@ from tests.builders.monitored import add_pages, known
 
 PORTALS: Final = 2
 LIMIT_S: Final = 20.0
+TOKEN: Final = "tökentökentöken1"
 MANY: Final = 100
 """Requests at a time: more than the application has threads."""
 
@@ -46,7 +47,7 @@ class Answer:
 class Monitor:
     """The application of a DRO whose parent does not answer."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tokens: str = "") -> None:
         add_pages(folder, PORTALS)
         self.known = known(folder, PORTALS)
         watch = Watch(folder, self.known.status)
@@ -54,7 +55,7 @@ class Monitor:
         self.answers = Answers(lambda: watch.known, Asker(folder))
         limits = Limits(print, print)
         events = Events(folder / "events.sock", lambda: None)
-        metrics, orders = Metrics("1.0", ""), Orders(folder, "", print)
+        metrics, orders = Metrics("1.0", ""), Orders(folder, tokens, print)
         self.app: FastAPI = make_app(watch, metrics, limits, events, self.answers, orders, 0)
         self._guarded = HostGuard(self.app, {"localhost"}, limits)
 
@@ -141,6 +142,14 @@ def test_head_is_answered_as_get(monitor: Monitor) -> None:
     for path in ("/", "/metrics", "/v1/dro", "/readyz"):
         assert monitor(path, "HEAD").status == monitor(path).status
     assert monitor("/v1/reload", "HEAD").status == 405
+
+
+def test_a_token_may_have_any_letters(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.touch(0o600)
+    path.write_text(f"viewer vic {TOKEN}\n", "utf-8")
+    refused = Monitor(tmp_path, str(path))("/v1/reload", "POST", authorization=f"Bearer {TOKEN}")
+    assert (refused.status, refused.json["what"]) == (403, "vic is viewer and may not do this")
 
 
 def test_questions_to_the_network_leave_connections_to_others(monitor: Monitor, tmp_path: Path) -> None:
