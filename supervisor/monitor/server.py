@@ -119,7 +119,10 @@ class WebServer:
         self._ctx.limited(LogEvent.MONITOR_REQUEST_FAILED, key=type(error).__name__, extra=extra)
 
     def _on_order(self, event: dict[str, str]) -> None:
-        self._ctx.log.info(LogEvent.MONITOR_ORDER, extra=event)
+        if event["who"]:
+            self._ctx.log.info(LogEvent.MONITOR_ORDER, extra=event)
+        else:  # who has no token can send as many as wanted, each with another name
+            self._ctx.limited(LogEvent.MONITOR_ORDER, key=event["result"], extra=event)
 
 
 class _Server(uvicorn.Server):

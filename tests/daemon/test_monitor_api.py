@@ -23,6 +23,7 @@ from tests.rigs.site import Site
 pytestmark = pytest.mark.slow
 EXAMPLES: Final = 25
 STREAM: Final = "/v1/events/stream"  # has no end
+STRANGERS: Final = 40
 TOKENS: Final = {"viewer": "v" * 16, "operator": "o" * 20, "admin": "a" * 24}
 
 
@@ -110,6 +111,16 @@ def test_orders_need_a_token_with_a_role_and_are_logged(site: Site, tokens: Path
     assert ("portal pause P2", "", "no valid token") in told()
     assert ("portal pause P2", "operator-1", "done") in told()
     assert not any(token in line for token in TOKENS.values() for line in site.log.splitlines())
+
+
+def test_who_has_no_token_cannot_fill_the_log(site: Site) -> None:
+    for number in range(STRANGERS):
+        assert post(site, f"/v1/portals/stranger{number}{'x' * 3000}/pause")[0] == 401
+    post(site, "/v1/portals/acquaintance/pause", TOKENS["viewer"])
+    site.wait(lambda: "acquaintance" in site.log, "the log")
+    lines = [line for line in site.log.splitlines() if "stranger" in line]
+    assert len(lines) < STRANGERS / 2
+    assert max(map(len, lines), default=0) < 1000
 
 
 def test_lists_are_paged_and_sorted(site: Site) -> None:
