@@ -159,6 +159,11 @@ class HostGuard:
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if _size(scope) > MAX_HEADERS:  # what comes in one piece is beyond the server's own limit
+            await PlainTextResponse(f"headers have at most {MAX_HEADERS} bytes\n", status_code=431)(
+                scope, receive, send
+            )
+            return
         if scope.get("method") == "HEAD":  # as GET; the server leaves the body out
             scope = {**scope, "method": "GET"}
         if scope["type"] != "http" or self._is_ours(_header(scope, b"host")):
@@ -187,6 +192,15 @@ def own_names() -> set[str]:
     """What this host calls itself."""
     name = socket.gethostname()
     return {"localhost", name, name.partition(".")[0], socket.getfqdn()}
+
+
+def _size(scope: Scope) -> int:
+    headers: Any = scope.get("headers", ())
+    return (
+        sum(len(part) for pair in headers for part in pair)
+        + len(scope.get("path", ""))
+        + len(scope.get("query_string", b""))
+    )
 
 
 def _header(scope: Scope, name: bytes) -> str:

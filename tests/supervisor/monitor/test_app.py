@@ -19,7 +19,7 @@ from supervisor.monitor.answers.answers import Answers
 from supervisor.monitor.answers.lists import Listing
 from supervisor.monitor.answers.turns import WAITING_MAX
 from supervisor.monitor.app import make_app
-from supervisor.monitor.guard import HostGuard, Limits
+from supervisor.monitor.guard import MAX_HEADERS, HostGuard, Limits
 from supervisor.monitor.known.events import Events
 from supervisor.monitor.known.metrics import Metrics
 from supervisor.monitor.known.watch import Asker, Watch
@@ -142,6 +142,13 @@ def test_head_is_answered_as_get(monitor: Monitor) -> None:
     for path in ("/", "/metrics", "/v1/dro", "/readyz"):
         assert monitor(path, "HEAD").status == monitor(path).status
     assert monitor("/v1/reload", "HEAD").status == 405
+
+
+def test_headers_that_come_in_one_piece_have_a_limit(monitor: Monitor) -> None:
+    assert monitor("/healthz", filler="x" * (MAX_HEADERS // 2)).status in (200, 503)
+    assert monitor("/healthz", filler="x" * MAX_HEADERS).status == 431
+    assert monitor(f"/{'x' * MAX_HEADERS}").status == 431
+    assert monitor(f"/lists/topics?topic={'x' * MAX_HEADERS}").status == 431
 
 
 def test_a_token_may_have_any_letters(tmp_path: Path) -> None:
