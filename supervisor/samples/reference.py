@@ -31,8 +31,9 @@ other DROs tell. Counters never fall while the DRO runs. A gauge that has no sam
 forwarded = sent + dropped (by reason) + queued
 ```
 
-holds for each portal and traffic, in messages and in bytes. Fragments count as messages. Sums over `traffic` or
-`reason` are meaningful, as subsets (requests) have metrics of their own.
+holds for each portal and traffic, in messages and in bytes. Fragments count as messages, and so does what tells the
+sequence numbers of a source (TSNI), with no bytes. Sums over `traffic` or `reason` are meaningful, as subsets
+(requests) have metrics of their own.
 
 Beside the tables there are `dro_build_info`, `dro_info` (label `dro_id`), `dro_start_time_seconds`, `dro_up`,
 `dro_config_load_timestamp_seconds`, `dro_portal_info`, `dro_portal_cost`, `dro_portal_up`, `dro_portal_restarts_total`,
