@@ -92,7 +92,8 @@ class Network(threading.Thread):
     # what is ordered
 
     def _steps(self) -> Iterator[None]:
-        yield from self._until(lambda: self._is_way(DIRECT_WAYS) and all(link.is_up for link in self.view.links))
+        while not (self._is_way(DIRECT_WAYS) and all(link.is_up for link in self.view.links)):
+            yield  # for as long as the main thread waits: the DROs start
         while True:
             self.note, self.is_whole = "all links are up", True
             while not self.is_told_to_cut.is_set():

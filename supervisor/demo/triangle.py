@@ -256,5 +256,6 @@ class Demonstration:
             return 1
         for name in self._processes:
             sys.stdout.write(self._folder.joinpath(log_of(name)).read_text())
-        print(f"demo: {why}")
+        ended = [f"tnwgd of {name} ended" for name, process in self._processes.items() if process.poll() is not None]
+        print(f"demo: {'; '.join(dict.fromkeys(filter(None, (why, *ended, self._network.error))))}")
         return 1

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from dro.errors import DroError
 from dro.um.message.events import Data
 from supervisor.demo.arrivals import SENT_AGAIN, STAMP, Arrivals, exit_status
 from supervisor.demo.network import DETOUR, LINKS, Link, Network, View
 from supervisor.demo.repairs import ranges
 from supervisor.demo.triangle import Screen, Timetable
 from tests.supervisor.demo.terminals import Terminal, pictures_of, run_on_a_terminal
+
+LOOKS = 20
 
 
 @pytest.fixture
@@ -81,6 +84,22 @@ def acts(timetable: Timetable, network: Network, until_s: int) -> list[tuple[int
 )
 def test_when_the_link_is_cut(network: Network, seconds: float, expected: list[tuple[int, str]]) -> None:
     assert acts(Timetable(seconds), network, 60) == expected
+
+
+def test_dros_may_start_for_as_long_as_the_demonstration_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stop, looks = threading.Event(), iter(range(LOOKS))
+
+    def starting(_: str) -> Path:
+        if next(looks, None) is None:
+            stop.set()
+        raise DroError("it starts")
+
+    monkeypatch.setattr("supervisor.demo.network.find_dro", starting)
+    monkeypatch.setattr("supervisor.demo.network.STEP_LIMIT_S", 0.0)
+    monkeypatch.setattr("supervisor.demo.network.LOOK_S", 0.001)
+    network = Network({"A": 1}, tmp_path, stop)
+    network.run()
+    assert (stop.is_set(), network.error) == (True, "")
 
 
 def test_no_line_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, network: Network, tmp_path: Path) -> None:
