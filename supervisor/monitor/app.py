@@ -28,7 +28,7 @@ from supervisor.monitor.orders import Orders, add_orders
 from supervisor.monitor.pages.views import Views
 from supervisor.monitor.pages.web import add_pages
 from supervisor.monitor.stream import add_events
-from supervisor.samples.exposition import Families, Texts
+from supervisor.samples.exposition import MAX_FORMATS, Families, Texts
 
 RECENT_S: Final = 0.1
 SECURITY_HEADERS: Final = {
@@ -120,7 +120,9 @@ class Recent:
             made_s, (body, content_type) = self._made.get(wanted, (-RECENT_S, (b"", "")))
             if self._clock() - made_s >= RECENT_S:
                 body, content_type = await run_sync(self._encoded, accept, limiter=self._limiter)
-                self._made = {wanted: (self._clock(), (body, content_type))}
+                if len(self._made) >= MAX_FORMATS:
+                    self._made.clear()
+                self._made[wanted] = self._clock(), (body, content_type)
         return Response(body, headers={"Content-Type": content_type})
 
     def _encoded(self, accept: str) -> tuple[bytes, str]:

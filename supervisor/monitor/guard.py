@@ -173,7 +173,10 @@ class HostGuard:
                 self._limits.on_failed(scope.get("path", ""), e)
             return
         self._limits.drop(FOREIGN)
-        answer = PlainTextResponse("no host of that name; use its address, or what it calls itself\n", status_code=421)
+        answer = PlainTextResponse(
+            "no host of that name; send a Host header with an address of this host, or with what it calls itself\n",
+            status_code=421,
+        )
         await answer(scope, receive, send)
 
     def _is_ours(self, host: str) -> bool:

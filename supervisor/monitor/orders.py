@@ -94,13 +94,15 @@ class Orders:
         """Raises: ApiError."""
         if not self._file:
             raise ApiError(403, "orders over HTTP are off", f"name a file of tokens in {TOKENS_VARIABLE}")
+        if not token:
+            raise _refused()
         try:
             holders = read_tokens(Path(self._file))
         except ResourceError as e:
             raise ApiError(503, f"no token can be checked: {e.what}", e.remedy) from e
         found = [holder for holder in holders if hmac.compare_digest(holder.token.encode(), token)]
         if not found:
-            raise ApiError(401, "no valid token", "send Authorization: Bearer and one of the file of tokens")
+            raise _refused()
         return found[0]
 
 
@@ -113,6 +115,10 @@ def asked(run_dir: Path, order: str, arguments: JsonObject) -> JsonObject:
         raise ApiError(422, str(e)) from e
     except DroError as e:
         raise ApiError(503, str(e)) from e
+
+
+def _refused() -> ApiError:
+    return ApiError(401, "no valid token", "send Authorization: Bearer and one of the file of tokens")
 
 
 def read_tokens(path: Path) -> list[Holder]:
@@ -138,7 +144,7 @@ def read_tokens(path: Path) -> list[Holder]:
         if len(parts) != 3 or parts[0] not in ROLES or len(parts[2]) < MIN_TOKEN:
             raise ResourceError(
                 f"{path}:{number}: not a role, a name and a token",
-                remedy=f"write {', '.join(ROLES)}, a name, and a token of {MIN_TOKEN} characters or more",
+                remedy=f"write a role ({', '.join(ROLES)}), a name, and a token of {MIN_TOKEN} characters or more",
             )
         found.append(Holder(parts[1], parts[0], parts[2]))
     return found

@@ -26,9 +26,12 @@ from supervisor.monitor.pages.charts import chart
 from supervisor.monitor.pages.lines import Group, Line, groups, portal_groups
 from supervisor.monitor.pages.picture import network_picture
 
+EVENT_COLUMNS: Final = ("time_s", "level", "category", "worker", "text", "fields", "event", "name", "serial")
 SHOWN: Final = 100
 """Rows on one page of a list."""
 SECOND_LOOK: Final = "rates are known after a second look, in two seconds"
+TOLD: Final = ("topology", "portal", "configuration")
+"""Categories of events that the overview shows whatever their severity."""
 FIRST: Final = 8
 """Rows of what is shown at a glance."""
 
@@ -176,9 +179,15 @@ class Views:
             sorted(drops, key=lambda row: -row.messages)[:FIRST],
             sorted(blocked.rows, key=lambda row: -row.blocked_s)[:FIRST],
             sorted(losses.rows, key=lambda row: -row.ended_s)[:FIRST],
-            self._events.recent("notice", limit=FIRST)[0][::-1],
+            self._last_events(),
             list(dict.fromkeys((*blocked.problems, *losses.problems))),
         )
+
+    def _last_events(self) -> list[EventRow]:
+        """Look for what an operator wants to know: of severity notice and above, or about what the DRO is made of."""
+        recent = self._events.recent(limit=KEPT)[0][::-1]
+        grave = {row.serial for row in self._events.recent("notice", limit=KEPT)[0]}
+        return [row for row in recent if row.serial in grave or row.category in TOLD][:FIRST]
 
     def _portal_line(self, portal: PortalStatus, rates: tuple[float, float] | None) -> PortalLine:
         counts = counts_of(portal)
@@ -294,12 +303,14 @@ class Views:
         return TopicView(topic, source, interested, list(found.rows[:SHOWN]), explained, "; ".join(problems))
 
     def list_of(self, what: str, portal: str = "", topic: str = "", sort: str = "", offset: int = 0) -> ListView:
+        portals = [place.name for place in self.answers.known.status.portals]
+        if portal and portal not in portals:
+            raise self.answers.no_portal(portal)
         kind, found = self._listing(what, portal, topic)
-        columns = [field.name for field in fields(kind)]
+        columns = [*EVENT_COLUMNS] if kind is EventRow else [field.name for field in fields(kind)]
         if sort.removeprefix("-") not in columns:
             sort = ""
         rows = [asdict(row) for row in sorted_rows(found.rows, sort)[offset : offset + SHOWN]]
-        portals = [place.name for place in self.answers.known.status.portals]
         return ListView(
             what, columns, rows, len(found.rows), offset, sort, portal, topic, portals, list(found.problems)
         )  # fmt: skip
@@ -307,13 +318,16 @@ class Views:
     def _listing(self, what: str, portal: str, topic: str) -> tuple[type[Any], Listing]:
         match what:
             case "drops":
-                return DropRow, Listing(tuple(row for row in self.answers.drops(portal) if topic in row.reason))
+                rows = [row for row in self.answers.drops(portal) if topic in row.reason]
+                return DropRow, Listing(tuple(sorted(rows, key=lambda row: -row.messages)))
             case "events":
                 recent = self._events.recent(limit=KEPT)[0][::-1]
                 return EventRow, Listing(tuple(row for row in recent if topic in row.text))
             case "top":
-                rows, looked_s = self.answers.top.sources(SHOWN)
-                return TopRow, Listing(tuple(rows), () if looked_s else (SECOND_LOOK,))
+                fastest, looked_s = self.answers.top.sources(SHOWN)
+                return TopRow, Listing(
+                    tuple(row for row in fastest if portal in ("", row.portal)), () if looked_s else (SECOND_LOOK,)
+                )
             case _:
                 return LISTS[what], self.answers.list_of(what, portal, topic)
 

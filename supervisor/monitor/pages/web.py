@@ -19,7 +19,10 @@ from starlette.staticfiles import StaticFiles
 from dro.bus.listing import LISTS, PATH, TOPIC
 from dro.clock import duration
 from dro.errors import DroError
-from supervisor.monitor.answers.models import MAX_DOMAIN, MAX_OFFSET, MAX_TEXT, ApiError
+from dro.metrics.table import PEER
+from supervisor.admin.status import PortalStatus
+from supervisor.monitor.answers.models import MAX_DOMAIN, MAX_OFFSET, MAX_TEXT, ApiError, EndView
+from supervisor.monitor.pages.lines import Line, portal_groups
 from supervisor.monitor.pages.views import Views
 
 LISTED: Final = (*(what for what in LISTS if what not in (TOPIC, PATH)), "drops", "events", "top")
@@ -119,7 +122,13 @@ class _Shown:
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._environment.filters |= {"number": number, "ago": duration, "clock": clock, "cell": cell, "head": head}
-        self._environment.globals |= {"menu": MENU, "titles": TITLES, "network": self._network, "query": query}
+        self._environment.globals |= {
+            "menu": MENU,
+            "titles": TITLES,
+            "network": self._network,
+            "query": query,
+            "lines_of": lines_of,
+        }
 
     def page(self, request: Request, template: str, view: View) -> str:
         known = self._views.answers.known
@@ -182,6 +191,12 @@ class _Static(StaticFiles):
 
 
 # for templates
+
+
+def lines_of(end: EndView) -> dict[str, Line]:
+    """The lines of an end of a link, by title."""
+    portal = PortalStatus(end.portal, PEER, end.state, 0, 0, counters=end.counters)
+    return {line.title: line for group in portal_groups(portal) for line in group.lines}
 
 
 def number(value: float | None) -> str:
