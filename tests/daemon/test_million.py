@@ -29,8 +29,8 @@ from tests.rigs.scraper import Scraper
 IS_LONG: Final = os.environ.get("DRO_LONG") == "1"
 WITHOUT_KILLS: Final = 850_000 if IS_LONG else 120_000
 WITH_KILLS: Final = 150_000 if IS_LONG else 80_000
-RATE: Final = 30_000
-RATE_WITH_KILLS: Final = 8_000
+RATE: Final = 36_000 if IS_LONG else 20_000
+RATE_WITH_KILLS: Final = 10_000 if IS_LONG else 8_000
 LOSS_PPM: Final = 5_000  # of the datagrams of the source, and of those that reach a receiver of TRD 2 and 3
 OTHERS: Final = 200  # messages of each topic of the other source
 LOST: Final = 20  # of these, for good
@@ -95,6 +95,7 @@ def check_exactly(run: Million) -> None:
         goal = before["A-1"]["UNRECOVERABLE"] + LOST
         run.wait(lambda: at_a[1, Slot.UNRECOVERABLE] >= goal, "what is lost for good")
     run.wait(lambda: run.load.counts().sent - counts_before.sent == WITHOUT_KILLS, "all messages", 200)
+    run.load.tell("pause")
     run.load.set(loss=0, sinkloss=0)
     counts = run.settle()
     of = since(before, run.portals())
