@@ -41,11 +41,6 @@ PEER_XML: Final = (
     f"<max-queue>{QUEUE}</max-queue><uim-max-queue>{UNICAST_QUEUE}</uim-max-queue><smart-batch>1</smart-batch>"
     '<gateway-keepalive idle="no" interval="300" timeout="60000"/>'
 )
-PATIENT: Final = (
-    '<route-info propagation-interval="200" check-interval="50" timeout="15000"/>'
-    '<route-recalculation backoff-interval="100"/>'
-)
-"""Routes stay while the link is held."""
 WINDOW: Final = 500_000
 """Bytes that can be sent again over a link with `<udp>`."""
 SOME: Final = -1

@@ -23,7 +23,6 @@ import pytest
 
 from dro.metrics.table import ENDPOINT, PEER, PORTAL, PORTAL_TYPES, metrics
 from tests.daemon.counter_stimuli import (
-    PATIENT,
     PEER_XML,
     QUEUE,
     SMALL,
@@ -61,7 +60,7 @@ from tests.portals.datapath import test_counters
 from tests.rigs.figures import assert_same_everywhere
 from tests.rigs.immediate import give_groups
 from tests.rigs.link_relay import LinkRelay
-from tests.rigs.network import Plan, Ports
+from tests.rigs.network import PATIENT, Plan, Ports
 
 pytestmark = pytest.mark.slow
 DROS: Final[Ports] = {"A": [1, 2, "B"], "B": [3, "A"]}

@@ -48,7 +48,7 @@ from tests.bench.traffic.workload import (
 from tests.fakes.um_contexts import RecordingSink
 from tests.rigs.books import Books, books_of
 from tests.rigs.figures import Figures, figures
-from tests.rigs.network import Plan, Ports
+from tests.rigs.network import PATIENT, Plan, Ports
 from tests.rigs.site import ROOT, drained, workers_of
 from tests.rigs.web import fetch
 
@@ -247,7 +247,7 @@ def million(program: Path, folder: Path, workload: Workload) -> Iterator[Million
     with ExitStack() as stack:
         plan = Plan(
             folder, DROS, transport={1: "lbtrm", 2: "lbtrm", 3: "lbtrm", 4: "tcp"}, portal_xml={"A-1": ACL},
-            has_monitors=True,
+            daemon=PATIENT, has_monitors=True,
         )  # fmt: skip
         stack.callback(plan.close)
         _write_options(plan, workload)

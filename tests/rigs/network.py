@@ -44,6 +44,8 @@ QUICK: Final = (
     '<route-info propagation-interval="200" check-interval="50" timeout="1000"/>'
     '<route-recalculation backoff-interval="100"/>'
 )
+PATIENT: Final = QUICK.replace('timeout="1000"', 'timeout="15000"')
+"""Routes stay while a link, or the whole machine, is slow for a while."""
 Ports = Mapping[str, Sequence[int | str]]
 """By DRO: what its portals lead to, a TRD by its domain or a DRO by its name.
 
