@@ -31,6 +31,7 @@ WITHOUT_KILLS: Final = 850_000 if IS_LONG else 120_000
 WITH_KILLS: Final = 150_000 if IS_LONG else 80_000
 RATE: Final = 36_000 if IS_LONG else 20_000
 RATE_WITH_KILLS: Final = 10_000 if IS_LONG else 8_000
+PERIOD_S: Final = 1.0 if IS_LONG else 0.25  # of scrapes; each is parsed and judged afterwards
 LOSS_PPM: Final = 5_000  # of the datagrams of the source, and of those that reach a receiver of TRD 2 and 3
 OTHERS: Final = 200  # messages of each topic of the other source
 LOST: Final = 20  # of these, for good
@@ -39,7 +40,7 @@ KILLS: Final = (
     ("B", "B-A"), ("B", "B-2"), ("B", "B-3"), ("B", "route-manager"), ("B", "monitor"),
 )  # fmt: skip
 WORKLOAD: Final = Workload(
-    "million", topics=20, sessions=4, sizes=SIZES, rate=RATE, window=1 << 30, has_books=True
+    "million", topics=20, sessions=2, sizes=SIZES, has_trains=True, rate=RATE, window=1 << 30, has_books=True
 )  # the window is never full: nobody waits for a receiver
 
 pytestmark = [
@@ -55,7 +56,7 @@ def since(before: Portals, after: Portals) -> Portals:
 
 def test_a_million_messages_are_accounted_for(tmp_path: Path) -> None:
     with generator.built() as program, million(program, tmp_path, WORKLOAD) as run:
-        scrapers = [Scraper(run.plan.web(dro), may_be_killed=True, period_s=0.5) for dro in DROS]
+        scrapers = [Scraper(run.plan.web(dro), may_be_killed=True, period_s=PERIOD_S) for dro in DROS]
         for scraper in scrapers:
             scraper.start()
         try:

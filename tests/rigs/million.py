@@ -55,7 +55,7 @@ from tests.rigs.web import fetch
 DROS: Final[Ports] = {"A": [1, 4, "B"], "B": [2, 3, "A"]}
 SMALL: Final = 500  # datagrams of TRD 3
 LARGE: Final = 700  # payload of some messages
-SIZES: Final = (32, 64, 64, 128, LARGE)
+SIZES: Final = (*[64] * 9, LARGE)
 PLAIN: Final = b"other.plain"
 SECRET: Final = b"other.secret"
 ACL: Final = (
