@@ -118,7 +118,7 @@ def test_no_line_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, net
 
 @pytest.mark.slow
 def test_a_link_is_cut_and_mended_and_nothing_is_missing() -> None:
-    status, shown = run_on_a_terminal("--seconds", "12")
+    status, shown = run_on_a_terminal("--seconds", "20")
     assert status == 0, shown
     pictures = pictures_of(shown)
     links = [next((line for line in picture if line.startswith("  A-C ")), "").split() for picture in pictures]
