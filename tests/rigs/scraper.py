@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.rigs.web import fetch
 
+PARTS: Final = ("forwarded", "sent", "dropped", "queued")
 PERIOD_S: Final = 0.05
 OF_OTHERS: Final = ("dro_other_", "dro_portal_info")  # what other DROs tell comes and goes with them
 Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -18,14 +21,24 @@ Key = tuple[str, tuple[tuple[str, str], ...]]
 
 def series(text: str) -> tuple[dict[Key, float], set[Key]]:
     """All values, and which of them may only grow."""
-    values, growing = {}, set()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            key = sample.name, tuple(sorted(sample.labels.items()))
-            values[key] = sample.value
-            if family.type in ("counter", "histogram"):
+    values, growing, is_growing = {}, set(), False
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            is_growing = line.endswith((" counter", " histogram"))
+        elif not line.startswith("#"):
+            head, _, value = line.rpartition(" ")
+            key = _key(head)
+            values[key] = float(value)
+            if is_growing:
                 growing.add(key)
     return values, growing
+
+
+@cache
+def _key(head: str) -> Key:
+    """Name and labels, read by the library; most lines come again and again."""
+    ((sample,),) = (family.samples for family in text_string_to_metric_families(f"{head} 0\n"))
+    return sample.name, tuple(sorted(sample.labels.items()))
 
 
 @dataclass
@@ -85,19 +98,26 @@ class Scraper:
 
 def unbalanced(values: dict[Key, float]) -> Iterator[str]:
     """Portals and traffic for which forwarded is not sent + dropped + queued."""
-    sums: dict[tuple[str, str, str], dict[str, float]] = {}
-    for (name, labels), value in values.items():
-        label = dict(labels)
-        for unit in ("messages", "bytes"):
-            for part in ("forwarded", "sent", "dropped"):
-                if name == f"dro_portal_{part}_{unit}_total" and label["traffic"] != "gateway_control":
-                    of = sums.setdefault((label["portal"], label["traffic"], unit), {})
-                    of[part] = of.get(part, 0) + value
-            if name == f"dro_portal_send_queue_{unit}":
-                is_topic = (label["queue"], label["portal_type"]) == ("data", "endpoint")
-                traffic = "transport_topic" if is_topic else label["queue"]
-                sums.setdefault((label["portal"], traffic, unit), {})["queued"] = value
+    sums: defaultdict[tuple[str, str, str], dict[str, float]] = defaultdict(lambda: dict.fromkeys(PARTS, 0.0))
+    for key, value in values.items():
+        found = _flow(key)
+        if found is not None:
+            sums[found[0]][found[1]] += value
     assert len(sums) >= 8, "they were found"
-    for key, of in sums.items():
+    for flow, of in sums.items():
         if of["forwarded"] != of["sent"] + of["dropped"] + of["queued"]:
-            yield f"{key}: {of}"
+            yield f"{flow}: {of}"
+
+
+@cache
+def _flow(key: Key) -> tuple[tuple[str, str, str], str] | None:
+    """Portal, traffic and unit that a series counts, and which part of them."""
+    name, label = key[0], dict(key[1])
+    for unit in ("messages", "bytes"):
+        for part in ("forwarded", "sent", "dropped"):
+            if name == f"dro_portal_{part}_{unit}_total" and label["traffic"] != "gateway_control":
+                return (label["portal"], label["traffic"], unit), part
+        if name == f"dro_portal_send_queue_{unit}":
+            is_topic = (label["queue"], label["portal_type"]) == ("data", "endpoint")
+            return (label["portal"], "transport_topic" if is_topic else label["queue"], unit), "queued"
+    return None
