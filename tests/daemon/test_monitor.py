@@ -30,7 +30,7 @@ from tests.rigs.site import ROUTE_MANAGER, Site
 
 TOPICS: Final = 10
 RATE: Final = 200
-KILLS: Final = 50
+KILLS: Final = 50 if os.environ.get("DRO_LONG") == "1" else 15
 
 pytestmark = pytest.mark.slow
 
