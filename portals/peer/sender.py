@@ -122,7 +122,7 @@ class LinkSender:
 
     @property
     def kept_bytes(self) -> int:
-        """Of batches that wait for the next link."""
+        """Add up the batches that wait for the next link."""
         return sum([len(batch) for batch, _ in self._kept])
 
     @property

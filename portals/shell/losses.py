@@ -35,7 +35,7 @@ class _Episode:
 
 
 class Losses:
-    """Of one portal."""
+    """Keeps those of one portal."""
 
     def __init__(self, wall_s: Callable[[], float] = time.time) -> None:
         """`wall_s`: the time since 1970."""
@@ -44,7 +44,7 @@ class Losses:
         self._newest: dict[tuple[str, str], _Episode] = {}  # by source and cause
 
     def on_lost(self, source: str, carried: Collection[BoundSource], lost: int, cause: str, now_ns: int) -> None:
-        """So many datagrams of a session were given up. `source`: its source string; `carried`: its sources."""
+        """Take in how many datagrams of a session are lost. `source`: its source string; `carried`: its sources."""
         found = self._newest.get((source, cause))
         if found is not None and now_ns - found.ended_ns <= APART_NS:
             found.lost += lost

@@ -15,7 +15,7 @@ OUTBOUND: Final = "outbound"
 
 @dataclass(frozen=True, slots=True)
 class VerdictRecord:
-    """What one portal says in one direction. `ace` counts from 1; 0 is no entry."""
+    """Tells what one portal says in one direction. `ace` counts from 1; 0 is no entry."""
 
     portal: str
     direction: str

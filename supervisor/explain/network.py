@@ -131,7 +131,7 @@ def _choose_way(dros: Sequence[_Asked], asked: JsonObject) -> Way | None:
 
 
 def _otids(dro: _Asked, asked: JsonObject) -> Iterator[str]:
-    """Of the sources of the topic in the domain, as the DRO hears them where a way enters it."""
+    """List the sources of the topic in the domain, as the DRO hears them where a way enters it."""
     for portal in {row.entered_at for row in dro.path if row.entered_at}:
         for row in _rows(dro.client, "sources", portal, asked["topic"]):
             if (row.topic, row.domain_id) == (asked["topic"], asked["from_domain"]):

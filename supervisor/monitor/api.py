@@ -86,7 +86,7 @@ def add_errors(app: FastAPI, page: Callable[[Request, ApiError], Response]) -> N
 
     @app.exception_handler(HTTPException)
     async def on_refused(request: Request, error: HTTPException) -> Response:
-        """Of the framework: an address that does not exist, or not for this method."""
+        """Answer for the framework: an address that does not exist, or not for this method."""
         path = request.url.path
         remedy = f"addresses are described in {OPENAPI}" if path.startswith(PREFIX) else "all pages are linked from /"
         answer = await on_error(request, ApiError(error.status_code, f"{path}: {error.detail}", remedy))

@@ -164,3 +164,15 @@ def test_memory_and_processes_are_told(site: Site) -> None:
     workers = {row["worker"]["name"]: row for row in get(site, "/v1/workers")}
     assert workers["P1"]["resident_bytes"] > 1 << 20
     assert workers["P1"]["worker"]["pid"] in site.workers().values()
+
+
+def test_a_portal_alone_may_be_asked_for_in_every_list(site: Site) -> None:
+    site.wait(lambda: {row["portal"] for row in get(site, "/v1/topology")["rows"]} == {"P1", "P2"}, "the topology")
+    for what in PAGED:
+        named = [{row.get(name) for name in ("portal", "ingress", "egress")} for row in
+                 get(site, f"/v1/{what}?portal=P2")["rows"]]  # fmt: skip
+        assert all("P2" in names for names in named), what
+    assert len(get(site, "/v1/topology?portal=P2")["rows"]) == 1
+    rows = get(site, "/lists/events.json?portal=P2")["rows"]
+    assert {row["worker"] for row in rows} == {"P2"}
+    assert {row["worker"] for row in get(site, "/lists/events.json")["rows"]} > {"P2"}

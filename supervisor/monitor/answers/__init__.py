@@ -1,1 +1,1 @@
-"""What the admin API and the pages tell: asked of the DRO, and read from its counter pages."""
+"""Finds what the admin API and the pages tell: asks the DRO, and reads its counter pages."""

@@ -1,4 +1,4 @@
-"""What the admin API and the pages of the monitor tell: asked of the DRO, and read from its counter pages."""
+"""Answers what the admin API and the pages tell: asked of the DRO, and read from its counter pages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from dro.bus.listing import LISTS, PATH, PEERS, PROXIES, PathRow, PeerRow
+from dro.bus.listing import LISTS, PATH, PEERS, PROXIES, ROUTES, TOPOLOGY, PathRow, PeerRow
 from dro.errors import DroError, ResourceError
 from dro.metrics.slots import WorkerSlot
 from supervisor.admin.client import Client, CommandError, UnreachableError
@@ -129,8 +129,9 @@ class Answers:
         if portal and portal not in (place.name for place in status.portals):
             raise self.no_portal(portal)
         found = self._lists.of(what, portal if what in _OF_PORTALS else "", text)
-        if what == "routes" and portal:
-            rows = tuple(row for row in found.rows if portal in (row.ingress, row.egress))
+        if portal and what in _AT_PORTALS:
+            names = _AT_PORTALS[what]
+            rows = tuple(row for row in found.rows if portal in [getattr(row, name) for name in names])
             return replace(found, rows=rows)
         return found
 
@@ -177,7 +178,7 @@ class Answers:
         if portal.kind != "peer":
             raise ApiError(422, f"{name} is an endpoint portal", "name a peer portal")
         row: PeerRow | None = next(iter(self.list_of(PEERS, name).rows), None)
-        near = EndView(status.name, name, portal.state, asdict(row) if row is not None else {}, portal.counters)
+        near = EndView(status.name, name, portal.state, row, portal.counters)
         if row is None or not row.node_id:
             return LinkView(near, None, "the companion has not told which DRO it is of")
         with self._turns.take(), neighbours(self.known) as others:
@@ -199,11 +200,13 @@ class Answers:
             raise ApiError(503, str(e)) from e
 
 
-_OF_PORTALS: Final = frozenset(LISTS) - {"routes", "topology", PATH}
+_AT_PORTALS: Final = {ROUTES: ("ingress", "egress"), TOPOLOGY: ("portal",)}
+"""Lists of the route manager, and the fields of a row that name a portal."""
+_OF_PORTALS: Final = frozenset(LISTS) - {*_AT_PORTALS, PATH}
 
 
 def _far_end(client: Client, own_node_id: str, near: PeerRow) -> EndView | None:
-    """Of two links between the same DROs, the one whose addresses are those of the near end. Raises: DroError."""
+    """Find the other end: of two links of these DROs the one with the addresses of the near end. Raises: DroError."""
     status = client.ask(DroStatus, "status", within_s=ASK_LIMIT_S)
     rows = [
         row
@@ -217,7 +220,7 @@ def _far_end(client: Client, own_node_id: str, near: PeerRow) -> EndView | None:
         return None
     portals = client.ask(PortalsStatus, "portals", within_s=ASK_LIMIT_S).portals
     portal = next(portal for portal in portals if portal.name == row.portal)
-    return EndView(status.name, row.portal, portal.state, asdict(row), portal.counters)
+    return EndView(status.name, row.portal, portal.state, row, portal.counters)
 
 
 def sorted_rows(rows: Iterable[Any], sort: str) -> list[Any]:

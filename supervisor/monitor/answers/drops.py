@@ -1,4 +1,4 @@
-"""What portals have dropped, by traffic and reason."""
+"""Lists what portals have dropped, by traffic and reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DropRow:
 
 
 def drop_rows(portals: Iterable[PortalStatus]) -> Iterator[DropRow]:
-    """All reasons of all portals, also those for which nothing was dropped."""
+    """List all reasons of all portals, also those for which nothing was dropped."""
     for portal in portals:
         for metric in metrics(PORTAL, portal.kind):
             if metric.name in _DROPS:

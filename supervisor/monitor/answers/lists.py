@@ -23,7 +23,7 @@ RECENT_S: Final = 1.0
 RECENT_TIMES: Final = 3
 """A list that took long to collect is kept so many times as long."""
 MAX_ROWS: Final = 200_000
-"""Of one list; what is beyond is left out, and said to be."""
+"""One list has no more; what is beyond is left out, and said to be."""
 MAX_KEPT: Final = 8
 """Lists that are kept at the same time."""
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel
 
+from dro.bus.listing import PeerRow
 from supervisor.admin.explanation import ExplainRecord
 from supervisor.admin.status import DroStatus, WorkerStatus
 from supervisor.explain.network import Way
@@ -41,7 +42,7 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     422: {"model": Problem, "description": "the request is not understood, or the DRO refuses it"},
     503: {"model": Problem, "description": "the DRO does not answer"},
 }
-"""What every path may answer beside what was asked for."""
+"""Answers that every path may give beside what was asked for."""
 
 
 class ApiError(Exception):
@@ -55,7 +56,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DroView:
-    """What the parent said last. `problems`: why the DRO does not forward, or not all that it is configured for;
+    """Has what the parent said last. `problems`: why the DRO does not forward, or not all that it is configured for;
     `age_s`: of the answer."""
 
     status: DroStatus
@@ -120,7 +121,7 @@ class EndView:
     dro: str
     portal: str
     state: str
-    peer: dict[str, Any]  # the fields of a row of the list of peers; empty when its process does not answer
+    peer: PeerRow | None  # None when its process does not answer
     counters: dict[str, int]
 
 

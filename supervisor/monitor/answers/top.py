@@ -20,7 +20,7 @@ Key = tuple[str, str, str]  # portal, topic, OTID
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
-    """What one portal, or all for a topic, took to be sent. `otid` and `source` are empty for a topic."""
+    """Counts what one portal took to be sent of a source, or of a topic, where `otid` and `source` are empty."""
 
     topic: str
     portal: str
@@ -52,7 +52,7 @@ class Top:
         return sorted(rows, key=_order)[:limit], looked_s
 
     def topics(self, limit: int) -> tuple[list[TopRow], float]:
-        """As `sources`, added up for each portal and topic."""
+        """Add up what `sources` tells, for each portal and topic."""
         rows, looked_s = self._rates()
         sums: dict[tuple[str, str], TopRow] = {}
         for row in rows:

@@ -1,1 +1,1 @@
-"""What the monitor knows of its DRO without asking anew: status, topology, figures of processes, log events."""
+"""Keeps what the monitor knows of its DRO without asking anew: status, topology, the last hour, log events."""

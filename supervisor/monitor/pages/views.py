@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-from dro.bus.listing import BLOCKED, LISTS, LOSSES, PEERS, BlockedRow, LossRow, PathRow, TopologyRow
+from lxml import etree
+
+from dro.bus.listing import BLOCKED, LISTS, LOSSES, PEERS, BlockedRow, LossRow, PathRow, PeerRow, TopologyRow
 from dro.metrics.table import ENDPOINT, ROUTE_MANAGER, metrics
 from supervisor.admin.status import ROUTE_MANAGER as MANAGER
 from supervisor.admin.status import ConfigRecord, PortalStatus
@@ -81,7 +83,7 @@ class PortalView:
     portal: PortalStatus
     leads_to: str
     groups: list[Group]
-    peer: dict[str, Any]
+    peer: PeerRow | None
     problems: list[str]
 
 
@@ -216,7 +218,7 @@ class Views:
     def portal(self, name: str) -> PortalView:
         portal = self.answers.portal(name)
         listing = self.answers.list_of(PEERS, name) if portal.kind != ENDPOINT else Listing(())
-        peer = asdict(listing.rows[0]) if listing.rows else {}
+        peer = listing.rows[0] if listing.rows else None
         return PortalView(portal, self._leads_to(portal), portal_groups(portal), peer, list(listing.problems))
 
     def link(self, portal: str) -> LinkView:
@@ -322,7 +324,9 @@ class Views:
                 return DropRow, Listing(tuple(sorted(rows, key=lambda row: -row.messages)))
             case "events":
                 recent = self._events.recent(limit=KEPT)[0][::-1]
-                return EventRow, Listing(tuple(row for row in recent if topic in row.text))
+                return EventRow, Listing(
+                    tuple(row for row in recent if topic in row.text and portal in ("", row.worker))
+                )
             case "top":
                 fastest, looked_s = self.answers.top.sources(SHOWN)
                 return TopRow, Listing(
@@ -342,9 +346,7 @@ _RECALCULATIONS: Final = {
 
 
 def portal_part(text: str, index: int) -> str:
-    """The element of the portal with that index among all, endpoint portals first, from an effective configuration."""
-    from lxml import etree
-
+    """Cut out the element of the portal with that index, endpoint portals first, from an effective configuration."""
     root = etree.fromstring(text.encode())
     portals = [*root.iterfind(".//endpoint"), *root.iterfind(".//peer")]
     part: str = etree.tostring(portals[index], encoding="unicode", with_tail=False)

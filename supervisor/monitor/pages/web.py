@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
@@ -16,14 +17,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 from starlette.staticfiles import StaticFiles
 
-from dro.bus.listing import LISTS, PATH, TOPIC
+from dro.bus.listing import LISTS, PATH, TOPIC, PeerRow
 from dro.clock import duration
-from dro.errors import DroError
 from dro.metrics.table import PEER
 from supervisor.admin.status import PortalStatus
 from supervisor.monitor.answers.models import MAX_DOMAIN, MAX_OFFSET, MAX_TEXT, ApiError, EndView
 from supervisor.monitor.pages.lines import Line, portal_groups
-from supervisor.monitor.pages.views import Views
+from supervisor.monitor.pages.views import PathView, Views
 
 LISTED: Final = (*(what for what in LISTS if what not in (TOPIC, PATH)), "drops", "events", "top")
 """Lists with a page."""
@@ -128,6 +128,7 @@ class _Shown:
             "network": self._network,
             "query": query,
             "lines_of": lines_of,
+            "fields_of": fields_of,
         }
 
     def page(self, request: Request, template: str, view: View) -> str:
@@ -142,43 +143,30 @@ class _Shown:
     def error(self, request: Request, error: ApiError) -> HTMLResponse:
         return HTMLResponse(self.page(request, "error.html", error.problem), status_code=error.status)
 
-    def _network(self, path: Any = None) -> Markup:  # noqa: ANN401
+    def _network(self, path: PathView | None = None) -> Markup:
         return Markup(self._views.picture(path))
 
 
 def _page(shown: _Shown, template: str, serve: Callable[..., Any]) -> Callable[..., Response]:
-    return _wrapped(serve, lambda request, view: HTMLResponse(shown.page(request, template, view)), shown.error)
+    return _answering(serve, lambda request, view: HTMLResponse(shown.page(request, template, view)))
 
 
 def _json(serve: Callable[..., Any]) -> Callable[..., Response]:
-    return _wrapped(serve, lambda _, view: JSONResponse(jsonable_encoder(view)), None)
+    return _answering(serve, lambda _, view: JSONResponse(jsonable_encoder(view)))
 
 
-def _wrapped(
-    serve: Callable[..., Any],
-    answer: Callable[[Request, Any], Response],
-    on_error: Callable[[Request, ApiError], Response] | None,
-) -> Callable[..., Response]:
-    """An endpoint with the parameters of `serve` and the request."""
+def _answering(serve: Callable[..., Any], answer: Callable[[Request, View], Response]) -> Callable[..., Response]:
+    """Make an endpoint with the parameters of `serve` and the request."""
     signature = inspect.signature(serve, eval_str=True)
 
-    def endpoint(request: Request, **arguments: Any) -> Response:  # noqa: ANN401
-        try:
-            return answer(request, serve(**arguments))
-        except DroError as e:
-            return (on_error or _problem)(request, ApiError(503, str(e)))
-        except ApiError as e:
-            return (on_error or _problem)(request, e)
+    def endpoint(request: Request, **arguments: Any) -> Response:  # noqa: ANN401 - of any view
+        return answer(request, serve(**arguments))
 
     first = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
     endpoint.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[first, *signature.parameters.values()], return_annotation=inspect.Signature.empty
     )
     return endpoint
-
-
-def _problem(_: Request, error: ApiError) -> Response:
-    return JSONResponse(error.problem.model_dump(), status_code=error.status)
 
 
 class _Static(StaticFiles):
@@ -197,6 +185,11 @@ def lines_of(end: EndView) -> dict[str, Line]:
     """The lines of an end of a link, by title."""
     portal = PortalStatus(end.portal, PEER, end.state, 0, 0, counters=end.counters)
     return {line.title: line for group in portal_groups(portal) for line in group.lines}
+
+
+def fields_of(peer: PeerRow | None) -> dict[str, Any]:
+    """The fields of a row of the list of peers, by name; none when there is no row."""
+    return asdict(peer) if peer is not None else {}
 
 
 def number(value: float | None) -> str:
@@ -240,5 +233,5 @@ def cell(value: object, name: str) -> str:
 
 def query(**parameters: object) -> str:
     """Write the query of an address without the parameters that are empty."""
-    found: Mapping[str, object] = {name.rstrip("_"): value for name, value in parameters.items() if value}
+    found = {name: value for name, value in parameters.items() if value}
     return f"?{urlencode(found)}" if found else "?"
