@@ -101,7 +101,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 @pytest.fixture
 def datagrams(tmp_path: Path) -> Iterator[Bench]:
     """A link with `<udp>`, of which one end has a small buffer and the other repairs slowly."""
-    plan = Plan(tmp_path, LINKED, udp=UDP_XML, has_monitors=True)
+    plan = Plan(tmp_path, LINKED, udp=UDP_XML, has_monitors=True, daemon=PATIENT)
     made = Bench(plan)
     try:
         made.wait_ready()
