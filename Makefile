@@ -12,7 +12,7 @@ SECONDS ?= 0
 COUNT ?= 200
 SEED ?= 1
 BASE ?= main
-PYTEST_OPTIONS := -q -rs -n $(JOBS) --maxschedchunk=1 --durations=10
+PYTEST_OPTIONS := -q -rs -n $(JOBS) --dist=loadfile --no-loadscope-reorder --durations=20
 PYTEST := $(PY) -m pytest $(PYTEST_OPTIONS)
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -89,7 +89,8 @@ test: $(STAMP) needs
 long: $(STAMP) needs
 	DRO_LONG=1 DRO_CUTS=1000 DRO_FUZZ_STREAMS=1000000 $(PYTEST) --timeout 0 \
 		tests/daemon/test_drain.py tests/netns/test_drain.py tests/netns/test_examples.py tests/netns/test_link_cuts.py \
-		tests/network/test_fuzzed_links.py tests/daemon/test_million.py
+		tests/network/test_fuzzed_links.py tests/daemon/test_million.py tests/daemon/test_pages.py tests/log/test_file.py \
+		tests/netns/test_direct_link.py
 
 changed: $(STAMP)
 	@tests=$$($(PY) -m tests.changed $(BASE)) && echo $$tests | xargs -r $(PYTEST)

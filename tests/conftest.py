@@ -34,6 +34,7 @@ PROCESS_FIXTURES: Final = frozenset({"net", "site", "start"})
 hypothesis.settings.register_profile(
     "project",
     deadline=None,
+    max_examples=int(os.environ.get("DRO_EXAMPLES", "50")),
     derandomize=os.environ.get("DRO_REQUIRE_ALL") == "1",
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )

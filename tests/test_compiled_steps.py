@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[1]
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
 
 
-def run(*command: str, pure: bool, timeout_s: float = 300) -> str:
+def run(*command: str, pure: bool, timeout_s: float = 300, examples: int | None = None) -> str:
     env = {key: value for key, value in os.environ.items() if not key.startswith(("DRO_PURE", "PYTEST_"))}
     done = subprocess.run(
-        [sys.executable, *command], env=env | ({"DRO_PURE": "1"} if pure else {}), cwd=ROOT, text=True,
-        capture_output=True, timeout=timeout_s,
+        [sys.executable, *command], cwd=ROOT, text=True, capture_output=True, timeout=timeout_s,
+        env=env | ({"DRO_PURE": "1"} if pure else {}) | ({"DRO_EXAMPLES": str(examples)} if examples else {}),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -65,7 +65,7 @@ def test_the_tests_of_the_steps_pass_in_the_plain_form_too() -> None:
     """In the compiled form the suite runs them."""
     folders = ["tests/um/transport", "tests/portals/datapath", "tests/proto/lbtrm", "tests/bus"]
     files = ["tests/proto/test_ratelimit.py", "tests/test_loop_batches.py", "tests/test_loop_turns.py"]
-    said = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *folders, *files, pure=True)
+    said = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *folders, *files, pure=True, examples=10)
     assert " passed" in said.splitlines()[-1]
 
 

@@ -46,6 +46,7 @@ PAGES: Final = (
     *TEMPLATES, "/path", "/topic", "/configuration?portal=A-1", "/portal?name=A-1",
     *(f"/lists/{what}" for what in LISTED if what != "topics"),
 )  # fmt: skip
+IS_LONG: Final = os.environ.get("DRO_LONG") == "1"
 PHONE: Final = 390
 SHOTS: Final = os.environ.get("DRO_SCREENSHOTS", "")
 """A folder that gets pictures of some pages, as those in `docs`."""
@@ -60,7 +61,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     try:
         for name in TRIANGLE:
             made.start_dro(name)
-        made.start("send", "tests.rigs.flow", str(made.plan.config(1)), "--send", str(flow.path), "--rate", "200")
+        made.start("send", "tests.rigs.flow", str(made.plan.config(1)), "--send", str(flow.path), "--rate", "50")
         made.start("receive", "tests.rigs.flow", str(made.plan.config(3)), "--receive", str(flow.path))
         wait_until(lambda: flow.is_flowing, "a flow", 60, made.logs)
         wait_until(lambda: fetch(made.plan.web("A"), "/readyz")[0] == 200, "the monitor", 30, made.logs)
@@ -149,13 +150,13 @@ def set_scheme(browser: webdriver.Chrome, scheme: str) -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_is_accessible_and_asks_nobody_else(network: Chain, browser: webdriver.Chrome, scheme: str) -> None:
-    set_scheme(browser, scheme)
-    rules = ("color-contrast",) if scheme == "dark" else ()  # nothing else differs
-    for page in PAGES if scheme == "light" else TEMPLATES:
+def test_every_page_is_accessible_and_asks_nobody_else(network: Chain, browser: webdriver.Chrome) -> None:
+    for page in PAGES if IS_LONG else TEMPLATES:
+        set_scheme(browser, "light")
         browser.get(address(network, page))
-        assert violations(browser, *rules) == [], page
+        assert violations(browser) == [], page
+        set_scheme(browser, "dark")
+        assert violations(browser, "color-contrast") == [], page  # nothing else differs
         assert network.name("A") in browser.title
     errors = [entry for entry in log_of(browser, "browser") if "404" not in entry["message"]]  # of /portal?name=nowhere
     assert errors == []
@@ -218,11 +219,11 @@ def test_numbers_are_brought_without_a_reload(network: Chain, browser: webdriver
 
     before = received()
     wait_until(lambda: received() > before + 100, "more messages", 90)
-    wait_until(lambda: "out 2" in text_of(browser, "#network"), "rates in the picture", 90)
+    wait_until(lambda: re.search(r"out [45]\d", text_of(browser, "#network")), "rates in the picture", 90)
     assert browser.execute_script("return window.isSamePage")
     keep(browser, "main")
     browser.find_element(By.ID, "live").send_keys(Keys.ENTER)
-    assert text_of(browser, "#live") == "Paused"
+    wait_until(lambda: text_of(browser, "#live") == "Paused", "the pause", 30)
 
 
 def test_the_path_between_two_domains(network: Chain, browser: webdriver.Chrome) -> None:

@@ -3,7 +3,7 @@
 Run as a program: `python -m tests.rigs.log_writers DIRECTORY WRITERS LINES SIZE [KILLS]`. Each writer logs LINES lines
 `w=<writer> n=<number>`, numbered from 0, to DIRECTORY/log, which rolls at SIZE bytes. With KILLS, that many writers are
 killed while they write, each replaced by a new one with the next number. At the end it prints, as JSON, how many lines
-each writer had come back from when it ended.
+each writer had come back from when it ended. A writer waits for each of its lines, however long the machine takes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from dro.log import file_thread
 from dro.log import setup as logs
 from dro.log.handler import Settings
 
@@ -74,6 +75,7 @@ class Writers:
 
 
 def main(directory: Path, writers: int, lines: int, size: int, kills: int) -> None:
+    file_thread.PATIENCE_S = 60.0  # type: ignore[misc]  # a loaded machine is no disk that hangs
     crew = Writers(directory, lines, size)
     for _ in range(writers):
         crew.start()
