@@ -269,8 +269,13 @@ def test_pages_work_without_javascript(network: Chain) -> None:
 
 
 def test_both_ends_of_a_link_are_side_by_side(network: Chain, browser: webdriver.Chrome) -> None:
-    browser.get(address(network, "/link?portal=A-C"))
-    assert texts_of(browser, "#link thead th") == ["What", f"{network.name('A')} / A-C", f"{network.name('C')} / C-A"]
+    ends = ["What", f"{network.name('A')} / A-C", f"{network.name('C')} / C-A"]
+
+    def are_shown() -> bool:
+        browser.get(address(network, "/link?portal=A-C"))
+        return texts_of(browser, "#link thead th") == ends
+
+    wait_until(are_shown, "both ends", 90)
     names, near, far = (texts_of(browser, f"#link tbody tr > :nth-child({n})") for n in (1, 2, 3))
     rows = dict(zip(names, zip(near, far, strict=True), strict=True))
     assert rows["role"] == ("initiator", "acceptor")
