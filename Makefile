@@ -89,8 +89,7 @@ test: $(STAMP) needs
 long: $(STAMP) needs
 	DRO_LONG=1 DRO_CUTS=1000 DRO_FUZZ_STREAMS=1000000 $(PYTEST) --timeout 0 \
 		tests/daemon/test_drain.py tests/netns/test_drain.py tests/netns/test_examples.py tests/netns/test_link_cuts.py \
-		tests/network/test_fuzzed_links.py tests/daemon/test_million.py tests/daemon/test_pages.py tests/log/test_file.py \
-		tests/netns/test_direct_link.py
+		tests/network/test_fuzzed_links.py tests/daemon/test_million.py tests/log/test_file.py tests/netns/test_direct_link.py
 
 changed: $(STAMP)
 	@tests=$$($(PY) -m tests.changed $(BASE)) && echo $$tests | xargs -r $(PYTEST)

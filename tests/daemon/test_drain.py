@@ -23,13 +23,13 @@ from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import EOS, Data, Event, Loss, LossBurst
 from tests.rigs.books import Books, books_of
+from tests.rigs.effort import IS_LONG
 from tests.rigs.flow import BOUND, DUPLICATES, MISSING, PAUSE, RECEIVED, WRONG, Board
 from tests.rigs.orders import begin, order, tnwgdctl
 from tests.rigs.ring import WORKERS, Ring
 from tests.rigs.site import Site, life_of, running
 from tests.rigs.waiting import wait_until
 
-LONG = bool(os.environ.get("DRO_LONG"))  # more variants than each change has to pass
 TOPICS = 34
 RATE = 400
 SHORT = """\
@@ -111,7 +111,7 @@ def processes(site: Site, *but: str) -> dict[str, int]:
     return {name: pid for name, pid in site.workers().items() if name not in but}
 
 
-@pytest.mark.parametrize("how", ["drain", "remove"] if LONG else ["remove"])
+@pytest.mark.parametrize("how", ["drain", "remove"] if IS_LONG else ["remove"])
 def test_a_portal_goes_without_loss_comes_back_restarts_and_pauses(ring: Ring, how: str) -> None:
     site = ring.site
     with accounts(ring, "P2") as concerned:
@@ -291,7 +291,7 @@ def body(number: int) -> bytes:
     return b"%d " % number * 12_000  # some sixty kilobytes: many fragments
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "tcp"] if LONG else ["lbtrm"])
+@pytest.mark.parametrize("transport", ["lbtrm", "tcp"] if IS_LONG else ["lbtrm"])
 def test_no_message_is_cut_in_two(tmp_path: Path, transport: str) -> None:
     """Large messages both ways, ordered delivery: whole messages, one after the other, then the end, and no loss."""
     site = Site(tmp_path, 2, transports={1: transport, 2: transport}, um=dict.fromkeys((1, 2), SHORT))

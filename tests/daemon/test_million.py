@@ -10,7 +10,6 @@ the books call lost with it. In both parts each scrape balances.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -22,11 +21,11 @@ from dro.wire.lbmc import message as lbmc
 from tests.bench.traffic import generator
 from tests.bench.traffic.generator import Counts
 from tests.bench.traffic.workload import Workload
+from tests.rigs.effort import IS_LONG
 from tests.rigs.figures import Figures, assert_same_everywhere
 from tests.rigs.million import DROS, LARGE, PLAIN, SECRET, SIZES, Million, million
 from tests.rigs.scraper import Scraper
 
-IS_LONG: Final = os.environ.get("DRO_LONG") == "1"
 WITHOUT_KILLS: Final = 850_000 if IS_LONG else 60_000
 WITH_KILLS: Final = 150_000 if IS_LONG else 40_000
 RATE: Final = 36_000 if IS_LONG else 20_000

@@ -22,6 +22,7 @@ from dro.clock import s
 from dro.errors import ResourceError
 from dro.log.file import LogFile, Rolls, rolled_name
 from dro.log.handler import LogHandler, Settings
+from tests.rigs.effort import IS_LONG
 
 ROOT: Final = Path(__file__).parents[2]
 DAY: Final = 20261121
@@ -62,7 +63,7 @@ def rolled(folder: Path) -> list[Path]:
 @pytest.mark.slow
 def test_many_processes_lose_tear_and_double_nothing(tmp_path: Path) -> None:
     """Eight processes, 50 rolls, and 100,000 lines; with `DRO_LONG=1`, 200,000."""
-    lines = 25_000 if os.environ.get("DRO_LONG") else 12_500
+    lines = 25_000 if IS_LONG else 12_500
     size = 28 * lines
     written = run_writers(tmp_path, 8, lines, size)
     assert written == dict.fromkeys(range(8), lines)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dro.metrics.slots import Slot
+from tests.rigs.effort import IS_LONG
 from tests.rigs.netns.app import App, Board, assert_same, wait_delivered
 from tests.rigs.netns.harness import Host, Net
 from tests.rigs.netns.judged import Watch
@@ -24,7 +25,6 @@ from tests.rigs.waiting import wait_until
 pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 
 Judged = Callable[..., AbstractContextManager[Watch]]
-IS_LONG = bool(os.environ.get("DRO_LONG"))
 MESSAGES = 10_000 if IS_LONG else 3_000
 LBTRM_PORT = 14400
 

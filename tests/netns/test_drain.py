@@ -5,13 +5,13 @@ What a drained flow had accepted arrives whole, then its end is told; flows of o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
 
 from dro.metrics.slots import PairSlot, Slot
+from tests.rigs.effort import IS_LONG
 from tests.rigs.netns.app import App, Board, Digest, Heard, Payloads, Report, assert_same, wait_delivered
 from tests.rigs.netns.harness import Host, Net
 from tests.rigs.netns.judged import Watch
@@ -23,7 +23,6 @@ from tests.rigs.waiting import wait_until
 pytestmark = [pytest.mark.netns, pytest.mark.tshark, pytest.mark.slow]
 
 Judged = Callable[..., AbstractContextManager[Watch]]
-LONG = bool(os.environ.get("DRO_LONG"))  # more variants than each change has to pass
 SIZES = (1, 3000)
 WINDOW = 64
 ENDLESS = 10_000_000
@@ -61,7 +60,7 @@ def lossy(host: Host, fraction: float) -> None:
     host.lose(fraction, dports=[14400], where=NOT_THE_FIRST)
 
 
-VARIANTS = [("lbtrm", 0.03, "drain"), *([("tcp", 0.0, "remove")] if LONG else [])]
+VARIANTS = [("lbtrm", 0.03, "drain"), *([("tcp", 0.0, "remove")] if IS_LONG else [])]
 
 
 @pytest.mark.parametrize(("transport", "loss", "how"), VARIANTS)

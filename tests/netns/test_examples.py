@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.effort import IS_LONG
 from tests.rigs.netns.examples import CALCULATED, Example, Flow, Network, Pair, network_of, steps
 from tests.rigs.netns.harness import Net
 from tests.rigs.netns.judged import Watch
@@ -22,7 +22,6 @@ from tests.rigs.network import QUICK
 pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 
 Judged = Callable[..., AbstractContextManager[Watch]]
-LONG = bool(os.environ.get("DRO_LONG"))  # every start order, and the networks that take longest
 RUNNING = (
     "direct-link",
     "peer-link",
@@ -37,13 +36,13 @@ RUNNING = (
     "star-central-trd",
     "star-central-dro",
     "mesh",
-    *(("mesh-six", "palm-tree", "dumbbell") if LONG else ()),
+    *(("mesh-six", "palm-tree", "dumbbell") if IS_LONG else ()),
 )
 """The supported ones without hotlinks."""
 SLOWEST = ("cost-choice", "loop-and-spur", "loop-central-trd")
-HOTLINKED = ("hotlinks-mixed", *(("hotlinks",) if LONG else ()))
-ORDERED = ("parallel-links", "peer-link-udp", *(("loop", *SLOWEST) if LONG else ()))
-RESTARTED = ("loop", "peer-link-udp", *(("parallel-links", *SLOWEST) if LONG else ()))
+HOTLINKED = ("hotlinks-mixed", *(("hotlinks",) if IS_LONG else ()))
+ORDERED = ("parallel-links", "peer-link-udp", *(("loop", *SLOWEST) if IS_LONG else ()))
+RESTARTED = ("loop", "peer-link-udp", *(("parallel-links", *SLOWEST) if IS_LONG else ()))
 LOAD_NS = 5_000_000
 KEPT_S = 20.0
 """More than what a path of the routes before is kept for."""
@@ -167,7 +166,7 @@ def test_hotlinks_carry_every_message_over_all_ways(net: Net, judged: Judged, tm
 
 def orders(names: list[str]) -> Iterator[tuple[str, ...]]:
     """In which the DROs are started: all, or as few as put each of them first once, and last once."""
-    if LONG:
+    if IS_LONG:
         yield from permutations(names)
     else:
         yield from (tuple(names[nth:] + names[:nth]) for nth in range(len(names)))

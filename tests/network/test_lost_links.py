@@ -89,7 +89,7 @@ def sent(flow: Flow) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rounds"), [("TCP", 10), ("TLS", 6), ("LZ4", 6), ("TLS and LZ4", 4), ("UDP", 6), ("UDP, TLS and LZ4", 4)]
+    ("kind", "rounds"), [("TCP", 30), ("TLS", 6), ("LZ4", 6), ("TLS and LZ4", 4), ("UDP", 6), ("UDP, TLS and LZ4", 4)]
 )
 def test_a_reset_costs_what_was_under_way(make: Make, tmp_path: Path, kind: str, rounds: int) -> None:
     rng = random.Random(kind)

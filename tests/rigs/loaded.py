@@ -195,9 +195,8 @@ def load() -> None:
         importlib.import_module(name)
     for name in RIGS:
         importlib.import_module(f"tests.rigs.{name}")
-    importlib.import_module(
-        "dro.command_line"
-    ).version()  # imports more when it is called, which another user may have no access to
+    # It imports more when it is called, which another user may have no access to.
+    importlib.import_module("dro.command_line").version()
 
 
 def serve(control: socket.socket) -> Program:

@@ -187,7 +187,7 @@ def test_a_directory_that_takes_no_new_file(path: Path, monkeypatch: pytest.Monk
 
 def test_many_at_once_one_gets_it(path: Path) -> None:
     """Each of them finds the file of a dead one, or none; none is told that it has the file when it has not."""
-    for round_number in range(12):
+    for round_number in range(30):
         if round_number % 2:
             path.write_text(f"{GONE}\n")
         go, told = os.pipe(), os.pipe()

@@ -20,8 +20,9 @@ from supervisor.simulate.network import Network
 from supervisor.simulate.plan import Place, Plan, PlannedLink, dro_of, endpoint, peer
 from supervisor.simulate.script import Fault
 from supervisor.simulate.trial import Trial, interest_in_all
+from tests.rigs.effort import IS_LONG
 
-CASES = int(os.environ.get("DRO_CASES", "5000" if os.environ.get("DRO_LONG") else "10"))
+CASES = int(os.environ.get("DRO_CASES", "5000" if IS_LONG else "10"))
 DROS_MAX = 12
 APART_S = 50
 """Between faults: a link that is silent for 15 s, connected anew after at most 22 s, and a calculation."""
