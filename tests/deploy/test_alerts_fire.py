@@ -269,7 +269,7 @@ def test_alerts_fire_while_a_fault_lasts_and_not_before_or_after(scenes: dict[st
     for scene in scenes.values():
         scene.end()
     quiet_since = time.monotonic()
-    wait_until(is_quiet, "the end of the alerts", 60, lambda: str(unrest()), every_s=LOOK_S)
+    wait_until(is_quiet, "the end of the alerts", 120, lambda: str(unrest()), every_s=LOOK_S)
     wait_absent()
 
 
