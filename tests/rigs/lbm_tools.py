@@ -10,15 +10,15 @@ import os
 import re
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 from tests.rigs.loaded import Loaded
+from tests.rigs.site import reserve_block
 
 DEADLINE_S: Final = 60.0
 _PORTS: Final = 24
@@ -28,14 +28,20 @@ _nets = itertools.count()
 
 
 class ToolNet:
-    """Configuration files of one test: a multicast net and ports that no other test uses."""
+    """Configuration files of one test: a multicast net, and ports that nobody else uses inside `with`."""
 
     def __init__(self, folder: Path) -> None:
         pid, number = os.getpid(), next(_nets)
         self._folder = folder
-        self.port = _free_block(pid, number)
+        self.port, self._guard = reserve_block(_PORTS)
         self._net = f"239.{200 + pid % 50}.{pid // 50 % 250}"
         self._host = 1 + number % 50 * 5
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._guard.close()
 
     def config(self, transport: str, extra: str = "") -> str:
         """Path of a new file; `extra` lines come last."""
@@ -64,24 +70,6 @@ context transport_tcp_port_high {port + _PORTS - 1}
 {extra}
 """)
         return str(path)
-
-
-def _free_block(pid: int, number: int) -> int:
-    start = 12000 + (pid * 61 + number * _PORTS) % 18000
-    for base in range(start, start + 2000, _PORTS):
-        if all(_is_free(port) for port in range(base, base + _PORTS)):
-            return base
-    raise RuntimeError("no block of free ports on 127.0.0.1")
-
-
-def _is_free(port: int) -> bool:
-    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-        with socket.socket(socket.AF_INET, kind) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                return False
-    return True
 
 
 class Tool:

@@ -77,24 +77,27 @@ DRO: Final = """\
 """
 
 
-def reserve_block(size: int) -> tuple[int, socket.socket]:
-    """First of `size` free ports, and the socket whose life is that of the reservation."""
-    slots = (LAST_PORT - FIRST_PORT) // (size + 1)
+def reserve_block(size: int) -> tuple[int, contextlib.ExitStack]:
+    """First of `size` free ports, and what ends their reservation when it is closed.
+
+    A block is whole units of `PORTS_PER_TRD` ports, each reserved by the abstract name of a UNIX socket: blocks of
+    different sizes share no port, however late their owners use them.
+    """
+    units = -(-size // PORTS_PER_TRD)
+    slots = (LAST_PORT - FIRST_PORT) // PORTS_PER_TRD - units + 1
     start = (os.getpid() * 7 + time.monotonic_ns() // 1000) % slots
     for nth in range(slots):
-        base = FIRST_PORT + (start + nth) % slots * (size + 1)
-        guard = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            guard.bind(("127.0.0.1", base + size))
+        first = (start + nth) % slots
+        base = FIRST_PORT + first * PORTS_PER_TRD
+        with contextlib.ExitStack() as guard, contextlib.suppress(OSError):
+            for unit in range(first, first + units):
+                guard.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0ports of a test {unit}")
             if all(
                 _is_free(port, kind)
                 for port in range(base, base + size)
                 for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
             ):
-                return base, guard
-        except OSError:
-            pass
-        guard.close()
+                return base, guard.pop_all()
     raise RuntimeError("no block of free ports on 127.0.0.1")
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ FINAL_ADS = "source resolver_send_final_advertisements 1"
 
 
 @pytest.fixture
-def net(tmp_path: Path) -> ToolNet:
-    return ToolNet(tmp_path)
+def net(tmp_path: Path) -> Iterator[ToolNet]:
+    with ToolNet(tmp_path) as made:
+        yield made
 
 
 def begin(source: Tool, *receivers: Tool) -> None:

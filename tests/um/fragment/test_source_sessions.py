@@ -28,8 +28,8 @@ from dro.wire.source_string import LbtrmAddress, TcpAddress
 
 LOOPBACK = "127.0.0.1"
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
-PORTS = range(24100 + 40 * WORKER, 24104 + 40 * WORKER)
-NAK_PORTS = range(24110 + 40 * WORKER, 24118 + 40 * WORKER)
+PORTS = range(10400 + 40 * WORKER, 10404 + 40 * WORKER)
+NAK_PORTS = range(10410 + 40 * WORKER, 10418 + 40 * WORKER)
 
 
 def options(transport: str, datagram_max_bytes: int = 8192, /, **source: int | str) -> UmOptions:
