@@ -40,6 +40,7 @@ class Operator:
         self.file = site.folder / "dro.xml"
         self.first = self.file.read_text()
         self.client = Client(find_dro(str(site.pid)))
+        site.wait(lambda: self.status().is_running, "every process")  # its parent may hear of them after the routes
 
     def edit(self, *changes: tuple[str, str]) -> None:
         text = self.file.read_text()

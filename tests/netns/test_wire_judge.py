@@ -102,8 +102,10 @@ def test_every_kind_of_record_of_a_dro_is_seen_and_decodes(net: Net) -> None:
         apps[1].open("a", b"wire.a")
         apps[1].open("b", b"wire.b", ("source", "transport", "tcp"))
         apps[1].send("a", 100, cells=(0, 2), sizes=(1, 1000))
+        wait_until(lambda: list(board.messages[:3]) == [100, 0, 100], "every message of a", 30)
+        # not before: in cell 2 the probes of one source would tell the other that it is heard
         apps[1].send("b", 100, cells=(1, 2), sizes=(1, 1000))
-        wait_until(lambda: list(board.messages[:3]) == [100, 100, 200], "every message", 30)
+        wait_until(lambda: list(board.messages[:3]) == [100, 100, 200], "every message of b", 30)
         dro.wait_balanced()
         apps[2].unreceive(b"wire.a")
         dro.wait_log(r"proxy source deleted topic=wire\.a .*process=G1-TRD2")

@@ -152,12 +152,13 @@ static void note(Sink *s, uint32_t topic, uint32_t sqn) {
   if (of->bits[at] & bit) atomic_fetch_add(&s->again, 1);
   of->bits[at] |= bit;
 }
-static int look(Sink *s, const uint8_t *payload, uint32_t sqn, uint64_t t) { /* with `books` 0 for a stranger's */
+static int look(Sink *s, const uint8_t *payload, uint32_t sqn, uint64_t t) { /* 0 for a stranger's */
   uint64_t then, before; /* when it was sent, and the message of its topic before it */
   uint32_t topic;
   memcpy(&then, payload, 8);
   memcpy(&topic, payload + 8, 4);
   memcpy(&before, payload + 12, 8);
+  if (!then) return 0;
   if (books && (topic >= (uint32_t)n_topics || then > t || t - then > 1000 * NS_PER_S)) return 0;
   if (s == sinks) {
     uint64_t ns = t > then ? t - then : 0;
