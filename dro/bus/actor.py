@@ -75,6 +75,8 @@ EXIT_BUG: Final = 70
 POLL_VARIABLE: Final = "DRO_POLL_US"
 POLL_MAX_US: Final = 1_000_000
 DEFAULT_GRACE_MS: Final = 3_500
+CLOSING_MS: Final = 2_000
+"""After the grace period, to close what is open; where multicast groups are left all the time, that waits."""
 STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 FORK_MASK: Final = frozenset({*STOP_SIGNALS, signal.SIGHUP})
 """Signals that stay blocked from before the fork until the child has handlers of its own."""
@@ -203,7 +205,7 @@ class WorkerContext:
 
     def _end_within(self, grace_ms: int) -> None:
         # the alarm's default action works even when this process does nothing sensible any more
-        signal.setitimer(signal.ITIMER_REAL, grace_ms / 1000 + 0.5)
+        signal.setitimer(signal.ITIMER_REAL, (grace_ms + CLOSING_MS) / 1000)
         self.loop.call_later(ms(grace_ms), self.finish)
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:

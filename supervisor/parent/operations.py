@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from supervisor.parent.parent import Parent
 
 STOP_GRACE_MS: Final = 3_500  # for a worker to say goodbye
-STOP_LIMIT_NS: Final = ms(4_000)  # then it is killed
+STOP_LIMIT_NS: Final = ms(6_000)  # then it is killed: letting go of sockets may take the kernel a second or two
 START_LIMIT_NS: Final = s(60)  # to become ready; it is not killed then, only not waited for any longer
 DRAIN_SLACK_NS: Final = s(2)  # beyond the limit of a drain, for its answer
 DRAIN_LIMIT_MS: Final = 30_000  # unless the operator says otherwise

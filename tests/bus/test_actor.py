@@ -305,7 +305,7 @@ def test_a_signal_stops_it(shell: Shell, until: Until) -> None:
     shell.worker.on_signal(signal.SIGTERM, None)
     assert not shell.worker.is_stopping
     until(lambda: shell.worker.is_stopping)
-    assert (stops, shell.alarms) == ([True], [4.0])
+    assert (stops, shell.alarms) == ([True], [5.5])
 
 
 @pytest.mark.parametrize("again", ["signal", "time"])
@@ -319,7 +319,7 @@ def test_a_worker_that_stops_has_its_grace_period(
     for message in (Stop(2000), Stop(1), Drain(3000), Ping(1)):  # only the first of them matters
         shell.parent.send(message)
     until(lambda: bool(shell.heard))
-    assert (stops, shell.alarms, w.is_stopping) == ([1], [2.5], True)
+    assert (stops, shell.alarms, w.is_stopping) == ([1], [4.0], True)
     loop.call_later(ms(1999), lambda: stops.append(2))
     if again == "signal":
         w.on_signal(signal.SIGINT, None)
@@ -333,7 +333,7 @@ def test_a_worker_that_stops_has_its_grace_period(
 def test_a_worker_with_nothing_to_say_goodbye_to_ends_at_once(shell: Shell) -> None:
     shell.worker.stop(700)
     shell.worker.run()
-    assert shell.alarms == [1.2]
+    assert shell.alarms == [2.7]
 
 
 @pytest.mark.parametrize("was_stopping", [False, True])
@@ -348,7 +348,7 @@ def test_a_worker_without_a_parent_has_a_second(
     shell.parent.close()
     until(lambda: bool(caplog.records))
     assert [(r.levelname, r.msg) for r in caplog.records] == [("ERROR", LogEvent.PARENT_GONE)]
-    assert (stops, shell.alarms) == ([1], [5.5, 1.5] if was_stopping else [1.5])
+    assert (stops, shell.alarms) == ([1], [7.0, 3.0] if was_stopping else [3.0])
     clock.time_ns += ms(1000)
     w.run()
 
