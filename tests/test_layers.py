@@ -85,14 +85,15 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor": (*FLOOR, "supervisor.host", "supervisor.start"),
     "supervisor.host": FLOOR,
     "supervisor.admin": (*FLOOR, "dro.bus", "dro.config.reading", "supervisor.host"),
-    "supervisor.samples": (*FLOOR, "dro.bus", "supervisor.admin"),
+    "supervisor.samples": (*FLOOR, "dro.bus", "dro.config.dro_xml", "supervisor.admin"),
+    "supervisor.history": (*FLOOR, "dro.bus", "dro.config.dro_xml", "supervisor.admin", "supervisor.samples"),
     "supervisor.explain": (*FLOOR, "dro.bus", "supervisor.admin"),
     "supervisor.monitor.known": (*FLOOR, "dro.bus", "supervisor.admin", "supervisor.samples"),
     "supervisor.monitor.answers": (
         *FLOOR, "dro.bus", "supervisor.admin", "supervisor.samples", "supervisor.explain", "supervisor.monitor.known",
     ),
     "supervisor.monitor.pages": (
-        *FLOOR, "dro.bus", "supervisor.admin", "supervisor.explain", "supervisor.monitor.known",
+        *FLOOR, "dro.bus", "supervisor.admin", "supervisor.samples", "supervisor.explain", "supervisor.monitor.known",
         "supervisor.monitor.answers",
     ),
     "supervisor.monitor": (
@@ -101,7 +102,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.parent": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "portals.endpoint", "portals.peer", "router",
-        "supervisor.host",         "supervisor.admin", "supervisor.monitor",
+        "supervisor.host", "supervisor.admin", "supervisor.history", "supervisor.monitor",
     ),
     "supervisor.reload": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change",
@@ -131,8 +132,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.start": (
         *FLOOR, "dro.config.reading", "dro.config.dro_xml", "dro.config.lint", "dro.config.report", "dro.um.transport",
-        "supervisor.host", "supervisor.parent", "supervisor.reload", "supervisor.orders", "supervisor.init",
-        "supervisor.simulate",
+        "supervisor.host", "supervisor.history", "supervisor.parent", "supervisor.reload", "supervisor.orders",
+        "supervisor.init", "supervisor.simulate",
     ),
     "analytics": (),
 }  # fmt: skip
@@ -289,7 +290,7 @@ def test_no_modules_import_each_other() -> None:
 
 def test_every_module_is_in_a_room_and_every_room_is_there() -> None:
     modules = modules_of(ROOT)
-    assert {room_of(name, modules) for name in modules} == set(ROOMS) - {"analytics"}
+    assert {room_of(name, modules) for name in modules} == set(ROOMS)
 
 
 def test_no_room_is_crowded() -> None:

@@ -25,6 +25,7 @@ class Role(IntEnum):
     ENDPOINT = 2
     PEER = 3
     MONITOR = 4
+    HISTORY = 5
 
 
 # parent -> worker

@@ -49,10 +49,10 @@ def end_with(parent_pid: int) -> None:
         time.sleep((ORPHAN_GRACE_MS + ORPHAN_MARGIN_MS) / 1000)
         os._exit(EXIT_ORPHANED)
 
-    _start_thread(watch)
+    start_thread(watch)
 
 
-def _start_thread(target: Callable[[], object]) -> threading.Thread:
+def start_thread(target: Callable[[], object]) -> threading.Thread:
     """Raises: OSError."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
     try:
@@ -71,7 +71,7 @@ def require_threads() -> None:
     threads = []
     try:
         for _ in range(_ZMQ_THREADS):
-            threads.append(_start_thread(done.wait))  # noqa: PERF401 - those that started have to be ended
+            threads.append(start_thread(done.wait))  # noqa: PERF401 - those that started have to be ended
     finally:
         done.set()
         for thread in threads:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -68,14 +69,14 @@ def _sender() -> EventSender | None:
     return None
 
 
-def send_events(path: Path | None) -> None:
-    """Send the events of this process, and of those that it forks, also to the socket at `path`; None: no more."""
+def send_events(paths: Sequence[Path]) -> None:
+    """Send the events of this process, and of those that it forks, also to the sockets at `paths`; to no others."""
     root, old, handler = logging.getLogger(), _sender(), _handler()
     if old is not None:
         root.removeHandler(old)
         old.close()
-    if path is not None:
-        root.addHandler(EventSender(path, handler.process if handler is not None else "tnwgd"))
+    if paths:
+        root.addHandler(EventSender(paths, handler.process if handler is not None else "tnwgd"))
 
 
 def hold(level: int = logging.INFO) -> logging.Logger:
@@ -201,4 +202,4 @@ def finish() -> None:
         handler.close()
     if (sender := _sender()) is not None:
         sender.tick(at_once=True)
-    send_events(None)
+    send_events([])

@@ -1,7 +1,7 @@
-"""Sends each log event of a process to the monitor of its DRO: one JSON datagram over a UNIX socket.
+"""Sends each log event of a process to the monitor and the history of its DRO: one JSON datagram over a UNIX socket.
 
-A process never waits for the monitor: what does not go at once (no monitor, or one that is stopped or busy) is dropped
-and counted. Records of libraries are not sent, so that trouble of the monitor with an event makes no further one.
+A process never waits for either: what does not go at once (nobody there, or stopped or busy) is dropped
+and counted. Records of libraries are not sent, so that trouble with an event makes no further one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,8 @@ from dro.log.limits import Repeats, Verdict, last_field
 from dro.log.lines import PublicEvent, plain, severity_of
 
 EVENTS_SOCKET: Final = "events"
-"""Its name in the run directory."""
+"""Name of the monitor's socket in the run directory."""
+HISTORY_SOCKET: Final = "history-events"
 MAX_DATAGRAM: Final = 4096  # bytes
 MAX_TEXT: Final = 1000  # characters
 MAX_FIELD: Final = 200
@@ -33,12 +35,12 @@ dropped: Final[Counter[str]] = Counter()
 
 
 class EventSender(logging.Handler):
-    """Takes the records of a process to the socket at `path`, whether somebody has bound it or not."""
+    """Takes the records of a process to the sockets at `paths`, whether somebody has bound them or not."""
 
-    def __init__(self, path: Path, process: str) -> None:
+    def __init__(self, paths: Iterable[Path], process: str) -> None:
         super().__init__()
         self.process = process
-        self._path = str(path)
+        self._paths = [str(path) for path in paths]
         self._socket: socket.socket | None = None
         self._repeats = Repeats()
 
@@ -76,12 +78,13 @@ class EventSender(logging.Handler):
 
     def _send(self, created: float, body: str) -> None:
         data = f'{{"time_s": {created:.6f}, {body[1:]}'.encode("utf-8", "replace")
-        try:
-            if self._socket is None:
-                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-            self._socket.sendto(data, socket.MSG_DONTWAIT, self._path)
-        except OSError as e:
-            dropped[errno.errorcode.get(e.errno or 0, "EIO")] += 1
+        for path in self._paths:
+            try:
+                if self._socket is None:
+                    self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+                self._socket.sendto(data, socket.MSG_DONTWAIT, path)
+            except OSError as e:
+                dropped[errno.errorcode.get(e.errno or 0, "EIO")] += 1
 
     def _close(self) -> None:
         if self._socket is not None:

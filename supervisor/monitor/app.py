@@ -23,12 +23,12 @@ from supervisor.monitor.guard import Limits
 from supervisor.monitor.known.events import Events
 from supervisor.monitor.known.health import unhealthy, unready
 from supervisor.monitor.known.metrics import Metrics
-from supervisor.monitor.known.watch import Watch
 from supervisor.monitor.orders import Orders, add_orders
 from supervisor.monitor.pages.views import Views
 from supervisor.monitor.pages.web import add_pages
 from supervisor.monitor.stream import add_events
 from supervisor.samples.exposition import MAX_FORMATS, Families, Texts
+from supervisor.samples.watch import Watch
 
 RECENT_S: Final = 0.1
 SECURITY_HEADERS: Final = {

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import socket
-import time
 import traceback
 from collections.abc import Iterator
 from typing import Final
@@ -21,15 +20,14 @@ from dro.log.events import LogEvent
 from dro.log.to_monitor import EVENTS_SOCKET
 from dro.metrics.slots import WorkerSlot as Slot
 from dro.os_errors import remedy_of
-from supervisor.admin.status import DroStatus, PortalPlace, WorkerStatus
 from supervisor.monitor.answers.answers import Answers
 from supervisor.monitor.answers.topics import TOPICS_VARIABLE, topics_wanted
 from supervisor.monitor.app import make_app
 from supervisor.monitor.guard import MAX_HEADERS, GuardedProtocol, HostGuard, Limits, own_names
 from supervisor.monitor.known.events import Events
 from supervisor.monitor.known.metrics import Metrics
-from supervisor.monitor.known.watch import Asker, Watch
 from supervisor.monitor.orders import TOKENS_VARIABLE, Orders
+from supervisor.samples.watch import Asker, Watch, first_status
 
 AGAIN_S: Final = 2.0
 """Between two attempts to listen: the address may be free later, and forwarding goes on without."""
@@ -151,30 +149,3 @@ def address_of(where: WebMonitorConfig) -> tuple[socket.AddressFamily, tuple[obj
     """Family and address to listen on. Raises: OSError."""
     found = socket.getaddrinfo(where.interface or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     return found[0], found[4]
-
-
-def first_status(ctx: WorkerContext, config: DroConfig) -> DroStatus:
-    """What the configuration says of the DRO, before its parent has told anything."""
-    names = [("route-manager", "route manager"), *((p.name, role_of(p)) for p in config.all_portals)]
-    workers = [WorkerStatus(n, role, at, "waiting", 0, 0, 0, 0.0, "") for at, (n, role) in enumerate(names)]
-    workers.append(WorkerStatus(ctx.name, "monitor", ctx.index, "starting", os.getpid(), ctx.incarnation, 0, 0.0, ""))
-    return DroStatus(
-        name=config.daemon.name or "tnwgd",
-        version=version(),
-        node_id=str(ctx.identity.dro_node_id),
-        pid=ctx.identity.parent_pid,
-        uptime_s=0.0,
-        config_file=config.file,
-        config_loaded=0.0,
-        is_running=False,
-        run_dir=str(ctx.run_dir),
-        workers=tuple(workers),
-        portals=tuple(PortalPlace(p.name, getattr(p, "domain_id", 0), p.cost) for p in config.all_portals),
-        shm=str(ctx.identity.counters_path.parent),
-        start_s=time.time(),
-    )
-
-
-def role_of(portal: object) -> str:
-    """As the parent names it."""
-    return "endpoint" if hasattr(portal, "domain_id") else "peer"

@@ -16,7 +16,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from supervisor.monitor.answers.models import PROBLEMS
 from supervisor.monitor.guard import MANY_STREAMS, UNREAD, Limits, connection_of
-from supervisor.monitor.known.events import KEPT, MAX_LISTENERS, EventRow, Events, Listener, wanted
+from supervisor.monitor.known.events import KEPT, MAX_LISTENERS, Events, Listener, wanted
+from supervisor.samples.events import EventRow
 
 HEARTBEAT_S: Final = 15.0
 _HEARTBEAT: Final = ":\n\n"

@@ -15,7 +15,8 @@ import secrets
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Generic, assert_never
@@ -46,7 +47,7 @@ from dro.errors import ResourceError
 from dro.log import setup as logs
 from dro.log.events import LogEvent
 from dro.log.handler import Settings
-from dro.log.to_monitor import EVENTS_SOCKET
+from dro.log.to_monitor import EVENTS_SOCKET, HISTORY_SOCKET
 from dro.loop import Loop
 from dro.os_errors import remedy_of
 from supervisor.admin.server import SOCKET_NAME, AdminServer
@@ -65,7 +66,9 @@ PING_INTERVAL_NS: Final = s(1)
 SILENT_PINGS: Final = 5  # a worker that leaves that many unanswered is named in the log
 SAME_SIGNAL_NS: Final = ms(200)  # one order to stop, sent to the process and to its group
 
-MONITOR_GRACE_MS: Final = 500
+OBSERVERS: Final = {Role.MONITOR: EVENTS_SOCKET, Role.HISTORY: HISTORY_SOCKET}
+"""Those that look at the others and end after them, and where they are told of log events."""
+OBSERVER_GRACE_MS: Final = {Role.MONITOR: 500, Role.HISTORY: 5_000}
 
 EXIT_OK: Final = 0
 EXIT_NOT_STARTED: Final = 1
@@ -145,8 +148,7 @@ class Parent(Generic[C]):
             return EXIT_OK
         self.run_dirs = self.processes.run_dirs = run_dirs
         self.rollout.run_dir = run_dirs.run
-        if any(worker.spec.role is Role.MONITOR for worker in self.workers):
-            logs.send_events(run_dirs.run / EVENTS_SOCKET)
+        logs.send_events([run_dirs.run / OBSERVERS[w.spec.role] for w in self.workers if not w.spec.is_on_bus])
         try:
             self._set_up()
             while not self.is_stopping or any(worker.is_alive for worker in self.workers):
@@ -156,9 +158,9 @@ class Parent(Generic[C]):
                 raise
             self._status = self._refuse(e.what, e.remedy)
         finally:
-            self._kill_all(LogEvent.WORKER_KILLED)
+            self._kill(LogEvent.WORKER_KILLED, self.workers)
             self.admin.close()
-            logs.send_events(None)
+            logs.send_events([])
             self._resources.release()
             for number in STOP_SIGNALS:  # one that comes while the interpreter ends must not change the exit status
                 signal.signal(number, signal.SIG_IGN)
@@ -266,7 +268,7 @@ class Parent(Generic[C]):
             self._stop()
         elif now_ns - self._stop_ns >= SAME_SIGNAL_NS:
             self._log.warning(LogEvent.STOPPING_AT_ONCE, extra={"signal": signal.Signals(number).name})
-            self._kill_all(LogEvent.WORKER_KILLED)
+            self._kill(LogEvent.WORKER_KILLED, self.workers)
 
     def _ignore_hangup(self) -> None:
         self._log.warning(LogEvent.HANGUP_NEEDS_RESTART)
@@ -381,7 +383,7 @@ class Parent(Generic[C]):
         self._lists.on_end(worker)
         if self.is_stopping:
             worker.move(Event.OVER)
-            self._stop_monitor()
+            self._stop_observers()
             return
         if self.operations.on_end(worker):
             self._check_started()
@@ -426,27 +428,29 @@ class Parent(Generic[C]):
             if worker.state is not State.STOPPING:
                 worker.move(Event.STOP)
             self.processes.send(worker, Stop(STOP_GRACE_MS))
-        self._stop_monitor()
+        self._stop_observers()
         self.loop.call_later(STOP_LIMIT_NS, self._stop_late)
 
-    def _stop_monitor(self) -> None:
-        """Order it to end when it is the last; it may hang, and has nobody to say goodbye to."""
+    def _stop_observers(self) -> None:
+        """Order them to end when they are the last; one may hang, and has nobody to say goodbye to."""
         living = [worker for worker in self.workers if worker.is_alive]
         if any(worker.spec.is_on_bus for worker in living):
             return
         for worker in living:
             if worker.state is not State.STOPPING:
+                grace_ms = OBSERVER_GRACE_MS[worker.spec.role]
                 worker.move(Event.STOP)
-                self.processes.send(worker, Stop(MONITOR_GRACE_MS))
-                self.loop.call_later(2 * ms(MONITOR_GRACE_MS), lambda: self._kill_all(LogEvent.WORKER_TOO_SLOW))
+                self.processes.send(worker, Stop(grace_ms))
+                self.loop.call_later(2 * ms(grace_ms), partial(self._kill, LogEvent.WORKER_TOO_SLOW, [worker]))
 
     def _stop_late(self) -> None:
-        if self._status == EXIT_OK and any(worker.is_alive and worker.spec.is_on_bus for worker in self.workers):
+        late = [worker for worker in self.workers if worker.is_alive and worker.spec.is_on_bus]
+        if late and self._status == EXIT_OK:
             self._status = EXIT_KILLED
-        self._kill_all(LogEvent.WORKER_TOO_SLOW)
+        self._kill(LogEvent.WORKER_TOO_SLOW, late)
 
-    def _kill_all(self, why: LogEvent) -> None:
-        for worker in self.workers:
+    def _kill(self, why: LogEvent, workers: Iterable[Worker]) -> None:
+        for worker in workers:
             if worker.is_alive:
                 self._log.error(why, extra={"worker": worker.name})
                 self.processes.kill(worker)

@@ -1,8 +1,8 @@
-"""The processes of a configuration: the route manager first, then one per portal in order, then the monitor."""
+"""The processes of a configuration: the route manager first, then one per portal in order, then those that look on."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dro.bus.counters import MAX_WORKERS
 from dro.bus.messages import Role
@@ -10,21 +10,28 @@ from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
 from dro.errors import ConfigError
 from supervisor.parent.workers import WorkerSpec
 
+if TYPE_CHECKING:
+    from supervisor.history.worker import HistoryOptions
+
 ROUTE_MANAGER_NAME: Final = "route-manager"
 MONITOR_NAME: Final = "monitor"
+HISTORY_NAME: Final = "history"
+OTHERS: Final = 3
+"""Processes that are no portals, at most."""
 
 
-def plan_of(config: DroConfig) -> list[WorkerSpec]:
+def plan_of(config: DroConfig, history: HistoryOptions | None = None) -> list[WorkerSpec]:
     """One entry per process; the place in the list is the worker's index. Raises: ConfigError."""
     # Loaded before the first fork, so that a restarted worker starts in milliseconds, and not by who only reads a file.
     from portals.endpoint.portal import run_endpoint
     from portals.peer.portal import run_peer
     from router.worker import run_route_manager
+    from supervisor.history.worker import run_history
     from supervisor.monitor.worker import run_monitor
 
     portals = config.all_portals
-    if len(portals) + 2 > MAX_WORKERS:
-        raise ConfigError(f"{len(portals)} portals, at most {MAX_WORKERS - 2} are possible", file=config.file)
+    if len(portals) + OTHERS > MAX_WORKERS:
+        raise ConfigError(f"{len(portals)} portals, at most {MAX_WORKERS - OTHERS} are possible", file=config.file)
 
     def portal(part: EndpointConfig | PeerConfig) -> WorkerSpec:
         if isinstance(part, PeerConfig):
@@ -35,4 +42,6 @@ def plan_of(config: DroConfig) -> list[WorkerSpec]:
     found = [first, *map(portal, portals)]
     if (where := config.daemon.web_monitor) is not None:
         found.append(WorkerSpec(MONITOR_NAME, Role.MONITOR, lambda ctx: run_monitor(ctx, where, config)))
+    if history is not None:
+        found.append(WorkerSpec(HISTORY_NAME, Role.HISTORY, lambda ctx: run_history(ctx, history, config)))
     return found

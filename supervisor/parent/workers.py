@@ -37,8 +37,8 @@ class WorkerSpec:
 
     @property
     def is_on_bus(self) -> bool:
-        """Whether it and its siblings talk to each other; the monitor only looks."""
-        return self.role is not Role.MONITOR
+        """Whether it and its siblings talk to each other; the monitor and the history only look."""
+        return self.role not in (Role.MONITOR, Role.HISTORY)
 
 
 class State(Enum):

@@ -36,7 +36,8 @@ sequence numbers of a source (TSNI), with no bytes. Sums over `traffic` or `reas
 (requests) have metrics of their own.
 
 Beside the tables there are `dro_build_info`, `dro_info` (label `dro_id`), `dro_start_time_seconds`, `dro_up`,
-`dro_config_load_timestamp_seconds`, `dro_portal_info`, `dro_portal_cost`, `dro_portal_up`, `dro_portal_restarts_total`,
+`dro_config_load_timestamp_seconds`, `dro_portal_info`, `dro_portal_cost`, `dro_portal_index` (another one when the
+portal was taken out and added again: its counters began anew), `dro_portal_up`, `dro_portal_restarts_total`,
 `dro_portal_state` (one series for each `state`, 1 for the one of now), of other DROs `dro_other_info`,
 `dro_other_version`, `dro_other_topology_signature`, `dro_other_last_activity_timestamp_seconds`,
 `dro_other_portal_cost`, and the usual `process_*` for all processes together; on `/metrics/workers`

@@ -1,4 +1,4 @@
-"""What the monitor knows of its DRO: asked of the parent each second and of the route manager
+"""What an observer knows of its DRO: asked of the parent each second and of the route manager
 more seldom, kept while they are silent.
 
 Requests over the admin socket block, so they are made in threads; one connection serves all, in turn.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,11 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+from dro.bus.actor import WorkerContext
 from dro.bus.listing import TOPOLOGY, TopologyRow
+from dro.command_line import version
+from dro.config.dro_xml.model import DroConfig
 from dro.errors import DroError
 from supervisor.admin.client import Client, UnreachableError
 from supervisor.admin.lists import rows_of
-from supervisor.admin.status import ROUTE_MANAGER, DroStatus
+from supervisor.admin.status import ROUTE_MANAGER, DroStatus, PortalPlace, WorkerStatus
 
 INTERVAL_S: Final = 1.0
 TOPOLOGY_S: Final = 5.0
@@ -91,7 +95,12 @@ class Watch:
             await asyncio.sleep(INTERVAL_S)
 
     async def refresh(self) -> None:
-        self.known = await asyncio.to_thread(self._look)
+        await asyncio.to_thread(self.look)
+
+    def look(self) -> Known:
+        """Ask now; what is known then."""
+        self.known = self._look()
+        return self.known
 
     def _look(self) -> Known:
         before = self.known
@@ -107,3 +116,32 @@ class Watch:
             rows = self.asker.ask(lambda client: tuple(rows_of(client, TOPOLOGY, manager.name, "")))
             known = replace(known, topology=rows, topology_s=time.time())
         return known
+
+
+def first_status(ctx: WorkerContext, config: DroConfig) -> DroStatus:
+    """What the configuration says of the DRO, before its parent has told anything."""
+    names = [("route-manager", "route manager"), *((p.name, role_of(p)) for p in config.all_portals)]
+    workers = [WorkerStatus(n, role, at, "waiting", 0, 0, 0, 0.0, "") for at, (n, role) in enumerate(names)]
+    workers.append(
+        WorkerStatus(ctx.name, ctx.role.name.lower(), ctx.index, "starting", os.getpid(), ctx.incarnation, 0, 0.0, "")
+    )
+    return DroStatus(
+        name=config.daemon.name or "tnwgd",
+        version=version(),
+        node_id=str(ctx.identity.dro_node_id),
+        pid=ctx.identity.parent_pid,
+        uptime_s=0.0,
+        config_file=config.file,
+        config_loaded=0.0,
+        is_running=False,
+        run_dir=str(ctx.run_dir),
+        workers=tuple(workers),
+        portals=tuple(PortalPlace(p.name, getattr(p, "domain_id", 0), p.cost) for p in config.all_portals),
+        shm=str(ctx.identity.counters_path.parent),
+        start_s=time.time(),
+    )
+
+
+def role_of(portal: object) -> str:
+    """As the parent names it."""
+    return "endpoint" if hasattr(portal, "domain_id") else "peer"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 from typing import Final
 
 from dro.command_line import Parser, add_version
@@ -27,6 +28,7 @@ from dro.log.events import configuration_warning
 from dro.log.handler import Settings
 from dro.log.setup import set_up
 from dro.standard_streams import output_lost, say
+from supervisor.history.worker import INTERVAL_S, HistoryOptions
 from supervisor.host.early_signals import EarlySignals
 from supervisor.init import main as init
 from supervisor.parent.parent import EXIT_OK
@@ -63,6 +65,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--with-defaults", action="store_true", help="with --print-config: also UM options not set")
     parser.add_argument("-f", "--detach", action="store_true", help="leave the terminal as soon as the DRO runs")
     parser.add_argument("--run-dir", metavar="DIR", help="run directory, of this DRO alone (default: one is made)")
+    parser.add_argument("--history", metavar="DIR", type=Path, help="keep a history of all counters below DIR")
+    parser.add_argument(
+        "--history-interval", metavar="SECONDS", type=float, help=f"between two samples (default {INTERVAL_S:g})"
+    )
     parser.add_argument("-u", "--use-utc", action="store_true", help="log times in UTC")
     parser.add_argument("--debug", action="store_true", help="log more")
     parser.add_argument("--log-json", action="store_true", help="log JSON objects, one per line")
@@ -127,6 +133,7 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     modes = [option for option, given in (("-d", args.dump_dtd), ("-v", args.validate),
                                           ("--print-config", args.print_config)) if given]  # fmt: skip
     running = [option for option, given in (("-f", args.detach), ("--run-dir", args.run_dir is not None),
+                                            ("--history", args.history is not None),
                                             ("--log-json", args.log_json)) if given]  # fmt: skip
     logging_ = [option for option, given in (("-u", args.use_utc), ("--debug", args.debug)) if given]
     if len(modes) > 1:
@@ -137,6 +144,10 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         parser.error(f"{', '.join(logging_ or args.config)} without effect: -d prints the DTD and reads no file")
     if args.with_defaults and not args.print_config:
         parser.error("--with-defaults without effect: it goes with --print-config")
+    if args.history_interval is not None and args.history is None:
+        parser.error("--history-interval without effect: it goes with --history")
+    if args.history_interval is not None and not 0.1 <= args.history_interval <= 3600:
+        parser.error("--history-interval is from 0.1 to 3600 seconds")
     if args.run_dir == "":
         parser.error("--run-dir is empty")
     if not args.config and not args.dump_dtd:
@@ -162,7 +173,8 @@ def command(given: Sequence[str], signals: EarlySignals) -> int:
         return put(resources.files("dro.config").joinpath("data/dro-config.dtd").read_text(encoding="utf-8"))
     settings = Settings(level=logging.DEBUG if args.debug else logging.INFO, utc=args.use_utc, json=args.log_json)
     if not args.validate and not args.print_config:
-        return run(CommandLine(args.config[0], settings, detached=args.detach, run_dir=args.run_dir or ""), signals)
+        history = HistoryOptions(args.history.absolute(), args.history_interval or INTERVAL_S) if args.history else None
+        return run(CommandLine(args.config[0], settings, args.detach, args.run_dir or "", history), signals)
     signals.undo()
     log = set_up(PROCESS, replace(settings, console_fd=2))
     try:

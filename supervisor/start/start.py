@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from dro.log.events import LogEvent, configuration_warning
 from dro.log.handler import Settings
 from dro.log.setup import finish, hold, set_up
 from dro.standard_streams import say
+from supervisor.history.worker import HistoryOptions
 from supervisor.host.detach import STOPPED, Report, detach, is_kept
 from supervisor.host.early_signals import EarlySignals
 from supervisor.host.privileges import Identity, identity_of
@@ -46,6 +48,7 @@ class CommandLine:
     log: Settings
     detached: bool = False
     run_dir: str = ""
+    history: HistoryOptions | None = None
 
 
 def refuse_unsupported(config: DroConfig, log: logging.Logger) -> None:
@@ -64,7 +67,7 @@ def run(options: CommandLine, signals: EarlySignals) -> int:
     try:
         config = load_dro(options.config, warn=configuration_warning(log))
         refuse_unsupported(config, log)
-        workers = len(plan_of(config))
+        workers = len(plan_of(config, options.history))
         identity = _identity_of(config)
     except ConfigError as e:
         return _refused(options, e)
@@ -86,7 +89,8 @@ def run(options: CommandLine, signals: EarlySignals) -> int:
         log.warning(LogEvent.PACKAGE_SHARED, extra={"reason": problem, "remedy": INTRUDER_REMEDY})
     _log_configuration(log, config)
     resources = HostResources(_resource_plan(options, config, identity, workers), log)
-    parent = Parent(config.daemon.name or PROCESS, config, plan_of, log, part_for=part_for, resources=resources)
+    planner = partial(plan_of, history=options.history)
+    parent = Parent(config.daemon.name or PROCESS, config, planner, log, part_for=part_for, resources=resources)
     reload = serve_commands(parent, version(), configuration_warning(log))
     signals.hand_over()
     status = parent.run(

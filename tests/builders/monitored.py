@@ -11,7 +11,7 @@ from dro.bus.counters import GENERAL_SLOTS, CounterPage
 from dro.bus.listing import TopologyRow
 from dro.metrics.table import ENDPOINT, PEER
 from supervisor.admin.status import DroStatus, PortalPlace, WorkerStatus
-from supervisor.monitor.known.watch import Known
+from supervisor.samples.watch import Known
 
 LARGE: Final = 1 << 40
 

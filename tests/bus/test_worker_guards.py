@@ -127,6 +127,6 @@ def test_a_worker_needs_room_for_two_threads(monkeypatch: pytest.MonkeyPatch, ro
 
 def test_signals_are_left_to_the_main_thread() -> None:
     masks: list[set[signal.Signals | int]] = []
-    thread = worker_guards._start_thread(lambda: masks.append(set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))))
+    thread = worker_guards.start_thread(lambda: masks.append(set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))))
     thread.join()
     assert masks[0] >= {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM, signal.SIGCHLD}

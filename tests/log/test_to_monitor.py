@@ -36,7 +36,7 @@ def receiver(path: Path) -> Iterator[socket.socket]:
 @pytest.fixture
 def log(path: Path) -> Iterator[logging.Logger]:
     logger = logging.Logger("portals.shell", logging.INFO)
-    handler = EventSender(path, "P1")
+    handler = EventSender([path], "P1")
     logger.addHandler(handler)
     yield logger
     handler.close()

@@ -38,8 +38,11 @@ def shortened(text: str, factor: int) -> str:
 class Prometheus:
     """Scrapes DROs five times a second from `start` to `close`."""
 
-    def __init__(self, folder: Path, address: str, targets: Sequence[str], factor: int) -> None:
-        """`address`: where it listens, which takes a port; `targets`: addresses of web monitors."""
+    def __init__(
+        self, folder: Path, address: str, targets: Sequence[str], factor: int, *, remote_write: str = ""
+    ) -> None:
+        """`address`: where it listens, which takes a port; `targets`: addresses of web monitors; `remote_write`: an
+        URL that everything is sent to as well."""
         self.folder = folder
         self._address = address
         self._server: subprocess.Popen[bytes] | None = None
@@ -47,11 +50,13 @@ class Prometheus:
         for name in ("recording.yml", "alerts.yml"):
             (folder / name).write_text(shortened((RULES / name).read_text(), factor))
         interval = f"{SCRAPE_MS}ms"
-        config = {
+        config: dict[str, object] = {
             "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
             "rule_files": ["recording.yml", "alerts.yml"],
             "scrape_configs": [{"job_name": "dro", "static_configs": [{"targets": list(targets)}]}],
         }
+        if remote_write:
+            config["remote_write"] = [{"url": remote_write, "queue_config": {"batch_send_deadline": "1s"}}]
         (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
 
     def start(self) -> Self:

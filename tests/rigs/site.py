@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -122,6 +122,7 @@ class Site:
     POPEN: ClassVar[Any] = Loaded  # as `subprocess.Popen`
     tree: Path = ROOT  # whose DRO it is, with the environment in its `.venv` unless it is this one
     environment: Mapping[str, str] = MappingProxyType({})  # of the daemon, beside that of this process
+    arguments: Sequence[str] = ()  # of the daemon, beside the configuration
 
     def __init__(
         self,
@@ -186,7 +187,7 @@ class Site:
         more = {"env": os.environ | self.environment} if self.environment else {}
         with (self.folder / "tnwgd.log").open("ab") as log:
             self.daemon = self.POPEN(
-                [python, "-m", self.PROGRAM, str(self.folder / "dro.xml")],
+                [python, "-m", self.PROGRAM, str(self.folder / "dro.xml"), *self.arguments],
                 cwd=self.tree, stdout=log, stderr=log, start_new_session=True, **more,
             )  # fmt: skip
         self.wait(lambda: self.log.count(ROUTES) > before, "routes")

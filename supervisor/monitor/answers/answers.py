@@ -34,8 +34,8 @@ from supervisor.monitor.answers.turns import Turns
 from supervisor.monitor.known.health import unready
 from supervisor.monitor.known.hour import INTERVAL_S, Hour
 from supervisor.monitor.known.metrics import open_pages, values_of
-from supervisor.monitor.known.watch import Asker, Known
 from supervisor.samples.processes import Processes
+from supervisor.samples.watch import Asker, Known
 
 CONFIG_LIMIT_S: Final = 20.0
 T = TypeVar("T")

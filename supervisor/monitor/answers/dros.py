@@ -9,7 +9,7 @@ from typing import Final
 from dro.errors import DroError
 from supervisor.admin.client import Client, running_dros
 from supervisor.admin.status import DroStatus
-from supervisor.monitor.known.watch import Known
+from supervisor.samples.watch import Known
 
 ASK_LIMIT_S: Final = 3.0
 MAX_DROS: Final = 16

@@ -17,7 +17,7 @@ from dro.metrics.table import PEER
 from supervisor.admin.lists import rows_of
 from supervisor.admin.status import ROUTE_MANAGER, WORKING, DroStatus, WorkerStatus
 from supervisor.monitor.answers.turns import Turns
-from supervisor.monitor.known.watch import Asker
+from supervisor.samples.watch import Asker
 
 RECENT_S: Final = 1.0
 RECENT_TIMES: Final = 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.admin.status import WORKING
-from supervisor.monitor.known.watch import Known
+from supervisor.samples.watch import Known
 
 
 def unhealthy(known: Known) -> list[str]:

@@ -15,10 +15,10 @@ from dro.metrics.slots import Slot, WorkerSlot
 from dro.metrics.table import ENDPOINT, PORTAL, ROUTE_MANAGER, WORKER, Metric, metrics
 from supervisor.admin.status import ROUTE_MANAGER as MANAGER
 from supervisor.admin.status import WORKING, DroStatus, WorkerStatus
-from supervisor.monitor.known.watch import Known
 from supervisor.samples.exposition import Families
 from supervisor.samples.pages import Pages
 from supervisor.samples.processes import Processes
+from supervisor.samples.watch import Known
 
 STATES: Final = ("waiting", "starting", "ready", "draining", "stopping", "paused", "drained", "ended")
 _NOTHING: Final = (0,) * GENERAL_SLOTS
@@ -146,6 +146,8 @@ def _add_portals(
             1,
         )
         found.add("dro_portal_cost", "gauge", "Cost of the portal", labels, place.cost)
+        text = "Another one when the portal was taken out and added again: its counters began anew"
+        found.add("dro_portal_index", "gauge", text, labels, worker.index)
         is_up = worker.state in WORKING and (is_endpoint or bool(values[Slot.LINK_UP]))
         found.add(
             "dro_portal_up", "gauge", "1 while the portal works and, of a peer portal, its link is up", labels, is_up

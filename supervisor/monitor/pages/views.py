@@ -22,11 +22,12 @@ from supervisor.monitor.answers.lists import Listing
 from supervisor.monitor.answers.models import ApiError, DroView, ExplainView, LinkView, MemoryRow, WorkerView
 from supervisor.monitor.answers.rates import Rates
 from supervisor.monitor.answers.top import TopRow
-from supervisor.monitor.known.events import KEPT, EventRow, Events
+from supervisor.monitor.known.events import KEPT, Events
 from supervisor.monitor.known.hour import DROPPED, RECEIVED, SENT, counts_of
 from supervisor.monitor.pages.charts import chart
 from supervisor.monitor.pages.lines import Group, Line, groups, portal_groups
 from supervisor.monitor.pages.picture import network_picture
+from supervisor.samples.events import EventRow
 
 EVENT_COLUMNS: Final = ("time_s", "level", "category", "worker", "text", "fields", "event", "name", "serial")
 SHOWN: Final = 100

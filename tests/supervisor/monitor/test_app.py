@@ -22,8 +22,8 @@ from supervisor.monitor.app import make_app
 from supervisor.monitor.guard import MAX_HEADERS, HostGuard, Limits
 from supervisor.monitor.known.events import Events
 from supervisor.monitor.known.metrics import Metrics
-from supervisor.monitor.known.watch import Asker, Watch
 from supervisor.monitor.orders import Orders
+from supervisor.samples.watch import Asker, Watch
 from tests.builders.monitored import add_pages, known
 
 PORTALS: Final = 2

@@ -12,19 +12,9 @@ from typing import Any, get_args
 import pytest
 
 from dro.log.events import LogEvent
-from supervisor.monitor.known.events import (
-    _PREFIXES,
-    CATEGORIES,
-    KEPT,
-    LEVELS,
-    MAX_WAITING,
-    OTHER,
-    Events,
-    Listener,
-    category_of,
-    row_of,
-)
+from supervisor.monitor.known.events import KEPT, MAX_WAITING, Events, Listener
 from supervisor.monitor.stream import Category, Level
+from supervisor.samples.events import _PREFIXES, CATEGORIES, LEVELS, OTHER, category_of, row_of
 
 LIMIT_S = 10
 

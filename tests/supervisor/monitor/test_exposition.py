@@ -18,8 +18,8 @@ from dro.metrics.slots import Slot
 from dro.metrics.table import ENDPOINT, PEER, PORTAL, metrics
 from supervisor.monitor.app import RECENT_S, Recent
 from supervisor.monitor.known.metrics import Metrics
-from supervisor.monitor.known.watch import Known
 from supervisor.samples.exposition import MAX_FORMATS, Families, Texts
+from supervisor.samples.watch import Known
 from tests.builders.monitored import add_pages, known
 
 PLAIN = ""
@@ -221,7 +221,7 @@ def test_a_portal_has_so_many_series(tmp_path: Path) -> None:
         assert len(set(lines)) == len(lines)
         return len(lines)
 
-    beside = 12  # of no table: information, cost, up, restarts, a series for each of eight states
+    beside = 13  # of no table: information, cost, index, up, restarts, a series for each of eight states
     of_both = sum(beside + len(of_page(kind).values) for kind in (ENDPOINT, PEER))
     assert [count(n + 2) - count(n) for n in (2, 10, 18)] == [of_both] * 3
     assert 4500 < count(20) < 6500

@@ -15,10 +15,10 @@ import pytest
 from dro.bus.listing import TopologyRow
 from dro.errors import DroError, RefusedError
 from supervisor.admin.status import DroStatus, WorkerStatus
-from supervisor.monitor.known import watch as known_module
 from supervisor.monitor.known.health import unhealthy, unready
 from supervisor.monitor.known.metrics import Metrics
-from supervisor.monitor.known.watch import Watch
+from supervisor.samples import watch as known_module
+from supervisor.samples.watch import Watch
 
 MANAGER = WorkerStatus("route-manager", "route manager", 0, "ready", 1, 1, 0, 1.0, "")
 STATUS = DroStatus("A", "1", "1", 1, 1.0, "f", 1.0, True, workers=(MANAGER,), shm="/nowhere")
@@ -74,10 +74,10 @@ def test_before_the_first_answer_it_is_not_healthy(watch: Watch) -> None:
 
 
 def test_a_parent_that_is_silent_is_named_and_what_it_said_is_kept(watch: Watch, asker: FakeAsker) -> None:
-    watch.known = watch._look()
+    watch.known = watch.look()
     assert unready(watch.known) == []
     asker.status = RefusedError("gone")
-    watch.known = watch._look()
+    watch.known = watch.look()
     assert unhealthy(watch.known) == [], "not yet"
     assert watch.known.status is STATUS
     watch.known = replace(watch.known, asked_s=time.monotonic() - 6)
@@ -89,28 +89,28 @@ def test_the_topology_is_asked_for_seldom_and_ages(
 ) -> None:
     now_s = 1000.0
     monkeypatch.setattr(time, "time", lambda: now_s)
-    watch.known = watch._look()
+    watch.known = watch.look()
     assert heard_s(watch) == 997
     now_s += 4
-    watch.known = watch._look()
+    watch.known = watch.look()
     assert asker.topologies == 1
     now_s += 4
     asker.topology = RefusedError("busy")
-    watch.known = watch._look()
+    watch.known = watch.look()
     assert (asker.topologies, heard_s(watch)) == (2, 997), "what is not known anew has not been heard anew"
     asker.topology = (replace(B, age_s=0.5),)
-    watch.known = watch._look()
+    watch.known = watch.look()
     assert heard_s(watch) == 1007.5
 
 
 def test_what_does_not_work_is_named(watch: Watch, asker: FakeAsker) -> None:
     paused = WorkerStatus("P1", "endpoint", 1, "paused", 0, 1, 0, 0.0, "")
     asker.status = replace(STATUS, workers=(MANAGER, paused))
-    watch.known = watch._look()
+    watch.known = watch.look()
     assert unready(watch.known) == ["P1 is paused"]
     asker.status = replace(STATUS, is_stopping=True, is_running=False)
-    watch.known = watch._look()
+    watch.known = watch.look()
     assert unready(watch.known) == ["the DRO is stopping"]
     asker.status = replace(STATUS, is_running=False)
-    watch.known = watch._look()
+    watch.known = watch.look()
     assert unready(watch.known) == ["the DRO is starting"]

@@ -19,6 +19,7 @@ from dro.bus.messages import Role
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import WebMonitorConfig
 from dro.errors import ConfigError
+from supervisor.history.worker import HistoryOptions
 from supervisor.main import main
 from supervisor.parent import process_plan
 from tests.rigs.certificates import Authority
@@ -247,7 +248,9 @@ def test_the_plan_follows_the_configuration(quick: Path, monkeypatch: pytest.Mon
     ]
     watched = replace(config, daemon=replace(config.daemon, web_monitor=WebMonitorConfig("", 15304)))
     assert [(s.name, s.role) for s in process_plan.plan_of(watched)][3:] == [("monitor", Role.MONITOR)]
-    monkeypatch.setattr(process_plan, "MAX_WORKERS", 3)
+    kept = process_plan.plan_of(watched, HistoryOptions(Path("h")))
+    assert [(s.name, s.role) for s in kept][3:] == [("monitor", Role.MONITOR), ("history", Role.HISTORY)]
+    monkeypatch.setattr(process_plan, "MAX_WORKERS", 4)
     with pytest.raises(ConfigError, match="at most 1"):
         process_plan.plan_of(config)
 

@@ -1,0 +1,1 @@
+"""Answers questions about weeks and years of DROs: histories aggregated by Spark. Knows files alone, no DRO."""

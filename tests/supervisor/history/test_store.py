@@ -1,0 +1,154 @@
+"""The journal and the Parquet files of a history: nothing is lost, torn or there twice, wherever it stops."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from dro.errors import ResourceError
+from supervisor.history.journal import Journal, records
+from supervisor.history.store import US_PER_S, Store
+
+DAY_US = 86_400 * US_PER_S
+MIDNIGHT_US = 20_000 * DAY_US  # 2024-10-04
+
+
+def row(ts: int, portal: str = "P1", **cells: object) -> dict[str, Any]:
+    return {"ts": ts, "run": MIDNIGHT_US, "source": "pages", "portal": portal, **cells}
+
+
+def rows_of(folder: Path, table: str = "portal") -> list[dict[str, Any]]:
+    paths = sorted(folder.glob(f"table={table}/day=*/dro=*/*.parquet"))
+    return [found for path in paths for found in pq.ParquetFile(path).read().to_pylist()]
+
+
+def test_a_record_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    journal = Journal(path)
+    for record in (b"one", b"", b"three" * 1000):
+        journal.append(record)
+    journal.close()
+    whole = path.read_bytes()
+    assert list(records(path)) == [b"one", b"", b"three" * 1000]
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert list(records(path)) == [b"one", b"", b"three" * 1000][: (length >= 11) + (length >= 19)]
+    path.write_bytes(whole[:20] + b"\xff" + whole[21:])
+    assert list(records(path)) == [b"one", b""]
+
+
+def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "j")
+    journal.append(b"kept")
+    write, room = os.pwrite, [5]
+
+    def full(fd: int, data: bytes, at: int) -> int:
+        if not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(fd, data[: room.pop()], at)
+
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(OSError, match="No space"):
+        journal.append(b"lost" * 100)
+    monkeypatch.setattr("os.pwrite", write)
+    journal.append(b"later")
+    journal.close()
+    assert list(records(tmp_path / "j")) == [b"kept", b"later"]
+
+
+def test_rows_come_to_the_file_of_their_day_and_dro(tmp_path: Path) -> None:
+    store = Store(tmp_path, "w")
+    store.add("portal", "A/1 %", [row(MIDNIGHT_US - 1, sent=1), row(MIDNIGHT_US, sent=2)])
+    store.add("portal", "B", [row(MIDNIGHT_US, sent=3)])
+    store.commit()
+    assert rows_of(tmp_path) == []
+    store.close()
+    found = {path.parent.parent.name + " " + path.parent.name for path in tmp_path.glob("table=portal/*/*/*")}
+    assert found == {"day=2024-10-03 dro=A%2F1%20%25", "day=2024-10-04 dro=A%2F1%20%25", "day=2024-10-04 dro=B"}
+    assert sorted(r["sent"] for r in rows_of(tmp_path)) == [1, 2, 3]
+    assert [path.name for path in (tmp_path / "journal").iterdir()] == ["w.lock"]
+
+
+def test_parts_of_a_row_become_one_and_get_the_run_of_their_dro(tmp_path: Path) -> None:
+    store = Store(tmp_path, "w")
+    part = {"ts": MIDNIGHT_US + 5, "source": "prometheus", "portal": "P1"}
+    store.add("portal", "A", [{**part, "sent": 4}, {**part, "portal": "P2"}])
+    store.commit()
+    store.add("portal", "A", [{**part, "forwarded": 7}])
+    store.add("dro", "A", [{"ts": MIDNIGHT_US + 5, "run": MIDNIGHT_US}])
+    store.commit()
+    store.close()
+    first, second = rows_of(tmp_path)
+    assert (first["portal"], first["sent"], first["forwarded"], second["sent"]) == ("P1", 4, 7, None)
+    assert {int(r["run"].timestamp()) for r in (first, second)} == {MIDNIGHT_US // US_PER_S}
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, target: str, times: int) -> None:
+    """Let the call number `times` of a function end the program, as far as files go."""
+    left = [times]
+    owner: object = Path if target != "fsync" else os
+    real: Callable[..., object] = getattr(owner, target)
+
+    def stops(*args: object, **more: object) -> object:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return real(*args, **more)
+
+    monkeypatch.setattr(owner, target, stops)
+
+
+@pytest.mark.parametrize("target", ["rename", "fsync", "unlink"])
+@pytest.mark.parametrize("times", range(5))
+def test_a_crash_while_files_are_written_loses_and_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, times: int
+) -> None:
+    store = Store(tmp_path, "w")
+    for day in range(3):
+        store.add("portal", "A", [row(MIDNIGHT_US + day * DAY_US + n, sent=n) for n in range(4)])
+        store.commit()
+    with monkeypatch.context() as patch:
+        stop_at(patch, target, times)
+        with contextlib.suppress(KeyboardInterrupt):
+            store.roll()
+    os.close(store._lock)
+    again = Store(tmp_path, "w")
+    again.roll()
+    again.close()
+    assert len(rows_of(tmp_path)) == 12
+    assert {(r["ts"].day, r["sent"]) for r in rows_of(tmp_path)} == {(d, n) for d in (4, 5, 6) for n in range(4)}
+    assert [path.name for path in tmp_path.rglob(".*")] == []
+
+
+def test_two_writers_of_a_name_are_refused_and_of_two_names_not(tmp_path: Path) -> None:
+    first, other = Store(tmp_path, "w"), Store(tmp_path, "v")
+    with pytest.raises(ResourceError, match="another process writes this history as w"):
+        Store(tmp_path, "w")
+    first.close()
+    other.close()
+    Store(tmp_path, "w").close()
+
+
+def test_files_are_written_when_the_journal_is_old_or_large(tmp_path: Path) -> None:
+    now = [0.0]
+    store = Store(tmp_path, "w", roll_s=10, clock=lambda: now[0])
+    for at, files in ((0.0, 0), (9.9, 0), (10.0, 1), (19.0, 1), (28.9, 1), (29.0, 2)):
+        now[0] = at
+        store.add("portal", "A", [row(MIDNIGHT_US + int(at * 10))])
+        store.commit()
+        store.roll_if_due()
+        assert len(list(tmp_path.glob("table=portal/*/*/*"))) == files, at
+    store.close()
+
+
+def test_what_cannot_be_written_is_told_with_the_place(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ResourceError, match=f"cannot write the history at {tmp_path}/file"):
+        Store(tmp_path / "file", "w")
