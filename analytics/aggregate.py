@@ -36,17 +36,17 @@ TYPES: Final[Mapping[str, T.DataType]] = {
 CHUNK: Final = 200
 """Days of DROs that one job takes at most, unless one day has more."""
 KEPT: Final = ("dro", "portal", "run", "coalesce(page, -1L) AS page", "ts", *silver.ABOUT)
+TIMES: Final = {"ts": "time", "run": "time"}
 Partition = tuple[str, str]  # day, DRO
 
 
 def read(spark: SparkSession, found: Contents, columns: Sequence[str] | None = None) -> DataFrame:
     """The rows of files, those of different releases too: a column that a file lacks is null."""
-    chosen = [column for column in found.columns.values() if columns is None or column.name in columns]
-    schema = T.StructType([T.StructField(column.name, TYPES[column.type]) for column in chosen])
+    chosen = {name: column.type for name, column in found.columns.items() if columns is None or name in columns}
+    schema = T.StructType([T.StructField(name, TYPES[of]) for name, of in (TIMES | chosen).items()])
     paths = [part.path for part in found.parts]
     if not paths:
-        schema = schema.add("day", T.StringType()).add("dro", T.StringType())
-        return spark.createDataFrame([], schema)
+        return spark.createDataFrame([], schema.add("day", T.StringType()).add("dro", T.StringType()))
     base = Path(paths[0]).parent.parent.parent
     return spark.read.schema(schema).option("basePath", str(base)).parquet(*paths)
 
@@ -111,8 +111,9 @@ def aggregate(
     for chunk in _chunks(touched):
         here = {table: [p for p in of_table if (p.day, p.dro) in chunk] for table, of_table in parts.items()}
         found = {table: contents(of_table, table, left_out.append) for table, of_table in here.items()}
-        _silver(spark, history, found, chunk, days)
-        _gold(spark, history, sorted({day for day, _ in chunk}))
+        if found["portal"].parts:
+            _silver(spark, history, found, chunk, days)
+            _gold(spark, history, sorted({day for day, _ in chunk}))
         state.prints.update({where: prints[where] for where in chunk})
         state.save()
         done += len(chunk)
@@ -188,12 +189,17 @@ def _replace(frame: DataFrame, base: Path, by: Sequence[str] = ("day", "dro")) -
     writer.partitionBy(*by).parquet(str(base))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; the exit status."""
+def arguments() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-aggregate", description="Aggregate the history of DROs with Spark.")
     parser.add_argument("--history", metavar="DIR", type=Path, required=True, help="directory of the history")
     parser.add_argument("--master", default="", help="of Spark (default local[*], or what spark-submit says)")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Do what the command line says; the exit status."""
+    options = arguments().parse_args(given)
     try:
         with spark_session("tnwgd-aggregate", options.master) as spark:
             done = aggregate(spark, options.history)

@@ -34,9 +34,9 @@ def gold_of(spark: SparkSession, history: Path, options: argparse.Namespace) -> 
     return table
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
-    options = _parser().parse_args(arguments)
+    options = arguments().parse_args(given)
     if options.name == "list":
         for question in QUESTIONS.values():
             print(f"{question.name:24} {question.asks}")
@@ -62,7 +62,8 @@ def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, date | datetime) else value
 
 
-def _parser() -> argparse.ArgumentParser:
+def arguments() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-report", description="Answer questions about the history of DROs.")
     parser.add_argument("name", metavar="NAME", choices=["list", *QUESTIONS], help="a question; `list` names them")
     parser.add_argument("--history", metavar="DIR", type=Path, help="directory of the history")

@@ -42,10 +42,14 @@ class NoJavaError(Exception):
 
 @contextmanager
 def spark_session(name: str, master: str = "", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session, stopped at the end; that of `spark-submit` where it has begun one. Raises: NoJavaError.
+    """Give a session, stopped at the end; the one of this process, left as it is, where there is one. Raises:
+    NoJavaError.
 
     `master`: `local[*]` unless said or submitted. The log has errors alone.
     """
+    if (active := SparkSession.getActiveSession()) is not None:
+        yield active
+        return
     with tempfile.TemporaryDirectory(prefix="dro-spark-") as folder:
         if "SPARK_ENV_LOADED" not in os.environ:  # else spark-submit has found one
             os.environ["JAVA_HOME"] = java_home(Path(folder))

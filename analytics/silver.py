@@ -86,7 +86,8 @@ def last_values(minutes_: DataFrame, counters: Sequence[str]) -> DataFrame:
 
 
 def with_runs(samples: DataFrame, dros: DataFrame) -> DataFrame:
-    """Fill in the run of samples that came without: it is that of the DRO's own samples around that time."""
+    """Fill in the run of samples that came without: it is that of the DRO's own samples around that time, or none
+    that is known, which began in 1970."""
     known = (
         dros.where("run is not null")
         .groupBy("dro", F.col("run").alias("dro_run"))
@@ -97,4 +98,5 @@ def with_runs(samples: DataFrame, dros: DataFrame) -> DataFrame:
         F.col("run").isNull() & (F.col("dro") == F.col("of_dro")) & F.col("ts").between(F.col("first"), F.col("last")),
         "left",
     )
-    return joined.withColumn("run", F.coalesce("run", "dro_run")).drop("of_dro", "dro_run", "first", "last")
+    run = F.coalesce("run", "dro_run", F.timestamp_seconds(F.lit(0)))
+    return joined.withColumn("run", run).drop("of_dro", "dro_run", "first", "last")

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 NEEDS: Final = "tnwgd-history needs what `pip install open-dro[history]` installs"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
-    options = _parser().parse_args(arguments)
+    options = arguments().parse_args(given)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     try:
         return int(options.run(options))
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def arguments() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-history", description="Write histories of DROs.")
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analytics.aggregate import aggregate
+from analytics.report import main as report
 from analytics.sums import BY_REASON
 from dro.metrics.table import PORTAL, metrics
 from supervisor.admin.client import Client, find_dro
@@ -57,6 +57,8 @@ class Chain:
         # it sends nothing of the seconds before: what it says of itself has to come first
         wait_until(lambda: _written(f"127.0.0.1:{port}") > 0, "remote write", 60)
         self.site.start()
+        # what it had counted before the first scrape would not be growth
+        self.site.wait(lambda: self.prometheus.query("dro_start_time_seconds"), "the first scrape", 60)
         self.board = Board.create(folder, "T", 20)
         for way, name, trd in (("--receive", "receiver", 2), ("--send", "source", 1)):
             pace = ("--rate", "500") if way == "--send" else ()
@@ -151,7 +153,9 @@ def chain(tmp_path: Path) -> Iterator[Chain]:
 
 @pytest.mark.slow
 @pytest.mark.prometheus
-def test_gold_equals_the_counters_and_what_prometheus_had_seen(chain: Chain, spark: SparkSession) -> None:
+def test_gold_equals_the_counters_and_what_prometheus_had_seen(
+    chain: Chain, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
     for worker in ("P2", "history", "P1", "monitor"):
         chain.kill(worker)
         chain.flows_again()
@@ -168,8 +172,9 @@ def test_gold_equals_the_counters_and_what_prometheus_had_seen(chain: Chain, spa
         assert (done.left_out, done.days) == ((), 1)
         assert of_gold(spark, history, names) == counted, history
         assert aggregate(spark, history).partitions == 0, "nothing has changed"
-    command = [sys.executable, "-m", "analytics.report", "busiest-portal", "--history", str(chain.sent), "--json"]
-    told = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+    capsys.readouterr()
+    assert report(["busiest-portal", "--history", str(chain.sent), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
     busiest = max(counted, key=lambda name: counted[name]["received_bytes"] + counted[name]["sent_bytes"])
     assert {row["portal"] for row in told} == {busiest}
     assert sum(row["bytes"] for row in told) == counted[busiest]["received_bytes"] + counted[busiest]["sent_bytes"]

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from dro.clock import NS_PER_S
 from supervisor.admin.client import Client, CommandError, UnreachableError, find_dro
 from supervisor.admin.status import DroStatus, OperationResult, PortalsStatus, PortalStatus, WorkerStatus
+from supervisor.parent.operations import STOP_LIMIT_NS
 from tests.rigs.dro_run import is_running
 from tests.rigs.orders import begin
 from tests.rigs.site import Site, running
@@ -185,7 +187,7 @@ def test_the_end_of_the_dro_wins_over_an_operation(site: Site) -> None:
     site.wait(lambda: operator.worker("P2").state == "draining", "the drain is under way")
     began = time.monotonic()
     site.stop()
-    assert time.monotonic() - began < 5, site.log
+    assert time.monotonic() - began < STOP_LIMIT_NS / NS_PER_S + 3, site.log
     thread.join(60)
     assert not thread.is_alive()
     assert site.leftovers(pid) == []
