@@ -53,7 +53,7 @@ def read(spark: SparkSession, found: Contents, columns: Sequence[str] | None = N
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a run has made: partitions of silver and days of gold, and files that were left out."""
+    """Tells what a run has made: partitions of silver and days of gold, and files that were left out."""
 
     partitions: int
     days: int
@@ -189,6 +189,10 @@ def _replace(frame: DataFrame, base: Path, by: Sequence[str] = ("day", "dro")) -
     writer.partitionBy(*by).parquet(str(base))
 
 
+def _show_progress(done: int, of: int) -> None:
+    print(f"{done} of {of} days of DROs", file=sys.stderr)
+
+
 def arguments() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-aggregate", description="Aggregate the history of DROs with Spark.")
@@ -202,7 +206,7 @@ def main(given: Sequence[str] | None = None) -> int:
     options = arguments().parse_args(given)
     try:
         with spark_session("tnwgd-aggregate", options.master) as spark:
-            done = aggregate(spark, options.history)
+            done = aggregate(spark, options.history, _show_progress)
     except (HistoryError, NoJavaError) as e:
         print(f"tnwgd-aggregate: {e}", file=sys.stderr)
         return 1

@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a column means; see `docs/history.md`."""
+    """Tells what a column means; see `docs/history.md`."""
 
     name: str
     type: str
@@ -57,7 +57,7 @@ class Contents:
 
 
 class HistoryError(Exception):
-    """What is wrong with a history as a whole."""
+    """Says what is wrong with a history as a whole."""
 
 
 def parts_of(history: Path, table: str) -> list[Part]:

@@ -34,7 +34,7 @@ def minutes(samples: DataFrame, counters: Sequence[str]) -> DataFrame:
 
 
 def runs(rows: DataFrame) -> DataFrame:
-    """Of minutes, a row for each run of a DRO: its first sample (us), and how far its samples are from another (us)."""
+    """Make a row for each run of a DRO: its first sample (us), and how far its samples are from one another (us)."""
     spacing = "percentile_approx((ts_last - ts_first) / (samples - 1), 0.5) FILTER (WHERE samples > 1)"
     return rows.groupBy("dro", "run").agg(
         F.min("ts_first").alias("run_first"), F.expr(f"coalesce({spacing}, {MINUTE_US})").alias("spacing_us")

@@ -15,7 +15,7 @@ from supervisor.history.series import Sent
 V1: Final = "prometheus.WriteRequest"
 V2: Final = "io.prometheus.write.v2.Request"
 MAX_BYTES: Final = 8 << 20
-"""Of a request, without its compression."""
+"""Limits a request, without its compression."""
 
 _V1_FIELDS: Final = (
     Field("WriteRequest", "timeseries", 1, "TimeSeries", True),
@@ -37,7 +37,7 @@ _V2_FIELDS: Final = (
 
 
 class BadRequestError(ValueError):
-    """What was sent is no request; `status`: of HTTP."""
+    """Says why what was sent is no request; `status`: of HTTP."""
 
     def __init__(self, what: str, status: int = 400) -> None:
         super().__init__(what)

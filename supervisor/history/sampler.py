@@ -33,9 +33,11 @@ class Sampler:
         self._processes = Processes()
         self._seen: dict[int, tuple[WorkerStatus, PortalPlace]] = {}  # portals, by index
         self._before_us = 0  # the sample before
+        self._added = self._seen, self._before_us  # by the last `add`
 
     def add(self, known: Known) -> None:
-        """Add a sample of everything. Raises: ResourceError when a page cannot be read."""
+        """Add a sample of everything; `on_kept` follows when it is on the disk. Raises: ResourceError when a page
+        cannot be read."""
         status, now_us = known.status, _us(time.time())
         base = self._base(status, now_us, boot_us())
         places = {place.name: place for place in status.portals}
@@ -50,7 +52,11 @@ class Sampler:
             self._put("dro", status, self._dro(pages, status, base))
         self._put(PAIR, status, _pairs(status, portals, base))
         self._put("other", status, _others(known.topology, base))
-        self._seen, self._before_us = portals, now_us
+        self._added = portals, now_us
+
+    def on_kept(self) -> None:
+        """Take what was added as told: what is new or gone is not told again."""
+        self._seen, self._before_us = self._added
 
     def add_events(self, status: DroStatus, events: Sequence[EventRow]) -> None:
         """Add log events."""
@@ -108,7 +114,7 @@ def boot_us() -> int:
 
 
 def _about(worker: WorkerStatus, place: PortalPlace, known: Known) -> Row:
-    """What a portal is."""
+    """Describe a portal: the columns that are no counters."""
     row: Row = {
         "portal": worker.name, "portal_type": worker.role, "page": worker.index, "dro_id": known.status.node_id,
         "cost": place.cost, "restarts": worker.restarts,
@@ -123,7 +129,7 @@ def _about(worker: WorkerStatus, place: PortalPlace, known: Known) -> Row:
 
 
 def _pairs(status: DroStatus, portals: Mapping[int, tuple[WorkerStatus, PortalPlace]], base: Row) -> Iterator[Row]:
-    """What each portal has handed to each other one."""
+    """Read what each portal has handed to each other one."""
     for index, (worker, _) in portals.items():
         with contextlib.suppress(ResourceError):  # of a portal that could not be added
             page = CounterPage.open(Path(status.shm) / f"counters.{index}", readonly=True)
@@ -139,7 +145,7 @@ def _pairs(status: DroStatus, portals: Mapping[int, tuple[WorkerStatus, PortalPl
 
 
 def _others(topology: Sequence[TopologyRow], base: Row) -> Iterator[Row]:
-    """What is known of other DROs."""
+    """Make a row for each portal of each other DRO."""
     for row in topology:
         if not row.is_own:
             yield {

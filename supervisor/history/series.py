@@ -39,7 +39,7 @@ _Columns = tuple[tuple[str, Callable[[float], Any]], ...]
 
 
 class _Cell(NamedTuple):
-    """Where the samples of one series go. `columns`: what makes their values; none if it is kept nowhere."""
+    """Tells where the samples of one series go. `columns`: what makes their values; none if it is kept nowhere."""
 
     table: str
     dro: str
@@ -116,7 +116,7 @@ def _flag(value: float) -> bool:
 
 @cache
 def _of_pages() -> Mapping[tuple[str, Series], tuple[str, _Columns]]:
-    """What comes from counter pages: name and own labels -> table and columns, none of what is known by others."""
+    """Map the series of counter pages: name and own labels -> table and columns, none of what other series have."""
     found: dict[tuple[str, Series], tuple[str, _Columns]] = {}
     for table, target in ((PORTAL, "portal"), (ROUTE_MANAGER, "dro"), (WORKER, "worker")):
         sums = {f"{row.name}{more}" for row in rows(table) if row.kind == "sum" for more in ("", "_BYTES")}
@@ -184,7 +184,7 @@ _NOT_KEPT: Final = {
 
 
 def _cell_of(labels: dict[str, str]) -> _Cell | None:
-    """Where a series belongs; None when it is not of a DRO."""
+    """Find where a series belongs; None when it is not of a DRO."""
     name, dro = labels.pop("__name__", ""), labels.get("dro", "")
     if not dro or not name.startswith(("dro_", "process_")):
         return None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final, cast
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import msgpack
 import pyarrow as pa
@@ -125,11 +125,6 @@ class Store:
 def partition(folder: Path, table: str, day: date, dro: str) -> Path:
     """The directory of a table's files of a DRO and a day (UTC)."""
     return folder / f"table={table}" / f"day={day.isoformat()}" / f"dro={quote(dro, safe='')}"
-
-
-def dro_of(where: Path) -> str:
-    """The DRO of such a directory."""
-    return unquote(where.name.removeprefix("dro="))
 
 
 def write_rows(path: Path, table: str, rows: list[dict[str, Any]]) -> None:

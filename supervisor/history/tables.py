@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VERSION: Final = 1
-"""Of the layout; readers refuse files of a higher one."""
+"""Numbers the layout; readers refuse files of a higher one."""
 META: Final = "open_dro.history"
 KEY, TEXT, COUNTER, GAUGE, SAMPLE, BUCKET = "key", "text", "counter", "gauge", "sample", "bucket"
 TIME, LONG, STRING, BOOL, MAP = "time", "long", "string", "bool", "map"

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from supervisor.samples.events import EventRow
 
 NICE: Final = 5
-"""Where processors are scarce, portals come first."""
+"""Lets portals come first where processors are scarce."""
 INTERVAL_S: Final = 10.0
 """Between two samples, unless said otherwise."""
 MAX_EVENTS: Final = 10_000
-"""Events that wait for the next sample; more are counted and left out."""
+"""Events that wait for the next sample; of more the oldest are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,8 @@ class _Recorder:
 
     def _sample(self) -> None:
         known = self._watch.look()
+        if known.asked_s < 0:
+            return  # nobody has told yet when this run began
         events = list(self._events)
         try:
             self._sampler.add(known)
@@ -106,11 +108,12 @@ class _Recorder:
         except DroError:
             self._store.forget()
             raise
-        for _ in events:
+        self._sampler.on_kept()
+        while events and self._events and self._events[0].serial <= events[-1].serial:
             self._events.popleft()
 
     def _try(self, work: Callable[[], object]) -> None:
-        """What fails is told once, and tried again with the next sample; counters lose nothing by it."""
+        """Do it; tell once what fails, which is tried again with the next sample: counters lose nothing by it."""
         try:
             work()
         except DroError as e:

@@ -106,3 +106,23 @@ def test_series_of_others_are_counted_and_left_out(labels: dict[str, str]) -> No
     rows.add(tuple(labels.items()), TS_US, 1.0)
     rows.add(tuple(labels.items()), TS_US + 1, 1.0)
     assert (rows.foreign, list(rows.take())) == ({labels["__name__"]: 2}, [])
+
+
+def test_what_could_not_be_kept_is_told_with_the_next_sample(tmp_path: Path) -> None:
+    """Above all that the counters of a portal began at 0."""
+    add_pages(tmp_path, 2)
+    store = Store(tmp_path / "history", "A")
+    sampler = Sampler(store)
+    for is_kept in (False, False, True, True):
+        sampler.add(known(tmp_path, 2))
+        if is_kept:
+            store.commit()
+            sampler.on_kept()
+        else:
+            store.forget()  # the disk is full
+    store.close()
+    paths = (tmp_path / "history").glob("table=portal/day=*/dro=A/*.parquet")
+    rows = [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
+    assert sorted((row["portal"], row["seq"] is None) for row in rows) == [
+        ("P1", False), ("P1", False), ("P1", True), ("P2", False), ("P2", False), ("P2", True),
+    ]  # fmt: skip
