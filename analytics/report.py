@@ -36,11 +36,14 @@ def gold_of(spark: SparkSession, history: Path, options: argparse.Namespace) -> 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
-    options = arguments().parse_args(given)
+    parser = arguments()
+    options = parser.parse_args(given)
     if options.name == "list":
         for question in QUESTIONS.values():
             print(f"{question.name:24} {question.asks}")
         return 0
+    if options.history is None:
+        parser.error("--history is missing")
     try:
         with spark_session("tnwgd-report", options.master) as spark:
             answer = QUESTIONS[options.name].answer(gold_of(spark, options.history, options))

@@ -36,21 +36,38 @@ def main(given: Sequence[str] | None = None) -> int:
     return 1
 
 
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is no ADDRESS:PORT")
+    return host, int(port)
+
+
+def _seconds(text: str) -> float:
+    try:
+        if 0 < (seconds := float(text)) < 1e6:
+            return seconds
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+
+
 def arguments() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-history", description="Write histories of DROs.")
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     receive = commands.add_parser("receive", help="take what Prometheus sends by remote write")
-    receive.add_argument("--listen", metavar="ADDRESS:PORT", default="127.0.0.1:9201", help="default %(default)s")
+    receive.add_argument("--listen", metavar="ADDRESS:PORT", default="127.0.0.1:9201", type=_address,
+                         help="default %(default)s")  # fmt: skip
     receive.set_defaults(run=_receive)
     scrape = commands.add_parser("scrape", help="fetch /metrics of DROs again and again, without Prometheus")
     scrape.add_argument("url", metavar="URL", nargs="+", help="such as http://127.0.0.1:15305/metrics")
-    scrape.add_argument("--interval", metavar="SECONDS", type=float, default=10.0, help="default %(default)g")
+    scrape.add_argument("--interval", metavar="SECONDS", type=_seconds, default=10.0, help="default %(default)g")
     scrape.set_defaults(run=_scrape)
     for command in (receive, scrape):
         command.add_argument("--history", metavar="DIR", type=Path, required=True, help="directory of the history")
-        command.add_argument("--roll", metavar="SECONDS", type=float, default=600.0,
+        command.add_argument("--roll", metavar="SECONDS", type=_seconds, default=600.0,
                              help="how long samples may wait for their Parquet file (default %(default)g)")  # fmt: skip
     return parser
 
@@ -60,11 +77,11 @@ def _receive(options: argparse.Namespace) -> int:
 
     from supervisor.history.receive import PATH, make_app
 
-    host, _, port = options.listen.rpartition(":")
+    host, port = options.listen
     with _writer(options, "receive") as writer:
-        print(f"remote write to http://{options.listen}{PATH}, history in {options.history}", flush=True)
+        print(f"remote write to http://{host}:{port}{PATH}, history in {options.history}", flush=True)
         app = make_app(writer)
-        config = uvicorn.Config(app, host=host, port=int(port), log_level="warning", access_log=False, ws="none")
+        config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False, ws="none")
         server = _server(config)
         _on_stop(lambda: setattr(server, "should_exit", True))
         server.run()
