@@ -31,17 +31,17 @@ def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-def children() -> list[str]:
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
 def result_of(loop: Loop, work: Callable[[], object], limit_ns: int = LONG) -> object:
     """What `done` is told, with a look at what is left of the child."""
     results: list[object] = []
-    before = descriptors()
+    before, others = descriptors(), children()
     ForkedTask(loop, work, results.append, limit_ns=limit_ns, what="the trial")
     assert not results, "it is told later"
-    turn(loop, lambda: results and not children())
+    turn(loop, lambda: results and children() == others)
     assert descriptors() == before
     [result] = results
     return result
@@ -155,12 +155,12 @@ def test_an_endless_answer_is_cut_off(loop: Loop, monkeypatch: pytest.MonkeyPatc
 
 def test_nothing_is_told_after_a_cancel(loop: Loop) -> None:
     results: list[object] = []
-    before = descriptors()
+    before, others = descriptors(), children()
     task = ForkedTask(loop, lambda: time.sleep(600), results.append, limit_ns=LONG, what="the trial")
-    assert children()
+    assert children() > others
     task.cancel()
     task.cancel()
-    turn(loop, lambda: not children() and descriptors() == before)
+    turn(loop, lambda: children() == others and descriptors() == before)
     assert not results
 
 
