@@ -11,10 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import pytest
-from axe_core_python.selenium import Axe  # type: ignore[import-untyped]
 from lxml import html
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -23,6 +21,17 @@ from selenium.webdriver.common.keys import Keys
 from supervisor.monitor.pages.web import LISTED
 from tests.daemon.test_peers import Chain
 from tests.network.plans import TRIANGLE
+from tests.rigs.browser import (
+    PHONE,
+    asked_hosts,
+    be_a_phone,
+    log_of,
+    made_options,
+    reset,
+    set_scheme,
+    started,
+    violations,
+)
 from tests.rigs.flow import Board
 from tests.rigs.network import Plan
 from tests.rigs.waiting import wait_until
@@ -34,7 +43,6 @@ PAGES: Final = (
     "/configuration", "/configuration?portal=A-1", "/portal?name=A-1", "/portal?name=A-C", "/link?portal=A-C",
     "/portal?name=nowhere", *(f"/lists/{what}" for what in LISTED),
 )  # fmt: skip
-PHONE: Final = 390
 SHOTS: Final = os.environ.get("DRO_SCREENSHOTS", "")
 """A folder that gets pictures of some pages, as those in `docs`."""
 
@@ -59,17 +67,6 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
         made.plan.close()
 
 
-def made_options() -> webdriver.ChromeOptions:
-    made = webdriver.ChromeOptions()
-    for argument in (
-        "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-        "--disable-background-networking", "--disable-component-update", "--window-size=1280,1100",
-    ):  # fmt: skip
-        made.add_argument(argument)
-    made.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    return made
-
-
 @pytest.fixture(scope="module")
 def chrome() -> Iterator[webdriver.Chrome]:
     yield from started(made_options())
@@ -78,36 +75,11 @@ def chrome() -> Iterator[webdriver.Chrome]:
 @pytest.fixture
 def browser(chrome: webdriver.Chrome) -> webdriver.Chrome:
     """Give the browser in the state of its start."""
-    chrome.get("about:blank")
-    for kind in ("browser", "performance"):
-        log_of(chrome, kind)
-    chrome.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    return chrome
-
-
-def started(options: webdriver.ChromeOptions) -> Iterator[webdriver.Chrome]:
-    made = webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
-    try:
-        yield made
-    finally:
-        made.quit()
+    return reset(chrome)
 
 
 def address(network: Chain, page: str = "/") -> str:
     return f"http://{network.plan.web('A')}{page}"
-
-
-def log_of(browser: webdriver.Chrome, kind: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = browser.get_log(kind)  # type: ignore[no-untyped-call]
-    return found
-
-
-def asked_hosts(browser: webdriver.Chrome) -> set[str]:
-    """Of all that was loaded."""
-    messages = [json.loads(entry["message"])["message"] for entry in log_of(browser, "performance")]
-    urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-    return {urlsplit(url).netloc for url in urls if urlsplit(url).scheme in ("http", "https", "ws", "wss")}
 
 
 def keep(browser: webdriver.Chrome, name: str) -> None:
@@ -124,17 +96,6 @@ def texts_of(browser: webdriver.Chrome, selector: str) -> list[str]:
 
 def text_of(browser: webdriver.Chrome, selector: str) -> str:
     return texts_of(browser, selector)[0]
-
-
-def violations(browser: webdriver.Chrome, *rules: str) -> list[tuple[str, list[str]]]:
-    """List what axe objects to, by all rules or by these."""
-    found: dict[str, Any] = Axe().run(browser, options={"runOnly": list(rules)} if rules else None)
-    return [(v["id"], [node["html"][:120] for node in v["nodes"][:3]]) for v in found["violations"]]
-
-
-def set_scheme(browser: webdriver.Chrome, scheme: str) -> None:
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
 
 def test_every_page_is_accessible_and_asks_nobody_else(network: Chain, browser: webdriver.Chrome) -> None:
@@ -168,10 +129,7 @@ def test_charts_of_the_last_hour_are_drawn(network: Chain, browser: webdriver.Ch
 
 
 def test_pages_fit_a_phone(network: Chain, browser: webdriver.Chrome) -> None:
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": PHONE, "height": 800, "deviceScaleFactor": 1, "mobile": True},
-    )
+    be_a_phone(browser)
     for page in PAGES:
         browser.get(address(network, page))
         width = browser.execute_script("return document.documentElement.scrollWidth")
