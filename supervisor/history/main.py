@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from supervisor.history.sample_writer import SampleWriter
 
+_TOLD: Final = 20
+"""Lines about what could not be read."""
 NEEDS: Final = "tnwgd-history needs what `pip install open-dro[history]` installs"
 
 
@@ -52,6 +55,12 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
 
 
+def _whole(text: str) -> int:
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+
+
 def arguments() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-history", description="Write histories of DROs.")
@@ -65,8 +74,17 @@ def arguments() -> argparse.ArgumentParser:
     scrape.add_argument("url", metavar="URL", nargs="+", help="such as http://127.0.0.1:15305/metrics")
     scrape.add_argument("--interval", metavar="SECONDS", type=_seconds, default=10.0, help="default %(default)g")
     scrape.set_defaults(run=_scrape)
-    for command in (receive, scrape):
+    bring = commands.add_parser("import", help="bring in what UM's own monitoring has kept")
+    bring.add_argument("file", metavar="FILE", nargs="+", type=Path,
+                       help="packets of lbmmon (pb or csv), or the database of a collector")  # fmt: skip
+    bring.set_defaults(run=_import, roll=1e9)
+    join = commands.add_parser("compact", help="join the files of past days, remove days that are too old or too much")
+    join.add_argument("--keep-days", metavar="N", type=_whole, default=0, help="remove days before the last N")
+    join.add_argument("--keep-bytes", metavar="N", type=_whole, default=0, help="remove the oldest days beyond N bytes")
+    join.set_defaults(run=_compact)
+    for command in (receive, scrape, bring, join):
         command.add_argument("--history", metavar="DIR", type=Path, required=True, help="directory of the history")
+    for command in (receive, scrape):
         command.add_argument("--roll", metavar="SECONDS", type=_seconds, default=600.0,
                              help="how long samples may wait for their Parquet file (default %(default)g)")  # fmt: skip
     return parser
@@ -111,6 +129,42 @@ def _scrape(options: argparse.Namespace) -> int:
             scrape_all(options.url, writer)
             if is_over.wait(options.interval):
                 return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    from supervisor.history.importer import Importer
+    from supervisor.history.store import Store
+
+    unread: list[str] = []
+    store = Store(options.history, "import", roll_s=options.roll)
+    try:
+        importer = Importer(store, unread.append)
+        for path in options.file:
+            try:
+                importer.add(path)
+            except OSError as e:
+                unread.append(f"{path}: {e.strerror}")
+    finally:
+        store.close()
+    for line in unread[:_TOLD]:
+        print(f"tnwgd-history: {line}", file=sys.stderr)
+    if len(unread) > _TOLD:
+        print(f"tnwgd-history: and {len(unread) - _TOLD} more that could not be read", file=sys.stderr)
+    print(", ".join(f"{n} {what}" for what, n in importer.counts.items()) or "nothing to bring in")
+    return 1 if unread else 0
+
+
+def _compact(options: argparse.Namespace) -> int:
+    from supervisor.history.compact import compact
+
+    bad: list[str] = []
+    today = datetime.now(UTC).date()
+    done = compact(options.history, today, options.keep_days, options.keep_bytes, bad.append)
+    for line in bad:
+        print(f"tnwgd-history: {line}", file=sys.stderr)
+    print(f"{done.files_before} files became {done.files_after}; {done.days_removed} days removed,"
+          f" {done.bytes_removed} bytes")  # fmt: skip
+    return 1 if bad else 0
 
 
 def _on_stop(stop: Callable[[], object]) -> None:

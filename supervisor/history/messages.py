@@ -9,8 +9,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _TYPES: Final = descriptor_pb2.FieldDescriptorProto.Type.items()
 _SCALARS: Final[Mapping[str, int]] = {name.removeprefix("TYPE_").lower(): number for name, number in _TYPES}
-
-
+ENUM_VALUE: Final = "enum value"
 Made = Any
 """A class or a description made at run time."""
 
@@ -21,7 +20,7 @@ class Field(NamedTuple):
     message: str
     name: str
     number: int
-    type: str  # scalar, or the name of a message
+    type: str  # scalar, or the name of a message or enumeration; ENUM_VALUE: `message` is an enumeration that has it
     is_repeated: bool = False
 
 
@@ -30,6 +29,7 @@ def message_classes(package: str, fields: Iterable[Field]) -> dict[str, Made]:
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     fields = list(fields)
     made: dict[str, Made] = {}
+    enums: dict[str, Made] = {}
 
     def message(path: str) -> Made:
         if path not in made:
@@ -38,8 +38,14 @@ def message_classes(package: str, fields: Iterable[Field]) -> dict[str, Made]:
         return made[path]
 
     for field in fields:
-        message(field.message)
-    for field in fields:
+        if field.type == ENUM_VALUE:
+            outer, _, name = field.message.rpartition(".")
+            if field.message not in enums:
+                enums[field.message] = message(outer).enum_type.add(name=name)
+            enums[field.message].value.add(name=field.name, number=field.number)
+        else:
+            message(field.message)
+    for field in (field for field in fields if field.type != ENUM_VALUE):
         kind = descriptor_pb2.FieldDescriptorProto
         added = message(field.message).field.add(
             name=field.name, number=field.number,
@@ -49,9 +55,10 @@ def message_classes(package: str, fields: Iterable[Field]) -> dict[str, Made]:
             added.type = _SCALARS[field.type]
             continue
         around = field.message
-        while f"{around}.{field.type}".lstrip(".") not in made:
+        while (path := f"{around}.{field.type}".lstrip(".")) not in made.keys() | enums.keys():
             around = around.rpartition(".")[0]
-        added.type, added.type_name = kind.TYPE_MESSAGE, f".{package}.{f'{around}.{field.type}'.lstrip('.')}"
+        added.type = kind.TYPE_ENUM if path in enums else kind.TYPE_MESSAGE
+        added.type_name = f".{package}.{path}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {path: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{path}")) for path in made}

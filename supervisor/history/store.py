@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from dro.errors import ResourceError
 from dro.os_errors import remedy_of
 from supervisor.history.journal import MAX_RECORD, Journal, records
-from supervisor.history.tables import schema_of, tables
+from supervisor.history.tables import FIGURES, MAP, schema_of, tables
 
 US_PER_S: Final = 1_000_000
 Place = tuple[str, date, str]  # table, day, DRO
@@ -131,22 +131,24 @@ def write_rows(path: Path, table: str, rows: list[dict[str, Any]]) -> None:
     """Write a Parquet file of rows that have the columns of the table, or some of them. Raises: OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     key = tables()[table].key
-    if table == "event":
-        rows = [{**row, "fields": list(row["fields"].items())} for row in rows]
+    for name in (column.name for column in tables()[table].columns if column.type in (MAP, FIGURES)):
+        rows = [{**row, name: list(row[name].items())} for row in rows]
     rows.sort(key=lambda row: (*(str(row.get(name, "")) for name in key), row["ts"]))
-    write_table(path, pa.Table.from_pylist(rows, schema=schema_of(table)))
+    schema = schema_of(table)
+    write_tables(path, schema, [pa.Table.from_pylist(rows, schema=schema)])
 
 
-def write_table(path: Path, content: pa.Table) -> None:
+def write_tables(path: Path, schema: pa.Schema, contents: Iterable[pa.Table]) -> None:
     """Write a Parquet file that has its name when it is whole and on the disk. Raises: OSError."""
     unnamed = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unnamed.open("wb") as file:
-            schema = content.schema.remove_metadata()
+            plain = schema.remove_metadata()
             # with 300 columns, what a file says of each is most of it
-            with pq.ParquetWriter(file, schema, compression="zstd", write_statistics=False, store_schema=False) as to:
-                to.add_key_value_metadata(content.schema.metadata)
-                to.write_table(content)
+            with pq.ParquetWriter(file, plain, compression="zstd", write_statistics=["ts"], store_schema=False) as to:
+                to.add_key_value_metadata(schema.metadata)
+                for content in contents:
+                    to.write_table(content)
             file.flush()
             os.fsync(file.fileno())
         unnamed.rename(path)

@@ -22,7 +22,7 @@ VERSION: Final = 1
 """Numbers the layout; readers refuse files of a higher one."""
 META: Final = "open_dro.history"
 KEY, TEXT, COUNTER, GAUGE, SAMPLE, BUCKET = "key", "text", "counter", "gauge", "sample", "bucket"
-TIME, LONG, STRING, BOOL, MAP = "time", "long", "string", "bool", "map"
+TIME, LONG, STRING, BOOL, MAP, FIGURES = "time", "long", "string", "bool", "map", "figures"
 PAIR: Final = "pair"
 
 
@@ -120,6 +120,15 @@ _EVENT: Final = (
     Column("text", STRING, TEXT, "as it was logged"),
     Column("fields", MAP, TEXT, "of the log line, by name"),
 )
+_LIBRARY: Final = (
+    Column("application", STRING, KEY, "id of who sent it"),
+    Column("pid", LONG, KEY, "of its process"),
+    Column("object_id", LONG, KEY, "of the context, session or queue in the process"),
+    Column("kind", STRING, KEY, "context, source_transport, receiver_transport or event_queue"),
+    Column("session", STRING, KEY, "source string of a transport session"),
+    Column("portal", STRING, TEXT, "whose context it is"),
+    Column("figures", FIGURES, TEXT, "what the UM library has counted, by the names of its fields"),
+)
 
 
 @cache
@@ -137,6 +146,7 @@ def tables() -> Mapping[str, Table]:
         Table(PAIR, (*_TIMES, *_PAIR, *pair), ("portal", "to_portal"), pair_cells),
         Table("other", (*_TIMES, *_OTHER), ("other_dro", "adjacent_type", "adjacent_id")),
         Table("event", (*_TIMES, *_EVENT), ("serial",)),
+        Table("library", (*_TIMES, *_LIBRARY), ("application", "pid", "object_id", "kind", "session")),
     )
     return {table.name: table for table in found}
 
@@ -180,7 +190,7 @@ def schema_of(table: str) -> pa.Schema:
     import pyarrow as pa
 
     types = {TIME: pa.timestamp("us", tz="UTC"), LONG: pa.int64(), STRING: pa.string(), BOOL: pa.bool_(),
-             MAP: pa.map_(pa.string(), pa.string())}  # fmt: skip
+             MAP: pa.map_(pa.string(), pa.string()), FIGURES: pa.map_(pa.string(), pa.int64())}  # fmt: skip
     columns = tables()[table].columns
     about = {
         "version": VERSION,
