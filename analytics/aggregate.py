@@ -1,8 +1,8 @@
 """Run `tnwgd-aggregate`: make silver and gold tables from the samples of a history, those whose files changed alone.
 
-DIR/silver/minute/day=<day>/dro=<dro>      growth of each counter of each portal by minute
-DIR/silver/end/day=<day>/dro=<dro>         counters at the end of the day: where the next day begins
-DIR/gold/<table>/day=<day>                 what questions are asked of
+DIR/silver/<table>/day=<day>/dro=<dro>     growth of each counter by minute; what was up; where the next day begins
+DIR/gold/<table>/day=<day>                 sums by hour and day
+DIR/gold/<table>                           what lasts longer than a day
 DIR/gold/state.json                        which files these were made of
 """
 
@@ -15,19 +15,23 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
-from urllib.parse import quote
+from typing import Final, TypeVar
+from urllib.parse import quote, unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from analytics import gold, silver
+from analytics import bronze, episodes, gold, silver
 from analytics.files import Contents, HistoryError, Part, contents, parts_of
-from analytics.session import NoJavaError, spark_session
-from analytics.sums import summed, sums_of
+from analytics.made import add_schema, schema_of
+from analytics.session import run
+from analytics.sums import Kept, kept_of
+from analytics.views import Tables, tables_of
 
 TYPES: Final[Mapping[str, T.DataType]] = {
     "time": T.TimestampType(), "long": T.LongType(), "string": T.StringType(), "bool": T.BooleanType(),
@@ -35,15 +39,31 @@ TYPES: Final[Mapping[str, T.DataType]] = {
 }  # fmt: skip
 CHUNK: Final = 200
 """Days of DROs that one job takes at most, unless one day has more."""
-KEPT: Final = ("dro", "portal", "run", "coalesce(page, -1L) AS page", "ts", *silver.ABOUT)
-TIMES: Final = {"ts": "time", "run": "time"}
+WRITERS: Final = 4
+TABLES: Final = ("portal", "dro", "pair")
+_TIMES: Final[Mapping[str, str]] = {"ts": "time", "run": "time", "seq": "long", "source": "string"}
+NEEDED: Final[Mapping[str, Mapping[str, str]]] = {
+    "portal": {
+        **_TIMES,
+        "portal": "string", "page": "long", "portal_type": "string", "dro_id": "string", "domain_id": "long",
+        "adjacent_dro_id": "string", "cost": "long", "up": "bool",
+    },
+    "dro": {
+        **_TIMES,
+        "dro_id": "string", "up": "bool", "config_loaded": "time", "signature": "long", "graph_version": "long",
+        "network_dros": "long",
+    },
+    "pair": {**_TIMES, "portal": "string", "to_portal": "string", "page": "long"},
+}  # fmt: skip
+"""Columns that are there, whether files have them or not."""
 Partition = tuple[str, str]  # day, DRO
+_T = TypeVar("_T")
 
 
-def read(spark: SparkSession, found: Contents, columns: Sequence[str] | None = None) -> DataFrame:
+def read(spark: SparkSession, found: Contents, table: str) -> DataFrame:
     """The rows of files, those of different releases too: a column that a file lacks is null."""
-    chosen = {name: column.type for name, column in found.columns.items() if columns is None or name in columns}
-    schema = T.StructType([T.StructField(name, TYPES[of]) for name, of in (TIMES | chosen).items()])
+    chosen = {name: column.type for name, column in found.columns.items()}
+    schema = T.StructType([T.StructField(name, TYPES[of]) for name, of in {**NEEDED[table], **chosen}.items()])
     paths = [part.path for part in found.parts]
     if not paths:
         return spark.createDataFrame([], schema.add("day", T.StringType()).add("dro", T.StringType()))
@@ -95,29 +115,29 @@ def aggregate(
 ) -> Done:
     """Bring silver and gold up to date. `on_progress`: partitions done, and of how many. Raises: HistoryError."""
     left_out: list[str] = []
-    parts = {table: parts_of(history, table) for table in ("portal", "dro")}
+    parts = {table: parts_of(history, table) for table in TABLES}
     prints = prints_of(part for of_table in parts.values() for part in of_table)
     state = State(history)
-    days: dict[str, list[str]] = defaultdict(list)
-    for day, dro in sorted(prints):
-        days[dro].append(day)
+    days: dict[str, set[str]] = defaultdict(set)
+    for day, dro in (*prints, *_made(history / "silver/end")):
+        days[dro].add(day)
     touched = {where for where, found in prints.items() if state.prints.get(where) != found}
     for day, dro in sorted(touched):  # a day begins where the one before has ended
-        touched |= {
-            (later, dro) for later in days[dro] if later > day and later == min(d for d in days[dro] if d > day)
-        }
+        later = min((d for d in days[dro] if d > day), default="")
+        touched |= {(later, dro)} & prints.keys()
     (history / "gold").mkdir(exist_ok=True)
     done = 0
     for chunk in _chunks(touched):
         here = {table: [p for p in of_table if (p.day, p.dro) in chunk] for table, of_table in parts.items()}
         found = {table: contents(of_table, table, left_out.append) for table, of_table in here.items()}
-        if found["portal"].parts:
-            _silver(spark, history, found, chunk, days)
-            _gold(spark, history, sorted({day for day, _ in chunk}))
+        _Silver(spark, history, found, chunk, days).make()
+        _gold(spark, history, {day for day, _ in chunk})
         state.prints.update({where: prints[where] for where in chunk})
         state.save()
         done += len(chunk)
         on_progress(done, len(touched))
+    if touched:
+        _lasting(tables_of(spark, history), history)
     return Done(done, len({day for day, _ in touched}), tuple(left_out))
 
 
@@ -134,59 +154,185 @@ def _chunks(touched: Iterable[Partition]) -> list[set[Partition]]:
     return found
 
 
-def _silver(
-    spark: SparkSession,
-    history: Path,
-    found: Mapping[str, Contents],
-    chunk: set[Partition],
-    days: Mapping[str, list[str]],
-) -> None:
-    sums = sums_of(found["portal"].columns)
-    counters = list(sums)
-    samples = silver.with_runs(read(spark, found["portal"]), read(spark, found["dro"], ("ts", "run")))
-    samples = summed(samples, sums, KEPT)
-    by_minute = silver.minutes(samples, counters).persist()
-    before = {
-        (max(earlier), dro) for day, dro in chunk
-        if (earlier := [d for d in days[dro] if d < day]) and (max(earlier), dro) not in chunk
-    }  # fmt: skip
-    seeds = _partitions(spark, history / "silver/end", before)
-    opened = F.broadcast(silver.openings(by_minute, seeds))
-    at_opening = samples.join(opened, [*silver.SCOPE]).where("unix_micros(ts) = opening").drop("opening")
-    begins = silver.minutes(at_opening, counters)
-    seeds = begins if seeds is None else begins.unionByName(seeds, allowMissingColumns=True)
-    grown = silver.deltas(by_minute, seeds, counters)
-    _replace(_with_day(grown), history / "silver/minute")
-    _replace(silver.last_values(_with_day(by_minute), counters), history / "silver/end")
-    by_minute.unpersist()
+class _Silver:
+    """Makes the silver tables of a chunk."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        history: Path,
+        found: Mapping[str, Contents],
+        chunk: set[Partition],
+        days: Mapping[str, set[str]],
+    ) -> None:
+        self._spark, self._history, self._found = spark, history, found
+        self._days = spark.createDataFrame(sorted(chunk), "day string, dro string")
+        self._before = {
+            (max(earlier), dro) for day, dro in chunk
+            if (earlier := [d for d in days[dro] if d < day]) and (max(earlier), dro) not in chunk
+        }  # fmt: skip
+
+    def make(self) -> None:
+        """Make all of them."""
+        dros = self._rows("dro", ())
+        samples = {"dro": dros.withColumn("portal", F.lit("")).withColumn("page", F.lit(-1))}
+        for table, key in (("portal", ("portal",)), ("pair", ("portal", "to_portal"))):
+            rows = bronze.with_runs(self._rows(table, key), dros.select("dro", "run", "ts"))
+            samples[table] = rows.withColumn("page", F.coalesce("page", F.lit(-1)))
+        kept = {table: kept_of(table, self._found[table].columns) for table in TABLES}
+        both = Kept(
+            {**kept["portal"].counters, **kept["dro"].counters},
+            kept["portal"].last,
+            {**kept["portal"].highest, **kept["dro"].highest},
+        )
+        portals = _summed(samples["portal"], silver.PORTAL, kept["portal"])
+        of_dro = _summed(samples["dro"], silver.PORTAL, kept["dro"])
+        pairs = _summed(samples["pair"], silver.PAIR, kept["pair"])
+        made: list[Callable[[], None]] = [
+            lambda: self._grow("minute", portals.unionByName(of_dro, allowMissingColumns=True), silver.PORTAL, both)
+        ]
+        if self._found["pair"].parts:
+            made.append(lambda: self._grow("pair", pairs, silver.PAIR, kept["pair"], silver.HOUR_US))
+        told = ("unix_micros(ts) AS ts_first", "unix_micros(ts) AS ts_last", "1L AS samples")
+        for table, by, values in (
+            ("portal", ("dro", "portal", "run"), ("up", "portal_type", "dro_id", "adjacent_dro_id")),
+            ("dro", ("dro",), ("run", "signature", "graph_version", "network_dros", "config_loaded")),
+        ):
+            rows = samples[table].where(f"{values[0]} IS NOT NULL").selectExpr("dro", *by[1:], *told, *values)
+            day = rows.withColumn("minute", F.expr(f"ts_first DIV {silver.MINUTE_US}"))
+            found = silver.spans(silver.with_day(day), ("day", *by), values)
+            made.append(partial(_replace, found, self._history / f"silver/{table}_span"))
+        _at_once(lambda make: make(), made)
+
+    def _rows(self, table: str, key: Sequence[str]) -> DataFrame:
+        found = self._found[table]
+        rows = read(self._spark, found, table)
+        rows = rows.where("date_format(ts, 'yyyy-MM-dd') = day")  # another one would replace what that day has
+        return bronze.merged(self._spark, rows, bronze.overlaps(found.parts), key)
+
+    def _grow(
+        self, name: str, samples: DataFrame, scope: Sequence[str], kept: Kept, width_us: int = silver.MINUTE_US
+    ) -> None:
+        counters = list(kept.counters)
+        end = self._history / f"silver/{'end' if name == 'minute' else f'{name}_end'}"
+        by_minute = silver.minutes(samples, scope, kept, width_us).persist()
+        seeds = _partitions(self._spark, end, self._before)
+        opened = F.broadcast(silver.openings(by_minute, seeds, scope))
+        at_opening = samples.join(opened, [*scope]).where("unix_micros(ts) = opening").drop("opening")
+        begins = silver.minutes(at_opening, scope, kept, width_us)
+        before = begins if seeds is None else begins.unionByName(seeds, allowMissingColumns=True)
+        grown = silver.deltas(by_minute, before, scope, counters)
+        _replace(silver.with_day(grown), self._history / "silver" / name)
+        _replace(silver.last_values(by_minute, seeds, self._days, scope, counters), end)
+        by_minute.unpersist()
 
 
-def _gold(spark: SparkSession, history: Path, days: Sequence[str]) -> None:
-    base = history / "silver/minute"
-    paths = [str(base / f"day={day}") for day in days if (base / f"day={day}").exists()]
-    if paths:
-        minutes = spark.read.option("basePath", str(base)).option("mergeSchema", "true").parquet(*paths)
-        hours = gold.portal_hours(minutes)
-        hours = hours.withColumn("day", F.date_format("hour", "yyyy-MM-dd"))
-        _replace(hours, history / "gold/portal_hour", ("day",))
+def _summed(samples: DataFrame, scope: Sequence[str], kept: Kept) -> DataFrame:
+    """Select what minutes are made of; what a table does not have is unknown."""
+    about = [
+        name if name in samples.columns else f"CAST(NULL AS {of}) AS {name}"
+        for name, of in zip(silver.ABOUT, ("string", "long", "string", "string", "long"), strict=True)
+    ]
+    more = ["up" if "up" in samples.columns else "CAST(NULL AS boolean) AS up"]
+    return samples.selectExpr(*scope, "ts", "seq", *more, *about, *kept.expressions())
+
+
+def _gold(spark: SparkSession, history: Path, days: Iterable[str]) -> None:
+    """Make hours and days of the days."""
+    minutes, pairs = (_of_days(spark, history / "silver" / name, days) for name in ("minute", "pair"))
+    if minutes is None:
+        return
+    made = [(gold.losses(minutes), "loss_minute", "minute")]
+    made += [(gold.rolled(minutes, ("dro", "portal"), step), step, step) for step in gold.STEPS]
+    if pairs is not None:
+        handed = gold.rolled(pairs, ("dro", "portal", "to_portal"), "hour").drop(*silver.ABOUT)
+        leads = gold.rolled(minutes, ("dro", "portal"), "hour")
+        made.append((gold.domains(handed, leads, "hour"), "domain_hour", "hour"))
+    _at_once(lambda one: _write(one[0], history / "gold" / one[1], one[2]), made)
+
+
+def _lasting(tables: Tables, history: Path) -> None:
+    """Make the tables of what lasts longer than a day, from the small ones of all days."""
+    losses = tables("loss_minute")
+    made = {
+        "blocked_episode": episodes.blocked_episodes(losses),
+        "topology_event": episodes.topology_events(tables("portal_span"), tables("dro_span"), losses),
+    }
+    _at_once(lambda one: _replace(one[1], history / "gold" / one[0], ()), made.items())
+
+
+def _at_once(write: Callable[[_T], object], tables: Iterable[_T]) -> None:
+    """Write several tables at the same time: most of the time of a small one is Spark's planning."""
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for done in [pool.submit(write, one) for one in tables]:
+            done.result()
+
+
+def _made(base: Path) -> list[Partition]:
+    """Find the days and DROs that a silver table has."""
+    return [
+        (path.parent.name.removeprefix("day="), unquote(path.name.removeprefix("dro=")))
+        for path in base.glob("day=*/dro=*")
+    ]
 
 
 def _partitions(spark: SparkSession, base: Path, wanted: Iterable[Partition]) -> DataFrame | None:
     paths = [path for day, dro in wanted if (path := base / f"day={day}/dro={quote(dro, safe='')}").exists()]
+    found = _read(spark, base, paths)
+    return None if found is None else found.drop("day")
+
+
+def _of_days(spark: SparkSession, base: Path, days: Iterable[str]) -> DataFrame | None:
+    return _read(spark, base, [path for day in sorted(days) if (path := base / f"day={day}").exists()])
+
+
+def _all(spark: SparkSession, base: Path) -> DataFrame | None:
+    return _read(spark, base, sorted(base.glob("day=*")))
+
+
+def _read(spark: SparkSession, base: Path, paths: Sequence[Path]) -> DataFrame | None:
     if not paths:
         return None
-    found = spark.read.option("basePath", str(base)).option("mergeSchema", "true").parquet(*map(str, paths))
-    return found.drop("day")
+    return spark.read.schema(schema_of(base)).option("basePath", str(base)).parquet(*map(str, paths))
 
 
-def _with_day(frame: DataFrame) -> DataFrame:
-    return frame.withColumn("day", F.date_format(F.timestamp_micros(F.col("minute") * silver.MINUTE_US), "yyyy-MM-dd"))
+def _write(rows: DataFrame, base: Path, step: str) -> None:
+    """Write rows by the days of their steps."""
+    _replace(rows.withColumn("day", F.date_format(step, "yyyy-MM-dd")), base, ("day",))
 
 
 def _replace(frame: DataFrame, base: Path, by: Sequence[str] = ("day", "dro")) -> None:
-    """Write partitions in the place of those that are there."""
-    writer = frame.repartition(*by).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-    writer.partitionBy(*by).parquet(str(base))
+    """Write partitions in the place of those that are there, or without `by` the whole table."""
+    if by:
+        writer = frame.repartition(*by).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+        writer.partitionBy(*by).parquet(str(base))
+    else:
+        frame.coalesce(1).write.mode("overwrite").parquet(str(base))
+    add_schema(base, frame.schema)
+
+
+def follow(
+    spark: SparkSession,
+    history: Path,
+    every_s: float,
+    on_done: Callable[[Done], object],
+    is_endless: bool = True,
+) -> None:
+    """Bring silver and gold up to date whenever there are new files, until the query is stopped; or once.
+
+    Spark's Structured Streaming watches the files; each of its batches does what a run does. Raises: HistoryError.
+    """
+    where = history / "table=portal"
+    if not where.is_dir():
+        raise HistoryError(f"{where} is not there yet: begin when the first samples are written")
+    files = spark.readStream.schema("ts timestamp, day string, dro string").parquet(str(where))
+
+    def made(_batch: DataFrame, _number: int) -> None:
+        on_done(aggregate(spark, history))
+
+    started = files.writeStream.foreachBatch(made).option("checkpointLocation", str(history / "gold/.followed"))
+    every = {"processingTime": f"{every_s} seconds"} if is_endless else {"availableNow": True}
+    started.trigger(**every).start().awaitTermination()
 
 
 def _show_progress(done: int, of: int) -> None:
@@ -197,6 +343,8 @@ def arguments() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-aggregate", description="Aggregate the history of DROs with Spark.")
     parser.add_argument("--history", metavar="DIR", type=Path, required=True, help="directory of the history")
+    parser.add_argument("--follow", metavar="SECONDS", type=float, default=0.0,
+                        help="go on whenever there are new files, looking so often")  # fmt: skip
     parser.add_argument("--master", default="", help="of Spark (default local[*], or what spark-submit says)")
     return parser
 
@@ -204,16 +352,22 @@ def arguments() -> argparse.ArgumentParser:
 def main(given: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
     options = arguments().parse_args(given)
-    try:
-        with spark_session("tnwgd-aggregate", options.master) as spark:
-            done = aggregate(spark, options.history, _show_progress)
-    except (HistoryError, NoJavaError) as e:
-        print(f"tnwgd-aggregate: {e}", file=sys.stderr)
-        return 1
+
+    def work(spark: SparkSession) -> int:
+        if options.follow:
+            follow(spark, options.history, options.follow, _print)
+            return 0
+        done = aggregate(spark, options.history, _show_progress)
+        _print(done)
+        return 1 if done.left_out else 0
+
+    return run("tnwgd-aggregate", options.master, work)
+
+
+def _print(done: Done) -> None:
     for line in done.left_out:
         print(f"tnwgd-aggregate: {line}", file=sys.stderr)
-    print(f"{done.partitions} days of DROs aggregated, {done.days} days of gold")
-    return 1 if done.left_out else 0
+    print(f"{done.partitions} days of DROs aggregated, {done.days} days of gold", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -16,6 +16,9 @@ import pyarrow.parquet as pq
 VERSION: Final = 1
 """The newest layout that is understood."""
 META: Final = b"open_dro.history"
+REPLACES: Final = b"open_dro.replaces"
+KEPT_FROM: Final = "kept-from"
+"""A file with the first day that is kept, where days were removed."""
 READERS: Final = 16
 
 
@@ -28,6 +31,8 @@ class Part:
     dro: str
     size: int
     mtime_ns: int
+    first_us: int = 0  # of its samples, once it was looked into
+    last_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +69,16 @@ def parts_of(history: Path, table: str) -> list[Part]:
     """All files of a table that have their names. Raises: HistoryError when there is no such directory."""
     if not history.is_dir():
         raise HistoryError(f"{history}: no directory of a history")
+    kept = history / KEPT_FROM
+    first = kept.read_text().strip() if kept.exists() else ""
     found = []
     for path in sorted((history / f"table={table}").glob("day=*/dro=*/*.parquet")):
         if not path.name.startswith("."):
             told = path.stat()
             dro = unquote(path.parent.name.removeprefix("dro="))
             day = path.parent.parent.name.removeprefix("day=")
-            found.append(Part(str(path), day, dro, told.st_size, told.st_mtime_ns))
+            if day >= first:  # of a day that was removed as a whole there is only what came late
+                found.append(Part(str(path), day, dro, told.st_size, told.st_mtime_ns))
     return found
 
 
@@ -79,20 +87,32 @@ def contents(parts: Iterable[Part], table: str, on_bad: Callable[[str], object])
     parts = list(parts)
     with ThreadPoolExecutor(READERS) as pool:
         looked = list(pool.map(lambda part: _look(part, table), parts))
-    good, columns = [], {}
+    good: list[Part] = []
+    columns: dict[str, Column] = {}
+    stale: set[str] = set()  # what stands in another file as well, after a crash
     for part, found in zip(parts, looked, strict=True):
         if isinstance(found, str):
             on_bad(f"{part.path}: {found}; it is left out")
             continue
-        good.append(part)
-        columns.update(found)
-    return Contents(tuple(good), columns)
+        good.append(replace(part, first_us=found.first_us, last_us=found.last_us))
+        columns.update(found.columns)
+        stale |= {str(Path(part.path).with_name(name)) for name in found.replaces}
+    return Contents(tuple(part for part in good if part.path not in stale), columns)
 
 
-def _look(part: Part, table: str) -> dict[str, Column] | str:
-    """The columns of a file, or what is wrong with it."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    columns: Mapping[str, Column]
+    first_us: int
+    last_us: int
+    replaces: Sequence[str]
+
+
+def _look(part: Part, table: str) -> _Found | str:
+    """The columns of a file and its times, or what is wrong with it."""
     try:
-        metadata: Mapping[bytes, bytes] = pq.read_metadata(part.path).metadata or {}
+        told = pq.read_metadata(part.path)
+        metadata: Mapping[bytes, bytes] = told.metadata or {}
     except (OSError, pa.ArrowException) as e:
         return f"no whole Parquet file ({str(e).splitlines()[0]})"
     if META not in metadata:
@@ -102,4 +122,11 @@ def _look(part: Part, table: str) -> dict[str, Column] | str:
         return f"it has layout {about['version']}, and this release knows layout {VERSION}: install a newer one"
     if about["table"] != table:
         return f"it is of the table {about['table']}"
-    return {name: Column(name, **told) for name, told in about["columns"].items()}
+    groups = [told.row_group(nth).column(0).statistics for nth in range(told.num_row_groups)]  # ts is the first one
+    times = [(group.min_raw, group.max_raw) for group in groups if group is not None and group.has_min_max]
+    return _Found(
+        {name: Column(name, **of) for name, of in about["columns"].items()},
+        min((first for first, _ in times), default=0),
+        max((last for _, last in times), default=0),
+        json.loads(metadata.get(REPLACES, b"[]")),
+    )

@@ -11,25 +11,34 @@ from datetime import date, datetime
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from analytics.files import HistoryError
-from analytics.questions import QUESTIONS, Gold
-from analytics.session import NoJavaError, spark_session
+from analytics.questions import QUESTIONS, Gold, totals
+from analytics.session import run
+from analytics.views import LINE_RATE, tables_of
 
 
 def gold_of(spark: SparkSession, history: Path, options: argparse.Namespace) -> Gold:
     """Give gold tables of the days and DROs that the options ask for. Raises: HistoryError, when one is missing."""
+    tables = tables_of(spark, history, options.line_rate)
 
     def table(name: str) -> DataFrame:
-        path = history / "gold" / name
-        if not path.is_dir():
-            raise HistoryError(f"{path} is not there: run `tnwgd-aggregate --history {history}` first")
-        found = spark.read.option("mergeSchema", "true").parquet(str(path))
-        if options.start:
-            found = found.where(found.day >= options.start.isoformat())
-        if options.end:
-            found = found.where(found.day <= options.end.isoformat())
-        return found.where(found.dro.isin(options.dro)) if options.dro else found
+        found = tables(name)
+        time = next((of for of in ("day", "hour", "begin", "at") if of in found.columns), "")
+        day = F.to_date(time) if time else None
+        if day is not None and options.start:
+            found = found.where(day >= F.lit(options.start))
+        if day is not None and options.end:
+            found = found.where(day <= F.lit(options.end))
+        if options.dro:
+            chosen = F.lit(False)
+            for of in ("dro", "a_dro", "b_dro"):
+                if of in found.columns:
+                    chosen |= F.col(of).isin(options.dro)
+            if "ends" in found.columns:
+                chosen |= F.exists("ends", lambda end: end.dro.isin(options.dro)) | (F.size("ends") == 0)
+            found = found.where(chosen)
+        return found
 
     return table
 
@@ -44,21 +53,47 @@ def main(given: Sequence[str] | None = None) -> int:
         return 0
     if options.history is None:
         parser.error("--history is missing")
-    try:
-        with spark_session("tnwgd-report", options.master) as spark:
-            answer = QUESTIONS[options.name].answer(gold_of(spark, options.history, options))
-            names, rows = answer.columns, [tuple(row) for row in answer.collect()]
-    except (HistoryError, NoJavaError) as e:
-        print(f"tnwgd-report: {e}", file=sys.stderr)
-        return 1
-    if options.json:
-        json.dump([dict(zip(names, map(_plain, row), strict=True)) for row in rows], sys.stdout, indent=1)
-        print()
+    if options.name == "all" and options.html is None:
+        parser.error("all answers at once are a page: --html DIR is missing")
+
+    def work(spark: SparkSession) -> int:
+        gold = gold_of(spark, options.history, options)
+        if options.html is None:
+            _print(QUESTIONS[options.name].answer(gold), options.json)
+        else:
+            print(_write_page(gold, options))
+        return 0
+
+    return run("tnwgd-report", options.master, work)
+
+
+def _print(answer: DataFrame, is_json: bool) -> None:
+    names, rows = answer.columns, (tuple(row) for row in answer.toLocalIterator())
+    if is_json:
+        print("[")
+        for nth, row in enumerate(rows):
+            print("," * (nth > 0) + json.dumps(dict(zip(names, map(_plain, row), strict=True))))
+        print("]")
     else:
         writer = csv.writer(sys.stdout)
         writer.writerow(names)
         writer.writerows([_plain(value) for value in row] for row in rows)
-    return 0
+
+
+def _write_page(gold: Gold, options: argparse.Namespace) -> Path:
+    """Write the page of the questions; where it is."""
+    from analytics.page import answer_of, page, summary_of
+
+    chosen = QUESTIONS.values() if options.name == "all" else [QUESTIONS[options.name]]
+    answers = []
+    for nth, question in enumerate(chosen, 1):
+        answers.append(answer_of(question, question.answer(gold)))
+        print(f"{nth} of {len(chosen)} questions", file=sys.stderr)
+    summary = summary_of(totals(gold), answers) if options.name == "all" else []
+    options.html.mkdir(parents=True, exist_ok=True)
+    path: Path = options.html / "index.html"
+    path.write_text(page(options.history.resolve().name, summary, answers))
+    return path
 
 
 def _plain(value: object) -> object:
@@ -68,15 +103,19 @@ def _plain(value: object) -> object:
 def arguments() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-report", description="Answer questions about the history of DROs.")
-    parser.add_argument("name", metavar="NAME", choices=["list", *QUESTIONS], help="a question; `list` names them")
+    names = ["list", "all", *QUESTIONS]
+    parser.add_argument("name", metavar="NAME", choices=names, help="a question, or all; `list` names them")
     parser.add_argument("--history", metavar="DIR", type=Path, help="directory of the history")
     parser.add_argument("--from", dest="start", metavar="DAY", type=date.fromisoformat, help="first day (UTC)")
     parser.add_argument("--to", dest="end", metavar="DAY", type=date.fromisoformat, help="last day")
     parser.add_argument("--dro", metavar="NAME", action="append", help="of these DROs alone")
+    rate = "bytes a second that a link takes, for forecasts (default 125000000, 1 Gbit/s)"
+    parser.add_argument("--line-rate", metavar="BYTES", type=float, default=LINE_RATE, help=rate)
     parser.add_argument("--master", default="", help="of Spark (default local[*])")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true")
-    shape.add_argument("--csv", action="store_true")
+    shape.add_argument("--csv", action="store_true", help="this is the default")
+    shape.add_argument("--html", metavar="DIR", type=Path, help="write DIR/index.html, a page that needs nothing else")
     return parser
 
 

@@ -6,13 +6,18 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from analytics.files import HistoryError
 
 OLDEST_JAVA: Final = 17
 _SETTINGS: Final = {
@@ -53,6 +58,7 @@ def spark_session(name: str, master: str = "", settings: Mapping[str, str] | Non
     with tempfile.TemporaryDirectory(prefix="dro-spark-") as folder:
         if "SPARK_ENV_LOADED" not in os.environ:  # else spark-submit has found one
             os.environ["JAVA_HOME"] = java_home(Path(folder))
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
         builder = SparkSession.builder.appName(name)
         if master or "SPARK_ENV_LOADED" not in os.environ:
@@ -67,6 +73,27 @@ def spark_session(name: str, master: str = "", settings: Mapping[str, str] | Non
             yield session
         finally:
             session.stop()
+
+
+def run(name: str, master: str, work: Callable[[SparkSession], int]) -> int:
+    """Do the work of a program in a session; the exit status. What fails is said in a line."""
+    try:
+        with spark_session(name, master) as spark:
+            return work(spark)
+    except (HistoryError, NoJavaError, OSError) as e:
+        what = str(e)
+    except (PySparkException, Py4JError) as e:
+        what = reason_of(str(e))
+    print(f"{name}: {what}", file=sys.stderr)
+    return 1
+
+
+def reason_of(said: str) -> str:
+    """Find what Spark says last of a chain of causes."""
+    causes = re.findall(r"^Caused by: (?:[\w.$]+(?:Exception|Error): )?(.+)$", said, re.MULTILINE)
+    what = causes[-1] if causes else next((line for line in said.splitlines() if line.strip()), "Spark failed")
+    more = "; make room, and run it again: it goes on where it was" if "No space left" in what else ""
+    return f"Spark: {what.strip()}{more}"
 
 
 def java_home(folder: Path) -> str:

@@ -16,6 +16,7 @@ from typing import Final
 import shtab
 
 import analytics.aggregate
+import analytics.generate
 import analytics.report
 import supervisor.ctl.main
 import supervisor.history.main
@@ -72,7 +73,12 @@ def _with_files(script: str, shell: str) -> str:
 def parsers() -> Mapping[str, argparse.ArgumentParser]:
     """By name of the console script."""
     made = [_tnwgd(), supervisor.ctl.main.arguments(), supervisor.top.main.arguments()]
-    made += [supervisor.history.main.arguments(), analytics.aggregate.arguments(), analytics.report.arguments()]
+    made += [
+        supervisor.history.main.arguments(),
+        analytics.aggregate.arguments(),
+        analytics.report.arguments(),
+        analytics.generate.arguments(),
+    ]
     made += [tool.arguments() for tool in (lbmsrc, lbmrcv, lbmwrcv, umdump)]
     return {parser.prog: parser for parser in made}
 

@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from analytics.aggregate import aggregate
 from analytics.report import main as report
-from analytics.sums import BY_REASON
 from dro.metrics.table import PORTAL, metrics
 from supervisor.admin.client import Client, find_dro
 from supervisor.admin.status import PortalsStatus
@@ -30,6 +29,7 @@ from tests.rigs.web import fetch
 
 MESSAGES: Final = ("received", "forwarded", "sent", "dropped")
 SUMS: Final = tuple(f"{what}_{unit}" for what in MESSAGES for unit in ("messages", "bytes"))
+BY_REASON: Final = ("dropped_messages", "receive_exception_messages")
 MANY: Final = 2000
 Sums = Mapping[str, Counter[str]]
 """Of each portal what it has counted, by the names of gold tables; what is 0 is not there."""
@@ -139,7 +139,7 @@ def _count(sums: Counter[str], metric: str, labels: Mapping[str, str], value: in
 
 def of_gold(spark: SparkSession, history: Path, names: set[str]) -> Sums:
     """The sums over all hours."""
-    hours = spark.read.parquet(str(history / "gold/portal_hour"))
+    hours = spark.read.parquet(str(history / "gold/hour")).where("portal <> ''")
     rows = [row.asDict() for row in hours.groupBy("portal").sum(*sorted(names)).collect()]
     return {row["portal"]: +Counter({name: row[f"sum({name})"] for name in names}) for row in rows}
 
@@ -152,6 +152,7 @@ def chain(tmp_path: Path) -> Iterator[Chain]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.prometheus
 def test_gold_equals_the_counters_and_what_prometheus_had_seen(
     chain: Chain, spark: SparkSession, capsys: pytest.CaptureFixture[str]

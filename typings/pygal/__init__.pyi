@@ -15,22 +15,47 @@ class XY:
         style: Style,
         css: Sequence[str],
         js: Sequence[str],
-        title: str,
+        title: str | None = None,
         width: int,
         height: int,
         margin: int,
-        y_title: str,
-        x_labels: Sequence[dict[str, object]],
-        xrange: tuple[float, float],
-        range: tuple[float, float],  # noqa: A002  the name in the package
+        y_title: str | None,
+        x_labels: Sequence[dict[str, object]] | None = None,
+        x_label_rotation: int = 0,
+        xrange: tuple[float, float] | None = None,
+        range: tuple[float, float] | None = None,  # noqa: A002  the name in the package
         value_formatter: Callable[[float], str],
+        x_value_formatter: Callable[[float], str] | None = None,
         max_scale: int,
         no_data_text: str,
-        show_dots: bool,
-        allow_interruptions: bool,
+        show_dots: bool = True,
+        allow_interruptions: bool = False,
         legend_at_bottom: bool,
         legend_at_bottom_columns: int,
         truncate_legend: int,
+        truncate_label: int = 0,
     ) -> None: ...
     def add(self, title: str, values: Iterable[tuple[float, float | None]]) -> XY: ...
+    def render_tree(self) -> etree._Element: ...
+
+class HorizontalBar:
+    uuid: str
+    def __init__(
+        self,
+        *,
+        style: Style,
+        css: Sequence[str],
+        js: Sequence[str],
+        width: int,
+        height: int,
+        margin: int,
+        x_title: str,
+        x_labels: Sequence[str],
+        value_formatter: Callable[[float], str],
+        max_scale: int,
+        no_data_text: str,
+        show_legend: bool,
+        truncate_label: int,
+    ) -> None: ...
+    def add(self, title: str, values: Iterable[float]) -> HorizontalBar: ...
     def render_tree(self) -> etree._Element: ...

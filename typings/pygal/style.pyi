@@ -5,7 +5,7 @@ class Style:
         self,
         *,
         font_family: str,
-        title_font_size: int,
+        title_font_size: int = 16,
         label_font_size: int,
         major_label_font_size: int,
         legend_font_size: int,

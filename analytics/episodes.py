@@ -1,0 +1,144 @@
+"""Makes rows of what lasted for a while: outages of links and portals, restarts, settling, blocked sends; and what each
+of them cost.
+
+Times are those of samples: an outage begins with the first sample that shows it and ends with the first that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from analytics import silver
+from analytics.silver import MINUTE_US
+
+PAUSE_US: Final = 2 * MINUTE_US
+"""Minutes without that part one episode of blocked sends from the next one."""
+COSTS: Final = (
+    "dropped_messages", "dropped_bytes", "dropped_messages_duplicate", "dropped_messages_not_operational",
+    "receive_exception_messages_no_route", "link_lost_bytes", "udp_unrecovered_datagrams", "unrecoverable_datagrams",
+)  # fmt: skip
+
+
+def islands(rows: DataFrame, by: Sequence[str], pause_us: int) -> DataFrame:
+    """Number rows with `begin_us`, `end_us` so that those that follow within a pause have the same `episode`."""
+    order = f"PARTITION BY {', '.join(by)} ORDER BY begin_us, end_us"
+    before = f"max(end_us) OVER ({order} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+    return rows.withColumn("is_new", F.expr(f"int(coalesce(begin_us - {before} > {pause_us}, true))")).withColumn(
+        "episode", F.expr(f"sum(is_new) OVER ({order} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)")
+    )
+
+
+def blocked_episodes(losses: DataFrame) -> DataFrame:
+    """Make a row for each time that a portal could not send: how long within, the fullest queue, what was dropped."""
+    rows = losses.where("send_blocked_us > 0").selectExpr("*", "ts_last - interval_us AS begin_us", "ts_last AS end_us")
+    return (
+        islands(rows, ("dro", "portal"), PAUSE_US)
+        .groupBy("dro", "portal", "episode")
+        .agg(*map(F.expr, (
+            "timestamp_micros(min(begin_us)) AS begin", "timestamp_micros(max(end_us)) AS end",
+            "sum(send_blocked_us) AS blocked_us", "max(send_queue_max_bytes_data) AS queue_bytes",
+            "max(send_queue_limit_bytes_data) AS queue_limit_bytes",
+            "sum(dropped_messages_would_block) AS dropped_messages",
+        )))
+        .drop("episode")
+    )  # fmt: skip
+
+
+def outages(portal_spans: DataFrame) -> DataFrame:
+    """Make a row for each time that a portal was not up, of a run that went on: `begin_us`, `end_us`, `is_over`."""
+    joined = silver.spans(portal_spans, ("dro", "portal", "run"), ("up", "portal_type", "dro_id", "adjacent_dro_id"))
+    order = "OVER (PARTITION BY dro, portal, run ORDER BY ts_first)"
+    return (
+        joined.selectExpr("*", f"lead(ts_first) {order} AS next_us", f"lag(ts_last) {order} AS before_us",
+                          "max(adjacent_dro_id) OVER (PARTITION BY dro, portal, run) AS companion")
+        .where("NOT up")
+        .selectExpr("dro", "portal", "portal_type", "dro_id", "companion", "ts_first AS begin_us",
+                    "coalesce(next_us, ts_last) AS end_us", "next_us IS NOT NULL AS is_over",
+                    "before_us IS NULL AS is_start")
+        .where("NOT is_start").drop("is_start")
+    )  # fmt: skip
+
+
+def settling(dro_spans: DataFrame) -> DataFrame:
+    """Make a row for each time in which DROs had different topologies: it ends when all that are there agree."""
+    told = silver.spans(dro_spans.where("signature IS NOT NULL"), ("dro",), ("run", "signature"))
+    order = "OVER (PARTITION BY dro ORDER BY ts_first)"
+    spacing = "percentile_approx(nullif(ts_last - ts_first, 0) / nullif(samples - 1, 0), 0.5)"
+    limit = f"greatest(3 * coalesce({spacing} OVER (PARTITION BY dro), 0), {MINUTE_US})"
+    told = told.selectExpr("*", f"lead(ts_first) {order} AS next_us", f"{limit} AS limit_us").selectExpr(
+        "*", "coalesce(next_us - ts_last > limit_us, true) AS goes"
+    )
+    begins = told.selectExpr("ts_first AS at", "signature", "1 AS step")
+    ends = told.selectExpr("if(goes, ts_last, next_us) AS at", "signature", "-1 AS step")
+    so_far = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+    changes = (
+        begins.unionByName(ends)
+        .groupBy("at", "signature").agg(F.expr("sum(step) AS step"))
+        .selectExpr("at", "step", f"sum(step) OVER (PARTITION BY signature ORDER BY at {so_far}) AS dros")
+        .groupBy("at").agg(F.expr("sum(int(dros > 0) - int(dros - step > 0)) AS step"))
+        .selectExpr("at AS ts_first", "at AS ts_last", "1L AS samples", "'' AS everywhere",
+                    f"sum(step) OVER (ORDER BY at {so_far}) <= 1 AS agree")
+    )  # fmt: skip
+    states = silver.spans(changes, ("everywhere",), ("agree",))
+    return (
+        states.selectExpr("agree", "ts_first AS begin_us", "lead(ts_first) OVER (ORDER BY ts_first) AS end_us")
+        .where("NOT agree")
+        .selectExpr("begin_us", "coalesce(end_us, begin_us) AS end_us", "end_us IS NOT NULL AS is_over")
+    )  # fmt: skip
+
+
+def restarts(dro_spans: DataFrame) -> DataFrame:
+    """Make a row for each time that a DRO was not there between two runs."""
+    runs = dro_spans.groupBy("dro", "run").agg(F.expr("min(ts_first) AS ts_first"), F.expr("max(ts_last) AS ts_last"))
+    order = "OVER (PARTITION BY dro ORDER BY run)"
+    return (
+        runs.selectExpr("dro", "run", f"lag(ts_last) {order} AS begin_us")
+        .where("begin_us IS NOT NULL")
+        .selectExpr("dro", "least(begin_us, unix_micros(run)) AS begin_us", "unix_micros(run) AS end_us",
+                    "true AS is_over")
+    )  # fmt: skip
+
+
+def topology_events(portal_spans: DataFrame, dro_spans: DataFrame, losses: DataFrame) -> DataFrame:
+    """Make one row for each outage of a link or portal, restart of a DRO, and time in which the DROs settled; with what
+    it cost at the portals it concerns, from the minute it began until the minute after it ended."""
+    down = outages(portal_spans).withColumn(
+        "of", F.expr("if(portal_type = 'peer' AND companion IS NOT NULL, concat(least(dro_id, companion), ' ',"
+                     " greatest(dro_id, companion)), concat(dro, ' ', portal))")
+    )  # fmt: skip
+    links = (
+        islands(down, ("of",), 0)
+        .groupBy("of", "episode")
+        .agg(*map(F.expr, (
+            "if(max(portal_type) = 'peer', 'link down', 'portal down') AS kind", "min(begin_us) AS begin_us",
+            "max(end_us) AS end_us", "bool_and(is_over) AS is_over",
+            "array_sort(collect_set(struct(dro, portal))) AS ends",
+        )))
+        .drop("episode", "of")
+    )  # fmt: skip
+    started = restarts(dro_spans).selectExpr(
+        "'DRO restart' AS kind", "begin_us", "end_us", "is_over", "array(struct(dro, '' AS portal)) AS ends"
+    )
+    settled = settling(dro_spans).selectExpr(
+        "'settling' AS kind", "begin_us", "end_us", "is_over",
+        "CAST(array() AS array<struct<dro: string, portal: string>>) AS ends",
+    )  # fmt: skip
+    events = links.unionByName(started).unionByName(settled).withColumn(
+        "id", F.expr("row_number() OVER (ORDER BY begin_us, end_us, kind, ends)")
+    )  # fmt: skip
+    lost = losses.selectExpr("dro AS at_dro", "portal AS at_portal", "unix_micros(minute) AS at_us", *COSTS)
+    during = f"at_us BETWEEN begin_us - {MINUTE_US} AND end_us + {MINUTE_US}"
+    concerned = "at_dro = end.dro AND (end.portal = '' OR at_portal = end.portal)"
+    at_ends = events.selectExpr("id", "begin_us", "end_us", "explode(ends) AS end")
+    cost = at_ends.join(lost, F.expr(f"{concerned} AND {during}")).unionByName(
+        events.where("kind = 'settling'").join(lost, F.expr(during)), allowMissingColumns=True
+    )
+    summed = cost.groupBy("id").agg(*(F.expr(f"sum({name}) AS {name}") for name in COSTS))
+    return events.join(summed, "id", "left").selectExpr(
+        "kind", "timestamp_micros(begin_us) AS begin", "timestamp_micros(end_us) AS end",
+        "end_us - begin_us AS duration_us", "is_over", "ends", *(f"coalesce({name}, 0L) AS {name}" for name in COSTS),
+    )  # fmt: skip

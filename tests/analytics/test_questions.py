@@ -1,0 +1,136 @@
+"""Each question is answered as plain Python answers it, from samples with everything that goes wrong."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from analytics.aggregate import Done, aggregate, follow
+from analytics.questions import QUESTIONS
+from analytics.report import gold_of
+from analytics.report import main as report
+from tests.analytics.oracle import Oracle
+from tests.analytics.scenes import US, Row, Scene
+from tests.builders.histories import write
+from tests.rigs.browser import PHONE, asked_hosts, be_a_phone, log_of, made_options, set_scheme, started, violations
+from tests.rigs.effort import IS_LONG
+
+pytestmark = pytest.mark.timeout(900)  # Spark compiles its plans anew, which takes a minute on a busy machine
+ASKED: Final[Mapping[str, Callable[[Oracle], list[Row]]]] = {
+    "busiest-portal": Oracle.busiest_portal, "drop-ratio": Oracle.drop_ratio, "rtt": Oracle.rtt,
+    "asymmetry": Oracle.asymmetry, "blocked": Oracle.blocked, "duplicates": Oracle.duplicates,
+    "udp-recovery": Oracle.udp_recovery, "interest-growth": Oracle.interest_growth, "balance": Oracle.balance,
+    "outage-cost": Oracle.outage_cost, "route-flaps": Oracle.route_flaps, "settling": Oracle.settling_times,
+    "idle-portals": Oracle.idle_portals,
+}  # fmt: skip
+SHOTS: Final = os.environ.get("DRO_SCREENSHOTS", "")
+OPTIONS: Final = argparse.Namespace(start=None, end=None, dro=None, line_rate=1e6)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tuple[Path, Scene]:
+    """Follow a history with everything that goes wrong, and whose late rows come after the others were aggregated."""
+    folder = tmp_path_factory.mktemp("history")
+    scene = Scene(seed=7)
+    done: list[Done] = []
+    for table, rows in scene.tables.items():
+        write(folder, table, rows)
+    if IS_LONG:
+        follow(spark, folder, 1, done.append, is_endless=False)
+    write(folder, "portal", scene.late, "late")
+    follow(spark, folder, 1, done.append, is_endless=False)
+    assert all(one.left_out == () and one.partitions for one in done)
+    return folder, scene
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_an_answer_is_that_of_plain_python(name: str, scene: tuple[Path, Scene], spark: SparkSession) -> None:
+    folder, made = scene
+    wanted = ASKED[name](Oracle(made.rows(), made.tables["dro"]))
+    assert wanted, "the scene has something to ask for"
+    told = QUESTIONS[name].answer(gold_of(spark, folder, OPTIONS)).select(*wanted[0])
+    assert same([row.asDict() for row in told.collect()], wanted) == ""
+
+
+def test_what_went_between_portals_is_added_up_by_what_they_lead_to(
+    scene: tuple[Path, Scene], spark: SparkSession
+) -> None:
+    folder, made = scene
+    scopes: dict[tuple[str, int, int], list[Row]] = {}
+    first: dict[tuple[str, int], int] = {}
+    for row in made.tables["pair"]:
+        scopes.setdefault((row["dro"], row["run"], row["page"]), []).append(row)
+        first[row["dro"], row["run"]] = min(row["ts"], first.get((row["dro"], row["run"]), row["ts"]))
+    wanted = 0
+    for (dro, run, _), found in scopes.items():
+        begin = min(found, key=lambda row: row["ts"])
+        has_counted = begin["ts"] == first[dro, run] and begin["ts"] - run > Oracle.limit_us
+        wanted += max(row["handed"] for row in found) - (begin["handed"] if has_counted else 0)
+    rows = gold_of(spark, folder, OPTIONS)("domain_day").collect()
+    assert sum(row["handed"] for row in rows) == wanted
+    assert {(row["from_domain_id"] is None, row["to_dro_id"] is None) for row in rows} == {(False, False)}
+
+
+def test_nothing_is_made_anew_when_nothing_has_changed(scene: tuple[Path, Scene], spark: SparkSession) -> None:
+    assert aggregate(spark, scene[0]) == Done(0, 0, ())
+
+
+def same(told: Iterable[Row], wanted: Iterable[Row]) -> str:
+    """Say the first rows that differ, in whatever order they are."""
+    mine, theirs = (sorted((plain(row) for row in rows), key=repr) for rows in (told, wanted))
+    for one, other in zip(mine, theirs, strict=False):
+        if one.keys() != other.keys() or any(not near(one[name], other[name]) for name in one):
+            return f"{one} is not {other}"
+    return "" if len(mine) == len(theirs) else f"{len(mine)} rows, not {len(theirs)}: {mine[-1]}, {theirs[-1]}"
+
+
+def plain(row: Row) -> Row:
+    """Times as microseconds, and values that count as equal at the end, where they do not lead the order."""
+    found = {name: round(v.replace(tzinfo=v.tzinfo or UTC).timestamp() * US) if isinstance(v, datetime) else v
+             for name, v in row.items()}  # fmt: skip
+    return dict(sorted(found.items(), key=lambda item: isinstance(item[1], float)))
+
+
+def near(one: object, other: object) -> bool:
+    if isinstance(one, float) or isinstance(other, float):
+        if not isinstance(one, int | float) or not isinstance(other, int | float):
+            return False
+        return abs(one - other) <= 1e-9 * max(1, abs(one), abs(other))
+    return one == other
+
+
+@pytest.mark.slow
+@pytest.mark.chromium
+def test_the_page_of_all_answers_is_for_everyone_and_asks_nobody(
+    scene: tuple[Path, Scene], spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = scene
+    assert report(["all", "--history", str(folder), "--html", str(tmp_path / "out")]) == 0
+    page = tmp_path / "out/index.html"
+    assert capsys.readouterr().out == f"{page}\n"
+    with contextlib.contextmanager(started)(made_options()) as browser:
+        browser.set_script_timeout(120)
+        for scheme in ("light", "dark"):
+            set_scheme(browser, scheme)
+            browser.get(page.as_uri())
+            browser.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
+            assert violations(browser) == [], scheme
+            if SHOTS:
+                browser.save_screenshot(str(Path(SHOTS) / f"history-{scheme}.png"))
+        widths = browser.execute_script("return [...document.images].map(i => i.naturalWidth)")
+        assert len(widths) >= 10
+        assert all(widths)
+        assert browser.execute_script("return document.querySelectorAll('section h2').length") == len(QUESTIONS) + 1
+        be_a_phone(browser)
+        browser.get(page.as_uri())
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= PHONE
+        assert log_of(browser, "browser") == []
+        assert asked_hosts(browser) == set()
