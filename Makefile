@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
 STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
-.PHONY: help venv demo demo-direct demo-monitor test long changed coverage lint dead-code bytecode needs bench mutants completion dist \
+.PHONY: help venv demo demo-direct demo-monitor demo-history test long changed coverage lint dead-code bytecode needs bench mutants completion dist \
 	clean distclean
 .DEFAULT_GOAL := help
 
@@ -35,6 +35,7 @@ help:
 	@echo "make demo              three DROs, a source and receivers on this machine, live; SECONDS=10 ends it by itself"
 	@echo "make demo-direct       the same with one DRO"
 	@echo "make demo-monitor      make demo with Prometheus beside it, if it is installed; prints where to look"
+	@echo "make demo-history      make demo for a minute, then its history by Spark: a page of answers in build"
 	@echo "make bench             all benchmarks, half an hour; BENCH=throughput ARGS='--sizes 64' runs one with arguments"
 	@echo "make mutants           wrong programs by chance: which do the tests notice? COUNT=200 SEED=1"
 	@echo "make completion        the shell completion in deploy/completion, from the argument parsers"
@@ -63,6 +64,11 @@ demo-direct: $(RUNTIME)
 
 demo-monitor: $(RUNTIME)
 	$(PY) -m supervisor.demo.main --monitor --seconds $(SECONDS)
+
+demo-history:
+	@$(MAKE) --no-print-directory EXTRAS=history,analytics venv
+	$(PY) -m supervisor.demo.main --seconds $(if $(filter-out 0,$(SECONDS)),$(SECONDS),60) \
+		--history $(if $(HISTORY),$(HISTORY),build/demo-history-$(shell date +%Y%m%d-%H%M%S))
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check

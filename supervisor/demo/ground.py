@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -93,13 +93,15 @@ def workers_of(pid: int) -> list[Worker]:
 
 
 @contextlib.contextmanager
-def running_tnwgd(folder: Path, file: str = DIRECT, log: str = "tnwgd.log") -> Iterator[subprocess.Popen[bytes]]:
+def running_tnwgd(
+    folder: Path, file: str = DIRECT, log: str = "tnwgd.log", arguments: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
     """A `tnwgd` on that configuration in `folder`, its log beside it; stopped with SIGTERM at the end."""
     tree = str(Path(__file__).resolve().parents[2])  # found from `folder` too when the package is not installed
     path = os.pathsep.join(filter(None, [tree, os.environ.get("PYTHONPATH")]))
     with folder.joinpath(log).open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor.main", file],
+            [sys.executable, "-m", "supervisor.main", *arguments, file],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": path},
             stdout=output,

@@ -16,6 +16,7 @@ from typing import Final
 
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
+from supervisor.demo import history
 from supervisor.demo.arrivals import Arrivals, exit_status
 from supervisor.demo.flow import (
     PATTERN,
@@ -139,8 +140,13 @@ class Screen:
         ]
 
 
-def run(folder: Path, stop: threading.Event, seconds: float, rate: int, *, is_monitored: bool = False) -> int:
-    """Returns the exit status. `seconds` 0: until stopped. `is_monitored`: with Prometheus, if it is there."""
+def run(
+    folder: Path, stop: threading.Event, seconds: float, rate: int, *, is_monitored: bool = False,
+    kept: Path | None = None,
+) -> int:  # fmt: skip
+    """Returns the exit status. `seconds` 0: until stopped. `is_monitored`: with Prometheus, if it is there. `kept`: the
+    directory of a history, which is aggregated and shown at the end."""
+    messages, more = 0, history.arguments(kept) if kept else ()
     files = {name: f"triangle-{name.lower()}.xml" for name in DROS}
     others = ("prometheus",) if is_monitored else ()
     ports = write_configuration(folder, tuple(files.values()), trds=len(TRDS), links=len(LINKS), others=others)
@@ -150,7 +156,7 @@ def run(folder: Path, stop: threading.Event, seconds: float, rate: int, *, is_mo
     is_over = threading.Event()
     with contextlib.ExitStack() as stack:
         processes = {
-            name: stack.enter_context(running_tnwgd(folder, file, log_of(name))) for name, file in files.items()
+            name: stack.enter_context(running_tnwgd(folder, file, log_of(name), more)) for name, file in files.items()
         }
         network = Network({name: process.pid for name, process in processes.items()}, folder, is_over)
         stack.callback(network.join)
@@ -161,7 +167,10 @@ def run(folder: Path, stop: threading.Event, seconds: float, rate: int, *, is_mo
         for note in notes:
             print(note, flush=True)
         demonstration = Demonstration(folder, processes, network, stop)
-        return demonstration.run(Screen(network, processes, ports, folder, notes), seconds, rate)
+        status = demonstration.run(Screen(network, processes, ports, folder, notes), seconds, rate)
+        if kept and not status:
+            messages = history.counted(process.pid for process in processes.values())
+    return history.report(kept, messages) if kept and not status else status
 
 
 class Demonstration:
