@@ -382,7 +382,7 @@ def test_no_pattern_takes_long(pattern: bytes, kind: int, topic: bytes) -> None:
             Pattern(pattern, kind)(topic)
         return time.thread_time() - start
 
-    assert any(once() < 0.001 for _ in range(100))
+    assert any(once() < 0.001 for _ in range(1000))
 
 
 @pytest.mark.parametrize(
