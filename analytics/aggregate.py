@@ -28,8 +28,8 @@ from pyspark.sql import types as T
 
 from analytics import bronze, episodes, gold, silver
 from analytics.files import Contents, HistoryError, Part, contents, parts_of
-from analytics.made import add_schema, schema_of
-from analytics.session import run
+from analytics.schemas import add_schema, schema_of
+from analytics.session import positive, run
 from analytics.sums import Kept, kept_of
 from analytics.views import Tables, tables_of
 
@@ -343,7 +343,7 @@ def arguments() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-aggregate", description="Aggregate the history of DROs with Spark.")
     parser.add_argument("--history", metavar="DIR", type=Path, required=True, help="directory of the history")
-    parser.add_argument("--follow", metavar="SECONDS", type=float, default=0.0,
+    parser.add_argument("--follow", metavar="SECONDS", type=positive, default=0.0,
                         help="go on whenever there are new files, looking so often")  # fmt: skip
     parser.add_argument("--master", default="", help="of Spark (default local[*], or what spark-submit says)")
     return parser

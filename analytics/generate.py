@@ -32,7 +32,7 @@ US: Final = 1_000_000
 DAY_MESSAGES: Final = 40_000_000
 """Messages that a portal receives on an ordinary day."""
 BYTES: Final = 400
-"""Of a message, in the middle."""
+"""Size of a message, in the middle."""
 RESTART, OUTAGE, FLAPPING, GAP, CLOCK, BURST = 0.03, 0.05, 0.02, 0.05, 0.02, 0.3
 """Chance on a day of a DRO."""
 RTT_BOUNDS: Final = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
@@ -41,7 +41,7 @@ RTT_BOUNDS: Final = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 10
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is made: `dros` with `portals` each, for `days`, a sample every `interval_s`."""
+    """Says what is made: `dros` with `portals` each, for `days`, a sample every `interval_s`."""
 
     folder: str
     seed: int
@@ -133,7 +133,7 @@ def _write(plan: Plan, dro: int, day: int) -> int:
 
 
 def _counted_before(plan: Plan, dro: int, day: int) -> tuple[float, int]:
-    """What a portal has counted at midnight since its run began, in ordinary days, and when that was (us)."""
+    """Find what a portal has counted at midnight since its run began, in ordinary days, and when that was (us)."""
     total = 0.0
     for earlier in range(day - 1, -1, -1):
         told = _Day(plan, dro, earlier)

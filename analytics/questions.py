@@ -1,4 +1,4 @@
-"""The fifteen questions that are asked of gold tables: each a function from frames to a frame."""
+"""Answers the questions that are asked of gold tables: each by a function from frames to a frame."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from analytics.questions import QUESTIONS, Gold, totals
-from analytics.session import run
+from analytics.session import positive, run
 from analytics.views import LINE_RATE, tables_of
 
 
@@ -110,7 +110,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--to", dest="end", metavar="DAY", type=date.fromisoformat, help="last day")
     parser.add_argument("--dro", metavar="NAME", action="append", help="of these DROs alone")
     rate = "bytes a second that a link takes, for forecasts (default 125000000, 1 Gbit/s)"
-    parser.add_argument("--line-rate", metavar="BYTES", type=float, default=LINE_RATE, help=rate)
+    parser.add_argument("--line-rate", metavar="BYTES", type=positive, default=LINE_RATE, help=rate)
     parser.add_argument("--master", default="", help="of Spark (default local[*])")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true")

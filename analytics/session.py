@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -86,6 +87,16 @@ def run(name: str, master: str, work: Callable[[SparkSession], int]) -> int:
         what = reason_of(str(e))
     print(f"{name}: {what}", file=sys.stderr)
     return 1
+
+
+def positive(text: str) -> float:
+    """Read an argument that is a number above 0. Raises: ArgumentTypeError."""
+    try:
+        if 0 < (value := float(text)) < 1e15:
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
 
 
 def reason_of(said: str) -> str:

@@ -34,7 +34,7 @@ BY_LABEL: Final = {
     "interest_topics": "scope", "interest_patterns": "scope", "send_queue_bytes": "queue",
     "send_queue_max_bytes": "queue", "send_queue_limit_bytes": "queue",
 }  # fmt: skip
-"""What is also kept by a label; counters for each value that there is."""
+"""Names what is also kept by a label; counters for each value that there is."""
 LAST: Final[Mapping[str, Sequence[str]]] = {
     "portal": (
         "interest_topics_local", "interest_topics_remote", "interest_patterns_local", "interest_patterns_remote",

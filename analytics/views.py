@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from analytics import gold, trends
-from analytics.made import schema_of
+from analytics.schemas import schema_of
 
 Tables = Callable[[str], DataFrame]
 LINE_RATE: Final = 125_000_000.0
@@ -18,7 +18,7 @@ _DOMAINS: Final = ("dro", "from_domain_id", "from_dro_id", "to_domain_id", "to_d
 KEPT: Final[Mapping[str, str]] = {
     name: f"gold/{name}" for name in ("hour", "day", "loss_minute", "domain_hour", "topology_event", "blocked_episode")
 } | {"portal_span": "silver/portal_span", "dro_span": "silver/dro_span"}
-"""Where they are in a history."""
+"""Directories of tables in a history."""
 MADE: Final[Mapping[str, Callable[[Tables, float], DataFrame]]] = {
     "portal_hour": lambda of, _: of("hour").where("portal <> ''"),
     "portal_day": lambda of, _: of("day").where("portal <> ''"),

@@ -96,9 +96,14 @@ def _join(where: Path, done: Compacted, on_bad: Callable[[str], object]) -> None
     schemas: dict[Path, pa.Schema] = {}
     for path in paths:
         try:
-            schemas[path] = pq.read_schema(path)
+            schema = pq.read_schema(path)
         except (OSError, pa.ArrowException) as e:
             on_bad(f"{path}: no whole Parquet file ({str(e).splitlines()[0]}); it is left as it is")
+            continue
+        if META.encode() in (schema.metadata or {}):
+            schemas[path] = schema
+        else:
+            on_bad(f"{path}: no file of a history; it is left as it is")
     stale = {name for schema in schemas.values() for name in replaced(schema.metadata)}
     for path in [path for path in schemas if path.name in stale]:  # a crash came before it was removed
         path.unlink()

@@ -109,24 +109,24 @@ class Importer:
         ])  # fmt: skip
 
     def _run(self, dro: str, told: DroStats, rows: Iterable[Row]) -> int:
-        """When the run of the message began (us)."""
+        """Find when the run of the message began (us)."""
         values = {
             row["portal"]: {name: row[name] for name in _counters(row["portal_type"]) if name in row} for row in rows
         }
         ts = told.sender.time_s * US_PER_S
         known = self._runs.get(dro)
-        if known is not None and ts < known["ts"]:
-            return int(known["run"] if ts >= known["run"] else known["before"])  # late: it says nothing of now
+        if known is not None and ts < known["ts"]:  # late: it says nothing of now
+            return max((run for run in known["runs"] if run <= ts), default=0)
         fell = known is not None and any(
             value < known["values"].get(portal, {}).get(name, 0)
             for portal, of_portal in values.items()
             for name, value in of_portal.items()
         )
-        run, before = (0, 0) if known is None else (known["run"], known["before"])
+        runs: list[int] = [0] if known is None else known["runs"]
         if known is not None and (fell or known["pid"] != told.sender.pid):
-            run, before = ts, run
-        self._runs[dro] = {"run": run, "before": before, "pid": told.sender.pid, "ts": ts, "values": values}
-        return int(run)
+            runs = [*runs, ts]
+        self._runs[dro] = {"runs": runs, "pid": told.sender.pid, "ts": ts, "values": values}
+        return runs[-1]
 
     def _library(self, told: LibraryStats) -> None:
         sender = told.sender

@@ -42,7 +42,7 @@ _TRANSPORTS: Final = {0: "tcp", 1: "lbtru", 4: "lbtsmx", 16: "lbtrm", 64: "lbtip
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sent a message, and when (s since 1970)."""
+    """Names who sent a message, and when (s since 1970)."""
 
     time_s: int
     application: str
@@ -53,7 +53,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class LibraryStats:
-    """What the UM library counted for one object of a context. `source`: of a transport session, as UM writes it."""
+    """Holds what the UM library counted for one object of a context. `source`: of a transport session, as UM has it."""
 
     sender: Sender
     kind: str

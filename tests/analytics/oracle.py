@@ -45,7 +45,7 @@ def quantile(values: Iterable[float], q: float) -> float:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """Of the line of least squares."""
+    """Fit the line of least squares."""
     xs, ys = [x for x, _ in points], [y for _, y in points]
     if len(set(xs)) < 2:
         return None
@@ -53,7 +53,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
 
 
 class Oracle:
-    """What Spark should find in samples."""
+    """Finds in samples what Spark should find."""
 
     def __init__(self, rows: Iterable[Row], dros: Iterable[Row]) -> None:
         self.samples = {(r["dro"], r["portal"], r["run"], r["page"], r["ts"]): r for r in rows}
@@ -290,7 +290,7 @@ class Oracle:
     # what lasts
 
     def outages(self) -> list[Row]:
-        """Of portals, not joined by link yet."""
+        """Find those of portals, not joined by link yet."""
         by_run: dict[Key, list[Row]] = defaultdict(list)
         for (dro, portal, run, _, _), row in self.samples.items():
             by_run[dro, portal, run].append(row)
@@ -375,7 +375,7 @@ class Oracle:
         return found if begin is None else [*found, (begin, begin, False)]
 
     def _cost(self, begin: int, end: int, ends: Iterable[tuple[str, str]] | None) -> Counter[str]:
-        """What was lost from the minute before until the minute after."""
+        """Add up what was lost from the minute before until the minute after."""
         cost: Counter[str] = Counter()
         for m in self.minutes:
             at = m["minute"] * MINUTE_S * US
@@ -444,7 +444,7 @@ def islands(rows: Iterable[Row], pause: int) -> Iterator[list[Row]]:
 
 
 def _of_buckets(counts: Sequence[int], q: float) -> float | None:
-    """As Prometheus estimates it."""
+    """Estimate it as Prometheus does."""
     if not counts[-1]:
         return None
     rank, low, below = q * counts[-1], 0.0, 0

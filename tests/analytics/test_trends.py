@@ -1,4 +1,4 @@
-"""What develops over weeks: each trend on days and hours whose answer is known."""
+"""Each trend over weeks is found on days and hours whose answer is known."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def log_of(browser: webdriver.Chrome, kind: str) -> list[dict[str, Any]]:
 
 
 def asked_hosts(browser: webdriver.Chrome) -> set[str]:
-    """Of all that was loaded."""
+    """List the hosts of all that was loaded."""
     messages = [json.loads(entry["message"])["message"] for entry in log_of(browser, "performance")]
     urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     return {urlsplit(url).netloc for url in urls if urlsplit(url).scheme in ("http", "https", "ws", "wss")}

@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -57,7 +58,7 @@ def test_rows_are_there_once_and_a_scrape_is_one_row(tmp_path: Path) -> None:
     assert compact(tmp_path, TODAY) == Compacted(2, 2, 0, 0), "there is nothing left to do"
 
 
-def test_what_a_newer_release_added_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_newer_release_added_stays(tmp_path: Path) -> None:
     write(tmp_path, "portal", [row("D", 0, sent=1)], "1")
     old = next(tmp_path.glob("table=portal/*/*/*.parquet"))
     table = pq.read_table(old, partitioning=None)
@@ -116,15 +117,17 @@ def test_old_days_go_and_what_comes_late_for_them_is_left_out(tmp_path: Path) ->
     assert done.days_removed == 2, "and what came late is gone"
 
 
-def test_a_torn_file_stays_and_is_named(tmp_path: Path) -> None:
+def test_torn_and_foreign_files_stay_and_are_named(tmp_path: Path) -> None:
     three_files(tmp_path)
     torn = next(tmp_path.glob("table=portal/day=2024-02-29/*/part-1.parquet"))
     torn.write_bytes(torn.read_bytes()[:-9])
+    foreign = torn.with_name("foreign.parquet")
+    pq.write_table(pa.table({"a": [1]}), foreign)
     bad: list[str] = []
     compact(tmp_path, TODAY, on_bad=bad.append)
-    assert len(bad) == 1
-    assert str(torn) in bad[0]
+    assert sorted(line.partition(": ")[0] for line in bad) == sorted(map(str, (torn, foreign)))
     assert torn.exists()
+    assert foreign.exists()
 
 
 def test_a_disk_that_is_full_is_named_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,19 @@ def test_a_second_file_goes_on_where_the_first_has_ended(tmp_path: Path) -> None
     assert [(row["sent"], seconds(row, "run")) for row in endpoint] == [(50, 0), (60, 0), (20, 1060), (40, 1060)]
 
 
+def test_the_same_file_twice_changes_nothing(tmp_path: Path) -> None:
+    """Also where it has several runs."""
+    told = [dro(1000, 50), dro(1060, 80), dro(1120, 10), dro(1180, 30, pid=8), dro(1240, 5), dro(1300, 9)]
+    file = tmp_path / "packets"
+    file.write_bytes(b"".join(packet(7, encoded("DROMonMsg", tree)) for tree in told))
+    assert main(["import", str(file), "--history", str(tmp_path / "h")]) == 0
+    once = rows(tmp_path / "h", "portal")
+    assert main(["import", str(file), "--history", str(tmp_path / "h")]) == 0
+    twice = rows(tmp_path / "h", "portal")
+    assert len(twice) == 2 * len(once)
+    assert all(row in once for row in twice)
+
+
 def camel(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(part.capitalize() for part in others)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from analytics.aggregate import main as aggregate
 from analytics.report import main as report
 from supervisor.history.main import main
 
@@ -27,6 +28,13 @@ def test_arguments_that_make_no_sense_are_refused(
         main(given)
     assert ended.value.code == 2
     assert why in capsys.readouterr().err
+
+
+def test_numbers_of_spark_programs_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for program, given in ((aggregate, ["--follow", "-1"]), (report, ["rtt", "--line-rate", "fast"])):
+        with pytest.raises(SystemExit):
+            program(["--history", "h", *given] if program is aggregate else [*given, "--history", "h"])
+        assert f"{given[-1]!r} is no number above 0" in capsys.readouterr().err
 
 
 def test_a_directory_that_cannot_be_had_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
