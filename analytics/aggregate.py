@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -268,17 +268,17 @@ def _at_once(write: Callable[[_T], object], tables: Iterable[_T]) -> None:
             done.result()
 
 
-def _made(base: Path) -> list[Partition]:
-    """Find the days and DROs that a silver table has."""
-    return [
-        (path.parent.name.removeprefix("day="), unquote(path.name.removeprefix("dro=")))
+def _made(base: Path) -> dict[Partition, Path]:
+    """Find the directories that a silver table has for days and DROs; Spark escapes some characters of names."""
+    return {
+        (path.parent.name.removeprefix("day="), unquote(path.name.removeprefix("dro="))): path
         for path in base.glob("day=*/dro=*")
-    ]
+    }
 
 
 def _partitions(spark: SparkSession, base: Path, wanted: Iterable[Partition]) -> DataFrame | None:
-    paths = [path for day, dro in wanted if (path := base / f"day={day}/dro={quote(dro, safe='')}").exists()]
-    found = _read(spark, base, paths)
+    made = _made(base)
+    found = _read(spark, base, [made[where] for where in wanted if where in made])
     return None if found is None else found.drop("day")
 
 

@@ -27,6 +27,7 @@ _SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.codegen.maxFields": "1000",  # a portal has more than the default of 100 columns
+    "spark.sql.codegen.cache.maxEntries": "2000",  # a run has some 600 classes; the next one needs them again
     "spark.sql.files.ignoreMissingFiles": "true",  # retention may remove them meanwhile
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -43,10 +43,12 @@ def scene(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tupl
     done: list[Done] = []
     for table, rows in scene.tables.items():
         write(folder, table, rows)
-    if IS_LONG:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("analytics.aggregate.CHUNK", 1)  # each day begins where the one before was written to have ended
+        if IS_LONG:
+            follow(spark, folder, 1, done.append, is_endless=False)
+        write(folder, "portal", scene.late, "late")
         follow(spark, folder, 1, done.append, is_endless=False)
-    write(folder, "portal", scene.late, "late")
-    follow(spark, folder, 1, done.append, is_endless=False)
     assert all(one.left_out == () and one.partitions for one in done)
     return folder, scene
 
