@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from dro.log.events import LogEvent
 from dro.log.lines import MARKED
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 TOOLS: Final = {"netns": ("ip", "nft", "bridge", "setpriv"), "tshark": ("tshark", "dumpcap"),
                 "chromium": ("chromium", "chromedriver"), "prometheus": ("prometheus", "promtool")}  # fmt: skip
+ANALYTICS: Final = "tests/analytics/"
 PROCESS_FIXTURES: Final = frozenset({"net", "site", "start"})
 
 # A deadline measures the machine. Where every test must run, each run tries the same examples; elsewhere new ones.
@@ -87,9 +90,28 @@ def _runs_processes(item: pytest.Item) -> bool:
     )
 
 
+class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # of no type that mypy knows
+    """Gives a worker the tests of a file, or all of the folder whose tests share a Spark session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ANALYTICS if nodeid.startswith(ANALYTICS) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    return _Scheduling(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first: none begins when the other workers have nothing left to do."""
-    items.sort(key=lambda item: (item.get_closest_marker("slow") is None, not _runs_processes(item)))
+    items.sort(key=_order)
+
+
+def _order(item: pytest.Item) -> tuple[bool, ...]:
+    """Give what a test is sorted by; those of Spark stay together, by module."""
+    if item.nodeid.startswith(ANALYTICS):
+        return (False,)
+    return True, item.get_closest_marker("slow") is None, not _runs_processes(item)
 
 
 def pytest_sessionstart() -> None:

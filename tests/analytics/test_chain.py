@@ -20,7 +20,7 @@ from analytics.report import main as report
 from dro.metrics.table import PORTAL, metrics
 from supervisor.admin.client import Client, find_dro
 from supervisor.admin.status import PortalsStatus
-from tests.rigs.flow import PAUSE, RECEIVED, Board
+from tests.rigs.flow import PAUSE, PAUSED, RECEIVED, Board
 from tests.rigs.loaded import Loaded
 from tests.rigs.prometheus import Prometheus
 from tests.rigs.site import ROOT, Site, drained, reserve_block
@@ -81,6 +81,7 @@ class Chain:
     def settle(self) -> Sums:
         """Stop the source; what the portals have counted when nothing is on its way."""
         self.board[PAUSE] = 1
+        self.site.wait(lambda: self.board[PAUSED] and self.board.is_caught_up(self.board), "the last messages")
         with self.site.books() as books:
             self.site.wait(lambda: drained(books), "books")
         client = Client(find_dro(str(self.site.pid)))

@@ -99,6 +99,16 @@ def passed(network: Network, flows: dict[Pair, Flow], counts: dict[Pair, int]) -
     return network.counters() - before
 
 
+def assert_passed(
+    network: Network, flows: dict[Pair, Flow], counts: dict[Pair, int], expected: Counter[tuple[str, str]]
+) -> None:
+    """Send so many messages of each; the portals count what is expected, once nothing goes the ways of before."""
+    deadline = time.monotonic() + KEPT_S  # a path of routes that were before goes on for a while
+    sent = {pair: flows[pair] for pair in counts}
+    while (found := passed(network, sent, counts)) != expected:
+        assert time.monotonic() < deadline, (found - expected, expected - found)
+
+
 def assert_paths(network: Network, flows: dict[Pair, Flow]) -> None:
     """All pairs at once, each with a number of messages of its own; pairs with several best paths one by one."""
     paths = network.example.paths()
@@ -107,9 +117,7 @@ def assert_paths(network: Network, flows: dict[Pair, Flow]) -> None:
     for pair, count in plain.items():
         for step in steps(paths[pair].routes[0]):
             expected[step] += count
-    deadline = time.monotonic() + KEPT_S  # a path of routes that were before goes on for a while
-    while (found := passed(network, {pair: flows[pair] for pair in plain}, plain)) != expected:
-        assert time.monotonic() < deadline, (found - expected, expected - found)
+    assert_passed(network, flows, plain, expected)
     for pair in paths.keys() - plain.keys():
         ways = [Counter(dict.fromkeys(steps(route), 30)) for route in paths[pair].routes]
         assert passed(network, {pair: flows[pair]}, {pair: 30}) in ways, pair
@@ -151,14 +159,14 @@ def test_hotlinks_carry_every_message_over_all_ways(net: Net, judged: Judged, tm
         flows = {pair: Flow(b"%d-%d" % pair, stations[pair[0]], [heard[pair[1]]]) for pair in paths}
         network.until_known()
         until_heard(network, [flows[pair] for pair, routes in usable.items() if routes])
+        counts = {pair: 20 + 7 * nth for nth, (pair, routes) in enumerate(usable.items()) if routes}
+        expected: Counter[tuple[str, str]] = Counter()
         for pair, routes in usable.items():
+            for step in {step for route in routes for step in steps(route)}:
+                expected[step] += counts[pair]
             if not routes:
                 flows[pair].send()
-                continue
-            expected = Counter({step: 30 for route in routes for step in steps(route)})
-            deadline = time.monotonic() + KEPT_S
-            while (found := passed(network, {pair: flows[pair]}, {pair: 30})) != expected:
-                assert time.monotonic() < deadline, (pair, found - expected, expected - found)
+        assert_passed(network, flows, counts, expected)
         assert not [fault for pair, flow in flows.items() if usable[pair] for fault in flow.faults()]
         assert {pair for pair, flow in flows.items() if flow.is_heard} == {pair for pair in usable if usable[pair]}
         network.stop()

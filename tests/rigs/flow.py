@@ -52,9 +52,11 @@ KNOCK_NS: Final = 10_000_000
     TAKEN,
     PAUSE,
     BURSTS,
-) = range(16)
+    PAUSED,
+) = range(17)
 """Totals. MARK: a time that the test sets; FIRST: arrival of the first message sent after it. TAKE: latencies are to
-be recorded; TAKEN: how many were. PAUSE: the sender sends nothing. HEARD: topics of which something has come."""
+be recorded; TAKEN: how many were. PAUSE: the sender is to send nothing; PAUSED: it has seen that, and SENT is final.
+HEARD: topics of which something has come."""
 PER_TOPIC: Final = 64
 """Then come, for each topic, the cells below."""
 T_SENT, T_FIRST, T_NEXT, T_MISSING, T_AFTER = range(5)
@@ -260,7 +262,8 @@ class Sender:
         """Send what is due; False when there was nothing."""
         cells = self._board.cells
         now_ns = time.monotonic_ns()
-        if cells[PAUSE] or cells[STOP]:
+        cells[PAUSED] = cells[PAUSE]
+        if cells[PAUSED] or cells[STOP]:
             self._began_ns, self._sent = now_ns, 0
             return False
         if self._rate:
