@@ -114,7 +114,7 @@ def _seconds(x: object) -> float:
     assert isinstance(at, date)
     if not isinstance(at, datetime):
         at = datetime(at.year, at.month, at.day, tzinfo=UTC)
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    return at.timestamp()  # Spark gives local times
 
 
 def _time(seconds: float) -> str:

@@ -68,7 +68,7 @@ def text(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case datetime():
-            return f"{value:%Y-%m-%d %H:%M:%S}"
+            return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"  # Spark gives local times
         case date():
             return value.isoformat()
         case int():

@@ -7,7 +7,7 @@ import csv
 import json
 import sys
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -97,7 +97,10 @@ def _write_page(gold: Gold, options: argparse.Namespace) -> Path:
 
 
 def _plain(value: object) -> object:
-    return value.isoformat() if isinstance(value, date | datetime) else value
+    """Give what JSON and CSV have: Spark gives times as those of this machine's time zone."""
+    if isinstance(value, datetime):
+        value = value.astimezone(UTC)
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def arguments() -> argparse.ArgumentParser:
