@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from analytics import bronze, episodes, gold, silver
-from analytics.files import Contents, HistoryError, Part, contents, parts_of
+from analytics.files import Contents, HistoryError, Part, contents, parts_of, readable
 from analytics.schemas import add_schema, schema_of
 from analytics.session import positive, run
 from analytics.sums import Kept, kept_of
@@ -130,7 +132,14 @@ def aggregate(
     for chunk in _chunks(touched):
         here = {table: [p for p in of_table if (p.day, p.dro) in chunk] for table, of_table in parts.items()}
         found = {table: contents(of_table, table, left_out.append) for table, of_table in here.items()}
-        _Silver(spark, history, found, chunk, days).make()
+        try:
+            _Silver(spark, history, found, chunk, days).make()
+        except (PySparkException, Py4JError):
+            before = len(left_out)
+            found = {table: readable(of_table, left_out.append) for table, of_table in found.items()}
+            if len(left_out) == before:
+                raise
+            _Silver(spark, history, found, chunk, days).make()
         _gold(spark, history, {day for day, _ in chunk})
         state.prints.update({where: prints[where] for where in chunk})
         state.save()

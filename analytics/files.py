@@ -17,6 +17,11 @@ VERSION: Final = 1
 """The newest layout that is understood."""
 META: Final = b"open_dro.history"
 REPLACES: Final = b"open_dro.replaces"
+ARROW: Final[Mapping[str, pa.DataType]] = {
+    "time": pa.timestamp("us", tz="UTC"), "long": pa.int64(), "string": pa.string(), "bool": pa.bool_(),
+    "map": pa.map_(pa.string(), pa.string()), "figures": pa.map_(pa.string(), pa.int64()),
+}  # fmt: skip
+"""What the types of columns are in files."""
 KEPT_FROM: Final = "kept-from"
 """A file with the first day that is kept, where days were removed."""
 READERS: Final = 16
@@ -100,6 +105,27 @@ def contents(parts: Iterable[Part], table: str, on_bad: Callable[[str], object])
     return Contents(tuple(part for part in good if part.path not in stale), columns)
 
 
+def readable(found: Contents, on_bad: Callable[[str], object]) -> Contents:
+    """Read all rows, which takes its time. `on_bad` is told of each file that is left out."""
+    with ThreadPoolExecutor(READERS) as pool:
+        problems = list(pool.map(_problem, found.parts))
+    for part, problem in zip(found.parts, problems, strict=True):
+        if problem:
+            on_bad(f"{part.path}: {problem}; it is left out")
+    good = (part for part, problem in zip(found.parts, problems, strict=True) if not problem)
+    return replace(found, parts=tuple(good))
+
+
+def _problem(part: Part) -> str:
+    """Say why the rows of a file cannot be read, if so."""
+    try:
+        for _ in pq.ParquetFile(part.path).iter_batches():
+            pass
+    except (OSError, pa.ArrowException) as e:
+        return f"its rows cannot be read ({str(e).splitlines()[0]})"
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     columns: Mapping[str, Column]
@@ -112,21 +138,29 @@ def _look(part: Part, table: str) -> _Found | str:
     """The columns of a file and its times, or what is wrong with it."""
     try:
         told = pq.read_metadata(part.path)
+        has = told.schema.to_arrow_schema()
         metadata: Mapping[bytes, bytes] = told.metadata or {}
     except (OSError, pa.ArrowException) as e:
         return f"no whole Parquet file ({str(e).splitlines()[0]})"
     if META not in metadata:
         return "no file of a history"
-    about: dict[str, Any] = json.loads(metadata[META])
-    if about["version"] > VERSION:
-        return f"it has layout {about['version']}, and this release knows layout {VERSION}: install a newer one"
-    if about["table"] != table:
-        return f"it is of the table {about['table']}"
+    try:
+        about: dict[str, Any] = json.loads(metadata[META])
+        if about["version"] > VERSION:
+            return f"it has layout {about['version']}, and this release knows layout {VERSION}: install a newer one"
+        if about["table"] != table:
+            return f"it is of the table {about['table']}"
+        columns = {name: Column(name, **of) for name, of in about["columns"].items()}
+        kinds = {name: ARROW[column.type] for name, column in columns.items()}
+        replaces = [str(name) for name in json.loads(metadata.get(REPLACES, b"[]"))]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return "what it says of its columns cannot be read"
+    for name, kind in kinds.items():
+        if name not in has.names or has.field(name).type != kind:
+            found = str(has.field(name).type) if name in has.names else "not there"
+            return f"its column {name} is {found}, and should be {kind}"
     groups = [told.row_group(nth).column(0).statistics for nth in range(told.num_row_groups)]  # ts is the first one
     times = [(group.min_raw, group.max_raw) for group in groups if group is not None and group.has_min_max]
     return _Found(
-        {name: Column(name, **of) for name, of in about["columns"].items()},
-        min((first for first, _ in times), default=0),
-        max((last for _, last in times), default=0),
-        json.loads(metadata.get(REPLACES, b"[]")),
+        columns, min((first for first, _ in times), default=0), max((last for _, last in times), default=0), replaces
     )
