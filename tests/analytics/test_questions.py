@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
+import json
 import os
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+import analytics.aggregate
 from analytics.aggregate import Done, aggregate, follow
+from analytics.files import META
+from analytics.page import text
 from analytics.questions import QUESTIONS
 from analytics.report import gold_of
 from analytics.report import main as report
@@ -31,25 +39,79 @@ ASKED: Final[Mapping[str, Callable[[Oracle], list[Row]]]] = {
     "outage-cost": Oracle.outage_cost, "route-flaps": Oracle.route_flaps, "settling": Oracle.settling_times,
     "idle-portals": Oracle.idle_portals,
 }  # fmt: skip
+CRASHES: Final = (3, 15) if IS_LONG else (15,)
+"""Writes, in the first day and in the second."""
+BACK_S: Final = 1_729_989_000
+"""In the first of the two hours from 2 to 3 of 27 October 2024 in Berlin, at half past."""
 SHOTS: Final = os.environ.get("DRO_SCREENSHOTS", "")
 OPTIONS: Final = argparse.Namespace(start=None, end=None, dro=None, line_rate=1e6)
 
 
+class CrashError(Exception):
+    """Stands for the end of the process at this point."""
+
+
+@contextlib.contextmanager
+def crash_after(writes: int) -> Iterator[None]:
+    """Let a job write so many tables, and end where it begins the next one."""
+    left = itertools.count(writes, -1)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def replaced(*given: Any) -> None:  # noqa: ANN401  whatever it takes
+            if next(left) <= 0:
+                raise CrashError
+            replace(*given)
+
+        replace = analytics.aggregate._replace
+        patch.setattr("analytics.aggregate._replace", replaced)
+        yield
+
+
+def as_of_another_release(path: Path) -> None:
+    """Write a file again without one column, and with one that this release does not know."""
+    rows = pq.ParquetFile(path).read()
+    about = json.loads(rows.schema.metadata[META])
+    del about["columns"]["interest_patterns_added"]
+    about["columns"]["once"] = {"type": "long", "kind": "counter", "metric": "dro_portal_once_total"}
+    rows = rows.drop_columns("interest_patterns_added").append_column("once", pa.array([7] * len(rows), pa.int64()))
+    pq.write_table(rows.replace_schema_metadata({META: json.dumps(about)}), path)
+
+
+def with_broken_rows(folder: Path) -> Path:
+    """Copy the last file of portals, and break the middle of the copy."""
+    path = max(folder.glob("table=portal/*/*/*.parquet"))
+    content = bytearray(path.read_bytes())
+    content[4 : len(content) // 4] = bytes(len(content) // 4 - 4)
+    broken = path.with_name("part-broken.parquet")
+    broken.write_bytes(content)
+    return broken
+
+
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tuple[Path, Scene]:
-    """Follow a history with everything that goes wrong, and whose late rows come after the others were aggregated."""
+    """Follow a history with everything that goes wrong, after jobs that did not come to their end.
+
+    In a long run its late rows come after the others were aggregated.
+    """
     folder = tmp_path_factory.mktemp("history")
     scene = Scene(seed=7)
     done: list[Done] = []
     for table, rows in scene.tables.items():
         write(folder, table, rows)
+    broken = with_broken_rows(folder)
+    as_of_another_release(min(folder.glob("table=portal/*/*/*.parquet")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("analytics.aggregate.CHUNK", 1)  # each day begins where the one before was written to have ended
+        for writes in CRASHES:
+            with crash_after(writes), pytest.raises(CrashError):
+                aggregate(spark, folder)
         if IS_LONG:
             follow(spark, folder, 1, done.append, is_endless=False)
         write(folder, "portal", scene.late, "late")
         follow(spark, folder, 1, done.append, is_endless=False)
-    assert all(one.left_out == () and one.partitions for one in done)
+    assert all(one.partitions for one in done)
+    [line] = {line for one in done for line in one.left_out}
+    assert line.startswith(f"{broken}: its rows cannot be read (")
     return folder, scene
 
 
@@ -96,7 +158,7 @@ def same(told: Iterable[Row], wanted: Iterable[Row]) -> str:
 
 def plain(row: Row) -> Row:
     """Times as microseconds, and values that count as equal at the end, where they do not lead the order."""
-    found = {name: round(v.replace(tzinfo=v.tzinfo or UTC).timestamp() * US) if isinstance(v, datetime) else v
+    found = {name: round(v.timestamp() * US) if isinstance(v, datetime) else v
              for name, v in row.items()}  # fmt: skip
     return dict(sorted(found.items(), key=lambda item: isinstance(item[1], float)))
 
@@ -107,6 +169,32 @@ def near(one: object, other: object) -> bool:
             return False
         return abs(one - other) <= 1e-9 * max(1, abs(one), abs(other))
     return one == other
+
+
+def test_times_are_those_of_utc_wherever_the_machine_is(
+    scene: tuple[Path, Scene], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    for zone in ("UTC", "Asia/Kolkata", "America/New_York"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert report(["outage-cost", "--history", str(scene[0]), "--json"]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    monkeypatch.undo()
+    time.tzset()
+    assert told[0] == told[1] == told[2]
+    assert told[0][0]["begin"].endswith("+00:00")
+
+
+def test_the_hour_that_a_clock_shows_twice_is_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    hours = [datetime.fromtimestamp(BACK_S + hour * 3600) for hour in (0, 1)]
+    assert hours[0].replace(fold=0) == hours[1].replace(fold=0)
+    told = [text(hour) for hour in hours]
+    monkeypatch.undo()
+    time.tzset()
+    assert told == ["2024-10-27 00:30:00", "2024-10-27 01:30:00"]
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_an_hour_unlike_those_of_the_weeks_before_is_found(spark: SparkSession) 
         rows.append(("D", "P", START + hour * HOUR, value, 10, 0, 0))
     columns = "dro string, portal string, hour timestamp, received_bytes long, sent_bytes long, dropped_messages long,"
     [row] = trends.anomalies(spark.createDataFrame(rows, f"{columns} send_blocked_us long")).collect()
-    assert (row["hour"].replace(tzinfo=UTC), row["measure"]) == (START + (24 * 7 * 5 + 30) * HOUR, "received_bytes")
+    assert (row["hour"].astimezone(UTC), row["measure"]) == (START + (24 * 7 * 5 + 30) * HOUR, "received_bytes")
     assert (row["value"], round(row["usual"]), row["weeks"]) == (5 * (1600 + 2), 1601, 4)
 
 

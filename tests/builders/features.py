@@ -15,11 +15,13 @@ ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = ROOT / "tests" / "golden" / "features.csv"
 COLUMNS: Final = ["section", "feature", "class", "tests", "reason"]
 BLACK_BOX: Final = (
+    "tests/analytics/",
     "tests/daemon/",
     "tests/netns/",
     "tests/network/",
     "tests/tools/",
     "tests/supervisor/demo/",
+    "tests/supervisor/history/",
     "tests/supervisor/host/",
     "tests/supervisor/start/",
 )

@@ -2,78 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import random
-import sys
+import signal
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
-import cramjam
-import pyarrow.parquet as pq
 import pytest
 
-from supervisor.history import remote_write
+from dro.metrics.slots import Slot
 from tests.rigs.effort import IS_LONG
-from tests.rigs.loaded import Loaded
-from tests.rigs.site import ROOT, reserve_block
-from tests.rigs.waiting import wait_until
-from tests.rigs.web import fetch
+from tests.rigs.flow import PAUSE, PAUSED, Board
+from tests.rigs.histories import TS_MS, Receiver, journalled, rows_of
+from tests.rigs.site import Site, drained
 
 KILLS = 20 if IS_LONG else 5
-TS_MS = 1_700_000_100_000
+INTERVAL_S = 0.2
 
-
-def request(first: int, count: int) -> bytes:
-    """Samples of a counter at so many times; it says at which."""
-    made = remote_write._classes()[0]()
-    series = made.timeseries.add()
-    labels = (("__name__", "dro_portal_connects_total"), ("dro", "A"), ("portal", "P"), ("portal_type", "peer"))
-    for name, text in labels:
-        series.labels.add(name=name, value=text)
-    for nth in range(first, first + count):
-        series.samples.add(value=nth, timestamp=TS_MS + nth)
-    return bytes(cramjam.snappy.compress_raw(made.SerializeToString()))
-
-
-class Receiver:
-    """A receiver that is killed and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        port, self._guard = reserve_block(1)
-        self.folder, self._address = folder, f"127.0.0.1:{port}"
-        self.acknowledged: set[int] = set()
-        self._sent = 0
-        self.start()
-
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-        self.process = Loaded(
-            [sys.executable, "-m", "supervisor.history.main", "receive", "--history", str(self.folder), "--listen",
-             self._address, "--roll", "0.05"], cwd=ROOT,
-        )  # fmt: skip
-        wait_until(lambda: fetch(self._address, "/metrics")[0] == 200, "the receiver", 60)
-
-    def send(self, count: int) -> bool:
-        """Send the next samples; whether they were acknowledged."""
-        first, self._sent = self._sent, self._sent + count
-        headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
-        asked = urllib.request.Request(
-            f"http://{self._address}/api/v1/write", request(first, count), headers, method="POST"
-        )
-        try:
-            with urllib.request.urlopen(asked, timeout=30) as answer:
-                assert answer.status == 204
-        except (urllib.error.URLError, OSError):
-            return False
-        self.acknowledged |= set(range(first, first + count))
-        return True
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait(30)
-        self._guard.close()
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -83,14 +33,21 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
     made.close()
 
 
-@pytest.mark.slow
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path, 2)
+    made.arguments = ("--history", str(tmp_path / "history"), "--history-interval", str(INTERVAL_S))
+    yield made
+    made.close()
+
+
 def test_a_killed_receiver_loses_nothing_that_it_acknowledged(receiver: Receiver) -> None:
     chance = random.Random(1)
     for _ in range(KILLS):
         until = len(receiver.acknowledged) + chance.randrange(500)
         while receiver.send(chance.randint(1, 50)) and len(receiver.acknowledged) < until:
             pass
-        killer = wait_and_kill(receiver, chance.random() * 0.2)
+        killer = wait_and_kill(receiver.process.kill, chance.random() * 0.2)
         while receiver.send(chance.randint(1, 50)):
             pass
         killer.join()
@@ -98,11 +55,7 @@ def test_a_killed_receiver_loses_nothing_that_it_acknowledged(receiver: Receiver
         receiver.start()
     receiver.process.terminate()
     assert receiver.process.wait(30) == 0
-    rows = [
-        row
-        for path in receiver.folder.glob("table=portal/*/*/*.parquet")
-        for row in pq.ParquetFile(path).read(["ts", "connects"]).to_pylist()
-    ]
+    rows = rows_of(receiver.folder, "portal", ["ts", "connects"])
     found = {round(row["ts"].timestamp() * 1000) - TS_MS: row["connects"] for row in rows}
     assert len(found) == len(rows), "each time once"
     assert all(at == value for at, value in found.items())
@@ -110,7 +63,43 @@ def test_a_killed_receiver_loses_nothing_that_it_acknowledged(receiver: Receiver
     assert len(receiver.acknowledged) > 100 * KILLS
 
 
-def wait_and_kill(receiver: Receiver, delay_s: float) -> threading.Timer:
-    killer = threading.Timer(delay_s, receiver.process.kill)
+def test_a_killed_history_worker_loses_no_sample_and_counts_none_twice(site: Site) -> None:
+    history = site.folder / "history"
+    site.start()
+    board = Board.create(site.folder, "T", 5)
+    site.python("-m", "tests.rigs.flow", str(site.config(2)), "--receive", str(board.path), name="receiver")
+    site.python("-m", "tests.rigs.flow", str(site.config(1)), "--send", str(board.path), "--rate", "200", name="source")
+    chance = random.Random(2)
+    seen: set[tuple[int, str]] = set()
+    for _ in range(KILLS):
+        before = site.worker("history")
+        site.wait(lambda: next(journalled(history, "portal"), None), "samples")
+        seen |= {(row["ts"], row["portal"]) for row in journalled(history, "portal")}
+        killer = wait_and_kill(partial(os.kill, before, signal.SIGKILL), chance.random() * 2 * INTERVAL_S)
+        site.wait(lambda old=before: site.workers().get("history", old) != old, "the next one")  # type: ignore[misc]
+        killer.join()
+    site.wait(lambda: board.is_flowing, "it flows")
+    board[PAUSE] = 1
+    site.wait(lambda: board[PAUSED] and board.is_complete, "all messages")
+    with site.books() as books:
+        site.wait(lambda: drained(books), "books")
+        counted = {"P1": books[1, Slot.TOPIC_RCVD], "P2": books[2, Slot.SENT]}
+    assert site.stop() == 0
+    rows = rows_of(history, "portal", ["ts", "portal", "run", "topic_rcvd", "sent"])
+    keys = Counter((int(row["ts"].timestamp() * 1_000_000 + 0.5), row["portal"]) for row in rows)
+    assert seen <= keys.keys(), "what was on the disk is there"
+    starts = [row for row in rows if row["ts"] == row["run"]]
+    assert all(row["topic_rcvd"] == row["sent"] == 0 for row in starts)
+    assert len(rows) - len(keys) == len(starts) - 2, "each time once, but that each worker says that all began at 0"
+    assert len({row["run"] for row in rows}) == 1
+    for portal, column in (("P1", "topic_rcvd"), ("P2", "sent")):
+        found = sorted((row["ts"], row[column]) for row in rows if row["portal"] == portal)
+        assert all(earlier <= later for (_, earlier), (_, later) in pairwise(found))
+        assert found[-1][1] == counted[portal] > 0
+    assert list(journalled(history, "portal")) == []
+
+
+def wait_and_kill(kill: Callable[[], object], delay_s: float) -> threading.Timer:
+    killer = threading.Timer(delay_s, kill)
     killer.start()
     return killer

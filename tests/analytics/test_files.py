@@ -1,0 +1,95 @@
+"""A file that cannot be read is named, with what is wrong, and costs nothing but itself."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analytics.files import META, REPLACES, VERSION, contents, parts_of
+from supervisor.history.tables import schema_of
+from tests.builders.histories import START_S, write
+
+ROW: Final = {"dro": "A", "ts": START_S * 1_000_000, "portal": "P", "sent": 1}
+
+
+def with_metadata(path: Path, change: Callable[[dict[str, Any]], object], replaces: bytes = b"[]") -> None:
+    """Write the file again, with something else about itself."""
+    rows = pq.ParquetFile(path).read()
+    about = json.loads(schema_of("portal").metadata[META])
+    change(about)
+    pq.write_table(rows.replace_schema_metadata({META: json.dumps(about), REPLACES: replaces}), path)
+
+
+def with_type(path: Path, name: str, kind: pa.DataType) -> None:
+    """Write the file again with another type of a column."""
+    rows = pq.ParquetFile(path).read()
+    at = rows.column_names.index(name)
+    rows = rows.set_column(at, name, rows.column(name).cast(kind))
+    pq.write_table(rows.replace_schema_metadata(schema_of("portal").metadata), path)
+
+
+def as_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+BROKEN: Final[dict[str, tuple[Callable[[Path], object], str]]] = {
+    "empty": (lambda path: path.write_bytes(b""), "no whole Parquet file"),
+    "torn": (lambda path: path.write_bytes(path.read_bytes()[:-9]), "no whole Parquet file"),
+    "text": (lambda path: path.write_text("no Parquet at all"), "no whole Parquet file"),
+    "directory": (as_directory, "no whole Parquet file"),
+    "foreign": (lambda path: pq.write_table(pa.table({"ts": [1]}), path), "no file of a history"),
+    "newer": (lambda path: with_metadata(path, lambda of: of.update(version=VERSION + 1)), "install a newer one"),
+    "of another table": (lambda path: with_metadata(path, lambda of: of.update(table="dro")), "of the table dro"),
+    "version as text": (lambda path: with_metadata(path, lambda of: of.update(version="1")), "cannot be read"),
+    "no columns": (lambda path: with_metadata(path, lambda of: of.pop("columns")), "cannot be read"),
+    "columns in a list": (lambda path: with_metadata(path, lambda of: of.update(columns=[])), "cannot be read"),
+    "unknown type": (
+        lambda path: with_metadata(path, lambda of: of["columns"]["sent"].update(type="word")), "cannot be read",
+    ),
+    "what it replaces": (lambda path: with_metadata(path, lambda of: None, b"7"), "cannot be read"),
+    "text for a number": (lambda path: with_type(path, "sent", pa.string()), "sent is string, and should be int64"),
+    "other times": (lambda path: with_type(path, "ts", pa.timestamp("ms")), "ts is timestamp[ms]"),
+    "a column less": (
+        lambda path: with_metadata(path, lambda of: of["columns"].update(more={"type": "long", "kind": "counter"})),
+        "more is not there",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_named_and_the_others_are_read(name: str, tmp_path: Path) -> None:
+    for part in ("good", "bad"):
+        write(tmp_path, "portal", [ROW], part)
+    [path] = tmp_path.glob("table=portal/*/*/part-bad.parquet")
+    change, why = BROKEN[name]
+    change(path)
+    said: list[str] = []
+    found = contents(parts_of(tmp_path, "portal"), "portal", said.append)
+    [line] = said
+    assert line.startswith(f"{path}: ")
+    assert why in line
+    assert line.endswith("; it is left out")
+    assert [Path(part.path).name for part in found.parts] == ["part-good.parquet"]
+
+
+def test_no_change_of_a_byte_breaks_more_than_the_file(tmp_path: Path) -> None:
+    for part in ("good", "bad"):
+        write(tmp_path, "portal", [ROW], part)
+    [path] = tmp_path.glob("table=portal/*/*/part-bad.parquet")
+    whole = path.read_bytes()
+    chance = random.Random(1)
+    for _ in range(60):
+        changed = bytearray(whole)
+        for _ in range(chance.randint(1, 8)):
+            changed[-chance.randint(1, 20_000)] = chance.randrange(256)
+        path.write_bytes(changed)
+        found = contents(parts_of(tmp_path, "portal"), "portal", lambda line: None)
+        assert "part-good.parquet" in {Path(part.path).name for part in found.parts}
