@@ -222,9 +222,17 @@ class _Silver:
     def _grow(
         self, name: str, samples: DataFrame, scope: Sequence[str], kept: Kept, width_us: int = silver.MINUTE_US
     ) -> None:
+        by_minute = silver.minutes(samples, scope, kept, width_us).persist()
+        try:
+            self._write_grown(name, samples, by_minute, scope, kept, width_us)
+        finally:
+            by_minute.unpersist()
+
+    def _write_grown(
+        self, name: str, samples: DataFrame, by_minute: DataFrame, scope: Sequence[str], kept: Kept, width_us: int
+    ) -> None:
         counters = list(kept.counters)
         end = self._history / f"silver/{'end' if name == 'minute' else f'{name}_end'}"
-        by_minute = silver.minutes(samples, scope, kept, width_us).persist()
         seeds = _partitions(self._spark, end, self._before)
         opened = F.broadcast(silver.openings(by_minute, seeds, scope))
         at_opening = samples.join(opened, [*scope]).where("unix_micros(ts) = opening").drop("opening")
@@ -233,7 +241,6 @@ class _Silver:
         grown = silver.deltas(by_minute, before, scope, counters)
         _replace(silver.with_day(grown), self._history / "silver" / name)
         _replace(silver.last_values(by_minute, seeds, self._days, scope, counters), end)
-        by_minute.unpersist()
 
 
 def _summed(samples: DataFrame, scope: Sequence[str], kept: Kept) -> DataFrame:
