@@ -21,7 +21,7 @@ ARROW: Final[Mapping[str, pa.DataType]] = {
     "time": pa.timestamp("us", tz="UTC"), "long": pa.int64(), "string": pa.string(), "bool": pa.bool_(),
     "map": pa.map_(pa.string(), pa.string()), "figures": pa.map_(pa.string(), pa.int64()),
 }  # fmt: skip
-"""What the types of columns are in files."""
+"""Maps the types of columns to those in files."""
 KEPT_FROM: Final = "kept-from"
 """A file with the first day that is kept, where days were removed."""
 READERS: Final = 16

@@ -1,4 +1,4 @@
-"""What UM's own monitoring sends is brought into a history: protobuf, CSV, and the database of a collector."""
+"""The messages of UM's own monitoring are brought into a history: protobuf, CSV, and the database of a collector."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def camel(name: str) -> str:
 
 
 def as_json(tree: object) -> object:
-    """As collectors write it: names in lower camel case, whole numbers as text."""
+    """Write it as collectors do: names in lower camel case, whole numbers as text."""
     match tree:
         case Mapping():
             return {camel(name): as_json(value) for name, value in tree.items()}
