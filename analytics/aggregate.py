@@ -16,61 +16,30 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import astuple, dataclass, replace
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import unquote
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from analytics import bronze, episodes, gold, silver
-from analytics.files import Contents, HistoryError, Part, contents, parts_of, readable
+from analytics import episodes, gold
+from analytics.files import Contents, HistoryError, Part, contents, parts_of
 from analytics.schemas import add_schema, schema_of
 from analytics.session import positive, run
-from analytics.sums import Kept, kept_of
+from analytics.silver import Day, Work, made_days, make
+from analytics.sums import kept_of
 from analytics.views import Tables, tables_of
 
-TYPES: Final[Mapping[str, T.DataType]] = {
-    "time": T.TimestampType(), "long": T.LongType(), "string": T.StringType(), "bool": T.BooleanType(),
-    "map": T.MapType(T.StringType(), T.StringType()),
-}  # fmt: skip
 CHUNK: Final = 200
 """Days of DROs that one job takes at most, unless one day has more."""
 WRITERS: Final = 4
 TABLES: Final = ("portal", "dro", "pair")
-_TIMES: Final[Mapping[str, str]] = {"ts": "time", "run": "time", "seq": "long", "source": "string"}
-NEEDED: Final[Mapping[str, Mapping[str, str]]] = {
-    "portal": {
-        **_TIMES,
-        "portal": "string", "page": "long", "portal_type": "string", "dro_id": "string", "domain_id": "long",
-        "adjacent_dro_id": "string", "cost": "long", "up": "bool",
-    },
-    "dro": {
-        **_TIMES,
-        "dro_id": "string", "up": "bool", "config_loaded": "time", "signature": "long", "graph_version": "long",
-        "network_dros": "long",
-    },
-    "pair": {**_TIMES, "portal": "string", "to_portal": "string", "page": "long"},
-}  # fmt: skip
-"""Columns that are there, whether files have them or not."""
 Partition = tuple[str, str]  # day, DRO
 _T = TypeVar("_T")
-
-
-def read(spark: SparkSession, found: Contents, table: str) -> DataFrame:
-    """The rows of files, those of different releases too: a column that a file lacks is null."""
-    chosen = {name: column.type for name, column in found.columns.items()}
-    schema = T.StructType([T.StructField(name, TYPES[of]) for name, of in {**NEEDED[table], **chosen}.items()])
-    paths = [part.path for part in found.parts]
-    if not paths:
-        return spark.createDataFrame([], schema.add("day", T.StringType()).add("dro", T.StringType()))
-    base = Path(paths[0]).parent.parent.parent
-    return spark.read.schema(schema).option("basePath", str(base)).parquet(*paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +51,40 @@ class Done:
     left_out: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Print:
+    """Identifies what a day of a DRO was made of, and what it has left to the next one."""
+
+    files: str
+    before: str = ""
+    end: str = ""
+
+
 class State:
-    """Remembers which files a history's tables were made of, one print for each day and DRO."""
+    """Remembers what a history's tables were made of."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "gold/state.json"
-        self.prints: dict[Partition, str] = {}
+        self.prints: dict[Partition, Print] = {}
         if self._path.exists():
             told = json.loads(self._path.read_text())
-            self.prints = {(day, dro): found for day, dros in told["prints"].items() for dro, found in dros.items()}
+            self.prints = {(day, dro): Print(*of) for day, dros in told["prints"].items() for dro, of in dros.items()}
+
+    def touched(self, files: Mapping[Partition, str], before: Mapping[Partition, Partition]) -> set[Partition]:
+        """Find the days whose files have changed, or the end of the day before them."""
+        nothing = Print("")
+        found = set()
+        for where, of in files.items():
+            known = self.prints.get(where, nothing)
+            begun = self.prints.get(before[where], nothing).end if where in before else ""
+            if known.files != of or known.before != begun:
+                found.add(where)
+        return found
 
     def save(self) -> None:
-        prints: dict[str, dict[str, str]] = defaultdict(dict)
+        prints: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
         for (day, dro), found in sorted(self.prints.items()):
-            prints[day][dro] = found
+            prints[day][dro] = astuple(found)
         unnamed = self._path.with_name(f".state.{os.getpid()}")
         with unnamed.open("w") as file:
             json.dump({"prints": prints}, file)
@@ -118,139 +107,79 @@ def aggregate(
     """Bring silver and gold up to date. `on_progress`: partitions done, and of how many. Raises: HistoryError."""
     left_out: list[str] = []
     parts = {table: parts_of(history, table) for table in TABLES}
-    prints = prints_of(part for of_table in parts.values() for part in of_table)
+    files = prints_of(part for of_table in parts.values() for part in of_table)
     state = State(history)
-    days: dict[str, set[str]] = defaultdict(set)
-    for day, dro in (*prints, *_made(history / "silver/end")):
-        days[dro].add(day)
-    touched = {where for where, found in prints.items() if state.prints.get(where) != found}
-    for day, dro in sorted(touched):  # a day begins where the one before has ended
-        later = min((d for d in days[dro] if d > day), default="")
-        touched |= {(later, dro)} & prints.keys()
+    before = _days_before({*files, *made_days(history)})
     (history / "gold").mkdir(exist_ok=True)
-    done = 0
-    for chunk in _chunks(touched):
+    done: list[Partition] = []
+    while touched := state.touched(files, before):
+        chunk = _chunk(touched)
         here = {table: [p for p in of_table if (p.day, p.dro) in chunk] for table, of_table in parts.items()}
         found = {table: contents(of_table, table, left_out.append) for table, of_table in here.items()}
-        try:
-            _Silver(spark, history, found, chunk, days).make()
-        except (PySparkException, Py4JError):
-            before = len(left_out)
-            found = {table: readable(of_table, left_out.append) for table, of_table in found.items()}
-            if len(left_out) == before:
-                raise
-            _Silver(spark, history, found, chunk, days).make()
+        ends = _silver(spark, history, _works(history, chunk, found, before), left_out.append)
         _gold(spark, history, {day for day, _ in chunk})
-        state.prints.update({where: prints[where] for where in chunk})
+        state.prints |= {where: Print(files[where], end=ends[where]) for where in chunk}
+        for where in chunk & before.keys():
+            begun = state.prints.get(before[where], Print("")).end
+            state.prints[where] = replace(state.prints[where], before=begun)
         state.save()
-        done += len(chunk)
-        on_progress(done, len(touched))
-    if touched:
+        done += chunk
+        on_progress(len(done), len(done) + len(touched - chunk))
+    if done:
         _lasting(tables_of(spark, history), history)
-    return Done(done, len({day for day, _ in touched}), tuple(left_out))
+    return Done(len(done), len({day for day, _ in done}), tuple(left_out))
 
 
-def _chunks(touched: Iterable[Partition]) -> list[set[Partition]]:
-    """Days one after another, as many as are worth a job."""
-    found: list[set[Partition]] = []
-    by_day: dict[str, set[Partition]] = defaultdict(set)
-    for where in touched:
-        by_day[where[0]].add(where)
-    for day in sorted(by_day):
-        if not found or len(found[-1]) + len(by_day[day]) > CHUNK:
-            found.append(set())
-        found[-1] |= by_day[day]
+def _days_before(there: Iterable[Partition]) -> dict[Partition, Partition]:
+    """Find for each day of a DRO the one before it."""
+    days: dict[str, list[str]] = defaultdict(list)
+    for day, dro in sorted(there):
+        days[dro].append(day)
+    return {(day, dro): (earlier, dro) for dro, of in days.items() for earlier, day in pairwise(of)}
+
+
+def _chunk(touched: Iterable[Partition]) -> set[Partition]:
+    """Choose the first days, as many as are worth a job."""
+    found: set[Partition] = set()
+    for _, of_day in groupby(sorted(touched), key=lambda where: where[0]):
+        more = set(of_day)
+        if found and len(found) + len(more) > CHUNK:
+            break
+        found |= more
     return found
 
 
-class _Silver:
-    """Makes the silver tables of a chunk."""
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        history: Path,
-        found: Mapping[str, Contents],
-        chunk: set[Partition],
-        days: Mapping[str, set[str]],
-    ) -> None:
-        self._spark, self._history, self._found = spark, history, found
-        self._days = spark.createDataFrame(sorted(chunk), "day string, dro string")
-        self._before = {
-            (max(earlier), dro) for day, dro in chunk
-            if (earlier := [d for d in days[dro] if d < day]) and (max(earlier), dro) not in chunk
-        }  # fmt: skip
-
-    def make(self) -> None:
-        """Make all of them."""
-        dros = self._rows("dro", ())
-        samples = {"dro": dros.withColumn("portal", F.lit("")).withColumn("page", F.lit(-1))}
-        for table, key in (("portal", ("portal",)), ("pair", ("portal", "to_portal"))):
-            rows = bronze.with_runs(self._rows(table, key), dros.select("dro", "run", "ts"))
-            samples[table] = rows.withColumn("page", F.coalesce("page", F.lit(-1)))
-        kept = {table: kept_of(table, self._found[table].columns) for table in TABLES}
-        both = Kept(
-            {**kept["portal"].counters, **kept["dro"].counters},
-            kept["portal"].last,
-            {**kept["portal"].highest, **kept["dro"].highest},
-        )
-        portals = _summed(samples["portal"], silver.PORTAL, kept["portal"])
-        of_dro = _summed(samples["dro"], silver.PORTAL, kept["dro"])
-        pairs = _summed(samples["pair"], silver.PAIR, kept["pair"])
-        made: list[Callable[[], None]] = [
-            lambda: self._grow("minute", portals.unionByName(of_dro, allowMissingColumns=True), silver.PORTAL, both)
-        ]
-        if self._found["pair"].parts:
-            made.append(lambda: self._grow("pair", pairs, silver.PAIR, kept["pair"], silver.HOUR_US))
-        told = ("unix_micros(ts) AS ts_first", "unix_micros(ts) AS ts_last", "1L AS samples")
-        for table, by, values in (
-            ("portal", ("dro", "portal", "run"), ("up", "portal_type", "dro_id", "adjacent_dro_id")),
-            ("dro", ("dro",), ("run", "signature", "graph_version", "network_dros", "config_loaded")),
-        ):
-            rows = samples[table].where(f"{values[0]} IS NOT NULL").selectExpr("dro", *by[1:], *told, *values)
-            day = rows.withColumn("minute", F.expr(f"ts_first DIV {silver.MINUTE_US}"))
-            found = silver.spans(silver.with_day(day), ("day", *by), values)
-            made.append(partial(_replace, found, self._history / f"silver/{table}_span"))
-        _at_once(lambda make: make(), made)
-
-    def _rows(self, table: str, key: Sequence[str]) -> DataFrame:
-        found = self._found[table]
-        rows = read(self._spark, found, table)
-        rows = rows.where("date_format(ts, 'yyyy-MM-dd') = day")  # another one would replace what that day has
-        return bronze.merged(self._spark, rows, bronze.overlaps(found.parts), key)
-
-    def _grow(
-        self, name: str, samples: DataFrame, scope: Sequence[str], kept: Kept, width_us: int = silver.MINUTE_US
-    ) -> None:
-        by_minute = silver.minutes(samples, scope, kept, width_us).persist()
-        try:
-            self._write_grown(name, samples, by_minute, scope, kept, width_us)
-        finally:
-            by_minute.unpersist()
-
-    def _write_grown(
-        self, name: str, samples: DataFrame, by_minute: DataFrame, scope: Sequence[str], kept: Kept, width_us: int
-    ) -> None:
-        counters = list(kept.counters)
-        end = self._history / f"silver/{'end' if name == 'minute' else f'{name}_end'}"
-        seeds = _partitions(self._spark, end, self._before)
-        opened = F.broadcast(silver.openings(by_minute, seeds, scope))
-        at_opening = samples.join(opened, [*scope]).where("unix_micros(ts) = opening").drop("opening")
-        begins = silver.minutes(at_opening, scope, kept, width_us)
-        before = begins if seeds is None else begins.unionByName(seeds, allowMissingColumns=True)
-        grown = silver.deltas(by_minute, before, scope, counters)
-        _replace(silver.with_day(grown), self._history / "silver" / name)
-        _replace(silver.last_values(by_minute, seeds, self._days, scope, counters), end)
+def _works(
+    history: Path, chunk: Iterable[Partition], found: Mapping[str, Contents], before: Mapping[Partition, Partition]
+) -> list[Work]:
+    """Share out days of DROs: those of a DRO are one work, since a day begins where the one before has ended."""
+    parts: dict[tuple[str, str, str], list[Part]] = defaultdict(list)
+    for table, of_table in found.items():
+        for part in of_table.parts:
+            parts[part.day, part.dro, table].append(part)
+    of_dro: dict[str, list[Day]] = defaultdict(list)
+    for day, dro in sorted(chunk):
+        earlier, _ = before.get((day, dro), ("", dro))
+        of_dro[dro].append(Day(day, earlier, {table: parts[day, dro, table] for table in TABLES}))
+    kept = {table: kept_of(table, of_table.columns) for table, of_table in found.items()}
+    return [Work(history.absolute(), dro, of, kept) for dro, of in of_dro.items()]
 
 
-def _summed(samples: DataFrame, scope: Sequence[str], kept: Kept) -> DataFrame:
-    """Select what minutes are made of; what a table does not have is unknown."""
-    about = [
-        name if name in samples.columns else f"CAST(NULL AS {of}) AS {name}"
-        for name, of in zip(silver.ABOUT, ("string", "long", "string", "string", "long"), strict=True)
-    ]
-    more = ["up" if "up" in samples.columns else "CAST(NULL AS boolean) AS up"]
-    return samples.selectExpr(*scope, "ts", "seq", *more, *about, *kept.expressions())
+def _silver(
+    spark: SparkSession, history: Path, works: Sequence[Work], on_bad: Callable[[str], object]
+) -> dict[Partition, str]:
+    """Make silver tables, a task for each work; prints of how the days have ended. Raises: HistoryError."""
+    ends: dict[Partition, str] = {}
+    for work, made in zip(works, spark.sparkContext.parallelize(works, len(works)).map(make).collect(), strict=True):
+        for line in made.left_out:
+            on_bad(line)
+        if made.error:
+            raise HistoryError(made.error)
+        for table, columns in made.schemas.items():
+            schema = T.StructType(from_arrow_schema(columns).fields)
+            add_schema(history / "silver" / table, schema.add("day", T.StringType()).add("dro", T.StringType()))
+        ends |= {(day, work.dro): end for day, end in made.ends.items()}
+    return ends
 
 
 def _gold(spark: SparkSession, history: Path, days: Iterable[str]) -> None:
@@ -261,7 +190,7 @@ def _gold(spark: SparkSession, history: Path, days: Iterable[str]) -> None:
     made = [(gold.losses(minutes), "loss_minute", "minute")]
     made += [(gold.rolled(minutes, ("dro", "portal"), step), step, step) for step in gold.STEPS]
     if pairs is not None:
-        handed = gold.rolled(pairs, ("dro", "portal", "to_portal"), "hour").drop(*silver.ABOUT)
+        handed = gold.rolled(pairs, ("dro", "portal", "to_portal"), "hour")
         leads = gold.rolled(minutes, ("dro", "portal"), "hour")
         made.append((gold.domains(handed, leads, "hour"), "domain_hour", "hour"))
     _at_once(lambda one: _write(one[0], history / "gold" / one[1], one[2]), made)
@@ -284,26 +213,8 @@ def _at_once(write: Callable[[_T], object], tables: Iterable[_T]) -> None:
             done.result()
 
 
-def _made(base: Path) -> dict[Partition, Path]:
-    """Find the directories that a silver table has for days and DROs; Spark escapes some characters of names."""
-    return {
-        (path.parent.name.removeprefix("day="), unquote(path.name.removeprefix("dro="))): path
-        for path in base.glob("day=*/dro=*")
-    }
-
-
-def _partitions(spark: SparkSession, base: Path, wanted: Iterable[Partition]) -> DataFrame | None:
-    made = _made(base)
-    found = _read(spark, base, [made[where] for where in wanted if where in made])
-    return None if found is None else found.drop("day")
-
-
 def _of_days(spark: SparkSession, base: Path, days: Iterable[str]) -> DataFrame | None:
     return _read(spark, base, [path for day in sorted(days) if (path := base / f"day={day}").exists()])
-
-
-def _all(spark: SparkSession, base: Path) -> DataFrame | None:
-    return _read(spark, base, sorted(base.glob("day=*")))
 
 
 def _read(spark: SparkSession, base: Path, paths: Sequence[Path]) -> DataFrame | None:
@@ -314,10 +225,10 @@ def _read(spark: SparkSession, base: Path, paths: Sequence[Path]) -> DataFrame |
 
 def _write(rows: DataFrame, base: Path, step: str) -> None:
     """Write rows by the days of their steps."""
-    _replace(rows.withColumn("day", F.date_format(step, "yyyy-MM-dd")), base, ("day",))
+    _replace(rows.withColumn("day", F.date_format(step, "yyyy-MM-dd")), base)
 
 
-def _replace(frame: DataFrame, base: Path, by: Sequence[str] = ("day", "dro")) -> None:
+def _replace(frame: DataFrame, base: Path, by: Sequence[str] = ("day",)) -> None:
     """Write partitions in the place of those that are there, or without `by` the whole table."""
     if by:
         writer = frame.repartition(*by).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")

@@ -1,70 +1,336 @@
-"""Makes one row of what came in several: samples as they landed, each key once."""
+"""Reads the samples of a DRO and a day: each once, and counters as the highest value of each step of time.
+
+A scrape may arrive in several requests, and what was written twice is read twice. So all but the counters is put
+together by scope and time, and the last value that is known holds. A counter never falls within its scope (one run of a
+DRO, and one counter page of a portal or of a pair of them): its highest value in a step is its last, however often,
+late or out of order its samples came, and whatever was read before or after.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from analytics.files import Part
-from analytics.silver import HOUR_US
+from analytics.files import ARROW, Part, unreadable
+from analytics.sums import Kept
 
-SCRAPED: Final = ("part-receive-", "part-scrape-", "part-compact-")
-"""Files whose writers take what is scraped."""
-Overlap = tuple[str, int, int]  # DRO, from, to (us)
-_OVERLAP: Final = "of_dro string, hour long, first long, last long"
+Ints = NDArray[np.int64]
+PORTAL: Final = ("portal", "run", "page")
+PAIR: Final = ("portal", "to_portal", "run", "page")
+SECOND_US: Final = 1_000_000
+MINUTE_US: Final = 60 * SECOND_US
+HOUR_US: Final = 60 * MINUTE_US
+DAY_US: Final = 24 * HOUR_US
+ABOUT: Final[Mapping[str, str]] = {
+    "portal_type": "string", "domain_id": "long", "adjacent_dro_id": "string", "dro_id": "string", "cost": "long"
+}  # fmt: skip
+PLAIN: Final[Mapping[str, Mapping[str, str]]] = {
+    "portal": {**ABOUT, "up": "bool"},
+    "dro": {
+        "dro_id": "string", "up": "bool", "config_loaded": "time", "signature": "long", "graph_version": "long",
+        "network_dros": "long",
+    },
+    "pair": {},
+}  # fmt: skip
+"""What is kept of each sample beside its times, its scope and its gauges, with the types of `ARROW`."""
+KEY_TYPES: Final[Mapping[str, str]] = {
+    "portal": "string", "to_portal": "string", "run": "time", "page": "long", "ts": "time", "seq": "long"
+}  # fmt: skip
+BATCH: Final = 65_536
+"""Rows that are read at a time."""
+NO_PAGE: Final = -1
 
 
-def overlaps(parts: Iterable[Part]) -> list[Overlap]:
-    """Find the times of which more than one file of a DRO and day has samples that came from Prometheus."""
-    found: list[Overlap] = []
-    until: dict[tuple[str, str], int] = {}
-    scraped = (part for part in parts if Path(part.path).name.startswith(SCRAPED))
-    for part in sorted(scraped, key=lambda part: part.first_us):
-        where = part.day, part.dro
-        if part.first_us <= until.get(where, -1):
-            found.append((part.dro, part.first_us, min(part.last_us, until[where])))
-        until[where] = max(until.get(where, -1), part.last_us)
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Names what tells rows of a table apart, beside their time; `width_us`: of a step."""
+
+    key: Sequence[str]
+    width_us: int = MINUTE_US
+
+
+@dataclass(frozen=True, slots=True)
+class Highest:
+    """Holds counters (columns of `values`) as they were highest, for each row of `keys`."""
+
+    keys: pa.Table
+    values: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Holds the samples of a table, a DRO and a day: `rows` in order of scope and time, with gauges.
+
+    `counted`: by scope and `step` (of which `width_us` are one, since 1970). `begun`: by scope, at its first sample.
+    """
+
+    rows: pa.Table
+    counted: Highest
+    begun: Highest
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tells when samples had a value: the first and the last one (us). It is that of a run, or of a page."""
+
+    first: int
+    last: int
+    value: int
+
+
+def codes(column: pa.ChunkedArray | pa.Array) -> Ints:
+    """Give numbers in the order of the values, which are the same for equal ones; -1 for those that are unknown."""
+    values = _whole(column)
+    if not pa.types.is_string(values.type):
+        found: Ints = values.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+        return found
+    told = values.dictionary_encode()
+    ranks = np.append(pc.rank(told.dictionary).to_numpy().astype(np.int64), -1)
+    ranked: Ints = ranks[told.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+    return ranked
+
+
+def counts(column: pa.ChunkedArray | pa.Array) -> Ints:
+    """Give the values of a counter; what is unknown is 0."""
+    values = _whole(column)
+    known = values.fill_null(0) if values.null_count else values
+    found: Ints = known.to_numpy(zero_copy_only=False)
     return found
 
 
-def merged(spark: SparkSession, samples: DataFrame, where: Iterable[Overlap], key: Iterable[str]) -> DataFrame:
-    """Join the rows of one key that came in different files: a scrape may arrive in several requests.
+def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
-    Rows that are written whole are left as they are: they repeat, and nothing is counted twice by that.
+
+def grouped(rows: pa.Table, by: Iterable[str]) -> tuple[Ints, Ints]:
+    """Order rows by columns: which row comes at each place, and where each other value begins."""
+    keys = [codes(rows[name]) for name in by]
+    order = np.lexsort(keys[::-1])
+    return order, begins(*(key[order] for key in keys))
+
+
+def begins(*keys: Ints) -> Ints:
+    """Find where a row differs from the one before in one of the columns."""
+    is_new = np.ones(len(keys[0]), bool)
+    is_new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    return np.flatnonzero(is_new)
+
+
+def samples_of(
+    parts: Sequence[Part],
+    table: str,
+    scope: Scope,
+    kept: Kept,
+    runs: Sequence[Span] | None,
+    on_bad: Callable[[str], object],
+) -> Samples:
+    """Read the files of a table, a DRO and a day. `on_bad` is told of each that is left out: which, and why.
+
+    `runs`: those of the DRO, for samples that came without; what none of them has is of a run of 1970. When they are
+    not known, such samples are not taken.
     """
-    told = [
-        (dro, hour, first, last) for dro, first, last in where for hour in range(first // HOUR_US, last // HOUR_US + 1)
-    ]
-    if not told:
-        return samples
-    here = F.broadcast(spark.createDataFrame(told, _OVERLAP))
-    is_there = F.expr(f"""source = 'prometheus' AND dro = of_dro AND floor(unix_micros(ts) / {HOUR_US}) = hour
-                          AND unix_micros(ts) BETWEEN first AND last""")
-    keys = ["dro", "ts", *key]
-    values = [f.name for f in samples.schema.fields if f.name not in keys and not isinstance(f.dataType, T.MapType)]
-    parts = samples.join(here, is_there, "left_semi")
-    return samples.join(here, is_there, "left_anti").unionByName(
-        parts.groupBy(*keys).agg(*(F.max(name).alias(name) for name in values)), allowMissingColumns=True
-    )
+    reader = _Reader(table, scope, kept, runs, {} if table == "dro" else _pages_of(parts))
+    for part in parts:
+        try:
+            reader.add(part)
+        except FileNotFoundError:  # retention has removed it
+            pass
+        except (OSError, pa.ArrowException) as e:
+            on_bad(unreadable(part, e))
+    return reader.samples()
 
 
-def with_runs(samples: DataFrame, dros: DataFrame) -> DataFrame:
-    """Fill in the run of samples that came without: it is that of the DRO's own samples around that time, or none
-    that is known, which began in 1970."""
-    known = (
-        dros.where("run is not null")
-        .groupBy("dro", F.col("run").alias("dro_run"))
-        .agg(F.min("ts").alias("first"), F.max("ts").alias("last"))
-    )
-    joined = samples.join(
-        F.broadcast(known.withColumnRenamed("dro", "of_dro")),
-        F.col("run").isNull() & (F.col("dro") == F.col("of_dro")) & F.col("ts").between(F.col("first"), F.col("last")),
-        "left",
-    )
-    run = F.coalesce("run", "dro_run", F.timestamp_seconds(F.lit(0)))
-    return joined.withColumn("run", run).drop("of_dro", "dro_run", "first", "last")
+def spans_of(samples: pa.Table, name: str) -> list[Span]:
+    """Find when each value of a column was there, in the order of the values."""
+    ts, values = codes(samples["ts"]), codes(samples[name])
+    return [Span(int(ts[values == one].min()), int(ts[values == one].max()), int(one)) for one in np.unique(values)]
+
+
+def _pages_of(parts: Sequence[Part]) -> dict[str, list[Span]]:
+    """Find when each page of a portal was there, for parts of samples that came without; none if there are none."""
+    found = []
+    for part in parts:
+        with contextlib.suppress(OSError, pa.ArrowException), pq.ParquetFile(part.path) as file:
+            found.append(file.read(columns=["portal", "ts", "page"]))
+    if not any(rows["page"].null_count for rows in found):
+        return {}
+    rows = pa.concat_tables(found).drop_null()
+    return {
+        name: spans_of(rows.filter(pc.equal(rows["portal"], name)), "page")
+        for name in rows["portal"].unique().to_pylist()
+    }
+
+
+class _Reader:
+    """Reads files of one table, so many rows at a time that a file of few rows costs little."""
+
+    def __init__(
+        self,
+        table: str,
+        scope: Scope,
+        kept: Kept,
+        runs: Sequence[Span] | None,
+        pages: Mapping[str, Sequence[Span]],
+    ) -> None:
+        self._table, self._scope, self._runs, self._pages = table, scope, runs, pages
+        self._raw = list(dict.fromkeys(name for names in kept.counters.values() for name in names))
+        self._gauges = {**kept.last, **kept.highest}
+        self._plain = {**PLAIN[table], **{name: KEY_TYPES[name] for name in ("ts", "seq")}}
+        parts = (name for names in self._gauges.values() for name in names)
+        self._wanted = {*self._plain, *scope.key, *self._raw, *parts}
+        types = {name: KEY_TYPES[name] for name in scope.key} | self._plain | dict.fromkeys(self._gauges, "long")
+        self._nothing = pa.schema({name: ARROW[of] for name, of in types.items()}.items()).empty_table()
+        self._reduced: list[Samples] = []
+        self._waiting: list[pa.Table] = []
+
+    def add(self, part: Part) -> None:
+        """Take a file, all of it or nothing. Raises: OSError, ArrowException."""
+        reduced: list[Samples] = []
+        waiting: list[pa.Table] = []
+        with pq.ParquetFile(part.path) as file:
+            names = [name for name in file.schema_arrow.names if name in self._wanted]
+            for batch in file.iter_batches(BATCH, columns=names, use_threads=False):
+                waiting.append(self._scoped(batch, part.day))
+                self._reduce(waiting, reduced)
+        self._reduced += reduced
+        self._waiting += waiting
+        self._reduce(self._waiting, self._reduced)
+
+    def samples(self) -> Samples:
+        """Put together what was taken."""
+        self._reduce(self._waiting, self._reduced, at_least=1)
+        key = self._scope.key
+        rows = pa.concat_tables([self._nothing, *(one.rows for one in self._reduced)])
+        return Samples(
+            _each_once(rows, (*key, "ts")),
+            _joined([one.counted for one in self._reduced], (*key, "step"), len(self._raw)),
+            _first(_joined([one.begun for one in self._reduced], (*key, "ts"), len(self._raw)), key),
+        )
+
+    def _reduce(self, waiting: list[pa.Table], reduced: list[Samples], at_least: int = BATCH) -> None:
+        if sum(map(len, waiting)) >= at_least:
+            reduced.append(self._samples(pa.concat_tables(waiting, promote_options="default").combine_chunks()))
+            waiting.clear()
+
+    def _scoped(self, batch: pa.RecordBatch, day: str) -> pa.Table:
+        """Fill in the scope of rows that came without, and leave out those of another day, which that day has."""
+        rows = pa.Table.from_batches([batch])
+        if self._table == "dro":
+            rows = _with(rows, "portal", pa.repeat(pa.scalar(""), len(rows)))
+        page, run = _column(rows, "page", pa.int64()), _column(rows, "run", ARROW["time"])
+        for portal, spans in self._pages.items():
+            page = _filled(page, rows, spans, pc.equal(rows["portal"], portal).to_numpy())
+        if self._runs is not None:
+            run = _filled(run, rows, self._runs, True).fill_null(0)
+        rows = _with(_with(rows, "page", page.fill_null(NO_PAGE)), "run", run)
+        begin = int(np.datetime64(day, "us").astype(np.int64))
+        ts = codes(rows["ts"])
+        is_ours = (ts >= begin) & (ts < begin + DAY_US)
+        for name in self._scope.key:
+            is_ours &= rows[name].is_valid().to_numpy()
+        return rows if is_ours.all() else rows.filter(pa.array(is_ours))
+
+    def _samples(self, rows: pa.Table) -> Samples:
+        empty = self._nothing
+        made = {name: _sum(rows, parts) for name, parts in self._gauges.items()}
+        for name in empty.column_names:
+            if name not in made:
+                made[name] = _column(rows, name, empty.schema.field(name).type)
+        plain = pa.table({name: made[name] for name in empty.column_names}, schema=empty.schema)
+        keys = plain.select([*self._scope.key, "ts"]).append_column(
+            "step", pa.array(codes(plain["ts"]) // self._scope.width_us)
+        )
+        counters = [counts(_column(rows, name, pa.int64())) for name in self._raw]
+        order, starts = grouped(keys, (*self._scope.key, "step"))
+        values = [np.maximum.reduceat(column[order], starts) for column in counters]
+        counted = Highest(keys.take(order[starts]).drop_columns("ts"), _matrix(values, len(starts)))
+        at = _at_first(keys, self._scope.key)
+        begun = Highest(keys.take(at).drop_columns("step"), _matrix([column[at] for column in counters], len(at)))
+        return Samples(plain, counted, begun)
+
+
+def _filled(column: pa.Array, rows: pa.Table, spans: Iterable[Span], where: NDArray[np.bool_] | bool) -> pa.Array:
+    """Fill in what is unknown with the value that was there at that time."""
+    if not column.null_count:
+        return column
+    ts, found = codes(rows["ts"]), codes(column).copy()
+    lacks = (found < 0) & where
+    for span in spans:
+        found[lacks & (ts >= span.first) & (ts <= span.last)] = span.value
+    return pa.array(found, mask=found < 0).cast(column.type)
+
+
+def _at_first(keys: pa.Table, scope: Sequence[str]) -> Ints:
+    """Find the rows that are the first of their scope, which may have come in parts."""
+    order, starts = grouped(keys, scope)
+    ts = codes(keys["ts"])[order]
+    first = np.minimum.reduceat(ts, starts)
+    found: Ints = order[ts == np.repeat(first, np.diff(starts, append=len(ts)))]
+    return found
+
+
+def _first(begun: Highest, scope: Sequence[str]) -> Highest:
+    if not len(begun.keys):
+        return begun
+    at = _at_first(begun.keys, scope)
+    return Highest(begun.keys.take(at), begun.values[at])
+
+
+def _joined(parts: Sequence[Highest], key: Sequence[str], width: int) -> Highest:
+    """Make one row of those with the same key."""
+    if not parts:
+        return Highest(pa.table({name: pa.array([], pa.int64()) for name in key}), np.zeros((0, width), np.int64))
+    keys = pa.concat_tables([one.keys for one in parts])
+    order, starts = grouped(keys, key)
+    values = np.concatenate([one.values for one in parts])[order]
+    return Highest(keys.take(order[starts]), np.maximum.reduceat(values, starts, axis=0))
+
+
+def _each_once(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Order rows by their key; those that have the same one are one row, with the last values that are known."""
+    order, starts = grouped(rows, key)
+    rows = rows.take(order)
+    if len(starts) == len(rows):
+        return rows
+    place = np.arange(len(rows))
+    made = {}
+    for name in rows.column_names:
+        known = rows[name].is_valid().to_numpy()
+        last = np.maximum.reduceat(np.where(known, place, -1), starts)
+        made[name] = rows[name].take(pa.array(last, mask=last < 0))
+    return pa.table(made, schema=rows.schema)
+
+
+def _with(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    at = rows.schema.get_field_index(name)
+    return rows.append_column(name, column) if at < 0 else rows.set_column(at, name, column)
+
+
+def _column(rows: pa.Table, name: str, of: pa.DataType) -> pa.Array:
+    """Give a column of that type, unknown where a file has none."""
+    if name not in rows.column_names:
+        return pa.nulls(len(rows), of)
+    column = _whole(rows[name])
+    return column if column.type == of else column.cast(of)
+
+
+def _sum(rows: pa.Table, parts: Sequence[str]) -> pa.Array:
+    """Add up gauges; unknown where all of them are."""
+    found = [_column(rows, name, pa.int64()) for name in parts] or [pa.nulls(len(rows), pa.int64())]
+    total = reduce(pc.add, (one.fill_null(0) for one in found))
+    return pc.if_else(reduce(pc.or_, (one.is_valid() for one in found)), total, pa.scalar(None, pa.int64()))
+
+
+def _matrix(columns: Sequence[Ints], rows: int) -> Ints:
+    return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.int64)

@@ -12,8 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics import silver
-from analytics.silver import MINUTE_US
+from analytics.bronze import MINUTE_US
 
 PAUSE_US: Final = 2 * MINUTE_US
 """Minutes without that part one episode of blocked sends from the next one."""
@@ -21,6 +20,19 @@ COSTS: Final = (
     "dropped_messages", "dropped_bytes", "dropped_messages_duplicate", "dropped_messages_not_operational",
     "receive_exception_messages_no_route", "link_lost_bytes", "udp_unrecovered_datagrams", "unrecoverable_datagrams",
 )  # fmt: skip
+
+
+def spans(rows: DataFrame, by: Sequence[str], values: Sequence[str]) -> DataFrame:
+    """Join rows, one after another by time, that have the same values: `ts_first`, `ts_last` (us), `samples`."""
+    order = f"PARTITION BY {', '.join(by)} ORDER BY ts_first, ts_last"
+    told = f"struct({', '.join(values)})"
+    return (
+        rows.withColumn("differs", F.expr(f"int(NOT (lag({told}) OVER ({order}) <=> {told}))"))
+        .withColumn("nth", F.expr(f"sum(differs) OVER ({order} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"))
+        .groupBy(*by, "nth", *values)
+        .agg(*map(F.expr, ("min(ts_first) AS ts_first", "max(ts_last) AS ts_last", "sum(samples) AS samples")))
+        .drop("nth")
+    )
 
 
 def islands(rows: DataFrame, by: Sequence[str], pause_us: int) -> DataFrame:
@@ -50,7 +62,7 @@ def blocked_episodes(losses: DataFrame) -> DataFrame:
 
 def outages(portal_spans: DataFrame) -> DataFrame:
     """Make a row for each time that a portal was not up, of a run that went on: `begin_us`, `end_us`, `is_over`."""
-    joined = silver.spans(portal_spans, ("dro", "portal", "run"), ("up", "portal_type", "dro_id", "adjacent_dro_id"))
+    joined = spans(portal_spans, ("dro", "portal", "run"), ("up", "portal_type", "dro_id", "adjacent_dro_id"))
     order = "OVER (PARTITION BY dro, portal, run ORDER BY ts_first)"
     return (
         joined.selectExpr("*", f"lead(ts_first) {order} AS next_us", f"lag(ts_last) {order} AS before_us",
@@ -65,7 +77,7 @@ def outages(portal_spans: DataFrame) -> DataFrame:
 
 def settling(dro_spans: DataFrame) -> DataFrame:
     """Make a row for each time in which DROs had different topologies: it ends when all that are there agree."""
-    told = silver.spans(dro_spans.where("signature IS NOT NULL"), ("dro",), ("run", "signature"))
+    told = spans(dro_spans.where("signature IS NOT NULL"), ("dro",), ("run", "signature"))
     order = "OVER (PARTITION BY dro ORDER BY ts_first)"
     spacing = "percentile_approx(nullif(ts_last - ts_first, 0) / nullif(samples - 1, 0), 0.5)"
     limit = f"greatest(3 * coalesce({spacing} OVER (PARTITION BY dro), 0), {MINUTE_US})"
@@ -83,7 +95,7 @@ def settling(dro_spans: DataFrame) -> DataFrame:
         .selectExpr("at AS ts_first", "at AS ts_last", "1L AS samples", "'' AS everywhere",
                     f"sum(step) OVER (ORDER BY at {so_far}) <= 1 AS agree")
     )  # fmt: skip
-    states = silver.spans(changes, ("everywhere",), ("agree",))
+    states = spans(changes, ("everywhere",), ("agree",))
     return (
         states.selectExpr("agree", "ts_first AS begin_us", "lead(ts_first) OVER (ORDER BY ts_first) AS end_us")
         .where("NOT agree")

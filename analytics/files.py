@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -36,8 +36,6 @@ class Part:
     dro: str
     size: int
     mtime_ns: int
-    first_us: int = 0  # of its samples, once it was looked into
-    last_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,43 +97,25 @@ def contents(parts: Iterable[Part], table: str, on_bad: Callable[[str], object])
         if isinstance(found, str):
             on_bad(f"{part.path}: {found}; it is left out")
             continue
-        good.append(replace(part, first_us=found.first_us, last_us=found.last_us))
+        good.append(part)
         columns.update(found.columns)
         stale |= {str(Path(part.path).with_name(name)) for name in found.replaces}
     return Contents(tuple(part for part in good if part.path not in stale), columns)
 
 
-def readable(found: Contents, on_bad: Callable[[str], object]) -> Contents:
-    """Read all rows, which takes its time. `on_bad` is told of each file that is left out."""
-    with ThreadPoolExecutor(READERS) as pool:
-        problems = list(pool.map(_problem, found.parts))
-    for part, problem in zip(found.parts, problems, strict=True):
-        if problem:
-            on_bad(f"{part.path}: {problem}; it is left out")
-    good = (part for part, problem in zip(found.parts, problems, strict=True) if not problem)
-    return replace(found, parts=tuple(good))
-
-
-def _problem(part: Part) -> str:
-    """Say why the rows of a file cannot be read, if so."""
-    try:
-        for _ in pq.ParquetFile(part.path).iter_batches():
-            pass
-    except (OSError, pa.ArrowException) as e:
-        return f"its rows cannot be read ({str(e).splitlines()[0]})"
-    return ""
+def unreadable(part: Part, error: Exception) -> str:
+    """Say which file was left out, since its rows cannot be read."""
+    return f"{part.path}: its rows cannot be read ({str(error).splitlines()[0]}); it is left out"
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     columns: Mapping[str, Column]
-    first_us: int
-    last_us: int
     replaces: Sequence[str]
 
 
 def _look(part: Part, table: str) -> _Found | str:
-    """The columns of a file and its times, or what is wrong with it."""
+    """The columns of a file, or what is wrong with it."""
     try:
         told = pq.read_metadata(part.path)
         has = told.schema.to_arrow_schema()
@@ -159,8 +139,4 @@ def _look(part: Part, table: str) -> _Found | str:
         if name not in has.names or has.field(name).type != kind:
             found = str(has.field(name).type) if name in has.names else "not there"
             return f"its column {name} is {found}, and should be {kind}"
-    groups = [told.row_group(nth).column(0).statistics for nth in range(told.num_row_groups)]  # ts is the first one
-    times = [(group.min_raw, group.max_raw) for group in groups if group is not None and group.has_min_max]
-    return _Found(
-        columns, min((first for first, _ in times), default=0), max((last for _, last in times), default=0), replaces
-    )
+    return _Found(columns, replaces)

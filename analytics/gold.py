@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics.silver import ABOUT, HOUR_US, MINUTE_US
+from analytics.bronze import ABOUT, HOUR_US, MINUTE_US
 from analytics.sums import HIGHEST, LAST
 
 STEPS: Final = {"hour": HOUR_US, "day": 24 * HOUR_US}
@@ -38,7 +38,7 @@ def sums(rows: DataFrame) -> list[str]:
 def rolled(minutes: DataFrame, keys: Sequence[str], step: str) -> DataFrame:
     """Add up minutes by hour or day: `covered_us` (how much of it has samples), `gaps`, `clock_steps`, counters; gauges
     as they were last or highest; the bytes of the busiest minute, and what 95 % of the minutes do not exceed."""
-    last = [name for name in (*ABOUT, *_LAST) if name in minutes.columns]
+    last = [name for name in (*ABOUT, *_LAST, "minute") if name in minutes.columns]
     begin = f"timestamp_micros(floor(minute * {MINUTE_US} / {STEPS[step]}) * {STEPS[step]}) AS {step}"
     more = ["sum(interval_us) AS covered_us", "count_if(is_gap) AS gaps", "count_if(is_clock_step) AS clock_steps"]
     if "received_bytes" in minutes.columns:
@@ -53,7 +53,7 @@ def rolled(minutes: DataFrame, keys: Sequence[str], step: str) -> DataFrame:
             *(f"max({name}) AS {name}" for name in _HIGHEST if name in minutes.columns),
             *(f"sum({name}) AS {name}" for name in sums(minutes)),
         )))
-        .select("*", "last.*").drop("last")
+        .select("*", "last.*").drop("last", "minute")
     )  # fmt: skip
 
 

@@ -57,18 +57,6 @@ class Kept:
     last: dict[str, list[str]] = field(default_factory=dict)
     highest: dict[str, list[str]] = field(default_factory=dict)
 
-    def expressions(self) -> list[str]:
-        """Give the sums as SQL: a counter that is not there is 0, a gauge stays unknown."""
-        found = [f"{_added(parts)} AS {name}" for name, parts in self.counters.items()]
-        for name, parts in (*self.last.items(), *self.highest.items()):
-            lacks = " AND ".join([f"{part} IS NULL" for part in parts] or ["true"])
-            found.append(f"if({lacks}, CAST(NULL AS LONG), {_added(parts)}) AS {name}")
-        return found
-
-
-def _added(parts: Sequence[str]) -> str:
-    return " + ".join(f"coalesce({part}, 0L)" for part in parts) or "0L"
-
 
 def kept_of(table: str, columns: Mapping[str, Column]) -> Kept:
     """Find the columns of each sum. A counter that no file has is always 0, a gauge is unknown."""

@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics import silver
+from analytics.episodes import spans
 
 WEEKS: Final = 4
 """Weeks before whose same hour an hour is compared with."""
@@ -90,7 +90,7 @@ def forecasts(days: DataFrame, bytes_per_s: float) -> DataFrame:
 
 def configuration_changes(dro_spans: DataFrame) -> DataFrame:
     """Make a row for each time that a DRO read another configuration: after a reload, or with another start."""
-    joined = silver.spans(dro_spans.where("config_loaded IS NOT NULL"), ("dro",), ("config_loaded",))
+    joined = spans(dro_spans.where("config_loaded IS NOT NULL"), ("dro",), ("config_loaded",))
     order = "OVER (PARTITION BY dro ORDER BY ts_first)"
     return (
         joined.selectExpr("dro", "config_loaded AS at", f"lag(config_loaded) {order} AS before")

@@ -1,0 +1,181 @@
+"""Growth by minute is exact, however samples come: late, twice, in parts, a few at a time."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import analytics.aggregate
+from analytics.files import HistoryError
+from analytics.silver import made_days, place
+from tests.analytics.oracle import SUMS, Oracle
+from tests.analytics.scenes import Row, Scene
+from tests.builders.histories import START_S, write
+from tests.rigs.effort import IS_LONG
+
+DAY_US: Final = 86_400_000_000
+KEYS: Final = ("dro", "ts", "portal")
+CASES: Final = 200 if IS_LONG else 8
+
+
+class Tasks:
+    """Does here what Spark does elsewhere."""
+
+    def __init__(self, given: Iterable[Any]) -> None:
+        self._given = given
+
+    def map(self, do: Callable[[Any], Any]) -> Tasks:
+        return Tasks(map(do, self._given))
+
+    def collect(self) -> list[Any]:
+        return list(self._given)
+
+
+HERE: Final[Any] = SimpleNamespace(sparkContext=SimpleNamespace(parallelize=lambda works, _: Tasks(works)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _silver_alone() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_gold", "_lasting", "tables_of"):
+            patch.setattr(analytics.aggregate, name, lambda *_: None)
+        yield
+
+
+def aggregated(folder: Path) -> int:
+    """Bring silver up to date; how many days of DROs were made."""
+    return analytics.aggregate.aggregate(HERE, folder).partitions
+
+
+def grown(folder: Path, names: Iterable[str]) -> dict[tuple[str, str, int], Counter[str]]:
+    """Sums of what silver has, by DRO, portal and minute."""
+    found: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)
+    for day, dro in made_days(folder):
+        for row in pq.ParquetFile(place(folder, "minute", day, dro) / "part.parquet").read().to_pylist():
+            found[dro, row["portal"], row["minute"]].update({name: row.get(name) or 0 for name in names})
+    return found
+
+
+def in_parts(chance: random.Random, row: Row) -> list[Row]:
+    """Split a sample as a scrape does that arrives in two requests."""
+    row = {**row, "source": "prometheus"}
+    names = [name for name in row if name not in KEYS]
+    first = set(chance.sample(names, len(names) // 2))
+    return [{name: value for name, value in row.items() if name in KEYS or (name in first) is is_first}
+            for is_first in (True, False)]  # fmt: skip
+
+
+@settings(max_examples=CASES, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 1 << 32), pieces=st.integers(1, 3), chunk=st.sampled_from((1, 3, 200)))
+def test_growth_is_that_of_plain_python(seed: int, pieces: int, chunk: int) -> None:
+    chance = random.Random(seed)
+    scene = Scene(seed=seed, days=1.6, step_s=1800, dros=1)
+    came: list[list[tuple[str, Row]]] = [[] for _ in range(pieces)]
+    for row in scene.rows():
+        is_split = chance.random() < 0.1
+        for part in in_parts(chance, row) if is_split else [row]:
+            chance.choice(came).append(("portal", part))
+    for row in scene.tables["dro"]:  # they tell the runs
+        came[0].append(("dro", row))
+    with TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
+        folder = Path(made)
+        patch.setattr(analytics.aggregate, "CHUNK", chunk)
+        for nth, rows in enumerate(came):
+            for table in ("portal", "dro"):
+                write(folder, table, [row for of_table, row in rows if of_table == table], str(nth))
+            aggregated(folder)
+        names = (*SUMS, "samples", "up_samples", "interval_us")
+        told = grown(folder, names)
+        assert aggregated(folder) == 0
+    oracle = Oracle(scene.rows(), scene.tables["dro"])
+    wanted: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)
+    for minute in oracle.minutes:
+        wanted[minute["dro"], minute["portal"], minute["minute"]].update(
+            {name: minute[name] for name in SUMS}
+            | {"samples": minute["count"], "up_samples": minute["ups"], "interval_us": minute["interval_us"]}
+        )
+    assert told.keys() == wanted.keys()
+    for key, sums in wanted.items():
+        assert [(n, told[key][n]) for n in names] == [(n, sums[n]) for n in names], key
+
+
+def sample(day: int, value: int, portal: str = "P", page: int = 1, minute: int = 0) -> Row:
+    ts = START_S * 1_000_000 + day * DAY_US + minute * 60_000_000
+    return {"dro": "A", "ts": ts, "run": START_S * 1_000_000 - 1_000_000, "seq": ts, "source": "pages", "up": True,
+            "portal": portal, "page": page, "sent": value}  # fmt: skip
+
+
+def sent(folder: Path) -> dict[tuple[str, int], int]:
+    """What was sent, by portal and day."""
+    found: Counter[tuple[str, int]] = Counter()
+    for (_, portal, minute), sums in grown(folder, ["sent_messages"]).items():
+        found[portal, (minute - START_S // 60) // 1440] += sums["sent_messages"]
+    return {key: value for key, value in found.items() if value}
+
+
+def test_what_comes_late_changes_days_that_it_reaches_and_no_others(tmp_path: Path) -> None:
+    write(tmp_path, "portal", [sample(day, 10 + day, portal) for day in range(4) for portal in ("P", "Q")
+                               if (day, portal) != (1, "Q")])  # fmt: skip
+    assert aggregated(tmp_path) == 4
+    assert sent(tmp_path) == {
+        ("P", 0): 10,
+        ("P", 1): 1,
+        ("P", 2): 1,
+        ("P", 3): 1,
+        ("Q", 0): 10,
+        ("Q", 2): 2,
+        ("Q", 3): 1,
+    }
+    write(tmp_path, "portal", [sample(0, 11, "Q", minute=5)], "late")  # a portal that has no sample on the next day
+    assert aggregated(tmp_path) == 3
+    assert sent(tmp_path)["Q", 0] == 11
+    assert sent(tmp_path)["Q", 2] == 1
+    write(tmp_path, "portal", [sample(1, 11, "P", minute=5)], "late")
+    assert aggregated(tmp_path) == 2
+    assert sum(sent(tmp_path).values()) == 26
+
+
+def test_a_run_that_ends_early_leaves_no_day_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analytics.aggregate, "CHUNK", 1)
+    write(tmp_path, "portal", [sample(day, 10 * (day + 1)) for day in range(3)])
+    assert aggregated(tmp_path) == 3
+    write(tmp_path, "portal", [sample(0, 15, minute=5)], "late")
+    days = iter("1")
+    with monkeypatch.context() as patch:
+        patch.setattr(analytics.aggregate, "_gold", lambda *_: next(days))
+        with pytest.raises(StopIteration):  # on the second day
+            aggregated(tmp_path)
+    aggregated(tmp_path)
+    assert sent(tmp_path) == {("P", 0): 15, ("P", 1): 5, ("P", 2): 10}
+
+
+def test_a_counter_that_newer_files_lack_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analytics.aggregate, "CHUNK", 1)
+    for day, value in enumerate((5, None, 7)):
+        write(tmp_path, "portal", [sample(day, day) | ({} if value is None else {"dropped_dup": value})])
+    assert aggregated(tmp_path) == 3
+    names = ["dropped_messages_duplicate"]
+    assert sum(sums[names[0]] for sums in grown(tmp_path, names).values()) == 7
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "portal", [sample(0, 1)])
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("analytics.silver.pq.write_table", full)
+        with pytest.raises(HistoryError, match=r"minute/.*: No space left on device; nothing"):
+            aggregated(tmp_path)
+    assert aggregated(tmp_path) == 1
