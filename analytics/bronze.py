@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from analytics.files import ARROW, Part, unreadable
+from analytics.files import ARROW, BROKEN, Part, unreadable
 from analytics.sums import Kept
 
 Ints = NDArray[np.int64]
@@ -146,7 +146,7 @@ def samples_of(
             reader.add(part)
         except FileNotFoundError:  # retention has removed it
             pass
-        except (OSError, pa.ArrowException) as e:
+        except BROKEN as e:
             on_bad(unreadable(part, e))
     return reader.samples()
 
@@ -161,11 +161,12 @@ def _pages_of(parts: Sequence[Part]) -> dict[str, list[Span]]:
     """Find when each page of a portal was there, for parts of samples that came without; none if there are none."""
     found = []
     for part in parts:
-        with contextlib.suppress(OSError, pa.ArrowException), pq.ParquetFile(part.path) as file:
+        with contextlib.suppress(*BROKEN), pq.ParquetFile(part.path) as file:
             found.append(file.read(columns=["portal", "ts", "page"]))
+    found = [rows for rows in found if len(rows.column_names) == 3]
     if not any(rows["page"].null_count for rows in found):
         return {}
-    rows = pa.concat_tables(found).drop_null()
+    rows = pa.concat_tables(found, promote_options="default").drop_null()
     return {
         name: spans_of(rows.filter(pc.equal(rows["portal"], name)), "page")
         for name in rows["portal"].unique().to_pylist()
@@ -187,25 +188,39 @@ class _Reader:
         self._raw = list(dict.fromkeys(name for names in kept.counters.values() for name in names))
         self._gauges = {**kept.last, **kept.highest}
         self._plain = {**PLAIN[table], **{name: KEY_TYPES[name] for name in ("ts", "seq")}}
-        parts = (name for names in self._gauges.values() for name in names)
-        self._wanted = {*self._plain, *scope.key, *self._raw, *parts}
+        parts = [name for names in self._gauges.values() for name in names]
+        plain = {**self._plain, **{name: KEY_TYPES[name] for name in scope.key}}
+        self._wanted = {
+            name: ARROW[of] for name, of in {**dict.fromkeys([*self._raw, *parts], "long"), **plain}.items()
+        }
+        self._needed = {"ts"} if table == "dro" else {"ts", *scope.key} - {"run", "page"}
         types = {name: KEY_TYPES[name] for name in scope.key} | self._plain | dict.fromkeys(self._gauges, "long")
         self._nothing = pa.schema({name: ARROW[of] for name, of in types.items()}.items()).empty_table()
         self._reduced: list[Samples] = []
         self._waiting: list[pa.Table] = []
 
     def add(self, part: Part) -> None:
-        """Take a file, all of it or nothing. Raises: OSError, ArrowException."""
+        """Take a file, all of it or nothing. Raises: one of BROKEN."""
         reduced: list[Samples] = []
         waiting: list[pa.Table] = []
         with pq.ParquetFile(part.path) as file:
-            names = [name for name in file.schema_arrow.names if name in self._wanted]
+            names = self._columns(file.schema_arrow)
             for batch in file.iter_batches(BATCH, columns=names, use_threads=False):
                 waiting.append(self._scoped(batch, part.day))
                 self._reduce(waiting, reduced)
         self._reduced += reduced
         self._waiting += waiting
         self._reduce(self._waiting, self._reduced)
+
+    def _columns(self, there: pa.Schema) -> list[str]:
+        """Choose the columns of a file. Raises: ArrowInvalid."""
+        if lacks := self._needed - set(there.names):
+            raise pa.ArrowInvalid(f"it has no column {min(lacks)}")
+        found = [field for field in there if field.name in self._wanted]
+        for field in found:
+            if field.type != self._wanted[field.name]:
+                raise pa.ArrowInvalid(f"its column {field.name} is {field.type}")
+        return [field.name for field in found]
 
     def samples(self) -> Samples:
         """Put together what was taken."""
@@ -319,10 +334,7 @@ def _with(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:
 
 def _column(rows: pa.Table, name: str, of: pa.DataType) -> pa.Array:
     """Give a column of that type, unknown where a file has none."""
-    if name not in rows.column_names:
-        return pa.nulls(len(rows), of)
-    column = _whole(rows[name])
-    return column if column.type == of else column.cast(of)
+    return _whole(rows[name]) if name in rows.column_names else pa.nulls(len(rows), of)
 
 
 def _sum(rows: pa.Table, parts: Sequence[str]) -> pa.Array:

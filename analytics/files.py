@@ -25,6 +25,8 @@ ARROW: Final[Mapping[str, pa.DataType]] = {
 KEPT_FROM: Final = "kept-from"
 """A file with the first day that is kept, where days were removed."""
 READERS: Final = 16
+BROKEN: Final = (OSError, pa.ArrowException, ValueError, LookupError, ArithmeticError, MemoryError)
+"""What readers of Parquet raise when the bytes of a file were changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,11 @@ def contents(parts: Iterable[Part], table: str, on_bad: Callable[[str], object])
 
 def unreadable(part: Part, error: Exception) -> str:
     """Say which file was left out, since its rows cannot be read."""
-    return f"{part.path}: its rows cannot be read ({str(error).splitlines()[0]}); it is left out"
+    return f"{part.path}: its rows cannot be read ({_first_line(error)}); it is left out"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +126,8 @@ def _look(part: Part, table: str) -> _Found | str:
         told = pq.read_metadata(part.path)
         has = told.schema.to_arrow_schema()
         metadata: Mapping[bytes, bytes] = told.metadata or {}
-    except (OSError, pa.ArrowException) as e:
-        return f"no whole Parquet file ({str(e).splitlines()[0]})"
+    except BROKEN as e:
+        return f"no whole Parquet file ({_first_line(e)})"
     if META not in metadata:
         return "no file of a history"
     try:

@@ -36,7 +36,7 @@ from analytics.bronze import (
     samples_of,
     spans_of,
 )  # fmt: skip
-from analytics.files import ARROW, Part
+from analytics.files import ARROW, BROKEN, HistoryError, Part
 from analytics.sums import Kept
 
 _PORTAL: Final = Scope(PORTAL)
@@ -115,6 +115,8 @@ def make(work: Work) -> Made:
             day_done = day.day
     except OSError as e:
         made.error = f"{e.filename or work.history}: {e.strerror}; nothing is lost: mend it, and run it again"
+    except HistoryError as e:
+        made.error = str(e)
     return made
 
 
@@ -125,7 +127,7 @@ def _make_day(work: Work, day: Day, ends: dict[str, Seeds], to: _Writer) -> None
     for table, scope in (("portal", _PORTAL), ("pair", _PAIR)):
         found[table] = samples_of(day.parts[table], table, scope, work.kept[table], runs, to.on_bad)
     for name, end, scope, tables in GROWN:
-        if any(len(found[table].rows) for table in tables) or ends[end]:
+        if name == "minute" or len(found["pair"].rows) or ends[end]:
             growth = Growth(scope, [(found[table], work.kept[table]) for table in tables], ends[end])
             to.write(name, growth.grown)
             to.write(end, growth.end_rows())
@@ -305,11 +307,16 @@ def _keys(rows: pa.Table, scope: Scope) -> list[Key]:
 
 
 def seeds_of(work: Work, day: str, table: str, scope: Scope) -> Seeds:
-    """Read what a day has left, if it was made. Raises: OSError."""
+    """Read what a day has left, if it was made. Raises: HistoryError."""
     path = place(work.history, table, day, work.dro) / PART
     if not day or not path.exists():
         return {}
-    rows = pq.ParquetFile(path).read()
+    try:
+        with pq.ParquetFile(path) as file:
+            rows = file.read()
+    except BROKEN as e:
+        what = f"{path}: it cannot be read ({str(e).splitlines()[0]})"
+        raise HistoryError(f"{what}; remove {work.history}/silver and gold, and run it again") from e
     counters = [name for name in rows.column_names if name not in (*scope.key, *_TIMES)]
     times = rows.select(_TIMES).to_pylist()
     sums = rows.select(counters).to_pylist()

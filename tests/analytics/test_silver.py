@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -10,13 +11,14 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import analytics.aggregate
-from analytics.files import HistoryError
+from analytics.files import META, HistoryError
 from analytics.silver import made_days, place
 from tests.analytics.oracle import SUMS, Oracle
 from tests.analytics.scenes import Row, Scene
@@ -179,3 +181,53 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(HistoryError, match=r"minute/.*: No space left on device; nothing"):
             aggregated(tmp_path)
     assert aggregated(tmp_path) == 1
+
+
+def without_time(rows: pa.Table) -> pa.Table:
+    return rows.drop_columns("ts")
+
+
+def with_text(rows: pa.Table) -> pa.Table:
+    return rows.set_column(rows.column_names.index("sent"), "sent", rows["sent"].cast(pa.string()))
+
+
+@pytest.mark.parametrize(("change", "why"), [(without_time, "has no column ts"), (with_text, "column sent is string")])
+def test_a_file_that_does_not_say_what_it_has_costs_itself(
+    tmp_path: Path, change: Callable[[pa.Table], pa.Table], why: str
+) -> None:
+    for name, value in (("good", 4), ("bad", 9)):
+        write(tmp_path, "portal", [sample(0, value)], name)
+    [path] = tmp_path.glob("table=portal/*/*/part-bad.parquet")
+    about = json.loads(pq.read_metadata(path).metadata[META]) | {"columns": {}}
+    rows = change(pq.ParquetFile(path).read())
+    pq.write_table(rows.replace_schema_metadata({META: json.dumps(about)}), path)
+    [line] = analytics.aggregate.aggregate(HERE, tmp_path).left_out
+    assert line.startswith(f"{path}: its rows cannot be read (it")
+    assert why in line
+    assert sent(tmp_path) == {("P", 0): 4}
+
+
+def test_no_change_of_bytes_costs_more_than_the_file(tmp_path: Path) -> None:
+    for name, value in (("good", 4), ("bad", 4)):
+        write(tmp_path, "portal", [sample(0, value)], name)
+    [path] = tmp_path.glob("table=portal/*/*/part-bad.parquet")
+    whole, chance = path.read_bytes(), random.Random(2)
+    for _ in range(12):
+        changed = bytearray(whole)
+        for at in (chance.randrange(len(whole) - 20_000), chance.randrange(len(whole))):
+            changed[at] ^= chance.randint(1, 255)
+        path.write_bytes(changed)
+        assert aggregated(tmp_path) == 1
+        assert ("P", 0) in sent(tmp_path)
+
+
+def test_an_end_of_a_day_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "portal", [sample(0, 4)])
+    aggregated(tmp_path)
+    [path] = tmp_path.glob("silver/end/*/*/part.parquet")
+    path.write_text("no Parquet")
+    write(tmp_path, "portal", [sample(1, 5)])
+    with pytest.raises(
+        HistoryError, match=rf"^{path}: it cannot be read .* remove .*/silver and gold, and run it again$"
+    ):
+        aggregated(tmp_path)
