@@ -9,13 +9,16 @@ DIR/gold/state.json                        which files these were made of
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
+import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -30,7 +33,7 @@ from analytics import episodes, gold
 from analytics.files import Contents, HistoryError, Part, contents, parts_of
 from analytics.schemas import add_schema, schema_of
 from analytics.session import positive, run
-from analytics.silver import Day, Work, made_days, make
+from analytics.silver import PART, Day, Work, made_days, make
 from analytics.sums import kept_of
 from analytics.views import Tables, tables_of
 
@@ -67,8 +70,11 @@ class State:
         self._path = folder / "gold/state.json"
         self.prints: dict[Partition, Print] = {}
         if self._path.exists():
-            told = json.loads(self._path.read_text())
-            self.prints = {(day, dro): Print(*of) for day, dros in told["prints"].items() for dro, of in dros.items()}
+            try:
+                told = json.loads(self._path.read_text())["prints"]
+                self.prints = {(day, dro): Print(*of) for day, dros in told.items() for dro, of in dros.items()}
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise HistoryError(f"{self._path} is broken: remove it, and all tables are made anew") from None
 
     def touched(self, files: Mapping[Partition, str], before: Mapping[Partition, Partition]) -> set[Partition]:
         """Find the days whose files have changed, or the end of the day before them."""
@@ -105,12 +111,39 @@ def aggregate(
     spark: SparkSession, history: Path, on_progress: Callable[[int, int], object] = lambda n, of: None
 ) -> Done:
     """Bring silver and gold up to date. `on_progress`: partitions done, and of how many. Raises: HistoryError."""
+    if not history.is_dir():
+        raise HistoryError(f"{history}: no directory of a history")
+    with _alone(history / "gold"):
+        return _aggregate(spark, history, on_progress)
+
+
+@contextmanager
+def _alone(gold: Path) -> Iterator[None]:
+    """Keep other runs out, and remove what one that was killed has left. Raises: HistoryError."""
+    gold.mkdir(exist_ok=True)
+    lock = os.open(gold / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for left in gold.glob("*/.spark-staging-*"):
+            shutil.rmtree(left)
+        for left in gold.with_name("silver").glob(f"*/*/*/.{PART}.*"):
+            left.unlink()
+        yield
+    except BlockingIOError:
+        raise HistoryError(f"{gold}: another run makes these tables; wait for its end") from None
+    finally:
+        os.close(lock)
+
+
+def _aggregate(spark: SparkSession, history: Path, on_progress: Callable[[int, int], object]) -> Done:
     left_out: list[str] = []
     parts = {table: parts_of(history, table) for table in TABLES}
     files = prints_of(part for of_table in parts.values() for part in of_table)
     state = State(history)
-    before = _days_before({*files, *made_days(history)})
-    (history / "gold").mkdir(exist_ok=True)
+    made = made_days(history)
+    before = _days_before({*files, *made})
+    for where in files.keys() - (made & made_days(history, "minute")):  # it was removed
+        state.prints.pop(where, None)
     done: list[Partition] = []
     while touched := state.touched(files, before):
         chunk = _chunk(touched)

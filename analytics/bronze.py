@@ -80,10 +80,9 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tells when samples had a value: the first and the last one (us). It is that of a run, or of a page."""
+    """Tells since when samples had a value (us): that of a run, or of a page."""
 
     first: int
-    last: int
     value: int
 
 
@@ -154,7 +153,7 @@ def samples_of(
 def spans_of(samples: pa.Table, name: str) -> list[Span]:
     """Find when each value of a column was there, in the order of the values."""
     ts, values = codes(samples["ts"]), codes(samples[name])
-    return [Span(int(ts[values == one].min()), int(ts[values == one].max()), int(one)) for one in np.unique(values)]
+    return [Span(int(ts[values == one].min()), int(one)) for one in np.unique(values)]
 
 
 def _pages_of(parts: Sequence[Part]) -> dict[str, list[Span]]:
@@ -276,13 +275,13 @@ class _Reader:
 
 
 def _filled(column: pa.Array, rows: pa.Table, spans: Iterable[Span], where: NDArray[np.bool_] | bool) -> pa.Array:
-    """Fill in what is unknown with the value that was there at that time."""
+    """Fill in what is unknown with the value that was there at that time, or before, or first."""
     if not column.null_count:
         return column
     ts, found = codes(rows["ts"]), codes(column).copy()
     lacks = (found < 0) & where
-    for span in spans:
-        found[lacks & (ts >= span.first) & (ts <= span.last)] = span.value
+    for nth, span in enumerate(sorted(spans, key=lambda span: span.first)):
+        found[lacks & ((ts >= span.first) | (nth == 0))] = span.value
     return pa.array(found, mask=found < 0).cast(column.type)
 
 

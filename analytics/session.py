@@ -102,7 +102,9 @@ def positive(text: str) -> float:
 
 def reason_of(said: str) -> str:
     """Find what Spark says last of a chain of causes."""
-    causes = re.findall(r"^Caused by: (?:[\w.$]+(?:Exception|Error): )?(.+)$", said, re.MULTILINE)
+    causes = re.findall(r"^(\w+(?:Error|Exception): .+)$", said, re.MULTILINE) or re.findall(
+        r"^Caused by: (?:[\w.$]+(?:Exception|Error): )?(.+)$", said, re.MULTILINE
+    )
     what = causes[-1] if causes else next((line for line in said.splitlines() if line.strip()), "Spark failed")
     more = "; make room, and run it again: it goes on where it was" if "No space left" in what else ""
     return f"Spark: {what.strip()}{more}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from analytics.bronze import (
     HOUR_US,
     KEY_TYPES,
     MINUTE_US,
+    NO_PAGE,
     PAIR,
     PORTAL,
     SECOND_US,
@@ -51,6 +52,8 @@ SPANS: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
 _TIMES: Final = ("minute", "ts_first", "ts_last", "clock_us")
 _NO_CLOCK: Final = -1
 PART: Final = "part.parquet"
+MOST_PER_S: Final = 1 << 40
+"""Growth in a second of which no portal is capable: such a value is none of a counter."""
 LIMIT: Final = 3
 """Sampling intervals without a sample that are a gap."""
 Key = tuple[Any, ...]
@@ -162,13 +165,16 @@ class _Writer:
 
 def place(history: Path, table: str, day: str, dro: str) -> Path:
     """Name the directory of a DRO and a day in a silver table."""
-    return history / "silver" / table / f"day={day}" / f"dro={quote(dro, safe='')}"
+    name = "".join(char if ord(char) > 127 else quote(char, safe="") for char in dro)  # Spark reads %XX as Latin-1
+    return history / "silver" / table / f"day={day}" / f"dro={name.replace('__HIVE', '%5F_HIVE')}"
 
 
-def made_days(history: Path) -> Iterator[tuple[str, str]]:
-    """Find the days and DROs that were made."""
-    for path in (history / "silver/end").glob("day=*/dro=*"):
-        yield path.parent.name.removeprefix("day="), unquote(path.name.removeprefix("dro="))
+def made_days(history: Path, table: str = "end") -> set[tuple[str, str]]:
+    """Find the days and DROs that a table has."""
+    return {
+        (path.parent.parent.name.removeprefix("day="), unquote(path.parent.name.removeprefix("dro=")))
+        for path in (history / "silver" / table).glob(f"day=*/dro=*/{PART}")
+    }
 
 
 def steps(samples: Samples, scope: Scope, kept: Kept) -> pa.Table:
@@ -180,7 +186,7 @@ def steps(samples: Samples, scope: Scope, kept: Kept) -> pa.Table:
     rows = samples.rows
     ts, seq = codes(rows["ts"]), codes(rows["seq"])
     starts = begins(*(codes(rows[name]) for name in scope.key), ts // scope.width_us)
-    ends = np.append(starts[1:], len(rows))[: len(starts)]
+    ends = ends_of(starts, len(rows))
     last = rows.take(ends - 1)
     made = {name: last[name] for name in (*scope.key, *(n for n in (*ABOUT, *kept.last) if n in rows.column_names))}
     made["minute"] = pa.array(ts[starts] // scope.width_us * (scope.width_us // MINUTE_US))
@@ -194,6 +200,11 @@ def steps(samples: Samples, scope: Scope, kept: Kept) -> pa.Table:
         made[name] = pa.array(highest, mask=highest < 0)
     made |= {name: pa.array(value) for name, value in _sums(kept, samples.counted.values).items()}
     return pa.table(made)
+
+
+def ends_of(starts: Ints, rows: int) -> Ints:
+    """Find where each group of rows ends: where the next one begins."""
+    return np.append(starts[1:], rows)[: len(starts)]
 
 
 def _each(of: np.ufunc, values: Ints, starts: Ints) -> Ints:
@@ -243,12 +254,10 @@ class Growth:
         interval, marks = nothing, {name: np.zeros(size, bool) for name in ("is_first", "is_gap", "is_clock_step")}
         limits = self._limits(first, last)
         starts = begins(*(codes(rows[name]) for name in self._scope.key))
-        for key, begin, end in zip(
-            _keys(rows.take(starts), self._scope), starts, np.append(starts[1:], size), strict=True
-        ):
+        for key, begin, end in zip(_keys(rows.take(starts), self._scope), starts, ends_of(starts, size), strict=True):
             here, run = slice(begin, end), key[self._run]
             run_first, limit = limits[run]
-            seed = self._seeds.get(key)
+            seed = self._seed(key)
             if seed is None and self._begun[key].ts_last == run_first > run + limit:  # it had counted before
                 seed = self._begun[key]
             base = np.array([seed.counters.get(name, 0) if seed else 0 for name in self._counters])
@@ -259,6 +268,8 @@ class Growth:
                 before = np.maximum(before, seed.ts_last)
                 marks["is_gap"][begin] = first[begin] - before[0] > limit
             interval[here] = np.maximum(last[here] - before, 0)
+            most = np.maximum(interval[here] // SECOND_US, 60) * MOST_PER_S
+            growth[here] = np.where(growth[here] > most[:, None], 0, growth[here])
             marks["is_first"][begin] = not seed
             marks["is_gap"][begin + 1 : end] = first[begin + 1 : end] - before[1:] > limit
             set_from = np.append(seed.clock_us if seed else _NO_CLOCK, clock[begin : end - 1])
@@ -274,6 +285,17 @@ class Growth:
         return pa.table(
             others | grown | {"interval_us": pa.array(interval)} | {n: pa.array(m) for n, m in marks.items()}
         )
+
+    def _seed(self, key: Key) -> Seed | None:
+        """Find what a scope had counted, under no page where it is of before the page was known, or is no more."""
+        if (seed := self._seeds.get(key)) is not None or not self._seeds:
+            return seed
+        page = self._scope.key.index("page")
+        others = [
+            (other[page], seed) for other, seed in self._seeds.items()
+            if other[:page] == key[:page] and NO_PAGE in (other[page], key[page])
+        ]  # fmt: skip
+        return max(others, key=lambda of: of[0])[1] if others else None
 
     def _limits(self, first: Ints, last: Ints) -> dict[int, tuple[int, float]]:
         """Tell of each run when it was sampled first (us), and how many microseconds without a sample are a gap."""
@@ -330,7 +352,7 @@ def spans(rows: pa.Table, by: Sequence[str], values: Sequence[str]) -> pa.Table:
     rows = rows.filter(rows[values[0]].is_valid())
     rows = rows.take(grouped(rows, (*by, "ts"))[0])
     starts = begins(*(codes(rows[name]) for name in dict.fromkeys((*by, *values))))
-    ends = np.append(starts[1:], len(rows))[: len(starts)]
+    ends = ends_of(starts, len(rows))
     ts = codes(rows["ts"])
     found = rows.take(starts).select(list(dict.fromkeys((*by, *values))))
     told = {"ts_first": ts[starts], "ts_last": ts[ends - 1], "samples": ends - starts}

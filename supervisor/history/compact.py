@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from supervisor.history.tables import META
 
 PREFIX: Final = "part-compact-"
 REPLACES: Final = "open_dro.replaces"
+_DAY: Final = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])")
 KEPT_FROM: Final = "kept-from"
 """A file with the first day of the history: what comes late for a day before it is left out."""
 SCRAPED: Final = "prometheus"
@@ -70,6 +72,8 @@ def _remove(folder: Path, today: date, keep_days: int, keep_bytes: int, done: Co
     sizes: dict[str, int] = {}
     for path in folder.glob("table=*/day=*/dro=*/*.parquet"):
         day = path.parent.parent.name.removeprefix("day=")
+        if not _DAY.fullmatch(day) or day > today.isoformat():  # of no day that has come
+            continue
         sizes[day] = sizes.get(day, 0) + path.stat().st_size
     gone: list[str] = []
     for day in sorted(sizes):

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from dro.metrics.table import COUNTER, ENDPOINT, PEER, PORTAL, metrics
 from supervisor.history.lbmmon import DroStats, LibraryStats, Message, Unread, flat, messages_of
-from supervisor.history.store import US_PER_S, Store
+from supervisor.history.series import LATEST_US
+from supervisor.history.store import US_PER_S, Store, fits
 from supervisor.history.tables import MAX_LONG
 
 SOURCE: Final = "import"
@@ -83,9 +84,9 @@ class Importer:
     def _dro(self, told: DroStats) -> None:
         local, stats = told.message.stats.local, told.message.stats
         dro = local.gateway_name or told.sender.application
-        if not dro or not told.sender.time_s:
+        if not dro or not told.sender.time_s or told.sender.time_s * US_PER_S >= LATEST_US or not fits(dro):
             self.counts["unread"] += 1
-            self._on_unread(f"a message of a DRO without name or time, of process {told.sender.pid}")
+            self._on_unread(f"a message of a DRO without a name or time that can be, of process {told.sender.pid}")
             return
         self.counts["messages of DROs"] += 1
         base: Row = {"ts": told.sender.time_s * US_PER_S, "source": SOURCE}
@@ -130,6 +131,10 @@ class Importer:
 
     def _library(self, told: LibraryStats) -> None:
         sender = told.sender
+        if sender.time_s * US_PER_S >= LATEST_US or not fits(sender.host):
+            self.counts["unread"] += 1
+            self._on_unread(f"a message of the UM library without a host or time that can be, of process {sender.pid}")
+            return
         name = sender.application.removeprefix(_FIRST)
         part = next((part for part in _PARTS if name.endswith(part)), "")
         self.counts["messages of the UM library"] += 1

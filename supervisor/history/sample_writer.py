@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from dro.errors import ResourceError
 from supervisor.history.series import BadSampleError, Sent, SeriesRows
 from supervisor.history.store import Store
 
@@ -38,7 +37,7 @@ class SampleWriter:
             self._store.add(table, dro, rows)
         try:
             self._store.commit()
-        except ResourceError:
+        except BaseException:
             self._store.forget()
             raise
         self.written += count

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from dro.metrics.table import HISTOGRAM, PORTAL, PORTAL_TYPES, ROUTE_MANAGER, WORKER, Metric, metrics, rows
-from supervisor.history.store import US_PER_S
+from supervisor.history.store import US_PER_S, fits
 from supervisor.history.tables import MAX_LONG
 
 Labels = Mapping[str, str]
@@ -77,6 +77,10 @@ class SeriesRows:
             found = [(name, made) for name, to_value in cell.columns if (made := to_value(value)) is not None]
         except (ValueError, OverflowError) as e:
             raise BadSampleError(f"{_shown(series)}: {value} is no value of it: {e}") from e
+        if any(isinstance(made, int) and made > MAX_LONG for _, made in found):
+            raise BadSampleError(f"{_shown(series)}: a number of more than 63 bits")
+        if not fits(cell.dro):
+            raise BadSampleError(f"{_shown(series)}: the name of the DRO is too long for a directory")
         rows_of = self._rows.setdefault((cell.table, cell.dro), {})
         row = rows_of.get((ts_us, cell.key))
         if row is None:

@@ -31,6 +31,8 @@ from supervisor.history.tables import FIGURES, MAP, schema_of, tables
 US_PER_S: Final = 1_000_000
 Place = tuple[str, date, str]  # table, day, DRO
 DroRow = Mapping[str, Any]
+MAX_NAME: Final = 240
+"""Bytes of a name, with what is there as `%XX`."""
 ROLL_BYTES: Final = 8 << 20
 ROLL_S: Final = 600.0
 
@@ -120,6 +122,11 @@ class Store:
         for (table, day, dro), rows in merged.items():
             where = partition(self.folder, table, day, dro)
             write_rows(where / f"part-{path.name.replace('.', '-')}.parquet", table, rows)
+
+
+def fits(dro: str) -> bool:
+    """Tell whether a directory can have the name of a DRO."""
+    return len(quote(dro, safe="")) <= MAX_NAME
 
 
 def partition(folder: Path, table: str, day: date, dro: str) -> Path:

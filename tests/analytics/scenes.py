@@ -69,7 +69,7 @@ class Scene:
         self.tables: dict[str, list[Row]] = {"portal": [], "dro": [], "pair": []}
         self.late: list[Row] = []  # of portals, that come after all others
         for nth in range(dros):
-            self._dro(f"DRO {seed}.{nth}", str(seed * 100 + nth), str(seed * 100 + (nth + 1) % dros),
+            self._dro(f"DRÖ {seed}.{nth}", str(seed * 100 + nth), str(seed * 100 + (nth + 1) % dros),
                       str(seed * 100 + (nth - 1) % dros))  # fmt: skip
 
     def _dro(self, name: str, node_id: str, left: str, right: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -230,4 +231,58 @@ def test_an_end_of_a_day_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         HistoryError, match=rf"^{path}: it cannot be read .* remove .*/silver and gold, and run it again$"
     ):
+        aggregated(tmp_path)
+
+
+def test_a_day_without_rows_that_can_be_read_costs_no_other_dro(tmp_path: Path) -> None:
+    write(tmp_path, "portal", [sample(0, 4), {**sample(0, 3), "dro": "B"}])
+    [path] = tmp_path.glob("table=portal/*/dro=B/*.parquet")
+    path.write_bytes(path.read_bytes()[:-9])
+    done = analytics.aggregate.aggregate(HERE, tmp_path)
+    assert (done.partitions, len(done.left_out)) == (2, 1)
+    assert sent(tmp_path) == {("P", 0): 4}
+
+
+def test_samples_without_a_page_go_on_with_that_of_their_portal(tmp_path: Path) -> None:
+    whole = [sample(day, 1000 + 10 * day + minute, minute=minute) for day in range(3) for minute in (0, 5)]
+    for row in (*whole[1:2], *whole[4:]):  # the last of a day, and all of another
+        del row["page"]
+    write(tmp_path, "portal", whole)
+    aggregated(tmp_path)
+    assert sum(sent(tmp_path).values()) == 1025
+
+
+def test_what_no_counter_can_grow_is_not_added(tmp_path: Path) -> None:
+    write(tmp_path, "portal", [sample(0, value, minute=nth) for nth, value in enumerate((5, 7, (1 << 63) - 1))])
+    aggregated(tmp_path)
+    assert sent(tmp_path) == {("P", 0): 7}
+
+
+def test_silver_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+    write(tmp_path, "portal", [sample(day, 4 + day) for day in range(2)])
+    aggregated(tmp_path)
+    shutil.rmtree(tmp_path / "silver/minute")
+    assert aggregated(tmp_path) == 2
+    assert sum(sent(tmp_path).values()) == 5
+
+
+def test_a_second_run_is_refused_and_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
+    write(tmp_path, "portal", [sample(0, 4)])
+    aggregated(tmp_path)
+    left = tmp_path / "gold/hour/.spark-staging-1"
+    left.mkdir(parents=True)
+    with analytics.aggregate._alone(tmp_path / "gold"):
+        assert not left.exists()
+        with pytest.raises(HistoryError, match="gold: another run makes these tables; wait for its end"):
+            aggregated(tmp_path)
+    assert aggregated(tmp_path) == 0
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"prints": {"2024-02-29": {"A": [1, 2, 3, 4]}}}'])
+def test_a_torn_state_is_named(tmp_path: Path, content: str) -> None:
+    write(tmp_path, "portal", [sample(0, 4)])
+    (tmp_path / "gold").mkdir()
+    state = tmp_path / "gold/state.json"
+    state.write_text(content)
+    with pytest.raises(HistoryError, match=f"^{state} is broken: remove it, and all tables are made anew$"):
         aggregated(tmp_path)

@@ -220,7 +220,7 @@ def test_csv_and_protobuf_say_the_same_of_a_session(tmp_path: Path) -> None:
         (packet(1, b"77,'x',1", CSV), "transport '77' is not known"),
         (packet(3, b"1,zz", CSV), "invalid literal"),
         (struct.pack("!IHHHH", 0x1B33041B, 7, 6, 0, 0) + b"\0\1\0\6\0\3", "an attribute is cut off"),
-        (packet(7, encoded("DROMonMsg", dro(1000, 1, name=""))), "without name or time"),
+        (packet(7, encoded("DROMonMsg", dro(1000, 1, name=""))), "without a name or time that can be"),
         (b"SQLite format 3\0" + bytes(200), "file is not a database"),
     ],
 )
