@@ -196,12 +196,15 @@ def _midnight_us(day: int) -> int:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
-    options = arguments().parse_args(given)
+    parser = arguments()
+    options = parser.parse_args(given)
+    if options.interval > DAY_S:
+        parser.error(f"--interval {options.interval}: a day has {DAY_S} seconds")
     a_day = options.dros * options.portals * (DAY_S // options.interval)
     plan = Plan(str(options.history.resolve()), options.seed, options.dros, options.portals,
                 max(1, -(-options.rows // a_day)), options.interval)  # fmt: skip
-    if options.history.exists() and any(options.history.iterdir()):
-        print(f"tnwgd-history-generate: {options.history} is not empty: name another directory", file=sys.stderr)
+    if options.history.exists() and (not options.history.is_dir() or any(options.history.iterdir())):
+        print(f"tnwgd-history-generate: {options.history} is no empty directory: name another one", file=sys.stderr)
         return 1
 
     def work(spark: SparkSession) -> int:

@@ -53,6 +53,8 @@ def main(given: Sequence[str] | None = None) -> int:
         return 0
     if options.history is None:
         parser.error("--history is missing")
+    if options.start and options.end and options.start > options.end:
+        parser.error(f"--from {options.start} is after --to {options.end}")
     if options.name == "all" and options.html is None:
         parser.error("all answers at once are a page: --html DIR is missing")
 
@@ -103,14 +105,23 @@ def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, date) else value
 
 
+def _day(text: str) -> date:
+    try:
+        if (day := date.fromisoformat(text)).year >= 1970:
+            return day
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is no day since 1970, such as 2024-02-29")
+
+
 def arguments() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-report", description="Answer questions about the history of DROs.")
     names = ["list", "all", *QUESTIONS]
     parser.add_argument("name", metavar="NAME", choices=names, help="a question, or all; `list` names them")
     parser.add_argument("--history", metavar="DIR", type=Path, help="directory of the history")
-    parser.add_argument("--from", dest="start", metavar="DAY", type=date.fromisoformat, help="first day (UTC)")
-    parser.add_argument("--to", dest="end", metavar="DAY", type=date.fromisoformat, help="last day")
+    parser.add_argument("--from", dest="start", metavar="DAY", type=_day, help="first day (UTC)")
+    parser.add_argument("--to", dest="end", metavar="DAY", type=_day, help="last day")
     parser.add_argument("--dro", metavar="NAME", action="append", help="of these DROs alone")
     rate = "bytes a second that a link takes, for forecasts (default 125000000, 1 Gbit/s)"
     parser.add_argument("--line-rate", metavar="BYTES", type=positive, default=LINE_RATE, help=rate)

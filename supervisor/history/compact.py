@@ -55,6 +55,8 @@ def compact(
     """Remove days before the last `keep_days`, and the oldest until there are `keep_bytes` at most (0: no limit); then
     join the files of days before `today`. `on_bad` is told of files that are left as they are. Raises: ResourceError.
     """
+    if not folder.is_dir():
+        raise ResourceError(f"{folder}: no directory of a history", remedy="name that of `tnwgd --history`")
     done = Compacted()
     try:
         _remove(folder, today, keep_days, keep_bytes, done)

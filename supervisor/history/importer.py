@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from dro.errors import ResourceError
 from dro.metrics.table import COUNTER, ENDPOINT, PEER, PORTAL, metrics
 from supervisor.history.lbmmon import DroStats, LibraryStats, Message, Unread, flat, messages_of
 from supervisor.history.series import LATEST_US
@@ -52,7 +53,11 @@ class Importer:
         self._path = store.folder / "journal/import.runs.json"
         self._runs: dict[str, Row] = {}
         if self._path.exists():
-            self._runs = json.loads(self._path.read_text())
+            try:
+                self._runs = dict(json.loads(self._path.read_text()))
+            except ValueError as e:
+                remedy = "remove it: growth of each DRO then begins with the first message that comes"
+                raise ResourceError(f"{self._path} is broken", remedy=remedy) from e
         self.counts: dict[str, int] = defaultdict(int)
 
     def add(self, path: Path) -> None:
@@ -95,17 +100,18 @@ class Importer:
         node_id = str(local.gateway_id) if local.gateway_id else None
         if stats.HasField("local"):
             took_us = local.recalc_duration_sec * US_PER_S + local.recalc_duration_usec
-            self._store.add("dro", dro, [{
+            self._store.add("dro", dro, [_bounded({
                 **base, "dro_id": node_id, "up": True, "version": None, "own_version": local.version,
                 "signature": local.topology_signature, "graph_version": local.graph_version,
                 "network_dros": local.gateway_count, "network_trds": local.trd_count, "recalculation_us": took_us,
-            }])  # fmt: skip
-        self._store.add("portal", dro, [{**base, "dro_id": node_id, **row} for row in rows])
+            })])  # fmt: skip
+        self._store.add("portal", dro, [_bounded({**base, "dro_id": node_id, **row}) for row in rows])
         self._store.add("other", dro, [
-            {**base, "other_dro": other.gateway_name or str(other.gateway_id), "other_dro_id": str(other.gateway_id),
-             "link_version": other.version, "signature": other.topology_signature,
+            _bounded({**base, "other_dro": other.gateway_name or str(other.gateway_id),
+             "other_dro_id": str(other.gateway_id), "link_version": other.version,
+             "signature": other.topology_signature,
              "adjacent_type": "dro" if portal.adjacent_gateway_id else "trd",
-             "adjacent_id": str(portal.adjacent_gateway_id or portal.adjacent_domain_id), "cost": portal.cost}
+             "adjacent_id": str(portal.adjacent_gateway_id or portal.adjacent_domain_id), "cost": portal.cost})
             for other in stats.other_gateways for portal in other.other_portals
         ])  # fmt: skip
 
@@ -144,6 +150,11 @@ class Importer:
             "object_id": min(sender.object_id, MAX_LONG),
             "figures": {name: min(value, MAX_LONG) for name, value in told.values.items()},
         }])  # fmt: skip
+
+
+def _bounded(row: Row) -> Row:
+    """Bring numbers to the 63 bits that columns have."""
+    return {name: min(value, MAX_LONG) if isinstance(value, int) else value for name, value in row.items()}
 
 
 def _portal(portal: Any) -> Row:  # noqa: ANN401  a message

@@ -135,7 +135,7 @@ def _of_packets(path: Path, data: bytes) -> Iterator[Message]:
             return
         try:
             yield from _of_packet(kind, data[at + HEADER.size : begin], data[begin:end])
-        except (ValueError, DecodeError) as e:
+        except (ValueError, DecodeError, csv.Error) as e:
             yield Unread(f"{path}: byte {at}: {e}")
         at = end
 
@@ -199,7 +199,7 @@ def _of_csv(sender: Sender, kind: int, text: str) -> LibraryStats:
 
 def _of_database(path: Path) -> Iterator[Message]:
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as base:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
             names = {
                 name.lower(): name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type='table'")
             }
@@ -223,7 +223,7 @@ def _of_row(row: tuple[Any, ...], kind: str, where: str) -> Iterator[Message]:
     try:
         found = json.loads(text)
         made = json_format.ParseDict(found, message_class(kind)(), ignore_unknown_fields=True)
-    except (ValueError, json_format.ParseError) as e:
+    except (ValueError, RecursionError, json_format.ParseError) as e:
         yield Unread(f"{where}: {str(e).splitlines()[0][:200]}")
         return
     yield from _of_message(made)

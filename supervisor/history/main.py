@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from supervisor.history.sample_writer import SampleWriter
 
 _TOLD: Final = 20
+STOP_S: Final = 5
+"""Given to requests under way when the program is told to end."""
 """Lines about what could not be read."""
 NEEDS: Final = "tnwgd-history needs what `pip install open-dro[history]` installs"
 
@@ -99,7 +101,15 @@ def _receive(options: argparse.Namespace) -> int:
     with _writer(options, "receive") as writer:
         print(f"remote write to http://{host}:{port}{PATH}, history in {options.history}", flush=True)
         app = make_app(writer)
-        config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False, ws="none")
+        config = uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=STOP_S,
+        )
         server = _server(config)
         _on_stop(lambda: setattr(server, "should_exit", True))
         server.run()

@@ -20,6 +20,8 @@ from supervisor.history.sample_writer import SampleWriter
 PATH: Final = "/api/v1/write"
 MAX_AT_ONCE: Final = 4
 """Requests that are read at a time; others wait in their connections."""
+BODY_S: Final = 10.0
+"""Within which a request has to be whole."""
 _log: Final = logging.getLogger("tnwgd-history")
 
 
@@ -33,7 +35,10 @@ def make_app(writer: SampleWriter, *, tend_s: float = 1.0) -> Starlette:
                 proto = protocol_of(request.headers.get("content-type", ""))
                 if (encoding := request.headers.get("content-encoding", "snappy")) != "snappy":
                     raise BadRequestError(f"content encoding {encoding!r}: snappy is read", 415)
-                body = await _body(request)
+                try:
+                    body = await asyncio.wait_for(_body(request), BODY_S)
+                except TimeoutError:
+                    raise BadRequestError(f"the request was not whole after {BODY_S:g} s", 408) from None
                 async with turn:
                     count, problem = await asyncio.to_thread(_keep, writer, body, proto)
             except BadRequestError as e:

@@ -46,4 +46,4 @@ def test_the_same_seed_makes_the_same_and_counters_never_fall(
             assert all(row[column] >= known[column] for column in known), (key, row)
             assert row["rtt"] <= row["rtt_14"]
     assert main([*given, "--history", str(tmp_path / "one")]) == 1
-    assert "is not empty" in capsys.readouterr().err
+    assert "is no empty directory: name another one" in capsys.readouterr().err

@@ -117,6 +117,22 @@ def test_old_days_go_and_what_comes_late_for_them_is_left_out(tmp_path: Path) ->
     assert done.days_removed == 2, "and what came late is gone"
 
 
+def test_days_that_have_not_come_or_are_none_stay_and_hide_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "portal", [row("D", day * DAY_S, sent=day) for day in (0, 2)], "1")
+    for name in ("foo", "9999-12-31", "2024-13-45"):
+        where = tmp_path / f"table=portal/day={name}/dro=D"
+        where.mkdir(parents=True)
+        (where / "part-1.parquet").write_bytes(b"")
+    compact(tmp_path, date(2024, 3, 3), keep_days=1)
+    assert (tmp_path / "kept-from").read_text() == "2024-03-03\n"
+    assert (tmp_path / "table=portal/day=9999-12-31/dro=D/part-1.parquet").exists()
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"nothing: no directory of a history"):
+        compact(tmp_path / "nothing", date(2024, 3, 3))
+
+
 def test_torn_and_foreign_files_stay_and_are_named(tmp_path: Path) -> None:
     three_files(tmp_path)
     torn = next(tmp_path.glob("table=portal/day=2024-02-29/*/part-1.parquet"))

@@ -221,6 +221,9 @@ def test_csv_and_protobuf_say_the_same_of_a_session(tmp_path: Path) -> None:
         (packet(3, b"1,zz", CSV), "invalid literal"),
         (struct.pack("!IHHHH", 0x1B33041B, 7, 6, 0, 0) + b"\0\1\0\6\0\3", "an attribute is cut off"),
         (packet(7, encoded("DROMonMsg", dro(1000, 1, name=""))), "without a name or time that can be"),
+        (packet(7, encoded("DROMonMsg", dro(9_999_999_999, 1))), "without a name or time that can be"),
+        (packet(7, encoded("DROMonMsg", dro(1000, 1, name="N" * 300))), "without a name or time that can be"),
+        (packet(3, b'1,"a\r\nb', CSV), "byte 0: "),
         (b"SQLite format 3\0" + bytes(200), "file is not a database"),
     ],
 )
@@ -241,3 +244,24 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_kept(
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", str(tmp_path / "nothing"), "--history", str(tmp_path / "h")]) == 1
     assert f"{tmp_path / 'nothing'}: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_database_is_read_whatever_its_file_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "a#b?c%41.db"
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("CREATE TABLE dromonmsg (json TEXT)")
+        texts = [json.dumps(dro(1000 + nth, 7)) for nth in range(2)]
+        base.executemany("INSERT INTO dromonmsg VALUES (?)", [(text,) for text in (*texts, "[" * 9 + "{" * 20_000)])
+        base.execute("INSERT INTO dromonmsg VALUES (?)", ['{"a":' * 20_000])
+        base.commit()
+    assert main(["import", str(path), "--history", str(tmp_path / "h")]) == 1
+    assert len(rows(tmp_path / "h", "dro")) == 2
+
+
+def test_what_it_knows_of_runs_is_named_when_it_is_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = tmp_path / "h/journal/import.runs.json"
+    known.parent.mkdir(parents=True)
+    known.write_text("{")
+    (tmp_path / "packets").write_bytes(packet(7, encoded("DROMonMsg", dro(1000, 50))))
+    assert main(["import", str(tmp_path / "packets"), "--history", str(tmp_path / "h")]) != 0
+    assert f"{known} is broken; remove it: growth of each DRO then begins" in capsys.readouterr().err

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 import cramjam
 import pyarrow.parquet as pq
 import pytest
+from starlette.applications import Starlette
 
-from supervisor.history import remote_write
+from supervisor.history import receive, remote_write
 from supervisor.history.remote_write import MAX_BYTES, V1, V2, BadRequestError, protocol_of, samples_of
 from supervisor.history.sample_writer import SampleWriter
 from supervisor.history.series import Sent
@@ -81,3 +85,55 @@ def test_what_is_right_beside_a_wrong_sample_is_kept(tmp_path: Path) -> None:
     store.close()
     (path,) = tmp_path.glob("table=portal/day=2023-11-14/dro=A/*.parquet")
     assert [row["up"] for row in pq.ParquetFile(path).read().to_pylist()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        ({"dro": "A", "portal": "P1", "domain_id": "9" * 30}, "a number of more than 63 bits"),
+        ({"dro": "A", "portal": "P1", "domain_id": str(1 << 63)}, "a number of more than 63 bits"),
+        ({"dro": "ü" * 99, "portal": "P1", "domain_id": "7"}, "the name of the DRO is too long for a directory"),
+    ],
+)
+def test_what_no_file_can_have_is_refused_and_stops_no_other(tmp_path: Path, labels: dict[str, str], why: str) -> None:
+    store = Store(tmp_path, "w")
+    writer = SampleWriter(store)
+    series = (("__name__", "dro_portal_info"), *sorted({**labels, "portal_type": "endpoint"}.items()))
+    kept, problem = writer.keep([Sent(series, TS_MS, 1.0), Sent(LABELS, TS_MS, 1.0)])
+    assert kept == 1
+    assert why in problem
+    store.close()
+    assert len(list(tmp_path.glob("table=portal/day=2023-11-14/dro=A/*.parquet"))) == 1
+
+
+def test_requests_that_never_come_to_their_end_keep_no_other_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receive, "BODY_S", 0.2)
+    store = Store(tmp_path, "w")
+    asked: dict[str, Any] = {"type": "http", "method": "POST", "path": receive.PATH, "query_string": b"",
+                             "headers": [(b"content-type", b"application/x-protobuf")]}  # fmt: skip
+
+    async def ask(app: Starlette, body: bytes | None) -> int:
+        told: list[MutableMapping[str, Any]] = []
+
+        async def receive_body() -> dict[str, Any]:
+            if body is None:
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            told.append(message)
+
+        await app(asked, receive_body, send)
+        return int(told[0]["status"])
+
+    async def all_of_them() -> list[int]:
+        app = receive.make_app(SampleWriter(store))
+        stalled = [asyncio.create_task(ask(app, None)) for _ in range(receive.MAX_AT_ONCE)]
+        await asyncio.sleep(0)
+        good = await asyncio.wait_for(ask(app, v1(1.0)), 30)
+        return [good, *await asyncio.gather(*stalled)]
+
+    assert asyncio.run(all_of_them()) == [204, *[408] * receive.MAX_AT_ONCE]
+    store.close()
