@@ -30,7 +30,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from analytics import episodes, gold
-from analytics.files import Contents, HistoryError, Part, contents, parts_of
+from analytics.files import Contents, HistoryError, Part, contents, parts_of, replace_text
 from analytics.schemas import add_schema, schema_of
 from analytics.session import positive, run
 from analytics.silver import PART, Day, Work, made_days, make
@@ -91,12 +91,7 @@ class State:
         prints: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
         for (day, dro), found in sorted(self.prints.items()):
             prints[day][dro] = astuple(found)
-        unnamed = self._path.with_name(f".state.{os.getpid()}")
-        with unnamed.open("w") as file:
-            json.dump({"prints": prints}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unnamed.rename(self._path)
+        replace_text(self._path, json.dumps({"prints": prints}))
 
 
 def prints_of(parts: Iterable[Part]) -> dict[Partition, str]:

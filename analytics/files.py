@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -103,6 +105,28 @@ def contents(parts: Iterable[Part], table: str, on_bad: Callable[[str], object])
         columns.update(found.columns)
         stale |= {str(Path(part.path).with_name(name)) for name in found.replaces}
     return Contents(tuple(part for part in good if part.path not in stale), columns)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Write a file that takes the place of another one when it is whole and on the disk. Raises: OSError, which names
+    it."""
+    unnamed = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unnamed.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unnamed.rename(path)
+    except OSError as e:
+        unnamed.unlink(missing_ok=True)
+        raise OSError(e.errno, os.strerror(e.errno or 0), str(path)) from e
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Put a text in the place of a file. Raises: OSError, which names it."""
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def unreadable(part: Part, error: Exception) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import types as T
 
-from analytics.files import HistoryError
+from analytics.files import HistoryError, replace_text
 
 _NAME: Final = "_schema.json"
 """Spark takes no notice of a file that is called like this."""
@@ -22,9 +21,7 @@ def add_schema(base: Path, schema: T.StructType) -> None:
     names = {field.name for field in known}
     fields = [*known, *(field for field in schema.fields if field.name not in names)]
     base.mkdir(parents=True, exist_ok=True)
-    unnamed = base / f"{_NAME}.{os.getpid()}"
-    unnamed.write_text(json.dumps(T.StructType(fields).jsonValue()))
-    unnamed.rename(path)
+    replace_text(path, json.dumps(T.StructType(fields).jsonValue()))
 
 
 def schema_of(base: Path) -> T.StructType:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from errno import ENOSPC
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from analytics.files import HistoryError
 
+MAKE_ROOM: Final = "; make room, and run it again: it goes on where it was"
 OLDEST_JAVA: Final = 17
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -82,7 +84,9 @@ def run(name: str, master: str, work: Callable[[SparkSession], int]) -> int:
     try:
         with spark_session(name, master) as spark:
             return work(spark)
-    except (HistoryError, NoJavaError, OSError) as e:
+    except OSError as e:
+        what = f"{e.filename or 'disk'}: {e.strerror or e}{MAKE_ROOM if e.errno == ENOSPC else ''}"
+    except (HistoryError, NoJavaError) as e:
         what = str(e)
     except (PySparkException, Py4JError) as e:
         what = reason_of(str(e))
@@ -106,7 +110,7 @@ def reason_of(said: str) -> str:
         r"^Caused by: (?:[\w.$]+(?:Exception|Error): )?(.+)$", said, re.MULTILINE
     )
     what = causes[-1] if causes else next((line for line in said.splitlines() if line.strip()), "Spark failed")
-    more = "; make room, and run it again: it goes on where it was" if "No space left" in what else ""
+    more = MAKE_ROOM if "No space left" in what else ""
     return f"Spark: {what.strip()}{more}"
 
 

@@ -7,7 +7,6 @@ last value less the first, whatever the clock did. What a DRO counts as a whole 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +36,7 @@ from analytics.bronze import (
     samples_of,
     spans_of,
 )  # fmt: skip
-from analytics.files import ARROW, BROKEN, HistoryError, Part
+from analytics.files import ARROW, BROKEN, HistoryError, Part, replacing
 from analytics.sums import Kept
 
 _PORTAL: Final = Scope(PORTAL)
@@ -150,16 +149,8 @@ class _Writer:
         """Put rows in the place of those that are there. Raises: OSError."""
         path = place(self._work.history, table, self._day, self._work.dro) / PART
         path.parent.mkdir(parents=True, exist_ok=True)
-        unnamed = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with unnamed.open("wb") as file:
-                pq.write_table(rows, file, compression="zstd", store_schema=False)
-                file.flush()
-                os.fsync(file.fileno())
-            unnamed.rename(path)
-        except OSError as e:
-            unnamed.unlink(missing_ok=True)
-            raise OSError(e.errno, os.strerror(e.errno or 0), str(path)) from e
+        with replacing(path) as file:
+            pq.write_table(rows, file, compression="zstd", store_schema=False)
         self._made.schemas[table] = rows.schema
 
 

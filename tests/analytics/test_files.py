@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analytics.files import META, REPLACES, VERSION, contents, parts_of
+from analytics.files import META, REPLACES, VERSION, contents, parts_of, replace_text
 from supervisor.history.tables import schema_of
 from tests.builders.histories import START_S, write
 
@@ -93,3 +93,19 @@ def test_no_change_of_a_byte_breaks_more_than_the_file(tmp_path: Path) -> None:
         path.write_bytes(changed)
         found = contents(parts_of(tmp_path, "portal"), "portal", lambda line: None)
         assert "part-good.parquet" in {Path(part.path).name for part in found.parts}
+
+
+def test_a_text_that_cannot_be_written_leaves_the_earlier_one_and_names_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state"
+    replace_text(path, "one")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("analytics.files.os.fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as refused:
+        replace_text(path, "two")
+    assert refused.value.filename == str(path)
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("state", "one")]
