@@ -69,10 +69,13 @@ class State:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "gold/state.json"
         self.prints: dict[Partition, Print] = {}
+        self.is_lasting_due = False  # days were made, and not yet what lasts longer
         if self._path.exists():
             try:
-                told = json.loads(self._path.read_text())["prints"]
-                self.prints = {(day, dro): Print(*of) for day, dros in told.items() for dro, of in dros.items()}
+                told = json.loads(self._path.read_text())
+                self.is_lasting_due = bool(told["is_lasting_due"])
+                prints = told["prints"].items()
+                self.prints = {(day, dro): Print(*of) for day, dros in prints for dro, of in dros.items()}
             except (ValueError, LookupError, TypeError, AttributeError):
                 raise HistoryError(f"{self._path} is broken: remove it, and all tables are made anew") from None
 
@@ -91,7 +94,7 @@ class State:
         prints: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
         for (day, dro), found in sorted(self.prints.items()):
             prints[day][dro] = astuple(found)
-        replace_text(self._path, json.dumps({"prints": prints}))
+        replace_text(self._path, json.dumps({"is_lasting_due": self.is_lasting_due, "prints": prints}))
 
 
 def prints_of(parts: Iterable[Part]) -> dict[Partition, str]:
@@ -150,11 +153,14 @@ def _aggregate(spark: SparkSession, history: Path, on_progress: Callable[[int, i
         for where in chunk & before.keys():
             begun = state.prints.get(before[where], Print("")).end
             state.prints[where] = replace(state.prints[where], before=begun)
+        state.is_lasting_due = True
         state.save()
         done += chunk
         on_progress(len(done), len(done) + len(touched - chunk))
-    if done:
+    if state.is_lasting_due:
         _lasting(tables_of(spark, history), history)
+        state.is_lasting_due = False
+        state.save()
     return Done(len(done), len({day for day, _ in done}), tuple(left_out))
 
 

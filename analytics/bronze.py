@@ -41,7 +41,7 @@ PLAIN: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "pair": {},
 }  # fmt: skip
-"""What is kept of each sample beside its times, its scope and its gauges, with the types of `ARROW`."""
+"""Names what is kept of each sample beside its times, its scope and its gauges, with the types of `ARROW`."""
 KEY_TYPES: Final[Mapping[str, str]] = {
     "portal": "string", "to_portal": "string", "run": "time", "page": "long", "ts": "time", "seq": "long"
 }  # fmt: skip

@@ -28,7 +28,7 @@ KEPT_FROM: Final = "kept-from"
 """A file with the first day that is kept, where days were removed."""
 READERS: Final = 16
 BROKEN: Final = (OSError, pa.ArrowException, ValueError, LookupError, ArithmeticError, MemoryError)
-"""What readers of Parquet raise when the bytes of a file were changed."""
+"""Lists what readers of Parquet raise when the bytes of a file were changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ def add_schema(base: Path, schema: T.StructType) -> None:
     known = schema_of(base).fields if path.exists() else []
     names = {field.name for field in known}
     fields = [*known, *(field for field in schema.fields if field.name not in names)]
+    if known and len(fields) == len(known):
+        return
     base.mkdir(parents=True, exist_ok=True)
     replace_text(path, json.dumps(T.StructType(fields).jsonValue()))
 

@@ -47,7 +47,7 @@ SPANS: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
     "portal": (("portal", "run"), ("up", "portal_type", "dro_id", "adjacent_dro_id")),
     "dro": ((), ("run", "signature", "graph_version", "network_dros", "config_loaded")),
 }
-"""What is joined as long as it stays the same: of which, and its values; the first one is known."""
+"""Names what is joined as long as it stays the same: by which columns, and its values; the first one is known."""
 _TIMES: Final = ("minute", "ts_first", "ts_last", "clock_us")
 _NO_CLOCK: Final = -1
 PART: Final = "part.parquet"

@@ -119,7 +119,7 @@ def sample(day: int, value: int, portal: str = "P", page: int = 1, minute: int =
 
 
 def sent(folder: Path) -> dict[tuple[str, int], int]:
-    """What was sent, by portal and day."""
+    """Add up what was sent, by portal and day."""
     found: Counter[tuple[str, int]] = Counter()
     for (_, portal, minute), sums in grown(folder, ["sent_messages"]).items():
         found[portal, (minute - START_S // 60) // 1440] += sums["sent_messages"]
@@ -160,6 +160,24 @@ def test_a_run_that_ends_early_leaves_no_day_as_it_was(tmp_path: Path, monkeypat
             aggregated(tmp_path)
     aggregated(tmp_path)
     assert sent(tmp_path) == {("P", 0): 15, ("P", 1): 5, ("P", 2): 10}
+
+
+def test_a_run_that_ends_before_what_lasts_longer_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "portal", [sample(0, 4)])
+    calls: list[str] = []
+
+    def made(*_: object) -> None:
+        calls.append("made")
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(analytics.aggregate, "_lasting", made)
+    with pytest.raises(KeyboardInterrupt):
+        aggregated(tmp_path)
+    assert [aggregated(tmp_path), aggregated(tmp_path)] == [0, 0]
+    assert len(calls) == 2
 
 
 def test_a_counter_that_newer_files_lack_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +296,9 @@ def test_a_second_run_is_refused_and_what_a_killed_one_left_is_removed(tmp_path:
     assert aggregated(tmp_path) == 0
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"prints": {"2024-02-29": {"A": [1, 2, 3, 4]}}}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"is_lasting_due": false, "prints": {"2024-02-29": {"A": [1, 2, 3, 4]}}}']
+)
 def test_a_torn_state_is_named(tmp_path: Path, content: str) -> None:
     write(tmp_path, "portal", [sample(0, 4)])
     (tmp_path / "gold").mkdir()
