@@ -12,6 +12,7 @@ they were equal.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from dro.bus.messages import PortalUp
@@ -52,6 +53,8 @@ class OneSidedLink:
 CoreEffect = Effect | SendInfo | InfoDropped | SignaturesDiffer | OneSidedLink
 _LOOKS: Final = 4
 """In a warning interval."""
+_ONE_SIDED_MAX: Final = 1000
+"""Links that are remembered until they are worth a warning; nobody repairs more at once."""
 
 
 class RouteManagerCore:
@@ -129,9 +132,19 @@ class RouteManagerCore:
         self._describe()
         self.exchange.on_timer(now_ns)
 
-    def on_route_info(self, worker: int, message: bytes, now_ns: int) -> None:
-        self.exchange.on_message(worker, message, now_ns)
+    def on_route_info(self, worker: int, message: bytes, now_ns: int, sender: tuple[int, int] = (0, 0)) -> None:
+        """`sender`: in a TRD, address and port of the connection by which it came."""
+        self.exchange.on_message(worker, message, now_ns, sender)
         self._take_news(now_ns)
+        self._deny(now_ns)
+
+    def _deny(self, now_ns: int) -> None:
+        """Tell of this DRO anew when another has told of it."""
+        version = self.exchange.take_foreign(now_ns)
+        if version is not None:
+            self.routes.raise_version(version)
+            self._describe()
+            self.exchange.on_timer(now_ns)
 
     def on_link_busy(self, worker: int, now_ns: int) -> None:
         self.exchange.on_link_busy(worker, now_ns)
@@ -178,6 +191,7 @@ class RouteManagerCore:
             self._compare_signatures(now_ns)
             self._watch_links(now_ns)
         self.routes.on_timer(now_ns)
+        self._deny(now_ns)
         self._describe()
         self.exchange.on_timer(now_ns)
 
@@ -200,9 +214,10 @@ class RouteManagerCore:
         self._links_seen_ns = now_ns
         own = self.routes.own()
         records = {r.node_id: r for r in (own, *(other.record for other in self.exchange.others.values()))}
-        ends = {(r.node_id, n.node_id) for r in records.values() for n in r.neighbours if not is_domain(n.node_id)}
+        ends = {r.node_id: {n.node_id for n in r.neighbours if not is_domain(n.node_id)} for r in records.values()}
+        found = ((a, b) for a, bs in ends.items() for b in bs if a not in ends.get(b, ()))
         before = self._one_sided_ns
-        self._one_sided_ns = {(a, b): before.get((a, b), now_ns) for a, b in ends if b and (b, a) not in ends}
+        self._one_sided_ns = {pair: before.get(pair, now_ns) for pair in islice(found, _ONE_SIDED_MAX)}
         for (a, b), since_ns in self._one_sided_ns.items():
             if since_ns is None or now_ns - since_ns < self._timing.warning_ns:
                 continue

@@ -15,6 +15,7 @@ SLOT_OF: Final = {
     Dropped.REFUSED: Slot.INFO_REFUSED,
     Dropped.OWN_NODE_ID: Slot.INFO_OWN_NODE_ID,
     Dropped.TOO_MANY_DROS: Slot.INFO_TOO_MANY_DROS,
+    Dropped.DOUBTED: Slot.INFO_DOUBTED,
 }
 SLOT_OF_CHANGE: Final = {
     Change.LINK_UP: Slot.RECALCULATED_LINK_UP,

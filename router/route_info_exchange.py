@@ -12,6 +12,9 @@ every propagation interval, not only at checks, since that is the longest gap th
 this DRO are waited for, it may be late by half of the timeout, so that a restart of a process is no news for others;
 who was heard last over a link that has more to read than there is time for is not forgotten for `BUSY_MAX_NS`;
 what a forgotten DRO has said before is not believed for a minute, so that no old message comes back by a slow way.
+
+Ours: who is believed when speakers contradict each other (`router.speakers`); a DRO whose node id comes with news that
+is not its own raises its version above that, `RAISE_NS` after the last time at the soonest.
 """
 
 from __future__ import annotations
@@ -33,9 +36,17 @@ from router.route_info import (
     with_ttl,
     write_route,
 )
+from router.speakers import Speaker, Speakers
 from router.topology import VERSION_MASK, DroRecord
 
 DROS_MAX: Final = 8192
+BYTES_MAX: Final = 2 << 20
+"""Of the messages of all other DROs; a neighbour is 16 bytes of them, and costs some 70 times as much here."""
+SPEAKER_BYTES_MAX: Final = 1 << 20
+"""Likewise, of those that one portal, or one address of its TRD, tells of."""
+VERSIONS_AHEAD: Final = 4096
+"""What a version grows by at most from one message to the next: a DRO that denies something grows by so much."""
+RAISE_NS: Final = s(1)
 BUSY_MAX_NS: Final = s(60)
 FORGOTTEN_NS: Final = s(60)
 
@@ -58,6 +69,7 @@ class Dropped(Enum):
     REFUSED = "describes what cannot be"
     OWN_NODE_ID = "another DRO uses the node id of this one"
     TOO_MANY_DROS = "too many DROs"
+    DOUBTED = "who tells of this DRO was denied by it"
 
 
 USUAL: Final = frozenset({Dropped.REPEATED, Dropped.OWN})
@@ -98,11 +110,15 @@ class OtherDro:
     record: DroRecord
     head: Head
     data: bytes
-    worker: int
-    """By which it came."""
+    speakers: Speakers
     heard_ns: int
     busy_ns: int = 0
     """When that link was busy."""
+
+    @property
+    def worker(self) -> int:
+        """By which it came."""
+        return self.speakers.current[0]
 
 
 @dataclass(slots=True)
@@ -130,7 +146,10 @@ class RouteInfoExchange:
         self._workers: dict[int, None] = {}
         self.others: dict[int, OtherDro] = {}
         """By node id."""
+        self._bytes = 0  # of these
         self._forgotten: OrderedDict[int, tuple[Head, int]] = OrderedDict()  # its last message, until when to remember
+        self._foreign: int | None = None  # the version that another has told of this DRO
+        self._raised_ns = now_ns - RAISE_NS
         self._effects: list[SendInfo | InfoDropped] = []
         self._news: list[tuple[News, DroRecord]] = []
 
@@ -167,10 +186,13 @@ class RouteInfoExchange:
 
     def on_link_gone(self, worker: int) -> None:
         self._workers.pop(worker, None)
+        for other in self.others.values():
+            other.speakers.on_worker_gone(worker)
 
     # messages
 
-    def on_message(self, worker: int, data: bytes, now_ns: int) -> None:
+    def on_message(self, worker: int, data: bytes, now_ns: int, sender: tuple[int, int] = (0, 0)) -> None:
+        """`sender`: in a TRD, address and port of the connection by which it came."""
         if worker not in self._workers:
             return  # of a link that has gone meanwhile
         try:
@@ -181,14 +203,26 @@ class RouteInfoExchange:
         if head.node_id == self._own.record.node_id:
             self._on_own_id(worker, head, data)
             return
-        known = self.others.get(head.node_id)
-        if known is not None and not is_newer(head, known.head):
+        known, speaker = self.others.get(head.node_id), (worker, *sender)
+        if known is not None and self._is_doubted(known, speaker, now_ns):
+            self._drop(worker, Dropped.DOUBTED, head.node_id)
+        elif known is not None and not is_newer(head, known.head):
+            known.speakers.on_repeated(speaker, head.version, known.head)
             self._drop(worker, Dropped.REPEATED, head.node_id)
         elif known is not None and is_repeat(data, known.data):
-            known.head, known.data, known.worker, known.heard_ns = head, data, worker, now_ns
-            self._pass_on(self._all_but(worker), known)
+            self._keep(known, speaker, head, data, now_ns)
+        elif known is not None and ahead(head.version, known.head.version) > VERSIONS_AHEAD:
+            self._drop(worker, Dropped.REFUSED, head.node_id, f"its version jumps from {known.head.version}")
         else:
-            self._take(worker, head, data, now_ns)
+            self._take(speaker, head, data, now_ns)
+
+    def _is_doubted(self, known: OtherDro, speaker: Speaker, now_ns: int) -> bool:
+        if not known.speakers.is_doubted(speaker, now_ns):
+            return False
+        if now_ns - known.heard_ns < self._timing.timeout_ns // 2:
+            return True
+        known.speakers.on_silent(speaker)
+        return False
 
     def on_link_busy(self, worker: int, now_ns: int) -> None:
         """What comes by that portal waits for its turn."""
@@ -196,33 +230,70 @@ class RouteInfoExchange:
             if other.worker == worker:
                 other.busy_ns = now_ns
 
-    def _take(self, worker: int, head: Head, data: bytes, now_ns: int) -> None:
+    def _keep(self, known: OtherDro, speaker: Speaker, head: Head, data: bytes, now_ns: int) -> None:
+        """What is newer; the portal that was believed before is asked about it."""
+        timeout_ns = self._timing.timeout_ns
+        before = known.speakers.current[0]
+        is_asked = known.speakers.on_taken(speaker, head, known.head, known.heard_ns, now_ns, timeout_ns)
+        self._bytes += len(data) - len(known.data)
+        known.head, known.data, known.heard_ns = head, data, now_ns
+        self._pass_on(self._all_but(speaker[0]), known)
+        if is_asked and (before == speaker[0] or head.ttl <= 1) and before in self._workers:
+            self._effects.append(SendInfo((before,), with_ttl(data, max(self._timing.max_hops, 1))))
+
+    def _take(self, speaker: Speaker, head: Head, data: bytes, now_ns: int) -> None:
+        worker = speaker[0]
         known = self.others.get(head.node_id)
         forgotten, until_ns = self._forgotten.get(head.node_id, (head, 0))
         if now_ns < until_ns and not is_newer(head, forgotten):
             self._drop(worker, Dropped.REPEATED, head.node_id)
             return
-        if known is None and len(self.others) >= DROS_MAX:
-            self._drop(worker, Dropped.TOO_MANY_DROS, head.node_id, f"{DROS_MAX} are known")
+        if why := self._too_many(known, speaker, len(data)):
+            self._drop(worker, Dropped.TOO_MANY_DROS, head.node_id, why)
             return
         try:
             record = read_record(data)
         except DecodeError as e:
-            why = Dropped.REFUSED if isinstance(e, RefusedRouteError) else Dropped.MALFORMED
-            self._drop(worker, why, head.node_id, str(e))
+            is_refused = isinstance(e, RefusedRouteError)
+            self._drop(worker, Dropped.REFUSED if is_refused else Dropped.MALFORMED, head.node_id, str(e))
             return
         self._forgotten.pop(head.node_id, None)
-        self.others[head.node_id] = other = OtherDro(record, head, data, worker, now_ns)
-        self._pass_on(self._all_but(worker), other)
+        if known is None:
+            self._bytes += len(data)
+            self.others[head.node_id] = other = OtherDro(record, head, data, Speakers(speaker), now_ns)
+            self._pass_on(self._all_but(worker), other)
+        else:
+            known.record = record
+            self._keep(known, speaker, head, data, now_ns)
         self._news.append((News.DISCOVERED if known is None else News.UPDATED, record))
+
+    def _too_many(self, known: OtherDro | None, speaker: Speaker, nbytes: int) -> str:
+        """Why there is no room for it; empty when there is."""
+        more = nbytes if known is None else nbytes - len(known.data)
+        if known is None and len(self.others) >= DROS_MAX:
+            return f"{DROS_MAX} are known"
+        if more <= 0 or self._bytes + more <= SPEAKER_BYTES_MAX:
+            return ""
+        if self._bytes + more > BYTES_MAX:
+            return f"what is known of others has {self._bytes} bytes"
+        told = sum(len(o.data) for o in self.others.values() if o.speakers.current[:2] == speaker[:2])
+        return f"what comes from there has {told} bytes" if told + more > SPEAKER_BYTES_MAX else ""
 
     def _on_own_id(self, worker: int, head: Head, data: bytes) -> None:
         own = self._own
         last = Head(head.node_id, 0, own.record.version & VERSION_MASK, own.sqn & VERSION_MASK, 0)
-        is_other = is_newer(head, last) or (
-            head.version == read_head(own.data).version and not is_repeat(data, own.data)
-        )
+        has_news = is_newer(head, last)
+        if has_news and ahead(head.version, last.version) < VERSIONS_AHEAD:  # else nobody believes it
+            self._foreign = head.version
+        is_other = has_news or (head.version == read_head(own.data).version and not is_repeat(data, own.data))
         self._drop(worker, Dropped.OWN_NODE_ID if is_other else Dropped.OWN, head.node_id)
+
+    def take_foreign(self, now_ns: int) -> int | None:
+        """The version that somebody has told of this DRO and that it has to deny now, with a newer one."""
+        if self._foreign is None or now_ns < self._raised_ns + RAISE_NS:
+            return None
+        version, self._foreign, self._raised_ns = self._foreign, None, now_ns
+        return version
 
     def _drop(self, worker: int, why: Dropped, node_id: int, detail: str = "") -> None:
         name = self.others[node_id].record.name if node_id in self.others else ""
@@ -255,7 +326,10 @@ class RouteInfoExchange:
 
     def next_deadline(self) -> int | None:
         """When to tell of this DRO next; None while nobody takes it. Other DROs are looked at by `on_check`."""
-        return self._own_due_ns() if self._workers else None
+        if not self._workers:
+            return None
+        due_ns = self._own_due_ns()
+        return due_ns if self._foreign is None else min(due_ns, self._raised_ns + RAISE_NS)
 
     def on_timer(self, now_ns: int) -> None:
         if self._workers and now_ns >= self._own_due_ns():
@@ -266,8 +340,10 @@ class RouteInfoExchange:
         silent = [o for o in self.others.values() if now_ns >= self._believed_until_ns(o)]
         for other in silent:
             del self.others[other.record.node_id]
-            self._forgotten[other.record.node_id] = other.head, now_ns + FORGOTTEN_NS
-            self._forgotten.move_to_end(other.record.node_id)
+            self._bytes -= len(other.data)
+            if other.speakers.displaced is None:  # else it may not have said that at all
+                self._forgotten[other.record.node_id] = other.head, now_ns + FORGOTTEN_NS
+                self._forgotten.move_to_end(other.record.node_id)
             self._news.append((News.TIMED_OUT, other.record))
         while self._forgotten:
             node_id, (_, until_ns) = next(iter(self._forgotten.items()))
@@ -294,10 +370,11 @@ class RouteInfoExchange:
 
 def is_newer(head: Head, than: Head) -> bool:
     """By version, then by sqn, each compared by the signed difference of 16 bits."""
-    versions, sqns = _ahead(head.version, than.version), _ahead(head.sqn, than.sqn)
+    versions, sqns = ahead(head.version, than.version), ahead(head.sqn, than.sqn)
     return versions > 0 or (versions == 0 and sqns > 0)
 
 
-def _ahead(a: int, b: int) -> int:
+def ahead(a: int, b: int) -> int:
+    """By how much `a` is newer, negative when it is older, of 16 bits."""
     d = (a - b) & VERSION_MASK
     return d - 0x1_0000 if d & 0x8000 else d

@@ -2,15 +2,17 @@
 
 State: the working portals of this DRO as they reported, the other DROs as they describe themselves, and the table of
 the last calculation. A change starts the backoff; the calculation happens at the first check once nothing has changed
-for `backoff_ns`. A large one is done in pieces, one in each call of `on_timer`, so that route information is passed on
-meanwhile. A portal that returns unchanged (its process was restarted) changes nothing: it gets the current table. It
-has `RESTART_HOLD_NS` for that, however short the backoff is. A portal whose process works but which has not reported
-yet is waited for, for `REPORT_HOLD_NS` at most: after a restart of the route manager the routes that the portals have
-remain until then.
+for `backoff_ns`, and at the latest when the first of the changes is as old as the warning interval, for what changes
+without an end must not keep all else waiting. A large one is done in pieces, one in each call of `on_timer`, so that
+route information is passed on meanwhile. A portal that returns unchanged (its process was restarted) changes nothing:
+it gets the current table. It has `RESTART_HOLD_NS` for that, however short the backoff is. A portal whose process works
+but which has not reported yet is waited for, for `REPORT_HOLD_NS` at most: after a restart of the route manager the
+routes that the portals have remain until then.
 
 With `<fast-recalculation>` the first change is calculated after `first_ns`, without waiting for a check. The wait
 doubles with each calculation until there has been none for `backoff_ns`, which also is the longest: a link that comes
-and goes costs little, and a change is calculated in time however often others follow.
+and goes costs little, and a change is calculated in time however often others follow. After a restart of the route
+manager the first one waits for a propagation interval, so that all others have told of themselves.
 
 The topology signature is made anew with each calculation, and also when a change is undone, as versions have grown.
 
@@ -32,7 +34,7 @@ from dro.clock import ms, s
 from router.hotlinks import SharedIndex, shared_indexes
 from router.own_portals import DomainTaken, LinkRefused, OwnPortals, Portal
 from router.route_table import TableCalculation
-from router.topology import DroRecord, Hotlink, Neighbour, Topology, topology_signature
+from router.topology import VERSION_MASK, DroRecord, Hotlink, Neighbour, Topology, topology_signature
 
 RESTART_HOLD_NS: Final = s(1)
 REPORT_HOLD_NS: Final = s(10)
@@ -51,6 +53,8 @@ class Timing:
     warning_ns: int
     first_ns: int | None = None
     """Of `<fast-recalculation>`: the wait after the first change."""
+    propagation_ns: int = s(1)
+    """Within which all others tell of themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,7 @@ class RouteCore:
         self._own_version = version
         self._timing = timing
         self._began_ns = now_ns
+        self._not_before_ns = now_ns + (timing.propagation_ns if incarnation > 1 else 0)
         self._version = incarnation << 32
         self.portals = OwnPortals(node_id)
         self._others: dict[int, DroRecord] = {}
@@ -217,6 +222,12 @@ class RouteCore:
     def held_until_ns(self) -> int:
         """Until when portals are waited for."""
         return max(self._held.values(), default=0)
+
+    def raise_version(self, above: int) -> None:
+        """Let the version of this DRO be newer than that one, of 16 bits, which somebody else has told of it."""
+        self._own_version += ((above - self._own_version) & VERSION_MASK) + 1
+        if self._unrest is None and self._calculation is None:
+            self._signature = None
 
     def own(self) -> DroRecord:
         """This DRO as it describes itself to others."""
@@ -359,9 +370,13 @@ class RouteCore:
         return self._began_ns + -(-(when_ns - self._began_ns) // step) * step
 
     def _calculation_ns(self, unrest: _Unrest) -> int:
+        held_ns = max(self._held.values(), default=0)
         if self._timing.first_ns is not None:
-            return max([unrest.first_ns + self._fast_wait(self._timing.first_ns, unrest), *self._held.values()])
-        return self.next_check(max([unrest.last_ns + self._timing.backoff_ns, *self._held.values()]))
+            wait_ns = self._fast_wait(self._timing.first_ns, unrest)
+            return max(unrest.first_ns + wait_ns, held_ns, self._not_before_ns)
+        longest_ns = max(self._timing.warning_ns, self._timing.backoff_ns)
+        quiet_ns = min(unrest.last_ns + self._timing.backoff_ns, unrest.first_ns + longest_ns)
+        return self.next_check(max(quiet_ns, held_ns))
 
     def _fast_wait(self, first_ns: int, unrest: _Unrest) -> int:
         """From the first change to its calculation."""
@@ -386,11 +401,11 @@ class RouteCore:
     def on_timer(self, now_ns: int) -> None:
         unrest = self._unrest
         if self._calculation is None and unrest is not None:
-            if now_ns >= self._calculation_ns(unrest):
-                self._begin(unrest, now_ns)
-            elif not unrest.is_warned and now_ns >= self._warning_ns(unrest):
+            if not unrest.is_warned and now_ns >= self._warning_ns(unrest):
                 unrest.is_warned = True
                 self._effects.append(StillChanging(now_ns - unrest.first_ns))
+            if now_ns >= self._calculation_ns(unrest):
+                self._begin(unrest, now_ns)
         if self._calculation is not None and self._calculation.run(PIECE_EDGES):
             self._finish(self._calculation)
 

@@ -23,6 +23,7 @@ def timing_of(config: DroConfig) -> Timing:
         backoff_ns=ms(daemon.route_recalculation.backoff_interval_ms),
         warning_ns=ms(daemon.route_recalculation.warning_interval_ms),
         first_ns=ms(fast.first_interval_ms) if fast is not None else None,
+        propagation_ns=ms(daemon.route_info.propagation_interval_ms),
     )
 
 

@@ -63,7 +63,8 @@ _LINKS: Final = (Change.LINK_UP, Change.LINK_DOWN)
 _DROS_NAMED: Final = 10
 """In a line of the log."""
 _REFUSED_REMEDY: Final = "two DROs can have one peer link: remove the other from both configurations"
-_NODE_ID_REMEDY: Final = "restart one of the two DROs"
+_NODE_ID_REMEDY: Final = "find who speaks for this DRO there; of two DROs with one node id, restart one"
+_DOUBTED_REMEDY: Final = "find who sends route information of that DRO into the TRD, or over that link"
 _CHAIN_REMEDY: Final = (
     "expected while one plane is down; else give <hotlink-index> to one redundant pair of networks only"
 )
@@ -110,7 +111,7 @@ class RouteManager:
                 self._core.on_portal_gone(worker, now_ns)
             case RouteInfoHeard():
                 self._ctx.counters.add(Slot.INFO_HEARD)
-                self._core.on_route_info(worker, message.message, now_ns)
+                self._core.on_route_info(worker, message.message, now_ns, (message.ip, message.port))
             case LinkBusy():
                 self._core.on_link_busy(worker, now_ns)
             case RouteTable() | SendRouteInfo():
@@ -231,7 +232,7 @@ class RouteManager:
                 log.warning(LogEvent.SIGNATURES_DIFFER, extra=extra | {"dros": dros[:_DROS_NAMED]})
             case OneSidedLink():
                 extra = {"dro": effect.dro, "neighbour": effect.neighbour, "reason": effect.reason}
-                log.warning(LogEvent.LINK_ONE_SIDED, extra=extra | {"remedy": _ONE_SIDED_REMEDY})
+                self._ctx.limited(LogEvent.LINK_ONE_SIDED, extra=extra | {"remedy": _ONE_SIDED_REMEDY})
             case DomainTaken():
                 log.error(LogEvent.DOMAIN_TAKEN, extra={"worker": effect.worker, "domain": effect.domain_id})
             case LinkRefused():
@@ -300,6 +301,9 @@ class RouteManager:
             case Dropped.REFUSED:
                 extra = {"portal": portal, "dro": effect.name, "node_id": node_id, "reason": effect.detail}
                 self._ctx.limited(LogEvent.ROUTE_INFO_REFUSED, extra, key=key)
+            case Dropped.DOUBTED:
+                extra = {"portal": portal, "dro": effect.name, "node_id": node_id, "remedy": _DOUBTED_REMEDY}
+                self._ctx.limited(LogEvent.ROUTE_INFO_DENIED, extra, key=key)
             case Dropped.OWN_NODE_ID:
                 extra = {"portal": portal, "node_id": node_id, "remedy": _NODE_ID_REMEDY}
                 self._ctx.limited(LogEvent.NODE_ID_USED_TWICE, extra, key=key)

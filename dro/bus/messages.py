@@ -246,10 +246,15 @@ class PortalGone:
 
 @dataclass(frozen=True, slots=True)
 class RouteInfoHeard:
-    """Portal -> route manager: route information of some DRO, as an LBMC message."""
+    """Portal -> route manager: route information of some DRO, as an LBMC message.
+
+    `ip` and `port`: of the connection by which it came, in a TRD.
+    """
 
     worker: int
     message: bytes
+    ip: int = 0
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,9 +242,13 @@ class Network:
         to = [portal.link.other(portal.name)] if portal.link else self.trds[portal.domain_id].portals
         for other in to:
             if other != portal.name and way.is_up and self._random.random() >= way.loss:
-                self.deliver(other, message, way.delay_ns, portal.link)
+                sender = (0, 0) if portal.link else (1 + list(self.portals).index(portal.name), 1)
+                self.deliver(other, message, way.delay_ns, portal.link, sender)
 
-    def deliver(self, to: str, message: bytes, delay_ns: int = 0, link: Link | None = None) -> None:
+    def deliver(
+        self, to: str, message: bytes, delay_ns: int = 0, link: Link | None = None, sender: tuple[int, int] = (0, 0)
+    ) -> None:
+        """`sender`: address and port, in a TRD."""
         life = link.life if link else 0
 
         def arrive() -> None:
@@ -252,7 +256,7 @@ class Network:
             if not dro.is_up or (link is not None and link.life != life):
                 return
             self.messages += 1
-            dro.core.on_route_info(portal.worker, message, self.now_ns)
+            dro.core.on_route_info(portal.worker, message, self.now_ns, sender)
             self._act(dro)
             if link is not None and to not in link.known:
                 link.known.add(to)

@@ -21,6 +21,7 @@ from router.route_recalculation import (
     Timing,
     TopologyChanged,
 )
+from router.topology import DroRecord, Neighbour
 from tests.router.test_paths import DRO_BIT
 
 ORIGINS = (Origin(10, 1, 0), Origin(20, 4, 0))
@@ -167,20 +168,39 @@ def test_a_new_cost_is_a_change() -> None:
     assert len(sent(c)) == 2  # the table that held, then the new one
 
 
-def test_each_change_pushes_the_calculation_out_and_that_is_warned_about_once() -> None:
+def test_each_change_pushes_the_calculation_out_for_as_long_as_the_warning_interval() -> None:
     c = settled()
-    now = s(20)
-    for n in range(8):
-        now = s(20 + 2 * n)
-        c.on_portal_up(3, 30, 1 + n, now_ns=now)
+    warnings: list[tuple[int, int]] = []
+    for now in range(s(20), s(30), s(2)):
+        c.on_portal_up(3, 30, now // s(1), now_ns=now)
         c.on_timer(now_ns=now)
-    warnings = [e for e in c.take_effects() if isinstance(e, StillChanging)]
-    assert len(warnings) == 1
-    assert s(10) <= warnings[0].waiting_ns <= s(12)
+        warnings += [(now, e.waiting_ns) for e in c.take_effects() if isinstance(e, StillChanging)]
+        assert c.table is not None
+        assert len(c.table.routes) == 2
+    assert warnings == []
+    c.on_timer(now_ns=s(30))
+    assert [e for e in c.take_effects() if isinstance(e, StillChanging)] == [StillChanging(s(10))]
     assert c.table is not None
-    assert len(c.table.routes) == 2
-    c.on_timer(now_ns=now + s(6))
     assert len(c.table.routes) == 6
+
+
+@pytest.mark.parametrize("every_s", [1, 2, 3, 4, 5, 6])
+def test_one_far_link_that_changes_without_end_does_not_keep_all_else_waiting(every_s: int) -> None:
+    """Finding of a review: with changes at most 5 s apart there was no table at all."""
+    c = settled()
+    times = []
+    for now_s in range(20, 300):
+        if now_s % every_s == 0:
+            far = (Neighbour(DRO_BIT | 8, now_s, 1),)
+            c.on_dro(DroRecord(DRO_BIT | 9, far, version=now_s), s(now_s))
+        if now_s == 30:
+            c.on_portal_gone(2, s(30))
+        c.on_timer(s(now_s))
+        times += [now_s] * any(table.is_new for table in sent(c))
+    assert c.table is not None
+    assert c.table.routes == ()
+    assert min(time for time in times if time >= 30) <= 41
+    assert max(b - a for a, b in pairwise(times)) <= 11 + every_s
 
 
 def test_a_second_portal_of_a_domain_is_ignored() -> None:
@@ -280,27 +300,21 @@ def test_a_new_timing_without_a_change_calculates_nothing() -> None:
 
 def test_what_a_change_costs_from_its_beginning_to_its_end() -> None:
     """Every effect and every deadline; the checks count from when the route manager began."""
-    c = RouteCore(DRO_BIT | 5, Timing(ms(100), ms(250), ms(400)), incarnation=2, now_ns=ms(30))
+    c = RouteCore(DRO_BIT | 5, Timing(ms(100), ms(250), ms(450)), incarnation=2, now_ns=ms(30))
     c.on_portal_up(1, 10, 1, now_ns=ms(40))
     assert c.next_deadline() == ms(330)
     c.on_portal_up(2, 20, 3, now_ns=ms(200))
-    assert c.next_deadline() == ms(530), "the warning at 440 and the calculation at 450 come at the same check"
+    assert c.next_deadline() == ms(530), "the calculation at 450, and the warning at 490, at the same check"
     c.on_portal_up(2, 20, 4, now_ns=ms(400))
-    assert c.next_deadline() == ms(530), "the warning"
+    assert c.next_deadline() == ms(530), "the longest wait is over at 490"
     version = (2 << 32) + 1
     up, updated = Change.LINK_UP, Change.NODE_UPDATED
     changes = [TopologyChanged(*one, version) for one in ((up, 10), (up, 20), (updated, c.node_id))]
     assert c.take_effects() == changes
     c.on_timer(ms(530) - 1)
     assert c.take_effects() == []
-    for now_ns in (ms(530), ms(630)):
-        c.on_timer(now_ns)
-        assert c.next_deadline() == ms(730), "the calculation"
-    assert c.take_effects() == [StillChanging(ms(490))]
-    c.on_timer(ms(730) - 1)
-    assert c.table is None
-    c.on_timer(ms(730))
-    assert c.take_effects() == [SendTable(RouteTable(version, BOTH_WAYS, ORIGINS))]
+    c.on_timer(ms(530))
+    assert c.take_effects() == [StillChanging(ms(490)), SendTable(RouteTable(version, BOTH_WAYS, ORIGINS))]
     assert c.next_deadline() is None
     c.on_portal_gone(2, now_ns=ms(800))
     c.on_portal_up(2, 20, 4, now_ns=ms(810))
@@ -361,6 +375,20 @@ def test_the_first_change_is_calculated_fast() -> None:
     assert len(c.table.routes) == 2
     c.on_portal_gone(2, now_ns=s(20))
     assert calculated(c, s(30)) == [s(20) + ms(20)]
+
+
+def test_a_restarted_route_manager_waits_for_what_others_tell() -> None:
+    """A table without routes would take them all from the portals, a moment before the right one."""
+    c = RouteCore(DRO_BIT | 5, replace(FAST, propagation_ns=s(2)), incarnation=2, now_ns=s(100))
+    c.on_portal_up(1, 10, 1, now_ns=s(100))
+    c.on_portal_up(2, 0, 1, now_ns=s(100), neighbour=DRO_BIT | 6)
+    assert calculated(c, s(102) - 1) == []
+    c.on_dro(DroRecord(DRO_BIT | 6, (Neighbour(20, 1, 1), Neighbour(DRO_BIT | 5, 1, 1))), s(101))
+    assert calculated(c, s(110)) == [s(102)]
+    assert c.table is not None
+    assert len(c.table.routes) == 2
+    c.on_portal_gone(2, now_ns=s(120))
+    assert calculated(c, s(130)) == [s(120) + ms(20)], "fast from then on"
 
 
 def test_changes_that_go_on_are_calculated_less_and_less_often() -> None:

@@ -457,7 +457,7 @@ def test_its_page_shows_the_network_and_what_led_to_calculations(
     [
         (b"", "ERROR", LogEvent.ROUTE_INFO_MALFORMED, Slot.INFO_MALFORMED),
         (route_of(version=2, neighbours=(0,)), "ERROR", LogEvent.ROUTE_INFO_REFUSED, Slot.INFO_REFUSED),
-        (route_of(NODE, version=999), "ERROR", LogEvent.NODE_ID_USED_TWICE, Slot.INFO_OWN_NODE_ID),
+        (route_of(NODE, version=30000), "ERROR", LogEvent.NODE_ID_USED_TWICE, Slot.INFO_OWN_NODE_ID),
     ],
     ids=["malformed", "refused", "own node id"],
 )
