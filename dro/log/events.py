@@ -172,6 +172,7 @@ class LogEvent(StrEnum):
     WORKER_KILLED = "worker is killed", _ERROR, "worker"
     WORKER_TOO_SLOW = "worker did not end in time, it is killed", _ERROR, "worker"
     WORKER_DEAF = "worker does not listen, it is started anew", _ERROR, "worker"
+    WORKER_HUNG = "worker does not answer for too long, it is started anew", _ERROR, "worker"
     WORKER_STUCK = "worker takes no messages from its siblings, it is started anew", _ERROR, "worker reported_by"
     CANNOT_START_PROCESS = "cannot start a process", _ERROR, "worker reason remedy *"
     SIBLING_STUCK = "sibling takes no control messages", _ERROR, "worker incarnation"
@@ -317,6 +318,7 @@ class LogEvent(StrEnum):
     UNICAST_UNHANDLED = "unicast message for the DRO itself dropped", _WARNING, "peer"
     UNICAST_BROKEN = "unicast message dropped: its blocks break their layout", _WARNING, "peer error"
     GATEWAY_CONTROL_LIMITED = "control messages of DROs dropped: too many", _WARNING, "peer"
+    GATEWAY_CONTROL_REFUSED = "route information refused: no DRO has announced that address", _WARNING, "peer remedy"
     NEIGHBOUR_DRO = "another DRO of the TRD", _INFO, "address instance"
 
     # transports

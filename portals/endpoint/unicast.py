@@ -68,8 +68,9 @@ class TrdUnicast:
         self._forwarding = UnicastForwarding(ctx.index, config.domain_id, self._contexts.known)
         self._forwarding.own_addresses = frozenset({sending.request_address, receiving.request_address})
         shell.unicast = self._traffic = UnicastTraffic(
-            ctx, shell.addressed, self._forwarding, link, shell.report_route_info, self._on_unknown
-        )
+            ctx, shell.addressed, self._forwarding, link, shell.report_route_info, self._on_unknown,
+            self._neighbours.is_there,
+        )  # fmt: skip
         receiving.on_domain_route = self._on_domain_route
         for context in (sending, receiving):
             context.on_unicast = self._on_unicast
@@ -82,7 +83,7 @@ class TrdUnicast:
     def _on_unicast(self, message: bytes, sender: tuple[int, int]) -> None:
         ip, port = sender
         message = request_with_domain(message, self._domain_id)
-        self._traffic.on_received(message, f"{sockets.ip_text(ip)}:{port}", ip)
+        self._traffic.on_received(message, f"{sockets.ip_text(ip)}:{port}", ip, port)
 
     def _on_domain_route(self, domains: tuple[int, ...], ip: int, port: int) -> None:
         self._routes.learn(domains, ip, port, self._ctx.loop.now_ns())

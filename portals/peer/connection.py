@@ -35,7 +35,7 @@ class ConnectionOwner(Protocol):
     """What takes what a connection reports."""
 
     def on_up(self, connection: PeerConnection, up: LinkUp) -> None:
-        """Both have said who they are; the owner may close the connection from within."""
+        """The other side has said who it is; the owner closes the connection, or admits it, now or later."""
 
     def on_message(self, connection: PeerConnection, message: Message, raw: bytes) -> None:
         """A message that is neither data of a source nor part of the dialogue. Raises: DecodeError; the link ends."""
@@ -215,15 +215,30 @@ class PeerConnection:
                     self.writer.write()
                     self._lost(effect.text, effect.remedy, effect.end)
                 case LinkUp():
-                    if effect.is_compressed:
-                        self._compress()
-                    self._reader.is_data_allowed = True
                     self._owner.on_up(self, effect)
                 case _:
                     self._owner.on_effect(self, effect)
             if self._stream is None:
                 return
         self._arm()
+
+    def admit(self, up: LinkUp) -> None:
+        """Both sides say what they have to say from now on."""
+        if greeting := self.session.greet():
+            self.writer.put_urgent(greeting)
+            self._arm()
+        if up.is_compressed:
+            self._compress()
+        self._reader.is_data_allowed = True
+
+    def ask(self) -> None:
+        """Ask the companion whether it is there."""
+        self.session.ask(self._loop.now_ns())
+        self._perform()
+
+    @property
+    def is_open(self) -> bool:
+        return self._stream is not None
 
     def _compress(self) -> None:
         """From behind the two HELLOs on, in both directions."""

@@ -81,6 +81,10 @@ class LinkWatch:
         if not self.is_up:
             self.error, self.remedy = why, remedy
 
+    def on_claimed(self, why: str, remedy: str) -> None:
+        """Somebody else wants the place of the companion, link or not."""
+        self.error, self.remedy = why, remedy
+
     def next_deadline(self) -> int | None:
         return self._due_ns
 

@@ -199,7 +199,9 @@ class PeerLists:
         some = link or now.newest
         initiator = connector if isinstance(connector, Initiator) else None
         due_ns = initiator.core.next_deadline() if initiator is not None and some is None else None
-        why, remedy = watch.why_not() if not watch.is_up else ("", "") if watch.carries else NO_ANSWER
+        why, remedy = (
+            watch.why_not() if not watch.is_up else (watch.error, watch.remedy) if watch.carries else NO_ANSWER
+        )
         transport, names, days = _transport(some, has_udp=config.udp is not None, now_s=wall_s)
         counters = self.sender.counters
         alive = some.session.options if some is not None else options_of(config)

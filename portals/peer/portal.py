@@ -22,7 +22,6 @@ from dro.clock import NS_PER_MS, ms, s
 from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.log.events import LogEvent
 from dro.proto.interest.events import InterestEvent
-from dro.proto.peerlink.connecting import replaces
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
 from dro.proto.peerlink.messages import COMPRESSION_LZ4, NO_DIGESTS, Digests, Hello
 from dro.proto.peerlink.session import (
@@ -43,7 +42,8 @@ from dro.um.transport.read_space import ReadSpace
 from dro.um.transport.session import ReceiverTransport
 from dro.um.transport.sockets import address_text
 from dro.um.transport.stream import ByteStream, PlainStream, StreamMaker
-from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, RouteInfo, TopicSource
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, GatewayName, RouteInfo, TopicSource
 from dro.wire.lbmc.message import Message
 from dro.wire.source_string import TcpAddress
 from portals.decisions.acl_enforcement import AclEnforcement
@@ -69,6 +69,7 @@ from portals.peer.counts import count_lost
 from portals.peer.gauges import LinkGauges
 from portals.peer.link_watch import NO_ANSWER, AbsenceWarning, LinkWatch
 from portals.peer.listing import LinkNow, PeerLists
+from portals.peer.newcomers import Newcomers
 from portals.peer.options import batching_of, fast_of, options_of
 from portals.peer.proxies import HeldLink, Judge, LinkProxySources, LinkSources, Ways
 from portals.peer.sender import LinkSender
@@ -82,8 +83,6 @@ REFRESH_NS: Final = s(60)
 NO_DOMAIN: Final = 0
 SILENT_NS: Final = s(5)
 """Without keepalives: after so long another DRO may take the place of one that says nothing."""
-UNGREETED_MAX: Final = 64
-"""Connections whose dialogue is not up yet; of more, the oldest is closed."""
 STOP_GRACE_NS: Final = ms(200)
 """How long a stopping portal waits for the companion to take what was said last."""
 
@@ -123,19 +122,21 @@ class PeerPortal:
             compression=(COMPRESSION_LZ4,) if config.tcp.compression else (),
             has_digests=True,
             has_canaries=True,
+            node_id=ctx.identity.dro_node_id,
         )
         self._options = options_of(config)
         self._space = ReadSpace()  # of all connections
-        self._ungreeted: dict[PeerConnection, None] = {}
         self._link: PeerConnection | None = None  # whose dialogue is up
         self._offers: LinkSources | None = None  # what it offers
-        self._neighbour = self._since_us = 0  # its node id, once it has told; when the initiator began to connect
+        self._neighbour = self._since_us = 0  # its node id, once it is known; when the initiator began to connect
+        self._has_told_own = False  # the companion knows this DRO
         self._held = HeldLink(ctx, self._shell, self._heard, self.sender, self.sources)
         self._refresh: Timer | None = None
         is_initiator, tls = config.tcp.initiator is not None, config.tcp.tls
         make_stream: StreamMaker = PlainStream if tls is None else PeerStreamMaker(tls, is_server=not is_initiator)
         self._make_stream = make_stream
         self._watch = LinkWatch(ctx.loop.now_ns(), is_initiator=is_initiator, address=address_of(config.tcp))
+        self._newcomers = Newcomers(ctx, self._watch)
         self._absence = AbsenceWarning(ctx, self._watch)
         self._gauges = LinkGauges(ctx.counters, self._rtt, self._watch, self.sender.counters)
         self._connector = (Initiator if is_initiator else Acceptor)(
@@ -156,7 +157,7 @@ class PeerPortal:
         self._on_changed()
 
     def _now(self) -> LinkNow:
-        newest = next(reversed(self._ungreeted), None)
+        newest = self._newcomers.newest
         return LinkNow(self._config, self._link, self._offers, self._ways, self._neighbour, newest)
 
     def _on_changed(self) -> None:
@@ -176,15 +177,10 @@ class PeerPortal:
             rtt=self._rtt,
             told=self._digests_told,
             recorded=lambda: Digests(self._heard.digest, self._offers.digest if self._offers is not None else None),
+            waits=self._link is not None and isinstance(self._connector, Acceptor),
         )
         connection = PeerConnection(self._ctx.loop, stream, address, session, self, self, self._space)
-        self._ungreeted[connection] = None
-        if len(self._ungreeted) > UNGREETED_MAX:
-            oldest = next(iter(self._ungreeted))
-            del self._ungreeted[oldest]
-            oldest.close()
-            why = "too many connections at once that say nothing"
-            self._refused(oldest, why, "find who connects to this port", LinkEnd.TIMEOUT)
+        self._newcomers.add(connection)
         connection.start()
 
     def _digests_told(self) -> Digests:
@@ -193,31 +189,31 @@ class PeerPortal:
             return NO_DIGESTS
         return Digests(self._told.digest, self._link.writer.sources.digest)
 
-    def _refused(self, connection: PeerConnection, reason: str, remedy: str, end: LinkEnd) -> None:
-        self._watch.on_attempt_failed(end)
-        self._watch.on_failed(f"{address_text(connection.address)} was refused: {reason}", remedy)
-        extra = {"peer": address_text(connection.address), "reason": reason, "remedy": remedy}
-        self._ctx.limited(LogEvent.PEER_REFUSED, extra=extra)
-
     def on_up(self, connection: PeerConnection, up: LinkUp) -> None:
-        """Both have said who they are."""
-        self._ungreeted.pop(connection, None)
-        if self._link is not None:
+        """The other side has said who it is."""
+        self._newcomers.remove(connection)
+        if self._link is None:
+            self._begin(connection, up)
+        else:
             silent_ns = self._link.session.options.interval_ns or SILENT_NS
-            if not replaces(connection.session, self._link.session, self._ctx.loop.now_ns(), silent_ns):
-                connection.close()
-                remedy = "give each companion a portal of its own"
-                self._refused(connection, "the portal has a link already", remedy, LinkEnd.REMOTE)
-                return
+            self._newcomers.judge(connection, self._link, silent_ns, lambda: self._begin(connection, up))
+
+    def _begin(self, connection: PeerConnection, up: LinkUp) -> None:
+        """It is the link from now on."""
+        if not connection.is_open:
+            return
+        if self._link is not None:
             old = self._link
             old.read_rest()
             old.close()
             if self._link is old:
                 self._on_down(old, "the companion has connected anew", "", LinkEnd.REMOTE)
+        connection.admit(up)
         self._link = connection
         connection.on_behind = self._shell.report_busy
         self._watch.carries = connection.session.carries
         self._since_us = max(connection.session.own.since_us, up.hello.since_us)
+        self._neighbour, self._has_told_own = up.hello.node_id, False
         extra = {"peer": address_text(connection.address), "dro": up.hello.name.decode(errors="replace")}
         is_initiator = isinstance(self._connector, Initiator)
         self._ctx.log.info(LogEvent.PEER_CONNECTED if is_initiator else LogEvent.PEER_ACCEPTED, extra=extra)
@@ -262,14 +258,14 @@ class PeerPortal:
             self.sender.on_room()
 
     def on_over(self, connection: PeerConnection, why: str, remedy: str, end: LinkEnd) -> None:
-        was_greeted = self._ungreeted.pop(connection, self) is self
+        was_greeted = not self._newcomers.remove(connection)
         if connection is self._link:
             self._on_down(connection, why, remedy, end)
         elif not was_greeted and isinstance(self._connector, Initiator):
             self._connector.failed(f"{why}; {remedy}" if remedy else why, end)
             return
         else:
-            self._refused(connection, why, remedy, end)
+            self._newcomers.refuse(connection, why, remedy, end)
         if isinstance(self._connector, Initiator) and not self._ctx.is_stopping:
             self._connector.on_over()
 
@@ -284,6 +280,7 @@ class PeerPortal:
             self._udp.close()
         connection.writer.control.move_to(self._ctx.counters)
         self._link, self._offers, self._neighbour = None, None, 0
+        self._newcomers.on_link_over()
         self.sender.on_down()
         self._unicast.writer = None
         if self._refresh is not None:
@@ -343,18 +340,20 @@ class PeerPortal:
         elif message.get(TopicSource) is not None:
             self._offers.on_message(message, connection.address)
         elif (info := message.get(RouteInfo)) is not None:
-            if not self._neighbour:
-                self._on_neighbour(info.node_id)
+            if not self._neighbour and self._is_companion(message):
+                self._neighbour = info.node_id
+                self._told_up()
             self._shell.report_route_info(raw)
         else:
             self._unicast.on_message(raw, connection.address)
             return
         connection.writer.control.on_received(len(raw))
 
-    def _on_neighbour(self, node_id: int) -> None:
-        """The first route information over a link is that of the companion itself."""
-        self._neighbour = node_id
-        self._told_up()
+    def _is_companion(self, message: Message) -> bool:
+        """Whether a DRO that has not told its node id in HELLO describes itself: its name is that of HELLO."""
+        hello = self._link.session.hello if self._link is not None else None
+        name = message.get(GatewayName)
+        return hello is not None and (not hello.name or (name is not None and name.name == hello.name))
 
     def _told_up(self) -> None:
         """The companion is known, or all parts of the link work, or both."""
@@ -423,7 +422,10 @@ class PeerPortal:
             self._ctx.loop.run_in_slices(self._offers.set_ways(self._ways))
 
     def on_route_info(self, message: bytes) -> None:
-        if self._link is not None:
+        """The own comes first, for a companion that takes the first one that it hears for that of its neighbour."""
+        info = None if self._has_told_own else lbmc.decode(message).get(RouteInfo)
+        self._has_told_own = self._has_told_own or (info is not None and info.node_id == self._hello.node_id)
+        if self._link is not None and self._has_told_own:
             self._link.writer.put_urgent(message)
         else:
             count_lost(self._ctx.counters, message)
@@ -444,8 +446,9 @@ class PeerPortal:
         self._held.close()
         if self._udp is not None:
             self._udp.close()
-        for connection in (*self._ungreeted, *([self._link] if self._link is not None else [])):
-            connection.close()
+        self._newcomers.close()
+        if self._link is not None:
+            self._link.close()
         if self._watch.is_up:
             self._watch.on_down(self._ctx.loop.now_ns(), "the portal ends", "", LinkEnd.SHUTDOWN)
         self.refresh_gauges()

@@ -23,6 +23,8 @@ from portals.peer.counts import ControlCounts
 
 ROOM_BYTES: Final = 256 << 10
 """More than this is not queued here; data then waits in the queue of `<max-queue>`."""
+URGENT_MAX: Final = 8 << 20
+"""More control messages than that do not wait: whoever lets so many wait reads nothing, and the link ends."""
 _PIECES: Final = 64  # in a write
 _ALL_MAX: Final = 2  # one that is being told, and one that waits
 
@@ -52,6 +54,7 @@ class LinkWriter:
         self._told: deque[Iterator[bytes]] = deque()
         self._interest: deque[tuple[Iterator[bytes], bool]] = deque()  # whether it is all that there is
         self._all_interest = 0  # of these, all that there is
+        self._is_too_late = False  # more waits than may
         self._is_telling = False
         self._told_end = 0  # `given` once all of what was told last had been put
         self.sources = ToldSources()
@@ -140,10 +143,17 @@ class LinkWriter:
             tell(Outcome.DOWN)
 
     def put_urgent(self, message: bytes) -> None:
-        if self._stream is not None:
-            self._add(self._urgent, message)
-        else:
+        if self._stream is None or self._is_too_late:
             self.control.on_lost(len(message))
+            return
+        self._add(self._urgent, message)
+        if self.waiting - self.waiting_unicast > URGENT_MAX:
+            self._is_too_late = True
+            self.error = f"the companion does not read: {self.waiting} bytes wait for it"
+            self._loop.at_turn_end(self._give_up)
+
+    def _give_up(self) -> None:
+        self._on_lost()
 
     def _add(self, pieces: deque[Piece], piece: Piece) -> None:
         pieces.append(piece)

@@ -194,9 +194,9 @@ class PortalShell:
             self._busy_ns = now_ns
             self._report(LinkBusy(self._ctx.index))
 
-    def report_route_info(self, message: bytes) -> None:
-        """To the route manager: what another DRO says, as an LBMC message."""
-        self._report(RouteInfoHeard(self._ctx.index, message))
+    def report_route_info(self, message: bytes, ip: int = 0, port: int = 0) -> None:
+        """To the route manager: what another DRO says, as an LBMC message; in a TRD, by a connection from there."""
+        self._report(RouteInfoHeard(self._ctx.index, message, ip, port))
 
     def _report(self, message: RouteMessage) -> None:
         if self._route_manager is not None:

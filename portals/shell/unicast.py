@@ -28,6 +28,7 @@ from portals.shell.send_books import SendBooks
 CONTROL_RATE: Final = NewcomerRate(in_all=4000, of_one=2000)
 """Control messages of DROs a second: more would fill the queue of the route manager. Guess: a DRO sends one for each
 DRO that it knows."""
+_REFUSED_REMEDY: Final = "find who sends it; of a DRO, let request_tcp_interface and response_tcp_interface be the same"
 NOBODY: Final = 0
 """In place of a domain: the message is for the portal itself."""
 
@@ -78,12 +79,15 @@ class UnicastTraffic:
         addressed: AddressedData,
         core: UnicastForwarding,
         link: Link,
-        report_route_info: Callable[[bytes], object],
+        report_route_info: Callable[[bytes, int, int], object],
         on_unknown: Callable[[bytes], object],
+        is_dro: Callable[[int], bool] = lambda ip: True,
     ) -> None:
-        """`on_unknown` is told the context instance of a message that could not be sent on."""
+        """`is_dro`: whether a DRO has that address. `on_unknown` is told the context instance of a message that could
+        not be sent on."""
         self._ctx = ctx
         self._report_route_info = report_route_info
+        self._is_dro = is_dro
         self._on_unknown = on_unknown
         self._page = ctx.counters
         self._books = SendBooks(ctx.counters, "unicast", Slot.UNICAST_QUEUED_BYTES_MAX)
@@ -98,11 +102,11 @@ class UnicastTraffic:
 
     # in
 
-    def on_received(self, message: bytes, peer: str, ip: int = 0) -> None:
+    def on_received(self, message: bytes, peer: str, ip: int = 0, port: int = 0) -> None:
         """A message has come from that host (and address), or over the link."""
         verdict = self._core.on_message(message, self._ctx.loop.now_ns())
         if isinstance(verdict, ForRoutes | ForContexts):
-            self._take_control(verdict, message, peer, ip)
+            self._take_control(verdict, message, peer, (ip, port))
             return
         control = int(message[0] & 0xF == MessageType.CONTROL)
         self._page.add_sized(_RECEIVED[control], 1, len(message))
@@ -116,15 +120,21 @@ class UnicastTraffic:
             self._ctx.limited(_MANY_HOPS[control], extra={"hops": verdict.high_hops, "peer": peer})
         self._pass_on(verdict)
 
-    def _take_control(self, verdict: ForRoutes | ForContexts, message: bytes, peer: str, ip: int) -> None:
+    def _take_control(
+        self, verdict: ForRoutes | ForContexts, message: bytes, peer: str, sender: tuple[int, int]
+    ) -> None:
         """A control message of another DRO, for this one."""
-        if not self._of_dros.admit(ip, self._ctx.loop.now_ns()):
+        if isinstance(verdict, ForRoutes) and not self._is_dro(sender[0]):
+            self._page.add_sized(Slot.GATEWAY_CONTROL_REFUSED, 1, len(message))
+            self._ctx.limited(LogEvent.GATEWAY_CONTROL_REFUSED, extra={"peer": peer, "remedy": _REFUSED_REMEDY})
+            return
+        if not self._of_dros.admit(sender[0], self._ctx.loop.now_ns()):
             self._page.add_sized(Slot.GATEWAY_CONTROL_LIMITED, 1, len(message))
             self._ctx.limited(LogEvent.GATEWAY_CONTROL_LIMITED, extra={"peer": peer})
             return
         self._page.add_sized(Slot.GATEWAY_CONTROL_RCVD, 1, len(message))
         if isinstance(verdict, ForRoutes):
-            self._report_route_info(message)
+            self._report_route_info(message, *sender)
             return
         try:
             self._link.on_context_info(BEHIND, message)

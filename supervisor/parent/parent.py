@@ -64,6 +64,8 @@ from supervisor.parent.workers import Event, State, Worker, Workers
 
 PING_INTERVAL_NS: Final = s(1)
 SILENT_PINGS: Final = 5  # a worker that leaves that many unanswered is named in the log
+HUNG_PINGS: Final = 30
+"""Intervals without an answer after which it is replaced. While the machine has no time for the parent, none pass."""
 SAME_SIGNAL_NS: Final = ms(200)  # one order to stop, sent to the process and to its group
 
 OBSERVERS: Final = {Role.MONITOR: EVENTS_SOCKET, Role.HISTORY: HISTORY_SOCKET}
@@ -364,13 +366,15 @@ class Parent(Generic[C]):
         logs.tick()
         self._pings += 1
         for worker in self.workers:
-            if worker.state not in (State.READY, State.DRAINING) or worker.unanswered > SILENT_PINGS:
+            if worker.state not in (State.READY, State.DRAINING):
                 continue
             worker.unanswered += 1
-            if worker.unanswered > SILENT_PINGS:
-                self._log.warning(LogEvent.WORKER_SILENT, extra={"worker": worker.name})
-            else:
+            if worker.unanswered <= SILENT_PINGS:
                 self.processes.send(worker, Ping(self._pings))
+            elif worker.unanswered == SILENT_PINGS + 1:
+                self._log.warning(LogEvent.WORKER_SILENT, extra={"worker": worker.name})
+            elif worker.unanswered == HUNG_PINGS:
+                self._kill(LogEvent.WORKER_HUNG, [worker])
         self.loop.call_later(PING_INTERVAL_NS, self._ping)
 
     # the end of a worker

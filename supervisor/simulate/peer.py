@@ -15,7 +15,7 @@ from dro.bus.messages import PortalGone, PortalUp, RouteTable
 from dro.clock import ms, s
 from dro.config.dro_xml.model import PeerConfig
 from dro.proto.interest.events import InterestEvent
-from dro.proto.peerlink.connecting import InitiatorCore, replaces
+from dro.proto.peerlink.connecting import Claim, InitiatorCore, claim_of
 from dro.proto.peerlink.hold import LinkHold
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
 from dro.proto.peerlink.messages import Digests, Hello, SourceEnd, SourceRecord, read_source
@@ -172,7 +172,8 @@ class PeerEnd:
         self._options = LinkOptions(ms(alive.interval_ms), ms(alive.timeout_ms), alive.only_when_idle)
         self._hello = Hello(
             portal.dro.name.encode(), rng.randbytes(8), capabilities3=CAPABILITY3_PCRE | CAPABILITY3_REGEX,
-            has_digests=True, fast_ms=(fast.interval_ms, fast.timeout_ms) if fast is not None else None,
+            node_id=portal.dro.node_id, has_digests=True,
+            fast_ms=(fast.interval_ms, fast.timeout_ms) if fast is not None else None,
         )  # fmt: skip
         to = config.tcp.initiator
         interval_ns = ms(to.reconnect_interval_ms) if to is not None else 0
@@ -270,7 +271,8 @@ class PeerEnd:
     def _on_up(self, pipe: Pipe, hello: Hello) -> None:
         session, now_ns = self._sessions[pipe], self.portal.clock.now_ns
         if (old := self._pipe) is not None:
-            if not replaces(session, self._sessions[old], now_ns, self._options.interval_ns or s(5)):
+            claim = claim_of(session, self._sessions[old], now_ns, self._options.interval_ns or s(5))
+            if claim not in (Claim.REPLACES, Claim.ASKS):  # who asks has lost the old one: nobody takes names here
                 self._close(pipe)
                 return
             del self._sessions[old]
@@ -278,6 +280,7 @@ class PeerEnd:
             self._on_down()
         self._pipe, self._offers = pipe, HeardSources(self._config.sourcemap_size)
         self._since_us = max(session.own.since_us, hello.since_us)
+        self._neighbour = hello.node_id
         if self._connecting is not None:
             self._connecting.on_up(now_ns)
         self._hold.on_up(now_ns, self._left)
@@ -314,10 +317,7 @@ class PeerEnd:
             else:
                 self._on_source(self._offers, about)
             self.portal.act()
-        elif (info := message.get(RouteInfo)) is not None:
-            if not self._neighbour:
-                self._neighbour = info.node_id
-                self.portal.report_up()
+        elif message.get(RouteInfo) is not None:
             self.portal.report_route_info(raw)
 
     # sources of the companion

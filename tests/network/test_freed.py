@@ -41,8 +41,8 @@ from portals.datapath.outgoing import Lane, ProxySource
 from portals.decisions.outbox import Outbox
 from portals.peer.connection import PeerConnection
 from portals.peer.datagrams import LinkDatagrams
+from portals.peer.newcomers import UNGREETED_MAX
 from portals.peer.packet_writer import PacketWriter
-from portals.peer.portal import UNGREETED_MAX
 from portals.peer.receiver import LinkReader, LinkReceiver
 from portals.peer.writer import LinkWriter
 from tests.network.conftest import Make
@@ -278,7 +278,7 @@ def test_silent_connections_to_an_acceptor_cost_almost_nothing(make: Make, tmp_p
     for _ in range(200):
         strangers.append(stranger(net))
         assert own_bytes() - before < GROWN
-    assert len(net.dros["B"].peers["A"]._ungreeted) == UNGREETED_MAX
+    assert len(net.dros["B"].peers["A"]._newcomers._ungreeted) == UNGREETED_MAX
     for sock in strangers:
         sock.close()
     net.run(1000)

@@ -263,7 +263,7 @@ class Bench:
         """Until nothing that was said counts any more."""
         self.net.run(4000, step_ms=100)
         assert self.portal._link is None
-        assert not self.portal._ungreeted
+        assert not self.portal._newcomers._ungreeted
         assert len(self.portal._heard) == 0
 
     def serves(self) -> None:

@@ -176,7 +176,7 @@ def test_a_connection_that_is_replaced_is_read_to_its_end(make: Make, udp: str |
     run(flow, 20)
     reset(net, "A")
     run(flow, 300)
-    assert net.dros["B"].peers["A"]._watch.links == 2
+    net.until(lambda: net.dros["B"].peers["A"]._watch.links == 2)
     there, back = missing(flow, before)
     assert there == []
     assert len(back) <= (PER_STEP if udp else 0), "nobody hears its datagrams until it has seen the new connection"

@@ -3,13 +3,14 @@
 Source: DRO guide, `reconnect-interval`; forwarding notes, 21.2. Guess: pauses are spread over a fifth more than the
 interval, so that initiators whose network was away do not all come at once; there is none after a link that lasted for
 the interval at least, so that a reset costs no more than it must, and nobody who refuses is hammered. A new connection
-of the DRO that the old one is with takes its place, and so does any other one when the old one has been silent for a
-keepalive interval.
+of the DRO that the old one is with takes its place when the old one does not answer within `ANSWER_NS`; any other one
+does when the old one has been silent for a keepalive interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Final
 
 from dro.clock import ms
@@ -18,6 +19,7 @@ from dro.proto.peerlink.session import LinkSession
 _SPREAD: Final = 5
 PAUSE_NS: Final = ms(100)
 """The shortest pause, for a smaller interval."""
+ANSWER_NS: Final = ms(1000)
 
 
 class InitiatorCore:
@@ -54,14 +56,36 @@ class InitiatorCore:
         self._due_ns = now_ns
 
 
-def replaces(newcomer: LinkSession, old: LinkSession, now_ns: int, silent_ns: int) -> bool:
-    """Does a connection whose HELLO has come take the place of the one that is up?
+class Claim(Enum):
+    """What a connection whose HELLO has come is, beside the one that is up; the values say why it is refused."""
 
-    `silent_ns`: of an old one after which any may. The same DRO is one of the same name, or without a name, the portal
-    of the same context instance.
+    REPLACES = ""
+    ASKS = "the companion is connected, and answers"
+    """It may be the same DRO, which has lost the old one without our notice: if that is so, nobody answers there."""
+    CLONE = "another DRO of the same name is connected"
+    SECOND = "the portal has a link already"
+
+
+REMEDIES: Final = {
+    Claim.ASKS: "nothing, if the companion has just restarted; else find who uses its name",
+    Claim.CLONE: "give each DRO a <name> and a companion of its own: two hosts run the same configuration",
+    Claim.SECOND: "give each companion a portal of its own",
+}
+
+
+def claim_of(newcomer: LinkSession, old: LinkSession, now_ns: int, silent_ns: int) -> Claim:
+    """`silent_ns`: of an old one after which any other takes its place.
+
+    A node id is drawn at each start of a DRO, so one name with two of them is two DROs that run. Without a name, the
+    same DRO is the portal of the same context instance.
     """
     assert newcomer.hello is not None
     assert old.hello is not None
     one, other = newcomer.hello, old.hello
-    is_same = one.name == other.name if one.name else one.context_instance == other.context_instance
-    return is_same or now_ns - old.heard_ns >= silent_ns
+    if now_ns - old.heard_ns >= silent_ns:
+        return Claim.REPLACES
+    if one.name != other.name or (not one.name and one.context_instance != other.context_instance):
+        return Claim.SECOND
+    if one.node_id and other.node_id and one.node_id != other.node_id:
+        return Claim.CLONE
+    return Claim.ASKS

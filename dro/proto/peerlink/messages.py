@@ -50,6 +50,7 @@ SINCE: Final = 0xF008
 UDP_SESSION: Final = 0xF009
 FAST_KEEPALIVE: Final = 0xF00A
 CANARY: Final = 0xF00C
+NODE_ID: Final = 0xF00D
 COMPRESSION_LZ4: Final = 1
 
 _EXTENSION: Final = Struct("!BBHH")  # flags, id, subtype, offset of the piece
@@ -61,9 +62,10 @@ _DIGESTS: Final = Struct("!QQB27x")
 _HAS_INTEREST, _HAS_SOURCES = 1, 2
 _SINCE: Final = Struct("!Q")
 _SESSION: Final = Struct("!I")
+_NODE_ID: Final = Struct("!Q")
 _FAST: Final = Struct("!II")  # interval, timeout in ms
 _KNOWN: Final = frozenset(
-    (UDP_PORT, COMPRESSION, UDP_KEY, SOURCE_OPTIONS, DIGESTS, SINCE, UDP_SESSION, FAST_KEEPALIVE, CANARY)
+    (UDP_PORT, COMPRESSION, UDP_KEY, SOURCE_OPTIONS, DIGESTS, SINCE, UDP_SESSION, FAST_KEEPALIVE, CANARY, NODE_ID)
 )
 _KEY_BYTES: Final = 36
 
@@ -160,7 +162,7 @@ class Hello:
 
     `udp_key`: key and salt for the datagrams that it will send, 36 bytes; `udp_session`: the session id in them.
     `since_us`: when the initiator began to connect, by its clock, 0 if not told. `fast_ms`: gap and timeout of the
-    keepalives that it would use if both sides do. `has_canaries`: it answers them.
+    keepalives that it would use if both sides do. `has_canaries`: it answers them. `node_id`: 0 if not told.
     """
 
     name: bytes
@@ -176,6 +178,7 @@ class Hello:
     udp_session: int = 0
     fast_ms: tuple[int, int] | None = None
     has_canaries: bool = False
+    node_id: int = 0
 
 
 def hello(own: Hello) -> bytes:
@@ -195,6 +198,7 @@ def hello(own: Hello) -> bytes:
         (UDP_SESSION, _SESSION.pack(own.udp_session) if own.udp_session else b""),
         (FAST_KEEPALIVE, _FAST.pack(*own.fast_ms) if own.fast_ms is not None else b""),
         (CANARY, b"\x01" if own.has_canaries else b""),
+        (NODE_ID, _NODE_ID.pack(own.node_id) if own.node_id else b""),
     ):
         if data:
             blocks += extension(subtype, data)
@@ -216,6 +220,9 @@ def read_hello(message: lbmc.Message) -> Hello | None:
     fast = more.get(FAST_KEEPALIVE)
     if fast is not None and len(fast) != _FAST.size:
         raise DecodeError("hello", f"a fast keepalive of {len(fast)} bytes")
+    node_id = more.get(NODE_ID, bytes(_NODE_ID.size))
+    if len(node_id) != _NODE_ID.size:
+        raise DecodeError("hello", f"a node id of {len(node_id)} bytes")
     return Hello(
         name.name if name is not None else b"",
         instance.ctxinst if instance is not None else b"",
@@ -230,6 +237,7 @@ def read_hello(message: lbmc.Message) -> Hello | None:
         _SESSION.unpack(session)[0],
         _FAST.unpack(fast) if fast is not None else None,
         CANARY in more,
+        _NODE_ID.unpack(node_id)[0],
     )
 
 

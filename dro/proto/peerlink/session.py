@@ -46,6 +46,8 @@ FAST_MAX_MS: Final = 5_000, 15_000
 HURRY_NS: Final = ms(200)
 """Between canaries while none is answered."""
 PROVEN: Final = 5
+ANSWERS_MAX: Final = 200
+"""In a second, to queries. No DRO asks so often."""
 _ASKED_MAX: Final = 16  # queries without a response that are remembered
 _US: Final = 1000
 
@@ -181,9 +183,11 @@ class LinkSession:
         rtt: RttStatistics | None = None,
         told: Callable[[], Digests] = _no_digests,
         recorded: Callable[[], Digests] = _no_digests,
+        waits: bool = False,
     ) -> None:
         """`told`: digests of what this side wants and offers, as a question that is put now comes behind it;
-        `recorded`: of what is known here of the other side's, as far as all of it was taken."""
+        `recorded`: of what is known here of the other side's, as far as all of it was taken; `waits`: HELLO is sent by
+        `greet` only, so that the other side says nothing else before."""
         self.hello: Hello | None = None
         """Of the other side."""
         self.rtt = rtt if rtt is not None else RttStatistics()
@@ -206,6 +210,9 @@ class LinkSession:
         self._answers = 0  # in a row
         self._is_first = True  # no canary was in vain yet
         self._is_over = False
+        self._waits = waits
+        self._answers_from_ns = now_ns  # of the second that counts
+        self._answers_now = 0
 
     def take_effects(self) -> list[LinkEffect]:
         effects, self._effects = self._effects, []
@@ -224,7 +231,17 @@ class LinkSession:
 
     def on_connected(self, now_ns: int) -> None:
         self._began_ns = self._heard_ns = self._sent_ns = self._asked_ns = now_ns
-        self._effects.append(SendControl(hello(self.own)))
+        if not self._waits:
+            self._effects.append(SendControl(hello(self.own)))
+
+    def greet(self) -> bytes:
+        """HELLO, when it was not sent yet."""
+        waits, self._waits = self._waits, False
+        return hello(self.own) if waits else b""
+
+    def ask(self, now_ns: int) -> None:
+        """Whether anybody answers."""
+        self._ask(now_ns)
 
     def on_received(self, now_ns: int) -> None:
         """Some bytes."""
@@ -300,8 +317,16 @@ class LinkSession:
 
     # keepalives
 
+    def _may_answer(self, now_ns: int) -> bool:
+        if now_ns - self._answers_from_ns >= s(1):
+            self._answers_from_ns, self._answers_now = now_ns, 0
+        self._answers_now += 1
+        return self._answers_now <= ANSWERS_MAX
+
     def _on_keepalive(self, alive: TnwgKeepalive, canary: bytes, now_ns: int) -> None:
-        if alive.flags & KA_QUERY and canary:
+        if alive.flags & KA_QUERY and not self._may_answer(now_ns):
+            self.unhandled += 1
+        elif alive.flags & KA_QUERY and canary:
             self._effects.append(SendCanary(canary_response(alive, canary)))
         elif alive.flags & KA_RESPONSE and canary and alive.index in self._canaries:
             while (oldest := next(iter(self._canaries))) != alive.index:
@@ -351,11 +376,11 @@ class LinkSession:
         options = self.options
         if self.hello is None:
             deadlines.append(self._began_ns + self._hello_limit_ns)
-        elif options.interval_ns:
+        elif options.interval_ns and not self._waits:
             deadlines.append(self._next_query_ns())
         if options.interval_ns and options.timeout_ns:
             deadlines.append(self._heard_ns + options.timeout_ns)
-        if self._canary is not None:
+        if self._canary is not None and not self._waits:
             deadlines.append(self._canary_sent_ns + self._canary_gap_ns(self._canary))
             if self._is_unproven:
                 deadlines.append(self._canary_heard_ns + self._canary.timeout_ns)
@@ -390,9 +415,9 @@ class LinkSession:
         elif options.interval_ns and options.timeout_ns and now_ns >= self._heard_ns + options.timeout_ns:
             silent_ms = (now_ns - self._heard_ns) // 1_000_000
             self._close(f"nothing came for {silent_ms} ms", "check the network between the two", LinkEnd.TIMEOUT)
-        elif self.hello is not None and options.interval_ns and now_ns >= self._next_query_ns():
+        elif self.hello is not None and options.interval_ns and not self._waits and now_ns >= self._next_query_ns():
             self._ask(now_ns)
-        if self._canary is not None and not self._is_over:
+        if self._canary is not None and not self._is_over and not self._waits:
             self._send_canary(self._canary, now_ns)
 
     def _send_canary(self, canary: CanaryOptions, now_ns: int) -> None:

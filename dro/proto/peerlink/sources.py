@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
+from typing import Final
 
 from dro.proto.peerlink.digest import Digest, of_source
 from dro.proto.peerlink.messages import SourceEnd, SourceRecord, source, source_end
 from dro.sqn import MASK
 from dro.table import Table
+
+OPTIONS_MAX: Final = 4096
+"""Bytes of the options of one source that are taken; UM has a few hundred."""
+OPTIONS_IN_ALL_MAX: Final = 16 << 20
+"""Of all sources of a link. This portal and all siblings keep them."""
 
 
 class SourceMessage(bytes):
@@ -74,6 +80,7 @@ class Verdict(Enum):
     TAKEN = "taken"
     OTHER_TOPIC = "its OTID is known under another topic or domain"
     FULL = "there are more than <sourcemap> has room for"
+    OPTIONS = "there is no room for its options"
     BAD_NUMBER = "its number is 0, or has more than 32 bits"
 
 
@@ -86,6 +93,7 @@ class HeardSources:
         self._numbers: Table[bytes, int] = Table()  # by OTID
         self._digest = Digest()
         self._is_complete = True
+        self._option_bytes = 0
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -124,11 +132,15 @@ class HeardSources:
         before = [known for known in (occupant, same) if known is not None]
         if not before and len(self._by_number) >= self._most:
             return Verdict.FULL, []
+        options = self._option_bytes + len(record.options) - sum(len(known.options) for known in before)
+        if len(record.options) > OPTIONS_MAX or options > max(OPTIONS_IN_ALL_MAX, self._option_bytes):
+            return Verdict.OPTIONS, []
         gone = [known for known in before if (known.srcidx, known.otid) != (record.srcidx, record.otid)]
         for known in {known.srcidx: known for known in before}.values():
             self._forget(known)
         self._by_number[record.srcidx] = record
         self._numbers[record.otid] = record.srcidx
+        self._option_bytes += len(record.options)
         self._digest.add(of_source(record.srcidx, record.otid))
         return Verdict.TAKEN, gone
 
@@ -143,6 +155,7 @@ class HeardSources:
     def _forget(self, record: SourceRecord) -> None:
         del self._by_number[record.srcidx]
         self._numbers.pop(record.otid, None)
+        self._option_bytes -= len(record.options)
         self._digest.remove(of_source(record.srcidx, record.otid))
 
 

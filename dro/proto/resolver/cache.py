@@ -3,7 +3,9 @@
 State: entries keyed by (topic, transport session, topic index), grouped by topic and OTID: advertisements of one topic
 with one OTID are alternative sessions of one originating source, of which a receiver joins exactly one, or, with
 hotlinks, one of each plane (`dro.proto.resolver.joining`). Called by the resolver; one per context. UDP resolution
-never withdraws an unsubscribed source, so the size is bounded, and so is how much of what is new is taken in a second.
+never withdraws an unsubscribed source, so the size is bounded, also by the memory of what is not joined, and so is how
+much of what is new is taken in a second. What was forgotten is heard again with its next advertisement, or when it is
+asked for.
 
 Source: UM documentation and predecessor guide, "duplicate OTID". Guess: equal costs go to the lowest address; an
 advertisement without an OTID gets one derived from its content, the same in every context (ContextID 0, transport index
@@ -25,6 +27,7 @@ from dro.table import Table
 from dro.wire import otid as otid_codec
 from dro.wire.lbmr.packet import Tir
 from dro.wire.lbmr.records import write_transport
+from dro.wire.lbmr.tlv import UnknownOption
 from dro.wire.source_string import (
     IpcAddress,
     LbtrmAddress,
@@ -46,6 +49,14 @@ PLANES_MAX: Final = 8
 """Of one source are joined side by side."""
 
 EVICTION_TRIES: Final = 64
+BYTES_MAX: Final = 128 << 20
+"""Of memory, of all sources that are not joined: some 75,000 of the usual kind."""
+SOURCE_BYTES_MAX: Final = 16 << 10
+"""Of memory, of one source; UM needs an eighth."""
+_ENTRY_BYTES: Final = 1700  # of the usual kind
+_OPTION_BYTES: Final = 130  # of an unknown option, besides its body
+_OPTIONS_USUAL: Final = 16
+_OPTION_MOST: Final = 400  # of any option
 NEW_SOURCES: Final = NewcomerRate(in_all=20_000, of_one=10_000)
 
 SourceKey: TypeAlias = tuple[bytes, TransportAddress, int]  # topic, session, topic index
@@ -65,6 +76,7 @@ class CachedSource:
     source_id: bytes | None  # of the advertising context
     source_ip: int  # of the advertising datagram
     heard_ns: int
+    weight: int = 0  # bytes of memory that count; 0: it was joined when it was heard last
     is_joined: bool = False
     is_accepted: bool | None = None  # by the owner of the receivers; None: not asked yet
     is_carried: bool = True  # by this owner; False: another member of the TRD takes it on, so it is not accepted
@@ -92,6 +104,13 @@ class CachedSource:
         return (self.cost, *address_rank(self.tir.transport))
 
 
+def weight_of(tir: Tir) -> int:
+    """How many bytes of memory a source with that advertisement takes, by measurement."""
+    options = tir.options.items if tir.options else ()
+    unknown = sum(_OPTION_BYTES + len(o.body) for o in options[:_OPTIONS_USUAL] if isinstance(o, UnknownOption))
+    return _ENTRY_BYTES + len(tir.topic) + unknown + _OPTION_MOST * max(0, len(options) - _OPTIONS_USUAL)
+
+
 class Learned(Enum):
     """What one advertisement did to the cache."""
 
@@ -101,6 +120,7 @@ class Learned(Enum):
     UNUSABLE = "a transport that cannot be joined"
     FULL = "no room, and everything known is joined"
     LIMITED = "too many new ones in this second"
+    TOO_LARGE = "its options take too much memory"
 
 
 def address_rank(address: TransportAddress) -> tuple[int, int, int]:
@@ -126,10 +146,13 @@ def make_otid(tir: Tir) -> bytes:
 
 
 class TopicCache:
-    """All sources heard. `entries_max` 0: no bound; beyond it the one not heard for longest and not joined goes."""
+    """All sources heard. `entries_max` 0: no bound; beyond it, and beyond `bytes_max` of memory of those that are not
+    joined, the one not heard for longest and not joined goes."""
 
-    def __init__(self, entries_max: int) -> None:
+    def __init__(self, entries_max: int, bytes_max: int = BYTES_MAX) -> None:
         self._entries_max = entries_max
+        self._bytes_max = bytes_max
+        self._bytes = 0  # weight of all
         self._entries: Table[SourceKey, CachedSource] = Table()
         self._oldest: CachedSource | None = None  # least recently heard; a chain, since a table has no order
         self._newest: CachedSource | None = None
@@ -172,6 +195,10 @@ class TopicCache:
                 return Learned.MISMATCH, known
             self.drop(key)
             known = None
+        weight = weight_of(tir)
+        if weight > SOURCE_BYTES_MAX:
+            self.turned_away += 1
+            return Learned.TOO_LARGE, None
         cost = tir.options.cost if tir.options else None
         reach = (cost.cost, cost.hop_count) if cost else (0, 0)
         entry = known
@@ -188,6 +215,7 @@ class TopicCache:
             self._unchain(entry)
         self._chain(entry)
         entry.tir = tir
+        self._weigh(entry, 0 if entry.is_joined else weight)
         entry.cost, entry.hop_count = reach
         entry.from_dro, entry.source_id, entry.source_ip, entry.heard_ns = from_dro, source_id, source_ip, now_ns
         return (Learned.NEW if known is None else Learned.KNOWN), entry
@@ -200,6 +228,7 @@ class TopicCache:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._unchain(entry)
+            self._weigh(entry, 0)
             self.refused -= entry.is_refused
             by_otid = self._topics[key[0]]
             group = by_otid[entry.otid]
@@ -274,17 +303,25 @@ class TopicCache:
         if len(group) >= ALTERNATIVES_MAX:
             others = (entry for entry in group if not entry.is_joined)  # at most `PLANES_MAX` are
             self.drop(min(others, key=lambda entry: entry.heard_ns).key)
-        if not 0 < self._entries_max <= len(self._entries):
-            return True
-        for _ in range(min(EVICTION_TRIES, len(self._entries))):
+        for _ in range(EVICTION_TRIES):
             entry = self._oldest
-            assert entry is not None
+            if entry is None or not self._is_full:
+                return True
             if not entry.is_joined:
                 self.drop(entry.key)
-                return True
+                continue
+            self._weigh(entry, 0)
             self._unchain(entry)
             self._chain(entry)
-        return False
+        return not self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        return 0 < self._entries_max <= len(self._entries) or self._bytes > self._bytes_max
+
+    def _weigh(self, entry: CachedSource, weight: int) -> None:
+        self._bytes += weight - entry.weight
+        entry.weight = weight
 
     def _chain(self, entry: CachedSource) -> None:
         """As the newest."""

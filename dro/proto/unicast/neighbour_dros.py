@@ -28,6 +28,8 @@ START_QUERIES: Final = 3
 ANSWER_NS: Final = ms(500)
 FORGET_NS: Final = 3 * REPEAT_NS + s(1)
 NEIGHBOURS_MAX: Final = 256
+OF_ONE_MAX: Final = 16
+"""Portals that one address may announce."""
 NEW_NEIGHBOURS: Final = NewcomerRate(in_all=32, of_one=8)
 _INSTANCE_BYTES: Final = 8
 
@@ -49,6 +51,7 @@ class NeighbourDros:
         self._own = own
         self._domain_id = domain_id
         self._heard: dict[bytes, tuple[NeighbourDro, int]] = {}  # and when last; the one silent for longest first
+        self._announced_by: dict[bytes, int] = {}  # the address from which the announcement has come
         self._newcomers = Newcomers(NEW_NEIGHBOURS)
         self._queries = START_QUERIES
         self._due_ns: int | None = now_ns if own.port else None
@@ -58,6 +61,10 @@ class NeighbourDros:
 
     def __iter__(self) -> Iterator[NeighbourDro]:
         return iter([neighbour for neighbour, _ in self._heard.values()])
+
+    def is_there(self, ip: int) -> bool:
+        """Whether a DRO of that address is known."""
+        return any(neighbour.ip == ip for neighbour, _ in self._heard.values())
 
     def take_news(self) -> bool:
         """Whether somebody has come, or moved, since the last call."""
@@ -93,15 +100,24 @@ class NeighbourDros:
     def _on_neighbour(self, neighbour: NeighbourDro, now_ns: int, source_ip: int) -> None:
         known = self._heard.get(neighbour.instance)
         if known is None or known[0] != neighbour:
-            if len(self._heard) >= NEIGHBOURS_MAX or not self._newcomers.admit(source_ip, now_ns):
+            of_one = sum(ip == source_ip for ip in self._announced_by.values())
+            if (
+                len(self._heard) >= NEIGHBOURS_MAX
+                or (of_one >= OF_ONE_MAX and self._announced_by.get(neighbour.instance) != source_ip)
+                or not self._newcomers.admit(source_ip, now_ns)
+            ):
                 return
             address = (neighbour.ip, neighbour.port)
             for other, _ in list(self._heard.values()):
                 if (other.ip, other.port) == address:
-                    del self._heard[other.instance]
+                    self._forget(other.instance)
             self._has_news = True
+            self._announced_by[neighbour.instance] = source_ip
         self._heard.pop(neighbour.instance, None)
         self._heard[neighbour.instance] = (neighbour, now_ns)
+
+    def _forget(self, instance: bytes) -> None:
+        del self._heard[instance], self._announced_by[instance]
 
     # time
 
@@ -114,7 +130,7 @@ class NeighbourDros:
             neighbour, heard_ns = next(iter(self._heard.values()))
             if now_ns - heard_ns < FORGET_NS:
                 break
-            del self._heard[neighbour.instance]
+            self._forget(neighbour.instance)
         if self._due_ns is not None and now_ns >= self._due_ns:
             self._announce(now_ns)
 

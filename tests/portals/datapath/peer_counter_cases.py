@@ -244,7 +244,7 @@ def unicast(link: Link) -> tuple[CounterPage, CounterPage]:
         sender = AddressedData(link.ring, worker.counters, FakeQueues(), lambda _: None)
         core = UnicastForwarding(P, 0, KnownContexts())
         down = cast(PortalLink, DownLink())
-        traffic = UnicastTraffic(worker.ctx, sender, core, down, lambda _: None, lambda _: None)
+        traffic = UnicastTraffic(worker.ctx, sender, core, down, lambda *_: None, lambda _: None)
         for message in (RXREQ, *[UNKNOWN] * 2, *[FOR_NOBODY] * 3):
             traffic.on_received(message, "somebody")
         leaves = Leaves(P, 5, bytes(40))

@@ -261,22 +261,23 @@ def unicast(link: Link) -> Pages:
         asked = FakeUnicastLink()
         core = cast(UnicastForwarding, SimpleNamespace(on_message=lambda message, now_ns: verdicts.pop(0)))
         sender = AddressedData(link.ring, worker.counters, FakeQueues(), lambda _: None)
-        traffic = UnicastTraffic(worker.ctx, sender, core, asked.link, lambda _: None, lambda _: None)
+        traffic = UnicastTraffic(worker.ctx, sender, core, asked.link, lambda *_: None, lambda _: None, bool)
         verdicts: list[Verdict] = []
         for kind in (0, 8):
             for why in Why:
                 verdicts.append(Dropped(why, detail="00"))
                 traffic.on_received(bytes([kind]) + bytes(UNICAST_BYTES - 1), "somebody")
         traffic._of_dros = Newcomers(NewcomerRate(in_all=2, of_one=2))
-        verdicts += [ForRoutes()] * 3
-        for _ in range(3):
-            traffic.on_received(bytes(UNICAST_BYTES), "somebody")
+        verdicts += [ForRoutes()] * 4
+        for ip in (1, 1, 1, 0):  # the last one is of no DRO
+            traffic.on_received(bytes(UNICAST_BYTES), "somebody", ip)
         for nbytes, outcome in ((10, Outcome.SENT), (11, Outcome.FULL), (12, Outcome.FAILED)):
             asked.outcome = outcome
             verdicts.append(Leaves(P, 5, bytes(nbytes)))
             traffic.on_received(bytes(nbytes), "somebody")
             traffic.count_control(nbytes, outcome)
-        for slot in range(Slot.UNICAST_DATA_RCVD, Slot.GATEWAY_CONTROL_DROPPED_BYTES + 1):
+        refused = (Slot.GATEWAY_CONTROL_REFUSED, Slot.GATEWAY_CONTROL_REFUSED_BYTES)
+        for slot in (*range(Slot.UNICAST_DATA_RCVD, Slot.GATEWAY_CONTROL_DROPPED_BYTES + 1), *refused):
             link.page_p.set(slot, worker.counters[slot])
     stepper.loop.close()
     return link.page_p, link.page_q
@@ -308,6 +309,7 @@ def unicast_cases() -> dict[Slot, tuple[Scene, int, int]]:
         Slot.UNICAST_DROPPED_ERROR: (1, 12),
         Slot.GATEWAY_CONTROL_RCVD: (2, 2 * n),
         Slot.GATEWAY_CONTROL_LIMITED: (1, n),
+        Slot.GATEWAY_CONTROL_REFUSED: (1, n),
         Slot.GATEWAY_CONTROL_SENT: (1, 10),
         Slot.GATEWAY_CONTROL_DROPPED: (1, 11),
     }
@@ -509,7 +511,7 @@ def test_a_unicast_message_that_does_not_decode_waits_for_nothing(link: Link) ->
         asked = cast(PortalLink, SimpleNamespace(send_unicast=refuse))
         core = cast(UnicastForwarding, SimpleNamespace(on_message=lambda *_: Leaves(P, 5, bytes(10))))
         addressed = AddressedData(link.ring, worker.counters, FakeQueues(), lambda _: None)
-        traffic = UnicastTraffic(worker.ctx, addressed, core, asked, lambda _: None, lambda _: None)
+        traffic = UnicastTraffic(worker.ctx, addressed, core, asked, lambda *_: None, lambda _: None)
         with pytest.raises(DecodeError):
             traffic.on_received(bytes(10), "somebody")
         page = worker.counters
@@ -533,6 +535,6 @@ def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
     assert set(Slot) == {
         *range(14), *range(16, 60), *range(64, 77), *range(80, 90), *range(96, 140), *range(160, 215), *range(216, 249),
-        *range(250, 283), *range(290, 308), *range(310, 326), *range(330, 348),
+        *range(250, 283), 284, 285, *range(290, 308), *range(310, 326), *range(330, 348),
     }  # fmt: skip
     assert set(PairSlot) == {*range(14)}

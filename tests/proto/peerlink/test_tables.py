@@ -12,9 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dro.clock import ms, s
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost, Symbol
-from dro.proto.peerlink.connecting import PAUSE_NS, InitiatorCore
+from dro.proto.peerlink import sources as tables
+from dro.proto.peerlink.connecting import PAUSE_NS, Claim, InitiatorCore, claim_of
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
-from dro.proto.peerlink.messages import SourceEnd, SourceRecord, read_source
+from dro.proto.peerlink.messages import Hello, SourceEnd, SourceRecord, read_source
+from dro.proto.peerlink.messages import hello as hello_message
+from dro.proto.peerlink.session import LinkOptions, LinkSession
 from dro.proto.peerlink.sources import (
     HeardSources,
     OfferedSources,
@@ -280,6 +283,40 @@ def test_an_end_of_another_source_is_ignored() -> None:
 
 # connecting
 
+SILENT_NS = s(5)
+
+
+def greeted(hello: Hello, heard_ns: int = 0) -> LinkSession:
+    session = LinkSession(Hello(b"me", b"\1" * 8), LinkOptions(0, 0, only_when_idle=True), 0)
+    session.on_connected(0)
+    session.on_message(hello_message(hello), 0)
+    session.on_received(heard_ns)
+    return session
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "silent_ns", "claim"),
+    [
+        (Hello(b"G1", b"\2" * 8, node_id=5), s(1), Claim.ASKS),
+        (Hello(b"G1", b"\3" * 8, node_id=5), s(1), Claim.ASKS),
+        (Hello(b"G1", b"\3" * 8, node_id=6), s(1), Claim.CLONE),
+        (Hello(b"G1", b"\3" * 8), s(1), Claim.ASKS),
+        (Hello(b"G9", b"\2" * 8, node_id=5), s(1), Claim.SECOND),
+        (Hello(b"", b"\2" * 8), s(1), Claim.SECOND),
+        (Hello(b"G1", b"\3" * 8, node_id=6), SILENT_NS, Claim.REPLACES),
+        (Hello(b"G9", b"\3" * 8, node_id=6), SILENT_NS, Claim.REPLACES),
+    ],
+)
+def test_who_takes_the_place_of_a_link(newcomer: Hello, silent_ns: int, claim: Claim) -> None:
+    link = greeted(Hello(b"G1", b"\2" * 8, node_id=5), heard_ns=s(10))
+    assert claim_of(greeted(newcomer), link, s(10) + silent_ns, SILENT_NS) is claim
+
+
+def test_without_a_name_the_context_instance_counts() -> None:
+    link = greeted(Hello(b"", b"\2" * 8), heard_ns=s(10))
+    assert claim_of(greeted(Hello(b"", b"\2" * 8)), link, s(10), SILENT_NS) is Claim.ASKS
+    assert claim_of(greeted(Hello(b"", b"\3" * 8)), link, s(10), SILENT_NS) is Claim.SECOND
+
 
 def test_attempts_follow_each_other_within_a_fifth_more_than_the_interval() -> None:
     rng = random.Random(1)
@@ -323,3 +360,17 @@ def test_without_an_interval_there_is_a_pause_yet() -> None:
     due_ns = core.next_deadline()
     assert due_ns is not None
     assert s(1) + PAUSE_NS <= due_ns <= s(1) + 2 * PAUSE_NS
+
+
+def test_options_of_sources_are_bounded_by_bytes_for_each_and_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "OPTIONS_IN_ALL_MAX", 10_000)
+    heard = HeardSources(1000)
+    assert heard.on_source(record(1, 1, options=bytes(4097)))[0] is Verdict.OPTIONS
+    taken = [n for n in range(1, 9) if heard.on_source(record(n, n, options=bytes(4000)))[0] is Verdict.TAKEN]
+    assert taken == [1, 2]
+    assert heard.digest is None, "not all was taken"
+    assert heard.on_source(record(9, 9, options=bytes(2000)))[0] is Verdict.TAKEN
+    assert heard.on_source(record(1, 1, options=b""))[0] is Verdict.TAKEN
+    assert heard.on_source(record(3, 3, options=bytes(4000)))[0] is Verdict.TAKEN
+    assert heard.on_end(SourceEnd(2, record(2, 2).otid)) is not None
+    assert heard.on_source(record(4, 4, options=bytes(4000)))[0] is Verdict.TAKEN

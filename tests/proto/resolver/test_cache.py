@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dro.clock import NS_PER_S
 from dro.proto.newcomers import NewcomerRate
 from dro.proto.resolver.cache import CachedSource, Learned, TopicCache, address_rank
 from dro.wire.lbmr import packet as lbmr
+from dro.wire.lbmr.options import TirOptions
+from dro.wire.lbmr.tlv import UnknownOption
 from dro.wire.source_string import (
     IpcAddress,
     LbtrmAddress,
@@ -135,3 +139,46 @@ def test_what_finds_no_room_is_counted() -> None:
     for _ in range(3):
         assert learn(cache, tir(b"new")) == (Learned.FULL, None)
     assert (cache.turned_away, cache.limited) == (3, 0)
+
+
+def with_options(name: bytes, otid: int, count: int, nbytes: int) -> lbmr.Tir:
+    """Unknown options that may be skipped, of so many bytes each, after those of the usual kind."""
+    usual = tir(name, otid=otid)
+    assert usual.options is not None
+    unknown = tuple(UnknownOption(0x7A, b"\x80" + bytes(nbytes - 3)) for _ in range(count))
+    return replace(usual, options=TirOptions((*usual.options.items, *unknown)))
+
+
+def test_sources_that_nobody_has_joined_are_bounded_by_their_memory() -> None:
+    """A review: 44 MB of advertisements cost 1.1 GB, far below the bound of entries."""
+    cache = TopicCache(0, bytes_max=1 << 20)
+    for n in range(3000):
+        learn(cache, with_options(b"topic.%d" % n, n, 10, 250), n)
+    assert 100 < len(cache) <= (1 << 20) // 5000
+    assert cache.source_count(b"topic.2999"), "the newest is there"
+    assert cache.turned_away == 0
+
+
+def test_what_is_joined_does_not_count_and_does_when_it_is_left() -> None:
+    cache = TopicCache(0, bytes_max=1 << 20)
+    for n in range(600):
+        entry = learn(cache, tir(b"wanted.%d" % n, otid=n))[1]
+        assert entry is not None
+        entry.is_joined = True
+    for n in range(3000):
+        assert learn(cache, tir(b"topic.%d" % n, otid=n), n)[0] is Learned.NEW
+    assert sum(cache.source_count(b"wanted.%d" % n) for n in range(600)) == 600
+    for n in range(600):
+        cache.leave_topic(b"wanted.%d" % n)
+        learn(cache, tir(b"wanted.%d" % n, otid=n), 4000)
+    for n in range(3000):
+        learn(cache, tir(b"topic.%d" % n, otid=n), 5000)
+    assert len(cache) <= (1 << 20) // 1700 + 1
+
+
+@pytest.mark.parametrize(("count", "nbytes"), [(100, 4), (60, 250), (2000, 4)])
+def test_a_source_with_too_many_options_is_turned_away_and_counted(count: int, nbytes: int) -> None:
+    cache = TopicCache(0)
+    assert learn(cache, with_options(b"T", 1, count, nbytes)) == (Learned.TOO_LARGE, None)
+    assert (len(cache), cache.turned_away) == (0, 1)
+    assert learn(cache, with_options(b"T", 1, 20, 20))[0] is Learned.NEW

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import cast
@@ -237,6 +238,22 @@ def test_a_frozen_worker_is_noticed_and_continues(start: Start) -> None:
     os.kill(pid, signal.SIGCONT)
     dro.wait_until(lambda: "worker answers again worker=plain-1" in dro.log)
     assert len(dro.told("start")) == 2
+
+
+def has_started_again(dro: FakeDro, name: str) -> bool:
+    return len(dro.told("ready", worker=name)) == 2
+
+
+def test_workers_that_hang_are_replaced(start: Start) -> None:
+    """First of all the route manager, whose silence takes the DRO out of its network."""
+    dro = start("plain-0", "plain-1", "plain-2")
+    dro.wait_for("data", count=6)
+    for name in ("plain-0", "plain-1"):
+        os.kill(dro.pid_of(name), signal.SIGSTOP)
+    for name in ("plain-0", "plain-1"):
+        dro.wait_until(partial(has_started_again, dro, name), 90)
+        assert f"worker does not answer for too long, it is started anew worker={name}" in dro.log
+    assert len(dro.told("ready", worker="plain-2")) == 1
 
 
 def test_sighup_does_not_end_it(start: Start) -> None:
