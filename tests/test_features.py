@@ -1,4 +1,4 @@
-"""Each feature of the list has tests that exist, or a reason; the guide says the same."""
+"""Each row of the feature table has tests that exist, or a reason; the guide says the same."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from functools import cache
 
 import pytest
 
-from tests.builders.features import CLASSES, ROOT, Feature, features, guide
+from tests.builders.features import CLASSES, ROOT, Feature, features, guide, table
 
+TABLE = table()
 ALL = features()
 
 
@@ -25,10 +26,20 @@ def cases_of(path: str) -> frozenset[str]:
     return frozenset(found)
 
 
-@pytest.mark.parametrize("feature", ALL, ids=lambda feature: feature.name)
+def test_the_table_is_whole() -> None:
+    assert [row.number for row in TABLE] == list(range(1, 138))
+    assert {row.rank for row in TABLE} == CLASSES.keys()
+    assert all(row.section and row.name for row in TABLE)
+
+
+def test_every_row_of_the_table_is_spoken_of() -> None:
+    numbers = {feature.row for feature in ALL} - {None}
+    assert numbers == {row.number for row in TABLE}, "a row without an entry, or an entry of no row"
+
+
+@pytest.mark.parametrize("feature", ALL, ids=lambda feature: f"{feature.row or 'beyond'}: {feature.name}")
 def test_a_feature_has_tests_that_exist_or_a_reason(feature: Feature) -> None:
     assert feature.name
-    assert feature.rank in CLASSES
     assert feature.reason or feature.is_black_box, "no test with real processes, and no reason why"
     assert len(set(feature.tests)) == len(feature.tests)
     for test in feature.tests:
@@ -39,7 +50,8 @@ def test_a_feature_has_tests_that_exist_or_a_reason(feature: Feature) -> None:
 
 
 def test_no_feature_is_listed_twice() -> None:
-    assert [name for name, times in Counter(feature.name.lower() for feature in ALL).items() if times > 1] == []
+    names = Counter((feature.row, feature.name.lower()) for feature in ALL)
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 def test_the_guide_is_up_to_date() -> None:

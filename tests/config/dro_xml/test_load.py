@@ -140,6 +140,10 @@ def test_the_same_group_on_two_interfaces_is_two_networks() -> None:
     [
         (b"<tnw-gateway version='1.0'/>", "dro.xml:1: <tnw-gateway>: <portals> is missing; add <portals>"),
         (gateway(), "dro.xml:2: <portals>: no portal; add at least one <endpoint>"),
+        (
+            gateway("<endpoint><name>A</name></endpoint>"),
+            "dro.xml:3: <endpoint>: <domain-id> is missing; add <domain-id>",
+        ),
         (gateway("<peer><name>P</name></peer>"), "dro.xml:3: <peer>: <single-tcp> is missing; add <single-tcp>"),
         (b"<a/>", "dro.xml:1: the root element is <a>, not <tnw-gateway>; is this a DRO configuration file?"),
         (
