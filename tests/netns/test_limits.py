@@ -40,6 +40,7 @@ def test_a_fragment_that_does_not_fit_is_dropped(net: Net, judged: Judged) -> No
         dro.wait_balanced()
         assert dro.books.dropped(2) == dict.fromkeys(dro.books.dropped(2), 0) | {"size_error": 1}
         assert dro.books[2, Slot.DROPPED_SIZE_BYTES] == 10_000 + HEADER
+        assert dro.logged("fragment larger than the datagram size of the transport") == 1
         for app in (source, receiver):
             app.end()
 

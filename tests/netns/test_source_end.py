@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 Judged = Callable[..., AbstractContextManager[Watch]]
 SILENT = "receiver transport_lbtrm_activity_timeout 2000\n"
 LATE_S = 4.0  # what a loaded machine may add
+ENDS_S = 5.0
 
 
 @pytest.mark.parametrize(
@@ -133,3 +134,25 @@ def test_the_end_does_not_overtake_what_was_sent_before(net: Net, judged: Judged
         assert not any(dro.books.dropped(2).values())
         for app in (source, receiver):
             app.end()
+
+
+@pytest.mark.parametrize("second", ["tcp", "lbtrm"])
+def test_a_dro_that_is_stopped_ends_what_it_has_advertised(net: Net, judged: Judged, second: str) -> None:
+    """It tells the end of its proxy sources by final advertisements, and is gone in less than five seconds."""
+    board = Board()
+    with judged(trd_name(1), trd_name(2)) as watch, running_dro(net, {1: "lbtrm", 2: second}) as dro:
+        hosts = app_hosts(net, 1, 2)
+        source, receiver = App(hosts[1], dro.configs[1], board, "source"), App(hosts[2], dro.configs[2], board)
+        receiver.receive(b"quotes", cell=0)
+        otid, _ = source.open("s", b"quotes")
+        receiver.wait_heard(b"quotes")
+        source.send("s", 200, cells=(0,))
+        wait_delivered(board, {0: 200})
+        dro.process.signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert dro.process.wait(ENDS_S) == 0
+        assert time.monotonic() - began < ENDS_S
+        wait_until(lambda: receiver.report().heard[otid].ended, "the end of the proxy source", LATE_S, every_s=0.05)
+        for app in (source, receiver):
+            app.end()
+    assert watch[trd_name(2)].counts["lbmr.final_tir"] >= 1

@@ -183,6 +183,7 @@ def test_without_receivers_nothing_crosses(net: Net, judged: Judged) -> None:
     for trd in (2, 3, 4):
         assert watch[trd_name(trd)].counts["lbmr.tqr"]
         assert watch[trd_name(trd)].counts["lbmr.tir"]  # of the application, which the DRO does not repeat
+    assert watch.total("lbmr.proxy_tir") == 0
 
 
 @pytest.mark.slow

@@ -7,8 +7,13 @@ from itertools import permutations, product
 
 import pytest
 
+from dro.config.um.options import UmOptions
 from dro.metrics.slots import Slot
 from dro.um.fragment.own_sources import FragmentSource
+from dro.um.message.client_config import Config
+from dro.um.message.context import MessageContext
+from dro.um.message.events import Data, Event, Loss
+from dro.um.message.receiver import CallbackListener
 from dro.um.transport.runs import KIND_TSNI, Run
 from dro.um.transport.session import ReceiverTransport
 from portals.decisions.messages import PATTERN_PCRE
@@ -244,3 +249,31 @@ def test_a_source_that_ends_takes_its_proxies_along(make: Make) -> None:
     net.until(lambda: not receiver.bound(TOPIC), limit_ms=20_000)
     assert [ended for _, ended in receiver.sink.unbound] == [True]
     assert receiver.got(source) == list(range(10))
+
+
+@pytest.mark.parametrize(("timeout_ms", "is_lost"), [(0, True), (2000, False)])
+def test_a_message_that_overtakes_another_is_waited_for_on_tcp_when_the_receiver_wants_it(
+    make: Make, timeout_ms: int, is_lost: bool
+) -> None:
+    """From LBT-RM, where one is lost and repaired, to TCP, where it comes late."""
+    net = make(ALL["pair"], transport={1: "lbtrm", 2: "tcp"})
+    net.start()
+    option = "transport_tcp_dro_loss_recovery_timeout"
+    context = MessageContext(Config.load(net.plan.config(2)).with_("receiver", option, timeout_ms), net.loop)
+    events: list[Event] = []
+    context.receiver(TOPIC.decode(), CallbackListener(events.append, None, lambda *_: None), UmOptions())
+    sender = net.application(1)
+    source = sender.source(TOPIC)
+    net.until(lambda: bool(context.core.bound_sources))
+    net.run(500)
+    sender.send(source, 5)
+    net.run(100)
+    sender.lose(source)
+    sender.send(source, 5)
+    net.run(5000)
+    heard = [event.sqn for event in events if isinstance(event, Data)]
+    lost = [event.sqn for event in events if isinstance(event, Loss)]
+    everything = list(range(11))
+    assert (heard, lost) == (([sqn for sqn in everything if sqn != 5], [5]) if is_lost else (everything, []))
+    context.close_children()
+    context.close()

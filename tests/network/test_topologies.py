@@ -253,7 +253,7 @@ def test_data_of_every_pair_takes_the_described_path(make: Make, name: str) -> N
         )
 
     net.until(lambda: all(ends[other].bound(s.topic) for (_, other), s in flows.items()), step_ms=100)
-    net.run(8000, 100)  # a receiver in a TRD with several DROs moves to the one on the best way
+    net.run(4000, 100)  # a receiver in a TRD with several DROs moves to the one on the best way
     for (one, _), source in flows.items():
         ends[one].send(source)
     until_all_is_there()

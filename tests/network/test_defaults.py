@@ -1,0 +1,96 @@
+"""Whole DROs on a clock that the tests move: default keepalives, and when and why routes are calculated."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import pytest
+
+from dro.clock import NS_PER_MS
+from dro.log.events import LogEvent
+from dro.metrics.slots import Slot
+from tests.network.conftest import Make
+from tests.network.plans import PAIR
+from tests.network.test_shared_trds import know_all
+from tests.rigs.network import Network
+
+REASONS: Final = (
+    LogEvent.LINK_UP, LogEvent.LINK_DOWN, LogEvent.RECALCULATION_FORCED, LogEvent.DRO_DISCOVERED,
+    LogEvent.NODE_UPDATED, LogEvent.DRO_TIMED_OUT,
+)  # fmt: skip
+
+
+def now_ms(net: Network) -> int:
+    return net.loop.now_ns() // NS_PER_MS
+
+
+def test_a_silent_link_is_given_up_after_15_s_and_made_anew(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While it is idle it is asked each 5 s. Then the network swallows everything, and both connections stand."""
+    caplog.set_level(logging.INFO)
+    net = make(PAIR, daemon="", delays_ms={("A", "B"): 1})
+    (relay,) = net._relays
+    net.start()
+
+    def are_up() -> bool:
+        return net.dros["A"].has_link("B") and net.dros["B"].has_link("A")
+
+    def links_made() -> list[int]:
+        return [net.dros["A"].peers["B"]._watch.links, net.dros["B"].peers["A"]._watch.links]
+
+    net.until(are_up)
+    net.run(2000)
+
+    def samples() -> int:
+        return net.dros["A"].page("B", Slot.RTT_SAMPLES) + net.dros["B"].page("A", Slot.RTT_SAMPLES)
+
+    before = samples()
+    net.run(60_000, 50)
+    assert 10 <= samples() - before <= 26
+    monkeypatch.setattr(relay, "_pass", lambda *_: None)
+    silent_ms = now_ms(net)
+    net.until(lambda: not are_up(), limit_ms=16_000, step_ms=50)
+    assert 10_000 <= now_ms(net) - silent_ms <= 15_100
+    reasons = [str(vars(record).get("reason")) for record in caplog.records if record.msg == LogEvent.PEER_LINK_LOST]
+    assert reasons[0] == "nothing came for 15000 ms"
+    monkeypatch.undo()
+    # an attempt is made at once, which the network has swallowed as well
+    net.until(lambda: are_up() and links_made() == [2, 2], limit_ms=20_000, step_ms=50)
+
+
+def test_routes_are_there_5_to_6_s_after_the_start(make: Make) -> None:
+    net = make({"A": [1, 2]}, daemon="")
+    began_ms = now_ms(net)
+    net.start()
+    net.until(lambda: know_all(net), limit_ms=8000)
+    assert 5000 <= now_ms(net) - began_ms <= 5750
+
+
+def test_each_reason_to_calculate_routes_is_logged(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    net = make(PAIR)
+
+    def told(event: LogEvent) -> int:
+        return sum(record.msg == event for record in caplog.records)
+
+    def until_told(event: LogEvent, count: int = 1) -> None:
+        before = told(event)
+        net.until(lambda: told(event) >= before + count)
+
+    net.start("A")
+    net.run(1000)
+    assert told(LogEvent.DRO_DISCOVERED) == 0
+    net.start("B")
+    net.until(lambda: told(LogEvent.DRO_DISCOVERED) == 2 and told(LogEvent.LINK_UP) >= 4)
+    net.run(2000)
+    net.dros["A"].set_cost("B", 5)
+    until_told(LogEvent.NODE_UPDATED, 2)
+    net.run(2000)
+    net.dros["A"].workers[0].told["on_recalculate"]()
+    assert told(LogEvent.RECALCULATION_FORCED) == 1
+    net.kill("B")
+    until_told(LogEvent.LINK_DOWN)
+    until_told(LogEvent.DRO_TIMED_OUT)
+    assert all(told(event) for event in REASONS)
