@@ -240,6 +240,10 @@ def test_the_page_and_its_json_are_the_same(network: Chain) -> None:
     assert re.fullmatch(r"[0-9a-f]{8}", _fact(web, "Topology Signature"))
     assert _fact(web, "UM Router Count") == "3"
     assert _fact(web, "Topic Resolution Domain Count") == "3"
+    others = json.loads(fetch(web, "/topology.json")[1])["dros"][1:]
+    activity = [str(fact["value"]) for dro in others for fact in dro["facts"] if fact["name"] == "Last Activity"]
+    assert len(activity) == 2
+    assert all(re.fullmatch(r"\d+ seconds ago", text) for text in activity)
 
 
 def _fact(web: str, name: str) -> str:

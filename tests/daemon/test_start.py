@@ -120,6 +120,33 @@ def test_monitoring_over_um_is_warned_about_and_ignored(net: Net, host: Host) ->
     assert process.stop() == 0
 
 
+OF_ENDPOINTS = (
+    "late-join", "topic-purge", "topic-interest-generate", "topic-domain-activity", "pattern-purge",
+    "pattern-interest-generate", "pattern-domain-activity",
+)  # fmt: skip
+OF_PEERS = ("topic-use-check", "pattern-use-check")
+
+
+def test_what_has_no_function_is_told_once_and_changes_nothing(net: Net, host: Host) -> None:
+    """Deprecated elements, tables of names and a licence, by a warning each."""
+    xml = configuration(net.folder, more="".join(f"<{name}/>" for name in OF_ENDPOINTS))
+    peer = PEER.replace("<port>many", "<port>9").replace("      </single-tcp>\n", "      </single-tcp>\n      {}\n")
+    text = xml.read_text().replace("  </portals>", peer.format("".join(f"<{n}/>" for n in OF_PEERS)) + "  </portals>")
+    idle = "<lbm-license-file>/nowhere/um.lic</lbm-license-file><topicmap/><patternmap/>"
+    xml.write_text(re.sub(r"(<log [^>]*/>)", rf"\1{idle}", text))
+    process = start(host, xml)
+    process.wait_output("route recalculation took .*routes=2 process=", ENDS_S)
+    warnings = [line for line in process.stdout.splitlines() if "[warning]" in line]
+    for name in OF_ENDPOINTS + OF_PEERS:
+        (line,) = [line for line in warnings if f"<{name}>" in line]
+        assert "deprecated, ignored" in line
+        assert re.search(r"Gwd-6814-\d+: ", line)
+    for name in ("lbm-license-file", "topicmap", "patternmap"):
+        (line,) = [line for line in warnings if f"<{name}>" in line]
+        assert "ignored" in line
+    assert process.stop() == 0
+
+
 def test_a_mistake_in_a_um_file_is_a_warning(net: Net, host: Host) -> None:
     xml = configuration(net.folder, "context no_such_option 1\ncontext resolver_multicast_ttl 999\n")
     process = start(host, xml)

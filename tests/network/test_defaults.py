@@ -12,9 +12,11 @@ from dro.log.events import LogEvent
 from dro.metrics.slots import Slot
 from tests.network.conftest import Make
 from tests.network.plans import PAIR
+from tests.network.test_outages import Flow
 from tests.network.test_shared_trds import know_all
-from tests.rigs.network import Network
+from tests.rigs.network import Network, Ports
 
+TOPIC: Final = b"quotes"
 REASONS: Final = (
     LogEvent.LINK_UP, LogEvent.LINK_DOWN, LogEvent.RECALCULATION_FORCED, LogEvent.DRO_DISCOVERED,
     LogEvent.NODE_UPDATED, LogEvent.DRO_TIMED_OUT,
@@ -66,6 +68,52 @@ def test_routes_are_there_5_to_6_s_after_the_start(make: Make) -> None:
     net.start()
     net.until(lambda: know_all(net), limit_ms=8000)
     assert 5000 <= now_ms(net) - began_ms <= 5750
+
+
+@pytest.mark.parametrize(
+    ("keepalive", "least", "most"),
+    [('idle="yes" interval="1000"', 0, 1), ('idle="no" interval="1000"', 4, 12), ('idle="yes" interval="0"', 0, 0)],
+)
+def test_a_link_with_traffic_is_asked_when_that_is_configured(
+    make: Make, keepalive: str, least: int, most: int
+) -> None:
+    """For five seconds; what has just come says enough otherwise. Without an interval silence is no fault."""
+    xml = f'<gateway-keepalive {keepalive} timeout="3000"/>'
+    net = make(PAIR, portal_xml={"A-B": xml, "B-A": xml}, delays_ms={("A", "B"): 1})
+    (relay,) = net._relays
+    net.start()
+    flow = Flow(net, 1, 2)
+    flow.run(500)
+    dros = net.dros["A"], net.dros["B"]
+
+    def samples() -> int:
+        return dros[0].page("B", Slot.RTT_SAMPLES) + dros[1].page("A", Slot.RTT_SAMPLES)
+
+    before = samples()
+    flow.run(5000)
+    assert least <= samples() - before <= most
+    relay._pass = lambda *_: None  # type: ignore[method-assign]
+    net.run(5000, 50)
+    is_kept = 'interval="0"' in keepalive
+    assert [dros[0].has_link("B"), dros[1].has_link("A")] == [is_kept, is_kept]
+
+
+@pytest.mark.parametrize("plan", [{"A": [1, 2]}, PAIR], ids=["direct", "link"])
+def test_the_end_of_a_source_is_told_in_4_s(make: Make, plan: Ports) -> None:
+    """On TCP, without a final advertisement of its own; receivers on LBT-RM would wait for a minute otherwise."""
+    net = make(plan, daemon="", transport={1: "tcp", 2: "lbtrm"})
+    net.start()
+    sender, receiver = net.application(1), net.application(2)
+    source = sender.source(TOPIC)
+    receiver.context.want_topic(TOPIC)
+    net.until(lambda: bool(receiver.bound(TOPIC)))
+    net.run(1000)
+    sender.send(source, 10)
+    net.run(100)
+    source.close(final=False, linger_ns=0)
+    net.until(lambda: not receiver.bound(TOPIC), limit_ms=4000)
+    assert [ended for _, ended in receiver.sink.unbound] == [True]
+    assert receiver.got(source) == list(range(10))
 
 
 def test_each_reason_to_calculate_routes_is_logged(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,9 +12,10 @@ CHAIN = {"A": [1, 2], "B": [2, 3], "C": [3, 4]}
 CENTRAL_TRD = {"A": [1, 9], "B": [2, 9], "C": [3, 9]}
 RING_WITH_CENTRAL_TRD = {"A": [1, 9, "B", "C"], "B": [2, 9, "A"], "C": [3, 9, "A"]}
 THREE_TRDS_AND_A_LINK = {"A": [1, 2, 3, "B"], "B": [4, "A"]}
+FIVE_TRDS = {"A": [1, 2, 3, 4, 5]}
 PLANS = {
     "chain": CHAIN, "central TRD": CENTRAL_TRD, "ring with central TRD": RING_WITH_CENTRAL_TRD,
-    "three TRDs and a link": THREE_TRDS_AND_A_LINK,
+    "three TRDs and a link": THREE_TRDS_AND_A_LINK, "five TRDs": FIVE_TRDS,
 }  # fmt: skip
 
 
