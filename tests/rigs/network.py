@@ -404,7 +404,7 @@ class Network:
         self.dros.pop(name).kill()
 
     def end(self, application: Application) -> None:
-        """It goes away without a word."""
+        """It leaves its topics, and closes."""
         self.applications.remove(application)
         application.context.close()
 
