@@ -177,6 +177,45 @@ def test_a_rejected_source_is_not_joined_and_another_of_the_topic_is(
         assert taken == 5, "nothing of a rejected source is taken"
 
 
+@pytest.mark.parametrize(
+    ("entries", "passes"),
+    [(ace("accept", topic("A.B")), b"A.B"), (ace("reject", topic("A.B")) + ANY, b"AxB")],
+    ids=["accepted", "rejected"],
+)
+@pytest.mark.parametrize("direction", ["inbound", "outbound"])
+def test_a_topic_with_a_dot_is_no_pattern(
+    tmp_path: Path, stepper: Stepper, direction: str, entries: str, passes: bytes
+) -> None:
+    lists = {1: acl(inbound=entries)} if direction == "inbound" else {2: acl(outbound=entries)}
+    with star(tmp_path, stepper, lists, b"A.B", b"AxB") as s:
+        s.want(2)
+        s.settle({2: {passes}})
+        s.send()
+        assert s.delivered(2) == {passes}
+
+
+SESSION_CONDITIONS = {
+    "transport": "lbt-ipc", "source-ip": "192.0.2.1", "multicast-group": "239.255.255.1", "udp-source-port": "1",
+    "udp-destination-port": "1", "tcp-source-port": "1", "xport-id": "1",
+}  # fmt: skip
+"""What no session of these tests has."""
+
+
+@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+def test_conditions_on_the_session_have_no_effect_outbound(tmp_path: Path, stepper: Stepper, transport: str) -> None:
+    """An entry is left with its topic; one that has no topic decides nothing."""
+    conditions = {k: f'<{k} comparison="eq" value="{value}"/>' for k, value in SESSION_CONDITIONS.items()}
+    others = [condition.replace('"eq"', '"ne"') for condition in conditions.values()]
+    entries = ace("reject", *others) + "".join(ace("accept", topic(k), c) for k, c in conditions.items())
+    names = {kind.encode() for kind in conditions}
+    transports = {1: transport, 2: transport}
+    with star(tmp_path, stepper, {2: acl(outbound=entries)}, *names, b"other", transports=transports) as s:
+        s.want(2)
+        s.settle({2: names})
+        s.send()
+        assert s.delivered(2) == names
+
+
 # the examples of the guide
 
 
