@@ -32,8 +32,12 @@ class SendBooks:
         page = self._page
         page.add_sized(self._forwarded, 1, nbytes)
         page.add_sized(self._waiting, 1, nbytes)
-        if self._most is not None and page[self._waiting + 1] > page[self._most]:
-            page.set(self._most, page[self._waiting + 1])
+
+    def note_most(self) -> None:
+        """Compare what waits with the most so far; behind `begin`, when what is refused at once has been counted."""
+        waiting = self._page[self._waiting + 1]
+        if self._most is not None and waiting > self._page[self._most]:
+            self._page.set(self._most, waiting)
 
     def end(self, slot: Slot, nbytes: int) -> None:
         """Count what has become of it."""

@@ -185,6 +185,7 @@ class UnicastTraffic:
         except DecodeError:
             self._books.end(Slot.UNICAST_DROPPED_ERROR, nbytes)
             raise
+        self._books.note_most()
 
     def count_control(self, nbytes: int, outcome: Outcome) -> None:
         """What has become of a control message for another DRO."""

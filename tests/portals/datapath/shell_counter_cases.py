@@ -80,6 +80,7 @@ def waits_to_leave(link: Link) -> Pages:
         books = SendBooks(page, traffic, most)
         for _ in range(3):
             books.begin(10)
+            books.note_most()
         books.end(Slot[sent], 10)
         assert (page[Slot[waiting]], page[Slot[waiting] + 1]) == (2, 20)
     for slot in (Slot.UNICAST_FORWARDED, Slot.IMMEDIATE_TOPIC_FORWARDED):  # killed between two entries
