@@ -14,6 +14,7 @@ from typing import Final, Self
 BUFFER_BYTES: Final = 1 << 16
 READ_BYTES: Final = 1 << 16
 LOOK_S: Final = 0.2
+LOOPBACK: Final = "127.0.0.1"
 
 
 class _Way:
@@ -62,9 +63,11 @@ class _Way:
 class LinkRelay:
     """Listens where the initiator connects to, and connects to where the acceptor listens; a context manager."""
 
-    def __init__(self, port: int, to: int) -> None:
+    def __init__(self, port: int, to: int, *, listens: str = LOOPBACK, connects: str = LOOPBACK) -> None:
+        """Address that it listens at, and the one that it connects from."""
         self._to = to
-        self._listener = socket.create_server(("127.0.0.1", port))
+        self._connects = connects
+        self._listener = socket.create_server((listens, port))
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)  # of each connection
         self._listener.settimeout(LOOK_S)
         self._ways: tuple[_Way, ...] = ()  # to the acceptor, to the initiator
@@ -116,7 +119,7 @@ class LinkRelay:
                 one.close()
                 continue
             try:
-                other = socket.create_connection(("127.0.0.1", self._to))
+                other = socket.create_connection((LOOPBACK, self._to), source_address=(self._connects, 0))
             except OSError:
                 one.close()
                 continue
