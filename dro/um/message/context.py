@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from dro.config.um.honoured import check_transport
+from dro.config.um.honoured import check, check_transport
 from dro.config.um.layers import CONTEXT, RECEIVER, SOURCE, WILDCARD_RECEIVER, Asked
 from dro.config.um.options import OptionKey, UmOptions
 from dro.config.um.sets import BatchingOptions
@@ -105,6 +105,8 @@ class MessageContext:
             made = self._config.of(asked, own)
             kept = {k: v for k, v in made.explicit.items() if k[0] == asked.scope or k in own.explicit}
             own = UmOptions(kept, {key: made.origin(key) for key in kept})
+        elif own.explicit:
+            check(self.options.merged(own), is_whole=True)
         self._name_without_effect(own)
         return own
 

@@ -48,6 +48,21 @@ def test_options_without_effect_are_named_when_they_are_read(
     ]
 
 
+def test_hot_failover_and_hotlinks_exclude_each_other(tmp_path: Path, tcp_config: Config) -> None:
+    """DRO guide 3.6.5; in one file, and of a receiver in a context."""
+    why = "hot failover cannot be combined with use_hotlink; set one of both to 0"
+    path = tmp_path / "both.cfg"
+    path.write_text("receiver use_hotlink 1\nwildcard_receiver hf_receiver 1\n")
+    with pytest.raises(ConfigError, match=f"{path}:2: wildcard_receiver hf_receiver: {why}"):
+        BlockingContext(Config.load(path))
+    with BlockingContext(tcp_config.with_("receiver", "use_hotlink", 1)) as context:
+        with pytest.raises(ConfigError, match=f"wildcard_receiver hf_receiver: {why}"):
+            context.wildcard_receiver("^t", hf_receiver=1)
+        context.wildcard_receiver("^t")
+    with BlockingContext(tcp_config) as context:
+        context.wildcard_receiver("^t", hf_receiver=1)
+
+
 def test_a_transport_that_is_not_there_is_a_mistake_of_the_configuration(tcp_config: Config) -> None:
     config = tcp_config.with_("source", "transport", "lbtru")
     with BlockingContext(config) as context:
