@@ -80,14 +80,39 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
+class _Ftp(urllib.request.FTPHandler):
+    """Knows its connection, which stays open when the server has no such file."""
+
+    connection: urllib.request.ftpwrapper | None = None
+
+    def connect_ftp(
+        self, user: str, passwd: str, host: str, port: int, dirs: str, timeout: float
+    ) -> urllib.request.ftpwrapper:
+        self.connection = super().connect_ftp(user, passwd, host, port, dirs, timeout)
+        return self.connection
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+
+
+def _reason(error: urllib.error.URLError) -> str:
+    """What is inside; an error of a server is wrapped twice."""
+    reason = error.reason
+    while isinstance(reason, urllib.error.URLError):
+        reason = reason.reason
+    return (isinstance(reason, OSError) and reason.strerror) or str(reason)
+
+
 def _fetch(url: str, limit: int) -> bytes:
     scheme = urlsplit(url).scheme.lower()
     if scheme not in _SCHEMES:
         raise ConfigError(f"{scheme}: is not supported", remedy="use a file, or an http: or ftp: address")
     opener = urllib.request.OpenerDirector()
+    ftp = _Ftp()
     for handler in (
         urllib.request.HTTPHandler(),
-        urllib.request.FTPHandler(),
+        ftp,
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
         _Redirects(),
@@ -110,7 +135,9 @@ def _fetch(url: str, limit: int) -> bytes:
         e.close()
         raise ConfigError(f"the server says {e.code} {str(e.reason)[:100]}", remedy="check the address") from e
     except urllib.error.URLError as e:
-        raise ConfigError(str(e.reason)[:200], remedy="check the address and the network") from e
+        raise ConfigError(_reason(e)[:200], remedy="check the address and the network") from e
     except TimeoutError as e:
         raise ConfigError("no answer in time", remedy="check the address and the network") from e
+    finally:
+        ftp.close()
     return b"".join(parts)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler, TCPServer, ThreadingTCPServer
 
 import pytest
 
@@ -169,14 +172,21 @@ class Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+@contextmanager
+def serving(server: TCPServer) -> Iterator[str]:
+    """Address and port of a server that runs in a thread."""
+    with server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join(60)
+
+
 @pytest.fixture
 def server() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{http.server_port}"
-        http.shutdown()
-        thread.join(60)
+    with serving(HTTPServer(("127.0.0.1", 0), Handler)) as address:
+        yield f"http://{address}"
 
 
 def test_http_addresses_with_names_relative_to_them(dro: Path, server: str) -> None:
@@ -200,3 +210,79 @@ def test_http_addresses_are_bounded(dro: Path, server: str, monkeypatch: pytest.
     monkeypatch.setattr(fetch, "TOTAL_S", -1.0)
     with pytest.raises(ConfigError, match="not complete after"):
         load(dro)
+
+
+FTP_FILES = {
+    "portal.xml": f"<endpoint><name>F</name><domain-id>3</domain-id>{include('cost.xml')}"
+    f"<acl><inbound>{include('lists/ace.xml')}</inbound></acl></endpoint>",
+    "cost.xml": "<cost>5</cost>",
+    "lists/ace.xml": '<ace match="accept"><topic>T</topic></ace>',
+    "large": "<a>" + " " * 10_000,
+}
+FTP_ANSWERS = {"USER": "331 password?", "PASS": "230 welcome", "TYPE": "200 yes", "PWD": '257 "/umconf"'}
+
+
+class FtpHandler(StreamRequestHandler):
+    """Anonymous and passive, with the files of one folder."""
+
+    def handle(self) -> None:
+        folder = ""
+        self.say("220 hello")
+        with socket.create_server(("127.0.0.1", 0)) as passive:
+            high, low = divmod(passive.getsockname()[1], 256)
+            while line := self.rfile.readline().decode().strip():
+                command, _, value = line.partition(" ")
+                content = FTP_FILES.get(f"{folder}{value}")
+                match command:
+                    case "PASV":
+                        self.say(f"227 here (127,0,0,1,{high},{low})")
+                    case "CWD" if value.lstrip("/") in ("umconf", "umconf/lists"):
+                        folder = "lists/" if value.endswith("lists") else ""
+                        self.say("250 yes")
+                    case "RETR" if content is not None:
+                        self.say("150 it comes")
+                        with passive.accept()[0] as data:
+                            data.sendall(content.encode())
+                        self.say("226 that was it")
+                    case _:
+                        self.say(FTP_ANSWERS.get(command, "550 no such file"))
+
+    def say(self, text: str) -> None:
+        self.wfile.write(f"{text}\r\n".encode())
+
+
+@pytest.fixture
+def ftp() -> Iterator[str]:
+    with serving(ThreadingTCPServer(("127.0.0.1", 0), FtpHandler)) as address:
+        yield f"ftp://{address}/umconf"
+
+
+def test_ftp_addresses_with_names_relative_to_them(dro: Path, ftp: str) -> None:
+    write(dro, include(f"{ftp}/portal.xml"))
+    (endpoint,) = load(dro).portals
+    assert (endpoint.name, endpoint.cost) == ("F", 5)
+    assert endpoint.acl is not None
+    assert endpoint.acl.inbound is not None
+    assert [[condition.value for condition in ace.conditions] for ace in endpoint.acl.inbound] == [["T"]]
+
+
+def test_what_cannot_be_had_by_ftp_is_told_with_its_place(dro: Path, ftp: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is not there, one that is too large, a server that is away, and one that does not answer."""
+    monkeypatch.setattr(xml_file, "MAX_FILE_BYTES", 5000)
+
+    def refusal(address: str) -> str:
+        write(dro, include(address))
+        with pytest.raises(ConfigError) as caught:
+            load(dro)
+        text = str(caught.value)
+        assert text.startswith(f"{dro}:3: <include>: ")
+        return text
+
+    assert "none.xml: cannot read the included file: ftp error: error_perm('550 no" in refusal(f"{ftp}/none.xml")
+    assert "/none/a.xml: cannot read the included file: 550 no such file" in refusal(f"{ftp}/none/a.xml")
+    assert "/large: larger than 5000 bytes" in refusal(f"{ftp}/large")
+    monkeypatch.setattr(fetch, "TIMEOUT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"ftp://127.0.0.1:{silent.getsockname()[1]}/a.xml"
+        assert f"{address}: cannot read the included file: timed out; check the address" in refusal(address)
+    assert f"{address}: cannot read the included file: Connection refused; check the address" in refusal(address)
