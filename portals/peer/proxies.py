@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 from dro.bus.actor import WorkerContext
 from dro.config.dro_xml.model import SqnWindowConfig
@@ -22,7 +22,7 @@ from dro.log.limits import LimitedLogger
 from dro.proto.peerlink.hold import LinkHold
 from dro.proto.peerlink.interest import HeardInterest
 from dro.proto.peerlink.messages import SourceEnd, SourceRecord, fits, read_source
-from dro.proto.peerlink.sources import HeardSources, OfferedSources, Verdict, source_message
+from dro.proto.peerlink.sources import OPTIONS_MAX, HeardSources, OfferedSources, Verdict, source_message
 from dro.table import Table
 from dro.timers import Timer
 from dro.um.transport.session import BoundSource
@@ -42,7 +42,6 @@ from portals.shell.matchers import shown
 from portals.shell.portal import PortalShell
 from portals.shell.rest import SendersAtRest, fed_by
 
-OPTIONS_MAX: Final = 32 << 10
 Judge = Callable[[bytes, TcpAddress], bool]
 """Whether a source of the topic may enter the DRO over the link."""
 
