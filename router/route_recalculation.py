@@ -78,7 +78,7 @@ class SendTable:
                 if worker in own:
                     own[worker].append(route)
         for worker, routes in own.items():
-            sources = {source for route in routes for source in route.source_domains}
+            sources = set[int]().union(*{id(route.source_domains): route.source_domains for route in routes}.values())
             of_routes = tuple(origin for origin in self.table.origins if origin.domain_id in sources)
             yield worker, RouteTable(self.table.version, tuple(routes), of_routes)
 

@@ -129,7 +129,7 @@ class TableCalculation:
         for node, onward in next_hops(self.whole, self._me).items():
             cost, passed = way[onward]
             way[node] = cost + self.whole.edges[node, onward]["cost"], passed + (not is_domain(node))
-        for domain in sorted({source for sources in self._tuples for source in sources}):
+        for domain in sorted(set[int]().union(*self._tuples)):
             yield Origin(domain, *way[domain])
 
 

@@ -2,7 +2,7 @@
 
 A field is an int, str, bytes, bool, float or IntEnum, a `tuple[X, ...]` or `X | None` of those, or another frozen
 dataclass, which becomes an array of its fields. Annotations are read once, when the codec is created, so a message that
-cannot be encoded is detected at import and not at run time.
+cannot be encoded is detected at import and not at run time. A message that repeats itself travels as another dataclass.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from msgpack import Packer, Unpacker, UnpackException, unpackb
 
@@ -25,6 +25,7 @@ class Message(Protocol):
 
 
 M = TypeVar("M", bound=Message)
+F = TypeVar("F", bound=Message)
 
 
 class _MisfitError(Exception):
@@ -70,6 +71,31 @@ class _Layout:
             return self.kind(*(shape.read(value) for shape, value in zip(self.shapes, values, strict=True)))
         except ValueError as e:  # a record that checks itself
             raise _MisfitError from e
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Generic[M, F]):
+    """Another dataclass as which a message travels. `read` raises ValueError for one that no message is sent as."""
+
+    kind: type[F]
+    pack: Callable[[M], F]
+    read: Callable[[F], M]
+
+
+@dataclass(frozen=True, slots=True)
+class _FormLayout:
+    """Like `_Layout`, of a message that has another form."""
+
+    kind: type[Message]
+    layout: _Layout
+    form: Form[Any, Any]
+
+    def pack(self, message: object) -> list[object]:
+        return self.layout.pack(self.form.pack(message))
+
+    def read(self, values: tuple[object, ...]) -> Message:
+        message: Message = self.form.read(self.layout.read(values))
+        return message
 
 
 def _layout_of(kind: type[Message]) -> _Layout:
@@ -155,11 +181,17 @@ def _record_shape(layout: _Layout) -> _Shape:
     return _Shape(layout.pack, read)
 
 
+NO_FORMS: Final[Mapping[Any, Form[Any, Any]]] = types.MappingProxyType({})
+
+
 class Codec(Generic[M]):
     """Messages of one union <-> bytes. `kinds` gives every message its tag; tags are never used twice."""
 
-    def __init__(self, kinds: Mapping[int, type[M]]) -> None:
-        self._layouts: dict[int, _Layout] = {tag: _layout_of(kind) for tag, kind in kinds.items()}
+    def __init__(self, kinds: Mapping[int, type[M]], forms: Mapping[type[M], Form[Any, Any]] = NO_FORMS) -> None:
+        self._layouts: dict[int, _Layout | _FormLayout] = {
+            tag: _layout_of(kind) if kind not in forms else _FormLayout(kind, _layout_of(forms[kind].kind), forms[kind])
+            for tag, kind in kinds.items()
+        }
         self._packer = Packer()
         self._tags: dict[type[M], int] = {kind: tag for tag, kind in kinds.items()}
         if len(self._tags) != len(kinds):

@@ -7,11 +7,12 @@ never reused for another message; each codec has its own.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from dro.bus.codec import Codec
+from dro.bus.codec import Codec, Form
 from dro.shares import ALL_SHARES
 
 ROUTE_MANAGER: Final = 0
@@ -307,9 +308,41 @@ class RouteTable:
     origins: tuple[Origin, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _SharedTable:
+    """How `RouteTable` travels: source domains that many routes have in common are there once, and one object."""
+
+    version: int
+    sources: tuple[bytes, ...]
+    """Each an array of 32-bit numbers, which is read several times as fast as a tuple."""
+    routes: tuple[int, ...]
+    """Of each the place of its source domains in `sources`, and its other fields."""
+    origins: tuple[Origin, ...]
+
+
+def _shared(table: RouteTable) -> _SharedTable:
+    sources = {id(route.source_domains): route.source_domains for route in table.routes}
+    places = {one: place for place, one in enumerate(sources)}
+    routes: list[int] = []
+    for r in table.routes:
+        routes += places[id(r.source_domains)], r.interested_domain, r.ingress, r.egress, r.shares
+    packed = tuple(array("I", domains).tobytes() for domains in sources.values())
+    return _SharedTable(table.version, packed, tuple(routes), table.origins)
+
+
+def _whole(table: _SharedTable) -> RouteTable:
+    sources = {place: tuple(array("I", packed)) for place, packed in enumerate(table.sources)}
+    try:
+        routes = tuple(Route(sources[place], *rest) for place, *rest in zip(*[iter(table.routes)] * 5, strict=True))
+    except KeyError as e:
+        raise ValueError("a route without source domains") from e
+    return RouteTable(table.version, routes, table.origins)
+
+
 # What portals send each other stands beside them, with tags from 32 on: the two unions share one channel.
 
 RouteMessage = PortalUp | PortalGone | RouteTable | RouteInfoHeard | SendRouteInfo | LinkBusy
 ROUTE_MESSAGES: Final = Codec[RouteMessage](
-    {2: PortalUp, 3: PortalGone, 4: RouteTable, 5: RouteInfoHeard, 6: SendRouteInfo, 7: LinkBusy}
+    {2: PortalUp, 3: PortalGone, 4: RouteTable, 5: RouteInfoHeard, 6: SendRouteInfo, 7: LinkBusy},
+    {RouteTable: Form(_SharedTable, _shared, _whole)},
 )

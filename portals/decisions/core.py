@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import islice
 from typing import Final
 
+from dro.bus.messages import Route
 from dro.proto.interest.events import InterestEvent, InterestLost, Symbol
 from dro.shares import share_of
 from dro.table import Table
@@ -73,7 +74,7 @@ from portals.decisions.messages import (
 )
 from portals.decisions.recorded_interest import Matcher, RecordedInterest
 from portals.decisions.relearning import UnreadQueues
-from portals.decisions.routes import HELD_NS, Entry, Path, Routes
+from portals.decisions.routes import HELD_NS, Path, Routes
 from portals.decisions.siblings import Offer, Siblings, WantedProxy, cheapest
 from portals.decisions.source_deletion_delay import SourceDeletionDelay
 from portals.decisions.steps import (
@@ -146,14 +147,17 @@ class PortalCore:
 
     # routes
 
-    def on_routes(self, version: int, entries: Iterable[Entry], now_ns: int) -> None:
+    def on_routes(self, version: int, routes: Iterable[Route], now_ns: int) -> None:
+        self._go_through(self._unread.following(self._take_routes(version, routes, now_ns)))
+
+    def _take_routes(self, version: int, routes: Iterable[Route], now_ns: int) -> Iterator[None]:
         topics = len(self.siblings.otids) + len(self.proxy_receivers)
-        moved, origins = self.routes.change(version, entries, now_ns, topics)
-        self._go_through(self._unread.following(self._follow_routes(moved, origins, now_ns)))
+        changes = yield from self.routes.change(version, routes, now_ns, topics)
+        yield from self._follow_routes(*changes, now_ns)
 
     def forget_routes(self, now_ns: int) -> None:
         """Forget the routes to what this portal led to and is gone: nothing is made by them when it is there again."""
-        self._go_through(self._follow_routes(*self.routes.drop(now_ns), now_ns))
+        self._go_through(self._follow_routes(*self.routes.drop(), now_ns))
 
     def _follow_routes(
         self, moved: set[Path], origins: set[int], now_ns: int, *, is_over: bool = False
@@ -385,7 +389,7 @@ class PortalCore:
         topic, origin = self._identity(otid)
         interested = self.recorded.interested(topic)
         usable = self._usable(otid, topic, origin, interested, offers)
-        workers = set(self.routes.held(origin, interested, share_of(otid)))
+        workers = self.routes.held(origin, interested, share_of(otid))
         held = {offer.key: offer for offer in offers if offer.worker in workers}
         feeder, before = (None, None) if proxy is None else (proxy.feeder, proxy.before)
         if proxy is not None and before is not None and before not in held:
@@ -429,7 +433,7 @@ class PortalCore:
         if otid not in self._had_proxy:
             return usable
         if not usable and self._acl.may_leave(topic):
-            return {offer.key: offer for offer in offers if (origin, offer.worker) in self.routes.outbound}
+            return {offer.key: offer for offer in offers if self.routes.leaves(origin, offer.worker)}
         del self._had_proxy[otid]
         return usable
 

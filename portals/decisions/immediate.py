@@ -71,12 +71,16 @@ class ImmediateForwarding:
 
     def on_routes(self, routes: Iterable[Route]) -> None:
         """Those of the portal, all of them."""
-        found: dict[int, set[int]] = defaultdict(set)
-        for route in routes:
-            if route.ingress == self._worker and route.shares & FIRST_SHARE:
-                for source in route.source_domains:
-                    found[source].add(route.egress)
-        self._egress = {source: tuple(sorted(workers)) for source, workers in found.items()}
+        own = [route for route in routes if route.ingress == self._worker and route.shares & FIRST_SHARE]
+        once = {(route.egress, id(route.source_domains)): route for route in own}  # many have the same object
+        found: defaultdict[int, set[int]] = defaultdict(set)
+        for route in once.values():
+            found[route.egress].update(route.source_domains)
+        egress: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
+        for worker in sorted(found):
+            for source in found[worker]:
+                egress[source] += (worker,)
+        self._egress = egress
 
     def on_message(self, message: bytes, otid: bytes | None, now_ns: int) -> Dropped | Leaves:
         """One whole LBMC message from behind this portal. `otid` is for one that has none; a link knows none."""

@@ -12,13 +12,18 @@ Guess: `HELD_NS` covers the time between the recalculations of two DROs at defau
 17: up to 1.75 s). A new path has to be told topic by topic, so it is longer with very many: `HELD_EACH_NS` for each,
 in steps of `MANY` topics. A proxy receiver stays a little longer, so that its source ends at the siblings after they
 need it.
+
+A table names pairs of domains by the million when the domains are a thousand, and source domains that have a path in
+common have nearly all of them in common. So it is kept and compared by whole sets of source domains, in slices; a table
+counts when all of it has been compared, and one that a newer one has overtaken never does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass
-from typing import Final
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from dro.bus.messages import Route
 from dro.clock import ms, s
@@ -28,31 +33,45 @@ HELD_NS: Final = s(2)
 HELD_EACH_NS: Final = ms(2)
 MANY: Final = 1000
 LONGER_NS: Final = ms(500)
-_NEVER_NS: Final = 1 << 63
+_STEP: Final = 16
+"""Routes or interested domains that are looked at in a step; as much as looking at a set of `_STEP * _DOMAINS`."""
+_DOMAINS: Final = 32
 
 Path = tuple[int, int]
-Entry = tuple[int, int, int, int, int]
-"""Source domain, interested domain, ingress worker, egress worker, trees."""
-Way = tuple[int, int, int]
-"""Ingress worker, egress worker, trees."""
-Ways = dict[Path, tuple[Way, ...]]
-"""By (source domain, interested domain); no two of a pair hold for the same tree."""
+Sources = frozenset[int]
+Way = tuple[int, int, Sources]
+"""Ingress worker, trees, source domains."""
+Ways = frozenset[Way]
+"""Of one interested domain; no two of a source domain hold for the same tree."""
 Changes = tuple[set[Path], set[int]]
 """(egress worker, interested domain) of paths that enter here, and domains whose paths to here are not the same."""
+Changing: TypeAlias = Generator[None, None, Changes]
+_NONE: Final[Ways] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What one route table says of a portal."""
+
+    leaving: dict[int, Ways] = field(default_factory=dict)
+    """By interested domain."""
+    arrivals: dict[int, set[int]] = field(default_factory=dict)
+    """Source domains of all ways that leave here, by ingress worker."""
+    entering: set[Path] = field(default_factory=set)
+    """(egress worker, interested domain) of paths that enter here."""
+    carried: dict[int, int] = field(default_factory=dict)
+    """Trees whose paths enter here, by source domain."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What a table had and the next one had not; `ways` that leave here, `inbound` and `carried` that enter."""
+    """What a table had and the next one had not; `leaving` with its `origins`, `inbound` and `carried` that enter."""
 
     until_ns: int
-    ways: Ways
+    leaving: dict[int, Ways]
+    origins: set[int]
     inbound: Set[Path]
     carried: dict[int, int]
-
-
-def entries_of(routes: Iterable[Route]) -> list[Entry]:
-    return [(s, r.interested_domain, r.ingress, r.egress, r.shares) for r in routes for s in r.source_domains]
 
 
 def reachable_from(worker: int, routes: Iterable[Route]) -> set[int]:
@@ -70,77 +89,85 @@ class Routes:
 
     def __init__(self, me: int) -> None:
         self.version = 0
+        """Of the last table that was taken, which may not be compared as a whole yet."""
         self._least_version = 1  # of the next table
         self._me = me
-        self.ways: Ways = {}
-        self._entering: set[Path] = set()  # as the table has it
+        self.table = _Table()
+        """The one that holds."""
+        self._comes: object = None  # the table that is being compared
         self._before: list[_Before] = []  # oldest first
         self.inbound: set[Path] = set()
         """(egress worker, interested domain) of paths that enter here, those that are kept included."""
-        self.outbound: set[Path] = set()
-        """(source domain, ingress worker) of paths that leave here."""
-        self._carried: dict[int, int] = {}  # trees whose paths enter here, by source domain, as the table has it
-        self._carried_all: dict[int, int] = {}  # likewise, those that are kept included
+        self._carried_all: dict[int, int] = {}  # as `_Table.carried`, those that are kept included
         self.is_divided = False
         """Of some domains, sources of some trees only enter here."""
         self._was_reviewed = True
 
-    def change(self, version: int, entries: Iterable[Entry], now_ns: int, topics: int = 0) -> Changes:
-        """`topics`: how many may move."""
+    def change(self, version: int, routes: Iterable[Route], now_ns: int, topics: int = 0) -> Changing:
+        """Take over a table, step by step. `topics`: how many may move."""
         if version < self._least_version:
             return set(), set()
         self.version, self._least_version = version, version + 1
-        me, before, entering = self._me, self.ways, self._entering
-        self.ways = ways = _ways(entries)
-        self._entering = {(way[1], wanted) for (_, wanted), found in ways.items() for way in found if way[0] == me}
-        self.outbound = {(origin, way[0]) for (origin, _), found in ways.items() for way in found if way[1] == me}
-        changed = ways.items() ^ before.items()
-        old = {key: self._taken_off(before[key], ways.get(key, ())) for key, _ in changed if key in before}
-        old = {key: found for key, found in old.items() if found}
-        carried, self._carried = self._carried, _carried(me, ways)
-        lost = {origin: shares & ~self._carried.get(origin, 0) for origin, shares in carried.items()}
-        if old or entering - self._entering or any(lost.values()):
-            self._before.append(_Before(now_ns + held_ns(topics), old, entering - self._entering, lost))
-        was_divided, self.is_divided = self.is_divided, any(s != ALL_SHARES for s in self._carried.values())
+        self._comes = token = object()
+        table = _Table()
+        off: dict[int, Ways] = {}
+        lost, changed = set[int](), set[int]()  # source domains, of what is taken off and of all that is not the same
+        for _ in self._steps(tuple(routes), table, off, lost, changed):
+            yield
+            if self._comes is not token:
+                return set(), set()
+        before, self.table, self._comes = self.table, table, None
+        carried = {origin: shares & ~table.carried.get(origin, 0) for origin, shares in before.carried.items()}
+        entering = before.entering - table.entering
+        if off or entering or any(carried.values()):
+            self._before.append(_Before(now_ns + held_ns(topics), off, lost, entering, carried))
+        was_divided, self.is_divided = self.is_divided, any(s != ALL_SHARES for s in table.carried.values())
         self._was_reviewed = self._was_reviewed and was_divided == self.is_divided
-        origins = {origin for (origin, _), found in changed if any(way[1] == me for way in found)}
-        return self._enter(), origins
+        return self._enter(), changed
 
-    def _taken_off(self, before: tuple[Way, ...], now: tuple[Way, ...]) -> tuple[Way, ...]:
-        """The ways that left here, for the trees that have other ones now."""
-        kept = dict.fromkeys([way[:2] for way in before], 0) | {way[:2]: way[2] for way in now}
-        left = [(a, b, shares & ~kept[a, b]) for a, b, shares in before if b == self._me]
-        return tuple(way for way in left if way[2])
+    def _steps(
+        self, routes: tuple[Route, ...], table: _Table, off: dict[int, Ways], lost: set[int], changed: set[int]
+    ) -> Iterator[None]:
+        yield from _read(self._me, routes, table)
+        known: dict[tuple[Ways, Ways], Ways] = {}
+        work = 0
+        for wanted in self.table.leaving.keys() | table.leaving.keys():
+            had, has = self.table.leaving.get(wanted, _NONE), table.leaving.get(wanted, _NONE)
+            if (gone := known.get((had, has))) is None:
+                gone = known[had, has] = _taken_off(had, has)
+                lost.update(*_origins(gone))
+                changed.update(*_origins(gone), *_origins(_taken_off(has, had)))
+                work += sum(len(sources) for sources in _origins(had | has)) // _DOMAINS
+            if gone:
+                off[wanted] = gone
+            work += 1
+            if work >= _STEP:
+                work = 0
+                yield
 
     def _enter(self) -> set[Path]:
         """What differs in `inbound` now."""
-        carried = dict(self._carried)
+        carried = dict(self.table.carried)
         for before in self._before:
             for origin, shares in before.carried.items():
                 carried[origin] = carried.get(origin, 0) | shares
         self._was_reviewed = self._was_reviewed and (carried == self._carried_all or not self.is_divided)
         self._carried_all = carried
-        inbound = self._entering.union(*(before.inbound for before in self._before))
+        inbound = self.table.entering.union(*(before.inbound for before in self._before))
         moved, self.inbound = inbound ^ self.inbound, inbound
         return moved
 
     def feeders(self, origin: int, interested: Iterable[int], share: int) -> set[int]:
         """Workers through which a source of that domain and tree comes, on its paths to the domains that leave here."""
-        ways, me = self.ways, self._me
-        return {
-            ingress
-            for wanted in interested
-            for ingress, egress, shares in ways.get((origin, wanted), ())
-            if egress == me and shares & share
-        }
+        return _ingress(self.table.leaving, origin, interested, share)
 
-    def held(self, origin: int, interested: Iterable[int], share: int) -> Iterator[int]:
+    def held(self, origin: int, interested: Iterable[int], share: int) -> set[int]:
         """Likewise, of the tables before."""
-        for wanted in interested:
-            for before in self._before:
-                for ingress, _, shares in before.ways.get((origin, wanted), ()):
-                    if shares & share:
-                        yield ingress
+        return {w for before in self._before for w in _ingress(before.leaving, origin, interested, share)}
+
+    def leaves(self, origin: int, ingress: int) -> bool:
+        """Whether a path from that domain, for whomever, comes by that worker and leaves here."""
+        return origin in self.table.arrivals.get(ingress, ())
 
     def carries(self, origin: int, share: int) -> bool:
         """Whether sources of that domain and tree enter here, for whomever, or did so a moment ago."""
@@ -152,7 +179,7 @@ class Routes:
         return not was_reviewed
 
     def next_deadline(self) -> int | None:
-        return min((before.until_ns + LONGER_NS * (not before.ways) for before in self._before), default=None)
+        return min((before.until_ns + LONGER_NS * (not before.leaving) for before in self._before), default=None)
 
     def forget(self, now_ns: int) -> Changes:
         """What has been kept for long enough is not kept any more."""
@@ -164,36 +191,81 @@ class Routes:
             if before.until_ns > now_ns:
                 kept.append(before)
                 continue
-            origins |= {origin for origin, _ in before.ways}
+            origins |= before.origins
             if before.until_ns + LONGER_NS > now_ns:
-                kept.append(_Before(before.until_ns, {}, before.inbound, before.carried))
+                kept.append(_Before(before.until_ns, {}, set(), before.inbound, before.carried))
         self._before = kept
         return self._enter(), origins
 
-    def drop(self, now_ns: int) -> Changes:
+    def drop(self) -> Changes:
         """Nothing holds any more, nothing is kept either, until a table comes that is newer, or the last one again."""
-        version = self.version
-        moved, origins = self.change(self._least_version, (), now_ns)
-        self.version = self._least_version = version
-        others, more = self.forget(_NEVER_NS)
-        return moved ^ others, origins | more
+        self._least_version = self.version
+        origins = set[int]().union(*self.table.arrivals.values(), *(before.origins for before in self._before))
+        self.table, self._before, self._comes = _Table(), [], None
+        self._was_reviewed = self._was_reviewed and not self.is_divided
+        self.is_divided = False
+        return self._enter(), origins
 
 
-def _ways(entries: Iterable[Entry]) -> Ways:
-    ways: Ways = {}
-    same: dict[Way, tuple[Way]] = {}  # the ways of many pairs are one object
-    for origin, wanted, ingress, egress, shares in entries:
-        way = ingress, egress, shares
-        one = same.setdefault(way, (way,))
-        others = ways.get((origin, wanted))
-        ways[origin, wanted] = one if others is None else tuple(sorted(others + one))
-    return ways
+def _read(me: int, routes: tuple[Route, ...], table: _Table) -> Iterator[None]:
+    """Fill the table. Tuples of source domains that are one object become one set."""
+    sets: dict[int, Sources] = {}
+    met: set[tuple[bool, int, int]] = set()
+    by_wanted: defaultdict[int, set[Way]] = defaultdict(set)
+    entering: defaultdict[int, set[int]] = defaultdict(set)  # source domains, by trees
+    work = 0
+    for route in routes:
+        leaves = route.egress == me
+        if not route.source_domains or not (leaves or route.ingress == me):
+            continue
+        place = id(route.source_domains)
+        if (sources := sets.get(place)) is None:
+            sources = sets[place] = frozenset(route.source_domains)
+            work += len(sources) // _DOMAINS
+        if leaves:
+            by_wanted[route.interested_domain].add((route.ingress, route.shares, sources))
+            if (leaves, route.ingress, place) not in met:
+                table.arrivals.setdefault(route.ingress, set()).update(sources)
+                met.add((leaves, route.ingress, place))
+        if route.ingress == me:
+            table.entering.add((route.egress, route.interested_domain))
+            if (False, route.shares, place) not in met:
+                entering[route.shares].update(sources)
+                met.add((False, route.shares, place))
+        work += 1
+        if work >= _STEP:
+            work = 0
+            yield
+    same: dict[Ways, Ways] = {}
+    for wanted, found in by_wanted.items():
+        ways = frozenset(found)
+        table.leaving[wanted] = same.setdefault(ways, ways)
+        work += 1
+        if work >= _STEP:
+            work = 0
+            yield
+    for shares, origins in entering.items():
+        for origin in origins:
+            table.carried[origin] = table.carried.get(origin, 0) | shares
 
 
-def _carried(me: int, ways: Ways) -> dict[int, int]:
-    carried: dict[int, int] = {}
-    for (origin, _), found in ways.items():
-        for ingress, _, shares in found:
-            if ingress == me:
-                carried[origin] = carried.get(origin, 0) | shares
-    return carried
+def _taken_off(before: Ways, now: Ways) -> Ways:
+    """The trees of source domains that came by an ingress worker and do so no more."""
+    found: set[Way] = set()
+    for ingress, shares, sources in before - now:
+        parts = [(shares, sources)]
+        for other, kept, those in now:
+            if other == ingress:
+                cut = [(trees, part & those, part - those) for trees, part in parts]
+                parts = [one for t, both, rest in cut for one in ((t & ~kept, both), (t, rest)) if all(one)]
+        found.update((ingress, *part) for part in parts)
+    return frozenset(found)
+
+
+def _origins(ways: Ways) -> Iterator[Sources]:
+    return (sources for _, _, sources in ways)
+
+
+def _ingress(leaving: Mapping[int, Ways], origin: int, interested: Iterable[int], share: int) -> set[int]:
+    groups = {leaving.get(wanted, _NONE) for wanted in interested}
+    return {ingress for ways in groups for ingress, shares, sources in ways if shares & share and origin in sources}

@@ -60,7 +60,7 @@ from portals.decisions.effects import (
 )
 from portals.decisions.messages import PortalHello, PortalMessage
 from portals.decisions.relearning import CHECK_NS, Relearning
-from portals.decisions.routes import entries_of, reachable_from
+from portals.decisions.routes import reachable_from
 from portals.shell.conversations import STEP, Conversations
 from portals.shell.drain import DrainPortal
 from portals.shell.gauges import count_interest, show_core
@@ -233,7 +233,7 @@ class PortalShell:
 
     def _on_routes(self, table: RouteTable, now_ns: int) -> None:
         began_ns = time.perf_counter_ns()
-        self.core.on_routes(table.version, entries_of(table.routes), now_ns)
+        self.core.on_routes(table.version, table.routes, now_ns)
         self._show_duration(Slot.PROXY_RECALCULATION_US, began_ns)
         if self.unicast is not None:
             self.unicast.on_routes(table)

@@ -35,7 +35,6 @@ from portals.decisions.effects import (
 from portals.decisions.messages import PortalMessage
 from portals.decisions.recorded_interest import Matcher
 from portals.decisions.relearning import CHECK_NS, Relearning
-from portals.decisions.routes import entries_of
 from supervisor.simulate.clock import Clock
 from supervisor.simulate.messages import Sent
 
@@ -216,7 +215,7 @@ class SimPortal:
 
     def on_routes(self, table: RouteTable) -> None:
         if self.is_alive:
-            self.core.on_routes(table.version, entries_of(table.routes), self.clock.now_ns)
+            self.core.on_routes(table.version, table.routes, self.clock.now_ns)
             self.link.on_routes(table)
             self.act()
 

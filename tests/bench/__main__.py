@@ -27,6 +27,7 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "drains": (),
     "churn": (),
     "reload": (),
+    "route_tables": (),
     "access": (),
     "log": (),
     "monitor": ("--rounds", "3"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dro.shares import ALL_SHARES
-from portals.decisions.routes import Entry
+from dro.bus.messages import Route
 
 
-def whole(entries: Iterable[tuple[int, int, int, int]]) -> list[Entry]:
+def whole(entries: Iterable[tuple[int, int, int, int]]) -> list[Route]:
     """`entries`: (source domain, interested domain, ingress worker, egress worker)."""
-    return [(*entry, ALL_SHARES) for entry in entries]
+    return [Route((source,), *others) for source, *others in entries]

@@ -276,3 +276,29 @@ def test_the_messages_of_the_program_travel() -> None:
     assert ROUTE_MESSAGES.decode(ROUTE_MESSAGES.encode(table)) == table
     ready = Ready(3, "/r", "ipc://a")
     assert WORKER_REPORTS.decode(WORKER_REPORTS.encode(ready)) == ready
+
+
+def test_source_domains_that_routes_have_in_common_travel_once() -> None:
+    many = tuple(range(1 << 20, (1 << 20) + 500))
+    table = RouteTable(7, (*(Route(many, domain, 1, 2) for domain in range(500)), Route((1,), 2, 2, 1, 5)))
+    frame = ROUTE_MESSAGES.encode(table)
+    assert len(frame) < 10_000
+    read = ROUTE_MESSAGES.decode(frame)
+    assert isinstance(read, RouteTable)
+    assert read == table
+    assert {id(route.source_domains) for route in read.routes[:500]} == {id(read.routes[0].source_domains)}
+
+
+@pytest.mark.parametrize(
+    ("sources", "routes"),
+    [((), (0, 2, 1, 2, 1)), ((b"1234",), (-1, 2, 1, 2, 1)), ((b"1234",), (0, 2, 1, 2)), ((b"123",), ()), (((1,),), ())],
+    ids=["no sources", "others", "part of a route", "part of a domain", "no bytes"],
+)
+def test_a_table_that_does_not_fit_together_is_refused(sources: tuple[object, ...], routes: tuple[int, ...]) -> None:
+    with pytest.raises(DecodeError, match="wrong fields for RouteTable"):
+        ROUTE_MESSAGES.decode(packb([4, 7, sources, routes, ()]))
+
+
+def test_a_domain_that_is_too_large_cannot_be_sent() -> None:
+    with pytest.raises(LocalProtocolError):
+        ROUTE_MESSAGES.encode(RouteTable(7, (Route((1 << 32,), 2, 1, 2),)))

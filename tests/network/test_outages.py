@@ -225,10 +225,10 @@ def test_a_link_is_back_before_routes_are_calculated_without_it(make: Make) -> N
     flow = Flow(net, 1, 2)
     flow.run(300)
     portal = net.dros["A"].peers["B"]
-    version, ways = portal.core.routes.version, portal.core.routes.ways
+    version, table = portal.core.routes.version, portal.core.routes.table
     net.dros["A"].cut("B")
     flow.run(50)
-    assert (portal.core.routes.version, portal.core.routes.ways) == (version, ways)
+    assert (portal.core.routes.version, portal.core.routes.table) == (version, table)
     assert portal.core.proxies
     assert flow.return_ms() <= 2500
     flow.check()

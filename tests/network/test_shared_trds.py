@@ -21,9 +21,9 @@ PLANS = {
 
 def know_all(net: Network) -> bool:
     """From every TRD there is a way to every other one."""
-    pairs = {
-        pair for dro in net.dros.values() for endpoint in dro.endpoints.values() for pair in endpoint.core.routes.ways
-    }
+    endpoints = [endpoint for dro in net.dros.values() for endpoint in dro.endpoints.values()]
+    leaving = [way for endpoint in endpoints for way in endpoint.core.routes.table.leaving.items()]
+    pairs = {(origin, wanted) for wanted, ways in leaving for _, _, sources in ways for origin in sources}
     trds = net.plan.trds
     return pairs >= {(origin, wanted) for origin in trds for wanted in trds if origin != wanted}
 

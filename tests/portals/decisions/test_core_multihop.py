@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from dro.bus import messages
 from dro.clock import ms
 from dro.proto.interest.events import InterestGained, InterestLost
 from dro.shares import share_of
@@ -39,7 +40,7 @@ from portals.decisions.messages import (
     SourceGone,
     SourceSeen,
 )
-from portals.decisions.routes import HELD_EACH_NS, HELD_NS, LONGER_NS, MANY, Entry
+from portals.decisions.routes import HELD_EACH_NS, HELD_NS, LONGER_NS, MANY
 from portals.decisions.source_deletion_delay import SOON_NS
 from tests.builders.routes import whole
 from tests.fakes.patterns import compile_pattern
@@ -87,7 +88,7 @@ class Transit:
     def routes(self, *entries: Route) -> list[Effect]:
         return self.shared_routes(whole(entries))
 
-    def shared_routes(self, entries: list[Entry]) -> list[Effect]:
+    def shared_routes(self, entries: list[messages.Route]) -> list[Effect]:
         self.version += 1
         self.core.on_routes(self.version, entries, self.now_ns)
         return self.take()
@@ -435,9 +436,9 @@ HALVES = (0x5555555555555555, 0xAAAAAAAAAAAAAAAA)
 EVEN, ODD = offer(7, otid=bytes([FAR]) * 32), offer(8, otid=bytes([FARTHER]) * 32)  # of different halves of the trees
 
 
-def shared(*ways: tuple[int, int]) -> list[Entry]:
+def shared(*ways: tuple[int, int]) -> list[messages.Route]:
     """From `FAR` to `END`, the halves of the trees by these siblings."""
-    return [(FAR, END, *way, half) for way, half in zip(ways, HALVES, strict=True)]
+    return [messages.Route((FAR,), END, *way, half) for way, half in zip(ways, HALVES, strict=True)]
 
 
 def test_a_source_comes_by_the_way_of_its_tree_and_by_no_other(transit: Transit) -> None:
@@ -481,7 +482,8 @@ def test_sources_of_trees_that_enter_elsewhere_are_left_a_moment_after_a_change(
     assert transit.wait(LONGER_NS) == [ReviewSources()]
     assert [routes.carries(FAR, half) for half in HALVES] == [True, False]
     assert not routes.carries(FARTHER, HALVES[0])
-    assert transit.shared_routes([*shared((ME, LEFT), (RIGHT, LEFT)), (FAR, OTHER_END, ME, LEFT, HALVES[0])]) == []
+    other = messages.Route((FAR,), OTHER_END, ME, LEFT, HALVES[0])
+    assert transit.shared_routes([*shared((ME, LEFT), (RIGHT, LEFT)), other]) == []
     assert transit.routes((FAR, END, ME, LEFT)) == [ReviewSources()]
     assert transit.routes((FARTHER, END, ME, LEFT)) == []
 
@@ -580,7 +582,8 @@ class AnyRoutes(RuleBasedStateMachine):
         masks = Counter[Route]()
         for (half, origin, wanted), way in table.items():
             masks[origin, wanted, *way] += half
-        self.perform(self.transit.shared_routes([(*entry, mask) for entry, mask in masks.items()]))
+        routes = [messages.Route((s,), wanted, i, e, mask) for (s, wanted, i, e), mask in masks.items()]
+        self.perform(self.transit.shared_routes(routes))
         for otid, feeder in before.items():
             if feeder in self.usable(otid):
                 assert self.fed[otid] == feeder, "it is kept"

@@ -1,0 +1,110 @@
+"""What a route table costs a transit portal and the route manager, with half of the domains on either side.
+
+`python -m tests.bench.route_tables --domains 300 1000`: the longest turn in processor time while a table is cut for
+the portal, sent, read and taken over, then another one that differs in a route; and the memory that it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import tracemalloc
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from dro.bus.messages import ROUTE_MESSAGES, Origin, Route, RouteTable
+from dro.clock import NS_PER_MS
+from portals.decisions.core import PortalCore
+from portals.decisions.effects import GoOn
+from portals.decisions.immediate import ImmediateForwarding
+from router.route_recalculation import SendTable
+from tests.fakes.patterns import compile_pattern
+
+ME: Final = 1
+OTHER: Final = 2
+ROUNDS: Final = 3
+
+
+def transit_table(domains: int) -> RouteTable:
+    """As the route manager has calculated it."""
+    here, there = tuple(range(1, domains // 2 + 1)), tuple(range(domains // 2 + 1, domains + 1))
+    routes = [Route(there, d, OTHER, ME) for d in here] + [Route(here, d, ME, OTHER) for d in there]
+    return RouteTable(1, tuple(routes), tuple(Origin(d, 1, 1) for d in (*here, *there)))
+
+
+def sent(table: RouteTable) -> bytes:
+    """To the portal."""
+    ((_, part),) = SendTable(table, ME).parts([ME])
+    return ROUTE_MESSAGES.encode(part)
+
+
+def received(frame: bytes) -> RouteTable:
+    table = ROUTE_MESSAGES.decode(frame)
+    assert isinstance(table, RouteTable)
+    return table
+
+
+def portal() -> PortalCore:
+    return PortalCore(ME, 1, 0, source_deletion_delay_ns=0, matcher=compile_pattern)
+
+
+def turns(core: PortalCore, routes: Sequence[Route]) -> Iterator[None]:
+    """Take the next table over, what is left to slices step by step."""
+    core.on_routes(core.routes.version + 1, routes, 0)
+    yield
+    for effect in core.take_effects():
+        if isinstance(effect, GoOn):
+            for _ in effect.steps:
+                yield
+
+
+def all_turns(domains: int) -> Iterator[None]:
+    """What manager and portal do for a table, and for one that replaces it."""
+    table = transit_table(domains)
+    yield
+    frame = sent(table)
+    yield
+    table = received(frame)
+    yield
+    core = portal()
+    yield from turns(core, table.routes)
+    ImmediateForwarding(ME, 0).on_routes(table.routes)
+    yield
+    yield from turns(core, table.routes[1:])
+    core.forget_routes(0)
+
+
+def longest_ns(domains: int) -> int:
+    """Processor time of the longest turn, the least of some rounds."""
+    found = []
+    for _ in range(ROUNDS):
+        longest, began = 0, time.thread_time_ns()
+        for _ in all_turns(domains):
+            longest, began = max(longest, time.thread_time_ns() - began), time.thread_time_ns()
+        found.append(max(longest, time.thread_time_ns() - began))
+    return min(found)
+
+
+def memory_bytes(domains: int) -> tuple[int, int]:
+    """What a portal keeps because of a table, and the most while it reads it and takes it over."""
+    core, frame = portal(), sent(transit_table(domains))
+    tracemalloc.start()
+    try:
+        deque(turns(core, received(frame).routes), maxlen=0)
+        return tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--domains", type=int, nargs="+", default=[100, 300, 1000])
+    for domains in parser.parse_args().domains:
+        kept, most = memory_bytes(domains)
+        turn_ms = longest_ns(domains) / NS_PER_MS
+        print(f"{domains} domains: longest turn {turn_ms:.1f} ms; {kept >> 10} KiB are kept, {most >> 10} at most")
+
+
+if __name__ == "__main__":
+    main()
