@@ -13,6 +13,7 @@ sent here: it lies in shared memory (`dro.bus.descriptors`), and a frame with no
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,10 +87,13 @@ class Channels:
         pull = self._context.socket(zmq.PULL)
         pull.setsockopt(zmq.RCVHWM, hwm)
         pull.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        mask = os.umask(0o177)  # a run directory that the operator names may be open to others
         try:
             pull.bind(address)
         except zmq.ZMQError as e:
             raise ResourceError(f"cannot bind {address}: {e.strerror}", remedy=remedy_of(e.errno)) from e
+        finally:
+            os.umask(mask)
         return pull
 
     # siblings

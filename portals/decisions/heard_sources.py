@@ -16,6 +16,9 @@ from dro.table import Table
 from portals.decisions.effects import ChangeForwarding, Effect
 from portals.decisions.messages import PortalMessage, SourceGone, SourceSeen
 
+_NUMBER_BITS: Final = 24
+NUMBERS: Final = (1 << _NUMBER_BITS) - 1
+"""How many handles an incarnation has; with its last eight bits they fill the 32 bits of a `RunTable`."""
 BEFORE: Final = 2
 """Older incarnations of a sibling whose wishes are remembered: one that dies again has not asked for all."""
 
@@ -34,7 +37,8 @@ class HeardSources:
         )  # handles, by the sibling that wants them
         self._wanted_before: defaultdict[int, list[Table[int, None]]] = defaultdict(list)  # by older incarnations of it
         # unlike those of the incarnation before, so nothing of it can be mistaken for ours
-        self._next_handle = (incarnation & 0xFF) << 24 | 1
+        self._of_incarnation = (incarnation & 0xFF) << _NUMBER_BITS
+        self._number = 0  # of the newest handle
         self._kept_ends: list[SourceGone] | None = None
         self._known: Table[bytes, SourceSeen] = Table()  # of an older incarnation, by OTID, not joined yet
         self._known_by: defaultdict[int, Table[int, None]] = defaultdict(
@@ -89,10 +93,11 @@ class HeardSources:
         return handle
 
     def _new_handle(self) -> int:
-        while self._next_handle in self.seen:  # of an incarnation 256 lives ago
-            self._next_handle += 1
-        self._next_handle += 1
-        return self._next_handle - 1
+        """The next that no source has; after the last number of the incarnation comes its first one again."""
+        while True:
+            self._number = self._number % NUMBERS + 1
+            if (handle := self._of_incarnation | self._number) not in self.seen:
+                return handle
 
     def change(self, handle: int, hop_count: int, cost: int, pass_through: bytes, way: bytes = b"") -> None:
         """Its advertisement differs, or the cost to reach this portal does."""

@@ -37,6 +37,8 @@ ACCEPT_PAUSE_NS: Final = ms(100)
 BACKLOG: Final = 128
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
+_NO_THREAD_REMEDY: Final = "raise the limit of processes of the DRO's user, or TasksMax of its unit"
+
 OnStream = Callable[[ByteStream, TcpAddress], object]
 """A stream that has not been started, and who is at the other end."""
 
@@ -64,11 +66,15 @@ class NameLookup:
         self._loop = loop
 
     def find(self, name: str, then: Callable[[str, str], object]) -> None:
-        """`then(address, "")`, or `then("", why)`; from within for an address."""
+        """`then(address, "")`, or `then("", why)`; from within for an address, and when no thread can be started."""
         try:
             IPv4Address(name)
         except AddressValueError:
-            threading.Thread(target=self._look_up, args=(name, then), daemon=True, name="lookup").start()
+            thread = threading.Thread(target=self._look_up, args=(name, then), daemon=True, name="lookup")
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as e:
+                then("", f"cannot look up {name}: {str(e) or 'no memory'}; {_NO_THREAD_REMEDY}")
         else:
             then(name, "")
 

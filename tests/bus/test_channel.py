@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -269,3 +271,14 @@ def test_a_worker_may_close_its_channels_from_a_callback(make: Make, until: Unti
         a.channels.send_ctl(2, b"x")
     until(lambda: bool(b.ctl))
     assert len(b.ctl) == 1
+
+
+def test_only_the_user_of_the_dro_can_send_to_a_worker(make: Make) -> None:
+    """Whatever the mask of the process and the mode of the run directory are."""
+    before = os.umask(0)
+    try:
+        address = make(1).channels.ctl_address
+        assert os.umask(0) == 0, "the mask is what it was"
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(Path(address.removeprefix("ipc://")).stat().st_mode) == 0o600

@@ -117,7 +117,7 @@ def test_what_was_known_does_not_take_a_handle_that_is_in_use() -> None:
     dro = flowing(2)
     core = dro.cores[1]
     core.on_message(2, 1, KnownSource(SourceSeen(7, b"x" * 32, b"X", 1, 0, 0, b"", WAY)), 0)
-    first = core.own._next_handle
+    first = core.own._of_incarnation | core.own._number + 1
     core.on_message(2, 1, KnownSource(SourceSeen(first, b"y" * 32, b"Y", 1, 0, 0, b"", WAY)), 0)
     assert core.own.add(b"y" * 32, b"Y", 1, 0, 0, b"") == first
     assert core.own.add(b"x" * 32, b"X", 1, 0, 0, b"") == 7
