@@ -265,6 +265,7 @@ class LogEvent(StrEnum):
     NEW_NAMES_LEFT_OUT = "new names of the TRD left out", _WARNING, "counter count"
     PATTERN_IGNORED = "pattern ignored", _WARNING, "pattern error", "Gwd-5975-1"
     PATTERN_LIMIT = "pattern takes too long to match, counts as no match", _WARNING, "pattern"
+    PATTERN_WAITS = "pattern waits: too many are wanted there", _WARNING, "symbol remedy"
     QUERY_PATTERN_BAD = "wildcard query ignored: bad pattern", _WARNING, "pattern"
     SOURCE_HOPS = "source ignored: too many hops", _WARNING, "topic"
     SOURCE_OTHER_OTID = "source ignored: known under another OTID", _WARNING, "topic"

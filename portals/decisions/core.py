@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Final
 
 from dro.bus.messages import Route
-from dro.proto.interest.events import InterestEvent, InterestLost, Symbol
+from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost, Symbol
 from dro.shares import share_of
 from dro.table import Table
 from portals.decisions.acl_enforcement import OPEN, AclEnforcement
@@ -80,6 +80,7 @@ from portals.decisions.source_deletion_delay import SourceDeletionDelay
 from portals.decisions.steps import (
     close_receivers,
     close_sources,
+    decide_found,
     decide_sources,
     decide_topics,
     drop_before,
@@ -187,6 +188,8 @@ class PortalCore:
             if self.recorded.remove(symbol, domain_id):
                 self.send_to_all(InterestRemoved(*symbol, domain_id))
                 self._go_through(decide_topics(self, iter(self.recorded.take_found(symbol)), now_ns))
+                for waiting, wanted_by in self.recorded.take_waiting():
+                    self.on_interest(InterestGained(waiting, wanted_by), now_ns)
         elif self.is_withdrawn:
             return
         elif not is_name(symbol[0]):
@@ -197,6 +200,8 @@ class PortalCore:
                 self.decide_topic(symbol[0], now_ns)
             else:
                 self._go_through(decide_topics(self, self.recorded.topics_of(symbol), now_ns))
+        elif symbol in self.recorded.waiting:
+            self._effects.append(InterestIgnored(symbol[0], waits=True))
 
     def decide_topic(self, topic: bytes, now_ns: int) -> None:
         for otid in list(self.siblings.by_topic.get(topic, ())):
@@ -387,6 +392,10 @@ class PortalCore:
         if self.is_withdrawn or (proxy is None and not offers):
             return  # withdrawn: siblings end what they fed; what came before that stays until all of it has been sent
         topic, origin = self._identity(otid)
+        if not self.recorded.has_searched(topic):
+            if self.recorded.put_off(topic, otid):
+                self._go_through(decide_found(self, topic, now_ns))
+            return
         interested = self.recorded.interested(topic)
         usable = self._usable(otid, topic, origin, interested, offers)
         workers = self.routes.held(origin, interested, share_of(otid))

@@ -174,9 +174,10 @@ class SourceIgnored:
 
 @dataclass(frozen=True, slots=True)
 class InterestIgnored:
-    """For the log: no topic or pattern can have that name."""
+    """For the log: no topic or pattern can have that name, or the pattern waits until there are fewer."""
 
     name: bytes
+    waits: bool = False
 
 
 ProxyEffect = (

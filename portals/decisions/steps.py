@@ -69,6 +69,13 @@ def decide_sources(core: PortalCore, otids: Iterable[bytes], now_ns: int) -> Ite
         yield
 
 
+def decide_found(core: PortalCore, topic: bytes, now_ns: int) -> Iterator[None]:
+    """Search the patterns that find a topic, then decide what was put off until then."""
+    otids = yield from core.recorded.search(topic)
+    yield from decide_sources(core, otids, now_ns)
+    core.recorded.forget(topic)
+
+
 def decide_topics(core: PortalCore, topics: Iterable[bytes | None], now_ns: int) -> Iterator[None]:
     for topic in topics:
         if topic is not None:

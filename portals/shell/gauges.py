@@ -32,3 +32,4 @@ def show_core(core: PortalCore, page: CounterPage) -> None:
     page.set(Slot.RECEIVER_REGEX, kinds[PATTERN_REGEX])
     page.set(Slot.TOPICS_NOT_OUT, len(core.recorded.withheld))
     page.set(Slot.TOPICS_NOT_IN, len(core.refused))
+    page.set(Slot.PATTERNS_WAITING, len(core.recorded.waiting))

@@ -80,6 +80,7 @@ DELIVER_NS: Final = s(2)
 """What siblings announced while this portal was away waits for proxy sources and receivers no longer than that."""
 LOOK_NS: Final = ms(4)
 """Between two looks whether receivers have joined."""
+_WAITS_REMEDY: Final = "let receivers share fewer patterns; see which there are with tnwgdctl interest"
 
 
 class PortalShell:
@@ -422,8 +423,11 @@ class PortalShell:
                 self._queues.expire(worker)
             case FeederEnded(worker=worker, handle=handle):
                 self.egress.on_feeder_ended(worker, handle)
-            case InterestIgnored(name=name):
-                self._ctx.limited(LogEvent.INTEREST_WITHOUT_NAME, extra={"symbol": name[:80]})
+            case InterestIgnored(name=name, waits=waits):
+                if waits:
+                    self._ctx.limited(LogEvent.PATTERN_WAITS, extra={"symbol": name[:80], "remedy": _WAITS_REMEDY})
+                else:
+                    self._ctx.limited(LogEvent.INTEREST_WITHOUT_NAME, extra={"symbol": name[:80]})
             case SourceIgnored(why=why, otid=otid, topic=topic):
                 extra = {"topic": topic.decode(errors="replace")}
                 if why is WhyIgnored.TOO_MANY_HOPS:

@@ -68,6 +68,7 @@ from portals.decisions.messages import (
     ToldProxies,
     Withdraw,
 )
+from portals.decisions.recorded_interest import PATTERNS_MAX
 from portals.decisions.relearning import CHECK_NS
 from portals.decisions.routes import HELD_NS, LONGER_NS
 from portals.decisions.siblings import REJOIN_HOLD_NS
@@ -81,6 +82,7 @@ from portals.shell.portal import (
     RING_RETRY_NS,
     PortalShell,
 )
+from tests.fakes.patterns import compile_pattern
 from tests.fakes.queues import hand_over
 from tests.fakes.siblings import all_messages, confirm_at_once
 from tests.fakes.um_contexts import Stepper
@@ -163,7 +165,7 @@ class Alone:
         self.stepper = stepper
         self.worker = FakeWorker(stepper.loop, folder, ME, "P1")
         confirm_at_once(self.worker)
-        self.core = PortalCore(ME, 1, HERE, source_deletion_delay_ns=ms(100), matcher=lambda pattern, kind: None)
+        self.core = PortalCore(ME, 1, HERE, source_deletion_delay_ns=ms(100), matcher=compile_pattern)
         self.shell = PortalShell(self.worker.ctx, self.core, 1000)
         self.link = TimedLink(self.shell, self.worker)
         self.shell.start(self.link)
@@ -705,6 +707,15 @@ def test_interest_without_a_name_is_told_cut_short(alone: Alone, caplog: pytest.
     alone.link.say(InterestGained((b"a\0" + b"b" * 100, PATTERN_NONE)))
     alone.stepper.settle()
     assert logged(caplog) == [("WARNING", LogEvent.INTEREST_WITHOUT_NAME, {"symbol": b"a\0" + b"b" * 78})]
+
+
+def test_a_pattern_beyond_the_most_that_are_taken_is_told(alone: Alone, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(PATTERNS_MAX + 2):
+        alone.link.say(InterestGained((b"%d" % number, PATTERN_PCRE)))
+    alone.stepper.settle()
+    remedy = "let receivers share fewer patterns; see which there are with tnwgdctl interest"
+    told = ("WARNING", LogEvent.PATTERN_WAITS, {"symbol": b"%d" % PATTERNS_MAX, "remedy": remedy})
+    assert told in logged(caplog)
 
 
 # gauges, the ring, the end
