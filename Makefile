@@ -10,6 +10,7 @@ STAMP := $(VENV)/.installed-$(EXTRAS)
 JOBS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 SECONDS ?= 0
 COUNT ?= 200
+MINUTES ?= 5
 SEED ?= 1
 BASE ?= main
 PYTEST_OPTIONS := -q -rs -n $(JOBS) --dist=loadfile --no-loadscope-reorder --durations=20
@@ -22,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
 STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
-.PHONY: help venv demo demo-direct demo-monitor demo-history test long changed coverage lint dead-code bytecode needs bench mutants completion dist \
+.PHONY: help venv demo demo-direct demo-monitor demo-history test long changed coverage lint dead-code bytecode needs bench mutants fuzz completion dist \
 	clean distclean
 .DEFAULT_GOAL := help
 
@@ -38,6 +39,7 @@ help:
 	@echo "make demo-history      make demo for a minute, then its history by Spark: a page of answers in build"
 	@echo "make bench             all benchmarks, half an hour; BENCH=throughput ARGS='--sizes 64' runs one with arguments"
 	@echo "make mutants           wrong programs by chance: which do the tests notice? COUNT=200 SEED=1"
+	@echo "make fuzz              mutated inputs for all decoders and cores, on all cores; MINUTES=$(MINUTES) SEED=n, findings in build/fuzz"
 	@echo "make completion        the shell completion in deploy/completion, from the argument parsers"
 	@echo "make dist              source distribution and wheel, with the completion, in dist"
 	@echo "make clean             caches and build products; make distclean: .venv too"
@@ -112,6 +114,9 @@ bench: $(STAMP) needs
 
 mutants: $(STAMP)
 	DRO_PURE=1 $(PY) -m tests.mutation --count $(COUNT) --seed $(SEED)
+
+fuzz: $(STAMP)
+	$(PY) -m tests.fuzz --minutes $(MINUTES) $(if $(filter-out file,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
 completion: $(STAMP)
 	$(PY) -m deploy.completion.generate

@@ -1,0 +1,230 @@
+"""Targets that are cores of transports: nothing is handed up twice, and with time no gap is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final
+
+from dro.clock import ms, s
+from dro.errors import DecodeError
+from dro.proto.delivery.order import ARRIVAL, IN_ORDER, DeliveryConfig, DeliveryController
+from dro.proto.lbtrm.loss import LossConfig, NakDue
+from dro.proto.lbtrm.receiver import ReceiverSession
+from dro.proto.lbtrm.retransmit import Chunk, Retransmit
+from dro.proto.lbtrm.source import SourceConfig, SourceSession
+from dro.proto.peerlink.datagram_session import (
+    DatagramCounts,
+    DatagramOptions,
+    DatagramSession,
+    SendPacket,
+    SessionIds,
+    State,
+)
+from dro.proto.ratelimit import RateLimiter
+from dro.sqn import HALF, MASK
+from dro.wire import lbtrm, lbtru
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.codes import MessageType
+from dro.wire.lbmc.data_blocks import Frag as FragBlock
+from dro.wire.lbmc.data_blocks import Tsni
+from tests.fuzz.player import Player, core_target, scripts
+from tests.fuzz.seeds import recorded, vectors
+
+_LOSS: Final = LossConfig(max_gap=64, max_naks_per_packet=20, naks_per_round=30)
+
+
+def _receiver(data: bytes) -> Hashable:
+    """No datagram is handed up twice; all gaps are closed with time."""
+    core = ReceiverSession(_LOSS, lambda: 0.5, 0)
+    up: set[int] = set()
+    events: set[str] = set()
+    last, at = 0, 0  # newest sqn, without wrapping
+
+    def drain(now_ns: int) -> None:
+        for event in core.take_events():
+            events.add(type(event).__name__)
+            if isinstance(event, NakDue):
+                assert 0 < len(event.sqns) <= _LOSS.max_naks_per_packet
+                lbtrm.encode(lbtrm.Nak(1, 2, event.sqns, 0))
+        assert core.missing <= _LOSS.max_gap
+
+    def hear(packet: bytes, now_ns: int) -> Hashable:
+        nonlocal last, at
+        decoded = lbtrm.decode(packet)
+        match decoded:
+            case lbtrm.Data():
+                was = core.expected
+                is_new = core.on_data(
+                    decoded.sqn, decoded.trail, bool(decoded.flags & lbtrm.FLAG_RETRANSMISSION), now_ns
+                )
+                if is_new:
+                    at = 1 << 40 if was is None else at + _ahead(decoded.sqn, last)
+                    assert at not in up, "handed up twice"
+                    up.add(at)
+                    last = decoded.sqn
+            case lbtrm.SessionMessage():
+                core.on_session_message(decoded.lead, decoded.trail, now_ns)
+            case lbtrm.Ncf():
+                core.on_ncf(decoded.sqns, decoded.reason, decoded.trail, now_ns)
+            case _:
+                pass
+        return type(decoded).__name__
+
+    signs = Player(core, drain).play(data, hear, s(90))
+    assert not core.missing
+    assert core.has_ended
+    return tuple(sorted(events)), len(signs), min(len(up), 9)
+
+
+def _ahead(sqn: int, than: int) -> int:
+    distance = (sqn - than) & MASK
+    return distance if distance < HALF else distance - MASK - 1
+
+
+def _lbtrm_packets() -> list[bytes]:
+    sent = [lbtrm.encode(lbtrm.Data(1, 2, sqn, 10, 0, 3, sqn & 7, b"x")) for sqn in (10, 11, 12, 14, 15, 20, 24, 90)]
+    again = [lbtrm.encode(lbtrm.Data(1, 2, sqn, 10, lbtrm.FLAG_RETRANSMISSION, 3, 0, b"x")) for sqn in (13, 16, 17)]
+    return [*vectors("transports", "lbtrm"), *recorded(14400)[:20], *sent, *again]
+
+
+def _source(data: bytes) -> Hashable:
+    """NAKs of strangers; what is sent again lies in the window and stays within the limit."""
+    limits = RateLimiter(0, ms(10), 0), RateLimiter(80_000, ms(10), 0)
+    core = SourceSession(SourceConfig(window_size_bytes=600, rx_queue_bytes=500), *limits, 0)
+    buffer = b"".join([bytes((n,)) * 50 for n in range(40)])
+    core.on_sent_run(40, 25, Chunk(buffer, 0, 50, 50), 0)
+    kinds: set[str] = set()
+
+    def take(effects: Iterable[object]) -> None:
+        for effect in effects:
+            kinds.add(type(effect).__name__)
+            if isinstance(effect, Retransmit):
+                assert effect.buffer[effect.offset : effect.offset + effect.length] == bytes((effect.sqn,)) * 50
+        assert core.rctlr_rx_msgs <= 10
+
+    class Timed:
+        next_deadline = staticmethod(core.next_deadline)
+
+        def on_timer(self, now_ns: int) -> None:
+            take(core.on_timer(now_ns))
+
+    def hear(packet: bytes, now_ns: int) -> Hashable:
+        decoded = lbtrm.decode(packet)
+        if not isinstance(decoded, lbtrm.Nak):
+            raise DecodeError("source", "no NAK")
+        take(core.on_nak(decoded.sqns, now_ns))
+        return min(len(decoded.sqns), 20)
+
+    signs = Player(Timed(), lambda _: None).play(data, hear, s(20))
+    assert not core.rctlr_rx_msgs
+    return tuple(sorted(kinds)), len(signs)
+
+
+def _nak_packets() -> list[bytes]:
+    asked = [(39,), (38, 37, 39), tuple(range(20, 40)), (0, 5, 39), tuple(range(40)) * 3, (40, MASK)]
+    return [*(lbtrm.encode(lbtrm.Nak(1, 2, sqns, 0)) for sqns in asked), *vectors("transports", "lbtrm", ("rm_nak",))]
+
+
+def _datagrams(data: bytes) -> Hashable:
+    """The UDP part of a peer link."""
+    limits = RateLimiter(0, ms(100), 0), RateLimiter(0, ms(100), 0)
+    counts = DatagramCounts()
+    options = DatagramOptions(loss=_LOSS, source=SourceConfig(charge_data=False, window_size_bytes=400))
+    core = DatagramSession(options, SessionIds(5, 6), *limits, lambda: 0.5, 0, counts)
+    core.source.on_sent_run(20, 25, Chunk(b"y" * 1000, 0, 50, 50), 0)
+    kinds: set[str] = set()
+
+    def drain(now_ns: int) -> None:
+        for effect in core.take_effects():
+            kinds.add(type(effect).__name__)
+            if isinstance(effect, SendPacket):
+                lbtru.decode(effect.packet)
+
+    def hear(packet: bytes, now_ns: int) -> Hashable:
+        decoded = lbtru.decode(packet)
+        if not core.is_mine(decoded):
+            raise DecodeError("datagrams", "of another session")
+        if isinstance(decoded, lbtru.Data):
+            is_again = bool(decoded.flags & lbtru.FLAG_RETRANSMISSION)
+            core.receiver.on_data(decoded.sqn, decoded.trail, is_again, now_ns)
+            core.settle()
+        else:
+            core.on_packet(decoded, now_ns)
+        return type(decoded).__name__
+
+    Player(core, drain).play(data, hear, s(120))
+    assert core.state is State.OVER
+    return tuple(sorted(kinds)), counts.unrecoverable > 0
+
+
+def _datagram_packets() -> list[bytes]:
+    own, other = (lbtru.sid_option(5),), (lbtru.sid_option(6),)
+    packets: list[lbtru.Packet] = [
+        lbtru.ConnectRequest(options=own), lbtru.SessionMessage(1, 3, 0, lbtru.FLAG_SYN, options=other),
+        lbtru.SessionMessage(2, 30, 0, 0, options=other), lbtru.Nak((1, 19, 18), options=own),
+        lbtru.Ack(3, options=own),
+        lbtru.Ncf(0, 0, 0, (2, 3), options=other), lbtru.Ncf(0, 1, 0, (5,), options=other),
+        *(lbtru.Data(sqn, 0, 0, b"x", options=other) for sqn in (0, 1, 2, 4, 9, 70)),
+        lbtru.Data(3, 0, lbtru.FLAG_RETRANSMISSION, b"x", options=other),
+    ]  # fmt: skip
+    return [lbtru.encode(packet) for packet in packets]
+
+
+def _delivery(mode: int, *, immediate: bool) -> Callable[[bytes], Hashable]:
+    """Messages of a topic, with fragments and sequence number information."""
+    config = DeliveryConfig(
+        mode, burst_limit=30, map_limit=20, message_max_bytes=10_000, held_max_bytes=20_000, immediate=immediate,
+        loss_check_interval_ns=ms(10),
+    )  # fmt: skip
+
+    def check(data: bytes) -> Hashable:
+        core = DeliveryController(config)
+        kinds: set[str] = set()
+
+        def drain(now_ns: int) -> None:
+            kinds.update([type(event).__name__ for event in core.take_events()])
+            assert core._held_bytes <= config.held_max_bytes + 0xFFFF
+            assert len(core._held) <= config.map_limit + config.burst_limit
+
+        def hear(packet: bytes, now_ns: int) -> Hashable:
+            message = lbmc.decode(packet)
+            tsni, found = message.get(Tsni), message.get(FragBlock)
+            if tsni is not None:
+                for record in tsni.records:
+                    core.on_tsni(record.sqn, now_ns)
+            elif message.sqn is not None:
+                at = lbmc.frag_of(packet, 0, int.from_bytes(packet[2:4], "big"))
+                frag = None if at is None else at[:3]
+                core.on_fragment(message.sqn, frag, message.payload, now_ns)
+            return found is None
+
+        player = Player(core, drain)
+        signs = player.play(data, hear, s(60))
+        assert not core.is_waiting
+        core.on_end()
+        drain(player.now_ns)
+        return tuple(sorted(kinds)), len(signs), core.stats.malformed > 0, core.stats.too_long > 0
+
+    return check
+
+
+def _message_packets() -> list[bytes]:
+    made = [lbmc.encode(lbmc.Message(MessageType.MESSAGE, 1, sqn, (), b"x" * sqn)) for sqn in (5, 6, 7, 9, 10, 20, 60)]
+    for sqn in range(12, 17):
+        frag = FragBlock(first_sqn=12, offset=100 * (sqn - 12), length=500)
+        made.append(lbmc.encode(lbmc.Message(MessageType.MESSAGE, 1, sqn, (frag,), b"y" * 100)))
+    return [
+        *made,
+        *(lbmc.encode(lbmc.tsni_message([(1, sqn)])) for sqn in (8, 30)),
+        *vectors("lbmc", "", ("frag", "tsni")),
+    ]
+
+
+TARGETS: Final = (
+    core_target("core-lbtrm-receiver", scripts(_lbtrm_packets), _receiver),
+    core_target("core-lbtrm-source", scripts(_nak_packets), _source),
+    core_target("core-datagrams", scripts(_datagram_packets), _datagrams),
+    core_target("core-delivery-ordered", scripts(_message_packets), _delivery(IN_ORDER, immediate=False)),
+    core_target("core-delivery-arrival", scripts(_message_packets), _delivery(ARRIVAL, immediate=False)),
+    core_target("core-delivery-tcp", scripts(_message_packets), _delivery(IN_ORDER, immediate=True)),
+)

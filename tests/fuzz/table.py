@@ -1,0 +1,11 @@
+"""All targets."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.fuzz import links, readers, resolution, sessions, wire
+from tests.fuzz.target import Target
+
+PARTS: Final = (wire, readers, resolution, sessions, links)
+TARGETS: Final[dict[str, Target]] = {target.name: target for part in PARTS for target in part.TARGETS}
