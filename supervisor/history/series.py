@@ -149,6 +149,10 @@ def _label(column: str, text: str) -> _Columns:
     return ((column, lambda value: text or None),)
 
 
+def _state(text: str) -> _Columns:
+    return (("state", lambda value: text if value == 1 else None),)
+
+
 def _domain(text: str) -> _Columns:
     return (("domain_id", lambda value: int(text) if text.isdigit() else None),)
 
@@ -162,7 +166,7 @@ _OTHERS: Final[Mapping[str, tuple[str, tuple[str, ...], Callable[[Labels], _Colu
     "dro_portal_index": ("portal", ("portal",), lambda of: (("page", _count),)),
     "dro_portal_up": ("portal", ("portal",), lambda of: (("up", _flag),)),
     "dro_portal_restarts_total": ("portal", ("portal",), lambda of: (("restarts", _count),)),
-    "dro_portal_state": ("portal", ("portal",), lambda of: (("state", lambda v: of["state"] if v == 1 else None),)),
+    "dro_portal_state": ("portal", ("portal",), lambda of: _state(of["state"])),
     "dro_info": ("dro", (), lambda of: _label("dro_id", of["dro_id"])),
     "dro_build_info": ("dro", (), lambda of: _label("version", of["version"])),
     "dro_up": ("dro", (), lambda of: (("up", _flag),)),
@@ -172,7 +176,7 @@ _OTHERS: Final[Mapping[str, tuple[str, tuple[str, ...], Callable[[Labels], _Colu
     "process_resident_memory_bytes": ("dro", (), lambda of: (("resident_bytes", _count),)),
     "dro_worker_restarts_total": ("worker", ("worker",), lambda of: (
         ("restarts", _count), *_label("role", of["role"]))),
-    "dro_worker_state": ("worker", ("worker",), lambda of: (("state", lambda v: of["state"] if v == 1 else None),)),
+    "dro_worker_state": ("worker", ("worker",), lambda of: _state(of["state"])),
     "dro_worker_cpu_seconds_total": ("worker", ("worker",), lambda of: (("cpu_us", _time),)),
     "dro_worker_resident_memory_bytes": ("worker", ("worker",), lambda of: (("resident_bytes", _count),)),
     "dro_other_info": ("other", ("other_dro",), lambda of: _label("other_dro_id", of["other_dro_id"])),

@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
 import re
 import struct
 import tempfile
-import zlib
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
 from enum import IntEnum
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, get_args, get_origin, get_type_hints
-
-import cramjam
 
 from dro.bus.codec import Codec
 from dro.bus.messages import PARENT_MESSAGES, ROUTE_MESSAGES, WORKER_REPORTS
@@ -37,10 +33,6 @@ from portals.decisions.messages import PORTAL_MESSAGES
 from router.route_info import NEIGHBOURS_MAX, is_repeat, read_head, read_record, with_ttl, write_route
 from router.topology import DroRecord, Hotlink, Neighbour
 from supervisor.admin.server import AdminServer, Arguments, Reply
-from supervisor.history import remote_write
-from supervisor.history.journal import records
-from supervisor.history.lbmmon import HEADER, SIGNATURE, Unread, message_class, messages_of
-from supervisor.history.remote_write import V1, V2, BadRequestError, samples_of
 from tests.builders.dro_file import HOST, parse_dro
 from tests.builders.udp_capture import Datagram, read_udp, write_udp
 from tests.fuzz.seeds import CAPTURE, examples, published, vectors
@@ -256,93 +248,6 @@ def _capture(data: bytes) -> Hashable:
     return min(len(packets), 9), tuple({packet.proto for packet in packets}), min(capture.frames, 9)
 
 
-# monitoring
-
-
-def _write_requests(proto: str, *, is_packed: bool) -> list[bytes]:
-    v1, v2 = remote_write._classes()
-    labels = (("__name__", "dro_portal_up"), ("dro", "A"), ("portal", "P1"))
-    request = (v1 if proto == V1 else v2)()
-    if proto == V2:
-        request.symbols.extend(text for label in labels for text in label)
-    series = request.timeseries.add()
-    if proto == V1:
-        for name, text in labels:
-            series.labels.add(name=name, value=text)
-    else:
-        series.labels_refs.extend(range(6))
-    series.samples.add(value=1.5, timestamp=1_700_000_100_000)
-    content = request.SerializeToString()
-    return [bytes(cramjam.snappy.compress_raw(content)) if is_packed else bytes(content)]
-
-
-def _remote_write(proto: str, *, is_packed: bool) -> Callable[[bytes], Hashable]:
-    def check(data: bytes) -> Hashable:
-        body = data if is_packed else bytes(cramjam.snappy.compress_raw(data))
-        samples = samples_of(body, proto)
-        return min(len(samples), 5), len(samples[0].series) if samples else 0
-
-    return check
-
-
-def _in_file(read: Callable[[Path], Hashable]) -> Callable[[bytes], Hashable]:
-    """For readers of files: one in memory, always the same."""
-
-    def check(data: bytes) -> Hashable:
-        fd = os.memfd_create("fuzz")
-        try:
-            os.write(fd, data)
-            return read(Path(f"/proc/self/fd/{fd}"))
-        finally:
-            os.close(fd)
-
-    return check
-
-
-def _journal(path: Path) -> Hashable:
-    found = list(records(path))
-    if not found:
-        raise DecodeError("journal", "no record")
-    return min(len(found), 5)
-
-
-def _journal_seeds() -> list[bytes]:
-    return [
-        b"".join([struct.pack("<II", len(record), zlib.crc32(record)) + record for record in some])
-        for some in ((b"one",), (b"", b"two" * 50, b"three"))
-    ]
-
-
-def _lbmmon(path: Path) -> Hashable:
-    found = list(messages_of(path))
-    if all(isinstance(message, Unread) for message in found):
-        raise DecodeError("lbmmon", "nothing that can be read")
-    return tuple({type(message).__name__ for message in found})
-
-
-def _lbmmon_seeds() -> list[bytes]:
-    dro, library = message_class("DROMonMsg")(), message_class("UMSMonMsg")()
-    for made in (dro, library):
-        made.attributes.timestamp, made.attributes.process_id = 1_700_000_000, 9
-        made.attributes.application_id, made.attributes.sender_ipv4_address = "G1", "10.0.0.1"
-    dro.stats.local.gateway_name = "G1"
-    portal = dro.stats.portals.add()
-    portal.portal_name, portal.endpoint.domain_id = "P1", 1
-    library.stats.context.SetInParent()
-    library.stats.source_transports.add()
-
-    def packet(kind: int, module: bytes, data: bytes, *attributes: tuple[int, bytes]) -> bytes:
-        told = ((3, module), *attributes)
-        block = struct.pack("!HH", len(told), 0) + b"".join([struct.pack("!HH", k, len(v)) + v for k, v in told])
-        return HEADER.pack(SIGNATURE, kind, len(block), len(data), 0) + block + data
-
-    csv = packet(
-        0, b"\1\5", b'0,"TCP:10.0.0.1:14371",1,2,a,ff\0', (0, b"\x0a\0\0\1"), (1, b"\x65\0\0\0"), (2, b"app\0")
-    )
-    whole = [packet(7, b"\2\1", dro.SerializeToString()), packet(3, b"\2\1", library.SerializeToString()), csv]
-    return [*whole, b"".join(whole)]
-
-
 # requests of operators
 
 
@@ -408,15 +313,6 @@ def _targets() -> Iterator[Target]:
     for proto in ("lbtrm", "lbtru", "lbttcp"):
         yield Target(f"dissect-{proto}", published("transports", proto), _dissect(proto), short=200)
     yield Target("capture", capture_seeds, _capture, short=80)
-    for name, proto in (("v1", V1), ("v2", V2)):
-        for end, is_packed in (("", False), ("-packed", True)):
-            check, seeds = (
-                _remote_write(proto, is_packed=is_packed),
-                partial(_write_requests, proto, is_packed=is_packed),
-            )
-            yield Target(f"remote-write-{name}{end}", seeds, check, (BadRequestError,))
-    yield Target("journal", _journal_seeds, _in_file(_journal))
-    yield Target("lbmmon", _lbmmon_seeds, _in_file(_lbmmon))
     yield Target("admin-request", _admin_seeds, _admin, form="text")
 
 

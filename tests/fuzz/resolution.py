@@ -28,7 +28,6 @@ from tests.fakes.channel import tir
 from tests.fuzz.player import SMALL, Player, Wanted, core_target, scripts
 from tests.fuzz.seeds import recorded, vectors
 
-
 _IP: Final = 0x0A000001
 
 

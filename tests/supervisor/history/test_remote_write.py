@@ -106,6 +106,17 @@ def test_what_no_file_can_have_is_refused_and_stops_no_other(tmp_path: Path, lab
     assert len(list(tmp_path.glob("table=portal/day=2023-11-14/dro=A/*.parquet"))) == 1
 
 
+@pytest.mark.parametrize("name", ["dro_portal_state", "dro_worker_state"])
+def test_a_series_without_a_label_that_a_dro_gives_it_stops_no_other(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path, "w")
+    writer = SampleWriter(store)
+    series = (("__name__", name), ("dro", "A"), ("portal", "P1"), ("worker", "P1"))
+    writer.keep([Sent(series, TS_MS, 1.0), Sent(LABELS, TS_MS, 1.0)])
+    store.close()
+    (path,) = tmp_path.glob("table=*/day=2023-11-14/dro=A/*.parquet")
+    assert pq.ParquetFile(path).read().column("up").to_pylist() == [True]
+
+
 def test_requests_that_never_come_to_their_end_keep_no_other_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
