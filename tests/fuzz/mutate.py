@@ -50,6 +50,7 @@ def _change(random: Callable[[], float], made: bytearray, other: bytes) -> None:
         made[at] = made[at] + int(random() * 9) - 4 & 0xFF
     elif what == 5:
         count = _SIZES[int(random() * 4)]
+        at -= at % count if random() < 0.5 else 0
         head, rest = ((0, 0), (255, 255), (128, 0), (127, 255))[int(random() * 4)]
         made[at : at + count] = (bytes((head,)) + bytes((rest,)) * (count - 1))[: size - at]
     elif what == 6:
