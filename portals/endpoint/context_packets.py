@@ -1,6 +1,6 @@
 """Context information as a TRD carries it (LBMR), and as portals and DROs do (the LBMC block CTXINFO).
 
-Source: wire notes LBMR, 8.2 and 8.6; wire notes LBMC, CTXINFO.
+Source: wire notes LBMR, 8.2 and 8.6; wire notes LBMC, CTXINFO. Guess: a name that is too long for the block is as none.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dro.wire.lbmc.dro_blocks import (
     CTXINFO_ADDRESS,
     CTXINFO_CTXINST,
     CTXINFO_NAME,
+    CTXINFO_NAME_MAX,
     CTXINFO_PROXY,
     CTXINFO_QUERY,
     CtxInfo,
@@ -38,10 +39,13 @@ def info_of(body: lbmr.ContextInfo, domain_id: int) -> CtxInfo | None:
     """What a context of the TRD says or asks; None for an answer on behalf of another, whose domain it cannot say."""
     if body.flags & ContextFlag.PROXY and not body.flags & ContextFlag.QUERY:
         return None
-    flags = sum(there for here, there in _FLAGS if body.flags & here) | (CTXINFO_NAME if body.name else 0)
-    return CtxInfo(
-        body.address, body.port, domain_id, body.instance, body.hop_count, name=body.name or b"", flags=flags
-    )
+    name = _carried(body.name)
+    flags = sum(there for here, there in _FLAGS if body.flags & here) | (CTXINFO_NAME if name else 0)
+    return CtxInfo(body.address, body.port, domain_id, body.instance, body.hop_count, name=name, flags=flags)
+
+
+def _carried(name: bytes | None) -> bytes:
+    return name if name is not None and len(name) <= CTXINFO_NAME_MAX else b""
 
 
 def infos_of_remote(body: lbmr.RemoteContextInfo) -> list[CtxInfo]:
@@ -60,9 +64,9 @@ def _of_record(record: RemoteContextRecord) -> CtxInfo:
         elif isinstance(option, RemoteInstance):
             instance = option.instance
             flags |= CTXINFO_CTXINST
-        elif isinstance(option, RemoteName) and option.name:
-            name = option.name
-            flags |= CTXINFO_NAME
+        elif isinstance(option, RemoteName):
+            name = _carried(option.name) or name
+    flags |= CTXINFO_NAME if name else 0
     return CtxInfo(ip, port, domain_id, instance, name=name, flags=flags)
 
 

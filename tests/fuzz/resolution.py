@@ -20,10 +20,13 @@ from dro.proto.resolver.core import DATAGRAM_MAX_BYTES, Resolver, ResolverConfig
 from dro.proto.unicast.contexts import KnownContexts
 from dro.proto.unicast.neighbour_dros import NeighbourDro, NeighbourDros
 from dro.wire.lbmc import message as lbmc
-from dro.wire.lbmc.dro_blocks import CtxInfo
+from dro.wire.lbmc.codes import MessageType
+from dro.wire.lbmc.dro_blocks import CTXINFO_QUERY, CtxInfo
 from dro.wire.lbmr import packet as lbmr
+from dro.wire.lbmr.extended import ContextFlag, RemoteContextRecord, RemoteName
 from dro.wire.lbmr.records import write_tmr
-from portals.decisions.contexts import ContextQuestions, Tell
+from portals.decisions.contexts import BEHIND, ContextQuestions, Tell
+from portals.endpoint.context_packets import info_of, infos_of_remote, question_packet, remote_packet
 from tests.fakes.channel import tir
 from tests.fuzz.player import SMALL, Player, Wanted, core_target, scripts
 from tests.fuzz.seeds import recorded, vectors
@@ -165,25 +168,40 @@ def _neighbour_packets() -> list[bytes]:
 
 
 def _contexts(data: bytes) -> Hashable:
-    """Questions for contexts and their answers, from the TRD and from siblings."""
+    """Questions for contexts and their answers, from the TRD and from siblings; all of them can be told on."""
     core = ContextQuestions(ContextQueryConfig(500, 3, 20, 5), KnownContexts(contexts_max=SMALL))
     told = 0
 
     def drain(now_ns: int) -> None:
         nonlocal told
         for effect in core.take_effects():
-            lbmc.encode(lbmc.control_message(effect.info))
             told += isinstance(effect, Tell)
+            if isinstance(effect, Tell) and effect.worker == BEHIND:
+                is_question = effect.info.flags & CTXINFO_QUERY
+                body: lbmr.Body = question_packet(effect.info) if is_question else remote_packet(effect.info)
+                lbmr.decode(lbmr.encode(lbmr.Packet(1, None, body)))
+            lbmc.decode(lbmc.encode(lbmc.control_message(effect.info)))
         assert len(core.known) <= SMALL
 
     def hear(packet: bytes, now_ns: int) -> Hashable:
-        message = lbmc.decode(packet)
-        info = message.get(CtxInfo)
-        if info is None:
-            raise DecodeError("contexts", "no such block")
-        core.on_info(info, packet[-1] % 4 - 1, now_ns)
-        core.on_unknown(packet[-8:], now_ns)
-        return info.flags & 7
+        core.on_unknown(packet[-8:].rjust(8, b"i"), now_ns)
+        if packet[:1] == bytes((MessageType.CONTROL,)):
+            found = [lbmc.decode(packet).get(CtxInfo)]
+        else:
+            match lbmr.decode(packet).body:
+                case lbmr.ContextInfo() as body:
+                    found = [info_of(body, 1)]
+                case lbmr.RemoteContextInfo() as body:
+                    found = [*infos_of_remote(body)]
+                case _:
+                    found = []
+        infos = [info for info in found if info is not None]
+        if not infos:
+            raise DecodeError("contexts", "no information")
+        came_from = packet[-1] % 3 if packet[0] == MessageType.CONTROL else BEHIND
+        for info in infos:
+            core.on_info(info, came_from, now_ns)
+        return infos[0].flags & 0xFF00, len(infos[0].name).bit_length()
 
     signs = Player(core, drain).play(data, hear, s(60))
     assert not len(core)
@@ -192,7 +210,14 @@ def _contexts(data: bytes) -> Hashable:
 
 def _context_packets() -> list[bytes]:
     known = [lbmc.decode(data).get(CtxInfo) for data in vectors("lbmc", "", ("peer_ctxinfo",))]
-    return [lbmc.encode(lbmc.control_message(info)) for info in known if info is not None]
+    longest = (
+        lbmr.ContextInfo(0, ContextFlag.QUERY, name=b"n" * 234),
+        lbmr.RemoteContextInfo((RemoteContextRecord((RemoteName(b"n" * 250),), 0x8000),)),
+    )
+    return [
+        *(lbmc.encode(lbmc.control_message(info)) for info in known if info is not None),
+        *vectors("lbmr", "", ("ctxinfo", "rctxinfo")), *(lbmr.encode(lbmr.Packet(1, None, body)) for body in longest),
+    ]  # fmt: skip
 
 
 TARGETS: Final = (

@@ -206,3 +206,6 @@ class CtxInfo(Block):
             raise LocalProtocolError(f"CTXINFO: name {self.name!r} with flags {self.flags:#06x}")
         fixed = (self.flags, self.reserved, self.hop_count, self.port, self.ip, self.domain_id, self.ctxinst)
         return pack(self.LAYOUT, *fixed) + self.name + self.growth
+
+
+CTXINFO_NAME_MAX: Final = BLOCK_MAX - HEAD_SIZE - CtxInfo.LAYOUT.size

@@ -17,7 +17,7 @@ from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.data_blocks import CtxInstD, Destination, LjiReq, Stream
 from dro.wire.lbmc.dro_blocks import RouteInfo
 from dro.wire.lbmr import packet as lbmr
-from dro.wire.lbmr.extended import ContextFlag
+from dro.wire.lbmr.extended import ContextFlag, RemoteContextRecord, RemoteName
 from dro.wire.lbmr.options import ExtendedFunctionality, Functionality, LateJoin, PacketOptions, standard_options
 from dro.wire.lbmr.tnwg import TnwgAddress, TnwgContextFlag, TnwgContextInfo, TnwgContextInstance, TnwgDomain
 from tests.fakes.um_contexts import Stepper
@@ -174,6 +174,24 @@ def test_a_name_that_is_asked_for_in_one_trd_is_answered_from_another(tmp_path: 
         assert [vars_of(option) for option in record.options] == [
             (2, ip, port), (two.context.context_instance,), (b"store",)
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lbmr.ContextInfo(0, ContextFlag.QUERY, name=b"n" * 234),
+        lbmr.RemoteContextInfo((RemoteContextRecord((RemoteName(b"n" * 250),), 0x8000),)),
+    ],
+)
+def test_a_question_for_a_name_that_cannot_be_told_on_is_left_alone(
+    tmp_path: Path, stepper: Stepper, question: lbmr.Body
+) -> None:
+    with one_process(tmp_path, stepper, 2) as dro:
+        one, two = peers(dro, 1, 2)
+        one.context.send_tr([lbmr.encode(lbmr.Packet(lbmr.VERSION, one.context.packet_options, question))])
+        dro.run(1000)
+        one.send_data(two, b"and it goes on")
+        dro.until(lambda: len(two.got) == 1)
 
 
 def vars_of(option: object) -> tuple[object, ...]:
