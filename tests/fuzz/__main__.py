@@ -68,6 +68,7 @@ class Worker:
 def work(targets: Sequence[Target], seed: str, first: int, current: Current, reports: Connection) -> None:
     """Turn after turn, until the parent ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     runs = [Run(target, Random(f"{seed} {target.name}"), current.note) for target in targets]
     for number in itertools.islice(itertools.cycle(range(len(runs))), first, None):
@@ -191,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_again(given.files)
     seed = given.seed if given.seed is not None else randrange(1 << 32)
     print(f"seed {seed}, {given.jobs} processes, {given.minutes:g} minutes", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     fuzzing = Fuzzing([TARGETS[name] for name in given.targets or TARGETS], seed, given.folder)
     fuzzing.run(60 * given.minutes, given.jobs)
     fuzzing.report()

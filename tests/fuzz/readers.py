@@ -279,7 +279,7 @@ def _admin(data: bytes) -> Hashable:
     (answer,) = answers
     assert "internal error" not in str(answer)
     if not answer["ok"]:
-        raise DecodeError(re.sub(r"'.*'", "", str(answer["error"]["what"]))[:30], "refused")
+        raise DecodeError(" ".join(str(answer["error"]["what"]).split()[:3]), "refused")
     return tuple(answer)
 
 

@@ -208,7 +208,7 @@ def _contexts(data: bytes) -> Hashable:
     return tuple(sorted(map(str, signs)))[:5], min(told, 9)
 
 
-def _context_packets() -> list[bytes]:
+def context_packets() -> list[bytes]:
     known = [lbmc.decode(data).get(CtxInfo) for data in vectors("lbmc", "", ("peer_ctxinfo",))]
     longest = (
         lbmr.ContextInfo(0, ContextFlag.QUERY, name=b"n" * 234),
@@ -225,5 +225,5 @@ TARGETS: Final = (
     core_target("core-resolver-dro", scripts(_lbmr_packets, alone=0), _resolver(lbmr.SenderType.DRO), 30),
     core_target("core-interest", scripts(_lbmr_packets), _interest),
     core_target("core-neighbour-dros", scripts(_neighbour_packets), _neighbours),
-    core_target("core-contexts", scripts(_context_packets), _contexts),
+    core_target("core-contexts", scripts(context_packets), _contexts),
 )

@@ -25,7 +25,7 @@ KEPT: Final = ROOT / "tests/golden/fuzz"
 LIMIT_S: Final = 0.5
 POOL_MAX: Final = 3000
 FINDINGS_MAX: Final = 20
-SMALLER_TRIES: Final = 300
+SMALLER_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,10 @@ def execute(target: Target, data: bytes) -> tuple[Hashable, bool, Finding | None
 
 def smaller(target: Target, finding: Finding) -> Finding:
     """The finding, with an input from which parts are left out as long as it shows the same."""
-    data, size, tries = finding.data, len(finding.data) // 2, SMALLER_TRIES
+    data, size, end_s = finding.data, len(finding.data) // 2, time.monotonic() + SMALLER_S
     while size:
         at = 0
-        while at < len(data) and tries > 0:
-            tries -= 1
+        while at < len(data) and time.monotonic() < end_s:
             shorter = data[:at] + data[at + size :]
             again = execute(target, shorter)[2]
             if again is not None and again.key == finding.key:
