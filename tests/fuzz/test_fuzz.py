@@ -87,7 +87,7 @@ def test_an_input_with_a_new_sign_is_mutated_further() -> None:
 
     found: set[str] = set()
     one = target(spell)
-    Run(one, Random(1), lambda data: found.add(spell(data))).go_on(count=4000)
+    Run(one, Random(1), lambda data: found.add(spell(data))).go_on(count=20_000)
     assert max(map(len, found)) > 3
 
 
