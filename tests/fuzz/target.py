@@ -157,6 +157,7 @@ class Run:
         done.taken += is_taken
         if sign not in self._signs and len(self._pool) < POOL_MAX:
             self._signs.add(sign)
-            self._pool.append(data)
+            if self._inputs is not None:  # the seeds are there
+                self._pool.append(data)
         if finding is not None and finding.key not in self.found and len(self.found) < FINDINGS_MAX:
             self.found[finding.key] = smaller(self.target, finding)
