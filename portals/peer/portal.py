@@ -190,7 +190,6 @@ class PeerPortal:
         return Digests(self._told.digest, self._link.writer.sources.digest)
 
     def on_up(self, connection: PeerConnection, up: LinkUp) -> None:
-        """The other side has said who it is."""
         self._newcomers.remove(connection)
         if self._link is None:
             self._begin(connection, up)
@@ -350,10 +349,10 @@ class PeerPortal:
         connection.writer.control.on_received(len(raw))
 
     def _is_companion(self, message: Message) -> bool:
-        """Whether a DRO that has not told its node id in HELLO describes itself: its name is that of HELLO."""
+        """Whether a DRO without a node id in HELLO describes itself, by its name. Guess: without names, the first does."""
         hello = self._link.session.hello if self._link is not None else None
         name = message.get(GatewayName)
-        return hello is not None and (not hello.name or (name is not None and name.name == hello.name))
+        return hello is not None and (not hello.name or name is None or name.name == hello.name)
 
     def _told_up(self) -> None:
         """The companion is known, or all parts of the link work, or both."""
