@@ -349,7 +349,7 @@ class PeerPortal:
         connection.writer.control.on_received(len(raw))
 
     def _is_companion(self, message: Message) -> bool:
-        """Whether a DRO without a node id in HELLO describes itself, by its name. Guess: without names, the first does."""
+        """Whether a DRO without a node id in HELLO describes itself, by name. Guess: without names the first does."""
         hello = self._link.session.hello if self._link is not None else None
         name = message.get(GatewayName)
         return hello is not None and (not hello.name or name is None or name.name == hello.name)
