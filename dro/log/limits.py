@@ -21,6 +21,7 @@ from dro.log.lines import MARKED
 
 REPORT_NS: Final = 10 * NS_PER_S  # how long lines are counted before they are reported
 EVENTS_BURST: Final = 100
+EVENTS_EVERY_NS: Final = 5 * NS_PER_S
 SAME_BURST: Final = 3  # equal lines within REPORT_NS that are written when others stand between them
 SAME_KEYS: Final = 64
 
@@ -69,8 +70,8 @@ class LimitedLogger:
 
     @classmethod
     def of_events(cls, log: logging.Logger, now_ns: Callable[[], int] = time.monotonic_ns) -> LimitedLogger:
-        """For what goes well, and strangers cause: a hundred lines of each kind at once, then one each second."""
-        return cls(log, now_ns, burst=EVENTS_BURST, interval_ns=EVENTS_BURST * NS_PER_S)
+        """For what goes well, and strangers cause: a hundred lines of each kind at once, then one in 5 s."""
+        return cls(log, now_ns, burst=EVENTS_BURST, interval_ns=EVENTS_BURST * EVENTS_EVERY_NS)
 
     def event(self, event: LogEvent, extra: Mapping[str, object] | None = None, *, key: object = None) -> bool:
         """Log the event unless `key`, if not None the event itself, has had its share; True when it was written."""

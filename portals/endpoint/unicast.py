@@ -20,6 +20,7 @@ from dro.bus.actor import WorkerContext
 from dro.bus.messages import Role
 from dro.config.dro_xml.model import EndpointConfig
 from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
 from dro.metrics.slots import Slot
 from dro.proto.interest.announced import DomainRouteTable
 from dro.proto.unicast.connections import Outcome, Tell
@@ -63,6 +64,7 @@ class TrdUnicast:
         self._packet_options = receiving.packet_options
         self._routes = DomainRouteTable()
         own = NeighbourDro(sending.context_instance, *sending.request_address)
+        self._come = LimitedLogger.of_events(ctx.log, ctx.loop.now_ns)
         self._neighbours = NeighbourDros(own, config.domain_id, ctx.loop.now_ns())
         self._contexts = ContextQuestions(config.context_query, KnownContexts())
         self._forwarding = UnicastForwarding(ctx.index, config.domain_id, self._contexts.known)
@@ -93,8 +95,8 @@ class TrdUnicast:
         match packet.body:
             case lbmr.TnwgContextInfo():
                 self._neighbours.on_packet(packet, now_ns, sender_ip)
-                if self._neighbours.take_news():
-                    self._tell_neighbours()
+                if news := self._neighbours.take_news():
+                    self._tell_neighbours(news)
                     self._shell.report_up()
             case lbmr.ContextInfo() as body if (info := info_of(body, self._domain_id)) is not None:
                 self._contexts.on_info(info, BEHIND, now_ns)
@@ -102,11 +104,11 @@ class TrdUnicast:
                 for info in infos_of_remote(body):
                     self._contexts.on_info(info, BEHIND, now_ns)
 
-    def _tell_neighbours(self) -> None:
-        for neighbour in self._neighbours:
+    def _tell_neighbours(self, neighbours: list[NeighbourDro]) -> None:
+        for neighbour in neighbours:
             address = f"{sockets.ip_text(neighbour.ip)}:{neighbour.port}"
             extra = {"address": address, "instance": neighbour.instance.hex()}
-            self._ctx.limited(LogEvent.NEIGHBOUR_DRO, extra=extra, key=neighbour)
+            self._come.event(LogEvent.NEIGHBOUR_DRO, extra)
 
     def on_source(self, advertised: lbmr.Tir, domain_id: int, now_ns: int) -> None:
         """Advertisements say where the context of their source is."""

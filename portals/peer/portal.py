@@ -65,7 +65,6 @@ from portals.decisions.effects import (
 )  # fmt: skip
 from portals.peer.connection import PeerConnection
 from portals.peer.connector import Acceptor, Initiator, address_of
-from portals.peer.counts import count_lost
 from portals.peer.gauges import LinkGauges
 from portals.peer.link_watch import NO_ANSWER, AbsenceWarning, LinkWatch
 from portals.peer.listing import LinkNow, PeerLists
@@ -75,6 +74,7 @@ from portals.peer.proxies import HeldLink, Judge, LinkProxySources, LinkSources,
 from portals.peer.sender import LinkSender
 from portals.peer.udp import UdpPart
 from portals.peer.unicast import LinkUnicast
+from portals.peer.writer import count_lost
 from portals.shell import live
 from portals.shell.matchers import Matchers
 from portals.shell.portal import PortalShell

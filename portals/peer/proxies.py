@@ -35,9 +35,9 @@ from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.messages import SourceSeen
-from portals.peer.counts import count_lost
 from portals.peer.receiver import LinkReceiver
 from portals.peer.sender import LinkSender
+from portals.peer.writer import count_lost
 from portals.shell.matchers import shown
 from portals.shell.portal import PortalShell
 from portals.shell.rest import SendersAtRest, fed_by

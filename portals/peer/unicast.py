@@ -26,8 +26,7 @@ from dro.wire.source_string import TcpAddress
 from portals.decisions.contexts import BEHIND, AskSiblings, ContextQuestions
 from portals.decisions.contexts import Tell as TellContext
 from portals.decisions.unicast import UnicastForwarding
-from portals.peer.counts import count_lost
-from portals.peer.writer import LinkWriter
+from portals.peer.writer import LinkWriter, count_lost
 from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link
 from portals.shell.portal import PortalShell

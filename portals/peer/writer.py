@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from dro.bus.counters import CounterPage
 from dro.loop import Loop
+from dro.metrics.slots import Slot
 from dro.proto.peerlink.sources import SourceMessage, ToldSources
 from dro.proto.unicast.connections import Outcome, Tell
 from dro.um.transport.stream import ByteStream, Piece, nothing
-from portals.peer.counts import ControlCounts
 
 ROOM_BYTES: Final = 256 << 10
 """More than this is not queued here; data then waits in the queue of `<max-queue>`."""
@@ -27,6 +29,42 @@ URGENT_MAX: Final = 8 << 20
 """More control messages than that do not wait: whoever lets so many wait reads nothing, and the link ends."""
 _PIECES: Final = 64  # in a write
 _ALL_MAX: Final = 2  # one that is being told, and one that waits
+
+
+@dataclass(slots=True)
+class ControlCounts:
+    """Counts control messages of a connection, both ways, since they were taken last."""
+
+    received: int = 0
+    received_bytes: int = 0
+    sent: int = 0
+    sent_bytes: int = 0
+    lost: int = 0  # waited when the connection ended
+    lost_bytes: int = 0
+
+    def on_received(self, nbytes: int) -> None:
+        self.received += 1
+        self.received_bytes += nbytes
+
+    def on_sent(self, nbytes: int) -> None:
+        self.sent += 1
+        self.sent_bytes += nbytes
+
+    def on_lost(self, nbytes: int) -> None:
+        self.lost += 1
+        self.lost_bytes += nbytes
+
+    def move_to(self, page: CounterPage) -> None:
+        """Add them to the page of the portal, and begin anew."""
+        page.add_sized(Slot.GATEWAY_CONTROL_RCVD, self.received, self.received_bytes)
+        page.add_sized(Slot.GATEWAY_CONTROL_SENT, self.sent, self.sent_bytes)
+        page.add_sized(Slot.GATEWAY_CONTROL_NOT_OPERATIONAL, self.lost, self.lost_bytes)
+        self.received = self.received_bytes = self.sent = self.sent_bytes = self.lost = self.lost_bytes = 0
+
+
+def count_lost(page: CounterPage, *messages: bytes) -> None:
+    """Control messages for which there is no connection."""
+    page.add_sized(Slot.GATEWAY_CONTROL_NOT_OPERATIONAL, len(messages), sum(map(len, messages)))
 
 
 class _Unicast(bytes):

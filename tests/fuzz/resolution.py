@@ -142,7 +142,7 @@ def _neighbours(data: bytes) -> Hashable:
         nonlocal news
         for body in core.take_outgoing():
             lbmr.encode(lbmr.Packet(1, None, body))
-        news += core.take_news()
+        news += len(core.take_news())
 
     def hear(packet: bytes, now_ns: int) -> Hashable:
         nonlocal most

@@ -167,4 +167,4 @@ def test_events_of_strangers_have_a_share_by_kind(log: logging.Logger, pipe: tup
     assert told == [True] * EVENTS_BURST + [False] * (5000 - EVENTS_BURST)
     assert events.event(LogEvent.PROXY_SOURCE_DELETED, {"topic": "x", "otid": ""})
     now = s(60)
-    assert sum(events.event(LogEvent.PROXY_SOURCE_CREATED, {"topic": str(i), "otid": ""}) for i in range(5000)) == 60
+    assert sum(events.event(LogEvent.PROXY_SOURCE_CREATED, {"topic": str(i), "otid": ""}) for i in range(5000)) == 12

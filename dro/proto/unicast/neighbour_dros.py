@@ -57,7 +57,7 @@ class NeighbourDros:
         self._due_ns: int | None = now_ns if own.port else None
         self._announced_ns: int | None = None
         self._pending: list[lbmr.TnwgContextInfo] = []
-        self._has_news = False
+        self._news: list[NeighbourDro] = []
 
     def __iter__(self) -> Iterator[NeighbourDro]:
         return iter([neighbour for neighbour, _ in self._heard.values()])
@@ -66,10 +66,10 @@ class NeighbourDros:
         """Whether a DRO of that address is known."""
         return any(neighbour.ip == ip for neighbour, _ in self._heard.values())
 
-    def take_news(self) -> bool:
-        """Whether somebody has come, or moved, since the last call."""
-        has_news, self._has_news = self._has_news, False
-        return has_news
+    def take_news(self) -> list[NeighbourDro]:
+        """Those that have come, or moved, since the last call."""
+        news, self._news = self._news, []
+        return news
 
     def on_packet(self, packet: lbmr.Packet, now_ns: int, source_ip: int) -> None:
         """Context information of DROs; everything else is ignored."""
@@ -111,7 +111,7 @@ class NeighbourDros:
             for other, _ in list(self._heard.values()):
                 if (other.ip, other.port) == address:
                     self._forget(other.instance)
-            self._has_news = True
+            self._news.append(neighbour)
             self._announced_by[neighbour.instance] = source_ip
         self._heard.pop(neighbour.instance, None)
         self._heard[neighbour.instance] = (neighbour, now_ns)

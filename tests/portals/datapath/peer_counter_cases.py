@@ -27,11 +27,10 @@ from dro.wire.lbmc.dro_blocks import TnwgKeepalive
 from portals.datapath.addressed import AddressedData
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 from portals.decisions.unicast import Leaves, UnicastForwarding
-from portals.peer.counts import count_lost
 from portals.peer.gauges import LinkGauges, datagram_totals, recovery_gauges
 from portals.peer.link_watch import LinkWatch
 from portals.peer.sender import LinkCounters
-from portals.peer.writer import LinkWriter
+from portals.peer.writer import LinkWriter, count_lost
 from portals.shell.link import Link as PortalLink
 from portals.shell.unicast import UnicastTraffic
 from tests.fakes.queues import FakeQueues

@@ -348,18 +348,34 @@ def test_route_information_goes_to_the_other_dros_of_the_trd(tmp_path: Path, ste
 def test_route_information_of_others_goes_to_the_route_manager(tmp_path: Path, stepper: Stepper) -> None:
     with one_endpoint(tmp_path, stepper) as one:
         neighbour = in_the_trd(one)
+        announce(neighbour)
+        stepper.settle()
         one.worker.channels.sent.clear()
         one.dro.workers[0].channels.on_ctl = lambda *_: None
         neighbour.context.send_unicast(*one.portal.sending.request_address, ROUTE)
         one.dro.until(lambda: one.worker.counters[Slot.GATEWAY_CONTROL_RCVD] == 1)
         heard = [ROUTE_MESSAGES.decode(frame) for worker, frame in one.worker.channels.sent if worker == 0]
-        assert heard == [RouteInfoHeard(1, ROUTE)]
+        (report,) = heard
+        assert isinstance(report, RouteInfoHeard)
+        assert report == RouteInfoHeard(1, ROUTE, neighbour.context.request_address[0], report.port)
+        assert report.port, "of its connection"
         assert one.worker.counters[Slot.UNICAST_CONTROL_RCVD] == 0
+
+
+def test_route_information_from_an_address_without_a_dro_is_refused(tmp_path: Path, stepper: Stepper) -> None:
+    with one_endpoint(tmp_path, stepper) as one:
+        stranger = in_the_trd(one)
+        one.worker.channels.sent.clear()
+        stranger.context.send_unicast(*one.portal.sending.request_address, ROUTE)
+        one.dro.until(lambda: one.worker.counters[Slot.GATEWAY_CONTROL_REFUSED] == 1)
+        assert [frame for worker, frame in one.worker.channels.sent if worker == 0] == []
 
 
 def test_a_flood_of_route_information_does_not_reach_the_route_manager(tmp_path: Path, stepper: Stepper) -> None:
     with one_endpoint(tmp_path, stepper) as one:
         neighbour = in_the_trd(one)
+        announce(neighbour)
+        stepper.settle()
         one.dro.workers[0].channels.on_ctl = lambda *_: None
         for _ in range(2500):
             neighbour.context.send_unicast(*one.portal.sending.request_address, ROUTE)

@@ -13,6 +13,7 @@ from dro.proto.unicast.neighbour_dros import (
     ANSWER_NS,
     FORGET_NS,
     NEIGHBOURS_MAX,
+    OF_ONE_MAX,
     REPEAT_NS,
     START_NS,
     START_QUERIES,
@@ -20,7 +21,7 @@ from dro.proto.unicast.neighbour_dros import (
     NeighbourDros,
 )
 from dro.wire.lbmr import packet as lbmr
-from dro.wire.lbmr.tnwg import TnwgContextFlag, TnwgContextInfo, TnwgDomain
+from dro.wire.lbmr.tnwg import TnwgAddress, TnwgContextFlag, TnwgContextInfo, TnwgContextInstance, TnwgDomain
 from tests.builders import lbmr_strategies
 
 HERE = 3
@@ -69,7 +70,7 @@ def test_two_dros_know_each_other_from_their_first_words() -> None:
     for _, body in two.run(0):
         one.hear(body)
     assert (list(one.core), list(two.core)) == ([OTHER], [ME])
-    assert [one.core.take_news(), one.core.take_news()] == [True, False]
+    assert [len(one.core.take_news()) for _ in range(2)] == [1, 0]
 
 
 def test_a_query_is_answered_at_once_but_not_more_than_twice_a_second() -> None:
@@ -97,7 +98,7 @@ def test_a_dro_that_says_nothing_is_forgotten_after_three_announcements() -> Non
     dro.run(FORGET_NS - 1)
     assert list(dro.core) == [OTHER]
     dro.hear(announcement(OTHER))
-    assert [dro.core.take_news(), dro.core.take_news()] == [True, False], "not new"
+    assert [len(dro.core.take_news()) for _ in range(2)] == [1, 0], "not new"
     dro.run(FORGET_NS - 1)
     assert list(dro.core) == [OTHER]
     dro.run(1)
@@ -153,3 +154,31 @@ def test_any_packet_does_no_harm(packets: list[tuple[lbmr.Packet, int]]) -> None
         dro.core.on_packet(packet, dro.now_ns, 5)
         dro.run(ns)
         assert len(list(dro.core)) <= NEIGHBOURS_MAX
+
+
+def test_one_address_announces_a_bounded_number_of_dros() -> None:
+    """A review: anybody could make a portal connect to 256 addresses of his choice."""
+    core = NeighbourDros(NeighbourDro(b"12345678", 1, 2), 1, 0)
+    for nth in range(40):
+        items = (TnwgContextInstance(b"%08d" % nth), TnwgAddress(nth + 1, ip=7), TnwgDomain(1))
+        packet = lbmr.Packet(lbmr.VERSION, None, lbmr.TnwgContextInfo(0, TnwgContextFlag.DRO_SOURCE, options=items))
+        core.on_packet(packet, s(nth), 9)
+        core.on_packet(packet, s(nth), 9)
+        if nth < OF_ONE_MAX:
+            core.on_timer(s(nth))
+    assert len(list(core)) == OF_ONE_MAX
+    assert core.is_there(7)
+    assert not core.is_there(9)
+    core.on_packet(
+        lbmr.Packet(
+            lbmr.VERSION, None,
+            lbmr.TnwgContextInfo(
+                0, TnwgContextFlag.DRO_SOURCE,
+                options=(TnwgContextInstance(b"somebody"), TnwgAddress(5, ip=8), TnwgDomain(1)),
+            ),
+        ),
+        s(40), 8,
+    )  # fmt: skip
+    assert core.is_there(8), "others have room"
+    core.on_timer(s(200))
+    assert not core.is_there(7)
