@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Final
 
 from dro.bus.messages import PortalUp
+from router.authentication import Authentication
 from router.route_info_exchange import ExchangeTiming, InfoDropped, News, OtherDro, RouteInfoExchange, SendInfo
 from router.route_recalculation import Effect, RouteCore, Timing
 from router.topology import is_domain
@@ -31,6 +32,7 @@ class Self:
     gateway_version: int = 0
     sharing: int = 0
     """The method of equal-cost sharing that it is ready for."""
+    authentication: Authentication | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class RouteManagerCore:
         )  # fmt: skip
         self.exchange = RouteInfoExchange(
             self.routes.own(), exchange, configuration=me.configuration_signature,
-            gateway_version=me.gateway_version, sqn=sqn, now_ns=now_ns,
+            gateway_version=me.gateway_version, sqn=sqn, now_ns=now_ns, authentication=me.authentication,
         )  # fmt: skip
         self._timing = timing
         self._checked_ns = now_ns
@@ -94,6 +96,9 @@ class RouteManagerCore:
         self.routes.set_sharing(sharing, now_ns)
         self._describe()
         self.exchange.on_timer(now_ns)
+
+    def set_authentication(self, authentication: Authentication | None) -> None:
+        self.exchange.set_authentication(authentication)
 
     def set_timing(self, timing: Timing, exchange: ExchangeTiming, configuration_signature: int) -> None:
         self._timing = timing

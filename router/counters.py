@@ -16,6 +16,7 @@ SLOT_OF: Final = {
     Dropped.OWN_NODE_ID: Slot.INFO_OWN_NODE_ID,
     Dropped.TOO_MANY_DROS: Slot.INFO_TOO_MANY_DROS,
     Dropped.DOUBTED: Slot.INFO_DOUBTED,
+    Dropped.UNAUTHENTIC: Slot.INFO_UNAUTHENTIC,
 }
 SLOT_OF_CHANGE: Final = {
     Change.LINK_UP: Slot.RECALCULATED_LINK_UP,

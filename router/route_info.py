@@ -3,7 +3,8 @@
 Source: wire notes of the peer link, sections 4, 6 and 7. Guess: ROUTE_INFO is the first block. Ours: hotlink indexes
 travel in EXTOPT blocks of subtype 0xF005 with both ignore bits, pairs of u32 domain id and u16 index, as many whole
 pairs in each block as fit it; who does not know the subtype skips it. Readiness for equal-cost sharing is a block of
-subtype 0xF00B likewise, with a byte for the method; a longer one is another method, by its first byte.
+subtype 0xF00B likewise, with a byte for the method; a longer one is another method, by its first byte. The last block
+of a signed message is one of subtype 0xF00E, with the signature.
 
 Most messages repeat what is known, so the head is read by itself, and what is passed on is the message as it came.
 """
@@ -15,9 +16,9 @@ from struct import Struct
 from typing import Final
 
 from dro.errors import DecodeError
-from dro.wire.lbmc.block import RawBlock
+from dro.wire.lbmc.block import HEAD_SIZE, RawBlock
 from dro.wire.lbmc.blocks import AnyBlock
-from dro.wire.lbmc.codes import MINIMAL_HEADER_SIZE, BlockType, MessageType
+from dro.wire.lbmc.codes import END_NONE, MINIMAL_HEADER_SIZE, BlockType, MessageType
 from dro.wire.lbmc.dro_blocks import GatewayName, RouteInfo, RouteInfoNeighbor
 from dro.wire.lbmc.message import control_message, decode, encode
 from router.topology import VERSION_MASK, DroRecord, Hotlink, Neighbour, is_domain
@@ -27,6 +28,8 @@ TTL_MAX: Final = 0xFF
 COST_MAX: Final = 0x7FFF_FFFF  # that of the configuration
 HOTLINK_SUBTYPE: Final = 0xF005
 SHARING_SUBTYPE: Final = 0xF00B
+SIGNATURE_SUBTYPE: Final = 0xF00E
+SIGNATURE_SIZE: Final = 16
 NEIGHBOURS_MAX: Final = 2_400
 """Of one DRO: so many fit a message, 65,535 bytes, with its name and an index for each. The blocks alone would allow
 3,273."""
@@ -39,6 +42,9 @@ _PAIRS_MAX: Final = 41
 _NAME_MAX: Final = 251
 _HEAD: Final = Struct("!BBHBBHIIQIHHB")
 _BLOCK_SIZE: Final = 32
+_BEFORE_SIGNATURE: Final = bytes([END_NONE, HEAD_SIZE + _EXTOPT.size + SIGNATURE_SIZE]) + _EXTOPT.pack(
+    _EXTOPT_IGNORE, 0, SIGNATURE_SUBTYPE, 0
+)
 _TOPOLOGY_AT: Final = 24
 _VERSION_AT: Final = 28
 _SQN_AT: Final = 30
@@ -73,12 +79,28 @@ def read_head(data: bytes) -> Head:
 
 
 def is_repeat(data: bytes, known: bytes) -> bool:
-    """Whether two of them say the same of a DRO: all is equal but for sqn, ttl and topology signature."""
+    """Whether two of them say the same of a DRO: all is equal but for sqn, ttl, and the signatures."""
     return (
         data[:_TOPOLOGY_AT] == known[:_TOPOLOGY_AT]
         and data[_VERSION_AT:_SQN_AT] == known[_VERSION_AT:_SQN_AT]
-        and data[_TTL_AT + 1 :] == known[_TTL_AT + 1 :]
+        and data[_TTL_AT + 1 : _end(data)] == known[_TTL_AT + 1 : _end(known)]
     )
+
+
+def _end(data: bytes) -> int:
+    """Where the signature begins, if there is one."""
+    at = len(data) - SIGNATURE_SIZE
+    return at if data.endswith(_BEFORE_SIGNATURE, _TTL_AT + 1, at) else len(data)
+
+
+def is_signed(data: bytes) -> bool:
+    return _end(data) < len(data)
+
+
+def split_signature(data: bytes) -> tuple[bytes, bytes]:
+    """What a signature is made of, with a ttl of 0, and the signature; an empty one when there is none."""
+    end = _end(data)
+    return b"%b\0%b" % (data[:_TTL_AT], data[_TTL_AT + 1 : end]), data[end:]
 
 
 def with_ttl(data: bytes, ttl: int) -> bytes:
@@ -149,9 +171,10 @@ def _sharing(option: bytes) -> int:
 
 
 def write_route(
-    record: DroRecord, *, sqn: int, ttl: int, topology: int, configuration: int, gateway_version: int
-) -> bytes:
-    """`record` has `NEIGHBOURS_MAX` neighbours at most."""
+    record: DroRecord, *, sqn: int, ttl: int, topology: int, configuration: int, gateway_version: int,
+    has_signature: bool = False,
+) -> bytes:  # fmt: skip
+    """`record` has `NEIGHBOURS_MAX` neighbours at most. `has_signature`: with room for one, to be filled in."""
     info = RouteInfo(
         record.node_id, record.version & VERSION_MASK, sqn & SQN_MASK, min(ttl, TTL_MAX), topology, configuration,
         gateway_version,
@@ -164,6 +187,8 @@ def write_route(
     if record.sharing:
         option = _EXTOPT.pack(_EXTOPT_IGNORE, 0, SHARING_SUBTYPE, 0) + bytes([record.sharing])
         blocks.append(RawBlock(BlockType.EXTOPT, option))
+    if has_signature:
+        blocks.append(RawBlock(BlockType.EXTOPT, _BEFORE_SIGNATURE[HEAD_SIZE:] + bytes(SIGNATURE_SIZE)))
     return encode(control_message(*blocks))
 
 

@@ -13,8 +13,9 @@ this DRO are waited for, it may be late by half of the timeout, so that a restar
 who was heard last over a link that has more to read than there is time for is not forgotten for `BUSY_MAX_NS`;
 what a forgotten DRO has said before is not believed for a minute, so that no old message comes back by a slow way.
 
-Ours: who is believed when speakers contradict each other (`router.speakers`); a DRO whose node id comes with news that
-is not its own raises its version above that, `RAISE_NS` after the last time at the soonest.
+Ours: with keys, what is newer and not signed with one is dropped (`router.authentication`); who is believed when
+speakers contradict each other (`router.speakers`); a DRO whose node id comes with news that is not its own raises its
+version above that, `RAISE_NS` after the last time at the soonest.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from typing import Final
 
 from dro.clock import s
 from dro.errors import DecodeError
+from router.authentication import Authentication
 from router.route_info import (
     Head,
     RefusedRouteError,
     is_repeat,
+    is_signed,
     read_head,
     read_record,
     with_ttl,
@@ -70,6 +73,7 @@ class Dropped(Enum):
     OWN_NODE_ID = "another DRO uses the node id of this one"
     TOO_MANY_DROS = "too many DROs"
     DOUBTED = "who tells of this DRO was denied by it"
+    UNAUTHENTIC = "not signed with a key of this DRO"
 
 
 USUAL: Final = frozenset({Dropped.REPEATED, Dropped.OWN})
@@ -138,11 +142,13 @@ class RouteInfoExchange:
     """Messages and links in, messages and news of other DROs out."""
 
     def __init__(
-        self, own: DroRecord, timing: ExchangeTiming, *, configuration: int, gateway_version: int, sqn: int, now_ns: int
-    ) -> None:
+        self, own: DroRecord, timing: ExchangeTiming, *, configuration: int, gateway_version: int, sqn: int,
+        now_ns: int, authentication: Authentication | None = None,
+    ) -> None:  # fmt: skip
         """`sqn`: of the last message that was sent under the node id of `own`, in any life of this process."""
         self._own = _Own(own, configuration, gateway_version, sqn, sent_ns=now_ns)
         self._timing = timing
+        self._authentication = authentication
         self._workers: dict[int, None] = {}
         self.others: dict[int, OtherDro] = {}
         """By node id."""
@@ -164,6 +170,10 @@ class RouteInfoExchange:
 
     def set_timing(self, timing: ExchangeTiming) -> None:
         self._timing = timing
+
+    def set_authentication(self, authentication: Authentication | None) -> None:
+        """From the next message on, of this DRO and of others."""
+        self._authentication = authentication
 
     def set_configuration(self, signature: int) -> None:
         self._own.configuration = signature
@@ -209,6 +219,8 @@ class RouteInfoExchange:
         elif known is not None and not is_newer(head, known.head):
             known.speakers.on_repeated(speaker, head.version, known.head)
             self._drop(worker, Dropped.REPEATED, head.node_id)
+        elif why := self._objection(data):
+            self._drop(worker, Dropped.UNAUTHENTIC, head.node_id, why)
         elif known is not None and is_repeat(data, known.data):
             self._keep(known, speaker, head, data, now_ns)
         elif known is not None and ahead(head.version, known.head.version) > VERSIONS_AHEAD:
@@ -223,6 +235,9 @@ class RouteInfoExchange:
             return True
         known.speakers.on_silent(speaker)
         return False
+
+    def _objection(self, data: bytes) -> str:
+        return self._authentication.objection(data) if self._authentication is not None else ""
 
     def on_link_busy(self, worker: int, now_ns: int) -> None:
         """What comes by that portal waits for its turn."""
@@ -283,9 +298,13 @@ class RouteInfoExchange:
         own = self._own
         last = Head(head.node_id, 0, own.record.version & VERSION_MASK, own.sqn & VERSION_MASK, 0)
         has_news = is_newer(head, last)
+        is_alike = head.version == read_head(own.data).version and is_signed(data) is is_signed(own.data)
+        is_other = has_news or (is_alike and not is_repeat(data, own.data))
+        if is_other and (why := self._objection(data)):
+            self._drop(worker, Dropped.UNAUTHENTIC, head.node_id, why)
+            return
         if has_news and ahead(head.version, last.version) < VERSIONS_AHEAD:  # else nobody believes it
             self._foreign = head.version
-        is_other = has_news or (head.version == read_head(own.data).version and not is_repeat(data, own.data))
         self._drop(worker, Dropped.OWN_NODE_ID if is_other else Dropped.OWN, head.node_id)
 
     def take_foreign(self, now_ns: int) -> int | None:
@@ -307,12 +326,15 @@ class RouteInfoExchange:
             self._effects.append(SendInfo(workers, with_ttl(other.data, other.head.ttl - 1)))
 
     def _tell_of_own(self, workers: tuple[int, ...], now_ns: int) -> None:
-        own = self._own
+        own, authentication = self._own, self._authentication
         own.sqn += 1
         own.data = write_route(
             own.record, sqn=own.sqn, ttl=self._timing.max_hops, topology=own.topology,
             configuration=own.configuration, gateway_version=own.gateway_version,
+            has_signature=authentication is not None,
         )  # fmt: skip
+        if authentication is not None:
+            own.data = authentication.sign(own.data)
         self._effects.append(SendInfo(workers, own.data))
         if len(workers) == len(self._workers):
             own.sent_ns, own.changed = now_ns, False

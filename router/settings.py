@@ -8,6 +8,7 @@ from dro.clock import ms
 from dro.command_line import version
 from dro.config.dro_xml.model import DroConfig
 from dro.shares import METHOD
+from router.authentication import Authentication
 from router.core import Self
 from router.route_info_exchange import ExchangeTiming
 from router.route_recalculation import Timing
@@ -38,7 +39,10 @@ def self_of(config: DroConfig, node_id: int) -> Self:
     portals = [Neighbour(p.domain_id, p.cost, p.cost) for p in config.portals]
     portals += [Neighbour(0, p.cost, p.cost) for p in config.peers]
     sharing = METHOD if config.daemon.equal_cost_sharing else 0
-    return Self(node_id, config.daemon.name, configuration_signature(portals), gateway_version(version()), sharing)
+    given = config.daemon.route_authentication
+    authentication = None if given is None else Authentication(given.keys, given.accepts_unsigned)
+    signature, number = configuration_signature(portals), gateway_version(version())
+    return Self(node_id, config.daemon.name, signature, number, sharing, authentication)
 
 
 def gateway_version(text: str) -> int:

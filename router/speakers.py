@@ -5,7 +5,7 @@ said, so one that is ahead is confirmed by the others. One that is not confirmed
 that was believed before, has spoken for a DRO that has denied it: a DRO that hears its own node id with news answers
 with a newer version. Nothing is taken from that speaker about this DRO, for as long as others tell of it.
 
-Ours: ROUTE has no authentication; this is what can be known without.
+Ours: ROUTE of itself has no authentication; this is what can be known without `router.authentication`.
 """
 
 from __future__ import annotations

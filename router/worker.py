@@ -65,6 +65,7 @@ _DROS_NAMED: Final = 10
 _REFUSED_REMEDY: Final = "two DROs can have one peer link: remove the other from both configurations"
 _NODE_ID_REMEDY: Final = "find who speaks for this DRO there; of two DROs with one node id, restart one"
 _DOUBTED_REMEDY: Final = "find who sends route information of that DRO into the TRD, or over that link"
+_UNSIGNED_REMEDY: Final = "give all DROs of the network the same keys; else find who sends it there"
 _CHAIN_REMEDY: Final = (
     "expected while one plane is down; else give <hotlink-index> to one redundant pair of networks only"
 )
@@ -147,9 +148,11 @@ class RouteManager:
         timing = timing_of(new), exchange_timing_of(new)
         before, self._me = self._me, self_of(new, self._me.node_id)
         self._core.set_timing(*timing, self._me.configuration_signature)
+        self._core.set_authentication(self._me.authentication)
         self._core.set_sharing(self._me.sharing, self._ctx.loop.now_ns())
         changed = ["route_info", "route_recalculation"] if timing != self._timing else []
         changed += ["equal_cost_sharing"] if self._me.sharing != before.sharing else []
+        changed += ["route_authentication"] if self._me.authentication != before.authentication else []
         if changed:
             self._timing = timing
             self._ctx.log.info(LogEvent.CONFIGURATION_CHANGED, extra={"changed": changed})
@@ -304,6 +307,9 @@ class RouteManager:
             case Dropped.DOUBTED:
                 extra = {"portal": portal, "dro": effect.name, "node_id": node_id, "remedy": _DOUBTED_REMEDY}
                 self._ctx.limited(LogEvent.ROUTE_INFO_DENIED, extra, key=key)
+            case Dropped.UNAUTHENTIC:
+                extra = {"portal": portal, "dro": effect.name, "node_id": node_id, "reason": effect.detail}
+                self._ctx.limited(LogEvent.ROUTE_INFO_UNSIGNED, extra | {"remedy": _UNSIGNED_REMEDY}, key=key)
             case Dropped.OWN_NODE_ID:
                 extra = {"portal": portal, "node_id": node_id, "remedy": _NODE_ID_REMEDY}
                 self._ctx.limited(LogEvent.NODE_ID_USED_TWICE, extra, key=key)

@@ -192,6 +192,7 @@ class LogEvent(StrEnum):
     ROUTE_INFO_MALFORMED = "route information dropped: not parsed", _ERROR, "portal error", "Gwd-6361-84"
     ROUTE_INFO_REFUSED = "route information of a DRO refused", _ERROR, "portal dro node_id reason", "Gwd-6361-111"
     ROUTE_INFO_DENIED = "route information of a DRO that has denied it, refused", _WARNING, "portal dro node_id remedy"
+    ROUTE_INFO_UNSIGNED = "unauthenticated route information dropped", _WARNING, "portal dro node_id reason remedy"
     NODE_ID_USED_TWICE = "another DRO uses the node id of this one", _ERROR, "portal node_id remedy"
     TOO_MANY_DROS = "route information of a DRO dropped: too many DROs", _WARNING, "portal node_id reason"
     DOMAIN_TAKEN = "two portals in one domain, the second is ignored", _ERROR, "worker domain", "GwdApi-7097-2"

@@ -9,13 +9,14 @@ from xml.sax.saxutils import escape, quoteattr
 from hypothesis import strategies as st
 
 from dro.config.reading.schema import XML_SPACE, Field, elements
+from tests.builders.dro_file import ROUTE_KEYS
 
 TEXTS: Final = {
     "name": "P", "address": "far.example", "interface": "127.0.0.1", "web-monitor": "*:8080", "pidfile": "a.pid",
     "lbm-config": "/dev/null", "lbm-license-file": "a.lic", "log": "a.log", "certificate": "c.pem",
     "certificate-key": "k.pem", "certificate-key-password": "secret", "trusted-certificates": "t.pem",
     "cipher-suites": "AES256-SHA256,TLS_AES_128_GCM_SHA256", "source-context-name": "out",
-    "receiver-context-name": "in",
+    "receiver-context-name": "in", "key-file": ROUTE_KEYS,
     "source-ip": "192.0.2.1", "multicast-group": "239.1.1.1", "daemon-monitor": "stats", "regex-pattern": "a.*b",
     "transport-module": "topic=/t;context|ttl=1", "format-module": "separator=|", "pcre-pattern": "^a",
 }  # fmt: skip
@@ -35,6 +36,7 @@ NEEDED: Final = {
     "endpoint": ("name", "domain-id"), "peer": ("name", "single-tcp"), "tls": ("certificate", "certificate-key"),
     "initiator": ("address", "port"), "acceptor": ("listen-port",), "udp": ("port",), "inbound": ("ace",),
     "outbound": ("ace",), "lbm-attributes": ("option",), "publishing-interval": ("group",), "batching": (),
+    "route-authentication": ("key-file",),
 }  # fmt: skip
 
 

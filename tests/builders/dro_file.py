@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -17,6 +18,10 @@ from dro.config.um.sources import Reading
 from tests.fakes.lookup import FakeLookup
 
 HOST: Final = FakeLookup()
+_KEYS: Final = Path(__file__).parents[1] / "golden" / "keys"
+ROUTE_KEYS: Final = str(_KEYS / "route.keys")
+"""Of `<route-authentication>`: two keys."""
+OTHER_KEYS: Final = str(_KEYS / "other.keys")
 
 
 def parse_dro(

@@ -11,7 +11,7 @@ from lxml import etree
 
 from dro.config.reading.problems import ConfigErrors
 from dro.config.reading.schema import XML_SPACE, Field, elements
-from tests.builders.dro_file import load
+from tests.builders.dro_file import ROUTE_KEYS, load
 
 DTD = Path(__file__).parents[2] / "dro" / "config" / "data" / "dro-config.dtd"
 
@@ -69,6 +69,7 @@ REQUIRED = {
     "initiator": {"address": "<address>192.0.2.9</address>", "port": "<port>9</port>"},
     "udp": {"port": "<port>9</port>"},
     "tls": {"certificate": "<certificate>c</certificate>", "certificate-key": "<certificate-key>k</certificate-key>"},
+    "route-authentication": {"key-file": f"<key-file>{ROUTE_KEYS}</key-file>"},
     "inbound": {"ace": '<ace match="accept"><topic>T</topic></ace>'},
     "outbound": {"ace": '<ace match="accept"><topic>T</topic></ace>'},
     "ace": {"topic": "<topic>T</topic>"},
@@ -79,6 +80,7 @@ STEP = {"ace": 'match="accept"'}
 INSTEAD = {"initiator": "acceptor"}
 TEXT = {"interface": "127.0.0.1", "address": "192.0.2.1", "web-monitor": "*:1", "lbm-config": "/dev/null"}
 TEXT |= {"cipher-suites": "ECDHE-RSA-AES128-GCM-SHA256", "source-ip": "192.0.2.1", "multicast-group": "239.1.1.1"}
+TEXT |= {"key-file": ROUTE_KEYS}
 PORTALS = "<portals><endpoint><name>E9</name><domain-id>9</domain-id></endpoint></portals>"
 
 

@@ -13,12 +13,14 @@ from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
 from dro.config.reading.schema import XML_SPACE, Field, elements
+from tests.builders.dro_file import OTHER_KEYS, ROUTE_KEYS
 
 Path = tuple[str, ...]
 # Texts that are not what the sample of their row, or one that ends otherwise, may be.
 TEXTS: Final = {
     "web-monitor": ("*:8080", "*:8081"), "interface": ("127.0.0.1", "192.0.2.10"), "compression": ("LZ4", "LZ4"),
     "cipher-suites": ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384"),
+    "key-file": (ROUTE_KEYS, OTHER_KEYS),
 }  # fmt: skip
 # Numbers that have to fit each other: what stands there, and what else could.
 NUMBERS: Final = {

@@ -17,6 +17,7 @@ from typing import Any
 
 from dro.bus.messages import PortalUp, Route
 from dro.clock import ms, s
+from router.authentication import Authentication
 from router.core import CoreEffect, RouteManagerCore, Self
 from router.route_info import read_head
 from router.route_info_exchange import ExchangeTiming, SendInfo
@@ -84,15 +85,15 @@ class Network:
 
     def __init__(
         self, seed: int = 1, timing: Timing = GUIDE, exchange: ExchangeTiming | None = None, loss: float = 0.0,
-        sharing: int = 0,
+        sharing: int = 0, authentication: Authentication | None = None,
     ) -> None:  # fmt: skip
-        """`sharing`: the method of all DROs."""
+        """`sharing` and `authentication` are those of all DROs."""
         self.now_ns = 0
         self.dros: dict[str, Dro] = {}
         self.portals: dict[str, tuple[Dro, Portal]] = {}
         self.trds: dict[int, Trd] = {}
         self.links: dict[tuple[str, str], Link] = {}
-        self.sharing = sharing
+        self.sharing, self.authentication = sharing, authentication
         self.timing, self.exchange, self.loss = timing, exchange or ExchangeTiming(), loss
         self.messages = 0
         self._random = Random(seed)
@@ -103,8 +104,8 @@ class Network:
 
     def _core(self, name: str, node_id: int, incarnation: int, version: int, sqn: int) -> RouteManagerCore:
         return RouteManagerCore(
-            Self(node_id, name, sharing=self.sharing), self.timing, self.exchange, incarnation=incarnation,
-            now_ns=self.now_ns, version=version, sqn=sqn,
+            Self(node_id, name, sharing=self.sharing, authentication=self.authentication), self.timing, self.exchange,
+            incarnation=incarnation, now_ns=self.now_ns, version=version, sqn=sqn,
         )  # fmt: skip
 
     def _node_id(self) -> int:

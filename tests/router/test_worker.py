@@ -38,7 +38,7 @@ from router.route_recalculation import REPORT_HOLD_NS, Timing
 from router.settings import exchange_timing_of, gateway_version, self_of, timing_of
 from router.topology import DroRecord, Hotlink, Neighbour, configuration_signature
 from router.worker import RouteManager, run_route_manager
-from tests.builders.dro_file import endpoint, gateway, load
+from tests.builders.dro_file import OTHER_KEYS, ROUTE_KEYS, endpoint, gateway, load
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker, logged
 
@@ -297,6 +297,42 @@ def test_sharing_may_be_switched_on_while_it_runs(manager: Manager, caplog: pyte
     manager.hear(1, RouteInfoHeard(1, route_of(neighbours=(40,), version=2, sharing=METHOD)))
     manager.stepper.run(500)
     assert {row["sharing"] for row in rows_of(manager, "topology")} == {"in use"}
+
+
+def authenticated(keys: str) -> DroConfig:
+    given = f"<extensions><route-authentication><key-file>{keys}</key-file></route-authentication></extensions>"
+    return configured(10, 100, 300, given)
+
+
+def test_keys_of_a_reload_hold_at_once(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+    """What is signed with none of them is counted and named a few times, with what to do, and no key is."""
+    calculated(manager, caplog)
+    manager.worker.told["on_reconfigure"](configured(10, 100, 300))
+    logged(caplog)
+    for _ in range(2):  # the second brings nothing new
+        manager.worker.told["on_reconfigure"](authenticated(ROUTE_KEYS))
+    assert [extra for _, _, extra in logged(caplog)] == [{"changed": ["route_authentication"]}]
+    for _ in range(20):
+        manager.hear(1, RouteInfoHeard(1, route_of()))
+    named = logged(caplog)
+    assert 0 < len(named) < 20
+    assert {(level, event) for level, event, _ in named} == {("WARNING", LogEvent.ROUTE_INFO_UNSIGNED)}
+    remedy = "give all DROs of the network the same keys; else find who sends it there"
+    told = {"portal": "P1", "dro": "", "node_id": OTHER, "reason": "it is not signed", "remedy": remedy}
+    assert named[0][2] == told
+    assert manager.worker.counters[Slot.INFO_UNAUTHENTIC] == 20
+    manager.worker.told["on_reconfigure"](authenticated(OTHER_KEYS))
+    assert [extra for _, _, extra in logged(caplog)] == [{"changed": ["route_authentication"]}]
+
+
+def test_the_keys_of_the_configuration_sign(stepper: Stepper, tmp_path: Path) -> None:
+    worker = FakeWorker(stepper.loop, tmp_path, 0, "route-manager", Role.ROUTE_MANAGER)
+    run_route_manager(worker.ctx, config := authenticated(ROUTE_KEYS))
+    worker.channels.on_ctl(1, ROUTE_MESSAGES.encode(PortalUp(1, 10, 1)))
+    told = [ROUTE_MESSAGES.decode(frame) for _, frame in worker.channels.sent]
+    keys = self_of(config, NODE).authentication
+    assert keys is not None
+    assert [keys.objection(message.message) for message in told if isinstance(message, SendRouteInfo)] == [""]
 
 
 def test_the_route_manager_lists_its_routes_and_nothing_else(

@@ -49,6 +49,8 @@ def element_changes(
         return
     # the text is the same and stands for something else now, or the other way round
     was, now = (_shown(element, ", ".join(map(str, values))) for values in (old, new))
+    if was == now:  # what a file has that may not be shown
+        was = now = HIDDEN
     yield _change((*path, element), portal, was, now, _place(after), _place(before))
 
 

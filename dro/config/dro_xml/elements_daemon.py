@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from dro.config.dro_xml.elements import read_name, read_publishing
+from dro.config.dro_xml.key_file import read_route_authentication
 from dro.config.dro_xml.model import (
     DaemonConfig,
     DaemonMonitorConfig,
@@ -40,6 +41,7 @@ def read_daemon(el: ElementReader, reading: Reading) -> DaemonConfig:
         web_monitor=read_web_monitor(el.child("web-monitor")),
         daemon_monitor=read_daemon_monitor(el, reading),
         xml_config=read_xml_config(el.child("xml-config"), reading),
+        route_authentication=read_route_authentication(el.child("extensions").child("route-authentication")),
     )
 
 

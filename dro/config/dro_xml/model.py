@@ -49,6 +49,15 @@ class FastRecalculationConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RouteAuthenticationConfig:
+    """`<route-authentication>`. The keys take no part in `repr`; the first one signs."""
+
+    key_file: str  # path as it was opened
+    keys: tuple[bytes, ...] = field(repr=False)
+    accepts_unsigned: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MapConfig:
     """`<topicmap>` or `<patternmap>`: read, and without effect, since names are kept in Python's own tables."""
 
@@ -119,6 +128,7 @@ class DaemonConfig:
     xml_config: str = ""  # path as it was opened
     fast_recalculation: FastRecalculationConfig | None = None
     equal_cost_sharing: bool = False
+    route_authentication: RouteAuthenticationConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from supervisor.monitor.server import address_of
 from supervisor.parent.log_settings import log_settings
 from tests.builders import datagram_scenes, peer_scenes
 from tests.builders import effect_scenes as scenes
-from tests.builders.dro_file import load
+from tests.builders.dro_file import OTHER_KEYS, ROUTE_KEYS, load
 from tests.builders.one_element import document, path_to, sample
 
 Scene = Callable[[str, Path], object]
@@ -264,6 +264,11 @@ def of_daemon() -> Iterator[Probe]:
     yield Probe(("fast-recalculation", "first-interval"), ("20", "600"), fast, routes)
     shares = daemon("<extensions>@</extensions>")
     yield Probe(("equal-cost-sharing", ""), ("", "<equal-cost-sharing/>"), shares, routes)
+    signed = daemon("<extensions><route-authentication><key-file>@</key-file></route-authentication></extensions>")
+    yield Probe(("key-file", ""), (ROUTE_KEYS, OTHER_KEYS), signed, routes)
+    file = f"<key-file>{ROUTE_KEYS}</key-file>"
+    unsigned = f'<extensions><route-authentication accept-unsigned="@">{file}</route-authentication></extensions>'
+    yield Probe(("route-authentication", "accept-unsigned"), ("no", "yes"), daemon(unsigned), routes)
     named = "<source-context-name>A</source-context-name>"
     file = fill(SITE, daemon="<xml-config>{folder}/@.xml</xml-config>", both=named)
     yield Probe(("xml-config", ""), ("tcp", "lbtrm"), file, on_a_site, shows=(SESSION,))

@@ -73,6 +73,8 @@ def test_an_example_stands_in_a_valid_file(name: str, tmp_path: Path, monkeypatc
     (tmp_path / "lan1.cfg").write_text("context resolver_multicast_address 239.1.1.1\n")
     application = "<applications><application><contexts/></application></applications>"
     (tmp_path / "um.xml").write_text(f'<um-configuration version="1.0">{application}</um-configuration>')
+    (tmp_path / "route.keys").write_text("a0" * 32)
+    (tmp_path / "route.keys").chmod(0o600)
     raw = embedded(name)
     assert not misfits_of_the_dtd(raw)
     warnings: list[str] = []

@@ -75,6 +75,22 @@ def kinds(trial: Trial) -> list[tuple[ActionKind, str]]:
     return [(action.kind, action.target) for action in trial.plan.actions]
 
 
+def test_keys_are_read_again_and_a_file_without_one_is_refused(files: Files) -> None:
+    keys = files.folder / "route.keys"
+    given = f"<extensions><route-authentication><key-file>{keys}</key-file></route-authentication></extensions>"
+    keys.write_text("the-key-of-before\n")
+    situation = files.situation(files.load(A, B, daemon=given))
+    assert kinds(try_out(situation, files.write(A, B, daemon=given))) == []
+    keys.write_text("the-key-of-now-on\nthe-key-of-before\n")
+    trial = try_out(situation, files.write(A, B, daemon=given))
+    assert kinds(trial) == [(ActionKind.LIVE, "route-manager")]
+    after = trial.after.daemon.route_authentication
+    assert after is not None
+    assert after.keys == (b"the-key-of-now-on", b"the-key-of-before")
+    keys.write_text("# none\n")
+    assert f"<key-file>: {keys}: has no key; write a key as " in refusal(situation, files.write(A, B, daemon=given))
+
+
 def test_a_trial_tells_what_would_be(files: Files) -> None:
     situation = files.situation(files.load(A, B))
     trial = try_out(situation, files.write(A, C, daemon="<name>N</name>"))
