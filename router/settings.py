@@ -40,7 +40,7 @@ def self_of(config: DroConfig, node_id: int) -> Self:
     portals += [Neighbour(0, p.cost, p.cost) for p in config.peers]
     sharing = METHOD if config.daemon.equal_cost_sharing else 0
     given = config.daemon.route_authentication
-    authentication = None if given is None else Authentication(given.keys, given.accepts_unsigned)
+    authentication = Authentication(given.keys, given.accepts_unsigned) if given is not None else None
     signature, number = configuration_signature(portals), gateway_version(version())
     return Self(node_id, config.daemon.name, signature, number, sharing, authentication)
 

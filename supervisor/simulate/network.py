@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Final
@@ -38,7 +39,8 @@ class Routes:
         self.incarnation = incarnation
         self.calculated_ns = 0
         self.core = RouteManagerCore(
-            self_of(config, node_id), timing_of(config), exchange_timing_of(config), incarnation=incarnation,
+            replace(self_of(config, node_id), authentication=None),  # keys are of other hosts
+            timing_of(config), exchange_timing_of(config), incarnation=incarnation,
             now_ns=clock.now_ns, version=version, sqn=sqn,
         )  # fmt: skip
 

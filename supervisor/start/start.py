@@ -150,6 +150,7 @@ def _files_of(config: DroConfig) -> list[str]:
     named = [
         config.file,
         config.daemon.xml_config,
+        config.daemon.route_authentication.key_file if config.daemon.route_authentication is not None else "",
         *(path for portal in config.all_portals for path in portal.lbm_config),
     ]
     return [path for path in dict.fromkeys(named) if path and "://" not in path]

@@ -156,6 +156,24 @@ def test_what_can_change_in_place_does(operator: Operator) -> None:
     assert operator.client.request("explain", topic="T", from_domain=1, to_domain=2)["cost"] == 8
 
 
+def test_keys_of_route_information_change_in_place_and_are_shown_nowhere(operator: Operator) -> None:
+    before, keys = operator.portals(), operator.site.folder / "route.keys"
+    given = f"<extensions><route-authentication><key-file>{keys}</key-file></route-authentication></extensions>"
+    secrets = "a-key-of-yesterday", "the-key-of-tomorrow"
+    operator.edit(("</daemon>", f"{given}</daemon>"))
+    assert f"{keys}: cannot read the keys: No such file or directory" in operator.refusal()
+    for lines in (secrets[:1], secrets, secrets[::-1]):
+        keys.write_text("\n".join(lines))
+        keys.chmod(0o600)
+        assert operator.actions(operator.reload()) == [("change in place", "route-manager")]
+    keys.write_text("too-short")
+    assert re.search(r"dro\.xml:\d+: <key-file>: .*route\.keys:1: a key of 9 bytes, it needs 16; ", operator.refusal())
+    assert operator.portals() == before
+    operator.wait_log("changed=route_authentication", 3)
+    assert not [secret for secret in (*secrets, "too-short") if secret in operator.site.log]
+    keys.unlink()
+
+
 def test_one_portal_restarts_and_the_others_do_not_notice(operator: Operator) -> None:
     before = operator.portals()
     operator.edit((P2, f'{P2}<sqn-window size="8192"/>'))

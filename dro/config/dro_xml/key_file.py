@@ -1,7 +1,8 @@
 """Read the keys of `<route-authentication>`: one in each line of a file, and nothing of them in any message.
 
 A line of hex digits is the bytes that they stand for, any other line the bytes of its text. From `#` on, at the
-beginning of a line or behind a blank, it is a comment.
+beginning of a line or behind a blank, it is a comment. A file that cannot be opened is no error yet, as configurations
+are looked at on other hosts, and by users who may not know the keys; `unsupported` refuses to run them.
 """
 
 from __future__ import annotations
@@ -35,16 +36,19 @@ def read_route_authentication(el: ElementReader) -> RouteAuthenticationConfig | 
     file = el.required_child("key-file")
     written = file.text()
     keys: tuple[bytes, ...] = ()
-    path = ""
+    path = unread = ""
     if written:
         path = find_um_file(written, file.file, file)
         file.effective(path)
         try:
             keys = _read_keys(path, file)
         except ConfigError as e:
-            file.error(f"{path}{f':{e.line}' if e.line else ''}: {e.what}", remedy=e.remedy)
+            if isinstance(e.__cause__, OSError):  # of another host, or of a user with more rights
+                unread = e.what
+            else:
+                file.error(f"{path}{f':{e.line}' if e.line else ''}: {e.what}", remedy=e.remedy)
     file.done()
-    return read_record(el, RouteAuthenticationConfig, key_file=path, keys=keys)
+    return read_record(el, RouteAuthenticationConfig, key_file=path, keys=keys, unread=unread)
 
 
 def _read_keys(path: str, el: ElementReader) -> tuple[bytes, ...]:

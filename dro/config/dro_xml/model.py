@@ -50,11 +50,15 @@ class FastRecalculationConfig:
 
 @dataclass(frozen=True, slots=True)
 class RouteAuthenticationConfig:
-    """`<route-authentication>`. The keys take no part in `repr`; the first one signs."""
+    """`<route-authentication>`. The keys take no part in `repr`; the first one signs.
+
+    Without keys the file cannot be read here, and `unread` says why: such a configuration can be looked at and not run.
+    """
 
     key_file: str  # path as it was opened
     keys: tuple[bytes, ...] = field(repr=False)
     accepts_unsigned: bool
+    unread: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

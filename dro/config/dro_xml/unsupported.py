@@ -148,6 +148,15 @@ def _idle_names(config: DroConfig) -> Iterator[ConfigWarning]:
                     )
 
 
+def _unread_keys(config: DroConfig) -> Iterator[ConfigError]:
+    given = config.daemon.route_authentication
+    if given is None or not given.unread or config.tree is None:
+        return
+    [node] = config.tree.find("daemon", "extensions", "route-authentication", "key-file")
+    what, remedy = f"{given.key_file}: {given.unread}", "check the name, and that the user of the DRO may read it"
+    yield ConfigError(what, file=node.file, line=node.line, element="<key-file>", remedy=remedy)
+
+
 def _idle_options(config: DroConfig) -> Iterator[ConfigWarning]:
     """All UM options without effect in two lines, however many portals share their files."""
     to_come, outside = without_effect(*chain.from_iterable(map(_all_options, config.portals)), in_portals=True)
@@ -167,6 +176,7 @@ def unsupported(config: DroConfig) -> list[ConfigError | ConfigWarning]:
             if node.is_present and row.applies(node):
                 shown = f"<{node.name}>"
                 found.append(ConfigWarning(row.what, node.file, node.line, shown))
+    found += _unread_keys(config)
     found += _idle_names(config)
     for endpoint in config.portals:
         found += {str(error): error for error in _refused_options(endpoint)}.values()

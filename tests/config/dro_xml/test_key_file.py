@@ -13,6 +13,7 @@ from dro.config.change.reload_class import ReloadClass
 from dro.config.dro_xml.key_file import KEYS_MAX
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig, RouteAuthenticationConfig
+from dro.config.dro_xml.unsupported import split_limits
 from dro.config.reading.problems import ConfigErrors
 from dro.config.report.effective import effective_config
 from tests.builders.dro_file import endpoint, gateway
@@ -114,11 +115,17 @@ def test_what_is_no_key_is_an_error_with_file_line_and_remedy(site: Site, text: 
     assert site.refusal() == f"<key-file>: {place}{message}; {REMEDY}"
 
 
-def test_a_file_that_cannot_be_read_is_an_error(site: Site) -> None:
-    missing = "<key-file>: KEYS: cannot read the keys: No such file or directory; check name and permissions"
-    assert site.refusal() == missing
-    site.keys.mkdir()
-    assert "<key-file>: KEYS: cannot read the keys: Is a directory" in site.refusal()
+def test_a_file_that_cannot_be_opened_can_be_looked_at_and_not_run(site: Site) -> None:
+    remedy = "check the name, and that the user of the DRO may read it"
+    for why in ("No such file or directory", "Is a directory"):
+        config = site.load()
+        assert f"<key-file>{site.keys}</key-file>" in effective_config(config)
+        [error], _ = split_limits(config)
+        assert str(error) == f"{site.dro}:2: <key-file>: {site.keys}: cannot read the keys: {why}; {remedy}"
+        site.keys.mkdir(exist_ok=True)
+    site.keys.rmdir()
+    site.write(HEX)
+    assert split_limits(site.load())[0] == []
 
 
 def test_a_file_without_end_is_an_error(site: Site) -> None:

@@ -89,6 +89,8 @@ def test_keys_are_read_again_and_a_file_without_one_is_refused(files: Files) -> 
     assert after.keys == (b"the-key-of-now-on", b"the-key-of-before")
     keys.write_text("# none\n")
     assert f"<key-file>: {keys}: has no key; write a key as " in refusal(situation, files.write(A, B, daemon=given))
+    keys.unlink()
+    assert f"{keys}: cannot read the keys: No such file" in refusal(situation, files.write(A, B, daemon=given))
 
 
 def test_a_trial_tells_what_would_be(files: Files) -> None:

@@ -81,6 +81,15 @@ def test_interfaces_and_names_of_other_hosts_are_taken_as_they_are(tmp_path: Pat
     assert [str(link.acceptor) for link in plan.links] == ["G2/G2-G1"]
 
 
+def test_keys_of_other_hosts_need_not_be_there(tmp_path: Path) -> None:
+    keys = "<extensions><route-authentication><key-file>none/{}</key-file></route-authentication></extensions></daemon>"
+    for file in (EXAMPLES / "peer-link").iterdir():
+        (tmp_path / file.name).write_text(file.read_text().replace("</daemon>", keys.format(file.name)))
+    plan = load(sorted(str(path) for path in tmp_path.glob("*.xml")), ignore)
+    result = tried(network(plan))
+    assert costs(result) == costs(tried(network(load([str(topology("peer-link"))], ignore))))
+
+
 def faults(tmp_path: Path, *lines: str) -> str:
     path = tmp_path / "faults"
     path.write_text("\n".join(lines))
