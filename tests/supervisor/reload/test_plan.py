@@ -177,7 +177,9 @@ _IN_PLACE_FIELDS = (
     "cost", "source_deletion_delay_ms", "max_queue_bytes", "smart_batch", "acl", "publishing", "context_query",
 )  # fmt: skip
 _ENDPOINT_FIELDS = ("topic_resolution", "remote_topic", "remote_pattern")
-_ROUTE_FIELDS = ("route_info", "route_recalculation", "fast_recalculation", "equal_cost_sharing")
+_ROUTE_FIELDS = (
+    "route_info", "route_recalculation", "fast_recalculation", "equal_cost_sharing", "route_authentication",
+)  # fmt: skip
 _PEER_FIELDS = ("keepalive", "fast_keepalive", "canary", "batch_min_bytes", "batch_interval_ms")
 
 
