@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import dro.log.setup  # noqa: F401  it registers what happens after a fork
 from dro.clock import s
 from dro.log.events import LogEvent
 from dro.log.file import Rolls
