@@ -209,7 +209,6 @@ class Liar:
             (10, self.invented_dros_in_the_trd),
             (100, self.announced_contexts),
             (300, self.advertisements_with_many_options),
-            (100, self.new_names),
             (200, self.slow_patterns),
             (50, self.forged_routes_of_the_companion),
             (10, self.invented_dros_of_the_companion),
@@ -218,6 +217,7 @@ class Liar:
             (100, self.sources_with_large_options),
             (50, self.interest_without_end),
             (5, self.the_name_of_another_companion),
+            (100, self.new_names),
         ):
             yield attack.__name__.replace("_", " "), rate, attack
             self.hang_up()
