@@ -107,13 +107,13 @@ def has_received(flow: Board, count: int) -> bool:
 def test_attacks_beside_a_flow_cost_it_nothing(chain: Chain, capsys: pytest.CaptureFixture[str]) -> None:
     wait_until(lambda: len(routes_of(chain, capsys)) >= 14, "routes between all", 60, chain.logs)
     routes, pids = routes_of(chain, capsys), chain.pids()
-    memory = sum(map(own_bytes, pids))
     flow = chain.flow
     liar = Liar(chain.plan, "B", 2, "A2")
     report: list[str] = []
     with contextlib.closing(liar):
         for name, rate, attack in liar.attacks():
             before, missing, again, lines = flow[RECEIVED], flow[MISSING], flow[DUPLICATES], chain.lines()
+            memory = sum(map(own_bytes, pids))
             began, done = time.monotonic(), 0
             while (spent := time.monotonic() - began) < SECONDS:
                 while done < spent * rate:
