@@ -88,7 +88,7 @@ def is_repeat(data: bytes, known: bytes) -> bool:
 
 
 def _end(data: bytes) -> int:
-    """Where the signature begins, if there is one."""
+    """Find where the signature begins, if there is one."""
     at = len(data) - SIGNATURE_SIZE
     return at if data.endswith(_BEFORE_SIGNATURE, _TTL_AT + 1, at) else len(data)
 
@@ -98,7 +98,7 @@ def is_signed(data: bytes) -> bool:
 
 
 def split_signature(data: bytes) -> tuple[bytes, bytes]:
-    """What a signature is made of, with a ttl of 0, and the signature; an empty one when there is none."""
+    """Split what is signed, with a ttl of 0, from the signature, which is empty when there is none."""
     end = _end(data)
     return b"%b\0%b" % (data[:_TTL_AT], data[_TTL_AT + 1 : end]), data[end:]
 

@@ -44,11 +44,11 @@ from router.topology import VERSION_MASK, DroRecord
 
 DROS_MAX: Final = 8192
 BYTES_MAX: Final = 2 << 20
-"""Of the messages of all other DROs; a neighbour is 16 bytes of them, and costs some 70 times as much here."""
+"""Bounds the messages of all other DROs; a neighbour is 16 bytes of them, and costs some 70 times as much here."""
 SPEAKER_BYTES_MAX: Final = 1 << 20
 """Likewise, of those that one portal, or one address of its TRD, tells of."""
 VERSIONS_AHEAD: Final = 4096
-"""What a version grows by at most from one message to the next: a DRO that denies something grows by so much."""
+"""Bounds what a version grows by from one message to the next: a DRO that denies something grows by so much."""
 RAISE_NS: Final = s(1)
 BUSY_MAX_NS: Final = s(60)
 FORGOTTEN_NS: Final = s(60)

@@ -316,7 +316,7 @@ class _SharedTable:
     sources: tuple[bytes, ...]
     """Each an array of 32-bit numbers, which is read several times as fast as a tuple."""
     routes: tuple[int, ...]
-    """Of each the place of its source domains in `sources`, and its other fields."""
+    """Gives the place of the source domains of each route in `sources`, and its other fields."""
     origins: tuple[Origin, ...]
 
 

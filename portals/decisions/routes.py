@@ -42,7 +42,7 @@ Sources = frozenset[int]
 Way = tuple[int, int, Sources]
 """Ingress worker, trees, source domains."""
 Ways = frozenset[Way]
-"""Of one interested domain; no two of a source domain hold for the same tree."""
+"""Lists the ways of one interested domain; no two of a source domain hold for the same tree."""
 Changes = tuple[set[Path], set[int]]
 """(egress worker, interested domain) of paths that enter here, and domains whose paths to here are not the same."""
 Changing: TypeAlias = Generator[None, None, Changes]
@@ -51,7 +51,7 @@ _NONE: Final[Ways] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What one route table says of a portal."""
+    """Holds what one route table says of a portal."""
 
     leaving: dict[int, Ways] = field(default_factory=dict)
     """By interested domain."""
@@ -65,7 +65,7 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What a table had and the next one had not; `leaving` with its `origins`, `inbound` and `carried` that enter."""
+    """Keeps what a table had and the next has not: `leaving` with its `origins`, `inbound` and `carried` that enter."""
 
     until_ns: int
     leaving: dict[int, Ways]
@@ -89,7 +89,7 @@ class Routes:
 
     def __init__(self, me: int) -> None:
         self.version = 0
-        """Of the last table that was taken, which may not be compared as a whole yet."""
+        """Names the last table that was taken, which may not be compared as a whole yet."""
         self._least_version = 1  # of the next table
         self._me = me
         self.table = _Table()

@@ -86,10 +86,17 @@ class Newcomers:
 
     def on_link_over(self) -> None:
         """Whoever waits need not wait any more."""
-        if self._waiting is not None:
+        if (connection := self._waiting) is not None:
             take = self._take
             self._stop_waiting()
-            self._ctx.loop.call_soon(take)
+            self._ctx.loop.call_soon(lambda: self._after_link(connection, take))
+
+    def _after_link(self, connection: PeerConnection, take: Callable[[], object]) -> None:
+        """The place is free, or another one that was silent for less has taken it."""
+        if self._watch.is_up:
+            self._close(connection, Claim.SECOND)
+        else:
+            take()
 
     def _close(self, connection: PeerConnection, claim: Claim) -> None:
         connection.close()

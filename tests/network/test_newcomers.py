@@ -108,6 +108,28 @@ def test_a_companion_that_has_lost_its_link_unnoticed_is_taken_when_nobody_answe
     sock.close()
 
 
+def test_of_two_who_want_the_place_of_a_silent_link_one_has_it(make: Make) -> None:
+    net = linked(make)
+    greeting, stranger = greeting_of_a(net), greeting_of_a(net, name=b"stranger")
+    peer = net.dros["B"].peers["A"]
+    net.dros["A"].set_reading("B", reads=False)
+    net.dros["A"].peers["B"].on_route_info = lambda message: None  # type: ignore[method-assign]
+    net.run(10)
+    waits = connect(net, greeting)
+    net.run(ANSWER_MS // 2)
+    link = peer._link
+    assert link is not None
+    link.session._heard_ns -= 60_000_000_000  # silent for longer than an interval of keepalives
+    other = connect(net, stranger)
+    net.until(lambda: peer._link is not link)
+    taken = peer._link
+    net.run(ANSWER_MS + 100)
+    assert peer._link is taken
+    assert is_closed(waits)
+    for sock in (waits, other):
+        sock.close()
+
+
 def received(sock: socket.socket) -> bytes:
     """The first message."""
     data = sock.recv(65536)

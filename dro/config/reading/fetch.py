@@ -97,7 +97,7 @@ class _Ftp(urllib.request.FTPHandler):
 
 
 def _reason(error: urllib.error.URLError) -> str:
-    """What is inside; an error of a server is wrapped twice."""
+    """Unwraps what is inside; an error of a server is wrapped twice."""
     reason = error.reason
     while isinstance(reason, urllib.error.URLError):
         reason = reason.reason

@@ -57,7 +57,7 @@ class InitiatorCore:
 
 
 class Claim(Enum):
-    """What a connection whose HELLO has come is, beside the one that is up; the values say why it is refused."""
+    """Says what a connection whose HELLO has come is beside the one that is up; the values say why it is refused."""
 
     REPLACES = ""
     ASKS = "the companion is connected, and answers"

@@ -19,7 +19,7 @@ from dro.table import Table
 OPTIONS_MAX: Final = 4096
 """Bytes of the options of one source that are taken; UM has a few hundred."""
 OPTIONS_IN_ALL_MAX: Final = 16 << 20
-"""Of all sources of a link. This portal and all siblings keep them."""
+"""Bounds those of all sources of a link. This portal and all siblings keep them."""
 
 
 class SourceMessage(bytes):

@@ -50,9 +50,9 @@ PLANES_MAX: Final = 8
 
 EVICTION_TRIES: Final = 64
 BYTES_MAX: Final = 128 << 20
-"""Of memory, of all sources that are not joined: some 75,000 of the usual kind."""
+"""Bounds the memory of all sources that are not joined: some 75,000 of the usual kind."""
 SOURCE_BYTES_MAX: Final = 16 << 10
-"""Of memory, of one source; UM needs an eighth."""
+"""Bounds the memory of one source; UM needs an eighth."""
 _ENTRY_BYTES: Final = 1700  # of the usual kind
 _OPTION_BYTES: Final = 130  # of an unknown option, besides its body
 _OPTIONS_USUAL: Final = 16

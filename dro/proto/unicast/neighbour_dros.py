@@ -67,7 +67,7 @@ class NeighbourDros:
         return any(neighbour.ip == ip for neighbour, _ in self._heard.values())
 
     def take_news(self) -> list[NeighbourDro]:
-        """Those that have come, or moved, since the last call."""
+        """Give those that have come, or moved, since the last call."""
         news, self._news = self._news, []
         return news
 
