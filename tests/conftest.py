@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tests.rigs.netns.harness import Net
 
 TOOLS: Final = {"netns": ("ip", "nft", "bridge", "setpriv"), "tshark": ("tshark", "dumpcap"),
-                "chromium": ("chromium", "chromedriver"), "prometheus": ("prometheus", "promtool")}  # fmt: skip
+                "chromium": ("chromium", "chromedriver"), "prometheus": ("prometheus", "promtool"),
+                "systemd": ("systemd-analyze",)}  # fmt: skip
 ANALYTICS: Final = "tests/analytics/"
 PROCESS_FIXTURES: Final = frozenset({"net", "site", "start"})
 

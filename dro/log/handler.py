@@ -17,8 +17,17 @@ from dro.log.events import LogEvent
 from dro.log.file import LogFile, Rolls
 from dro.log.file_thread import FileThread
 from dro.log.limits import Repeats, Verdict, last_field
-from dro.log.lines import MARKED, Formatter, JsonFormatter, SyslogFormatter, TextFormatter, printable, severity_of
-from dro.log.sinks import SYSLOG_PATH, Console, Syslog
+from dro.log.lines import (
+    MARKED,
+    Formatter,
+    JournalFormatter,
+    JsonFormatter,
+    SyslogFormatter,
+    TextFormatter,
+    printable,
+    severity_of,
+)
+from dro.log.sinks import SYSLOG_PATH, Console, Syslog, is_journal
 
 CONSOLE: Final = "console"
 FILE: Final = "file"
@@ -152,6 +161,8 @@ class LogHandler(logging.Handler):
         wanted = self.settings
         if wanted.json and wanted.kind != SYSLOG:
             return JsonFormatter(self.process, utc=wanted.utc)
+        if wanted.kind == CONSOLE and is_journal(wanted.console_fd):
+            return JournalFormatter(self.process, utc=wanted.utc)
         return (SyslogFormatter if wanted.kind == SYSLOG else TextFormatter)(self.process, utc=wanted.utc)
 
     def after_fork(self) -> None:

@@ -203,6 +203,18 @@ class SyslogFormatter(TextFormatter):
         return f"<{_FACILITY_DAEMON | _SYSLOG[severity_of(level)]}>{self._tag}{mark}{body}"
 
 
+class JournalFormatter(TextFormatter):
+    """The form for the journal of systemd: the priority before each line; the time is the journal's.
+
+    Source: sd-daemon(3).
+    """
+
+    def line(self, created: float, level: int, body: str, *, is_throttled: bool = False) -> str:
+        priority = f"<{_SYSLOG[severity_of(level)]}>"
+        mark = THROTTLED if is_throttled else ""
+        return (priority + mark + body).replace("\n", "\n" + priority)
+
+
 class JsonFormatter:
     """One object per line: time, severity, id, process, text, fields; `throttled` and `trace` where they apply."""
 

@@ -28,6 +28,15 @@ _LAST_WORDS_S: Final = 0.2
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def is_journal(fd: int) -> bool:
+    """Whether systemd has connected that descriptor of this process with its journal. Source: systemd.exec(5)."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
 class _BufferedSink:
     """Takes lines, and keeps what its destination does not take now, up to PENDING_MAX bytes."""
 

@@ -28,6 +28,7 @@ from supervisor.host.detach import STOPPED, Report, detach, is_kept
 from supervisor.host.early_signals import EarlySignals
 from supervisor.host.privileges import Identity, identity_of
 from supervisor.host.resources import HostResources, ResourcePlan
+from supervisor.host.service_manager import READY, STOPPING, ServiceManager
 from supervisor.host.single_instance import claims_of
 from supervisor.orders.registry import serve_commands
 from supervisor.parent.log_settings import at_element, open_log
@@ -63,6 +64,7 @@ def refuse_unsupported(config: DroConfig, log: logging.Logger) -> None:
 def run(options: CommandLine, signals: EarlySignals) -> int:
     """Run the DRO until its end; the exit status. `signals` are in force, and undone only if it cannot start."""
     os.umask(os.umask(0o022) | 0o022)  # nobody else may connect to the sockets of the bus
+    manager = ServiceManager(os.environ)
     log = hold(options.log.level)
     try:
         config = load_dro(options.config, warn=configuration_warning(log))
@@ -93,11 +95,17 @@ def run(options: CommandLine, signals: EarlySignals) -> int:
     parent = Parent(config.daemon.name or PROCESS, config, planner, log, part_for=part_for, resources=resources)
     reload = serve_commands(parent, version(), configuration_warning(log))
     signals.hand_over()
-    status = parent.run(
-        on_running=lambda: _on_running(log, config, report),
-        on_hangup=reload.on_hangup,
-        on_stopping=reload.on_stopping,
-    )
+
+    def on_running() -> None:
+        _on_running(log, config, report)
+        manager.say(READY, f"STATUS={name}: {len(config.all_portals)} portals run")
+
+    def on_stopping() -> None:
+        manager.say(STOPPING)
+        reload.on_stopping()
+
+    manager.watch(parent.loop)
+    status = parent.run(on_running=on_running, on_hangup=reload.on_hangup, on_stopping=on_stopping)
     _report_end(config, parent.failure, status, report)
     finish()
     return status
