@@ -33,7 +33,6 @@ from portals.decisions.effects import (
     DelayDeletion,
     Effect,
     ExpireQueue,
-    FeederEnded,
     FeedProxySource,
     GoOn,
     InterestIgnored,
@@ -87,6 +86,8 @@ from portals.decisions.steps import (
     drop_interest_before,
     everything,
     follow_acl,
+    stop_before,
+    stop_fed,
 )
 
 _NEW: Final = (InterestAdded, SourceSeen, ForwardStart, KnownSource, KnownProxy, KnownInterest)
@@ -402,8 +403,8 @@ class PortalCore:
         held = {offer.key: offer for offer in offers if offer.worker in workers}
         feeder, before = (None, None) if proxy is None else (proxy.feeder, proxy.before)
         if proxy is not None and before is not None and before not in held:
-            self._stop_before(proxy)
-        if feeder in usable:
+            stop_before(self, proxy)
+        if feeder in usable and not self.deletion_delay.is_fed(otid):
             return  # a working feeder is kept, even when another one would be cheaper
         is_offered = feeder is not None and any(feeder == offer.key for offer in offers)
         best = min(usable.values(), key=cheapest, default=None)
@@ -413,25 +414,23 @@ class PortalCore:
             self._feed(otid, proxy, best, is_beside=feeder in held)
         if feeder in held:
             if proxy is not None and best is not None:
-                self._stop_before(proxy, feeder)
+                stop_before(self, proxy, feeder)
             return  # it goes on until the routes before are forgotten
-        if feeder is not None and is_offered:
+        has_waited = is_over and is_offered and self.deletion_delay.delay_ns <= HELD_NS
+        if best is None and interested and is_offered and self.deletion_delay.is_fed(otid):
+            return  # until its time is over
+        if best is None and interested and has_waited and self._domain and otid not in self.deletion_delay:
+            self._effects.append(DelayDeletion(otid, self.deletion_delay.begin_fed(otid, now_ns), is_fed=True))
+            return
+        if feeder is not None and is_offered and (best is None or best.key != feeder):
             self.send(feeder[0], ForwardStop(feeder[1]))  # the new one has been asked by then
         if best is not None or proxy is None:
             return
-        has_waited = is_over and is_offered and self.deletion_delay.delay_ns <= HELD_NS
         if not interested and otid not in self._had_proxy:
             self._delete(otid)
         elif otid not in self.deletion_delay:
             proxy.feeder = None
             self._effects.append(DelayDeletion(otid, self.deletion_delay.begin(otid, now_ns, is_soon=has_waited)))
-
-    def _stop_before(self, proxy: WantedProxy, now: tuple[int, int] | None = None) -> None:
-        """The feeder before has been kept long enough, or it is another one by now."""
-        before, proxy.before = proxy.before, now
-        if before is not None and before not in (proxy.feeder, now):
-            self.send(before[0], ForwardStop(before[1]))
-            self._effects.append(FeederEnded(*before))
 
     def _usable(
         self, otid: bytes, topic: bytes, origin: int, interested: Set[int], offers: Iterable[Offer]
@@ -459,7 +458,7 @@ class PortalCore:
         self.send(worker, ForwardStart(seen.handle))
 
     def _delete(self, otid: bytes) -> None:
-        self._stop_before(self.proxies.pop(otid))
+        stop_before(self, self.proxies.pop(otid))
         self.deletion_delay.end(otid)
         self._effects.append(CloseProxySource(otid))
 
@@ -483,6 +482,7 @@ class PortalCore:
         for worker, incarnation in self.siblings.take_stale(now_ns):
             self._go_through(self._forget_wanted_before(worker))
             self._go_through(drop_before(self, worker, incarnation, now_ns))
+        stop_fed(self, now_ns)
         for otid in self.deletion_delay.due(now_ns):
             self._delete(otid)
         self._go_through(self._follow_routes(*self.routes.forget(now_ns), now_ns, is_over=True))

@@ -96,11 +96,13 @@ class UpdateProxySource:
 class DelayDeletion:
     """No sibling feeds the proxy source any more: it is deleted at `delete_at_ns`, unless it is fed again.
 
-    There is nothing to do yet. What its feeder handed over may still come: control messages overtake data.
+    What its feeder handed over may still come: control messages overtake data. `is_fed`: advertise its end now; it is fed
+    until `delete_at_ns` for receivers that have not left it yet.
     """
 
     otid: bytes
     delete_at_ns: int
+    is_fed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

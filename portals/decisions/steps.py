@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from dro.table import Table
 from portals.decisions.acl_enforcement import AclEnforcement
-from portals.decisions.effects import CloseProxyReceiver, CloseProxySource
+from portals.decisions.effects import CloseProxyReceiver, CloseProxySource, DelayDeletion, FeederEnded
 from portals.decisions.messages import (
+    ForwardStop,
     InterestAdded,
     KnownInterest,
     KnownProxy,
@@ -23,6 +24,8 @@ from portals.decisions.messages import (
     ToldAll,
     ToldProxies,
 )
+
+from portals.decisions.siblings import WantedProxy
 
 if TYPE_CHECKING:
     from portals.decisions.core import PortalCore
@@ -127,3 +130,21 @@ def close_sources(core: PortalCore) -> Iterator[None]:
         if core.proxies.pop(otid, None) is not None:
             core.ask(CloseProxySource(otid))
         yield
+
+
+def stop_before(core: PortalCore, proxy: WantedProxy, now: tuple[int, int] | None = None) -> None:
+    """Stop the feeder before, which has been kept long enough, or is another one by now."""
+    before, proxy.before = proxy.before, now
+    if before is not None and before not in (proxy.feeder, now):
+        core.send(before[0], ForwardStop(before[1]))
+        core.ask(FeederEnded(*before))
+
+
+def stop_fed(core: PortalCore, now_ns: int) -> None:
+    """Stop the feeders of proxy sources whose end was advertised a moment ago; they are deleted soon."""
+    for otid in core.deletion_delay.take_fed(now_ns):
+        proxy = core.proxies[otid]
+        if proxy.feeder is not None and any(proxy.feeder == offer.key for offer in core.siblings.offers(otid)):
+            core.send(proxy.feeder[0], ForwardStop(proxy.feeder[1]))
+        proxy.feeder = None
+        core.ask(DelayDeletion(otid, core.deletion_delay.begin(otid, now_ns, is_soon=True)))

@@ -207,8 +207,9 @@ class EndpointPortal:
                 self.sources.feed(worker, source, is_beside=is_beside)
             case UpdateProxySource(source=source):
                 self.sources.advertise(source)
-            case DelayDeletion():
-                pass
+            case DelayDeletion(otid=otid, is_fed=is_fed):
+                if is_fed:
+                    self.sources.end(otid)
             case CloseProxySource(otid=otid):
                 self.sources.close(otid, self._linger_ns)
             case JoinKnownSource(source=source):

@@ -190,6 +190,11 @@ class ProxySources:
                         self.advertise(seen)
             yield
 
+    def end(self, otid: bytes) -> None:
+        """Advertise the end of a proxy source that still sends; `feed` advertises it again."""
+        if (found := self.by_otid.get(otid)) is not None:
+            found[0].end()
+
     def close(self, otid: bytes, linger_ns: int) -> None:
         found = self.by_otid.pop(otid, None)
         if found is None:

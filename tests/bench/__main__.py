@@ -25,6 +25,7 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "wan": (),
     "faults": (),
     "drains": (),
+    "upgrade": (),
     "churn": (),
     "reload": (),
     "route_tables": (),

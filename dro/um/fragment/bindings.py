@@ -151,7 +151,7 @@ class Bindings:
     def on_switched(self, old: FoundSource, new: FoundSource, now_ns: int) -> None:
         self.on_found(new, now_ns)
         if (bound := self._bound.get(_key(old))) is not None:
-            self._unbind(bound, ended=True, now_ns=now_ns)
+            self._end_soon(bound, now_ns)
 
     def on_changed(self, source: FoundSource) -> BoundSource | None:
         """The source is advertised with other attributes; returns it when it is bound."""
@@ -245,7 +245,11 @@ class Bindings:
             self._resolver.on_source_ended(bound.topic, bound.address, bound.topic_index, now_ns)
 
     def _end_soon(self, bound: BoundSource, now_ns: int) -> None:
-        """A final advertisement comes by another socket than data that was sent before it: wait for a quiet moment."""
+        """A final advertisement comes by another socket than data that was sent before it: wait for a quiet moment.
+
+        Where another way to the same source has been taken, stay on both for a while: the new one begins somewhere in
+        the middle, and the old one, which a DRO feeds a little longer, may be behind it. What comes twice counts once.
+        """
         self._ending[_key_of(bound)] = None
         self._loop.call_later(ENDING_QUIET_NS, partial(self._look, bound, now_ns + ENDING_MAX_NS))
 
@@ -254,7 +258,11 @@ class Bindings:
         return self._bound.get(key) is bound and key in self._ending
 
     def _look(self, bound: BoundSource, deadline_ns: int) -> None:
-        if self._is_ending(bound):
+        if not self._is_ending(bound):
+            return
+        if len(self._by_topic[bound.topic][bound.otid]) > 1:
+            self._loop.call_at(deadline_ns, partial(self._decide, bound, deadline_ns, bound.transport.active_ns))
+        else:
             # timers come before descriptors in a turn; what lies in a socket by now is read before the next one
             seen_ns = bound.transport.active_ns
             self._loop.call_later(ENDING_QUIET_NS, partial(self._decide, bound, deadline_ns, seen_ns))

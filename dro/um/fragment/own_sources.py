@@ -51,6 +51,11 @@ class FragmentSource:
         if not self._is_closed:
             self._owner.update(self, tuple(tir_options))
 
+    def end(self) -> None:
+        """Advertise its end, and stay on the session; `update` advertises it again."""
+        if not self._is_closed:
+            self._owner.end(self)
+
     def close(self, *, final: bool, linger_ns: int) -> None:
         """Stop advertising, with final advertisements or in silence, and leave the session.
 
@@ -85,6 +90,7 @@ class OwnSources:
         self._pump = pump
         self._sources: Table[FragmentSource, tuple[int | None, tuple[lbmr.TirOption, ...], UmOptions]] = Table()
         self._unadvertised: deque[FragmentSource] = deque()
+        self._ended: set[FragmentSource] = set()  # their end is advertised, and they still send
 
     def __len__(self) -> int:
         return len(self._sources)
@@ -157,18 +163,31 @@ class OwnSources:
     def update(self, source: FragmentSource, extra: tuple[lbmr.TirOption, ...]) -> None:
         """For `FragmentSource.update`."""
         handle, before, chosen = self._sources[source]
-        if extra == before:
+        if source in self._ended:
+            handle = self._advertise(source, extra, chosen)
+            self._ended.discard(source)
+        elif extra == before:
             return
-        if handle is not None:
+        elif handle is not None:
             self._resolver.update_source(handle, self._tir(source, extra), self._loop.now_ns())
         self._sources[source] = (handle, extra, chosen)
         self._pump()
+
+    def end(self, source: FragmentSource) -> None:
+        """For `FragmentSource.end`; one that has not been advertised yet is as before."""
+        handle, extra, chosen = self._sources[source]
+        if handle is not None:
+            self._resolver.remove_source(handle, self._loop.now_ns(), final=True)
+            self._sources[source] = (None, extra, chosen)
+            self._ended.add(source)
+            self._pump()
 
     def close(self, source: FragmentSource, *, final: bool, linger_ns: int) -> None:
         """For `FragmentSource.close`."""
         found_source = self._sources.pop(source, None)
         if found_source is None:
             return
+        self._ended.discard(source)
         if found_source[0] is not None:
             self._resolver.remove_source(found_source[0], self._loop.now_ns(), final=final)
         self._sessions.release(source.transport, linger_ns)
@@ -180,3 +199,4 @@ class OwnSources:
             if handle is not None:
                 self._resolver.remove_source(handle, now_ns)
         self._sources.clear()
+        self._ended.clear()

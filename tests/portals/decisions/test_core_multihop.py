@@ -41,7 +41,7 @@ from portals.decisions.messages import (
     SourceSeen,
 )
 from portals.decisions.routes import HELD_EACH_NS, HELD_NS, LONGER_NS, MANY
-from portals.decisions.source_deletion_delay import SOON_NS
+from portals.decisions.source_deletion_delay import FED_NS, SOON_NS
 from tests.builders.routes import whole
 from tests.fakes.patterns import compile_pattern
 
@@ -205,7 +205,9 @@ def test_of_very_many_topics_the_feeder_before_is_kept_for_longer(transit: Trans
     transit.routes((FAR, END, LEFT, ME))
     transit.routes((FAR, END, RIGHT, ME))
     assert transit.wait(HELD_NS + MANY * HELD_EACH_NS - 1) == []
-    assert transit.wait(1)[:1] == [stop(LEFT, 7)]
+    now_ns = transit.now_ns + 1
+    first = DelayDeletion(OTID, now_ns + FED_NS, is_fed=True) if transit.domain_id else stop(LEFT, 7)
+    assert transit.wait(1)[:1] == [first]
 
 
 def test_a_feeder_before_that_is_gone_is_not_waited_for(transit: Transit) -> None:
@@ -293,10 +295,56 @@ def test_a_source_that_no_path_brings_here_any_more_is_closed_after_the_delay(
     transit.hear(LEFT, offer(7))
     assert transit.routes(*after) == []
     assert transit.wait(HELD_NS - 1) == []
-    assert transit.wait(1) == [stop(LEFT, 7), DelayDeletion(OTID, HELD_NS + SOON_NS)]
+    fed_ns = 0
+    if transit.domain_id:  # receivers of a TRD take another source while this one is fed
+        fed_ns = FED_NS
+        assert transit.wait(1) == [DelayDeletion(OTID, HELD_NS + FED_NS, is_fed=True)]
+        assert transit.wait(FED_NS - 1) == []
+    assert transit.wait(1) == [stop(LEFT, 7), DelayDeletion(OTID, HELD_NS + fed_ns + SOON_NS)]
     assert transit.wait(SOON_NS - 1) == []
     assert transit.wait(1) == [CloseProxySource(OTID)]
     assert transit.routes((FAR, END, LEFT, ME)) == [OpenProxySource(LEFT, offer(7)), start(LEFT, 7)]
+
+
+@pytest.fixture
+def ended() -> Transit:
+    """An endpoint whose proxy source has advertised its end, and is fed."""
+    made = Transit(HERE)
+    made.routes((FAR, END, LEFT, ME))
+    made.want(END)
+    made.hear(LEFT, offer(7))
+    made.routes()
+    assert made.wait(HELD_NS) == [DelayDeletion(OTID, HELD_NS + FED_NS, is_fed=True)]
+    return made
+
+
+def test_a_source_that_has_advertised_its_end_goes_on_when_the_path_is_back(ended: Transit) -> None:
+    assert ended.routes((FAR, END, LEFT, ME)) == [FeedProxySource(LEFT, offer(7), is_beside=False), start(LEFT, 7)]
+    assert ended.wait(2 * HELD_NS) == []
+
+
+def test_a_source_that_has_advertised_its_end_takes_another_feeder(ended: Transit) -> None:
+    ended.hear(RIGHT, offer(8))
+    taken = ended.routes((FAR, END, RIGHT, ME))
+    assert taken == [FeedProxySource(RIGHT, offer(8), is_beside=False), start(RIGHT, 8), stop(LEFT, 7)]
+    assert ended.wait(2 * HELD_NS) == []
+
+
+def test_what_changes_beside_it_does_not_stop_a_source_earlier_that_has_advertised_its_end(ended: Transit) -> None:
+    assert ended.routes((FAR, OTHER_END, LEFT, ME)) == []
+    assert ended.hear(RIGHT, offer(8)) == []
+    assert ended.wait(FED_NS)[:1] == [stop(LEFT, 7)]
+
+
+def test_a_source_that_has_advertised_its_end_is_closed_at_once_when_nobody_wants_it(ended: Transit) -> None:
+    assert ended.unwant(END) == [stop(LEFT, 7), CloseProxySource(OTID)]
+    assert ended.wait(2 * HELD_NS) == []
+
+
+def test_a_source_that_has_advertised_its_end_is_deleted_when_its_feeder_is_gone(ended: Transit) -> None:
+    assert ended.hear(LEFT, SourceGone(7)) == []
+    assert ended.wait(FED_NS) == [DelayDeletion(OTID, HELD_NS + FED_NS + SOON_NS)]
+    assert ended.wait(SOON_NS) == [CloseProxySource(OTID)]
 
 
 def test_a_partition_ends_what_is_asked_for_beyond_it_until_it_is_healed(transit: Transit) -> None:

@@ -39,6 +39,7 @@ from portals.decisions.messages import (
 )
 from portals.decisions.routes import HELD_NS, LONGER_NS
 from portals.decisions.siblings import REJOIN_HOLD_NS
+from portals.decisions.source_deletion_delay import FED_NS
 from tests.builders.routes import whole
 from tests.fakes.patterns import compile_pattern
 from tests.portals.decisions.test_acl import lists
@@ -116,8 +117,10 @@ def test_a_change_of_routes_decides_the_first_at_once_and_the_others_later() -> 
     assert kinds(alone.effects()) == {CloseProxyReceiver: AT_ONCE}
     alone.finish()
     assert kinds(alone.effects()) == {
-        CloseProxyReceiver: MANY - AT_ONCE, DelayDeletion: MANY, SendToSibling: MANY
+        CloseProxyReceiver: MANY - AT_ONCE, DelayDeletion: MANY
     }  # fmt: skip
+    alone.core.on_timer(HELD_NS + LONGER_NS + FED_NS)
+    assert kinds(alone.effects()) == {SendToSibling: AT_ONCE, DelayDeletion: AT_ONCE}
 
 
 def test_only_what_a_changed_route_touches_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:

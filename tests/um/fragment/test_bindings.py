@@ -223,20 +223,27 @@ def test_leaving_a_topic_costs_the_same_however_many_are_bound(scene: Scene) -> 
     assert cost_of_leaving(200) < 1.5 * cost_of_leaving(20)
 
 
-def test_a_switch_joins_the_new_way_before_it_leaves_the_old_one(scene: Scene) -> None:
+def test_a_switch_stays_on_both_ways_for_a_quarter_of_a_second(scene: Scene) -> None:
+    """However quiet the old one is: the new one begins somewhere in the middle."""
     old = scene.found()
-    bound_then: list[int] = []
-    unbind = scene.sink.on_unbound
+    scene.bindings.on_switched(old, found(B), scene.now_ns)
+    scene.stepper.run(249, 1)
+    assert (scene.unbound, scene.bound, scene.left) == ([], [(A, 1), (B, 1)], [])
+    scene.stepper.run(1, 1)
+    assert (scene.unbound, scene.bound, scene.left) == ([(A, 1, True)], [(B, 1)], [A])
+    scene.bindings.on_switched(old, found(C), scene.now_ns)
+    scene.stepper.run(300, 1)
+    assert scene.bound == [(B, 1), (C, 1)]
 
-    def on_unbound(source: BoundSource, *, ended: bool, now_ns: int) -> None:
-        bound_then.append(len(scene.sink.bound))
-        unbind(source, ended=ended, now_ns=now_ns)
 
-    scene.sink.on_unbound = on_unbound  # type: ignore[method-assign]  # to see the order
-    scene.bindings.on_switched(old, found(B), s(100))
-    assert (bound_then, scene.unbound, scene.bound, scene.left) == ([2], [(A, 1, True)], [(B, 1)], [A])
-    scene.bindings.on_switched(old, found(C), s(100))
-    assert (bound_then, scene.bound) == ([2], [(B, 1), (C, 1)])
+def test_a_final_advertisement_leaves_time_for_another_way(scene: Scene) -> None:
+    source = scene.found()
+    scene.bindings.on_gone(source, scene.now_ns)
+    scene.bindings.on_found(found(B), scene.now_ns)
+    scene.stepper.run(249, 1)
+    assert scene.bound == [(A, 1), (B, 1)]
+    scene.stepper.run(1, 1)
+    assert (scene.unbound, scene.bound) == ([(A, 1, True)], [(B, 1)])
 
 
 def test_other_attributes_of_a_bound_source_are_kept(scene: Scene) -> None:

@@ -144,6 +144,21 @@ def test_a_source_is_closed_once_and_says_nothing_afterwards(scene: Scene, final
     assert (scene.released, scene.pumps, len(scene.own)) == ([5], 1, 0)
 
 
+def test_a_source_that_has_advertised_its_end_sends_and_is_advertised_again_by_its_next_change(scene: Scene) -> None:
+    cost = (lbmr.Cost(1, 6),)
+    source = scene.own.open(b"t", UmOptions(), None, cost)
+    now_ns = scene.stepper.clock.time_ns
+    source.end()
+    source.end()
+    assert (scene.told[1:], scene.released, scene.pumps) == ([("-", 71, now_ns, True)], [], 1)
+    assert source.send_tsni(41, 8) is True
+    source.update(cost)
+    assert [entry[:2] for entry in scene.told[2:]] == [("+", b"t")]
+    source.end()
+    source.close(final=True, linger_ns=5)
+    assert ([entry[0] for entry in scene.told], scene.released) == (["+", "-", "+", "-"], [5]), "its end is said once"
+
+
 def test_at_the_end_all_sources_are_taken_from_the_resolver_and_closing_one_later_does_nothing(scene: Scene) -> None:
     sources = [scene.own.open(topic, UmOptions(), None, ()) for topic in (b"t", b"u")]
     scene.told.clear()
