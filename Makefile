@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
 STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
-.PHONY: help venv demo demo-direct demo-monitor demo-history test long changed coverage lint dead-code bytecode needs bench mutants fuzz completion dist \
+.PHONY: help venv demo demo-direct demo-monitor demo-history test long changed coverage lint dead-code bytecode needs bench mutants fuzz completion dashboards dist \
 	clean distclean
 .DEFAULT_GOAL := help
 
@@ -41,6 +41,7 @@ help:
 	@echo "make mutants           wrong programs by chance: which do the tests notice? COUNT=200 SEED=1"
 	@echo "make fuzz              mutated inputs for all decoders and cores, on all cores; MINUTES=$(MINUTES) SEED=n, findings in build/fuzz"
 	@echo "make completion        the shell completion in deploy/completion, from the argument parsers"
+	@echo "make dashboards        the Grafana dashboards in deploy/grafana/dashboards, from its tables of panels"
 	@echo "make dist              source distribution and wheel, with the completion, in dist"
 	@echo "make clean             caches and build products; make distclean: .venv too"
 
@@ -120,6 +121,9 @@ fuzz: $(STAMP)
 
 completion: $(STAMP)
 	$(PY) -m deploy.completion.generate
+
+dashboards: $(STAMP)
+	$(PY) -m deploy.grafana.generate
 
 dist: completion
 	$(PY) -m build --outdir dist
