@@ -93,10 +93,12 @@ class Alerts:
         return self.runbook(next(iter(self._rules))).rpartition("/")[0] + "/"
 
     def _limit(self, alert: str) -> tuple[str, float]:
-        """The last number that a value is compared with; a factor of something else only if there is no other."""
+        """The last number that the value has to be above or below, else is equal to, else is multiplied with."""
         text = self._rules[alert]["expr"]
-        found = re.findall(r"(==|<|>=?) ([\d.]+)\b(?! \*)", text) or re.findall(r"(>) ([\d.]+)", text)
-        return found[-1][0], float(found[-1][1])
+        for pattern in (r"(<|>=?) ([\d.]+)(?![\d.]| \*)", r"(==) (\d+)", r"(>) ([\d.]+)"):
+            if found := re.findall(pattern, text):
+                return found[-1][0], float(found[-1][1])
+        raise LookupError(f"no number in {alert}")
 
     def steps(self, panel: Panel) -> list[Step]:
         """Colours, from the lowest value on; the first is for all values below the next."""
@@ -145,9 +147,10 @@ def _empty(panel: Panel, *, has_limits: bool) -> AnyPanel:
             reduce = build_common.ReduceDataOptions().calcs(["lastNotNull"])
             return bargauge.Panel().reduce_options(reduce).orientation(common.VizOrientation.HORIZONTAL).min(0)
         case "states":
-            return statetimeline.Panel().legend(lines.display_mode(common.LegendDisplayMode.LIST)).merge_values(True)
+            legend = lines.display_mode(common.LegendDisplayMode.LIST)
+            return statetimeline.Panel().legend(legend).merge_values(True).line_width(0).fill_opacity(70)
         case "table":
-            return table.Panel()
+            return table.Panel().show_header(True)
     raise ValueError(f"{panel.title}: no kind {panel.kind}")
 
 
@@ -191,12 +194,14 @@ def panel_of(panel: Panel, number: int, alerts: Alerts) -> AnyPanel:
     return made
 
 
-def _variables(types: str) -> list[build.DatasourceVariable | build.QueryVariable]:
-    """The data source, and what is chosen from it. `types`: matcher of the types of portals that are offered."""
+def _variables(*, has_peers_alone: bool) -> list[build.DatasourceVariable | build.QueryVariable]:
+    """The data source, and what is chosen from it."""
+    types = ("Portal type", 'label_values(dro_portal_up{dro=~"$dro"}, portal_type)')
+    kind = 'portal_type="peer"' if has_peers_alone else 'portal_type=~"$portal_type"'
     queries = {
         "dro": ("DRO", "label_values(dro_up, dro)"),
-        "portal_type": ("Portal type", f'label_values(dro_portal_up{{dro=~"$dro"{types}}}, portal_type)'),
-        "portal": ("Portal", 'label_values(dro_portal_up{dro=~"$dro",portal_type=~"$portal_type"}, portal)'),
+        **({} if has_peers_alone else {"portal_type": types}),
+        "portal": ("Portal", f'label_values(dro_portal_up{{dro=~"$dro",{kind}}}, portal)'),
     }
     source = build.DatasourceVariable("datasource").label("Data source").type("prometheus")
     every = model.VariableOption(text=["All"], value=["$__all"], selected=True)
@@ -208,11 +213,11 @@ def _variables(types: str) -> list[build.DatasourceVariable | build.QueryVariabl
 
 
 def dashboard(content: Mapping[str, Any], alerts: Alerts) -> model.Dashboard:
-    """Build one from the content of a table: uid, title, text, types, rows."""
+    """Build one from the content of a table: uid, title, text, rows, and whether it is about peer portals alone."""
     made = build.Dashboard(content["title"]).uid(content["uid"]).description(content["text"]).tags([TAG])
     made.time("now-1h", "now").refresh("10s").timezone("browser").readonly()
     made.tooltip(model.DashboardCursorSync.CROSSHAIR)
-    made.variables([*_variables(content.get("types", ""))])
+    made.variables([*_variables(has_peers_alone=content.get("has_peers_alone", False))])
     made.link(
         build.DashboardLink("DRO dashboards").type(model.DashboardLinkType.DASHBOARDS).tags([TAG])
         .include_vars(True).keep_time(True)

@@ -6,10 +6,11 @@ those that are shipped, also ages in seconds, as in `time() - dro_start_time_sec
 
 from __future__ import annotations
 
-import contextlib
+import http
 import json
 import re
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
@@ -39,10 +40,17 @@ class Prometheus:
     """Scrapes DROs five times a second from `start` to `close`."""
 
     def __init__(
-        self, folder: Path, address: str, targets: Sequence[str], factor: int, *, remote_write: str = ""
+        self,
+        folder: Path,
+        address: str,
+        targets: Sequence[str],
+        factor: int,
+        *,
+        remote_write: str = "",
+        has_workers: bool = False,
     ) -> None:
         """`address`: where it listens, which takes a port; `targets`: addresses of web monitors; `remote_write`: an
-        URL that everything is sent to as well."""
+        URL that everything is sent to as well; `has_workers`: it scrapes `/metrics/workers` too."""
         self.folder = folder
         self._address = address
         self._server: subprocess.Popen[bytes] | None = None
@@ -50,10 +58,13 @@ class Prometheus:
         for name in ("recording.yml", "alerts.yml"):
             (folder / name).write_text(shortened((RULES / name).read_text(), factor))
         interval = f"{SCRAPE_MS}ms"
+        jobs: list[dict[str, object]] = [{"job_name": "dro", "static_configs": [{"targets": list(targets)}]}]
+        if has_workers:
+            jobs.append({**jobs[0], "job_name": "dro-workers", "metrics_path": "/metrics/workers"})
         config: dict[str, object] = {
             "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
             "rule_files": ["recording.yml", "alerts.yml"],
-            "scrape_configs": [{"job_name": "dro", "static_configs": [{"targets": list(targets)}]}],
+            "scrape_configs": jobs,
         }
         if remote_write:
             config["remote_write"] = [{"url": remote_write, "queue_config": {"batch_send_deadline": "1s"}}]
@@ -75,11 +86,21 @@ class Prometheus:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The answer to an instant query; empty also while nobody answers."""
-        url = f"http://{self._address}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:
-            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-            return found
-        return []
+        found: dict[str, list[dict[str, Any]]] = self.ask("query", query=expression) or {"result": []}
+        return found["result"]
+
+    def ask(self, what: str, **parameters: str) -> Any:  # noqa: ANN401  as each path has it
+        """What is at that path of its API; None while nobody answers. Raises: ValueError for a wrong question."""
+        url = f"http://{self._address}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as e:
+            if e.code == http.HTTPStatus.BAD_REQUEST:
+                raise ValueError(e.read().decode()) from None
+        except OSError:
+            pass
+        return None
 
     def alerts(self, state: str, back: str = "") -> list[dict[str, str]]:
         """Labels of the alerts in that state: now, or at any time in the range `[5m]` before."""
