@@ -133,7 +133,7 @@ def test_grafana_has_these_types(name: str) -> None:
 
 @pytest.mark.parametrize(
     "broken",
-    [{"panels": [{"type": "row", "titel": ""}]}, {"refresh": 10}, {"templating": {"list": [{"name": "dro"}]}}],
+    [{"panels": [{"type": "row", "no_such_key": ""}]}, {"refresh": 10}, {"templating": {"list": [{"name": "dro"}]}}],
     ids=["name", "type", "missing"],
 )
 def test_the_schema_finds_what_is_wrong(broken: dict[str, Any]) -> None:
