@@ -275,8 +275,10 @@ PEER_XML: Final = '<smart-batch>1</smart-batch><gateway-keepalive idle="no" inte
 UDP_XML: Final = "<receive-buffer>65536</receive-buffer>"
 FLOWS: Final = {"over": (1, 2, 500, 1000), "held": (1, 3, 250, 6000)}
 """By label the TRDs that it goes from and to, messages a second, bytes of each."""
-GIVEN: Final = {"$__rate_interval": "5s", "$__range": "60s", "$__interval": "1s"}
-BACK_S: Final = 30
+SCRAPE_MS: Final = 1000
+GIVEN: Final = {"$__rate_interval": "10s", "$__range": "5m", "$__interval": "1s"}
+BACK_S: Final = 300
+"""More than the test takes: what has happened once stays in sight."""
 FROZEN: Final = 300
 """Messages that are sent while an end of the link does not read: more than its buffer holds."""
 
@@ -292,7 +294,7 @@ class Scene:
         self.daemons = stack.enter_context(Daemons(self.plan, Loaded))
         address = f"127.0.0.1:{self.plan.base + 31}"  # a port that the TRD uses for UDP alone
         webs = [self.plan.web(dro) for dro in DROS]
-        self.prometheus = Prometheus(folder / "prometheus", address, webs, 1, has_workers=True)
+        self.prometheus = Prometheus(folder / "prometheus", address, webs, 1, has_workers=True, scrape_ms=SCRAPE_MS)
         stack.callback(self.prometheus.close)
         for dro in DROS:
             self.daemons.start(dro)
@@ -318,7 +320,7 @@ class Scene:
             logs = [path.read_text()[-2000:] for path in sorted(self.plan.folder.glob("*.log"))]
             return "\n".join([detail(), *logs])
 
-        wait_until(holds, what, 60, story, every_s=0.1)
+        wait_until(holds, what, 90, story, every_s=0.1)
 
     def disturb(self) -> None:
         """Let the link lose datagrams, a queue overflow, and somebody want one more topic."""

@@ -37,7 +37,7 @@ def shortened(text: str, factor: int) -> str:
 
 
 class Prometheus:
-    """Scrapes DROs five times a second from `start` to `close`."""
+    """Scrapes DROs, five times a second unless said otherwise, from `start` to `close`."""
 
     def __init__(
         self,
@@ -48,16 +48,18 @@ class Prometheus:
         *,
         remote_write: str = "",
         has_workers: bool = False,
+        scrape_ms: int = SCRAPE_MS,
     ) -> None:
         """`address`: where it listens, which takes a port; `targets`: addresses of web monitors; `remote_write`: an
-        URL that everything is sent to as well; `has_workers`: it scrapes `/metrics/workers` too."""
+        URL that everything is sent to as well; `has_workers`: it scrapes `/metrics/workers` too; `scrape_ms`:
+        how often, and how long an answer may take."""
         self.folder = folder
         self._address = address
         self._server: subprocess.Popen[bytes] | None = None
         folder.mkdir()
         for name in ("recording.yml", "alerts.yml"):
             (folder / name).write_text(shortened((RULES / name).read_text(), factor))
-        interval = f"{SCRAPE_MS}ms"
+        interval = f"{scrape_ms}ms"
         jobs: list[dict[str, object]] = [{"job_name": "dro", "static_configs": [{"targets": list(targets)}]}]
         if has_workers:
             jobs.append({**jobs[0], "job_name": "dro-workers", "metrics_path": "/metrics/workers"})
