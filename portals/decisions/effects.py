@@ -96,8 +96,8 @@ class UpdateProxySource:
 class DelayDeletion:
     """No sibling feeds the proxy source any more: it is deleted at `delete_at_ns`, unless it is fed again.
 
-    What its feeder handed over may still come: control messages overtake data. `is_fed`: advertise its end now; it is fed
-    until `delete_at_ns` for receivers that have not left it yet.
+    What its feeder handed over may still come: control messages overtake data. `is_fed`: advertise its end now; it is
+    fed until `delete_at_ns` for receivers that have not left it yet.
     """
 
     otid: bytes

@@ -24,7 +24,6 @@ from portals.decisions.messages import (
     ToldAll,
     ToldProxies,
 )
-
 from portals.decisions.siblings import WantedProxy
 
 if TYPE_CHECKING:

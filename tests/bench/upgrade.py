@@ -1,9 +1,9 @@
 """Replaces a DRO under load, in the ways of docs/upgrade.md, and reports what each loses.
 
 One flow from TRD 1 to TRD 2 over LBT-RM or TCP. `beside`: the next release is started as a second, costlier DRO of the
-same TRDs, and the old one is drained. `another way`: A and C are joined by B and by a costlier link; B is drained, started again, and
-the flow is back. `restart`: a DRO that stands alone is stopped and started at once. `portal`: its egress portal is restarted.
-Each DRO has default timers unless `--quick` is given.
+same TRDs, and the old one is drained. `another way`: A and C are joined by B and by a costlier link; B is drained,
+started again, and the flow is back. `restart`: a DRO that stands alone is stopped and started at once. `portal`: its
+egress portal is restarted. Each DRO has default timers unless `--quick` is given.
 """
 
 from __future__ import annotations
