@@ -34,6 +34,8 @@ _DONE_ANYWAY: Final[Mapping[OptionKey, Value]] = {
     ("source", "use_hotlink"): 1,  # OTID and topic sqn, which every message has, tell copies apart
 }
 """Values of options that nothing asks for and that describe what happens all the same."""
+IDLE_IN_PORTALS: Final = frozenset({("source", "implicit_batching_interval")})
+"""Used elsewhere; a portal holds nothing back."""
 _WORD: Final = re.compile(r"\w+")
 _CHOOSES_TRD: Final = re.compile(r"resolver_(multicast|unicast)_(\w+_)?(address|port|interface)")
 
@@ -129,8 +131,8 @@ def without_effect(*given: UmOptions, in_portals: bool = False) -> tuple[str, st
     for it; they are left out, since the files that portals and applications share are full of them.
     """
     used, done = used_options(), _DONE_ANYWAY
-    if in_portals:  # they hold nothing back
-        used -= {("source", "implicit_batching_interval")}
+    if in_portals:
+        used -= IDLE_IN_PORTALS
     to_come: dict[str, None] = {}
     outside: dict[str, None] = {}
     for options in given:
