@@ -62,7 +62,7 @@ def test_the_link_of_the_guide_is_up_and_takes_new_certificates(
     for dro in PAIR:
         file = plan.file(dro)
         own = link_of(plan, dro)
-        file.write_text(re.sub(r"<single-tcp>.*</single-tcp>", lambda _, own=own: own, file.read_text()))
+        file.write_text(re.sub(r"<single-tcp>.*</single-tcp>", own, file.read_text()))
     try:
         for dro in PAIR:
             with (tmp_path / f"{dro}.log").open("wb") as log:

@@ -1,0 +1,56 @@
+"""What the guide to migration says to type works, and does what it says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.main import main
+from tests.builders.guide_blocks import blocks
+from tests.network.plans import PAIR
+from tests.rigs.network import Plan
+from tests.rigs.site import ROOT
+
+GUIDE = "migration.md"
+PROGRAMS = {"tnwgd": "supervisor.main", "tnwgdctl": "supervisor.ctl.main"}
+
+
+@pytest.mark.slow
+def test_a_configuration_is_checked_as_the_guide_says(tmp_path: Path) -> None:
+    plan = Plan(tmp_path, PAIR)  # type: ignore[arg-type]
+    for dro, name in (("A", "west"), ("B", "east")):
+        plan.file(dro).rename(tmp_path / f"{name}.xml")
+    for name, module in PROGRAMS.items():
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        program.chmod(0o755)
+    (script,) = blocks(GUIDE, "Check a configuration", "sh")
+    environ = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    try:
+        done = subprocess.run(
+            ["sh", "-eu", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120
+        )
+    finally:
+        plan.close()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "west.xml: no errors\n" in done.stdout + done.stderr
+    assert "all that must hold did" in done.stdout
+    assert "<tnw-gateway" in (tmp_path / "west.effective.xml").read_text()
+
+
+def test_the_move_by_costs_loses_nothing_in_the_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (network,), (script,) = (blocks(GUIDE, "Beside each other, by costs", kind) for kind in ("json", "text"))
+    (tmp_path / "network.json").write_text(network)
+    (tmp_path / "move").write_text(script)
+    assert main(["simulate", "--script", str(tmp_path / "move"), str(tmp_path / "network.json")]) == 0
+    out = capsys.readouterr().out
+    table = out.partition("repeated  what\n")[2].partition("\n\n")[0].splitlines()
+    columns = [line.split() for line in table]
+    assert len(columns) == 8
+    assert {row[3] for row in columns} == {"0"}, "lost"
+    assert "NEW/N1 NEW/N2" in out
