@@ -32,7 +32,7 @@ def test_a_configuration_is_checked_as_the_guide_says(tmp_path: Path) -> None:
             started = Loaded(
                 [sys.executable, "-m", PROGRAMS[program], *arguments], cwd=tmp_path, stdout=PIPE, stderr=PIPE
             )
-            answer, told = (text.decode() for text in started.communicate(timeout=300))
+            answer, told = started.communicate(timeout=240)
             assert started.returncode == 0, (line, answer, told)
             out += told if file else answer + told
             if file:
