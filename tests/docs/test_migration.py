@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from subprocess import PIPE
+from subprocess import PIPE, Popen
 
 import pytest
 
@@ -29,10 +29,10 @@ def test_a_configuration_is_checked_as_the_guide_says(tmp_path: Path) -> None:
         for line in script.splitlines():
             command, _, file = line.partition(" > ")
             program, *arguments = command.split()
-            started = Loaded(
+            started: Popen[bytes] = Loaded(
                 [sys.executable, "-m", PROGRAMS[program], *arguments], cwd=tmp_path, stdout=PIPE, stderr=PIPE
             )
-            answer, told = started.communicate(timeout=240)
+            answer, told = (text.decode() for text in started.communicate(timeout=240))
             assert started.returncode == 0, (line, answer, told)
             out += told if file else answer + told
             if file:
