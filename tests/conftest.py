@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 TOOLS: Final = {"netns": ("ip", "nft", "bridge", "setpriv"), "tshark": ("tshark", "dumpcap"),
                 "chromium": ("chromium", "chromedriver"), "prometheus": ("prometheus", "promtool"),
-                "systemd": ("systemd-analyze",)}  # fmt: skip
+                "systemd": ("systemd-analyze",),
+                "debian": ("mmdebstrap", "dpkg-deb", "nsenter", "ip")}  # fmt: skip
 ANALYTICS: Final = "tests/analytics/"
 PROCESS_FIXTURES: Final = frozenset({"net", "site", "start"})
 
@@ -75,7 +76,7 @@ def missing(need: str) -> str:
     absent = [tool for tool in TOOLS[need] if shutil.which(tool) is None]
     if absent:
         return f"not installed: {', '.join(absent)}"
-    if need != "netns":
+    if need not in ("netns", "debian"):
         return ""
     if os.geteuid() != 0:
         return "network namespaces need root"

@@ -1,0 +1,129 @@
+"""Debian 12 for tests: a root that is made once, and machines whose changes to it are their own.
+
+    with Machine(tmp_path) as machine:
+        machine.run(["dpkg", "--install", "/package.deb"])
+
+The root is made from Debian's mirror, with `PACKAGES`, when none is in `build/debian`; it stays there for later runs.
+A test that uses it carries the marker `debian`. A machine has a network of its own with loopback alone, its own
+processes, and its own shared memory; all of it ends with the block, or with the thread that made it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from tests.rigs.waiting import wait_until
+
+RELEASE: Final = "bookworm"
+PACKAGES: Final = ("adduser", "bash-completion", "man-db", "python3", "systemd")
+FOLDER: Final = Path(__file__).parents[2] / "build/debian"
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Process 1 waits for those that lost their parents.
+_MACHINE: Final = """\
+set -e
+mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/changes,workdir=$2/work" "$2/root"
+cd "$2/root"
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+mount --rbind /dev dev
+mount -t tmpfs -o mode=1777 tmpfs dev/shm
+mount -t tmpfs -o mode=755 tmpfs run
+ip link set lo up
+exec chroot . sh -c 'touch /run/is-up; sleep infinity & wait'
+"""
+
+
+def debian_root() -> Path:
+    """A root of Debian 12 that all tests share; nobody may change it. Raises: CalledProcessError."""
+    root = FOLDER / "-".join((RELEASE, *PACKAGES))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not root.exists():
+            partial = FOLDER / "partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            # fmt: off
+            command = [
+                "mmdebstrap", "--quiet", "--variant=minbase", "--dpkgopt=force-unsafe-io",
+                "--dpkgopt=path-exclude=/usr/share/locale/*", f"--include={','.join(PACKAGES)}", RELEASE, str(partial),
+            ]
+            # fmt: on
+            subprocess.run(command, check=True, timeout=900)
+            partial.rename(root)
+    return root
+
+
+class Machine:
+    """Debian in namespaces of its own; a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        """Its changes are kept in `folder`, on a file system that is not an overlay itself."""
+        self._folder = folder
+        self._pid = 0
+
+    def __enter__(self) -> Machine:
+        for name in ("changes", "work", "root"):
+            (self._folder / name).mkdir(parents=True)
+        wrapped = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
+        script = ["sh", "-c", _MACHINE, "machine", str(debian_root()), str(self._folder)]
+        self._outer = subprocess.Popen([*wrapped, *script], stdin=subprocess.DEVNULL)
+        children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
+        self._pid = int(wait_until(lambda: self._is_running() and children.read_text(), "a machine of its own"))
+        wait_until(lambda: self._is_running() and self.path("/run/is-up").exists(), "the machine to be up")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._outer.kill()
+        self._outer.wait()
+
+    def _is_running(self) -> bool:
+        assert self._outer.poll() is None, "the machine has ended"
+        return True
+
+    def path(self, name: str) -> Path:
+        """A file of the machine, as seen from outside."""
+        return Path(f"/proc/{self._pid}/root") / name.lstrip("/")
+
+    def command(self, argv: Sequence[str], user: str = "root") -> list[str]:
+        """What runs `argv` in the machine as `user`, with an environment of its own."""
+        inside = ["nsenter", "--target", str(self._pid), "--mount", "--net", "--pid", "--root", "--wd"]
+        environment = [
+            "env",
+            "--ignore-environment",
+            f"PATH={PATH}",
+            "LC_ALL=C.UTF-8",
+            "DEBIAN_FRONTEND=noninteractive",
+        ]
+        as_user = [] if user == "root" else ["runuser", "--user", user, "--"]
+        return [*inside, *environment, *as_user, *argv]
+
+    def run(
+        self, argv: Sequence[str], user: str = "root", *, check: bool = True, timeout_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; standard error is part of its output. Raises: AssertionError, TimeoutExpired."""
+        done = subprocess.run(
+            self.command(argv, user), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, f"{' '.join(argv)}: {done.returncode}\n{done.stdout}"
+        return done
+
+    def start(self, argv: Sequence[str], output: Path, user: str = "root") -> subprocess.Popen[bytes]:
+        """Start a command that writes to a file outside; it ends with the machine."""
+        with output.open("wb") as out:
+            return subprocess.Popen(
+                self.command(argv, user), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            )
+
+    def put(self, source: Path, name: str) -> None:
+        """Copy a file into the machine."""
+        self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, self.path(name))
