@@ -2,7 +2,8 @@
 
 A step is a module with a `.pxd` in the source tree; installing compiles it where there is a C compiler, into a library
 beside it, which Python prefers. `DRO_PURE=1` in the environment chooses the plain form. So does one step that is not
-compiled, or whose source is newer than its library: what was changed is what runs.
+compiled, or whose source is newer than its library: what was changed is what runs. An installer writes a library and
+its source in any order, so in an installation a source has changed when it is newer than the list of installed files.
 
 Source of the rule: the plain form is complete, and the reference; no behaviour is in the compiled one alone.
 """
@@ -71,10 +72,11 @@ class PlainSteps(MetaPathFinder):
 
 def is_current(root: Path) -> bool:
     """Is each step below `root` compiled, from its source of now? The compiled form of one knows that of others."""
+    installed = max((record.stat().st_mtime for record in root.glob("open_dro-*.dist-info/RECORD")), default=0.0)
     for name in STEPS:
         source = root / f"{name.replace('.', '/')}.py"
         library = source.with_suffix(EXTENSION_SUFFIXES[0])
-        if not library.exists() or library.stat().st_mtime < source.stat().st_mtime:
+        if not library.exists() or max(library.stat().st_mtime, installed) < source.stat().st_mtime:
             return False
     return (root / f"{VIEWS.replace('.', '/')}{EXTENSION_SUFFIXES[0]}").exists()
 

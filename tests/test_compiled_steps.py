@@ -88,6 +88,24 @@ def test_one_step_that_is_not_compiled_or_has_changed_makes_all_of_them_plain(tm
     assert PlainSteps().find_spec("dro.sqn", [str(tmp_path)]) is None, "no step"
 
 
+def test_in_an_installation_a_library_may_be_older_than_its_source(tmp_path: Path) -> None:
+    """As pip leaves them: it writes files by name, and the list of them at the end."""
+    for name in (*STEPS, VIEWS):
+        source = tmp_path / f"{name.replace('.', '/')}.py"
+        source.parent.mkdir(parents=True, exist_ok=True)
+        for number, path in enumerate((source.with_suffix(SUFFIX), source)):
+            path.touch()
+            os.utime(path, (1000 + number, 1000 + number))
+    assert not is_current(tmp_path)
+    record = tmp_path / "open_dro-1.0.dist-info/RECORD"
+    record.parent.mkdir()
+    record.touch()
+    os.utime(record, (1002, 1002))
+    assert is_current(tmp_path)
+    os.utime(tmp_path / "dro/timers.py", (1003, 1003))
+    assert not is_current(tmp_path), "changed after it was installed"
+
+
 def test_the_form_is_plain_if_any_step_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, name in enumerate(STEPS):
         module = type(sys)(name)
