@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the compiled steps of the data path, and the shell completion for the wheel.
+"""What pyproject.toml cannot say: the compiled steps of the data path, shell completion and manual pages for the wheel.
 
 A step is a module with a `.pxd` beside it. Where there is no C compiler, it runs as plain Python.
 """
@@ -11,6 +11,7 @@ from setuptools import Extension, setup
 ROOT = Path(__file__).parent
 PROCESSORS = os.cpu_count() or 1
 MADE = ROOT / "deploy" / "completion"
+MAN = ROOT / "deploy" / "man" / "man1"
 FOLDERS = {
     "bash": "share/bash-completion/completions",
     "zsh": "share/zsh/site-functions",
@@ -33,6 +34,12 @@ def completion() -> list[tuple[str, list[str]]]:
     ]
 
 
+def man_pages() -> list[tuple[str, list[str]]]:
+    """By folder below the prefix; empty before `make man`."""
+    paths = [str(path.relative_to(MAN.parents[2])) for path in sorted(MAN.glob("*"))]
+    return [("share/man/man1", paths)] if paths else []
+
+
 def steps() -> list[Extension]:
     """The compiled steps; `optional`: what cannot be compiled is left out."""
     from Cython.Build import cythonize  # where this is only looked at, Cython need not be installed
@@ -50,4 +57,4 @@ def steps() -> list[Extension]:
 
 
 if __name__ == "__main__":
-    setup(data_files=completion(), ext_modules=steps(), options={"build_ext": {"parallel": PROCESSORS}})
+    setup(data_files=completion() + man_pages(), ext_modules=steps(), options={"build_ext": {"parallel": PROCESSORS}})

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 TOOLS: Final = {"netns": ("ip", "nft", "bridge", "setpriv"), "tshark": ("tshark", "dumpcap"),
                 "chromium": ("chromium", "chromedriver"), "prometheus": ("prometheus", "promtool"),
                 "systemd": ("systemd-analyze",),
+                "man": ("man",),
                 "debian": ("mmdebstrap", "dpkg-deb", "nsenter", "ip")}  # fmt: skip
 ANALYTICS: Final = "tests/analytics/"
 PROCESS_FIXTURES: Final = frozenset({"net", "site", "start"})

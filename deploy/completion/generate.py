@@ -1,7 +1,7 @@
 """Shell completion of the console scripts, made from their argument parsers.
 
 `python -m deploy.completion.generate [FOLDER]` writes `bash/NAME`, `zsh/_NAME` and `fish/NAME.fish` for each script,
-beside this file unless told otherwise. Options that a program refuses as not supported yet are not offered.
+beside this file unless told otherwise.
 """
 
 from __future__ import annotations
@@ -9,23 +9,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import shtab
 
-import analytics.aggregate
-import analytics.generate
-import analytics.report
-import supervisor.ctl.main
-import supervisor.history.main
 import supervisor.init.main
-import supervisor.start.command_line
-import supervisor.top.main
-from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
-from dro.tools.lbm.arguments import is_not_yet
-from dro.tools.umdump import main as umdump
+from deploy.parsers import parsers, with_commands
 
 HERE: Final = Path(__file__).parent
 FILE_NAMES: Final = {"bash": "bash/{}", "zsh": "zsh/_{}", "fish": "fish/{}.fish"}
@@ -48,9 +39,8 @@ _FILES_TOO: Final = {
 }
 
 
-def _tnwgd() -> argparse.ArgumentParser:
-    """As `tnwgd` understands its arguments, but for the files: see `_FILES_TOO`."""
-    parser = supervisor.start.command_line.arguments()
+def _with_init(parser: argparse.ArgumentParser) -> None:
+    """Make it as `tnwgd` understands its arguments, but for the files: see `_FILES_TOO`."""
     config = next(action for action in parser._actions if not action.option_strings)
     parser._remove_action(config)
     for group in parser._action_groups:
@@ -58,7 +48,6 @@ def _tnwgd() -> argparse.ArgumentParser:
             group._group_actions.remove(config)
     first = parser.add_subparsers(metavar=str(config.metavar), help=config.help)
     supervisor.init.main.describe(first.add_parser(supervisor.init.main.COMMAND, help="write a starter configuration"))
-    return parser
 
 
 def _with_files(script: str, shell: str) -> str:
@@ -70,29 +59,13 @@ def _with_files(script: str, shell: str) -> str:
     return "\n".join(lines)
 
 
-def parsers() -> Mapping[str, argparse.ArgumentParser]:
-    """By name of the console script."""
-    made = [_tnwgd(), supervisor.ctl.main.arguments(), supervisor.top.main.arguments()]
-    made += [
-        supervisor.history.main.arguments(),
-        analytics.aggregate.arguments(),
-        analytics.report.arguments(),
-        analytics.generate.arguments(),
-    ]
-    made += [tool.arguments() for tool in (lbmsrc, lbmrcv, lbmwrcv, umdump)]
-    return {parser.prog: parser for parser in made}
-
-
 def _prepare(parser: argparse.ArgumentParser) -> None:
-    """Tell shtab, in this parser and those below it, what takes files, and what to leave out."""
-    for action in parser._actions:
-        if is_not_yet(action):
-            action.help = argparse.SUPPRESS
+    """Tell shtab, in this parser and those below it, what takes files."""
+    for action in (action for one in with_commands(parser) for action in one._actions):
         shown = action.metavar if isinstance(action.metavar, str) else ""
         if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                _prepare(below)
-        elif _FILES.match(shown) or _FOLDERS.match(shown):
+            continue
+        if _FILES.match(shown) or _FOLDERS.match(shown):
             action.complete = shtab.FILE if _FILES.match(shown) else shtab.DIRECTORY  # type: ignore[attr-defined]
 
 
@@ -100,10 +73,12 @@ def scripts() -> dict[str, str]:
     """All scripts by name of their file."""
     made = {}
     for name, parser in parsers().items():
+        if name == "tnwgd":
+            _with_init(parser)
         _prepare(parser)
         for shell, file_name in FILE_NAMES.items():
             script = f"{shtab.complete(parser, shell).rstrip()}\n"
-            made[file_name.format(name)] = _with_files(script, shell) if parser.prog == "tnwgd" else script
+            made[file_name.format(name)] = _with_files(script, shell) if name == "tnwgd" else script
     return made
 
 

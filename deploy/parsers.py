@@ -1,0 +1,42 @@
+"""The argument parsers of the console scripts: shell completion and manual pages are made from them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+
+import analytics.aggregate
+import analytics.generate
+import analytics.report
+import supervisor.ctl.main
+import supervisor.history.main
+import supervisor.start.command_line
+import supervisor.top.main
+from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
+from dro.tools.lbm.arguments import is_not_yet
+from dro.tools.umdump import main as umdump
+
+
+def parsers() -> Mapping[str, argparse.ArgumentParser]:
+    """By name of the console script, without the options that a program refuses as not supported yet."""
+    made = [supervisor.start.command_line.arguments(), supervisor.ctl.main.arguments(), supervisor.top.main.arguments()]
+    made += [
+        supervisor.history.main.arguments(),
+        analytics.aggregate.arguments(),
+        analytics.report.arguments(),
+        analytics.generate.arguments(),
+    ]
+    made += [tool.arguments() for tool in (lbmsrc, lbmrcv, lbmwrcv, umdump)]
+    for parser in made:
+        for action in (action for one in with_commands(parser) for action in one._actions if is_not_yet(action)):
+            action.help = argparse.SUPPRESS
+    return {parser.prog: parser for parser in made}
+
+
+def with_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and those of its commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from with_commands(below)
