@@ -58,7 +58,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def add_version(parser: argparse.ArgumentParser) -> None:
+def add_version(parser: Parser) -> None:
     """`--version`: name of the program, and the version of what is installed."""
     parser.add_argument(
         "--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="print the version and exit"

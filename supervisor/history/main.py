@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dro.command_line import add_version
+from dro.command_line import Parser, add_version
 from dro.errors import DroError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _TOLD: Final = 20
 STOP_S: Final = 5
 """Given to requests under way when the program is told to end."""
 """Lines about what could not be read."""
-NEEDS: Final = "tnwgd-history needs what `pip install open-dro[history]` installs"
+NEEDS: Final = "it needs what `pip install open-dro[history]` or the Debian package open-dro-history installs"
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -65,7 +65,7 @@ def _whole(text: str) -> int:
 
 def arguments() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="tnwgd-history", description="Write histories of DROs.")
+    parser = Parser(prog="tnwgd-history", description="Write histories of DROs.")
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     receive = commands.add_parser("receive", help="take what Prometheus sends by remote write")
