@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
 STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
-.PHONY: help venv demo demo-direct demo-monitor demo-history test long changed coverage lint dead-code bytecode needs bench mutants fuzz completion dashboards dist \
+.PHONY: help venv demo demo-direct demo-monitor demo-history test long changed coverage lint dead-code bytecode needs bench mutants fuzz completion man dashboards site dist deb image \
 	clean distclean
 .DEFAULT_GOAL := help
 
@@ -42,7 +42,9 @@ help:
 	@echo "make fuzz              mutated inputs for all decoders and cores, on all cores; MINUTES=$(MINUTES) SEED=n, findings in build/fuzz"
 	@echo "make completion        the shell completion in deploy/completion, from the argument parsers"
 	@echo "make dashboards        the Grafana dashboards in deploy/grafana/dashboards, from its tables of panels"
-	@echo "make dist              source distribution and wheel, with the completion, in dist"
+	@echo "make man               the manual pages in deploy/man, from the argument parsers"
+	@echo "make dist              source distribution and wheel, with completion and manual pages, in dist"
+	@echo "make deb               Debian packages with all that they need, for Debian 12, in dist"
 	@echo "make clean             caches and build products; make distclean: .venv too"
 
 venv: $(STAMP)
@@ -125,8 +127,14 @@ completion: $(STAMP)
 dashboards: $(STAMP)
 	$(PY) -m deploy.grafana.generate
 
-dist: completion
+man: $(STAMP)
+	$(PY) -m deploy.man.generate
+
+dist: completion man
 	$(PY) -m build --outdir dist
+
+deb: completion man
+	$(PY) -m deploy.debian.build
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,7 +1,9 @@
 """Debian 12 for tests: a root that is made once, and machines whose changes to it are their own.
 
-    with Machine(tmp_path) as machine:
+    with Machine(tmp_path / "one") as machine:
         machine.run(["dpkg", "--install", "/package.deb"])
+    with Machine(tmp_path / "two", machine.changes) as machine:  # begins with what the first one has become
+        machine.run(["tnwgd", "--version"])
 
 The root is made from Debian's mirror, with `PACKAGES`, when none is in `build/debian`; it stays there for later runs.
 A test that uses it carries the marker `debian`. A machine has a network of its own with loopback alone, its own
@@ -16,10 +18,11 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
 from tests.rigs.waiting import wait_until
 
+T = TypeVar("T")
 RELEASE: Final = "bookworm"
 PACKAGES: Final = ("adduser", "bash-completion", "man-db", "python3", "systemd")
 FOLDER: Final = Path(__file__).parents[2] / "build/debian"
@@ -62,20 +65,23 @@ def debian_root() -> Path:
 class Machine:
     """Debian in namespaces of its own; a context manager."""
 
-    def __init__(self, folder: Path) -> None:
-        """Its changes are kept in `folder`, on a file system that is not an overlay itself."""
+    def __init__(self, folder: Path, *below: Path) -> None:
+        """Its changes are kept in `folder`, on a file system that is no overlay itself; `below`: those of others."""
         self._folder = folder
+        self._below = below
+        self.changes = folder / "changes"
         self._pid = 0
 
     def __enter__(self) -> Machine:
         for name in ("changes", "work", "root"):
             (self._folder / name).mkdir(parents=True)
         wrapped = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
-        script = ["sh", "-c", _MACHINE, "machine", str(debian_root()), str(self._folder)]
+        layers = ":".join(map(str, (*self._below, debian_root())))
+        script = ["sh", "-c", _MACHINE, "machine", layers, str(self._folder)]
         self._outer = subprocess.Popen([*wrapped, *script], stdin=subprocess.DEVNULL)
         children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
-        self._pid = int(wait_until(lambda: self._is_running() and children.read_text(), "a machine of its own"))
-        wait_until(lambda: self._is_running() and self.path("/run/is-up").exists(), "the machine to be up")
+        self._pid = int(wait_until(lambda: self._running(children.read_text()), "a machine of its own"))
+        wait_until(lambda: self._running(self.path("/run/is-up").exists()), "the machine to be up")
         return self
 
     def __exit__(
@@ -84,9 +90,9 @@ class Machine:
         self._outer.kill()
         self._outer.wait()
 
-    def _is_running(self) -> bool:
+    def _running(self, found: T) -> T:
         assert self._outer.poll() is None, "the machine has ended"
-        return True
+        return found
 
     def path(self, name: str) -> Path:
         """A file of the machine, as seen from outside."""
