@@ -15,7 +15,7 @@ import pytest
 import deploy.completion.generate
 import deploy.man.generate
 from deploy.debian import build
-from tests.rigs.debian import Machine
+from tests.rigs.debian import Booted, Machine
 from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.debian, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -115,6 +115,50 @@ def test_a_dro_runs_as_its_user(machine: Machine, tmp_path: Path) -> None:
     machine.run(["kill", "-TERM", pid])
     assert dro.wait(30) == 0, said.read_text()
     assert machine.run(["find", "/tmp", "/dev/shm", "-user", USER]).stdout == ""
+
+
+def test_units_under_systemd(built: Built, tmp_path: Path) -> None:
+    """Start, reload, a refused reload, the end of a portal and of the parent, history, stop."""
+    with Booted(tmp_path / "booted", built.installed) as machine:
+
+        def ask(*command: str) -> str:
+            return machine.run(command, check=False).stdout.strip()
+
+        def main_pid() -> int:
+            return int(ask("systemctl", "show", "--property=MainPID", "--value", "tnwgd@dro"))
+
+        settings = machine.path("/etc/open-dro/dro.xml")
+        text = settings.read_text().replace("some topics:", "some topics -->").replace("</acl> -->", "</acl>")
+        settings.write_text(text)  # with patterns, for which memory may have to be made executable
+        machine.path("/etc/open-dro/dro.env").write_text(
+            "TNWGD_OPTIONS=--history /var/lib/open-dro/history --history-interval 1\n"
+        )
+        assert ask("systemctl", "start", "tnwgd@missing").startswith("Assertion failed")
+        machine.run(["systemctl", "start", "tnwgd@dro"])
+        assert 'Status: "DRO: 2 portals run"' in ask("systemctl", "status", "tnwgd@dro")
+        machine.run(["systemctl", "reload", "tnwgd@dro"])
+        settings.write_text(settings.read_text() + "broken")
+        assert ask("systemctl", "reload", "tnwgd@dro").startswith("Job for tnwgd@dro.service failed")
+        assert "dro.xml:" in ask("journalctl", "--unit=tnwgd@dro", "--output=cat", "--lines=20")
+        settings.write_text(settings.read_text().removesuffix("broken"))
+
+        first = main_pid()
+        machine.run(["pkill", "--signal=KILL", "--full", "tnwgd: DRO-TRD1"])
+        wait_until(
+            lambda: "killed by SIGKILL" in ask("journalctl", "-utnwgd@dro", "-perr", "-ocat"), "an error", every_s=0.2
+        )
+        assert (ask("systemctl", "is-active", "tnwgd@dro"), main_pid()) == ("active", first)
+        machine.run(["kill", "-KILL", str(first)])
+        wait_until(lambda: main_pid() not in (0, first), "a new parent", every_s=0.2)
+        wait_until(lambda: ask("systemctl", "is-active", "tnwgd@dro") == "active", "it is ready again", every_s=0.2)
+        assert "DRO-TRD1" in ask("tnwgdctl", "--dro", "DRO", "status")
+        wait_until(lambda: list(machine.path("/var/lib/open-dro/history/journal").glob("*")), "a history", every_s=0.2)
+
+        machine.run(["systemctl", "start", "tnwgd-history-receive", "tnwgd-history-compact"])
+        assert ask("systemctl", "is-active", "tnwgd-history-receive") == "active"
+        machine.run(["systemctl", "stop", "tnwgd@dro", "tnwgd-history-receive"])
+        assert ask("systemctl", "show", "--property=Result", "--value", "tnwgd@dro") == "success"
+        assert ask("find", "/dev/shm", "/run/open-dro", "-user", USER) == ""
 
 
 def test_man_finds_the_pages(machine: Machine) -> None:

@@ -40,6 +40,11 @@ mount -t tmpfs -o mode=755 tmpfs run
 ip link set lo up
 exec chroot . sh -c 'touch /run/is-up; sleep infinity & wait'
 """
+_BOOTED: Final = """\
+set -e
+mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/changes,workdir=$2/work" "$2/root"
+exec systemd-nspawn --quiet --register=no --keep-unit --private-network --console=pipe --boot --directory "$2/root"
+"""
 
 
 def debian_root() -> Path:
@@ -65,6 +70,10 @@ def debian_root() -> Path:
 class Machine:
     """Debian in namespaces of its own; a context manager."""
 
+    _script = _MACHINE
+    _own = ("--mount", "--net", "--pid", "--fork", "--kill-child")
+    """Options of unshare: what the script needs."""
+
     def __init__(self, folder: Path, *below: Path) -> None:
         """Its changes are kept in `folder`, on a file system that is no overlay itself; `below`: those of others."""
         self._folder = folder
@@ -75,14 +84,18 @@ class Machine:
     def __enter__(self) -> Machine:
         for name in ("changes", "work", "root"):
             (self._folder / name).mkdir(parents=True)
-        wrapped = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
+        wrapped = ["setpriv", "--pdeathsig", "KILL", "unshare", *self._own]
         layers = ":".join(map(str, (*self._below, debian_root())))
-        script = ["sh", "-c", _MACHINE, "machine", layers, str(self._folder)]
-        self._outer = subprocess.Popen([*wrapped, *script], stdin=subprocess.DEVNULL)
+        script = ["sh", "-c", self._script, "machine", layers, str(self._folder)]
+        with (self._folder / "console").open("wb") as console:
+            self._outer = subprocess.Popen([*wrapped, *script], stdin=subprocess.DEVNULL, stdout=console)
         children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
         self._pid = int(wait_until(lambda: self._running(children.read_text()), "a machine of its own"))
-        wait_until(lambda: self._running(self.path("/run/is-up").exists()), "the machine to be up")
+        wait_until(lambda: self._running(self._is_up()), "the machine to be up", 90, every_s=0.1)
         return self
+
+    def _is_up(self) -> bool:
+        return self.path("/run/is-up").exists()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -133,3 +146,14 @@ class Machine:
         """Copy a file into the machine."""
         self.path(name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, self.path(name))
+
+
+class Booted(Machine):
+    """A machine whose process 1 is systemd, with its units and journal."""
+
+    _script = _BOOTED
+    _own = ("--mount",)
+
+    def _is_up(self) -> bool:
+        state = self.run(["systemctl", "is-system-running"], check=False).stdout.strip()
+        return state in ("running", "degraded")
