@@ -100,7 +100,7 @@ def test_configurations_agree_with_one_another() -> None:
 
 @pytest.mark.parametrize("name", DROS)
 def test_shared_memory_is_enough_for_full_rings(name: str) -> None:
-    portals = load(name, print).portals
+    portals = load(name, print).all_portals
     needed = sum(ring_bytes(portal.max_queue_bytes) + COUNTERS_BYTES for portal in portals)
     assert SERVICES[name]["shm_size"] == "64m"
     assert needed <= 64 << 20
