@@ -109,6 +109,7 @@ def secrets(tmp_path: Path) -> Path:
     }.items():  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, folder / name)
+        (folder / name).chmod(0o440)
     return folder
 
 
