@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
 STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
-.PHONY: help venv demo demo-direct demo-monitor demo-history test long changed coverage lint dead-code bytecode needs bench mutants fuzz completion man dashboards site dist deb image \
+.PHONY: help venv demo demo-direct demo-monitor demo-history test long changed coverage lint dead-code bytecode needs bench mutants fuzz completion man dashboards site dist deb image-check \
 	clean distclean
 .DEFAULT_GOAL := help
 
@@ -45,6 +45,7 @@ help:
 	@echo "make man               the manual pages in deploy/man, from the argument parsers"
 	@echo "make dist              source distribution and wheel, with completion and manual pages, in dist"
 	@echo "make deb               Debian packages with all that they need, for Debian 12, in dist"
+	@echo "make image-check       builds the container image and runs a DRO from it; ENGINE=podman or docker"
 	@echo "make clean             caches and build products; make distclean: .venv too"
 
 venv: $(STAMP)
@@ -135,6 +136,7 @@ dist: completion man
 
 deb: completion man
 	$(PY) -m deploy.debian.build
+	deploy/container/check.sh
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ from dro.config.dro_xml.model import DroConfig
 from dro.config.lint.portal import ring_bytes
 from dro.config.lint.rules import lint
 from dro.config.lint.together import lint_together
+from dro.config.reading.problems import Warn
 from dro.config.um.interfaces import Interface
 from tests.fakes.lookup import FakeLookup
 from tests.rigs.netns.harness import Host, Net
@@ -52,7 +52,7 @@ def subnet(network: str) -> str:
     return str(COMPOSE["networks"][network]["ipam"]["config"][0]["subnet"])
 
 
-def load(name: str, warn: Callable[[object], object]) -> DroConfig:
+def load(name: str, warn: Warn = print) -> DroConfig:
     """On a host with the interfaces of its container."""
     table = [Interface(f"eth{nth}", address, 24) for nth, address in enumerate(addresses(name).values())]
     return load_dro(f"{name}.xml", warn=warn, lookup=FakeLookup(tuple(table)), environ={})
@@ -88,19 +88,19 @@ def test_what_is_named_is_there() -> None:
 
 @pytest.mark.parametrize("name", DROS)
 def test_configurations_load_without_a_remark(name: str) -> None:
-    warnings: list[object] = []
+    warnings: list[str] = []
     config = load(name, warnings.append)
     assert warnings == []
     assert list(lint(config)) == []
 
 
 def test_configurations_agree_with_one_another() -> None:
-    assert list(lint_together([load(name, print) for name in DROS])) == []
+    assert list(lint_together([load(name) for name in DROS])) == []
 
 
 @pytest.mark.parametrize("name", DROS)
 def test_shared_memory_is_enough_for_full_rings(name: str) -> None:
-    portals = load(name, print).all_portals
+    portals = load(name).all_portals
     needed = sum(ring_bytes(portal.max_queue_bytes) + COUNTERS_BYTES for portal in portals)
     assert SERVICES[name]["shm_size"] == "64m"
     assert needed <= 64 << 20
@@ -108,7 +108,7 @@ def test_shared_memory_is_enough_for_full_rings(name: str) -> None:
 
 @pytest.mark.parametrize("name", DROS)
 def test_the_monitor_listens_on_the_network_of_prometheus_alone(name: str) -> None:
-    monitor = load(name, print).daemon.web_monitor
+    monitor = load(name).daemon.web_monitor
     assert monitor is not None
     assert monitor.interface == addresses(name)["watch"]
     assert SERVICES["prometheus"]["networks"] == ["watch"]
@@ -136,7 +136,7 @@ def test_prometheus_scrapes_each_monitor_for_the_rules() -> None:
     assert here["global"] == there["global"]
     wanted = []
     for name in DROS:
-        monitor = load(name, print).daemon.web_monitor
+        monitor = load(name).daemon.web_monitor
         assert monitor is not None
         assert SERVICES[name]["hostname"] == name, "or the monitor refuses what is asked by that name"
         wanted.append(f"{name}:{monitor.port}")

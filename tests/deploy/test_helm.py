@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import helm_python
-import kubernetes_validate
+import kubernetes_validate  # type: ignore[import-untyped]  # without types
 import pytest
 import yaml
 
