@@ -1,12 +1,12 @@
 #!/bin/sh
 # Builds the image and runs a DRO from it as an orchestrator would: not root, read-only, without capabilities.
 #   deploy/container/check.sh
-# ENGINE: podman or docker. BUILD_FLAGS, RUN_FLAGS: further options of its build and run.
+# ENGINE: podman or docker. BUILD_FLAGS, RUN_FLAGS: further options of its build and run. IMAGE: one that is built already.
 # Where the base image cannot be fetched, one that mmdebstrap makes of the same release takes its name (podman, root).
 set -eu
 cd "$(dirname "$0")/../.."
 engine=${ENGINE:-podman}
-image=localhost/open-dro:check
+image=${IMAGE:-localhost/open-dro:check}
 name=open-dro-check-$$
 base=$(sed -n 's/^ARG BASE=//p' deploy/container/Containerfile)
 work=$(mktemp -d)
@@ -22,15 +22,18 @@ check() { # check <what> <pattern> <text>: the text has the pattern
     fi
 }
 
-if ! $engine image inspect "$base" >/dev/null 2>&1 && ! $engine pull --quiet "$base" >/dev/null 2>&1; then
-    echo "$base cannot be fetched: mmdebstrap makes one"
-    mmdebstrap --quiet --variant=minbase bookworm "$work/root.tar"
-    $engine import "$work/root.tar" "$base" >/dev/null
-fi
-format=
-[ "$engine" != podman ] || format="--format docker" # the other one knows no health check
-# shellcheck disable=SC2086  # lists of options
-$engine build $format ${BUILD_FLAGS:-} --file deploy/container/Containerfile --tag "$image" .
+build() {
+    if ! $engine image inspect "$base" >/dev/null 2>&1 && ! $engine pull --quiet "$base" >/dev/null 2>&1; then
+        echo "$base cannot be fetched: mmdebstrap makes one"
+        mmdebstrap --quiet --variant=minbase bookworm "$work/root.tar"
+        $engine import "$work/root.tar" "$base" >/dev/null
+    fi
+    format=
+    [ "$engine" != podman ] || format="--format docker" # the other one knows no health check
+    # shellcheck disable=SC2086  # lists of options
+    $engine build $format ${BUILD_FLAGS:-} --file deploy/container/Containerfile --tag "$image" .
+}
+[ -n "${IMAGE:-}" ] || build
 
 dro() { # dro <web monitor, or nothing>: writes a configuration
     cat >"$work/dro.xml" <<END
@@ -48,7 +51,7 @@ END
 run() { # run <option>... : as the chart and the Compose file do
     # shellcheck disable=SC2086
     $engine run ${RUN_FLAGS:-} --name "$name" --network none --read-only --cap-drop ALL --shm-size 64m \
-        --security-opt no-new-privileges --tmpfs /run/tnwgd:mode=0700,uid=10001,gid=10001 \
+        --security-opt no-new-privileges --tmpfs /tmp \
         --volume "$work/dro.xml:/etc/tnwgd/dro.xml:ro" --volume "$name:/var/lib/tnwgd" "$@"
 }
 wait_for() { # wait_for <pattern>: a line of the log
