@@ -46,6 +46,7 @@ help:
 	@echo "make dist              source distribution and wheel, with completion and manual pages, in dist"
 	@echo "make deb               Debian packages with all that they need, for Debian 12, in dist"
 	@echo "make image-check       builds the container image and runs a DRO from it; ENGINE=podman or docker"
+	@echo "make site              the documents as a web site, in build/site"
 	@echo "make clean             caches and build products; make distclean: .venv too"
 
 venv: $(STAMP)
@@ -136,7 +137,12 @@ dist: completion man
 
 deb: completion man
 	$(PY) -m deploy.debian.build
+
+image-check:
 	deploy/container/check.sh
+
+site: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

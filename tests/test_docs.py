@@ -29,6 +29,15 @@ from tests.fakes.lookup import FakeLookup
 DOCS = Path(__file__).parents[1] / "docs"
 OPERATIONS = (DOCS / "operations.md").read_text()
 EVERYWHERE = {"-h", "--help"}
+# Words in capitals that are not of Ultra Messaging: of computers and networks; what options and examples are called.
+KNOWN_TO_ALL = set(
+    re.findall(
+        r"\w+",
+        """ALL AMD AND API CIDR CPU DEBUG DNS DTD EPYC FIFO HTML HTTP IGMP INFO ISO JSON MTU NAT NATS NFS NUL PCRE PEM PID
+        POSIX REGEX RST SIGHUP SIGINT SIGKILL SIGSTOP SIGTERM SNMP SVG TCP TLS TTL TUN UDP UNIX URL UTC VLAN WAN XML YARN""",
+    )
+)
+PLACEHOLDERS = {"DIR", "MSEC", "NORTH", "NUM", "SEC", "SOUTH"}
 
 
 def read(name: str) -> str:
@@ -125,6 +134,22 @@ def test_whole_files_in_the_guides_load(name: str, tmp_path: Path, monkeypatch: 
         warnings: list[str] = []
         parse_dro(text.encode(), f"{name} {number}", warn=warnings.append, lookup=FakeLookup(), environ={})
         assert warnings == []
+
+
+def test_every_abbreviation_of_the_field_is_in_the_glossary() -> None:
+    glossary = read("concepts.md").partition("\n## Glossary\n")[2]
+    entries = set(re.findall(r"[A-Z]{3,}", " ".join(re.findall(r"^\| (.*?) \|", glossary, re.MULTILINE))))
+    unknown = {}
+    for path in DOCS.glob("*.md"):
+        prose = re.sub(
+            r"```.*?```|^    .*?$|`[^`]*`|\]\([^)]*\)|<http[^>]*>",
+            " ",
+            path.read_text(),
+            flags=re.DOTALL | re.MULTILINE,
+        )
+        if words := set(re.findall(r"(?<![\w-])[A-Z]{3,}(?![\w-])", prose)) - entries - KNOWN_TO_ALL - PLACEHOLDERS:
+            unknown[path.name] = words
+    assert unknown == {}
 
 
 @pytest.mark.parametrize("name", ["README.md", *(f"docs/{path.name}" for path in DOCS.glob("*.md"))])

@@ -1,7 +1,7 @@
 """The tutorial is true to the letter: its commands run in order, as a newcomer gives them, and print what it shows.
 
-It lies here for the Spark session that the tests of this folder share: the programs of `analytics` run in it, all others
-in a shell, in namespaces of their own, so that the fixed ports and names of the tutorial meet nobody else's.
+It lies here for the Spark session that the tests of this folder share: the programs of `analytics` run in it. All others
+run in a shell, in namespaces of their own, so that the fixed ports and names of the tutorial meet nobody else's.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ def steps() -> Iterator[tuple[str, str]]:
     for block, page in re.findall(r"```console\n(.*?)```|<(http://[^>]+)>", TUTORIAL, re.DOTALL):
         if page:
             yield f"curl -fsS -o /dev/null '{page}'", ""
-        for command, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
-            yield command, output
+        yield from re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
 
 
 def matcher(shown: str) -> re.Pattern[str]:
