@@ -56,7 +56,7 @@ class Column:
     help: str = ""
 
     def label(self, name: str) -> str:
-        """Its label of that name, on portals of any type."""
+        """Find the label of that name, on portals of any type."""
         return next((labels[name] for labels in self.labels.values() if name in labels), "")
 
 

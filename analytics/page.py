@@ -36,7 +36,7 @@ class Answer:
 
     @property
     def image(self) -> str:
-        """Its chart, as an address that holds all of it; empty when there is none."""
+        """Return the chart as an address that holds all of it; empty when there is none."""
         made = svg(self.question.chart, self.drawn, self.question.asks) if self.question.chart else b""
         return f"data:image/svg+xml;base64,{base64.b64encode(made).decode()}" if made else ""
 

@@ -66,7 +66,7 @@ def add_version(parser: Parser) -> None:
 
 
 def version() -> str:
-    """Of the installed package; a source tree that is not installed has none."""
+    """Find the version of the installed package; a source tree that is not installed has none."""
     return version_of(DISTRIBUTION) or "unknown (not installed)"
 
 
@@ -74,7 +74,7 @@ INTRUDER_REMEDY: Final = "install open-dro into an environment of its own"
 
 
 def intruder() -> str:
-    """What is wrong when another distribution with a package `supervisor` is installed beside this one; else empty."""
+    """Return what is wrong when another distribution with a package `supervisor` is installed; else empty."""
     found = version_of("supervisor")
     return found and f"the distribution supervisor {found} is installed here: it overwrites files of this program"
 

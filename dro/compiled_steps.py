@@ -88,6 +88,6 @@ def choose() -> None:
 
 
 def form() -> str:
-    """Of the steps that are loaded: `compiled` or `plain Python`."""
+    """Name the form of the steps that are loaded: `compiled` or `plain Python`."""
     loaded = [module for name in STEPS if (module := sys.modules.get(name)) is not None]
     return "plain Python" if any(str(module.__file__).endswith(".py") for module in loaded) else "compiled"

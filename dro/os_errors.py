@@ -27,5 +27,5 @@ SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSP
 
 
 def remedy_of(number: int | None, otherwise: str = "") -> str:
-    """What to do about that error; `otherwise` when the table does not know."""
+    """Return what to do about that error; `otherwise` when the table does not know."""
     return _REMEDIES.get(number or 0, otherwise)

@@ -81,7 +81,7 @@ class PatternIndex(Generic[T]):
         return (entry for entry in self.steps(topic) if entry is not None)
 
     def steps(self, topic: bytes) -> Iterator[T | None]:
-        """Likewise, with None for each step of a search on the way."""
+        """Yield as above, with None for each step of a search on the way."""
         return _candidates(self._members, topic)
 
 
@@ -154,7 +154,7 @@ class PatternSet(Generic[K]):
         return [key for key in self.steps(topic) if key is not None]
 
     def steps(self, topic: bytes) -> Iterator[K | None]:
-        """Likewise, with None for each step on the way. What comes after the first step may not be asked."""
+        """Yield as above, with None for each step on the way. What comes after the first step may not be asked."""
         self._asked_one_by_one += len(self._recent)
         if self._asked_one_by_one > BUILD_COST * len(self._matchers):
             yield from self._building()

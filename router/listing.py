@@ -115,7 +115,7 @@ def _one_sided(records: Mapping[int, DroRecord], dro: int, node: int) -> str:
 
 
 class NoPathError(Exception):
-    """Its text says why, to the operator."""
+    """There is no path: the text says why, to the operator."""
 
 
 def path_rows(core: RouteManagerCore, text: str, name_of: NameOf) -> Iterator[PathRow]:

@@ -25,7 +25,7 @@ TOO_MANY: Final = f"this DRO has {NEIGHBOURS_MAX} neighbours already"
 
 @dataclass(frozen=True, slots=True)
 class Portal:
-    """As it reports itself. `domain_id` is 0 for a link, whose `neighbour` is 0 until it is known."""
+    """A portal as it reports itself. `domain_id` is 0 for a link, whose `neighbour` is 0 until it is known."""
 
     domain_id: int
     cost: int
@@ -60,7 +60,7 @@ class LinkRefused:
 
 
 class OwnPortals:
-    """Those that work, in the order in which they came up."""
+    """Own portals that work, in the order in which they came up."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id

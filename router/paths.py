@@ -37,7 +37,7 @@ def next_hops(graph: Topology, target: int) -> dict[int, int]:
 
 
 def shared_hops(graph: Topology, target: int, *, is_shared: bool) -> dict[int, Choice]:
-    """Likewise, the nodes to go to next in all trees; without sharing all are tree 0."""
+    """Find the nodes to go to next in all trees; without sharing all are tree 0."""
     equal = equal_hops(graph, target).items()
     if not is_shared:
         return {node: ((min(onward), ALL_SHARES),) for node, onward in equal}

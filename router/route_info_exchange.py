@@ -100,7 +100,7 @@ class InfoDropped:
 
 
 class News(Enum):
-    """Of another DRO."""
+    """News of another DRO."""
 
     DISCOVERED = "discovered"
     UPDATED = "updated"

@@ -71,7 +71,7 @@ class SendTable:
         return self.worker is None
 
     def parts(self, running: Iterable[int]) -> Iterator[tuple[int, RouteTable]]:
-        """What each worker needs: the routes that enter or leave the DRO at it."""
+        """Yield what each worker needs: the routes that enter or leave the DRO at it."""
         own: dict[int, list[Route]] = {worker: [] for worker in (running if self.worker is None else (self.worker,))}
         for route in self.table.routes:
             for worker in (route.ingress, route.egress):
@@ -84,7 +84,7 @@ class SendTable:
 
 
 class Change(Enum):
-    """Of a portal of this DRO, of another DRO, or an operator's wish."""
+    """A change of a portal of this DRO, of another DRO, or an operator's wish."""
 
     LINK_UP = "link up"
     LINK_DOWN = "link down"
@@ -194,7 +194,7 @@ class RouteCore:
 
     @property
     def signature(self) -> int:
-        """Of the topology that the table is for; 0 before the first calculation."""
+        """Return the signature of the topology that the table is for; 0 before the first calculation."""
         if self._signature is None:
             self._signature = topology_signature(self.records())
         return self._signature
@@ -215,7 +215,7 @@ class RouteCore:
 
     @property
     def own_version(self) -> int:
-        """Of this DRO, not cut to 16 bits."""
+        """Return the version of this DRO, not cut to 16 bits."""
         return self._own_version
 
     @property
@@ -315,7 +315,7 @@ class RouteCore:
         self._changed(what, node_id, now_ns, self.name_of(node_id))
 
     def name_of(self, node_id: int) -> str:
-        """Of a DRO; empty for others."""
+        """Return the name of a DRO; empty for others."""
         if node_id == self.node_id:
             return self._name
         return self._others[node_id].name if node_id in self._others else ""
@@ -330,7 +330,7 @@ class RouteCore:
         self._changed(what, record.node_id, now_ns, record.name)
 
     def on_dro_gone(self, node_id: int, now_ns: int) -> None:
-        """It has timed out."""
+        """Forget a DRO that has timed out."""
         record = self._others.pop(node_id)
         self._changed(Change.DRO_TIMED_OUT, node_id, now_ns, record.name)
 
@@ -345,7 +345,7 @@ class RouteCore:
         return _View(self.portals.accepted, others, self._sharing)
 
     def records(self) -> list[DroRecord]:
-        """Of all DROs, this one first."""
+        """List the records of all DROs, this one first."""
         return [self.own(), *self._others.values()]
 
     def _changed(self, what: Change, node_id: int, now_ns: int, name: str = "") -> None:

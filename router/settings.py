@@ -35,7 +35,7 @@ def exchange_timing_of(config: DroConfig) -> ExchangeTiming:
 
 
 def self_of(config: DroConfig, node_id: int) -> Self:
-    """What the configuration says about this DRO. The node ids of companions are not configured."""
+    """Return what the configuration says about this DRO. The node ids of companions are not configured."""
     portals = [Neighbour(p.domain_id, p.cost, p.cost) for p in config.portals]
     portals += [Neighbour(0, p.cost, p.cost) for p in config.peers]
     sharing = METHOD if config.daemon.equal_cost_sharing else 0

@@ -342,7 +342,7 @@ def _describe(table: RouteTable, took_ns: int) -> dict[str, object]:
 
 
 def manager_of(ctx: WorkerContext, config: DroConfig) -> RouteManager:
-    """As the configuration says."""
+    """Make the route manager as the configuration says."""
     me = self_of(config, ctx.identity.dro_node_id)
     return RouteManager(ctx, me, timing_of(config), exchange_timing_of(config))
 

@@ -154,7 +154,7 @@ class WorkerContext:
         self._control.send(Drained(waiting))
 
     def name_of(self, worker: int) -> str:
-        """What operators call that worker."""
+        """Return what operators call that worker."""
         peer = self.peers.get(worker)
         return f"worker {worker}" if peer is None else peer.name
 

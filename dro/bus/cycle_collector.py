@@ -55,7 +55,7 @@ def own_bytes(process: int | str = "self") -> int:
 
 
 class CycleCollector:
-    """Of the whole process; there is one."""
+    """Collects the reference cycles of the whole process; there is one."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -73,7 +73,7 @@ class CycleCollector:
         gc.callbacks.append(self._on_collection)
 
     def stop(self) -> None:
-        """As Python has it; for tests, as a worker ends with its process. May be called without `start`."""
+        """Give collecting back to Python; for tests, as a worker ends with its process. Works without `start`."""
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
             gc.set_threshold(*self._thresholds)

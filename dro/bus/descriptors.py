@@ -116,7 +116,7 @@ class DescriptorWriter:
         return self._heads.get(reader, 0)
 
     def expire(self, reader: int) -> None:
-        """Its reader has been away for too long: what its queue has now is not waited for any more."""
+        """Give up what a queue has now: its reader has been away for too long."""
         self._expired[reader] = self.announced(reader)
 
     def expired(self, reader: int) -> int:

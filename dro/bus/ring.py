@@ -283,7 +283,7 @@ class RingReader:
         return data if self.append(data, pos, nbytes) else None
 
     def append(self, buffer: bytearray, pos: int, nbytes: int) -> bool:
-        """As `copy`, to the end of a buffer, which stays as it is when False is returned."""
+        """Do as `copy`, to the end of a buffer, which stays as it is when False is returned."""
         start = pos % self.capacity
         if nbytes < 0 or start + nbytes > self.capacity or pos + nbytes > self._cells[_COMMITTED]:
             return False

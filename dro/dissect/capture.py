@@ -94,7 +94,7 @@ class Capture:
                 self.directory.on_lbmr(segment.payload)
 
     def finish(self) -> Iterator[UmPacket]:
-        """What is left when the last frame has been read."""
+        """Yield what is left when the last frame has been read."""
         for flow, pieces in self.tcp.finish():
             yield from self._on_pieces(flow, pieces, self.frames, self.last_ns)
 

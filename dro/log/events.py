@@ -366,7 +366,7 @@ DEPRECATED_ELEMENTS: Final = {
 
 
 def configuration_warning(log: logging.Logger) -> Callable[[str], None]:
-    """What logs the warnings of a configuration that is read; `DeprecatedElement` says where and which."""
+    """Return what logs the warnings of a configuration that is read; `DeprecatedElement` says where and which."""
 
     def warn(text: str) -> None:
         if isinstance(text, DeprecatedElement) and text.element in DEPRECATED_ELEMENTS:

@@ -27,7 +27,7 @@ SAME_KEYS: Final = 64
 
 
 def repeated(times: int, duration_ns: int) -> tuple[int, int]:
-    """What `LogEvent.LINES_REPEATED` says of lines that were not written: how often, in seconds."""
+    """Return what `LogEvent.LINES_REPEATED` says of lines that were not written: how often, in seconds."""
     return times, max(1, round(duration_ns / NS_PER_S))
 
 
@@ -201,7 +201,7 @@ class Repeats:
         return Verdict.WRITE
 
     def take_reports(self, now_ns: int, *, at_once: bool = False) -> list[Report]:
-        """What was counted for long enough, or until now. Forgets what is not repeated any more."""
+        """Return what was counted for long enough, or until now. Forgets what is not repeated any more."""
         reports, self._overdue = self._overdue, []
         for key, same in list(self._same.items()):
             if not at_once and now_ns - same.since_ns < REPORT_NS:

@@ -82,7 +82,7 @@ def _quoted(value: object) -> str:
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What was given as `extra`, in that order."""
+    """Return what was given as `extra`, in that order."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
@@ -154,7 +154,7 @@ class Formatter(Protocol):
     def line(self, created: float, level: int, body: str, *, is_throttled: bool = False) -> str: ...
 
     def brief(self, body: str) -> str:
-        """What a body says, for a line about that line."""
+        """Return what a body says, for a line about that line."""
         ...
 
 

@@ -118,7 +118,7 @@ def _replace(made: logging.Handler, level: int) -> None:
 
 
 def settings() -> Settings:
-    """Those that hold; of a process without a log of ours, the defaults."""
+    """Return the settings that hold; of a process without a log of ours, the defaults."""
     handler = _handler()
     return handler.settings if handler is not None else Settings()
 

@@ -96,7 +96,7 @@ class ContextHandle(ABC):
 
     @property
     def domain_id(self) -> int:
-        """Of the TRD; 0 while it is not known."""
+        """Return the domain id of the TRD; 0 while it is not known."""
         return self.core.core.domain_id
 
     @property

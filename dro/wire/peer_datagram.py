@@ -44,7 +44,7 @@ class DatagramDrop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DatagramKey:
-    """Of one direction of one connection."""
+    """Key of one direction of one connection."""
 
     key: bytes
     salt: bytes

@@ -24,7 +24,7 @@ class Episodes:
         self._suppressed = 0  # since the last one that was logged
 
     def on_begin(self, now_ns: int) -> None:
-        """It is so now, perhaps already before. Logged at once after a quiet time, else when it has lasted a while."""
+        """Note that the state holds; may be called repeatedly. Logged at once after a quiet time, else later."""
         if self._began_ns is None:
             self._began_ns = now_ns
         if self._is_logged:
@@ -36,7 +36,7 @@ class Episodes:
             self._log_begin(extra)
 
     def on_end(self) -> None:
-        """It is over, or was not so."""
+        """Note that the state is over; may be called when it did not hold."""
         if self._is_logged:
             self._log_end()
         elif self._began_ns is not None:

@@ -57,7 +57,7 @@ class ForwardEntry:
             self.end_closing(worker)
 
     def end_closing(self, worker: int) -> None:
-        """It gets nothing more at all."""
+        """Stop forwarding to this sibling."""
         del self.closing[worker]
         self.egress = self._egress
 

@@ -52,7 +52,7 @@ SPREAD: Final = 2  # a chunk may be this many times as large as the fragments in
 
 
 def ring_bytes(max_queue_bytes: int) -> int:
-    """What a portal's ring may grow to."""
+    """Return what a portal's ring may grow to."""
     return max(RING_MAX_BYTES, RING_PER_QUEUE * max_queue_bytes)
 
 
@@ -81,7 +81,7 @@ class Pending:
         self.placed = self.base = self.end = self.since_ns = 0
 
     def new_rows(self) -> memoryview:
-        """Those that do not lie in the ring yet, as bytes."""
+        """Return rows that do not lie in the ring yet, as bytes."""
         return self.table.tobytes()[self.placed * ROW.size :]
 
 

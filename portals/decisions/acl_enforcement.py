@@ -91,7 +91,7 @@ def session_of(address: TransportAddress) -> Session:
 
 
 def name_text(name: bytes) -> str:
-    """As access lists and options compare it."""
+    """Return the name as access lists and options compare it."""
     return name.decode("utf-8", "surrogateescape")
 
 

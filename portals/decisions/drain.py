@@ -54,7 +54,7 @@ class Portal(Protocol):
         """Own sources, as the data path knows them."""
 
     def name(self, worker: int) -> str:
-        """Of a sibling, for operators."""
+        """Return the name of a sibling, for operators."""
 
     def handed(self, worker: int) -> int:
         """Fragments that the sibling's channel ever took."""
@@ -63,7 +63,7 @@ class Portal(Protocol):
         """Fragments of the sibling that were ever sent or dropped here."""
 
     def rest(self, worker: int | None, now_ns: int) -> Rest:
-        """Of the sessions of all proxy sources, or of those that the sibling feeds, from now on."""
+        """Watch the sessions of all proxy sources, or of those that the sibling feeds, from now on."""
 
     # of the portal that is drained
 
@@ -239,7 +239,7 @@ class DrainCore:
 
     @property
     def waiting(self) -> str:
-        """What it waits for, as a sentence for the operator; empty when it is over."""
+        """Return what it waits for, as a sentence for the operator; empty when it is over."""
         found = []
         helpers = self._helpers.items()
         if self._handover is not None:

@@ -130,7 +130,7 @@ class RecordKnownInterest:
 
 @dataclass(frozen=True, slots=True)
 class ReviewSources:
-    """Of the sources of the TRD, join those that the routes bring in here, and leave the others."""
+    """Join those sources of the TRD that the routes bring in here, and leave the others."""
 
 
 @dataclass(frozen=True, slots=True)

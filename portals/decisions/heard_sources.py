@@ -100,7 +100,7 @@ class HeardSources:
                 return handle
 
     def change(self, handle: int, hop_count: int, cost: int, pass_through: bytes, way: bytes = b"") -> None:
-        """Its advertisement differs, or the cost to reach this portal does."""
+        """Take a source whose advertisement differs, or whose cost to reach this portal does."""
         seen = self.seen.get(handle)
         if seen is None:
             return

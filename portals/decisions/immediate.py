@@ -70,7 +70,7 @@ class ImmediateForwarding:
         self._passed = SeenStreams()
 
     def on_routes(self, routes: Iterable[Route]) -> None:
-        """Those of the portal, all of them."""
+        """Take new routes: all of the portal."""
         own = [route for route in routes if route.ingress == self._worker and route.shares & FIRST_SHARE]
         once = {(route.egress, id(route.source_domains)): route for route in own}  # many have the same object
         found: defaultdict[int, set[int]] = defaultdict(set)

@@ -181,7 +181,7 @@ class Outbox:
     # what the sibling confirms
 
     def on_taken(self, batches: int) -> None:
-        """It has worked off so many more; 0 says that it is alive."""
+        """Note that the sibling has worked off so many more; 0 says that it is alive."""
         self._on_the_way -= batches
         self._ticks = 0
 

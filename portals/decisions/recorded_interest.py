@@ -185,7 +185,7 @@ class RecordedInterest:
             yield topic
 
     def take_found(self, symbol: Symbol) -> list[bytes]:
-        """Likewise, of a symbol that is not recorded any more, or not for all domains."""
+        """Return the same of a symbol that is not recorded any more, or not for all domains."""
         if symbol[1] == PATTERN_NONE:
             return [symbol[0]]
         if symbol in self.domains:
@@ -200,7 +200,7 @@ class RecordedInterest:
         self._acl = acl
 
     def changes(self) -> Iterator[list[InterestAdded | InterestRemoved]]:
-        """What siblings have to learn because of another access control list, topic by topic."""
+        """Yield what siblings have to learn because of another access control list, topic by topic."""
         for symbol in self.domains.snapshot():
             topic, pattern = symbol
             domains = self.domains.get(symbol)

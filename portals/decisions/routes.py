@@ -162,7 +162,7 @@ class Routes:
         return _ingress(self.table.leaving, origin, interested, share)
 
     def held(self, origin: int, interested: Iterable[int], share: int) -> set[int]:
-        """Likewise, of the tables before."""
+        """Return the feeders by the tables before that are still held."""
         return {w for before in self._before for w in _ingress(before.leaving, origin, interested, share)}
 
     def leaves(self, origin: int, ingress: int) -> bool:
@@ -182,7 +182,7 @@ class Routes:
         return min((before.until_ns + LONGER_NS * (not before.leaving) for before in self._before), default=None)
 
     def forget(self, now_ns: int) -> Changes:
-        """What has been kept for long enough is not kept any more."""
+        """Keep no longer what has been kept for long enough."""
         if not self._before:
             return set(), set()
         origins: set[int] = set()

@@ -88,7 +88,7 @@ class Siblings:
 
     @property
     def up(self) -> list[int]:
-        """Those that can be reached."""
+        """List the siblings that can be reached."""
         return [worker for worker, sibling in self._siblings.items() if sibling.is_up]
 
     def is_up(self, worker: int) -> bool:
@@ -116,7 +116,7 @@ class Siblings:
         sibling.stale_until_ns = now_ns + REJOIN_HOLD_NS
 
     def on_removed(self, worker: int) -> None:
-        """It does not come back: what it said is stale."""
+        """Forget a sibling that does not come back: what it said is stale."""
         sibling = self._siblings[worker]
         sibling.is_up = False
         sibling.stale_until_ns = None
@@ -153,7 +153,7 @@ class Siblings:
                 yield (symbol, domain_id) if other == worker and said_by < incarnation else None
 
     def offers_before(self, worker: int, incarnation: int) -> Iterator[Offer | None]:
-        """What only older incarnations offered; None for what was looked at."""
+        """Yield what only older incarnations offered; None for what was looked at."""
         for handle in self._siblings[worker].offers.snapshot():
             offer = self._siblings[worker].offers.get(handle)
             yield offer if offer is not None and offer.incarnation < incarnation else None
@@ -184,7 +184,7 @@ class Siblings:
 
     @property
     def otids(self) -> Table[bytes, dict[tuple[int, int], Offer]]:
-        """Of all sources that are offered."""
+        """Return the offers of all sources."""
         return self._offers
 
     def offers(self, otid: bytes) -> list[Offer]:
@@ -203,7 +203,7 @@ class Siblings:
         return None if before is None else before.source
 
     def remove_offer(self, worker: int, handle: int) -> SourceSeen | None:
-        """What was offered."""
+        """Return what was offered."""
         offer = self._siblings[worker].offers.pop(handle, None)
         if offer is None:
             return None

@@ -43,7 +43,7 @@ class SourceDeletionDelay:
         return otid in self._fed
 
     def begin(self, otid: bytes, now_ns: int, *, is_soon: bool = False) -> int:
-        """Of one that does not wait yet. Returns when the proxy source is to be deleted."""
+        """Begin the delay of a source that does not wait yet. Returns when the proxy source is to be deleted."""
         waiting, delay_ns = (self._soon, SOON_NS) if is_soon else (self._delete_at_ns, self.delay_ns)
         waiting[otid] = now_ns + delay_ns
         return waiting[otid]
@@ -76,6 +76,6 @@ class SourceDeletionDelay:
         return min((at_ns for at_ns in firsts if at_ns is not None), default=None)
 
     def due(self, now_ns: int) -> list[bytes]:
-        """Those whose delay is over, earliest first, `AT_ONCE` at most; they wait until `end`."""
+        """List sources whose delay is over, earliest first, `AT_ONCE` at most; they wait until `end`."""
         first = chain(*(islice(waiting.items(), AT_ONCE // 2) for waiting in (self._soon, self._delete_at_ns)))
         return [otid for otid, delete_at_ns in first if delete_at_ns <= now_ns]

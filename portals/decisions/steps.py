@@ -101,7 +101,7 @@ def follow_acl(core: PortalCore, acl: AclEnforcement, before: AclEnforcement, no
 
 
 def drop_before(core: PortalCore, worker: int, incarnation: int, now_ns: int) -> Iterator[None]:
-    """What only older incarnations of the sibling had said holds no more."""
+    """Drop what only older incarnations of the sibling had said."""
     yield from drop_interest_before(core, worker, incarnation)
     for otid in core.siblings.remove_offers_before(worker, incarnation):
         core.decide_source(otid, now_ns)

@@ -58,7 +58,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
-    """It leaves the DRO by `worker`, which may be this portal, towards that domain. `hops` if unusually many."""
+    """Traffic that leaves the DRO by `worker`, perhaps this portal, towards that domain. `hops` if unusually many."""
 
     worker: int
     domain_id: int
@@ -93,7 +93,7 @@ class UnicastForwarding:
         """Request ports of this portal's contexts."""
 
     def on_routes(self, routes: Iterable[Route]) -> None:
-        """Those of the portal, all of them."""
+        """Take new routes: all of the portal."""
         own = [route for route in routes if route.ingress == self._worker and route.shares & FIRST_SHARE]
         self._egress = {route.interested_domain: route.egress for route in own}
 

@@ -36,7 +36,7 @@ _FLAGS: Final = (
 
 
 def info_of(body: lbmr.ContextInfo, domain_id: int) -> CtxInfo | None:
-    """What a context of the TRD says or asks; None for an answer on behalf of another, whose domain it cannot say."""
+    """Return what a context of the TRD says or asks; None for an answer for another, whose domain it cannot say."""
     if body.flags & ContextFlag.PROXY and not body.flags & ContextFlag.QUERY:
         return None
     name = _carried(body.name)

@@ -178,7 +178,7 @@ class TrdInterest:
         }
 
     def left_out(self) -> dict[Slot, int]:
-        """What was not taken from strangers since the start."""
+        """Return what was not taken from strangers since the start."""
         tables = (self._local, self._remote_topics, self._remote_patterns)
         return {
             Slot.INTEREST_LIMITED: sum(table.limited for table in tables),

@@ -39,7 +39,7 @@ def _symbol(symbol: bytes, pattern: int) -> dict[str, object]:
 
 
 class ProxyReceivers:
-    """They look for sources in the TRD, and announce there what is wanted behind other portals."""
+    """Proxy receivers look for sources in the TRD, and announce there what is wanted behind other portals."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ProxyReceivers:
 
 
 class ProxySources:
-    """They advertise in the TRD what is heard behind other portals, and send what the egress gives them."""
+    """Proxy sources advertise in the TRD what is heard behind other portals, and send what the egress gives them."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class ProxySources:
             self._log.warning(LogEvent.ADVERTISEMENT_UNCHANGED, extra={"topic": shown(seen.topic), "error": str(e)})
 
     def set_cost(self, cost: int) -> Iterator[None]:
-        """Those that are made from now on advertise it, the others step by step."""
+        """Set the cost that new proxy sources advertise from now on, and the others step by step."""
         self._cost = cost
         return self._advertise_all(self._offers.snapshot())
 
@@ -211,6 +211,6 @@ class ProxySources:
             self.close(otid, 0)
 
     def rest(self, worker: int | None, linger_ns: int, now_ns: int) -> SendersAtRest:
-        """Of the sessions of all, or of those that the sibling feeds."""
+        """Watch the sessions of all, or of those that the sibling feeds."""
         sources = fed_by(worker, (proxy for _, proxy in self.by_otid.values()))
         return SendersAtRest(sources, linger_ns, now_ns, is_all=worker is None)

@@ -44,7 +44,7 @@ class ConnectionOwner(Protocol):
         """Something else that the dialogue has led to."""
 
     def on_room(self, connection: PeerConnection) -> None:
-        """It takes data again."""
+        """Go on: the connection takes data again."""
 
     def on_over(self, connection: PeerConnection, why: str, remedy: str, end: LinkEnd) -> None: ...
 

@@ -44,13 +44,13 @@ OnStream = Callable[[ByteStream, TcpAddress], object]
 
 
 def address_of(tcp: PeerTcpConfig) -> str:
-    """Of the companion, or where this side listens."""
+    """Return the address of the companion, or where this side listens."""
     to = tcp.initiator
     return f"{to.address}:{to.port}" if to is not None else f"{tcp.interface}:{tcp.listen_port}"
 
 
 def set_options(sock: socket.socket, tcp: PeerTcpConfig) -> None:
-    """Those of `<single-tcp>`."""
+    """Set the socket options of `<single-tcp>`."""
     sock.setblocking(False)
     sockets.set_buffer(sock, socket.SO_SNDBUF, tcp.send_buffer_bytes)
     if tcp.keepalive:

@@ -47,7 +47,7 @@ class Newcomers:
             self.refuse(oldest, why, "find who connects to this port", LinkEnd.TIMEOUT)
 
     def remove(self, connection: PeerConnection) -> bool:
-        """It is over, or has said who it is. Whether it had not done so before."""
+        """Remove a connection that is over, or has said who it is. Returns whether it had not done so before."""
         if connection is self._waiting:
             self._stop_waiting()
             return True

@@ -37,7 +37,7 @@ def options_of(config: PeerConfig) -> LinkOptions:
 
 
 def fast_of(config: PeerConfig) -> tuple[int, int] | None:
-    """What HELLO tells of `<fast-keepalive>`: gap and timeout in ms."""
+    """Return what HELLO tells of `<fast-keepalive>`: gap and timeout in ms."""
     fast = config.fast_keepalive
     return (fast.interval_ms, fast.timeout_ms) if fast is not None else None
 

@@ -49,7 +49,7 @@ class _Batch:
 
 
 class PacketWriter:
-    """Of one connection; `is_open` once packets get through."""
+    """Packets of one connection that wait; `is_open` once packets get through."""
 
     def __init__(
         self,

@@ -162,7 +162,7 @@ class LinkProxySources:
             self.close(otid)
 
     def rest(self, worker: int | None, now_ns: int) -> SendersAtRest:
-        """Of those that the sibling feeds, or of all."""
+        """Watch those that the sibling feeds, or all."""
         return SendersAtRest(fed_by(worker, self.by_otid.values()), 0, now_ns, is_all=worker is None)
 
 
@@ -173,7 +173,7 @@ class LateData(Protocol):
         """Told, and recorded."""
 
     def on_end(self, otid: bytes, number: int) -> None:
-        """It lingers."""
+        """Let a source that has ended linger."""
 
     def take(self, otid: bytes) -> int | None:
         """The source is offered anew: the number that lingered, which is to be removed now."""
@@ -277,7 +277,7 @@ class LinkSources:
 
     @property
     def left(self) -> int:
-        """Those that are let in and were not removed or taken over."""
+        """Count those that are let in and were not removed or taken over."""
         return len(self._receiver.sources)
 
     def on_end(self, end: SourceEnd) -> None:

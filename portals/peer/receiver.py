@@ -70,7 +70,7 @@ class LinkReader:
         """There was no time for some of the whole messages in that."""
 
     def take_rest(self) -> bytes:
-        """What has been read and not worked off; it is not there any more."""
+        """Return what has been read and not worked off; it is not there any more."""
         rest = self.unread + self._space.view[self._begin : self._end]
         self.unread = b""
         self._begin = self._end = 0

@@ -82,7 +82,7 @@ class LinkSender:
         self._timer: Timer | None = None
 
     def attach(self, writer: LinkWriter) -> None:
-        """Of the connection that is up now."""
+        """Take over the connection that is up now."""
         self._writer = writer
 
     def on_up(self) -> None:
@@ -131,12 +131,12 @@ class LinkSender:
 
     @property
     def most_bytes(self) -> int:
-        """Of a batch."""
+        """Return the size of the largest batch."""
         return self.batching.max_bytes
 
     @property
     def held_bytes(self) -> int:
-        """What the batch has that the next message may join."""
+        """Return what the batch has that the next message may join."""
         return len(self._batch)
 
     # sending

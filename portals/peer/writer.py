@@ -74,7 +74,7 @@ class _Unicast(bytes):
 
 
 class LinkWriter:
-    """Of one connection. The stream changes where compression begins; what waits then is taken out before."""
+    """Writes to one connection. The stream changes where compression begins; what waits then is taken out before."""
 
     def __init__(self, loop: Loop, on_room: Callable[[], object], on_lost: Callable[[], object]) -> None:
         """`on_room`: there is room again after there was none, or the link is up; `on_lost`: the stream broke."""
@@ -153,7 +153,7 @@ class LinkWriter:
         self.waiting = self.waiting_unicast = 0
 
     def take_waiting(self) -> bytes:
-        """What waits; it is not written here any more."""
+        """Return what waits; it is not written here any more."""
         begun = [self._pieces.popleft()] if self._is_begun else []
         waiting = b"".join((*begun, *self._urgent, *self._pieces))
         for piece in (*self._urgent, *self._pieces):
@@ -207,7 +207,7 @@ class LinkWriter:
             self._go_on_telling()
 
     def tell_all_interest(self, messages: Iterator[bytes]) -> None:
-        """As `tell`, and urgent. Nothing, when the same waits to be begun: it is made as things are then."""
+        """Do as `tell`, and urgently. Nothing, when the same waits to be begun: it is made as things are then."""
         if self._stream is not None and self._all_interest < _ALL_MAX:
             self._all_interest += 1
             self._interest.append((messages, True))

@@ -56,14 +56,14 @@ class Conversations:
     # siblings
 
     def begin(self, worker: int) -> None:
-        """Its incarnation of now can be used."""
+        """Begin to talk to a sibling: its incarnation of now can be used."""
         if self._tick is None:
             self._tick = self._ctx.loop.call_later(TICK_NS, self._on_tick)
         self._outboxes[worker] = Outbox(self._ctx.loop.now_ns())
         self._hear_waiting()
 
     def end(self, worker: int) -> None:
-        """It is down: what it said and has not been worked off is lost with it."""
+        """End talking to a sibling that is down: what it said and has not been worked off is lost with it."""
         self._heard.pop(worker, None)
         self._to_send.pop(worker, None)
         self._outboxes.pop(worker, None)

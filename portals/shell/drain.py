@@ -55,7 +55,7 @@ class DrainPortal:
         self._on_tick()
 
     def on_message(self, worker: int, message: PortalMessage) -> None:
-        """Of a sibling; those that do not concern a drain are ignored."""
+        """Take a message of a sibling; those that do not concern a drain are ignored."""
         match message:
             case Withdraw():
                 self._shell.act_on_all()  # what it asked for before comes first

@@ -22,7 +22,7 @@ class Link(Protocol):
     # the two cores
 
     def take_interest(self) -> list[InterestEvent]:
-        """What receivers behind this portal began or ceased to want."""
+        """Return what receivers behind this portal began or ceased to want."""
 
     def perform(self, effect: ProxyEffect, now_ns: int) -> None: ...
 

@@ -11,7 +11,7 @@ from portals.decisions.recorded_interest import Matcher
 
 
 class Matchers:
-    """They live as long as the core has the interest, or a context wants it."""
+    """Matchers, which live as long as the core has the interest, or a context wants it."""
 
     def __init__(self, ctx: WorkerContext) -> None:
         self._ctx = ctx

@@ -287,13 +287,13 @@ class PortalShell:
     def change_source(
         self, source: BoundSource, hop_count: int, cost: int, pass_through: bytes, way: bytes = b""
     ) -> None:
-        """One that was not added is fine."""
+        """Take changed attributes of a source; one that was not added is fine."""
         if isinstance(entry := source.user, ForwardEntry):
             self.core.own.change(entry.handle, hop_count, cost, pass_through, way)
             self.act_soon()
 
     def remove_source(self, source: BoundSource) -> None:
-        """Likewise."""
+        """Remove a source; one that was not added is fine."""
         if isinstance(entry := source.user, ForwardEntry):
             source.user = None
             self.entries.pop(entry.handle, None)
@@ -304,7 +304,7 @@ class PortalShell:
 
     @property
     def is_behind(self) -> bool:
-        """What the core asked for waits for a later turn."""
+        """Whether something that the core asked for waits for a later turn."""
         return bool(self._effects)
 
     def act(self) -> None:

@@ -21,5 +21,5 @@ class SendersAtRest:
 
 
 def fed_by(worker: int | None, proxies: Iterable[ProxySource]) -> list[ProxySource]:
-    """Those that the sibling feeds; all for None."""
+    """List the proxy sources that the sibling feeds; all for None."""
     return [p for p in proxies if worker is None or (p.feeder is not None and p.feeder[0] == worker)]

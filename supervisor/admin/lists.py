@@ -12,7 +12,7 @@ from supervisor.admin.records import read_record
 
 
 def rows_of(client: Client, what: str, worker: str, text: str) -> Iterator[Any]:
-    """Of one worker, page by page. Raises: CommandError, UnreachableError."""
+    """Ask for the rows of one worker, page by page. Raises: CommandError, UnreachableError."""
     cursor = 0
     while True:
         page = client.request("list", what=what, worker=worker, topic=text, cursor=cursor)

@@ -20,7 +20,7 @@ from supervisor.explain.way import Hop
 
 
 def explained(args: argparse.Namespace, asked: JsonObject) -> tuple[ExplainRecord, NetworkAnswer | None]:
-    """What the configuration of the DRO says, and the network. Raises: UnreachableError, CommandError."""
+    """Return what the configuration of the DRO says, and the network. Raises: UnreachableError, CommandError."""
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Client(find_dro(args.dro, args.run_dir)))]
         unreachable = []

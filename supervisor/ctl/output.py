@@ -93,7 +93,7 @@ def redraw(text: str) -> bool:
 
 
 def seconds(text: str, least: float = 0.0) -> float:
-    """Of an argument: a number of seconds, an hour at most."""
+    """Read an argument that is a number of seconds, an hour at most."""
     value = number_of_seconds(text)
     if not least <= value <= MAX_SECONDS:
         raise argparse.ArgumentTypeError(f"has to be from {least:g} to {MAX_SECONDS} seconds")
@@ -101,7 +101,7 @@ def seconds(text: str, least: float = 0.0) -> float:
 
 
 def number_of_seconds(text: str) -> float:
-    """Of an argument: any number."""
+    """Read an argument that is any number."""
     try:
         return float(text)
     except ValueError as e:
@@ -109,7 +109,7 @@ def number_of_seconds(text: str) -> float:
 
 
 def positive(text: str) -> int:
-    """Of an argument: a whole number above 0."""
+    """Read an argument that is a whole number above 0."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("has to be 1 or more")
@@ -117,14 +117,14 @@ def positive(text: str) -> int:
 
 
 def whole(text: str, least: int, most: int) -> int:
-    """Of an argument: a whole number within limits."""
+    """Read an argument that is a whole number within limits."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS and least <= int(text) <= most):
         raise argparse.ArgumentTypeError(f"has to be a whole number from {least} to {most}")
     return int(text)
 
 
 def topic(text: str) -> str:
-    """Of an argument: the name of a topic, or a part of one."""
+    """Read an argument that is the name of a topic, or a part of one."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as e:

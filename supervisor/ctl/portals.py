@@ -118,7 +118,7 @@ def leave_network(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PortalRates:
-    """Of one portal, per second."""
+    """Rates of one portal, per second."""
 
     name: str
     received: float
@@ -217,7 +217,7 @@ _TRAFFIC: Final = {
 
 
 def remarks(portal: PortalStatus) -> Iterator[str]:
-    """What an operator should know and a column has no room for."""
+    """Yield what an operator should know and a column has no room for."""
     side = "link" if portal.kind == "peer" else "TRD"
     if portal.dropped_total:
         yield f"{portal.name} dropped {_reasons(portal.dropped('transport_topic', 'data'))}"

@@ -181,7 +181,7 @@ def show_path(args: argparse.Namespace) -> int:
 
 
 def ways_of(rows: Sequence[PathRow]) -> list[list[PathRow]]:
-    """Of equal cost, one or more."""
+    """Find the ways of equal cost, one or more."""
     return [list(way) for _, way in groupby(rows, key=lambda row: row.way)]
 
 
@@ -193,7 +193,7 @@ def ways_text(ways: Sequence[Sequence[PathRow]]) -> Iterator[str]:
 
 
 def cost_of(rows: Sequence[PathRow]) -> int:
-    """Of all portals that are passed."""
+    """Add up the cost of all portals that are passed."""
     return sum(row.ingress_cost + row.egress_cost for row in rows)
 
 

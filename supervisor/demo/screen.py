@@ -56,7 +56,7 @@ class PlainLines:
 
 
 def latency_cells(arrivals: Arrivals) -> str:
-    """Of the columns `LATENCY_HEAD`."""
+    """Fill the columns `LATENCY_HEAD`."""
     p50, p99, p999 = (arrivals.percentile_us(fraction) for fraction in (0.5, 0.99, 0.999))
     return f"{p50:>9.0f}{p99:>9.0f}{p999:>10.0f}"
 

@@ -55,7 +55,7 @@ def installation() -> Iterator[Check]:
 
 
 def other_dros(config: DroConfig, running_pid: int) -> Iterator[Check]:
-    """What runs this configuration, or under this name, apart from the DRO that the doctor was asked about."""
+    """Yield what runs this configuration, or under this name, apart from the DRO that the doctor was asked about."""
     for claim in claims_of(config.file, config.daemon.name):
         holder = holder_of(claim)
         if holder is not None and (holder.pid != running_pid or not holder.pid):
@@ -303,6 +303,6 @@ def has_net_admin(pid: int = 0) -> bool:
 
 
 def summary(checks: Sequence[Check]) -> str:
-    """As `9 ok, 1 note, 2 fail`."""
+    """Sum up, as `9 ok, 1 note, 2 fail`."""
     counted = Counter(check.status.value for check in checks)
     return ", ".join(f"{counted[name]} {name}" for name in ("ok", "note", "warn", "fail") if counted[name])

@@ -179,7 +179,7 @@ _KINDS: Final[dict[str, type[DoctorMessage]]] = {kind.__name__.lower(): kind for
 
 
 def key_of(place: Place, received: Probe) -> str:
-    """What a probe is counted under."""
+    """Return what a probe is counted under."""
     how = f" {received.size}{' whole' if received.is_whole else ''}" if received.size else ""
     return f"{place.group}:{place.port}{how}"
 
@@ -204,7 +204,7 @@ def read_message(data: bytes) -> DoctorMessage:
 
 
 def cookie_of(secret: bytes, address: str) -> str:
-    """What a responder gives to that address, and to nobody else."""
+    """Return what a responder gives to that address, and to nobody else."""
     return hmac.new(secret, address.encode(), hashlib.sha256).hexdigest()[:32]
 
 

@@ -122,7 +122,7 @@ def listen(place: Place, address: str) -> socket.socket:
 
 
 def read_all(sock: socket.socket, limit: int = 256) -> list[tuple[bytes, tuple[str, int]]]:
-    """What is there, with the senders."""
+    """Return what is there, with the senders."""
     found: list[tuple[bytes, tuple[str, int]]] = []
     with contextlib.suppress(OSError):
         while len(found) < limit:

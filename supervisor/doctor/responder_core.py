@@ -53,7 +53,7 @@ class ResponderCore:
         self._sent = 0
 
     def places(self, now_ns: int) -> set[Place]:
-        """What must be listened to; sessions that nobody asks about any more are forgotten."""
+        """Return what must be listened to; sessions that nobody asks about any more are forgotten."""
         for key, session in list(self._sessions.items()):
             if now_ns - session.last_ns > SESSION_NS:
                 del self._sessions[key]

@@ -317,7 +317,7 @@ def _fragments(size: int, room: int) -> str:
 def responders_of(
     net: Net, prefix: IPv4Network | None, named: Sequence[str], all_prefixes: Sequence[IPv4Network]
 ) -> list[str]:
-    """Those named by the operator that are in this network; one that is in none of ours is tried on all."""
+    """List the named responders that are in this network; one that is in none of ours is tried on all."""
     found = []
     for address in named:
         number = IPv4Address(address)

@@ -107,7 +107,7 @@ class TrdSockets:
         )
 
     def reported(self, address: str) -> Counter[str]:
-        """What a responder has received of us, by `messages.key_of`."""
+        """Return what a responder has received of us, by `messages.key_of`."""
         counts = self._request(address, probe.Report(self.nonce, self.found[address].cookie), probe.Counts)
         return Counter(counts.received if counts is not None else {})
 

@@ -30,7 +30,7 @@ class EarlySignals:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
     def undo(self) -> None:
-        """As it was before, for a start that fails or is none; nothing when the DRO has taken over."""
+        """Restore what was there before, for a start that fails or is none; nothing when the DRO has taken over."""
         if not self._is_over:
             self._is_over = True
             for number, handler in self._before.items():

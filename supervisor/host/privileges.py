@@ -76,7 +76,7 @@ def become(identity: Identity) -> None:
 
 
 def effective_capabilities(pid: int | Literal["self"] = "self") -> int:
-    """Of that process, one bit each. Raises: OSError when there is none."""
+    """Read the capabilities of that process, one bit each. Raises: OSError when there is none."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "CapEff":

@@ -57,7 +57,7 @@ class Holder:
 
 
 def claims_of(file: str, name: str) -> tuple[Claim, ...]:
-    """What no two DROs of a host have; one without a name has only its file.
+    """Return what no two DROs of a host have; one without a name has only its file.
 
     The file counts by real path and device: one that an editor has replaced is the same, that of a container is not.
     """

@@ -47,7 +47,7 @@ class NewTrd:
 
     @property
     def resolver(self) -> tuple[str, str, int]:
-        """What tells it from other TRDs; a group on another interface is another one."""
+        """Return what tells it from other TRDs; a group on another interface is another one."""
         return self.address, self.group, self.port
 
 
@@ -106,7 +106,7 @@ def _number(text: str, what: str, maximum: int) -> int:
 
 
 def default_trd(domain_id: int, lookup: Lookup = SYSTEM) -> NewTrd:
-    """Of the first interface that can do multicast, else the loopback one; each domain has a group of its own."""
+    """Choose the first interface that can do multicast, else the loopback one; each domain has a group of its own."""
     number = (domain_id - 1) % 254 + 1
     group = f"239.192.{number}.1"
     table = lookup.interfaces()
@@ -124,7 +124,7 @@ def _network_of(interface: Interface) -> str:
 
 
 def shown(trd: Trd) -> str:
-    """What somebody would have to type for it."""
+    """Return what somebody would have to type for it."""
     if isinstance(trd, UmFile):
         return trd.path
     return f"{trd.interface.strip(chr(34))},{trd.group}:{trd.port}"

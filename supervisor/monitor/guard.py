@@ -192,7 +192,7 @@ class HostGuard:
 
 
 def own_names() -> set[str]:
-    """What this host calls itself."""
+    """Return what this host calls itself."""
     name = socket.gethostname()
     return {"localhost", name, name.partition(".")[0], socket.getfqdn()}
 

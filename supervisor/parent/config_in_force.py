@@ -77,7 +77,7 @@ class ConfigInForce(Generic[C]):
             worker.spec = specs.get(worker.name, worker.spec)
 
     def spec_of(self, name: str) -> WorkerSpec:
-        """Of the current configuration, for `operations.add`. Raises: RefusedError."""
+        """Make the spec from the current configuration, for `operations.add`. Raises: RefusedError."""
         for spec in self._planner(self.current):
             if spec.name == name:
                 return spec

@@ -67,7 +67,7 @@ class WorkerLists:
             asked.reply.ok({"rows": json.loads(rows.rows), "cursor": rows.cursor})
 
     def on_end(self, worker: Worker) -> None:
-        """Its process is gone, and with it what it was asked."""
+        """End what was asked of a worker whose process is gone."""
         for serial in [serial for serial, asked in self._asked.items() if asked.worker is worker]:
             self._fail(serial, f"{worker.name} has ended")
 

@@ -94,7 +94,7 @@ class Operations:
     # what an operator orders; each raises RefusedError, and then nothing has changed
 
     def restart(self, name: str, done: Done) -> None:
-        """Of any worker, also the route manager. One that waits for its next start is started now."""
+        """Restart any worker, also the route manager. One that waits for its next start is started now."""
         worker = self._idle(name)
         if worker.is_resting:
             raise RefusedError(f"{name} is {worker.state.value}", remedy="resume it instead")
@@ -174,7 +174,7 @@ class Operations:
             self._failed_start(operation, f"its process cannot be made: {reason}", "")
 
     def on_end(self, worker: Worker) -> bool:
-        """Its process is gone. True when that was in order or is taken care of, False to leave it to the policy."""
+        """Note that a process is gone. True when that was in order or is dealt with, False for the policy to decide."""
         operation = self._under_way.get(worker)
         if operation is None:
             return False

@@ -128,7 +128,7 @@ class WorkerProcesses:
             self.kill(worker)
 
     def announce(self, worker: Worker, ready: Ready) -> None:
-        """It and its siblings may talk from now on."""
+        """Announce a worker: it and its siblings may talk from now on."""
         worker.ready = ready
         worker.is_announced = worker.spec.is_on_bus
         for sibling in self._workers.working_siblings(worker):
@@ -181,7 +181,7 @@ def _peer_up(worker: Worker) -> PeerUp:
 
 
 def cause_of(status: int, *, is_ordered: bool = False) -> str:
-    """What `waitpid` reports about the end of a process, in words. `is_ordered`: it had been told to stop."""
+    """Return what `waitpid` reports about the end of a process, in words. `is_ordered`: it had been told to stop."""
     if os.WIFSIGNALED(status):
         return f"killed by {_signal_name(os.WTERMSIG(status))}"
     code = os.waitstatus_to_exitcode(status)

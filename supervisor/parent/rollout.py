@@ -84,7 +84,7 @@ class Rollout:
     # what workers do
 
     def on_ready(self, worker: Worker) -> None:
-        """It was forked before the newest configuration came."""
+        """Note a worker that was forked before the newest configuration came."""
         if worker.config_serial < self.serial and self._concerns(worker):
             self._send(worker)
 
@@ -98,7 +98,7 @@ class Rollout:
         self._end_if_complete()
 
     def on_end(self, worker: Worker) -> None:
-        """Its next life, if any, begins with the newest configuration."""
+        """Note that a worker has ended: its next life, if any, begins with the newest configuration."""
         if self._round is not None:
             self._round.waiting.discard(worker)
             self._end_if_complete()

@@ -123,7 +123,7 @@ def _element(path: str) -> str:
 
 
 def needs(portal: Portal) -> frozenset[object]:
-    """What no two portals can have at once: a domain, a resolver channel, a port that is not chosen from a range."""
+    """Return what no two portals can have at once: a domain, a resolver channel, a port that is not of a range."""
     found: set[object] = set()
     if isinstance(portal, EndpointConfig):
         found.add(("domain", portal.domain_id))
@@ -142,6 +142,6 @@ def after_reload(running: DroConfig, new: DroConfig, plan: ReloadPlan) -> DroCon
 
 
 def part_for(config: DroConfig, only: frozenset[str] | None) -> DroConfig:
-    """What these workers have to read: the rest would hold up their traffic longer. The tree is for the parent."""
+    """Return what these workers have to read: the rest would hold up their traffic. The tree is for the parent."""
     part = config if only is None else with_portals(config, only)
     return replace(part, tree=None)

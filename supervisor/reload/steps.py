@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def problem_of(name: str, outcome: Outcome) -> Result:
-    """What one operation on a portal came to."""
+    """Return what one operation on a portal came to."""
     remedy = f"; {outcome.remedy}" if outcome.remedy else ""
     return Result(
         (f"portal {name}: {outcome.problem}{remedy}",) if outcome.problem else (),
@@ -187,7 +187,7 @@ class _Restart:
 
 
 def swapping_portals(old: DroConfig, new: DroConfig, names: Sequence[str]) -> frozenset[str]:
-    """Those of the portals to restart of which one wants what another one has."""
+    """List those of the portals to restart of which one wants what another one has."""
     before, after = portals_of(old), portals_of(new)
     holders: dict[object, set[str]] = {}
     for name in names:

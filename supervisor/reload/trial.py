@@ -39,7 +39,7 @@ class Situation:
 
 
 def situation_of(parent: Parent[DroConfig]) -> Situation:
-    """What runs now."""
+    """Return what runs now."""
     workers = parent.worker_status()
     return Situation(
         config=parent.configuration.current,

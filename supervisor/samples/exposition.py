@@ -96,7 +96,7 @@ class Families:
         self.values.extend(state == now for state in states)
 
     def collect(self, values: Iterable[float] = ()) -> Iterable[Family]:
-        """As the encoders of prometheus_client want them: by the name of the metric, in the order of their coming.
+        """Give families as the encoders of prometheus_client want them: by metric, in the order of their coming.
         `values`: in the place of those that were collected."""
         found: dict[str, Family] = {}
         samples = (sample for series in self.series for sample in series.samples())

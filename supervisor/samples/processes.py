@@ -16,7 +16,7 @@ MEMORY_S: Final = 5.0  # between two looks at memory, which takes the kernel mil
 
 @dataclass(frozen=True, slots=True)
 class ProcessFigures:
-    """Of one process; zeros when it is not there."""
+    """Figures of one process; zeros when it is not there."""
 
     cpu_s: float = 0.0
     children_cpu_s: float = 0.0  # of those that have ended
@@ -72,7 +72,7 @@ class Processes:
         return ended_s + seen_s
 
     def cpu_of_all(self, parent: ProcessFigures, workers: Iterable[ProcessFigures]) -> float:
-        """Of the whole DRO, those that have ended included; it never falls."""
+        """Add up the processor time of the whole DRO, those that have ended included; it never falls."""
         total = parent.cpu_s + parent.children_cpu_s + sum(worker.cpu_s for worker in workers)
         self._most_s = max(self._most_s, total)
         return self._most_s

@@ -119,7 +119,7 @@ class Watch:
 
 
 def first_status(ctx: WorkerContext, config: DroConfig) -> DroStatus:
-    """What the configuration says of the DRO, before its parent has told anything."""
+    """Return what the configuration says of the DRO, before its parent has told anything."""
     names = [("route-manager", "route manager"), *((p.name, role_of(p)) for p in config.all_portals)]
     workers = [WorkerStatus(n, role, at, "waiting", 0, 0, 0, 0.0, "") for at, (n, role) in enumerate(names)]
     workers.append(
@@ -143,5 +143,5 @@ def first_status(ctx: WorkerContext, config: DroConfig) -> DroStatus:
 
 
 def role_of(portal: object) -> str:
-    """As the parent names it."""
+    """Name the role as the parent does."""
     return "endpoint" if hasattr(portal, "domain_id") else "peer"

@@ -140,7 +140,7 @@ class Dro:
         return next(worker for worker, config in self._configs.items() if config.name == name)
 
     def restart_portal(self, name: str) -> None:
-        """Its process dies, and the parent starts it again."""
+        """Let a process die; the parent starts it again."""
         worker = self.worker_of(name)
         portal = self.portals[worker]
         if not portal.is_alive:
@@ -231,7 +231,7 @@ class Network:
         return self.dros[name]
 
     def portal(self, name: str) -> tuple[Dro, str]:
-        """Of `DRO/PORTAL`. Raises: ConfigError."""
+        """Find the portal of `DRO/PORTAL`. Raises: ConfigError."""
         dro, _, portal = name.partition("/")
         if dro not in self.dros or portal not in self.dros[dro].costs:
             raise _unknown("portal", name, (f"{d.name}/{p}" for d in self.dros.values() for p in d.costs))

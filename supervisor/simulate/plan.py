@@ -219,27 +219,27 @@ def _template() -> DroConfig:
 
 
 def endpoint(name: str, domain_id: int, cost: int = 1, hotlink_index: int = 0) -> EndpointConfig:
-    """All else as by default."""
+    """Make an endpoint portal; all else is as by default."""
     made = _template().portals[0]
     return replace(made, name=name, domain_id=domain_id, cost=cost, hotlink_index=hotlink_index)
 
 
 def peer(name: str, cost: int = 1, *, is_initiator: bool) -> PeerConfig:
-    """Likewise."""
+    """Make a peer portal; all else is as by default."""
     return replace(_template().peers[not is_initiator], name=name, cost=cost)
 
 
 def dro_of(
     name: str, endpoints: Iterable[EndpointConfig], peers: Iterable[PeerConfig], *, shares: bool = False
 ) -> DroConfig:
-    """Likewise. `shares`: with equal-cost sharing."""
+    """Make a DRO; all else is as by default. `shares`: with equal-cost sharing."""
     made = _template()
     daemon = replace(made.daemon, name=name, equal_cost_sharing=shares)
     return replace(made, daemon=daemon, portals=tuple(endpoints), peers=tuple(peers))
 
 
 def load(paths: Sequence[str], warn: Warn) -> Plan:
-    """Of a topology, if the one file has the suffix `.json`, else of DRO XML files. Raises: ConfigError."""
+    """Load a topology, if the one file has the suffix `.json`, else DRO XML files. Raises: ConfigError."""
     if len(paths) == 1 and paths[0].endswith(".json"):
         return of_topology(paths[0])
     if names := [path for path in paths if path.endswith(".json")]:

@@ -128,7 +128,7 @@ class SimPortal:
         self._is_acting = False
 
     def start(self) -> None:
-        """Its process has begun to work: meet the siblings, and look for what the link leads to."""
+        """Begin to work: meet the siblings, and look for what the link leads to."""
         for sibling in self.dro.siblings_of(self):
             self._unread[sibling.worker] = []
             self.core.on_sibling_up(sibling.worker, sibling.incarnation, 0, 0, self.clock.now_ns)
@@ -249,7 +249,7 @@ class SimPortal:
     # data
 
     def on_data(self, handle: int, sent: Sent) -> None:
-        """Of an own source, as the link brings it."""
+        """Take data of an own source, as the link brings it."""
         self.counts["received"] += 1
         for worker in self._forwarding.get(handle, ()):
             sibling = self.dro.portals.get(worker)

@@ -48,7 +48,7 @@ class Member(Protocol):
     def on_data(self, session: Session, sent: Sent) -> None: ...
 
     def on_route_info(self, message: bytes) -> None:
-        """Of another DRO in the TRD; for portals alone."""
+        """Take route information of another DRO in the TRD; for portals alone."""
 
 
 @dataclass(eq=False, slots=True)
@@ -89,14 +89,14 @@ class Trd:
         return f"TRD{self.domain_id}"
 
     def enter(self, member: Member) -> int:
-        """Its address. What is advertised already is found."""
+        """Take in a client; returns its address. What is advertised already is found."""
         self._next_ip += 1
         self.members[member] = self._next_ip
         self.look(member)
         return self._next_ip
 
     def leave(self, member: Member) -> None:
-        """It has died: nothing comes from it or to it any more."""
+        """Remove a client that has died: nothing comes from it or to it any more."""
         del self.members[member]
         for session in [*self._sessions]:
             self._leave(member, session)
@@ -132,7 +132,7 @@ class Trd:
         member.on_packet(packet, sender_ip)
 
     def send_route_info(self, member: Member, message: bytes) -> None:
-        """It goes to each other DRO of the TRD."""
+        """Send route information to each other DRO of the TRD."""
         self._to_all(member, DELAY_NS, lambda other, _: other.on_route_info(message))
 
     # sources
@@ -181,7 +181,7 @@ class Trd:
             member.on_left(session)
 
     def look(self, member: Member) -> None:
-        """It wants something that it did not want before."""
+        """Look for something that was not wanted before."""
         self.clock.after(RESOLVE_NS, partial(self._look, member))
 
     def _look(self, member: Member) -> None:
@@ -189,13 +189,13 @@ class Trd:
             self._join(member, session)
 
     def unwant(self, member: Member) -> None:
-        """It leaves what it does not want any more."""
+        """Leave what is not wanted any more."""
         for session in [*self._sessions]:
             if member in session.joined and not member.wants(session):
                 self._leave(member, session)
 
     def change(self, session: Session) -> None:
-        """It is advertised otherwise."""
+        """Advertise a source otherwise."""
         for member in session.joined:
             self.clock.after(RESOLVE_NS, partial(self._if_there, member, partial(member.on_changed, session)))
 

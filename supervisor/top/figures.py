@@ -102,7 +102,7 @@ class Figures:
         self._rtt_ms: dict[str, float] = {}  # of the portals that have had an answer
 
     def take(self, sample: Sample) -> View:
-        """What is to be seen now."""
+        """Return what is to be seen now."""
         before = self._before or sample
         earlier = {(portal.name, portal.index): portal for portal in before.portals}
         dead = _dead(sample)

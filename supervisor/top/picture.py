@@ -50,7 +50,7 @@ SORTS: Final[dict[str, Callable[[PortalLine], float]]] = {
 
 
 def on_key(look: Look, key: str) -> Look:
-    """What the viewer wants to see behind that key."""
+    """Return what the viewer wants to see behind that key."""
     match key:
         case "s":
             orders = list(SORTS)

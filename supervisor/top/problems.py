@@ -26,7 +26,7 @@ class Problems:
 
     @property
     def latest(self) -> tuple[Problem, ...]:
-        """Those that last before those that are over."""
+        """List problems, those that last before those that are over."""
         return tuple(sorted(self._all.values(), key=lambda p: (p.is_over, -p.last_s, -p.since_s)))
 
     def take(self, now_s: float, complaints: Iterable[Complaint]) -> None:

@@ -201,14 +201,14 @@ class Acl:
         return cls(_compile(config.inbound, with_sessions=has_sessions), _compile(config.outbound, with_sessions=False))
 
     def inbound(self, topic: str, session: Session | None) -> Verdict:
-        """Of a source with its session; without one, of interest in a topic.
+        """Judge a source with its session; without one, interest in a topic.
 
         Without a session the verdict accepts, with `needs_session`, unless every session would be treated alike.
         """
         return _decide(self._inbound, topic, session)
 
     def outbound(self, topic: str) -> Verdict:
-        """Of what leaves the DRO here."""
+        """Judge what leaves the DRO here."""
         return _decide(self._outbound, topic, None)
 
 

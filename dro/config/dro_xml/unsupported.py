@@ -73,7 +73,7 @@ _TABLE: Final = (
 
 
 def limit_of(element: str) -> str:
-    """What the table says about elements of that name, or about what is around them; empty if nothing."""
+    """Return what the table says about elements of that name, or about what is around them; empty if nothing."""
     rows = {row.path[-1]: row for row in reversed(_TABLE)}
     name, parents = element, elements()[element].parents
     while name not in rows:

@@ -103,7 +103,7 @@ RULES: Final = (
 
 
 def lint(config: DroConfig, machine: Machine | None = None) -> list[Finding]:
-    """What to change in a configuration that loads, by file and line; the same text is not said twice."""
+    """Return what to change in a configuration that loads, by file and line; the same text is not said twice."""
     view = view_of(config, Machine.of_system() if machine is None else machine)
     found = dict.fromkeys(finding for rule in RULES for finding in rule.findings(view))
     return sorted(found, key=lambda f: (f.place.file != config.file, f.place.file, f.place.line))

@@ -21,7 +21,7 @@ Findings = Iterator[Finding]
 
 
 def lint_together(configs: Sequence[DroConfig], machine: Machine | None = None) -> list[Finding]:
-    """What to change in files that load, each found on its own by `lint`; in the order of the files."""
+    """Return what to change in files that load, each found on its own by `lint`; in the order of the files."""
     views = [view_of(config, Machine.of_system() if machine is None else machine) for config in configs]
     found: dict[Finding, None] = {}
     for one, other in combinations(views, 2):

@@ -330,7 +330,7 @@ def buffers(p: EndpointView) -> Findings:
 
 
 def own_sizes(p: EndpointView) -> Findings:
-    """What the sources of a TRD send must fit into the buffers of its receivers."""
+    """Find sources of a TRD that send more than fits into the buffers of its receivers."""
     for transport in ("lbtrm", "lbtru"):
         keys = tuple(
             (CTX, f"transport_{transport}_{name}datagram_max_size") for name in ("", "receiver_", "source_")

@@ -97,7 +97,7 @@ class ElementReader:
         return self._file
 
     def node(self) -> Node:
-        """What was read so far, here and below."""
+        """Return what was read so far, here and below."""
         values = dict(self._values)
         content = values.pop("", None)
         children = tuple(reader.node() for reader in self._readers)
@@ -173,7 +173,7 @@ class ElementReader:
     # --- values ------------------------------------------------------------------------------------------------
 
     def value(self, field: Field, kind: object) -> bool | int | str | None:
-        """What a record keeps of an attribute or of the content, as `bool`, `str`, `int` or `int | None`.
+        """Return what a record keeps of an attribute or of the content, as `bool`, `str`, `int` or `int | None`.
 
         Words come in their canonical spelling, numbers in the unit of the table; an absent text is empty.
         """

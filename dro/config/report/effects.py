@@ -39,7 +39,7 @@ class Effect:
 
 
 def effect_of(element: str, attribute: str) -> Effect:
-    """Of one row of the table. Raises: LookupError for a row that nothing answers for, which a test rules out."""
+    """Find the effect of a row of the table. Raises: LookupError for a row without one, which a test rules out."""
     spec = elements()[element]
     if spec.status == "eliminated" and "tcp" in (element, *spec.parents[:1]):
         return Effect(Kind.REFUSED, "refused: use `<single-tcp>`")

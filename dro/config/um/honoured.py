@@ -72,7 +72,7 @@ def names_protection(text: str) -> bool:
 
 
 def refusals(options: UmOptions) -> list[ConfigError]:
-    """What must stop a program, each at the place where it was set."""
+    """Return what must stop a program, each at the place where it was set."""
     found = []
     for key, value in sorted(options.explicit.items()):
         if is_refused(key) and value != option_table()[key].default:

@@ -37,7 +37,7 @@ StrPath = str | os.PathLike[str]
 
 
 def environment_options(environ: Mapping[str, str], problems: Problems, lookup: Lookup) -> UmOptions:
-    """What the variables of the UM library set, for a DRO and for other programs."""
+    """Return what the variables of the UM library set, for a DRO and for other programs."""
     options = DEFAULTS
     if environ.get(_SERVER_VARIABLE):
         remedy = f"unset it, and name a file in {DEFAULT_FILE_VARIABLE}"

@@ -63,7 +63,7 @@ class OptionSet:
 
     @classmethod
     def of(cls, o: UmOptions) -> Self:
-        """Of one options object it is made once: thousands of sources and receivers have the same."""
+        """Make it once of one options object: thousands of sources and receivers have the same."""
         made_of = _made_of(o)
         made: Self | None = made_of.get(cls)
         if made is None:

@@ -58,7 +58,7 @@ class Setting:
 
 
 def permitted(allow_first: bool, is_allowed: bool, is_denied: bool) -> bool:
-    """What the rules of an element say: deny and then allow with a default of yes, or the other way round."""
+    """Return what the rules of an element say: deny and then allow with a default of yes, or the other way round."""
     if allow_first:
         return is_allowed and not is_denied
     return is_allowed or not is_denied

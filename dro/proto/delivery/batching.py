@@ -53,7 +53,7 @@ class ImplicitBatch(Generic[T]):
         return due
 
     def flush(self) -> list[list[T]]:
-        """What waits, now."""
+        """Return what waits, now."""
         return [self._take()] if self._items else []
 
     def next_deadline(self) -> int | None:

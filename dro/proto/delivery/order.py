@@ -253,7 +253,7 @@ class DeliveryController:
             self._expire(now_ns)
 
     def take_events(self) -> list[DeliveryEvent]:
-        """What happened since the last call, in order."""
+        """Return what happened since the last call, in order."""
         events = self._events
         if events:
             self._events = []

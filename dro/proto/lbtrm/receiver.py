@@ -294,7 +294,7 @@ class ReceiverSession:
             self.stats.naks_sent += len(sqns)
 
     def take_events(self) -> list[SessionEvent]:
-        """What has happened since the last call, in order."""
+        """Return what has happened since the last call, in order."""
         events, self._events = self._events, []
         self.has_events = False
         return events

@@ -130,7 +130,7 @@ class SourceSession:
         self._on_sent(count, count * ref.length, now_ns)
 
     def on_sent_mixed(self, ends: Sequence[int], payloads: Sequence[int], buffer: Buffer, now_ns: int) -> None:
-        """As `on_sent_run` for datagrams of any lengths that fill `buffer`: number i up to `ends[i]`."""
+        """Do as `on_sent_run` for datagrams of any lengths that fill `buffer`: number i up to `ends[i]`."""
         self._window.append_mixed(ends, payloads, buffer)
         self._on_sent(len(ends), ends[-1], now_ns)
 

@@ -51,7 +51,7 @@ class DatagramOptions:
 
 @dataclass(frozen=True, slots=True)
 class SessionIds:
-    """Of the session that this side sends on, and of that of the companion."""
+    """Ids of the session that this side sends on, and of that of the companion."""
 
     own: int
     companion: int

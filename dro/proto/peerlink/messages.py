@@ -98,7 +98,7 @@ _CONTROL_BLOCKS: Final = frozenset(
 
 
 def kind_of(message: bytes | memoryview) -> Kind:
-    """Of one whole message. Raises: DecodeError for a broken chain."""
+    """Find the kind of one whole message. Raises: DecodeError for a broken chain."""
     blocks, _, _ = lbmc.chain(message, 0, len(message))
     codes = {code for code, _, _ in blocks}
     is_control = message[0] == MessageType.CONTROL
@@ -133,7 +133,7 @@ def extension(subtype: int, data: bytes) -> tuple[RawBlock, ...]:
 
 
 def extensions_of(message: lbmc.Message) -> dict[int, bytes]:
-    """What the EXTOPT blocks hold, by subtype, of those known here. Raises: DecodeError for pieces that do not join."""
+    """Return what EXTOPT blocks of known subtypes hold. Raises: DecodeError for pieces that do not join."""
     found: dict[int, bytes] = {}
     unfinished: set[int] = set()
     for block in message.blocks:
@@ -243,7 +243,7 @@ def read_hello(message: lbmc.Message) -> Hello | None:
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Of the interest and of the sources that one side has told the other, or that the other has recorded of it.
+    """Digests of the interest and the sources that one side has told the other, or the other has recorded of it.
 
     None: not all was recorded, or all is being told once more, so there is nothing to compare.
     """
@@ -252,7 +252,7 @@ class Digests:
     sources: int | None
 
     def differences(self, other: Digests) -> tuple[bool, bool]:
-        """Of interest, and of sources."""
+        """Say whether interest differs, and whether sources do."""
         return _differ(self.interest, other.interest), _differ(self.sources, other.sources)
 
 
@@ -398,7 +398,7 @@ def source_end(domain_id: int, record: SourceEnd, topic_index: int) -> bytes:
 
 
 def read_source(message: lbmc.Message) -> SourceRecord | SourceEnd:
-    """Of a message with a TOPIC_SOURCE block. Raises: DecodeError when something is missing."""
+    """Read a message with a TOPIC_SOURCE block. Raises: DecodeError when something is missing."""
     about, otid, number = message.get(TopicSource), message.get(OtidBlock), message.get(SrcIdx)
     if about is None or otid is None or number is None:
         raise DecodeError("source", "the OTID or the number of the source is missing")

@@ -26,7 +26,7 @@ class _Waiting:
 
 
 class SourceOrder:
-    """Of one connection. Messages are records of the shell, which are not looked into."""
+    """The order of sources on one connection. Messages are records of the shell, which are not looked into."""
 
     def __init__(self) -> None:
         self._next: dict[int, int] = {}
@@ -70,7 +70,7 @@ class SourceOrder:
         return following is None or ahead(sqn, following) >= 0
 
     def release(self, contiguous: int) -> list[bytes]:
-        """What goes on as no datagram is missing up to that number, or as too much waits."""
+        """Return what goes on as no datagram is missing up to that number, or as too much waits."""
         out: list[bytes] = []
         if contiguous != self._released:
             self._released = contiguous

@@ -52,7 +52,7 @@ class OfferedSources:
         return record
 
     def change(self, record: SourceRecord) -> SourceRecord | None:
-        """It has other attributes; None when nothing is to be told."""
+        """Give a source other attributes; None when nothing is to be told."""
         known = self._by_otid.get(record.otid)
         if known is None or known == replace(record, srcidx=known.srcidx):
             return None
@@ -117,7 +117,7 @@ class HeardSources:
                 yield record
 
     def on_source(self, record: SourceRecord) -> tuple[Verdict, list[SourceRecord]]:
-        """What it is, and the sources that it takes the place of: under its number, or the same under another one."""
+        """Return what it is, and the sources that it replaces: under its number, or the same under another one."""
         verdict, gone = self._take(record)
         self._is_complete &= verdict is Verdict.TAKEN
         return verdict, gone
@@ -145,7 +145,7 @@ class HeardSources:
         return Verdict.TAKEN, gone
 
     def on_end(self, end: SourceEnd) -> SourceRecord | None:
-        """What ends; None when nothing of that number and OTID is offered."""
+        """Return what ends; None when nothing of that number and OTID is offered."""
         known = self._by_number.get(end.srcidx)
         if known is None or known.otid != end.otid:
             return None

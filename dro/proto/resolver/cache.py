@@ -258,7 +258,7 @@ class TopicCache:
         return None
 
     def planes(self, topic: bytes, otid: bytes) -> list[int]:
-        """Of all ways to a source."""
+        """List the planes of all ways to a source."""
         return sorted({entry.plane for entry in self._topics.get(topic, {}).get(otid, ())})
 
     def ways(self, topic: bytes, otid: bytes) -> list[CachedSource]:

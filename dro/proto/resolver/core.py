@@ -106,7 +106,7 @@ class Resolver:
 
     @property
     def domain_id(self) -> int:
-        """Of the TRD; 0 while it is not known."""
+        """Return the domain id of the TRD; 0 while it is not known."""
         return self._channel.domain_id
 
     @property
@@ -173,7 +173,7 @@ class Resolver:
         return self._receivers.add_wildcard(pattern, pattern_type, matcher, options, query_options)
 
     def remove_wildcard(self, handle: int, now_ns: int) -> Iterator[bytes]:
-        """It finds nothing more; what it has found is let go topic by topic, as the result is gone through."""
+        """Remove a receiver; its topics are let go one by one, as the result is gone through."""
         self._channel.now_ns = now_ns
         return self._receivers.remove_wildcard(handle)
 
@@ -256,7 +256,7 @@ class Resolver:
         return events
 
     def packet_options(self) -> lbmr.PacketOptions:
-        """What every packet of this context carries, at the time of the last input."""
+        """Return what every packet of this context carries, at the time of the last input."""
         config = self._config
         domain_id = self._channel.domain_id
         if not self._is_dro and config.domain_propagation_ns > 0:

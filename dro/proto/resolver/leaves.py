@@ -31,7 +31,7 @@ class _Series(Due):
 
 
 class Leaves:
-    """Of one context."""
+    """Leave records of one context."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

@@ -172,7 +172,7 @@ class ReceiverSide:
             yield
 
     def remove_wildcard(self, handle: int) -> Iterator[bytes]:
-        """It finds nothing more; gives each topic that it had found, after taking it from the wildcard receiver."""
+        """Remove a receiver; gives each topic that it had found, after taking it from the receiver."""
         wildcard = self._wildcards.pop(handle)
         self._matchers.remove(handle)
         wildcard.is_removed = True

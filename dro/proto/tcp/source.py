@@ -333,7 +333,7 @@ class TcpSourceCore:
         return order
 
     def pending(self, client: int, most: int = MAX_IOV) -> list[memoryview]:
-        """What to write to this client next, at most `most` buffers. Empty when there is nothing."""
+        """Return what to write to this client next, at most `most` buffers. Empty when there is nothing."""
         return self._clients[client].pending(most) if client in self._clients else []
 
     def pending_bytes(self, client: int) -> int:

@@ -180,7 +180,7 @@ class Connections:
             self._fail(target, connection, now_ns)
 
     def pieces(self, target: Target) -> list[bytes | memoryview]:
-        """What to write now, a bounded part of what waits; empty when there is nothing."""
+        """Return what to write now, a bounded part of what waits; empty when there is nothing."""
         connection = self._connections.get(target)
         if connection is None or connection.state is not State.OPEN or connection.is_blocked:
             return []

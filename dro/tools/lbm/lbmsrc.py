@@ -130,7 +130,7 @@ def parse(argv: Sequence[str] | None) -> Options:
 
 
 def payload_maker(options: Options) -> Callable[[int], bytes]:
-    """What makes the payload of message number n: verifiable, or readable and padded with blanks."""
+    """Return what makes the payload of message number n: verifiable, or readable and padded with blanks."""
     of = options.lengths.of
     if options.verifiable:
         return lambda number: verify.make(number, of(number))

@@ -163,7 +163,7 @@ class FragmentContext:
 
     @property
     def domain_id(self) -> int:
-        """Of the TRD, configured or learnt; 0 while it is not known."""
+        """Return the domain id of the TRD, configured or learnt; 0 while it is not known."""
         return self._resolver.domain_id
 
     @property
@@ -182,7 +182,7 @@ class FragmentContext:
         return self._resolver.finals_pending
 
     def counts(self) -> SessionCounts:
-        """What the context and all its sessions have counted since the start."""
+        """Return what the context and all its sessions have counted since the start."""
         broken = self._request.broken if self._request is not None else 0
         bad = self.stats.tr_dgrams_dropped_malformed + broken
         own = SessionCounts(bad=bad, socket_drops=self.channel.socket_drops())
@@ -373,7 +373,7 @@ class FragmentContext:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What is wanted and opened within goes out together at its end, in few datagrams; found sources come then."""
+        """Send what is wanted and opened within together at the end, in few datagrams; found sources come then."""
         self._together += 1
         try:
             yield

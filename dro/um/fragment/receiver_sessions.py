@@ -45,7 +45,7 @@ class ReceiverSessions:
         return self._kinds[name]
 
     def counts(self) -> SessionCounts:
-        """Of all sessions since the start."""
+        """Add up the counts of all sessions since the start."""
         of_sessions = sum((session.counts() for session in self._sessions.values()), self._past)
         return sum((kind.counts() for kind in self._kinds.values()), of_sessions)
 

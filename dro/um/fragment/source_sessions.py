@@ -75,7 +75,7 @@ class SourceSessions:
         self._users.clear()
 
     def counts(self) -> SessionCounts:
-        """Of all sessions since the start."""
+        """Add up the counts of all sessions since the start."""
         return sum((sender.counts() for sender in (*self._users, *self._lingering)), self._past)
 
     def _on_closed(self, sender: SenderTransport) -> None:

@@ -80,7 +80,7 @@ class WantedTopics:
         self._patterns[key] = self._by_handle[handle] = _Pattern(key, handle)
 
     def remove_pattern(self, key: PatternKey, now_ns: int) -> Iterator[bytes]:
-        """It finds nothing more from now on; what it has found is taken from it as the result is gone through."""
+        """Remove a pattern that finds nothing more; its topics are let go one by one, as the result is gone through."""
         known = self._patterns[key]
         known.users -= 1
         if known.users:
@@ -140,7 +140,7 @@ class WantedTopics:
         return topic in self._topics or topic in self._matched
 
     def options_of(self, topic: bytes) -> UmOptions | None:
-        """Those of its first receiver; None for a topic that only patterns want."""
+        """Return those of its first receiver; None for a topic that only patterns want."""
         return self._topic_options.get(topic, self._options) if topic in self._topics else None
 
     def named_topics(self) -> set[bytes]:

@@ -126,7 +126,7 @@ def take_topic_control(view: memoryview, pos: int, length: int, table: RunTable)
 
 
 def stream_key(session_id: int) -> int:
-    """Of the `Stream` of a session of datagrams."""
+    """Return the key of the `Stream` of a session of datagrams."""
     return _SID << 32 | session_id
 
 

@@ -70,7 +70,7 @@ class Lz4Stream:
         return self._events.on_readable() is True or (self._has_more and not self._is_closed)
 
     def read_into(self, view: memoryview) -> int:
-        """As of every stream; what is no LZ4 is an OSError whose `strerror` says so."""
+        """Read as every stream does; what is no LZ4 is an OSError whose `strerror` says so."""
         self._has_more = False
         done = self._read(view)
         self._has_more = done == len(view) or self._failure is not None or self._frame.is_broken

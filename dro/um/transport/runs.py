@@ -261,7 +261,7 @@ def u32(view: memoryview | bytes | bytearray, at: int) -> int:
 
 
 def write_u32(view: bytearray | memoryview, at: int, value: int) -> None:
-    """Likewise."""
+    """Write a number of 32 bits in network order."""
     view[at], view[at + 1], view[at + 2], view[at + 3] = value >> 24, value >> 16 & 255, value >> 8 & 255, value & 255
 
 

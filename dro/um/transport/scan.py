@@ -226,7 +226,7 @@ def scan_slots(
     touched: list[Stream],
     header: DatagramHeader,
 ) -> bool:
-    """As `scan_datagrams` for a whole batch of one session in order, one message in each datagram, `stride` bytes apart
+    """Do as `scan_datagrams` for a batch of one session in order, one message in each datagram, `stride` bytes apart.
     from the start of `view`; False, with nothing done, when it is none. It works on columns, which plain Python does
     much faster.
     """

@@ -75,7 +75,7 @@ class ReceiverCounters(Protocol):
 
 
 class SourceCounters(Protocol):
-    """As `ReceiverCounters`."""
+    """Counters of a source session, as `ReceiverCounters`."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     msgs_sent: int
@@ -213,7 +213,7 @@ class SenderTransport(Protocol):
 
     @property
     def datagram_max_bytes(self) -> int:
-        """As configured; for a stream, what messages are divided by."""
+        """Return the largest datagram as configured; for a stream, what messages are divided by."""
 
     @property
     def fragment_max_bytes(self) -> int:

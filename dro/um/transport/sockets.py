@@ -145,7 +145,7 @@ def set_keepalive(sock: socket.socket, timeout_ns: int) -> None:
 
 
 def unacknowledged_bytes(sock: socket.socket) -> int:
-    """What was written to a TCP connection and has not reached the other machine yet."""
+    """Return what was written to a TCP connection and has not reached the other machine yet."""
     found = bytearray(4)
     fcntl.ioctl(sock, termios.TIOCOUTQ, found)
     return int.from_bytes(found, sys.byteorder)

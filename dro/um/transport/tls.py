@@ -33,7 +33,7 @@ _DH_GROUP: Final = Path(__file__).parent / "data" / "ffdhe2048.pem"  # of RFC 79
 
 
 class TlsStream(PlainStream):
-    """It is open when both sides have agreed on keys; without that within `limit_ns` it is lost."""
+    """A stream that is open when both sides have agreed on keys; without that within `limit_ns` it is lost."""
 
     def __init__(
         self, context: ssl.SSLContext, limit_ns: int, loop: Loop, sock: socket.socket, is_accepted: bool

@@ -83,7 +83,7 @@ _OF_REASON: Final = {
 
 
 def failure_of(error: OSError) -> TlsFailure:
-    """Of a handshake with a companion, or of the first bytes after it, which is when TLS 1.3 tells an initiator."""
+    """Explain a failure of a handshake, or of the first bytes after it, which is when TLS 1.3 tells an initiator."""
     if isinstance(error, ssl.SSLCertVerificationError):
         refused = f"the companion's certificate is refused: {error.verify_message}"
         return _OF_CERTIFICATE.get(error.verify_code, TlsFailure(refused, "issue another one"))

@@ -147,7 +147,7 @@ def validity_of(path: str) -> tuple[int, int]:
 
 
 def problems(tls: TlsSettings, now_s: float) -> Iterator[FileProblem]:
-    """What keeps a portal with these files from running, or will keep its companion from talking to it."""
+    """Yield what keeps a portal with these files from running, or will keep its companion from talking to it."""
     try:
         _context_of(tls, is_server=True)
     except _UnusableError as e:
@@ -175,7 +175,7 @@ Look = tuple[tuple[int, int, int, int] | None, ...]
 
 
 def look_at(tls: TlsSettings) -> Look:
-    """What differs when one of the files was written, replaced, or may be read by others now."""
+    """Return what differs when one of the files was written, replaced, or may be read by others now."""
     found: list[tuple[int, int, int, int] | None] = []
     for _, path in files_of(tls):
         try:

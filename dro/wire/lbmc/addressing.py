@@ -71,7 +71,7 @@ class Addressing:
 
 
 def read_addressing(message: bytes) -> Addressing:
-    """Of one whole message; the first block of each kind counts. Raises: DecodeError."""
+    """Read the addressing of one whole message; the first block of each kind counts. Raises: DecodeError."""
     is_data = message[0] & 0xF != MessageType.CONTROL
     first: dict[int, int] = {}
     dro_code, has_unknown = 0, False

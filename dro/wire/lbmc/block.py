@@ -53,7 +53,7 @@ class Block:
         raise NotImplementedError
 
     def body(self) -> bytes:
-        """What follows the two leading bytes. Raises: LocalProtocolError when a value does not fit its field."""
+        """Return what follows the two leading bytes. Raises: LocalProtocolError when a value does not fit its field."""
         raise NotImplementedError
 
     @classmethod

@@ -139,7 +139,7 @@ def tsni_message(records: Iterable[tuple[int, int]]) -> Message:
 
 
 def tcp_sid_message(session_id: int) -> Message:
-    """What a receiver sends first on a connection to an LBT-TCP source whose advertisement has a session id."""
+    """Return what a receiver sends first on a connection to an LBT-TCP source whose advertisement has a session id."""
     return control_message(TcpSid(session_id))
 
 

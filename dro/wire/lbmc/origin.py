@@ -40,7 +40,7 @@ class Origin:
 
 
 def read_origin(message: bytes) -> Origin:
-    """Of one whole message with the full header. Raises: DecodeError."""
+    """Read the origin of one whole message with the full header. Raises: DecodeError."""
     if len(message) < _SQN_AT + 4 or message[0] not in FULL_HEADER_TYPES:
         raise DecodeError("lbmc.type", "no message with a sequence number")
     blocks, _, end = chain(message, 0, len(message))

@@ -275,7 +275,7 @@ class TirOptions:
 
     @property
     def hotlink_index(self) -> int:
-        """Of the portal that advertises, 0 for none."""
+        """Return the index of the portal that advertises, 0 for none."""
         found = self.extended
         return found.reserved if found else 0
 
@@ -402,12 +402,12 @@ class PacketOptions:
 
     @property
     def local_domain(self) -> int | None:
-        """As sent: 0 says that the sender knows no domain."""
+        """Return the domain as sent: 0 says that the sender knows no domain."""
         return next((item.domain_id for item in self.items if isinstance(item, LocalDomain)), None)
 
 
 def standard_options(source_id: bytes, source_type: int, domain_id: int) -> PacketOptions:
-    """What goes on every packet we send: source id, source type, version 6.17, local domain (0: not known)."""
+    """Return what goes on every packet we send: source id, source type, version 6.17, local domain (0: not known)."""
     return PacketOptions(
         (SourceId(source_id), SourceType(source_type), SenderVersion(VERSION_6_17), LocalDomain(domain_id))
     )

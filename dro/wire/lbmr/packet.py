@@ -188,7 +188,7 @@ def decode(data: bytes) -> Packet:
 
 
 def decode_lenient(data: bytes) -> tuple[Packet | None, DecodeError | None]:
-    """What can be used of a datagram, and what is wrong with it.
+    """Return what can be used of a datagram, and what is wrong with it.
 
     Lists of records keep those before the error; no packet at all when the header, the packet options or a body that
     is not a list is bad. Never raises DecodeError.

@@ -26,7 +26,7 @@ _EACH: Final = "worker_longest_turn_seconds"  # no sum over workers says anythin
 
 
 def worker_metrics(*, is_sum: bool) -> tuple[Metric, ...]:
-    """Those that every process has; `is_sum`: that can be added up over processes."""
+    """List the metrics that every process has; `is_sum`: that can be added up over processes."""
     return tuple(m for m in metrics(WORKER) if not is_sum or not m.name.endswith(_EACH))
 
 

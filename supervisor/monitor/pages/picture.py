@@ -229,7 +229,7 @@ def _width(text: str, font: int) -> float:
 
 
 def clean(text: str) -> str:
-    """What XML may have: no control characters, halves of surrogate pairs, or the two that are no characters."""
+    """Return what XML may have: no control characters, halves of surrogate pairs, or the two that are no characters."""
     return "".join(
         c if not 0xD800 <= ord(c) < 0xE000 and ord(c) not in (0xFFFE, 0xFFFF) else "\ufffd" for c in printable(text)
     )

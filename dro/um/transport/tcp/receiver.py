@@ -83,7 +83,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
             self._perform(now_ns)
 
     def connect_at(self, at_ns: int) -> None:
-        """As `advertised`, at that time."""
+        """Do as `advertised`, at that time."""
         self._timer = self._loop.call_at(at_ns, lambda: self.advertised(self._loop.now_ns()))
 
     @property
