@@ -1,7 +1,7 @@
 """The tutorial is true to the letter: its commands run in order, as a newcomer gives them, and print what it shows.
 
-It lies here for the Spark session that the tests of this folder share: the programs of `analytics` run in it. All others
-run in a shell, in namespaces of their own, so that the fixed ports and names of the tutorial meet nobody else's.
+It lies here for the Spark session that the tests of this folder share: the programs of `analytics` run in it. All
+others run in a shell, in namespaces of their own, so that the fixed ports and names of the tutorial meet nobody else's.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Shell:
         assert self._bash.stdout is not None
         self._bash.stdin.write(f'{command}\necho "{DONE}"\n')
         self._bash.stdin.flush()
-        lines = []
+        lines: list[str] = []
         for line in self._bash.stdout:
             if line.startswith(DONE):
                 return "".join(lines)
