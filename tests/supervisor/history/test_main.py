@@ -8,6 +8,7 @@ import pytest
 
 from analytics.aggregate import main as aggregate
 from analytics.report import main as report
+from dro.command_line import version
 from supervisor.history.main import main
 
 
@@ -28,6 +29,13 @@ def test_arguments_that_make_no_sense_are_refused(
         main(given)
     assert ended.value.code == 2
     assert why in capsys.readouterr().err
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"tnwgd-history {version()}\n"
 
 
 def test_numbers_of_spark_programs_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
