@@ -106,6 +106,7 @@ def analyse(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> s
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # thirty programs one after another; a busy machine is five times as slow
 @pytest.mark.usefixtures("spark")
 def test_every_command_prints_what_the_tutorial_shows(
     tmp_path: Path, shell: Shell, capsys: pytest.CaptureFixture[str]
