@@ -71,7 +71,7 @@ class Machine:
     """Debian in namespaces of its own; a context manager."""
 
     _script = _MACHINE
-    _own = ("--mount", "--net", "--pid", "--fork", "--kill-child")
+    _own: tuple[str, ...] = ("--mount", "--net", "--pid", "--fork", "--kill-child")
     """Options of unshare: what the script needs."""
 
     def __init__(self, folder: Path, *below: Path) -> None:
