@@ -32,7 +32,7 @@ TOOLS: Final = {"netns": ("ip", "nft", "bridge", "setpriv"), "tshark": ("tshark"
                 "chromium": ("chromium", "chromedriver"), "prometheus": ("prometheus", "promtool"),
                 "systemd": ("systemd-analyze",),
                 "man": ("man",),
-                "debian": ("mmdebstrap", "dpkg-deb", "nsenter", "ip")}  # fmt: skip
+                "debian": ("mmdebstrap", "chrpath", "dpkg-deb", "nsenter", "ip")}  # fmt: skip
 ANALYTICS: Final = "tests/analytics/"
 PROCESS_FIXTURES: Final = frozenset({"net", "site", "start"})
 

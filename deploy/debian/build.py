@@ -128,6 +128,8 @@ def _programs(root: Path) -> None:
         path.write_text(f"#!/{PREFIX}/bin/python3\n{text}", encoding="utf-8")
         (root / "usr/bin" / path.name).symlink_to(f"../{Path(PREFIX).relative_to('usr')}/bin/{path.name}")
     (root / PREFIX / "bin/python3").symlink_to(INTERPRETER)
+    for package in ("dro", "portals"):  # the interpreter of the build may have put its own folder there
+        _run("chrpath", "--delete", *(root / SITE / package).rglob("*.so"))
     (root / PREFIX / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11\n")
 
 
@@ -166,7 +168,7 @@ def _configurations(root: Path) -> None:
     trds = [part for n in (1, 2) for part in (f"--trd{n}", f"127.0.0.1,239.192.8.{n}:12965")]
     _run(sys.executable, "-m", "supervisor.main", "init", "direct", *trds, "--name", "DRO", cwd=settings)
     text = (settings / "dro.xml").read_text("utf-8")
-    (settings / "dro.xml").write_text(text.replace(f"{settings}/", ""), encoding="utf-8")
+    (settings / "dro.xml").write_text(text.replace(f"{settings}/", "/etc/open-dro/"), encoding="utf-8")
     for path in sorted((ROOT / "tests/golden/examples").glob("*/")):
         if not path.name.startswith("unsupported"):
             shutil.copytree(path, root / f"usr/share/doc/{PROGRAM}/examples" / path.name)
@@ -206,15 +208,8 @@ def pack(folder: Path, output: Path, version: str, compression: str = "zstd") ->
         _control(root, name, version)
         _times(root)
         made.append(output / f"{name}_{version}_amd64.deb")
-        _run(
-            "dpkg-deb",
-            "--root-owner-group",
-            f"-Z{compression}",
-            "--build",
-            root,
-            made[-1],
-            SOURCE_DATE_EPOCH=str(_epoch()),
-        )
+        command = ("dpkg-deb", "--root-owner-group", f"-Z{compression}", "--build", root, made[-1])
+        _run(*command, SOURCE_DATE_EPOCH=str(_epoch()))
     return made
 
 
@@ -274,8 +269,9 @@ def _check() -> None:
     machine: Mapping[str, object] = {"machine": platform.machine(), "python": sys.version_info[:2]}
     if machine != {"machine": "x86_64", "python": (3, 11)}:
         raise BuildError(f"made for x86_64 and Python 3.11 only, not for {machine}; run `make deb PYTHON=python3.11`")
-    if shutil.which("dpkg-deb") is None:
-        raise BuildError("without dpkg-deb: install the Debian package dpkg")
+    for tool in ("dpkg-deb", "chrpath"):
+        if shutil.which(tool) is None:
+            raise BuildError(f"{tool} is not installed: it is in the Debian package {tool.removesuffix('-deb')}")
 
 
 def main(argv: Sequence[str]) -> int:

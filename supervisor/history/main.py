@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from dro.command_line import Parser, add_version
 from dro.errors import DroError
+from supervisor.history.tables import NEEDS
 
 if TYPE_CHECKING:
     import uvicorn
@@ -25,7 +26,6 @@ _TOLD: Final = 20
 STOP_S: Final = 5
 """Given to requests under way when the program is told to end."""
 """Lines about what could not be read."""
-NEEDS: Final = "it needs what `pip install open-dro[history]` or the Debian package open-dro-history installs"
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from dro.metrics.table import PORTAL, PREFIX, ROUTE_MANAGER, WORKER, Row, rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
+NEEDS: Final = "it needs what `pip install open-dro[history]` or the Debian package open-dro-history installs"
 VERSION: Final = 1
 """Numbers the layout; readers refuse files of a higher one."""
 META: Final = "open_dro.history"

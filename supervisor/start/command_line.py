@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ from dro.log.events import configuration_warning
 from dro.log.handler import Settings
 from dro.log.setup import set_up
 from dro.standard_streams import output_lost, say
+from supervisor.history.tables import NEEDS
 from supervisor.history.worker import INTERVAL_S, HistoryOptions
 from supervisor.host.early_signals import EarlySignals
 from supervisor.init import main as init
@@ -146,6 +148,8 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         parser.error("--with-defaults without effect: it goes with --print-config")
     if args.history_interval is not None and args.history is None:
         parser.error("--history-interval without effect: it goes with --history")
+    if args.history is not None and find_spec("pyarrow") is None:
+        parser.error(f"--history: {NEEDS}")
     if args.history_interval is not None and not 0.1 <= args.history_interval <= 3600:
         parser.error("--history-interval is from 0.1 to 3600 seconds")
     if args.run_dir == "":

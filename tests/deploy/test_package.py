@@ -59,7 +59,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def install(machine: Machine, packages: list[Path]) -> str:
     for package in packages:
         machine.put(package, f"/var/tmp/{package.name}")
-    return machine.run(["dpkg", "--install", *(f"/var/tmp/{package.name}" for package in packages)]).stdout
+    return machine.run(
+        ["dpkg", "--force-unsafe-io", "--install", *(f"/var/tmp/{package.name}" for package in packages)]
+    ).stdout
 
 
 @pytest.fixture
@@ -74,18 +76,17 @@ def test_every_command_knows_its_version(machine: Machine) -> None:
 
 
 def test_the_compiled_steps_run_and_bytecode_is_there(machine: Machine) -> None:
-    script = "import dro.timers; from dro.compiled_steps import form; print(form(), dro.timers.__cached__)"
+    script = "import dro.timers; from dro.compiled_steps import form; print(form())"
     said = machine.run(["/usr/lib/open-dro/bin/python3", "-v", "-c", script], user="nobody").stdout
-    assert "\ncompiled " in said
+    assert "\ncompiled\n" in said
     assert f"matches /{build.SITE}/dro/compiled_steps.py" in said
-    assert f"/{build.SITE}/dro/__pycache__" in said
 
 
 def test_the_starter_configuration_is_correct(machine: Machine) -> None:
     assert (
         machine.run(["tnwgd", "-v", "/etc/open-dro/dro.xml"], user=USER).stdout == "/etc/open-dro/dro.xml: no errors\n"
     )
-    assert "<lbm-config>trd1.cfg<" in machine.path("/etc/open-dro/dro.xml").read_text()
+    assert str(build.ROOT) not in machine.path("/etc/open-dro/dro.xml").read_text()
 
 
 def test_a_dro_runs_as_its_user(machine: Machine, tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_dro_runs_as_its_user(machine: Machine, tmp_path: Path) -> None:
     status = machine.run(["tnwgdctl", "status"], user=USER).stdout
     assert "G1-TRD1" in status
     assert "G1-TRD2" in status
-    assert "no configured value differs" in machine.run(["tnwgdctl", "reload"], user=USER).stdout
+    assert "nothing has changed" in machine.run(["tnwgdctl", "reload"], user=USER).stdout
 
     received = tmp_path / "lbmrcv"
     receiver = machine.start(["lbmrcv", "-c", "/etc/open-dro/trd2.cfg", "-V", "-r", "10", "topic"], received, "nobody")
@@ -111,7 +112,9 @@ def test_a_dro_runs_as_its_user(machine: Machine, tmp_path: Path) -> None:
         options.read_text().replace("<domain-id>2</domain-id>", "<domain-id>2</domain-id><cost>7</cost>")
     )
     machine.run(["kill", "-HUP", pid])
-    wait_until(lambda: "cost" in said.read_text(), "the reload", detail=said.read_text)
+    wait_until(
+        lambda: "path=endpoint[G1-TRD2]/cost old=1 new=7" in said.read_text(), "the reload", detail=said.read_text
+    )
     machine.run(["kill", "-TERM", pid])
     assert dro.wait(30) == 0, said.read_text()
     assert machine.run(["find", "/tmp", "/dev/shm", "-user", USER]).stdout == ""
@@ -207,6 +210,6 @@ def test_without_histories_the_commands_say_what_is_missing(machine: Machine) ->
         ["tnwgd-history", "compact", "--history", "/tmp"],
     ):
         refused = machine.run(command, user=USER, check=False)
-        assert refused.returncode == 1
+        assert refused.returncode in (1, 2)
         assert "open-dro-history" in refused.stdout
         assert "Traceback" not in refused.stdout

@@ -80,6 +80,7 @@ class Machine:
         self._below = below
         self.changes = folder / "changes"
         self._pid = 0
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Machine:
         for name in ("changes", "work", "root"):
@@ -101,7 +102,8 @@ class Machine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._outer.kill()
-        self._outer.wait()
+        for process in (self._outer, *self._started):
+            process.wait()
 
     def _running(self, found: T) -> T:
         assert self._outer.poll() is None, "the machine has ended"
@@ -138,9 +140,10 @@ class Machine:
     def start(self, argv: Sequence[str], output: Path, user: str = "root") -> subprocess.Popen[bytes]:
         """Start a command that writes to a file outside; it ends with the machine."""
         with output.open("wb") as out:
-            return subprocess.Popen(
-                self.command(argv, user), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
-            )
+            command = self.command(argv, user)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+        self._started.append(process)
+        return process
 
     def put(self, source: Path, name: str) -> None:
         """Copy a file into the machine."""
