@@ -103,19 +103,20 @@ def test_a_dro_runs_as_its_user(machine: Machine, tmp_path: Path) -> None:
     received = tmp_path / "lbmrcv"
     receiver = machine.start(["lbmrcv", "-c", "/etc/open-dro/trd2.cfg", "-V", "-r", "10", "topic"], received, "nobody")
     wait_until(lambda: "topic" in machine.run(["tnwgdctl", "interest"], user=USER).stdout, "interest", every_s=0.2)
-    machine.run(["lbmsrc", "-c", "/etc/open-dro/trd1.cfg", "-V", "-M", "10", "-P", "10", "topic"], user="nobody")
+    machine.start(["lbmsrc", "-c", "/etc/open-dro/trd1.cfg", "-V", "-P", "20", "topic"], tmp_path / "lbmsrc", "nobody")
     assert receiver.wait(30) == 0, received.read_text()
 
-    pid = machine.run(["pgrep", "--oldest", "--euid", USER]).stdout.strip()
+    names = machine.path("/proc").glob("[0-9]*/comm")
+    pid = next(name.parent.name for name in names if name.read_text() == "tnwgd\n")
     options = machine.path("/etc/open-dro/dro-g1.xml")
     options.write_text(
         options.read_text().replace("<domain-id>2</domain-id>", "<domain-id>2</domain-id><cost>7</cost>")
     )
-    machine.run(["kill", "-HUP", pid])
+    machine.run(["sh", "-c", f"kill -HUP {pid}"])
     wait_until(
         lambda: "path=endpoint[G1-TRD2]/cost old=1 new=7" in said.read_text(), "the reload", detail=said.read_text
     )
-    machine.run(["kill", "-TERM", pid])
+    machine.run(["sh", "-c", f"kill -TERM {pid}"])
     assert dro.wait(30) == 0, said.read_text()
     assert machine.run(["find", "/tmp", "/dev/shm", "-user", USER]).stdout == ""
 
