@@ -55,7 +55,7 @@ class BuildError(Exception):
 
 
 def project() -> dict[str, object]:
-    """What pyproject.toml says of the project."""
+    """Read what pyproject.toml says of the project."""
     about: dict[str, object] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     return about
 

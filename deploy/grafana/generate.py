@@ -116,7 +116,7 @@ class Alerts:
 
 
 def expression(text: str) -> str:
-    """What Grafana gets for an expression of a table."""
+    """Return what Grafana gets for an expression of a table."""
     return re.sub(r"@\w+", lambda found: SELECTED[found[0]], " ".join(text.split()))
 
 

@@ -49,7 +49,7 @@ class SourceDeletionDelay:
         return waiting[otid]
 
     def begin_fed(self, otid: bytes, now_ns: int) -> int:
-        """Of one that does not wait yet. Returns when its feeder is to stop."""
+        """Begin the wait of one whose end is advertised. Returns when its feeder is to stop."""
         self._fed[otid] = now_ns + FED_NS
         return self._fed[otid]
 

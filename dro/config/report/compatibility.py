@@ -39,7 +39,7 @@ class Fate(Enum):
 
 
 def fate_of(key: OptionKey) -> Fate:
-    """Of an option of the table. Raises: KeyError."""
+    """Tell what becomes of an option of the table. Raises: KeyError."""
     option = option_table()[key]
     if option.rule.kind is Kind.API:
         return Fate.OF_CODE
