@@ -5,6 +5,7 @@ The packages are built once. Each test has a machine of its own, on which they a
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,9 +102,9 @@ def test_a_dro_runs_as_its_user(machine: Machine, tmp_path: Path) -> None:
     assert "nothing has changed" in machine.run(["tnwgdctl", "reload"], user=USER).stdout
 
     received = tmp_path / "lbmrcv"
-    receiver = machine.start(["lbmrcv", "-c", "/etc/open-dro/trd2.cfg", "-V", "-r", "10", "topic"], received, "nobody")
+    receiver = machine.start(["lbmrcv", "-c", "/etc/open-dro/trd2.cfg", "-V", "-r", "10", "topic"], received, USER)
     wait_until(lambda: "topic" in machine.run(["tnwgdctl", "interest"], user=USER).stdout, "interest", every_s=0.2)
-    machine.start(["lbmsrc", "-c", "/etc/open-dro/trd1.cfg", "-V", "-P", "20", "topic"], tmp_path / "lbmsrc", "nobody")
+    machine.start(["lbmsrc", "-c", "/etc/open-dro/trd1.cfg", "-V", "-P", "20", "topic"], tmp_path / "lbmsrc", USER)
     assert receiver.wait(30) == 0, received.read_text()
 
     names = machine.path("/proc").glob("[0-9]*/comm")
@@ -147,12 +148,14 @@ def test_units_under_systemd(built: Built, tmp_path: Path) -> None:
         settings.write_text(settings.read_text().removesuffix("broken"))
 
         first = main_pid()
-        machine.run(["pkill", "--signal=KILL", "--full", "tnwgd: DRO-TRD1"])
+        workers = json.loads(ask("tnwgdctl", "--json", "--dro", "DRO", "status"))["workers"]
+        portal = next(worker["pid"] for worker in workers if worker["name"] == "DRO-TRD1")
+        machine.run(["sh", "-c", f"kill -KILL {portal}"])
         wait_until(
             lambda: "killed by SIGKILL" in ask("journalctl", "-utnwgd@dro", "-perr", "-ocat"), "an error", every_s=0.2
         )
         assert (ask("systemctl", "is-active", "tnwgd@dro"), main_pid()) == ("active", first)
-        machine.run(["kill", "-KILL", str(first)])
+        machine.run(["sh", "-c", f"kill -KILL {first}"])
         wait_until(lambda: main_pid() not in (0, first), "a new parent", every_s=0.2)
         wait_until(lambda: ask("systemctl", "is-active", "tnwgd@dro") == "active", "it is ready again", every_s=0.2)
         assert "DRO-TRD1" in ask("tnwgdctl", "--dro", "DRO", "status")

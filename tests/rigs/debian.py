@@ -18,11 +18,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final
 
 from tests.rigs.waiting import wait_until
 
-T = TypeVar("T")
 RELEASE: Final = "bookworm"
 PACKAGES: Final = ("adduser", "bash-completion", "man-db", "python3", "systemd")
 FOLDER: Final = Path(__file__).parents[2] / "build/debian"
@@ -90,24 +89,32 @@ class Machine:
         script = ["sh", "-c", self._script, "machine", layers, str(self._folder)]
         with (self._folder / "console").open("wb") as console:
             self._outer = subprocess.Popen([*wrapped, *script], stdin=subprocess.DEVNULL, stdout=console)
-        children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
-        self._pid = int(wait_until(lambda: self._running(children.read_text()), "a machine of its own"))
-        wait_until(lambda: self._running(self._is_up()), "the machine to be up", 90, every_s=0.1)
+        try:
+            wait_until(self._is_up, "the machine to be up", 90, every_s=0.1)
+        except BaseException:
+            self._end()
+            raise
         return self
 
-    def _is_up(self) -> bool:
-        return self.path("/run/is-up").exists()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _end(self) -> None:
         self._outer.kill()
         for process in (self._outer, *self._started):
             process.wait()
 
-    def _running(self, found: T) -> T:
-        assert self._outer.poll() is None, "the machine has ended"
-        return found
+    def _has_process_1(self) -> bool:
+        """Look for it anew: what makes namespaces may fork more than once."""
+        assert self._outer.poll() is None, f"the machine has ended\n{(self._folder / 'console').read_text()}"
+        found = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split()
+        self._pid = int(found[-1]) if found else 0
+        return bool(found)
+
+    def _is_up(self) -> bool:
+        return self._has_process_1() and self.path("/run/is-up").exists()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
 
     def path(self, name: str) -> Path:
         """A file of the machine, as seen from outside."""
@@ -158,5 +165,7 @@ class Booted(Machine):
     _own = ("--mount",)
 
     def _is_up(self) -> bool:
+        if not self._has_process_1():
+            return False
         state = self.run(["systemctl", "is-system-running"], check=False).stdout.strip()
         return state in ("running", "degraded")
