@@ -70,6 +70,7 @@ class Shell:
             argv, cwd=folder, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )  # fmt: skip
+        self.run("set -m")  # each command is a job with a process group of its own, as on a terminal
 
     def run(self, command: str) -> str:
         """Run a command to its end; what it printed."""
