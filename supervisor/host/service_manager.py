@@ -11,12 +11,18 @@ import socket
 from collections.abc import MutableMapping
 from typing import Final
 
-from dro.clock import NS_PER_US
+from dro.clock import NS_PER_US, ms, s
 from dro.loop import Loop
 
 READY: Final = "READY=1"
 STOPPING: Final = "STOPPING=1"
 ALIVE: Final = "WATCHDOG=1"
+SHORTEST_NS: Final = ms(50)
+"""Between two signs of life, however few microseconds the service manager gives: they must not fill the loop."""
+LONGEST_NS: Final = s(3600)
+PATIENCE_S: Final = 0.2
+"""How long a queue that is full may take to have room: a `READY` that is lost is not said again."""
+_DIGITS_MAX: Final = 20  # of 64 bits
 _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
@@ -27,8 +33,10 @@ class ServiceManager:
         """Take the variables out of `environ`: they are for this process alone, not for those that it starts."""
         where, interval, pid = (environ.pop(name, "") for name in _VARIABLES)
         self._address = "\0" + where[1:] if where.startswith("@") else where
-        is_meant = interval.isdecimal() and pid in ("", str(os.getpid()))
-        self.interval_ns: Final = int(interval) * NS_PER_US // 2 if is_meant and where else 0
+        is_number = interval.isdecimal() and len(interval) <= _DIGITS_MAX
+        is_meant = bool(where) and is_number and int(interval) > 0 and pid in ("", str(os.getpid()))
+        half_ns = int(interval) * NS_PER_US // 2 if is_meant else 0
+        self.interval_ns: Final = min(max(half_ns, SHORTEST_NS), LONGEST_NS) if is_meant else 0
         """Nanoseconds between two signs of life, half of the time after which the service is restarted; 0: none."""
 
     def say(self, *assignments: str) -> None:
@@ -36,7 +44,7 @@ class ServiceManager:
         if not self._address:
             return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
+            sender.settimeout(PATIENCE_S)
             sender.sendto("\n".join(assignments).encode(), self._address)
 
     def watch(self, loop: Loop) -> None:

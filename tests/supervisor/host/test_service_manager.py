@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from dro.clock import ms
 from dro.loop import Loop
-from supervisor.host.service_manager import ALIVE, READY, ServiceManager
+from supervisor.host.service_manager import ALIVE, LONGEST_NS, READY, SHORTEST_NS, ServiceManager
 from tests.fakes.clock import SteppedClock
 
 
@@ -50,6 +52,22 @@ def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
         assert listener.recv(64) == b"READY=1"
 
 
+def test_a_queue_that_is_full_is_given_time_to_have_room(listener: socket.socket) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
+        filler.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                filler.sendto(b"X", listener.getsockname())
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(ServiceManager({"NOTIFY_SOCKET": address(listener)}).say, READY)
+        listener.setblocking(True)
+        listener.settimeout(10)
+        while (message := listener.recv(64)) == b"X":
+            pass
+        said.result(10)
+    assert message == READY.encode()
+
+
 def test_its_variables_are_not_left_for_other_processes(listener: socket.socket) -> None:
     environ = {"NOTIFY_SOCKET": address(listener), "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "HOME": "/"}
     ServiceManager(environ)
@@ -70,6 +88,11 @@ def test_nobody_listens(where: str) -> None:
         ({"WATCHDOG_USEC": "500000", "WATCHDOG_PID": str(os.getpid())}, ms(250)),
         ({"WATCHDOG_USEC": "500000", "WATCHDOG_PID": "1"}, 0),
         ({"WATCHDOG_USEC": "soon"}, 0),
+        ({"WATCHDOG_USEC": "0"}, 0),
+        ({"WATCHDOG_USEC": "-5"}, 0),
+        ({"WATCHDOG_USEC": "1"}, SHORTEST_NS),
+        ({"WATCHDOG_USEC": "9" * 20}, LONGEST_NS),
+        ({"WATCHDOG_USEC": "9" * 5000}, 0),
         ({}, 0),
     ],
 )
