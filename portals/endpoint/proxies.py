@@ -163,17 +163,19 @@ class ProxySources:
         if found is None:
             self.open(worker, seen)
             return
-        self.advertise(seen)
+        self.advertise(seen, again=True)
         self._egress.feed(found[1], worker, seen.handle, is_beside=is_beside)
 
-    def advertise(self, seen: SourceSeen) -> None:
-        """The proxy source of that OTID advertises what its origin does, with the cost of the way to here."""
+    def advertise(self, seen: SourceSeen, *, again: bool = False) -> None:
+        """The proxy source of that OTID advertises what its origin does, with the cost of the way to here.
+
+        One that has advertised its end does so only when it is to be advertised `again`."""
         found = self.by_otid.get(seen.otid)
         if found is None:
             return
         self._offers[seen.otid] = seen
         try:
-            found[0].update(proxy_options(seen, self._cost, self._hotlink_index))
+            found[0].update(proxy_options(seen, self._cost, self._hotlink_index), again=again)
         except DecodeError as e:
             self._log.warning(LogEvent.ADVERTISEMENT_UNCHANGED, extra={"topic": shown(seen.topic), "error": str(e)})
 

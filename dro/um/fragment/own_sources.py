@@ -46,13 +46,16 @@ class FragmentSource:
         """Tell receivers the last topic sqn sent; False when the session is blocked."""
         return self.transport.send_message(lbmc.encode(lbmc.tsni_message([(self.topic_index, sqn)])), now_ns)
 
-    def update(self, tir_options: Iterable[lbmr.TirOption]) -> None:
-        """Advertise with these extra options from now on, at once if they differ. Raises: DecodeError."""
+    def update(self, tir_options: Iterable[lbmr.TirOption], *, again: bool = False) -> None:
+        """Advertise with these extra options from now on, at once if they differ. Raises: DecodeError.
+
+        One that has advertised its end stays so, unless it is to be advertised `again`.
+        """
         if not self._is_closed:
-            self._owner.update(self, tuple(tir_options))
+            self._owner.update(self, tuple(tir_options), again=again)
 
     def end(self) -> None:
-        """Advertise its end, and stay on the session; `update` advertises it again."""
+        """Advertise its end, and stay on the session."""
         if not self._is_closed:
             self._owner.end(self)
 
@@ -160,10 +163,10 @@ class OwnSources:
         options = lbmr.TirOptions(tuple(items))
         return lbmr.Tir(source.topic, source.transport.address, lbmr.TIR_TTL, source.topic_index, options)
 
-    def update(self, source: FragmentSource, extra: tuple[lbmr.TirOption, ...]) -> None:
+    def update(self, source: FragmentSource, extra: tuple[lbmr.TirOption, ...], *, again: bool) -> None:
         """For `FragmentSource.update`."""
         handle, before, chosen = self._sources[source]
-        if source in self._ended:
+        if again and source in self._ended:
             handle = self._advertise(source, extra, chosen)
             self._ended.discard(source)
         elif extra == before:

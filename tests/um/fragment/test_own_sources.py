@@ -144,7 +144,7 @@ def test_a_source_is_closed_once_and_says_nothing_afterwards(scene: Scene, final
     assert (scene.released, scene.pumps, len(scene.own)) == ([5], 1, 0)
 
 
-def test_a_source_that_has_advertised_its_end_sends_and_is_advertised_again_by_its_next_change(scene: Scene) -> None:
+def test_a_source_that_has_advertised_its_end_sends_and_is_advertised_again_when_that_is_wanted(scene: Scene) -> None:
     cost = (lbmr.Cost(1, 6),)
     source = scene.own.open(b"t", UmOptions(), None, cost)
     now_ns = scene.stepper.clock.time_ns
@@ -152,7 +152,9 @@ def test_a_source_that_has_advertised_its_end_sends_and_is_advertised_again_by_i
     source.end()
     assert (scene.told[1:], scene.released, scene.pumps) == ([("-", 71, now_ns, True)], [], 1)
     assert source.send_tsni(41, 8) is True
-    source.update(cost)
+    source.update((lbmr.Cost(1, 7),))
+    assert len(scene.told) == 2, "a change alone does not take its end back"
+    source.update(cost, again=True)
     assert [entry[:2] for entry in scene.told[2:]] == [("+", b"t")]
     source.end()
     source.close(final=True, linger_ns=5)
