@@ -88,7 +88,7 @@ class Bindings:
         self._faults = faults
         self._pump = pump
         self._bound: Table[BoundKey, BoundSource] = Table()
-        self._ending: Table[BoundKey, None] = Table()  # bound sources that have sent a final advertisement
+        self._ending: Table[BoundKey, int] = Table()  # bound sources that have sent a final advertisement, until when
         self._by_topic: Table[bytes, dict[bytes, list[BoundSource]]] = Table()  # topic -> OTID -> ways to that source
         self._dros = DroWatch()
 
@@ -250,15 +250,16 @@ class Bindings:
         Where another way to the same source has been taken, stay on both for a while: the new one begins somewhere in
         the middle, and the old one, which a DRO feeds a little longer, may be behind it. What comes twice counts once.
         """
-        self._ending[_key_of(bound)] = None
-        self._loop.call_later(ENDING_QUIET_NS, partial(self._look, bound, now_ns + ENDING_MAX_NS))
+        self._ending[_key_of(bound)] = deadline_ns = now_ns + ENDING_MAX_NS
+        self._loop.call_later(ENDING_QUIET_NS, partial(self._look, bound, deadline_ns))
 
-    def _is_ending(self, bound: BoundSource) -> bool:
+    def _is_ending(self, bound: BoundSource, deadline_ns: int) -> bool:
+        """False also when it was advertised again, and has sent another final advertisement since."""
         key = _key_of(bound)
-        return self._bound.get(key) is bound and key in self._ending
+        return self._bound.get(key) is bound and self._ending.get(key) == deadline_ns
 
     def _look(self, bound: BoundSource, deadline_ns: int) -> None:
-        if not self._is_ending(bound):
+        if not self._is_ending(bound, deadline_ns):
             return
         if len(self._by_topic[bound.topic][bound.otid]) > 1:
             self._loop.call_at(deadline_ns, partial(self._decide, bound, deadline_ns, bound.transport.active_ns))
@@ -268,7 +269,7 @@ class Bindings:
             self._loop.call_later(ENDING_QUIET_NS, partial(self._decide, bound, deadline_ns, seen_ns))
 
     def _decide(self, bound: BoundSource, deadline_ns: int, seen_ns: int) -> None:
-        if not self._is_ending(bound):
+        if not self._is_ending(bound, deadline_ns):
             return
         if bound.transport.active_ns != seen_ns and self._loop.now_ns() < deadline_ns:
             self._look(bound, deadline_ns)

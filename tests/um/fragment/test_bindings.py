@@ -246,6 +246,20 @@ def test_a_final_advertisement_leaves_time_for_another_way(scene: Scene) -> None
     assert (scene.unbound, scene.bound) == ([(A, 1, True)], [(B, 1)])
 
 
+def test_a_second_final_advertisement_leaves_as_much_time_as_the_first(scene: Scene) -> None:
+    source = scene.found()
+    scene.bindings.on_found(found(B), scene.now_ns)
+    scene.bindings.on_gone(source, scene.now_ns)
+    scene.stepper.run(100, 1)
+    scene.found()
+    scene.stepper.run(50, 1)
+    scene.bindings.on_gone(source, scene.now_ns)
+    scene.stepper.run(249, 1)
+    assert scene.bound == [(A, 1), (B, 1)]
+    scene.stepper.run(1, 1)
+    assert (scene.unbound, scene.bound) == ([(A, 1, True)], [(B, 1)])
+
+
 def test_other_attributes_of_a_bound_source_are_kept(scene: Scene) -> None:
     scene.found()
     changed = found(cost=lbmr.Cost(2, 3), from_dro=False, source_id=NEW, ip=OTHER_HOST)
