@@ -25,6 +25,7 @@ class SourceDeletionDelay:
 
     def __init__(self, delay_ns: int) -> None:
         self.delay_ns = delay_ns
+        self._now_ns = 0
         self._delete_at_ns: dict[bytes, int] = {}  # earliest first
         self._soon: dict[bytes, int] = {}  # likewise
         self._fed: dict[bytes, int] = {}  # those that are fed until then, and wait only afterwards
@@ -35,6 +36,10 @@ class SourceDeletionDelay:
         for otid in self._delete_at_ns:
             self._delete_at_ns[otid] += longer_ns
 
+    def pass_time(self, now_ns: int) -> None:
+        """Tell what time it is to steps of long work, which name the time at which all of it began."""
+        self._now_ns = max(self._now_ns, now_ns)
+
     def __contains__(self, otid: bytes) -> bool:
         return otid in self._delete_at_ns or otid in self._soon or otid in self._fed
 
@@ -44,13 +49,15 @@ class SourceDeletionDelay:
 
     def begin(self, otid: bytes, now_ns: int, *, is_soon: bool = False) -> int:
         """Begin the delay of a source that does not wait yet. Returns when the proxy source is to be deleted."""
+        self.pass_time(now_ns)
         waiting, delay_ns = (self._soon, SOON_NS) if is_soon else (self._delete_at_ns, self.delay_ns)
-        waiting[otid] = now_ns + delay_ns
+        waiting[otid] = self._now_ns + delay_ns
         return waiting[otid]
 
     def begin_fed(self, otid: bytes, now_ns: int) -> int:
         """Begin the wait of one whose end is advertised. Returns when its feeder is to stop."""
-        self._fed[otid] = now_ns + FED_NS
+        self.pass_time(now_ns)
+        self._fed[otid] = self._now_ns + FED_NS
         return self._fed[otid]
 
     def take_fed(self, now_ns: int) -> list[bytes]:

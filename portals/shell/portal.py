@@ -438,10 +438,15 @@ class PortalShell:
                 self._link.perform(effect, now_ns)
 
     def _go_on(self, steps: Iterator[object]) -> Iterator[None]:
-        while self._effects or sum(1 for _ in islice(steps, STEP)) == STEP:
+        while self._effects or self._take_steps(steps) == STEP:
             self.act()
             yield
         self.act()
+
+    def _take_steps(self, steps: Iterator[object]) -> int:
+        """Take `STEP` at most, and return how many there were."""
+        self.core.deletion_delay.pass_time(self._ctx.loop.now_ns())
+        return sum(1 for _ in islice(steps, STEP))
 
     def _check_relearnt(self) -> None:
         if self._is_stopping:

@@ -123,6 +123,20 @@ def test_a_change_of_routes_decides_the_first_at_once_and_the_others_later() -> 
     assert kinds(alone.effects()) == {SendToSibling: AT_ONCE, DelayDeletion: AT_ONCE}
 
 
+def test_a_source_whose_end_is_advertised_late_is_fed_as_long_as_the_others() -> None:
+    alone = Alone()
+    alone.wanted()
+    alone.offered()
+    alone.core.on_routes(2, [], 0)
+    alone.finish()
+    alone.core.on_timer(HELD_NS)
+    late_ns = HELD_NS + 2 * FED_NS
+    alone.core.deletion_delay.pass_time(late_ns)
+    alone.finish()
+    ends = {effect.delete_at_ns for effect in alone.effects() if isinstance(effect, DelayDeletion) and effect.is_fed}
+    assert ends == {HELD_NS + FED_NS, late_ns + FED_NS}
+
+
 def test_only_what_a_changed_route_touches_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Alone()
     for worker in (THERE, BEYOND):
