@@ -270,11 +270,30 @@ def test_a_wrong_value_is_refused_by_its_name(wrong: Object, told: str) -> None:
         ({"monitor": {"enabled": False}, "tokens": {"secretName": "a"}}, "tokens.secretName: there is no admin API"),
         ({"hostNetwork": True, "networkPolicy": {"enabled": True}}, "networkPolicy.enabled: a NetworkPolicy has no"),
         ({"hostNetwork": True, "multusNetworks": "a"}, "multusNetworks: a pod with hostNetwork gets no other"),
+        ({"peerLinks": [{"name": "monitor", "port": 26123}]}, "peerLinks: monitor, port 26123: another link or the"),
+        ({"peerLinks": [{"name": "a", "port": 15304}]}, "peerLinks: a, port 15304: another link or the monitor"),
+        ({"config": {"files": {"um.cfg": "a \u2028kind: b"}}}, "config.files: um.cfg has a control character"),
     ],
     ids=str,
 )  # fmt: skip
 def test_values_that_do_not_fit_each_other_are_refused(wrong: Object, told: str) -> None:
     assert told in refusal(wrong)
+
+
+@pytest.mark.parametrize("name", ["2024", "true", "on", "null"])
+def test_names_that_yaml_takes_for_something_else_stay_names(name: str) -> None:
+    given = {
+        "fullnameOverride": name, "nameOverride": name, "priorityClassName": name,
+        "peerLinks": [{"name": name, "port": 26123}], "history": {"enabled": True, "storageClass": name},
+    }  # fmt: skip
+    for one in objects(given):
+        assert one["metadata"]["name"] == name
+        kubernetes_validate.validate(one, VERSIONS[-1], strict=True)
+
+
+def test_large_numbers_have_all_their_digits() -> None:
+    (variable,) = container(monitor={"topicMetrics": 1_000_000})["env"]
+    assert variable == {"name": "DRO_TOPIC_METRICS", "value": "1000000"}
 
 
 @pytest.mark.parametrize("where", ["127.0.0.1:15304", "localhost:15304"])

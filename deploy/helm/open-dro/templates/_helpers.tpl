@@ -8,8 +8,8 @@
 {{- end -}}
 
 {{- define "open-dro.selector" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "open-dro.labels" -}}
@@ -57,9 +57,9 @@ httpGet:
 exec:
   command: ["python", "/opt/tnwgd/health.py"]
 {{- end }}
-periodSeconds: {{ $probe.periodSeconds }}
-timeoutSeconds: {{ $probe.timeoutSeconds }}
-failureThreshold: {{ $probe.failureThreshold }}
+periodSeconds: {{ $probe.periodSeconds | int64 }}
+timeoutSeconds: {{ $probe.timeoutSeconds | int64 }}
+failureThreshold: {{ $probe.failureThreshold | int64 }}
 {{- end -}}
 
 {{- /* What no schema can say. */ -}}
@@ -79,11 +79,25 @@ failureThreshold: {{ $probe.failureThreshold }}
 {{- fail (printf "monitor.enabled: <web-monitor>%s</web-monitor> of %s is not reached by probes; write *:%d" $found .Values.config.main (int .Values.monitor.port)) -}}
 {{- end -}}
 {{- end -}}
+{{- range $name, $text := .Values.config.files -}}
+{{- if regexMatch "[\\x00-\\x08\\x0B\\x0C\\x0E-\\x1F\\x7F-\\x{9F}\\x{2028}\\x{2029}]" $text -}}
+{{- fail (printf "config.files: %s has a control character, or a line separator of Unicode" $name) -}}
+{{- end -}}
+{{- end -}}
 {{- range .Values.secrets -}}
 {{- if not (contains (printf "/etc/tnwgd-secrets/%s/" .) ($.Values.config.files | values | join "")) -}}
 {{- fail (printf "secrets: nothing of config.files names /etc/tnwgd-secrets/%s/" .) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- $names := ternary (list "monitor") list .Values.monitor.enabled -}}
+{{- $ports := ternary (list (int .Values.monitor.port)) list .Values.monitor.enabled -}}
+{{- range .Values.peerLinks -}}
+{{- if or (has .name $names) (has (int .port) $ports) -}}
+{{- fail (printf "peerLinks: %s, port %d: another link or the monitor has that name or that port" .name (int .port)) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- $ports = append $ports (int .port) -}}
 {{- end -}}
 {{- if and .Values.podMonitor.enabled (not .Values.monitor.enabled) -}}
 {{- fail "podMonitor.enabled: there are no metrics without monitor.enabled" -}}
