@@ -5,6 +5,7 @@ Source: DRO guide, element of that name. Guess: a changed delay counts from when
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from itertools import chain, islice
 from typing import Final
 
@@ -26,9 +27,10 @@ class SourceDeletionDelay:
     def __init__(self, delay_ns: int) -> None:
         self.delay_ns = delay_ns
         self._now_ns = 0
-        self._delete_at_ns: dict[bytes, int] = {}  # earliest first
-        self._soon: dict[bytes, int] = {}  # likewise
-        self._fed: dict[bytes, int] = {}  # those that are fed until then, and wait only afterwards
+        # The first of a dict is searched for among all that were deleted before it.
+        self._delete_at_ns = OrderedDict[bytes, int]()  # earliest first
+        self._soon = OrderedDict[bytes, int]()  # likewise
+        self._fed = OrderedDict[bytes, int]()  # those that are fed until then, and wait only afterwards
 
     def change(self, delay_ns: int) -> None:
         """Also for those that wait already."""
