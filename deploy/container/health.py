@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Final
 from xml.etree import ElementTree
 
@@ -36,8 +37,8 @@ def ask(address: str) -> tuple[int, str]:
             return answer.status, _line(answer.read(4096))
     except urllib.error.HTTPError as e:
         return e.code, _line(e.read(4096))
-    except OSError as e:
-        return 0, str(e)
+    except (OSError, HTTPException) as e:
+        return 0, str(e).strip()
 
 
 def _line(body: bytes) -> str:

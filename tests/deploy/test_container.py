@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Final
 
 import pytest
 
+from deploy.container.health import ask
 from tests.rigs.netns.harness import Host, Net
 from tests.rigs.netns.process import Process
 
@@ -139,6 +142,16 @@ def test_a_monitor_that_hangs_is_told(net: Net) -> None:
         done = box.health()
         assert done.stdout == "unhealthy: http://127.0.0.1:15304/healthz: no answer: timed out\n"
         assert done.returncode == 1
+
+
+def test_what_is_no_answer_of_http_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, f"127.0.0.1:{server.getsockname()[1]}")
+        with server.accept()[0] as connection:
+            connection.recv(4096)
+            connection.sendall(b"SSH-2.0-x\r\n")
+        status, text = asked.result(10)
+    assert (status, text.strip()) == (0, "SSH-2.0-x")
 
 
 @pytest.mark.netns
