@@ -249,6 +249,7 @@ def test_the_notes_warn_of_an_endpoint_without_multicast() -> None:
         ({"secrets": [{"name": "a"}]}, "/secrets/0"),
         ({"history": {"intervalSeconds": 0.01}}, "/history/intervalSeconds"),
         ({"service": {"type": "Tunnel"}}, "/service/type"),
+        ({"monitor": {"topicMetrics": 10_001}}, "/monitor/topicMetrics"),
         ({"podDisruptionBudget": {"maxUnavailable": 2}}, "/podDisruptionBudget/maxUnavailable"),
         ({"config": {"files": {"../dro.xml": "x"}}}, "invalid propertyName '../dro.xml'"),
         ({"config": {"files": {"dro.xml": ""}}}, "/config/files/dro.xml"),
@@ -292,8 +293,8 @@ def test_names_that_yaml_takes_for_something_else_stay_names(name: str) -> None:
 
 
 def test_large_numbers_have_all_their_digits() -> None:
-    (variable,) = container(monitor={"topicMetrics": 1_000_000})["env"]
-    assert variable == {"name": "DRO_TOPIC_METRICS", "value": "1000000"}
+    probe = container(probes={"liveness": {"periodSeconds": 1_000_000}})["livenessProbe"]
+    assert probe["periodSeconds"] == 1_000_000
 
 
 @pytest.mark.parametrize("where", ["127.0.0.1:15304", "localhost:15304"])
