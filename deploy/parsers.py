@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import analytics.aggregate
 import analytics.generate
@@ -40,3 +41,15 @@ def with_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.Argument
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
                 yield from with_commands(below)
+
+
+def write(argv: Sequence[str], description: str, default: Path, files: Callable[[], Mapping[str, str]]) -> int:
+    """Write files by their names into the folder that the arguments name, or into `default`; the exit status."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=default, help=f"default: {default.name}")
+    folder: Path = parser.parse_args(argv).folder
+    for name, text in files().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return 0

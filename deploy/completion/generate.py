@@ -16,7 +16,7 @@ from typing import Final
 import shtab
 
 import supervisor.init.main
-from deploy.parsers import parsers, with_commands
+from deploy.parsers import parsers, with_commands, write
 
 HERE: Final = Path(__file__).parent
 FILE_NAMES: Final = {"bash": "bash/{}", "zsh": "zsh/_{}", "fish": "fish/{}.fish"}
@@ -83,14 +83,7 @@ def scripts() -> dict[str, str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Write the shell completion of all console scripts.")
-    parser.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=HERE, help=f"default: {HERE.name}")
-    folder: Path = parser.parse_args(argv).folder
-    for name, text in scripts().items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return 0
+    return write(argv, "Write the shell completion of all console scripts.", HERE, scripts)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from argparse_manpage.manpage import Manpage
 
 import supervisor.init.main
 import supervisor.simulate.main
-from deploy.parsers import parsers
+from deploy.parsers import parsers, write
 
 HERE: Final = Path(__file__).parent
 _STATUS: Final = re.compile(r"\bexit status: ", re.IGNORECASE)
@@ -69,14 +69,7 @@ def pages() -> dict[str, str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Write the manual pages of all console scripts.")
-    parser.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=HERE, help=f"default: {HERE.name}")
-    folder: Path = parser.parse_args(argv).folder
-    for name, text in pages().items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return 0
+    return write(argv, "Write the manual pages of all console scripts.", HERE, pages)
 
 
 if __name__ == "__main__":
