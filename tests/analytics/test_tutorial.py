@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,12 +60,11 @@ class Shell:
             if subprocess.run([*apart, f"{ALONE} true"], capture_output=True, check=False).returncode == 0:
                 argv = [*apart, f"{ALONE} exec bash"]
                 break
-        run = folder / "run"
-        run.mkdir(mode=0o700)
+        self._run = tempfile.TemporaryDirectory(prefix="dro-t-")  # short: sockets live in it
         env = os.environ | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
-            "XDG_RUNTIME_DIR": str(run),
+            "XDG_RUNTIME_DIR": self._run.name,
         }
         self._bash = subprocess.Popen(
             argv, cwd=folder, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -86,7 +86,13 @@ class Shell:
         raise AssertionError(f"the shell has ended: {command}\n{''.join(lines)}")
 
     def close(self) -> None:
-        self._bash.communicate("kill $(jobs -p) 2> /dev/null; wait\n")
+        """End it and what it runs, also when a command of it goes on for ever."""
+        try:
+            self._bash.communicate("kill $(jobs -p) 2> /dev/null; wait\n", timeout=60)
+        except subprocess.TimeoutExpired:
+            self._bash.kill()
+            self._bash.communicate()
+        self._run.cleanup()
 
 
 @pytest.fixture

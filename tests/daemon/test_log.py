@@ -178,6 +178,8 @@ def test_json_lines(tmp_path: Path) -> None:
     try:
         quick.start("")
         quick.wait("out", '"TABLE v1.1 [^\n]*\n')
+        for process in PROCESSES:
+            quick.wait("out", f'"process": "{process}"[^\n]*\n')
         assert quick.stop() == 0
     finally:
         quick.close()
