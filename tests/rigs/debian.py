@@ -12,8 +12,11 @@ processes, and its own shared memory; all of it ends with the block, or with the
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,6 +100,9 @@ class Machine:
         return self
 
     def _end(self) -> None:
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)  # with it end all of its namespace
         self._outer.kill()
         for process in (self._outer, *self._started):
             process.wait()
