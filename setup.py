@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the compiled steps of the data path, shell completion and manual pages for the wheel.
+"""Adds what pyproject.toml cannot say: compiled steps, shell completion and manual pages for the wheel.
 
 A step is a module with a `.pxd` beside it. Where there is no C compiler, it runs as plain Python.
 """

@@ -238,7 +238,7 @@ def _control(root: Path, name: str, version: str) -> None:
 
 
 def _epoch() -> int:
-    """When the files are said to have been made, in seconds."""
+    """Return the time that all files get, in seconds."""
     return int(os.environ.get("SOURCE_DATE_EPOCH") or (ROOT / "pyproject.toml").stat().st_mtime)
 
 

@@ -78,7 +78,7 @@ class Panel:
 
 
 class Alerts:
-    """What dashboards take from the rules."""
+    """Keeps what dashboards take from the rules."""
 
     def __init__(self, path: Path) -> None:
         (group,) = yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]

@@ -21,7 +21,7 @@ SENT_AGAIN: Final = 0  # in place of the clock
 
 @dataclass
 class Arrivals:
-    """What one receiver got. Written by its context's thread, read by the main thread."""
+    """Counts what one receiver got. Written by its context's thread, read by the main thread."""
 
     name: str
     received: int = 0

@@ -19,7 +19,7 @@ from supervisor.simulate.trd import Session, Trd
 
 @dataclass(slots=True)
 class Got:
-    """What one receiver got of one source. Times in ns."""
+    """Records what one receiver got of one source. Times in ns."""
 
     newest: int = -1
     taken: int = 0

@@ -37,7 +37,7 @@ def steps() -> Iterator[tuple[str, str]]:
 
 
 def matcher(shown: str) -> re.Pattern[str]:
-    """What output looks like that is shown so: `...` is anything in a line, and as a line any lines."""
+    """Make a pattern of output that is shown so: `...` is anything in a line, and as a line any lines."""
     lines = [
         r"(?:.*\n)*" if line == "..." else ".*".join(map(re.escape, blanks(line).split("..."))) + r"\n"
         for line in shown.splitlines()
@@ -103,7 +103,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def analyse(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """What a program of `analytics` prints, run in this process; Spark has been started in another directory."""
+    """Return what a program of `analytics` prints, run in this process; Spark has been started in another directory."""
     program, *arguments = shlex.split(command)
     arguments = [str(folder / one) if (folder / one).exists() else one for one in arguments]
     module, _, function = PROJECT["scripts"][program].partition(":")

@@ -1,4 +1,4 @@
-"""What a route table costs a transit portal and the route manager, with half of the domains on either side.
+"""Measures what a route table costs a transit portal and the route manager, with half of the domains on either side.
 
 `python -m tests.bench.route_tables --domains 300 1000`: the longest turn in processor time while a table is cut for
 the portal, sent, read and taken over, then another one that differs in a route; and the memory that it takes.
@@ -27,7 +27,7 @@ ROUNDS: Final = 3
 
 
 def transit_table(domains: int) -> RouteTable:
-    """As the route manager has calculated it."""
+    """Make a table as the route manager calculates it."""
     here, there = tuple(range(1, domains // 2 + 1)), tuple(range(domains // 2 + 1, domains + 1))
     routes = [Route(there, d, OTHER, ME) for d in here] + [Route(here, d, ME, OTHER) for d in there]
     return RouteTable(1, tuple(routes), tuple(Origin(d, 1, 1) for d in (*here, *there)))
@@ -60,7 +60,7 @@ def turns(core: PortalCore, routes: Sequence[Route]) -> Iterator[None]:
 
 
 def all_turns(domains: int) -> Iterator[None]:
-    """What manager and portal do for a table, and for one that replaces it."""
+    """Time manager and portal for a table, and for one that replaces it."""
     table = transit_table(domains)
     yield
     frame = sent(table)
@@ -87,7 +87,7 @@ def longest_ns(domains: int) -> int:
 
 
 def memory_bytes(domains: int) -> tuple[int, int]:
-    """What a portal keeps because of a table, and the most while it reads it and takes it over."""
+    """Weigh what a portal keeps because of a table, and the most while it reads it and takes it over."""
     core, frame = portal(), sent(transit_table(domains))
     tracemalloc.start()
     try:

@@ -35,7 +35,7 @@ LOOK_S: Final = 0.002
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a flow while a DRO was replaced."""
+    """Tells what became of a flow while a DRO was replaced."""
 
     way: str
     transport: str
@@ -99,7 +99,7 @@ class Network:
         wait_until(lambda: min(self.flow.after_mark()) >= 0, "all topics flow", 120, self.flow.story)
 
     def measure(self, way: str, transport: str, replace: Callable[[], object]) -> Outcome:
-        """What the flow loses while `replace` does that; every topic flows before, and again at the end."""
+        """Measure what the flow loses while `replace` does that; every topic flows before, and again at the end."""
         self.wait_flowing()
         self._pause()
         flow = self.flow

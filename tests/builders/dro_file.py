@@ -20,7 +20,7 @@ from tests.fakes.lookup import FakeLookup
 HOST: Final = FakeLookup()
 _KEYS: Final = Path(__file__).parents[1] / "golden" / "keys"
 ROUTE_KEYS: Final = str(_KEYS / "route.keys")
-"""Of `<route-authentication>`: two keys."""
+"""Holds two keys of `<route-authentication>`."""
 OTHER_KEYS: Final = str(_KEYS / "other.keys")
 
 

@@ -1,4 +1,4 @@
-"""What becomes of each element and UM option, as the last section of the guide to compatibility, from the tables.
+"""Lists what becomes of each element and UM option, as the last section of the guide to compatibility, from the tables.
 
 `python -m dro.config.report.compatibility docs/compatibility.md` writes it anew below the heading; a test fails when
 that is needed.
@@ -28,7 +28,7 @@ meanings are in [configuration.md](configuration.md).
 
 
 class Fate(Enum):
-    """What a DRO does with a UM option that is set to something else than its default."""
+    """Names what a DRO does with a UM option that is set to something else than its default."""
 
     USED = "used by a DRO"
     OF_APPLICATIONS = "used by tools and the client library, not by a DRO, which says nothing about it"
