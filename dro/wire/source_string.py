@@ -116,6 +116,11 @@ def ip_text(ip: int) -> str:
     return f"{ip >> 24 & 255}.{ip >> 16 & 255}.{ip >> 8 & 255}.{ip & 255}"
 
 
+def address_text(address: TcpAddress) -> str:
+    """Address and port."""
+    return f"{ip_text(address.ip)}:{address.port}"
+
+
 def format_source(address: TransportAddress, topic_index: int | None = None) -> str:
     """The canonical source string; without `topic_index` the string of the session.
 

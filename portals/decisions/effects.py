@@ -197,11 +197,9 @@ ProxyEffect = (
     | ReviewSources
 )
 """What depends on where the portal leads to."""
-Effect = (
-    ProxyEffect
-    | SendToSibling
+HostEffect = (
+    SendToSibling
     | TellEverything
-    | GoOn
     | FeederEnded
     | ChangeForwarding
     | ReadQueue
@@ -209,3 +207,5 @@ Effect = (
     | SourceIgnored
     | InterestIgnored
 )
+"""What concerns siblings, the data path and the log."""
+Effect = ProxyEffect | HostEffect | GoOn

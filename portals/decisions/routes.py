@@ -74,9 +74,9 @@ class _Before:
     carried: dict[int, int]
 
 
-def reachable_from(worker: int, routes: Iterable[Route]) -> set[int]:
-    """The domains for which that portal takes in what is not the data of a source, as it tells those behind it."""
-    return {r.interested_domain for r in routes if r.ingress == worker and r.shares & FIRST_SHARE}
+def entering_routes(worker: int, routes: Iterable[Route]) -> tuple[Route, ...]:
+    """Those by which the portal takes in what is not the data of a source: interest, unicast and immediate messages."""
+    return tuple([route for route in routes if route.ingress == worker and route.shares & FIRST_SHARE])
 
 
 def held_ns(topics: int) -> int:

@@ -47,7 +47,8 @@ class TrdImmediate:
         receiving: FragmentContext,
     ) -> None:
         """Raises: ResourceError."""
-        shell.immediate = self._traffic = ImmediateTraffic(ctx, shell.addressed, config.domain_id, link)
+        self._traffic = ImmediateTraffic(ctx, shell.addressed, config.domain_id, link)
+        shell.engine.on_entering.append(self._traffic.on_entering)
         self._sending = sending.immediate
         self.on_config(config)
         receiving.immediate.ignored = self._sending

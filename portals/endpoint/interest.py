@@ -19,6 +19,14 @@ from dro.proto.interest.remote_domains import RemoteInterest, RemoteInterestOpti
 from dro.proto.interest.tqr_use_query import LocalInterest, UseQueryOptions
 from dro.proto.resolver.record_queue import Rate
 from dro.wire.lbmr import packet as lbmr
+from portals.decisions.effects import (
+    CheckKnown,
+    CloseProxyReceiver,
+    OpenProxyReceiver,
+    ProxyEffect,
+    RecordKnownInterest,
+    UpdateProxyReceiver,
+)
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 
 
@@ -117,6 +125,22 @@ class TrdInterest:
         for domain_id in removed:
             self._sender.unwant((symbol, pattern), domain_id, now_ns)
 
+    def perform(self, effect: ProxyEffect, now_ns: int) -> None:
+        """Announce what proxy receivers want, and take and check what was known; what concerns sources is ignored."""
+        match effect:
+            case OpenProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
+                self.on_wanted(symbol, pattern, domains, (), now_ns)
+            case UpdateProxyReceiver(symbol=symbol, pattern=pattern, added=added, removed=removed):
+                self.on_wanted(symbol, pattern, added, removed, now_ns)
+            case CloseProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
+                self.on_wanted(symbol, pattern, (), domains, now_ns)
+            case RecordKnownInterest(symbol=symbol, pattern=pattern, domain_id=domain_id):
+                self.take_known((symbol, pattern), domain_id, now_ns)
+            case CheckKnown():
+                self._local.check_known(now_ns)
+            case _:
+                pass
+
     def take_known(self, symbol: Symbol, domain_id: int, now_ns: int) -> None:
         """What an older incarnation of this portal had recorded holds until its time is over, or it is asked."""
         if domain_id == self._domain:
@@ -125,10 +149,6 @@ class TrdInterest:
             self._remote_topics.take_known(symbol, domain_id, now_ns)
         else:
             self._remote_patterns.take_known(symbol, domain_id, now_ns)
-
-    def check_known(self, now_ns: int) -> None:
-        """Ask for known interest of this TRD that nobody has confirmed."""
-        self._local.check_known(now_ns)
 
     def on_routes(self, reachable: set[int], now_ns: int) -> None:
         """The domains that the TRD reaches through this portal."""

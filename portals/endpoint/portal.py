@@ -19,12 +19,11 @@ from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import LbtrmReceiverOptions, ResolverOptions
 from dro.log.events import LogEvent
-from dro.shares import share_of
 from dro.um.fragment.context import ContextSettings, FragmentContext
 from dro.um.transport import sockets
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmr import packet as lbmr
-from dro.wire.source_string import TransportAddress, format_source
+from dro.wire.source_string import format_source
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.advertisement import pass_through_of
 from portals.decisions.core import PortalCore
@@ -47,6 +46,7 @@ from portals.decisions.messages import SourceSeen
 from portals.endpoint.gauges import Gauges
 from portals.endpoint.immediate import TrdImmediate
 from portals.endpoint.interest import TrdInterest
+from portals.endpoint.join_rules import JoinRules, cost_through
 from portals.endpoint.known_sources import known_source, way_of
 from portals.endpoint.listing import PortalLists
 from portals.endpoint.options import ProxyOptions
@@ -80,6 +80,7 @@ class EndpointPortal:
             matcher=matchers,
             acl=self._acl,
         )
+        self._rules = JoinRules(config.domain_id, self.core.routes, self._acl)
         self._shell = PortalShell(ctx, self.core, config.max_queue_bytes)
         self._shell.egress.set_smart_batch(config.smart_batch)
         self.on_fragments = self._shell.ingress.on_fragments
@@ -104,7 +105,7 @@ class EndpointPortal:
         self._immediate = TrdImmediate(ctx, config, self._shell, self, self.sending, self.receiving)
         self.send_immediate = self._immediate.send
         by_topic = ProxyOptions(config.sending, config.receiving)
-        self._receivers = ProxyReceivers(ctx, self.receiving, self._interest, by_topic, matchers)
+        self._receivers = ProxyReceivers(ctx, self.receiving, by_topic, matchers)
         self.sources = ProxySources(ctx, config, self.sending, self._shell.egress, by_topic, self._shell.is_catching_up)
         self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
         self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending, ctx.limited)
@@ -143,14 +144,9 @@ class EndpointPortal:
         self._judge_sources()
 
     def _judge_sources(self) -> None:
-        carries = self._carries if self.core.routes.is_divided else None
-        self.receiving.set_judge(self._may_enter if self._acl.judges_sources else None, carries)
-
-    def _carries(self, otid: bytes, domain_id: int) -> bool:
-        return self.core.routes.carries(domain_id or self._config.domain_id, share_of(otid))
-
-    def _may_enter(self, topic: bytes, address: TransportAddress) -> bool:
-        return self._acl.may_enter(topic, address)
+        rules = self._rules
+        carries = rules.carries if rules.are_divided else None
+        self.receiving.set_judge(rules.may_enter if rules.judges_sources else None, carries)
 
     # the receiving context
 
@@ -180,10 +176,8 @@ class EndpointPortal:
 
     def _advertised(self, source: BoundSource) -> tuple[int, int, bytes, bytes]:
         """Hop count, cost with that of this portal, the options that cross the DRO, and how it is joined."""
-        options = source.tir.options
-        cost = options.cost if options else None
-        hop_count, before = (cost.hop_count, cost.cost) if cost else (0, 0)
-        return hop_count, before + self._config.cost, pass_through_of(source.tir), way_of(source)
+        cost = source.tir.options.cost if source.tir.options else None
+        return *cost_through(cost, self._config.cost), pass_through_of(source.tir), way_of(source)
 
     def _join_known(self, seen: SourceSeen) -> None:
         known = known_source(seen, self._config.cost)
@@ -194,13 +188,12 @@ class EndpointPortal:
     # the link, as the shell sees it
 
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
+        self._interest.perform(effect, now_ns)
         match effect:
             case OpenProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
-                self._receivers.open(symbol, pattern, domains, now_ns)
-            case UpdateProxyReceiver(symbol=symbol, pattern=pattern, added=added, removed=removed):
-                self._interest.on_wanted(symbol, pattern, added, removed, now_ns)
-            case CloseProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
-                self._receivers.close(symbol, pattern, domains, now_ns)
+                self._receivers.open(symbol, pattern, domains)
+            case CloseProxyReceiver(symbol=symbol, pattern=pattern):
+                self._receivers.close(symbol, pattern)
             case OpenProxySource(worker=worker, source=source):
                 self.sources.open(worker, source)
             case FeedProxySource(worker=worker, source=source, is_beside=is_beside):
@@ -214,13 +207,12 @@ class EndpointPortal:
                 self.sources.close(otid, self._linger_ns)
             case JoinKnownSource(source=source):
                 self._join_known(source)
-            case RecordKnownInterest(symbol=symbol, pattern=pattern, domain_id=domain_id):
-                self._interest.take_known((symbol, pattern), domain_id, now_ns)
             case ReviewSources():
                 self._judge_sources()
             case CheckKnown():
                 self.receiving.leave_unwanted()
-                self._interest.check_known(now_ns)
+            case UpdateProxyReceiver() | RecordKnownInterest():
+                pass  # of interest alone
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -282,6 +274,7 @@ class EndpointPortal:
         now_ns = self._ctx.loop.now_ns()
         if "acl" in fields:
             before, self._acl = self._acl, acl
+            self._rules.acl = acl
             self.core.on_acl(acl, now_ns)
             if not acl.lets_in_like(before):
                 self._judge_sources()
@@ -297,7 +290,7 @@ class EndpointPortal:
             self._interest.on_config(config, now_ns)
         if fields:
             self._ctx.log.info(LogEvent.CHANGE_TAKEN_OVER, extra={"changed": sorted(fields)})
-            self._shell.act()
+            self._shell.engine.act()
 
     def _on_cost(self) -> None:
         """Routes, what siblings advertise for the sources of this TRD, and what this portal advertises."""

@@ -22,10 +22,9 @@ from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.advertisement import proxy_options
+from portals.decisions.engine import STEP
 from portals.decisions.messages import PATTERN_NONE, SourceSeen
-from portals.endpoint.interest import TrdInterest
 from portals.endpoint.options import ProxyOptions
-from portals.shell.conversations import STEP
 from portals.shell.matchers import Matchers, shown
 from portals.shell.rest import SendersAtRest, fed_by
 
@@ -39,33 +38,29 @@ def _symbol(symbol: bytes, pattern: int) -> dict[str, object]:
 
 
 class ProxyReceivers:
-    """Proxy receivers look for sources in the TRD, and announce there what is wanted behind other portals."""
+    """Proxy receivers look for sources in the TRD."""
 
     def __init__(
         self,
         ctx: WorkerContext,
         context: FragmentContext,
-        interest: TrdInterest,
         options: ProxyOptions,
         matchers: Matchers,
     ) -> None:
         self._context = context
-        self._interest = interest
         self._options = options
         self._matchers = matchers
         self._events = LimitedLogger.of_events(ctx.log, ctx.loop.now_ns)
 
-    def open(self, symbol: bytes, pattern: int, domains: tuple[int, ...], now_ns: int) -> None:
+    def open(self, symbol: bytes, pattern: int, domains: tuple[int, ...]) -> None:
         self._events.event(LogEvent.PROXY_RECEIVER_CREATED, _symbol(symbol, pattern) | {"domains": domains})
-        self._interest.on_wanted(symbol, pattern, domains, (), now_ns)
         if pattern == PATTERN_NONE:
             self._context.want_topic(symbol, self._options.receiver(symbol))
         elif (matcher := self._matchers(symbol, pattern)) is not None:
             self._context.want_pattern(symbol, pattern, matcher, self._options.wildcard_receiver(symbol, pattern))
 
-    def close(self, symbol: bytes, pattern: int, domains: tuple[int, ...], now_ns: int) -> None:
+    def close(self, symbol: bytes, pattern: int) -> None:
         self._events.event(LogEvent.PROXY_RECEIVER_DELETED, _symbol(symbol, pattern))
-        self._interest.on_wanted(symbol, pattern, (), domains, now_ns)
         if pattern == PATTERN_NONE:
             self._context.unwant_topic(symbol)
         elif self._matchers(symbol, pattern) is not None:

@@ -5,7 +5,7 @@
     out into the TRD                    own domain: to the address in the message; else to a DRO that offers it
     route information                   to the request port of each other DRO of the TRD; a new one makes the portal
                                         report itself again, so that the route manager says everything it knows
-    context information                 questions and answers of the TRD to `portals.decisions.contexts` and back
+    context information                 of the TRD to `portals.decisions.immediate.contexts` and back
 
 Source: forwarding notes, sections 10 and 11; peer link notes, sections 7, 11 and 12; wire notes LBMR, 8.2 to 8.6.
 Guess: in the TRD questions are asked in the plain form (8.2), answers about other TRDs have the remote form (8.6).
@@ -34,9 +34,9 @@ from dro.wire.lbmc.dro_blocks import CTXINFO_QUERY, CtxInfo
 from dro.wire.lbmc.origin import request_with_domain
 from dro.wire.lbmr import options as tir
 from dro.wire.lbmr import packet as lbmr
-from portals.decisions.contexts import BEHIND, AskSiblings, ContextQuestions
-from portals.decisions.contexts import Tell as TellContext
-from portals.decisions.unicast import UnicastForwarding
+from portals.decisions.immediate.contexts import BEHIND, AskSiblings, ContextQuestions
+from portals.decisions.immediate.contexts import Tell as TellContext
+from portals.decisions.immediate.unicast import UnicastForwarding
 from portals.endpoint.context_packets import info_of, infos_of_remote, question_packet, remote_packet
 from portals.shell.link import Link
 from portals.shell.portal import PortalShell
@@ -69,7 +69,8 @@ class TrdUnicast:
         self._contexts = ContextQuestions(config.context_query, KnownContexts())
         self._forwarding = UnicastForwarding(ctx.index, config.domain_id, self._contexts.known)
         self._forwarding.own_addresses = frozenset({sending.request_address, receiving.request_address})
-        shell.unicast = self._traffic = UnicastTraffic(
+        shell.engine.on_entering.append(self._forwarding.on_routes)
+        self._traffic = UnicastTraffic(
             ctx, shell.addressed, self._forwarding, link, shell.report_route_info, self._on_unknown,
             self._neighbours.is_there,
         )  # fmt: skip

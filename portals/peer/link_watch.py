@@ -12,11 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from dro.bus.actor import WorkerContext
 from dro.clock import NS_PER_S, s
-from dro.log.events import LogEvent
 from dro.proto.peerlink.session import LinkEnd
-from dro.timers import Timer
 
 ABSENT_NS: Final = s(60)
 AGAIN_NS: Final = s(3600)
@@ -101,28 +98,3 @@ class LinkWatch:
             return self.error or "no attempt to connect has come to an end", self.remedy or usual
         usual = f"start the DRO of the companion; its <initiator> has to lead to {self._address}; look for firewalls"
         return self.error or f"nobody has connected to {self._address}", self.remedy or usual
-
-
-class AbsenceWarning:
-    """Writes into the log that the link is not there."""
-
-    def __init__(self, ctx: WorkerContext, watch: LinkWatch) -> None:
-        self._ctx = ctx
-        self._watch = watch
-        self._timer: Timer | None = None
-
-    def arm(self) -> None:
-        """The watch has changed."""
-        self.close()
-        if (due_ns := self._watch.next_deadline()) is not None:
-            self._timer = self._ctx.loop.call_at(due_ns, self._on_time)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _on_time(self) -> None:
-        if (absence := self._watch.on_timer(self._ctx.loop.now_ns())) is not None:
-            extra = {"waiting_s": absence.waiting_s, "reason": absence.reason, "remedy": absence.remedy}
-            self._ctx.log.warning(LogEvent.PEER_ABSENT, extra=extra)
-        self.arm()

@@ -1,119 +1,121 @@
-"""Connections of a peer portal that are not its link yet: too many of them, and those that want the place of the link.
+"""Connections of a peer portal that are not its link: too many of them, and those that want the place of the link.
 
-Who has connected while there is a link is not greeted before it is known whether it takes the place of the link.
+Who has connected while there is a link is not greeted before it is known whether it takes the place of the link. Part
+of `portals.peer.link_core`; connections are the numbers that it gave them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from dro.bus.actor import WorkerContext
 from dro.log.events import LogEvent
 from dro.proto.peerlink.connecting import ANSWER_NS, REMEDIES, Claim, claim_of
-from dro.proto.peerlink.session import LinkEnd
-from dro.timers import Timer
-from dro.um.transport.sockets import address_text
-from dro.um.transport.stream import nothing
-from portals.peer.connection import PeerConnection
+from dro.proto.peerlink.session import LinkEnd, LinkSession, LinkUp
+from dro.wire.source_string import TcpAddress, address_text
+from portals.peer.link_effects import Ask, Close, LinkCoreEffect, Log
 from portals.peer.link_watch import LinkWatch
 
 UNGREETED_MAX: Final = 64
 """Connections whose dialogue is not up yet; of more, the oldest is closed."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Connection:
+    """Says what the core knows of a connection."""
+
+    number: int
+    address: TcpAddress
+    session: LinkSession
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimant:
+    connection: Connection
+    up: LinkUp
+    link: Connection  # whose place it wants
+    asked_ns: int
+
+
 class Newcomers:
     """See the module text."""
 
-    def __init__(self, ctx: WorkerContext, watch: LinkWatch) -> None:
-        self._ctx = ctx
+    def __init__(self, watch: LinkWatch, ask: Callable[[LinkCoreEffect], object]) -> None:
         self._watch = watch
-        self._ungreeted: dict[PeerConnection, None] = {}
-        self._waiting: PeerConnection | None = None  # for the answer of the link, or for its silence
-        self._timer: Timer | None = None
-        self._take: Callable[[], object] = nothing
+        self._ask = ask
+        self._ungreeted: dict[int, Connection] = {}
+        self._claimant: _Claimant | None = None  # waits for the answer of the link, or for its silence
+
+    def __len__(self) -> int:
+        return len(self._ungreeted)
 
     @property
-    def newest(self) -> PeerConnection | None:
+    def newest(self) -> int | None:
         return next(reversed(self._ungreeted), None)
 
-    def add(self, connection: PeerConnection) -> None:
-        self._ungreeted[connection] = None
+    def add(self, connection: Connection) -> None:
+        self._ungreeted[connection.number] = connection
         if len(self._ungreeted) > UNGREETED_MAX:
-            oldest = next(iter(self._ungreeted))
-            del self._ungreeted[oldest]
-            oldest.close()
+            oldest = self._ungreeted.pop(next(iter(self._ungreeted)))
+            self._ask(Close(oldest.number))
             why = "too many connections at once that say nothing"
-            self.refuse(oldest, why, "find who connects to this port", LinkEnd.TIMEOUT)
+            self.refuse(oldest.address, why, "find who connects to this port", LinkEnd.TIMEOUT)
 
-    def remove(self, connection: PeerConnection) -> bool:
+    def remove(self, number: int) -> bool:
         """Remove a connection that is over, or has said who it is. Returns whether it had not done so before."""
-        if connection is self._waiting:
-            self._stop_waiting()
+        if self._claimant is not None and number == self._claimant.connection.number:
+            self._claimant = None
             return True
-        return self._ungreeted.pop(connection, self) is None
+        return self._ungreeted.pop(number, None) is not None
 
-    def refuse(self, connection: PeerConnection, reason: str, remedy: str, end: LinkEnd) -> None:
+    def refuse(self, address: TcpAddress, reason: str, remedy: str, end: LinkEnd) -> None:
+        peer = address_text(address)
         self._watch.on_attempt_failed(end)
-        self._watch.on_failed(f"{address_text(connection.address)} was refused: {reason}", remedy)
-        extra = {"peer": address_text(connection.address), "reason": reason, "remedy": remedy}
-        self._ctx.limited(LogEvent.PEER_REFUSED, extra=extra)
+        self._watch.on_failed(f"{peer} was refused: {reason}", remedy)
+        fields = {"peer": peer, "reason": reason, "remedy": remedy}
+        self._ask(Log(LogEvent.PEER_REFUSED, fields, is_limited=True))
 
-    def judge(
-        self, connection: PeerConnection, link: PeerConnection, silent_ns: int, take: Callable[[], object]
-    ) -> None:
-        """Whether it takes the place of the link; `take` is called then, now or when nobody has answered there."""
-        now_ns = self._ctx.loop.now_ns()
+    def judge(self, connection: Connection, up: LinkUp, link: Connection, silent_ns: int, now_ns: int) -> bool:
+        """Whether it takes the place of the link now. It may do so later: see `on_timer` and `take_claimant`."""
         claim = claim_of(connection.session, link.session, now_ns, silent_ns)
         if claim is Claim.REPLACES:
-            take()
-            return
-        if claim is not Claim.ASKS or self._waiting is not None:
-            self._close(connection, claim)
-            return
-        self._waiting, self._take = connection, take
-        self._timer = self._ctx.loop.call_later(ANSWER_NS, lambda: self._on_answer_due(link, now_ns))
-        link.ask()
-
-    def _on_answer_due(self, link: PeerConnection, asked_ns: int) -> None:
-        connection, take = self._waiting, self._take
-        self._stop_waiting()
-        if connection is not None:
-            if link.is_open and link.session.heard_ns > asked_ns:
-                self._close(connection, Claim.ASKS)
-            else:
-                take()
-
-    def on_link_over(self) -> None:
-        """Whoever waits need not wait any more."""
-        if (connection := self._waiting) is not None:
-            take = self._take
-            self._stop_waiting()
-            self._ctx.loop.call_soon(lambda: self._after_link(connection, take))
-
-    def _after_link(self, connection: PeerConnection, take: Callable[[], object]) -> None:
-        """The place is free, or another one that was silent for less has taken it."""
-        if self._watch.is_up:
-            self._close(connection, Claim.SECOND)
+            return True
+        if claim is Claim.ASKS and self._claimant is None:
+            self._claimant = _Claimant(connection, up, link, now_ns)
+            self._ask(Ask(link.number))
         else:
-            take()
+            self._close(connection, claim)
+        return False
 
-    def _close(self, connection: PeerConnection, claim: Claim) -> None:
-        connection.close()
+    def next_deadline(self) -> int | None:
+        return self._claimant.asked_ns + ANSWER_NS if self._claimant is not None else None
+
+    def on_timer(self, now_ns: int, link: Connection | None) -> tuple[Connection, LinkUp] | None:
+        """Return the connection that takes the place of a link that has not answered."""
+        claimant = self._claimant
+        if claimant is None or now_ns < claimant.asked_ns + ANSWER_NS:
+            return None
+        self._claimant = None
+        if link is claimant.link and link.session.heard_ns > claimant.asked_ns:
+            self._close(claimant.connection, Claim.ASKS)
+            return None
+        return claimant.connection, claimant.up
+
+    def take_claimant(self, *, is_free: bool) -> tuple[Connection, LinkUp] | None:
+        """The link is over. Return who waits for its place, unless another one has taken that."""
+        claimant, self._claimant = self._claimant, None
+        if claimant is not None and not is_free:
+            self._close(claimant.connection, Claim.SECOND)
+            return None
+        return (claimant.connection, claimant.up) if claimant is not None else None
+
+    def _close(self, connection: Connection, claim: Claim) -> None:
+        self._ask(Close(connection.number))
         reason = claim.value
         hello = connection.session.hello
         if claim is Claim.CLONE and hello is not None:
             reason += f": {hello.name.decode(errors='replace')}, and this one has node id {hello.node_id}"
-        self.refuse(connection, reason, REMEDIES[claim], LinkEnd.REMOTE)
+        self.refuse(connection.address, reason, REMEDIES[claim], LinkEnd.REMOTE)
         if claim is Claim.CLONE:
             self._watch.on_claimed(reason, REMEDIES[claim])
-
-    def _stop_waiting(self) -> None:
-        self._waiting, self._take = None, nothing
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def close(self) -> None:
-        for connection in (*self._ungreeted, *([self._waiting] if self._waiting is not None else [])):
-            connection.close()
-        self._stop_waiting()

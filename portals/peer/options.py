@@ -6,23 +6,38 @@ limit carries in a second.
 
 from __future__ import annotations
 
-import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dro.clock import ms
-from dro.config.dro_xml.model import PeerConfig, PeerUdpConfig
+from dro.config.dro_xml.model import PeerConfig, PeerTcpConfig, PeerUdpConfig
 from dro.proto.peerlink.datagram_session import LINK_LOSS, LINK_SOURCE, NEVER_NS, DatagramOptions
 from dro.proto.peerlink.session import CanaryOptions, LinkOptions
 from dro.proto.ratelimit import BITS_PER_BYTE
-from portals.peer.sender import Batching
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """`<batching>` and `<max-datagram>`: bytes, ns, bytes."""
+
+    min_bytes: int
+    interval_ns: int
+    max_bytes: int
+
 
 MIN_QUEUE_BYTES: Final = 65536
 CANARY_BYTES: Final = 1200
 """So that with all that stands around it, it fits a packet of 1,400 bytes."""
 
 
-def options_of(config: PeerConfig) -> LinkOptions:
+def address_of(tcp: PeerTcpConfig) -> str:
+    """Return the address of the companion, or where this side listens."""
+    to = tcp.initiator
+    return f"{to.address}:{to.port}" if to is not None else f"{tcp.interface}:{tcp.listen_port}"
+
+
+def options_of(config: PeerConfig, padding: bytes = b"") -> LinkOptions:
+    """`padding`: of canaries, `CANARY_BYTES` that cannot be compressed."""
     alive, canary = config.keepalive, config.canary
     return LinkOptions(
         ms(alive.interval_ms),
@@ -30,9 +45,7 @@ def options_of(config: PeerConfig) -> LinkOptions:
         alive.only_when_idle,
         uses_udp=config.udp is not None,
         uses_compression=bool(config.tcp.compression),
-        canary=CanaryOptions(ms(canary.interval_ms), ms(canary.timeout_ms), random.randbytes(CANARY_BYTES))
-        if canary is not None
-        else None,
+        canary=CanaryOptions(ms(canary.interval_ms), ms(canary.timeout_ms), padding) if canary is not None else None,
     )
 
 

@@ -15,14 +15,13 @@ from typing import Final
 
 from dro.bus.actor import WorkerContext
 from dro.timers import Timer
+from portals.decisions.engine import STEP
 from portals.decisions.messages import PORTAL_MESSAGES, PortalMessage, Taken
 from portals.decisions.outbox import BATCHES_ON_THE_WAY, TICK_NS, Outbox
 
 AT_ONCE_BYTES: Final = 1024
 """Of frames that are worked off at once in a turn: some dozens of records."""
 TAKEN_BYTES: Final = len(PORTAL_MESSAGES.encode(Taken(BATCHES_ON_THE_WAY)))
-STEP: Final = 24
-"""Messages in a step: about two milliseconds when each of them opens a proxy source; less costs more for each."""
 
 
 class Conversations:

@@ -48,7 +48,7 @@ class DrainPortal:
         limit_ns = now_ns + ms(limit_ms)
         if self._drain is None:
             self._ctx.log.info(LogEvent.DRAIN_BEGINS, extra={"limit_ms": limit_ms})
-            self._shell.act_on_all()
+            self._shell.engine.act_on_all()
             self._drain = DrainCore(self, limit_ns, end_delay_ns=self.core.deletion_delay.delay_ns)
         else:
             self._drain.on_again(limit_ns)
@@ -58,7 +58,7 @@ class DrainPortal:
         """Take a message of a sibling; those that do not concern a drain are ignored."""
         match message:
             case Withdraw():
-                self._shell.act_on_all()  # what it asked for before comes first
+                self._shell.engine.act_on_all()  # what it asked for before comes first
                 self._help.on_withdraw(worker)
             case Settle(fragments=fragments):
                 self._help.on_settle(worker, fragments)
@@ -85,7 +85,7 @@ class DrainPortal:
     def _on_tick(self) -> None:
         if self._ctx.is_stopping:
             return
-        self._shell.act_on_all()
+        self._shell.engine.act_on_all()
         now_ns = self._ctx.loop.now_ns()
         self._help.on_tick(now_ns)
         if self._drain is not None:
@@ -93,7 +93,7 @@ class DrainPortal:
             if self._drain.is_over and not self.is_over:
                 self.is_over = True
                 self._shell.on_drained()
-        self._shell.act()
+        self._shell.engine.act()
         self._arm()
 
     # what the cores see
@@ -106,7 +106,7 @@ class DrainPortal:
 
     def close_sources(self) -> None:
         self.core.close_sources()
-        self._shell.act_on_all()
+        self._shell.engine.act_on_all()
 
     def drained(self, waiting: str) -> None:
         if waiting:

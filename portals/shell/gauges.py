@@ -7,6 +7,7 @@ from typing import Final
 from dro.bus.counters import CounterPage
 from dro.metrics.slots import Slot
 from dro.proto.interest.events import InterestEvent, InterestGained
+from dro.samples import Samples
 from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 
@@ -33,3 +34,9 @@ def show_core(core: PortalCore, page: CounterPage) -> None:
     page.set(Slot.TOPICS_NOT_OUT, len(core.recorded.withheld))
     page.set(Slot.TOPICS_NOT_IN, len(core.refused))
     page.set(Slot.PATTERNS_WAITING, len(core.recorded.waiting))
+
+
+def extent(name: str, samples: Samples) -> dict[Slot, int]:
+    """Give least, mean and most to three slots. `name`: of these, with a place for MIN, MEAN and MAX."""
+    values = {"MIN": samples.minimum, "MEAN": samples.mean, "MAX": samples.maximum}
+    return {Slot[name.format(part)]: value for part, value in values.items()}

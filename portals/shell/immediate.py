@@ -1,6 +1,7 @@
 """Multicast immediate messages of a portal, counted and logged: in from its link, over to siblings, out by its link.
 
-Carries out what `portals.decisions.immediate` decides. What comes in is counted once, and once more with the reason
+Carries out what `portals.decisions.immediate.multicast` decides.
+What comes in is counted once, and once more with the reason
 when it is dropped there; what leaves by this portal is counted as forwarded, then as sent or dropped.
 """
 
@@ -10,13 +11,12 @@ from functools import partial
 from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.messages import RouteTable
 from dro.log.events import LogEvent
 from dro.metrics.slots import Slot
 from dro.proto.unicast.connections import Outcome
 from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
-from portals.decisions.immediate import Class, Dropped, ImmediateForwarding, Why
+from portals.decisions.immediate.multicast import Class, Dropped, ImmediateForwarding, Why
 from portals.shell.link import Link
 from portals.shell.send_books import SendBooks
 
@@ -45,7 +45,7 @@ _DROPPED: Final = {
 
 
 class ImmediateTraffic:
-    """See the module text. Made by the link, which sets `PortalShell.immediate` to it."""
+    """See the module text. Made by the link; `on_entering` is told of the routes."""
 
     def __init__(self, ctx: WorkerContext, addressed: AddressedData, domain_id: int, link: Link) -> None:
         """`domain_id` of the portal's TRD, 0 for a peer portal."""
@@ -53,12 +53,10 @@ class ImmediateTraffic:
         self._page = ctx.counters
         self._books = SendBooks(ctx.counters, "immediate_topicless"), SendBooks(ctx.counters, "immediate_topic")
         self._addressed = addressed
-        self._core = ImmediateForwarding(ctx.index, domain_id)
+        self._core = ImmediateForwarding(domain_id)
+        self.on_entering = self._core.on_routes
         self._link = link
         addressed.handlers[BatchKind.IMMEDIATE] = self._on_handed
-
-    def on_routes(self, table: RouteTable) -> None:
-        self._core.on_routes(table.routes)
 
     # in
 

@@ -1,7 +1,7 @@
-"""The shell of every portal: connects the core, the data path, the bus and the link.
+"""The shell of every portal: connects its engine with the data path, the bus and the loop.
 
-Its state is only external: rings of siblings, the own sources as the data path knows them, timers. `PortalCore` returns
-effects, the link reports interest; `act` passes both on. Nothing new is begun while effects wait for a later turn.
+Its state is only external: rings of siblings, the own sources as the data path knows them, timers. What is done in
+which order is in `portals.decisions.engine`.
 
 Source: forwarding notes, sections 2 to 10.
 """
@@ -9,10 +9,8 @@ Source: forwarding notes, sections 2 to 10.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from dro.bus.actor import WorkerContext
@@ -25,6 +23,7 @@ from dro.bus.messages import (
     PeerRemoved,
     PeerUp,
     PortalGone,
+    PortalUp,
     Role,
     RouteInfoHeard,
     RouteMessage,
@@ -47,10 +46,9 @@ from portals.datapath.intake import Intake
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import (
     ChangeForwarding,
-    Effect,
     ExpireQueue,
     FeederEnded,
-    GoOn,
+    HostEffect,
     InterestIgnored,
     ReadQueue,
     SendToSibling,
@@ -58,22 +56,16 @@ from portals.decisions.effects import (
     TellEverything,
     WhyIgnored,
 )
+from portals.decisions.engine import PortalEngine
 from portals.decisions.messages import PortalHello, PortalMessage
-from portals.decisions.relearning import CHECK_NS, Relearning
-from portals.decisions.routes import reachable_from
-from portals.shell.conversations import STEP, Conversations
+from portals.decisions.relearning import CHECK_NS
+from portals.shell.conversations import Conversations
 from portals.shell.drain import DrainPortal
 from portals.shell.gauges import count_interest, show_core
-from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link
-from portals.shell.unicast import UnicastTraffic
 
 GAUGES_NS: Final = ms(500)
 GIVE_BACK_NS: Final = s(10)  # memory of the ring that was not needed for so long
-INTEREST_AT_ONCE: Final = 16
-"""Topics and patterns that are passed on in a turn; one datagram can ask for 700."""
-ACT_NS: Final = ms(3)
-"""What has to be done after so long is left to the next turn, but for what is under way."""
 RING_RETRY_NS: Final = s(1)  # Guess
 BUSY_NS: Final = ms(500)
 DELIVER_NS: Final = s(2)
@@ -88,7 +80,9 @@ class PortalShell:
 
     def __init__(self, ctx: WorkerContext, core: PortalCore, max_queue_bytes: int) -> None:
         """Raises: ResourceError when the ring cannot be made."""
+        self._ctx = ctx
         self.core = core
+        self.engine = PortalEngine(core, self)
         self.egress = Egress(ctx.counters, max_queue_bytes, ctx.loop.now_ns, ctx.loop.call_later)
         self.egress.reconcile_own_restart()
         self._ring = ring = ctx.create_ring(ring_bytes(max_queue_bytes))
@@ -99,23 +93,13 @@ class PortalShell:
         )  # fmt: skip
         ring.needs.append(self.ingress.has_placed)
         self.addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), self._wake)
-        self.unicast: UnicastTraffic | None = None
-        """Set by a link that carries unicast messages."""
-        self.immediate: ImmediateTraffic | None = None
-        """Set by a link that carries multicast immediate messages."""
         self._intake = Intake(self.egress, self.addressed)
         self.entries: Table[int, ForwardEntry] = Table()  # own sources by handle
-        self._ctx = ctx
-        self._siblings = Conversations(ctx, self._on_message, self.act, lambda: self.is_behind)
-        self._relearning = Relearning(ctx.loop.now_ns())
+        self._siblings = Conversations(ctx, self._on_message, self.engine.act, lambda: self.engine.is_behind)
         self._route_manager: int | None = None
         self._busy_ns = -BUSY_NS  # when that was reported
-        self._timers: dict[PortalCore | Link, Timer] = {}
+        self._timer: Timer | None = None
         self._is_stopping = False
-        self._is_acting = False
-        self._effects: deque[Effect] = deque()  # of the core, not carried out yet
-        self._interest: deque[InterestEvent] = deque()  # of the link, not passed on yet
-        self._room = 0  # for more of it in this turn
         self._acts_soon = False
         self._undelivered: set[int] = set()  # siblings whose proxy sources are open, while receivers join
         self._deliver_ns = ctx.loop.now_ns() + DELIVER_NS
@@ -131,7 +115,7 @@ class PortalShell:
         ctx.on_peer_removed = self._on_peer_removed
         ctx.on_drain = self.drain.on_drain
         ctx.on_stop = self._on_stop
-        self.act()
+        self.engine.start(link)
         ctx.loop.call_later(GAUGES_NS, self._refresh_gauges)
         ctx.loop.call_later(CHECK_NS, self._check_relearnt)
         ctx.loop.call_later(GIVE_BACK_NS, self._give_back)
@@ -163,7 +147,7 @@ class PortalShell:
         expired = self._queues.expired(peer.worker)
         self.core.on_sibling_up(peer.worker, peer.incarnation, *handed, now_ns, announced, expired)
         self._ctx.loop.call_later(DELIVER_NS, partial(self._deliver_late, peer))
-        self.act()
+        self.engine.act()
 
     def _deliver_late(self, peer: PeerUp) -> None:
         if self._ctx.peers.get(peer.worker) is peer:
@@ -185,8 +169,12 @@ class PortalShell:
 
     def report_up(self) -> None:
         """To the route manager: that the portal works, and at which cost."""
+        self.report(self._link.describe())
+
+    def report(self, portal: PortalUp | PortalGone) -> None:
+        """To the route manager, unless the portal is drained."""
         if not self.drain.is_over:
-            self._report(self._link.describe())
+            self._report(portal)
 
     def report_busy(self) -> None:
         """To the route manager, now and then: that a link has more to read than there is time for."""
@@ -214,11 +202,11 @@ class PortalShell:
             return
         self.drain.on_sibling_down(peer.worker)
         self.core.on_sibling_down(peer.worker, self._ctx.loop.now_ns())
-        self.act()
+        self.engine.act()
 
     def _on_peer_removed(self, peer: PeerRemoved) -> None:
         self.core.on_sibling_removed(peer.worker, self._ctx.loop.now_ns())
-        self.act()
+        self.engine.act()
 
     def _on_ctl(self, worker: int, frame: bytes) -> None:
         if worker != ROUTE_MANAGER:
@@ -226,25 +214,19 @@ class PortalShell:
             return
         match message := ROUTE_MESSAGES.decode(frame):
             case RouteTable():
-                self._on_routes(message, self._ctx.loop.now_ns())
+                self._on_routes(message)
             case SendRouteInfo(message=info):
                 self._link.on_route_info(info)
             case _:
                 raise LocalProtocolError("the route manager sent what is for the route manager")
 
-    def _on_routes(self, table: RouteTable, now_ns: int) -> None:
+    def _on_routes(self, table: RouteTable) -> None:
         began_ns = time.perf_counter_ns()
-        self.core.on_routes(table.version, table.routes, now_ns)
+        self.engine.on_routes(table)
         self._show_duration(Slot.PROXY_RECALCULATION_US, began_ns)
-        if self.unicast is not None:
-            self.unicast.on_routes(table)
-        if self.immediate is not None:
-            self.immediate.on_routes(table)
         began_ns = time.perf_counter_ns()
-        self._link.on_routes(reachable_from(self._ctx.index, table.routes), now_ns)
+        self.engine.on_paths(table)
         self._show_duration(Slot.INTEREST_RECALCULATION_US, began_ns)
-        self._link.on_origins(table.origins)
-        self.act_soon()
 
     def _show_duration(self, slot: Slot, began_ns: int) -> None:
         """Show how long it took, as far as it is done at once; the rest goes on in slices."""
@@ -302,75 +284,11 @@ class PortalShell:
 
     # what is to be done
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether something that the core asked for waits for a later turn."""
-        return bool(self._effects)
+    def now_ns(self) -> int:
+        return self._ctx.loop.now_ns()
 
-    def act(self) -> None:
-        """Carry out what the core asks for and what the link reports, for `ACT_NS`, then set the timers.
-
-        The next turn goes on with what is left. What is carried out may call back (a cached source is found at once);
-        the outermost call goes on with that.
-        """
-        self._act(ACT_NS)
-
-    def act_on_all(self) -> None:
-        """The same, however long it takes: nothing that the core has asked for so far waits afterwards."""
-        self._act(None)
-
-    def _act(self, limit_ns: int | None) -> None:
-        if self._is_acting:
-            return
-        self._is_acting = True
-        self._room = INTEREST_AT_ONCE
-        end_ns = None if limit_ns is None else self._ctx.loop.now_ns() + limit_ns
-        is_done = False
-        try:
-            while self._exchange(end_ns):
-                pass
-            is_done = not self._effects and not self._interest
-        finally:
-            self._is_acting = False
-            if not is_done:
-                self.act_soon()
-        self._siblings.send()
-        self._link.send_pending(self._ctx.loop.now_ns())
-        for part in (self.core, self._link):
-            self._set_timer(part)
-
-    def _exchange(self, end_ns: int | None) -> bool:
-        """Carry effects of the core to siblings and link, or else interest of the link to the core.
-
-        False: there is neither, or no time for more.
-        """
-        loop, effects = self._ctx.loop, self._effects
-        effects += self.core.take_effects()
-        if not effects:
-            return self._pass_interest(loop.now_ns())
-        now_ns = loop.now_ns()
-        with self._link.together():
-            while effects:
-                self._perform(effects.popleft(), now_ns)
-                now_ns = loop.now_ns()
-                if end_ns is not None and now_ns >= end_ns:
-                    return False
-        return True
-
-    def _pass_interest(self, now_ns: int) -> bool:
-        self._interest += self._link.take_interest()
-        events = [self._interest.popleft() for _ in range(min(self._room, len(self._interest)))]
-        self._room -= len(events)
-        for event in events:
-            count_interest(event, self._ctx.counters)
-            self.core.on_interest(event, now_ns)
-        return bool(events)
-
-    def acting(self, steps: Iterator[None]) -> Iterator[None]:
-        """The same steps, with what follows from each."""
-        for _ in steps:
-            self.act_soon()
-            yield
+    def run_in_slices(self, steps: Iterator[None]) -> None:
+        self._ctx.loop.run_in_slices(steps)
 
     def act_soon(self) -> None:
         """Act once for all messages and packets of this turn: an exchange is hundreds of them."""
@@ -380,37 +298,31 @@ class PortalShell:
 
     def _on_soon(self) -> None:
         self._acts_soon = False
-        self._on_due()
+        self.engine.on_due()
 
-    def _on_due(self) -> None:
-        """Core and link do what is due; the core nothing while what it asked for before waits."""
-        now_ns = self._ctx.loop.now_ns()
-        for part in (self._link,) if self._effects else (self.core, self._link):
-            if (deadline := part.next_deadline()) is not None and deadline <= now_ns:
-                part.on_timer(now_ns)
-        self.act()
+    def on_interest(self, event: InterestEvent) -> None:
+        count_interest(event, self._ctx.counters)
 
-    def _set_timer(self, part: PortalCore | Link) -> None:
-        timer, deadline = self._timers.get(part), part.next_deadline()
-        if timer is not None and timer.is_pending:
-            if timer.when_ns == deadline:
+    def on_acted(self) -> None:
+        self._siblings.send()
+        deadline = self.engine.next_deadline()
+        if self._timer is not None and self._timer.is_pending:
+            if self._timer.when_ns == deadline:
                 return
-            timer.cancel()
+            self._timer.cancel()
         if deadline is None or self._is_stopping:
             return
         if deadline <= self._ctx.loop.now_ns():
             self.act_soon()  # more than the part does at once
         else:
-            self._timers[part] = self._ctx.loop.call_at(deadline, self._on_due)
+            self._timer = self._ctx.loop.call_at(deadline, self.engine.on_due)
 
-    def _perform(self, effect: Effect, now_ns: int) -> None:
+    def perform(self, effect: HostEffect) -> None:
         match effect:
             case SendToSibling(worker=worker, message=message):
                 self._siblings.tell(worker, message)
             case TellEverything(worker=worker, messages=messages):
                 self._siblings.tell_all(worker, messages)
-            case GoOn(steps=steps):
-                self._ctx.loop.run_in_slices(self._go_on(steps))
             case ChangeForwarding(handle=handle, workers=workers):
                 if (entry := self.entries.get(handle)) is not None:
                     entry.want(workers)
@@ -434,29 +346,9 @@ class PortalShell:
                     self._ctx.limited(LogEvent.SOURCE_HOPS, extra=extra)
                 else:
                     self._ctx.limited(LogEvent.SOURCE_OTHER_TOPIC, extra={"otid": otid.hex()} | extra)
-            case _:
-                self._link.perform(effect, now_ns)
-
-    def _go_on(self, steps: Iterator[object]) -> Iterator[None]:
-        while self._effects or self._take_steps(steps) == STEP:
-            self.act()
-            yield
-        self.act()
-
-    def _take_steps(self, steps: Iterator[object]) -> int:
-        """Take `STEP` at most, and return how many there were."""
-        self.core.deletion_delay.pass_time(self._ctx.loop.now_ns())
-        return sum(1 for _ in islice(steps, STEP))
 
     def _check_relearnt(self) -> None:
-        if self._is_stopping:
-            return
-        now_ns = self._ctx.loop.now_ns()
-        if self._relearning.is_over(self.core.known, now_ns, is_told=self.core.siblings.have_told):
-            self.act_on_all()  # sources that have still to be joined are not forgotten
-            self.core.on_relearnt(now_ns)
-            self.act()
-        else:
+        if not self._is_stopping and not self.engine.check_relearnt():
             self._ctx.loop.call_later(CHECK_NS, self._check_relearnt)
 
     # the end
@@ -470,7 +362,7 @@ class PortalShell:
         """Take the proxy sources back, as far as the grace period goes; nothing is opened from now on."""
         self._is_stopping = True
         self.core.withdraw()
-        self.act_on_all()
+        self.engine.act_on_all()
         self._ctx.loop.call_later(self._link.stop(), self._finish)
 
     def _finish(self) -> None:

@@ -1,6 +1,7 @@
 """Unicast messages of a portal, counted and logged: in from its link, over to siblings, out by its link.
 
-Carries out what `portals.decisions.unicast` decides. Every message is counted once where it comes in, and once more
+Carries out what `portals.decisions.immediate.unicast` decides.
+Every message is counted once where it comes in, and once more
 with the reason when it is dropped there; what leaves by this portal is counted as forwarded, then as sent or dropped.
 """
 
@@ -10,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.messages import RouteTable
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.metrics.slots import Slot
@@ -20,8 +20,8 @@ from dro.wire.lbmc.addressing import asks_for_repair
 from dro.wire.lbmc.codes import MessageType
 from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
-from portals.decisions.contexts import BEHIND
-from portals.decisions.unicast import Dropped, ForContexts, ForRoutes, Leaves, UnicastForwarding, Why
+from portals.decisions.immediate.contexts import BEHIND
+from portals.decisions.immediate.unicast import Dropped, ForContexts, ForRoutes, Leaves, UnicastForwarding, Why
 from portals.shell.link import Link
 from portals.shell.send_books import SendBooks
 
@@ -71,7 +71,7 @@ _OUTCOMES_OF_CONTROL: Final = {
 
 
 class UnicastTraffic:
-    """See the module text. Made by the link, which sets `PortalShell.unicast` to it."""
+    """See the module text. Made by the link."""
 
     def __init__(
         self,
@@ -96,9 +96,6 @@ class UnicastTraffic:
         self._link = link
         self._of_dros = Newcomers(CONTROL_RATE)
         addressed.handlers[BatchKind.UNICAST] = self._on_handed
-
-    def on_routes(self, table: RouteTable) -> None:
-        self._core.on_routes(table.routes)
 
     # in
 

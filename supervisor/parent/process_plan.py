@@ -24,7 +24,7 @@ def plan_of(config: DroConfig, history: HistoryOptions | None = None) -> list[Wo
     """One entry per process; the place in the list is the worker's index. Raises: ConfigError."""
     # Loaded before the first fork, so that a restarted worker starts in milliseconds, and not by who only reads a file.
     from portals.endpoint.portal import run_endpoint
-    from portals.peer.portal import run_peer
+    from portals.peer.process.portal import run_peer
     from router.worker import run_route_manager
     from supervisor.history.worker import run_history
     from supervisor.monitor.worker import run_monitor

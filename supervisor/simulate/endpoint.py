@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Final
 
-from dro.bus.messages import PortalUp, RouteTable
-from dro.config.dro_xml.model import EndpointConfig
+from dro.bus.messages import Origin, PortalUp
+from dro.config.dro_xml.model import EndpointConfig, PeerConfig
 from dro.proto.interest.events import InterestEvent, Symbol
-from dro.shares import share_of
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import standard_options
+from dro.wire.source_string import TcpAddress
 from portals.decisions.advertisement import proxy_options
 from portals.decisions.effects import (
     CheckKnown,
@@ -29,20 +30,23 @@ from portals.decisions.effects import (
 )
 from portals.decisions.messages import PATTERN_NONE, SourceSeen
 from portals.decisions.recorded_interest import Matcher
-from portals.decisions.routes import reachable_from
 from portals.endpoint.interest import TrdInterest
+from portals.endpoint.join_rules import JoinRules, cost_through
 from supervisor.simulate.messages import Sent
 from supervisor.simulate.portal import Proxy, SimPortal, compiled
 from supervisor.simulate.trd import Session, Trd
 
 DATAGRAM_BYTES: Final = 8192
+ADDRESS: Final = TcpAddress(0x7F000001, 14371, 0)
+"""Of every source."""
 
 
 class EndpointEnd:
-    """Implements `LinkEnd` and `Member`."""
+    """Implements `SimLink` and `Member`."""
 
     def __init__(self, portal: SimPortal, config: EndpointConfig, trd: Trd, rng: Random) -> None:
         self._portal, self._config, self._trd, self._rng = portal, config, trd, rng
+        self._rules = JoinRules(trd.domain_id, portal.core.routes, portal.acl)
         self._wanted: dict[Symbol, Matcher | None] = {}
         self._sessions: dict[bytes, Session] = {}  # of proxy sources, by OTID
         self._offers: dict[bytes, SourceSeen] = {}  # what each is fed from
@@ -66,8 +70,11 @@ class EndpointEnd:
     def take_interest(self) -> list[InterestEvent]:
         return self._interest.take_events()
 
-    def flush(self) -> None:
-        self._trd.send_packets(self, self._interest.take_datagrams(self._portal.clock.now_ns))
+    def together(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def send_pending(self, now_ns: int) -> None:
+        self._trd.send_packets(self, self._interest.take_datagrams(now_ns))
 
     def next_deadline(self) -> int | None:
         return self._interest.next_deadline()
@@ -77,25 +84,24 @@ class EndpointEnd:
 
     def describe(self) -> PortalUp:
         index = self._config.hotlink_index
-        return PortalUp(self._portal.worker, self._trd.domain_id, self._portal.cost, hotlink_index=index)
+        return PortalUp(self._portal.worker, self._trd.domain_id, self._config.cost, hotlink_index=index)
 
-    def on_routes(self, table: RouteTable) -> None:
-        self._interest.on_routes(reachable_from(self._portal.worker, table.routes), self._portal.clock.now_ns)
+    def on_routes(self, reachable: set[int], now_ns: int) -> None:
+        self._interest.on_routes(reachable, now_ns)
 
-    def send_route_info(self, message: bytes) -> None:
+    def on_origins(self, origins: tuple[Origin, ...]) -> None:
+        """What is heard in a TRD is advertised with hop count and cost."""
+
+    def on_route_info(self, message: bytes) -> None:
         self._trd.send_route_info(self, message)
 
-    def perform(self, effect: ProxyEffect) -> None:
-        now_ns = self._portal.clock.now_ns
+    def perform(self, effect: ProxyEffect, now_ns: int) -> None:
+        self._interest.perform(effect, now_ns)
         match effect:
-            case OpenProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
-                self._interest.on_wanted(symbol, pattern, domains, (), now_ns)
+            case OpenProxyReceiver(symbol=symbol, pattern=pattern):
                 self._wanted[symbol, pattern] = compiled(symbol, pattern) if pattern != PATTERN_NONE else None
                 self._trd.look(self)
-            case UpdateProxyReceiver(symbol=symbol, pattern=pattern, added=added, removed=removed):
-                self._interest.on_wanted(symbol, pattern, added, removed, now_ns)
-            case CloseProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
-                self._interest.on_wanted(symbol, pattern, (), domains, now_ns)
+            case CloseProxyReceiver(symbol=symbol, pattern=pattern):
                 self._wanted.pop((symbol, pattern), None)
                 self._trd.unwant(self)
             case OpenProxySource(worker=worker, source=source) | FeedProxySource(worker=worker, source=source):
@@ -108,20 +114,17 @@ class EndpointEnd:
                 self._offers.pop(otid, None)
                 if (session := self._sessions.pop(otid, None)) is not None:
                     self._trd.end(session)
-            case RecordKnownInterest(symbol=symbol, pattern=pattern, domain_id=domain_id):
-                self._interest.take_known((symbol, pattern), domain_id, now_ns)
             case ReviewSources():
                 self._trd.unwant(self)
                 self._trd.look(self)
             case CheckKnown():
                 self._trd.unwant(self)
-                self._interest.check_known(now_ns)
-            case DelayDeletion() | JoinKnownSource():
-                pass  # a source is found anew at once: no topic resolution is as slow as a real one
+            case UpdateProxyReceiver() | RecordKnownInterest() | DelayDeletion() | JoinKnownSource():
+                pass  # of interest alone; a source is found anew at once: no topic resolution is as slow as a real one
 
     def _advertise(self, seen: SourceSeen) -> None:
         self._offers[seen.otid] = seen
-        options = proxy_options(seen, self._portal.cost)
+        options = proxy_options(seen, self._config.cost, self._config.hotlink_index)
         session = self._sessions.get(seen.otid)
         if session is None:
             session = self._sessions[seen.otid] = Session(self, seen.otid, seen.topic, options)
@@ -130,7 +133,13 @@ class EndpointEnd:
             session.options = options
             self._trd.change(session)
 
-    def on_cost(self) -> None:
+    def on_config(self, config: EndpointConfig | PeerConfig) -> None:
+        """Take over cost and access control list; timers stay as they are."""
+        assert isinstance(config, EndpointConfig)
+        self._config, self._rules.acl = config, self._portal.acl
+        self._trd.unwant(self)
+        self._trd.look(self)
+        self._portal.report_up()
         for session, handle in self._handles.items():
             self._portal.core.own.change(handle, *self._advertised(session), b"")
         for seen in self._offers.values():
@@ -144,14 +153,16 @@ class EndpointEnd:
 
     def on_packet(self, packet: lbmr.Packet, sender_ip: int) -> None:
         self._interest.on_packet(packet, sender_ip, self._portal.clock.now_ns)
-        self._portal.take_interest()
+        self._portal.act_soon()
 
-    def on_route_info(self, message: bytes) -> None:
+    def on_unicast(self, message: bytes) -> None:
         self._portal.report_route_info(message)
 
     def wants(self, session: Session) -> bool:
-        routes = self._portal.core.routes
-        if routes.is_divided and not routes.carries(self._origin(session), share_of(session.otid)):
+        rules = self._rules
+        if rules.are_divided and not rules.carries(session.otid, self._origin(session)):
+            return False
+        if not rules.may_enter(session.topic, ADDRESS):
             return False
         return any(
             symbol == session.topic if pattern == PATTERN_NONE else matcher is not None and matcher(session.topic)
@@ -161,7 +172,7 @@ class EndpointEnd:
     def on_joined(self, session: Session) -> None:
         own, origin = self._portal.core.own, self._origin(session)
         self._handles[session] = own.add(session.otid, session.topic, origin, *self._advertised(session), b"")
-        self._portal.act()
+        self._portal.act_soon()
 
     def _origin(self, session: Session) -> int:
         domain = session.option(lbmr.DomainId)
@@ -169,18 +180,17 @@ class EndpointEnd:
 
     def _advertised(self, session: Session) -> tuple[int, int]:
         cost = session.option(lbmr.Cost)
-        hops, before = (cost.hop_count, cost.cost) if isinstance(cost, lbmr.Cost) else (0, 0)
-        return hops, before + self._portal.cost
+        return cost_through(cost if isinstance(cost, lbmr.Cost) else None, self._config.cost)
 
     def on_changed(self, session: Session) -> None:
         if (handle := self._handles.get(session)) is not None:
             self._portal.core.own.change(handle, *self._advertised(session), b"")
-            self._portal.act()
+            self._portal.act_soon()
 
     def on_left(self, session: Session) -> None:
         if (handle := self._handles.pop(session, None)) is not None:
             self._portal.end_source(handle)
-            self._portal.act()
+            self._portal.act_soon()
 
     def on_data(self, session: Session, sent: Sent) -> None:
         if (handle := self._handles.get(session)) is not None:

@@ -88,7 +88,7 @@ def _send_table(table: RouteTable, portal: SimPortal) -> None:
 
 
 def _send_info(message: bytes, portal: SimPortal) -> None:
-    portal.link.send_route_info(message)
+    portal.link.on_route_info(message)
 
 
 class Dro:
@@ -120,11 +120,10 @@ class Dro:
     def _start_portal(self, worker: int) -> None:
         self._incarnations[worker] += 1
         portal = self._make(self, worker, self._incarnations[worker], self._configs[worker])
-        portal.cost = self.costs[self._configs[worker].name]
         self.portals[worker] = portal
         portal.start()
         for sibling in self.siblings_of(portal):
-            sibling.meet(portal)
+            sibling.on_sibling_up(portal)
         portal.report_up()
 
     def siblings_of(self, portal: SimPortal) -> list[SimPortal]:
@@ -147,7 +146,7 @@ class Dro:
             return
         portal.kill()
         for sibling in self.siblings_of(portal):
-            sibling.miss(portal)
+            sibling.on_sibling_down(portal)
         self.routes.core.on_portal_gone(worker, self.clock.now_ns, restarts=True)
         self.routes.act()
         self.clock.after(
@@ -170,9 +169,15 @@ class Dro:
 
     def set_cost(self, name: str, cost: int) -> None:
         self.costs[name] = cost
-        portal = self.portals.get(self.worker_of(name))
+        worker = self.worker_of(name)
+        self.configure(worker, replace(self._configs[worker], cost=cost))
+
+    def configure(self, worker: int, config: EndpointConfig | PeerConfig) -> None:
+        """Change the configuration of a portal, live."""
+        self._configs[worker] = config
+        portal = self.portals.get(worker)
         if portal is not None and portal.is_alive:
-            portal.set_cost(cost)
+            portal.on_config(config)
 
     def to_routes(self, say: Callable[[Routes, int], object]) -> None:
         """From a portal, as a message."""

@@ -1,4 +1,4 @@
-"""A simulated peer portal's side of its link: the real dialogue, connecting, interest and sources, over a pipe.
+"""A simulated peer portal's side of its link: the host of the link's core, over a pipe.
 
 The pipe stands for TCP: what is sent arrives in order, after a delay; a broken one is noticed at both ends, one that
 swallows everything at none.
@@ -6,46 +6,51 @@ swallows everything at none.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from random import Random
 from typing import Final
 
-from dro.bus.messages import PortalGone, PortalUp, RouteTable
+from dro.bus.messages import Origin
 from dro.clock import ms, s
-from dro.config.dro_xml.model import PeerConfig
-from dro.proto.interest.events import InterestEvent
-from dro.proto.peerlink.connecting import Claim, InitiatorCore, claim_of
-from dro.proto.peerlink.hold import LinkHold
-from dro.proto.peerlink.interest import HeardInterest, ToldInterest
-from dro.proto.peerlink.messages import Digests, Hello, SourceEnd, SourceRecord, read_source
-from dro.proto.peerlink.session import CloseLink, LinkOptions, LinkSession, LinkUp, RefreshNeeded, SendControl
-from dro.proto.peerlink.sources import (
-    HeardSources,
-    OfferedSources,
-    SourceMessage,
-    ToldSources,
-    Verdict,
-    source_message,
+from dro.config.dro_xml.model import EndpointConfig, PeerConfig
+from dro.proto.peerlink.messages import Hello
+from dro.proto.peerlink.session import CloseLink, LinkEnd, LinkUp, SendControl
+from dro.proto.peerlink.sources import SourceMessage, ToldSources, source_message
+from dro.wire.source_string import TcpAddress
+from portals.decisions.effects import ProxyEffect
+from portals.peer.link_core import LinkCore
+from portals.peer.link_effects import (
+    AddSource,
+    Admit,
+    Ask,
+    ChangeSource,
+    Close,
+    CloseProxy,
+    CompanionAway,
+    Connect,
+    CountLost,
+    EndConnection,
+    FeedProxy,
+    LinkChanged,
+    LinkCoreEffect,
+    LinkDown,
+    Log,
+    OpenProxy,
+    RemoveSource,
+    Report,
+    ReportRouteInfo,
+    RunSteps,
+    SendAllInterest,
+    SendAllSources,
+    SendInOrder,
+    SendInterest,
+    SendUrgent,
 )
-from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, RouteInfo, TopicSource
-from dro.wire.lbmc.message import Message
-from portals.decisions.effects import (
-    CheckKnown,
-    CloseProxyReceiver,
-    CloseProxySource,
-    DelayDeletion,
-    FeedProxySource,
-    JoinKnownSource,
-    OpenProxyReceiver,
-    OpenProxySource,
-    ProxyEffect,
-    RecordKnownInterest,
-    ReviewSources,
-    UpdateProxyReceiver,
-    UpdateProxySource,
-)
-from portals.decisions.messages import SourceSeen
+from portals.peer.newcomers import Connection
+from portals.peer.options import CANARY_BYTES
 from supervisor.simulate.clock import Clock
 from supervisor.simulate.messages import Sent
 from supervisor.simulate.portal import Proxy, SimPortal
@@ -53,7 +58,8 @@ from supervisor.simulate.portal import Proxy, SimPortal
 DELAY_NS: Final = ms(1)
 REFUSED_NS: Final = ms(1)
 CONNECT_TIMEOUT_NS: Final = s(10)
-REFRESH_NS: Final = s(60)
+ADDRESS: Final = TcpAddress(0x7F000001, 0, 0)
+"""Of every companion."""
 Datum = tuple[int, Sent]
 """Number of a source, and a message of it."""
 
@@ -150,297 +156,254 @@ class Pipe:
                 end.on_broken(self)
 
 
+class Dialogue:
+    """The dialogue of one connection, with a timer of its own."""
+
+    def __init__(self, end: PeerEnd, pipe: Pipe, known: Connection) -> None:
+        self._end, self._pipe = end, pipe
+        self.number, self.session = known.number, known.session
+
+    def next_deadline(self) -> int | None:
+        return self.session.next_deadline() if self._end.is_talking(self._pipe) else None
+
+    def on_timer(self, now_ns: int) -> None:
+        self.session.on_timer(now_ns)
+        self._end.talk(self._pipe)
+
+
 class PeerEnd:
-    """Implements `LinkEnd`."""
+    """Implements `portals.decisions.engine.EngineLink`, and is the host of `LinkCore`."""
 
     def __init__(self, portal: SimPortal, config: PeerConfig, wire: Wire, rng: Random) -> None:
-        self.portal, self._config, self._wire, self._rng = portal, config, wire, rng
-        self.is_initiator = config.tcp.initiator is not None
-        self._offered, self._told, self._heard = OfferedSources(), ToldInterest(), HeardInterest()
-        self._told_sources = ToldSources()
-        self._numbers: dict[bytes, int] = {}  # of proxy sources
-        self._pipe: Pipe | None = None  # whose dialogue is up
-        self._sessions: dict[Pipe, LinkSession] = {}
-        self._offers: HeardSources | None = None
-        self._handles: dict[int, int] = {}  # of joined sources, by their numbers
-        self._hold = LinkHold()
-        self._held: dict[bytes, tuple[SourceRecord, int]] = {}  # by OTID: those of a link before, and their handles
-        self._ways: dict[int, tuple[int, int]] = {}
-        self._neighbour = self._since_us = 0
-        self._refresh_ns: int | None = None
-        alive, fast = config.keepalive, config.fast_keepalive
-        self._options = LinkOptions(ms(alive.interval_ms), ms(alive.timeout_ms), alive.only_when_idle)
-        self._hello = Hello(
-            portal.dro.name.encode(), rng.randbytes(8), capabilities3=CAPABILITY3_PCRE | CAPABILITY3_REGEX,
-            node_id=portal.dro.node_id, has_digests=True,
-            fast_ms=(fast.interval_ms, fast.timeout_ms) if fast is not None else None,
+        self.portal, self._wire = portal, wire
+        self._told = ToldSources()
+        self.core = LinkCore(
+            config, portal.acl, worker=portal.worker, dro_name=portal.dro.name.encode(), node_id=portal.dro.node_id,
+            instance=rng.randbytes(8), padding=rng.randbytes(CANARY_BYTES), draw=rng.randrange,
+            now_ns=portal.clock.now_ns, told_sources=lambda: self._told,
         )  # fmt: skip
-        to = config.tcp.initiator
-        interval_ns = ms(to.reconnect_interval_ms) if to is not None else 0
-        self._connecting = InitiatorCore(interval_ns, portal.clock.now_ns, rng.randrange) if to is not None else None
+        self.is_initiator = self.core.connecting is not None
+        self._known: dict[Pipe, Dialogue] = {}
+        self._pipes: dict[int, Pipe] = {}  # by number
+        self._handles: dict[tuple[int, int], int] = {}  # of joined sources, by connection and number
+        self._numbers: dict[bytes, int] = {}  # of proxy sources
+        self._effects: deque[LinkCoreEffect] = deque()
+        self._is_performing = False
+        self.take_interest, self.describe = self.core.heard.take_events, self.core.describe
 
     def start(self) -> None:
         self._wire.ends = [end for end in self._wire.ends if end.is_initiator != self.is_initiator]
         self._wire.ends.append(self)
 
     def on_killed(self) -> None:
-        for pipe in [*self._sessions]:
+        for pipe in [*self._known]:
             pipe.close(self)
+
+    @property
+    def _link(self) -> Pipe | None:
+        return self._pipes.get(self.core.link.number) if self.core.link is not None else None
 
     # connections
 
     def on_connected(self, pipe: Pipe) -> None:
         now_ns = self.portal.clock.now_ns
-        session = LinkSession(
-            replace(self._hello, since_us=now_ns // 1000 if self.is_initiator else 0),
-            self._options,
-            now_ns,
-            told=lambda: Digests(self._told.digest, self._told_sources.digest),
-            recorded=lambda: Digests(self._heard.digest, self._offers.digest if self._offers is not None else None),
-        )
-        self._sessions[pipe] = session
-        session.on_connected(now_ns)
-        self._perform_dialogue(pipe)
+        known = self.core.open(ADDRESS, now_ns // 1000, now_ns, _as_it_is)
+        self._known[pipe], self._pipes[known.number] = Dialogue(self, pipe, known), pipe
+        known.session.on_connected(now_ns)
+        self.talk(pipe)
+        self.carry_out()
 
     def on_failed(self) -> None:
-        if self.portal.is_alive and self._connecting is not None:
-            self._connecting.on_over(self.portal.clock.now_ns)
-            self.portal.clock.arm(self.portal)
+        if self.portal.is_alive:
+            self.core.on_failed("nobody answers", LinkEnd.ERROR, self.portal.clock.now_ns)
+            self.carry_out()
 
     def on_broken(self, pipe: Pipe) -> None:
-        if self.portal.is_alive and pipe in self._sessions:
-            self._over(pipe)
+        if self.portal.is_alive:
+            self._over(pipe, "the connection broke", "", LinkEnd.ERROR)
 
-    def _over(self, pipe: Pipe) -> None:
-        del self._sessions[pipe]
-        if pipe is self._pipe:
-            self._on_down()
-        if self._connecting is not None:
-            self._connecting.on_over(self.portal.clock.now_ns)
-        self.portal.act()
+    def _over(self, pipe: Pipe, why: str, remedy: str, end: LinkEnd) -> None:
+        if (known := self._known.pop(pipe, None)) is not None:
+            self.core.on_over(known.number, why, remedy, end, self.portal.clock.now_ns)
+            self.carry_out()
+            del self._pipes[known.number]
 
-    def _on_down(self) -> None:
-        offered = self._offers.all() if self._offers is not None else ()
-        self._held |= {source.otid: (source, self._handles[source.srcidx]) for source in offered}
-        self._handles.clear()
-        self._pipe, self._offers, self._neighbour, self._refresh_ns = None, None, 0, None
-        self.portal.report_up()
-        self._heard.on_down()
-        self._hold.on_down(self.portal.clock.now_ns)
-        self.portal.act()
-
-    @property
-    def _left(self) -> int:
-        return self._heard.held + len(self._held)
-
-    def _on_hold_over(self) -> None:
-        for _, handle in self._held.values():
-            self.portal.end_source(handle)
-        self._held.clear()
-        if self._pipe is None:
-            self.portal.core.forget_routes(self.portal.clock.now_ns)
-        for _ in self._heard.lose():
-            pass
-        self.portal.act()
-
-    def _close(self, pipe: Pipe) -> None:
-        pipe.close(self)
-        self._over(pipe)
-
-    def _perform_dialogue(self, pipe: Pipe) -> None:
-        session = self._sessions.get(pipe)
-        for effect in session.take_effects() if session is not None else ():
+    def talk(self, pipe: Pipe) -> None:
+        """Perform what the dialogue of a connection asks for."""
+        known = self._known.get(pipe)
+        for effect in known.session.take_effects() if known is not None else ():
+            assert known is not None
             match effect:
                 case SendControl(message=message):
                     pipe.send(self, message)
                 case LinkUp():
-                    self._on_up(pipe, effect.hello)
+                    self.core.on_up(known.number, effect, self.portal.clock.now_ns)
                 case CloseLink():
-                    self._close(pipe)
+                    pipe.close(self)
+                    self._over(pipe, effect.text, effect.remedy, effect.end)
                     return
-                case RefreshNeeded(interest=interest, sources=sources):
-                    self.portal.counts["refreshed"] += 1
-                    for message in self._told.all(is_refresh=True) if interest else ():
-                        pipe.send(self, message)
-                    for message in self._offered.all() if sources else ():
-                        self._send(message)
                 case _:
-                    pass
-        self.portal.clock.arm(self.portal)
+                    self.core.on_effect(known.number, effect)
+            self.carry_out()
+        if known is not None:
+            self.portal.clock.arm(known)
 
-    def _on_up(self, pipe: Pipe, hello: Hello) -> None:
-        session, now_ns = self._sessions[pipe], self.portal.clock.now_ns
-        if (old := self._pipe) is not None:
-            claim = claim_of(session, self._sessions[old], now_ns, self._options.interval_ns or s(5))
-            if claim not in (Claim.REPLACES, Claim.ASKS):  # who asks has lost the old one: nobody takes names here
-                self._close(pipe)
-                return
-            del self._sessions[old]
-            old.close(self)
-            self._on_down()
-        self._pipe, self._offers = pipe, HeardSources(self._config.sourcemap_size)
-        self._since_us = max(session.own.since_us, hello.since_us)
-        self._neighbour = hello.node_id
-        if self._connecting is not None:
-            self._connecting.on_up(now_ns)
-        self._hold.on_up(now_ns, self._left)
-        self._told.capabilities3 = hello.capabilities3
-        self.portal.report_up()
-        self._told_sources = ToldSources()
-        for message in (*self._told.all(is_refresh=False), *self._offered.all()):
-            self._send(message)
-        self._refresh_ns = now_ns + REFRESH_NS
+    def is_talking(self, pipe: Pipe) -> bool:
+        return pipe in self._known and self.portal.is_alive
 
     def on_received(self, pipe: Pipe, message: bytes | Datum) -> None:
-        session = self._sessions.get(pipe)
-        if session is None:
+        known, now_ns = self._known.get(pipe), self.portal.clock.now_ns
+        if known is None:
             return
-        now_ns = self.portal.clock.now_ns
-        session.on_received(now_ns)
+        known.session.on_received(now_ns)
         if isinstance(message, bytes):
-            rest = session.on_message(message, now_ns)
-            self._perform_dialogue(pipe)
-            if rest is not None and pipe is self._pipe:
-                self._on_message(rest, message)
-        elif pipe is self._pipe and (handle := self._handles.get(message[0])) is not None:
+            rest = known.session.on_message(message, now_ns)
+            self.talk(pipe)
+            if rest is not None and pipe in self._known:
+                self.core.on_message(known.number, rest, message)
+                self.carry_out()
+        elif pipe is self._link and (handle := self._handles.get((known.number, message[0]))) is not None:
             self.portal.on_data(handle, message[1])
 
-    def _on_message(self, message: Message, raw: bytes) -> None:
-        assert self._offers is not None
-        if self._heard.on_message(message):
-            self.portal.take_interest()
-        elif message.get(TopicSource) is not None:
-            about = read_source(message)
-            if isinstance(about, SourceEnd):
-                if self._offers.on_end(about) is not None:
-                    self._remove(about.srcidx)
-            else:
-                self._on_source(self._offers, about)
-            self.portal.act()
-        elif message.get(RouteInfo) is not None:
-            self.portal.report_route_info(raw)
+    # what the core of the link asks for
 
-    # sources of the companion
-
-    def _on_source(self, offers: HeardSources, record: SourceRecord) -> None:
-        verdict, gone = offers.on_source(record)
-        if verdict is not Verdict.TAKEN:
-            self.portal.counts[f"source ignored: {verdict.value}"] += 1
+    def carry_out(self) -> None:
+        if self._is_performing:
             return
-        for other in gone:
-            self._remove(other.srcidx)
-        self._put(record)
+        self._is_performing = True
+        while True:
+            self._effects += self.core.take_effects()
+            if not self._effects:
+                break
+            self._carry_out_one(self._effects.popleft())
+        self._is_performing = False
+        self.portal.act_soon()
 
-    def _put(self, record: SourceRecord) -> None:
-        own, known = self.portal.core.own, self._handles.get(record.srcidx)
-        way = self._ways.get(record.domain_id, (1, self.portal.cost))
-        held, before = self._held.get(record.otid, (None, 0))
-        if known is not None:
-            own.change(known, *way, record.options)
-        elif held is not None and (held.topic, held.domain_id) == (record.topic, record.domain_id):
-            del self._held[record.otid]
-            self._handles[record.srcidx] = before
-            own.change(before, *way, record.options)
-        else:
-            self._handles[record.srcidx] = own.add(record.otid, record.topic, record.domain_id, *way, record.options)
+    def _carry_out_one(self, effect: LinkCoreEffect) -> None:
+        own = self.portal.core.own
+        match effect:
+            case SendUrgent(message=message) | SendInOrder(message=message):
+                self._send(message)
+            case SendInterest() | SendAllInterest() | SendAllSources():
+                for message in effect.messages:
+                    self._send(message)
+            case AddSource(connection=connection, record=record, hop_count=hop_count, cost=cost, before=before):
+                way = hop_count, cost, record.options
+                if before is None:
+                    handle = own.add(record.otid, record.topic, record.domain_id, *way)
+                else:
+                    handle = self._handles.pop(before)
+                    own.change(handle, *way)
+                self._handles[connection, record.srcidx] = handle
+            case ChangeSource(connection=connection, record=record, hop_count=hop_count, cost=cost):
+                own.change(self._handles[connection, record.srcidx], hop_count, cost, record.options)
+            case RemoveSource(connection=connection, number=number):
+                self.portal.end_source(self._handles.pop((connection, number)))
+            case OpenProxy(worker=worker, source=seen, record=record):
+                self.portal.feed(seen.otid, seen.topic, worker, seen.handle)
+                self._numbers[seen.otid] = record.srcidx
+                self._send(source_message(record))
+            case FeedProxy(worker=worker, source=seen):
+                self.portal.feed(seen.otid, seen.topic, worker, seen.handle)
+            case CloseProxy(otid=otid, end=end):
+                self.portal.end_proxy(otid)
+                del self._numbers[otid]
+                self._send(end)
+            case Report(portal=report):
+                self.portal.report(report)
+            case ReportRouteInfo(message=message):
+                self.portal.report_route_info(message)
+            case RunSteps(steps=steps):
+                self.portal.run_in_slices(self._step_by_step(steps))
+            case CompanionAway():
+                self.portal.core.forget_routes(self.portal.clock.now_ns)
+            case Connect():
+                self._wire.connect(self)
+            case Log(event=event):
+                self.portal.counts[event.name] += 1
+            case LinkChanged() | CountLost():
+                pass
+            case _:
+                self._change_connection(effect)
 
-    def _remove(self, number: int) -> None:
-        if (handle := self._handles.pop(number, None)) is not None:
-            self.portal.end_source(handle)
+    def _step_by_step(self, steps: Iterator[None]) -> Iterator[None]:
+        for _ in steps:
+            self.carry_out()
+            yield
+        self.carry_out()
 
-    # what the portal asks
+    def _change_connection(self, effect: Admit | Ask | Close | EndConnection | LinkDown) -> None:
+        pipe = self._pipes.get(effect.connection)
+        if pipe is None or pipe not in self._known:
+            return
+        match effect:
+            case Admit():
+                self._told = ToldSources()
+                if greeting := self._known[pipe].session.greet():
+                    pipe.send(self, greeting)
+                    self.portal.clock.arm(self._known[pipe])
+            case Ask():
+                self._known[pipe].session.ask(self.portal.clock.now_ns)
+                self.talk(pipe)
+            case Close():
+                pipe.close(self)
+                del self._known[pipe], self._pipes[effect.connection]
+            case EndConnection(why=why, remedy=remedy, end=end):
+                pipe.close(self)
+                self._over(pipe, why, remedy, end)
+            case LinkDown():
+                pass  # nothing waits here
 
-    def take_interest(self) -> list[InterestEvent]:
-        return self._heard.take_events()
+    def _send(self, message: bytes | Datum) -> None:
+        if (pipe := self._link) is not None:
+            if isinstance(message, SourceMessage):
+                self._told.on_handed_over(message)
+            pipe.send(self, message)
+            self._known[pipe].session.on_sent(self.portal.clock.now_ns)
 
-    def flush(self) -> None:
+    # the link, as the engine sees it
+
+    def perform(self, effect: ProxyEffect, now_ns: int) -> None:
+        self.core.perform(effect)
+        self.carry_out()
+
+    def together(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def send_pending(self, now_ns: int) -> None:
         """All was sent already."""
 
     def next_deadline(self) -> int | None:
-        connecting = self._connecting.next_deadline() if self._connecting is not None else None
-        others = connecting, self._refresh_ns, self._hold.next_deadline()
-        deadlines = [session.next_deadline() for session in self._sessions.values()]
-        return min((at for at in (*deadlines, *others) if at is not None), default=None)
+        return self.core.next_deadline()
 
     def on_timer(self, now_ns: int) -> None:
-        due_ns = self._connecting.next_deadline() if self._connecting is not None else None
-        if self._connecting is not None and due_ns is not None and due_ns <= now_ns:
-            self._connecting.on_attempt()
-            self._wire.connect(self)
-        if self._refresh_ns is not None and self._refresh_ns <= now_ns:
-            self._refresh_ns = now_ns + REFRESH_NS
-            self._tell_again()
-        if self._hold.on_timer(now_ns, self._left):
-            self._on_hold_over()
-        for pipe, session in [*self._sessions.items()]:
-            session.on_timer(now_ns)
-            self._perform_dialogue(pipe)
+        self.core.on_timer(now_ns)
+        self.carry_out()
 
-    def _tell_again(self) -> None:
-        if self._pipe is not None:
-            for message in self._told.all(is_refresh=True):
-                self._pipe.send(self, message)
+    def on_routes(self, reachable: set[int], now_ns: int) -> None:
+        self.core.on_routes()
+        self.carry_out()
 
-    def describe(self) -> PortalUp | PortalGone:
-        if self._pipe is None:
-            return PortalGone(self.portal.worker)
-        return PortalUp(self.portal.worker, 0, self.portal.cost, self._neighbour, since_us=self._since_us)
+    def on_origins(self, origins: tuple[Origin, ...]) -> None:
+        self.core.on_origins(origins)
+        self.carry_out()
 
-    def on_cost(self) -> None:
-        """The routes bring the new ways."""
+    def on_route_info(self, message: bytes) -> None:
+        self.core.on_route_info(message)
+        self.carry_out()
 
-    def on_routes(self, table: RouteTable) -> None:
-        self._tell_again()
-        if not table.origins:
-            return
-        self._ways = {o.domain_id: (o.hop_count, o.cost) for o in table.origins}
-        for record in self._offers.all() if self._offers is not None else ():
-            self._put(record)
-
-    def send_route_info(self, message: bytes) -> None:
-        self._send(message)
-
-    def _send(self, message: bytes | Datum) -> None:
-        if self._pipe is not None:
-            if isinstance(message, SourceMessage):
-                self._told_sources.on_handed_over(message)
-            self._pipe.send(self, message)
-            self._sessions[self._pipe].on_sent(self.portal.clock.now_ns)
-
-    def perform(self, effect: ProxyEffect) -> None:
-        match effect:
-            case OpenProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
-                self._tell_change((symbol, pattern), domains, ())
-            case UpdateProxyReceiver(symbol=symbol, pattern=pattern, added=added, removed=removed):
-                self._tell_change((symbol, pattern), added, removed)
-            case CloseProxyReceiver(symbol=symbol, pattern=pattern, domains=domains):
-                self._tell_change((symbol, pattern), (), domains)
-            case OpenProxySource(worker=worker, source=seen) | FeedProxySource(worker=worker, source=seen):
-                self.portal.feed(seen.otid, seen.topic, worker, seen.handle)
-                self._offer(seen)
-            case UpdateProxySource(source=seen):
-                self._offer(seen)
-            case CloseProxySource(otid=otid):
-                self.portal.end_proxy(otid)
-                if self._numbers.pop(otid, None) is not None:
-                    self._send(self._offered.end(otid))
-            case DelayDeletion() | JoinKnownSource() | RecordKnownInterest() | CheckKnown() | ReviewSources():
-                pass  # the companion tells everything anew by itself
-
-    def _tell_change(self, symbol: tuple[bytes, int], added: tuple[int, ...], removed: tuple[int, ...]) -> None:
-        for message in self._told.change(symbol, added, removed):
-            self._send(message)
-
-    def _offer(self, seen: SourceSeen) -> None:
-        record = SourceRecord(0, seen.domain_id, seen.topic, seen.otid, 0, options=seen.pass_through)
-        told = self._offered.change(record) if seen.otid in self._numbers else self._offered.offer(record)
-        if told is not None:
-            self._numbers[seen.otid] = told.srcidx
-            self._send(source_message(told))
+    def on_config(self, config: EndpointConfig | PeerConfig) -> None:
+        assert isinstance(config, PeerConfig)
+        self.core.on_config(config, self.portal.acl)
+        self.carry_out()
 
     def send(self, proxy: Proxy, sent: Sent) -> None:
-        if self._pipe is None:
+        if self._link is None:
             self.portal.counts["sent"] -= 1
             self.portal.counts["dropped: no link"] += 1
         else:
             self._send((self._numbers[proxy.otid], sent))
+
+
+def _as_it_is(own: Hello) -> Hello:
+    return own

@@ -1,12 +1,13 @@
-"""A portal of a simulated DRO: the real `PortalCore` with its exchange between siblings, around it what a process has.
+"""A portal of a simulated DRO: a host of `portals.decisions.engine`, with what a process has around it.
 
-`LinkEnd` is what the portal leads to, as `portals.shell.link.Link` is for a real one; `endpoint` and `peer` have one
+`SimLink` is what the portal leads to, as `portals.shell.link.Link` is for a real one; `endpoint` and `peer` have one
 kind each. Messages to siblings and data to them take their time separately, so that control may overtake data.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -24,17 +25,17 @@ from portals.decisions.effects import (
     ChangeForwarding,
     ExpireQueue,
     FeederEnded,
-    GoOn,
+    HostEffect,
     InterestIgnored,
-    ProxyEffect,
     ReadQueue,
     SendToSibling,
     SourceIgnored,
     TellEverything,
 )
+from portals.decisions.engine import EngineLink, PortalEngine
 from portals.decisions.messages import PortalMessage
 from portals.decisions.recorded_interest import Matcher
-from portals.decisions.relearning import CHECK_NS, Relearning
+from portals.decisions.relearning import CHECK_NS
 from supervisor.simulate.clock import Clock
 from supervisor.simulate.messages import Sent
 
@@ -46,36 +47,23 @@ CONTROL_NS: Final = ms(1) // 5
 DATA_NS: Final = ms(1) // 10
 
 
-class LinkEnd(Protocol):
-    """What a portal leads to."""
-
-    def take_interest(self) -> list[InterestEvent]: ...
-
-    def perform(self, effect: ProxyEffect) -> None: ...
+class SimLink(EngineLink, Protocol):
+    """What a simulated portal leads to."""
 
     def send(self, proxy: Proxy, sent: Sent) -> None:
         """By a proxy source of this portal."""
 
-    def flush(self) -> None:
-        """All that has been decided has been performed."""
-
     def describe(self) -> PortalUp | PortalGone: ...
 
-    def on_routes(self, table: RouteTable) -> None: ...
+    def on_route_info(self, message: bytes) -> None: ...
 
-    def send_route_info(self, message: bytes) -> None: ...
-
-    def on_cost(self) -> None:
-        """The portal has another one."""
+    def on_config(self, config: EndpointConfig | PeerConfig) -> None:
+        """Take over a changed configuration."""
 
     def start(self) -> None: ...
 
     def on_killed(self) -> None:
         """The process is gone, and with it its sockets."""
-
-    def next_deadline(self) -> int | None: ...
-
-    def on_timer(self, now_ns: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -102,30 +90,29 @@ class SimPortal:
         self, clock: Clock, dro: Dro, worker: int, incarnation: int, config: EndpointConfig | PeerConfig
     ) -> None:
         self.clock, self.dro, self.worker, self.incarnation, self.config = clock, dro, worker, incarnation, config
-        self.cost = config.cost
         self.name = f"{dro.name}/{config.name}"
         self.is_alive = True
         domain_id = config.domain_id if isinstance(config, EndpointConfig) else 0
-        acl = AclEnforcement(config.acl, sending=config.sending, receiving=config.receiving)
+        self.acl = AclEnforcement(config.acl, sending=config.sending, receiving=config.receiving)
         self.core = PortalCore(
             worker,
             incarnation,
             domain_id,
             source_deletion_delay_ns=ms(config.source_deletion_delay_ms),
             matcher=compiled,
-            acl=acl,
+            acl=self.acl,
         )
-        self.link: LinkEnd
+        self.engine = PortalEngine(self.core, self)
+        self.link: SimLink
         self.counts: Counter[str] = Counter()
-        """Messages: `received` by the link, `taken` from siblings, `sent`, and those dropped, by reason."""
+        """Messages: `received` by the link, `taken` from siblings, `sent`, and those dropped, by reason; log events."""
         self.handed: Counter[int] = Counter()
         """Messages to siblings, by worker."""
         self._forwarding: dict[int, tuple[int, ...]] = {}  # workers, by handle of an own source
         self._unread: dict[int, list[tuple[tuple[int, int], Sent]]] = {}  # what siblings have handed over, by worker
         self._proxies: dict[bytes, Proxy] = {}
         self._feeds: dict[tuple[int, int], Proxy] = {}  # by sibling and its handle
-        self._relearning = Relearning(clock.now_ns)
-        self._is_acting = False
+        self._acts_soon = False
 
     def start(self) -> None:
         """Begin to work: meet the siblings, and look for what the link leads to."""
@@ -133,81 +120,74 @@ class SimPortal:
             self._unread[sibling.worker] = []
             self.core.on_sibling_up(sibling.worker, sibling.incarnation, 0, 0, self.clock.now_ns)
         self.link.start()
-        self.act()
+        self.engine.start(self.link)
         self.clock.after(CHECK_NS, self._check_relearnt)
 
     def _check_relearnt(self) -> None:
-        if not self.is_alive:
-            return
-        if self._relearning.is_over(self.core.known, self.clock.now_ns, is_told=self.core.siblings.have_told):
-            self.core.on_relearnt(self.clock.now_ns)
-            self.act()
-        else:
+        if self.is_alive and not self.engine.check_relearnt():
             self.clock.after(CHECK_NS, self._check_relearnt)
 
-    # decisions
+    # what the engine asks for
 
-    def act(self) -> None:
-        """Carry out what the core asks for and what the link reports, until there is nothing more."""
-        if self._is_acting or not self.is_alive:
-            return
-        self._is_acting = True
-        while effects := self.core.take_effects():
-            for effect in effects:
-                match effect:
-                    case SendToSibling(worker=worker, message=message):
-                        self._tell(worker, message)
-                    case TellEverything(worker=worker, messages=messages):
-                        for told in messages:
-                            if told is not None:
-                                self._tell(worker, told)
-                    case GoOn(steps=steps):
-                        for _ in steps:
-                            pass
-                    case ChangeForwarding(handle=handle, workers=workers):
-                        self._forwarding[handle] = workers
-                    case ReadQueue(worker=worker):
-                        for key, sent in self._unread.pop(worker, ()):
-                            self.take(key, sent)
-                    case ExpireQueue():
-                        pass
-                    case FeederEnded() | SourceIgnored() | InterestIgnored():
-                        self.counts[type(effect).__name__] += 1
-                    case _:
-                        self.link.perform(effect)
-            self._take_interest()
-        self._is_acting = False
-        self.link.flush()
+    def now_ns(self) -> int:
+        return self.clock.now_ns
+
+    def act_soon(self) -> None:
+        if not self._acts_soon:
+            self._acts_soon = True
+            self.clock.after(0, self._on_soon)
+
+    def _on_soon(self) -> None:
+        self._acts_soon = False
+        if self.is_alive:
+            self.engine.on_due()
+
+    def run_in_slices(self, steps: Iterator[None]) -> None:
+        self.clock.after(0, lambda: deque(steps, maxlen=0) if self.is_alive else None)
+
+    def perform(self, effect: HostEffect) -> None:
+        match effect:
+            case SendToSibling(worker=worker, message=message):
+                self._tell(worker, message)
+            case TellEverything(worker=worker, messages=messages):
+                for told in messages:
+                    if told is not None:
+                        self._tell(worker, told)
+            case ChangeForwarding(handle=handle, workers=workers):
+                self._forwarding[handle] = workers
+            case ReadQueue(worker=worker):
+                for key, sent in self._unread.pop(worker, ()):
+                    self.take(key, sent)
+            case ExpireQueue():
+                pass
+            case FeederEnded() | SourceIgnored() | InterestIgnored():
+                self.counts[type(effect).__name__] += 1
+
+    def on_interest(self, event: InterestEvent) -> None:
+        """Not counted here."""
+
+    def on_acted(self) -> None:
         self.clock.arm(self)
-
-    def _take_interest(self) -> None:
-        for event in self.link.take_interest():
-            self.core.on_interest(event, self.clock.now_ns)
-
-    def take_interest(self) -> None:
-        """The link has something to report."""
-        self._take_interest()
-        self.act()
 
     def _tell(self, worker: int, message: PortalMessage) -> None:
         sibling = self.dro.portals.get(worker)
         if sibling is not None and sibling.is_alive:
-            self.clock.after(CONTROL_NS, lambda: sibling.hear(self, message))
+            self.clock.after(CONTROL_NS, lambda: sibling.on_message(self, message))
 
-    def hear(self, sibling: SimPortal, message: PortalMessage) -> None:
+    def on_message(self, sibling: SimPortal, message: PortalMessage) -> None:
         if self.is_alive and sibling.is_alive:
             self.core.on_message(sibling.worker, sibling.incarnation, message, self.clock.now_ns)
-            self.act()
+            self.engine.act()
 
-    def meet(self, sibling: SimPortal) -> None:
+    def on_sibling_up(self, sibling: SimPortal) -> None:
         """A new incarnation of a sibling works."""
         self._unread[sibling.worker] = []
         self.core.on_sibling_up(sibling.worker, sibling.incarnation, 0, 0, self.clock.now_ns)
-        self.act()
+        self.engine.act()
 
-    def miss(self, sibling: SimPortal) -> None:
+    def on_sibling_down(self, sibling: SimPortal) -> None:
         self.core.on_sibling_down(sibling.worker, self.clock.now_ns)
-        self.act()
+        self.engine.act()
 
     def kill(self) -> None:
         self.is_alive = False
@@ -215,18 +195,23 @@ class SimPortal:
 
     def on_routes(self, table: RouteTable) -> None:
         if self.is_alive:
-            self.core.on_routes(table.version, table.routes, self.clock.now_ns)
-            self.link.on_routes(table)
-            self.act()
+            self.engine.on_routes(table)
+            self.engine.on_paths(table)
 
-    def set_cost(self, cost: int) -> None:
-        self.cost = cost
-        self.link.on_cost()
-        self.report_up()
-        self.act()
+    def on_config(self, config: EndpointConfig | PeerConfig) -> None:
+        """Take over a changed configuration of the portal."""
+        acl = AclEnforcement(config.acl, sending=self.config.sending, receiving=self.config.receiving)
+        if config.acl != self.config.acl:
+            self.acl = acl
+            self.core.on_acl(acl, self.clock.now_ns)
+        self.config = config
+        self.link.on_config(config)
+        self.engine.act()
 
     def report_up(self) -> None:
-        report = self.link.describe()
+        self.report(self.link.describe())
+
+    def report(self, report: PortalUp | PortalGone) -> None:
         self.dro.to_routes(lambda routes, now_ns: routes.on_report(self.worker, report, now_ns))
 
     def report_route_info(self, message: bytes) -> None:
@@ -235,16 +220,10 @@ class SimPortal:
     # time
 
     def next_deadline(self) -> int | None:
-        if not self.is_alive:
-            return None
-        deadlines = (self.core.next_deadline(), self.link.next_deadline())
-        return min((at for at in deadlines if at is not None), default=None)
+        return self.engine.next_deadline() if self.is_alive else None
 
     def on_timer(self, now_ns: int) -> None:
-        for part in (self.core, self.link):
-            if (deadline := part.next_deadline()) is not None and deadline <= now_ns:
-                part.on_timer(now_ns)
-        self.take_interest()
+        self.engine.on_due()
 
     # data
 

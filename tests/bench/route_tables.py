@@ -17,7 +17,8 @@ from dro.bus.messages import ROUTE_MESSAGES, Origin, Route, RouteTable
 from dro.clock import NS_PER_MS
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import GoOn
-from portals.decisions.immediate import ImmediateForwarding
+from portals.decisions.immediate.multicast import ImmediateForwarding
+from portals.decisions.routes import entering_routes
 from router.route_recalculation import SendTable
 from tests.fakes.patterns import compile_pattern
 
@@ -69,7 +70,7 @@ def all_turns(domains: int) -> Iterator[None]:
     yield
     core = portal()
     yield from turns(core, table.routes)
-    ImmediateForwarding(ME, 0).on_routes(table.routes)
+    ImmediateForwarding(0).on_routes(entering_routes(ME, table.routes))
     yield
     yield from turns(core, table.routes[1:])
     core.forget_routes(0)

@@ -18,7 +18,7 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.data_blocks import SrcIdx
 from dro.wire.transport import NCF_RX_DELAY
-from portals.peer.portal import PeerPortal
+from portals.peer.process.portal import PeerPortal
 from tests.builders.dro_file import load
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker

@@ -19,7 +19,7 @@ from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.tnwg import InterestRecord, TnwgInterest
 from dro.wire.source_string import IpcAddress, LbtrmAddress, LbtruAddress, TcpAddress
 from portals.decisions.acl_enforcement import AclEnforcement
-from portals.decisions.contexts import ContextQuestions
+from portals.decisions.immediate.contexts import ContextQuestions
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
 from portals.endpoint.interest import TrdInterest
 from router.core import RouteManagerCore

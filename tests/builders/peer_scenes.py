@@ -28,7 +28,7 @@ from dro.um.transport.runs import RunTable
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import Domain, TnwgKeepalive
 from portals.peer.options import options_of
-from portals.peer.portal import PeerPortal
+from portals.peer.process.portal import PeerPortal
 from tests.builders.dro_file import load
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker
@@ -115,7 +115,7 @@ def _life(
     records = [SourceRecord(n, 1, b"%d" % n, bytes(31) + bytes([n]), n) for n in range(1, SOURCES + 1)]
     companion.sendall(own + b"".join(map(source, records)))
     stepper.settle()
-    assert portal._link is not None
+    assert portal.connection is not None
     taken = len(portal.core.own.seen)
     outcomes: list[Outcome] = []
     for _ in range(200):

@@ -25,7 +25,7 @@ from dro.wire.lbmc.dro_blocks import CTXINFO_QUERY, CtxInfo
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.extended import ContextFlag, RemoteContextRecord, RemoteName
 from dro.wire.lbmr.records import write_tmr
-from portals.decisions.contexts import BEHIND, ContextQuestions, Tell
+from portals.decisions.immediate.contexts import BEHIND, ContextQuestions, Tell
 from portals.endpoint.context_packets import info_of, infos_of_remote, question_packet, remote_packet
 from tests.fakes.channel import tir
 from tests.fuzz.player import SMALL, Player, Wanted, core_target, scripts

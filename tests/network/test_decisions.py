@@ -15,6 +15,7 @@ from dro.proto.peerlink.messages import source as source_message
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.data_blocks import TopicName
 from dro.wire.lbmr.options import ContextInstance
+from portals.decisions.effects import OpenProxySource
 from portals.decisions.messages import PATTERN_PCRE, SourceSeen
 from router.own_portals import DUPLICATE, LOOP
 from tests.network.conftest import Make
@@ -148,13 +149,13 @@ def test_what_is_wrong_about_one_source_leaves_the_link_alone(make: Make, caplog
     net.start()
     net.until(lambda: all(dro.endpoints for dro in net.dros.values()) and net.dros["A"].has_link("B"))
     peer = net.dros["A"].peers["B"]
-    link = peer._link
+    link = peer.connection
     assert link is not None
     about = lbmc.decode(source_message(SourceRecord(77, 1, b"T", bytes(32), 3)))
     link.writer.put(lbmc.encode(replace(about, blocks=tuple(b for b in about.blocks if not isinstance(b, TopicName)))))
-    peer.sources.open(1, SourceSeen(5, bytes(32), b"T", 1, 0, 0, bytes(40_000)))
+    peer.perform(OpenProxySource(1, SourceSeen(5, bytes(32), b"T", 1, 0, 0, bytes(40_000))), 0)
     exchange(net)
-    assert peer._link is link
+    assert peer.connection is link
     said = [r.msg for r in caplog.records]
     assert said.count(LogEvent.PEER_SOURCE_UNREADABLE) == said.count(LogEvent.PROXY_SOURCE_REFUSED) == 1
 

@@ -40,7 +40,7 @@ def test_a_silent_link_is_given_up_after_15_s_and_made_anew(
         return net.dros["A"].has_link("B") and net.dros["B"].has_link("A")
 
     def links_made() -> list[int]:
-        return [net.dros["A"].peers["B"]._watch.links, net.dros["B"].peers["A"]._watch.links]
+        return [net.dros["A"].peers["B"].link.watch.links, net.dros["B"].peers["A"].link.watch.links]
 
     net.until(are_up)
     net.run(2000)

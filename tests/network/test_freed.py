@@ -39,12 +39,12 @@ from dro.wire.lz4_frame import FrameReader
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import Lane, ProxySource
 from portals.decisions.outbox import Outbox
-from portals.peer.connection import PeerConnection
-from portals.peer.datagrams import LinkDatagrams
+from portals.peer.datagrams.link_datagrams import LinkDatagrams
+from portals.peer.datagrams.packet_writer import PacketWriter
 from portals.peer.newcomers import UNGREETED_MAX
-from portals.peer.packet_writer import PacketWriter
-from portals.peer.receiver import LinkReader, LinkReceiver
-from portals.peer.writer import LinkWriter
+from portals.peer.stream.connection import PeerConnection
+from portals.peer.stream.receiver import LinkReader, LinkReceiver
+from portals.peer.stream.writer import LinkWriter
 from tests.network.conftest import Make
 from tests.network.plans import PAIR
 from tests.network.test_fuzzed_links import greeting
@@ -82,7 +82,7 @@ def pair(make: Make, folder: Path, link: str = "plain", transport: str = "lbtrm"
 
 
 def has_link(net: Network) -> bool:
-    return all(portal._watch.is_up for dro in net.dros.values() for portal in dro.peers.values())
+    return all(portal.link.watch.is_up for dro in net.dros.values() for portal in dro.peers.values())
 
 
 def flow(net: Network, *, ends_silently: bool = False) -> None:
@@ -247,7 +247,7 @@ def test_of_connections_to_request_ports_nothing_is_left(make: Make) -> None:
 
 def attempts_of(net: Network) -> list[str]:
     """Why the initiator has not reached its companion, for each time from now on."""
-    watch, found = net.dros["A"].peers["B"]._watch, list[str]()
+    watch, found = net.dros["A"].peers["B"].link.watch, list[str]()
     on_failed = watch.on_failed
 
     def note(why: str, remedy: str = "") -> None:
@@ -278,7 +278,7 @@ def test_silent_connections_to_an_acceptor_cost_almost_nothing(make: Make, tmp_p
     for _ in range(200):
         strangers.append(stranger(net))
         assert own_bytes() - before < GROWN
-    assert len(net.dros["B"].peers["A"]._newcomers._ungreeted) == UNGREETED_MAX
+    assert len(net.dros["B"].peers["A"].link.newcomers) == UNGREETED_MAX
     for sock in strangers:
         sock.close()
     net.run(1000)

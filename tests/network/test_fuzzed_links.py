@@ -52,7 +52,7 @@ from dro.wire.lbmc.dro_blocks import (
     TnwgKeepalive,
 )
 from dro.wire.source_string import TcpAddress
-from portals.peer.connection import PeerConnection
+from portals.peer.stream.connection import PeerConnection
 from tests.fakes.stream import FakeStream
 from tests.fakes.um_contexts import Stepper
 from tests.rigs.network import Application, Dro, Network, network
@@ -262,9 +262,9 @@ class Bench:
     def rest(self) -> None:
         """Until nothing that was said counts any more."""
         self.net.run(4000, step_ms=100)
-        assert self.portal._link is None
-        assert not self.portal._newcomers._ungreeted
-        assert len(self.portal._heard) == 0
+        assert self.portal.connection is None
+        assert not self.portal.link.newcomers
+        assert len(self.portal.link.heard) == 0
 
     def serves(self) -> None:
         """A good companion is taken, and a message of its source arrives."""

@@ -18,8 +18,9 @@ from dro.proto.peerlink.session import LinkEnd
 from dro.um.transport.link_frames import SRCIDX_BYTES
 from dro.um.transport.stream import PlainStream
 from dro.wire.lbmc import message as lbmc
-from portals.peer.connector import Initiator
-from portals.peer.datagrams import LinkDatagrams
+from portals.decisions.effects import CloseProxyReceiver
+from portals.peer.datagrams.link_datagrams import LinkDatagrams
+from portals.peer.stream.connector import Acceptor
 from tests.network.conftest import Make
 from tests.network.plans import PAIR, RING
 from tests.network.test_outages import SETTLED_MS, SOUTH, Flow
@@ -48,7 +49,7 @@ def send(flow: Flow, count: int) -> None:
 
 def reset(net: Network, end: str) -> None:
     """As by a RST from the network, which leaves what each end has received and not read."""
-    connection = net.dros[end].peers[SITES[end]]._link
+    connection = net.dros[end].peers[SITES[end]].connection
     assert connection is not None
     connection.read_rest()
     stream = connection.base
@@ -62,13 +63,12 @@ def close_acceptor(net: Network) -> None:
 
 
 def open_acceptor(net: Network) -> None:
-    net.dros["B"].peers["A"]._connector.start()
-    initiator = net.dros["A"].peers["B"]._connector
-    assert isinstance(initiator, Initiator)
-    assert initiator._timer is not None
-    initiator._timer.cancel()
-    initiator.core.at_once(net.loop.now_ns())
-    initiator._arm()
+    acceptor, initiator = net.dros["B"].peers["A"]._connector, net.dros["A"].peers["B"]
+    assert isinstance(acceptor, Acceptor)
+    acceptor.start()
+    assert initiator.link.connecting is not None
+    initiator.link.connecting.at_once(net.loop.now_ns())
+    initiator._shell.act_soon()
 
 
 def lost_bytes(net: Network) -> list[int]:
@@ -176,7 +176,7 @@ def test_a_connection_that_is_replaced_is_read_to_its_end(make: Make, udp: str |
     run(flow, 20)
     reset(net, "A")
     run(flow, 300)
-    net.until(lambda: net.dros["B"].peers["A"]._watch.links == 2)
+    net.until(lambda: net.dros["B"].peers["A"].link.watch.links == 2)
     there, back = missing(flow, before)
     assert there == []
     assert len(back) <= (PER_STEP if udp else 0), "nobody hears its datagrams until it has seen the new connection"
@@ -247,7 +247,7 @@ def test_a_companion_that_wants_less_than_before_is_believed(make: Make) -> None
     net = flow.net
     close_acceptor(net)
     reset(net, "B")
-    net.dros["B"].peers["A"]._tell_change(SOUTH, 0, (), (2,))
+    net.dros["B"].peers["A"].perform(CloseProxyReceiver(SOUTH, 0, (2,)), 0)
     run(flow, AWAY_MS)
     assert proxies(net) == 1
     open_acceptor(net)
@@ -299,7 +299,7 @@ def test_a_link_that_is_lost_before_its_datagrams_got_through(make: Make, monkey
     reset(net, "A")
     flow = Flow(net, 1, 2)
     run(flow, 300)
-    assert net.dros["A"].peers["B"]._watch.links == 1
+    assert net.dros["A"].peers["B"].link.watch.links == 1
     assert missing(flow, [0, 0]) == [[], []]
 
 
@@ -364,7 +364,7 @@ def test_ends_of_a_link_are_counted_by_reason_at_both_ends(make: Make) -> None:
     failures = ends_of(net, "A").get("CONNECT_FAILURES", 0)
     net.until(lambda: ends_of(net, "A").get("CONNECT_FAILURES", 0) > failures)
     open_acceptor(net)
-    net.until(lambda: all(dro.peers[SITES[name]]._watch.is_up for name, dro in net.dros.items()))
+    net.until(lambda: all(dro.peers[SITES[name]].link.watch.is_up for name, dro in net.dros.items()))
     peer = net.dros["A"].peers["B"]
     peer.close()
     counts = ends_of(net, "A")
@@ -405,7 +405,7 @@ def test_a_source_that_the_companion_has_not_told_of_is_counted(make: Make) -> N
     flow = flowing(make)
     net = flow.net
     there = net.dros["B"].peers["A"]
-    page, offers = there._ctx.counters, there._offers
+    page, offers = there._ctx.counters, there.link.offers
     assert offers is not None
     for record in [one for one in offers.all() if one.topic == SOUTH]:
         offers.remove(record.srcidx)

@@ -13,7 +13,7 @@ from dro.proto.peerlink.connecting import ANSWER_NS
 from dro.proto.peerlink.messages import Hello, hello, keepalive
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import GatewayName, RouteInfo, RouteInfoNeighbor
-from portals.peer.writer import URGENT_MAX
+from portals.peer.stream.writer import URGENT_MAX
 from tests.network.conftest import Make
 from tests.network.plans import PAIR
 from tests.rigs.network import Network
@@ -31,7 +31,7 @@ def linked(make: Make) -> Network:
 
 def greeting_of_a(net: Network, **changes: object) -> bytes:
     """The HELLO of A, which is known to whoever has seen it."""
-    link = net.dros["B"].peers["A"]._link
+    link = net.dros["B"].peers["A"].connection
     assert link is not None
     assert link.session.hello is not None
     return hello(replace(link.session.hello, **changes))  # type: ignore[arg-type]
@@ -61,13 +61,13 @@ def test_whoever_knows_the_hello_of_the_companion_does_not_take_its_place(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     net = linked(make)
-    link = net.dros["B"].peers["A"]._link
+    link = net.dros["B"].peers["A"].connection
     for _ in range(3):
         sock = connect(net, greeting_of_a(net))
         net.run(ANSWER_MS + 100)
         assert is_closed(sock)
         sock.close()
-    assert net.dros["B"].peers["A"]._link is link
+    assert net.dros["B"].peers["A"].connection is link
     assert refusals(caplog) == ["the companion is connected, and answers"] * 3
 
 
@@ -76,14 +76,14 @@ def test_a_second_host_with_the_same_configuration_is_refused_by_name(
 ) -> None:
     net = linked(make)
     peer = net.dros["B"].peers["A"]
-    link = peer._link
+    link = peer.connection
     sock = connect(net, greeting_of_a(net, node_id=1 << 63 | 99, context_instance=b"anotherA"))
     net.until(lambda: is_closed(sock))
-    assert peer._link is link
+    assert peer.connection is link
     (why,) = refusals(caplog)
     assert why.startswith("another DRO of the same name is connected: A")
     assert why.endswith(f"and this one has node id {1 << 63 | 99}")
-    assert why in peer._watch.error, "in status as well"
+    assert why in peer.link.watch.error, "in status as well"
     sock.close()
 
 
@@ -91,17 +91,17 @@ def test_a_companion_that_has_lost_its_link_unnoticed_is_taken_when_nobody_answe
     net = linked(make)
     greeting = greeting_of_a(net)
     peer = net.dros["B"].peers["A"]
-    link = peer._link
+    link = peer.connection
     net.dros["A"].set_reading("B", reads=False)
     net.dros["A"].peers["B"].on_route_info = lambda message: None  # type: ignore[method-assign]
     net.run(10)
     sock = connect(net, greeting)
     net.run(ANSWER_MS // 2)
-    assert peer._link is link
+    assert peer.connection is link
     assert not is_closed(sock)
     net.run(ANSWER_MS // 2 + 100)
-    assert peer._link is not link
-    assert peer._watch.is_up
+    assert peer.connection is not link
+    assert peer.link.watch.is_up
     greeted = lbmc.decode(received(sock)).get(GatewayName)
     assert greeted is not None, "once it was admitted"
     assert greeted.name.startswith(b"B")
@@ -117,14 +117,14 @@ def test_of_two_who_want_the_place_of_a_silent_link_one_has_it(make: Make) -> No
     net.run(10)
     waits = connect(net, greeting)
     net.run(ANSWER_MS // 2)
-    link = peer._link
+    link = peer.connection
     assert link is not None
     link.session._heard_ns -= 60_000_000_000  # silent for longer than an interval of keepalives
     other = connect(net, stranger)
-    net.until(lambda: peer._link is not link)
-    taken = peer._link
+    net.until(lambda: peer.connection is not link)
+    taken = peer.connection
     net.run(ANSWER_MS + 100)
-    assert peer._link is taken
+    assert peer.connection is taken
     assert is_closed(waits)
     for sock in (waits, other):
         sock.close()
@@ -149,8 +149,8 @@ def test_a_companion_that_tells_no_node_id_is_known_by_its_name_and_not_by_what_
     third, own = 1 << 63 | 77, 1 << 63 | 55
     sock = connect(net, hello(Hello(b"A", b"instance")) + route(b"X", third) + route(b"A", own))
     peer = net.dros["B"].peers["A"]
-    net.until(lambda: peer._neighbour != 0)
-    assert peer._neighbour == own
+    net.until(lambda: peer.link.neighbour != 0)
+    assert peer.link.neighbour == own
     sock.close()
 
 
@@ -160,20 +160,20 @@ def test_the_own_route_information_is_the_first_that_leaves_on_a_connection(make
     net.run(100)
     sock = connect(net, hello(Hello(b"A", b"instance")))
     peer = net.dros["B"].peers["A"]
-    net.until(lambda: peer._link is not None)
-    peer._has_told_own = False
+    net.until(lambda: peer.connection is not None)
+    peer.link._has_told_own = False
     sent: list[bytes] = []
-    assert peer._link is not None
-    peer._link.writer.put_urgent = sent.append  # type: ignore[assignment,method-assign]
-    for node_id in (7, peer._hello.node_id, 8):
+    assert peer.connection is not None
+    peer.connection.writer.put_urgent = sent.append  # type: ignore[assignment,method-assign]
+    for node_id in (7, peer.link.hello.node_id, 8):
         peer.on_route_info(route(b"any", node_id))
-    assert [lbmc.decode(message).get(RouteInfo).node_id for message in sent] == [peer._hello.node_id, 8]  # type: ignore[union-attr]
+    assert [lbmc.decode(message).get(RouteInfo).node_id for message in sent] == [peer.link.hello.node_id, 8]  # type: ignore[union-attr]
     sock.close()
 
 
 def test_the_neighbour_is_known_from_hello(make: Make) -> None:
     net = linked(make)
-    assert net.dros["B"].peers["A"]._neighbour == net.dros["A"].node_id
+    assert net.dros["B"].peers["A"].link.neighbour == net.dros["A"].node_id
 
 
 def test_a_companion_that_asks_and_reads_nothing_is_given_up(make: Make) -> None:
@@ -183,17 +183,17 @@ def test_a_companion_that_asks_and_reads_nothing_is_given_up(make: Make) -> None
     net.run(100)
     sock = connect(net, hello(Hello(b"A", b"instance", has_digests=True)))
     peer = net.dros["B"].peers["A"]
-    net.until(lambda: peer._link is not None)
-    link = peer._link
+    net.until(lambda: peer.connection is not None)
+    link = peer.connection
     assert link is not None
     for n in range(2000):
         link.session.on_message(keepalive(n, n), net.loop.now_ns())
     assert len(link.session.take_effects()) <= 200, "answers in a second"
     before = net.dros["B"].page("A", Slot.GATEWAY_CONTROL_DROPPED)
-    while peer._link is link and link.writer.waiting <= 2 * URGENT_MAX:
+    while peer.connection is link and link.writer.waiting <= 2 * URGENT_MAX:
         link.writer.put_urgent(bytes(60_000))
         net.loop.run_once(0)
-    assert peer._link is not link
-    assert "does not read" in peer._watch.error
+    assert peer.connection is not link
+    assert "does not read" in peer.link.watch.error
     assert net.dros["B"].page("A", Slot.GATEWAY_CONTROL_DROPPED) >= before
     sock.close()

@@ -172,19 +172,19 @@ def test_nothing_takes_a_degraded_link_after_the_next_calculation(make: Make) ->
     flow.return_ms()
     net.until(lambda: flow.passes("A", "B"))
     portal = net.dros["A"].peers["B"]
-    ways = portal._ways
+    ways = portal.link.costs
     send, portal.sender.send_canary = portal.sender.send_canary, lambda message: None  # type: ignore[method-assign]
-    net.until(lambda: not portal._watch.carries)
+    net.until(lambda: not portal.link.watch.carries)
     flow.run(SETTLED_MS)
     assert (flow.passes("A", "B"), flow.passes("B", "A"), flow.passes("A", "D")) == (False, False, True)
     assert not portal.core.proxies
-    assert portal._ways is ways, "what the companion offers is not told anew"
+    assert portal.link.costs is ways, "what the companion offers is not told anew"
     flow.check()
     portal.sender.send_canary = send  # type: ignore[method-assign]
-    net.until(lambda: portal._watch.carries)
+    net.until(lambda: portal.link.watch.carries)
     flow.run(SETTLED_MS)
     assert (flow.passes("A", "B"), flow.passes("A", "D")) == (True, False)
-    assert portal._watch.links == 1
+    assert portal.link.watch.links == 1
     flow.check()
 
 
@@ -206,7 +206,7 @@ def test_a_link_that_is_back_makes_nothing_by_routes_of_before(make: Make, is_re
     net.until(lambda: dro.has_link("B"))
     flow.run(500)
     wants = [symbol for symbol in portal.core.recorded.domains if symbol[0] == SOUTH]
-    assert (len(wants), len(portal.core.proxies), len(portal._told)) == (1, 0, 0)
+    assert (len(wants), len(portal.core.proxies), len(portal.link.told)) == (1, 0, 0)
     if is_restarted:
         dro.restart_manager()
     else:

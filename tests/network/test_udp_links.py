@@ -15,9 +15,10 @@ from dro.um.transport.lbtrm.trains import Trains
 from dro.um.transport.link_frames import PACKET_HEADER
 from dro.wire import lbtru
 from dro.wire.peer_datagram import DatagramDrop
+from portals.decisions.effects import CloseProxySource, OpenProxySource
 from portals.decisions.messages import SourceSeen
-from portals.peer import packet_writer
-from portals.peer.datagrams import LinkDatagrams
+from portals.peer.datagrams import packet_writer
+from portals.peer.datagrams.link_datagrams import LinkDatagrams
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN, PAIR
 from tests.network.test_answers import rows
@@ -66,7 +67,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 
 def links_up(net: Network) -> bool:
-    return all(portal._watch.is_up for dro in net.dros.values() for portal in dro.peers.values())
+    return all(portal.link.watch.is_up for dro in net.dros.values() for portal in dro.peers.values())
 
 
 def counted(net: Network, slot: Slot) -> int:
@@ -113,7 +114,7 @@ def test_both_ends_count_the_same_datagrams(make: Make, wire: Wire) -> None:
         wire.lose = lambda _: False
         flow.run(300)
         net.run(1000)
-        if net.dros["A"].peers["B"]._watch.links == 1:
+        if net.dros["A"].peers["B"].link.watch.links == 1:
             net.dros["A"].cut("B")
             net.until(lambda: links_up(net))
             flow.return_ms()
@@ -153,7 +154,7 @@ def test_data_of_a_source_that_is_not_told_is_counted_in_the_end(make: Make) -> 
     there, page = net.dros["B"].peers["A"], net.dros["B"].workers[2].counters
     assert page is there._ctx.counters
     for waits in (True, False):
-        known = there._offers
+        known = there.link.offers
         assert known is not None
         for record in [one for one in known.all() if one.topic == SOUTH]:
             known._heard.on_end(SourceEnd(record.srcidx, record.otid))
@@ -298,8 +299,8 @@ class Busy:
             for _ in range(2):
                 self._number += 1
                 otid = self._number.to_bytes(32, "big")
-                portal.sources.open(1, SourceSeen(self._number, otid, b"passing", 1, 1, 1, b""))
-                portal.sources.close((self._number - 20).to_bytes(32, "big", signed=True))
+                portal.perform(OpenProxySource(1, SourceSeen(self._number, otid, b"passing", 1, 1, 1, b"")), 0)
+                portal.perform(CloseProxySource((self._number - 20).to_bytes(32, "big", signed=True)), 0)
             self.net.run(100, 100)
             packets = portal.sender._packets  # type: ignore[attr-defined]
             self.waiting += packets is not None and any(isinstance(one, bytes) for one in packets._waiting)
@@ -307,15 +308,15 @@ class Busy:
     @property
     def answers(self) -> int:
         """To the questions of A, each with what B has recorded."""
-        return self.portals[0]._rtt.us.count
+        return self.portals[0].link.rtt.us.count
 
     @property
     def repairs(self) -> list[int]:
-        return [portal._watch.repairs for portal in self.portals]
+        return [portal.link.watch.repairs for portal in self.portals]
 
     @property
     def links(self) -> list[int]:
-        return [portal._watch.links for portal in self.portals]
+        return [portal.link.watch.links for portal in self.portals]
 
 
 @pytest.fixture
@@ -337,7 +338,7 @@ def test_a_link_at_its_rate_limit_stays_up_while_sources_come_and_go(busy: Busy)
 
 def test_what_the_companion_has_missed_is_repaired_at_the_rate_limit(busy: Busy) -> None:
     busy.run(2000)
-    offers = busy.portals[1]._offers
+    offers = busy.portals[1].link.offers
     assert offers is not None
     missed = next(one for one in offers.all() if one.topic == SOUTH)
     offers.on_end(SourceEnd(missed.srcidx, missed.otid))

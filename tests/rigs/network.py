@@ -30,8 +30,8 @@ from dro.um.transport.stream import PlainStream
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbtrm import DATA_HEADER
 from portals.endpoint.portal import EndpointPortal
-from portals.peer.connector import Initiator
-from portals.peer.portal import PeerPortal
+from portals.peer.process.portal import PeerPortal
+from portals.peer.stream.connector import Initiator
 from router.settings import exchange_timing_of, self_of, timing_of
 from router.worker import RouteManager
 from tests.fakes.um_contexts import RecordingSink, Stepper
@@ -273,11 +273,11 @@ class Dro:
         return sum(worker.counters[slot] for worker in self.workers.values() if worker.index for slot in gauges)
 
     def has_link(self, other: str) -> bool:
-        return self.peers[other]._link is not None
+        return self.peers[other].connection is not None
 
     def cut(self, other: str) -> None:
         """This end closes the connection of a link; an initiator connects again after a while."""
-        connection = self.peers[other]._link
+        connection = self.peers[other].connection
         assert connection is not None
         connection._lost("closed by the test", "", LinkEnd.ERROR)
 
@@ -288,16 +288,19 @@ class Dro:
             self.cut(other)
 
     def mend(self, other: str) -> None:
-        connector = self.peers[other]._connector
+        portal = self.peers[other]
+        connector = portal._connector
         if isinstance(connector, Initiator):
             connector._is_closed = False
-            connector.on_over()
+            assert portal.link.connecting is not None
+            portal.link.connecting.on_over(self.loop.now_ns())
+            portal._shell.act_soon()
         else:
             connector.start()
 
     def set_reading(self, other: str, *, reads: bool) -> None:
         """Whether this end takes what comes over a link."""
-        connection = self.peers[other]._link
+        connection = self.peers[other].connection
         assert connection is not None
         stream = connection.base
         assert isinstance(stream, PlainStream)

@@ -44,6 +44,12 @@ class OfferedSources:
     def __len__(self) -> int:
         return len(self._by_otid)
 
+    def has(self, otid: bytes) -> bool:
+        return otid in self._by_otid
+
+    def otids(self) -> list[bytes]:
+        return list(self._by_otid)
+
     def offer(self, record: SourceRecord) -> SourceRecord:
         """A source that was not offered; returns it with its number."""
         record = replace(record, srcidx=self._next)

@@ -15,7 +15,6 @@ from typing import Final
 
 from dro.clock import NS_PER_S
 from dro.errors import ResourceError
-from dro.wire.source_string import TcpAddress
 
 SO_RCVBUFFORCE: Final = 33
 SO_SNDBUFFORCE: Final = 32
@@ -30,11 +29,6 @@ ANY: Final = "0.0.0.0"
 def ip_text(ip: int) -> str:
     """Dotted form of an IPv4 address held as an integer."""
     return socket.inet_ntoa(ip.to_bytes(4, "big"))
-
-
-def address_text(address: TcpAddress) -> str:
-    """Address and port."""
-    return f"{ip_text(address.ip)}:{address.port}"
 
 
 def ip_number(text: str) -> int:

@@ -25,12 +25,13 @@ from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.data_blocks import CtxInstD, Stream, UmeRxReq
 from dro.wire.lbmc.dro_blocks import TnwgKeepalive
 from portals.datapath.addressed import AddressedData
+from portals.decisions.immediate.unicast import Leaves, UnicastForwarding
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
-from portals.decisions.unicast import Leaves, UnicastForwarding
-from portals.peer.gauges import LinkGauges, datagram_totals, recovery_gauges
+from portals.peer.datagrams.gauges import datagram_totals, recovery_gauges
 from portals.peer.link_watch import LinkWatch
-from portals.peer.sender import LinkCounters
-from portals.peer.writer import LinkWriter, count_lost
+from portals.peer.process.gauges import LinkGauges
+from portals.peer.stream.sender import LinkCounters
+from portals.peer.stream.writer import LinkWriter, count_lost
 from portals.shell.link import Link as PortalLink
 from portals.shell.unicast import UnicastTraffic
 from tests.fakes.queues import FakeQueues

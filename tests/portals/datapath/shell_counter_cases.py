@@ -106,12 +106,12 @@ def interest_and_routes(link: Link) -> Pages:
         fake: Any = SimpleNamespace(
             take_interest=lambda: [*gained, *lost], on_routes=lambda *_: None, on_origins=lambda _: None
         )
-        shell._link = fake
-        shell._room = 100
-        shell._pass_interest(0)
+        shell._link = shell.engine._link = fake
+        shell.engine._room = 100
+        shell.engine._pass_interest(0)
         for slot in (Slot.INTEREST_RECALCULATION_US, Slot.PROXY_RECALCULATION_US):
             worker.counters.set(slot, 1 << 40)
-        shell._on_routes(RouteTable(1, (), ()), 0)
+        shell._on_routes(RouteTable(1, (), ()))
         for slot in Slot:
             if slot.name.startswith("INTEREST_") or slot is Slot.PROXY_RECALCULATION_US:
                 link.page_p.set(slot, worker.counters[slot])

@@ -25,13 +25,13 @@ from dro.um.transport.session import SessionCounts
 from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
 from portals.decisions.core import PortalCore
-from portals.decisions.immediate import Class, ImmediateForwarding
-from portals.decisions.immediate import Dropped as NotForwarded
-from portals.decisions.immediate import Leaves as ToSiblings
-from portals.decisions.immediate import Why as WhyNot
+from portals.decisions.immediate.multicast import Class, ImmediateForwarding
+from portals.decisions.immediate.multicast import Dropped as NotForwarded
+from portals.decisions.immediate.multicast import Leaves as ToSiblings
+from portals.decisions.immediate.multicast import Why as WhyNot
+from portals.decisions.immediate.unicast import Dropped, ForRoutes, Leaves, UnicastForwarding, Verdict, Why
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, InterestAdded, SourceGone
 from portals.decisions.recorded_interest import PATTERNS_MAX
-from portals.decisions.unicast import Dropped, ForRoutes, Leaves, UnicastForwarding, Verdict, Why
 from portals.endpoint.gauges import Gauges
 from portals.endpoint.interest import TrdInterest
 from portals.shell.gauges import show_core

@@ -18,7 +18,7 @@ from dro.wire.lbmc.dro_blocks import (
     CTXINFO_QUERY,
     CtxInfo,
 )
-from portals.decisions.contexts import (
+from portals.decisions.immediate.contexts import (
     AGAIN_NS,
     BEHIND,
     HOPS_MAX,

@@ -12,7 +12,8 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.block import Block
 from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.data_blocks import ODomain, OtidBlock, Request, TopicName
-from portals.decisions.immediate import Class, Dropped, ImmediateForwarding, Leaves, Why
+from portals.decisions.immediate.multicast import Class, Dropped, ImmediateForwarding, Leaves, Why
+from portals.decisions.routes import entering_routes
 
 ME, HERE = 1, 10
 OTID, OTHER = b"a" * 32, b"b" * 32
@@ -22,8 +23,8 @@ ROUTES = (
 
 
 def core(*routes: Route, domain_id: int = HERE) -> ImmediateForwarding:
-    made = ImmediateForwarding(ME, domain_id)
-    made.on_routes(routes or ROUTES)
+    made = ImmediateForwarding(domain_id)
+    made.on_routes(entering_routes(ME, routes or ROUTES))
     return made
 
 
@@ -83,7 +84,7 @@ def test_each_reason_to_drop() -> None:
     assert leaves(made.on_message(whole(5), None, 0))
     assert why(made.on_message(whole(5), None, 0)) is Why.DUPLICATE
     assert leaves(made.on_message(whole(5, sender=OTHER), None, 0))
-    assert why(ImmediateForwarding(ME, HERE).on_message(whole(), None, 0)) is Why.NO_ROUTES_YET
+    assert why(ImmediateForwarding(HERE).on_message(whole(), None, 0)) is Why.NO_ROUTES_YET
 
 
 def test_both_directions_count() -> None:

@@ -18,9 +18,9 @@ from dro.table import Table
 from portals.decisions.acl_enforcement import OPEN
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import Effect, GoOn, InterestIgnored, OpenProxySource, SendToSibling
+from portals.decisions.engine import STEP
 from portals.decisions.messages import PATTERN_NONE, InterestAdded, SourceGone, SourceSeen
 from portals.decisions.recorded_interest import PATTERNS_MAX, RecordedInterest
-from portals.shell.conversations import STEP
 from tests.builders.routes import whole
 from tests.fakes.patterns import compile_pattern
 

@@ -14,7 +14,7 @@ from dro.wire.lbmc.blocks import AnyBlock
 from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.data_blocks import CtxInstD, Destination, Stream
 from dro.wire.lbmc.dro_blocks import CtxInfo, RouteInfo, TnwgKeepalive
-from portals.decisions.unicast import (
+from portals.decisions.immediate.unicast import (
     HOPS_HIGH,
     Dropped,
     ForContexts,
@@ -24,6 +24,7 @@ from portals.decisions.unicast import (
     Verdict,
     Why,
 )
+from portals.decisions.routes import entering_routes
 
 ME, SIBLING, HERE, THERE = 1, 2, 10, 20
 INSTANCE = b"instance"
@@ -34,7 +35,7 @@ class Scene:
     def __init__(self, domain_id: int = HERE) -> None:
         self.contexts = KnownContexts()
         self.core = UnicastForwarding(ME, domain_id, self.contexts)
-        self.core.on_routes(ROUTES)
+        self.core.on_routes(entering_routes(ME, ROUTES))
         self.sqn = 0
 
     def stream(self) -> Stream:

@@ -9,11 +9,10 @@ from unittest.mock import Mock, patch
 import pytest
 
 from dro.config.dro_xml.model import InitiatorConfig, PeerTcpConfig
-from dro.log.events import LogEvent
-from portals.peer.connector import Initiator
-from portals.peer.link_watch import LinkWatch
+from dro.proto.peerlink.session import LinkEnd
+from portals.peer.stream.connector import Initiator
 from tests.fakes.um_contexts import Stepper
-from tests.fakes.worker import FakeWorker, logged
+from tests.fakes.worker import FakeWorker
 
 INTERVAL_MS = 1000
 TCP = PeerTcpConfig("0.0.0.0", 0, 0, False, False, "", None, InitiatorConfig("a.name.example", 14000, INTERVAL_MS), 0)
@@ -25,19 +24,15 @@ TCP = PeerTcpConfig("0.0.0.0", 0, 0, False, False, "", None, InitiatorConfig("a.
     ids=["limit of processes", "no memory"],
 )
 def test_a_look_up_that_cannot_be_started_is_a_failed_attempt(
-    tmp_path: Path, stepper: Stepper, caplog: pytest.LogCaptureFixture, error: Exception, shown: str
+    tmp_path: Path, stepper: Stepper, error: Exception, shown: str
 ) -> None:
     ctx = FakeWorker(stepper.loop, tmp_path, 1, "P").ctx
-    watch = LinkWatch(0, is_initiator=True, address="a.name.example:14000")
-    initiator = Initiator(ctx, TCP, Mock(), Mock(), watch)
+    failed = Mock()
+    initiator = Initiator(ctx, TCP, Mock(), Mock(), failed)
     remedy = "raise the limit of processes of the DRO's user, or TasksMax of its unit"
     why = f"cannot look up a.name.example: {shown}; {remedy}"
     with patch.object(threading.Thread, "start", side_effect=error) as start:
-        initiator.start()
-        stepper.run(10)
-        assert (start.call_count, watch.failures) == (1, 1)
-        extra = {"peer": "a.name.example:14000", "interface": "0.0.0.0", "error": why}
-        assert logged(caplog) == [("ERROR", LogEvent.PEER_CONNECT_FAILED, extra)]
-        stepper.run(2 * INTERVAL_MS)
-    assert start.call_count > 1, "it is tried again"
+        initiator.connect()
+    assert start.call_count == 1
+    failed.assert_called_once_with(why, LinkEnd.ERROR)
     initiator.close()

@@ -79,7 +79,7 @@ def test_a_link_with_more_to_read_than_there_is_time_for_is_told_to_the_route_ma
     exchange = net.dros["B"].manager._core.exchange
     (other,) = exchange.others.values()
     assert other.busy_ns == 0
-    monkeypatch.setattr("portals.peer.receiver.TURN_NS", -1)
+    monkeypatch.setattr("portals.peer.stream.receiver.TURN_NS", -1)
     receiver = net.application(1)
     for number in range(50):
         receiver.context.want_topic(b"%d" % number)
@@ -114,7 +114,7 @@ def test_tls_on_one_side_only_is_refused_and_told(
 ) -> None:
     configured(net, A=tls(authority, "a.example")).start()
     net.run(3000)
-    assert not any(dro.peers[other]._link for dro, other in zip(net.dros.values(), "BA", strict=True))
+    assert not any(dro.peers[other].connection for dro, other in zip(net.dros.values(), "BA", strict=True))
     events = [event.name for _, event, _ in logged(caplog)]
     assert "TLS_FAILED" in events or "PEER_REFUSED" in events
 
@@ -163,7 +163,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(
     other = Authority(tmp_path / "other", "other")
     configured(net, A=tls(authority, "a.example"), B=tls(other, "b.example")).start()
     net.run(3000)
-    assert net.dros["A"].peers["B"]._link is None
+    assert net.dros["A"].peers["B"].connection is None
     reasons = [str(f.get("reason", f.get("error"))) for _, event, f in logged(caplog) if event.name in REFUSALS]
     assert any("authority" in reason for reason in reasons)
 
@@ -173,7 +173,7 @@ def test_what_can_be_compressed_is(net: Network) -> None:
     configured(net, A=LZ4, B=LZ4).start()
     net.until(lambda: has_routes(net))
     crosses(net, 1000)
-    link = net.dros["B"].peers["A"]._link
+    link = net.dros["B"].peers["A"].connection
     assert link is not None
     inner = link._stream._inner  # type: ignore[union-attr]
     received = inner.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 200)

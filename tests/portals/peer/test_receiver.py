@@ -16,7 +16,7 @@ from dro.wire.lbmc.codes import END_DATA, BlockType, MessageType
 from dro.wire.lbmc.data_blocks import SrcIdx, TopicIdx, Tsni, TsniRecord
 from dro.wire.lbmc.dro_blocks import TnwgCapabilities, TnwgKeepalive
 from dro.wire.source_string import TcpAddress
-from portals.peer.receiver import LinkReader, LinkReceiver
+from portals.peer.stream.receiver import LinkReader, LinkReceiver
 from tests.fakes.stream import FakeStream
 
 KEEPALIVE = lbmc.encode(lbmc.control_message(TnwgKeepalive(1, 2, 3)))
@@ -163,7 +163,7 @@ def test_the_end_of_the_stream_is_told() -> None:
 def test_a_flood_of_messages_is_worked_off_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     now = iter(range(0, 10**12, 1_000_000))
-    monkeypatch.setattr("portals.peer.receiver.time.monotonic_ns", lambda: next(now))
+    monkeypatch.setattr("portals.peer.stream.receiver.time.monotonic_ns", lambda: next(now))
     bench.stream.to_read += KEEPALIVE * 1000
     calls = 0
     while bench.read():
@@ -176,7 +176,7 @@ def test_a_flood_of_messages_is_worked_off_in_several_turns(monkeypatch: pytest.
 def test_it_reads_on_only_when_it_has_worked_off_what_came(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     now = iter(range(0, 10**15, 10_000_000))
-    monkeypatch.setattr("portals.peer.receiver.time.monotonic_ns", lambda: next(now))
+    monkeypatch.setattr("portals.peer.stream.receiver.time.monotonic_ns", lambda: next(now))
     size = 4 * READ_BYTES // len(KEEPALIVE) * len(KEEPALIVE)
     bench.stream.to_read += KEEPALIVE * (size // len(KEEPALIVE))
     least = size

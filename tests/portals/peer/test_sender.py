@@ -8,8 +8,9 @@ from dro.clock import ms
 from dro.um.transport.runs import KIND_TSNI, Run, RunTable
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.data_blocks import SrcIdx
-from portals.peer.sender import Batching, LinkSender
-from portals.peer.writer import ROOM_BYTES, LinkWriter
+from portals.peer.options import Batching
+from portals.peer.stream.sender import LinkSender
+from portals.peer.stream.writer import ROOM_BYTES, LinkWriter
 from tests.fakes.stream import FakeStream
 from tests.fakes.um_contexts import Stepper
 

@@ -9,7 +9,7 @@ import pytest
 from dro.proto.peerlink.messages import SourceRecord
 from dro.proto.peerlink.sources import OfferedSources
 from dro.proto.unicast.connections import Outcome
-from portals.peer.writer import ROOM_BYTES, LinkWriter
+from portals.peer.stream.writer import ROOM_BYTES, LinkWriter
 from tests.fakes.stream import FakeStream
 from tests.fakes.um_contexts import Stepper
 

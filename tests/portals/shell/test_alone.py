@@ -45,6 +45,7 @@ from portals.decisions.effects import (
     OpenProxySource,
     ProxyEffect,
 )
+from portals.decisions.engine import ACT_NS, INTEREST_AT_ONCE, STEP
 from portals.decisions.messages import (
     PATTERN_NONE,
     PATTERN_PCRE,
@@ -72,12 +73,9 @@ from portals.decisions.recorded_interest import PATTERNS_MAX
 from portals.decisions.relearning import CHECK_NS
 from portals.decisions.routes import HELD_NS, LONGER_NS
 from portals.decisions.siblings import REJOIN_HOLD_NS
-from portals.shell.conversations import STEP
 from portals.shell.portal import (
-    ACT_NS,
     DELIVER_NS,
     GAUGES_NS,
-    INTEREST_AT_ONCE,
     LOOK_NS,
     RING_RETRY_NS,
     PortalShell,
@@ -126,7 +124,7 @@ class TimedLink(OtherLink):
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
         assert self.is_together
         assert now_ns == self.worker.loop.now_ns()
-        self.shell.act()  # as a link that finds a cached source at once
+        self.shell.engine.act()  # as a link that finds a cached source at once
         super().perform(effect, now_ns)
         self.finals += isinstance(effect, CloseProxySource)
         if isinstance(effect, JoinKnownSource):
@@ -511,7 +509,7 @@ def test_a_failure_while_it_acts_does_not_stop_it_from_acting_later(alone: Alone
     assert alone.sent() == [(SIBLING, ForwardStart(5)), (SIBLING, InterestAdded(b"BBB", PATTERN_NONE, HERE))]
 
     alone.stepper.settle()
-    assert (alone.sent(), alone.shell.is_behind) == ([], False)
+    assert (alone.sent(), alone.shell.engine.is_behind) == ([], False)
 
 
 def slow_sources(alone: Alone, count: int) -> list[SourceSeen]:
@@ -569,7 +567,7 @@ def test_the_time_before_it_acts_is_not_taken_from_it(alone: Alone) -> None:
     alone.link.on_timer = on_timer  # type: ignore[method-assign]
     alone.link.deadline = alone.now_ns
     alone.stepper.loop.run_once(0)
-    assert (len(alone.effects()), alone.shell.is_behind) == (3, False)
+    assert (len(alone.effects()), alone.shell.engine.is_behind) == (3, False)
 
 
 def test_no_interest_is_passed_on_while_effects_wait(alone: Alone) -> None:
@@ -593,9 +591,9 @@ def test_the_core_does_nothing_that_is_due_while_effects_wait(alone: Alone) -> N
     alone.stepper.clock.time_ns += ms(200)
     for source in sources[4:]:
         alone.hear(SIBLING, replace(source, cost=9))
-    alone.shell.act()
+    alone.shell.engine.act()
     turns = 0
-    while alone.shell.is_behind:
+    while alone.shell.engine.is_behind:
         assert len(alone.core.proxies) == 8, "the deletion of four is due"
         alone.stepper.loop.run_once(0)
         turns += 1
@@ -617,7 +615,7 @@ def test_long_decisions_wait_for_what_the_ones_before_led_to(alone: Alone) -> No
     waiting = 0
     while len(alone.link.effects) < 200:
         alone.stepper.loop.run_once(0)
-        waiting = max(waiting, len(alone.shell._effects))
+        waiting = max(waiting, len(alone.shell.engine._effects))
     assert waiting <= AT_ONCE
 
 
@@ -630,8 +628,8 @@ def test_known_sources_that_have_still_to_be_joined_keep_their_handles(alone: Al
     for n in range(2):
         alone.hear(SIBLING, InterestAdded(b"%d" % n, PATTERN_NONE, THERE))
     alone.hear(SIBLING, KnownSource(replace(SEEN, handle=77, domain_id=99)))
-    alone.shell.act()
-    assert alone.shell.is_behind
+    alone.shell.engine.act()
+    assert alone.shell.engine.is_behind
     alone.stepper.settle()
     assert (SIBLING, ExchangeDone()) in alone.sent()
     assert {*alone.shell.entries} == {77}
@@ -652,7 +650,7 @@ def test_a_link_with_more_to_do_than_a_turn_may_take_goes_on_in_the_next(
 
     monkeypatch.setattr(alone.link, "on_timer", on_timer)
     alone.link.deadline = alone.now_ns
-    alone.shell.act()
+    alone.shell.engine.act()
     for count in (2, 1, 0):
         assert loop.run_once(0)
         assert left == count
@@ -664,11 +662,11 @@ def test_the_deadlines_of_core_and_link_are_kept_as_they_are_then(alone: Alone) 
     loop, begin_ns = alone.stepper.loop, alone.now_ns
     assert loop.next_deadline() == begin_ns + GAUGES_NS
     alone.link.deadline = begin_ns + ms(50)
-    alone.shell.act()
-    alone.shell.act()
+    alone.shell.engine.act()
+    alone.shell.engine.act()
     assert loop.next_deadline() == begin_ns + ms(50)
     alone.link.deadline = begin_ns + ms(90)  # the first one is past, nothing is done for it
-    alone.shell.act()
+    alone.shell.engine.act()
     assert loop.next_deadline() == begin_ns + ms(90)
     alone.stepper.run(200)
     assert alone.link.timers == [begin_ns + ms(90)]
@@ -676,9 +674,9 @@ def test_the_deadlines_of_core_and_link_are_kept_as_they_are_then(alone: Alone) 
     alone.stepper.run(int(REJOIN_HOLD_NS // ms(1)))
     assert alone.core.next_deadline() is None
     alone.link.deadline = alone.now_ns + ms(10)
-    alone.shell.act()
+    alone.shell.engine.act()
     alone.link.deadline = None
-    alone.shell.act()
+    alone.shell.engine.act()
     alone.stepper.run(100)
     assert len(alone.link.timers) == 1
 
@@ -757,7 +755,7 @@ def test_it_ends_when_the_link_has_had_its_time(alone: Alone) -> None:
     alone.worker.told["on_peer_down"](PeerDown(SIBLING, 1))
     alone.link.stops_ns, alone.link.deadline = ms(300), alone.now_ns + ms(600)
     alone.worker.told["on_stop"]()
-    alone.shell.act()
+    alone.shell.engine.act()
     alone.stepper.run(290)
     assert (alone.link.is_closed, alone.worker.ends) == (False, [])
     alone.stepper.run(10)
@@ -785,7 +783,7 @@ def test_a_portal_that_stops_sets_no_timers(alone: Alone) -> None:
     alone.link.stops_ns = s(60)
     alone.worker.told["on_stop"]()
     alone.link.deadline = alone.now_ns + ms(10)
-    alone.shell.act()
+    alone.shell.engine.act()
     alone.stepper.run(1000)
     assert alone.link.timers == []
 
@@ -953,7 +951,7 @@ def test_a_change_of_forwarding_that_waits_reopens_no_handover(alone: Alone, tmp
         if n == 4:
             alone.hear(THIRD, ForwardStop(HANDLE))
     alone.stepper.loop.run_once(0)
-    assert alone.shell.is_behind
+    assert alone.shell.engine.is_behind
     alone.stepper.clock.time_ns += TICK_NS
     for _ in range(20):
         alone.stepper.loop.run_once(0)

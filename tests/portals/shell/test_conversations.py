@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dro.errors import DecodeError
+from portals.decisions.engine import STEP
 from portals.decisions.messages import (
     PORTAL_MESSAGES,
     ForwardStart,
@@ -18,7 +19,7 @@ from portals.decisions.messages import (
     Taken,
 )
 from portals.decisions.outbox import BATCH_RECORDS, BATCHES_ON_THE_WAY, SILENT_TICKS, TICK_NS
-from portals.shell.conversations import AT_ONCE_BYTES, STEP, Conversations
+from portals.shell.conversations import AT_ONCE_BYTES, Conversations
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker
 

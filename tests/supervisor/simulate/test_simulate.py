@@ -173,7 +173,7 @@ def test_a_source_that_takes_the_way_of_another_tree_is_found(monkeypatch: pytes
     """Two DROs between two TRDs, both sharing; the wrong portals take all sources for those of one tree."""
     if not is_right:
         monkeypatch.setattr("portals.decisions.core.share_of", lambda _: FIRST_SHARE)
-        monkeypatch.setattr("supervisor.simulate.endpoint.share_of", lambda _: FIRST_SHARE)
+        monkeypatch.setattr("portals.endpoint.join_rules.share_of", lambda _: FIRST_SHARE)
     portals = [endpoint("P1", 1), endpoint("P2", 2)]
     plan = Plan({name: dro_of(name, portals, [], shares=True) for name in ("A", "B")}, ())
     violations = []

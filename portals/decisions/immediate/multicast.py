@@ -22,7 +22,6 @@ from enum import Enum
 from dro.bus.messages import Route
 from dro.errors import DecodeError
 from dro.proto.unicast.streams import SeenStreams
-from dro.shares import FIRST_SHARE
 from dro.wire.lbmc.origin import Origin, completed, read_origin
 
 
@@ -62,17 +61,15 @@ class Leaves:
 class ImmediateForwarding:
     """See the module text."""
 
-    def __init__(self, worker: int, domain_id: int) -> None:
+    def __init__(self, domain_id: int) -> None:
         """`domain_id` of the portal's TRD, 0 for a peer portal."""
-        self._worker = worker
         self._domain_id = domain_id
         self._egress: dict[int, tuple[int, ...]] | None = None  # by originating domain; None before the first routes
         self._passed = SeenStreams()
 
     def on_routes(self, routes: Iterable[Route]) -> None:
-        """Take new routes: all of the portal."""
-        own = [route for route in routes if route.ingress == self._worker and route.shares & FIRST_SHARE]
-        once = {(route.egress, id(route.source_domains)): route for route in own}  # many have the same object
+        """Take new routes: those of `entering_routes`."""
+        once = {(route.egress, id(route.source_domains)): route for route in routes}  # many have the same object
         found: defaultdict[int, set[int]] = defaultdict(set)
         for route in once.values():
             found[route.egress].update(route.source_domains)

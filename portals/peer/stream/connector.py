@@ -11,7 +11,6 @@ Source: DRO guide, `<initiator>`, `<acceptor>`; peer link notes, section 2; forw
 from __future__ import annotations
 
 import errno
-import random
 import socket
 import threading
 from collections.abc import Callable
@@ -24,13 +23,13 @@ from dro.config.dro_xml.model import PeerTcpConfig
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.os_errors import remedy_of
-from dro.proto.peerlink.connecting import InitiatorCore
 from dro.proto.peerlink.session import LinkEnd
 from dro.timers import Timer
 from dro.um.transport import sockets
 from dro.um.transport.stream import ByteStream, StreamMaker
 from dro.wire.source_string import TcpAddress
 from portals.peer.link_watch import LinkWatch
+from portals.peer.options import address_of
 
 LISTEN_RETRY_NS: Final = ms(1000)
 ACCEPT_PAUSE_NS: Final = ms(100)
@@ -41,12 +40,6 @@ _NO_THREAD_REMEDY: Final = "raise the limit of processes of the DRO's user, or T
 
 OnStream = Callable[[ByteStream, TcpAddress], object]
 """A stream that has not been started, and who is at the other end."""
-
-
-def address_of(tcp: PeerTcpConfig) -> str:
-    """Return the address of the companion, or where this side listens."""
-    to = tcp.initiator
-    return f"{to.address}:{to.port}" if to is not None else f"{tcp.interface}:{tcp.listen_port}"
 
 
 def set_options(sock: socket.socket, tcp: PeerTcpConfig) -> None:
@@ -88,7 +81,7 @@ class NameLookup:
 
 
 class Initiator:
-    """Connects, one attempt at a time; who gets the stream says with `on_over` that it is over."""
+    """Connects when it is told to, one attempt at a time."""
 
     def __init__(
         self,
@@ -96,44 +89,26 @@ class Initiator:
         tcp: PeerTcpConfig,
         make_stream: StreamMaker,
         on_stream: OnStream,
-        watch: LinkWatch,
+        on_failed: Callable[[str, LinkEnd], object],
     ) -> None:
+        """`on_failed`: no connection was made, and why."""
         assert tcp.initiator is not None
         self._ctx = ctx
         self._tcp = tcp
         self._to = tcp.initiator
         self._make_stream = make_stream
         self._on_stream = on_stream
-        self._watch = watch
-        self.core = InitiatorCore(ms(tcp.initiator.reconnect_interval_ms), ctx.loop.now_ns(), random.randrange)
+        self._on_failed = on_failed
         self._lookup = NameLookup(ctx.loop)
-        self._timer: Timer | None = None
         self._is_closed = False
         self.address = address_of(tcp)
 
-    def start(self) -> None:
-        self._arm()
-
     def close(self) -> None:
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
 
-    def on_up(self) -> None:
-        self.core.on_up(self._ctx.loop.now_ns())
-
-    def on_over(self) -> None:
-        self.core.on_over(self._ctx.loop.now_ns())
-        self._arm()
-
-    def _arm(self) -> None:
-        due_ns = self.core.next_deadline()
-        if due_ns is not None and not self._is_closed:
-            self._timer = self._ctx.loop.call_at(due_ns, self._on_due)
-
-    def _on_due(self) -> None:
-        self.core.on_attempt()
-        self._lookup.find(self._to.address, self._on_found)
+    def connect(self) -> None:
+        if not self._is_closed:
+            self._lookup.find(self._to.address, self._on_found)
 
     def _on_found(self, address: str, why: str) -> None:
         if self._is_closed:
@@ -148,19 +123,11 @@ class Initiator:
                 keepalive=self._tcp.keepalive,
             )
         except OSError as e:
-            self.failed(e.strerror or str(e), LinkEnd.ERROR)
+            self._on_failed(e.strerror or str(e), LinkEnd.ERROR)
             return
         set_options(sock, self._tcp)
         to = TcpAddress(sockets.ip_number(address), self._to.port, 0)
         self._on_stream(self._make_stream(self._ctx.loop, sock, False), to)
-
-    def failed(self, why: str, end: LinkEnd) -> None:
-        """No connection was made; once is logged, and then what follows at a limited rate."""
-        self._watch.on_attempt_failed(end)
-        self._watch.on_failed(why)
-        extra = {"peer": self.address, "interface": self._tcp.interface, "error": why}
-        self._ctx.limited(LogEvent.PEER_CONNECT_FAILED, extra=extra)
-        self.on_over()
 
 
 class Acceptor:

@@ -25,7 +25,7 @@ from dro.timers import Timer
 from dro.um.transport.lbtrm.trains import Trains
 from dro.um.transport.link_frames import PACKET_HEADER, write_packets
 from dro.wire.peer_datagram import DatagramWriter
-from portals.peer.writer import LinkWriter
+from portals.peer.stream.writer import LinkWriter
 
 RETRY_NS: Final = ms(1)  # a device without buffers leaves the socket writable
 

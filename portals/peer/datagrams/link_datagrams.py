@@ -54,9 +54,9 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import BlockType
 from dro.wire.peer_datagram import DatagramDrop, DatagramReader, DatagramWriter
 from dro.wire.transport import TransportDecodeError
-from portals.peer.gauges import SESSION
-from portals.peer.packet_writer import PacketWriter
-from portals.peer.receiver import LinkReceiver
+from portals.peer.datagrams.gauges import SESSION
+from portals.peer.datagrams.packet_writer import PacketWriter
+from portals.peer.stream.receiver import LinkReceiver
 
 BATCHES_PER_TURN: Final = 4
 REST_TURNS: Final = 64

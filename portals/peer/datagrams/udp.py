@@ -30,14 +30,15 @@ from dro.timers import Timer
 from dro.um.transport import sockets
 from dro.um.transport.session import SessionSink
 from dro.wire.peer_datagram import KEY_BYTES, SALT_BYTES, DatagramKey, DatagramReader, DatagramWriter
-from portals.peer.connection import PeerConnection
-from portals.peer.datagrams import LinkDatagrams, Place
-from portals.peer.gauges import datagram_totals, recovery_gauges
+from dro.wire.source_string import address_text
+from portals.peer.datagrams.gauges import datagram_totals, recovery_gauges
+from portals.peer.datagrams.link_datagrams import LinkDatagrams, Place
+from portals.peer.datagrams.packet_sender import PacketSender
+from portals.peer.datagrams.packet_writer import PacketWriter
+from portals.peer.link_sources import LinkSources
 from portals.peer.options import batching_of, datagram_options_of
-from portals.peer.packet_sender import PacketSender
-from portals.peer.packet_writer import PacketWriter
-from portals.peer.proxies import LinkSources
-from portals.peer.receiver import LinkReceiver
+from portals.peer.stream.connection import PeerConnection
+from portals.peer.stream.receiver import LinkReceiver
 from portals.shell.losses import Losses
 
 
@@ -46,15 +47,22 @@ def _key(told: bytes) -> DatagramKey | None:
 
 
 class UdpPart:
-    """Implements `portals.peer.datagrams.DatagramOwner` and `portals.peer.proxies.LateData`."""
+    """Implements `portals.peer.datagrams.link_datagrams.DatagramOwner` and `portals.peer.link_sources.LateData`."""
 
-    def __init__(self, ctx: WorkerContext, config: PeerConfig, on_up: Callable[[], object]) -> None:
-        """`on_up`: packets get through, both ways."""
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        config: PeerConfig,
+        on_up: Callable[[], object],
+        remove: Callable[[LinkSources, int], object],
+    ) -> None:
+        """`on_up`: packets get through, both ways; `remove` removes a source that has lingered."""
         assert config.udp is not None
         self._ctx = ctx
         self._udp = udp = config.udp
         self._uses_tls = config.tcp.tls is not None
         self._on_up = on_up
+        self._remove = remove
         self._options = datagram_options_of(udp)
         self.sender = PacketSender(ctx.loop, batching_of(config))
         self.sender.linger_ns = self._options.loss.generation_ns
@@ -131,7 +139,7 @@ class UdpPart:
             self._timer.cancel()
         if offers is not None:
             for number in lingering.all():
-                offers.remove(number)
+                self._remove(offers, number)
 
     # sources
 
@@ -157,7 +165,7 @@ class UdpPart:
             return
         receiver = self._datagrams.core.receiver
         for number in self._lingering.pop_due(self._ctx.loop.now_ns(), receiver.expected or 0, receiver.contiguous):
-            self._offers.remove(number)
+            self._remove(self._offers, number)
         self._arm()
 
     # what the datagrams report
@@ -178,7 +186,7 @@ class UdpPart:
             self._connection.end(over.text, over.remedy, over.end)
 
     def on_given_up(self, receiver: LinkReceiver, count: int, cause: str) -> None:
-        source, now_ns = f"PEER:{sockets.address_text(receiver.peer)}", self._ctx.loop.now_ns()
+        source, now_ns = f"PEER:{address_text(receiver.peer)}", self._ctx.loop.now_ns()
         self.losses.on_lost(source, receiver.sources.values(), count, cause, now_ns)
 
     def on_dropped(self, reason: str, address: str, remedy: str) -> None:

@@ -24,7 +24,6 @@ from dro.bus.messages import Route
 from dro.errors import DecodeError
 from dro.proto.unicast.contexts import KnownContexts
 from dro.proto.unicast.streams import SeenStreams
-from dro.shares import FIRST_SHARE
 from dro.wire.lbmc.addressing import Addressing, read_addressing, with_hops
 from dro.wire.lbmc.codes import BlockType
 
@@ -93,9 +92,8 @@ class UnicastForwarding:
         """Request ports of this portal's contexts."""
 
     def on_routes(self, routes: Iterable[Route]) -> None:
-        """Take new routes: all of the portal."""
-        own = [route for route in routes if route.ingress == self._worker and route.shares & FIRST_SHARE]
-        self._egress = {route.interested_domain: route.egress for route in own}
+        """Take new routes: those of `entering_routes`."""
+        self._egress = {route.interested_domain: route.egress for route in routes}
 
     def on_message(self, message: bytes, now_ns: int) -> Verdict:
         """One whole LBMC message from a context of the TRD, or from another DRO."""

@@ -23,8 +23,8 @@ from dro.um.transport.tls_failure import TLS_UNEXPECTED, speaks_tls
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import Message
 from dro.wire.source_string import TcpAddress
-from portals.peer.receiver import LinkReader, LinkReceiver
-from portals.peer.writer import LinkWriter
+from portals.peer.stream.receiver import LinkReader, LinkReceiver
+from portals.peer.stream.writer import LinkWriter
 
 REST_READS: Final = 64
 """More than the system has of a connection, as a rule."""
@@ -61,7 +61,10 @@ class PeerConnection:
         sink: SessionSink,
         owner: ConnectionOwner,
         space: ReadSpace,
+        number: int,
     ) -> None:
+        """`number`: by which the core of the link knows it."""
+        self.number = number
         self.address = address
         self.session = session
         self.receiver = LinkReceiver(address, loop.now_ns())

@@ -20,20 +20,12 @@ from dro.um.transport.link_frames import FRAGMENT_MAX, for_link
 from dro.um.transport.runs import RunTable
 from dro.um.transport.session import SessionCounts, SourceSessionStatistics
 from dro.wire.source_string import TcpAddress, format_source
-from portals.peer.writer import LinkWriter
+from portals.peer.options import Batching
+from portals.peer.stream.writer import LinkWriter
 
 Packets = tuple[bytearray, list[int]]
 """A batch, and where its packets end."""
 NO_ADDRESS: Final = TcpAddress(0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """`<batching>` and `<max-datagram>`: bytes, ns, bytes."""
-
-    min_bytes: int
-    interval_ns: int
-    max_bytes: int
 
 
 @dataclass(slots=True)

@@ -23,10 +23,10 @@ from dro.um.transport.sockets import ip_text
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import CtxInfo
 from dro.wire.source_string import TcpAddress
-from portals.decisions.contexts import BEHIND, AskSiblings, ContextQuestions
-from portals.decisions.contexts import Tell as TellContext
-from portals.decisions.unicast import UnicastForwarding
-from portals.peer.writer import LinkWriter, count_lost
+from portals.decisions.immediate.contexts import BEHIND, AskSiblings, ContextQuestions
+from portals.decisions.immediate.contexts import Tell as TellContext
+from portals.decisions.immediate.unicast import UnicastForwarding
+from portals.peer.stream.writer import LinkWriter, count_lost
 from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link
 from portals.shell.portal import PortalShell
@@ -46,10 +46,11 @@ class LinkUnicast:
         self._shell = shell
         self._contexts = ContextQuestions(config.context_query, KnownContexts())
         forwarding = UnicastForwarding(ctx.index, NO_DOMAIN, self._contexts.known)
-        shell.unicast = self._traffic = UnicastTraffic(
+        self._traffic = UnicastTraffic(
             ctx, shell.addressed, forwarding, link, shell.report_route_info, self._on_unknown
         )
-        shell.immediate = self._immediate = ImmediateTraffic(ctx, shell.addressed, NO_DOMAIN, link)
+        self._immediate = ImmediateTraffic(ctx, shell.addressed, NO_DOMAIN, link)
+        shell.engine.on_entering += (forwarding.on_routes, self._immediate.on_entering)
         self.on_config(config)
 
     def on_config(self, config: PeerConfig) -> None:

@@ -27,25 +27,22 @@ from dro.bus.listing import (
     TopicRow,
 )
 from dro.clock import NS_PER_MS, NS_PER_S
-from dro.config.dro_xml.model import PeerConfig
 from dro.metrics.slots import Slot
-from dro.proto.peerlink.interest import HeardInterest, ToldInterest
 from dro.proto.peerlink.messages import SourceRecord
-from dro.proto.peerlink.session import RttStatistics
-from dro.proto.peerlink.sources import OfferedSources
 from dro.um.transport.peer_tls import PeerStreamMaker, PeerTlsStream
-from dro.um.transport.sockets import address_text
 from dro.um.transport.stream import PlainStream, StreamMaker
 from dro.um.transport.tls_files import days_left
+from dro.wire.source_string import address_text
 from portals.datapath.handover import ForwardEntry
 from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE
-from portals.peer.connection import PeerConnection
-from portals.peer.connector import Acceptor, Initiator
-from portals.peer.link_watch import NO_ANSWER, LinkWatch
+from portals.peer.link_core import LinkCore
+from portals.peer.link_watch import NO_ANSWER
 from portals.peer.options import options_of
-from portals.peer.proxies import LinkProxySources, LinkSources, Ways
-from portals.peer.sender import LinkSender
+from portals.peer.process.proxies import LinkProxySources
+from portals.peer.stream.connection import PeerConnection
+from portals.peer.stream.connector import Acceptor, Initiator
+from portals.peer.stream.sender import LinkSender
 from portals.shell.listing import (
     asked_by_patterns,
     domains_of,
@@ -61,18 +58,6 @@ from portals.shell.matchers import Matchers, shown
 
 
 @dataclass(frozen=True, slots=True)
-class LinkNow:
-    """What changes of the state of a peer portal, at one moment."""
-
-    config: PeerConfig
-    link: PeerConnection | None  # whose dialogue is up
-    offers: LinkSources | None
-    ways: Ways
-    neighbour: int  # node id; 0: not told
-    newest: PeerConnection | None  # whose dialogue is not up yet
-
-
-@dataclass(frozen=True, slots=True)
 class PeerLists:
     """Registers itself with the worker. It reads the state of the portal and changes nothing."""
 
@@ -81,14 +66,11 @@ class PeerLists:
     matchers: Matchers
     proxies: LinkProxySources
     sender: LinkSender
-    told: ToldInterest
-    heard: HeardInterest
-    offered: OfferedSources
-    rtt: RttStatistics
-    watch: LinkWatch
+    link: LinkCore
     connector: Initiator | Acceptor
     make_stream: StreamMaker
-    now: Callable[[], LinkNow]
+    connection: Callable[[int | None], PeerConnection | None]
+    """By its number."""
     losses: Losses | None
     """None on TCP, which loses nothing that it could name."""
 
@@ -107,10 +89,20 @@ class PeerLists:
             },
         )
 
+    @property
+    def _up(self) -> PeerConnection | None:
+        """The connection that is the link."""
+        return self.connection(self.link.link.number if self.link.link is not None else None)
+
+    @property
+    def _newest(self) -> PeerConnection | None:
+        """The newest one whose dialogue is not up yet."""
+        return self.connection(self.link.newcomers.newest)
+
     # as of an endpoint
 
     def _heard(self) -> Iterator[SourceRecord]:
-        offers = self.now().offers
+        offers = self.link.offers
         return offers.all() if offers is not None else iter(())
 
     def _topics(self, text: bytes) -> Iterator[Row | None]:
@@ -149,7 +141,7 @@ class PeerLists:
         yield from one_topic(self._topic(topic, sources, joined), asked_by_patterns(self.core, topic, self.matchers))
 
     def _is_joined(self, record: SourceRecord) -> bool:
-        link = self.now().link
+        link = self._up
         return link is not None and record.srcidx in link.receiver.sources
 
     def _sources(self, text: bytes) -> Iterator[Row | None]:
@@ -157,7 +149,7 @@ class PeerLists:
             yield self._source(record) if text in record.topic else None
 
     def _source(self, record: SourceRecord) -> SourceRow:
-        link = self.now().link
+        link = self._up
         bound = link.receiver.sources.get(record.srcidx) if link is not None else None
         forward = bound.user if bound is not None else None
         return SourceRow(
@@ -168,12 +160,12 @@ class PeerLists:
             self._number(record.srcidx),
             "rejected" if bound is None else "joined",
             tuple(map(self.ctx.name_of, forward.egress)) if isinstance(forward, ForwardEntry) else (),
-            *self.now().ways.to(record.domain_id),
+            *self.link.costs.to(record.domain_id),
         )
 
     def _number(self, srcidx: int) -> str:
         """Of a source, as another transport's source string."""
-        link = self.now().link
+        link = self._up
         return f"PEER:{address_text(link.address)}[{srcidx}]" if link is not None else f"PEER:[{srcidx}]"
 
     def _proxies(self, text: bytes) -> Iterator[Row | None]:
@@ -193,27 +185,27 @@ class PeerLists:
     # the link
 
     def _link(self, _text: bytes) -> Iterator[PeerRow]:
-        page, watch, rtt, connector, now = self.ctx.counters, self.watch, self.rtt, self.connector, self.now()
-        now_ns, wall_s, link, config = self.ctx.loop.now_ns(), time.time(), now.link, now.config
+        page, core, connector, link = self.ctx.counters, self.link, self.connector, self._up
+        watch, rtt, initiator, offers = core.watch, core.rtt, core.connecting, core.offers
+        now_ns, wall_s = self.ctx.loop.now_ns(), time.time()
         hello = link.session.hello if link is not None else None
-        some = link or now.newest
-        initiator = connector if isinstance(connector, Initiator) else None
-        due_ns = initiator.core.next_deadline() if initiator is not None and some is None else None
+        some = link or self._newest
+        due_ns = initiator.next_deadline() if initiator is not None and some is None else None
         why, remedy = (
             watch.why_not() if not watch.is_up else (watch.error, watch.remedy) if watch.carries else NO_ANSWER
         )
-        transport, names, days = _transport(some, has_udp=config.udp is not None, now_s=wall_s)
+        transport, names, days = _transport(some, has_udp=core.config.udp is not None, now_s=wall_s)
         counters = self.sender.counters
-        alive = some.session.options if some is not None else options_of(config)
+        alive = some.session.options if some is not None else options_of(core.config)
         yield PeerRow(
-            self.ctx.name, "initiator" if initiator is not None else "acceptor", self._state(now, due_ns),
+            self.ctx.name, "initiator" if initiator is not None else "acceptor", self._state(due_ns),
             round((now_ns - watch.since_ns) / NS_PER_S, 1),
             dro=hello.name.decode(errors="replace") if hello is not None else "",
-            node_id=str(now.neighbour or ""),
+            node_id=str(core.neighbour or ""),
             local=_local(some) or ("" if initiator is not None else connector.address),
             remote=self._remote(some),
             error=why, remedy=remedy,
-            attempts=initiator.core.attempts if initiator is not None else 0,
+            attempts=initiator.attempts if initiator is not None else 0,
             next_attempt_s=round(max(0, due_ns - now_ns) / NS_PER_S, 1) if due_ns is not None else -1.0,
             transport=transport, certificate=", ".join(names), certificate_days=days,
             own_certificate_days=days_left(self.make_stream.expires_s, wall_s)
@@ -223,8 +215,8 @@ class PeerLists:
             answered_s=round((now_ns - rtt.last_ns) / NS_PER_S, 1) if rtt.us.count else -1.0,
             keepalive_interval_ms=alive.interval_ns // NS_PER_MS, keepalive_timeout_ms=alive.timeout_ns // NS_PER_MS,
             keepalive_only_when_idle=alive.only_when_idle,
-            interest_told=len(self.told), interest_heard=len(self.heard),
-            sources_told=len(self.offered), sources_heard=len(now.offers) if now.offers is not None else 0,
+            interest_told=len(core.told), interest_heard=len(core.heard),
+            sources_told=len(core.offered), sources_heard=len(offers) if offers is not None else 0,
             fragments_sent=page[Slot.SENT], fragments_sent_bytes=page[Slot.SENT_BYTES],
             fragments_received=page[Slot.TOPIC_RCVD], fragments_received_bytes=page[Slot.TOPIC_RCVD_BYTES],
             batches=counters.batch_bytes.count, batch_min_bytes=counters.batch_bytes.minimum,
@@ -234,7 +226,7 @@ class PeerLists:
             waiting_bytes=link.writer.waiting if link is not None else 0,
             queued=page[Slot.QUEUED], queued_bytes=page[Slot.QUEUED_BYTES], queue_limit_bytes=page[Slot.QUEUE_LIMIT],
             repairs=watch.repairs, reconnects=max(0, watch.links - 1), lost_bytes=counters.lost_bytes,
-            ignored_sources=now.offers.ignored if now.offers is not None else 0,
+            ignored_sources=offers.ignored if offers is not None else 0,
         )  # fmt: skip
 
     def _lost(self, text: bytes) -> Iterator[LossRow | None]:
@@ -259,29 +251,28 @@ class PeerLists:
             return
         state, since_ns, waiting = stuck
         blocked_s = round((self.ctx.loop.now_ns() - since_ns) / NS_PER_S, 1)
-        now = self.now()
         dropped = page[Slot.DROPPED_BLOCKED] + page[Slot.DROPPED_NOT_OPERATIONAL]
-        where = self._remote(now.link or now.newest)
+        where = self._remote(self._up or self._newest)
         yield BlockedRow(self.ctx.name, where, state, blocked_s, waiting, dropped, tuple(topics))
 
     def _stuck(self) -> tuple[str, int, int] | None:
         """State and since when of a link that does not take what waits, and how many bytes that are."""
-        link, queued = self.now().link, self.ctx.counters[Slot.QUEUED_BYTES] + self.sender.kept_bytes
-        if link is None or not self.watch.is_up:
-            return ("down", self.watch.since_ns, queued) if queued else None
+        link, queued = self._up, self.ctx.counters[Slot.QUEUED_BYTES] + self.sender.kept_bytes
+        if link is None or not self.link.watch.is_up:
+            return ("down", self.link.watch.since_ns, queued) if queued else None
         writer = link.writer
         since_ns = writer.stuck_ns
         if since_ns is None:
             return None
         return "waiting" if writer.has_room else "blocking", since_ns, queued + writer.waiting
 
-    def _state(self, now: LinkNow, due_ns: int | None) -> str:
-        if now.link is not None:
-            if self.watch.is_up:
-                return "up" if self.watch.carries else DEGRADED
+    def _state(self, due_ns: int | None) -> str:
+        if self._up is not None:
+            if self.link.watch.is_up:
+                return "up" if self.link.watch.carries else DEGRADED
             return "handshake"
-        if now.newest is not None:
-            return "handshake" if now.newest.writer.is_open else "connecting"
+        if (newest := self._newest) is not None:
+            return "handshake" if newest.writer.is_open else "connecting"
         if isinstance(self.connector, Initiator):
             return "connecting" if due_ns is None else "waiting"
         return "listening" if self.connector.is_listening else "cannot listen"

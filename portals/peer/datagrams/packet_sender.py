@@ -14,8 +14,8 @@ from typing import Final
 
 from dro.um.transport.link_frames import PACKET_HEADER, SRCIDX_BYTES
 from dro.wire.peer_datagram import FORM_BYTES, SEAL_BYTES
-from portals.peer.packet_writer import PacketWriter
-from portals.peer.sender import LinkSender, Packets
+from portals.peer.datagrams.packet_writer import PacketWriter
+from portals.peer.stream.sender import LinkSender, Packets
 
 DATAGRAM_MAX: Final = 65507
 """What UDP over IPv4 carries."""

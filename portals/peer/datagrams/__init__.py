@@ -1,0 +1,1 @@
+"""The UDP part of a peer link: its packets, and the repair of those that are lost."""

@@ -1,0 +1,470 @@
+"""A peer portal as a process: the shell of every portal, and the host of the core of its link.
+
+Its state is sockets: connections by the numbers that the core gave them, the one that is the link, and joined sources
+as the data path has them. What is decided about the link is in `portals.peer.link_core`.
+
+Source: peer link notes; DRO guide, chapters 2.1, 3.1.3 and 5.4.3; forwarding notes, sections 5 and 21.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+from dro.bus.actor import WorkerContext
+from dro.bus.messages import Origin
+from dro.clock import ms
+from dro.config.dro_xml.model import DroConfig, PeerConfig
+from dro.log.events import LogEvent
+from dro.proto.peerlink.messages import Hello
+from dro.proto.peerlink.session import LinkEffect, LinkEnd, LinkUp
+from dro.proto.peerlink.sources import ToldSources
+from dro.um.transport.peer_tls import PeerStreamMaker
+from dro.um.transport.read_space import ReadSpace
+from dro.um.transport.session import BoundSource, ReceiverTransport
+from dro.um.transport.stream import ByteStream, PlainStream, StreamMaker
+from dro.wire.lbmc.message import Message
+from dro.wire.lbmr.packet import TIR_TTL, Tir, TirOptions
+from dro.wire.source_string import TcpAddress
+from portals.decisions.acl_enforcement import AclEnforcement
+from portals.decisions.core import PortalCore
+from portals.decisions.effects import ProxyEffect
+from portals.peer.datagrams.udp import UdpPart
+from portals.peer.link_core import NO_DOMAIN, LinkCore
+from portals.peer.link_effects import (
+    AddSource,
+    Admit,
+    Ask,
+    ChangeSource,
+    Close,
+    CloseProxy,
+    CompanionAway,
+    Connect,
+    CountLost,
+    EndConnection,
+    FeedProxy,
+    LinkChanged,
+    LinkCoreEffect,
+    LinkDown,
+    Log,
+    OpenProxy,
+    RemoveSource,
+    Report,
+    ReportRouteInfo,
+    RunSteps,
+    SendAllInterest,
+    SendAllSources,
+    SendInOrder,
+    SendInterest,
+    SendUrgent,
+)
+from portals.peer.link_sources import LinkSources
+from portals.peer.options import CANARY_BYTES, batching_of
+from portals.peer.process.gauges import LinkGauges
+from portals.peer.process.listing import PeerLists
+from portals.peer.process.proxies import LinkProxySources
+from portals.peer.process.unicast import LinkUnicast
+from portals.peer.stream.connection import PeerConnection
+from portals.peer.stream.connector import Acceptor, Initiator
+from portals.peer.stream.receiver import LinkReceiver
+from portals.peer.stream.sender import LinkSender
+from portals.peer.stream.writer import count_lost
+from portals.shell import live
+from portals.shell.matchers import Matchers
+from portals.shell.portal import PortalShell
+
+STOP_GRACE_NS: Final = ms(200)
+"""How long a stopping portal waits for the companion to take what was said last."""
+
+
+class PeerPortal:
+    """Implements `portals.shell.link.Link` and `portals.peer.stream.connection.ConnectionOwner`."""
+
+    def __init__(self, ctx: WorkerContext, config: PeerConfig, dro: DroConfig) -> None:
+        """Raises: ResourceError when the ring cannot be made, or a file of <tls> cannot be used."""
+        self._ctx = ctx
+        self._config = config
+        self._acl = AclEnforcement(config.acl, sending=config.sending, receiving=config.receiving)
+        matchers = Matchers(ctx)
+        self.core = PortalCore(
+            ctx.index,
+            ctx.incarnation,
+            NO_DOMAIN,
+            source_deletion_delay_ns=ms(config.source_deletion_delay_ms),
+            matcher=matchers,
+            acl=self._acl,
+        )
+        self._shell = PortalShell(ctx, self.core, config.max_queue_bytes)
+        self._udp = UdpPart(ctx, config, self._on_working, self._remove) if config.udp is not None else None
+        self.sender = LinkSender(ctx.loop, batching_of(config)) if self._udp is None else self._udp.sender
+        self._shell.egress.set_smart_batch(config.smart_batch)
+        self._shell.ingress.counts_unknown = True
+        self.on_fragments = self._shell.ingress.on_fragments
+        self.sources = LinkProxySources(ctx, config.sqn_window, self.sender, self._shell.egress)
+        self.link = link = LinkCore(
+            config,
+            self._acl,
+            worker=ctx.index,
+            dro_name=dro.daemon.name.encode() or ctx.name.encode(),
+            node_id=ctx.identity.dro_node_id,
+            instance=random.Random().randbytes(8),
+            padding=random.randbytes(CANARY_BYTES),
+            draw=random.randrange,
+            now_ns=ctx.loop.now_ns(),
+            told_sources=self._told_sources,
+            late=self._udp,
+        )
+        self._effects: deque[LinkCoreEffect] = deque()
+        self._is_performing = False
+        self._space = ReadSpace()  # of all connections
+        self._connections: dict[int, PeerConnection] = {}
+        self._receivers: dict[int, LinkReceiver] = {}  # of connections with joined sources
+        self._make_stream: StreamMaker = PlainStream
+        if config.tcp.tls is not None:
+            self._make_stream = PeerStreamMaker(config.tcp.tls, is_server=link.connecting is None)
+        self._gauges = LinkGauges(ctx.counters, link.rtt, link.watch, self.sender.counters)
+        self._connector: Initiator | Acceptor
+        if link.connecting is not None:
+            self._connector = Initiator(ctx, config.tcp, self._make_stream, self._on_stream, self._on_failed)
+        else:
+            self._connector = Acceptor(ctx, config.tcp, self._make_stream, self._on_stream, link.watch)
+        losses = self._udp.losses if self._udp is not None else None
+        PeerLists(ctx, self.core, matchers, self.sources, self.sender, link, self._connector, self._make_stream,
+                  self._connection, losses)  # fmt: skip
+        self._unicast = unicast = LinkUnicast(ctx, config, self._shell, self)
+        self.send_unicast, self.on_context_info = unicast.send_unicast, unicast.on_context_info
+        self.send_immediate, self.rest = unicast.send_immediate, self.sources.rest
+        self.take_interest, self.describe = link.heard.take_events, link.describe
+        ctx.on_reconfigure = self._on_reconfigure
+        self._shell.egress.is_operational = False
+        self._shell.start(self)
+        ctx.on_drain = self._on_drain
+        if isinstance(self._connector, Acceptor):
+            self._connector.start()
+
+    def _connection(self, number: int | None) -> PeerConnection | None:
+        return self._connections.get(number) if number is not None else None
+
+    @property
+    def connection(self) -> PeerConnection | None:
+        """The one that is the link."""
+        return self._connection(self.link.link.number if self.link.link is not None else None)
+
+    def _told_sources(self) -> ToldSources | None:
+        link = self.connection
+        return link.writer.sources if link is not None and link.writer.has_told else None
+
+    # connections
+
+    def _on_stream(self, stream: ByteStream, address: TcpAddress) -> None:
+        greeting = self._udp.greeting if self._udp is not None else _as_it_is
+        known = self.link.open(address, time.time_ns() // 1000, self._ctx.loop.now_ns(), greeting)
+        connection = PeerConnection(
+            self._ctx.loop, stream, address, known.session, self, self, self._space, known.number
+        )
+        self._connections[known.number] = connection
+        connection.start()
+        self._carry_out()
+
+    def _on_failed(self, why: str, end: LinkEnd) -> None:
+        self.link.on_failed(why, end, self._ctx.loop.now_ns())
+        self._carry_out()
+
+    def on_up(self, connection: PeerConnection, up: LinkUp) -> None:
+        self.link.on_up(connection.number, up, self._ctx.loop.now_ns())
+        self._carry_out()
+
+    def on_over(self, connection: PeerConnection, why: str, remedy: str, end: LinkEnd) -> None:
+        self.link.on_over(connection.number, why, remedy, end, self._ctx.loop.now_ns())
+        self._carry_out()
+        self._forget(connection.number)
+
+    def on_effect(self, connection: PeerConnection, effect: LinkEffect) -> None:
+        self.link.on_effect(connection.number, effect)
+        self._carry_out()
+
+    def on_message(self, connection: PeerConnection, message: Message, raw: bytes) -> None:
+        if self.link.on_message(connection.number, message, raw):
+            connection.writer.control.on_received(len(raw))
+            self._carry_out()
+        else:
+            self._unicast.on_message(raw, connection.address)
+
+    def on_room(self, connection: PeerConnection) -> None:
+        if connection is self.connection:
+            self.sender.on_room()
+
+    def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
+        """BOS crosses no DRO."""
+
+    def _on_working(self) -> None:
+        """Packets get through, both ways."""
+        self.link.on_working(self._ctx.loop.now_ns())
+        self._carry_out()
+
+    def _remove(self, offers: LinkSources, number: int) -> None:
+        """Remove a source that has lingered."""
+        offers.remove(number)
+        self._carry_out()
+
+    # what the core of the link asks for
+
+    def _carry_out(self) -> None:
+        """What is carried out may call back; the outermost call goes on with what that leads to."""
+        if self._is_performing:
+            return
+        self._is_performing = True
+        try:
+            while True:
+                self._effects += self.link.take_effects()
+                if not self._effects:
+                    break
+                self._carry_out_one(self._effects.popleft())
+        finally:
+            self._is_performing = False
+        self._shell.act_soon()
+
+    def _carry_out_one(self, effect: LinkCoreEffect) -> None:
+        match effect:
+            case AddSource() | ChangeSource() | RemoveSource():
+                self._change_source(effect)
+            case OpenProxy():
+                self.sources.open(effect)
+            case FeedProxy():
+                self.sources.feed(effect)
+            case CloseProxy():
+                self.sources.close(effect)
+            case SendInOrder(message=message, may_be_lost=may_be_lost):
+                (self.sender.send_canary if may_be_lost else self.sources.tell)(message)
+            case CountLost(messages=messages):
+                count_lost(self._ctx.counters, *messages)
+            case SendUrgent() | SendInterest() | SendAllInterest() | SendAllSources():
+                self._send(effect)
+            case Log(event=event, fields=fields, is_limited=is_limited):
+                if is_limited:
+                    self._ctx.limited(event, extra=fields)
+                else:
+                    assert event.level is not None
+                    self._ctx.log.log(event.level, event, extra=dict(fields))
+            case Report(portal=portal):
+                self._shell.report(portal)
+            case ReportRouteInfo(message=message):
+                self._shell.report_route_info(message)
+            case RunSteps(steps=steps):
+                self._ctx.loop.run_in_slices(self._step_by_step(steps))
+            case CompanionAway():
+                self._on_away()
+            case LinkChanged(is_up=is_up):
+                self._shell.egress.is_operational = is_up
+            case Connect():
+                assert isinstance(self._connector, Initiator)
+                self._connector.connect()
+            case _:
+                if (connection := self._connections.get(effect.connection)) is not None:
+                    self._change_connection(connection, effect)
+
+    def _step_by_step(self, steps: Iterator[None]) -> Iterator[None]:
+        for _ in steps:
+            self._carry_out()
+            yield
+        self._carry_out()
+
+    def _send(self, effect: SendUrgent | SendInterest | SendAllInterest | SendAllSources) -> None:
+        if (link := self.connection) is None:
+            return
+        match effect:
+            case SendUrgent(message=message):
+                link.writer.put_urgent(message)
+            case SendInterest(messages=changes):
+                link.writer.put_interest(list(changes))
+            case SendAllInterest(messages=messages):
+                link.writer.tell_all_interest(messages)
+            case SendAllSources(messages=messages, is_first=is_first):
+                link.writer.tell(self._tell_first(messages) if is_first else messages)
+
+    def _tell_first(self, messages: Iterator[bytes]) -> Iterator[bytes]:
+        """Data goes on when the companion knows all sources."""
+        yield from messages
+        self.sender.on_up()
+
+    def _change_connection(
+        self, connection: PeerConnection, effect: Admit | Ask | Close | EndConnection | LinkDown
+    ) -> None:
+        match effect:
+            case Admit(up=up):
+                connection.admit(up)
+                self._receivers[connection.number] = connection.receiver
+                connection.on_behind = self._shell.report_busy
+                self.sender.attach(connection.writer)
+                self._unicast.writer = connection.writer
+                if self._udp is not None and self.link.offers is not None:
+                    self._udp.connect(connection, up, self.link.offers, self)
+            case Ask():
+                connection.ask()
+            case Close():
+                connection.close()
+                self._forget(connection.number)
+            case EndConnection(why=why, remedy=remedy, end=end):
+                connection.read_rest()
+                connection.end(why, remedy, end)
+            case LinkDown():
+                if self._udp is not None:
+                    self._udp.close()
+                connection.writer.control.move_to(self._ctx.counters)
+                self.sender.on_down()
+                self._unicast.writer = None
+
+    def _forget(self, number: int) -> None:
+        """What a connection that is over still has."""
+        self._connections.pop(number, None)
+        receiver = self._receivers.get(number)
+        if receiver is not None and not receiver.sources:
+            del self._receivers[number]
+
+    def _on_away(self) -> None:
+        """The next link goes on with nothing of this one."""
+        self._shell.egress.drop_waiting()
+        self.core.forget_routes(self._ctx.loop.now_ns())
+        self.sender.throw_away()
+        if self._shell.drain.is_draining:  # it decides nothing any more
+            self._ctx.loop.run_in_slices(self.sources.drop_waiting())
+
+    # sources of the companion, as the data path has them
+
+    def _change_source(self, effect: AddSource | ChangeSource | RemoveSource) -> None:
+        receiver = self._receivers.get(effect.connection)
+        if receiver is None:
+            return
+        match effect:
+            case AddSource(record=record, hop_count=hop_count, cost=cost, before=before):
+                tir = Tir(record.topic, receiver.address, TIR_TTL, record.topic_index, TirOptions(()))
+                bound = BoundSource(record.topic, record.otid, record.srcidx, receiver, tir, is_from_dro=True)
+                receiver.sources[record.srcidx] = bound
+                if before is None:
+                    self._shell.add_source(bound, record.domain_id, hop_count, cost, record.options)
+                else:
+                    self._shell.move_source(self._pop(*before), bound)
+                    self._shell.change_source(bound, hop_count, cost, record.options)
+            case ChangeSource(record=record, hop_count=hop_count, cost=cost):
+                self._shell.change_source(receiver.sources[record.srcidx], hop_count, cost, record.options)
+            case RemoveSource(connection=connection, number=number):
+                self._shell.remove_source(self._pop(connection, number))
+
+    def _pop(self, number: int, srcidx: int) -> BoundSource:
+        bound = self._receivers[number].sources.pop(srcidx)
+        if number not in self._connections:
+            self._forget(number)
+        return bound
+
+    # the link, as the shell sees it
+
+    def perform(self, effect: ProxyEffect, now_ns: int) -> None:
+        self.link.perform(effect)
+        self._carry_out()
+
+    def together(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def can_deliver(self, now_ns: int) -> bool:
+        return self.sender.is_up
+
+    def send_pending(self, now_ns: int) -> None:
+        self._unicast.send_pending()
+
+    def next_deadline(self) -> int | None:
+        deadlines = (self.link.next_deadline(), self._unicast.next_deadline())
+        return min((at for at in deadlines if at is not None), default=None)
+
+    def on_timer(self, now_ns: int) -> None:
+        self._unicast.on_timer(now_ns)
+        self.link.on_timer(now_ns)
+        self._carry_out()
+
+    # routes
+
+    def on_routes(self, reachable: set[int], now_ns: int) -> None:
+        self.link.on_routes()
+        self._carry_out()
+
+    def on_origins(self, origins: tuple[Origin, ...]) -> None:
+        self.link.on_origins(origins)
+        self._carry_out()
+
+    def on_route_info(self, message: bytes) -> None:
+        self.link.on_route_info(message)
+        self._carry_out()
+
+    # the end
+
+    def _on_drain(self, limit_ms: int) -> None:
+        self._shell.drain.on_drain(limit_ms)
+        self.link.on_drain()
+        self._carry_out()
+
+    def finals_pending(self) -> int:
+        return 0
+
+    def stop(self) -> int:
+        had_sources = bool(self.sources) and self.connection is not None
+        self.link.announced.close_all()
+        self._carry_out()
+        return STOP_GRACE_NS if had_sources else 0
+
+    def close(self) -> None:
+        self._connector.close()
+        if self._udp is not None:
+            self._udp.close()
+        for connection in self._connections.values():
+            connection.close()
+        self.link.on_stop(self._ctx.loop.now_ns())
+        self.refresh_gauges()
+
+    def refresh_gauges(self) -> None:
+        if self._udp is not None:
+            self._udp.refresh_gauges()
+        if (link := self.connection) is not None:
+            link.writer.control.move_to(self._ctx.counters)
+        if isinstance(self._make_stream, PeerStreamMaker):
+            self._make_stream.warn_of_expiry()
+        self._gauges.show(self._ctx.loop.now_ns(), int(time.time()), self.link.heard.kinds, len(self.sources))
+
+    # changes of the configuration
+
+    def _on_reconfigure(self, new: object) -> None:
+        """Take over what `portals.shell.live` names. Raises: ConfigError; nothing has changed then."""
+        assert isinstance(new, DroConfig)
+        mine = live.own_part(self._config, new)
+        if mine is None:
+            return  # the parent removes this portal next
+        old = self._config
+        fields = live.changed(old, mine)
+        acl = AclEnforcement(mine.acl, sending=old.sending, receiving=old.receiving)
+        self._config = config = live.taken_over(old, mine)
+        if "acl" in fields:
+            self._acl = acl
+            self.core.on_acl(acl, self._ctx.loop.now_ns())
+        else:
+            self._acl.move_to(acl)
+        self.link.on_config(config, self._acl)
+        self._carry_out()
+        self.sender.batching = batching_of(config)
+        self._unicast.on_config(config)
+        live.apply_common(fields, config, self.core, self._shell.egress)
+        if fields:
+            self._ctx.log.info(LogEvent.CHANGE_TAKEN_OVER, extra={"changed": sorted(fields)})
+            self._shell.engine.act()
+
+
+def _as_it_is(own: Hello) -> Hello:
+    return own
+
+
+def run_peer(ctx: WorkerContext, peer: PeerConfig, config: DroConfig) -> None:
+    """Main function of the worker."""
+    PeerPortal(ctx, peer, config)
+    ctx.ready()
+    ctx.run()
