@@ -128,7 +128,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "supervisor.samples", "supervisor.parent", "supervisor.reload",
     ),
     "supervisor.doctor": (
-        *FLOOR, "dro.wire.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.lint",
+        *FLOOR, "dro.bus", "dro.wire.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.lint",
         "dro.um.transport", "supervisor.host", "supervisor.admin",
     ),
     "supervisor.ctl": (

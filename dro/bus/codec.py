@@ -1,76 +1,97 @@
-"""The one codec of all actor messages: frozen dataclasses as msgpack arrays `[tag, fields...]`.
+"""The one codec of records: frozen dataclasses as msgpack arrays `[tag, fields...]`, and read from JSON objects.
 
-A field is an int, str, bytes, bool, float or IntEnum, a `tuple[X, ...]` or `X | None` of those, or another frozen
-dataclass, which becomes an array of its fields. Annotations are read once, when the codec is created, so a message that
-cannot be encoded is detected at import and not at run time. A message that repeats itself travels as another dataclass.
+A field is an int, str, bool, float or IntEnum, another frozen dataclass, or a `tuple[X, ...]` or `X | None` of those;
+in msgpack also bytes, in JSON also a `dict[str, X]`. A value has the very type of its field, only JSON may have an int
+for a float. An array has all fields. Of an object, unknown fields are ignored and missing ones get their default, so
+that a tool of one release can talk to a daemon of another. Annotations are read once, for a `Codec` when it is created,
+so a message that cannot be encoded is detected at import. A message that repeats itself travels as another dataclass.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)  # fmt: skip
 
 from msgpack import Packer, Unpacker, UnpackException, unpackb
 
 from dro.errors import DecodeError, LocalProtocolError
 
+JsonObject = dict[str, Any]
 
-class Message(Protocol):
+
+class Record(Protocol):
     """Any dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
-M = TypeVar("M", bound=Message)
-F = TypeVar("F", bound=Message)
+M = TypeVar("M", bound=Record)
+F = TypeVar("F", bound=Record)
 
 
-class _MisfitError(Exception):
-    """A value does not have the shape of its field; never leaves this module."""
+class _Shape(NamedTuple):
+    """How one annotated type travels: `pack` is None if msgpack takes a value as it is; `read` raises DecodeError."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """How one annotated type travels: `pack` is None when msgpack takes the value as it is."""
-
-    pack: Callable[[object], object] | None
-    read: Callable[[object], object]
+    pack: Callable[[Any], object] | None
+    read: Callable[[Any], object]
     scalar: type | None = None
     """The type of the value, when nothing else is to be looked at."""
 
 
-@dataclass(frozen=True, slots=True)
 class _Layout:
     """The fields of one dataclass in order."""
 
-    kind: type[Message]
-    names: tuple[str, ...]
-    shapes: tuple[_Shape, ...]
-    scalars: tuple[type, ...] | None
-    """Types of the fields, when each of them travels as it is."""
+    def __init__(self, kind: type[Record], is_json: bool = False) -> None:
+        hints = get_type_hints(kind)
+        self.kind = kind
+        self._fields = [(f, _shape_of(hints[f.name], f"{kind.__name__}.{f.name}", is_json)) for f in fields(kind)]
+        self._packs = [(f.name, shape.pack) for f, shape in self._fields]
+        self._reads = [shape.read for _, shape in self._fields]
+        scalars = [shape.scalar for _, shape in self._fields]
+        self._scalars = None if None in scalars else scalars  # when nothing but types is to be looked at
 
     def pack(self, message: object) -> list[object]:
-        if self.scalars is not None:
-            return [getattr(message, name) for name in self.names]
-        return [
-            getattr(message, name) if shape.pack is None else shape.pack(getattr(message, name))
-            for name, shape in zip(self.names, self.shapes, strict=True)
-        ]
+        return [getattr(message, name) if pack is None else pack(getattr(message, name)) for name, pack in self._packs]
 
-    def read(self, values: tuple[object, ...]) -> Message:
-        if len(values) != len(self.shapes):
-            raise _MisfitError
+    def read(self, values: list[object]) -> Record:
+        """Raises: DecodeError, which names the field."""
+        if list(map(type, values)) != self._scalars:
+            if len(values) != len(self._reads):
+                raise DecodeError(self.kind.__name__, f"{len(values)} fields, not {len(self._reads)}")
+            values = [read(value) for read, value in zip(self._reads, values, strict=True)]
         try:
-            if self.scalars is not None:
-                if tuple(map(type, values)) != self.scalars:
-                    raise _MisfitError
-                return self.kind(*values)
-            return self.kind(*(shape.read(value) for shape, value in zip(self.shapes, values, strict=True)))
+            return self.kind(*values)
         except ValueError as e:  # a record that checks itself
-            raise _MisfitError from e
+            raise DecodeError(self.kind.__name__, str(e)) from e
+
+    def read_object(self, value: JsonObject) -> Record:
+        """Raises: DecodeError, which names the field."""
+        found = {}
+        try:
+            for field, shape in self._fields:
+                if field.name in value:
+                    found[field.name] = shape.read(value[field.name])
+                elif field.default is MISSING and field.default_factory is MISSING:
+                    raise DecodeError(f"{self.kind.__name__}.{field.name}", "missing")
+            return self.kind(**found)
+        except (ValueError, OverflowError) as e:  # a record that checks itself, or an int that no float can hold
+            raise DecodeError(self.kind.__name__, str(e)) from e
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,103 +103,84 @@ class Form(Generic[M, F]):
     read: Callable[[F], M]
 
 
-@dataclass(frozen=True, slots=True)
-class _FormLayout:
-    """Like `_Layout`, of a message that has another form."""
+class _FormLayout(_Layout):
+    """The layout of a message that has another form."""
 
-    kind: type[Message]
-    layout: _Layout
-    form: Form[Any, Any]
+    def __init__(self, form: Form[Any, Any]) -> None:
+        super().__init__(form.kind)
+        self._form = form
 
     def pack(self, message: object) -> list[object]:
-        return self.layout.pack(self.form.pack(message))
+        return super().pack(self._form.pack(message))
 
-    def read(self, values: tuple[object, ...]) -> Message:
-        message: Message = self.form.read(self.layout.read(values))
+    def read(self, values: list[object]) -> Record:
+        try:
+            message: Record = self._form.read(super().read(values))
+        except ValueError as e:
+            raise DecodeError(self.kind.__name__, str(e)) from e
         return message
 
 
-def _layout_of(kind: type[Message]) -> _Layout:
-    hints = get_type_hints(kind)
-    names = tuple(f.name for f in fields(kind))
-    shapes = tuple(_shape_of(hints[name], f"{kind.__name__}.{name}") for name in names)
-    scalars = tuple(shape.scalar for shape in shapes if shape.scalar is not None)
-    return _Layout(kind, names, shapes, scalars if len(scalars) == len(shapes) else None)
-
-
-def _shape_of(hint: object, where: str) -> _Shape:
+def _shape_of(hint: Any, where: str, is_json: bool) -> _Shape:  # noqa: ANN401 - a type annotation of any form
     """Raises: TypeError when the annotation is none that this codec can carry."""
     while (supertype := getattr(hint, "__supertype__", None)) is not None:  # typing.NewType
         hint = supertype
     origin, args = get_origin(hint), get_args(hint)
-    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
-        return _tuple_shape(_shape_of(args[0], where))
+    if origin is tuple and args[1:] == (Ellipsis,):
+        return _tuple_shape(_shape_of(args[0], where, is_json), where)
+    if origin is dict and is_json:
+        item = _shape_of(args[1], where, is_json).read
+        return _Shape(None, lambda value: {key: item(v) for key, v in _typed(value, dict, where).items()})
     if origin in (Union, types.UnionType) and len(args) == 2 and type(None) in args:
-        return _optional_shape(_shape_of(next(a for a in args if a is not type(None)), where))
+        pack, read, _ = _shape_of(next(a for a in args if a is not type(None)), where, is_json)
+        pack_some = pack and (lambda value: None if value is None else pack(value))
+        return _Shape(pack_some, lambda value: None if value is None else read(value))
     if isinstance(hint, type):
-        if hint in (int, str, bytes, bool, float):
-            return _scalar_shape(hint)
+        if hint is float and is_json:
+            return _Shape(None, lambda value: float(value if type(value) is int else _typed(value, float, where)))
+        if hint in (int, str, bool, float) or (hint is bytes and not is_json):
+            return _Shape(None, lambda value: _typed(value, hint, where), hint)
         if issubclass(hint, IntEnum):
-            return _enum_shape(hint)
+            return _Shape(None, lambda value: _enum(value, hint, where))
+        if is_dataclass(hint) and is_json:
+            return _Shape(None, lambda value: from_json(hint, value, where))
         if is_dataclass(hint):
-            return _record_shape(_layout_of(hint))
+            layout = _Layout(hint)
+            return _Shape(layout.pack, lambda value: layout.read(_typed(value, list, where)))
     raise TypeError(f"{where}: a message cannot carry {hint}")
 
 
-def _scalar_shape(kind: type) -> _Shape:
-    def read(value: object) -> object:
-        if type(value) is not kind:
-            raise _MisfitError
-        return value
-
-    return _Shape(None, read, kind)
+def _typed(value: Any, kind: type, where: str) -> Any:  # noqa: ANN401 - as its field says
+    if type(value) is not kind:
+        raise DecodeError(where, f"not {kind.__name__}")
+    return value
 
 
-def _enum_shape(kind: type[IntEnum]) -> _Shape:
-    def read(value: object) -> object:
-        if type(value) is not int:
-            raise _MisfitError
-        return kind(value)  # ValueError for a stranger
-
-    return _Shape(None, read)
+def _enum(value: object, kind: type[IntEnum], where: str) -> object:
+    try:
+        return kind(_typed(value, int, where))
+    except ValueError as e:
+        raise DecodeError(where, str(e)) from e
 
 
-def _tuple_shape(item: _Shape) -> _Shape:
-    pack, read = item.pack, item.read
-
-    def pack_all(value: object) -> object:
-        assert pack is not None
-        assert isinstance(value, tuple)
-        return [pack(v) for v in value]
+def _tuple_shape(item: _Shape, where: str) -> _Shape:
+    pack, read, scalar = item
 
     def read_all(value: object) -> object:
-        if type(value) is not tuple:
-            raise _MisfitError
-        return tuple([read(v) for v in value])
+        values = _typed(value, list, where)
+        return tuple(values if set(map(type, values)) == {scalar} else [read(v) for v in values])
 
-    return _Shape(None if pack is None else pack_all, read_all)
-
-
-def _optional_shape(item: _Shape) -> _Shape:
-    pack, read = item.pack, item.read
-
-    def pack_some(value: object) -> object:
-        assert pack is not None
-        return None if value is None else pack(value)
-
-    def read_some(value: object) -> object:
-        return None if value is None else read(value)
-
-    return _Shape(None if pack is None else pack_some, read_some)
+    return _Shape(pack and (lambda value: [pack(v) for v in value]), read_all)
 
 
-def _record_shape(layout: _Layout) -> _Shape:
-    def read(value: object) -> object:
-        if type(value) is not tuple:
-            raise _MisfitError
-        return layout.read(value)
+_object_layout: Final = cache(lambda kind: _Layout(kind, is_json=True))
 
-    return _Shape(layout.pack, read)
+
+def from_json(kind: type[M], value: object, where: str = "") -> M:
+    """Read a record, whose place in another one is `where`, from parsed JSON. Raises: DecodeError, nothing else."""
+    record = _object_layout(kind).read_object(_typed(value, dict, where or kind.__name__))
+    assert isinstance(record, kind)
+    return record
 
 
 NO_FORMS: Final[Mapping[Any, Form[Any, Any]]] = types.MappingProxyType({})
@@ -188,10 +190,7 @@ class Codec(Generic[M]):
     """Messages of one union <-> bytes. `kinds` gives every message its tag; tags are never used twice."""
 
     def __init__(self, kinds: Mapping[int, type[M]], forms: Mapping[type[M], Form[Any, Any]] = NO_FORMS) -> None:
-        self._layouts: dict[int, _Layout | _FormLayout] = {
-            tag: _layout_of(kind) if kind not in forms else _FormLayout(kind, _layout_of(forms[kind].kind), forms[kind])
-            for tag, kind in kinds.items()
-        }
+        self._layouts = {t: _FormLayout(forms[k]) if k in forms else _Layout(k) for t, k in kinds.items()}
         self._packer = Packer()
         self._tags: dict[type[M], int] = {kind: tag for tag, kind in kinds.items()}
         if len(self._tags) != len(kinds):
@@ -202,13 +201,13 @@ class Codec(Generic[M]):
         try:
             tag = self._tags[type(message)]
             return self._packer.pack([tag, *self._layouts[tag].pack(message)])
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, AssertionError) as e:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as e:
             raise LocalProtocolError(f"cannot send {type(message).__name__}: {e}") from e
 
     def decode(self, frame: bytes | memoryview) -> M:
         """Raises: DecodeError, nothing else."""
         try:
-            array = unpackb(frame, use_list=False)
+            array = unpackb(frame)
         except (ValueError, TypeError, UnpackException) as e:
             raise DecodeError("actor message", "not msgpack") from e
         return self._read(array)
@@ -218,7 +217,7 @@ class Codec(Generic[M]):
 
         Raises: DecodeError, nothing else; also for a frame that ends within a message.
         """
-        unpacker = Unpacker(use_list=False, max_buffer_size=len(frame))
+        unpacker = Unpacker(max_buffer_size=len(frame))
         unpacker.feed(frame)
         while unpacker.tell() < len(frame):
             try:
@@ -228,13 +227,9 @@ class Codec(Generic[M]):
             yield self._read(array)
 
     def _read(self, array: object) -> M:
-        if type(array) is not tuple or not array or type(array[0]) is not int:
+        if type(array) is not list or not array or type(array[0]) is not int:
             raise DecodeError("actor message", "not [tag, fields...]")
         layout = self._layouts.get(array[0])
         if layout is None:
             raise DecodeError("actor message", f"unknown tag {array[0]}")
-        try:
-            message = layout.read(array[1:])
-        except (_MisfitError, ValueError) as e:
-            raise DecodeError("actor message", f"wrong fields for {layout.kind.__name__}") from e
-        return message  # type: ignore[return-value]  # the layout was made from a type[M]
+        return layout.read(array[1:])  # type: ignore[return-value]  # the layout was made from a type[M]

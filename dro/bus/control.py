@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from dro.bus.codec import Codec, Message
+from dro.bus.codec import Codec, Record
 from dro.errors import DecodeError, LocalProtocolError, ResourceError
 from dro.loop import Loop
 
@@ -20,8 +20,8 @@ MAX_PACKET: Final = 128 << 10
 MAX_WAITING: Final = 16_384  # messages
 _PER_TURN: Final = 64
 
-Out = TypeVar("Out", bound=Message)
-In = TypeVar("In", bound=Message)
+Out = TypeVar("Out", bound=Record)
+In = TypeVar("In", bound=Record)
 
 
 def control_pair() -> tuple[socket.socket, socket.socket]:

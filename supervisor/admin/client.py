@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from dro.bus.codec import JsonObject, Record, from_json
 from dro.errors import DecodeError, DroError, ResourceError
-from supervisor.admin.records import JsonObject, Record, read_record
 from supervisor.admin.server import SOCKET_NAME
 from supervisor.host.run_dirs import RUN_LINK, SHARED_MEMORY, default_run_base, instance_of, safe_name, start_time_of
 
@@ -166,7 +166,7 @@ class Client:
         """`request`, with the result as a record of that kind."""
         result = self.request(command, within_s=within_s, **arguments)
         try:
-            return read_record(kind, result)
+            return from_json(kind, result)
         except DecodeError as e:
             raise UnreachableError(f"the answer is of another release: {e}") from e
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from dro.bus.codec import from_json
 from dro.errors import DecodeError
-from supervisor.admin.records import read_record, to_json
 from supervisor.admin.status import DroStatus
 
 FILE_NAME: Final = "status.json"
@@ -28,13 +28,13 @@ def write_last_status(folder: Path, last: LastStatus) -> None:
     path, unfinished = folder / FILE_NAME, folder / f"{FILE_NAME}.new"
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
-        json.dump(to_json(last), file)
+        json.dump(asdict(last), file)
     unfinished.replace(path)
 
 
 def read_last_status(folder: Path) -> LastStatus | None:
     """None when there is none, or none that this release understands."""
     try:
-        return read_record(LastStatus, json.loads((folder / FILE_NAME).read_text(encoding="utf-8")))
+        return from_json(LastStatus, json.loads((folder / FILE_NAME).read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError, DecodeError):
         return None

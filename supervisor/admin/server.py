@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from dro.bus.codec import JsonObject
 from dro.clock import s
 from dro.config.reading.problems import ConfigErrors
 from dro.errors import ConfigError, DroError, RefusedError, ResourceError
@@ -31,7 +32,6 @@ from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.os_errors import remedy_of
 from dro.timers import Timer
-from supervisor.admin.records import JsonObject
 
 SOCKET_NAME: Final = "admin"
 MAX_LINE: Final = 64 << 10  # bytes of a request

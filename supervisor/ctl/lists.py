@@ -10,15 +10,15 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from dro.bus.codec import Record
 from dro.bus.listing import BLOCKED, LOSSES, ROUTES
 from dro.log.lines import printable
 from dro.standard_streams import say
 from supervisor.admin.client import Client, CommandError
 from supervisor.admin.lists import rows_of
-from supervisor.admin.records import Record, to_json
 from supervisor.admin.status import ROUTE_MANAGER, WORKING, DroStatus
 from supervisor.ctl.output import EXIT_FAILED, EXIT_OK, Commands, connect, positive, put, put_json, topic, wide_table
 
@@ -123,7 +123,7 @@ def show_list(args: argparse.Namespace) -> int:
         found = _collect(client, status, args)
     made = _LISTS[args.what]
     if args.json:
-        answer: dict[str, Any] = {args.what: [to_json(row) for row in found.rows]}
+        answer: dict[str, Any] = {args.what: [asdict(row) for row in found.rows]}
         if args.what == ROUTES:
             answer["is_calculated"] = status.routes >= 0
         put_json(answer | {"has_more": found.has_more, "problems": found.problems})

@@ -12,9 +12,9 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from dro.bus.codec import JsonObject
 from supervisor.admin.client import Client, UnreachableError, find_dro
 from supervisor.admin.explanation import ExplainRecord
-from supervisor.admin.records import JsonObject
 from supervisor.explain.network import NetworkAnswer, joined
 from supervisor.explain.way import Hop
 

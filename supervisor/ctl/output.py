@@ -7,12 +7,13 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
+from dro.bus.codec import Record
 from dro.log.lines import printable
 from dro.standard_streams import output_lost
 from supervisor.admin.client import Client, find_dro
-from supervisor.admin.records import Record, to_json
 
 MAX_SECONDS: Final = 3600
 MAX_DIGITS: Final = 20
@@ -38,7 +39,7 @@ def put(text: str) -> bool:
 
 def put_json(answer: Record | dict[str, Any]) -> bool:
     """False: nobody reads any more."""
-    return _write(json.dumps(answer if isinstance(answer, dict) else to_json(answer)) + "\n")
+    return _write(json.dumps(answer if isinstance(answer, dict) else asdict(answer)) + "\n")
 
 
 def put_answer(args: argparse.Namespace, answer: Record | dict[str, Any], text: str) -> bool:

@@ -6,13 +6,12 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from dro.metrics.slots import Slot
 from dro.standard_streams import say
 from supervisor.admin.client import Client
-from supervisor.admin.records import to_json
 from supervisor.admin.status import LeaveResult, OperationResult, PortalsStatus, PortalStatus
 from supervisor.ctl.output import (
     EXIT_FAILED,
@@ -165,7 +164,7 @@ def show_portals(args: argparse.Namespace) -> int:
         for before, after in _pairs(client, args.watch, args.count):
             found = rates(before, after)
             if args.json:
-                is_read = put_json(to_json(after) | {"rates": [to_json(rate) for rate in found]})
+                is_read = put_json(asdict(after) | {"rates": [asdict(rate) for rate in found]})
             else:
                 is_read = redraw(rates_text(after, found))
             if not is_read:

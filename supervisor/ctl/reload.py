@@ -10,9 +10,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from ipaddress import AddressValueError, IPv4Address
 from typing import Final
 
+from dro.bus.codec import JsonObject
 from dro.config.dro_xml.elements_acl import NUMBER_KINDS
 from dro.config.dro_xml.model import DroConfig
 from dro.config.reading.fetch import is_url
@@ -21,7 +23,6 @@ from dro.errors import RefusedError
 from dro.log.lines import printable
 from dro.standard_streams import say
 from supervisor.admin.explanation import FORWARDED, ExplainRecord
-from supervisor.admin.records import JsonObject, to_json
 from supervisor.admin.server import Arguments
 from supervisor.ctl.network import explained, network_lines
 from supervisor.ctl.output import EXIT_OK, Commands, connect, number_of_seconds, put_answer, topic, whole
@@ -267,9 +268,7 @@ def run_explain(args: argparse.Namespace) -> int:
     if network is not None:
         of_network = network_lines(network, args.topic, args.from_domain, args.to_domain)
         lines = [*map(printable, of_network), "configuration of this DRO:", *lines]
-    put_answer(
-        args, to_json(answer) | ({"network": network.to_json()} if network is not None else {}), "\n".join(lines)
-    )
+    put_answer(args, asdict(answer) | ({"network": network.to_json()} if network is not None else {}), "\n".join(lines))
     return EXIT_OK
 
 

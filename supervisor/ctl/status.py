@@ -7,7 +7,6 @@ import time
 from dataclasses import asdict
 
 from dro.clock import duration
-from supervisor.admin.records import to_json
 from supervisor.admin.status import DroStatus
 from supervisor.ctl.lists import routes_text
 from supervisor.ctl.output import EXIT_OK, Commands, connect, put_answer, table
@@ -24,7 +23,7 @@ def show_status(args: argparse.Namespace) -> int:
         status = client.ask(DroStatus, "status")
         problems = neighbour_problems(client, status)
     text = "\n".join([status_text(status), *(f"neighbours: {problem}" for problem in problems)])
-    put_answer(args, to_json(status) | {"neighbours": [asdict(problem) for problem in problems]}, text)
+    put_answer(args, asdict(status) | {"neighbours": [asdict(problem) for problem in problems]}, text)
     return EXIT_OK
 
 

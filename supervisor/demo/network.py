@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from dro.bus.codec import from_json
 from dro.bus.listing import PATH, TOPOLOGY, PathRow, TopologyRow
 from dro.errors import DroError
 from dro.metrics.slots import Slot
 from supervisor.admin.client import Client, find_dro
-from supervisor.admin.records import read_record
 from supervisor.admin.status import PortalsStatus, PortalStatus
 from supervisor.demo.screen import Rates
 
@@ -163,12 +163,12 @@ class Network(threading.Thread):
 
 def _neighbours(client: Client) -> set[str]:
     """The DROs to which the asked one has a link."""
-    rows = [read_record(TopologyRow, row) for row in _rows(client, TOPOLOGY)]
+    rows = [from_json(TopologyRow, row) for row in _rows(client, TOPOLOGY)]
     return {_short(row.neighbour_name) for row in rows if row.is_own and row.kind == "DRO" and not row.remark}
 
 
 def _way(client: Client, trd: int) -> tuple[str, ...]:
-    rows = [read_record(PathRow, row) for row in _rows(client, PATH, f"1 {trd}")]
+    rows = [from_json(PathRow, row) for row in _rows(client, PATH, f"1 {trd}")]
     return tuple(_short(row.dro) for row in rows if row.kind == "DRO")
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from dro.bus.codec import JsonObject
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
 from dro.config.dro_xml.unsupported import split_limits
@@ -25,7 +26,6 @@ from dro.config.um.interfaces import SYSTEM, Lookup
 from dro.config.um.options import find_option
 from dro.config.um.rules import Kind
 from dro.errors import ConfigError
-from supervisor.admin.records import JsonObject
 from supervisor.doctor import host
 from supervisor.doctor.check import Check, Status, fail, note, ok, warn, worst
 from supervisor.doctor.messages import PROBE_PORT

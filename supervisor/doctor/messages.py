@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, TypeAlias, get_args
 
+from dro.bus.codec import JsonObject, from_json
 from dro.errors import DecodeError
 from dro.wire import lbtrm
 from dro.wire.lbmr import packet as lbmr
-from supervisor.admin.records import JsonObject, read_record, to_json
 
 PROBE_PORT: Final = 14499  # no default of UM
 MEETING_GROUP: Final = "239.255.144.99"  # site-local; here doctors and responders find each other
@@ -185,7 +185,7 @@ def key_of(place: Place, received: Probe) -> str:
 
 
 def write_message(message: DoctorMessage) -> bytes:
-    body = {"message": type(message).__name__.lower(), **to_json(message)}
+    body = {"message": type(message).__name__.lower(), **asdict(message)}
     return _MESSAGE + json.dumps(body, separators=(",", ":")).encode()
 
 
@@ -200,7 +200,7 @@ def read_message(data: bytes) -> DoctorMessage:
     kind = _KINDS.get(str(body.get("message"))) if isinstance(body, dict) else None
     if kind is None:
         raise DecodeError("message", "of an unknown kind")
-    return read_record(kind, body)
+    return from_json(kind, body)
 
 
 def cookie_of(secret: bytes, address: str) -> str:

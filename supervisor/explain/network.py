@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from dro.bus.codec import JsonObject
 from dro.bus.listing import PATH, TOPIC, PathRow
 from supervisor.admin.client import Client, CommandError
 from supervisor.admin.explanation import ExplainRecord
 from supervisor.admin.lists import rows_of
-from supervisor.admin.records import JsonObject
 from supervisor.admin.status import ROUTE_MANAGER, WORKING, DroStatus, PortalsStatus
 from supervisor.explain.neighbours import Problem, links, neighbour_problems
 from supervisor.explain.way import BLOCKED, Facts, Finding, Hop, first_reason, hops_of

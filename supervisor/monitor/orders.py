@@ -18,9 +18,9 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from dro.bus.codec import JsonObject
 from dro.errors import DroError, ResourceError
 from supervisor.admin.client import Client, CommandError
-from supervisor.admin.records import JsonObject
 from supervisor.admin.status import OperationResult
 from supervisor.monitor.answers.models import MAX_TEXT, PROBLEMS, ApiError, Problem
 from supervisor.monitor.api import PREFIX

@@ -9,6 +9,7 @@ Guess: own design; the guide knows only the end of a DRO.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Final
 
 from dro.bus.messages import Leave, Role
@@ -17,7 +18,6 @@ from dro.config.dro_xml.model import DroConfig
 from dro.errors import RefusedError
 from dro.metrics.slots import Slot
 from portals.decisions.routes import LONGER_NS, held_ns
-from supervisor.admin.records import to_json
 from supervisor.admin.server import Arguments, Reply
 from supervisor.admin.status import LeaveResult
 from supervisor.orders.portal_counters import portals_status
@@ -84,11 +84,11 @@ class LeaveCommand:
                 return
             problems = [f"{o.worker}: {o.problem or o.note}" for o in outcomes if o.problem or o.note]
             drained = tuple(sorted(o.worker for o in outcomes if o.is_ok))
-            reply.ok(to_json(LeaveResult(paths, drained, (*notes, *problems))))
+            reply.ok(asdict(LeaveResult(paths, drained, (*notes, *problems))))
             parent.loop.call_later(_ANSWER_NS, parent.stop)
 
         for portal in portals:
             parent.operations.drain(portal.name, on_done, limit_ms=limit_ms)
         if not portals:
-            reply.ok(to_json(LeaveResult(paths, (), tuple(notes))))
+            reply.ok(asdict(LeaveResult(paths, (), tuple(notes))))
             parent.loop.call_later(_ANSWER_NS, parent.stop)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Final
 
 from dro.clock import s
@@ -16,7 +17,6 @@ from dro.config.change.portal_edit import with_portal, without_portal
 from dro.config.dro_xml.model import DroConfig
 from dro.config.reading.problems import Warn
 from dro.errors import DroError, RefusedError, ResourceError
-from supervisor.admin.records import to_json
 from supervisor.admin.server import Arguments, Handler, Reply
 from supervisor.admin.status import OperationResult
 from supervisor.parent.forked_task import Failed
@@ -144,7 +144,7 @@ def _with_limit(arguments: Arguments) -> tuple[str, int]:
 
 def _answer(reply: Reply, outcome: Outcome) -> None:
     if outcome.is_ok:
-        reply.ok(to_json(OperationResult(outcome.worker, outcome.state, outcome.note)))
+        reply.ok(asdict(OperationResult(outcome.worker, outcome.state, outcome.note)))
     else:
         what = f"{outcome.worker} is {outcome.state}: {outcome.problem}"
         reply.fail(ResourceError(what, remedy=outcome.remedy))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Final
 
+from dro.bus.codec import JsonObject, Record
 from dro.clock import s
 from dro.config.dro_xml.model import DroConfig
 from dro.config.report.effective import effective_config
 from dro.errors import RefusedError
-from supervisor.admin.records import JsonObject, Record, to_json
 from supervisor.admin.server import Arguments, Reply
 from supervisor.admin.status import ConfigRecord
 from supervisor.orders.explain import explain, query_of
@@ -76,4 +77,4 @@ class AdminQueries:
             else:
                 reply.ok(result)
 
-        self._parent.run_forked(lambda: to_json(work()), done, limit_ns=ANSWER_LIMIT_NS, what=what)
+        self._parent.run_forked(lambda: asdict(work()), done, limit_ns=ANSWER_LIMIT_NS, what=what)

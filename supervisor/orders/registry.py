@@ -6,11 +6,12 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
+from dro.bus.codec import Record
 from dro.config.dro_xml.model import DroConfig
 from dro.config.reading.problems import Warn
 from dro.log.handler import counted
-from supervisor.admin.records import Record, to_json
 from supervisor.admin.server import Arguments, Reply
 from supervisor.admin.status import DroStatus
 from supervisor.orders.last_status import LastStatusFile
@@ -56,7 +57,7 @@ def serve_commands(parent: Parent[DroConfig], version: str, warn: Warn) -> Reloa
     def add_look(command: str, look: Callable[[], Record]) -> None:
         def answer(arguments: Arguments, reply: Reply) -> None:
             arguments.done()
-            reply.ok(to_json(look()))
+            reply.ok(asdict(look()))
 
         parent.admin.add(command, answer, looks=True)
 

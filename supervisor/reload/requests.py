@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -22,7 +22,6 @@ from dro.errors import DroError, LocalProtocolError, RefusedError
 from dro.log import setup as logs
 from dro.log.events import LogEvent, configuration_warning
 from dro.timers import Timer
-from supervisor.admin.records import to_json
 from supervisor.admin.server import Arguments, Reply
 from supervisor.parent.forked_task import Failed
 from supervisor.parent.parent import Parent
@@ -261,7 +260,7 @@ class Reload:
         transaction = Transaction(self._parent, trial.plan, running, trial.after, (logs.settings(), trial.log))
         for reply, waits in request.waiting:
             if not waits:
-                reply.ok(to_json(ReloadRecord(record, False, (), pending, request.confirm_s)))
+                reply.ok(asdict(ReloadRecord(record, False, (), pending, request.confirm_s)))
 
         def ended(result: Result) -> None:
             if self._parent.is_stopping:
@@ -292,7 +291,7 @@ class Reload:
             self._log.warning(LogEvent.RELOAD_NOTE, extra={"note": note})
         done = ReloadRecord(record, True, result.notes, self._configuration.pending, confirm_s, took_s)
         for reply, _ in request.waiting:
-            reply.ok(to_json(done))
+            reply.ok(asdict(done))
         if not confirm_s:
             self._end(ReloadEvent.APPLIED)
             return
@@ -334,7 +333,7 @@ class Reload:
         self._take_applied()
         self._log.info(LogEvent.RELOAD_CONFIRMED)
         self._end(ReloadEvent.CONFIRMED)
-        reply.ok(to_json(ConfirmRecord(self._path)))
+        reply.ok(asdict(ConfirmRecord(self._path)))
 
     def _on_rollback(self, arguments: Arguments, reply: Reply) -> None:
         arguments.done()
@@ -367,7 +366,7 @@ class Reload:
             self._taking_back = []
             for reply in waiting:
                 if back.is_ok:
-                    reply.ok(to_json(ConfirmRecord(self._path, back.notes)))
+                    reply.ok(asdict(ConfirmRecord(self._path, back.notes)))
                 else:
                     reply.fail(RefusedError("; ".join(back.problems)))
             self._end(ReloadEvent.TAKEN_BACK)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
+from dro.bus.codec import JsonObject
 from dro.bus.messages import ListRows, Role, Rows
 from supervisor.admin.client import Client, CommandError
-from supervisor.admin.records import JsonObject
 from supervisor.admin.server import Arguments
 from supervisor.admin.status import DroStatus, PortalsStatus, WorkerStatus
 from supervisor.orders.explain import explain, query_of

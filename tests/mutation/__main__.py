@@ -89,7 +89,6 @@ _WHOLE: Final = "whole = min(whole, -(-(duration_ns + self._phase_start_ns - sel
 _ZIP: Final = "for queue, rate in zip(self._queues, rates, strict=True):"
 _HELD_CTL: Final = "MAX_HELD: Final = 65_536  # messages of one kind, of incarnations not announced yet"
 _WAITING: Final = "MAX_WAITING: Final = 16_384  # messages"
-_FIELDS: Final = "for name, shape in zip(self.names, self.shapes, strict=True)"
 _HEAP: Final = "if len(self._heap) > 2 * len(self.missing) + HEAP_SLACK:"
 _COMPACTS: Final = "if self._head > COMPACT_AT:"
 _ARENA: Final = "if at + nbytes > len(self._arena):"
@@ -99,7 +98,7 @@ _NEWEST_LOSS: Final = "if self._lost_through is None or ahead(sqn, self._lost_th
 _OPENS: Final = "fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)"
 _TSNI_OFF: Final = "if self._last_data_ns is None or self._interval_ns <= 0:"
 _ANNOUNCED: Final = "return any(self._newest.get(worker, 0) >= incarnation for worker, incarnation, _ in held)"
-_READ: Final = "return self.kind(*(shape.read(value) for shape, value in zip(self.shapes, values, strict=True)))"
+_READ: Final = "values = [read(value) for read, value in zip(self._reads, values, strict=True)]"
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/bus/actor.py", "assert_never(message)", "pass"): "for the type checker: every message has a case",
     ("dro/bus/channel.py", "CTL_HWM: Final = 65_536  # messages", "65537"): "a limit that is no promise, one larger",
@@ -111,7 +110,6 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/bus/codec.py", _READ, "False"): "their number was compared",
     ("dro/bus/ring.py", _OPENS, "os.O_RDONLY & os.O_CLOEXEC"): "closed before anything is executed",
     ("dro/bus/ring.py", "if end > self._reserved:", "end >= self._reserved"): "stores the same again",
-    ("dro/bus/codec.py", _FIELDS, "False"): "for the reader: both have the fields of one class",
     ("dro/bus/control.py", _WAITING, "16385"): "a limit that is no promise, one larger",
     ("dro/bus/listing.py", _LISTINGS, "5"): "a limit that is no promise, one larger",
     ("dro/proto/delivery/order.py", _CHECKS, "1"): _MS,

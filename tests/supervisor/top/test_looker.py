@@ -9,7 +9,7 @@ import socketserver
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from dro.bus.counters import CounterPage
 from dro.metrics.slots import Slot, WorkerSlot
 from supervisor.admin.client import UnreachableError
 from supervisor.admin.last_status import FILE_NAME, LastStatus, write_last_status
-from supervisor.admin.records import to_json
 from supervisor.admin.server import SOCKET_NAME
 from supervisor.admin.status import DroStatus
 from supervisor.host.run_dirs import LOCK_NAME, RUN_LINK, start_time_of, sweep
@@ -66,7 +65,7 @@ def answering(base: Path, status: DroStatus) -> Iterator[list[str]]:
         def handle(self) -> None:
             for line in self.rfile:
                 commands.append(json.loads(line)["command"])
-                self.wfile.write(json.dumps({"ok": True, "result": to_json(status)}).encode() + b"\n")
+                self.wfile.write(json.dumps({"ok": True, "result": asdict(status)}).encode() + b"\n")
 
     class Server(socketserver.ThreadingUnixStreamServer):
         daemon_threads = True
