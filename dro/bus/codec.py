@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import IntEnum
 from functools import cache
+from operator import attrgetter
 from typing import (
     Any,
     ClassVar,
@@ -61,13 +62,18 @@ class _Layout:
         hints = get_type_hints(kind)
         self.kind = kind
         self._fields = [(f, _shape_of(hints[f.name], f"{kind.__name__}.{f.name}", is_json)) for f in fields(kind)]
-        self._packs = [(f.name, shape.pack) for f, shape in self._fields]
+        names = [field.name for field, _ in self._fields]
+        self._values = attrgetter(*names) if len(names) > 1 else lambda message: [getattr(message, n) for n in names]
+        self._packs = [(n, shape.pack) for n, (_, shape) in enumerate(self._fields) if shape.pack is not None]
         self._reads = [shape.read for _, shape in self._fields]
         scalars = [shape.scalar for _, shape in self._fields]
         self._scalars = None if None in scalars else scalars  # when nothing but types is to be looked at
 
     def pack(self, message: object) -> list[object]:
-        return [getattr(message, name) if pack is None else pack(getattr(message, name)) for name, pack in self._packs]
+        values = list(self._values(message))
+        for place, pack in self._packs:
+            values[place] = pack(values[place])
+        return values
 
     def read(self, values: list[object]) -> Record:
         """Raises: DecodeError, which names the field."""
