@@ -46,7 +46,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.config.um": ("dro", "dro.config.reading"),
     "dro.config.dro_xml": ("dro", "dro.config.reading", "dro.config.um"),
     "dro.config.change": ("dro", "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
-    "dro.config.lint": ("dro", "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
+    "dro.config.lint": ("dro", "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "dro.config.report": ("dro", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change"),
     "dro.um.transport": (*FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um"),
     **{  # a kind of transport is a folder with a module `kind`; none knows another

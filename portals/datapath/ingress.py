@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from dro.bus.counters import CounterPage, Histogram
 from dro.bus.descriptors import Slot as QueueSlot
-from dro.bus.ring import FIRST_BYTES, SLOTS_AT, RingWriter
+from dro.bus.ring import RingWriter
 from dro.clock import NS_PER_US, MonotonicClock
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
@@ -40,20 +40,12 @@ from portals.datapath.select import HEADROOM, compact, extent, move, plain_part,
 log = logging.getLogger(__name__)
 limited = LimitedLogger(log).event
 
-RING_MAX_BYTES: Final = 16 << 20  # that a ring grows to
-RING_START_BYTES: Final = SLOTS_AT + FIRST_BYTES  # what a ring takes with the first fragment in it
-RING_PER_QUEUE: Final = 4  # or up to this many times <max-queue>
 CHUNK_MAX_BYTES: Final = 1 << 20
 # plain integers in the compiled form; and `QueueSlot` without a function of Python
 _HANDED, _TOPIC_RCVD, _BATCHES_IN, _RUNS_IN = PairSlot.HANDED, Slot.TOPIC_RCVD, Slot.BATCHES_IN, Slot.RUNS_IN
 _SOURCE_DATA, _new, _NS_PER_US = int(BatchKind.SOURCE_DATA), tuple.__new__, NS_PER_US
 _monotonic_ns = MonotonicClock().now_ns
 SPREAD: Final = 2  # a chunk may be this many times as large as the fragments in it before they are copied one by one
-
-
-def ring_bytes(max_queue_bytes: int) -> int:
-    """Return what a portal's ring may grow to."""
-    return max(RING_MAX_BYTES, RING_PER_QUEUE * max_queue_bytes)
 
 
 class Announce(Protocol):

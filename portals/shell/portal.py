@@ -30,6 +30,7 @@ from dro.bus.messages import (
     RouteTable,
     SendRouteInfo,
 )
+from dro.bus.ring_size import ring_bytes
 from dro.clock import NS_PER_US, ms, s
 from dro.errors import LocalProtocolError, ResourceError
 from dro.log.events import LogEvent
@@ -41,7 +42,7 @@ from dro.um.transport.session import BoundSource
 from portals.datapath.addressed import AddressedData
 from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry
-from portals.datapath.ingress import Ingress, ring_bytes
+from portals.datapath.ingress import Ingress
 from portals.datapath.intake import Intake
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import (

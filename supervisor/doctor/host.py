@@ -20,10 +20,10 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
+from dro.bus.ring_size import RING_START_BYTES, ring_bytes
 from dro.command_line import INTRUDER_REMEDY, intruder
 from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.config.lint.finding import EndpointView, View, rate, seconds
-from dro.config.lint.portal import RING_START_BYTES, ring_bytes
 from dro.config.um.interfaces import ANY, Interface, Lookup, multicast_interface
 from dro.config.um.sets import LbtrmReceiverOptions, LbtrmSourceOptions, ResolverOptions
 from dro.um.transport import sockets
@@ -242,8 +242,8 @@ def clock(began: ClockSample, ended: ClockSample, newest_file_s: float) -> Check
 
 def shared_memory(view: View, *, is_running: bool) -> Checks:
     """Room for rings and counters; a running DRO has its share already."""
-    needed = len(view.endpoints) * RING_START_BYTES
-    most = sum(ring_bytes(p.config.max_queue_bytes) for p in view.endpoints)
+    needed = len(view.portals) * RING_START_BYTES
+    most = sum(ring_bytes(p.config.max_queue_bytes) for p in view.portals)
     try:
         about = os.statvfs(_SHM)
     except OSError as e:
@@ -251,7 +251,7 @@ def shared_memory(view: View, *, is_running: bool) -> Checks:
         return
     free = about.f_bavail * about.f_frsize
     shown = (
-        f"{needed >> 10} KiB for {len(view.endpoints)} portals, up to {most >> 20} MiB under full load, "
+        f"{needed >> 10} KiB for {len(view.portals)} portals, up to {most >> 20} MiB under full load, "
         f"{free >> 20} MiB free in {_SHM}"
     )
     if not os.access(_SHM, os.W_OK):

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from dro.bus.ring_size import RING_START_BYTES
 from dro.config.change.difference import Portal, portals_of
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.config.reading.problems import ConfigErrors
@@ -21,7 +22,6 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import RequestOptions, ResolverOptions
 from dro.errors import ConfigError, ResourceError
 from dro.um.transport.sockets import bind_in_range, ip_number, multicast_receiver
-from portals.datapath.ingress import RING_START_BYTES
 from supervisor.reload.plan import ActionKind, ReloadPlan
 
 CONTEXTS: Final = 2  # of an endpoint portal, each with a request port

@@ -15,9 +15,9 @@ import pytest
 import yaml
 from jsonschema.validators import validator_for
 
+from dro.bus.ring_size import ring_bytes
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
-from dro.config.lint.portal import ring_bytes
 from dro.config.lint.rules import lint
 from dro.config.lint.together import lint_together
 from dro.config.reading.problems import Warn

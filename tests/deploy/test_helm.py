@@ -15,8 +15,8 @@ import kubernetes_validate  # type: ignore[import-untyped]  # without types
 import pytest
 import yaml
 
+from dro.bus.ring_size import ring_bytes
 from dro.config.dro_xml.load import load_dro
-from dro.config.lint.portal import ring_bytes
 from dro.config.um.interfaces import Interface
 from supervisor.start.tls_findings import tls_findings
 from tests.builders.dro_file import ROUTE_KEYS

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
 from dro.config.reading.reader import Node
@@ -166,6 +166,10 @@ class View:
     endpoints: tuple[EndpointView, ...]
     peers: tuple[PeerView, ...]
     machine: Machine
+
+    @property
+    def portals(self) -> tuple[PortalView[Any], ...]:
+        return *self.endpoints, *self.peers
 
     def element(self, *path: str) -> Place:
         """Where an element of the daemon stands, or else the file."""

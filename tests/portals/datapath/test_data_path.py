@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import Slot as QueueSlot
 from dro.bus.ring import RingReader, RingWriter
+from dro.bus.ring_size import ring_bytes
 from dro.clock import ms, s
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
@@ -29,7 +30,7 @@ from portals.datapath.descriptor import BatchKind
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry
-from portals.datapath.ingress import Ingress, ring_bytes
+from portals.datapath.ingress import Ingress
 from portals.datapath.outgoing import ProxySource, set_apart
 from tests.fakes.queues import FakeQueues
 from tests.fakes.runs import table_of

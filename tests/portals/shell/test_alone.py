@@ -28,13 +28,13 @@ from dro.bus.messages import (
     SendRouteInfo,
 )
 from dro.bus.ring import DATA_AT
+from dro.bus.ring_size import RING_MAX_BYTES
 from dro.clock import ms, s
 from dro.log.events import LogEvent
 from dro.metrics.slots import PairSlot, Slot
 from dro.proto.interest.events import InterestGained
 from dro.um.transport.runs import Run
 from portals.datapath.handover import QUIET_TICKS
-from portals.datapath.ingress import RING_MAX_BYTES
 from portals.decisions.core import AT_ONCE, PortalCore
 from portals.decisions.drain import TICK_NS, Rest
 from portals.decisions.effects import (

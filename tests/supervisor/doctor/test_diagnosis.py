@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dro.bus.ring_size import RING_START_BYTES, ring_bytes
 from dro.clock import ms, s
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig, TlsConfig
 from dro.config.lint.finding import Machine, view_of
-from dro.config.lint.portal import RING_START_BYTES, ring_bytes
 from dro.errors import DecodeError
 from dro.wire import lbtrm
 from dro.wire.lbmr import packet as lbmr
@@ -57,6 +57,7 @@ SECRET = b"sixteen bytes of"
 COOKIE = probe.cookie_of(SECRET, HERE)
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "tests" / "golden" / "examples" / "direct-link" / "dro-g1.xml"
+WITH_PEER = EXAMPLE.parents[1] / "peer-link" / "dro-g1.xml"
 
 PLACES = st.builds(Place, st.text(max_size=20), st.integers(0, 70_000))
 NONCES = st.integers(0, 2**32 - 1)
@@ -347,8 +348,9 @@ def test_the_clock(wall_ns: int, later_ns: int, newest_s: float, status: Status,
 def test_shared_memory_has_to_hold_every_ring_and_should_hold_what_it_may_grow_to(
     at_most: bool, missing: int, status: Status, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = view_of(load_dro(str(EXAMPLE), warn=lambda _: None), Machine())
-    sizes = [ring_bytes(p.config.max_queue_bytes) if at_most else RING_START_BYTES for p in view.endpoints]
+    view = view_of(load_dro(str(WITH_PEER), warn=lambda _: None), Machine())
+    assert len(view.portals) > len(view.endpoints) > 0, "those of peer portals as well"
+    sizes = [ring_bytes(p.config.max_queue_bytes) if at_most else RING_START_BYTES for p in view.portals]
     needed = sum(sizes)
     room = SimpleNamespace(f_bavail=needed - missing, f_frsize=1, f_blocks=needed)
     monkeypatch.setattr(os, "statvfs", lambda _: room)
@@ -367,7 +369,7 @@ def test_files_of_tls(tmp_path: Path, name: str, status: Status, text: str) -> N
     signer = Authority(tmp_path)
     signer.leaf("sound")
     signer.leaf("old", begins=-2, ends=-1)
-    peer = load_dro(str(EXAMPLE.parents[1] / "peer-link" / "dro-g1.xml"), warn=lambda _: None).peers[0]
+    peer = load_dro(str(WITH_PEER), warn=lambda _: None).peers[0]
     files = [str(tmp_path / f"{name}.{end}") for end in ("pem", "key")]
     with_tls = replace(peer, tcp=replace(peer.tcp, tls=TlsConfig(files[0], files[1], "", signer.trusted, ())))
     (check,) = doctor_host.files([peer, with_tls], time.time())
