@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
 from dro.clock import NS_PER_MS, NS_PER_S, NS_PER_US
 from dro.config.um.interfaces import ANY, SYSTEM, Lookup
@@ -24,15 +24,6 @@ from dro.errors import ConfigError, LocalProtocolError
 OptionKey = tuple[str, str]  # scope, name; both in lower case
 
 SCOPES: Final = ("context", "source", "receiver", "wildcard_receiver", "event_queue", "hfx", "xsp")
-_LIST_CLEAR: Final = {
-    "resolver_unicast_daemon": "0.0.0.0:0",
-    "resolver_service": "0.0.0.0:0",
-    "broker": "0.0.0.0:0",
-    "ume_store": "0.0.0.0:0",
-    "ume_store_name": "0.0.0.0:0",
-    "ume_store_group": "0:0",
-}
-_FREE_TEXT: Final = frozenset({"umq_ulb_events", "umq_ulb_application_set", "umq_queue_registration_id"})
 _SETS_ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "resolver_multicast_address": ("resolver_multicast_incoming_address", "resolver_multicast_outgoing_address"),
     "resolver_multicast_port": ("resolver_multicast_incoming_port", "resolver_multicast_outgoing_port"),
@@ -106,13 +97,7 @@ def option_table() -> Mapping[OptionKey, Option]:
     with files("dro.config.data").joinpath("um-options.csv").open(encoding="utf-8") as f:
         for row in csv.DictReader(f):
             name = row["name"].lower()
-            rule = rule_for(
-                row["valid_values"],
-                row["type"],
-                default=row["default"],
-                list_clear=_LIST_CLEAR.get(name, ""),
-                free_text=name in _FREE_TEXT,
-            )
+            rule = rule_for(row["kind"], row["values"], row["default"])
             option = Option(
                 row["scope"], name, rule, row["unit"], _default(row["default"], rule),
                 row["group"] == "Deprecated", row["group"] in _PROTECTING, row["dro_relevant"],
@@ -138,7 +123,7 @@ def _known(scope: str, name: str) -> Option:
     return option
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class UmOptions:
     """Values of UM options: what was set, and behind it the defaults of the table.
 
@@ -148,6 +133,11 @@ class UmOptions:
 
     explicit: Mapping[OptionKey, Value] = field(default_factory=dict)
     origins: Mapping[OptionKey, str] = field(default_factory=dict, compare=False, repr=False)  # where each was set
+    made: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # for `OptionSet`
+
+    def __reduce__(self) -> tuple[Callable[..., UmOptions], tuple[object, ...]]:
+        """To another process goes what was set, without what was made of it."""
+        return UmOptions, (self.explicit, self.origins)
 
     def __hash__(self) -> int:
         return hash(frozenset(self.explicit.items()))

@@ -1,4 +1,4 @@
-"""Valid values of UM options: one `Rule` per option, built from the `valid_values` column of the table.
+"""Valid values of UM options: one `Rule` per option, built from columns of the table.
 
 A rule turns text into the stored value (`int`, `str` or a tuple of list entries) or reports what is wrong with it.
 Source: UM configuration file rules, section 3.3 "Value formats" and 3.4 "lists".
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from ipaddress import IPv4Address
 from typing import Final
@@ -19,12 +19,9 @@ from dro.errors import ConfigError
 Value = int | str | tuple[str, ...]
 
 INT32_MAX: Final = 2**31 - 1
-UINT64_MAX: Final = 2**64 - 1
 MAX_TEXT_LEN: Final = 4096
 _INTEGER: Final = re.compile(r"-?[0-9]{1,80}")
 _ANY_BASE: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,22}")
-_PART: Final = re.compile(r"(?P<low>-?\d+)(?:\.\.(?P<high>\d*))?(?: \(.*\))?|>= (?P<least>\d+)(?: \(.*\))?")
-_WORD: Final = re.compile(r"[A-Za-z_][\w-]*(?:=[\w-]+)*(?:\(deprecated\))?")
 _RESOLVER_ENTRY: Final = re.compile(
     r"(?:(?P<iface>[^:>\s]+)(?::(?P<sport>\d{1,5}))?->)?(?P<host>[^:>\s]+):(?P<port>\d{1,5})"
 )
@@ -192,90 +189,50 @@ def _resolver_entry(entry: str, lookup: Lookup) -> str:
     return f"{resolve_interface(found['iface'], lookup)}{source_port}->{tail}"
 
 
-_TOP_BY_TYPE: Final = {
-    "int": INT32_MAX,
-    "lbm_uint8_t": 255,
-    "lbm_uint16_t": 65535,
-    "lbm_ushort_t": 65535,
-    "lbm_uint_t": 2**32 - 1,
-    "lbm_uint32_t": 2**32 - 1,
-    "unsigned int": 2**32 - 1,
+_KINDS: Final[Mapping[str, Rule]] = {  # as in the column `kind`
+    "integer": Rule(Kind.INTEGER),
+    "integer in any base": Rule(Kind.INTEGER, any_base=True),
+    "power of two": Rule(Kind.INTEGER, power_of_two=True),
+    "next power of two": Rule(Kind.INTEGER, power_of_two=True, round_up=True),
+    "multiple of 8": Rule(Kind.INTEGER, multiple_of=8),
+    "word": Rule(Kind.WORD),
+    "text": Rule(Kind.TEXT),
+    "address": Rule(Kind.ADDRESS),
+    "address or any": Rule(Kind.ADDRESS, allow_any=True),
+    "group": Rule(Kind.ADDRESS, multicast=True),
+    "group or any": Rule(Kind.ADDRESS, multicast=True, allow_any=True),
+    "interface": Rule(Kind.INTERFACE),
+    "list": Rule(Kind.LIST, pattern=".+"),
+    "resolvers": Rule(Kind.LIST),
+    "5 resolvers": Rule(Kind.LIST, max_entries=5),
+    "api": Rule(Kind.API),
 }
 
 
-def rule_for(valid: str, c_type: str, *, default: str = "", list_clear: str = "", free_text: bool = False) -> Rule:
-    """The rule that a `valid_values` text of the option table stands for.
+def rule_for(kind: str, values: str, default: str) -> Rule:
+    """The rule that three columns of the option table stand for.
 
-    `c_type` bounds open ranges; `list_clear` makes it an additive list emptied by that entry; `free_text` switches
-    checking off (lists of options that this project does not implement).
+    `values` has the ranges of a number (`0 500..65535`), the spellings of words (`tcp lbtrm=lbt-rm`, the canonical one
+    first), the pattern of a text, or the entry that empties a list.
     """
-    top = _TOP_BY_TYPE.get(c_type, UINT64_MAX)
-    if valid == "(API only)" or (c_type.endswith("_func_t") and "|" not in valid):
-        return Rule(Kind.API)
-    if list_clear:
-        limit = re.search(r"up to (\d+) entries", valid)
-        checked = "DestPort" in valid or valid.startswith("IP:Port")
-        return Rule(
-            Kind.LIST, clear=list_clear, max_entries=int(limit[1]) if limit else 0, pattern="" if checked else ".+"
-        )
-    if free_text or valid.startswith("list "):
-        return Rule(Kind.TEXT)
-    if valid.startswith("interface:"):
-        return Rule(Kind.INTERFACE)
-    if valid.startswith("IPv4"):
-        return Rule(Kind.ADDRESS, multicast="multicast" in valid, allow_any="0.0.0.0" in valid)
-    return _number_rule(valid, top) or _word_rule(valid) or _text_rule(valid, default)
+    rule = _KINDS[kind]
+    match rule.kind:
+        case Kind.INTEGER:
+            ends = [part.partition("..") for part in values.split()]
+            return replace(rule, ranges=tuple((int(low), int(high or low)) for low, _, high in ends))
+        case Kind.WORD:
+            spellings = [part.removesuffix(_DEPRECATED).split("=") for part in values.split()]
+            deprecated = [
+                part.partition("=")[0].removesuffix(_DEPRECATED) for part in values.split() if _DEPRECATED in part
+            ]
+            words = {spelling: names[0] for names in spellings for spelling in names}
+            return replace(rule, words=words, deprecated_words=frozenset(deprecated))
+        case Kind.TEXT:
+            return replace(rule, pattern=values, null_is_empty=default == "NULL")
+        case Kind.LIST:
+            return replace(rule, clear=values)
+        case _:
+            return rule
 
 
-def _number_rule(valid: str, top: int) -> Rule | None:
-    if valid in ("unsigned long", "size_t") or valid.endswith("effective minimum"):
-        return Rule(Kind.INTEGER, ((0, top),))
-    if valid == "signed 32-bit integer":
-        return Rule(Kind.INTEGER, ((-INT32_MAX - 1, INT32_MAX),))
-    if valid.startswith("decimal"):
-        return Rule(Kind.INTEGER, ((0, UINT64_MAX - 1),), any_base=True)
-    if valid.startswith("multiple of 8"):
-        return Rule(Kind.INTEGER, ((8, top),), multiple_of=8)
-    if valid == "power of two":
-        return Rule(Kind.INTEGER, ((1, top),), power_of_two=True, round_up=True)
-    if valid.startswith("power of two; >= 64"):
-        return Rule(Kind.INTEGER, ((64, top),), power_of_two=True)
-    bounded = re.fullmatch(r"power of two (\d+)\.\.(\d+)", valid)
-    if bounded:
-        return Rule(Kind.INTEGER, ((int(bounded[1]), int(bounded[2])),), power_of_two=True)
-    ranges = []
-    for part in valid.removesuffix(" (as LBT-RM)").split(" | "):
-        found = _PART.fullmatch(part) or _PART.fullmatch(part.removesuffix("(deprecated)"))
-        if found is None:
-            return None
-        if found["least"] is not None:
-            ranges.append((int(found["least"]), top))
-        elif found["high"] is None:
-            ranges.append((int(found["low"]), int(found["low"])))
-        else:
-            ranges.append((int(found["low"]), int(found["high"]) if found["high"] else top))
-    return Rule(Kind.INTEGER, tuple(ranges))
-
-
-def _word_rule(valid: str) -> Rule | None:
-    parts = valid.split(" | ")
-    if (len(parts) < 2 and "=" not in valid) or not all(_WORD.fullmatch(part) for part in parts):
-        return None
-    words: dict[str, str] = {}
-    deprecated: set[str] = set()
-    for part in parts:
-        canonical, *aliases = part.removesuffix("(deprecated)").split("=")
-        if part.endswith("(deprecated)"):
-            deprecated.add(canonical.lower())
-        for spelling in (canonical, *aliases):
-            words[spelling.lower()] = canonical.lower()
-    return Rule(Kind.WORD, words=words, deprecated_words=frozenset(deprecated))
-
-
-def _text_rule(valid: str, default: str) -> Rule:
-    null_is_empty = default == "NULL"
-    if valid.startswith("1..127 characters"):
-        return Rule(Kind.TEXT, pattern="[A-Za-z0-9_-]{1,127}")
-    if valid == "NULL | up to 8 characters":
-        return Rule(Kind.TEXT, pattern=".{1,8}", null_is_empty=True)
-    return Rule(Kind.TEXT, null_is_empty=null_is_empty)
+_DEPRECATED: Final = "(deprecated)"

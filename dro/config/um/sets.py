@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
-from weakref import ReferenceType, ref
 
 from dro.config.um.options import OptionKey, UmOptions, option_table
 from dro.config.um.rules import Kind
@@ -64,20 +63,18 @@ class OptionSet:
     @classmethod
     def of(cls, o: UmOptions) -> Self:
         """Make it once of one options object: thousands of sources and receivers have the same."""
-        made_of = _made_of(o)
-        made: Self | None = made_of.get(cls)
+        made: Self | None = o.made.get(cls)
         if made is None:
             make: Callable[..., Self] = cls
-            made = made_of[cls] = make(*(_value(f, o) for f in fields(cls)))
+            made = o.made[cls] = make(*(_value(f, o) for f in fields(cls)))
         return made
 
     @classmethod
     def filling(cls, kind: type[T], o: UmOptions) -> T:
         """`of(o).fill(kind)`, made once likewise."""
-        made_of = _made_of(o)
-        made: T | None = made_of.get((cls, kind))
+        made: T | None = o.made.get((cls, kind))
         if made is None:
-            made = made_of[cls, kind] = cls.of(o).fill(kind)
+            made = o.made[cls, kind] = cls.of(o).fill(kind)
         return made
 
     def fill(self, kind: type[T], **more: Any) -> T:  # noqa: ANN401  # whatever fields `kind` has besides
@@ -90,18 +87,6 @@ class OptionSet:
     def keys(cls) -> frozenset[OptionKey]:
         """The options that the set asks for."""
         return frozenset(key for f in fields(cls) for key in f.metadata[_KEYS])
-
-
-_MADE: Final[dict[int, tuple[ReferenceType[UmOptions], dict[object, Any]]]] = {}
-"""What was made of living options objects, by their ids."""
-
-
-def _made_of(o: UmOptions) -> dict[object, Any]:
-    key = id(o)
-    known = _MADE.get(key)
-    if known is None:
-        known = _MADE[key] = (ref(o, lambda _: _MADE.pop(key, None)), {})
-    return known[1]
 
 
 def _value(f: Field[Any], o: UmOptions) -> int | str | tuple[str, ...] | RateCap:

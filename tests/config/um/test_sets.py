@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import fields
 from pathlib import Path
 
@@ -123,10 +124,11 @@ def test_a_set_is_made_once_of_an_options_object_and_never_for_another() -> None
         assert um_sets.QueryOptions.filling(schedule.QueryOptions, other).sustain_interval_ns == s(7)
 
 
-def test_what_was_made_ends_with_its_options() -> None:
-    options = UmOptions()
-    um_sets.QueryOptions.of(options)
-    key = id(options)
-    assert key in um_sets._MADE
-    del options
-    assert key not in um_sets._MADE
+def test_what_was_made_of_options_does_not_go_to_another_process() -> None:
+    options = UmOptions().with_("receiver", "resolver_query_sustain_interval", 7000, origin="a.cfg:3")
+    plain = pickle.dumps(options)
+    made = um_sets.QueryOptions.of(options)
+    assert pickle.dumps(options) == plain
+    other = pickle.loads(plain)
+    assert (other, other.origins) == (options, options.origins)
+    assert um_sets.QueryOptions.of(other) == made
