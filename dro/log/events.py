@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum, unique
 from typing import Final
 
-from dro.deprecated_topic_purge import DeprecatedElement
-
 _FIELD: Final = re.compile(r"\{(\w+)\}")
 _LINK: Final = "RecalcTrigger:LINK {}:Version = {{version}}:NodeId = {{node_id}}"
 _NODE: Final = "RecalcTrigger:{}:Version = {{version}}:NodeId = {{node_id}}:Node {} = {{node_name}}"
@@ -366,11 +364,14 @@ DEPRECATED_ELEMENTS: Final = {
 
 
 def configuration_warning(log: logging.Logger) -> Callable[[str], None]:
-    """Return what logs the warnings of a configuration that is read; `DeprecatedElement` says where and which."""
+    """Return what logs the warnings of a configuration that is read.
+
+    That of a deprecated element has the attributes `place` and `element`.
+    """
 
     def warn(text: str) -> None:
-        if isinstance(text, DeprecatedElement) and text.element in DEPRECATED_ELEMENTS:
-            log.warning(DEPRECATED_ELEMENTS[text.element], text.place)
+        if (element := getattr(text, "element", "")) in DEPRECATED_ELEMENTS:
+            log.warning(DEPRECATED_ELEMENTS[element], getattr(text, "place", ""))
         else:
             log.warning(LogEvent.CONFIG_WARNING, text)
 

@@ -14,8 +14,8 @@ from typing import Final
 
 import pytest
 
+from dro.config.reading.problems import DeprecatedElement
 from dro.config.reading.schema import elements
-from dro.deprecated_topic_purge import DeprecatedElement
 from dro.log.events import DEPRECATED_ELEMENTS, LogEvent, configuration_warning
 from dro.log.lines import SEVERITIES, JsonFormatter, TextFormatter
 from tests.conftest import check_event

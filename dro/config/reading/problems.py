@@ -20,6 +20,21 @@ MAX_WARNINGS: Final = 1000
 MAX_SUGGESTIONS: Final = 100  # each takes a search among all names
 
 
+class DeprecatedElement(str):
+    """The warning about an element that has no function any more; `place` is `file:line`."""
+
+    place: str
+    element: str
+
+    def __new__(cls, place: str, element: str) -> DeprecatedElement:
+        made = super().__new__(cls, f"{place}: <{element}>: deprecated, ignored")
+        made.place, made.element = place, element
+        return made
+
+    def __reduce__(self) -> tuple[type[DeprecatedElement], tuple[str, str]]:
+        return DeprecatedElement, (self.place, self.element)
+
+
 class ConfigErrors(ConfigError):
     """One or more errors of a configuration, in the order in which they were found. The text has one line for each."""
 

@@ -14,10 +14,9 @@ from typing import Final
 
 from lxml import etree
 
-from dro.config.reading.problems import Problems
+from dro.config.reading.problems import DeprecatedElement, Problems
 from dro.config.reading.schema import XML_SPACE, ElementSpec, Field, elements
 from dro.config.reading.xml_file import FILE_ATTRIBUTE, line_of
-from dro.deprecated_topic_purge import DeprecatedElement
 from dro.errors import ConfigError, LocalProtocolError
 
 _BLANKS: Final = re.compile(r"[ \t\r\n]+")

@@ -34,6 +34,11 @@ _DONE_ANYWAY: Final[Mapping[OptionKey, Value]] = {
     ("source", "use_hotlink"): 1,  # OTID and topic sqn, which every message has, tell copies apart
 }
 """Values of options that nothing asks for and that describe what happens all the same."""
+_INSTEAD: Final[Mapping[OptionKey, str]] = {
+    ("context", "compression"): "TCP is not compressed",
+    ("context", "resolver_disable_udp_topic_resolution"): "topics are resolved by UDP",
+}
+"""What happens on the wire although the option asks for something else."""
 IDLE_IN_PORTALS: Final = frozenset({("source", "implicit_batching_interval")})
 """Used elsewhere; a portal holds nothing back."""
 _WORD: Final = re.compile(r"\w+")
@@ -150,7 +155,8 @@ def _idle(
         if (key, origin(key)) in implied:
             continue
         if key not in used and not is_refused(key) and value not in (option_table()[key].default, done.get(key)):
-            yield key, " ".join(key) + (f" ({origin(key)})" if origin(key) else "")
+            about = ": ".join(filter(None, (origin(key), _INSTEAD.get(key))))
+            yield key, " ".join(key) + (f" ({about})" if about else "")
 
 
 def _line(names: dict[str, None], when: str) -> str:
