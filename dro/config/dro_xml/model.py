@@ -240,32 +240,38 @@ class AclConfig:
     outbound: tuple[AceConfig, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointConfig:
-    """`<endpoint>`: a portal that joins one TRD. `um` holds its UM options with all layers applied."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortalConfig:
+    """What `<endpoint>` and `<peer>` have in common. `um` holds the UM options with all layers applied."""
 
     name: str
-    domain_id: int
     cost: int
     source_deletion_delay_ms: int
     max_queue_bytes: int
     smart_batch: bool
     lbm_config: tuple[str, ...]  # paths as they were opened
-    topic_resolution: TopicResolutionConfig
-    remote_topic: RemoteInterestConfig
-    remote_pattern: RemoteInterestConfig
     sqn_window: SqnWindowConfig
     context_query: ContextQueryConfig
     um: UmOptions
     sending: ContextOptions  # options of the sending context and, by topic, of proxy sources
     receiving: ContextOptions  # options of the receiving context and, by topic or pattern, of proxy receivers
-    hotlink_index: int = 0  # 0: none
     acl: AclConfig | None = None
     source_context_name: str = ""
     receiver_context_name: str = ""
     publishing: PublishingConfig | None = None
     line: int = field(default=0, compare=False)
     file: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointConfig(PortalConfig):
+    """`<endpoint>`: a portal that joins one TRD."""
+
+    domain_id: int
+    topic_resolution: TopicResolutionConfig
+    remote_topic: RemoteInterestConfig
+    remote_pattern: RemoteInterestConfig
+    hotlink_index: int = 0  # 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,37 +362,20 @@ class CanaryConfig:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class PeerConfig:
-    """`<peer>`: a portal linked to a companion of another DRO. `um` holds its UM options with all layers applied."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerConfig(PortalConfig):
+    """`<peer>`: a portal linked to a companion of another DRO."""
 
-    name: str
-    cost: int
     sourcemap_size: int
     tcp: PeerTcpConfig
     udp: PeerUdpConfig | None
-    source_deletion_delay_ms: int
-    max_queue_bytes: int
     uim_max_queue_bytes: int  # of messages for one receiver, apart from the rest; 0: a tenth of `max_queue_bytes`
-    smart_batch: bool
     max_datagram_bytes: int
     batch_min_bytes: int
     batch_interval_ms: int
-    lbm_config: tuple[str, ...]
-    sqn_window: SqnWindowConfig
-    context_query: ContextQueryConfig
     keepalive: GatewayKeepaliveConfig
-    um: UmOptions
-    sending: ContextOptions
-    receiving: ContextOptions
     fast_keepalive: FastKeepaliveConfig | None = None
     canary: CanaryConfig | None = None
-    acl: AclConfig | None = None
-    source_context_name: str = ""
-    receiver_context_name: str = ""
-    publishing: PublishingConfig | None = None
-    line: int = field(default=0, compare=False)
-    file: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
