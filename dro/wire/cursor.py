@@ -14,7 +14,6 @@ from dro.errors import DecodeError, LocalProtocolError
 
 U16: Final = Struct("!H")
 U32: Final = Struct("!I")
-U64: Final = Struct("!Q")
 
 
 class Reader:
@@ -57,10 +56,6 @@ class Reader:
 
     def u32(self, where: str) -> int:
         value: int = self.unpack(where, U32)[0]
-        return value
-
-    def u64(self, where: str) -> int:
-        value: int = self.unpack(where, U64)[0]
         return value
 
     def take(self, where: str, count: int) -> bytes:

@@ -135,16 +135,6 @@ class RemoteInterest:
             self.kinds[key[0][1]] += 1
             self._events.append(InterestGained(*key))
 
-    def on_domain_unreachable(self, domain_id: int) -> None:
-        """No route to the domain is left: nobody speaks for it here."""
-        for claim in [claim for claim in self._claims if claim[0][1] == domain_id]:
-            self._drop(claim)
-
-    def on_teller_gone(self, teller: bytes) -> None:
-        """A neighbouring DRO is known to be dead."""
-        for claim in [claim for claim in self._claims if claim[1] == teller]:
-            self._drop(claim)
-
     def next_deadline(self) -> int | None:
         if not self._claims:
             return None

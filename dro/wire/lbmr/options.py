@@ -280,22 +280,6 @@ class TirOptions:
         return found.reserved if found else 0
 
     @property
-    def ume(self) -> Ume | None:
-        return self.first(Ume)
-
-    @property
-    def stores(self) -> tuple[UmeStore, ...]:
-        return self.all(UmeStore)
-
-    @property
-    def store_groups(self) -> tuple[UmeStoreGroup, ...]:
-        return self.all(UmeStoreGroup)
-
-    @property
-    def ulb(self) -> Ulb | None:
-        return self.first(Ulb)
-
-    @property
     def unknown(self) -> tuple[UnknownOption, ...]:
         return self.all(UnknownOption)
 

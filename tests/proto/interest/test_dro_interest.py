@@ -354,7 +354,8 @@ def test_remote_interest_counts_what_is_wanted_and_how_often() -> None:
             table.on_record(lbmr.InterestRecord(domain, b"T"), teller, 0)
     assert (table.symbols, len(table), table.kinds) == (1, 2, {0: 2})
     for domain, symbols, entries in ((3, 1, 1), (4, 0, 0)):
-        table.on_domain_unreachable(domain)
+        for teller in (b"A", b"B"):
+            table.on_record(lbmr.InterestRecord(domain, b"T", lbmr.InterestFlag.CANCEL), teller, 0)
         assert (table.symbols, len(table), table.kinds[0]) == (symbols, entries, entries)
 
 
@@ -468,21 +469,6 @@ def test_a_domain_told_late_is_tested_by_its_own_time() -> None:
     table.on_record(interest(b"B"), b"A", ms(89_999))
     table.on_timer(ms(90_000))
     assert table.next_deadline() == ms(179_999)
-
-
-def test_an_unreachable_domain_and_a_dead_neighbour_take_their_interest_along() -> None:
-    table = RemoteInterest()
-    table.on_record(interest(domain=3), b"A", 0)
-    table.on_record(interest(domain=4), b"A", 0)
-    table.on_record(interest(domain=4), b"B", 0)
-    table.on_record(interest(domain=5), b"B", 0)
-    table.take_events()
-    table.on_domain_unreachable(3)
-    assert table.take_events() == [InterestLost(AAA, 3)]
-    table.on_teller_gone(b"A")
-    assert table.take_events() == []
-    table.on_teller_gone(b"B")
-    assert table.take_events() == [InterestLost(AAA, 4), InterestLost(AAA, 5)]
 
 
 def test_remote_interest_is_bounded() -> None:

@@ -51,8 +51,8 @@ def test_a_new_option_goes_where_its_code_belongs() -> None:
 def test_an_option_that_is_not_there_reads_as_none() -> None:
     options = lbmr.TirOptions()
     assert (options.otid, options.cost, options.domain_id, options.context_instance) == (None, None, None, None)
-    assert (options.extended, options.first(lbmr.LateJoin), options.ume, options.ulb) == (None, None, None, None)
-    assert (options.stores, options.store_groups, options.unknown) == ((), (), ())
+    assert (options.extended, options.first(lbmr.LateJoin)) == (None, None)
+    assert (options.all(lbmr.UmeStore), options.unknown) == ((), ())
     assert not options.is_final
     empty = lbmr.PacketOptions()
     assert (empty.source_id, empty.source_type, empty.version, empty.local_domain) == (None, None, None, None)
@@ -63,8 +63,8 @@ def test_all_stores_of_a_source_are_found() -> None:
     stores = tuple(lbmr.UmeStore(0, 14567, index, 1, 1) for index in range(3))
     groups = (lbmr.UmeStoreGroup(0, 3),)
     options = lbmr.TirOptions((*groups, *stores))
-    assert options.stores == stores
-    assert options.store_groups == groups
+    assert options.all(lbmr.UmeStore) == stores
+    assert options.all(lbmr.UmeStoreGroup) == groups
 
 
 def test_an_empty_block_differs_from_no_block() -> None:
