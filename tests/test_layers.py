@@ -32,11 +32,12 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.proto": ("dro",),
     "dro.proto.delivery": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.interest": ("dro", "dro.wire.*", "dro.proto", "dro.proto.resolver"),
-    "dro.proto.peerlink": ("dro", "dro.wire.*", "dro.proto", "dro.proto.interest", "dro.proto.lbtrm"),
+    "dro.proto.peerlink": ("dro", "dro.wire.*", "dro.proto", "dro.proto.interest", "dro.proto.repair"),
+    "dro.proto.repair": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.unicast": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.resolver": ("dro", "dro.wire.*", "dro.proto"),
     **{  # of a kind of transport
-        f"dro.proto.{folder.name}": ("dro", "dro.wire.*", "dro.proto")
+        f"dro.proto.{folder.name}": ("dro", "dro.wire.*", "dro.proto", "dro.proto.repair")
         for folder in (ROOT / "dro/proto").iterdir()
         if (ROOT / "dro/um/transport" / folder.name / "kind.py").exists()
     },
@@ -88,7 +89,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "portals.peer.datagrams": (
         *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.um.transport",
-        "dro.um.transport.lbtrm", "portals.shell", "portals.peer", "portals.peer.stream",
+        "portals.shell", "portals.peer", "portals.peer.stream",
     ),
     "portals.peer.process": (
         *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.um.transport", "portals.datapath",
@@ -369,7 +370,7 @@ def verdict(tree: Path) -> tuple[list[str], list[tuple[str, ...]]]:
         ("dro.wire.lbmr.thing", "import dro.wire.lbmc.thing"),
         ("dro.wire.lbmr.thing", "from dro.proto.delivery.thing import x"),
         ("dro.wire.lbmr.thing", "from dro.config.um import thing"),
-        ("dro.proto.lbtrm.thing", "import dro.proto.tcp.thing"),
+        ("dro.proto.repair.thing", "import dro.proto.tcp.thing"),
         ("dro.proto.delivery.thing", "import dro.um.fragment.thing as c"),
         ("dro.proto.delivery.thing", "from dro.bus.thing import x"),
         ("dro.config.reading.thing", "import dro.config.um.thing"),
@@ -413,7 +414,7 @@ def test_the_checker_objects(tree: Path, module: str, text: str) -> None:
 def test_the_checker_accepts_what_points_down(tree: Path) -> None:
     put(tree, "dro.wire.lbmr.thing", "import struct\nfrom dro import thing")
     put(tree, "dro.proto.delivery.thing", "from ...wire.lbmr import thing\nimport dro.thing")
-    put(tree, "dro.um.fragment.thing", "import dro.proto.lbtrm.thing, dro.wire.thing\nimport socket, asyncio")
+    put(tree, "dro.um.fragment.thing", "import dro.proto.repair.thing, dro.wire.thing\nimport socket, asyncio")
     put(tree, "dro.tools.lbm.thing", "import dro.um.thing\nfrom dro.config.um import thing")
     put(tree, "dro.tools.umdump.thing", "import dro.dissect.thing")
     put(tree, "portals.endpoint.thing", "import dro.um.fragment.thing, dro.bus.thing\nimport portals.decisions.thing")

@@ -14,12 +14,13 @@ from typing import Final
 
 from dro.bus.actor import WorkerContext
 from dro.config.dro_xml.model import EndpointConfig
+from dro.proto.resolver.cache import address_rank
 from dro.proto.unicast.connections import Tell
 from dro.um.fragment.context import FragmentContext
 from dro.um.transport.sockets import ip_text
 from dro.wire import otid
 from dro.wire.lbmr.records import write_transport
-from dro.wire.source_string import LbtrmAddress
+from dro.wire.source_string import TransportAddress
 from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link
 from portals.shell.portal import PortalShell
@@ -29,7 +30,7 @@ SHARE: Final = 10
 
 
 @lru_cache(maxsize=1024)
-def otid_of(session: LbtrmAddress) -> bytes:
+def otid_of(session: TransportAddress) -> bytes:
     code, body = write_transport(session)
     return otid.encode(session, 0, 0, zlib.crc32(bytes((code,)) + body))
 
@@ -57,8 +58,9 @@ class TrdImmediate:
     def on_config(self, config: EndpointConfig) -> None:
         self._sending.queue_max_bytes = config.max_queue_bytes // SHARE
 
-    def _on_message(self, message: bytes, session: LbtrmAddress) -> None:
-        self._traffic.on_received(message, f"{ip_text(session.ip)}:{session.nak_port}", otid_of(session))
+    def _on_message(self, message: bytes, session: TransportAddress) -> None:
+        ip, port, _ = address_rank(session)
+        self._traffic.on_received(message, f"{ip_text(ip)}:{port}", otid_of(session))
 
     def send(self, message: bytes, tell: Tell) -> None:
         self._sending.send(message, tell)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dro.clock import ms
-from dro.proto.lbtrm.loss import LossConfig, NakDue, Skipped, SqnRange, Unrecoverable
-from dro.proto.lbtrm.receiver import ReceiverSession, ReceiverStats
+from dro.proto.repair.loss import LossConfig, NakDue, Skipped, SqnRange, Unrecoverable
+from dro.proto.repair.receiver import ReceiverSession, ReceiverStats
 from dro.proto.session_events import Began, Ended
 
 Note = tuple[object, ...]

@@ -128,6 +128,6 @@ class RecordingSink(RunSink):
 
 def groups(joined: ReceiverSessions) -> list[LbtrmGroup]:
     """Groups whose sockets are open."""
-    receivers = joined.kind("lbtrm")
+    receivers = joined.kinds["lbtrm"]
     assert isinstance(receivers, LbtrmReceivers)
     return list(receivers.groups.values())

@@ -8,10 +8,6 @@ from typing import Final
 from dro.clock import ms, s
 from dro.errors import DecodeError
 from dro.proto.delivery.order import ARRIVAL, IN_ORDER, DeliveryConfig, DeliveryController
-from dro.proto.lbtrm.loss import LossConfig, NakDue
-from dro.proto.lbtrm.receiver import ReceiverSession
-from dro.proto.lbtrm.retransmit import Chunk, Retransmit
-from dro.proto.lbtrm.source import SourceConfig, SourceSession
 from dro.proto.peerlink.datagram_session import (
     DatagramCounts,
     DatagramOptions,
@@ -21,6 +17,10 @@ from dro.proto.peerlink.datagram_session import (
     State,
 )
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.loss import LossConfig, NakDue
+from dro.proto.repair.receiver import ReceiverSession
+from dro.proto.repair.retransmit import Chunk, Retransmit
+from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.sqn import HALF, MASK
 from dro.wire import lbtrm, lbtru
 from dro.wire.lbmc import message as lbmc

@@ -23,8 +23,8 @@ import pytest
 from dro.clock import NS_PER_S, ms, s
 from dro.loop import Loop
 from dro.metrics.slots import Slot
-from dro.proto.lbtrm.source import SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.um.blocking_api import BlockingContext
 from dro.um.fragment.context import FragmentContext
 from dro.um.message.client_config import Config

@@ -14,19 +14,18 @@ from dro.bus.descriptors import DescriptorReader
 from dro.bus.messages import PeerDown
 from dro.bus.ring import RingReader
 from dro.clock import NS_PER_MS
-from dro.proto.lbtrm.receiver import ReceiverSession
-from dro.proto.lbtrm.retransmit import TransmissionWindow
-from dro.proto.lbtrm.source import SourceSession
 from dro.proto.peerlink.datagram_session import DatagramSession
 from dro.proto.peerlink.hold import HOLD_NS
 from dro.proto.peerlink.session import LinkSession
+from dro.proto.repair.receiver import ReceiverSession
+from dro.proto.repair.retransmit import TransmissionWindow
+from dro.proto.repair.source import SourceSession
 from dro.proto.tcp.receiver import TcpReceiverCore
 from dro.proto.tcp.source import TcpSourceCore
 from dro.proto.unicast.splitter import MessageSplitter
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
 from dro.um.transport.lbtrm.sender import LbtrmSender
-from dro.um.transport.lbtrm.trains import Trains
 from dro.um.transport.lz4_stream import Lz4Stream
 from dro.um.transport.peer_tls import PeerTlsStream
 from dro.um.transport.runs import RunTable
@@ -35,6 +34,7 @@ from dro.um.transport.session import BoundSource
 from dro.um.transport.stream import PlainStream
 from dro.um.transport.tcp.receiver import TcpReceiver
 from dro.um.transport.tcp.sender import TcpSender
+from dro.um.transport.trains import Trains
 from dro.wire.lz4_frame import FrameReader
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import Lane, ProxySource

@@ -11,8 +11,8 @@ import pytest
 
 from dro.metrics.slots import Slot
 from dro.proto.peerlink.messages import SourceEnd
-from dro.um.transport.lbtrm.trains import Trains
 from dro.um.transport.link_frames import PACKET_HEADER
+from dro.um.transport.trains import Trains
 from dro.wire import lbtru
 from dro.wire.peer_datagram import DatagramDrop
 from portals.decisions.effects import CloseProxySource, OpenProxySource

@@ -19,8 +19,8 @@ from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.loop import Loop
 from dro.metrics.slots import DROP_SLOTS, Slot
-from dro.proto.lbtrm.retransmit import Chunk
 from dro.proto.peerlink.session import LinkEnd
+from dro.proto.repair.retransmit import Chunk
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dro.proto.lbtrm.receiver import ALL_ONES
+from dro.proto.repair.receiver import ALL_ONES
 from dro.tools.text import shown
 from dro.um.message.events import FLAG_RETRANSMIT
 

@@ -21,8 +21,8 @@ from dro.log.limits import LimitedLogger
 from dro.proto.unicast.connections import Outcome, Tell
 from dro.timers import Timer
 from dro.um.fragment.source_sessions import SourceSessions
-from dro.um.transport.kind import SessionHost
-from dro.um.transport.lbtrm.immediate import ImmediateReceiver, OnImmediate
+from dro.um.transport.kind import ImmediateListener, OnImmediate, SessionHost
+from dro.um.transport.registry import immediate_kind
 from dro.um.transport.session import SenderTransport, SessionCounts
 from dro.wire.source_string import TransportAddress
 
@@ -50,13 +50,14 @@ class ImmediateMessages:
         self._idle: Timer | None = None
         self._queue: deque[tuple[bytes, Tell]] = deque()
         self._queued_bytes = 0
-        self._receiver: ImmediateReceiver | None = None
+        self._receiver: ImmediateListener | None = None
 
     def listen(self, on_message: OnImmediate) -> None:
         """Hear the group from now on, if there is one; to be called once. Raises: ResourceError."""
         if self._options.incoming_address != NO_GROUP:
             is_own = lambda address: self.ignored.is_own(address)  # noqa: E731
-            self._receiver = ImmediateReceiver(self._host, self._options, on_message, is_own)
+            _, sessions = immediate_kind()
+            self._receiver = sessions.listen(self._host, self._options, on_message, is_own)
 
     def is_own(self, address: TransportAddress) -> bool:
         return self._sender is not None and self._sender.address == address

@@ -28,10 +28,11 @@ class ReceiverSessions:
         """`on_ended`: the session ended by itself and has been left."""
         self._options = host.options
         self._on_left = on_ended
-        self._kinds: dict[str, JoinedSessions[Any]] = {}
+        self.kinds: dict[str, JoinedSessions[Any]] = {}
+        """By name, as the option `transport` has it."""
         self._by_address: dict[type, JoinedSessions[Any]] = {}
         for name, kind in KINDS.items():
-            self._kinds[name] = self._by_address[kind.address] = kind.receivers(host, sink, self._on_ended)
+            self.kinds[name] = self._by_address[kind.address] = kind.receivers(host, sink, self._on_ended)
         self._sessions: dict[TransportAddress, ReceiverTransport] = {}
         self._past = SessionCounts()  # of sessions that were left
         self.on_lost: OnLost | None = None
@@ -40,14 +41,10 @@ class ReceiverSessions:
     def sessions(self) -> list[ReceiverTransport]:
         return list(self._sessions.values())
 
-    def kind(self, name: str) -> JoinedSessions[Any]:
-        """The sessions of the kind of this name, as the option `transport` has it."""
-        return self._kinds[name]
-
     def counts(self) -> SessionCounts:
         """Add up the counts of all sessions since the start."""
         of_sessions = sum((session.counts() for session in self._sessions.values()), self._past)
-        return sum((kind.counts() for kind in self._kinds.values()), of_sessions)
+        return sum((kind.counts() for kind in self.kinds.values()), of_sessions)
 
     def join(
         self, address: TransportAddress, now_ns: int, options: UmOptions | None = None
@@ -77,5 +74,5 @@ class ReceiverSessions:
     def close(self) -> None:
         for transport in self.sessions():
             self.leave(transport)
-        for kind in self._kinds.values():
+        for kind in self.kinds.values():
             kind.close()

@@ -11,9 +11,7 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import ImmediateOptions, source_transport
 from dro.errors import ResourceError
 from dro.um.transport.kind import SenderEvents, SenderPool, SessionHost
-from dro.um.transport.lbtrm.immediate import open_immediate
-from dro.um.transport.lbtrm.kind import LbtrmSenders
-from dro.um.transport.registry import KINDS
+from dro.um.transport.registry import KINDS, immediate_kind
 from dro.um.transport.session import OnClient, SenderTransport, SessionCounts
 
 
@@ -23,7 +21,6 @@ class SourceSessions:
     def __init__(self, host: SessionHost, *, on_client: OnClient, sm_before_data: bool) -> None:
         events = SenderEvents(on_client, self._on_closed)
         self._loop = host.loop
-        self._options = host.options
         self._pools = {name: kind.senders(host, events, sm_before_data) for name, kind in KINDS.items()}
         self._users: dict[SenderTransport, tuple[SenderPool[Any], int]] = {}
         self._lingering: set[SenderTransport] = set()
@@ -47,9 +44,9 @@ class SourceSessions:
 
     def open_immediate(self, o: ImmediateOptions) -> SenderTransport:
         """A session for multicast immediate messages, to be released like those of sources. Raises: ResourceError."""
-        pool = self._pools["lbtrm"]
-        assert isinstance(pool, LbtrmSenders)
-        sender = open_immediate(pool, o, self._options)
+        name, sessions = immediate_kind()
+        pool = self._pools[name]
+        sender = sessions.open(pool, o)
         self._users[sender] = (pool, 1)
         return sender
 

@@ -27,7 +27,7 @@ class ContextStatistics:
     tr_src_topics: int
     tr_rcv_topics: int
     tr_rcv_unresolved_topics: int
-    lbtrm_unknown_msgs_rcved: int
+    unknown_msgs_rcved: dict[str, int]  # by transport; `lbtrm_unknown_msgs_rcved` is one of them
     fragments_malformed: int
 
 
@@ -48,7 +48,7 @@ def collect(owner: MessageContext) -> Statistics:
         tr_src_topics=core.source_count,
         tr_rcv_topics=core.topic_count,
         tr_rcv_unresolved_topics=core.unresolved_topic_count,
-        lbtrm_unknown_msgs_rcved=core.joined.kind("lbtrm").counts().unknown,
+        unknown_msgs_rcved={name: kind.counts().unknown for name, kind in core.joined.kinds.items()},
         fragments_malformed=owner.delivery.malformed,
     )
     return Statistics(

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from dro.config.um.options import UmOptions
+from dro.config.um.sets import ImmediateOptions
 from dro.loop import Loop
 from dro.um.transport import mmsg
 from dro.um.transport.session import OnClient, OnEnded, ReceiverTransport, SenderTransport, SessionCounts, SessionSink
+from dro.wire.source_string import TransportAddress
 
 A = TypeVar("A")
 A_contra = TypeVar("A_contra", contravariant=True)
@@ -80,6 +82,34 @@ class SenderPool(ABC, Generic[K]):
         return members[(self._turn - 1) % len(members)]
 
 
+OnImmediate = Callable[[bytes, TransportAddress], object]
+"""(LBMC message, session)"""
+
+
+class ImmediateListener(Protocol):
+    """What hears the sessions of multicast immediate messages."""
+
+    def counts(self) -> SessionCounts:
+        """Add up those of all sessions since the start."""
+
+    def close(self) -> None:
+        """Nothing is heard any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImmediateSessions:
+    """Sessions that carry multicast immediate messages, which nobody advertises; of one kind, LBT-RM in UM.
+
+    `open(pool, options)`: a session to send on, of the kind's pool. `listen(host, options, on_message, is_own)`: hear
+    all sessions of the group but those that `is_own` names. Both raise ResourceError.
+    """
+
+    open: Callable[[Any, ImmediateOptions], SenderTransport]
+    listen: Callable[
+        [SessionHost, ImmediateOptions, OnImmediate, Callable[[TransportAddress], bool]], ImmediateListener
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class TransportKind(Generic[A]):
     """`address`: what sessions are advertised by.
@@ -90,3 +120,4 @@ class TransportKind(Generic[A]):
     address: type[A]
     receivers: Callable[[SessionHost, SessionSink, OnEnded], JoinedSessions[A]]
     senders: Callable[[SessionHost, SenderEvents, bool], SenderPool[Any]]
+    immediate: ImmediateSessions | None = None

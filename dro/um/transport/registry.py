@@ -10,10 +10,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from dro.um.transport.kind import TransportKind
+from dro.um.transport.kind import ImmediateSessions, TransportKind
 
 KINDS: Final[dict[str, TransportKind[Any]]] = {
     module.name: import_module(f"{__package__}.{module.name}.kind").KIND
     for module in pkgutil.iter_modules([str(Path(__file__).parent)])
     if module.ispkg
 }
+
+
+def immediate_kind() -> tuple[str, ImmediateSessions]:
+    """The kind that carries multicast immediate messages, with its name."""
+    return next((name, kind.immediate) for name, kind in KINDS.items() if kind.immediate is not None)

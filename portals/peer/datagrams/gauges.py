@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from dro.metrics.slots import Slot
-from dro.proto.lbtrm.receiver import Recoveries
+from dro.proto.repair.receiver import Recoveries
 from dro.proto.peerlink.datagram_session import DatagramCounts
 from dro.wire.transport import DropReason
 from portals.shell.gauges import extent

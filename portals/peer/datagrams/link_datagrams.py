@@ -21,11 +21,11 @@ from typing import Final, Protocol
 from dro.config.dro_xml.model import PeerUdpConfig
 from dro.errors import DecodeError
 from dro.loop import Loop
-from dro.proto.lbtrm.retransmit import Retransmit
 from dro.proto.peerlink.datagram_session import DatagramSession, DatagramsUp, GivenUp, SendPacket
 from dro.proto.peerlink.early_data import EarlyData
 from dro.proto.peerlink.session import CloseLink
 from dro.proto.peerlink.source_order import SourceOrder
+from dro.proto.repair.retransmit import Retransmit
 from dro.sqn import MASK
 from dro.timers import Timer
 from dro.um.transport import mmsg, sockets

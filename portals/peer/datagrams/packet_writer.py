@@ -18,12 +18,12 @@ from typing import Final
 
 from dro.clock import ms
 from dro.loop import Loop
-from dro.proto.lbtrm.source import SourceSession
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.source import SourceSession
 from dro.sqn import HALF, MASK
 from dro.timers import Timer
-from dro.um.transport.lbtrm.trains import Trains
 from dro.um.transport.link_frames import PACKET_HEADER, write_packets
+from dro.um.transport.trains import Trains
 from dro.wire.peer_datagram import DatagramWriter
 from portals.peer.stream.writer import LinkWriter
 

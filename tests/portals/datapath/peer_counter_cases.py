@@ -13,10 +13,10 @@ from dro.bus.totals import Totals
 from dro.clock import s
 from dro.metrics.slots import Slot
 from dro.metrics.table import PORTAL, bounds_of
-from dro.proto.lbtrm.receiver import ReceiverStats
-from dro.proto.lbtrm.source import SourceStats
 from dro.proto.peerlink.datagram_session import DatagramCounts
 from dro.proto.peerlink.session import LinkEnd, RttStatistics
+from dro.proto.repair.receiver import ReceiverStats
+from dro.proto.repair.source import SourceStats
 from dro.proto.unicast.connections import Outcome, Tell
 from dro.proto.unicast.contexts import KnownContexts
 from dro.wire.lbmc import message as lbmc

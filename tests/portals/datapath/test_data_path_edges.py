@@ -14,8 +14,8 @@ from dro.bus.ring import RingReader, RingWriter
 from dro.clock import ms, s
 from dro.loop import Loop
 from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
-from dro.proto.lbtrm.source import SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup

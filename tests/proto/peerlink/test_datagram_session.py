@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dro.clock import ms, s
-from dro.proto.lbtrm.retransmit import Chunk, Retransmit
 from dro.proto.peerlink.datagram_session import (
     DatagramCounts,
     DatagramOptions,
@@ -23,6 +22,7 @@ from dro.proto.peerlink.datagram_session import (
 from dro.proto.peerlink.early_data import HOLD_BYTES, HOLD_NS, LINGER_NS, EarlyData, LingeringSources
 from dro.proto.peerlink.session import CloseLink
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.retransmit import Chunk, Retransmit
 from dro.wire import lbtru
 
 STEP_NS = ms(5)

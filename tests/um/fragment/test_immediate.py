@@ -141,7 +141,7 @@ def test_senders_that_are_silent_are_forgotten_and_too_many_are_not_heard(
         stepper.run(20)
     assert made.heard == [b"x", b"x"]
     receiver = made.two.immediate._receiver
-    assert receiver is not None
+    assert isinstance(receiver, immediate.ImmediateReceiver)
     assert len(receiver) == 2
     for context in (made.one, *others):
         context.immediate.close()

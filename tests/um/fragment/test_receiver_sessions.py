@@ -12,7 +12,7 @@ import pytest
 from dro.clock import s
 from dro.config.um.options import UmOptions
 from dro.loop import Loop
-from dro.proto.lbtrm.loss import NakDue
+from dro.proto.repair.loss import NakDue
 from dro.um.fragment.receiver_sessions import ReceiverSessions
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.kind import SessionHost

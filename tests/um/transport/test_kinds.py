@@ -16,7 +16,7 @@ from dro.config.um.sets import LbtrmReceiverOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.loop import Loop
-from dro.proto.lbtrm.loss import NakDue
+from dro.proto.repair.loss import NakDue
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.kind import SenderEvents, SessionHost
 from dro.um.transport.lbtrm.kind import LbtrmReceivers, LbtrmSenders

@@ -11,10 +11,10 @@ import pytest
 
 from dro.clock import ms, s
 from dro.loop import Loop
-from dro.proto.lbtrm.loss import LBTRM_LOSS
-from dro.proto.lbtrm.receiver import ReceiverSession
-from dro.proto.lbtrm.source import SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.loss import LBTRM_LOSS
+from dro.proto.repair.receiver import ReceiverSession
+from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.lbtrm.receiver import LbtrmGroup
 from dro.um.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup

@@ -17,10 +17,10 @@ from dro.clock import ms, s
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.loop import Loop
-from dro.proto.lbtrm.loss import LossConfig
-from dro.proto.lbtrm.receiver import ReceiverSession
-from dro.proto.lbtrm.source import SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.loss import LossConfig
+from dro.proto.repair.receiver import ReceiverSession
+from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.sqn import MASK
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver

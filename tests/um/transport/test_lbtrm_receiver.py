@@ -16,8 +16,8 @@ from dro.clock import ms, s
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
-from dro.proto.lbtrm.loss import LossConfig
-from dro.proto.lbtrm.receiver import ReceiverSession, ReceiverStats
+from dro.proto.repair.loss import LossConfig
+from dro.proto.repair.receiver import ReceiverSession, ReceiverStats
 from dro.sqn import MASK
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.lbtrm.receiver import GroupStats, LbtrmGroup, LbtrmReceiver

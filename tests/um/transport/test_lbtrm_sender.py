@@ -13,8 +13,8 @@ import pytest
 from dro.clock import ms, s
 from dro.log.events import LogEvent
 from dro.loop import Loop
-from dro.proto.lbtrm.source import SourceConfig, SourceSession, SourceStats
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.source import SourceConfig, SourceSession, SourceStats
 from dro.sqn import MASK
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup

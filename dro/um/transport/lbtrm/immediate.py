@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
-from dro.config.um.options import UmOptions
-from dro.config.um.sets import ImmediateOptions, LbtrmReceiverOptions, LbtrmSourceOptions
+from dro.config.um.sets import ImmediateOptions, LbtrmReceiverOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.proto.lbtrm.loss import LossConfig
-from dro.proto.lbtrm.receiver import ReceiverSession
 from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.proto.repair.loss import LossConfig
+from dro.proto.repair.receiver import ReceiverSession
 from dro.um.transport import sockets
-from dro.um.transport.kind import SessionHost
-from dro.um.transport.lbtrm.kind import NAK_OVERHEAD_BYTES, LbtrmSenders, open_nak_socket
-from dro.um.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
+from dro.um.transport.kind import OnImmediate, SessionHost
+from dro.um.transport.lbtrm.receiver import NAK_OVERHEAD_BYTES, LbtrmGroup, LbtrmReceiver, open_nak_socket
 from dro.um.transport.runs import KIND_DATA, RunTable
-from dro.um.transport.session import ReceiverTransport, SenderTransport, SessionCounts
+from dro.um.transport.session import ReceiverTransport, SessionCounts
 from dro.wire.source_string import LbtrmAddress, TransportAddress
 
 SESSIONS_MAX: Final = 1024
@@ -34,29 +31,16 @@ NEW_SESSIONS: Final = NewcomerRate(in_all=200, of_one=100)
 
 limited = LimitedLogger(logging.getLogger(__name__)).event
 
-OnImmediate = Callable[[bytes, LbtrmAddress], object]
-"""(LBMC message, session)"""
-
-
-def open_immediate(pool: LbtrmSenders, o: ImmediateOptions, options: UmOptions) -> SenderTransport:
-    """A session to send on. Raises: ResourceError."""
-    made = replace(
-        LbtrmSourceOptions.of(options),
-        window_size_bytes=o.window_size_bytes,
-        window_limit_bytes=o.window_limit_bytes,
-        ignore_ns=o.ignore_ns,
-        sm_min_ns=o.sm_min_ns,
-        sm_max_ns=o.sm_max_ns,
-        tgsz=o.tgsz,
-    )
-    return pool.open_alone((sockets.ip_number(o.outgoing_address), o.outgoing_port), made)
-
 
 class ImmediateReceiver:
-    """All sessions of one group; implements `SessionSink`."""
+    """All sessions of one group; implements `SessionSink` and `ImmediateListener`."""
 
     def __init__(
-        self, host: SessionHost, o: ImmediateOptions, on_message: OnImmediate, is_own: Callable[[LbtrmAddress], bool]
+        self,
+        host: SessionHost,
+        o: ImmediateOptions,
+        on_message: OnImmediate,
+        is_own: Callable[[TransportAddress], bool],
     ) -> None:
         """`is_own`: a session that is not listened to. Raises: ResourceError."""
         rm = LbtrmReceiverOptions.of(host.options)
@@ -107,12 +91,10 @@ class ImmediateReceiver:
 
     def on_fragments(self, view: memoryview, parts: Sequence[tuple[ReceiverTransport, RunTable]], now_ns: int) -> None:
         for transport, table in parts:
-            address = transport.address
-            assert isinstance(address, LbtrmAddress)
             for run in table:
                 if run.kind == KIND_DATA:
                     for at in range(run.offset, run.offset + run.fragments * run.stride, run.stride):
-                        self._on_message(bytes(view[at : at + run.length]), address)
+                        self._on_message(bytes(view[at : at + run.length]), transport.address)
 
     def counts(self) -> SessionCounts:
         return sum((session.counts() for session in self._sessions.values()), self._past + self._group.counts())

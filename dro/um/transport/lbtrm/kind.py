@@ -10,26 +10,26 @@ from __future__ import annotations
 
 import logging
 import socket
+from dataclasses import replace
 from typing import Final
 
 from dro.config.um.options import UmOptions
-from dro.config.um.sets import LbtrmReceiverOptions, LbtrmSourceOptions
+from dro.config.um.sets import ImmediateOptions, LbtrmReceiverOptions, LbtrmSourceOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
-from dro.proto.lbtrm.loss import LossConfig
-from dro.proto.lbtrm.receiver import ReceiverSession
-from dro.proto.lbtrm.source import SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.loss import LossConfig
+from dro.proto.repair.receiver import ReceiverSession
+from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.um.transport import sockets
-from dro.um.transport.kind import SenderEvents, SenderPool, SessionHost, TransportKind
-from dro.um.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
+from dro.um.transport.kind import ImmediateSessions, SenderEvents, SenderPool, SessionHost, TransportKind
+from dro.um.transport.lbtrm.immediate import ImmediateReceiver
+from dro.um.transport.lbtrm.receiver import NAK_OVERHEAD_BYTES, LbtrmGroup, LbtrmReceiver, open_nak_socket
 from dro.um.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
 from dro.um.transport.session import OnEnded, SenderTransport, SessionCounts, SessionSink
 from dro.wire.source_string import LbtrmAddress, format_source
 
 log = logging.getLogger(__name__)
-
-NAK_OVERHEAD_BYTES: Final = 16
 
 GroupKey = tuple[int, int]  # group, port
 
@@ -92,19 +92,6 @@ class LbtrmReceivers:
             self._nak_socket = None
 
 
-def open_nak_socket(interface: str) -> socket.socket:
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        sock.setblocking(False)
-        sock.bind((interface, 0))
-    except OSError as e:
-        sock.close()
-        raise ResourceError(
-            f"no UDP port on {interface} for NAKs: {e.strerror}", remedy="change resolver_multicast_interface"
-        ) from e
-    return sock
-
-
 class LbtrmSenders(SenderPool[GroupKey]):
     """The sender sessions of one context."""
 
@@ -148,6 +135,19 @@ class LbtrmSenders(SenderPool[GroupKey]):
         self._full = None
         return sender
 
+    def open_immediate(self, o: ImmediateOptions) -> SenderTransport:
+        """A session for multicast immediate messages. Raises: ResourceError."""
+        made = replace(
+            LbtrmSourceOptions.of(self._host.options),
+            window_size_bytes=o.window_size_bytes,
+            window_limit_bytes=o.window_limit_bytes,
+            ignore_ns=o.ignore_ns,
+            sm_min_ns=o.sm_min_ns,
+            sm_max_ns=o.sm_max_ns,
+            tgsz=o.tgsz,
+        )
+        return self.open_alone((sockets.ip_number(o.outgoing_address), o.outgoing_port), made)
+
     def open_alone(self, key: GroupKey, o: LbtrmSourceOptions) -> SenderTransport:
         """A session that no source gets. Raises: ResourceError."""
         group, port = key
@@ -187,4 +187,6 @@ class LbtrmSenders(SenderPool[GroupKey]):
         return LbtrmSender(host.loop, session, core, self._data_limiter, host.batch, self._events.on_closed)
 
 
-KIND: Final = TransportKind(LbtrmAddress, LbtrmReceivers, LbtrmSenders)
+KIND: Final = TransportKind(
+    LbtrmAddress, LbtrmReceivers, LbtrmSenders, ImmediateSessions(LbtrmSenders.open_immediate, ImmediateReceiver)
+)

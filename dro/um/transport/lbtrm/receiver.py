@@ -21,12 +21,12 @@ from struct import Struct
 from typing import Final
 
 from dro.clock import Clock
-from dro.errors import DecodeError
+from dro.errors import DecodeError, ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
-from dro.proto.lbtrm.loss import NakDue, Skipped, Unrecoverable
-from dro.proto.lbtrm.receiver import ReceiverSession
+from dro.proto.repair.loss import NakDue, Skipped, Unrecoverable
+from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.session_events import Began, Ended
 from dro.sqn import HALF, MASK
 from dro.timers import Timer
@@ -57,6 +57,7 @@ HEADER: Final = DatagramHeader(
     mark=0,
 )  # fmt: skip
 _BATCHES_PER_TURN: Final = 4
+NAK_OVERHEAD_BYTES: Final = 16
 RX: Final = lbtrm.FLAG_RETRANSMISSION
 NO_ROOM: Final = RunTable(0)
 """Of a session that no data has come of: a table has some 200 KiB, and many sessions say little."""
@@ -436,3 +437,17 @@ class LbtrmGroup(DataReader):
             # the next NAK comes by itself; an ICMP answer of a source that has gone is no fault of ours
             if e.errno not in (errno.ECONNREFUSED, errno.EAGAIN):
                 limited(LogEvent.NAK_NOT_SENT, extra={"to": session.nak_to[0], "error": e.strerror})
+
+
+def open_nak_socket(interface: str) -> socket.socket:
+    """Open what NAKs leave from. Raises: ResourceError."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        sock.bind((interface, 0))
+    except OSError as e:
+        sock.close()
+        raise ResourceError(
+            f"no UDP port on {interface} for NAKs: {e.strerror}", remedy="change resolver_multicast_interface"
+        ) from e
+    return sock

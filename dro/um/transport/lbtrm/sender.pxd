@@ -1,6 +1,6 @@
-from dro.proto.lbtrm.source cimport SourceSession
+from dro.proto.repair.source cimport SourceSession
 from dro.proto.ratelimit cimport RateLimiter
-from dro.um.transport.lbtrm.trains cimport Trains
+from dro.um.transport.trains cimport Trains
 from dro.um.transport.runs cimport RunTable
 
 cdef class LbtrmSender:

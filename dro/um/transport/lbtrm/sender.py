@@ -2,7 +2,7 @@
 
 Datagrams are built in place (a private copy of the received fragments, with room for the header in front of each), sent
 as trains with segmentation offload where the kernel supports it, and stay in place as the transmission window. The core
-(`dro.proto.lbtrm.source`) handles numbers, retransmissions and session messages; the rate limits are shared by all
+(`dro.proto.repair.source`) handles numbers, retransmissions and session messages; the rate limits are shared by all
 sessions of a context.
 """
 
@@ -22,17 +22,17 @@ from dro.clock import ms
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.loop import Loop
-from dro.proto.lbtrm.retransmit import Chunk, Retransmit, SendNcf
-from dro.proto.lbtrm.session_messages import SendSm
-from dro.proto.lbtrm.source import Effect, SourceSession
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.retransmit import Chunk, Retransmit, SendNcf
+from dro.proto.repair.session_messages import SendSm
+from dro.proto.repair.source import Effect, SourceSession
 from dro.timers import Timer
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.frames import Datagrams, drop_first, lay_out, write_topics
 from dro.um.transport.lbtrm.headers import write_headers
-from dro.um.transport.lbtrm.trains import BUSY, Trains
 from dro.um.transport.runs import FRAGMENTS, HEADER_BYTES, KIND_SHIFT, KIND_TSNI, LENGTH, SHAPE, WORDS, RunTable
 from dro.um.transport.session import SenderTransport, SessionCounts, SourceSessionStatistics
+from dro.um.transport.trains import BUSY, Trains
 from dro.wire import lbtrm
 from dro.wire.lbtrm import DATA_HEADER
 from dro.wire.source_string import LbtrmAddress, format_source

@@ -1,4 +1,4 @@
-"""The receiver side of one LBT-RM session; with `LBTRU_LOSS` also the stream part of an LBT-RU session.
+"""The receiver side of one session that repairs loss; with `LBTRM_LOSS` that of LBT-RM, with `LBTRU_LOSS` of LBT-RU.
 
 `ReceiverSession` gets every DATA, session message and NCF of its session, and the time. It decides which datagrams to
 hand up (in order of arrival; it never reorders), keeps the statistics, and emits events: NAKs to send, datagrams given
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dro.clock import NS_PER_MS, NS_PER_US
-from dro.proto.lbtrm.loss import (
+from dro.proto.repair.loss import (
     LossConfig,
     LossDetector,
     LossReason,

@@ -10,8 +10,8 @@ from dataclasses import asdict
 import pytest
 
 from dro.clock import ms, s
-from dro.proto.lbtrm.loss import LBTRU_LOSS, LossConfig, NakDue, Unrecoverable
-from dro.proto.lbtrm.receiver import ALL_ONES, ReceiverSession
+from dro.proto.repair.loss import LBTRU_LOSS, LossConfig, NakDue, Unrecoverable
+from dro.proto.repair.receiver import ALL_ONES, ReceiverSession
 from dro.proto.session_events import Ended
 from dro.wire import lbtrm
 from dro.wire.transport import TransportDecodeError

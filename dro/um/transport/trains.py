@@ -1,4 +1,4 @@
-"""Datagrams of an LBT-RM session to its socket: trains with segmentation offload where the kernel supports it.
+"""Datagrams of a session to its socket: trains with segmentation offload where the kernel supports it.
 
 A train is several datagrams of one size in one system call. What the system refuses for another reason than a full
 socket is counted by the caller and counts as sent.

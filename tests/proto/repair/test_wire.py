@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from dro.clock import ms, s
-from dro.proto.lbtrm.loss import LBTRU_LOSS, LossConfig
-from dro.proto.lbtrm.source import LBTRU_SOURCE, SourceConfig
+from dro.proto.repair.loss import LBTRU_LOSS, LossConfig
+from dro.proto.repair.source import LBTRU_SOURCE, SourceConfig
 from tests.fakes.wire import Wire
 
 RELIABLE_START = ms(5)

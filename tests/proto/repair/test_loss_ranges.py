@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dro.clock import ms
-from dro.proto.lbtrm.loss import NAK_ROUND_NS, OWN_TIMER_MAX, PIECE, LossConfig, LossDetector, SqnRange
+from dro.proto.repair.loss import NAK_ROUND_NS, OWN_TIMER_MAX, PIECE, LossConfig, LossDetector, SqnRange
 from tests.fakes.receiver_bench import sqns_of, synchronised
 
 MASK = 0xFFFFFFFF

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dro.clock import ms
-from dro.proto.lbtrm.loss import LossConfig, NakDue, Skipped, Unrecoverable
-from dro.proto.lbtrm.receiver import ReceiverSession
-from dro.proto.lbtrm.retransmit import Chunk, Retransmit, SendNcf
-from dro.proto.lbtrm.session_messages import SendSm
-from dro.proto.lbtrm.source import SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.loss import LossConfig, NakDue, Skipped, Unrecoverable
+from dro.proto.repair.receiver import ReceiverSession
+from dro.proto.repair.retransmit import Chunk, Retransmit, SendNcf
+from dro.proto.repair.session_messages import SendSm
+from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.proto.session_events import Began, Ended
 from tests.fakes.receiver_bench import sqns_of
 

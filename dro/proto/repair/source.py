@@ -1,4 +1,4 @@
-"""The source side of one LBT-RM session; with `charge_data` off also the stream part of an LBT-RU session.
+"""The source side of one session that repairs loss: that of LBT-RM, and with `charge_data` off that of LBT-RU.
 
 `SourceSession` numbers datagrams, keeps references to what was sent for retransmission, answers NAKs and schedules
 session messages. It takes and returns numbers and buffer references; packets are built by its shell.
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from dro.clock import ms, s
-from dro.proto.lbtrm.retransmit import (
+from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.retransmit import (
     Buffer,
     Chunk,
     Retransmit,
@@ -26,8 +27,7 @@ from dro.proto.lbtrm.retransmit import (
     SendNcf,
     TransmissionWindow,
 )
-from dro.proto.lbtrm.session_messages import SendSm, SmSchedule
-from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.session_messages import SendSm, SmSchedule
 from dro.sqn import MASK
 
 Effect = Retransmit | SendNcf | SendSm

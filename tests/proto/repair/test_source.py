@@ -12,11 +12,11 @@ from dro.clock import ms, s
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import LbtrmReceiverOptions, LbtrmSourceOptions
 from dro.errors import LocalProtocolError
-from dro.proto.lbtrm.loss import LossConfig
-from dro.proto.lbtrm.retransmit import Chunk, Retransmit, SendNcf, TransmissionWindow
-from dro.proto.lbtrm.session_messages import SendSm
-from dro.proto.lbtrm.source import Effect, SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.loss import LossConfig
+from dro.proto.repair.retransmit import Chunk, Retransmit, SendNcf, TransmissionWindow
+from dro.proto.repair.session_messages import SendSm
+from dro.proto.repair.source import Effect, SourceConfig, SourceSession
 from dro.wire import lbtrm
 
 Note = tuple[object, ...]

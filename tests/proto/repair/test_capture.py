@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from dro.clock import ms, s
-from dro.proto.lbtrm.loss import LossConfig, NakDue, SessionEvent, Unrecoverable
-from dro.proto.lbtrm.receiver import ReceiverSession
-from dro.proto.lbtrm.retransmit import Chunk, Retransmit, SendNcf
-from dro.proto.lbtrm.session_messages import SendSm
-from dro.proto.lbtrm.source import SourceConfig, SourceSession
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.loss import LossConfig, NakDue, SessionEvent, Unrecoverable
+from dro.proto.repair.receiver import ReceiverSession
+from dro.proto.repair.retransmit import Chunk, Retransmit, SendNcf
+from dro.proto.repair.session_messages import SendSm
+from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.proto.session_events import Began, Ended
 from tests.builders.lbtrm_capture import Packet, packets
 

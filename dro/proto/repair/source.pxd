@@ -1,4 +1,4 @@
-from dro.proto.lbtrm.retransmit cimport Retransmitter, TransmissionWindow
+from dro.proto.repair.retransmit cimport Retransmitter, TransmissionWindow
 
 cdef class SourceSession:
     cdef public object stats, next_sqn, trail, next_sm_sqn, _cfg, _sm, _last_data_ns

@@ -1,1 +1,0 @@
-"""LBT-RM sessions: receiver with loss detection, source with retransmission."""
