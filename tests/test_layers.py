@@ -371,6 +371,9 @@ def verdict(tree: Path) -> tuple[list[str], list[tuple[str, ...]]]:
         ("dro.wire.lbmr.thing", "from dro.proto.delivery.thing import x"),
         ("dro.wire.lbmr.thing", "from dro.config.um import thing"),
         ("dro.proto.repair.thing", "import dro.proto.tcp.thing"),
+        ("dro.proto.peerlink.thing", "import dro.proto.tcp.thing"),
+        ("dro.um.transport.tcp.thing", "import dro.um.transport.lbtrm.thing"),
+        ("portals.peer.thing", "import dro.um.transport.lbtrm.thing"),
         ("dro.proto.delivery.thing", "import dro.um.fragment.thing as c"),
         ("dro.proto.delivery.thing", "from dro.bus.thing import x"),
         ("dro.config.reading.thing", "import dro.config.um.thing"),
@@ -414,6 +417,7 @@ def test_the_checker_objects(tree: Path, module: str, text: str) -> None:
 def test_the_checker_accepts_what_points_down(tree: Path) -> None:
     put(tree, "dro.wire.lbmr.thing", "import struct\nfrom dro import thing")
     put(tree, "dro.proto.delivery.thing", "from ...wire.lbmr import thing\nimport dro.thing")
+    put(tree, "dro.proto.tcp.thing", "import dro.proto.repair.thing")
     put(tree, "dro.um.fragment.thing", "import dro.proto.repair.thing, dro.wire.thing\nimport socket, asyncio")
     put(tree, "dro.tools.lbm.thing", "import dro.um.thing\nfrom dro.config.um import thing")
     put(tree, "dro.tools.umdump.thing", "import dro.dissect.thing")

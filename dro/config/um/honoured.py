@@ -6,22 +6,19 @@ table what protects data.
 
 from __future__ import annotations
 
-import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 from dro.config.reading.problems import ConfigErrors
 from dro.config.um.options import OptionKey, UmOptions, option_table
 from dro.config.um.rules import Kind, Value
-from dro.config.um.used import used_options
+from dro.config.um.used import transports, used_options
 from dro.errors import ConfigError, HostError
 
 TRANSPORT: Final = ("source", "transport")
-_KINDS: Final = Path(__file__).parents[2] / "um" / "transport"  # a folder for each kind of transport
-TRANSPORTS: Final = sorted((m.name for m in pkgutil.iter_modules([str(_KINDS)]) if m.ispkg), reverse=True)
+TRANSPORTS: Final = transports()
 _UNICAST: Final = "unicast topic resolution is not supported yet"
 _REFUSED: Final[Mapping[OptionKey, str]] = {
     ("context", "resolver_unicast_daemon"): _UNICAST,

@@ -5,12 +5,20 @@ Called before a start, so that an option without effect is reported by name.
 
 from __future__ import annotations
 
+import pkgutil
+from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
 
 from dro.config.um import sets as um_sets
 from dro.config.um.options import OptionKey, option_table
 from dro.config.um.sets import OptionSet
 
+FOLDERS: Final = [str(Path(__file__).parents[2] / "um/transport")]
+"""With a folder for each kind of transport."""
 # Asked for elsewhere than in the sets.
 _ELSEWHERE: frozenset[OptionKey] = frozenset(
     {
@@ -31,9 +39,26 @@ _OF_APPLICATIONS: tuple[type[OptionSet], ...] = (
 )
 
 
+def transports() -> list[str]:
+    """Return the names of all kinds of transport, TCP first."""
+    return sorted((module.name for module in pkgutil.iter_modules(FOLDERS) if module.ispkg), reverse=True)
+
+
+def _sets() -> Iterator[type[OptionSet]]:
+    """Yield the sets of `dro.config.um.sets`, and those in the module `options` of a kind of transport."""
+    modules = [um_sets]
+    for folder in pkgutil.iter_modules(FOLDERS):
+        name = f"dro.um.transport.{folder.name}"
+        if folder.ispkg and find_spec(f"{name}.options"):
+            modules.append(import_module(f"{name}.options"))
+    for module in modules:
+        for one in vars(module).values():
+            if isinstance(one, type) and issubclass(one, OptionSet):
+                yield one
+
+
 @cache
 def used_options(*, in_portals: bool = False) -> frozenset[OptionKey]:
     """Scope and name of all options with an effect, convenience options included; `in_portals`: in a DRO."""
-    made = [one for one in vars(um_sets).values() if isinstance(one, type) and issubclass(one, OptionSet)]
-    asked = _ELSEWHERE.union(*(one.keys() for one in made if not (in_portals and one in _OF_APPLICATIONS)))
+    asked = _ELSEWHERE.union(*(one.keys() for one in _sets() if not (in_portals and one in _OF_APPLICATIONS)))
     return asked | {key for key, option in option_table().items() if asked.intersection(option.sets_also)}

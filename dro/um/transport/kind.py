@@ -1,7 +1,8 @@
 """Interface of a transport kind: how its sessions are joined, and how sources get one. Called by the context.
 
 A kind is a folder beside this module, named as in the option `transport`, with a module `kind` that defines `KIND`;
-`dro.um.transport.registry` finds it. A kind that UM has changes no other file.
+`dro.um.transport.registry` finds it. A kind that UM has changes no other file; its options are sets in a module
+`options` of the folder. CONTRIBUTING.md has the steps.
 """
 
 from __future__ import annotations

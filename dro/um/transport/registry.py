@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
+from dro.um import transport
 from dro.um.transport.kind import ImmediateSessions, TransportKind
 
-KINDS: Final[dict[str, TransportKind[Any]]] = {
-    module.name: import_module(f"{__package__}.{module.name}.kind").KIND
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)])
-    if module.ispkg
-}
+
+def find_kinds() -> dict[str, TransportKind[Any]]:
+    return {
+        module.name: import_module(f"{__package__}.{module.name}.kind").KIND
+        for module in pkgutil.iter_modules(transport.__path__)
+        if module.ispkg
+    }
+
+
+KINDS: Final = find_kinds()
 
 
 def immediate_kind() -> tuple[str, ImmediateSessions]:

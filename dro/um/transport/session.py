@@ -248,7 +248,10 @@ class SenderTransport(Protocol):
     def is_blocked(self) -> bool: ...
 
     def close(self, linger_ns: int, now_ns: int) -> None:
-        """No source is left. The session goes on repairing for `linger_ns` after its last data, then ends."""
+        """No source is left. The session goes on repairing for `linger_ns` after its last data, then ends.
+
+        May be called again while it lingers. With a `linger_ns` of 0 it has ended when this returns.
+        """
 
     def is_heard(self, since_ns: int, now_ns: int) -> bool:
         """Has a receiver joined, as far as the session can know, which was advertised last at `since_ns`?"""

@@ -1,0 +1,1 @@
+"""A transport kind in one folder, for tests: it loses datagrams on purpose and repairs them."""
