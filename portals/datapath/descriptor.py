@@ -8,13 +8,11 @@ count from the fragments. The descriptor in the sibling's queue (`dro.bus.descri
 from __future__ import annotations
 
 from enum import IntEnum
-from operator import add
 from struct import Struct
 from typing import Final
 
 from dro.errors import DecodeError
 from dro.um.transport.runs import (
-    COMPILED,
     FRAGMENTS,
     HEADER_BYTES,
     KIND_CONTROL,
@@ -90,8 +88,6 @@ def decode(frame: bytes | bytearray, table: RunTable, base: int = 0) -> tuple[in
 
 def check(table: RunTable, first: int, size: int) -> None:
     """What the egress relies on, of the rows from `first` on: it writes into the headroom and steps by the stride."""
-    if not COMPILED and all_single(table, first, size):
-        return
     words = table.cells
     for at in range(first * _WORDS, table.rows * _WORDS, _WORDS):
         fragments, offset, length = words[at + _FRAGMENTS], words[at + _OFFSET], words[at + _LENGTH]
@@ -107,17 +103,3 @@ def check(table: RunTable, first: int, size: int) -> None:
             raise DecodeError("descriptor", f"no run of kind {kind}: {fragments} fragments of {length} bytes")
         if length and (offset < headroom or offset + (fragments - 1) * stride + length > size):
             raise DecodeError("descriptor", "a run reaches out of its chunk")
-
-
-def all_single(table: RunTable, first: int, size: int) -> bool:
-    """Are the rows from `first` on single fragments of data, each with its headroom within `size` bytes?"""
-    start, end = first * WORDS, table.rows * WORDS
-    words = table.words
-    counts, offsets, lengths, shapes = [words[start + at : end : WORDS] for at in (FRAGMENTS, OFFSET, LENGTH, SHAPE)]
-    return (
-        max(counts) == min(counts) == 1
-        and max(shapes) < 1 << KIND_SHIFT
-        and min(lengths) >= HEADER_BYTES
-        and max([shape & 0xFF for shape in shapes]) <= min(offsets)
-        and max(map(add, offsets, lengths)) <= size
-    )

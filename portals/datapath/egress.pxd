@@ -17,7 +17,7 @@ cdef class Egress:
 
     cpdef object on_batch(self, object worker, object slot)
     cpdef object _send_batch(self)
-    cpdef object _send_rows(self, list lanes, object worker, bytearray buffer, bint is_sorted)
+    cpdef object _send_rows(self, list lanes, object worker, bytearray buffer)
     cpdef object flush_sessions(self)
     cpdef object _send(self, Lane lane, object worker, bytearray buffer, RunTable table, object now_ns, list sent)
     cpdef object _count_sent(self, object worker, list sent)

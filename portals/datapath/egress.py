@@ -287,7 +287,7 @@ class Egress:
         for row in odd:
             self._take_odd(worker, table, row, lanes)
         handles = set(table.column(TOPIC)) if self._order.held else ()
-        self._send_rows(lanes, worker, buffer, not odd)
+        self._send_rows(lanes, worker, buffer)
         self._buffer = bytearray()  # what was sent of this one may be in use as the transmission window
         for handle in handles:
             proxy = feeds.get(handle)
@@ -296,12 +296,12 @@ class Egress:
         if handles:
             self._set_timer()
 
-    def _send_rows(self, lanes: list[Lane], worker: int, buffer: bytearray, is_sorted: bool) -> None:
+    def _send_rows(self, lanes: list[Lane], worker: int, buffer: bytearray) -> None:
         """Send what these lanes have noted of the table, which is empty then."""
         table, now_ns = self._table, self._now_ns()
         sent = [0, 0, 0, 0]
         for lane in lanes:
-            self._send(lane, worker, buffer, lane.gather(table, is_sorted), now_ns, sent)
+            self._send(lane, worker, buffer, lane.gather(table), now_ns, sent)
         self._count_sent(worker, sent)
         table.rows = 0
 
@@ -400,7 +400,7 @@ class Egress:
             lanes: list[Lane] = []
             for row in range(rows):
                 self._take_odd(part.worker, table, row, lanes, proxy)
-            self._send_rows(lanes, part.worker, part.buffer, False)
+            self._send_rows(lanes, part.worker, part.buffer)
 
     def _release_now(self, proxies: Iterable[ProxySource]) -> None:
         """Likewise, at any time."""

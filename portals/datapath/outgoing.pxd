@@ -25,7 +25,7 @@ cdef class Lane:
     cpdef object note(self, Py_ssize_t row, unsigned int topic_index)
     @cython.locals(cells="unsigned int[::1]", found="unsigned int[::1]", to=Py_ssize_t, start=Py_ssize_t, rows=Py_ssize_t,
                    number=Py_ssize_t, column=Py_ssize_t)
-    cpdef RunTable gather(self, RunTable batch, bint is_sorted)
+    cpdef RunTable gather(self, RunTable batch)
 
 @cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, fragments="long long", nbytes="long long")
 cpdef tuple totals(RunTable table)

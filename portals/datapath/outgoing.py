@@ -14,7 +14,6 @@ from itertools import accumulate
 from typing import Final
 
 from dro.um.transport.runs import (
-    COMPILED,
     FLAG_REQUEST,
     FLAGS_SHIFT,
     FRAGMENTS,
@@ -110,25 +109,17 @@ class Lane:
         self.noted.append(row)
         self.topics.append(topic_index)
 
-    def gather(self, batch: RunTable, is_sorted: bool) -> RunTable:
-        """The rows that were noted, as a table for the session. `is_sorted`: they were noted in their order."""
+    def gather(self, batch: RunTable) -> RunTable:
+        """Return the rows that were noted, as a table for the session."""
         table, noted, topics = self.table, self.noted, self.topics
         table.rows = rows = len(noted)
-        if COMPILED:
-            cells, found, to = table.cells, batch.cells, 0
-            for number in range(rows):
-                start = noted[number] * _WORDS
-                cells[to] = topics[number]
-                for column in range(1, _WORDS):
-                    cells[to + column] = found[start + column]
-                to += _WORDS
-        elif rows:
-            size, raw = ROW.size, batch.tobytes()
-            if is_sorted and rows == batch.rows:
-                table.tobytes()[:] = raw
-            else:
-                table.tobytes()[:] = b"".join([raw[row * size : (row + 1) * size] for row in noted])
-            table.words[0 : rows * WORDS : WORDS] = array("I", topics)
+        cells, found, to = table.cells, batch.cells, 0
+        for number in range(rows):
+            start = noted[number] * _WORDS
+            cells[to] = topics[number]
+            for column in range(1, _WORDS):
+                cells[to + column] = found[start + column]
+            to += _WORDS
         noted.clear()
         topics.clear()
         return table
@@ -137,17 +128,11 @@ class Lane:
 def totals(table: RunTable) -> tuple[int, int, int, int]:
     """Fragments and bytes in the table, and those of requests among them."""
     fragments = nbytes = 0
-    if COMPILED:
-        cells = table.cells
-        for at in range(0, table.rows * _WORDS, _WORDS):
-            if cells[at + _SHAPE] & _REQUEST:
-                fragments += cells[at + _FRAGMENTS]
-                nbytes += cells[at + _FRAGMENTS] * cells[at + _LENGTH]
-    elif max(table.column(SHAPE), default=0) >= _REQUEST:  # else none has the mark, nor any block
-        for run in table:
-            if run.flags & FLAG_REQUEST:
-                fragments += run.fragments
-                nbytes += run.fragments * run.length
+    cells = table.cells
+    for at in range(0, table.rows * _WORDS, _WORDS):
+        if cells[at + _SHAPE] & _REQUEST:
+            fragments += cells[at + _FRAGMENTS]
+            nbytes += cells[at + _FRAGMENTS] * cells[at + _LENGTH]
     return *table.total(), fragments, nbytes
 
 

@@ -10,12 +10,10 @@ from typing import Final
 
 from dro.sqn import MASK
 from dro.um.transport.runs import (
-    COMPILED,
     FLAG_REQUEST,
     FLAGS_SHIFT,
     FRAGMENTS,
     LENGTH,
-    ROW,
     SHAPE,
     SQN,
     WORDS,
@@ -36,42 +34,22 @@ def plan(table: RunTable, feeds: dict[int, ProxySource], lanes: list[Lane]) -> l
     """
     odd: list[int] = []
     left: set[int] = set()
-    if COMPILED:
-        words, at = table.cells, 0
-        for row in range(table.rows):
-            handle, length, shape = words[at], words[at + _LENGTH], words[at + _SHAPE]
-            proxy = feeds.get(handle)
-            if proxy is None or shape & _ODD or (left and handle in left):
-                odd.append(row)
-                left.add(handle)
-            else:
-                window, lane = proxy.window, proxy.lane
-                if lane is None or words[at + _SQN] != window.next_sqn or length > lane.fragment_max_bytes:
-                    odd.append(row)
-                    left.add(handle)
-                else:
-                    window.advance(words[at + _FRAGMENTS])
-                    if not lane.noted:
-                        lanes.append(lane)
-                    lane.note(row, proxy.topic_index)
-            at += _WORDS
-        return odd
-    for row, (handle, sqn, count, _, length, _, shape) in enumerate(ROW.iter_unpack(table.tobytes())):
+    words, at = table.cells, 0
+    for row in range(table.rows):
+        handle, length, shape = words[at], words[at + _LENGTH], words[at + _SHAPE]
         proxy = feeds.get(handle)
-        if (
-            proxy is None
-            or shape & _ODD
-            or sqn != proxy.window.next_sqn
-            or handle in left
-            or (lane := proxy.lane) is None
-            or length > lane.fragment_max_bytes
-        ):
+        if proxy is None or shape & _ODD or (left and handle in left):
             odd.append(row)
             left.add(handle)
         else:
-            proxy.window.advance(count)
-            if not lane.noted:
-                lanes.append(lane)
-            lane.noted.append(row)
-            lane.topics.append(proxy.topic_index)
+            window, lane = proxy.window, proxy.lane
+            if lane is None or words[at + _SQN] != window.next_sqn or length > lane.fragment_max_bytes:
+                odd.append(row)
+                left.add(handle)
+            else:
+                window.advance(words[at + _FRAGMENTS])
+                if not lane.noted:
+                    lanes.append(lane)
+                lane.note(row, proxy.topic_index)
+        at += _WORDS
     return odd

@@ -5,17 +5,12 @@ Pure, and the reference for its compiled form.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Mapping
-from itertools import accumulate
-from operator import add, mul
 from typing import Final
 
 from dro.sqn import MASK
 from dro.um.transport.runs import (
-    COMPILED,
     FRAGMENTS,
-    KIND_SHIFT,
     LENGTH,
     OFFSET,
     PLAIN_BELOW,
@@ -42,45 +37,28 @@ _NO_HEADROOM: Final = MASK & ~0xFF
 def plain_part(table: RunTable, sources: Mapping[int, BoundSource]) -> tuple[tuple[int, ...], list[int]] | None:
     """(siblings, handles by row) of a table of plain data that is all for the same siblings; None when it is none."""
     handles: list[int] = []
-    if COMPILED:
-        cells, egress = table.cells, None
-        for at in range(0, table.rows * _WORDS, _WORDS):
-            bound = sources.get(cells[at])
-            if cells[at + _SHAPE] >= _PLAIN_BELOW or bound is None or not isinstance(bound.user, ForwardEntry):
-                return None
-            entry = bound.user
-            if at and entry.plain is not egress and entry.plain != egress:
-                return None
-            egress = entry.plain
-            handles.append(entry.handle)
-        return None if egress is None else (egress, handles)
-    if max(table.column(SHAPE)) >= PLAIN_BELOW:
-        return None
-    try:
-        entries = [sources[topic].user for topic in table.column(0)]
-        plain = [entry.plain for entry in entries]  # type: ignore[attr-defined]
-        handles = [entry.handle for entry in entries]  # type: ignore[attr-defined]
-    except (KeyError, AttributeError):
-        return None
-    egress = plain[0]
-    return None if egress is None or plain.count(egress) != len(plain) else (egress, handles)
+    cells, egress = table.cells, None
+    for at in range(0, table.rows * _WORDS, _WORDS):
+        bound = sources.get(cells[at])
+        if cells[at + _SHAPE] >= _PLAIN_BELOW or bound is None or not isinstance(bound.user, ForwardEntry):
+            return None
+        entry = bound.user
+        if at and entry.plain is not egress and entry.plain != egress:
+            return None
+        egress = entry.plain
+        handles.append(entry.handle)
+    return None if egress is None else (egress, handles)
 
 
 def take_all(table: RunTable, handles: list[int], out: RunTable) -> None:
     """Append all rows with these handles; `out` has room."""
-    words, at, n = out.words, out.rows * WORDS, table.rows
-    if COMPILED:
-        cells, to = table.cells, out.cells
-        for row in range(n):
-            start = row * _WORDS
-            to[at] = handles[row]
-            for column in range(1, _WORDS):
-                to[at + column] = cells[start + column]
-            at += _WORDS
-        out.rows += n
-        return
-    words[at : at + n * WORDS] = table.words[: n * WORDS]
-    words[at : at + n * WORDS : WORDS] = array("I", handles)
+    cells, to, at, n = table.cells, out.cells, out.rows * WORDS, table.rows
+    for row in range(n):
+        start = row * _WORDS
+        to[at] = handles[row]
+        for column in range(1, _WORDS):
+            to[at + column] = cells[start + column]
+        at += _WORDS
     out.rows += n
 
 
@@ -88,35 +66,21 @@ def extent(table: RunTable, first: int = 0) -> tuple[int, int]:
     """(first byte, end) of all fragments of the rows from number `first` on; (0, 0) when there are none."""
     low, high = MASK, 0
     start, end = first * WORDS, table.rows * WORDS
-    if COMPILED:
-        cells = table.cells
-        for at in range(start, end, _WORDS):
-            offset, length = cells[at + _OFFSET], cells[at + _LENGTH]
-            if length:
-                low = min(low, offset)
-                high = max(high, offset + (cells[at + _FRAGMENTS] - 1) * cells[at + _STRIDE] + length)
-        return (low if high else 0), high
-    words = table.words
-    offsets, counts, lengths = [words[start + column : end : WORDS] for column in (OFFSET, FRAGMENTS, LENGTH)]
-    if max(counts) == 1 and max(words[start + SHAPE : end : WORDS]) < 1 << KIND_SHIFT:
-        return min(offsets), max(map(add, offsets, lengths))
-    for _, _, fragments, offset, length, stride, _ in ROW.iter_unpack(table.tobytes()[4 * start :]):
+    cells = table.cells
+    for at in range(start, end, _WORDS):
+        offset, length = cells[at + _OFFSET], cells[at + _LENGTH]
         if length:
             low = min(low, offset)
-            high = max(high, offset + (fragments - 1) * stride + length)
+            high = max(high, offset + (cells[at + _FRAGMENTS] - 1) * cells[at + _STRIDE] + length)
     return (low if high else 0), high
 
 
 def move(table: RunTable, distance: int, first: int = 0) -> None:
     """The fragments of the rows from number `first` on lie that much earlier."""
     start, end = first * WORDS + OFFSET, table.rows * WORDS
-    if COMPILED:
-        cells = table.cells
-        for at in range(start, end, _WORDS):
-            cells[at] = max(0, cells[at] - distance)
-    elif distance:
-        words = table.words
-        words[start:end:WORDS] = array("I", [max(0, offset - distance) for offset in words[start:end:WORDS]])
+    cells = table.cells
+    for at in range(start, end, _WORDS):
+        cells[at] = max(0, cells[at] - distance)
 
 
 def compact(view: memoryview, table: RunTable, first: int, most: int) -> bytearray | None:
@@ -128,34 +92,18 @@ def compact(view: memoryview, table: RunTable, first: int, most: int) -> bytearr
     if size > most:
         return None
     start, end = first * WORDS, table.rows * WORDS
-    if COMPILED:
-        chunk = bytearray(size)
-        cells, source, out, to = table.cells, view, chunk, _HEADROOM
-        for at in range(start, end, _WORDS):
-            offset, length = cells[at + _OFFSET], cells[at + _LENGTH]
-            cells[at + _OFFSET] = to
-            for _ in range(cells[at + _FRAGMENTS]):
-                out[to : to + length] = source[offset : offset + length]
-                to += length
-                offset += cells[at + _STRIDE]
-            cells[at + _STRIDE] = length
-            cells[at + _SHAPE] &= _NO_HEADROOM
-        return chunk
-    words = table.words
-    offsets, counts, lengths, strides = [
-        words[start + column : end : WORDS] for column in (OFFSET, FRAGMENTS, LENGTH, STRIDE)
-    ]
-    pieces: list[bytes | memoryview] = [bytes(HEADROOM)]
-    for at, count, length, stride in zip(offsets, counts, lengths, strides, strict=True):
-        if count == 1:
-            pieces.append(view[at : at + length])
-        elif length:
-            pieces += [view[o : o + length] for o in range(at, at + count * stride, stride)]
-    words[start + OFFSET : end : WORDS] = array("I", [*accumulate(map(mul, counts, lengths), initial=HEADROOM)][:-1])
-    words[start + STRIDE : end : WORDS] = lengths
-    shapes = words[start + SHAPE : end : WORDS]
-    words[start + SHAPE : end : WORDS] = array("I", [shape & _NO_HEADROOM for shape in shapes])
-    return bytearray().join(pieces)
+    chunk = bytearray(size)
+    cells, source, out, to = table.cells, view, chunk, _HEADROOM
+    for at in range(start, end, _WORDS):
+        offset, length = cells[at + _OFFSET], cells[at + _LENGTH]
+        cells[at + _OFFSET] = to
+        for _ in range(cells[at + _FRAGMENTS]):
+            out[to : to + length] = source[offset : offset + length]
+            to += length
+            offset += cells[at + _STRIDE]
+        cells[at + _STRIDE] = length
+        cells[at + _SHAPE] &= _NO_HEADROOM
+    return chunk
 
 
 def split(view: memoryview, table: RunTable, most: int) -> Iterable[tuple[bytearray, RunTable]]:

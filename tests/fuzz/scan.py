@@ -10,7 +10,7 @@ from typing import Final
 from dro.errors import DecodeError
 from dro.um.transport.lbtrm.receiver import HEADER as LBTRM
 from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, ROW, Run, RunTable, has_block, read_messages
-from dro.um.transport.scan import BadStream, DatagramHeader, Stream, scan_datagrams, scan_slots, scan_stream
+from dro.um.transport.scan import BadStream, DatagramHeader, Stream, scan_datagrams, scan_stream
 from dro.wire import lbtrm, lbtru
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import BlockType
@@ -91,16 +91,15 @@ def _datagrams(header: DatagramHeader) -> Callable[[bytes], Hashable]:
         stream, touched = Stream(KEYS[header], RunTable(_ROWS)), list[Stream]()
         stream.expected = _FIRST
         streams = {(stream.key, _SENDER >> 32): stream}
-        left = []
-        if not lengths or not scan_slots(memoryview(area), _STRIDE, lengths, _SENDER, streams, touched, header):
-            offsets, at = list(range(0, len(area), _STRIDE)), 0
-            while at < len(lengths):
-                stop = scan_datagrams(
-                    memoryview(area), offsets, lengths, [_SENDER] * len(lengths), at, streams, touched, header
-                )
-                assert at <= stop <= len(lengths)
-                left += [stop] if stop < len(lengths) else []
-                at = stop + 1
+        left: list[int] = []
+        offsets, at = list(range(0, len(area), _STRIDE)), 0
+        while at < len(lengths):
+            stop = scan_datagrams(
+                memoryview(area), offsets, lengths, [_SENDER] * len(lengths), at, streams, touched, header
+            )
+            assert at <= stop <= len(lengths)
+            left += [stop] if stop < len(lengths) else []
+            at = stop + 1
         taken = len(lengths) - len(left)
         assert stream.datagrams == taken
         assert stream.expected == _FIRST + taken

@@ -192,7 +192,6 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ("dro/um/transport/lbtrm/receiver.py", "session.sender = sender", "pass"): "saves taking the address apart again",
     ("dro/um/transport/lbtrm/sender.py", _BUSY, "1"): "the send that stops a run sets it before it is read",
     ("dro/um/transport/lbtrm/sender.py", _TRAINS, "count >= 1"): "there is no train of one",
-    ("dro/um/transport/mmsg.py", "self.is_uniform = False", "pass"): "each batch sets it before it is read",
     ("dro/um/transport/runs.py", _ENDS, "offset > self._offset + length + headroom"): "just there is the next offset",
     ("dro/um/transport/runs.py", "self._next_sqn = self._next_offset = 0", "1"): "not read while the run is empty",
     ("dro/um/transport/sockets.py", _ALIVE, "2"): "any number but 0 switches it on",

@@ -131,7 +131,6 @@ def test_messages_are_whole_in_both_orders_while_a_tenth_of_the_datagrams_is_los
         return at
 
     module = "dro.um.transport.lbtrm.receiver."
-    monkeypatch.setattr(module + "scan_slots", lambda *_: False)
     monkeypatch.setattr(module + "scan_datagrams", lossy)
     net = make({"A": [1, 2]})
     net.start()

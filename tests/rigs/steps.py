@@ -17,7 +17,7 @@ from dro.um.transport.frames import drop_first, in_stream, keep_first, lay_out, 
 from dro.um.transport.lbtrm.headers import write_headers
 from dro.um.transport.lbtrm.receiver import HEADER as LBTRM
 from dro.um.transport.runs import ROW, RunTable, read_messages
-from dro.um.transport.scan import BadStream, DatagramHeader, Stream, scan_datagrams, scan_slots, scan_stream
+from dro.um.transport.scan import BadStream, DatagramHeader, Stream, scan_datagrams, scan_stream
 from dro.um.transport.session import SenderTransport
 from dro.wire.lbmc.message import HEADER
 from dro.wire.lbtru import FLAG_RETRANSMISSION, Data, encode, sid_option
@@ -100,13 +100,11 @@ def digest_of(seed: int, rounds: int = 300) -> str:
         stream.expected, stream.is_touched = first, False
         stream.datagrams = stream.nbytes = stream.messages = 0
         left: list[int] = []
-        if not scan_slots(view, STRIDE, lengths, SENDER, streams, touched, header):
-            offsets = list(range(0, len(area), STRIDE))
-            at = -1
-            while at < len(lengths):
-                senders = [SENDER] * len(lengths)
-                at = scan_datagrams(view, offsets, lengths, senders, at + 1, streams, touched, header)
-                left.append(at)
+        offsets, senders = list(range(0, len(area), STRIDE)), [SENDER] * len(lengths)
+        at = -1
+        while at < len(lengths):
+            at = scan_datagrams(view, offsets, lengths, senders, at + 1, streams, touched, header)
+            left.append(at)
         note(
             stream.first, stream.datagrams, stream.nbytes, stream.trail, stream.messages, stream.expected, len(touched)
         )
@@ -142,7 +140,7 @@ def digest_of(seed: int, rounds: int = 300) -> str:
             lanes: list[Lane] = []
             odd = plan(rows, feeds, lanes)
             note(list(rows), odd, lane.noted, lane.topics)
-            mine = lane.gather(rows, not odd)
+            mine = lane.gather(rows)
             if not mine.rows:
                 continue
             write_topics(chunk, mine)

@@ -5,12 +5,10 @@ Pure, and the reference for its compiled form. Nothing here knows a transport's 
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final, NamedTuple
 
 from dro.sqn import MASK
 from dro.um.transport.runs import (
-    COMPILED,
     FRAGMENTS,
     HEAD_SHIFT,
     HEADER_BYTES,
@@ -19,7 +17,6 @@ from dro.um.transport.runs import (
     KIND_TSNI,
     LENGTH,
     OFFSET,
-    ROW,
     SHAPE,
     SQN,
     STRIDE,
@@ -30,8 +27,6 @@ from dro.um.transport.runs import (
 )
 from dro.wire.lbmc import message as lbmc
 
-_TOPIC: Final = Struct("!I")
-_TOPIC_AT: Final = 4  # of the topic index in a message with the full header
 TRAIN_BYTES: Final = 65000
 # plain integers in the compiled form
 _WORDS, _SQN, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, SQN, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE
@@ -40,28 +35,16 @@ _DATA_BELOW, _HEADER, _TRAIN_BYTES = 1 << KIND_SHIFT, HEADER_BYTES, TRAIN_BYTES
 
 def write_topics(buffer: bytearray, table: RunTable) -> None:
     """Write the first word of each row into the fragments of the row, wherever their kind has it."""
-    if COMPILED:
-        cells, view = table.cells, buffer
-        for row in range(0, table.rows * _WORDS, _WORDS):
-            shape, offset, stride = cells[row + _SHAPE], cells[row + _OFFSET], cells[row + _STRIDE]
-            if shape < _DATA_BELOW:
-                at = offset + 4
-                for _ in range(cells[row + _FRAGMENTS]):
-                    write_u32(view, at, cells[row])
-                    at += stride
-            elif shape >> KIND_SHIFT == KIND_CONTROL:
-                set_topic_index(buffer, offset, cells[row + _LENGTH], shape >> HEAD_SHIFT & 0xFF, cells[row])
-        return
-    pack = _TOPIC.pack_into
-    for topic, _, fragments, offset, length, stride, shape in ROW.iter_unpack(table.tobytes()):
+    cells, view = table.cells, buffer
+    for row in range(0, table.rows * _WORDS, _WORDS):
+        shape, offset, stride = cells[row + _SHAPE], cells[row + _OFFSET], cells[row + _STRIDE]
         if shape < _DATA_BELOW:
-            if fragments == 1:
-                pack(buffer, offset + _TOPIC_AT, topic)
-            else:
-                for at in range(offset + _TOPIC_AT, offset + fragments * stride, stride):
-                    pack(buffer, at, topic)
+            at = offset + 4
+            for _ in range(cells[row + _FRAGMENTS]):
+                write_u32(view, at, cells[row])
+                at += stride
         elif shape >> KIND_SHIFT == KIND_CONTROL:
-            set_topic_index(buffer, offset, length, shape >> HEAD_SHIFT & 0xFF, topic)
+            set_topic_index(buffer, offset, cells[row + _LENGTH], shape >> HEAD_SHIFT & 0xFF, cells[row])
 
 
 class Datagrams(NamedTuple):
@@ -84,63 +67,54 @@ def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datag
     sizes: list[int] = []
     fragments: list[int] = []
     payloads: list[int] = []
-    size, held, payload = most, 0, 0
-    words = table.cells
-    if COMPILED and not table.has_other_than_data():
-        count, nbytes = table.total()
-        made = bytearray(nbytes + count * header)
-        source, out, to = buffer, made, 0
-        for row in range(0, table.rows * _WORDS, _WORDS):
-            topic, offset, length = words[row], words[row + _OFFSET], words[row + _LENGTH]
-            for _ in range(words[row + _FRAGMENTS]):
-                if size + length > most:
-                    if held:
-                        sizes.append(size)
-                        fragments.append(held)
-                        payloads.append(payload)
-                    to += header
-                    size, held, payload = header, 0, 0
-                out[to : to + length] = source[offset : offset + length]
-                out[to + 4], out[to + 5] = topic >> 24, topic >> 16 & 0xFF
-                out[to + 6], out[to + 7] = topic >> 8 & 0xFF, topic & 0xFF
-                offset += words[row + _STRIDE]
-                to += length
-                size += length
-                held += 1
-                payload += length - _HEADER
-        sizes.append(size)
-        fragments.append(held)
-        payloads.append(payload)
-        out = None  # type: ignore[assignment]
-        del made[to:]
-        return Datagrams(made, sizes, fragments, payloads)
-    write_topics(buffer, table)
-    view, room = memoryview(buffer), bytes(header)
-    parts: list[bytes | memoryview] = []
+    others = other_messages(buffer, table)
+    count, nbytes = table.total()
+    made = bytearray(nbytes + sum(map(len, others.values())) + count * header)
+    words, source, out = table.cells, buffer, made
+    size, held, payload, to = most, 0, 0, 0
     for row in range(0, table.rows * _WORDS, _WORDS):
-        offset, length, shape = words[row + _OFFSET], words[row + _LENGTH], words[row + _SHAPE]
-        user = length - _HEADER if shape < _DATA_BELOW else 0
-        message = b""
-        if shape >> KIND_SHIFT == KIND_TSNI:
-            message = lbmc.encode(lbmc.tsni_message([(words[row], words[row + _SQN])]))
-            length = len(message)
+        topic, offset, length = words[row], words[row + _OFFSET], words[row + _LENGTH]
+        is_data = words[row + _SHAPE] < _DATA_BELOW
+        if not is_data:
+            length = len(others[row])
         for _ in range(words[row + _FRAGMENTS]):
             if size + length > most:
                 if held:
                     sizes.append(size)
                     fragments.append(held)
                     payloads.append(payload)
-                parts.append(room)
+                to += header
                 size, held, payload = header, 0, 0
-            parts.append(message or view[offset : offset + length])
-            offset += words[row + _STRIDE]
+            if is_data:
+                out[to : to + length] = source[offset : offset + length]
+                out[to + 4], out[to + 5] = topic >> 24, topic >> 16 & 0xFF
+                out[to + 6], out[to + 7] = topic >> 8 & 0xFF, topic & 0xFF
+                offset += words[row + _STRIDE]
+                payload += length - _HEADER
+            else:
+                made[to : to + length] = others[row]
+            to += length
             size += length
             held += 1
-            payload += user
     sizes.append(size)
     fragments.append(held)
     payloads.append(payload)
-    return Datagrams(bytearray().join(parts), sizes, fragments, payloads)
+    out = None  # type: ignore[assignment]
+    del made[to:]
+    return Datagrams(made, sizes, fragments, payloads)
+
+
+def other_messages(buffer: bytearray, table: RunTable) -> dict[int, bytes]:
+    """The messages of rows that are no data, with their topic indexes, by where the row begins."""
+    found: dict[int, bytes] = {}
+    if table.has_other_than_data():
+        for number, run in enumerate(table):
+            if run.kind == KIND_TSNI:
+                found[number * WORDS] = lbmc.encode(lbmc.tsni_message([(run.topic_index, run.first_sqn)]))
+            elif run.kind == KIND_CONTROL:
+                set_topic_index(buffer, run.offset, run.length, run.next_header, run.topic_index)
+                found[number * WORDS] = bytes(buffer[run.offset : run.offset + run.length])
+    return found
 
 
 def in_stream(buffer: bytearray, table: RunTable) -> tuple[bytes, list[int]]:

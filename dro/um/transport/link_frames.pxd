@@ -12,8 +12,9 @@ cdef unsigned int _DATA_MARK
                topic_index="unsigned int", sqn="unsigned int", index="unsigned int")
 cpdef tuple scan_link(unsigned char[::1] view, Py_ssize_t pos, Py_ssize_t end, RunTable table)
 @cython.locals(cells="unsigned int[::1]", row=Py_ssize_t, offset=Py_ssize_t, length=Py_ssize_t, whole=Py_ssize_t,
-               to=Py_ssize_t, size=Py_ssize_t, index="unsigned int", topic="unsigned int", shape="unsigned int",
-               source="const unsigned char[::1]", out="unsigned char[::1]", cuts=list, counts=list, parts=list, number=Py_ssize_t)
+               to=Py_ssize_t, size=Py_ssize_t, index="unsigned int", topic="unsigned int",
+               source="const unsigned char[::1]", out="unsigned char[::1]", cuts=list, counts=list, others=dict, is_data=bint,
+               number=Py_ssize_t)
 cpdef tuple for_link(bytearray buffer, RunTable table, dict topics, Py_ssize_t held, Py_ssize_t most,
                      Py_ssize_t header=*)
 @cython.locals(count=Py_ssize_t, table=RunTable, key="unsigned long long", expected="long long", offset=Py_ssize_t,

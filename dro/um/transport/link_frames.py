@@ -18,7 +18,6 @@ from typing import Final
 from dro.errors import DecodeError
 from dro.sqn import MASK
 from dro.um.transport.runs import (
-    COMPILED,
     FRAGMENTS,
     HEAD_SHIFT,
     HEADER_BYTES,
@@ -49,7 +48,6 @@ SRCIDX_BYTES: Final = 12
 FRAGMENT_MAX: Final = MESSAGE_MAX - SRCIDX_BYTES
 """Of a message without the block."""
 _SRCIDX: Final = int(BlockType.SRCIDX)
-_PREFIX: Final = Struct("!BBHIIBBHQ")  # header of a message, and the block
 _MARK: Final = Struct("!BBH")
 PACKET_HEADER: Final = 20
 _PACKET: Final = Struct("!IIIQ")  # type, first option and flags; sqn; trail; the option
@@ -72,10 +70,7 @@ def scan_link(view: memoryview, pos: int, end: int, table: RunTable) -> tuple[in
     """
     messages = 0
     while end - pos >= _LEAST and table.rows < table.capacity:
-        if COMPILED:
-            kind, head, length = view[pos], view[pos + 1], view[pos + 2] << 8 | view[pos + 3]
-        else:
-            kind, head, length = lbmc.MINIMAL.unpack_from(view, pos)
+        kind, head, length = view[pos], view[pos + 1], view[pos + 2] << 8 | view[pos + 3]
         if (
             kind != _MESSAGE
             or head != _CODE
@@ -85,18 +80,13 @@ def scan_link(view: memoryview, pos: int, end: int, table: RunTable) -> tuple[in
         ):
             break
         begin = pos + _BLOCK_BYTES
-        if COMPILED:
-            topic_index, sqn = u32(view, pos + 4), u32(view, pos + 8)
-            head = view[begin]
-            index = 0 if u32(view, pos + 16) else u32(view, pos + 20)
-            view[begin], view[begin + 1] = kind, head
-            view[begin + 2], view[begin + 3] = length - _BLOCK_BYTES >> 8, length - _BLOCK_BYTES & 0xFF
-            write_u32(view, begin + 4, topic_index)
-            write_u32(view, begin + 8, sqn)
-        else:
-            _, _, _, topic_index, sqn, head, _, _, index = _PREFIX.unpack_from(view, pos)
-            index = index if index <= MASK else 0
-            lbmc.HEADER.pack_into(view, begin, kind, head, length - SRCIDX_BYTES, topic_index, sqn)
+        topic_index, sqn = u32(view, pos + 4), u32(view, pos + 8)
+        head = view[begin]
+        index = 0 if u32(view, pos + 16) else u32(view, pos + 20)
+        view[begin], view[begin + 1] = kind, head
+        view[begin + 2], view[begin + 3] = length - _BLOCK_BYTES >> 8, length - _BLOCK_BYTES & 0xFF
+        write_u32(view, begin + 4, topic_index)
+        write_u32(view, begin + 8, sqn)
         table.add(index, sqn, begin, length - _BLOCK_BYTES, _BLOCK_BYTES, head)
         messages += 1
         pos += length
@@ -145,12 +135,9 @@ def scan_packets(
         offset, length = offsets[at], lengths[at]
         if length < _HEAD:
             return at, 0
-        if COMPILED:
-            mark, sqn, trail = u32(view, offset), u32(view, offset + 4), u32(view, offset + 8)
-            found = u32(view, offset + 12)
-            found = found << 32 | u32(view, offset + 16)
-        else:
-            mark, sqn, trail, found = _PACKET.unpack_from(view, offset)
+        mark, sqn, trail = u32(view, offset), u32(view, offset + 4), u32(view, offset + 8)
+        found = u32(view, offset + 12)
+        found = found << 32 | u32(view, offset + 16)
         if (
             mark != _DATA_MARK
             or found != key
@@ -192,22 +179,25 @@ def for_link(
     cuts: list[int] = []
     counts: list[int] = []
     size, to, number = held, 0, 0
-    cells = table.cells
-    if COMPILED and not table.has_other_than_data():
-        count, nbytes = table.total()
-        made = bytearray(nbytes + count * (SRCIDX_BYTES + header))
-        source, out = buffer, made
-        for row in range(0, table.rows * _WORDS, _WORDS):
-            index, offset, length = cells[row], cells[row + _OFFSET], cells[row + _LENGTH]
-            topic, whole = topics[index], length + _BLOCK_BYTES
-            for _ in range(cells[row + _FRAGMENTS]):
-                if size and size + whole > most:
-                    cuts.append(to)
-                    counts.append(number)
-                    size = 0
-                if not size:
-                    to += header
-                    size = header
+    others = _control_messages(buffer, table, topics) if table.has_other_than_data() else {}
+    count, nbytes = table.total()
+    made = bytearray(nbytes + sum(map(len, others.values())) + count * (SRCIDX_BYTES + header))
+    cells, source, out = table.cells, buffer, made
+    for row in range(0, table.rows * _WORDS, _WORDS):
+        index, offset, length = cells[row], cells[row + _OFFSET], cells[row + _LENGTH]
+        is_data = cells[row + _SHAPE] < _DATA_BELOW
+        topic, whole = topics[index], length + _BLOCK_BYTES
+        if not is_data:
+            whole = len(others[row])
+        for _ in range(cells[row + _FRAGMENTS]):
+            if size and size + whole > most:
+                cuts.append(to)
+                counts.append(number)
+                size = 0
+            if not size:
+                to += header
+                size = header
+            if is_data:
                 out[to], out[to + 1] = source[offset], _CODE
                 out[to + 2], out[to + 3] = whole >> 8 & 0xFF, whole & 0xFF
                 write_u32(out, to + 4, topic)
@@ -216,42 +206,24 @@ def for_link(
                 write_u32(out, to + 20, index)
                 out[to + 24 : to + whole] = source[offset + 12 : offset + length]
                 offset += cells[row + _STRIDE]
-                to += whole
-                size += whole
-                number += 1
-        out = None  # type: ignore[assignment]
-        del made[to:]
-        return made, cuts, counts
-    view, room = memoryview(buffer), bytes(header)
-    parts: list[bytes | memoryview] = []
-    for row in range(0, table.rows * _WORDS, _WORDS):
-        index, offset, length = cells[row], cells[row + _OFFSET], cells[row + _LENGTH]
-        topic, shape = topics[index], cells[row + _SHAPE]
-        for _ in range(cells[row + _FRAGMENTS]):
-            if shape < _DATA_BELOW:
-                kind, head, _, _, sqn = lbmc.HEADER.unpack_from(view, offset)
-                whole = length + SRCIDX_BYTES
-                message: list[bytes | memoryview] = [
-                    _PREFIX.pack(kind, _SRCIDX, whole, topic, sqn, head, SRCIDX_BYTES, 0, index),
-                    view[offset + HEADER_BYTES : offset + length],
-                ]
             else:
-                control = _control(buffer, table, row, topic)
-                message, whole = [control], len(control)
-            if size and size + whole > most:
-                cuts.append(to)
-                counts.append(number)
-                size = 0
-            if not size:
-                parts.append(room)
-                to += header
-                size = header
-            parts += message
-            offset += cells[row + _STRIDE]
+                made[to : to + whole] = others[row]
             to += whole
             size += whole
             number += 1
-    return bytearray().join(parts), cuts, counts
+    out = None  # type: ignore[assignment]
+    del made[to:]
+    return made, cuts, counts
+
+
+def _control_messages(buffer: bytearray, table: RunTable, topics: dict[int, int]) -> dict[int, bytes]:
+    """The messages of rows that are no data, by where the row begins."""
+    cells = table.words
+    return {
+        row: _control(buffer, table, row, topics[cells[row]])
+        for row in range(0, table.rows * WORDS, WORDS)
+        if cells[row + SHAPE] >= 1 << KIND_SHIFT
+    }
 
 
 def _control(buffer: bytearray, table: RunTable, row: int, topic: int) -> bytes:

@@ -6,7 +6,6 @@ cdef class DatagramBatch:
     cdef public object view, _memory, _base, _names, _iovs, _headers, _name_keys, _lens, _headers_at
     cdef public Py_ssize_t count, stride, _overflow, _wish
     cdef public list lengths, offsets, senders
-    cdef public bint is_uniform, is_slotted
 
     cpdef object _set_stride(self, Py_ssize_t stride)
     @cython.locals(stride=Py_ssize_t, first=Py_ssize_t, is_equal=bint, longest=Py_ssize_t, i=Py_ssize_t, at=Py_ssize_t)

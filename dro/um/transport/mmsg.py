@@ -21,7 +21,6 @@ from array import array
 from struct import Struct
 from typing import Final
 
-from dro.um.transport.runs import COMPILED
 from dro.um.transport.sockets import SOL_UDP, UDP_SEGMENT
 
 BATCH: Final = 64  # datagrams per call
@@ -56,8 +55,7 @@ class DatagramBatch:
     """The receive side of one UDP socket, or of several that see the same traffic.
 
     After `receive`: `count` datagrams; number i lies at `view[offsets[i] : offsets[i] + lengths[i]]` and came from
-    `senders[i]`. They stay valid until the next `receive` of any batch with the same memory. `is_uniform` says that
-    all have one length and lie back to back from `offsets[0]`, `is_slotted` that they begin every `stride` bytes.
+    `senders[i]`. They stay valid until the next `receive` of any batch with the same memory.
     """
 
     def __init__(self, like: DatagramBatch | None = None) -> None:
@@ -84,8 +82,6 @@ class DatagramBatch:
         self.lengths: list[int] = []
         self.offsets: list[int] = []
         self.senders: list[int] = []
-        self.is_uniform = False
-        self.is_slotted = False
 
     def _set_stride(self, stride: int) -> None:
         self.stride = stride
@@ -113,14 +109,11 @@ class DatagramBatch:
         self.senders = self._name_keys[:n].tolist()
         stride = self.stride
         first = lengths[0]
-        self.is_slotted = True
         self.offsets = offsets = list(range(0, n * stride, stride))
         is_equal = lengths.count(first) == n
         if first == stride and is_equal:
-            self.is_uniform = True
             self._wish = 0
             return n
-        self.is_uniform = n == 1
         longest = first if is_equal else max(lengths)
         if longest > stride:
             memory = self._memory
@@ -129,7 +122,6 @@ class DatagramBatch:
                     at = self._overflow + i * MAX_DATAGRAM
                     memory[at : at + stride] = memory[offsets[i] : offsets[i] + stride]
                     offsets[i] = at
-            self.is_slotted = False
             self._set_stride(longest)
             self._wish = 0
         elif n > 1 and is_equal and longest:  # a stride of 0 is none, and empty datagrams are nobody's traffic
@@ -175,19 +167,12 @@ class Sends:
             return 1, 0
         n = min(len(entries), BATCH)
         base = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        if COMPILED:
-            iovs, headers, segments = self._iovs, self._headers, self._segments
-            for number in range(n):
-                at, nbytes, segment = entries[number]
-                iovs[2 * number], iovs[2 * number + 1] = base + at, nbytes
-                headers[8 * number + 5] = _CONTROL if segment else 0
-                segments[number] = segment
-        else:
-            offsets, sizes, found = zip(*entries[:n], strict=True)
-            self._iovs[0 : 2 * n : 2] = array("Q", [base + offset for offset in offsets])
-            self._iovs[1 : 2 * n : 2] = array("Q", sizes)
-            self._headers[5 : 8 * n : 8] = array("Q", [_CMSG_SPACE if segment else 0 for segment in found])
-            self._segments[:n] = array("H", found)
+        iovs, headers, segments = self._iovs, self._headers, self._segments
+        for number in range(n):
+            at, nbytes, segment = entries[number]
+            iovs[2 * number], iovs[2 * number + 1] = base + at, nbytes
+            headers[8 * number + 5] = _CONTROL if segment else 0
+            segments[number] = segment
         sent: int = _sendmmsg(sock.fileno(), self._headers_at, n, _DONTWAIT)
         if sent < 0:
             return 0, ctypes.get_errno()

@@ -29,8 +29,7 @@ cdef class RunTable:
 cpdef unsigned int u32(const unsigned char[::1] view, Py_ssize_t at) except? 0
 cpdef object write_u32(unsigned char[::1] view, Py_ssize_t at, unsigned int value)
 
-@cython.locals(messages=Py_ssize_t, kind="unsigned int", length="unsigned int", head="unsigned int", sqn="unsigned int",
-               topic_index="unsigned int")
+@cython.locals(messages=Py_ssize_t, kind="unsigned int", length="unsigned int", head="unsigned int")
 cpdef Py_ssize_t read_messages(
     const unsigned char[::1] view, Py_ssize_t pos, Py_ssize_t end, unsigned int headroom, RunTable out,
     unsigned int flags=*

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from operator import mul
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -24,14 +23,12 @@ from dro.wire.lbmc.codes import (
     BlockType,
     MessageType,
 )
-from dro.wire.lbmc.message import MINIMAL
 
 HEADER_BYTES: Final = FULL_HEADER_SIZE
 MINIMAL_BYTES: Final = MINIMAL_HEADER_SIZE
 # plain numbers: an enumeration is looked up too slowly for each fragment
 TYPE_MESSAGE: Final = int(MessageType.MESSAGE)
 TYPE_CONTROL: Final = int(MessageType.CONTROL)
-_TOPIC_AND_SQN: Final = Struct("!II")
 _DATA_TYPES: Final = frozenset(map(int, FULL_HEADER_TYPES))
 _TSNI: Final = int(BlockType.TSNI)
 _TOPIC_IDX: Final = int(BlockType.TOPIC_IDX)
@@ -61,9 +58,6 @@ class Run(NamedTuple):
     kind: int
     flags: int = 0
 
-
-COMPILED: Final = not __file__.endswith(".py")
-"""The steps of the data path run compiled; `DRO_PURE=1` in the environment, or no compiler at installation: plain."""
 
 ROWS: Final = 8192  # a datagram of the smallest messages has 5,459
 WORDS: Final = 7  # of a row, u32 each
@@ -118,23 +112,18 @@ class RunTable:
     def total(self, first: int = 0) -> tuple[int, int]:
         """Fragments, and bytes of all messages, headers included, of the rows from number `first` on."""
         start, end = first * WORDS, self.rows * WORDS
-        if COMPILED:
-            cells, fragments, nbytes = self.cells, 0, 0
-            for at in range(start, end, _WORDS):
-                fragments += cells[at + _FRAGMENTS]
-                nbytes += cells[at + _FRAGMENTS] * cells[at + _LENGTH]
-            return fragments, nbytes
-        counts = self.words[start + FRAGMENTS : end : WORDS]
-        return sum(counts), sum(map(mul, counts, self.words[start + LENGTH : end : WORDS]))
+        cells, fragments, nbytes = self.cells, 0, 0
+        for at in range(start, end, _WORDS):
+            fragments += cells[at + _FRAGMENTS]
+            nbytes += cells[at + _FRAGMENTS] * cells[at + _LENGTH]
+        return fragments, nbytes
 
     def has_other_than_data(self) -> bool:
         """Is there any run of control messages or TSNIs?"""
-        if COMPILED:
-            cells, most = self.cells, 0
-            for at in range(0, self.rows * _WORDS, _WORDS):
-                most = max(most, cells[at + _SHAPE])
-            return most >= _DATA_BELOW
-        return max(self.column(SHAPE), default=0) >= _DATA_BELOW
+        cells, most = self.cells, 0
+        for at in range(0, self.rows * _WORDS, _WORDS):
+            most = max(most, cells[at + _SHAPE])
+        return most >= _DATA_BELOW
 
     def fragments(self) -> int:
         return self.total()[0]
@@ -229,10 +218,7 @@ def read_messages(
     """
     messages = 0
     while end - pos >= 4:
-        if COMPILED:
-            kind, head, length = view[pos], view[pos + 1], view[pos + 2] << 8 | view[pos + 3]
-        else:
-            kind, head, length = MINIMAL.unpack_from(view, pos)
+        kind, head, length = view[pos], view[pos + 1], view[pos + 2] << 8 | view[pos + 3]
         if length < 4 or pos + length > end:
             raise DecodeError("lbmc.msglen", f"{length} bytes declared, {end - pos} left", pos)
         if kind & 0xF0:
@@ -240,11 +226,7 @@ def read_messages(
         if kind == TYPE_MESSAGE or kind in _DATA_TYPES:
             if length < HEADER_BYTES:
                 raise DecodeError("lbmc.msglen", f"{length} is less than the 12-byte header", pos)
-            if COMPILED:
-                topic_index, sqn = u32(view, pos + 4), u32(view, pos + 8)
-            else:
-                topic_index, sqn = _TOPIC_AND_SQN.unpack_from(view, pos + 4)
-            out.add(topic_index, sqn, pos, length, headroom, head, flags)
+            out.add(u32(view, pos + 4), u32(view, pos + 8), pos, length, headroom, head, flags)
         elif kind == TYPE_CONTROL:
             _read_control(view, pos, length, head, flags, out)
         elif kind != MessageType.EOT:
@@ -256,7 +238,7 @@ def read_messages(
 
 
 def u32(view: memoryview | bytes | bytearray, at: int) -> int:
-    """Big-endian; for the compiled form, in which this is the fast way."""
+    """Read a number of 32 bits in network order; in the compiled form this is the fast way."""
     return view[at] << 24 | view[at + 1] << 16 | view[at + 2] << 8 | view[at + 3]
 
 

@@ -7,7 +7,6 @@ cdef unsigned int _MESSAGE, _HEADER_BYTES
 cdef class DatagramHeader:
     cdef public Py_ssize_t size, key_at, sqn_at, trail_at, mark_at, mark_bytes
     cdef public unsigned int mark_mask, mark
-    cdef public object fields, order
 
 cdef class Stream:
     cdef public unsigned long long key, sender
@@ -28,6 +27,5 @@ cpdef Py_ssize_t scan_datagrams(
     const unsigned char[::1] view, list offsets, list lengths, list senders, Py_ssize_t at, dict streams, list touched,
     DatagramHeader header
 ) except -1
-@cython.locals(kind="unsigned int", head="unsigned int", length=Py_ssize_t, messages=Py_ssize_t, rows=Py_ssize_t,
-               topic_index="unsigned int", sqn="unsigned int")
+@cython.locals(kind="unsigned int", head="unsigned int", length=Py_ssize_t, messages=Py_ssize_t, rows=Py_ssize_t)
 cpdef tuple scan_stream(const unsigned char[::1] view, Py_ssize_t pos, Py_ssize_t end, RunTable table)

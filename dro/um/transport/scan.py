@@ -8,26 +8,15 @@ Wire layout: protocol notes, LBMC framing.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from functools import lru_cache
-from operator import eq, itemgetter, sub
-from struct import Struct
 from typing import Final
 
 from dro.errors import DecodeError
 from dro.sqn import MASK
 from dro.um.transport.runs import (
-    COMPILED,
     FRAGMENTS,
-    HEAD_SHIFT,
     HEADER_BYTES,
-    LENGTH,
     MINIMAL_BYTES,
-    OFFSET,
-    SHAPE,
-    SQN,
-    STRIDE,
     TYPE_MESSAGE,
     WORDS,
     RunTable,
@@ -37,12 +26,7 @@ from dro.um.transport.runs import (
 from dro.wire.lbmc import message as lbmc
 
 _IP_SHIFT: Final = 32
-_COLUMNS_PAY_AT: Final = 4  # datagrams
 _MESSAGE, _HEADER_BYTES = TYPE_MESSAGE, HEADER_BYTES  # plain integers in the compiled form
-
-PROBE_FIRST: Final = 16  # messages that are looked at together; twice as many each time it was a stream
-PROBE_MOST: Final = 4096
-PROBE_LEAST: Final = 4
 
 
 class DatagramHeader:
@@ -53,13 +37,11 @@ class DatagramHeader:
     """
 
     __slots__ = (
-        "fields",
         "key_at",
         "mark",
         "mark_at",
         "mark_bytes",
         "mark_mask",
-        "order",
         "size",
         "sqn_at",
         "trail_at",
@@ -85,16 +67,6 @@ class DatagramHeader:
         self.mark_bytes = mark_bytes
         self.mark_mask = mark_mask
         self.mark = mark
-        # for the plain form: key, sqn, trail, mark, and the fields of the first message
-        mark_field = "B" if mark_bytes == 1 else "I"
-        places = sorted([(key_at, "Q", 0), (sqn_at, "I", 1), (trail_at, "I", 2), (mark_at, mark_field, 3)])
-        layout, end = "!", 0
-        for at, field, _ in places:
-            layout += f"{at - end}x{field}"
-            end = at + Struct(f"!{field}").size
-        self.fields = Struct(f"{layout}{size - end}xBBHII")
-        found = [number for _, _, number in places]
-        self.order = None if found == [0, 1, 2, 3] else itemgetter(*map(found.index, range(4)), *range(4, 9))
 
 
 class Stream:
@@ -161,23 +133,18 @@ def scan_datagrams(
     size, key_at, sqn_at, trail_at = header.size, header.key_at, header.sqn_at, header.trail_at
     mark_at, mark_bytes, mask, plain = header.mark_at, header.mark_bytes, header.mark_mask, header.mark
     least = size + _HEADER_BYTES
-    unpack, order = header.fields.unpack_from, header.order
     stream: Stream | None = None
     while at < count:
         offset, length = offsets[at], lengths[at]
         if length < least:
             return at
-        if COMPILED:
-            key = u32(view, offset + key_at)
-            key = key << 32 | u32(view, offset + key_at + 4)
-            sqn, trail = u32(view, offset + sqn_at), u32(view, offset + trail_at)
-            mark = view[offset + mark_at] if mark_bytes == 1 else u32(view, offset + mark_at)
-            begin = offset + size
-            kind, head, message = view[begin], view[begin + 1], view[begin + 2] << 8 | view[begin + 3]
-            topic_index, topic_sqn = u32(view, begin + 4), u32(view, begin + 8)
-        else:
-            found = unpack(view, offset)
-            key, sqn, trail, mark, kind, head, message, topic_index, topic_sqn = order(found) if order else found
+        key = u32(view, offset + key_at)
+        key = key << 32 | u32(view, offset + key_at + 4)
+        sqn, trail = u32(view, offset + sqn_at), u32(view, offset + trail_at)
+        mark = view[offset + mark_at] if mark_bytes == 1 else u32(view, offset + mark_at)
+        begin = offset + size
+        kind, head, message = view[begin], view[begin + 1], view[begin + 2] << 8 | view[begin + 3]
+        topic_index, topic_sqn = u32(view, begin + 4), u32(view, begin + 8)
         sender = senders[at]
         if stream is None or key != stream.key or sender != stream.sender:
             stream = find(streams, key, sender)
@@ -212,89 +179,6 @@ def scan_datagrams(
     return at
 
 
-@lru_cache(maxsize=256)
-def _columns(fields: str, stride: int) -> Struct:
-    return Struct(f"{fields}{stride - Struct(fields).size}x")
-
-
-def scan_slots(
-    view: memoryview,
-    stride: int,
-    lengths: list[int],
-    sender: int,
-    streams: Streams,
-    touched: list[Stream],
-    header: DatagramHeader,
-) -> bool:
-    """Do as `scan_datagrams` for a batch of one session in order, one message in each datagram, `stride` bytes apart.
-    from the start of `view`; False, with nothing done, when it is none. It works on columns, which plain Python does
-    much faster.
-    """
-    n, size = len(lengths), header.size
-    least = size + HEADER_BYTES
-    if COMPILED or n < _COLUMNS_PAY_AT or stride < least or min(lengths) < least:
-        return False
-    columns = tuple(zip(*_columns(header.fields.format, stride).iter_unpack(view[: n * stride]), strict=True))
-    if header.order is not None:
-        columns = header.order(columns)
-    keys, sqns, trails, marks, kinds, heads, messages, topics, topic_sqns = columns
-    stream = find(streams, keys[0], sender)
-    first = sqns[0]
-    if (
-        stream is None
-        or stream.expected != first
-        or not stream.table.capacity
-        or keys.count(keys[0]) != n
-        or sqns != tuple(range(first, first + n))
-        or marks.count(marks[0]) != n
-        or marks[0] & header.mark_mask != header.mark
-        or kinds.count(TYPE_MESSAGE) != n
-    ):
-        return False
-    table = stream.table
-    topic, topic_first, length = topics[0], topic_sqns[0], messages[0]
-    if lengths.count(length + size) == n and messages.count(length) == n:
-        is_mixed = False
-        if (
-            topics.count(topic) == n
-            and heads.count(heads[0]) == n
-            and topic_sqns == tuple(range(topic_first, topic_first + n))
-        ):
-            shape = heads[0] << HEAD_SHIFT | size
-            table.put(topic, topic_first, n, size, length, stride if n > 1 else length + size, shape)
-            _took(stream, first, n, sum(lengths), trails[-1], touched)
-            return True
-    else:
-        is_mixed = True
-    if is_mixed and list(map(sub, lengths, messages)).count(size) != n:
-        return False
-    if any(map(eq, topics, topics[1:])):  # some follow each other, and may be one run
-        offset = size
-        for topic, sqn, length, head in zip(topics, topic_sqns, messages, heads, strict=True):
-            table.add(topic, sqn, offset, length, size, head)
-            offset += stride
-    else:
-        words, end = table.words, n * WORDS
-        words[0:end:WORDS] = array("I", topics)
-        words[SQN:end:WORDS] = array("I", topic_sqns)
-        words[FRAGMENTS:end:WORDS] = array("I", [1]) * n
-        words[OFFSET:end:WORDS] = array("I", range(size, size + n * stride, stride))
-        words[LENGTH:end:WORDS] = array("I", messages)
-        words[STRIDE:end:WORDS] = array("I", lengths)
-        words[SHAPE:end:WORDS] = array("I", [head << HEAD_SHIFT | size for head in heads])
-        table.rows = n
-    _took(stream, first, n, sum(lengths), trails[-1], touched)
-    return True
-
-
-def _took(stream: Stream, first: int, n: int, nbytes: int, trail: int, touched: list[Stream]) -> None:
-    stream.first, stream.datagrams, stream.nbytes, stream.trail = first, n, nbytes, trail
-    stream.messages += n
-    stream.expected = first + n & MASK
-    stream.is_touched = True
-    touched.append(stream)
-
-
 class BadStream(Exception):
     """The stream cannot be split from `pos` on; `messages` sound ones lie before it."""
 
@@ -305,12 +189,6 @@ class BadStream(Exception):
         self.error = error
 
 
-@lru_cache(maxsize=256)
-def _message_columns(length: int) -> Struct:
-    """Headers of LBMC messages of `length` bytes that lie back to back."""
-    return Struct(f"{lbmc.HEADER.format}{length - HEADER_BYTES}x")
-
-
 def scan_stream(view: memoryview, pos: int, end: int, table: RunTable) -> tuple[int, int]:
     """Add the messages from `pos` to `end` to the table; (where the next one begins, how many there were).
 
@@ -318,30 +196,14 @@ def scan_stream(view: memoryview, pos: int, end: int, table: RunTable) -> tuple[
     be split further; the messages before that have been added.
     """
     messages, rows = 0, table.rows + table.room
-    probe, careful = PROBE_FIRST, pos  # up to `careful` messages are looked at one by one
     while end - pos >= MINIMAL_BYTES:
-        if COMPILED:
-            kind, head, length = view[pos], view[pos + 1], view[pos + 2] << 8 | view[pos + 3]
-        else:
-            kind, head, length = lbmc.MINIMAL.unpack_from(view, pos)
+        kind, head, length = view[pos], view[pos + 1], view[pos + 2] << 8 | view[pos + 3]
         if length < (_HEADER_BYTES if kind == _MESSAGE else lbmc.header_size(kind)):
             raise BadStream(pos, messages, DecodeError("lbmc.header", f"type {kind:#04x} with {length} bytes", pos))
         if pos + length > end or (rows - table.rows) * 8 < length:
             break
         if kind == _MESSAGE:
-            if COMPILED:
-                topic_index, sqn = u32(view, pos + 4), u32(view, pos + 8)
-            else:
-                count = min((end - pos) // length, probe)
-                if pos >= careful and count >= PROBE_LEAST:
-                    if _take_equal(view, pos, count, head, length, table):
-                        pos += count * length
-                        messages += count
-                        probe = min(2 * probe, PROBE_MOST)
-                        continue
-                    careful, probe = pos + count * length, PROBE_FIRST
-                _, _, _, topic_index, sqn = lbmc.HEADER.unpack_from(view, pos)
-            table.add(topic_index, sqn, pos, length, 0, head)
+            table.add(u32(view, pos + 4), u32(view, pos + 8), pos, length, 0, head)
         else:
             try:
                 read_messages(view, pos, pos + length, 0, table)
@@ -350,20 +212,3 @@ def scan_stream(view: memoryview, pos: int, end: int, table: RunTable) -> tuple[
         messages += 1
         pos += length
     return pos, messages
-
-
-def _take_equal(view: memoryview, pos: int, count: int, head: int, length: int, table: RunTable) -> bool:
-    """Take `count` messages from `pos` as one run; False, with nothing done, when they are none."""
-    stream = view[pos : pos + count * length]
-    kinds, heads, lengths, topics, sqns = zip(*_message_columns(length).iter_unpack(stream), strict=True)
-    first = sqns[0]
-    if (
-        lengths.count(length) != count
-        or kinds.count(TYPE_MESSAGE) != count
-        or heads.count(head) != count
-        or topics.count(topics[0]) != count
-        or sqns != tuple(range(first, first + count))
-    ):
-        return False
-    table.put(topics[0], first, count, pos, length, length, head << HEAD_SHIFT)
-    return True

@@ -493,10 +493,10 @@ def test_silence_ends_a_session_and_its_timers(bench: LbtrmBench) -> None:
 def test_a_sender_that_lingers_goes_on_repairing_and_then_ends(bench: LbtrmBench) -> None:
     config = SourceConfig(sm_min_ns=ms(20), ignore_ns=0)
     sender, _, sink = bench.pair(config=config)
+    began = bench.loop.now_ns()
     bench.offer(sender, 0, [b"x"] * 3)
     bench.until(lambda: len(sink.got) == 3)
-    began = bench.loop.now_ns()
-    sender.close(s(1), began)
+    sender.close(s(1), bench.loop.now_ns())
     assert bench.closed == []
     nak = lbtrm.Nak(sender.address.nak_port, sender.address.session_id, (0, 1))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

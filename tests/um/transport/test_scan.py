@@ -9,7 +9,7 @@ import pytest
 
 from dro.um.transport.lbtrm.receiver import HEADER
 from dro.um.transport.runs import KIND_DATA, Run
-from dro.um.transport.scan import DatagramHeader, Stream, scan_datagrams, scan_slots
+from dro.um.transport.scan import DatagramHeader, Stream, scan_datagrams
 from dro.wire import lbtrm, lbtru
 from dro.wire.lbmc.message import HEADER as LBMC
 from tests.rigs.steps import KEYS, LBTRU
@@ -58,9 +58,6 @@ class Batch:
         self.stream.expected = 100
         self.streams = {(self.stream.key, 9): self.stream}
 
-    def slots(self) -> bool:
-        return scan_slots(self.view, STRIDE, self.lengths, SENDER, self.streams, [], self.header)
-
     def one_by_one(self) -> int:
         offsets = list(range(0, len(self.view), STRIDE))
         senders = [SENDER] * len(offsets)
@@ -68,11 +65,9 @@ class Batch:
 
 
 @pytest.mark.parametrize(("header", "make"), KINDS)
-@pytest.mark.parametrize("is_slotted", [False, True])
-def test_data_in_order_is_a_run(header: DatagramHeader, make: Callable[..., bytes], is_slotted: bool) -> None:
+def test_data_in_order_is_a_run(header: DatagramHeader, make: Callable[..., bytes]) -> None:
     batch = Batch(header, *(make(sqn) for sqn in range(100, 108)))
-    if not (is_slotted and batch.slots()):  # which only the plain form does
-        assert batch.one_by_one() == 8
+    assert batch.one_by_one() == 8
     stream = batch.stream
     assert list(stream.table) == [Run(77, 100, 8, 20, SIZE, STRIDE, 20, 0, KIND_DATA)]
     assert (stream.first, stream.datagrams, stream.trail, stream.expected) == (100, 8, 3, 108)
@@ -83,7 +78,6 @@ def test_data_in_order_is_a_run(header: DatagramHeader, make: Callable[..., byte
 def test_what_is_sent_again_or_of_another_session_is_left(header: DatagramHeader, make: Callable[..., bytes]) -> None:
     for odd in (make(101, again=True), make(101, session=6), make(102)):
         batch = Batch(header, make(100), odd)
-        assert not batch.slots()
         assert batch.one_by_one() == 1
         assert batch.stream.datagrams == 1
 
@@ -91,5 +85,4 @@ def test_what_is_sent_again_or_of_another_session_is_left(header: DatagramHeader
 @pytest.mark.parametrize("make", [session_message, two_options])
 def test_a_packet_that_is_laid_out_in_another_way_is_left(make: Callable[[int], bytes]) -> None:
     batch = Batch(LBTRU, unicast(100), make(101))
-    assert not batch.slots()
     assert batch.one_by_one() == 1

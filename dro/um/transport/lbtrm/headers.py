@@ -6,14 +6,11 @@ Pure, and the reference for its compiled form. Wire layout: protocol notes, LBT-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct
-from typing import Final
 
 from dro.sqn import MASK
-from dro.um.transport.runs import COMPILED, write_u32
+from dro.um.transport.runs import write_u32
 from dro.wire.lbtrm import FLAG_UCAST_NAKS
 
-_LAYOUT: Final = Struct("!QIIBBH")
 _FLAGS, _MASK = FLAG_UCAST_NAKS, MASK  # plain integers in the compiled form
 
 
@@ -24,17 +21,11 @@ def write_headers(
 
     `key`: NAK port << 32 | session id. `symbols`: mask of the FEC symbol in the sqn.
     """
-    if COMPILED:
-        view = buffer
-        for at in offsets:
-            write_u32(view, at, key >> 32)
-            write_u32(view, at + 4, key & _MASK)
-            write_u32(view, at + 8, sqn)
-            write_u32(view, at + 12, trail)
-            write_u32(view, at + 16, _FLAGS << 24 | tgsz << 16 | sqn & symbols)
-            sqn = sqn + 1 & _MASK
-        return
-    pack = _LAYOUT.pack_into
+    view = buffer
     for at in offsets:
-        pack(buffer, at, key, sqn, trail, _FLAGS, tgsz, sqn & symbols)
-        sqn = (sqn + 1) & MASK
+        write_u32(view, at, key >> 32)
+        write_u32(view, at + 4, key & _MASK)
+        write_u32(view, at + 8, sqn)
+        write_u32(view, at + 12, trail)
+        write_u32(view, at + 16, _FLAGS << 24 | tgsz << 16 | sqn & symbols)
+        sqn = sqn + 1 & _MASK

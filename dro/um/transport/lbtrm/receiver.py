@@ -32,7 +32,7 @@ from dro.sqn import HALF, MASK
 from dro.timers import Timer
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.runs import FLAG_REPAIR, RunTable, read_messages
-from dro.um.transport.scan import DatagramHeader, Stream, Streams, find, scan_datagrams, scan_slots
+from dro.um.transport.scan import DatagramHeader, Stream, Streams, find, scan_datagrams
 from dro.um.transport.session import (
     DataReader,
     OnEnded,
@@ -248,16 +248,10 @@ class LbtrmGroup(DataReader):
     def _on_batch(self, now_ns: int) -> None:
         batch, streams = self._batch, self._streams
         view, offsets, lengths, senders = batch.view, batch.offsets, batch.lengths, batch.senders
-        count = batch.count
-        if (
-            not batch.is_slotted
-            or senders.count(senders[0]) != count
-            or not scan_slots(view, batch.stride, lengths, senders[0], streams, self._touched, HEADER)
-        ):
-            at = scan_datagrams(view, offsets, lengths, senders, 0, streams, self._touched, HEADER)
-            while at < count:
-                self._on_datagram(view, offsets[at], lengths[at], senders[at], now_ns)
-                at = scan_datagrams(view, offsets, lengths, senders, at + 1, streams, self._touched, HEADER)
+        at = scan_datagrams(view, offsets, lengths, senders, 0, streams, self._touched, HEADER)
+        while at < batch.count:
+            self._on_datagram(view, offsets[at], lengths[at], senders[at], now_ns)
+            at = scan_datagrams(view, offsets, lengths, senders, at + 1, streams, self._touched, HEADER)
         self._hand_up(view, now_ns)
 
     def _on_datagram(self, view: memoryview, offset: int, length: int, sender: int, now_ns: int) -> None:
