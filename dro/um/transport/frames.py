@@ -67,9 +67,11 @@ def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datag
     sizes: list[int] = []
     fragments: list[int] = []
     payloads: list[int] = []
-    others = other_messages(buffer, table)
+    others = _other_messages(buffer, table) if table.has_other_than_data() else {}
     count, nbytes = table.total()
-    made = bytearray(nbytes + sum(map(len, others.values())) + count * header)
+    if others:
+        nbytes += sum(map(len, others.values()))
+    made = bytearray(nbytes + count * header)
     words, source, out = table.cells, buffer, made
     size, held, payload, to = most, 0, 0, 0
     for row in range(0, table.rows * _WORDS, _WORDS):
@@ -104,16 +106,15 @@ def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datag
     return Datagrams(made, sizes, fragments, payloads)
 
 
-def other_messages(buffer: bytearray, table: RunTable) -> dict[int, bytes]:
+def _other_messages(buffer: bytearray, table: RunTable) -> dict[int, bytes]:
     """The messages of rows that are no data, with their topic indexes, by where the row begins."""
     found: dict[int, bytes] = {}
-    if table.has_other_than_data():
-        for number, run in enumerate(table):
-            if run.kind == KIND_TSNI:
-                found[number * WORDS] = lbmc.encode(lbmc.tsni_message([(run.topic_index, run.first_sqn)]))
-            elif run.kind == KIND_CONTROL:
-                set_topic_index(buffer, run.offset, run.length, run.next_header, run.topic_index)
-                found[number * WORDS] = bytes(buffer[run.offset : run.offset + run.length])
+    for number, run in enumerate(table):
+        if run.kind == KIND_TSNI:
+            found[number * WORDS] = lbmc.encode(lbmc.tsni_message([(run.topic_index, run.first_sqn)]))
+        elif run.kind == KIND_CONTROL:
+            set_topic_index(buffer, run.offset, run.length, run.next_header, run.topic_index)
+            found[number * WORDS] = bytes(buffer[run.offset : run.offset + run.length])
     return found
 
 

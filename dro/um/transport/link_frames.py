@@ -181,7 +181,9 @@ def for_link(
     size, to, number = held, 0, 0
     others = _control_messages(buffer, table, topics) if table.has_other_than_data() else {}
     count, nbytes = table.total()
-    made = bytearray(nbytes + sum(map(len, others.values())) + count * (SRCIDX_BYTES + header))
+    if others:
+        nbytes += sum(map(len, others.values()))
+    made = bytearray(nbytes + count * (SRCIDX_BYTES + header))
     cells, source, out = table.cells, buffer, made
     for row in range(0, table.rows * _WORDS, _WORDS):
         index, offset, length = cells[row], cells[row + _OFFSET], cells[row + _LENGTH]
