@@ -64,17 +64,17 @@ $(RUNTIME): pyproject.toml setup.py $(STEPS) | $(PY)
 	touch $@
 
 demo: $(RUNTIME)
-	$(PY) -m supervisor.demo.main --seconds $(SECONDS)
+	$(PY) -m supervisor.tools.demo.main --seconds $(SECONDS)
 
 demo-direct: $(RUNTIME)
-	$(PY) -m supervisor.demo.main --direct --seconds $(SECONDS)
+	$(PY) -m supervisor.tools.demo.main --direct --seconds $(SECONDS)
 
 demo-monitor: $(RUNTIME)
-	$(PY) -m supervisor.demo.main --monitor --seconds $(SECONDS)
+	$(PY) -m supervisor.tools.demo.main --monitor --seconds $(SECONDS)
 
 demo-history:
 	@$(MAKE) --no-print-directory EXTRAS=history,analytics venv
-	$(PY) -m supervisor.demo.main --seconds $(if $(filter-out 0,$(SECONDS)),$(SECONDS),60) \
+	$(PY) -m supervisor.tools.demo.main --seconds $(if $(filter-out 0,$(SECONDS)),$(SECONDS),60) \
 		--history $(if $(HISTORY),$(HISTORY),build/demo-history-$(shell date +%Y%m%d-%H%M%S))
 
 lint: $(STAMP)

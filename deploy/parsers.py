@@ -9,10 +9,10 @@ from pathlib import Path
 import analytics.aggregate
 import analytics.generate
 import analytics.report
-import supervisor.ctl.main
 import supervisor.history.main
 import supervisor.start.command_line
-import supervisor.top.main
+import supervisor.tools.ctl.main
+import supervisor.tools.top.main
 from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
 from dro.tools.lbm.arguments import is_not_yet
 from dro.tools.umdump import main as umdump
@@ -20,7 +20,11 @@ from dro.tools.umdump import main as umdump
 
 def parsers() -> Mapping[str, argparse.ArgumentParser]:
     """By name of the console script, without the options that a program refuses as not supported yet."""
-    made = [supervisor.start.command_line.arguments(), supervisor.ctl.main.arguments(), supervisor.top.main.arguments()]
+    made = [
+        supervisor.start.command_line.arguments(),
+        supervisor.tools.ctl.main.arguments(),
+        supervisor.tools.top.main.arguments(),
+    ]
     made += [
         supervisor.history.main.arguments(),
         analytics.aggregate.arguments(),

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-import supervisor.ctl.main
-import supervisor.init.main
 import supervisor.start.command_line
-import supervisor.top.main
+import supervisor.tools.ctl.main
+import supervisor.tools.init.main
+import supervisor.tools.top.main
 from dro.config.change.reload_class import ReloadClass
 from dro.metrics.slots import DROP_SLOTS
 from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
 from dro.tools.lbm.arguments import is_not_yet
 from dro.tools.umdump import main as umdump
-from supervisor.ctl import output as ctl_output
-from supervisor.ctl import reload as ctl_reload
-from supervisor.init import main as init
 from supervisor.parent import parent
 from supervisor.parent.workers import State
+from supervisor.tools.ctl import output as ctl_output
+from supervisor.tools.ctl import reload as ctl_reload
+from supervisor.tools.init import main as init
 from tests.builders.dro_file import parse_dro
 from tests.fakes.lookup import FakeLookup
 
@@ -66,9 +66,9 @@ def options(parser: argparse.ArgumentParser) -> list[tuple[str, ...]]:
 
 
 DAEMON = [
-    *commands(supervisor.ctl.main.arguments(), "tnwgdctl"),
-    *commands(supervisor.init.main.arguments(), "tnwgd init"),
-    *commands(supervisor.top.main.arguments(), "tnwgd-top"),
+    *commands(supervisor.tools.ctl.main.arguments(), "tnwgdctl"),
+    *commands(supervisor.tools.init.main.arguments(), "tnwgd init"),
+    *commands(supervisor.tools.top.main.arguments(), "tnwgd-top"),
     ("tnwgd", supervisor.start.command_line.arguments()),
 ]
 

@@ -128,19 +128,20 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "dro.config.report", "portals.datapath", "portals.decisions", "supervisor.host", "supervisor.admin",
         "supervisor.samples", "supervisor.parent", "supervisor.reload",
     ),
-    "supervisor.doctor": (
+    "supervisor.tools": (),
+    "supervisor.tools.doctor": (
         *FLOOR, "dro.bus", "dro.wire.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.lint",
         "dro.um.transport", "supervisor.host", "supervisor.admin",
     ),
-    "supervisor.ctl": (
+    "supervisor.tools.ctl": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "supervisor.host", "supervisor.admin",
-        "supervisor.samples", "supervisor.explain", "supervisor.reload", "supervisor.orders", "supervisor.doctor",
+        "supervisor.samples", "supervisor.explain", "supervisor.reload", "supervisor.orders", "supervisor.tools.doctor",
     ),
-    "supervisor.top": (
+    "supervisor.tools.top": (
         *FLOOR, "dro.bus", "supervisor.host", "supervisor.admin", "supervisor.samples", "supervisor.explain",
     ),
-    "supervisor.init": (*FLOOR, "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
-    "supervisor.demo": (*FLOOR, "dro.bus", "dro.um", "dro.um.message", "supervisor.admin"),
+    "supervisor.tools.init": (*FLOOR, "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
+    "supervisor.tools.demo": (*FLOOR, "dro.bus", "dro.um", "dro.um.message", "supervisor.admin"),
     "supervisor.simulate": (
         *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml",
         "portals.datapath", "portals.decisions.*", "portals.endpoint", "portals.peer", "router",
@@ -148,7 +149,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor.start": (
         *FLOOR, "dro.config.reading", "dro.config.dro_xml", "dro.config.lint", "dro.config.report", "dro.um.transport",
         "supervisor.host", "supervisor.history", "supervisor.parent", "supervisor.reload", "supervisor.orders",
-        "supervisor.init", "supervisor.simulate",
+        "supervisor.tools.init", "supervisor.simulate",
     ),
     "analytics": (),
 }  # fmt: skip

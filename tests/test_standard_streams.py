@@ -36,10 +36,10 @@ FULL = {"umdump": 1, "summary": 1, "lbmsrc": 3, "lbmrcv": 3, "lbmwrcv": 3, "tnwg
 INFORM = {
     f"{program} {option}": [module, option]
     for option in ("--version", "--help")
-    for program, (module, *_) in (PROGRAMS | {"tnwgdctl": ["supervisor.ctl.main"]}).items()
+    for program, (module, *_) in (PROGRAMS | {"tnwgdctl": ["supervisor.tools.ctl.main"]}).items()
     if program != "summary"
 }
-RESPOND = ["supervisor.ctl.main", "doctor", "--respond", "127.0.0.1", "--port", "24398", "--for", "1"]
+RESPOND = ["supervisor.tools.ctl.main", "doctor", "--respond", "127.0.0.1", "--port", "24398", "--for", "1"]
 
 
 EXECUTED = os.environ | {"PYTHONPATH": str(ROOT)}  # the interpreter itself closes the streams
@@ -93,7 +93,7 @@ def test_a_reader_that_goes_away_ends_it_in_silence(tmp_path: Path, program: str
 
 @pytest.mark.parametrize("program", [name for name in (*PROGRAMS, "tnwgdctl") if name != "summary"])
 def test_every_program_has_a_version_and_one_line_for_a_wrong_argument(tmp_path: Path, program: str) -> None:
-    module = "supervisor.ctl.main" if program == "tnwgdctl" else PROGRAMS[program][0]
+    module = "supervisor.tools.ctl.main" if program == "tnwgdctl" else PROGRAMS[program][0]
     version = run(tmp_path, [module, "--version"])
     assert (version.returncode, version.stderr) == (0, "")
     assert version.stdout.split()[0] == program

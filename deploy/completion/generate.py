@@ -15,7 +15,7 @@ from typing import Final
 
 import shtab
 
-import supervisor.init.main
+import supervisor.tools.init.main
 from deploy.parsers import parsers, with_commands, write
 
 HERE: Final = Path(__file__).parent
@@ -47,7 +47,9 @@ def _with_init(parser: argparse.ArgumentParser) -> None:
         if config in group._group_actions:
             group._group_actions.remove(config)
     first = parser.add_subparsers(metavar=str(config.metavar), help=config.help)
-    supervisor.init.main.describe(first.add_parser(supervisor.init.main.COMMAND, help="write a starter configuration"))
+    supervisor.tools.init.main.describe(
+        first.add_parser(supervisor.tools.init.main.COMMAND, help="write a starter configuration")
+    )
 
 
 def _with_files(script: str, shell: str) -> str:

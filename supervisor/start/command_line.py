@@ -32,11 +32,11 @@ from dro.standard_streams import output_lost, say
 from supervisor.history.tables import NEEDS
 from supervisor.history.worker import INTERVAL_S, HistoryOptions
 from supervisor.host.early_signals import EarlySignals
-from supervisor.init import main as init
 from supervisor.parent.parent import EXIT_OK
 from supervisor.parent.process_plan import plan_of
 from supervisor.start.start import EXIT_FAILED, PROCESS, CommandLine, refuse_unsupported, run
 from supervisor.start.tls_findings import tls_findings
+from supervisor.tools.init import main as init
 
 EXIT_INTERRUPTED: Final = 130
 SIMULATE: Final = "simulate"

@@ -25,7 +25,7 @@ BLACK_BOX: Final = (
     "tests/portals/endpoint/test_um_layers.py",
     "tests/portals/endpoint/test_unicast.py",
     "tests/tools/",
-    "tests/supervisor/demo/",
+    "tests/supervisor/tools/demo/",
     "tests/supervisor/history/",
     "tests/supervisor/host/",
     "tests/supervisor/start/",

@@ -8,7 +8,7 @@ from typing import Any, Final
 from dro.metrics.slots import Slot
 from supervisor.admin.status import DroStatus, PortalPlace, PortalStatus, WorkerStatus
 from supervisor.samples.processes import ProcessFigures
-from supervisor.top.sample import Parent, Sample
+from supervisor.tools.top.sample import Parent, Sample
 
 PARENT, MANAGER, P1, P2 = 100, 101, 102, 103
 """Process ids."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from dro.bus.cycle_collector import own_bytes
-from supervisor.ctl.main import main
+from supervisor.tools.ctl.main import main
 from tests.rigs.effort import IS_LONG
 from tests.rigs.flow import DUPLICATES, MISSING, RECEIVED, Board
 from tests.rigs.liars import Liar

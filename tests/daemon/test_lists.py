@@ -15,8 +15,8 @@ from dro.bus.listing import PAGE_ROWS
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import LbtrmAddress
 from supervisor.admin.client import Client, find_dro
-from supervisor.ctl.main import main
-from supervisor.ctl.output import EXIT_FAILED, EXIT_OK
+from supervisor.tools.ctl.main import main
+from supervisor.tools.ctl.output import EXIT_FAILED, EXIT_OK
 from tests.rigs.flow import Board
 from tests.rigs.site import Site, running
 

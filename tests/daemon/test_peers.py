@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.ctl.main import main
-from supervisor.ctl.output import EXIT_FAILED, EXIT_OK
+from supervisor.tools.ctl.main import main
+from supervisor.tools.ctl.output import EXIT_FAILED, EXIT_OK
 from tests.network.plans import CHAIN, PAIR
 from tests.rigs.certificates import Authority
 from tests.rigs.flow import Board

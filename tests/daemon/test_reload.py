@@ -16,10 +16,10 @@ import pytest
 
 from supervisor.admin.client import Client, CommandError, find_dro
 from supervisor.admin.status import DroStatus
-from supervisor.ctl.main import main
-from supervisor.ctl.output import EXIT_FAILED
-from supervisor.ctl.reload import EXIT_DIFFERENT
 from supervisor.reload.records import ConfirmRecord, PlanRecord, ReloadRecord
+from supervisor.tools.ctl.main import main
+from supervisor.tools.ctl.output import EXIT_FAILED
+from supervisor.tools.ctl.reload import EXIT_DIFFERENT
 from tests.rigs.site import Site, life_of
 from tests.rigs.waiting import wait_until
 

@@ -66,7 +66,7 @@ def test_a_second_dro_with_the_same_run_directory_is_refused(site: Site, run_dir
     assert {path.name for path in run_dir.iterdir()} == files
     assert (site.folder / "dro.pid").read_text() == f"{site.pid}\n"
     assert site.workers() == workers
-    argv = [sys.executable, "-m", "supervisor.ctl.main", "--run-dir", str(run_dir), "status"]
+    argv = [sys.executable, "-m", "supervisor.tools.ctl.main", "--run-dir", str(run_dir), "status"]
     status = run(argv, cwd=ROOT, timeout=120)
     assert status.returncode == 0, status
     assert f"pid {site.pid}" in status.stdout

@@ -18,13 +18,13 @@ from supervisor.admin.client import Client, find_dro
 from supervisor.admin.last_status import FILE_NAME, read_last_status
 from supervisor.admin.status import DroStatus, PortalsStatus
 from supervisor.host.run_dirs import SHARED_MEMORY, start_time_of
-from supervisor.top.main import EXIT_OK, EXIT_UNREACHABLE, main
+from supervisor.tools.top.main import EXIT_OK, EXIT_UNREACHABLE, main
 from tests.rigs.flow import Board
 from tests.rigs.site import Site, running
 from tests.rigs.terminal import TerminalProgram
 from tests.rigs.waiting import wait_until
 
-TOP = ("-m", "supervisor.top.main")
+TOP = ("-m", "supervisor.tools.top.main")
 RATE = 200
 
 

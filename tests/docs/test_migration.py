@@ -15,7 +15,7 @@ from tests.rigs.loaded import Loaded
 from tests.rigs.network import Plan
 
 GUIDE = "migration.md"
-PROGRAMS = {"tnwgd": "supervisor.main", "tnwgdctl": "supervisor.ctl.main"}
+PROGRAMS = {"tnwgd": "supervisor.main", "tnwgdctl": "supervisor.tools.ctl.main"}
 
 
 @pytest.mark.slow

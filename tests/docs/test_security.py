@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.ctl.main import main
-from supervisor.ctl.output import EXIT_OK
 from supervisor.monitor.orders import read_tokens
+from supervisor.tools.ctl.main import main
+from supervisor.tools.ctl.output import EXIT_OK
 from tests.builders.dro_file import endpoint, gateway, load
 from tests.builders.guide_blocks import blocks
 from tests.network.plans import PAIR

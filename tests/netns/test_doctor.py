@@ -78,7 +78,7 @@ class Trds:
     def respond(self, trd: int = 1) -> None:
         address = address_in(trd, 1)
         process = self.apps[trd].start_python(
-            "-m", "supervisor.ctl.main", "doctor", "--respond", address, name="responder"
+            "-m", "supervisor.tools.ctl.main", "doctor", "--respond", address, name="responder"
         )
         process.wait_output(f"responder ready on {address}", 30)
 
@@ -87,7 +87,7 @@ class Trds:
             *wrapper,
             sys.executable,
             "-m",
-            "supervisor.ctl.main",
+            "supervisor.tools.ctl.main",
             "doctor",
             str(self.xml()),
             "--json",
@@ -308,9 +308,11 @@ def test_a_running_dro_is_looked_at_and_not_disturbed(net: Net) -> None:
     with running_dro(net, {1: "lbtrm", 2: "tcp"}) as dro:
         for trd, host in apps.items():
             address = address_in(trd, 1)
-            responder = host.start_python("-m", "supervisor.ctl.main", "doctor", "--respond", address, name="responder")
+            responder = host.start_python(
+                "-m", "supervisor.tools.ctl.main", "doctor", "--respond", address, name="responder"
+            )
             responder.wait_output("responder ready", 30)
-        argv = [sys.executable, "-m", "supervisor.ctl.main", "doctor", "--json", "--dro", str(dro.process.pid)]
+        argv = [sys.executable, "-m", "supervisor.tools.ctl.main", "doctor", "--json", "--dro", str(dro.process.pid)]
         argv += ["--listen", "4"]  # its DRO names the domain once in a second
         done = dro.host.run(argv, timeout_s=60, check=False)
         told = Told(done.returncode, json.loads(done.stdout))

@@ -68,7 +68,7 @@ def flowing(dros: Dros) -> Iterator[Flows]:
 
 def peers(dros: Dros, flows: Flows, name: str) -> dict[str, dict[str, Any]]:
     pid = str(dros.processes[name].pid)
-    order = dros.host.start_python("-m", "supervisor.ctl.main", "peers", "--json", "--dro", pid)
+    order = dros.host.start_python("-m", "supervisor.tools.ctl.main", "peers", "--json", "--dro", pid)
     flows.until(lambda: order.returncode is not None)
     return {row["portal"]: row for row in json.loads(order.stdout)["peers"]}
 

@@ -173,7 +173,7 @@ def test_a_dro_that_is_drained_leaves_and_no_message_is_lost(net: Net, tmp_path:
         flows.again()
         firsts = [flow.sender.sent(flow.source) for flow in flows.all]
         order = dros.host.start_python(
-            "-m", "supervisor.ctl.main", "drain", "--all", "--limit", "30", "--dro", str(dros.processes["B"].pid)
+            "-m", "supervisor.tools.ctl.main", "drain", "--all", "--limit", "30", "--dro", str(dros.processes["B"].pid)
         )
         flows.until(lambda: order.returncode is not None)
         assert order.wait(1) == 0, order.stderr

@@ -9,9 +9,9 @@ import pytest
 from dro.shares import share_of
 from dro.um.fragment.own_sources import FragmentSource
 from supervisor.admin.lists import rows_of
-from supervisor.ctl.network import network_lines
-from supervisor.ctl.topology import topology_text, ways_of
 from supervisor.explain.network import joined
+from supervisor.tools.ctl.network import network_lines
+from supervisor.tools.ctl.topology import topology_text, ways_of
 from tests.fakes.admin import FakeAdmin, client_of
 from tests.network.conftest import Make
 from tests.rigs.network import QUICK, Application, Network

@@ -16,13 +16,13 @@ LONGEST_S: Final = 200
 
 def tnwgdctl(pid: int, *words: str) -> subprocess.CompletedProcess[str]:
     """Run to its end, whatever that is."""
-    command = [sys.executable, "-m", "supervisor.ctl.main", *words, "--dro", str(pid)]
+    command = [sys.executable, "-m", "supervisor.tools.ctl.main", *words, "--dro", str(pid)]
     return run(command, cwd=ROOT, timeout=LONGEST_S)
 
 
 def begin(pid: int, *words: str) -> subprocess.Popen[str]:
     """Start it and go on."""
-    command = [sys.executable, "-m", "supervisor.ctl.main", *words, "--dro", str(pid), "--json"]
+    command = [sys.executable, "-m", "supervisor.tools.ctl.main", *words, "--dro", str(pid), "--json"]
     return Loaded(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -31,7 +31,7 @@ from dro.um.message.receiver import CallbackListener
 from dro.um.transport.runs import KIND_DATA, Run
 from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc import message as lbmc
-from supervisor.ctl.main import main
+from supervisor.tools.ctl.main import main
 from tests.fakes.runs import RunSink
 from tests.fakes.um_contexts import turn_until
 from tests.rigs.netns.capture import ports

@@ -148,7 +148,7 @@ def test_what_comes_later_works_as_that_user(site: Site) -> None:
 
     def reload(user: int) -> subprocess.CompletedProcess[str]:
         (run_dir,) = Path("/tmp").glob(f"dro-{site.name}-{site.pid}-*")
-        argv = [sys.executable, "-m", "supervisor.ctl.main", "--run-dir", str(run_dir), "reload", "-v"]
+        argv = [sys.executable, "-m", "supervisor.tools.ctl.main", "--run-dir", str(run_dir), "reload", "-v"]
         return run(argv, cwd=ROOT, timeout=60, preexec_fn=as_user(user, GID))
 
     text = path.read_text()

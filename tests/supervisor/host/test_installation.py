@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dro.command_line import intruder
-from supervisor.doctor import host as doctor_host
-from supervisor.doctor.check import Status
+from supervisor.tools.doctor import host as doctor_host
+from supervisor.tools.doctor.check import Status
 from tests.rigs.site import ROOT, Site
 
 

@@ -151,7 +151,7 @@ def test_the_same_configuration_or_name_is_not_started_twice(site: Site) -> None
     assert by_name in refused(site, elsewhere)
     config.write_text(config.read_text().replace(site.name, f"{site.name}b"))
     assert by_file in refused(site, config)
-    argv = [sys.executable, "-m", "supervisor.ctl.main", "doctor", str(elsewhere)]
+    argv = [sys.executable, "-m", "supervisor.tools.ctl.main", "doctor", str(elsewhere)]
     doctor = run(argv, cwd=ROOT, timeout=120)
     assert f"fail  other DROs: {by_name}" in doctor.stdout
     assert doctor.returncode != 0

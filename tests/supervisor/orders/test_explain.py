@@ -13,10 +13,10 @@ from dro.config.dro_xml.model import DroConfig
 from dro.errors import RefusedError
 from supervisor.admin.explanation import DEPENDS, FORWARDED, NOT_HERE, REJECTED, ExplainRecord
 from supervisor.admin.server import Arguments
-from supervisor.ctl.main import main
-from supervisor.ctl.output import EXIT_FAILED
-from supervisor.ctl.reload import EXIT_DIFFERENT
 from supervisor.orders.explain import ExplainQuery, explain, query_of
+from supervisor.tools.ctl.main import main
+from supervisor.tools.ctl.output import EXIT_FAILED
+from supervisor.tools.ctl.reload import EXIT_DIFFERENT
 
 UM = """<um-configuration version="1.0"><templates/><applications><application><contexts><context>
 <options type="context"><option name="resolver_multicast_ttl" default-value="3"/></options>

@@ -1,0 +1,55 @@
+"""`tnwgdctl status`: the DRO and its processes."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+
+from dro.clock import duration
+from supervisor.admin.status import DroStatus
+from supervisor.explain.neighbours import neighbour_problems
+from supervisor.tools.ctl.lists import routes_text
+from supervisor.tools.ctl.output import EXIT_OK, Commands, connect, put_answer, table
+
+
+def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
+    status = commands.add_parser("status", parents=[common], help="the DRO, its configuration and its processes")
+    status.set_defaults(run=show_status)
+
+
+def show_status(args: argparse.Namespace) -> int:
+    with connect(args) as client:
+        status = client.ask(DroStatus, "status")
+        problems = neighbour_problems(client, status)
+    text = "\n".join([status_text(status), *(f"neighbours: {problem}" for problem in problems)])
+    put_answer(args, asdict(status) | {"neighbours": [asdict(problem) for problem in problems]}, text)
+    return EXIT_OK
+
+
+def status_text(status: DroStatus) -> str:
+    loaded = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.config_loaded))
+    state = "running" if status.is_running else "starting or stopping"
+    head = [
+        f"{status.name}  open-dro {status.version}  node {status.node_id}",
+        f"pid {status.pid}, {state}, up {duration(status.uptime_s)}",
+        f"configuration {status.config_file}, loaded {loaded}",
+        routes_text(status),
+        *([f"under way: {status.change}"] if status.change else []),
+        *(f"waits for a restart of the daemon: {what}" for what in status.pending),
+        "",
+    ]
+    rows = [
+        (
+            worker.name,
+            worker.state + (f" ({worker.operation})" if worker.operation else ""),
+            worker.pid or "",
+            duration(worker.uptime_s) if worker.pid else "",
+            worker.restarts,
+            worker.incarnation,
+            worker.last_death,
+        )
+        for worker in status.workers
+    ]
+    names = ("PROCESS", "STATE", "PID", "UP", "RESTARTS", "LIFE", "LAST END")
+    return "\n".join(head) + "\n" + table(names, rows)

@@ -1,0 +1,136 @@
+"""What a demonstration stands on: files with free ports, real `tnwgd` processes, and what these take.
+
+Everything runs on the loopback interface with groups and ports of its own, so several demonstrations (and a real DRO)
+can run on one host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+PORTS_PER_TRD: Final = 30
+DIRECT: Final = "direct.xml"
+
+
+def write_configuration(
+    folder: Path, files: tuple[str, ...] = (DIRECT,), trds: int = 2, links: int = 0, others: tuple[str, ...] = ()
+) -> dict[str, int]:
+    """Write the files of a demonstration, with multicast nets and ports that nobody else uses now.
+
+    Returns the ports of links and of web monitors (one for each DRO), which the files have as `{link0}`, `{web0}` and
+    so on, and those of `others`; `{run}` is part of the names of DROs, which are unique on a host.
+    """
+    data = resources.files("supervisor.tools.demo").joinpath("data")
+    template = data.joinpath("demo-trd.cfg").read_text()
+    first = _free_block(trds * PORTS_PER_TRD + links + len(files) + len(others))
+    for trd in range(1, trds + 1):
+        base = first + (trd - 1) * PORTS_PER_TRD
+        ports = {f"port{i}": base + i for i in range(PORTS_PER_TRD)}
+        net = f"239.{192 + os.getpid() % 60}.{base // 30 % 250}"
+        folder.joinpath(f"trd{trd}.cfg").write_text(template.format(trd=trd, net=net, **ports))
+    names = [*(f"link{i}" for i in range(links)), *(f"web{i}" for i in range(len(files))), *others]
+    made = {name: first + trds * PORTS_PER_TRD + i for i, name in enumerate(names)}
+    for name in files:
+        folder.joinpath(name).write_text(data.joinpath(name).read_text().format(run=os.getpid(), **made))
+    return made
+
+
+def web_addresses(ports: Mapping[str, int]) -> list[str]:
+    """Where the web monitors of the demonstration listen."""
+    return [f"127.0.0.1:{port}" for name, port in ports.items() if name.startswith("web")]
+
+
+def _free_block(size: int) -> int:
+    """First of `size` ports that are free now, for UDP and TCP, below the ephemeral range."""
+    start = 20000 + (os.getpid() * 37 + time.monotonic_ns() // 1000) % 11000
+    for base in range(start, start + 1000, size):
+        if all(_is_free(port, kind) for port in range(base, base + size) for kind in
+               (socket.SOCK_STREAM, socket.SOCK_DGRAM)):  # fmt: skip
+            return base
+    raise SystemExit("demo: no block of free ports on 127.0.0.1")
+
+
+def _is_free(port: int, kind: int) -> bool:
+    with socket.socket(socket.AF_INET, kind) as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class Worker:
+    pid: int
+    name: str
+    cpu_s: float
+    memory_kib: int
+
+
+def workers_of(pid: int) -> list[Worker]:
+    """The processes of the DRO whose parent is `pid`, that one first."""
+    found = []
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    pids = [pid, *(int(child) for child in (children.read_text().split() if children.exists() else []))]
+    tick = os.sysconf("SC_CLK_TCK")
+    for number in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            stat = Path(f"/proc/{number}/stat").read_text()
+            name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
+            cpu_s = (int(rest[11]) + int(rest[12])) / tick
+            found.append(Worker(number, name, cpu_s, int(rest[21]) * os.sysconf("SC_PAGE_SIZE") // 1024))
+    return found
+
+
+@contextlib.contextmanager
+def running_tnwgd(
+    folder: Path, file: str = DIRECT, log: str = "tnwgd.log", arguments: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A `tnwgd` on that configuration in `folder`, its log beside it; stopped with SIGTERM at the end."""
+    tree = str(Path(__file__).resolve().parents[3])  # found from `folder` too when the package is not installed
+    path = os.pathsep.join(filter(None, [tree, os.environ.get("PYTHONPATH")]))
+    with folder.joinpath(log).open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "supervisor.main", *arguments, file],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": path},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,  # Ctrl-C is for the demonstration, which waits for its messages before it stops this
+        )
+    with stopped_at_the_end(process):
+        yield process
+
+
+@contextlib.contextmanager
+def stopped_at_the_end(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Stop it with SIGTERM, or after ten seconds with SIGKILL."""
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def ended(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> bool:
+    """Whether one of them, by the name of its log, runs no more; tells about it."""
+    for log, process in processes.items():
+        if process.poll() is not None:
+            sys.stdout.write(folder.joinpath(log).read_text())
+            print(f"demo: tnwgd ended with status {process.returncode}")
+            return True
+    return False

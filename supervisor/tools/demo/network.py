@@ -1,0 +1,187 @@
+"""The three DROs of the demonstration, as their admin sockets show them: links, ways, counters.
+
+A thread of its own looks at them twice a second, and does what an operator would do before a link is taken out of
+service: `Network` raises the cost of a portal by a reload, waits until the routes of all three DROs avoid the link, and
+pauses the portal; later it does the reverse. `tnwgdctl` sends the same requests.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dro.bus.codec import from_json
+from dro.bus.listing import PATH, TOPOLOGY, PathRow, TopologyRow
+from dro.errors import DroError
+from dro.metrics.slots import Slot
+from supervisor.admin.client import Client, find_dro
+from supervisor.admin.status import PortalsStatus, PortalStatus
+from supervisor.tools.demo.screen import Rates
+
+DROS: Final = ("A", "B", "C")
+LINKS: Final = (("A", "B"), ("A", "C"), ("B", "C"))
+TRDS: Final = (1, 2, 3)
+RECEIVING_TRDS: Final = (2, 3)
+DIRECT_WAYS: Final = {2: ("A", "B"), 3: ("A", "C")}
+DETOUR: Final = {2: ("A", "B"), 3: ("A", "B", "C")}
+CUT_PORTAL: Final = "A-C"
+COST, DETOUR_COST = 1, 10
+LOOK_S: Final = 0.25
+STEP_LIMIT_S: Final = 20.0
+LAST_MESSAGES_S: Final = 0.5
+"""After the routes avoid a link: what it still carries."""
+
+
+@dataclass(frozen=True)
+class Link:
+    name: str
+    is_up: bool
+    cost: int  # of the portal at its first end
+    messages: int  # in both directions
+    per_s: float
+
+
+@dataclass(frozen=True)
+class View:
+    """All three DROs at one moment."""
+
+    links: tuple[Link, ...] = ()
+    ways: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """From TRD 1 to the other ones: the DROs on the way; empty while they have different routes."""
+
+
+class Network(threading.Thread):
+    """See the module text. `view` and `note` are for the main thread; `error` is set when an order failed."""
+
+    def __init__(self, pids: Mapping[str, int], folder: Path, stop: threading.Event) -> None:
+        super().__init__(name="demo-network", daemon=True)
+        self._pids = pids
+        self._file = folder / "triangle-a.xml"
+        self._stop_event = stop
+        self.is_told_to_cut = threading.Event()
+        self.is_told_to_mend = threading.Event()
+        self._rates = Rates()
+        self.view = View()
+        self.note = "the DROs find each other"
+        self.error = ""
+        self.is_whole = False
+        """All links are up and carry what they should."""
+
+    def cut(self) -> None:
+        self.is_whole = False
+        self.is_told_to_cut.set()
+
+    def mend(self) -> None:
+        self.is_told_to_mend.set()
+
+    def run(self) -> None:
+        steps = self._steps()
+        try:
+            while not self._stop_event.is_set():
+                self._look()
+                next(steps)
+                self._stop_event.wait(LOOK_S)
+        except DroError as e:
+            if not self._stop_event.is_set():
+                self.error = str(e)
+
+    # what is ordered
+
+    def _steps(self) -> Iterator[None]:
+        while not (self._is_way(DIRECT_WAYS) and all(link.is_up for link in self.view.links)):
+            yield  # for as long as the main thread waits: the DROs start
+        while True:
+            self.note, self.is_whole = "all links are up", True
+            while not self.is_told_to_cut.is_set():
+                yield
+            self.is_told_to_cut.clear()
+            self.note = f"portal {CUT_PORTAL} costs {DETOUR_COST} now; the DROs calculate other routes"
+            self._set_cost(COST, DETOUR_COST)
+            yield from self._until(lambda: self._is_way(DETOUR))
+            began = time.monotonic()
+            while time.monotonic() < began + LAST_MESSAGES_S:
+                yield
+            self._order("portal pause", name=CUT_PORTAL)
+            self.note = f"link {CUT_PORTAL} is cut"
+            while not self.is_told_to_mend.is_set():
+                yield
+            self.is_told_to_mend.clear()
+            self.note = f"portal {CUT_PORTAL} is resumed"
+            self._order("portal resume", name=CUT_PORTAL)
+            yield from self._until(lambda: all(link.is_up for link in self.view.links))
+            self.note = f"portal {CUT_PORTAL} costs {COST} again; the DROs calculate other routes"
+            self._set_cost(DETOUR_COST, COST)
+            yield from self._until(lambda: self._is_way(DIRECT_WAYS))
+
+    def _until(self, is_true: Callable[[], bool]) -> Iterator[None]:
+        """Raises: DroError."""
+        deadline = time.monotonic() + STEP_LIMIT_S
+        while not is_true():
+            if time.monotonic() > deadline:
+                raise DroError(f"not within {STEP_LIMIT_S:g} s: {self.note}")
+            yield
+
+    def _is_way(self, ways: Mapping[int, tuple[str, ...]]) -> bool:
+        return self.view.ways == ways
+
+    def _set_cost(self, old: int, new: int) -> None:
+        text = self._file.read_text()
+        name = f"<name>{CUT_PORTAL}</name>\n      "
+        self._file.write_text(text.replace(f"{name}<cost>{old}</cost>", f"{name}<cost>{new}</cost>"))
+        self._order("reload", no_wait=False)
+
+    def _order(self, command: str, **arguments: str | bool) -> None:
+        with Client(find_dro(str(self._pids["A"]))) as client:
+            client.request(command, within_s=STEP_LIMIT_S, **arguments)
+
+    # what is seen
+
+    def _look(self) -> None:
+        portals: dict[str, PortalStatus] = {}
+        linked: set[tuple[str, str]] = set()
+        ways: list[dict[int, tuple[str, ...]]] = []
+        for name, pid in self._pids.items():
+            try:
+                with Client(find_dro(str(pid))) as client:
+                    portals |= {p.name: p for p in client.ask(PortalsStatus, "portals").portals}
+                    linked |= {(name, other) for other in _neighbours(client)}
+                    ways.append({trd: _way(client, trd) for trd in RECEIVING_TRDS})
+            except DroError:
+                return  # it starts, or its route manager has no routes yet
+        ends = {f"{a}-{b}": (portals[f"{a}-{b}"], portals[f"{b}-{a}"]) for a, b in LINKS}
+        up = {f"{a}-{b}" for a, b in LINKS if {(a, b), (b, a)} <= linked}
+        messages = {name: first[Slot.SENT] + second[Slot.SENT] for name, (first, second) in ends.items()}
+        rates = self._rates.of(messages)
+        links = [Link(n, n in up, first.cost, messages[n], rates[n]) for n, (first, _) in ends.items()]
+        agreed = {trd: way if all(other[trd] == way for other in ways) else () for trd, way in ways[0].items()}
+        self.view = View(tuple(links), agreed)
+
+
+def _neighbours(client: Client) -> set[str]:
+    """The DROs to which the asked one has a link."""
+    rows = [from_json(TopologyRow, row) for row in _rows(client, TOPOLOGY)]
+    return {_short(row.neighbour_name) for row in rows if row.is_own and row.kind == "DRO" and not row.remark}
+
+
+def _way(client: Client, trd: int) -> tuple[str, ...]:
+    rows = [from_json(PathRow, row) for row in _rows(client, PATH, f"1 {trd}")]
+    return tuple(_short(row.dro) for row in rows if row.kind == "DRO")
+
+
+def _short(dro: str) -> str:
+    """The name of a DRO without the part that makes it unique on the host."""
+    return dro.partition("-")[0]
+
+
+def _rows(client: Client, what: str, text: str = "") -> Iterator[object]:
+    cursor = 0
+    while True:
+        page = client.request("list", what=what, worker="route-manager", topic=text, cursor=cursor)
+        yield from page["rows"]
+        cursor = page["cursor"]
+        if not cursor:
+            return

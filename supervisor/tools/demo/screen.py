@@ -1,0 +1,64 @@
+"""Where a demonstration is watched: a picture that is redrawn on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from supervisor.tools.demo.arrivals import Arrivals
+
+REDRAW_S: Final = 0.5
+
+
+class Picture:
+    """Lines that replace those drawn before."""
+
+    def __init__(self) -> None:
+        self._lines = 0
+
+    def draw(self, lines: Sequence[str]) -> None:
+        up = f"\x1b[{self._lines}A" if self._lines else ""
+        size = shutil.get_terminal_size()  # a line that wraps or scrolls would shift the next picture
+        shown = lines[: size.lines - 1]
+        sys.stdout.write(up + "".join(f"\x1b[2K{line[: size.columns]}\n" for line in shown) + "\x1b[J")
+        sys.stdout.flush()
+        self._lines = len(shown)
+
+
+class Rates:
+    """How much counters have grown per second since they were looked at last."""
+
+    def __init__(self) -> None:
+        self._then, self._before = time.monotonic(), dict[str, int]()
+
+    def of(self, counters: dict[str, int]) -> dict[str, float]:
+        now = time.monotonic()
+        span = max(now - self._then, 1e-9)
+        rates = {name: (value - self._before.get(name, 0)) / span for name, value in counters.items()}
+        self._then, self._before = now, counters
+        return rates
+
+
+class PlainLines:
+    """When the next line is due: one each second, and the last."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+
+    def is_due(self, elapsed_s: float, *, last: bool) -> bool:
+        if elapsed_s < self._next_s and not last:
+            return False
+        self._next_s = elapsed_s + 1
+        return True
+
+
+def latency_cells(arrivals: Arrivals) -> str:
+    """Fill the columns `LATENCY_HEAD`."""
+    p50, p99, p999 = (arrivals.percentile_us(fraction) for fraction in (0.5, 0.99, 0.999))
+    return f"{p50:>9.0f}{p99:>9.0f}{p999:>10.0f}"
+
+
+LATENCY_HEAD: Final = f"{'p50 us':>9}{'p99 us':>9}{'p99.9 us':>10}"

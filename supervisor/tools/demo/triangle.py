@@ -1,0 +1,270 @@
+"""Three DROs in a triangle of peer links: a source in TRD 1, receivers in TRD 2 and TRD 3.
+
+While messages flow, the link between the DRO of TRD 1 and that of TRD 3 is cut and mended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from dro.um.blocking_api import BlockingContext
+from dro.um.message.client_config import Config
+from supervisor.tools.demo import history
+from supervisor.tools.demo.arrivals import Arrivals, exit_status
+from supervisor.tools.demo.flow import (
+    PATTERN,
+    RESOLVED_S,
+    SETTLE_S,
+    TOPIC,
+    Sender,
+    send_until,
+    wait_arrived,
+)
+from supervisor.tools.demo.ground import ended, running_tnwgd, web_addresses, workers_of, write_configuration
+from supervisor.tools.demo.network import DROS, LINKS, RECEIVING_TRDS, TRDS, Network
+from supervisor.tools.demo.prometheus import running_prometheus
+from supervisor.tools.demo.repairs import REPAIR, Answering, Asking
+from supervisor.tools.demo.screen import LATENCY_HEAD, REDRAW_S, Picture, PlainLines, Rates, latency_cells
+
+SHORTEST_S: Final = 5.0
+"""A demonstration that ends sooner cuts no link."""
+CUT_AT, MEND_AT = 0.15, 0.5  # of the time that it lasts
+ENDLESS_S: Final = 30.0  # between the cuts of one that lasts until it is stopped
+PATIENCE: Final = ("receiver", "transport_lbtrm_nak_generation_interval", 1000)
+"""How long, in ms, a receiver of an application holds back what follows a gap. The DROs keep the default."""
+Processes = Mapping[str, subprocess.Popen[bytes]]  # by the names of their DROs
+
+
+def log_of(dro: str) -> str:
+    return f"tnwgd-{dro.lower()}.log"
+
+
+class Timetable:
+    """When the link is cut and mended: once, or again and again."""
+
+    def __init__(self, seconds: float) -> None:
+        self._period_s = seconds or ENDLESS_S
+        self._is_endless = not seconds
+        self._cuts = self._mends = 0
+        self._is_idle = 0 < seconds < SHORTEST_S
+
+    def act(self, elapsed_s: float, network: Network) -> None:
+        if self._is_idle or (self._cuts and self._cuts == self._mends and not self._is_endless):
+            return
+        at = elapsed_s / self._period_s
+        if self._cuts == self._mends:
+            if at >= self._cuts + CUT_AT and network.is_whole:
+                self._cuts += 1
+                network.cut()
+        elif at >= self._mends + MEND_AT:
+            self._mends += 1
+            network.mend()
+
+
+class Screen:
+    """What is seen of the network: a picture on a terminal, plain lines elsewhere."""
+
+    def __init__(
+        self, network: Network, processes: Processes, ports: Mapping[str, int], folder: Path, notes: Sequence[str] = ()
+    ) -> None:
+        """`notes`: lines for the end of the picture."""
+        self._network = network
+        self._notes = notes
+        self._processes = processes
+        self._ports = ports
+        self._folder = folder
+        self._picture = Picture() if sys.stdout.isatty() else None
+        self._plain = PlainLines()
+        self._rates = Rates()
+
+    def show(self, elapsed_s: float, sent: int, arrivals: list[Arrivals], *, last: bool = False) -> None:
+        rates = self._rates.of({"": sent} | {a.name: a.received for a in arrivals})
+        if self._picture is not None:
+            self._picture.draw(self._lines(elapsed_s, sent, arrivals, rates))
+        elif self._plain.is_due(elapsed_s, last=last):
+            self._print(elapsed_s, sent, arrivals)
+
+    def _print(self, elapsed_s: float, sent: int, arrivals: list[Arrivals]) -> None:
+        parts = [
+            f"TRD {trd} received {a.received} by {self._way(trd)}, missing {len(a.missing())}, repaired {a.repaired}"
+            for trd, a in zip(RECEIVING_TRDS, arrivals, strict=True)
+        ]
+        print(f"{elapsed_s:6.1f} s  sent {sent}  {'  '.join(parts)}  ({self._network.note})", flush=True)
+
+    def _way(self, trd: int) -> str:
+        return "-".join(self._network.view.ways.get(trd, ())) or "?"
+
+    def _lines(self, elapsed_s: float, sent: int, arrivals: list[Arrivals], rates: dict[str, float]) -> list[str]:
+        lines = [
+            f"open DRO demonstration: three DROs in a triangle, {elapsed_s:.0f} s   (Ctrl-C stops)",
+            f"  now: {self._network.note}",
+            "",
+            f"  {'':15}{'messages':>8}{'per s':>6}{'missing':>8}{'repaired':>9}{'dup':>4}{LATENCY_HEAD}",
+            f"  {'source, TRD 1':15}{sent:>8}{rates['']:>6.0f}",
+        ]
+        lines += [
+            f"  {a.name:15}{a.received:>8}{rates[a.name]:>6.0f}{len(a.missing()):>8}{a.repaired:>9}{a.duplicates:>4}"
+            f"{latency_cells(a)}"
+            for a in arrivals
+        ]
+        lines += ["", f"  {'link':15}{'state':>9}{'cost':>7}{'messages':>10}{'per s':>7}  address"]
+        lines += [
+            f"  {link.name:15}{'up' if link.is_up else 'cut':>9}{link.cost:>7}{link.messages:>10}"
+            f"{link.per_s:>7.0f}  127.0.0.1:{port}"
+            for link, port in zip(self._network.view.links, self._ports.values(), strict=False)
+        ]
+        ways = [f"to TRD {trd}  TRD1-{self._way(trd)}-TRD{trd}" for trd in RECEIVING_TRDS]
+        lines += ["", f"  way of the messages  {'   '.join(ways)}", ""]
+        lines += [f"  {'DRO':15}{'pid':>9}{'processes':>11}{'CPU s':>9}{'memory MiB':>12}"]
+        for name, process in self._processes.items():
+            workers = workers_of(process.pid)
+            cpu_s, memory_mib = sum(w.cpu_s for w in workers), sum(w.memory_kib for w in workers) / 1024
+            lines.append(f"  {name:15}{process.pid:>9}{len(workers):>11}{cpu_s:>9.2f}{memory_mib:>12.1f}")
+        lines.append("")
+        lines += [
+            f"  TRD {trd} hears it as  {a.source or '(not yet)'}"
+            for trd, a in zip(RECEIVING_TRDS, arrivals, strict=True)
+        ]
+        return [
+            *lines,
+            f"  files  {self._folder}",
+            *(f"  {note}" for note in self._notes),
+            "  try    tnwgdctl --dro PID portals, or topics, sources, interest, proxies, routes",
+        ]
+
+
+def run(
+    folder: Path, stop: threading.Event, seconds: float, rate: int, *, is_monitored: bool = False,
+    kept: Path | None = None,
+) -> int:  # fmt: skip
+    """Returns the exit status. `seconds` 0: until stopped. `is_monitored`: with Prometheus, if it is there. `kept`: the
+    directory of a history, which is aggregated and shown at the end."""
+    messages, more = 0, history.arguments(kept) if kept else ()
+    files = {name: f"triangle-{name.lower()}.xml" for name in DROS}
+    others = ("prometheus",) if is_monitored else ()
+    ports = write_configuration(folder, tuple(files.values()), trds=len(TRDS), links=len(LINKS), others=others)
+    targets = web_addresses(ports)
+    where = zip(DROS, targets, strict=True)
+    notes = [f"web monitor of {name}: http://{target}, metrics at /metrics" for name, target in where]
+    is_over = threading.Event()
+    with contextlib.ExitStack() as stack:
+        processes = {
+            name: stack.enter_context(running_tnwgd(folder, file, log_of(name), more)) for name, file in files.items()
+        }
+        network = Network({name: process.pid for name, process in processes.items()}, folder, is_over)
+        stack.callback(network.join)
+        stack.callback(is_over.set)
+        network.start()
+        if is_monitored:
+            notes.append(stack.enter_context(running_prometheus(folder, targets, ports["prometheus"], stop)))
+        for note in notes:
+            print(note, flush=True)
+        demonstration = Demonstration(folder, processes, network, stop)
+        status = demonstration.run(Screen(network, processes, ports, folder, notes), seconds, rate)
+        if kept and not status:
+            messages = history.counted(process.pid for process in processes.values())
+    return history.report(kept, messages) if kept and not status else status
+
+
+class Demonstration:
+    """Applications around the DROs."""
+
+    def __init__(self, folder: Path, processes: Processes, network: Network, stop: threading.Event) -> None:
+        self._folder = folder
+        self._processes = processes
+        self._network = network
+        self._stop = stop
+        self._arrivals = [Arrivals("receiver, TRD 2"), Arrivals("wildcard, TRD 3")]
+
+    def run(self, screen: Screen, seconds: float, rate: int) -> int:
+        pids = ", ".join(str(process.pid) for process in self._processes.values())
+        print(f"tnwgd runs as processes {pids}; waiting for their links and routes")
+        if not self._wait(lambda: self._network.is_whole):
+            return self._give_up("the DROs did not find each other")
+        with contextlib.ExitStack() as stack:
+            contexts = [
+                stack.enter_context(BlockingContext(Config.load(self._folder / f"trd{trd}.cfg").with_(*PATIENCE)))
+                for trd in TRDS
+            ]
+            return self._run(contexts, screen, seconds, rate)
+
+    def _run(self, contexts: list[BlockingContext], screen: Screen, seconds: float, rate: int) -> int:
+        arrivals, network = self._arrivals, self._network
+        trd1, trd2, trd3 = contexts
+        answering = Answering()
+        asked = trd1.receiver(REPAIR, on_event=answering.on_event)
+        askers = [Asking(context, a) for context, a in zip((trd2, trd3), arrivals, strict=True)]
+        receiver = trd2.receiver(TOPIC, on_event=arrivals[0].on_event)
+        wildcard = trd3.wildcard_receiver(PATTERN, on_event=arrivals[1].on_event)
+        source = trd1.source(TOPIC)
+        print("waiting for the receivers to find the source")
+        if not self._wait(lambda: bool(receiver.sources and wildcard.topics and len(asked.sources) == 2)):
+            return self._give_up("the receivers did not find the source")
+        self._stop.wait(SETTLE_S)
+        sender = Sender(source, rate)
+        timetable = Timetable(seconds)
+        next_redraw = 0.0
+
+        def each_turn() -> bool:
+            nonlocal next_redraw
+            answering.turn(sender)
+            for asker in askers:
+                asker.turn()
+            timetable.act(sender.elapsed_s, network)
+            if sender.elapsed_s >= next_redraw:
+                next_redraw += REDRAW_S
+                screen.show(sender.elapsed_s, sender.sent, arrivals)
+            return (
+                not ended({log_of(name): process for name, process in self._processes.items()}, self._folder)
+                and not network.error
+            )
+
+        def is_over() -> bool:
+            return 0 < seconds <= sender.elapsed_s and network.is_whole
+
+        if not send_until(is_over, sender, self._stop, each_turn):
+            return self._give_up(network.error) if network.error else 1
+
+        def repair() -> None:
+            answering.turn(sender)
+            for asker in askers:
+                asker.turn(sender.sent)
+
+        wait_arrived(lambda: all(a.received >= sender.sent for a in arrivals), repair)
+        screen.show(sender.elapsed_s, sender.sent, arrivals, last=True)
+        return self._sum_up(sender.sent)
+
+    def _sum_up(self, sent: int) -> int:
+        arrivals = self._arrivals
+        received = min(a.received for a in arrivals)
+        print(
+            f"demo: sent {sent}, received {received}, lost {sent - received}, "
+            f"duplicates {sum(a.duplicates for a in arrivals)}, repaired {sum(a.repaired for a in arrivals)}"
+        )
+        return exit_status(sent, arrivals)
+
+    def _wait(self, is_true: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + RESOLVED_S
+        while time.monotonic() < deadline and not self._stop.is_set() and not self._network.error:
+            if is_true():
+                return True
+            if any(process.poll() is not None for process in self._processes.values()):
+                return False
+            self._stop.wait(0.05)
+        return False
+
+    def _give_up(self, why: str) -> int:
+        if self._stop.is_set():
+            return 1
+        for name in self._processes:
+            sys.stdout.write(self._folder.joinpath(log_of(name)).read_text())
+        ended = [f"tnwgd of {name} ended" for name, process in self._processes.items() if process.poll() is not None]
+        print(f"demo: {'; '.join(dict.fromkeys(filter(None, (why, *ended, self._network.error))))}")
+        return 1
