@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from dro.errors import RefusedError
-from supervisor.parent.rollout import RolledOut
-from supervisor.parent.workers import WorkerSpec
-
-if TYPE_CHECKING:
-    from supervisor.parent.parent import Parent
+from supervisor.parent.rollout import RolledOut, Rollout
+from supervisor.parent.workers import Workers, WorkerSpec
 
 C = TypeVar("C")
 Planner = Callable[[C], Sequence[WorkerSpec]]
@@ -27,10 +24,12 @@ PartFor = Callable[[C, frozenset[str] | None], object]
 
 
 class ConfigInForce(Generic[C]):
-    """The configuration of one DRO. A member of the parent."""
+    """The configuration of one DRO."""
 
-    def __init__(self, parent: Parent[C], config: C, planner: Planner[C], part_for: PartFor[C]) -> None:
-        self._parent = parent
+    def __init__(
+        self, workers: Workers, rollout: Rollout, config: C, planner: Planner[C], part_for: PartFor[C]
+    ) -> None:
+        self._workers, self._rollout = workers, rollout
         self._planner = planner
         self._part_for = part_for
         self.current = config
@@ -40,6 +39,7 @@ class ConfigInForce(Generic[C]):
         self.change = ""
         """What has claimed the configuration; empty when nothing has."""
         self._takes_portals = False
+        self._closed = ""
         self.pending: tuple[str, ...] = ()
         """Changes that wait for a restart of the daemon, for `status`."""
 
@@ -50,14 +50,18 @@ class ConfigInForce(Generic[C]):
         """
         if self.change:
             raise RefusedError(f"the configuration is being changed: {self.change} is under way")
-        if self._parent.is_stopping:
-            raise RefusedError("the DRO is stopping")
+        if self._closed:
+            raise RefusedError(self._closed)
         self.change = what
         self._takes_portals = takes_portals
 
     def end_change(self) -> None:
         self.change = ""
         self._takes_portals = False
+
+    def close(self, why: str) -> None:
+        """Refuse every later change: the DRO stops."""
+        self._closed = why
 
     def claim_of_portals(self) -> str:
         """The change that portals are not to be stopped or started beside; empty when there is none."""
@@ -73,7 +77,7 @@ class ConfigInForce(Generic[C]):
         self.current = config
         if is_read:
             self.loaded_s = time.time() if loaded_s is None else loaded_s
-        for worker in self._parent.workers:
+        for worker in self._workers:
             worker.spec = specs.get(worker.name, worker.spec)
 
     def spec_of(self, name: str) -> WorkerSpec:
@@ -90,5 +94,5 @@ class ConfigInForce(Generic[C]):
         nothing. Raises: ConfigError, ResourceError; nothing has changed then.
         """
         self._planner(config)
-        self._parent.rollout.begin(self._part_for(config, only), done, only=only)
+        self._rollout.begin(self._part_for(config, only), done, only=only)
         self.set_config(config)

@@ -20,17 +20,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final, Protocol
 
-from dro.bus.messages import Drain, Stop
+from dro.bus.messages import Drain, ParentMessage, Stop
 from dro.clock import ms, s
 from dro.errors import RefusedError, ResourceError
 from dro.log.events import LogEvent
+from dro.loop import Loop
 from dro.timers import Timer
-from supervisor.parent.workers import Event, State, Worker
-
-if TYPE_CHECKING:
-    from supervisor.parent.parent import Parent
+from supervisor.parent.workers import Event, State, Worker, Workers, WorkerSpec
 
 STOP_GRACE_MS: Final = 3_500  # for a worker to say goodbye
 STOP_LIMIT_NS: Final = ms(6_000)  # then it is killed: letting go of sockets may take the kernel a second or two
@@ -82,12 +80,31 @@ class _Operation:
     timer: Timer | None = None
 
 
+class ProcessControl(Protocol):
+    """What operations need of the processes; `WorkerProcesses` says what each does."""
+
+    def prepare(self, worker: Worker) -> None: ...
+    def send(self, worker: Worker, message: ParentMessage) -> None: ...
+    def kill(self, worker: Worker) -> None: ...
+    def take_out(self, worker: Worker) -> None: ...
+
+
 class Operations:
     """All operations under way. The parent reports to it what happens to workers, with the `on_` methods."""
 
-    def __init__(self, parent: Parent[Any], log: logging.Logger) -> None:
-        self._parent = parent
-        self._workers, self._loop, self._log = parent.workers, parent.loop, log
+    def __init__(
+        self,
+        workers: Workers,
+        processes: ProcessControl,
+        loop: Loop,
+        log: logging.Logger,
+        *,
+        start: Callable[[Worker], object],
+        spec_of: Callable[[str], WorkerSpec],
+    ) -> None:
+        """`start` starts a waiting worker, or reports `on_cannot_start`; `spec_of` is that of `ConfigInForce`."""
+        self._workers, self._processes, self._loop, self._log = workers, processes, loop, log
+        self._start, self._spec_of = start, spec_of
         self._under_way: dict[Worker, _Operation] = {}
         self._closed = ""
 
@@ -136,9 +153,9 @@ class Operations:
         a problem.
         """
         self._check_open()
-        worker = self._workers.add(self._parent.configuration.spec_of(name))
+        worker = self._workers.add(self._spec_of(name))
         try:
-            self._parent.prepare(worker)
+            self._processes.prepare(worker)
         except ResourceError:
             worker.move(Event.REMOVED)
             worker.forget()
@@ -237,7 +254,7 @@ class Operations:
         worker.backoff.reset()
         limit_s = START_LIMIT_NS // s(1)
         self._limit(operation, START_LIMIT_NS, lambda: self._too_late(operation, f"it is not ready after {limit_s} s"))
-        self._parent.start(worker)
+        self._start(worker)
 
     def _too_late(self, operation: _Operation, reason: str) -> None:
         if operation.kind is not Kind.ADD:
@@ -257,7 +274,7 @@ class Operations:
         if worker.state is State.READY:
             worker.move(Event.DRAIN)
             self._limit(operation, ms(limit_ms) + DRAIN_SLACK_NS, lambda: self._drain_unanswered(operation))
-            self._parent.processes.send(worker, Drain(limit_ms))
+            self._processes.send(worker, Drain(limit_ms))
         elif worker.is_alive:
             self._stop(operation)  # it has no traffic yet
         else:
@@ -271,13 +288,13 @@ class Operations:
         worker = operation.worker
         worker.move(Event.STOP)
         self._limit(operation, STOP_LIMIT_NS, lambda: self._kill(operation))
-        self._parent.processes.send(worker, Stop(STOP_GRACE_MS))
+        self._processes.send(worker, Stop(STOP_GRACE_MS))
 
     def _kill(self, operation: _Operation) -> None:
         worker = operation.worker
         self._log.error(LogEvent.WORKER_TOO_SLOW, extra={"worker": worker.name})
         operation.note = "; ".join(filter(None, [operation.note, "it did not end in time and was killed"]))
-        self._parent.processes.kill(worker)
+        self._processes.kill(worker)
 
     def _rest(self, operation: _Operation) -> None:
         """There is no process (any more), and so it stays."""
@@ -292,7 +309,7 @@ class Operations:
     def _take_out(self, worker: Worker) -> None:
         worker.cancel_restart()
         worker.move(Event.REMOVED)
-        self._parent.processes.take_out(worker)
+        self._processes.take_out(worker)
         worker.forget()
 
     def _limit(self, operation: _Operation, delay_ns: int, callback: Callable[[], object]) -> None:

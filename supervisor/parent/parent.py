@@ -23,7 +23,6 @@ from typing import Any, Final, Generic, assert_never
 
 from dro import compiled_steps
 from dro.bus.actor import FORK_MASK, STOP_SIGNALS
-from dro.bus.counters import CounterPage
 from dro.bus.messages import (
     Drained,
     PeerStuck,
@@ -109,11 +108,21 @@ class Parent(Generic[C]):
         specs = planner(config)
         self._resources = resources or HostResources(ResourcePlan(name, run_base, shm_base, workers=len(specs)), log)
         self.workers: Final = Workers(specs)
-        self.processes: Final = WorkerProcesses(self, log)
+        self.processes: Final = WorkerProcesses(
+            self.workers,
+            self.loop,
+            log,
+            node_id=self.node_id,
+            on_report=self._on_report,
+            on_end=self._on_end,
+            close_inherited=self._close_inherited,
+        )
         self._tasks: set[ForkedTask[Any]] = set()
-        self.operations: Final = Operations(self, log)
-        self.rollout: Final = Rollout(self.workers, self.loop, self.processes.send)
-        self.configuration: Final = ConfigInForce(self, config, planner, part_for)
+        self._rollout: Final = Rollout(self.workers, self.loop, self.processes.send)
+        self.configuration: Final = ConfigInForce(self.workers, self._rollout, config, planner, part_for)
+        self.operations: Final = Operations(
+            self.workers, self.processes, self.loop, log, start=self._start, spec_of=self.configuration.spec_of
+        )
         self._lists = WorkerLists(self.workers, self.loop, self.processes.send, self.admin)
         self.routes: RoutesCalculated | None = None
         """The routes of the last calculation, in any life of the route manager."""
@@ -149,7 +158,7 @@ class Parent(Generic[C]):
         if run_dirs is None:
             return EXIT_OK
         self.run_dirs = self.processes.run_dirs = run_dirs
-        self.rollout.run_dir = run_dirs.run
+        self._rollout.run_dir = run_dirs.run
         logs.send_events([run_dirs.run / OBSERVERS[w.spec.role] for w in self.workers if not w.spec.is_on_bus])
         try:
             self._set_up()
@@ -190,13 +199,13 @@ class Parent(Generic[C]):
         self._resources.locks.serve(self.loop)
         self._link_run_directory()
         for worker in self.workers:
-            self.prepare(worker)
+            self.processes.prepare(worker)
         gc.collect()
         gc.freeze()  # children share these pages for longer
         for worker in self.workers:
             if self._has_stop_signal() or self.is_stopping:
                 break  # it is to end before all of it is there
-            self.start(worker)
+            self._start(worker)
         self.loop.call_later(PING_INTERVAL_NS, self._ping)
 
     def _link_run_directory(self) -> None:
@@ -232,7 +241,7 @@ class Parent(Generic[C]):
         task = ForkedTask(self.loop, work, finished, limit_ns=limit_ns, what=what, in_child=self.processes.abandon)
         self._tasks.add(task)
 
-    def abandon(self) -> None:
+    def _close_inherited(self) -> None:
         """In a forked child: close what it inherits, but for what the processes have."""
         self._resources.locks.close()
         self.admin.abandon()
@@ -275,17 +284,11 @@ class Parent(Generic[C]):
     def _ignore_hangup(self) -> None:
         self._log.warning(LogEvent.HANGUP_NEEDS_RESTART)
 
-    # what operations do with processes
+    # the start of a worker
 
-    def prepare(self, worker: Worker) -> None:
-        """Make its counter page, unless another one had its index before. Raises: ResourceError."""
-        page = self.run_dirs.counters(worker.index)
-        if not page.exists():
-            CounterPage.create(page).close()
-
-    def start(self, worker: Worker) -> None:
+    def _start(self, worker: Worker) -> None:
         """Start a waiting worker, now; when that fails it is tried again later, and operations learn of it."""
-        worker.config_serial = self.rollout.serial
+        worker.config_serial = self._rollout.serial
         try:
             self.processes.start(worker)
         except OSError as e:
@@ -305,7 +308,7 @@ class Parent(Generic[C]):
 
     # reports of workers
 
-    def on_report(self, worker: Worker, report: WorkerReport) -> None:
+    def _on_report(self, worker: Worker, report: WorkerReport) -> None:
         if worker.unanswered > SILENT_PINGS:
             self._log.info(LogEvent.WORKER_ANSWERS, extra={"worker": worker.name})
         worker.unanswered = 0
@@ -317,7 +320,7 @@ class Parent(Generic[C]):
             case PeerStuck():
                 self._on_stuck(worker, report)
             case Reconfigured():
-                self.rollout.on_answer(worker, report)
+                self._rollout.on_answer(worker, report)
             case Drained():
                 self.operations.on_drained(worker, report.waiting)
             case Rows():
@@ -338,7 +341,7 @@ class Parent(Generic[C]):
         worker.was_ready = True
         self._log.info(LogEvent.WORKER_READY, extra={"worker": worker.name, "incarnation": worker.incarnation})
         self.processes.announce(worker, ready)
-        self.rollout.on_ready(worker)
+        self._rollout.on_ready(worker)
         self.operations.on_ready(worker)
         self._check_started()
 
@@ -379,11 +382,11 @@ class Parent(Generic[C]):
 
     # the end of a worker
 
-    def on_end(self, worker: Worker, status: int) -> None:
+    def _on_end(self, worker: Worker, status: int) -> None:
         clean = status == 0
         extra = {"worker": worker.name, "incarnation": worker.incarnation, "cause": worker.last_death}
         self._log.log(logging.INFO if clean else logging.ERROR, LogEvent.WORKER_ENDED, extra=extra)
-        self.rollout.on_end(worker)
+        self._rollout.on_end(worker)
         self._lists.on_end(worker)
         if self.is_stopping:
             worker.move(Event.OVER)
@@ -402,7 +405,7 @@ class Parent(Generic[C]):
 
     def _restart_later(self, worker: Worker, *, clean: bool) -> None:
         delay_ns = worker.backoff.on_death(self.loop.now_ns(), clean=clean)
-        worker.restart = self.loop.call_later(delay_ns, lambda: self.start(worker))
+        worker.restart = self.loop.call_later(delay_ns, lambda: self._start(worker))
         extra = {"worker": worker.name, "in_ms": delay_ns // NS_PER_MS}
         self._log.info(LogEvent.WORKER_RESTARTED, extra=extra)
 
@@ -418,6 +421,7 @@ class Parent(Generic[C]):
 
     def _stop(self) -> None:
         self.is_stopping = True
+        self.configuration.close("the DRO is stopping")
         for task in self._tasks:
             task.cancel()
         self._on_stopping()

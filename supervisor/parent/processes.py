@@ -10,10 +10,12 @@ import logging
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from dro.bus.actor import EXIT_BUG, WorkerIdentity, run_worker
 from dro.bus.control import ControlSocket, control_pair
+from dro.bus.counters import CounterPage
 from dro.bus.messages import (
     PARENT_MESSAGES,
     WORKER_REPORTS,
@@ -27,26 +29,42 @@ from dro.bus.messages import (
 from dro.clock import s
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
+from dro.loop import Loop
 from supervisor.host.run_dirs import RunDirs
 from supervisor.parent.forked_task import fork
-from supervisor.parent.workers import Event, State, Worker
-
-if TYPE_CHECKING:
-    from supervisor.parent.parent import Parent
+from supervisor.parent.workers import Event, State, Worker, Workers
 
 CLOSED_LIMIT_NS: Final = s(1)  # a worker that closed its control socket is as good as gone
 
 
 class WorkerProcesses:
-    """Owns every process, process descriptor and control socket, and reports on them to the parent."""
+    """Owns every process, process descriptor and control socket."""
 
-    def __init__(self, parent: Parent[Any], log: logging.Logger) -> None:
-        self._parent = parent
-        self._workers, self._loop, self._log = parent.workers, parent.loop, log
+    def __init__(
+        self,
+        workers: Workers,
+        loop: Loop,
+        log: logging.Logger,
+        *,
+        node_id: int,
+        on_report: Callable[[Worker, WorkerReport], object],
+        on_end: Callable[[Worker, int], object],
+        close_inherited: Callable[[], object],
+    ) -> None:
+        """`on_end` gets what `waitpid` reports; `close_inherited` is called in each child."""
+        self._workers, self._loop, self._log = workers, loop, log
+        self._node_id = node_id
+        self._on_report, self._on_end, self._close_inherited = on_report, on_end, close_inherited
         self._incarnations = 0
         self.run_dirs: RunDirs
 
     # the beginning
+
+    def prepare(self, worker: Worker) -> None:
+        """Make its counter page, unless another one had its index before. Raises: ResourceError."""
+        page = self.run_dirs.counters(worker.index)
+        if not page.exists():
+            CounterPage.create(page).close()
 
     def start(self, worker: Worker) -> None:
         """Fork the next life of a waiting worker. Raises: OSError; the worker is waiting then, as before."""
@@ -68,7 +86,7 @@ class WorkerProcesses:
             mine,
             PARENT_MESSAGES,
             WORKER_REPORTS,
-            lambda report: self._parent.on_report(worker, report),
+            lambda report: self._on_report(worker, report),
             lambda: self._on_closed(worker, incarnation),
         )
         extra = {"worker": worker.name, "pid": worker.pid, "incarnation": incarnation}
@@ -102,7 +120,7 @@ class WorkerProcesses:
             ring_path=self.run_dirs.ring(worker.index, worker.incarnation),
             counters_path=self.run_dirs.counters(worker.index),
             parent_pid=os.getpid(),
-            dro_node_id=self._parent.node_id,
+            dro_node_id=self._node_id,
         )
 
     def abandon(self) -> None:
@@ -112,7 +130,7 @@ class WorkerProcesses:
                 worker.control.abandon()
             if worker.pidfd >= 0:
                 os.close(worker.pidfd)
-        self._parent.abandon()
+        self._close_inherited()
         self._loop.close()
 
     # talking
@@ -169,7 +187,7 @@ class WorkerProcesses:
             for sibling in self._workers.informed_siblings(worker):
                 self.send(sibling, PeerDown(worker.index, worker.incarnation))
         worker.is_announced = False
-        self._parent.on_end(worker, status)
+        self._on_end(worker, status)
 
 
 def _peer_up(worker: Worker) -> PeerUp:

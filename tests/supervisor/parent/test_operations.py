@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import cast
 
 import pytest
 
@@ -20,7 +19,6 @@ from supervisor.parent.operations import (
     Operations,
     Outcome,
 )
-from supervisor.parent.parent import Parent
 from supervisor.parent.workers import Event, State, Worker, Workers, WorkerSpec
 from tests.fakes.clock import SteppedClock
 
@@ -36,8 +34,9 @@ class OperationsBench:
         self.outcomes: list[Outcome] = []
         self.cannot_fork = False
         self.cannot_prepare = False
-        self.operations = Operations(cast("Parent[object]", self), logging.getLogger("test"))
-        self.processes = self.configuration = self
+        self.operations = Operations(
+            self.workers, self, self.loop, logging.getLogger("test"), start=self.start, spec_of=self.spec
+        )
         for worker in self.workers:
             worker.move(Event.FORKED)
             worker.move(Event.BECAME_READY)
@@ -45,8 +44,6 @@ class OperationsBench:
     @staticmethod
     def spec(name: str, role: Role = Role.ENDPOINT) -> WorkerSpec:
         return WorkerSpec(name, role, lambda _: None)
-
-    spec_of = spec
 
     # what operations need of the parent
 

@@ -27,9 +27,9 @@ from supervisor.admin.status import WorkerStatus
 from supervisor.host.run_dirs import RunDirs
 from supervisor.parent.config_in_force import ConfigInForce
 from supervisor.parent.forked_task import Failed, failure
-from supervisor.parent.operations import Operations
+from supervisor.parent.operations import Operations, ProcessControl
 from supervisor.parent.parent import Parent
-from supervisor.parent.rollout import RolledOut
+from supervisor.parent.rollout import RolledOut, Rollout
 from supervisor.parent.workers import Workers
 from supervisor.reload.plan import plan_reload
 from supervisor.reload.requests import TRANSITIONS, Reload, ReloadEvent, ReloadState
@@ -90,10 +90,13 @@ class FakeParent:
         self.rollout = FakeRollout(self.loop)
         self.workers = Workers([])
         self.is_running, self.is_stopping = True, False
-        parent = cast("Parent[DroConfig]", self)
-        self.configuration = ConfigInForce(parent, CONFIGS[0], lambda _: [], lambda config, _: config)
+        rollout = cast("Rollout", self.rollout)
+        self.configuration = ConfigInForce(self.workers, rollout, CONFIGS[0], lambda _: [], lambda config, _: config)
         self.run_dirs = RunDirs(Path("/"), Path("/"))
-        self.operations = Operations(parent, logging.getLogger("test"))
+        self.operations = Operations(
+            self.workers, cast("ProcessControl", self), self.loop, logging.getLogger("test"),
+            start=lambda _: None, spec_of=self.configuration.spec_of,
+        )  # fmt: skip
         self.works: list[Work] = []
         self.begun = 0
         self.busy: dict[str, str] = {}
@@ -172,6 +175,7 @@ class ReloadBench:
 
     def stop(self) -> None:
         self.parent.is_stopping, self.parent.is_running = True, False
+        self.parent.configuration.close("the DRO is stopping")
         self.parent.works.clear()
         self.reload.on_stopping()
         self.turn()
