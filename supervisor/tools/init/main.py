@@ -15,9 +15,9 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NoReturn, TypeVar
+from typing import Final, TypeVar, cast
 
 from dro.command_line import Parser
 from dro.config.dro_xml.load import load_dro
@@ -36,8 +36,8 @@ from supervisor.tools.init.files import (
     default_trd,
     dro_text,
     read_companion,
+    read_connect,
     read_domain,
-    read_host,
     read_name,
     read_port,
     read_trd,
@@ -89,6 +89,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
         kind.add_argument("--force", action="store_true", help="replace files that exist")
 
 
+Read = Callable[[str], T]
+
+
 class _Asker:
     """Questions on a terminal, with a default, asked again until the answer will do."""
 
@@ -96,8 +99,10 @@ class _Asker:
         self._ask = ask
         self._out = out
 
-    def ask(self, question: str, default: str, read: Callable[[str], T]) -> T:
-        """Raises: EOFError, KeyboardInterrupt."""
+    def get(self, _option: str, question: str, default: str, read: Read[T]) -> T:
+        """An answer, or the default where there is no question. Raises: EOFError, KeyboardInterrupt."""
+        if not question:
+            return read(default)
         self._out(f"{question}\n")
         while True:
             answer = self._ask(f"  [{default}]: ").strip()
@@ -107,39 +112,63 @@ class _Asker:
                 self._out(f"  {e.what}; {e.remedy}\n")
 
 
-def default_name() -> str:
-    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().partition(".")[0])[:40] or "DRO1"
+class _Options:
+    """The same values from the command line."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._given = vars(args)
+
+    def missing(self) -> str:
+        """Say what has no default and is not there."""
+        if self._given["kind"] == "direct":
+            return " and ".join(f"--{trd}" for trd in ("trd1", "trd2") if self._given[trd] is None)
+        if self._given["trd"] is None:
+            return "--trd"
+        return "--connect or --listen" if self._given["connect"] is self._given["listen"] is None else ""
+
+    def get(self, option: str, _question: str, default: str, read: Read[T]) -> T:
+        """Raises: ConfigError that names the option."""
+        if option == "companion":
+            option = "listen" if self._given["connect"] is None else "connect"
+            read = cast("Read[T]", read_connect if option == "connect" else lambda text: Companion(read_port(text)))
+        text = self._given[option]
+        try:
+            return read(default if text is None else text)
+        except ConfigError as e:
+            raise ConfigError(e.what, element=f"--{option}", remedy=e.remedy) from e
 
 
-def ask_starter(asker: _Asker, kind: str | None) -> tuple[Starter, Path]:
-    """At most five questions. Raises: EOFError, KeyboardInterrupt."""
-    kind = kind or asker.ask(
-        "Kind of link: direct (two TRDs that this host reaches) or peer (one end)", "direct", _kind
+def make_starter(values: _Asker | _Options, kind: str | None) -> Starter:
+    """At most four questions. Raises: ConfigError of options alone; EOFError, KeyboardInterrupt of questions."""
+    kind = kind or values.get(
+        "kind", "Kind of link: direct (two TRDs that this host reaches) or peer (one end)", "direct", _kind
     )
-    name = asker.ask("Name of the DRO", default_name(), read_name)
+    name = values.get("name", "Name of the DRO", default_name(), read_name)
     what = "its UM configuration file, or INTERFACE,GROUP:PORT to have one made"
 
-    def second(text: str) -> Trd:
-        trd = read_trd(text, 2)
-        check_apart(first, trd)
-        return trd
+    def trd(option: str, which: str, domain_id: int, *others: Trd) -> Trd:
+        def read(text: str) -> Trd:
+            made = read_trd(text, domain_id)
+            for other in others:
+                check_apart(other, made)
+            return made
+
+        return values.get(option, f"{which}: {what}", shown(default_trd(domain_id)), read)
 
     if kind == "direct":
-        first = asker.ask(f"First TRD: {what}", shown(default_trd(1)), lambda text: read_trd(text, 1))
-        other = asker.ask(f"Second TRD: {what}", shown(default_trd(2)), second)
-        starter = Starter(name, ((1, first), (2, other)))
-    else:
-        companion = asker.ask(
-            "Companion at the other end: HOST:PORT to connect to, or PORT to listen on",
-            str(DEFAULT_LISTEN_PORT),
-            read_companion,
-        )
-        domain_id = _peer_domain(companion)
-        trd = asker.ask(
-            f"TRD of this end: {what}", shown(default_trd(domain_id)), lambda text: read_trd(text, domain_id)
-        )
-        starter = Starter(name, ((domain_id, trd),), companion)
-    return starter, asker.ask("File to write", DEFAULT_OUTPUT, lambda text: _new_output(text, starter))
+        ids = values.get("domain1", "", "1", read_domain), values.get("domain2", "", "2", read_domain)
+        if ids[0] == ids[1]:
+            raise ConfigError(f"both TRDs have domain id {ids[0]}", remedy="give each its own")
+        first = trd("trd1", "First TRD", ids[0])
+        return Starter(name, ((ids[0], first), (ids[1], trd("trd2", "Second TRD", ids[1], first))))
+    question = "Companion at the other end: HOST:PORT to connect to, or PORT to listen on"
+    companion = values.get("companion", question, str(DEFAULT_LISTEN_PORT), read_companion)
+    domain_id = values.get("domain", "", "1" if companion.host else "2", read_domain)
+    return Starter(name, ((domain_id, trd("trd", "TRD of this end", domain_id)),), companion)
+
+
+def default_name() -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().partition(".")[0])[:40] or "DRO1"
 
 
 def _kind(text: str) -> str:
@@ -147,10 +176,6 @@ def _kind(text: str) -> str:
         if kind.startswith(text.lower()):
             return kind
     raise ConfigError(f"{text[:40]!r} is no kind of link", remedy="write direct or peer")
-
-
-def _peer_domain(companion: Companion) -> int:
-    return 1 if companion.host else 2
 
 
 def read_output(text: str) -> Path:
@@ -170,53 +195,13 @@ def read_output(text: str) -> Path:
 def _new_output(text: str, starter: Starter) -> Path:
     """`read_output`, and nothing that would be written exists. Raises: ConfigError."""
     path = read_output(text)
-    there = [str(made) for made in plan_files(starter, path) if made.exists()]
-    if there:
-        raise ConfigError(f"{', '.join(there)} would be replaced", remedy="write another file")
+    if there := _existing(plan_files(starter, path)):
+        raise ConfigError(f"{there} would be replaced", remedy="write another file")
     return path
 
 
-def starter_of(args: argparse.Namespace, error: Callable[[str], object]) -> Starter:
-    """From options alone. `error` ends the program. Raises: ConfigError."""
-    name = _option("--name", read_name, default_name() if args.name is None else args.name)
-    if args.kind == "direct":
-        missing = [f"--{trd}" for trd in ("trd1", "trd2") if getattr(args, trd) is None]
-        if missing:
-            error(f"{' and '.join(missing)} missing")
-        ids = (("--domain1", args.domain1, "1"), ("--domain2", args.domain2, "2"))
-        domains = [_option(option, read_domain, default if text is None else text) for option, text, default in ids]
-        if domains[0] == domains[1]:
-            raise ConfigError(f"both TRDs have domain id {domains[0]}", remedy="give each its own")
-        first = _option("--trd1", lambda text: read_trd(text, domains[0]), args.trd1)
-        second = _option("--trd2", lambda text: read_trd(text, domains[1]), args.trd2)
-        check_apart(first, second)
-        return Starter(name, ((domains[0], first), (domains[1], second)))
-    if args.trd is None:
-        error("--trd missing")
-    if args.connect is None and args.listen is None:
-        error("--connect or --listen missing")
-    if args.connect is not None:
-        host, _, port = args.connect.rpartition(":")
-        companion = Companion(host=_option("--connect", read_host, host), port=_option("--connect", read_port, port))
-    else:
-        companion = Companion(_option("--listen", read_port, args.listen))
-    domain_id = _peer_domain(companion) if args.domain is None else _option("--domain", read_domain, args.domain)
-    return Starter(name, ((domain_id, _option("--trd", lambda text: read_trd(text, domain_id), args.trd)),), companion)
-
-
-def _usable(args: argparse.Namespace, error: Callable[[str], NoReturn]) -> Starter:
-    """`starter_of`; values that cannot be used are wrong arguments."""
-    try:
-        return starter_of(args, error)
-    except ConfigError as e:
-        error(str(e))
-
-
-def _option(name: str, read: Callable[[str], T], text: str) -> T:
-    try:
-        return read(text)
-    except ConfigError as e:
-        raise ConfigError(e.what, element=name, remedy=e.remedy) from e
+def _existing(files: Iterable[Path]) -> str:
+    return ", ".join(str(path) for path in files if path.exists())
 
 
 def plan_files(starter: Starter, output: Path, folder: Path | None = None) -> dict[Path, str]:
@@ -225,14 +210,12 @@ def plan_files(starter: Starter, output: Path, folder: Path | None = None) -> di
     files: dict[Path, str] = {}
     paths = []
     for nth, (domain_id, trd) in enumerate(starter.trds):
-        match trd:
-            case UmFile(path=there):
-                paths.append(there)
-            case NewTrd():
-                path = place / um_file_name(domain_id)
-                block = domain_id - 1 if len(starter.trds) == 1 else nth
-                files[path] = um_text(trd, domain_id, block)
-                paths.append(str(path))
+        if isinstance(trd, UmFile):
+            paths.append(trd.path)
+            continue
+        path = place / um_file_name(domain_id)
+        files[path] = um_text(trd, domain_id, domain_id - 1 if starter.companion else nth)
+        paths.append(str(path))
     files[place / output.name] = dro_text(starter, paths)
     return files
 
@@ -257,33 +240,27 @@ def check(starter: Starter, output: Path) -> tuple[list[str], bool]:
 
 def write_files(files: Mapping[Path, str], *, force: bool) -> None:
     """All or none; with `force` a disk that fills up meanwhile may leave some. Raises: ResourceError."""
-    there = [str(path) for path in files if path.exists()]
+    there = _existing(files)
     if there and not force:
-        raise ResourceError(f"{', '.join(there)} would be replaced", remedy="give --force, or another --output")
-    staged: dict[Path, Path] = {}
-    made: list[Path] = []
+        raise ResourceError(f"{there} would be replaced", remedy="give --force, or another --output")
     path = next(iter(files))
-    try:
-        for path, text in files.items():
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            staged[path] = temporary
-            with temporary.open("x", encoding="utf-8") as f:
-                f.write(text)
-        for path, temporary in staged.items():
-            if force:
-                os.replace(temporary, path)
-            else:
-                os.link(temporary, path)  # fails when somebody else has made it meanwhile
-                made.append(path)
-    except OSError as e:
-        for done in made:
-            done.unlink(missing_ok=True)
-        what = f"cannot write {path}: {e.strerror}"
-        raise ResourceError(what, remedy="choose another --output, or make room and permissions") from e
-    finally:
-        for temporary in staged.values():
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+    with contextlib.ExitStack() as temporary, contextlib.ExitStack() as undo:
+        try:
+            staged = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in files}
+            for path, text in files.items():
+                with staged[path].open("x", encoding="utf-8") as f:
+                    temporary.callback(staged[path].unlink, missing_ok=True)
+                    f.write(text)
+            for path in files:
+                if force:
+                    os.replace(staged[path], path)
+                else:
+                    os.link(staged[path], path)  # fails when somebody else has made it meanwhile
+                    undo.callback(path.unlink, missing_ok=True)
+            undo.pop_all()
+        except OSError as e:
+            what = f"cannot write {path}: {e.strerror}"
+            raise ResourceError(what, remedy="choose another --output, or make room and permissions") from e
 
 
 def _report(starter: Starter, output: Path, files: Mapping[Path, str], notes: Sequence[str], *, runs: bool) -> str:
@@ -316,19 +293,26 @@ def main(argv: Sequence[str]) -> int:
     """`argv`: what follows `init`."""
     parser = arguments()
     args = parser.parse_args(argv)
-    given = {key: value for key, value in vars(args).items() if key != "kind" and value not in (None, False)}
+    options = _Options(args)
     try:
-        if given:
-            starter = _usable(args, parser.error)
-            output = _option("--output", read_output, DEFAULT_OUTPUT if args.output is None else args.output)
+        if any(value not in (None, False) for key, value in vars(args).items() if key != "kind"):
+            if missing := options.missing():
+                parser.error(f"{missing} missing")
+            try:
+                starter = make_starter(options, args.kind)
+            except ConfigError as e:
+                parser.error(str(e))
+            output = options.get("output", "", DEFAULT_OUTPUT, read_output)
         elif not _is_terminal():
             parser.error(f"not on a terminal; give options, see {PROGRAM} direct --help")
         else:
             say(sys.stdout, "Enter takes what stands in brackets, Ctrl-C leaves.\n")
-            starter, output = ask_starter(_Asker(_ask_on_terminal, lambda text: say(sys.stdout, text)), args.kind)
+            asker = _Asker(_ask_on_terminal, lambda text: say(sys.stdout, text))
+            starter = make_starter(asker, args.kind)
+            output = asker.get("output", "File to write", DEFAULT_OUTPUT, lambda text: _new_output(text, starter))
         notes, runs = check(starter, output)
         files = plan_files(starter, output)
-        write_files(files, force=bool(given.get("force")))
+        write_files(files, force=bool(getattr(args, "force", False)))
     except EOFError:
         say(sys.stderr, f"\n{PROGRAM}: end of input, nothing was written\n")
         return EXIT_FAILED

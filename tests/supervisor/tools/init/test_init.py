@@ -72,19 +72,32 @@ def test_a_direct_link_loads_without_a_word(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr() == (f"{output}: no errors\n", "")
 
 
+def ports_of(um_file: Path) -> list[int]:
+    """All ports that a context with this file may take."""
+    found = dict(re.findall(r"(?m)^\w+ (\S+) (\S+)$", um_file.read_text()))
+    names = ("request_tcp_port", "transport_tcp_port", "transport_lbtrm_source_port")
+    ranges = [range(int(found[f"{name}_low"]), int(found[f"{name}_high"]) + 1) for name in names]
+    return [*(port for one in ranges for port in one), int(found["transport_lbtrm_destination_port"])]
+
+
 def test_the_trds_of_a_direct_link_share_no_group_and_no_port(tmp_path: Path) -> None:
     assert init.main(["direct", *TRDS, "--output", str(tmp_path / "d.xml")]) == 0
-    ranges = []
-    for trd in (1, 2):
-        found = dict(re.findall(r"(?m)^\w+ (\S+) (\S+)$", (tmp_path / f"trd{trd}.cfg").read_text()))
-        names = ("request_tcp_port", "transport_tcp_port", "transport_lbtrm_source_port")
-        ranges += [range(int(found[f"{name}_low"]), int(found[f"{name}_high"]) + 1) for name in names]
-        ranges.append(
-            range(int(found["transport_lbtrm_destination_port"]), int(found["transport_lbtrm_destination_port"]) + 1)
-        )
-    ports = [port for one in ranges for port in one]
+    ports = [port for trd in (1, 2) for port in ports_of(tmp_path / f"trd{trd}.cfg")]
     assert len(ports) == len(set(ports))
     assert max(ports) < 32768, "below the usual ephemeral range"
+
+
+def test_dros_of_different_domains_share_no_port_so_that_one_host_can_run_them(tmp_path: Path) -> None:
+    ports = []
+    for domain_id in ("1", "2", "3", "4", "5", "77"):
+        output = tmp_path / f"{domain_id}.xml"
+        arguments = ("--trd", "127.0.0.1", "--domain", domain_id, "--connect", "far.example:1")
+        assert init.main(["peer", *arguments, "--output", str(output)]) == 0
+        where = load(output).daemon.web_monitor
+        assert where is not None
+        ports += [where.port, *ports_of(tmp_path / f"trd{domain_id}.cfg")]
+    assert len(ports) == len(set(ports))
+    assert ports[0] == 15304, "the one of the documents"
 
 
 @pytest.mark.parametrize(
