@@ -15,23 +15,24 @@ from typing import Final
 
 import shtab
 
+import supervisor.simulate.main
 import supervisor.tools.init.main
 from deploy.parsers import parsers, with_commands, write
 
 HERE: Final = Path(__file__).parent
 FILE_NAMES: Final = {"bash": "bash/{}", "zsh": "zsh/_{}", "fish": "fish/{}.fish"}
-_FILES: Final = re.compile(r"(FILE|CONFIG|OLD)\b")
+_FILES: Final = re.compile(r"(FILE|CONFIG|OLD|FAULTS)\b")
 _FOLDERS: Final = re.compile(r"DIR\b")
 
 
-# What shtab cannot express: the first argument of tnwgd is a file or the word `init`. By shell: behind which line of
-# its script for `tnwgd` another one goes.
+# What shtab cannot express: the first argument of tnwgd is a file or the name of a command. By shell: behind which line
+# of its script for `tnwgd` another one goes.
 _FILES_TOO: Final = {
-    "bash": (("_shtab_tnwgd_pos_0_choices=(init)", "_shtab_tnwgd_pos_0_COMPGEN=_shtab_compgen_files"),),
+    "bash": (("_shtab_tnwgd_pos_0_choices=(init simulate)", "_shtab_tnwgd_pos_0_COMPGEN=_shtab_compgen_files"),),
     "zsh": (
         ("  _describe 'tnwgd commands' _commands", "  _files"),
         (
-            "        init) _shtab_tnwgd_init ;;",
+            "        simulate) _arguments -C -s $_shtab_tnwgd_simulate_options ;;",
             "        *) _arguments -s ${(@)_shtab_tnwgd_options:#(:*|\\**)} '*:CONFIG:_files' ;;",
         ),
     ),
@@ -39,7 +40,7 @@ _FILES_TOO: Final = {
 }
 
 
-def _with_init(parser: argparse.ArgumentParser) -> None:
+def _with_commands(parser: argparse.ArgumentParser) -> None:
     """Make it as `tnwgd` understands its arguments, but for the files: see `_FILES_TOO`."""
     config = next(action for action in parser._actions if not action.option_strings)
     parser._remove_action(config)
@@ -47,9 +48,13 @@ def _with_init(parser: argparse.ArgumentParser) -> None:
         if config in group._group_actions:
             group._group_actions.remove(config)
     first = parser.add_subparsers(metavar=str(config.metavar), help=config.help)
-    supervisor.tools.init.main.describe(
-        first.add_parser(supervisor.tools.init.main.COMMAND, help="write a starter configuration")
-    )
+    commands = {
+        "write a starter configuration": supervisor.tools.init.main.arguments(),
+        "run a network of DROs on a fake clock": supervisor.simulate.main.arguments(),
+    }
+    for what, command in commands.items():
+        name = command.prog.split()[-1]
+        first.add_parser(name, help=what, parents=[command], add_help=False, description=command.description)
 
 
 def _with_files(script: str, shell: str) -> str:
@@ -76,7 +81,7 @@ def scripts() -> dict[str, str]:
     made = {}
     for name, parser in parsers().items():
         if name == "tnwgd":
-            _with_init(parser)
+            _with_commands(parser)
         _prepare(parser)
         for shell, file_name in FILE_NAMES.items():
             script = f"{shtab.complete(parser, shell).rstrip()}\n"

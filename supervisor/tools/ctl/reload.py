@@ -1,6 +1,7 @@
 """`tnwgdctl reload`, `confirm`, `rollback`, `diff` and `explain`: a summary, and with `--verbose` every detail.
 
-`diff` ends with 0 when a reload would change nothing in the meaning of the configuration, with 4 when it would.
+`diff` ends with 0 when a reload would change nothing in the meaning of the configuration, with 4 when it would;
+`explain` with 1 when it has found why a topic does not get there.
 """
 
 from __future__ import annotations
@@ -22,14 +23,24 @@ from dro.config.reading.schema import UINT32_MAX
 from dro.errors import RefusedError
 from dro.log.lines import printable
 from dro.standard_streams import say
-from supervisor.admin.explanation import FORWARDED, ExplainRecord
+from supervisor.admin.explanation import FORWARDED, REJECTED, ExplainRecord
 from supervisor.admin.server import Arguments
 from supervisor.explain.network import NetworkAnswer
+from supervisor.explain.way import BLOCKED
 from supervisor.orders.explain import SESSION_PARTS, TRANSPORTS, explain, query_of
 from supervisor.reload.plan import plan_reload
 from supervisor.reload.records import MAX_CONFIRM_S, ChangeRecord, ConfirmRecord, PlanRecord, ReloadRecord, plan_record
 from supervisor.tools.ctl.network import explained, network_lines
-from supervisor.tools.ctl.output import EXIT_OK, Commands, connect, number_of_seconds, put_answer, topic, whole
+from supervisor.tools.ctl.output import (
+    EXIT_FAILED,
+    EXIT_OK,
+    Commands,
+    connect,
+    number_of_seconds,
+    put_answer,
+    topic,
+    whole,
+)
 
 EXIT_DIFFERENT: Final = 4
 RELOAD_LIMIT_S: Final = 900.0  # a trial, drains, starts and the way back, each with its own limit in the DRO
@@ -83,7 +94,7 @@ def _add_explain(commands: Commands, common: argparse.ArgumentParser) -> None:
         "that are asked; then portals, access lists and UM options of this DRO, as its configuration has them. What is "
         "known of the transport session of the source can be given.",
         epilog="A DRO answers for itself, and names the next one to ask where it does not know. With --via, all are "
-        "asked at once.",
+        "asked at once. Exit status 1: it does not get there, or with --file the configuration rejects it.",
     )  # fmt: skip
     parser.add_argument("topic", metavar="TOPIC", type=topic)
     for name, whose in (("from", "sources"), ("to", "receivers")):
@@ -268,8 +279,11 @@ def run_explain(args: argparse.Namespace) -> int:
     if network is not None:
         of_network = network_lines(network, args.topic, args.from_domain, args.to_domain)
         lines = [*map(printable, of_network), "configuration of this DRO:", *lines]
-    put_answer(args, asdict(answer) | ({"network": network.to_json()} if network is not None else {}), "\n".join(lines))
-    return EXIT_OK
+    put_answer(
+        args, asdict(answer) | ({"network": network.to_json()} if network is not None else {}), "\n".join(lines)
+    )
+    is_blocked = answer.verdict == REJECTED if network is None else network.finding.verdict == BLOCKED
+    return EXIT_FAILED if is_blocked else EXIT_OK
 
 
 def _explain_lines(answer: ExplainRecord, *, verbose: bool) -> Iterator[str]:

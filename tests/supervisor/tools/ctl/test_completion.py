@@ -57,6 +57,10 @@ def test_the_text_is_not_kept_in_git() -> None:
     [
         ("tnwgd ", {"init", "my.xml"}, {"--validate"}),
         ("tnwgd i", {"init"}, {"my.xml"}),
+        ("tnwgd s", {"simulate"}, {"init"}),
+        ("tnwgd simulate ", {"my.xml"}, {"init"}),
+        ("tnwgd simulate --s", {"--script", "--seconds", "--seed"}, {"my.xml"}),
+        ("tnwgd simulate --script ", {"my.xml"}, {"--seed"}),
         ("tnwgd --val", {"--validate"}, {"--version"}),
         ("tnwgd -v my.xml ", {"my.xml"}, set()),
         ("tnwgd init ", {"direct", "peer"}, {"my.xml"}),

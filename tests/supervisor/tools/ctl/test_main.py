@@ -123,6 +123,21 @@ def test_a_dro_may_be_called_like_a_command(capsys: pytest.CaptureFixture[str]) 
     assert "'status'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("topic", "status"), [("PUBLIC.a", 0), ("private", 1)])
+def test_explain_has_status_1_for_a_topic_that_a_file_rejects(topic: str, status: int, tmp_path: Path) -> None:
+    acl = '<acl><inbound><ace match="accept"><pcre-pattern>^PUBLIC</pcre-pattern></ace></inbound></acl>'
+    portals = [
+        f"<endpoint><name>P{n}</name><domain-id>{n}</domain-id><lbm-config>{n}.cfg</lbm-config>{acl if n == 1 else ''}"
+        "</endpoint>"
+        for n in (1, 2)
+    ]
+    for n in (1, 2):
+        (tmp_path / f"{n}.cfg").write_text(f"context resolver_multicast_address 239.9.9.{n}\n")
+    file = tmp_path / "dro.xml"
+    file.write_text(f'<tnw-gateway version="1.0"><daemon/><portals>{"".join(portals)}</portals></tnw-gateway>')
+    assert main(["explain", topic, "--from", "1", "--to", "2", "--file", str(file)]) == status
+
+
 @pytest.mark.parametrize("words", [("--json", "status", "--dro", "X"), ("--dro", "X", "status", "--json")])
 def test_common_options_stand_before_or_behind_the_command(words: tuple[str, ...]) -> None:
     args = arguments().parse_args(words)
