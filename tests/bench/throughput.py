@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.metrics.slots import Slot
-from supervisor.tools.demo import ground as demo
+from supervisor.tools.demo import local_dro as demo
 from tests.bench.cost_unit import cpu_ns, measure_u_ns, memory_bytes
 from tests.bench.generators import (
     BOUND,

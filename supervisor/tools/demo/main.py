@@ -16,7 +16,8 @@ from types import FrameType
 
 from dro.command_line import Parser
 from dro.standard_streams import open_standard_streams, output_lost, say
-from supervisor.tools.demo import direct, history, triangle
+from supervisor.tools.demo import demonstration, history
+from supervisor.tools.demo.network import DIRECT, TRIANGLE
 
 
 def run(seconds: float, rate: int, *, is_direct: bool, is_monitored: bool, kept: Path | None) -> int:
@@ -29,9 +30,8 @@ def run(seconds: float, rate: int, *, is_direct: bool, is_monitored: bool, kept:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, on_signal)
     with tempfile.TemporaryDirectory(prefix="dro-demo-") as name:
-        if is_direct:
-            return direct.run(Path(name), stop, seconds, rate)
-        return triangle.run(Path(name), stop, seconds, rate, is_monitored=is_monitored, kept=kept)
+        layout = DIRECT if is_direct else TRIANGLE
+        return demonstration.run(layout, Path(name), stop, seconds, rate, is_monitored=is_monitored, kept=kept)
 
 
 def main() -> None:
@@ -40,13 +40,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0, help="stop after so many seconds (default: at Ctrl-C)")
     parser.add_argument("--rate", type=int, default=500, help="messages per second (default 500)")
     parser.add_argument("--direct", action="store_true", help="one DRO between two TRDs instead of three DROs")
-    parser.add_argument("--monitor", action="store_true", help="with Prometheus beside the three DROs")
-    parser.add_argument("--history", metavar="DIR", type=Path, help="keep a history of three DROs, and show it")
+    parser.add_argument("--monitor", action="store_true", help="with Prometheus beside the DROs")
+    parser.add_argument("--history", metavar="DIR", type=Path, help="keep a history of the DROs, and show it")
     arguments = parser.parse_args()
     if arguments.seconds < 0 or not 0 < arguments.rate <= 100_000:
         parser.error("--seconds must not be negative, --rate from 1 to 100000")
-    if arguments.direct and (arguments.monitor or arguments.history):
-        parser.error("--monitor and --history are for three DROs, --direct for one")
     kept = arguments.history and arguments.history.resolve()
     if kept and (lack := history.lack()):
         parser.error(lack)

@@ -1,7 +1,7 @@
-"""The three DROs of the demonstration, as their admin sockets show them: links, ways, counters.
+"""The DROs of the demonstration, as their admin sockets show them: links, ways, counters.
 
 A thread of its own looks at them twice a second, and does what an operator would do before a link is taken out of
-service: `Network` raises the cost of a portal by a reload, waits until the routes of all three DROs avoid the link, and
+service: `Network` raises the cost of a portal by a reload, waits until the routes of all DROs avoid the link, and
 pauses the portal; later it does the reverse. `tnwgdctl` sends the same requests.
 """
 
@@ -22,11 +22,29 @@ from supervisor.admin.client import Client, find_dro
 from supervisor.admin.status import PortalsStatus, PortalStatus
 from supervisor.tools.demo.screen import Rates
 
-DROS: Final = ("A", "B", "C")
+
+@dataclass(frozen=True)
+class Layout:
+    """DROs between TRD 1, where the source is, and the other TRDs."""
+
+    title: str
+    files: Mapping[str, str]  # by name of the DRO
+    links: tuple[tuple[str, str], ...]
+    receiving: tuple[int, int]  # the TRD of the receiver, and of the wildcard receiver
+    ways: Mapping[int, tuple[str, ...]]
+    """To each receiving TRD when all links are up."""
+
+    @property
+    def trds(self) -> tuple[int, ...]:
+        return (1, *self.ways)
+
+
 LINKS: Final = (("A", "B"), ("A", "C"), ("B", "C"))
-TRDS: Final = (1, 2, 3)
-RECEIVING_TRDS: Final = (2, 3)
-DIRECT_WAYS: Final = {2: ("A", "B"), 3: ("A", "C")}
+TRIANGLE: Final = Layout(
+    "three DROs in a triangle", {name: f"triangle-{name.lower()}.xml" for name in "ABC"}, LINKS, (2, 3),
+    {2: ("A", "B"), 3: ("A", "C")},
+)  # fmt: skip
+DIRECT: Final = Layout("TRD 1 -> tnwgd -> TRD 2", {"DEMO": "direct.xml"}, (), (2, 2), {2: ("DEMO",)})
 DETOUR: Final = {2: ("A", "B"), 3: ("A", "B", "C")}
 CUT_PORTAL: Final = "A-C"
 COST, DETOUR_COST = 1, 10
@@ -47,7 +65,7 @@ class Link:
 
 @dataclass(frozen=True)
 class View:
-    """All three DROs at one moment."""
+    """All DROs at one moment."""
 
     links: tuple[Link, ...] = ()
     ways: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -57,8 +75,9 @@ class View:
 class Network(threading.Thread):
     """See the module text. `view` and `note` are for the main thread; `error` is set when an order failed."""
 
-    def __init__(self, pids: Mapping[str, int], folder: Path, stop: threading.Event) -> None:
+    def __init__(self, pids: Mapping[str, int], folder: Path, stop: threading.Event, layout: Layout = TRIANGLE) -> None:
         super().__init__(name="demo-network", daemon=True)
+        self.layout: Final = layout
         self._pids = pids
         self._file = folder / "triangle-a.xml"
         self._stop_event = stop
@@ -79,12 +98,12 @@ class Network(threading.Thread):
         self.is_told_to_mend.set()
 
     def run(self) -> None:
-        steps = self._steps()
         try:
-            while not self._stop_event.is_set():
+            self._look()
+            for _ in self._steps():
+                if self._stop_event.wait(LOOK_S):
+                    return
                 self._look()
-                next(steps)
-                self._stop_event.wait(LOOK_S)
         except DroError as e:
             if not self._stop_event.is_set():
                 self.error = str(e)
@@ -92,10 +111,12 @@ class Network(threading.Thread):
     # what is ordered
 
     def _steps(self) -> Iterator[None]:
-        while not (self._is_way(DIRECT_WAYS) and all(link.is_up for link in self.view.links)):
+        while not (self._is_way(self.layout.ways) and all(link.is_up for link in self.view.links)):
             yield  # for as long as the main thread waits: the DROs start
         while True:
-            self.note, self.is_whole = "all links are up", True
+            self.note, self.is_whole = "all links are up" if self.layout.links else "the route is there", True
+            if not self.layout.links:
+                return  # nothing will change, and looking costs time that messages wait for
             while not self.is_told_to_cut.is_set():
                 yield
             self.is_told_to_cut.clear()
@@ -115,7 +136,7 @@ class Network(threading.Thread):
             yield from self._until(lambda: all(link.is_up for link in self.view.links))
             self.note = f"portal {CUT_PORTAL} costs {COST} again; the DROs calculate other routes"
             self._set_cost(DETOUR_COST, COST)
-            yield from self._until(lambda: self._is_way(DIRECT_WAYS))
+            yield from self._until(lambda: self._is_way(self.layout.ways))
 
     def _until(self, is_true: Callable[[], bool]) -> Iterator[None]:
         """Raises: DroError."""
@@ -149,11 +170,11 @@ class Network(threading.Thread):
                 with Client(find_dro(str(pid))) as client:
                     portals |= {p.name: p for p in client.ask(PortalsStatus, "portals").portals}
                     linked |= {(name, other) for other in _neighbours(client)}
-                    ways.append({trd: _way(client, trd) for trd in RECEIVING_TRDS})
+                    ways.append({trd: _way(client, trd) for trd in self.layout.ways})
             except DroError:
                 return  # it starts, or its route manager has no routes yet
-        ends = {f"{a}-{b}": (portals[f"{a}-{b}"], portals[f"{b}-{a}"]) for a, b in LINKS}
-        up = {f"{a}-{b}" for a, b in LINKS if {(a, b), (b, a)} <= linked}
+        ends = {f"{a}-{b}": (portals[f"{a}-{b}"], portals[f"{b}-{a}"]) for a, b in self.layout.links}
+        up = {f"{a}-{b}" for a, b in self.layout.links if {(a, b), (b, a)} <= linked}
         messages = {name: first[Slot.SENT] + second[Slot.SENT] for name, (first, second) in ends.items()}
         rates = self._rates.of(messages)
         links = [Link(n, n in up, first.cost, messages[n], rates[n]) for n, (first, _) in ends.items()]

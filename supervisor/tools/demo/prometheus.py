@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from supervisor.tools.demo.ground import stopped_at_the_end
+from supervisor.tools.demo.local_dro import stopped_at_the_end
 
 RULES: Final = Path(__file__).resolve().parents[3] / "deploy/prometheus"
 NOT_INSTALLED: Final = "Prometheus is not installed: put `prometheus` on PATH, from a package of that name or https://prometheus.io/download"

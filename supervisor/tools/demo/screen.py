@@ -42,19 +42,6 @@ class Rates:
         return rates
 
 
-class PlainLines:
-    """When the next line is due: one each second, and the last."""
-
-    def __init__(self) -> None:
-        self._next_s = 0.0
-
-    def is_due(self, elapsed_s: float, *, last: bool) -> bool:
-        if elapsed_s < self._next_s and not last:
-            return False
-        self._next_s = elapsed_s + 1
-        return True
-
-
 def latency_cells(arrivals: Arrivals) -> str:
     """Fill the columns `LATENCY_HEAD`."""
     p50, p99, p999 = (arrivals.percentile_us(fraction) for fraction in (0.5, 0.99, 0.999))

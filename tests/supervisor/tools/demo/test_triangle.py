@@ -12,9 +12,9 @@ import pytest
 from dro.errors import DroError
 from dro.um.message.events import Data
 from supervisor.tools.demo.arrivals import SENT_AGAIN, STAMP, Arrivals, exit_status
+from supervisor.tools.demo.demonstration import Screen, Timetable
 from supervisor.tools.demo.network import DETOUR, LINKS, Link, Network, View
 from supervisor.tools.demo.repairs import ranges
-from supervisor.tools.demo.triangle import Screen, Timetable
 from tests.supervisor.tools.demo.terminals import Terminal, pictures_of, run_on_a_terminal
 
 LOOKS = 20

@@ -1,6 +1,6 @@
-"""Three DROs in a triangle of peer links: a source in TRD 1, receivers in TRD 2 and TRD 3.
+"""A source in TRD 1, receivers in the other TRDs, and the DROs of a `Layout` between them.
 
-While messages flow, the link between the DRO of TRD 1 and that of TRD 3 is cut and mended.
+While messages flow through a triangle, the link between the DRO of TRD 1 and that of TRD 3 is cut and mended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,11 +27,11 @@ from supervisor.tools.demo.flow import (
     send_until,
     wait_arrived,
 )
-from supervisor.tools.demo.ground import ended, running_tnwgd, web_addresses, workers_of, write_configuration
-from supervisor.tools.demo.network import DROS, LINKS, RECEIVING_TRDS, TRDS, Network
+from supervisor.tools.demo.local_dro import ended, running_tnwgd, web_addresses, workers_of, write_configuration
+from supervisor.tools.demo.network import Layout, Network
 from supervisor.tools.demo.prometheus import running_prometheus
 from supervisor.tools.demo.repairs import REPAIR, Answering, Asking
-from supervisor.tools.demo.screen import LATENCY_HEAD, REDRAW_S, Picture, PlainLines, Rates, latency_cells
+from supervisor.tools.demo.screen import LATENCY_HEAD, REDRAW_S, Picture, Rates, latency_cells
 
 SHORTEST_S: Final = 5.0
 """A demonstration that ends sooner cuts no link."""
@@ -69,7 +69,7 @@ class Timetable:
 
 
 class Screen:
-    """What is seen of the network: a picture on a terminal, plain lines elsewhere."""
+    """What is seen of the network: a picture on a terminal, elsewhere a line each second."""
 
     def __init__(
         self, network: Network, processes: Processes, ports: Mapping[str, int], folder: Path, notes: Sequence[str] = ()
@@ -81,84 +81,85 @@ class Screen:
         self._ports = ports
         self._folder = folder
         self._picture = Picture() if sys.stdout.isatty() else None
-        self._plain = PlainLines()
+        self._next_line_s = 0.0
         self._rates = Rates()
 
     def show(self, elapsed_s: float, sent: int, arrivals: list[Arrivals], *, last: bool = False) -> None:
         rates = self._rates.of({"": sent} | {a.name: a.received for a in arrivals})
         if self._picture is not None:
-            self._picture.draw(self._lines(elapsed_s, sent, arrivals, rates))
-        elif self._plain.is_due(elapsed_s, last=last):
-            self._print(elapsed_s, sent, arrivals)
-
-    def _print(self, elapsed_s: float, sent: int, arrivals: list[Arrivals]) -> None:
-        parts = [
-            f"TRD {trd} received {a.received} by {self._way(trd)}, missing {len(a.missing())}, repaired {a.repaired}"
-            for trd, a in zip(RECEIVING_TRDS, arrivals, strict=True)
-        ]
-        print(f"{elapsed_s:6.1f} s  sent {sent}  {'  '.join(parts)}  ({self._network.note})", flush=True)
+            self._picture.draw([*self._lines(elapsed_s, sent, arrivals, rates)])
+        elif elapsed_s >= self._next_line_s or last:
+            self._next_line_s = elapsed_s + 1
+            parts = [
+                f"TRD {trd} received {a.received} by {self._way(trd)}, missing {len(a.missing())}, "
+                f"repaired {a.repaired}, p99 {a.percentile_us(0.99):.0f} us"
+                for trd, a in zip(self._network.layout.receiving, arrivals, strict=True)
+            ]
+            print(f"{elapsed_s:6.1f} s  sent {sent}  {'  '.join(parts)}  ({self._network.note})", flush=True)
 
     def _way(self, trd: int) -> str:
         return "-".join(self._network.view.ways.get(trd, ())) or "?"
 
-    def _lines(self, elapsed_s: float, sent: int, arrivals: list[Arrivals], rates: dict[str, float]) -> list[str]:
-        lines = [
-            f"open DRO demonstration: three DROs in a triangle, {elapsed_s:.0f} s   (Ctrl-C stops)",
-            f"  now: {self._network.note}",
-            "",
-            f"  {'':15}{'messages':>8}{'per s':>6}{'missing':>8}{'repaired':>9}{'dup':>4}{LATENCY_HEAD}",
-            f"  {'source, TRD 1':15}{sent:>8}{rates['']:>6.0f}",
-        ]
-        lines += [
-            f"  {a.name:15}{a.received:>8}{rates[a.name]:>6.0f}{len(a.missing()):>8}{a.repaired:>9}{a.duplicates:>4}"
-            f"{latency_cells(a)}"
-            for a in arrivals
-        ]
-        lines += ["", f"  {'link':15}{'state':>9}{'cost':>7}{'messages':>10}{'per s':>7}  address"]
-        lines += [
-            f"  {link.name:15}{'up' if link.is_up else 'cut':>9}{link.cost:>7}{link.messages:>10}"
-            f"{link.per_s:>7.0f}  127.0.0.1:{port}"
-            for link, port in zip(self._network.view.links, self._ports.values(), strict=False)
-        ]
-        ways = [f"to TRD {trd}  TRD1-{self._way(trd)}-TRD{trd}" for trd in RECEIVING_TRDS]
-        lines += ["", f"  way of the messages  {'   '.join(ways)}", ""]
-        lines += [f"  {'DRO':15}{'pid':>9}{'processes':>11}{'CPU s':>9}{'memory MiB':>12}"]
-        for name, process in self._processes.items():
-            workers = workers_of(process.pid)
+    def _lines(self, elapsed_s: float, sent: int, arrivals: list[Arrivals], rates: dict[str, float]) -> Iterator[str]:
+        layout = self._network.layout
+        yield f"open DRO demonstration: {layout.title}, {elapsed_s:.0f} s   (Ctrl-C stops)"
+        yield f"  now: {self._network.note}"
+        yield ""
+        yield f"  {'':15}{'messages':>8}{'per s':>6}{'missing':>8}{'repaired':>9}{'dup':>4}{LATENCY_HEAD}"
+        yield f"  {'source, TRD 1':15}{sent:>8}{rates['']:>6.0f}"
+        for a in arrivals:
+            counted = f"{a.received:>8}{rates[a.name]:>6.0f}{len(a.missing()):>8}{a.repaired:>9}{a.duplicates:>4}"
+            yield f"  {a.name:15}{counted}{latency_cells(a)}"
+        yield ""
+        if layout.links:
+            yield f"  {'link':15}{'state':>9}{'cost':>7}{'messages':>10}{'per s':>7}  address"
+            for link, port in zip(self._network.view.links, self._ports.values(), strict=False):
+                state = f"{'up' if link.is_up else 'cut':>9}{link.cost:>7}{link.messages:>10}{link.per_s:>7.0f}"
+                yield f"  {link.name:15}{state}  127.0.0.1:{port}"
+            ways = "   ".join(f"to TRD {trd}  TRD1-{self._way(trd)}-TRD{trd}" for trd in layout.receiving)
+            yield from ("", f"  way of the messages  {ways}", "")
+        yield from self._process_lines()
+        yield ""
+        for trd, source in {trd: a.source for trd, a in zip(layout.receiving, arrivals, strict=True)}.items():
+            yield f"  TRD {trd} hears it as  {source or '(not yet)'}"
+        yield f"  files  {self._folder}"
+        yield from (f"  {note}" for note in self._notes)
+        yield "  try    tnwgdctl --dro PID portals, or topics, sources, interest, proxies, routes"
+
+    def _process_lines(self) -> Iterator[str]:
+        """Each DRO, or of a single one each process."""
+        groups = [(name, process.pid, workers_of(process.pid)) for name, process in self._processes.items()]
+        is_single = len(groups) == 1
+        count: str | int = "" if is_single else "processes"
+        yield f"  {'process' if is_single else 'DRO':15}{'pid':>9}{count:>11}{'CPU s':>9}{'memory MiB':>12}"
+        if is_single:
+            groups = [(worker.name, worker.pid, [worker]) for worker in groups[0][2]]
+        for name, pid, workers in groups:
             cpu_s, memory_mib = sum(w.cpu_s for w in workers), sum(w.memory_kib for w in workers) / 1024
-            lines.append(f"  {name:15}{process.pid:>9}{len(workers):>11}{cpu_s:>9.2f}{memory_mib:>12.1f}")
-        lines.append("")
-        lines += [
-            f"  TRD {trd} hears it as  {a.source or '(not yet)'}"
-            for trd, a in zip(RECEIVING_TRDS, arrivals, strict=True)
-        ]
-        return [
-            *lines,
-            f"  files  {self._folder}",
-            *(f"  {note}" for note in self._notes),
-            "  try    tnwgdctl --dro PID portals, or topics, sources, interest, proxies, routes",
-        ]
+            count = "" if is_single else len(workers)
+            yield f"  {name:15}{pid:>9}{count:>11}{cpu_s:>9.2f}{memory_mib:>12.1f}"
 
 
 def run(
-    folder: Path, stop: threading.Event, seconds: float, rate: int, *, is_monitored: bool = False,
+    layout: Layout, folder: Path, stop: threading.Event, seconds: float, rate: int, *, is_monitored: bool = False,
     kept: Path | None = None,
 ) -> int:  # fmt: skip
     """Returns the exit status. `seconds` 0: until stopped. `is_monitored`: with Prometheus, if it is there. `kept`: the
     directory of a history, which is aggregated and shown at the end."""
     messages, more = 0, history.arguments(kept) if kept else ()
-    files = {name: f"triangle-{name.lower()}.xml" for name in DROS}
     others = ("prometheus",) if is_monitored else ()
-    ports = write_configuration(folder, tuple(files.values()), trds=len(TRDS), links=len(LINKS), others=others)
+    trds = len(layout.trds)
+    ports = write_configuration(folder, tuple(layout.files.values()), trds, len(layout.links), others)
     targets = web_addresses(ports)
-    where = zip(DROS, targets, strict=True)
+    where = zip(layout.files, targets, strict=True)
     notes = [f"web monitor of {name}: http://{target}, metrics at /metrics" for name, target in where]
     is_over = threading.Event()
     with contextlib.ExitStack() as stack:
         processes = {
-            name: stack.enter_context(running_tnwgd(folder, file, log_of(name), more)) for name, file in files.items()
+            name: stack.enter_context(running_tnwgd(folder, file, log_of(name), more))
+            for name, file in layout.files.items()
         }
-        network = Network({name: process.pid for name, process in processes.items()}, folder, is_over)
+        network = Network({name: process.pid for name, process in processes.items()}, folder, is_over, layout)
         stack.callback(network.join)
         stack.callback(is_over.set)
         network.start()
@@ -181,31 +182,33 @@ class Demonstration:
         self._processes = processes
         self._network = network
         self._stop = stop
-        self._arrivals = [Arrivals("receiver, TRD 2"), Arrivals("wildcard, TRD 3")]
+        exact, pattern = network.layout.receiving
+        self._arrivals = [Arrivals(f"receiver, TRD {exact}"), Arrivals(f"wildcard, TRD {pattern}")]
 
     def run(self, screen: Screen, seconds: float, rate: int) -> int:
         pids = ", ".join(str(process.pid) for process in self._processes.values())
-        print(f"tnwgd runs as processes {pids}; waiting for their links and routes")
+        print(f"tnwgd runs as process {pids}; waiting for links and routes")
         if not self._wait(lambda: self._network.is_whole):
             return self._give_up("the DROs did not find each other")
         with contextlib.ExitStack() as stack:
-            contexts = [
-                stack.enter_context(BlockingContext(Config.load(self._folder / f"trd{trd}.cfg").with_(*PATIENCE)))
-                for trd in TRDS
-            ]
+            contexts = {
+                trd: stack.enter_context(BlockingContext(Config.load(self._folder / f"trd{trd}.cfg").with_(*PATIENCE)))
+                for trd in self._network.layout.trds
+            }
             return self._run(contexts, screen, seconds, rate)
 
-    def _run(self, contexts: list[BlockingContext], screen: Screen, seconds: float, rate: int) -> int:
+    def _run(self, contexts: Mapping[int, BlockingContext], screen: Screen, seconds: float, rate: int) -> int:
         arrivals, network = self._arrivals, self._network
-        trd1, trd2, trd3 = contexts
+        exact, pattern = (contexts[trd] for trd in network.layout.receiving)
         answering = Answering()
-        asked = trd1.receiver(REPAIR, on_event=answering.on_event)
-        askers = [Asking(context, a) for context, a in zip((trd2, trd3), arrivals, strict=True)]
-        receiver = trd2.receiver(TOPIC, on_event=arrivals[0].on_event)
-        wildcard = trd3.wildcard_receiver(PATTERN, on_event=arrivals[1].on_event)
-        source = trd1.source(TOPIC)
+        asked = contexts[1].receiver(REPAIR, on_event=answering.on_event)
+        both = zip((exact, pattern), arrivals, strict=True)
+        askers = [Asking(context, a) for context, a in both if network.layout.links]  # else nothing is lost
+        receiver = exact.receiver(TOPIC, on_event=arrivals[0].on_event)
+        wildcard = pattern.wildcard_receiver(PATTERN, on_event=arrivals[1].on_event)
+        source = contexts[1].source(TOPIC)
         print("waiting for the receivers to find the source")
-        if not self._wait(lambda: bool(receiver.sources and wildcard.topics and len(asked.sources) == 2)):
+        if not self._wait(lambda: bool(receiver.sources and wildcard.topics and len(asked.sources) == len(askers))):
             return self._give_up("the receivers did not find the source")
         self._stop.wait(SETTLE_S)
         sender = Sender(source, rate)
@@ -217,7 +220,8 @@ class Demonstration:
             answering.turn(sender)
             for asker in askers:
                 asker.turn()
-            timetable.act(sender.elapsed_s, network)
+            if network.layout.links:
+                timetable.act(sender.elapsed_s, network)
             if sender.elapsed_s >= next_redraw:
                 next_redraw += REDRAW_S
                 screen.show(sender.elapsed_s, sender.sent, arrivals)

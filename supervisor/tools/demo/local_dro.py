@@ -1,4 +1,4 @@
-"""What a demonstration stands on: files with free ports, real `tnwgd` processes, and what these take.
+"""Runs `tnwgd` for a demonstration: files with free ports, real processes, and what these take.
 
 Everything runs on the loopback interface with groups and ports of its own, so several demonstrations (and a real DRO)
 can run on one host.
