@@ -10,6 +10,8 @@ from dro.metrics.table import PORTAL_TYPES, drop_reasons
 
 ROUTE_MANAGER: Final = "route manager"
 """The role."""
+ROUTE_MANAGER_NAME: Final = "route-manager"
+"""The worker."""
 WORKING: Final = ("ready", "draining")
 """States of a process that answers; in any other one its gauges tell of the past."""
 
@@ -69,6 +71,11 @@ class DroStatus:
     shm: str = ""  # directory of the counter pages
     is_stopping: bool = False
     logged: dict[str, int] = field(default_factory=dict)  # lines of the parent, by severity
+
+    @property
+    def manager(self) -> WorkerStatus | None:
+        """The route manager."""
+        return next((worker for worker in self.workers if worker.role == ROUTE_MANAGER), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from dro.bus.listing import DEGRADED, PEERS, TOPOLOGY, PeerRow, TopologyRow
 from dro.clock import duration
 from dro.metrics.table import PEER
 from supervisor.admin.client import Client, CommandError
-from supervisor.admin.lists import rows_of
-from supervisor.admin.status import ROUTE_MANAGER, WORKING, DroStatus
+from supervisor.admin.lists import holders, rows_of
+from supervisor.admin.status import WORKING, DroStatus
 
 _TOLD_S: Final = 10  # by then a companion has told its node id
 
@@ -52,12 +52,11 @@ def neighbour_problems(client: Client, status: DroStatus) -> list[Problem]:
         return []
     rows, problems = links(client, status)
     problems += absent_companions(rows)
-    for worker in status.workers:
-        if worker.role == ROUTE_MANAGER and worker.state in WORKING:
-            try:
-                problems += one_sided_links(rows_of(client, TOPOLOGY, worker.name, ""))
-            except CommandError as e:
-                problems.append(Problem(worker.name, str(e), ""))
+    for worker in holders(status, TOPOLOGY)[0]:
+        try:
+            problems += one_sided_links(rows_of(client, TOPOLOGY, worker, ""))
+        except CommandError as e:
+            problems.append(Problem(worker, str(e), ""))
     return problems
 
 

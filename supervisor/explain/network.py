@@ -96,7 +96,8 @@ def joined(
 
 def _look(client: Client, asked: JsonObject) -> _Asked:
     status = client.ask(DroStatus, "status")
-    manager = next(w for w in status.workers if w.role == ROUTE_MANAGER)
+    manager = status.manager
+    assert manager is not None
     if manager.state not in WORKING:
         return _Asked(client, status, [], f"the {ROUTE_MANAGER} is {manager.state}")
     try:
@@ -110,8 +111,8 @@ def _look(client: Client, asked: JsonObject) -> _Asked:
 
 
 def _path(client: Client, status: DroStatus, ends: str) -> list[PathRow]:
-    manager = next(w for w in status.workers if w.role == ROUTE_MANAGER)
-    return list(rows_of(client, PATH, manager.name, ends))
+    assert status.manager is not None
+    return list(rows_of(client, PATH, status.manager.name, ends))
 
 
 def _choose_way(dros: Sequence[_Asked], asked: JsonObject) -> Way | None:

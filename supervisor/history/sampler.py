@@ -12,7 +12,7 @@ from dro.bus.counters import CounterPage
 from dro.bus.listing import TopologyRow
 from dro.errors import ResourceError
 from dro.metrics.table import ENDPOINT
-from supervisor.admin.status import ROUTE_MANAGER, WORKING, DroStatus, PortalPlace, WorkerStatus
+from supervisor.admin.status import WORKING, DroStatus, PortalPlace, WorkerStatus
 from supervisor.history.store import US_PER_S, Store
 from supervisor.history.tables import PAIR, tables
 from supervisor.samples.events import EventRow
@@ -98,8 +98,10 @@ class Sampler:
             }  # fmt: skip
 
     def _dro(self, pages: Pages, status: DroStatus, base: Row) -> Iterator[Row]:
-        manager = next((w for w in status.workers if w.role == ROUTE_MANAGER and w.index in pages), None)
-        cells = tables()["dro"].of_page(pages[manager.index]) if manager is not None else {}
+        manager = status.manager
+        cells = {}
+        if manager is not None and manager.index in pages:
+            cells = tables()["dro"].of_page(pages[manager.index])
         parent, others = self._processes.figures(status.pid), [self._processes.figures(w.pid) for w in status.workers]
         yield {
             **base, "dro_id": status.node_id, "version": status.version, "up": status.is_running,

@@ -8,12 +8,12 @@ from dro.bus.counters import MAX_WORKERS
 from dro.bus.messages import Role
 from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
 from dro.errors import ConfigError
+from supervisor.admin.status import ROUTE_MANAGER_NAME
 from supervisor.parent.workers import WorkerSpec
 
 if TYPE_CHECKING:
     from supervisor.history.worker import HistoryOptions
 
-ROUTE_MANAGER_NAME: Final = "route-manager"
 MONITOR_NAME: Final = "monitor"
 HISTORY_NAME: Final = "history"
 OTHERS: Final = 3

@@ -19,8 +19,8 @@ from dro.config.change.reload_class import ReloadClass
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.config.um.interfaces import ANY
 from dro.config.um.sets import RequestOptions, ResolverOptions
+from supervisor.admin.status import ROUTE_MANAGER_NAME
 
-ROUTE_MANAGER: Final = "route-manager"
 LOG: Final = "log"
 
 
@@ -73,8 +73,9 @@ class ReloadPlan:
 
 # Who takes over a change of an element of <daemon>. Those of monitoring come with the monitor.
 LIVE_OWNERS: Final = {
-    "log": LOG, "route-info": ROUTE_MANAGER, "route-recalculation": ROUTE_MANAGER, "extensions": ROUTE_MANAGER,
-}  # fmt: skip
+    "log": LOG,
+    **dict.fromkeys(("route-info", "route-recalculation", "extensions"), ROUTE_MANAGER_NAME),
+}
 
 
 def plan_reload(running: DroConfig, new: DroConfig) -> ReloadPlan:

@@ -16,9 +16,10 @@ from dro.config.change.difference import portals_of
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import DroError
 from dro.log.handler import Settings
+from supervisor.admin.status import ROUTE_MANAGER_NAME
 from supervisor.parent.operations import Done, Operations, Outcome
 from supervisor.parent.parent import Parent
-from supervisor.reload.plan import LOG, ROUTE_MANAGER, ActionKind, ReloadPlan, needs
+from supervisor.reload.plan import LOG, ActionKind, ReloadPlan, needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class Transaction:
         self._old = old
         restarts = plan.portals(ActionKind.RESTART)
         added = plan.portals(ActionKind.ADD)
-        live = {*plan.portals(ActionKind.LIVE), *([ROUTE_MANAGER] if plan.has_live(ROUTE_MANAGER) else [])}
+        live = {*plan.portals(ActionKind.LIVE), *([ROUTE_MANAGER_NAME] if plan.has_live(ROUTE_MANAGER_NAME) else [])}
 
         def give(config: DroConfig, report: Report) -> None:
             def ended(problems: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ from dro.config.dro_xml.model import DroConfig
 from dro.errors import DroError
 from supervisor.admin.client import Client, UnreachableError
 from supervisor.admin.lists import rows_of
-from supervisor.admin.status import ROUTE_MANAGER, DroStatus, PortalPlace, WorkerStatus
+from supervisor.admin.status import ROUTE_MANAGER, ROUTE_MANAGER_NAME, DroStatus, PortalPlace, WorkerStatus
 
 INTERVAL_S: Final = 1.0
 TOPOLOGY_S: Final = 5.0
@@ -109,7 +109,7 @@ class Watch:
         except DroError as e:
             return replace(before, problem=str(e))
         known = replace(before, status=status, asked_s=time.monotonic(), problem="")
-        manager = next((w for w in status.workers if w.role == ROUTE_MANAGER), None)
+        manager = status.manager
         if manager is None or manager.state != "ready" or time.time() - before.topology_s < TOPOLOGY_S:
             return known
         with contextlib.suppress(DroError):  # it has just ended, or is busy
@@ -120,7 +120,7 @@ class Watch:
 
 def first_status(ctx: WorkerContext, config: DroConfig) -> DroStatus:
     """Return what the configuration says of the DRO, before its parent has told anything."""
-    names = [("route-manager", "route manager"), *((p.name, role_of(p)) for p in config.all_portals)]
+    names = [(ROUTE_MANAGER_NAME, ROUTE_MANAGER), *((p.name, role_of(p)) for p in config.all_portals)]
     workers = [WorkerStatus(n, role, at, "waiting", 0, 0, 0, 0.0, "") for at, (n, role) in enumerate(names)]
     workers.append(
         WorkerStatus(ctx.name, ctx.role.name.lower(), ctx.index, "starting", os.getpid(), ctx.incarnation, 0, 0.0, "")

@@ -14,7 +14,7 @@ from dro.errors import DroError, ResourceError
 from dro.metrics.slots import WorkerSlot
 from supervisor.admin.client import Client, CommandError, UnreachableError
 from supervisor.admin.lists import rows_of
-from supervisor.admin.status import ROUTE_MANAGER, ConfigRecord, DroStatus, PortalsStatus, PortalStatus
+from supervisor.admin.status import ConfigRecord, DroStatus, PortalsStatus, PortalStatus
 from supervisor.explain.network import joined
 from supervisor.monitor.answers.drops import DropRow, drop_rows
 from supervisor.monitor.answers.dros import ASK_LIMIT_S, neighbours
@@ -137,7 +137,7 @@ class Answers:
 
     def path(self, source: int, interested: int, otid: str = "") -> Listing:
         """Ask the route manager for the ways between two domains. Raises: ApiError when there is none."""
-        manager = next((w for w in self.known.status.workers if w.role == ROUTE_MANAGER), None)
+        manager = self.known.status.manager
         if manager is None:
             raise ApiError(503, "there is no route manager yet", "ask again")
         rows = self.ask(

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dro.bus.listing import LISTS, PEERS, PORTAL_LISTS
 from dro.errors import DroError
-from dro.metrics.table import PEER
-from supervisor.admin.lists import rows_of
-from supervisor.admin.status import ROUTE_MANAGER, WORKING, DroStatus, WorkerStatus
+from supervisor.admin.lists import holders, rows_of
+from supervisor.admin.status import DroStatus
 from supervisor.monitor.answers.turns import Turns
 from supervisor.samples.watch import Asker
 
@@ -81,27 +79,15 @@ class Lists:
     def _collect(self, what: str, portal: str, text: str) -> Listing:
         rows: list[Any] = []
         began_s = time.monotonic()
-        problems = []
-        for worker in self._status().workers:
-            if not _has(worker, what) or portal not in ("", worker.name):
-                continue
-            if worker.state not in WORKING:
-                problems.append(f"{worker.name} is {worker.state}")
-                continue
+        asked, problems = holders(self._status(), what, portal)
+        for name in asked:
             try:
-                rows += self._asker.ask(lambda client, name=worker.name: list(rows_of(client, what, name, text)))  # type: ignore[misc]
+                rows += self._asker.ask(lambda client, name=name: list(rows_of(client, what, name, text)))  # type: ignore[misc]
             except DroError as e:
-                problems.append(f"{worker.name}: {e}")
+                problems.append(f"{name}: {e}")
             if len(rows) > MAX_ROWS:
                 del rows[MAX_ROWS:]
                 problems.append(f"only the first {MAX_ROWS} rows are here")
                 break
         made_s = time.monotonic()
         return Listing(tuple(rows), tuple(problems), made_s, made_s - began_s)
-
-
-def _has(worker: WorkerStatus, what: str) -> bool:
-    assert what in LISTS
-    if what in PORTAL_LISTS:
-        return worker.is_portal
-    return worker.role == (PEER if what == PEERS else ROUTE_MANAGER)

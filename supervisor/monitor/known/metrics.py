@@ -13,7 +13,6 @@ from dro.bus.listing import TopologyRow
 from dro.errors import ResourceError
 from dro.metrics.slots import Slot, WorkerSlot
 from dro.metrics.table import ENDPOINT, PORTAL, ROUTE_MANAGER, WORKER, Metric, metrics
-from supervisor.admin.status import ROUTE_MANAGER as MANAGER
 from supervisor.admin.status import WORKING, DroStatus, WorkerStatus
 from supervisor.samples.exposition import Families
 from supervisor.samples.pages import Pages
@@ -46,7 +45,7 @@ class Metrics:
             values = {worker.index: values_of(pages, worker) for worker in status.workers}
             self._add_daemon(found, status, base)
             _add_portals(found, status, pages, known.topology, base)
-        manager = next((w for w in status.workers if w.role == MANAGER), None)
+        manager = status.manager
         found.add_page(metrics(ROUTE_MANAGER), values[manager.index] if manager is not None else _NOTHING, base)
         sums = [sum(column) for column in zip(*values.values(), strict=True)] or [*_NOTHING]
         for severity, count in status.logged.items():

@@ -14,7 +14,6 @@ from lxml import etree
 
 from dro.bus.listing import BLOCKED, LISTS, LOSSES, PEERS, BlockedRow, LossRow, PathRow, PeerRow, TopologyRow
 from dro.metrics.table import ENDPOINT, ROUTE_MANAGER, metrics
-from supervisor.admin.status import ROUTE_MANAGER as MANAGER
 from supervisor.admin.status import ConfigRecord, PortalStatus
 from supervisor.monitor.answers.answers import Answers, path_summary, sorted_rows
 from supervisor.monitor.answers.drops import DropRow, drop_rows
@@ -262,7 +261,7 @@ class Views:
         ]  # fmt: skip
 
     def _manager_lines(self) -> list[Line]:
-        manager = next((w for w in self.answers.known.status.workers if w.role == MANAGER), None)
+        manager = self.answers.known.status.manager
         if manager is None:
             return []
         cells = dict(enumerate(self.answers.cells(manager.index)))

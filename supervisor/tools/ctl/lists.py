@@ -18,8 +18,8 @@ from dro.bus.listing import BLOCKED, LOSSES, ROUTES
 from dro.log.lines import printable
 from dro.standard_streams import say
 from supervisor.admin.client import Client, CommandError
-from supervisor.admin.lists import rows_of
-from supervisor.admin.status import ROUTE_MANAGER, WORKING, DroStatus
+from supervisor.admin.lists import holders, rows_of
+from supervisor.admin.status import DroStatus
 from supervisor.tools.ctl.output import (
     EXIT_FAILED,
     EXIT_OK,
@@ -157,19 +157,14 @@ def routes_text(status: DroStatus) -> str:
 def _collect(client: Client, status: DroStatus, args: argparse.Namespace) -> Found:
     found = Found()
     is_routes = args.what == ROUTES
-    asked = [w for w in status.workers if (w.role == ROUTE_MANAGER if is_routes else w.is_portal)]
     portals = [w.name for w in status.workers if w.is_portal]
     if args.portal and args.portal not in portals:
         found.problems.append(f"this DRO has no portal {args.portal!r}; it has {', '.join(portals)}")
         return found
+    asked, found.problems = holders(status, args.what, "" if is_routes else args.portal)
     for worker in asked:
-        if not is_routes and args.portal not in ("", worker.name):
-            continue
-        if worker.state not in WORKING:
-            found.problems.append(f"{worker.name} is {worker.state}")
-            continue
         try:
-            for row in rows_of(client, args.what, worker.name, args.topic):
+            for row in rows_of(client, args.what, worker, args.topic):
                 if is_routes and args.portal not in ("", row.ingress, row.egress):
                     continue
                 if len(found.rows) == args.limit:

@@ -17,7 +17,7 @@ from dro.errors import RefusedError
 from dro.log.lines import printable
 from supervisor.admin.client import Client
 from supervisor.admin.lists import rows_of
-from supervisor.admin.status import ROUTE_MANAGER, DroStatus
+from supervisor.admin.status import DroStatus
 from supervisor.tools.ctl.output import EXIT_OK, Commands, connect, put, put_answer, put_json, whole, wide_table
 
 MAX_DOMAIN: Final = 0xFFFF_FFFF
@@ -64,10 +64,10 @@ def _domain(text: str) -> int:
 
 def _ask(client: Client, what: str, text: str = "") -> list[Any]:
     """Raises: RefusedError, CommandError, UnreachableError."""
-    for worker in client.ask(DroStatus, "status").workers:
-        if worker.role == ROUTE_MANAGER:
-            return list(rows_of(client, what, worker.name, text))
-    raise RefusedError("the DRO has no route manager")
+    manager = client.ask(DroStatus, "status").manager
+    if manager is None:
+        raise RefusedError("the DRO has no route manager")
+    return list(rows_of(client, what, manager.name, text))
 
 
 # all DROs

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dro.bus.codec import from_json
-from dro.bus.listing import PATH, TOPOLOGY, PathRow, TopologyRow
+from dro.bus.listing import PATH, TOPOLOGY
 from dro.errors import DroError
 from dro.metrics.slots import Slot
 from supervisor.admin.client import Client, find_dro
-from supervisor.admin.status import PortalsStatus, PortalStatus
+from supervisor.admin.lists import rows_of
+from supervisor.admin.status import ROUTE_MANAGER_NAME, PortalsStatus, PortalStatus
 from supervisor.tools.demo.screen import Rates
 
 
@@ -184,25 +184,14 @@ class Network(threading.Thread):
 
 def _neighbours(client: Client) -> set[str]:
     """The DROs to which the asked one has a link."""
-    rows = [from_json(TopologyRow, row) for row in _rows(client, TOPOLOGY)]
+    rows = rows_of(client, TOPOLOGY, ROUTE_MANAGER_NAME, "")
     return {_short(row.neighbour_name) for row in rows if row.is_own and row.kind == "DRO" and not row.remark}
 
 
 def _way(client: Client, trd: int) -> tuple[str, ...]:
-    rows = [from_json(PathRow, row) for row in _rows(client, PATH, f"1 {trd}")]
-    return tuple(_short(row.dro) for row in rows if row.kind == "DRO")
+    return tuple(_short(row.dro) for row in rows_of(client, PATH, ROUTE_MANAGER_NAME, f"1 {trd}") if row.kind == "DRO")
 
 
 def _short(dro: str) -> str:
     """The name of a DRO without the part that makes it unique on the host."""
     return dro.partition("-")[0]
-
-
-def _rows(client: Client, what: str, text: str = "") -> Iterator[object]:
-    cursor = 0
-    while True:
-        page = client.request("list", what=what, worker="route-manager", topic=text, cursor=cursor)
-        yield from page["rows"]
-        cursor = page["cursor"]
-        if not cursor:
-            return
