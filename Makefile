@@ -23,12 +23,15 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
 STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
-.PHONY: help venv demo demo-direct demo-monitor demo-history test long changed coverage lint dead-code bytecode needs bench mutants fuzz completion man dashboards site dist deb image-check \
+.PHONY: help venv demo demo-direct demo-monitor demo-history test test-fast test-loopback test-processes long changed coverage lint dead-code bytecode needs bench mutants fuzz completion man dashboards site dist deb image-check \
 	clean distclean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make test              lint, type checks and all tests (JOBS=$(JOBS) processes)"
+	@echo "make test              lint, type checks and the tests of all lanes (JOBS=$(JOBS) processes)"
+	@echo "make test-fast         the tests that open no socket and start no process"
+	@echo "make test-loopback     the tests with sockets on loopback that start no process"
+	@echo "make test-processes    the tests that start processes, make network namespaces or use programs"
 	@echo "make long              what takes more than a merge should: DRO_LONG=1"
 	@echo "make changed           the tests of what differs from BASE=$(BASE), and of what imports it"
 	@echo "make coverage          all tests, and which lines and branches of the product they run: build/coverage"
@@ -99,10 +102,16 @@ test: $(STAMP) needs
 	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
 	$(PYTEST)
 
+test-fast test-loopback: $(STAMP)
+	$(PYTEST) --lane $(@:test-%=%)
+
+test-processes: $(STAMP) needs
+	$(PYTEST) --lane processes
+
+# The modules in which a long run tries more.
 long: $(STAMP) needs
 	DRO_LONG=1 DRO_CUTS=1000 DRO_FUZZ_STREAMS=1000000 $(PYTEST) --timeout 0 \
-		tests/daemon/test_drain.py tests/netns/test_drain.py tests/netns/test_examples.py tests/netns/test_link_cuts.py \
-		tests/network/test_fuzzed_links.py tests/daemon/test_million.py tests/log/test_file.py tests/netns/test_direct_link.py
+		$(shell grep -rlE 'IS_LONG|mark\.long|DRO_(CUTS|FUZZ_STREAMS)' --include='test_*.py' tests)
 
 changed: $(STAMP)
 	@tests=$$($(PY) -m tests.changed $(BASE)) && echo $$tests | xargs -r $(PYTEST)

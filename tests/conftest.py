@@ -24,6 +24,8 @@ from xdist.scheduler import LoadFileScheduling
 
 from dro.log.events import LogEvent
 from dro.log.lines import MARKED
+from tests.lanes import Lane, lane_of, only
+from tests.rigs.effort import IS_LONG
 
 if TYPE_CHECKING:
     from tests.rigs.netns.harness import Net
@@ -34,7 +36,6 @@ TOOLS: Final = {"netns": ("ip", "nft", "bridge", "setpriv"), "tshark": ("tshark"
                 "man": ("man",),
                 "debian": ("mmdebstrap", "chrpath", "dpkg-deb", "nsenter", "ip")}  # fmt: skip
 ANALYTICS: Final = "tests/analytics/"
-PROCESS_FIXTURES: Final = frozenset({"net", "site", "start"})
 
 # A deadline measures the machine. Where every test must run, each run tries the same examples; elsewhere new ones.
 hypothesis.settings.register_profile(
@@ -85,12 +86,16 @@ def missing(need: str) -> str:
     return f"network namespaces cannot be made: {probe.stderr.strip()}" if probe.returncode else ""
 
 
-def _runs_processes(item: pytest.Item) -> bool:
-    return (
-        item.get_closest_marker("netns") is not None
-        or item.path.parent.name == "daemon"
-        or not PROCESS_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-    )
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--lane", choices=[lane.name.lower() for lane in Lane], help="the tests of this lane alone")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the modules of other lanes than the one that is asked for."""
+    lane = config.getoption("lane")
+    if lane is None or not collection_path.name.startswith("test_"):
+        return None
+    return lane_of(collection_path) is not Lane[lane.upper()] or None
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # of no type that mypy knows
@@ -105,16 +110,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     return _Scheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first: none begins when the other workers have nothing left to do."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only a long run tries. The longest first: none begins when the others have nothing left to do."""
+    if not IS_LONG:
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     items.sort(key=_order)
 
 
-def _order(item: pytest.Item) -> tuple[bool, ...]:
+def _order(item: pytest.Item) -> tuple[bool | int, ...]:
     """Give what a test is sorted by; those of Spark stay together, by module."""
     if item.nodeid.startswith(ANALYTICS):
         return (False,)
-    return True, item.get_closest_marker("slow") is None, not _runs_processes(item)
+    return True, item.get_closest_marker("slow") is None, -lane_of(item.path)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a test with no more than its lane permits."""
+    with only(lane_of(item.path)):
+        return (yield)
 
 
 def pytest_sessionstart() -> None:

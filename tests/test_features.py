@@ -16,12 +16,17 @@ ALL = features()
 
 @cache
 def cases_of(path: str) -> frozenset[str]:
-    """Names of the test functions of a module, `Class::name` in classes. Raises: OSError."""
+    """Names of the test functions that an ordinary run has of a module, `Class::name` in classes. Raises: OSError."""
     found: set[str] = set()
     for node in ast.parse((ROOT / path).read_text()).body:
         members = node.body if isinstance(node, ast.ClassDef) else [node]
         prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
-        functions = (one for one in members if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+        functions = (
+            one
+            for one in members
+            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+            and not any(ast.unparse(mark) == "pytest.mark.long" for mark in one.decorator_list)
+        )
         found |= {prefix + one.name for one in functions if one.name.startswith("test_")}
     return frozenset(found)
 
