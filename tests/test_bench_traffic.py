@@ -124,7 +124,7 @@ def test_datagrams_are_those_of_a_um_source(program: Path, base: int, *, is_pack
     assert (len(data) < sent / 2) is is_packed
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_a_dro_carries_mixed_traffic_whole(program: Path, tmp_path: Path, transport: str) -> None:
     workload = Workload(
         "", transport, topics=30, sessions=3, hosts=2, loss=0.01, egress=2, receivers=2, large=0.02, is_packed=True

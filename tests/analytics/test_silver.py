@@ -28,7 +28,7 @@ from tests.rigs.effort import IS_LONG
 
 DAY_US: Final = 86_400_000_000
 KEYS: Final = ("dro", "ts", "portal")
-CASES: Final = 200 if IS_LONG else 8
+CASES: Final = 200 if IS_LONG else 4
 
 
 class Tasks:

@@ -8,8 +8,9 @@ import pytest
 
 from dro.metrics.slots import Slot
 from tests.bench.churn import GAUGES, Order, churn, running, table
+from tests.rigs.effort import IS_LONG
 
-ALIVE = 100
+ALIVE = 100 if IS_LONG else 30
 OBJECTS = len(Order) * ALIVE  # each order of deletion has its wave
 
 

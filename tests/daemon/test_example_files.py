@@ -52,7 +52,7 @@ def test_the_networks_with_dros_of_endpoints_alone_are_these() -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_needs_endpoints_only_runs(net: Net) -> None:
     """Every such DRO, those of a network on one host, as the files are made for."""
     hosts: dict[str, Host] = {}

@@ -25,7 +25,7 @@ from tests.rigs.network import Plan
 from tests.rigs.site import ROOT
 from tests.rigs.waiting import wait_until
 
-SECONDS: Final = 60 if IS_LONG else 1.5
+SECONDS: Final = 60 if IS_LONG else 0.7
 """Of each attack."""
 RATE: Final = 1000
 GROWN: Final = 200 << 20

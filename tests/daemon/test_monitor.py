@@ -23,6 +23,7 @@ from supervisor.admin.client import Client, find_dro
 from supervisor.monitor.guard import MAX_CONNECTIONS
 from supervisor.parent.backoff import LONG_LIFE_NS
 from tests.rigs import web
+from tests.rigs.effort import IS_LONG
 from tests.rigs.flow import DUPLICATES, MISSING, WRONG
 from tests.rigs.ring import WORKERS, Ring
 from tests.rigs.scraper import Scraper, series
@@ -30,7 +31,7 @@ from tests.rigs.site import ROUTE_MANAGER, Site
 
 TOPICS: Final = 10
 RATE: Final = 200
-KILLS: Final = 50
+KILLS: Final = 50 if IS_LONG else 6
 TOO_MANY: Final = 50
 
 pytestmark = pytest.mark.slow

@@ -18,10 +18,11 @@ from supervisor.monitor.answers.topics import TOPICS_VARIABLE
 from supervisor.monitor.api import OPENAPI, PAGED
 from supervisor.monitor.orders import TOKENS_VARIABLE
 from tests.daemon.test_monitor import fetch, status_of
+from tests.rigs.effort import IS_LONG
 from tests.rigs.site import Site
 
 pytestmark = pytest.mark.slow
-EXAMPLES: Final = 25
+EXAMPLES: Final = 25 if IS_LONG else 5
 STREAM: Final = "/v1/events/stream"  # has no end
 STRANGERS: Final = 40
 TOKENS: Final = {"viewer": "v" * 16, "operator": "o" * 20, "admin": "a" * 24}

@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dro.clock import NS_PER_S
 from supervisor.admin.client import Client, CommandError, UnreachableError, find_dro
 from supervisor.admin.status import DroStatus, OperationResult, PortalsStatus, PortalStatus, WorkerStatus
-from supervisor.parent.operations import STOP_LIMIT_NS
 from tests.rigs.dro_run import is_running
 from tests.rigs.orders import begin
 from tests.rigs.site import Site, running
@@ -58,17 +56,6 @@ class Operator:
         with pytest.raises(CommandError) as error:
             self.order(action, name, **arguments)
         return str(error.value)
-
-    def begin(self, action: str, name: str, **arguments: object) -> threading.Thread:
-        """Give the order and go on; the answer, if one comes, is not looked at."""
-
-        def run() -> None:
-            with pytest.raises((CommandError, UnreachableError)):
-                self.order(action, name, **arguments)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        return thread
 
 
 def edit(site: Site, old: str, new: str) -> None:
@@ -177,20 +164,6 @@ def test_a_frozen_portal_is_removed_and_a_killed_one_not_restarted_over_an_opera
     assert operator.worker("P3").state == "drained"
     assert operator.worker("P3").last_death == "killed by SIGKILL"
     assert operator.order("resume", "P3") == OperationResult("P3", "ready")
-
-
-def test_the_end_of_the_dro_wins_over_an_operation(site: Site) -> None:
-    operator = Operator(site)
-    pid = site.pid
-    os.kill(site.worker("P2"), signal.SIGSTOP)
-    thread = operator.begin("drain", "P2", limit_s=600)
-    site.wait(lambda: operator.worker("P2").state == "draining", "the drain is under way")
-    began = time.monotonic()
-    site.stop()
-    assert time.monotonic() - began < STOP_LIMIT_NS / NS_PER_S + 3, site.log
-    thread.join(60)
-    assert not thread.is_alive()
-    assert site.leftovers(pid) == []
 
 
 def test_a_new_life_holds_no_admin_connection(site: Site) -> None:

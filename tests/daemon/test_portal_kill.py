@@ -24,6 +24,7 @@ from tests.bench.traffic import generator
 from tests.bench.traffic.workload import Workload
 from tests.bench.traffic.workload import running as running_load
 from tests.rigs.books import Books
+from tests.rigs.effort import IS_LONG
 from tests.rigs.flow import BOUND, DUPLICATES, MISSING, RECEIVED, SENT, WRONG, Board
 from tests.rigs.ring import WORKERS, Ring
 from tests.rigs.site import ROUTE_MANAGER, Site, life_of
@@ -63,7 +64,7 @@ def assert_nothing_missing(flow: Board) -> None:
     assert (flow[MISSING], flow[DUPLICATES], flow[WRONG]) == (0, 0, 0), flow.story()
 
 
-@pytest.mark.parametrize("worker", WORKERS[:2])
+@pytest.mark.parametrize("worker", [pytest.param(WORKERS[0], marks=pytest.mark.long), WORKERS[1]])
 def test_a_killed_portal_comes_back_and_the_flow_past_it_notices_nothing(ring: Ring, worker: str) -> None:
     site, index = ring.site, int(worker[1:])
     with site.books() as books:
@@ -88,9 +89,9 @@ def test_a_killed_portal_comes_back_and_the_flow_past_it_notices_nothing(ring: R
         assert flow[BOUND] == TOPICS, "each topic is heard on one session, the dead one was left"
 
 
-def test_one_portal_after_the_other_is_killed_twice(ring: Ring) -> None:
+def test_one_portal_after_the_other_is_killed_and_one_twice(ring: Ring) -> None:
     site = ring.site
-    for worker in (*WORKERS, *WORKERS):
+    for worker in (*WORKERS, *(WORKERS if IS_LONG else WORKERS[:1])):
         others_missing = ring.past(worker)[MISSING]
         site.kill(worker)
         ring.wait_flowing_again()
@@ -159,7 +160,7 @@ def test_workers_end_with_a_killed_parent_and_the_next_start_sweeps_and_forwards
 
 
 @pytest.mark.skipif(not generator.is_possible(), reason="the load generator needs gcc")
-@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_mixed_traffic_is_in_the_books_over_kills_and_comes_once(tmp_path: Path, transport: str) -> None:
     workload = Workload("mixed", transport, topics=30, rate=3000, window=1 << 30, has_books=True)
     with generator.built() as program, running_load(program, tmp_path / "site", workload) as who:

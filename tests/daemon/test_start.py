@@ -158,7 +158,7 @@ def test_a_mistake_in_a_um_file_is_a_warning(net: Net, host: Host) -> None:
 
 @pytest.mark.slow
 @pytest.mark.tshark
-@pytest.mark.parametrize("example", ["direct-link", "star-central-dro"])
+@pytest.mark.parametrize("example", ["direct-link", pytest.param("star-central-dro", marks=pytest.mark.long)])
 def test_an_example_runs_as_it_is(net: Net, host: Host, example: str) -> None:
     """From its own folder; a source in each TRD, on TCP and LBT-RM by turns, is heard in all the others."""
     folder = EXAMPLES / example

@@ -234,10 +234,10 @@ def assert_is_on_schedule(found: Schedule, windows: Windows) -> None:
 
 
 CASES: Final = [
-    pytest.param(1, 0.0, Windows(), id="as recorded, no loss", marks=pytest.mark.slow),
+    pytest.param(1, 0.0, Windows(), id="as recorded, no loss", marks=[pytest.mark.slow, pytest.mark.long]),
     pytest.param(1, 0.1, Windows(), id="as recorded, 10 % loss", marks=pytest.mark.slow),
     pytest.param(10, 0.0, Windows(), id="10 times faster, no loss"),
-    pytest.param(10, 0.1, Windows(), id="10 times faster, 10 % loss"),
+    pytest.param(10, 0.1, Windows(), id="10 times faster, 10 % loss", marks=pytest.mark.long),
     pytest.param(10, 0.1, Windows(10, 40, 400), id="10 times faster, 10 % loss, configured intervals"),
 ]
 
@@ -351,7 +351,7 @@ def test_a_recorded_um_source_is_heard_by_our_library(net: Net) -> None:
 @pytest.mark.parametrize(
     ("speed", "tool", "wanted"),
     [
-        pytest.param(1, "lbmrcv", TOPIC.decode(), id="lbmrcv, as recorded", marks=pytest.mark.slow),
+        pytest.param(1, "lbmrcv", TOPIC.decode(), id="lbmrcv, as recorded", marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param(10, "lbmrcv", TOPIC.decode(), id="lbmrcv, 10 times faster"),
         pytest.param(10, "lbmwrcv", PATTERN, id="lbmwrcv, 10 times faster"),
     ],

@@ -88,7 +88,9 @@ def test_with_the_fast_profile_a_silent_link_is_left_in_a_second(net: Net, tmp_p
     verdict.assert_clean({"lbttcp": 500, "lbtrm.data": 500})
 
 
-@pytest.mark.parametrize("is_udp", [False, True], ids=["large packets", "datagrams"])
+@pytest.mark.parametrize(
+    "is_udp", [pytest.param(False, id="large packets", marks=pytest.mark.long), pytest.param(True, id="datagrams")]
+)
 def test_a_link_that_is_up_and_carries_nothing_is_degraded_and_no_route_takes_it(
     net: Net, tmp_path: Path, is_udp: bool
 ) -> None:

@@ -22,7 +22,7 @@ from tests.rigs.netns.process import ROOT, TaskFailed
 from tests.rigs.replay import DATA_GROUP, DECODE_AS, NAK_PORT, RETRANSMISSION, SOURCE_IP, nak_packet, sqn_of
 from tests.rigs.waiting import wait_until
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.long]
 GROUP = ("239.77.1.1", 14400)
 UDP_SEGMENT = 103  # of Linux; the socket module has no name for these two
 SO_RCVBUFFORCE = 33

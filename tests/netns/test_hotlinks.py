@@ -25,7 +25,7 @@ def close(context: MessageContext) -> None:
     context.close()
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_a_plane_dies_and_comes_back_and_nothing_is_lost(net: Net, tmp_path: Path, transport: str) -> None:
     plan = Plan(tmp_path, PLANES, transport=transport, portal_xml=indexes(PLANES))
     with dros_of(net, plan) as dros, ExitStack() as ends:

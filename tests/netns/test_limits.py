@@ -45,7 +45,7 @@ def test_a_fragment_that_does_not_fit_is_dropped(net: Net, judged: Judged) -> No
             app.end()
 
 
-@pytest.mark.parametrize("max_queue", [100_000, 0])
+@pytest.mark.parametrize("max_queue", [100_000, pytest.param(0, marks=pytest.mark.long)])
 def test_a_queue_that_is_full_drops_what_comes(net: Net, judged: Judged, max_queue: int) -> None:
     """A burst of 600 kB on TCP to LBT-RM at 1 Mbit/s: the queue keeps the oldest, in order, and drops the newest."""
     count, size, board = 600, 1000, Board()

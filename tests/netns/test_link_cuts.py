@@ -25,7 +25,7 @@ from tests.rigs.network import QUICK
 pytestmark = [pytest.mark.netns, pytest.mark.tshark, pytest.mark.slow]
 
 Judged = Callable[..., AbstractContextManager[Watch]]
-CUTS: Final = int(os.environ.get("DRO_CUTS", "14"))
+CUTS: Final = int(os.environ.get("DRO_CUTS", "7"))
 SEED: Final = int(os.environ.get("DRO_SEED", "1"))
 INTERVAL_MS, TIMEOUT_MS, RETRY_MS = 300, 900, 400
 KEEPALIVE: Final = f'<gateway-keepalive idle="yes" interval="{INTERVAL_MS}" timeout="{TIMEOUT_MS}"/>'

@@ -30,9 +30,9 @@ ENDS_S = 5.0
     ("first", "second", "how", "expected_s"),
     [
         ("tcp", "lbtrm", "closed", 1.0),  # the stream ends: at once, and the delay
-        ("tcp", "tcp", "killed", 1.0),
+        pytest.param("tcp", "tcp", "killed", 1.0, marks=pytest.mark.long),
         ("lbtrm", "tcp", "final", 1.0),
-        ("lbtrm", "lbtrm", "final", 1.0),
+        pytest.param("lbtrm", "lbtrm", "final", 1.0, marks=pytest.mark.long),
         ("lbtrm", "tcp", "closed", 3.0),  # the activity timeout of 2 s, and the delay
     ],
 )
@@ -136,7 +136,7 @@ def test_the_end_does_not_overtake_what_was_sent_before(net: Net, judged: Judged
             app.end()
 
 
-@pytest.mark.parametrize("second", ["tcp", "lbtrm"])
+@pytest.mark.parametrize("second", [pytest.param("tcp", marks=pytest.mark.long), "lbtrm"])
 def test_a_dro_that_is_stopped_ends_what_it_has_advertised(net: Net, judged: Judged, second: str) -> None:
     """It tells the end of its proxy sources by final advertisements, and is gone in less than five seconds."""
     board = Board()

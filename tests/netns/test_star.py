@@ -188,7 +188,8 @@ def test_without_receivers_nothing_crosses(net: Net, judged: Judged) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "more", "expected_s"), [("topic", QUICK, 0.9), ("pattern", QUICK, 1.0), ("topic", "", 15.0)]
+    ("kind", "more", "expected_s"),
+    [("topic", QUICK, 0.9), ("pattern", QUICK, 1.0), pytest.param("topic", "", 15.0, marks=pytest.mark.long)],
 )
 def test_a_deleted_receiver_takes_the_proxies_away(
     net: Net, judged: Judged, kind: str, more: str, expected_s: float

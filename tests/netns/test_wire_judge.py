@@ -170,7 +170,7 @@ def receive_mixed(config: Path, stop: Path) -> list[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["lbtrm", "tcp"])
+@pytest.mark.parametrize("first", ["lbtrm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_batches_fragments_sequence_information_and_recovery_decode(net: Net, first: str) -> None:
     hosts = {trd: net.host(f"app{trd}", {trd_name(trd): f"{address_in(trd, 1)}/24"}) for trd in (1, 2, 3)}
     transports = {1: first, 2: "lbtrm", 3: "tcp"}

@@ -1,7 +1,8 @@
 """A DRO whose workers do nothing but tell what happens to them: the real parent, the real bus, real processes.
 
-Run as a program: `python -m tests.rigs.dro_process DIRECTORY NAME...`. Each NAME is a worker, called after what it
-does (see `BEHAVIOURS`); events are lines of JSON in DIRECTORY/events, appended whole.
+Run as a program: `python -m tests.rigs.dro_process DIRECTORY PING_MS NAME...`. Each NAME is a worker, called after
+what it does (see `BEHAVIOURS`), and asked each PING_MS whether it lives; events are lines of JSON in DIRECTORY/events,
+appended whole.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dro.bus.actor import WorkerContext
 from dro.bus.descriptors import ADDRESSED, DescriptorWriter, Slot
 from dro.bus.messages import PeerDown, PeerUp, Role
 from dro.bus.ring import RingReader
+from dro.clock import ms
 from dro.errors import ResourceError
 from dro.log.setup import set_up
 from dro.metrics.slots import Slot as CounterSlot
@@ -26,6 +28,7 @@ from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.egress import Egress
 from portals.datapath.intake import Intake
+from supervisor.parent import parent
 from supervisor.parent.parent import Parent
 from supervisor.parent.workers import WorkerSpec
 
@@ -180,8 +183,9 @@ def events(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
-def main(directory: Path, names: list[str]) -> int:
+def main(directory: Path, ping_ms: int, names: list[str]) -> int:
     log = set_up("tnwgd")
+    parent.PING_INTERVAL_NS = ms(ping_ms)  # type: ignore[misc]
 
     def plan(workers: tuple[str, ...]) -> list[WorkerSpec]:
         roles = [Role.ROUTE_MANAGER] + [Role.ENDPOINT] * (len(workers) - 1)
@@ -191,4 +195,4 @@ def main(directory: Path, names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

@@ -33,7 +33,9 @@ def is_running(pid: int) -> bool:
 class FakeDro:
     """One run; `wait_for` polls what the workers have told."""
 
-    def __init__(self, *names: str, without: tuple[str, ...] = (), directory: Path | None = None) -> None:
+    def __init__(
+        self, *names: str, without: tuple[str, ...] = (), directory: Path | None = None, ping_ms: int = 1000
+    ) -> None:
         """`without`: base directories that shall be missing. `directory`: that of another run, which removes it."""
         self.directory = directory or Path(tempfile.mkdtemp(prefix="dro-t-"))  # short: sockets live in it
         for base in {"run", "shm"}.difference(without):
@@ -42,7 +44,7 @@ class FakeDro:
         self.log_path = self.directory / ("log" if directory is None else "log.again")
         with self.log_path.open("wb") as log:
             self.process: subprocess.Popen[bytes] = Loaded(
-                [sys.executable, "-m", "tests.rigs.dro_process", str(self.directory), *names],
+                [sys.executable, "-m", "tests.rigs.dro_process", str(self.directory), str(ping_ms), *names],
                 cwd=ROOT,
                 stderr=log,
                 stdout=log,
@@ -98,8 +100,8 @@ def start() -> Iterator[Callable[..., FakeDro]]:
     """Starts DROs of fake workers and ends them with the test."""
     running: list[FakeDro] = []
 
-    def make(*names: str, without: tuple[str, ...] = ()) -> FakeDro:
-        running.append(FakeDro(*names, without=without))
+    def make(*names: str, without: tuple[str, ...] = (), ping_ms: int = 1000) -> FakeDro:
+        running.append(FakeDro(*names, without=without, ping_ms=ping_ms))
         return running[-1]
 
     yield make

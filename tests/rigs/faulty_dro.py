@@ -1,7 +1,6 @@
 """`tnwgd` whose reloads go wrong in a way that `DRO_FAULT` names: what no file alone brings about.
 
 unchecked   nothing is tried before a plan is carried out
-crash       the process that tries the new file dies
 hang        it never ends, and is given half a second
 slow        it takes a while, and leaves a file `trying` beside the configuration as long as it does
 """
@@ -9,7 +8,6 @@ slow        it takes a while, and leaves a file `trying` beside the configuratio
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -22,10 +20,6 @@ from supervisor.reload.trial import Situation, Trial, try_out
 
 
 def inject(fault: str) -> None:
-    def crash(situation: Situation, path: str) -> Trial:
-        os.kill(os.getpid(), signal.SIGSEGV)
-        return try_out(situation, path)
-
     def hang(situation: Situation, path: str) -> Trial:
         time.sleep(600)
         return try_out(situation, path)
@@ -40,8 +34,6 @@ def inject(fault: str) -> None:
     match fault:
         case "unchecked":
             vars(reload_trial)["check_plan"] = lambda *_: None
-        case "crash":
-            vars(reload)["try_out"] = crash
         case "hang":
             vars(reload).update(try_out=hang, TRIAL_LIMIT_NS=ms(500))
         case "slow":

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from dro.metrics.slots import Slot
-from dro.proto.repair.receiver import Recoveries
 from dro.proto.peerlink.datagram_session import DatagramCounts
+from dro.proto.repair.receiver import Recoveries
 from dro.wire.transport import DropReason
 from portals.shell.gauges import extent
 

@@ -16,6 +16,7 @@ import pytest
 from dro.errors import ResourceError
 from supervisor.host.pidfile import PidFileHeldError, take_pid_file
 from tests.rigs.dro_run import is_running
+from tests.rigs.effort import IS_LONG
 from tests.rigs.waiting import wait_until
 
 GONE = 4194305  # above the largest process id
@@ -187,7 +188,7 @@ def test_a_directory_that_takes_no_new_file(path: Path, monkeypatch: pytest.Monk
 
 def test_many_at_once_one_gets_it(path: Path) -> None:
     """Each of them finds the file of a dead one, or none; none is told that it has the file when it has not."""
-    for round_number in range(30):
+    for round_number in range(30 if IS_LONG else 6):
         if round_number % 2:
             path.write_text(f"{GONE}\n")
         go, told = os.pipe(), os.pipe()

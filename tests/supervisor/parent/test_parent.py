@@ -15,7 +15,8 @@ from typing import cast
 
 import pytest
 
-from supervisor.parent.parent import EXIT_KILLED, Parent
+from dro.clock import s
+from supervisor.parent.parent import EXIT_KILLED, HUNG_PINGS, PING_INTERVAL_NS, Parent
 from tests.rigs.dro_run import FakeDro, is_running
 
 Start = Callable[..., FakeDro]
@@ -230,7 +231,7 @@ def test_a_worker_that_is_asked_to_end_from_outside_comes_back(start: Start) -> 
 
 
 def test_a_frozen_worker_is_noticed_and_continues(start: Start) -> None:
-    dro = start("plain-0", "plain-1")
+    dro = start("plain-0", "plain-1", ping_ms=300)
     dro.wait_for("data", count=2)
     pid = dro.pid_of("plain-1")
     os.kill(pid, signal.SIGSTOP)
@@ -245,8 +246,9 @@ def has_started_again(dro: FakeDro, name: str) -> bool:
 
 
 def test_workers_that_hang_are_replaced(start: Start) -> None:
-    """First of all the route manager, whose silence takes the DRO out of its network."""
-    dro = start("plain-0", "plain-1", "plain-2")
+    """After half a minute; first of all the route manager, whose silence takes the DRO out of its network."""
+    assert (s(1), 30) == (PING_INTERVAL_NS, HUNG_PINGS)
+    dro = start("plain-0", "plain-1", "plain-2", ping_ms=200)
     dro.wait_for("data", count=6)
     for name in ("plain-0", "plain-1"):
         os.kill(dro.pid_of(name), signal.SIGSTOP)
