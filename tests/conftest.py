@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import logging
 import multiprocessing
 import os
 import shutil
 import subprocess
-from collections.abc import Generator, Iterator, Mapping
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +38,8 @@ TOOLS: Final = {"netns": ("ip", "nft", "bridge", "setpriv"), "tshark": ("tshark"
                 "man": ("man",),
                 "debian": ("mmdebstrap", "chrpath", "dpkg-deb", "nsenter", "ip")}  # fmt: skip
 ANALYTICS: Final = "tests/analytics/"
+SLOW: Final = 10
+"""How many other tests of its module a slow one is as long as."""
 
 # A deadline measures the machine. Where every test must run, each run tries the same examples; elsewhere new ones.
 hypothesis.settings.register_profile(
@@ -111,19 +115,32 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only a long run tries. The longest first: none begins when the others have nothing left to do."""
+    """Leave out what only a long run tries, and put modules into the order in which they begin."""
     if not IS_LONG:
         left_out = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
-    items.sort(key=_order)
+    place = {path: nth for nth, path in enumerate(_ordered_modules(items))}
+    items.sort(key=lambda item: place[item.path])
 
 
-def _order(item: pytest.Item) -> tuple[bool | int, ...]:
-    """Give what a test is sorted by; those of Spark stay together, by module."""
-    if item.nodeid.startswith(ANALYTICS):
-        return (False,)
-    return True, item.get_closest_marker("slow") is None, -lane_of(item.path)
+def _ordered_modules(items: Iterable[pytest.Item]) -> list[Path]:
+    """Give the modules in the order in which they begin.
+
+    Those of Spark come first, as one worker has them all. Tests with processes wait for half of their time and others
+    compute, so these stand between those, one after each. The longest come first, so that none begins when the other
+    workers have nothing left to do.
+    """
+    weights: Counter[Path] = Counter()
+    for item in items:
+        weights[item.path] += SLOW if item.get_closest_marker("slow") else 1
+    spark = [path for path in weights if path.parent.name == "analytics"]
+    waiting = [path for path in weights if path not in spark and lane_of(path) is Lane.PROCESSES]
+    waiting.sort(key=weights.__getitem__, reverse=True)
+    computing = [path for path in weights if lane_of(path) is not Lane.PROCESSES]
+    computing.sort(key=lane_of, reverse=True)
+    mixed = itertools.zip_longest(waiting, computing)
+    return spark + [path for pair in mixed for path in pair if path is not None]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

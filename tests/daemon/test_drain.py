@@ -1,7 +1,7 @@
 """Portals of a loaded DRO are drained, removed and added by command: what was accepted arrives, others notice nothing.
 
 Three flows go round three portals (`tests.rigs.ring`): what is done to P2 concerns the flow into it and the flow out
-of it, while the third passes it by. `tests/netns/test_drain.py` does the same on networks that lose datagrams.
+of it, while the third passes it by.
 """
 
 from __future__ import annotations

@@ -173,6 +173,8 @@ def test_bad_clients_are_dropped_and_others_are_served(site: Site) -> None:
     """Connections that say nothing, endless headers, paths that climb, foreign names; a flow beside them is whole."""
     ring = Ring(site, TOPICS, RATE)
     host, port = site.web.split(":")
+    slow = socket.create_connection((host, int(port)))
+    slow.sendall(b"GET /metrics HTTP/1.1\r\n")  # and no more: the patience with it ends meanwhile
     idle = [socket.create_connection((host, int(port))) for _ in range(MAX_CONNECTIONS + TOO_MANY)]
     site.wait(lambda: sum(map(is_cut_off, idle)) >= TOO_MANY, "the end of those that are too many")
     site.wait(lambda: "too many connections" in site.log, "a line about them")
@@ -194,8 +196,7 @@ def test_bad_clients_are_dropped_and_others_are_served(site: Site) -> None:
                 sock.sendall(b"X-Filler: " + b"a" * 1000 + b"\r\n")
         with contextlib.suppress(ConnectionError):
             assert b" 400 " in sock.recv(200)
-    with socket.create_connection((host, int(port))) as slow:
-        slow.sendall(b"GET /metrics HTTP/1.1\r\n")
+    with slow:
         site.wait(lambda: "no whole request in time" in site.log, "the end of its patience")
     assert status_of(site, "/metrics") == 200
     assert site.log.count("client of the web monitor dropped") < 20

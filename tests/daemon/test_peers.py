@@ -1,4 +1,4 @@
-"""What an operator types about a chain of three real DROs: peers, lists, status, doctor and explain."""
+"""What an operator types about the links of real DROs; `tests/network/test_answers.py` has all the answers."""
 
 from __future__ import annotations
 
@@ -100,30 +100,6 @@ def test_peers(chain: Chain, typed: Ask) -> None:
 
     wait_until(heard, "what the DROs tell each other is counted")
     typed("B", "peers", "--portal", "B-2", status=EXIT_FAILED)
-
-
-def test_lists_of_peer_portals(typed: Ask) -> None:
-    answer = typed("B", "topics", "--topic", "flow.0", "--json")
-    assert answer["problems"] == []
-    by_portal = {row["portal"]: row for row in answer["topics"]}
-    assert (by_portal["B-A"]["joined"], by_portal["B-A"]["asked_for"]) == (1, [3])
-    assert (by_portal["B-C"]["wanted_by"], by_portal["B-C"]["proxies"]) == ([3], 1)
-
-
-def test_explain(chain: Chain, typed: Ask) -> None:
-    way = ("--from", "1", "--to", "3")
-    text = typed("A", "explain", "flow.0", *way)
-    assert "flow.0 from domain 1 to domain 3: not known here" in text
-    assert f"tnwgdctl explain flow.0 --from 1 --to 3 --dro {chain.name('B')}" in text
-    via = ("--via", chain.name("B"), "--via", chain.name("C"))
-    text = typed("A", "explain", "flow.0", *way, *via)
-    assert "flow.0 from domain 1 to domain 3: nothing hinders it" in text
-    network = typed("A", "explain", "other", *way, *via, "--json", status=EXIT_FAILED)["network"]
-    assert (network["verdict"], network["portal"]) == ("does not flow", "C-3")
-    assert network["reason"] == "no receiver in domain 3 wants it, as C-3 hears"
-    assert [hop["was_asked"] for hop in network["path"]] == [True, True, True]
-    network = typed("A", "explain", "flow.0", *way, "--via", "nobody", "--json")["network"]
-    assert any("nobody" in problem for problem in network["problems"])
 
 
 def test_a_companion_that_is_gone_is_named_wherever_one_looks(chain: Chain, typed: Ask) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,31 @@ TOP = ("-m", "supervisor.tools.top.main")
 RATE = 200
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+@contextmanager
+def flowing(folder: Path) -> Iterator[Site]:
     """`flow.0` goes from TRD 1 to TRD 2."""
-    with running(Site(tmp_path, 2)) as made:
-        flow = Board.create(tmp_path, "flow", 1)
+    with running(Site(folder, 2)) as made:
+        flow = Board.create(folder, "flow", 1)
         made.python(
             "-m", "tests.rigs.flow", str(made.config(1)), "--send", str(flow.path), "--rate", str(RATE), name="send"
         )
         made.python("-m", "tests.rigs.flow", str(made.config(2)), "--receive", str(flow.path), name="receive")
         made.wait(lambda: flow.is_flowing, "a flow")
         made.wait(lambda: _states(made) == {"ready"}, "the file beside the pages")
+        yield made
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A DRO of a test that ends it."""
+    with flowing(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One DRO for all tests that leave it as it was."""
+    with flowing(tmp_path_factory.mktemp("lasting")) as made:
         yield made
 
 
@@ -79,8 +94,8 @@ def flows(terminal: TerminalProgram) -> None:
     wait_until(rates, "rates on the screen", 30, lambda: "\n".join(terminal.screen))
 
 
-def test_numbers_are_seen_and_q_ends_it(site: Site, terminals: list[TerminalProgram]) -> None:
-    terminal = watch(site, terminals)
+def test_numbers_are_seen_and_q_ends_it(lasting: Site, terminals: list[TerminalProgram]) -> None:
+    terminal = watch(lasting, terminals)
     assert "running" in terminal.wait_for(r"answer \d+\.\d s old")
     flows(terminal)
     assert all(len(line) <= 80 for line in terminal.screen)
@@ -125,19 +140,19 @@ def test_a_dro_that_ends_in_good_order_is_said_to_have_ended(site: Site, termina
     terminal.wait_restored()
 
 
-def test_rates_go_on_while_the_parent_is_stopped(site: Site, terminals: list[TerminalProgram]) -> None:
-    terminal = watch(site, terminals, columns=160)
+def test_rates_go_on_while_the_parent_is_stopped(lasting: Site, terminals: list[TerminalProgram]) -> None:
+    terminal = watch(lasting, terminals, columns=160)
     flows(terminal)
-    os.kill(site.pid, signal.SIGSTOP)
+    os.kill(lasting.pid, signal.SIGSTOP)
     try:
-        terminal.wait_for(rf"the parent \(pid {site.pid}\) does not answer for \d+s; a signal has stopped it")
+        terminal.wait_for(rf"the parent \(pid {lasting.pid}\) does not answer for \d+s; a signal has stopped it")
         flows(terminal)
         terminal.wait_for(r"^tnwgd +stopped")
-        late = watch(site, terminals, columns=160)  # which never had an answer
+        late = watch(lasting, terminals, columns=160)  # which never had an answer
         flows(late)
-        late.wait_for(rf"the parent \(pid {site.pid}\) does not answer for \d+s")
+        late.wait_for(rf"the parent \(pid {lasting.pid}\) does not answer for \d+s")
     finally:
-        os.kill(site.pid, signal.SIGCONT)
+        os.kill(lasting.pid, signal.SIGCONT)
     for one in (terminal, late):
         one.wait_for(r"^running, .*, answer \d\.\d s old")
     terminal.wait_for(r"the parent .* does not answer for \d+s")  # among the problems, with its time
@@ -152,20 +167,20 @@ def once(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_scripts_get_one_picture_or_json(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    text = once(capsys, "--dro", site.name)
-    assert text.startswith(f"{site.name}  open-dro ")
+def test_scripts_get_one_picture_or_json(lasting: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    text = once(capsys, "--dro", lasting.name)
+    assert text.startswith(f"{lasting.name}  open-dro ")
     assert "\x1b" not in text
     assert "quit" not in text
-    view: dict[str, Any] = json.loads(once(capsys, "--dro", str(site.pid), "--json"))
-    with Client(find_dro(str(site.pid))) as client:
+    view: dict[str, Any] = json.loads(once(capsys, "--dro", str(lasting.pid), "--json"))
+    with Client(find_dro(str(lasting.pid))) as client:
         status = client.ask(DroStatus, "status")
     assert (view["head"]["node_id"], view["head"]["routes"]) == (status.node_id, status.routes)
     p1, p2 = view["portals"]
     assert (p1["name"], p2["name"]) == ("P1", "P2")
     assert p1["received"]["per_s"] == pytest.approx(RATE, rel=0.6)
     assert p2["sent"]["per_s"] == pytest.approx(RATE, rel=0.6)
-    assert {p["name"]: p["pid"] for p in view["processes"]} == {"tnwgd": site.pid} | site.workers()
+    assert {p["name"]: p["pid"] for p in view["processes"]} == {"tnwgd": lasting.pid} | lasting.workers()
     assert all(p["memory_bytes"] > 1 << 20 for p in view["processes"])
 
 
@@ -197,8 +212,8 @@ def test_what_a_dead_dro_left_can_be_looked_at(site: Site, tmp_path: Path, capsy
     assert "no file that says what its portals are" in capsys.readouterr().err
 
 
-def test_without_a_terminal_it_prints_once(site: Site) -> None:
-    command = [sys.executable, *TOP, "--run-dir", str(find_dro(str(site.pid))), "--interval", "0.2"]
+def test_without_a_terminal_it_prints_once(lasting: Site) -> None:
+    command = [sys.executable, *TOP, "--run-dir", str(find_dro(str(lasting.pid))), "--interval", "0.2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (EXIT_OK, "")
-    assert done.stdout.startswith(f"{site.name}  open-dro ")
+    assert done.stdout.startswith(f"{lasting.name}  open-dro ")

@@ -66,41 +66,6 @@ def drain(s: socket.socket) -> list[bytes]:
         return got
 
 
-def test_multicast_reaches_another_host_and_only_its_own_trd(net: Net) -> None:
-    left, right = two_hosts(net)
-    other = net.host("other", {"trd2": "10.78.0.3/24"})
-    with group_receiver(right) as near, group_receiver(other) as far, udp_sender(left) as sender:
-        sender.sendto(b"hello", GROUP)
-        payload, peer = near.recvfrom(100)
-        assert (payload, peer[0]) == (b"hello", left.address())
-        assert drain(far) == []
-
-
-def test_a_host_in_two_trds_sends_where_its_socket_says(net: Net) -> None:
-    dro = net.host("dro", {"trd1": "10.77.0.9/24", "trd2": "10.78.0.9/24"})
-    one, two = net.host("one", {"trd1": "10.77.0.1/24"}), net.host("two", {"trd2": "10.78.0.1/24"})
-    with group_receiver(one) as r1, group_receiver(two) as r2, udp_sender(dro) as sender:
-        sender.sendto(b"default", GROUP)
-        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(dro.address("trd2")))
-        sender.sendto(b"chosen", GROUP)
-        assert r1.recvfrom(100) == (b"default", (dro.address("trd1"), sender.getsockname()[1]))
-        assert r2.recvfrom(100) == (b"chosen", (dro.address("trd2"), sender.getsockname()[1]))
-
-
-def test_commands_and_functions_run_on_their_host(net: Net) -> None:
-    left, right = two_hosts(net)
-    assert '"10.77.0.2"' in right.run(["ip", "-j", "-4", "address", "show", "dev", "trd1"]).stdout
-
-    def local_address(peer: str) -> tuple[str, int]:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-            s.connect((peer, 9))
-            return s.getsockname()[0], os.getpid()
-
-    address, pid = left.call(local_address, right.address())
-    assert address == left.address()
-    assert pid != os.getpid()
-
-
 def test_a_failing_function_brings_its_traceback_home(net: Net) -> None:
     left, _ = two_hosts(net)
     with pytest.raises(TaskFailed, match="ValueError: not this way"):
@@ -112,34 +77,6 @@ def test_a_failing_function_brings_its_traceback_home(net: Net) -> None:
 
 def _fail(text: str) -> None:
     raise ValueError(text)
-
-
-def test_a_process_is_watched_and_ended_with_its_children(net: Net) -> None:
-    left, _ = two_hosts(net)
-    script = "import os,time; os.fork() or time.sleep(600); print('up', os.getpid(), flush=True); time.sleep(600)"
-    process = left.start([sys.executable, "-c", script], name="pair")
-    match = process.wait_output(r"^up (\d+)$")
-    assert len(left.pids()) == 2
-    assert int(match[1]) in left.pids()
-    assert process.stop() == -signal.SIGTERM
-    wait_until(lambda: not left.pids(), "the end of both")
-
-
-def test_waiting_for_output_of_a_process_that_ended_says_why(net: Net) -> None:
-    left, _ = two_hosts(net)
-    process = left.start([sys.executable, "-c", "raise SystemExit('no licence')"], name="short")
-    with pytest.raises(TaskFailed, match="no licence"):
-        process.wait_output("ready")
-
-
-def test_closing_a_network_ends_what_runs_in_it_and_removes_its_namespaces(tmp_path: Path) -> None:
-    with Net(tmp_path) as net:
-        left, _ = two_hosts(net)
-        process = left.start(["sleep", "600"])
-        names = [left.namespace, net.trds["trd1"].namespace]
-        assert all((namespace.NAMES / name).exists() for name in names)
-    assert process.returncode == -signal.SIGKILL
-    assert not any((namespace.NAMES / name).exists() for name in names)
 
 
 def test_namespaces_of_a_crashed_run_are_swept(tmp_path: Path) -> None:
