@@ -102,9 +102,9 @@ test: $(STAMP) needs
 	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
 	$(PYTEST)
 
-# Each property is tried on fewer examples than by `make test`.
+# It computes all the time, so a process for each core; each property is tried on fewer examples than by `make test`.
 test-fast: $(STAMP)
-	DRO_EXAMPLES=10 DRO_CASES=2 $(PYTEST) --lane fast
+	DRO_EXAMPLES=10 DRO_CASES=2 $(PYTEST) --lane fast -n $$(getconf _NPROCESSORS_ONLN)
 
 test-loopback: $(STAMP)
 	$(PYTEST) --lane loopback
