@@ -11,12 +11,8 @@ TRD; memory per topic of each portal; CPU at rest. Writes JSON.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import random
 import re
-import signal
 import sys
 import tempfile
 import time
@@ -30,8 +26,7 @@ from dro.metrics.slots import Slot
 from dro.um.transport.sockets import ip_number
 from dro.wire.source_string import LbtrmAddress, TransportAddress
 from tests.bench.dros import Daemons, Meter, Worker, dropped_by, net_of, tr_group, worst
-from tests.bench.scale import ASK_S, DEFAULT_PER_S, PAYLOAD, PORTAL_XML, operators_options
-from tests.bench.traffic import generator
+from tests.bench.scale import ASK_S, PAYLOAD, PORTAL_XML, measure_all, operators_options, parser_of
 from tests.bench.traffic.generator import Load
 from tests.bench.traffic.resolution import STEP_S, Channel, Origin, Seeker, Topic
 from tests.bench.traffic.workload import DATA_PORT, GROUP_LOW, NAK_PORTS, UNLIMITED, Workload, describe_source
@@ -315,37 +310,16 @@ def knows_all(log: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="chain", description=__doc__.split("\n")[0])
-    parser.add_argument("--topics", type=int, nargs="+", default=[1000], help="default 1000")
-    parser.add_argument("--rate", type=int, default=0, help="messages per second (default: a tenth of the topics)")
-    parser.add_argument(
-        "--per-second", type=int, default=DEFAULT_PER_S,
-        help="limit on first advertisements and queries of each context (default: UM's); another one also "
-        "shortens first phases, and ends queries for topics that are found",
-    )  # fmt: skip
+    parser = parser_of("chain", __doc__)
     parser.add_argument("--rest", type=float, default=10.0, help="seconds for which the CPU at rest is measured")
     parser.add_argument("--no-changes", action="store_true", help="end when all is resolved and has rested")
-    parser.add_argument("--json", type=Path, default=Path("build/chain.json"), help="where the figures go")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
-    if not generator.is_possible():
-        print(f"chain: {generator.COMPILER} is not installed, so there is no load generator: nothing is measured")
-        return 0
-    with generator.built() as program:
-        results = [
-            measure(
-                program,
-                topics,
-                arguments.rate or max(2000, topics // 10),
-                arguments.per_second,
-                arguments.rest,
-                has_changes=not arguments.no_changes,
-            )
-            for topics in arguments.topics
-        ]
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps({"cpus": os.cpu_count(), "results": results}, indent=1))
-    print(f"figures in {arguments.json}")
+
+    def measured(program: Path, topics: int, rate: int) -> dict[str, object]:
+        has_changes = not arguments.no_changes
+        return measure(program, topics, rate, arguments.per_second, arguments.rest, has_changes=has_changes)
+
+    measure_all("chain", arguments, measured)
     return 0
 
 

@@ -325,8 +325,9 @@ def measure(program: Path, topics: int, rate: int, per_s: int, rest_after_s: flo
         return {"topics": topics, "steps": [asdict(step) for step in scene.steps], "problems": problems} | rest
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="scale", description=__doc__.split("\n")[0])
+def parser_of(bench: str, description: str) -> argparse.ArgumentParser:
+    """Make the parser of a bench of many topics."""
+    parser = argparse.ArgumentParser(prog=bench, description=description.split("\n")[0])
     parser.add_argument("--topics", type=int, nargs="+", default=[1000], help="default 1000")
     parser.add_argument("--rate", type=int, default=0, help="messages per second (default: a tenth of the topics)")
     parser.add_argument(
@@ -334,23 +335,34 @@ def main() -> int:
         help="limit on first advertisements and queries of each context (default: UM's); another one also "
         "shortens first phases, and ends queries for topics that are found",
     )  # fmt: skip
-    parser.add_argument("--rest-after", type=float, default=0.5, help="seconds before the CPU at rest is measured")
-    parser.add_argument("--json", type=Path, default=Path("build/scale.json"), help="where the figures go")
-    arguments = parser.parse_args()
+    parser.add_argument("--json", type=Path, default=Path(f"build/{bench}.json"), help="where the figures go")
+    return parser
+
+
+def measure_all(
+    bench: str, arguments: argparse.Namespace, measure: Callable[[Path, int, int], dict[str, object]]
+) -> list[dict[str, object]]:
+    """Measure each number of topics with the load generator, at its rate, and write the figures; none without it."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     if not generator.is_possible():
-        print(f"scale: {generator.COMPILER} is not installed, so there is no load generator: nothing is measured")
-        return 0
+        print(f"{bench}: {generator.COMPILER} is not installed, so there is no load generator: nothing is measured")
+        return []
     with generator.built() as program:
-        results = [
-            measure(
-                program, topics, arguments.rate or max(2000, topics // 10), arguments.per_second, arguments.rest_after
-            )
-            for topics in arguments.topics
-        ]
+        results = [measure(program, topics, arguments.rate or max(2000, topics // 10)) for topics in arguments.topics]
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps({"cpus": os.cpu_count(), "results": results}, indent=1))
     print(f"figures in {arguments.json}")
+    return results
+
+
+def main() -> int:
+    parser = parser_of("scale", __doc__)
+    parser.add_argument("--rest-after", type=float, default=0.5, help="seconds before the CPU at rest is measured")
+    arguments = parser.parse_args()
+    results = measure_all(
+        "scale", arguments,
+        lambda program, topics, rate: measure(program, topics, rate, arguments.per_second, arguments.rest_after),
+    )  # fmt: skip
     return 1 if any(result["problems"] for result in results) else 0
 
 
