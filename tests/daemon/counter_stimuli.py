@@ -29,6 +29,7 @@ from portals.decisions.messages import PATTERN_PCRE, PATTERN_REGEX
 from tests.bench.traffic.resolution import Channel
 from tests.rigs.figures import Figures
 from tests.rigs.link_relay import LinkRelay
+from tests.rigs.loaded import Loaded
 from tests.rigs.network import Plan
 from tests.rigs.party import LOOPBACK, Party, unicast
 from tests.rigs.site import ROOT, workers_of
@@ -77,7 +78,7 @@ class Bench:
         for dro in self.plan.dros:
             with (self.plan.folder / f"{dro}.log").open("ab") as log:
                 command = [sys.executable, "-m", "supervisor.main", str(self.plan.file(dro))]
-                self._dros[dro] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+                self._dros[dro] = Loaded(command, cwd=ROOT, stdout=log, stderr=log)
 
     def wait_ready(self) -> None:
         for dro in self.plan.dros:

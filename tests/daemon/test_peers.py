@@ -17,6 +17,7 @@ from supervisor.tools.ctl.output import EXIT_FAILED, EXIT_OK
 from tests.network.plans import CHAIN, PAIR
 from tests.rigs.certificates import Authority
 from tests.rigs.flow import Board
+from tests.rigs.loaded import Loaded
 from tests.rigs.network import Plan, Ports
 from tests.rigs.site import ROOT
 from tests.rigs.waiting import wait_until
@@ -34,7 +35,7 @@ class Chain:
     def start(self, name: str, *words: str) -> None:
         with (self.plan.folder / f"{name}.log").open("ab") as log:
             command = [sys.executable, "-m", *words]
-            self.processes[name] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+            self.processes[name] = Loaded(command, cwd=ROOT, stdout=log, stderr=log)
 
     def start_dro(self, name: str) -> None:
         self.start(name, "supervisor.main", str(self.plan.file(name)))

@@ -48,6 +48,7 @@ from tests.bench.traffic.workload import (
 from tests.fakes.um_contexts import RecordingSink
 from tests.rigs.books import Books, books_of
 from tests.rigs.figures import Figures, figures
+from tests.rigs.loaded import Loaded
 from tests.rigs.network import PATIENT, Plan, Ports
 from tests.rigs.site import ROOT, drained, workers_of
 from tests.rigs.web import fetch
@@ -261,7 +262,7 @@ def million(program: Path, folder: Path, workload: Workload) -> Iterator[Million
         for dro in DROS:
             with (folder / f"{dro}.log").open("ab") as log:
                 command = [sys.executable, "-m", "supervisor.main", str(plan.file(dro))]
-                made.dros[dro] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+                made.dros[dro] = Loaded(command, cwd=ROOT, stdout=log, stderr=log)
             stack.callback(_end, made.dros[dro])
         channels = {trd: Channel(f"{plan.net(trd)}.1", plan.port(trd), trd, is_strict=False) for trd in plan.trds}
         for channel in channels.values():
