@@ -50,7 +50,6 @@ LANES: Final = {
     "portals/shell": Lane.LOOPBACK,
     "router/test_worker.py": Lane.LOOPBACK,
     "supervisor": Lane.PROCESSES,
-    "supervisor/admin": Lane.LOOPBACK,
     "supervisor/explain": Lane.FAST,
     "supervisor/orders": Lane.FAST,
     "supervisor/reload": Lane.LOOPBACK,
