@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from supervisor.demo import history
-from supervisor.demo.main import run
+from supervisor.tools.demo import history
+from supervisor.tools.demo.main import run
 from tests.rigs.effort import IS_LONG
 
 

@@ -279,9 +279,7 @@ def run_explain(args: argparse.Namespace) -> int:
     if network is not None:
         of_network = network_lines(network, args.topic, args.from_domain, args.to_domain)
         lines = [*map(printable, of_network), "configuration of this DRO:", *lines]
-    put_answer(
-        args, asdict(answer) | ({"network": network.to_json()} if network is not None else {}), "\n".join(lines)
-    )
+    put_answer(args, asdict(answer) | ({"network": network.to_json()} if network is not None else {}), "\n".join(lines))
     is_blocked = answer.verdict == REJECTED if network is None else network.finding.verdict == BLOCKED
     return EXIT_FAILED if is_blocked else EXIT_OK
 
