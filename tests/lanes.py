@@ -54,7 +54,7 @@ LANES: Final = {
     "supervisor/orders": Lane.FAST,
     "supervisor/reload": Lane.LOOPBACK,
     "supervisor/samples": Lane.FAST,
-    "supervisor/simulate": Lane.FAST,
+    "supervisor/tools/simulate": Lane.FAST,
     "test_bench_traffic.py": Lane.PROCESSES,
     "test_changed.py": Lane.PROCESSES,
     "test_compiled_steps.py": Lane.PROCESSES,

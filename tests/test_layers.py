@@ -142,14 +142,14 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.tools.init": (*FLOOR, "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "supervisor.tools.demo": (*FLOOR, "dro.bus", "dro.um", "dro.um.message", "supervisor.admin"),
-    "supervisor.simulate": (
+    "supervisor.tools.simulate": (
         *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml",
         "portals.datapath", "portals.decisions.*", "portals.endpoint", "portals.peer", "router",
     ),
     "supervisor.start": (
         *FLOOR, "dro.config.reading", "dro.config.dro_xml", "dro.config.lint", "dro.config.report", "dro.um.transport",
         "supervisor.host", "supervisor.history", "supervisor.parent", "supervisor.reload", "supervisor.orders",
-        "supervisor.tools.init", "supervisor.simulate",
+        "supervisor.tools.init", "supervisor.tools.simulate",
     ),
     "analytics": (),
 }  # fmt: skip

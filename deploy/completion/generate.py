@@ -15,8 +15,8 @@ from typing import Final
 
 import shtab
 
-import supervisor.simulate.main
 import supervisor.tools.init.main
+import supervisor.tools.simulate.main
 from deploy.parsers import parsers, with_commands, write
 
 HERE: Final = Path(__file__).parent
@@ -50,7 +50,7 @@ def _with_commands(parser: argparse.ArgumentParser) -> None:
     first = parser.add_subparsers(metavar=str(config.metavar), help=config.help)
     commands = {
         "write a starter configuration": supervisor.tools.init.main.arguments(),
-        "run a network of DROs on a fake clock": supervisor.simulate.main.arguments(),
+        "run a network of DROs on a fake clock": supervisor.tools.simulate.main.arguments(),
     }
     for what, command in commands.items():
         name = command.prog.split()[-1]

@@ -18,8 +18,8 @@ from typing import Final
 
 from argparse_manpage.manpage import Manpage
 
-import supervisor.simulate.main
 import supervisor.tools.init.main
+import supervisor.tools.simulate.main
 from deploy.parsers import parsers, write
 
 HERE: Final = Path(__file__).parent
@@ -64,7 +64,7 @@ def _folded(text: str) -> str:
 def pages() -> dict[str, str]:
     """All pages by name of their file."""
     version = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-    made = [*parsers().values(), supervisor.tools.init.main.arguments(), supervisor.simulate.main.arguments()]
+    made = [*parsers().values(), supervisor.tools.init.main.arguments(), supervisor.tools.simulate.main.arguments()]
     return {f"man1/{_name_of(parser)}.1": _page(parser, version) for parser in made}
 
 

@@ -166,7 +166,7 @@ def command(given: Sequence[str], signals: EarlySignals) -> int:
         signals.undo()
         return init.main(given[1:])
     if given[:1] == [SIMULATE]:
-        from supervisor.simulate.main import main as simulate  # a daemon never needs it
+        from supervisor.tools.simulate.main import main as simulate  # a daemon never needs it
 
         signals.undo()
         return simulate(given[1:])

@@ -41,10 +41,10 @@ from portals.decisions.messages import ForwardStart, InterestAdded, PortalMessag
 from portals.peer.link_core import LinkCore
 from portals.peer.link_effects import LinkCoreEffect, RunSteps, SendAllInterest, SendAllSources, SendInOrder
 from portals.peer.process.portal import PeerPortal
-from supervisor.simulate.clock import Clock
-from supervisor.simulate.network import Dro
-from supervisor.simulate.peer import ADDRESS, PeerEnd, Pipe, Wire
-from supervisor.simulate.portal import SimPortal
+from supervisor.tools.simulate.clock import Clock
+from supervisor.tools.simulate.network import Dro
+from supervisor.tools.simulate.peer import ADDRESS, PeerEnd, Pipe, Wire
+from supervisor.tools.simulate.portal import SimPortal
 from tests.fakes.stream import FakeStream
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker

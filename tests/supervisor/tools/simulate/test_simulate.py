@@ -12,16 +12,16 @@ import pytest
 from dro.clock import ms, s
 from dro.errors import ConfigError
 from dro.shares import FIRST_SHARE
-from supervisor.simulate.main import main
-from supervisor.simulate.messages import Sent
-from supervisor.simulate.network import Network
-from supervisor.simulate.plan import Plan, dro_of, endpoint, load
-from supervisor.simulate.portal import SimPortal
-from supervisor.simulate.script import ACTIONS, read_script
-from supervisor.simulate.trd import Session, Trd
-from supervisor.simulate.trial import Result, Trial, interest_in_all
+from supervisor.tools.simulate.main import main
+from supervisor.tools.simulate.messages import Sent
+from supervisor.tools.simulate.network import Network
+from supervisor.tools.simulate.plan import Plan, dro_of, endpoint, load
+from supervisor.tools.simulate.portal import SimPortal
+from supervisor.tools.simulate.script import ACTIONS, read_script
+from supervisor.tools.simulate.trd import Session, Trd
+from supervisor.tools.simulate.trial import Result, Trial, interest_in_all
 
-EXAMPLES = Path(__file__).parents[2] / "golden" / "examples"
+EXAMPLES = Path(__file__).parents[3] / "golden" / "examples"
 NAMES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
 SUPPORTED = [name for name in NAMES if not name.startswith("unsupported")]
 

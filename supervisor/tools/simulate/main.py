@@ -19,10 +19,10 @@ from dro.command_line import Parser
 from dro.config.reading.problems import Warn
 from dro.errors import ConfigError
 from dro.standard_streams import output_lost, say
-from supervisor.simulate.network import Network
-from supervisor.simulate.plan import load
-from supervisor.simulate.script import ACTIONS, read_script
-from supervisor.simulate.trial import Result, Trial, interest_in_all
+from supervisor.tools.simulate.network import Network
+from supervisor.tools.simulate.plan import load
+from supervisor.tools.simulate.script import ACTIONS, read_script
+from supervisor.tools.simulate.trial import Result, Trial, interest_in_all
 
 PROGRAM: Final = "tnwgd simulate"
 EXIT_OK: Final = 0

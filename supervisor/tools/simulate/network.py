@@ -17,13 +17,13 @@ from router.core import RouteManagerCore
 from router.route_info_exchange import SendInfo
 from router.route_recalculation import SendTable
 from router.settings import exchange_timing_of, self_of, timing_of
-from supervisor.simulate.application import Application
-from supervisor.simulate.clock import Clock
-from supervisor.simulate.endpoint import EndpointEnd
-from supervisor.simulate.peer import PeerEnd, Wire
-from supervisor.simulate.plan import Place, Plan
-from supervisor.simulate.portal import CONTROL_NS, SimPortal
-from supervisor.simulate.trd import Trd
+from supervisor.tools.simulate.application import Application
+from supervisor.tools.simulate.clock import Clock
+from supervisor.tools.simulate.endpoint import EndpointEnd
+from supervisor.tools.simulate.peer import PeerEnd, Wire
+from supervisor.tools.simulate.plan import Place, Plan
+from supervisor.tools.simulate.portal import CONTROL_NS, SimPortal
+from supervisor.tools.simulate.trd import Trd
 
 RESTART_NS: Final = ms(300)
 """Between the death of a worker and the work of its next incarnation."""

@@ -12,9 +12,9 @@ from dro.proto.interest.events import Symbol
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import standard_options
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
-from supervisor.simulate.messages import Sent
-from supervisor.simulate.portal import compiled
-from supervisor.simulate.trd import Session, Trd
+from supervisor.tools.simulate.messages import Sent
+from supervisor.tools.simulate.portal import compiled
+from supervisor.tools.simulate.trd import Session, Trd
 
 
 @dataclass(slots=True)

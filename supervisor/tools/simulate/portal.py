@@ -36,11 +36,11 @@ from portals.decisions.engine import EngineLink, PortalEngine
 from portals.decisions.messages import PortalMessage
 from portals.decisions.recorded_interest import Matcher
 from portals.decisions.relearning import CHECK_NS
-from supervisor.simulate.clock import Clock
-from supervisor.simulate.messages import Sent
+from supervisor.tools.simulate.clock import Clock
+from supervisor.tools.simulate.messages import Sent
 
 if TYPE_CHECKING:
-    from supervisor.simulate.network import Dro
+    from supervisor.tools.simulate.network import Dro
 
 CONTROL_NS: Final = ms(1) // 5
 """A message to a sibling, or to the route manager."""

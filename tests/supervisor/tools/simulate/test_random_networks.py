@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from dro.clock import s
 from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
-from supervisor.simulate.network import Network
-from supervisor.simulate.plan import Place, Plan, PlannedLink, dro_of, endpoint, peer
-from supervisor.simulate.script import Fault
-from supervisor.simulate.trial import Trial, interest_in_all
+from supervisor.tools.simulate.network import Network
+from supervisor.tools.simulate.plan import Place, Plan, PlannedLink, dro_of, endpoint, peer
+from supervisor.tools.simulate.script import Fault
+from supervisor.tools.simulate.trial import Trial, interest_in_all
 from tests.rigs.effort import IS_LONG
 
 CASES = int(os.environ.get("DRO_CASES", "5000" if IS_LONG else "10"))

@@ -32,9 +32,9 @@ from portals.decisions.messages import PATTERN_NONE, SourceSeen
 from portals.decisions.recorded_interest import Matcher
 from portals.endpoint.interest import TrdInterest
 from portals.endpoint.join_rules import JoinRules, cost_through
-from supervisor.simulate.messages import Sent
-from supervisor.simulate.portal import Proxy, SimPortal, compiled
-from supervisor.simulate.trd import Session, Trd
+from supervisor.tools.simulate.messages import Sent
+from supervisor.tools.simulate.portal import Proxy, SimPortal, compiled
+from supervisor.tools.simulate.trd import Session, Trd
 
 DATAGRAM_BYTES: Final = 8192
 ADDRESS: Final = TcpAddress(0x7F000001, 14371, 0)

@@ -17,8 +17,8 @@ from dro.clock import ms, s
 from dro.errors import DecodeError
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import TirOption
-from supervisor.simulate.clock import Clock
-from supervisor.simulate.messages import Sent
+from supervisor.tools.simulate.clock import Clock
+from supervisor.tools.simulate.messages import Sent
 
 DELAY_NS: Final = ms(1) // 2
 RESOLVE_NS: Final = ms(10)

@@ -22,7 +22,7 @@ from typing import Final
 
 from dro.clock import NS_PER_S
 from dro.errors import ConfigError
-from supervisor.simulate.network import Network
+from supervisor.tools.simulate.network import Network
 
 LATEST_S: Final = 1_000_000
 _WORD: Final = re.compile(r"\S+")

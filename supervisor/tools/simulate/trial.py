@@ -23,10 +23,10 @@ from dro.shares import share_of
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
 from router.paths import Choice, follow, of_tree, shared_hops
 from router.topology import Topology, is_domain
-from supervisor.simulate.application import Application, Got
-from supervisor.simulate.network import Dro, Network, topic_of
-from supervisor.simulate.plan import Plan
-from supervisor.simulate.script import Fault
+from supervisor.tools.simulate.application import Application, Got
+from supervisor.tools.simulate.network import Dro, Network, topic_of
+from supervisor.tools.simulate.plan import Plan
+from supervisor.tools.simulate.script import Fault
 
 LOOK_NS: Final = ms(250)
 PROBES: Final = 3

@@ -51,9 +51,9 @@ from portals.peer.link_effects import (
 )
 from portals.peer.newcomers import Connection
 from portals.peer.options import CANARY_BYTES
-from supervisor.simulate.clock import Clock
-from supervisor.simulate.messages import Sent
-from supervisor.simulate.portal import Proxy, SimPortal
+from supervisor.tools.simulate.clock import Clock
+from supervisor.tools.simulate.messages import Sent
+from supervisor.tools.simulate.portal import Proxy, SimPortal
 
 DELAY_NS: Final = ms(1)
 REFUSED_NS: Final = ms(1)
