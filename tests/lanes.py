@@ -48,6 +48,7 @@ LANES: Final = {
     "portals/endpoint": Lane.LOOPBACK,
     "portals/peer": Lane.LOOPBACK,
     "portals/shell": Lane.LOOPBACK,
+    "portals/test_hosts.py": Lane.LOOPBACK,
     "router/test_worker.py": Lane.LOOPBACK,
     "supervisor": Lane.PROCESSES,
     "supervisor/explain": Lane.FAST,

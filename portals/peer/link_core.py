@@ -52,6 +52,7 @@ from portals.peer.link_effects import (
     Connect,
     CountLost,
     EndConnection,
+    Forget,
     LinkChanged,
     LinkCoreEffect,
     LinkDown,
@@ -252,15 +253,16 @@ class LinkCore:
         if connection is None:
             return
         is_unknown = self.newcomers.remove(number)
-        if connection is self.link:
-            self._on_down(connection, why, remedy, end, now_ns)
-        elif is_unknown and self.connecting is not None:
+        if is_unknown and self.connecting is not None:
             self.on_failed(f"{why}; {remedy}" if remedy else why, end, now_ns)
-            return
         else:
-            self.newcomers.refuse(connection.address, why, remedy, end)
-        if self.connecting is not None:
-            self.connecting.on_over(now_ns)
+            if connection is self.link:
+                self._on_down(connection, why, remedy, end, now_ns)
+            else:
+                self.newcomers.refuse(connection.address, why, remedy, end)
+            if self.connecting is not None:
+                self.connecting.on_over(now_ns)
+        self._ask(Forget(number))
 
     def _on_down(self, link: Connection, why: str, remedy: str, end: LinkEnd, now_ns: int) -> None:
         """Hold what was said over it."""

@@ -76,6 +76,13 @@ class LinkDown:
 
 
 @dataclass(frozen=True, slots=True)
+class Forget:
+    """Nothing more is asked of a connection that is over, but of its joined sources."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
 class CompanionAway:
     """The link was not back in time: throw away what waits for it, and forget the routes."""
 
@@ -221,6 +228,7 @@ LinkCoreEffect = (
     | Ask
     | LinkChanged
     | LinkDown
+    | Forget
     | CompanionAway
     | SendUrgent
     | SendInterest

@@ -408,7 +408,7 @@ def test_a_source_that_the_companion_has_not_told_of_is_counted(make: Make) -> N
     page, offers = there._ctx.counters, there.link.offers
     assert offers is not None
     for record in [one for one in offers.all() if one.topic == SOUTH]:
-        offers.remove(record.srcidx)
+        there._remove(offers, record.srcidx)
     before = page[Slot.TOPIC_RCVD], page[Slot.UNKNOWN_SOURCE], page[Slot.UNKNOWN_SOURCE_BYTES]
     sender, source, _ = flow.ways[0]
     sender.send(source, 5, SIZE)

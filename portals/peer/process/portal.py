@@ -47,6 +47,7 @@ from portals.peer.link_effects import (
     CountLost,
     EndConnection,
     FeedProxy,
+    Forget,
     LinkChanged,
     LinkCoreEffect,
     LinkDown,
@@ -181,7 +182,6 @@ class PeerPortal:
     def on_over(self, connection: PeerConnection, why: str, remedy: str, end: LinkEnd) -> None:
         self.link.on_over(connection.number, why, remedy, end, self._ctx.loop.now_ns())
         self._carry_out()
-        self._forget(connection.number)
 
     def on_effect(self, connection: PeerConnection, effect: LinkEffect) -> None:
         self.link.on_effect(connection.number, effect)
@@ -292,7 +292,7 @@ class PeerPortal:
         self.sender.on_up()
 
     def _change_connection(
-        self, connection: PeerConnection, effect: Admit | Ask | Close | EndConnection | LinkDown
+        self, connection: PeerConnection, effect: Admit | Ask | Close | EndConnection | LinkDown | Forget
     ) -> None:
         match effect:
             case Admit(up=up):
@@ -307,6 +307,8 @@ class PeerPortal:
                 connection.ask()
             case Close():
                 connection.close()
+                self._forget(connection.number)
+            case Forget():
                 self._forget(connection.number)
             case EndConnection(why=why, remedy=remedy, end=end):
                 connection.read_rest()

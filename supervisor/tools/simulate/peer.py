@@ -34,6 +34,7 @@ from portals.peer.link_effects import (
     CountLost,
     EndConnection,
     FeedProxy,
+    Forget,
     LinkChanged,
     LinkCoreEffect,
     LinkDown,
@@ -226,7 +227,6 @@ class PeerEnd:
         if (known := self._known.pop(pipe, None)) is not None:
             self.core.on_over(known.number, why, remedy, end, self.portal.clock.now_ns)
             self.carry_out()
-            del self._pipes[known.number]
 
     def talk(self, pipe: Pipe) -> None:
         """Perform what the dialogue of a connection asks for."""
@@ -332,7 +332,10 @@ class PeerEnd:
             yield
         self.carry_out()
 
-    def _change_connection(self, effect: Admit | Ask | Close | EndConnection | LinkDown) -> None:
+    def _change_connection(self, effect: Admit | Ask | Close | EndConnection | LinkDown | Forget) -> None:
+        if isinstance(effect, Forget):
+            self._pipes.pop(effect.connection, None)
+            return
         pipe = self._pipes.get(effect.connection)
         if pipe is None or pipe not in self._known:
             return
