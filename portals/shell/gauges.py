@@ -26,13 +26,13 @@ def count_interest(event: InterestEvent, page: CounterPage) -> None:
 
 def show_core(core: PortalCore, page: CounterPage) -> None:
     """The gauges that come from the core; the others come from the link."""
-    kinds = core.receiver_kinds
+    kinds = core.receivers.kinds
     page.set(Slot.PROXY_RECEIVERS, len(core.proxy_receivers))
     page.set(Slot.RECEIVER_TOPICS, kinds[PATTERN_NONE])
     page.set(Slot.RECEIVER_PCRE, kinds[PATTERN_PCRE])
     page.set(Slot.RECEIVER_REGEX, kinds[PATTERN_REGEX])
     page.set(Slot.TOPICS_NOT_OUT, len(core.recorded.withheld))
-    page.set(Slot.TOPICS_NOT_IN, len(core.refused))
+    page.set(Slot.TOPICS_NOT_IN, len(core.receivers.refused))
     page.set(Slot.PATTERNS_WAITING, len(core.recorded.waiting))
 
 

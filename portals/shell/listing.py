@@ -49,7 +49,7 @@ def interest_rows(core: PortalCore, portal: str, domain_id: int, text: bytes) ->
 def topic_row(core: PortalCore, portal: str, topic: bytes, sources: int, joined: int, proxies: int) -> TopicRow:
     key = (topic, PATTERN_NONE)
     wanted_by = core.recorded.interested(topic) | set(core.recorded.domains.get(key, ()))
-    verdicts = (("inbound", key in core.refused), ("outbound", topic in core.recorded.withheld))
+    verdicts = (("inbound", key in core.receivers.refused), ("outbound", topic in core.recorded.withheld))
     return TopicRow(
         portal, shown(topic), sources, joined, domains_of(wanted_by), domains_of(core.proxy_receivers.get(key, ())),
         proxies, " and ".join(name for name, is_rejected in verdicts if is_rejected),

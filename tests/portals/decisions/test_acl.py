@@ -222,9 +222,9 @@ def test_interest_that_may_not_act_opens_no_proxy_receiver() -> None:
     dro.want(2, b"AAA")
     assert dro.take(1) == []
     assert dro.take(3) == [OpenProxyReceiver(b"AAA", 0, (2,))]
-    assert len(dro.cores[1].refused) == 1
+    assert len(dro.cores[1].receivers.refused) == 1
     dro.unwant(2, b"AAA")
-    assert len(dro.cores[1].refused) == 0
+    assert len(dro.cores[1].receivers.refused) == 0
     assert dro.take(1) == []
 
 

@@ -145,8 +145,8 @@ def test_only_what_a_changed_route_touches_is_decided_again(monkeypatch: pytest.
     alone.effects()
     receivers: list[object] = []
     sources: list[bytes] = []
-    monkeypatch.setattr(alone.core, "decide_receiver", receivers.append)
-    monkeypatch.setattr(alone.core, "decide_source", lambda otid, _, is_over: sources.append(otid))
+    monkeypatch.setattr(alone.core.receivers, "decide", receivers.append)
+    monkeypatch.setattr(alone.core.sources, "decide", lambda otid, _, is_over: sources.append(otid))
     alone.core.on_routes(2, whole([*ROUTES, (7, 8, THERE, BEYOND), (THERE, 9, THERE, BEYOND)]), 0)
     assert (receivers, sources) == ([], []), "paths through other portals"
     alone.core.on_routes(3, whole([*ROUTES, (HERE, 9, HERE, BEYOND)]), 0)
@@ -355,12 +355,12 @@ def test_proxy_receivers_are_counted_by_kind_where_they_open_and_close() -> None
     for symbol in ((b"A", PATTERN_NONE), (b"B", PATTERN_NONE), (b"^A", PATTERN_PCRE)):
         alone.hear(InterestAdded(*symbol, THERE))
         alone.hear(InterestAdded(*symbol, BEYOND), BEYOND)
-    assert alone.core.receiver_kinds == {PATTERN_NONE: 2, PATTERN_PCRE: 1}
+    assert alone.core.receivers.kinds == {PATTERN_NONE: 2, PATTERN_PCRE: 1}
     for worker in (THERE, BEYOND):
         alone.hear(InterestRemoved(b"A", PATTERN_NONE, worker), worker)
-    assert alone.core.receiver_kinds == {PATTERN_NONE: 1, PATTERN_PCRE: 1}
+    assert alone.core.receivers.kinds == {PATTERN_NONE: 1, PATTERN_PCRE: 1}
     alone.core.close_receivers()
-    assert alone.core.receiver_kinds.total() == 0
+    assert alone.core.receivers.kinds.total() == 0
 
 
 def test_a_withdrawn_portal_with_many_topics_closes_step_by_step() -> None:

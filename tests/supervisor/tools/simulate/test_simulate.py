@@ -172,7 +172,7 @@ def test_a_message_that_comes_twice_is_found(
 def test_a_source_that_takes_the_way_of_another_tree_is_found(monkeypatch: pytest.MonkeyPatch, is_right: bool) -> None:
     """Two DROs between two TRDs, both sharing; the wrong portals take all sources for those of one tree."""
     if not is_right:
-        monkeypatch.setattr("portals.decisions.core.share_of", lambda _: FIRST_SHARE)
+        monkeypatch.setattr("portals.decisions.wanted_sources.share_of", lambda _: FIRST_SHARE)
         monkeypatch.setattr("portals.endpoint.join_rules.share_of", lambda _: FIRST_SHARE)
     portals = [endpoint("P1", 1), endpoint("P2", 2)]
     plan = Plan({name: dro_of(name, portals, [], shares=True) for name in ("A", "B")}, ())
@@ -245,7 +245,7 @@ def test_a_fault_of_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_every_action_is_described() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "user-guide.md").read_text()
+    text = (Path(__file__).parents[4] / "docs" / "user-guide.md").read_text()
     for action in ACTIONS:
         assert re.search(rf"\| `\d+ {action} ", text), action
 
