@@ -6,30 +6,43 @@ has asked for is carried out before each look: a change of forwarding that waits
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from dro.bus.actor import WorkerContext
 from dro.clock import ms
 from dro.log.events import LogEvent
+from dro.table import Table
 from dro.timers import Timer
+from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry
+from portals.datapath.ingress import Ingress
 from portals.decisions.drain import TICK_NS, DrainCore, DrainHelp
+from portals.decisions.engine import PortalEngine
 from portals.decisions.messages import PortalMessage, Released, Settle, Settled, Withdraw
 from portals.shell.link import Link
-
-if TYPE_CHECKING:
-    from portals.shell.portal import PortalShell
 
 
 class DrainPortal:
     """Implements `portals.decisions.drain.Portal`. Raises nothing: what is odd is left to the limit."""
 
-    def __init__(self, ctx: WorkerContext, shell: PortalShell, link: Link) -> None:
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        engine: PortalEngine,
+        entries: Table[int, ForwardEntry],
+        ingress: Ingress,
+        egress: Egress,
+        link: Link,
+        on_over: Callable[[], object],
+    ) -> None:
+        """`on_over`: nothing is left to be forwarded."""
         self._ctx = ctx
-        self._shell = shell
-        self.core = shell.core
-        self.name, self.accounted = ctx.name_of, shell.egress.accounted
+        self._engine = engine
+        self._entries = entries
+        self._ingress = ingress
+        self._on_over = on_over
+        self.core = engine.core
+        self.name, self.accounted = ctx.name_of, egress.accounted
         self.rest, self.finals_pending = link.rest, link.finals_pending
         self._help = DrainHelp(self)
         self._drain: DrainCore | None = None
@@ -48,7 +61,7 @@ class DrainPortal:
         limit_ns = now_ns + ms(limit_ms)
         if self._drain is None:
             self._ctx.log.info(LogEvent.DRAIN_BEGINS, extra={"limit_ms": limit_ms})
-            self._shell.engine.act_on_all()
+            self._engine.act_on_all()
             self._drain = DrainCore(self, limit_ns, end_delay_ns=self.core.deletion_delay.delay_ns)
         else:
             self._drain.on_again(limit_ns)
@@ -58,7 +71,7 @@ class DrainPortal:
         """Take a message of a sibling; those that do not concern a drain are ignored."""
         match message:
             case Withdraw():
-                self._shell.engine.act_on_all()  # what it asked for before comes first
+                self._engine.act_on_all()  # what it asked for before comes first
                 self._help.on_withdraw(worker)
             case Settle(fragments=fragments):
                 self._help.on_settle(worker, fragments)
@@ -85,28 +98,28 @@ class DrainPortal:
     def _on_tick(self) -> None:
         if self._ctx.is_stopping:
             return
-        self._shell.engine.act_on_all()
+        self._engine.act_on_all()
         now_ns = self._ctx.loop.now_ns()
         self._help.on_tick(now_ns)
         if self._drain is not None:
             self._drain.on_tick(now_ns)
             if self._drain.is_over and not self.is_over:
                 self.is_over = True
-                self._shell.on_drained()
-        self._shell.engine.act()
+                self._on_over()
+        self._engine.act()
         self._arm()
 
     # what the cores see
 
     def entries(self) -> Iterable[ForwardEntry]:
-        return list(self._shell.entries.values())
+        return list(self._entries.values())
 
     def handed(self, worker: int) -> int:
-        return self._shell.ingress.handed(worker)[0]
+        return self._ingress.handed(worker)[0]
 
     def close_sources(self) -> None:
         self.core.close_sources()
-        self._shell.engine.act_on_all()
+        self._engine.act_on_all()
 
     def drained(self, waiting: str) -> None:
         if waiting:

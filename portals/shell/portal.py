@@ -108,7 +108,7 @@ class PortalShell:
     def start(self, link: Link) -> None:
         ctx = self._ctx
         self._link = link
-        self.drain = DrainPortal(ctx, self, link)
+        self.drain = DrainPortal(ctx, self.engine, self.entries, self.ingress, self.egress, link, self._on_drained)
         ctx.channels.on_ctl = self._on_ctl
         ctx.loop.add_poller(self._intake)
         ctx.on_peer_up = self._on_peer_up
@@ -354,7 +354,7 @@ class PortalShell:
 
     # the end
 
-    def on_drained(self) -> None:
+    def _on_drained(self) -> None:
         """Nothing is left to be forwarded: no routes go through here any more."""
         self._report(PortalGone(self._ctx.index))
         self._link.on_routes(set(), self._ctx.loop.now_ns())

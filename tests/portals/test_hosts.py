@@ -42,9 +42,8 @@ from portals.peer.link_core import LinkCore
 from portals.peer.link_effects import LinkCoreEffect, RunSteps, SendAllInterest, SendAllSources, SendInOrder
 from portals.peer.process.portal import PeerPortal
 from supervisor.tools.simulate.clock import Clock
-from supervisor.tools.simulate.network import Dro
 from supervisor.tools.simulate.peer import ADDRESS, PeerEnd, Pipe, Wire
-from supervisor.tools.simulate.portal import SimPortal
+from supervisor.tools.simulate.portal import Daemon, SimPortal
 from tests.fakes.stream import FakeStream
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker
@@ -172,8 +171,15 @@ class SimulatedHost:
     def __init__(self, config: DroConfig) -> None:
         self.clock = Clock()
         self.clock.now_ns = NS_PER_S
-        dro = SimpleNamespace(name="A", node_id=NODE_ID, portals={}, siblings_of=lambda _: [], to_routes=lambda _: None)
-        self.portal = SimPortal(self.clock, cast(Dro, dro), ME, 1, config.peers[0])
+        dro = SimpleNamespace(
+            name="A",
+            node_id=NODE_ID,
+            portals={},
+            siblings_of=lambda _: [],
+            report=lambda *_: None,
+            pass_route_info=lambda *_: None,
+        )
+        self.portal = SimPortal(self.clock, cast(Daemon, dro), ME, 1, config.peers[0])
         self.wire = Wire(self.clock, "A-B")
         self.end = PeerEnd(self.portal, config.peers[0], self.wire, random.Random(1))
         self.portal.link = self.end

@@ -179,7 +179,13 @@ class Dro:
         if portal is not None and portal.is_alive:
             portal.on_config(config)
 
-    def to_routes(self, say: Callable[[Routes, int], object]) -> None:
+    def report(self, worker: int, report: PortalUp | PortalGone) -> None:
+        self._to_routes(lambda routes, now_ns: routes.on_report(worker, report, now_ns))
+
+    def pass_route_info(self, worker: int, message: bytes) -> None:
+        self._to_routes(lambda routes, now_ns: routes.on_info(worker, message, now_ns))
+
+    def _to_routes(self, say: Callable[[Routes, int], object]) -> None:
         """From a portal, as a message."""
         routes = self.routes
         self.clock.after(

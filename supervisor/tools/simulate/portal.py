@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from dro.bus.messages import PortalGone, PortalUp, RouteTable
 from dro.clock import ms
@@ -39,9 +39,6 @@ from portals.decisions.relearning import CHECK_NS
 from supervisor.tools.simulate.clock import Clock
 from supervisor.tools.simulate.messages import Sent
 
-if TYPE_CHECKING:
-    from supervisor.tools.simulate.network import Dro
-
 CONTROL_NS: Final = ms(1) // 5
 """A message to a sibling, or to the route manager."""
 DATA_NS: Final = ms(1) // 10
@@ -66,6 +63,22 @@ class SimLink(EngineLink, Protocol):
         """The process is gone, and with it its sockets."""
 
 
+class Daemon(Protocol):
+    """What a portal needs of its DRO."""
+
+    name: str
+    node_id: int
+    portals: dict[int, SimPortal]
+
+    def siblings_of(self, portal: SimPortal) -> list[SimPortal]: ...
+
+    def report(self, worker: int, report: PortalUp | PortalGone) -> None:
+        """To the route manager: what the portal is now."""
+
+    def pass_route_info(self, worker: int, message: bytes) -> None:
+        """To the route manager, from another DRO."""
+
+
 @dataclass(slots=True)
 class Proxy:
     """A proxy source: what feeds it now, and what has been sent."""
@@ -87,7 +100,7 @@ class SimPortal:
     """One incarnation of a portal."""
 
     def __init__(
-        self, clock: Clock, dro: Dro, worker: int, incarnation: int, config: EndpointConfig | PeerConfig
+        self, clock: Clock, dro: Daemon, worker: int, incarnation: int, config: EndpointConfig | PeerConfig
     ) -> None:
         self.clock, self.dro, self.worker, self.incarnation, self.config = clock, dro, worker, incarnation, config
         self.name = f"{dro.name}/{config.name}"
@@ -212,10 +225,10 @@ class SimPortal:
         self.report(self.link.describe())
 
     def report(self, report: PortalUp | PortalGone) -> None:
-        self.dro.to_routes(lambda routes, now_ns: routes.on_report(self.worker, report, now_ns))
+        self.dro.report(self.worker, report)
 
     def report_route_info(self, message: bytes) -> None:
-        self.dro.to_routes(lambda routes, now_ns: routes.on_info(self.worker, message, now_ns))
+        self.dro.pass_route_info(self.worker, message)
 
     # time
 
