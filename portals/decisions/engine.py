@@ -178,12 +178,6 @@ class PortalEngine:
         self.core.deletion_delay.pass_time(self._host.now_ns())
         return sum(1 for _ in islice(steps, STEP))
 
-    def acting(self, steps: Iterator[None]) -> Iterator[None]:
-        """The same steps, with what follows from each."""
-        for _ in steps:
-            self._host.act_soon()
-            yield
-
     # time
 
     def next_deadline(self) -> int | None:

@@ -75,7 +75,7 @@ class _Before:
 
 
 def entering_routes(worker: int, routes: Iterable[Route]) -> tuple[Route, ...]:
-    """Those by which the portal takes in what is not the data of a source: interest, unicast and immediate messages."""
+    """List those by which the portal takes in what is not data of a source: interest, unicast, immediate messages."""
     return tuple([route for route in routes if route.ingress == worker and route.shares & FIRST_SHARE])
 
 

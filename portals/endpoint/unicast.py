@@ -14,30 +14,28 @@ Guess: in the TRD questions are asked in the plain form (8.2), answers about oth
 from __future__ import annotations
 
 from functools import partial
-from typing import Final, assert_never
+from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.messages import Role
 from dro.config.dro_xml.model import EndpointConfig
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.metrics.slots import Slot
 from dro.proto.interest.announced import DomainRouteTable
 from dro.proto.unicast.connections import Outcome, Tell
-from dro.proto.unicast.contexts import ContextPlace, KnownContexts
+from dro.proto.unicast.contexts import ContextPlace
 from dro.proto.unicast.neighbour_dros import NeighbourDro, NeighbourDros
 from dro.um.fragment.context import FragmentContext
 from dro.um.transport import sockets
-from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.addressing import read_addressing
-from dro.wire.lbmc.dro_blocks import CTXINFO_QUERY, CtxInfo
+from dro.wire.lbmc.dro_blocks import CTXINFO_QUERY
 from dro.wire.lbmc.origin import request_with_domain
 from dro.wire.lbmr import options as tir
 from dro.wire.lbmr import packet as lbmr
-from portals.decisions.immediate.contexts import BEHIND, AskSiblings, ContextQuestions
-from portals.decisions.immediate.contexts import Tell as TellContext
+from portals.decisions.immediate.contexts import BEHIND
 from portals.decisions.immediate.unicast import UnicastForwarding
 from portals.endpoint.context_packets import info_of, infos_of_remote, question_packet, remote_packet
+from portals.shell.context_traffic import ContextTraffic
 from portals.shell.link import Link
 from portals.shell.portal import PortalShell
 from portals.shell.unicast import UnicastTraffic
@@ -66,12 +64,13 @@ class TrdUnicast:
         own = NeighbourDro(sending.context_instance, *sending.request_address)
         self._come = LimitedLogger.of_events(ctx.log, ctx.loop.now_ns)
         self._neighbours = NeighbourDros(own, config.domain_id, ctx.loop.now_ns())
-        self._contexts = ContextQuestions(config.context_query, KnownContexts())
+        self._contexts = ContextTraffic(ctx, shell, config.context_query)
+        self.on_context_info = self._contexts.on_context_info
         self._forwarding = UnicastForwarding(ctx.index, config.domain_id, self._contexts.known)
         self._forwarding.own_addresses = frozenset({sending.request_address, receiving.request_address})
         shell.engine.on_entering.append(self._forwarding.on_routes)
         self._traffic = UnicastTraffic(
-            ctx, shell.addressed, self._forwarding, link, shell.report_route_info, self._on_unknown,
+            ctx, shell.addressed, self._forwarding, link, shell.report_route_info, self._contexts.on_unknown,
             self._neighbours.is_there,
         )  # fmt: skip
         receiving.on_domain_route = self._on_domain_route
@@ -100,10 +99,10 @@ class TrdUnicast:
                     self._tell_neighbours(news)
                     self._shell.report_up()
             case lbmr.ContextInfo() as body if (info := info_of(body, self._domain_id)) is not None:
-                self._contexts.on_info(info, BEHIND, now_ns)
+                self._contexts.questions.on_info(info, BEHIND, now_ns)
             case lbmr.RemoteContextInfo() as body:
                 for info in infos_of_remote(body):
-                    self._contexts.on_info(info, BEHIND, now_ns)
+                    self._contexts.questions.on_info(info, BEHIND, now_ns)
 
     def _tell_neighbours(self, neighbours: list[NeighbourDro]) -> None:
         for neighbour in neighbours:
@@ -118,10 +117,6 @@ class TrdUnicast:
         request = next((item for item in options if isinstance(item, tir.ExtendedFunctionality)), None)
         if instance is not None and request is not None:
             self._contexts.known.learn(instance, ContextPlace(domain_id, request.ip, request.port), now_ns)
-
-    def _on_unknown(self, instance: bytes) -> None:
-        self._contexts.on_unknown(instance, self._ctx.loop.now_ns())
-        self._shell.act_soon()
 
     # into the TRD
 
@@ -152,42 +147,24 @@ class TrdUnicast:
         place = self._contexts.known.find(to.instance, self._ctx.loop.now_ns()) if to.instance is not None else None
         return None if place is None or place.domain_id != self._domain_id else (place.ip, place.port)
 
-    def on_context_info(self, worker: int, message: bytes) -> None:
-        """From a sibling, or `BEHIND`, over a request port. Raises: DecodeError."""
-        info = lbmc.decode(message).get(CtxInfo)
-        if info is not None:
-            self._contexts.on_info(info, worker, self._ctx.loop.now_ns())
-            self._shell.act_soon()
-
     # time and output, as the shell asks for them
 
     def on_config(self, config: EndpointConfig) -> None:
-        self._contexts.set_options(config.context_query)
+        self._contexts.questions.set_options(config.context_query)
 
     def next_deadline(self) -> int | None:
-        deadlines = (self._neighbours.next_deadline(), self._contexts.next_deadline())
+        deadlines = (self._neighbours.next_deadline(), self._contexts.questions.next_deadline())
         return min((at for at in deadlines if at is not None), default=None)
 
     def on_timer(self, now_ns: int) -> None:
         self._neighbours.on_timer(now_ns)
-        self._contexts.on_timer(now_ns)
+        self._contexts.questions.on_timer(now_ns)
 
     def take_datagrams(self) -> list[bytes]:
         """For the TRD; questions and answers for siblings leave at once."""
-        bodies: list[lbmr.Body] = list(self._neighbours.take_outgoing())
-        for effect in self._contexts.take_effects():
-            match effect:
-                case AskSiblings(info=info):
-                    message = lbmc.encode(lbmc.control_message(info))
-                    for peer in list(self._ctx.peers.values()):
-                        if peer.role in (Role.ENDPOINT, Role.PEER):
-                            self._traffic.tell_sibling(peer.worker, message)
-                case TellContext(worker=worker, info=info) if worker != BEHIND:
-                    self._traffic.tell_sibling(worker, lbmc.encode(lbmc.control_message(info)))
-                case TellContext(info=info):
-                    bodies.append(question_packet(info) if info.flags & CTXINFO_QUERY else remote_packet(info))
-                case _:
-                    assert_never(effect)
+        infos = self._contexts.take_for_link()
+        asked = [question_packet(info) if info.flags & CTXINFO_QUERY else remote_packet(info) for info in infos]
+        bodies: list[lbmr.Body] = [*self._neighbours.take_outgoing(), *asked]
         return [lbmr.encode(lbmr.Packet(lbmr.VERSION, self._options_of(body), body)) for body in bodies]
 
     def _options_of(self, body: lbmr.Body) -> lbmr.PacketOptions | None:

@@ -70,6 +70,11 @@ _OUTCOMES_OF_CONTROL: Final = {
 }
 
 
+def tell_sibling(addressed: AddressedData, worker: int, message: bytes) -> None:
+    """Send context information to the portal `worker` itself."""
+    addressed.send(worker, BatchKind.UNICAST, NOBODY, message)
+
+
 class UnicastTraffic:
     """See the module text. Made by the link."""
 
@@ -167,10 +172,6 @@ class UnicastTraffic:
             self._link.on_context_info(worker, bytes(message))
         else:
             self._send(domain_id, bytes(message))
-
-    def tell_sibling(self, worker: int, message: bytes) -> None:
-        """Context information for the portal `worker` itself."""
-        self._addressed.send(worker, BatchKind.UNICAST, NOBODY, message)
 
     # out
 

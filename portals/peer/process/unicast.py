@@ -9,24 +9,20 @@ Source: forwarding notes, sections 10, 11 and 19; peer link notes, sections 11 a
 
 from __future__ import annotations
 
-from typing import Final, assert_never
+from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.messages import Role
 from dro.config.dro_xml.model import PeerConfig
 from dro.errors import DecodeError
 from dro.metrics.slots import Slot
 from dro.proto.peerlink.messages import Kind, kind_of
 from dro.proto.unicast.connections import Outcome, Tell
-from dro.proto.unicast.contexts import KnownContexts
 from dro.um.transport.sockets import ip_text
 from dro.wire.lbmc import message as lbmc
-from dro.wire.lbmc.dro_blocks import CtxInfo
 from dro.wire.source_string import TcpAddress
-from portals.decisions.immediate.contexts import BEHIND, AskSiblings, ContextQuestions
-from portals.decisions.immediate.contexts import Tell as TellContext
 from portals.decisions.immediate.unicast import UnicastForwarding
 from portals.peer.stream.writer import LinkWriter, count_lost
+from portals.shell.context_traffic import ContextTraffic
 from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link
 from portals.shell.portal import PortalShell
@@ -44,17 +40,19 @@ class LinkUnicast:
         self.writer: LinkWriter | None = None
         self._ctx = ctx
         self._shell = shell
-        self._contexts = ContextQuestions(config.context_query, KnownContexts())
+        self._contexts = ContextTraffic(ctx, shell, config.context_query)
+        self.on_context_info = self._contexts.on_context_info
+        self.next_deadline, self.on_timer = self._contexts.questions.next_deadline, self._contexts.questions.on_timer
         forwarding = UnicastForwarding(ctx.index, NO_DOMAIN, self._contexts.known)
         self._traffic = UnicastTraffic(
-            ctx, shell.addressed, forwarding, link, shell.report_route_info, self._on_unknown
+            ctx, shell.addressed, forwarding, link, shell.report_route_info, self._contexts.on_unknown
         )
         self._immediate = ImmediateTraffic(ctx, shell.addressed, NO_DOMAIN, link)
         shell.engine.on_entering += (forwarding.on_routes, self._immediate.on_entering)
         self.on_config(config)
 
     def on_config(self, config: PeerConfig) -> None:
-        self._contexts.set_options(config.context_query)
+        self._contexts.questions.set_options(config.context_query)
         self._most = config.uim_max_queue_bytes or config.max_queue_bytes // SHARE
         self._ctx.counters.set(Slot.UNICAST_QUEUE_LIMIT, self._most)
 
@@ -70,10 +68,6 @@ class LinkUnicast:
         """To the companion, as unicast messages."""
         self.send_unicast(NO_DOMAIN, message, tell)
 
-    def _on_unknown(self, instance: bytes) -> None:
-        self._contexts.on_unknown(instance, self._ctx.loop.now_ns())
-        self._shell.act_soon()
-
     def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
         """To the companion, whichever domain it is for."""
         if self.writer is None:
@@ -83,39 +77,14 @@ class LinkUnicast:
         else:
             self.writer.put_unicast(message, tell)
 
-    def on_context_info(self, worker: int, message: bytes) -> None:
-        """From a sibling, or `BEHIND`, over the link. Raises: DecodeError."""
-        info = lbmc.decode(message).get(CtxInfo)
-        if info is not None:
-            self._contexts.on_info(info, worker, self._ctx.loop.now_ns())
-            self._shell.act_soon()
-
-    # time and output, as the shell asks for them
-
-    def next_deadline(self) -> int | None:
-        return self._contexts.next_deadline()
-
-    def on_timer(self, now_ns: int) -> None:
-        self._contexts.on_timer(now_ns)
-
     def send_pending(self) -> None:
         """Questions and answers about contexts."""
-        for effect in self._contexts.take_effects():
-            message = lbmc.encode(lbmc.control_message(effect.info))
-            match effect:
-                case AskSiblings():
-                    for peer in list(self._ctx.peers.values()):
-                        if peer.role in (Role.ENDPOINT, Role.PEER):
-                            self._traffic.tell_sibling(peer.worker, message)
-                case TellContext(worker=worker) if worker != BEHIND:
-                    self._traffic.tell_sibling(worker, message)
-                case TellContext():
-                    if self.writer is not None:
-                        self.writer.put_urgent(message)
-                    else:
-                        count_lost(self._ctx.counters, message)
-                case _:
-                    assert_never(effect)
+        for info in self._contexts.take_for_link():
+            message = lbmc.encode(lbmc.control_message(info))
+            if self.writer is not None:
+                self.writer.put_urgent(message)
+            else:
+                count_lost(self._ctx.counters, message)
 
 
 def _is_immediate(message: bytes) -> bool:
