@@ -44,27 +44,8 @@ from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, Gatewa
 from dro.wire.lbmc.message import Message
 from dro.wire.source_string import TcpAddress, address_text
 from portals.decisions.acl_enforcement import AclEnforcement
+from portals.peer import link_effects as do
 from portals.peer.announcements import Announcements
-from portals.peer.link_effects import (
-    Admit,
-    Close,
-    CompanionAway,
-    Connect,
-    CountLost,
-    EndConnection,
-    Forget,
-    LinkChanged,
-    LinkCoreEffect,
-    LinkDown,
-    Log,
-    Report,
-    ReportRouteInfo,
-    RunSteps,
-    SendAllInterest,
-    SendAllSources,
-    SendInOrder,
-    SendUrgent,
-)
 from portals.peer.link_sources import DomainCosts, JoinFilter, LateData, LinkSources
 from portals.peer.link_watch import NO_ANSWER, LinkWatch
 from portals.peer.newcomers import Connection, Newcomers
@@ -104,7 +85,7 @@ class LinkCore:
         self._padding = padding
         self._told_sources = told_sources
         self._late = late
-        self._effects: list[LinkCoreEffect] = []
+        self._effects: list[do.LinkCoreEffect] = []
         self.hello = Hello(
             dro_name,
             instance,
@@ -139,13 +120,13 @@ class LinkCore:
         self._instance = b""  # of the companion that was there last
         self._is_away = True
 
-    def take_effects(self) -> list[LinkCoreEffect]:
+    def take_effects(self) -> list[do.LinkCoreEffect]:
         effects, self._effects = self._effects, []
         return effects
 
-    def _ask(self, effect: LinkCoreEffect) -> None:
+    def _ask(self, effect: do.LinkCoreEffect) -> None:
         self._effects.append(effect)
-        if isinstance(effect, Close):
+        if isinstance(effect, do.Close):
             self._connections.pop(effect.connection, None)
 
     # connections
@@ -191,14 +172,14 @@ class LinkCore:
             return
         if self.link is not None:
             self._next = connection, up
-            self._ask(EndConnection(self.link.number, "the companion has connected anew", "", LinkEnd.REMOTE))
+            self._ask(do.EndConnection(self.link.number, "the companion has connected anew", "", LinkEnd.REMOTE))
             return
         self.link, self.announced.is_linked = connection, True
         self.watch.carries = connection.session.carries
         self._since_us = max(connection.session.own.since_us, up.hello.since_us)
         self.neighbour, self._has_told_own = up.hello.node_id, False
         event = LogEvent.PEER_CONNECTED if self.connecting is not None else LogEvent.PEER_ACCEPTED
-        self._ask(Log(event, {"peer": address_text(connection.address), "dro": _name(up.hello)}))
+        self._ask(do.Log(event, {"peer": address_text(connection.address), "dro": _name(up.hello)}))
         self.offers = LinkSources(
             connection.number, connection.address, self.config.sourcemap_size, self.costs, self._join_filter,
             self._ask, self._late, self._held,
@@ -208,12 +189,12 @@ class LinkCore:
         self._is_away = False
         self._instance = up.hello.context_instance
         self._hold.on_up(now_ns, self._left)
-        self._ask(Admit(connection.number, up))
+        self._ask(do.Admit(connection.number, up))
         if self.config.udp is None:
             self.on_working(now_ns)
         self.told.capabilities3 = up.hello.capabilities3
-        self._ask(SendAllInterest(self.told.all(is_refresh=False)))
-        self._ask(SendAllSources(self.offered.all(), is_first=True))
+        self._ask(do.SendAllInterest(self.told.all(is_refresh=False)))
+        self._ask(do.SendAllSources(self.offered.all(), is_first=True))
         self._refresh_ns = now_ns + REFRESH_NS
 
     @property
@@ -225,7 +206,7 @@ class LinkCore:
         if self.link is None:
             return
         self.watch.on_up(now_ns)
-        self._ask(LinkChanged(is_up=True))
+        self._ask(do.LinkChanged(is_up=True))
         if self.connecting is not None:
             self.connecting.on_up(now_ns)
         self._report_up()
@@ -234,8 +215,8 @@ class LinkCore:
         """The companion is known, or all parts of the link work, or both."""
         hello = self.link.session.hello if self.link is not None else None
         if self.neighbour and self.watch.is_up and hello is not None:
-            self._ask(Log(LogEvent.PEER_LINK_UP, {"dro": _name(hello), "node_id": self.neighbour}))
-        self._ask(Report(self.describe()))
+            self._ask(do.Log(LogEvent.PEER_LINK_UP, {"dro": _name(hello), "node_id": self.neighbour}))
+        self._ask(do.Report(self.describe()))
 
     def on_failed(self, why: str, end: LinkEnd, now_ns: int) -> None:
         """No connection was made; once is logged, and then what follows at a limited rate."""
@@ -243,7 +224,7 @@ class LinkCore:
         self.watch.on_failed(why)
         tcp = self.config.tcp
         fields = {"peer": address_of(tcp), "interface": tcp.interface, "error": why}
-        self._ask(Log(LogEvent.PEER_CONNECT_FAILED, fields, is_limited=True))
+        self._ask(do.Log(LogEvent.PEER_CONNECT_FAILED, fields, is_limited=True))
         if self.connecting is not None:
             self.connecting.on_over(now_ns)
 
@@ -262,19 +243,19 @@ class LinkCore:
                 self.newcomers.refuse(connection.address, why, remedy, end)
             if self.connecting is not None:
                 self.connecting.on_over(now_ns)
-        self._ask(Forget(number))
+        self._ask(do.Forget(number))
 
     def _on_down(self, link: Connection, why: str, remedy: str, end: LinkEnd, now_ns: int) -> None:
         """Hold what was said over it."""
         fields = {"peer": address_text(link.address), "interface": self.config.tcp.interface}
-        self._ask(Log(LogEvent.PEER_LINK_LOST, fields | {"reason": why, "remedy": remedy}))
+        self._ask(do.Log(LogEvent.PEER_LINK_LOST, fields | {"reason": why, "remedy": remedy}))
         offers = self.offers
         self.watch.on_down(now_ns, why, remedy, end)
-        self._ask(LinkChanged(is_up=False))
-        self._ask(LinkDown(link.number))
+        self._ask(do.LinkChanged(is_up=False))
+        self._ask(do.LinkDown(link.number))
         self.link, self.offers, self.neighbour, self._refresh_ns = None, None, 0, None
         self.announced.is_linked = False
-        self._ask(Report(self.describe()))
+        self._ask(do.Report(self.describe()))
         if offers is not None:
             self._held.append(offers)
         self._is_away = True
@@ -307,10 +288,10 @@ class LinkCore:
         held = self._held.copy()
         self._held.clear()
         if self._is_away:
-            self._ask(CompanionAway())
+            self._ask(do.CompanionAway())
         for sources in held:
-            self._ask(RunSteps(sources.remove_all()))
-        self._ask(RunSteps(self.heard.lose()))
+            self._ask(do.RunSteps(sources.remove_all()))
+        self._ask(do.RunSteps(self.heard.lose()))
 
     # the dialogue of the link
 
@@ -322,17 +303,17 @@ class LinkCore:
         match effect:
             case Warned(text=text, remedy=remedy):
                 peer = address_text(connection.address)
-                self._ask(Log(LogEvent.PEER_ODD, {"peer": peer, "reason": text, "remedy": remedy}))
+                self._ask(do.Log(LogEvent.PEER_ODD, {"peer": peer, "reason": text, "remedy": remedy}))
             case RefreshNeeded(interest=interest, sources=sources):
                 self.watch.repairs += 1
                 fields = {"interest": interest, "sources": sources}
-                self._ask(Log(LogEvent.PEER_REPAIRED, fields, is_limited=True))
+                self._ask(do.Log(LogEvent.PEER_REPAIRED, fields, is_limited=True))
                 if interest:
                     self.announced.repeat_interest()
                 if sources:
-                    self._ask(SendAllSources(self.offered.all(), is_first=False))
+                    self._ask(do.SendAllSources(self.offered.all(), is_first=False))
             case SendCanary(message=message):
-                self._ask(SendInOrder(message, may_be_lost=True))
+                self._ask(do.SendInOrder(message, may_be_lost=True))
             case Carries():
                 self._on_carries(effect)
             case _:
@@ -343,10 +324,10 @@ class LinkCore:
         self.watch.carries = carries.is_so
         fields: dict[str, object] = {"silent_ms": carries.silent_ns // NS_PER_MS}
         if carries.is_so:
-            self._ask(Log(LogEvent.PEER_CARRIES, fields))
+            self._ask(do.Log(LogEvent.PEER_CARRIES, fields))
         else:
-            self._ask(Log(LogEvent.PEER_DEGRADED, fields | {"remedy": NO_ANSWER[1]}))
-        self._ask(Report(self.describe()))
+            self._ask(do.Log(LogEvent.PEER_DEGRADED, fields | {"remedy": NO_ANSWER[1]}))
+        self._ask(do.Report(self.describe()))
 
     def on_message(self, number: int, message: Message, raw: bytes) -> bool:
         """Take a message of the link that is neither data nor part of the dialogue; False: it is for others."""
@@ -360,7 +341,7 @@ class LinkCore:
             if not self.neighbour and self._is_companion(self.link, message):
                 self.neighbour = info.node_id
                 self._report_up()
-            self._ask(ReportRouteInfo(raw))
+            self._ask(do.ReportRouteInfo(raw))
         else:
             return False
         return True
@@ -389,14 +370,14 @@ class LinkCore:
             return  # no route enters or leaves here, so nothing is said about ways
         self.costs = DomainCosts(self.config.cost, {o.domain_id: (o.hop_count, o.cost) for o in origins})
         if self.offers is not None:
-            self._ask(RunSteps(self.offers.set_costs(self.costs)))
+            self._ask(do.RunSteps(self.offers.set_costs(self.costs)))
 
     def on_route_info(self, message: bytes) -> None:
         """The own comes first, for a companion that takes the first one that it hears for that of its neighbour."""
         info = None if self._has_told_own else lbmc.decode(message).get(RouteInfo)
         self._has_told_own = self._has_told_own or (info is not None and info.node_id == self.hello.node_id)
         is_told = self.link is not None and self._has_told_own
-        self._ask(SendUrgent(message) if is_told else CountLost((message,)))
+        self._ask(do.SendUrgent(message) if is_told else do.CountLost((message,)))
 
     def on_stop(self, now_ns: int) -> None:
         """The portal ends, and the link with it."""
@@ -411,9 +392,9 @@ class LinkCore:
         is_cost_new = config.cost != self.config.cost
         self.config = config
         if is_cost_new:
-            self._ask(Report(self.describe()))  # the routes bring the new ways from all domains
+            self._ask(do.Report(self.describe()))  # the routes bring the new ways from all domains
         if self.offers is not None and acl is not before and not acl.lets_in_like(before):
-            self._ask(RunSteps(self.offers.set_filter(self._join_filter)))
+            self._ask(do.RunSteps(self.offers.set_filter(self._join_filter)))
 
     # time
 
@@ -430,7 +411,7 @@ class LinkCore:
     def on_timer(self, now_ns: int) -> None:
         if self.connecting is not None and _is_due(self.connecting.next_deadline(), now_ns):
             self.connecting.on_attempt()
-            self._ask(Connect())
+            self._ask(do.Connect())
         if _is_due(self._refresh_ns, now_ns):
             self._refresh_ns = now_ns + REFRESH_NS
             self.announced.repeat_interest()
@@ -440,7 +421,7 @@ class LinkCore:
             self._begin(*taken, now_ns)
         if (absence := self.watch.on_timer(now_ns)) is not None:
             fields = {"waiting_s": absence.waiting_s, "reason": absence.reason, "remedy": absence.remedy}
-            self._ask(Log(LogEvent.PEER_ABSENT, fields))
+            self._ask(do.Log(LogEvent.PEER_ABSENT, fields))
 
 
 def _is_due(deadline_ns: int | None, now_ns: int) -> bool:

@@ -219,29 +219,21 @@ class RunSteps:
     steps: Iterator[None]
 
 
+ConnectionEffect = Admit | Close | EndConnection | Ask | LinkDown | Forget
+ToCompanion = SendUrgent | SendInterest | SendAllInterest | SendAllSources
+ProxyEffect = OpenProxy | FeedProxy | CloseProxy
+SourceEffect = AddSource | ChangeSource | RemoveSource
 LinkCoreEffect = (
-    Log
+    ConnectionEffect
+    | ToCompanion
+    | ProxyEffect
+    | SourceEffect
+    | Log
     | Connect
-    | Admit
-    | Close
-    | EndConnection
-    | Ask
     | LinkChanged
-    | LinkDown
-    | Forget
     | CompanionAway
-    | SendUrgent
-    | SendInterest
-    | SendAllInterest
-    | SendAllSources
     | SendInOrder
     | CountLost
-    | OpenProxy
-    | FeedProxy
-    | CloseProxy
-    | AddSource
-    | ChangeSource
-    | RemoveSource
     | Report
     | ReportRouteInfo
     | RunSteps

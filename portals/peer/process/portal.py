@@ -33,36 +33,9 @@ from dro.wire.source_string import TcpAddress
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import ProxyEffect
+from portals.peer import link_effects as do
 from portals.peer.datagrams.udp import UdpPart
 from portals.peer.link_core import NO_DOMAIN, LinkCore
-from portals.peer.link_effects import (
-    AddSource,
-    Admit,
-    Ask,
-    ChangeSource,
-    Close,
-    CloseProxy,
-    CompanionAway,
-    Connect,
-    CountLost,
-    EndConnection,
-    FeedProxy,
-    Forget,
-    LinkChanged,
-    LinkCoreEffect,
-    LinkDown,
-    Log,
-    OpenProxy,
-    RemoveSource,
-    Report,
-    ReportRouteInfo,
-    RunSteps,
-    SendAllInterest,
-    SendAllSources,
-    SendInOrder,
-    SendInterest,
-    SendUrgent,
-)
 from portals.peer.link_sources import LinkSources
 from portals.peer.options import CANARY_BYTES, batching_of
 from portals.peer.process.gauges import LinkGauges
@@ -119,7 +92,7 @@ class PeerPortal:
             told_sources=self._told_sources,
             late=self._udp,
         )
-        self._effects: deque[LinkCoreEffect] = deque()
+        self._effects: deque[do.LinkCoreEffect] = deque()
         self._is_performing = False
         self._space = ReadSpace()  # of all connections
         self._connections: dict[int, PeerConnection] = {}
@@ -228,39 +201,39 @@ class PeerPortal:
             self._is_performing = False
         self._shell.act_soon()
 
-    def _carry_out_one(self, effect: LinkCoreEffect) -> None:
+    def _carry_out_one(self, effect: do.LinkCoreEffect) -> None:
         match effect:
-            case AddSource() | ChangeSource() | RemoveSource():
+            case do.AddSource() | do.ChangeSource() | do.RemoveSource():
                 self._change_source(effect)
-            case OpenProxy():
+            case do.OpenProxy():
                 self.sources.open(effect)
-            case FeedProxy():
+            case do.FeedProxy():
                 self.sources.feed(effect)
-            case CloseProxy():
+            case do.CloseProxy():
                 self.sources.close(effect)
-            case SendInOrder(message=message, may_be_lost=may_be_lost):
+            case do.SendInOrder(message=message, may_be_lost=may_be_lost):
                 (self.sender.send_canary if may_be_lost else self.sources.tell)(message)
-            case CountLost(messages=messages):
+            case do.CountLost(messages=messages):
                 count_lost(self._ctx.counters, *messages)
-            case SendUrgent() | SendInterest() | SendAllInterest() | SendAllSources():
+            case do.SendUrgent() | do.SendInterest() | do.SendAllInterest() | do.SendAllSources():
                 self._send(effect)
-            case Log(event=event, fields=fields, is_limited=is_limited):
+            case do.Log(event=event, fields=fields, is_limited=is_limited):
                 if is_limited:
                     self._ctx.limited(event, extra=fields)
                 else:
                     assert event.level is not None
                     self._ctx.log.log(event.level, event, extra=dict(fields))
-            case Report(portal=portal):
+            case do.Report(portal=portal):
                 self._shell.report(portal)
-            case ReportRouteInfo(message=message):
+            case do.ReportRouteInfo(message=message):
                 self._shell.report_route_info(message)
-            case RunSteps(steps=steps):
+            case do.RunSteps(steps=steps):
                 self._ctx.loop.run_in_slices(self._step_by_step(steps))
-            case CompanionAway():
+            case do.CompanionAway():
                 self._on_away()
-            case LinkChanged(is_up=is_up):
+            case do.LinkChanged(is_up=is_up):
                 self._shell.egress.is_operational = is_up
-            case Connect():
+            case do.Connect():
                 assert isinstance(self._connector, Initiator)
                 self._connector.connect()
             case _:
@@ -273,17 +246,17 @@ class PeerPortal:
             yield
         self._carry_out()
 
-    def _send(self, effect: SendUrgent | SendInterest | SendAllInterest | SendAllSources) -> None:
+    def _send(self, effect: do.ToCompanion) -> None:
         if (link := self.connection) is None:
             return
         match effect:
-            case SendUrgent(message=message):
+            case do.SendUrgent(message=message):
                 link.writer.put_urgent(message)
-            case SendInterest(messages=changes):
+            case do.SendInterest(messages=changes):
                 link.writer.put_interest(list(changes))
-            case SendAllInterest(messages=messages):
+            case do.SendAllInterest(messages=messages):
                 link.writer.tell_all_interest(messages)
-            case SendAllSources(messages=messages, is_first=is_first):
+            case do.SendAllSources(messages=messages, is_first=is_first):
                 link.writer.tell(self._tell_first(messages) if is_first else messages)
 
     def _tell_first(self, messages: Iterator[bytes]) -> Iterator[bytes]:
@@ -292,10 +265,12 @@ class PeerPortal:
         self.sender.on_up()
 
     def _change_connection(
-        self, connection: PeerConnection, effect: Admit | Ask | Close | EndConnection | LinkDown | Forget
+        self,
+        connection: PeerConnection,
+        effect: do.ConnectionEffect,
     ) -> None:
         match effect:
-            case Admit(up=up):
+            case do.Admit(up=up):
                 connection.admit(up)
                 self._receivers[connection.number] = connection.receiver
                 connection.on_behind = self._shell.report_busy
@@ -303,17 +278,17 @@ class PeerPortal:
                 self._unicast.writer = connection.writer
                 if self._udp is not None and self.link.offers is not None:
                     self._udp.connect(connection, up, self.link.offers, self)
-            case Ask():
+            case do.Ask():
                 connection.ask()
-            case Close():
+            case do.Close():
                 connection.close()
                 self._forget(connection.number)
-            case Forget():
+            case do.Forget():
                 self._forget(connection.number)
-            case EndConnection(why=why, remedy=remedy, end=end):
+            case do.EndConnection(why=why, remedy=remedy, end=end):
                 connection.read_rest()
                 connection.end(why, remedy, end)
-            case LinkDown():
+            case do.LinkDown():
                 if self._udp is not None:
                     self._udp.close()
                 connection.writer.control.move_to(self._ctx.counters)
@@ -337,12 +312,12 @@ class PeerPortal:
 
     # sources of the companion, as the data path has them
 
-    def _change_source(self, effect: AddSource | ChangeSource | RemoveSource) -> None:
+    def _change_source(self, effect: do.SourceEffect) -> None:
         receiver = self._receivers.get(effect.connection)
         if receiver is None:
             return
         match effect:
-            case AddSource(record=record, hop_count=hop_count, cost=cost, before=before):
+            case do.AddSource(record=record, hop_count=hop_count, cost=cost, before=before):
                 tir = Tir(record.topic, receiver.address, TIR_TTL, record.topic_index, TirOptions(()))
                 bound = BoundSource(record.topic, record.otid, record.srcidx, receiver, tir, is_from_dro=True)
                 receiver.sources[record.srcidx] = bound
@@ -351,9 +326,9 @@ class PeerPortal:
                 else:
                     self._shell.move_source(self._pop(*before), bound)
                     self._shell.change_source(bound, hop_count, cost, record.options)
-            case ChangeSource(record=record, hop_count=hop_count, cost=cost):
+            case do.ChangeSource(record=record, hop_count=hop_count, cost=cost):
                 self._shell.change_source(receiver.sources[record.srcidx], hop_count, cost, record.options)
-            case RemoveSource(connection=connection, number=number):
+            case do.RemoveSource(connection=connection, number=number):
                 self._shell.remove_source(self._pop(connection, number))
 
     def _pop(self, number: int, srcidx: int) -> BoundSource:

@@ -21,35 +21,8 @@ from dro.proto.peerlink.session import CloseLink, LinkEnd, LinkUp, SendControl
 from dro.proto.peerlink.sources import SourceMessage, ToldSources, source_message
 from dro.wire.source_string import TcpAddress
 from portals.decisions.effects import ProxyEffect
+from portals.peer import link_effects as do
 from portals.peer.link_core import LinkCore
-from portals.peer.link_effects import (
-    AddSource,
-    Admit,
-    Ask,
-    ChangeSource,
-    Close,
-    CloseProxy,
-    CompanionAway,
-    Connect,
-    CountLost,
-    EndConnection,
-    FeedProxy,
-    Forget,
-    LinkChanged,
-    LinkCoreEffect,
-    LinkDown,
-    Log,
-    OpenProxy,
-    RemoveSource,
-    Report,
-    ReportRouteInfo,
-    RunSteps,
-    SendAllInterest,
-    SendAllSources,
-    SendInOrder,
-    SendInterest,
-    SendUrgent,
-)
 from portals.peer.newcomers import Connection
 from portals.peer.options import CANARY_BYTES
 from supervisor.tools.simulate.clock import Clock
@@ -188,7 +161,7 @@ class PeerEnd:
         self._pipes: dict[int, Pipe] = {}  # by number
         self._handles: dict[tuple[int, int], int] = {}  # of joined sources, by connection and number
         self._numbers: dict[bytes, int] = {}  # of proxy sources
-        self._effects: deque[LinkCoreEffect] = deque()
+        self._effects: deque[do.LinkCoreEffect] = deque()
         self._is_performing = False
         self.take_interest, self.describe = self.core.heard.take_events, self.core.describe
 
@@ -279,15 +252,15 @@ class PeerEnd:
         self._is_performing = False
         self.portal.act_soon()
 
-    def _carry_out_one(self, effect: LinkCoreEffect) -> None:
+    def _carry_out_one(self, effect: do.LinkCoreEffect) -> None:
         own = self.portal.core.own
         match effect:
-            case SendUrgent(message=message) | SendInOrder(message=message):
+            case do.SendUrgent(message=message) | do.SendInOrder(message=message):
                 self._send(message)
-            case SendInterest() | SendAllInterest() | SendAllSources():
+            case do.SendInterest() | do.SendAllInterest() | do.SendAllSources():
                 for message in effect.messages:
                     self._send(message)
-            case AddSource(connection=connection, record=record, hop_count=hop_count, cost=cost, before=before):
+            case do.AddSource(connection=connection, record=record, hop_count=hop_count, cost=cost, before=before):
                 way = hop_count, cost, record.options
                 if before is None:
                     handle = own.add(record.otid, record.topic, record.domain_id, *way)
@@ -295,33 +268,33 @@ class PeerEnd:
                     handle = self._handles.pop(before)
                     own.change(handle, *way)
                 self._handles[connection, record.srcidx] = handle
-            case ChangeSource(connection=connection, record=record, hop_count=hop_count, cost=cost):
+            case do.ChangeSource(connection=connection, record=record, hop_count=hop_count, cost=cost):
                 own.change(self._handles[connection, record.srcidx], hop_count, cost, record.options)
-            case RemoveSource(connection=connection, number=number):
+            case do.RemoveSource(connection=connection, number=number):
                 self.portal.end_source(self._handles.pop((connection, number)))
-            case OpenProxy(worker=worker, source=seen, record=record):
+            case do.OpenProxy(worker=worker, source=seen, record=record):
                 self.portal.feed(seen.otid, seen.topic, worker, seen.handle)
                 self._numbers[seen.otid] = record.srcidx
                 self._send(source_message(record))
-            case FeedProxy(worker=worker, source=seen):
+            case do.FeedProxy(worker=worker, source=seen):
                 self.portal.feed(seen.otid, seen.topic, worker, seen.handle)
-            case CloseProxy(otid=otid, end=end):
+            case do.CloseProxy(otid=otid, end=end):
                 self.portal.end_proxy(otid)
                 del self._numbers[otid]
                 self._send(end)
-            case Report(portal=report):
+            case do.Report(portal=report):
                 self.portal.report(report)
-            case ReportRouteInfo(message=message):
+            case do.ReportRouteInfo(message=message):
                 self.portal.report_route_info(message)
-            case RunSteps(steps=steps):
+            case do.RunSteps(steps=steps):
                 self.portal.run_in_slices(self._step_by_step(steps))
-            case CompanionAway():
+            case do.CompanionAway():
                 self.portal.core.forget_routes(self.portal.clock.now_ns)
-            case Connect():
+            case do.Connect():
                 self._wire.connect(self)
-            case Log(event=event):
+            case do.Log(event=event):
                 self.portal.counts[event.name] += 1
-            case LinkChanged() | CountLost():
+            case do.LinkChanged() | do.CountLost():
                 pass
             case _:
                 self._change_connection(effect)
@@ -332,29 +305,29 @@ class PeerEnd:
             yield
         self.carry_out()
 
-    def _change_connection(self, effect: Admit | Ask | Close | EndConnection | LinkDown | Forget) -> None:
-        if isinstance(effect, Forget):
+    def _change_connection(self, effect: do.ConnectionEffect) -> None:
+        if isinstance(effect, do.Forget):
             self._pipes.pop(effect.connection, None)
             return
         pipe = self._pipes.get(effect.connection)
         if pipe is None or pipe not in self._known:
             return
         match effect:
-            case Admit():
+            case do.Admit():
                 self._told = ToldSources()
                 if greeting := self._known[pipe].session.greet():
                     pipe.send(self, greeting)
                     self.portal.clock.arm(self._known[pipe])
-            case Ask():
+            case do.Ask():
                 self._known[pipe].session.ask(self.portal.clock.now_ns)
                 self.talk(pipe)
-            case Close():
+            case do.Close():
                 pipe.close(self)
                 del self._known[pipe], self._pipes[effect.connection]
-            case EndConnection(why=why, remedy=remedy, end=end):
+            case do.EndConnection(why=why, remedy=remedy, end=end):
                 pipe.close(self)
                 self._over(pipe, why, remedy, end)
-            case LinkDown():
+            case do.LinkDown():
                 pass  # nothing waits here
 
     def _send(self, message: bytes | Datum) -> None:
