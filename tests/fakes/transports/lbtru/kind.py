@@ -22,11 +22,12 @@ from dro.proto.repair.retransmit import Retransmit, SendNcf
 from dro.proto.repair.session_messages import SendSm
 from dro.proto.repair.source import Effect, SourceConfig, SourceSession
 from dro.proto.session_events import Began, Ended
+from dro.sqn import HALF, MASK
 from dro.timers import Timer
 from dro.um.transport import sockets
 from dro.um.transport.frames import lay_out
 from dro.um.transport.kind import SenderEvents, SenderPool, SessionHost, TransportKind
-from dro.um.transport.runs import RunTable, read_messages
+from dro.um.transport.runs import FLAG_REPAIR, RunTable, read_messages
 from dro.um.transport.session import (
     OnEnded,
     ReceiverSessionStatistics,
@@ -103,6 +104,14 @@ class Receiver(ReceiverTransport):
         counters = replace(self._core.stats, lbm_msgs_rcved=self._messages, lbm_msgs_no_topic_rcved=no_topic)
         return ReceiverSessionStatistics(format_source(self.address), counters)
 
+    def mark(self) -> int | None:
+        return None if self._is_left else self._core.expected
+
+    def is_whole(self, mark: int | None) -> bool:
+        if mark is None or self._is_left or self._core.expected is None:
+            return True
+        return (self._core.contiguous + 1 - mark) & MASK < HALF
+
     def leave(self) -> None:
         if not self._is_left:
             self._is_left = True
@@ -139,8 +148,10 @@ class Receiver(ReceiverTransport):
         core, end = self._core, len(datagram)
         match packet:
             case lbtru.Data(sqn, trail, flags, payload):
-                if core.on_data(sqn, trail, bool(flags & FLAG_RETRANSMISSION), now_ns, end):
-                    self._messages += read_messages(datagram, end - len(payload), end, 0, self._table)
+                is_repair = bool(flags & FLAG_RETRANSMISSION)
+                if core.on_data(sqn, trail, is_repair, now_ns, end):
+                    begin, marks = end - len(payload), FLAG_REPAIR if is_repair else 0
+                    self._messages += read_messages(datagram, begin, end, 0, self._table, marks)
             case lbtru.SessionMessage(lead=lead, trail=trail):
                 core.on_session_message(lead, trail, now_ns)
             case lbtru.Ncf(trail=trail, reason=reason, sqns=sqns):
