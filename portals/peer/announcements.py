@@ -34,7 +34,6 @@ from portals.decisions.messages import SourceSeen
 from portals.peer.link_effects import (
     CloseProxy,
     CountLost,
-    FeedProxy,
     LinkCoreEffect,
     Log,
     OpenProxy,
@@ -87,12 +86,12 @@ class Announcements:
                 self._change_interest(symbol, pattern, (), domains)
             case OpenProxySource(worker=worker, source=source):
                 self._open(worker, source)
-            case FeedProxySource(worker=worker, source=source, is_beside=is_beside):
+            case FeedProxySource(worker=worker, source=source):
                 if not self.offered.has(source.otid):
                     self._open(worker, source)
                 else:
                     self._change_source(source)
-                    self._ask(FeedProxy(worker, source, is_beside))
+                    self._ask(effect)
             case UpdateProxySource(source=source):
                 self._change_source(source)
             case CloseProxySource(otid=otid):

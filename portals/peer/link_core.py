@@ -86,6 +86,7 @@ class LinkCore:
         self._told_sources = told_sources
         self._late = late
         self._effects: list[do.LinkCoreEffect] = []
+        self._ask = self._effects.append
         self.hello = Hello(
             dro_name,
             instance,
@@ -103,7 +104,7 @@ class LinkCore:
         to = config.tcp.initiator
         self.connecting = InitiatorCore(ms(to.reconnect_interval_ms), now_ns, draw) if to is not None else None
         self.watch = LinkWatch(now_ns, is_initiator=to is not None, address=address_of(config.tcp))
-        self.newcomers = Newcomers(self.watch, self._ask)
+        self.newcomers = Newcomers(self.watch, self._ask, self._close)
         self._connections: dict[int, Connection] = {}
         self._number = 0  # of the newest
         self.link: Connection | None = None
@@ -121,13 +122,13 @@ class LinkCore:
         self._is_away = True
 
     def take_effects(self) -> list[do.LinkCoreEffect]:
-        effects, self._effects = self._effects, []
+        effects = self._effects.copy()
+        self._effects.clear()
         return effects
 
-    def _ask(self, effect: do.LinkCoreEffect) -> None:
-        self._effects.append(effect)
-        if isinstance(effect, do.Close):
-            self._connections.pop(effect.connection, None)
+    def _close(self, number: int) -> None:
+        self._connections.pop(number, None)
+        self._ask(do.Close(number))
 
     # connections
 

@@ -9,6 +9,7 @@ from dro.bus.messages import PortalGone, PortalUp
 from dro.log.events import LogEvent
 from dro.proto.peerlink.messages import SourceRecord
 from dro.proto.peerlink.session import LinkEnd, LinkUp
+from portals.decisions.effects import FeedProxySource
 from portals.decisions.messages import SourceSeen
 
 
@@ -147,15 +148,6 @@ class OpenProxy:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedProxy:
-    """See `portals.decisions.effects.FeedProxySource`."""
-
-    worker: int
-    source: SourceSeen
-    is_beside: bool
-
-
-@dataclass(frozen=True, slots=True)
 class CloseProxy:
     """Flush, send the end, delete."""
 
@@ -221,12 +213,12 @@ class RunSteps:
 
 ConnectionEffect = Admit | Close | EndConnection | Ask | LinkDown | Forget
 ToCompanion = SendUrgent | SendInterest | SendAllInterest | SendAllSources
-ProxyEffect = OpenProxy | FeedProxy | CloseProxy
+OfferEffect = OpenProxy | FeedProxySource | CloseProxy
 SourceEffect = AddSource | ChangeSource | RemoveSource
 LinkCoreEffect = (
     ConnectionEffect
     | ToCompanion
-    | ProxyEffect
+    | OfferEffect
     | SourceEffect
     | Log
     | Connect

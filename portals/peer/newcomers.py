@@ -14,7 +14,7 @@ from dro.log.events import LogEvent
 from dro.proto.peerlink.connecting import ANSWER_NS, REMEDIES, Claim, claim_of
 from dro.proto.peerlink.session import LinkEnd, LinkSession, LinkUp
 from dro.wire.source_string import TcpAddress, address_text
-from portals.peer.link_effects import Ask, Close, LinkCoreEffect, Log
+from portals.peer.link_effects import Ask, LinkCoreEffect, Log
 from portals.peer.link_watch import LinkWatch
 
 UNGREETED_MAX: Final = 64
@@ -41,9 +41,13 @@ class _Claimant:
 class Newcomers:
     """See the module text."""
 
-    def __init__(self, watch: LinkWatch, ask: Callable[[LinkCoreEffect], object]) -> None:
+    def __init__(
+        self, watch: LinkWatch, ask: Callable[[LinkCoreEffect], object], close: Callable[[int], object]
+    ) -> None:
+        """`close` closes a connection that is refused."""
         self._watch = watch
         self._ask = ask
+        self._close_connection = close
         self._ungreeted: dict[int, Connection] = {}
         self._claimant: _Claimant | None = None  # waits for the answer of the link, or for its silence
 
@@ -58,7 +62,7 @@ class Newcomers:
         self._ungreeted[connection.number] = connection
         if len(self._ungreeted) > UNGREETED_MAX:
             oldest = self._ungreeted.pop(next(iter(self._ungreeted)))
-            self._ask(Close(oldest.number))
+            self._close_connection(oldest.number)
             why = "too many connections at once that say nothing"
             self.refuse(oldest.address, why, "find who connects to this port", LinkEnd.TIMEOUT)
 
@@ -111,7 +115,7 @@ class Newcomers:
         return (claimant.connection, claimant.up) if claimant is not None else None
 
     def _close(self, connection: Connection, claim: Claim) -> None:
-        self._ask(Close(connection.number))
+        self._close_connection(connection.number)
         reason = claim.value
         hello = connection.session.hello
         if claim is Claim.CLONE and hello is not None:

@@ -9,7 +9,6 @@ Source: forwarding notes, sections 2 to 10.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -35,7 +34,6 @@ from dro.clock import NS_PER_US, ms, s
 from dro.errors import LocalProtocolError, ResourceError
 from dro.log.events import LogEvent
 from dro.metrics.slots import Slot
-from dro.proto.interest.events import InterestEvent
 from dro.table import Table
 from dro.timers import Timer
 from dro.um.transport.session import BoundSource
@@ -83,6 +81,8 @@ class PortalShell:
         """Raises: ResourceError when the ring cannot be made."""
         self._ctx = ctx
         self.core = core
+        self.now_ns, self.run_in_slices = ctx.loop.now_ns, ctx.loop.run_in_slices
+        self.on_interest = partial(count_interest, page=ctx.counters)
         self.engine = PortalEngine(core, self)
         self.egress = Egress(ctx.counters, max_queue_bytes, ctx.loop.now_ns, ctx.loop.call_later)
         self.egress.reconcile_own_restart()
@@ -285,12 +285,6 @@ class PortalShell:
 
     # what is to be done
 
-    def now_ns(self) -> int:
-        return self._ctx.loop.now_ns()
-
-    def run_in_slices(self, steps: Iterator[None]) -> None:
-        self._ctx.loop.run_in_slices(steps)
-
     def act_soon(self) -> None:
         """Act once for all messages and packets of this turn: an exchange is hundreds of them."""
         if not self._acts_soon:
@@ -300,9 +294,6 @@ class PortalShell:
     def _on_soon(self) -> None:
         self._acts_soon = False
         self.engine.on_due()
-
-    def on_interest(self, event: InterestEvent) -> None:
-        count_interest(event, self._ctx.counters)
 
     def on_acted(self) -> None:
         self._siblings.send()

@@ -264,6 +264,7 @@ def linked(host: Host) -> object:
     for number, topic in enumerate((b"open", b"closed", b"other"), start=1):
         host.receive(connection, source(record(number, topic)))
     host.core.on_sibling_up(SIBLING, 1, 0, 0, host.now_ns())
+    host.engine.act()
     routes(host, 1, *BOTH_WAYS)
     wanted = SourceSeen(77, b"w" * 32, b"wanted", HERE, 0, 1, b"")
     from_sibling(host, InterestAdded(b"open", 0, HERE), InterestAdded(b"closed", 0, HERE), wanted)

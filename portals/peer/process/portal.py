@@ -32,7 +32,7 @@ from dro.wire.lbmr.packet import TIR_TTL, Tir, TirOptions
 from dro.wire.source_string import TcpAddress
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.core import PortalCore
-from portals.decisions.effects import ProxyEffect
+from portals.decisions.effects import FeedProxySource, ProxyEffect
 from portals.peer import link_effects as do
 from portals.peer.datagrams.udp import UdpPart
 from portals.peer.link_core import NO_DOMAIN, LinkCore
@@ -126,7 +126,8 @@ class PeerPortal:
     @property
     def connection(self) -> PeerConnection | None:
         """The one that is the link."""
-        return self._connection(self.link.link.number if self.link.link is not None else None)
+        link = self.link.link
+        return self._connections.get(link.number) if link is not None else None
 
     def _told_sources(self) -> ToldSources | None:
         link = self.connection
@@ -142,28 +143,28 @@ class PeerPortal:
         )
         self._connections[known.number] = connection
         connection.start()
-        self._carry_out()
+        self._follow()
 
     def _on_failed(self, why: str, end: LinkEnd) -> None:
         self.link.on_failed(why, end, self._ctx.loop.now_ns())
-        self._carry_out()
+        self._follow()
 
     def on_up(self, connection: PeerConnection, up: LinkUp) -> None:
         self.link.on_up(connection.number, up, self._ctx.loop.now_ns())
-        self._carry_out()
+        self._follow()
 
     def on_over(self, connection: PeerConnection, why: str, remedy: str, end: LinkEnd) -> None:
         self.link.on_over(connection.number, why, remedy, end, self._ctx.loop.now_ns())
-        self._carry_out()
+        self._follow()
 
     def on_effect(self, connection: PeerConnection, effect: LinkEffect) -> None:
         self.link.on_effect(connection.number, effect)
-        self._carry_out()
+        self._follow()
 
     def on_message(self, connection: PeerConnection, message: Message, raw: bytes) -> None:
         if self.link.on_message(connection.number, message, raw):
             connection.writer.control.on_received(len(raw))
-            self._carry_out()
+            self._follow()
         else:
             self._unicast.on_message(raw, connection.address)
 
@@ -177,12 +178,12 @@ class PeerPortal:
     def _on_working(self) -> None:
         """Packets get through, both ways."""
         self.link.on_working(self._ctx.loop.now_ns())
-        self._carry_out()
+        self._follow()
 
     def _remove(self, offers: LinkSources, number: int) -> None:
         """Remove a source that has lingered."""
         offers.remove(number)
-        self._carry_out()
+        self._follow()
 
     # what the core of the link asks for
 
@@ -199,6 +200,10 @@ class PeerPortal:
                 self._carry_out_one(self._effects.popleft())
         finally:
             self._is_performing = False
+
+    def _follow(self) -> None:
+        """The same, and then what the portal decides about it."""
+        self._carry_out()
         self._shell.act_soon()
 
     def _carry_out_one(self, effect: do.LinkCoreEffect) -> None:
@@ -207,7 +212,7 @@ class PeerPortal:
                 self._change_source(effect)
             case do.OpenProxy():
                 self.sources.open(effect)
-            case do.FeedProxy():
+            case FeedProxySource():
                 self.sources.feed(effect)
             case do.CloseProxy():
                 self.sources.close(effect)
@@ -242,9 +247,9 @@ class PeerPortal:
 
     def _step_by_step(self, steps: Iterator[None]) -> Iterator[None]:
         for _ in steps:
-            self._carry_out()
+            self._follow()
             yield
-        self._carry_out()
+        self._follow()
 
     def _send(self, effect: do.ToCompanion) -> None:
         if (link := self.connection) is None:
@@ -253,7 +258,7 @@ class PeerPortal:
             case do.SendUrgent(message=message):
                 link.writer.put_urgent(message)
             case do.SendInterest(messages=changes):
-                link.writer.put_interest(list(changes))
+                link.writer.put_interest(changes)
             case do.SendAllInterest(messages=messages):
                 link.writer.tell_all_interest(messages)
             case do.SendAllSources(messages=messages, is_first=is_first):
@@ -380,7 +385,7 @@ class PeerPortal:
     def _on_drain(self, limit_ms: int) -> None:
         self._shell.drain.on_drain(limit_ms)
         self.link.on_drain()
-        self._carry_out()
+        self._follow()
 
     def finals_pending(self) -> int:
         return 0

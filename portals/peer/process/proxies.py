@@ -19,7 +19,8 @@ from dro.table import Table
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
 from portals.datapath.outgoing import ProxySource
-from portals.peer.link_effects import CloseProxy, FeedProxy, OpenProxy
+from portals.decisions.effects import FeedProxySource
+from portals.peer.link_effects import CloseProxy, OpenProxy
 from portals.peer.stream.sender import LinkSender
 from portals.peer.stream.writer import count_lost
 from portals.shell.matchers import shown
@@ -55,7 +56,7 @@ class LinkProxySources:
         if not self._sender.send_control(message):
             count_lost(self._page, message)
 
-    def feed(self, effect: FeedProxy) -> None:
+    def feed(self, effect: FeedProxySource) -> None:
         proxy = self.by_otid[effect.source.otid]
         self._egress.feed(proxy, effect.worker, effect.source.handle, is_beside=effect.is_beside)
 

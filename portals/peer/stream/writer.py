@@ -11,7 +11,7 @@ Source: forwarding notes, sections 19 (8.) and 20.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -213,7 +213,7 @@ class LinkWriter:
             self._interest.append((messages, True))
             self._go_on_telling()
 
-    def put_interest(self, messages: list[bytes]) -> None:
+    def put_interest(self, messages: Sequence[bytes]) -> None:
         """A change: urgent, and behind all that was told about interest before."""
         if self._interest:
             self._interest.append((iter(messages), False))

@@ -20,7 +20,7 @@ from dro.proto.peerlink.messages import Hello
 from dro.proto.peerlink.session import CloseLink, LinkEnd, LinkUp, SendControl
 from dro.proto.peerlink.sources import SourceMessage, ToldSources, source_message
 from dro.wire.source_string import TcpAddress
-from portals.decisions.effects import ProxyEffect
+from portals.decisions.effects import FeedProxySource, ProxyEffect
 from portals.peer import link_effects as do
 from portals.peer.link_core import LinkCore
 from portals.peer.newcomers import Connection
@@ -185,12 +185,12 @@ class PeerEnd:
         self._known[pipe], self._pipes[known.number] = Dialogue(self, pipe, known), pipe
         known.session.on_connected(now_ns)
         self.talk(pipe)
-        self.carry_out()
+        self._follow()
 
     def on_failed(self) -> None:
         if self.portal.is_alive:
             self.core.on_failed("nobody answers", LinkEnd.ERROR, self.portal.clock.now_ns)
-            self.carry_out()
+            self._follow()
 
     def on_broken(self, pipe: Pipe) -> None:
         if self.portal.is_alive:
@@ -199,7 +199,7 @@ class PeerEnd:
     def _over(self, pipe: Pipe, why: str, remedy: str, end: LinkEnd) -> None:
         if (known := self._known.pop(pipe, None)) is not None:
             self.core.on_over(known.number, why, remedy, end, self.portal.clock.now_ns)
-            self.carry_out()
+            self._follow()
 
     def talk(self, pipe: Pipe) -> None:
         """Perform what the dialogue of a connection asks for."""
@@ -217,7 +217,7 @@ class PeerEnd:
                     return
                 case _:
                     self.core.on_effect(known.number, effect)
-            self.carry_out()
+            self._follow()
         if known is not None:
             self.portal.clock.arm(known)
 
@@ -234,13 +234,13 @@ class PeerEnd:
             self.talk(pipe)
             if rest is not None and pipe in self._known:
                 self.core.on_message(known.number, rest, message)
-                self.carry_out()
+                self._follow()
         elif pipe is self._link and (handle := self._handles.get((known.number, message[0]))) is not None:
             self.portal.on_data(handle, message[1])
 
     # what the core of the link asks for
 
-    def carry_out(self) -> None:
+    def _carry_out(self) -> None:
         if self._is_performing:
             return
         self._is_performing = True
@@ -250,6 +250,10 @@ class PeerEnd:
                 break
             self._carry_out_one(self._effects.popleft())
         self._is_performing = False
+
+    def _follow(self) -> None:
+        """The same, and then what the portal decides about it."""
+        self._carry_out()
         self.portal.act_soon()
 
     def _carry_out_one(self, effect: do.LinkCoreEffect) -> None:
@@ -276,7 +280,7 @@ class PeerEnd:
                 self.portal.feed(seen.otid, seen.topic, worker, seen.handle)
                 self._numbers[seen.otid] = record.srcidx
                 self._send(source_message(record))
-            case do.FeedProxy(worker=worker, source=seen):
+            case FeedProxySource(worker=worker, source=seen):
                 self.portal.feed(seen.otid, seen.topic, worker, seen.handle)
             case do.CloseProxy(otid=otid, end=end):
                 self.portal.end_proxy(otid)
@@ -301,9 +305,9 @@ class PeerEnd:
 
     def _step_by_step(self, steps: Iterator[None]) -> Iterator[None]:
         for _ in steps:
-            self.carry_out()
+            self._follow()
             yield
-        self.carry_out()
+        self._follow()
 
     def _change_connection(self, effect: do.ConnectionEffect) -> None:
         if isinstance(effect, do.Forget):
@@ -341,7 +345,7 @@ class PeerEnd:
 
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
         self.core.perform(effect)
-        self.carry_out()
+        self._carry_out()
 
     def together(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -354,24 +358,24 @@ class PeerEnd:
 
     def on_timer(self, now_ns: int) -> None:
         self.core.on_timer(now_ns)
-        self.carry_out()
+        self._carry_out()
 
     def on_routes(self, reachable: set[int], now_ns: int) -> None:
         self.core.on_routes()
-        self.carry_out()
+        self._carry_out()
 
     def on_origins(self, origins: tuple[Origin, ...]) -> None:
         self.core.on_origins(origins)
-        self.carry_out()
+        self._carry_out()
 
     def on_route_info(self, message: bytes) -> None:
         self.core.on_route_info(message)
-        self.carry_out()
+        self._carry_out()
 
     def on_config(self, config: EndpointConfig | PeerConfig) -> None:
         assert isinstance(config, PeerConfig)
         self.core.on_config(config, self.portal.acl)
-        self.carry_out()
+        self._carry_out()
 
     def send(self, proxy: Proxy, sent: Sent) -> None:
         if self._link is None:
