@@ -13,7 +13,9 @@ from router.core import OneSidedLink
 from router.route_info import NEIGHBOURS_MAX, is_repeat, read_head, read_record, with_ttl, write_route
 from router.route_info_exchange import Dropped, ExchangeTiming, InfoDropped, RouteInfoExchange, SendInfo
 from router.topology import DroRecord, Hotlink, Neighbour
-from tests.router.network import DRO_BIT, SETTLED_S, Network
+from supervisor.tools.simulate.network import Network
+from supervisor.tools.simulate.plan import endpoint
+from tests.router.networks import DRO_BIT, SETTLED_NS, deliver, planned, signatures, take, ways
 from tests.router.test_route_info_exchange import ME, OTHER, OWN, dropped
 
 KEY, OLD, FOREIGN = b"k" * 16, b"o" * 20, b"f" * 32
@@ -214,17 +216,18 @@ def test_other_keys_hold_for_the_next_message_of_either_side() -> None:
 
 def chain(authentication: Authentication | None) -> Network:
     """A in TRD 1, B in TRD 3, and TRD 2 between them."""
-    network = Network(authentication=authentication)
-    for name, own in (("A", 1), ("B", 3)):
-        network.add_dro(name)
-        network.add_endpoint(name, "own", own, cost=5)
-        network.add_endpoint(name, "two", 2, cost=5)
-    network.run(SETTLED_S)
+    network = Network(
+        planned({name: [endpoint("own", own, 5), endpoint("two", 2, 5)] for name, own in (("A", 1), ("B", 3))})
+    )
+    network.start()
+    for dro in network.up():
+        dro.routes.core.set_authentication(authentication)
+    network.run(SETTLED_NS)
     return network
 
 
 def routes(network: Network) -> list[object]:
-    tables = [dro.core.routes.table for dro in network.up()]
+    tables = [dro.routes.core.routes.table for dro in network.up()]
     assert all(tables)
     return [table.routes for table in tables if table is not None]
 
@@ -235,60 +238,60 @@ def invent(network: Network, key: bytes | None) -> None:
     for sqn in range(1, 21):
         data = unsigned(record, sqn=sqn) if key is None else signed(record, sqn=sqn, key=key)
         for to in ("A/two", "B/two"):
-            network.deliver(to, data, s(sqn), sender=(0x0A00_0063, 40000))
-    network.run(20)
+            deliver(network, to, data, s(sqn), sender=(0x0A00_0063, 40000))
+    network.run(s(20))
 
 
 def test_without_keys_an_invented_dro_draws_the_routes_to_it() -> None:
     network = chain(None)
     before = routes(network)
-    assert network.ways(1, 3)
+    assert ways(network, 1, 3)
     invent(network, None)
     assert routes(network) != before
-    assert network.ways(1, 3) == []
+    assert ways(network, 1, 3) == []
 
 
 @pytest.mark.parametrize("key", [None, FOREIGN], ids=["unsigned", "another key"])
 def test_with_keys_an_invented_dro_changes_no_route(key: bytes | None) -> None:
     network = chain(NETWORK)
-    before, ways = routes(network), network.ways(1, 3)
-    network.take("A")
+    before, way = routes(network), ways(network, 1, 3)
+    take(network, "A")
     invent(network, key)
-    assert (routes(network), network.ways(1, 3)) == (before, ways)
-    assert ways == [("A/own", "A/two", "TRD2", "B/two", "B/own")]
-    drops = [e.why for e in network.take("A") if isinstance(e, InfoDropped) and e.node_id == DRO_BIT | 666]
+    assert (routes(network), ways(network, 1, 3)) == (before, way)
+    assert way == [("A/own", "A/two", "TRD2", "B/two", "B/own")]
+    drops = [e.why for e in take(network, "A") if isinstance(e, InfoDropped) and e.node_id == DRO_BIT | 666]
     assert drops == [Dropped.UNAUTHENTIC] * 20
 
 
 def change(network: Network, name: str, authentication: Authentication | None) -> None:
     """A reload of one DRO; some seconds until the next."""
-    network.dros[name].core.set_authentication(authentication)
-    network.run(7)
+    network.dros[name].routes.core.set_authentication(authentication)
+    network.run(s(7))
 
 
 def test_the_key_is_changed_step_by_step_and_no_route_changes() -> None:
     network = chain(Authentication((OLD,)))
-    before, signatures = routes(network), network.signatures()
+    before = routes(network), signatures(network)
     for keys in ((OLD, KEY), (KEY, OLD), (KEY,)):
         for name in ("A", "B"):
-            network.take(name)
+            take(network, name)
             change(network, name, Authentication(keys))
-            assert not [e for e in network.take(name) if isinstance(e, OneSidedLink)]
-            assert (routes(network), network.signatures()) == (before, signatures)
+            assert not [e for e in take(network, name) if isinstance(e, OneSidedLink)]
+            assert (routes(network), signatures(network)) == before
 
 
 def test_signatures_are_introduced_dro_by_dro_and_no_route_changes() -> None:
     network = chain(None)
-    before, signatures = routes(network), network.signatures()
+    before = routes(network), signatures(network)
     for lenient in (True, False):
         for name in ("A", "B"):
             change(network, name, Authentication((KEY,), accepts_unsigned=lenient))
-            assert (routes(network), network.signatures()) == (before, signatures)
+            assert (routes(network), signatures(network)) == before
 
 
 def test_a_dro_with_another_key_is_none_of_the_network() -> None:
     network = chain(NETWORK)
     change(network, "B", Authentication((FOREIGN,)))
-    network.run(SETTLED_S)
-    assert network.ways(1, 3) == []
-    assert all(dro.core.exchange.others == {} for dro in network.up())
+    network.run(SETTLED_NS)
+    assert ways(network, 1, 3) == []
+    assert all(dro.routes.core.exchange.others == {} for dro in network.up())

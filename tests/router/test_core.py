@@ -7,14 +7,15 @@ import pytest
 from dro.bus.messages import PortalUp
 from dro.clock import ms, s
 from router.core import OneSidedLink, RouteManagerCore, Self, SignaturesDiffer
-from router.own_portals import DUPLICATE, LinkRefused, OwnPortals, Portal
+from router.own_portals import DUPLICATE, LOOP, LinkRefused, OwnPortals, Portal
 from router.route_info import read_head, write_route
 from router.route_info_exchange import ExchangeTiming, SendInfo
-from router.route_recalculation import Change, SendTable, StillChanging, TopologyChanged
+from router.route_recalculation import Change, SendTable, StillChanging, Timing, TopologyChanged
 from router.topology import DroRecord, Neighbour, topology_signature
-from tests.router.network import DRO_BIT, GUIDE
+from tests.router.networks import DRO_BIT
 
 ME, OTHER = DRO_BIT | 1, DRO_BIT | 2
+GUIDE = Timing(check_ns=ms(750), backoff_ns=s(5), warning_ns=s(10))
 
 
 def core() -> RouteManagerCore:
@@ -203,6 +204,15 @@ def test_of_two_links_to_a_dro_both_ends_take_the_older_one(order: tuple[int, in
     portals.remove(1)
     portals.set(1, Portal(0, 1, OTHER, since_us=2000))
     assert (list(portals.accepted), list(portals.refused)) == ([2], [1]), "it is the older one now"
+
+
+def test_a_link_that_leads_back_is_refused() -> None:
+    c = core()
+    for worker in (2, 3):
+        c.on_portal_up(PortalUp(worker, 0, 1, ME), 0)
+    refused = [e for e in c.take_effects() if isinstance(e, LinkRefused)]
+    assert {e.worker: e for e in refused} == {w: LinkRefused(w, ME, LOOP) for w in (2, 3)}
+    assert c.routes.own().neighbours == ()
 
 
 def test_a_second_link_is_told_of_routes_when_the_first_one_goes() -> None:

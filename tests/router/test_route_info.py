@@ -26,7 +26,7 @@ from router.route_info import (
     write_route,
 )
 from router.topology import DroRecord, Hotlink, Neighbour
-from tests.router.network import DRO_BIT
+from tests.router.networks import DRO_BIT
 
 NODE = DRO_BIT | 5
 costs = st.integers(1, COST_MAX)

@@ -23,7 +23,7 @@ from router.route_info_exchange import (
     is_newer,
 )
 from router.topology import DroRecord, Neighbour
-from tests.router.network import DRO_BIT
+from tests.router.networks import DRO_BIT
 
 ME, OTHER = DRO_BIT | 1, DRO_BIT | 2
 OWN = DroRecord(ME, (Neighbour(1, 1, 1),), version=3, name="G1")

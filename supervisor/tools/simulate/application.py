@@ -116,5 +116,5 @@ class Application:
 
     on_left = on_changed = on_joined
 
-    def on_unicast(self, message: bytes) -> None:
+    def on_unicast(self, message: bytes, sender_ip: int) -> None:
         """Only DROs get it."""

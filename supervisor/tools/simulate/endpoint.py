@@ -37,6 +37,7 @@ from supervisor.tools.simulate.portal import Proxy, SimPortal, compiled
 from supervisor.tools.simulate.trd import Session, Trd
 
 DATAGRAM_BYTES: Final = 8192
+UNICAST_PORT: Final = 14391
 ADDRESS: Final = TcpAddress(0x7F000001, 14371, 0)
 """Of every source."""
 
@@ -58,7 +59,7 @@ class EndpointEnd:
 
     def start(self) -> None:
         now_ns = self._portal.clock.now_ns
-        address = self._trd.enter(self), 14391
+        address = self._trd.enter(self), UNICAST_PORT
         options = standard_options(self._rng.randbytes(8), lbmr.SenderType.DRO, self._trd.domain_id)
         self._interest = TrdInterest(self._config, options, DATAGRAM_BYTES, address, self._rng, now_ns)
 
@@ -155,8 +156,8 @@ class EndpointEnd:
         self._interest.on_packet(packet, sender_ip, self._portal.clock.now_ns)
         self._portal.act_soon()
 
-    def on_unicast(self, message: bytes) -> None:
-        self._portal.report_route_info(message)
+    def on_unicast(self, message: bytes, sender_ip: int) -> None:
+        self._portal.report_route_info(message, (sender_ip, UNICAST_PORT))
 
     def wants(self, session: Session) -> bool:
         rules = self._rules

@@ -51,8 +51,8 @@ class Routes:
             self.core.on_portal_gone(worker, now_ns)
         self.act()
 
-    def on_info(self, worker: int, message: bytes, now_ns: int) -> None:
-        self.core.on_route_info(worker, message, now_ns)
+    def on_info(self, worker: int, message: bytes, now_ns: int, sender: tuple[int, int]) -> None:
+        self.core.on_route_info(worker, message, now_ns, sender)
         self.act()
 
     def next_deadline(self) -> int | None:
@@ -182,8 +182,8 @@ class Dro:
     def report(self, worker: int, report: PortalUp | PortalGone) -> None:
         self._to_routes(lambda routes, now_ns: routes.on_report(worker, report, now_ns))
 
-    def pass_route_info(self, worker: int, message: bytes) -> None:
-        self._to_routes(lambda routes, now_ns: routes.on_info(worker, message, now_ns))
+    def pass_route_info(self, worker: int, message: bytes, sender: tuple[int, int]) -> None:
+        self._to_routes(lambda routes, now_ns: routes.on_info(worker, message, now_ns, sender))
 
     def _to_routes(self, say: Callable[[Routes, int], object]) -> None:
         """From a portal, as a message."""

@@ -75,7 +75,7 @@ class Daemon(Protocol):
     def report(self, worker: int, report: PortalUp | PortalGone) -> None:
         """To the route manager: what the portal is now."""
 
-    def pass_route_info(self, worker: int, message: bytes) -> None:
+    def pass_route_info(self, worker: int, message: bytes, sender: tuple[int, int]) -> None:
         """To the route manager, from another DRO."""
 
 
@@ -227,8 +227,9 @@ class SimPortal:
     def report(self, report: PortalUp | PortalGone) -> None:
         self.dro.report(self.worker, report)
 
-    def report_route_info(self, message: bytes) -> None:
-        self.dro.pass_route_info(self.worker, message)
+    def report_route_info(self, message: bytes, sender: tuple[int, int] = (0, 0)) -> None:
+        """`sender`: address and port, in a TRD."""
+        self.dro.pass_route_info(self.worker, message, sender)
 
     # time
 

@@ -47,7 +47,7 @@ class Member(Protocol):
 
     def on_data(self, session: Session, sent: Sent) -> None: ...
 
-    def on_unicast(self, message: bytes) -> None:
+    def on_unicast(self, message: bytes, sender_ip: int) -> None:
         """Take route information of another DRO in the TRD; for portals alone."""
 
 
@@ -133,7 +133,7 @@ class Trd:
 
     def send_route_info(self, member: Member, message: bytes) -> None:
         """Send route information to each other DRO of the TRD."""
-        self._to_all(member, DELAY_NS, lambda other, _: other.on_unicast(message))
+        self._to_all(member, DELAY_NS, lambda other, sender_ip: other.on_unicast(message, sender_ip))
 
     # sources
 
