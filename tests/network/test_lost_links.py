@@ -13,12 +13,11 @@ import pytest
 from dro.clock import ms
 from dro.metrics.slots import Slot
 from dro.metrics.table import PORTAL, bounds_of
-from dro.proto.peerlink.hold import HOLD_NS, QUIET_NS
+from dro.proto.peerlink.hold import HOLD_NS
 from dro.proto.peerlink.session import LinkEnd
 from dro.um.transport.link_frames import SRCIDX_BYTES
 from dro.um.transport.stream import PlainStream
 from dro.wire.lbmc import message as lbmc
-from portals.decisions.effects import CloseProxyReceiver
 from portals.peer.datagrams.link_datagrams import LinkDatagrams
 from portals.peer.stream.connector import Acceptor
 from tests.network.conftest import Make
@@ -225,38 +224,6 @@ def test_routes_that_go_elsewhere_end_the_hold(make: Make) -> None:
     assert proxies(net) == 1, "for as long as every route that changes"
     run(flow, 4000)
     assert proxies(net) == 0
-
-
-def test_another_instance_of_the_companion_is_not_fed(make: Make) -> None:
-    """It has no routes yet, so it wants nothing."""
-    flow = flowing(make, daemon=SLOW)
-    net = flow.net
-    net.kill("B")
-    run(flow, 1000)
-    assert proxies(net) == 1
-    net.start("B")
-    net.until(lambda: net.dros["A"].has_link("B"))
-    net.run(20)
-    assert proxies(net) == 0
-    assert net.dros["A"].page("B", Slot.DROPPED_NOT_OPERATIONAL) > 0
-    assert net.dros["A"].books.problems() == []
-
-
-def test_a_companion_that_wants_less_than_before_is_believed(make: Make) -> None:
-    flow = flowing(make, daemon=SLOW)
-    net = flow.net
-    close_acceptor(net)
-    reset(net, "B")
-    net.dros["B"].peers["A"].perform(CloseProxyReceiver(SOUTH, 0, (2,)), 0)
-    run(flow, AWAY_MS)
-    assert proxies(net) == 1
-    open_acceptor(net)
-    net.run(100)
-    assert net.dros["A"].has_link("B")
-    assert proxies(net) == 1
-    net.run(QUIET_NS // ms(1) + 100)
-    assert proxies(net) == 0
-    assert proxies(net, "B") == 1, "what A has confirmed"
 
 
 @pytest.mark.parametrize("is_down_first", [True, False])

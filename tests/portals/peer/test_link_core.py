@@ -1,0 +1,164 @@
+"""The core of a link on a clock that the tests move: who is the companion, and what is held of a lost link."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from dro.clock import ms
+from dro.log.events import LogEvent
+from dro.proto.peerlink.connecting import ANSWER_NS
+from dro.proto.peerlink.hold import QUIET_NS
+from dro.proto.peerlink.messages import Hello, hello, keepalive, topic_interest
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.dro_blocks import GatewayName, RouteInfo, RouteInfoNeighbor
+from portals.peer.link_effects import Admit, CompanionAway, CountLost, Log, SendUrgent
+from supervisor.tools.simulate.peer import Pipe
+from supervisor.tools.simulate.plan import dro_of, peer
+from tests.portals.test_hosts import NODE_ID, THERE, SimulatedHost, greeting, watched
+
+ANSWER_MS = ANSWER_NS // ms(1)
+INTERVAL_MS = 5000
+"""Of keepalives, by default."""
+
+
+@pytest.fixture
+def host() -> SimulatedHost:
+    """An acceptor A-B, to which nobody has connected."""
+    made = SimulatedHost(dro_of("A", [], [peer("A-B", is_initiator=False)]))
+    watched(made)
+    return made
+
+
+def connected(host: SimulatedHost, message: bytes) -> Pipe:
+    pipe = host.connect()
+    assert isinstance(pipe, Pipe)
+    host.receive(pipe, message)
+    return pipe
+
+
+def route(name: bytes, node_id: int) -> bytes:
+    neighbours = (RouteInfoNeighbor(1, 1, 1), RouteInfoNeighbor(1 << 63 | 1, 1, 1))
+    return lbmc.encode(lbmc.control_message(RouteInfo(node_id, 1, 1, 5), GatewayName(name), *neighbours))
+
+
+def asked(host: SimulatedHost, *kinds: type) -> list[object]:
+    notes = cast("list[tuple[int, object]]", host.notes)
+    return [note for _, note in notes if isinstance(note, kinds)]
+
+
+def refusals(host: SimulatedHost) -> list[object]:
+    return [e.fields["reason"] for e in asked(host, Log) if isinstance(e, Log) and e.event is LogEvent.PEER_REFUSED]
+
+
+def number_of_link(host: SimulatedHost) -> int:
+    assert host.link.link is not None
+    return host.link.link.number
+
+
+# who takes the place of a link
+
+
+def test_whoever_knows_the_hello_of_the_companion_does_not_take_its_place(host: SimulatedHost) -> None:
+    first = connected(host, greeting())
+    for _ in range(3):
+        pipe = connected(host, greeting())
+        host.run(ANSWER_MS // 2)
+        assert pipe.is_open
+        host.receive(first, keepalive(1, 0))
+        host.run(ANSWER_MS)
+        assert not pipe.is_open
+    assert number_of_link(host) == 1
+    assert refusals(host) == ["the companion is connected, and answers"] * 3
+
+
+def test_a_second_host_with_the_same_configuration_is_refused_by_name(host: SimulatedHost) -> None:
+    connected(host, greeting())
+    other = connected(host, greeting(b"host B 2", node_id=1 << 63 | 99))
+    host.run(10)
+    assert (number_of_link(host), other.is_open) == (1, False)
+    why = f"another DRO of the same name is connected: B, and this one has node id {1 << 63 | 99}"
+    assert refusals(host) == [why]
+    assert why in host.link.watch.error, "in status as well"
+
+
+@pytest.mark.parametrize(("silent_ms", "number"), [(INTERVAL_MS - 1000, 2), (INTERVAL_MS - 100, 3)])
+def test_of_two_who_want_the_place_of_a_silent_link_one_has_it(
+    host: SimulatedHost, silent_ms: int, number: int
+) -> None:
+    """The companion, which is waited for, and a stranger, 550 ms later: when the interval is over, that one."""
+    connected(host, greeting())
+    host.run(silent_ms)
+    waits = connected(host, greeting())
+    host.run(550)
+    stranger = connected(host, greeting(name=b"stranger"))
+    host.run(ANSWER_MS + 100)
+    assert (waits.is_open, stranger.is_open) == ((True, False) if number == 2 else (False, True))
+    assert number_of_link(host) == number
+    assert [e.connection for e in asked(host, Admit) if isinstance(e, Admit)] == [1, number]
+
+
+# who the companion is
+
+
+def test_the_neighbour_is_known_from_hello(host: SimulatedHost) -> None:
+    connected(host, greeting(node_id=1 << 63 | 7))
+    assert host.link.neighbour == 1 << 63 | 7
+
+
+def test_a_companion_that_tells_no_node_id_is_known_by_its_name_and_not_by_what_comes_first(
+    host: SimulatedHost,
+) -> None:
+    """Route information of a third DRO comes first after a reconnect."""
+    pipe = connected(host, hello(Hello(b"B", b"instance")))
+    host.receive(pipe, route(b"X", 1 << 63 | 77))
+    assert host.link.neighbour == 0
+    host.receive(pipe, route(b"B", 1 << 63 | 55))
+    assert host.link.neighbour == 1 << 63 | 55
+
+
+def test_the_own_route_information_is_the_first_that_leaves_on_a_connection(host: SimulatedHost) -> None:
+    connected(host, greeting())
+    messages = [route(b"any", node_id) for node_id in (7, NODE_ID, 8)]
+    for message in messages:
+        host.end.on_route_info(message)
+    assert asked(host, CountLost, SendUrgent) == [CountLost((messages[0],)), *map(SendUrgent, messages[1:])]
+
+
+# what is held of a link that was lost
+
+
+def lost(host: SimulatedHost) -> None:
+    """B has wanted two topics, and its link has been away for a second."""
+    pipe = connected(host, greeting())
+    for topic in (b"one", b"two"):
+        for message in topic_interest(topic, (THERE,)):
+            host.receive(pipe, message)
+    host.run(1000)
+    host.cut(pipe)
+    host.run(1000)
+    assert host.link.heard.held == 2
+
+
+def wanted(host: SimulatedHost) -> set[bytes]:
+    return {topic for topic in (b"one", b"two") if host.core.recorded.interested(topic)}
+
+
+def test_a_companion_that_wants_less_than_before_is_believed(host: SimulatedHost) -> None:
+    lost(host)
+    again = connected(host, greeting())
+    for message in topic_interest(b"one", (THERE,)):
+        host.receive(again, message)
+    host.run(QUIET_NS // ms(1) - 100)
+    assert wanted(host) == {b"one", b"two"}
+    host.run(200)
+    assert wanted(host) == {b"one"}
+
+
+def test_another_instance_of_the_companion_is_not_fed(host: SimulatedHost) -> None:
+    lost(host)
+    connected(host, greeting(b"portal 2"))
+    host.run(1)
+    assert wanted(host) == set()
+    assert asked(host, CompanionAway) == [CompanionAway()], "what waits for it is thrown away"
