@@ -17,7 +17,7 @@ from dro.wire.lbmc.data_blocks import TopicName
 from dro.wire.lbmr.options import ContextInstance
 from portals.decisions.effects import OpenProxySource
 from portals.decisions.messages import PATTERN_PCRE, SourceSeen
-from router.own_portals import DUPLICATE, LOOP
+from router.own_portals import LOOP
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN, PAIR, RING
 from tests.rigs.network import Network
@@ -117,31 +117,6 @@ def exchange(net: Network) -> None:
     assert receiver.got(source) == list(range(20))
     net.end(sender)
     net.end(receiver)
-
-
-def test_a_second_link_of_two_dros_is_refused_by_name(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """It stays connected and carries nothing, until the first one is away."""
-    caplog.set_level(logging.INFO)
-    net = make({"A": [1, "B", "B.2"], "B": [2, "A", "A.2"]})
-    net.start()
-    net.run(3000, 50)
-    a, b = net.dros["A"], net.dros["B"]
-    told = refused(caplog)
-    assert {reason for _, reason in told} == {DUPLICATE}
-    last = {portal[0]: portal.partition("-")[2] for portal, _ in told}
-    assert {*last} == {"A", "B"}
-    second = {*last.values()}
-    assert second in ({"A", "B"}, {"A.2", "B.2"}), "both DROs refuse the same link"
-    assert all(a.has_link(port) for port in ("B", "B.2"))
-    exchange(net)
-    ((used, unused),) = [("B", "B.2")] if "B.2" in second else [("B.2", "B")]
-    assert (a.page(used, Slot.SENT), a.page(unused, Slot.SENT)) == (20, 0)
-    a.close_link(used)
-    net.run(3000, 50)
-    exchange(net)
-    assert a.page(used, Slot.SENT) == 20
-    assert a.page(unused, Slot.SENT) > 0
-    assert b.has_link(unused.replace("B", "A"))
 
 
 def test_what_is_wrong_about_one_source_leaves_the_link_alone(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,16 +1,14 @@
 """The networks of the guide's chapter 3.7: which way is taken, and what is left when DROs and links go.
 
 Each message comes once. Named after rows of the feature table: tie, parallel links, loops, loop and spur, central TRD,
-mesh, palm tree, dumbbell.
+mesh.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -21,12 +19,11 @@ from tests.fakes.admin import FakeAdmin, client_of
 from tests.network.conftest import Make
 from tests.network.plans import RING, SPUR
 from tests.network.test_shared_trds import CENTRAL_TRD, RING_WITH_CENTRAL_TRD, know_all
-from tests.rigs.network import PATIENT, Application, Network
+from tests.rigs.network import Network
 
 TOPIC: Final = b"orders"
 QUIET_MS: Final = 1000
 COUNT: Final = 20
-EXAMPLES: Final = Path(__file__).parents[1] / "golden" / "examples"
 PARALLEL: Final = {"A": [1, "B"], "B": [2, "A"], "C": [1, "D"], "D": [2, "C"]}
 MESH: Final = {
     name: [number, *(other for other in "ABCDE" if other != name)] for number, name in enumerate("ABCDE", start=1)
@@ -197,73 +194,3 @@ def test_each_trd_has_one_proxy_source_of_each_source(make: Make, plan: dict[str
             found.update((trd, row.otid) for row in rows if row.otid)
     others = [(trd, source.otid.hex()) for trd in party.ends for at, source in party.sources.items() if at != trd]
     assert found == Counter(others)
-
-
-class Example:
-    """One of the example networks, as a plan."""
-
-    def __init__(self, name: str) -> None:
-        topology: dict[str, Any] = json.loads((EXAMPLES / name / "topology.json").read_text())
-        self.plan: dict[str, list[int | str]] = {}
-        self.costs: dict[str, str] = {}
-        for dro in topology["dros"]:
-            ports = self.plan[dro["name"]] = [self.portal(portal["name"])[1] for portal in dro["portals"]]
-            for port, portal in zip(ports, dro["portals"], strict=True):
-                self.costs[f"{dro['name']}-{port}"] = f"<cost>{portal['cost']}</cost>"
-        self.routes: dict[tuple[int, int], list[tuple[str, int | str]]] = {}
-        for path in topology["paths"]:
-            if not path["tie"]:
-                (steps,) = path["routes"]
-                route = [self.portal(step.partition("/")[2]) for step in steps if "/" in step]
-                self.routes[path["from"], path["to"]] = route
-                self.routes[path["to"], path["from"]] = route[::-1]
-
-    @staticmethod
-    def portal(name: str) -> tuple[str, int | str]:
-        """The DRO, and the domain or the DRO that the portal leads to."""
-        dro, _, port = name.partition("-")
-        return dro, int(port.removeprefix("TRD")) if port.startswith("TRD") else port
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["palm-tree", "dumbbell"])
-def test_data_of_every_pair_takes_the_described_path(make: Make, name: str) -> None:
-    """Pairs with one best path, each with a number of messages of its own; what every portal counts is just that."""
-    example = Example(name)
-    net = make(example.plan, portal_xml=example.costs, daemon=PATIENT)
-    net.start()
-    net.until(lambda: know_all(net), step_ms=100)
-    ends = {trd: net.application(trd) for trd in net.plan.trds}
-    flows: dict[tuple[int, int], FragmentSource] = {}
-    for one, other in example.routes:
-        flows[one, other] = ends[one].source(b"%d-%d" % (one, other))
-        ends[other].context.want_topic(flows[one, other].topic)
-
-    def caught_up(application: Application, source: FragmentSource, sent: int) -> bool:
-        return application.got(source)[-1:] == [sent - 1]
-
-    def until_all_is_there() -> None:
-        net.until(
-            lambda: all(caught_up(ends[other], s, ends[one].sent(s)) for (one, other), s in flows.items()), step_ms=100
-        )
-
-    net.until(lambda: all(ends[other].bound(s.topic) for (_, other), s in flows.items()), step_ms=100)
-    net.run(4000, 100)  # a receiver in a TRD with several DROs moves to the one on the best way
-    for (one, _), source in flows.items():
-        ends[one].send(source)
-    until_all_is_there()
-    net.run(QUIET_MS, 100)
-    before = counters(net)
-    expected = {portal: [0, 0] for portal in before}
-    for nth, ((one, _), source) in enumerate(flows.items()):
-        count = 1 + nth % 7
-        ends[one].send(source, count)
-        for place, portal in enumerate(example.routes[list(flows)[nth]]):
-            expected[portal][place % 2] += count
-    until_all_is_there()
-    net.run(QUIET_MS, 100)
-    after = counters(net)
-    assert {portal: [after[portal][n] - before[portal][n] for n in (0, 1)] for portal in before} == expected
-    for (one, other), source in flows.items():
-        got = ends[other].got(source)
-        assert got == [*range(got[0], ends[one].sent(source))]
