@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -37,15 +37,23 @@ TOO_MANY: Final = 50
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path, 3, has_monitor=True)
+@contextlib.contextmanager
+def monitored(folder: Path, trds: int, environment: Mapping[str, str] | None = None) -> Iterator[Site]:
+    """A DRO whose monitor answers."""
+    made = Site(folder, trds, has_monitor=True)
+    made.environment = {**made.environment, **(environment or {})}
     try:
         made.start()
         made.wait(lambda: status_of(made, "/readyz") == 200, "the monitor")
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with monitored(tmp_path, 3) as made:
+        yield made
 
 
 def fetch(site: Site, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:

@@ -17,7 +17,7 @@ from schemathesis.core.result import Ok
 from supervisor.monitor.answers.topics import TOPICS_VARIABLE
 from supervisor.monitor.api import OPENAPI, PAGED
 from supervisor.monitor.orders import TOKENS_VARIABLE
-from tests.daemon.test_monitor import fetch, status_of
+from tests.daemon.test_monitor import fetch, monitored
 from tests.rigs.effort import IS_LONG
 from tests.rigs.site import Site
 
@@ -38,14 +38,9 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, tokens: Path) -> Iterator[Site]:
-    made = Site(tmp_path_factory.mktemp("site"), 2, has_monitor=True)
-    made.environment = {TOKENS_VARIABLE: str(tokens), TOPICS_VARIABLE: "2"}
-    try:
-        made.start()
-        made.wait(lambda: status_of(made, "/readyz") == 200, "the monitor")
+    environment = {TOKENS_VARIABLE: str(tokens), TOPICS_VARIABLE: "2"}
+    with monitored(tmp_path_factory.mktemp("site"), 2, environment) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_the_api_does_what_its_document_says(site: Site) -> None:

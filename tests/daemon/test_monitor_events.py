@@ -14,7 +14,7 @@ import pytest
 
 from supervisor.admin.client import Client, find_dro
 from supervisor.monitor.known.events import MAX_LISTENERS
-from tests.daemon.test_monitor import fetch, status_of
+from tests.daemon.test_monitor import fetch, monitored, status_of
 from tests.rigs.scraper import series
 from tests.rigs.site import Site
 
@@ -23,13 +23,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path, 2, has_monitor=True)
-    try:
-        made.start()
-        made.wait(lambda: status_of(made, "/readyz") == 200, "the monitor")
+    with monitored(tmp_path, 2) as made:
         yield made
-    finally:
-        made.close()
 
 
 class Stream:

@@ -55,3 +55,15 @@ class KeepingSink(RunSink):
     def _event(self, event: str, session: ReceiverTransport) -> None:
         self.order.append(event)
         self.on_event(event, session)
+
+
+class RunsSink(KeepingSink):
+    """Keeps the runs as well, those of one call together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[list[Run]] = []
+
+    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
+        self.calls.append(runs)
+        super().on_runs(transport, view, runs, now_ns)

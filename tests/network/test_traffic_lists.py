@@ -11,11 +11,12 @@ from typing import Final
 import pytest
 
 from dro.metrics.slots import Slot
+from dro.um.fragment.own_sources import FragmentSource
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN, PAIR
 from tests.network.test_answers import rows
 from tests.network.test_udp_links import links_up
-from tests.rigs.network import Network
+from tests.rigs.network import Application, Network
 
 TOPIC: Final = b"topic"
 
@@ -68,15 +69,8 @@ def read_all(sock: socket.socket) -> None:
             pass
 
 
-@pytest.mark.parametrize(
-    ("behavior", "state"), [("normal", "blocking"), ("bounded_latency", "waiting"), ("source_paced", "waiting")]
-)
-def test_a_receiver_that_does_not_read_is_listed_until_it_reads(
-    make: Make, raw: socket.socket, behavior: str, state: str
-) -> None:
-    """With its address, topics, what waits and what was discarded for it."""
-    um = f"source transport_tcp_multiple_receiver_behavior {behavior}\n"
-    net = make({"A": [1, 2]}, transport="tcp", um=um + "source transport_tcp_sender_socket_buffer 4096\n")
+def joined(net: Network, raw: socket.socket) -> tuple[Application, FragmentSource, Application]:
+    """A sender with a source, and a receiver in the other TRD, where `raw` is connected to the proxy source as well."""
     net.start()
     sender, receiver = net.application(1), net.application(2)
     source = sender.source(TOPIC)
@@ -86,6 +80,19 @@ def test_a_receiver_that_does_not_read_is_listed_until_it_reads(
     ip, port = proxy.source.split(":")[1:3]
     raw.connect((ip, int(port)))
     net.run(10)
+    return sender, source, receiver
+
+
+@pytest.mark.parametrize(
+    ("behavior", "state"), [("normal", "blocking"), ("bounded_latency", "waiting"), ("source_paced", "waiting")]
+)
+def test_a_receiver_that_does_not_read_is_listed_until_it_reads(
+    make: Make, raw: socket.socket, behavior: str, state: str
+) -> None:
+    """With its address, topics, what waits and what was discarded for it."""
+    um = f"source transport_tcp_multiple_receiver_behavior {behavior}\n"
+    net = make({"A": [1, 2]}, transport="tcp", um=um + "source transport_tcp_sender_socket_buffer 4096\n")
+    sender, source, receiver = joined(net, raw)
     assert rows(net, "A", "blocked", "A-2") == []
 
     def send_until(holds: Callable[[], bool]) -> None:
@@ -122,15 +129,7 @@ def test_a_receiver_that_does_not_read_is_listed_until_it_reads(
 
 def test_a_receiver_that_is_gone_blocks_nothing(make: Make, raw: socket.socket) -> None:
     net = make({"A": [1, 2]}, transport="tcp", um="source transport_tcp_sender_socket_buffer 4096\n")
-    net.start()
-    sender, receiver = net.application(1), net.application(2)
-    source = sender.source(TOPIC)
-    receiver.context.want_topic(TOPIC)
-    net.until(lambda: len(receiver.bound(TOPIC)) == 1)
-    proxy = next(row for row in rows(net, "A", "proxies", "A-2") if row.proxy == "source")
-    ip, port = proxy.source.split(":")[1:3]
-    raw.connect((ip, int(port)))
-    net.run(10)
+    sender, source, _ = joined(net, raw)
     while not rows(net, "A", "blocked", "A-2"):
         sender.send(source, 5, size=4000)
         net.run(10)

@@ -21,7 +21,7 @@ from dro.log.limits import LimitedLogger
 from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
 from dro.um.transport.frames import drop_first
 from dro.um.transport.runs import KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
-from dro.um.transport.session import BoundSource
+from dro.um.transport.session import BoundSource, SenderTransport
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TcpAddress
@@ -89,6 +89,15 @@ class BlockingSender(FakeSender):
         raise AssertionError("not of this test")
 
 
+def forwarded(transport: FakeTransport, topic_index: int, out: SenderTransport) -> tuple[ProxySource, int]:
+    """A source of the transport that goes to Q, as a proxy source there, and its handle."""
+    source = BoundSource(b"t", bytes(32), topic_index, transport, Tir(b"t", ADDRESS, 60, topic_index), False)
+    source.user = entry = ForwardEntry(1000 + topic_index, source)
+    entry.egress = (Q,)
+    transport.sources[topic_index] = source
+    return ProxySource(bytes(32), b"t", 5000 + topic_index, out, DuplicateWindow(16384, 2048)), entry.handle
+
+
 class Link:
     """Portal P receives, portal Q sends; each with its page."""
 
@@ -127,15 +136,8 @@ class Link:
         self.now_ns = end_ns
 
     def add_source(self, topic_index: int, out: BlockingSender) -> ProxySource:
-        tir = Tir(b"t", ADDRESS, 60, topic_index)
-        source = BoundSource(b"t", bytes(32), topic_index, self.transport, tir, False)
-        entry = ForwardEntry(1000 + topic_index, source)
-        entry.egress = (Q,)
-        source.user = entry
-        self.transport.sources[topic_index] = source
-
-        proxy = ProxySource(bytes(32), b"t", 5000 + topic_index, out, DuplicateWindow(16384, 2048))
-        self.egress.feed(proxy, P, entry.handle)
+        proxy, handle = forwarded(self.transport, topic_index, out)
+        self.egress.feed(proxy, P, handle)
         self.proxies.append(proxy)
         return proxy
 

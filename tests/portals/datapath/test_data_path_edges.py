@@ -20,21 +20,19 @@ from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
 from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
-from dro.um.transport.session import BoundSource, SenderTransport
+from dro.um.transport.session import SenderTransport
 from dro.um.transport.tcp.sender import TcpSender, TcpSenderSetup
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
-from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 from portals.datapath import max_queue
-from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
-from portals.datapath.handover import ForwardEntry
 from portals.datapath.ingress import Ingress
 from portals.datapath.outgoing import ProxySource
 from tests.fakes.queues import FakeQueues, table_at
 from tests.fakes.runs import table_of
 from tests.fakes.transport import FakeTransport
+from tests.portals.datapath.test_data_path import forwarded
 
 LBMC = lbmc.HEADER
 
@@ -76,15 +74,8 @@ class DataPath:
         self.loop.close()
 
     def add_source(self, topic_index: int, out: SenderTransport) -> ProxySource:
-        tir = Tir(b"t", ADDRESS, 60, topic_index)
-        source = BoundSource(b"t", bytes(32), topic_index, self.transport, tir, False)
-        entry = ForwardEntry(1000 + topic_index, source)
-        entry.egress = (Q,)
-        source.user = entry
-        self.transport.sources[topic_index] = source
-
-        proxy = ProxySource(bytes(32), b"t", 5000 + topic_index, out, DuplicateWindow(16384, 2048))
-        self.egress.feed(proxy, P, entry.handle)
+        proxy, handle = forwarded(self.transport, topic_index, out)
+        self.egress.feed(proxy, P, handle)
         return proxy
 
     def receive(self, datagram: bytes) -> None:

@@ -599,14 +599,17 @@ def test_a_threshold_of_zero_means_no_queries_at_all() -> None:
     assert c.sent == []
 
 
-def test_unanswered_queries_make_one_notification() -> None:
+@pytest.mark.parametrize(("threshold", "told_ms"), [(1, 20), (3, 140)], ids=["with the second", "with the fourth"])
+def test_unanswered_queries_make_one_notification(threshold: int, told_ms: int) -> None:
     a = resolver()
     c = Channel(a)
-    a.add_receiver(b"AAA", 0, QueryOptions(no_source_threshold=3))
-    c.run(139)
+    a.add_receiver(b"AAA", 0, QueryOptions(no_source_threshold=threshold))
+    c.run(told_ms - 1)
     assert a.take_events() == []
-    c.run(20_000)
+    c.run(told_ms)
     assert a.take_events() == [NoSource(b"AAA")]
+    c.run(20_000)
+    assert a.take_events() == []
 
 
 # ---------------------------------------------------------------------------------------------------- wildcards

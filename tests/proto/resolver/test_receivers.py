@@ -275,16 +275,6 @@ def test_a_topic_that_is_let_go_is_forgotten_with_all_its_ways() -> None:
     assert [type(event) for event in hear(a, tir(port=2), at=40_000)] == [TopicMatched, SourceFound]
 
 
-def test_a_threshold_of_one_query_tells_with_the_second() -> None:
-    a = resolver()
-    c = Channel(a)
-    a.add_receiver(b"AAA", 0, QueryOptions(no_source_threshold=1))
-    c.run(19)
-    assert a.take_events() == []
-    c.run(20)
-    assert a.take_events() == [NoSource(b"AAA")]
-
-
 def test_queries_of_the_initial_phase_have_an_account_of_their_own() -> None:
     a = resolver(rates=ResolverRates(initial_queries=ONE_EACH_100_MS, sustain_queries=Rate()))
     for n in range(3):

@@ -22,7 +22,7 @@ from dro.sqn import MASK
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.lbtrm.receiver import GroupStats, LbtrmGroup, LbtrmReceiver
 from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, ROWS, Run
-from dro.um.transport.session import ReceiverSessionStatistics, ReceiverTransport, SessionCounts
+from dro.um.transport.session import ReceiverSessionStatistics, SessionCounts
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import HEADER as LBMC
@@ -30,24 +30,12 @@ from dro.wire.source_string import LbtrmAddress, format_source
 from dro.wire.transport import DropReason, TransportOption
 from tests.fakes.clock import SteppedClock
 from tests.fakes.fussy_socket import no_buffer_space
-from tests.fakes.session_sink import KeepingSink, Message
+from tests.fakes.session_sink import KeepingSink, Message, RunsSink
 
 LOOPBACK = "127.0.0.1"
 BEGAN = s(5)
 SESSION = 0xA1B2C3D4
 LOSS = LossConfig(initial_backoff_ns=0, backoff_ns=ms(20), generation_ns=ms(100), activity_timeout_ns=s(3))
-
-
-class RunsSink(KeepingSink):
-    """Keeps the runs as well, those of one call together."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[list[Run]] = []
-
-    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
-        self.calls.append(runs)
-        super().on_runs(transport, view, runs, now_ns)
 
 
 class Group:

@@ -18,30 +18,18 @@ from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore, TcpReceiv
 from dro.um.transport import sockets
 from dro.um.transport.read_space import READ_BYTES, ReadSpace
 from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run
-from dro.um.transport.session import ReceiverSessionStatistics, ReceiverTransport, SessionCounts
+from dro.um.transport.session import ReceiverSessionStatistics, SessionCounts
 from dro.um.transport.stream import PlainStream
 from dro.um.transport.tcp.receiver import TcpReceiver
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.source_string import TcpAddress, format_source
 from tests.fakes.clock import SteppedClock
-from tests.fakes.session_sink import KeepingSink, Message
+from tests.fakes.session_sink import Message, RunsSink
 
 LOOPBACK = "127.0.0.1"
 BEGAN = s(5)
 SESSION = 0xA1B2C3D4
-
-
-class RunsSink(KeepingSink):
-    """Keeps the runs as well, those of one call together."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[list[Run]] = []
-
-    def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
-        self.calls.append(runs)
-        super().on_runs(transport, view, runs, now_ns)
 
 
 class Receiver:
