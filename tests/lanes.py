@@ -63,6 +63,7 @@ LANES: Final = {
     "test_standard_streams.py": Lane.PROCESSES,
     "tools": Lane.PROCESSES,
     "um": Lane.LOOPBACK,
+    "um/transport/test_tls.py": Lane.PROCESSES,
     "wire/lbmr/test_tshark.py": Lane.PROCESSES,
 }
 NEEDED: Final = dict.fromkeys(("socket.bind", "socket.connect", "socket.sendto"), Lane.LOOPBACK) | (

@@ -81,7 +81,7 @@ def _domain(portal: SimPortal) -> int:
 def _from(net: Network, portal: SimPortal, source: int, target: int, passed: Way) -> Iterator[Way]:
     assert portal.name not in passed, f"a loop from {source} to {target}: {passed}"
     dro = portal.dro
-    table = dro.routes.core.routes.table
+    table = net.dros[dro.name].routes.core.routes.table
     for route in table.routes if table is not None else ():
         if source not in route.source_domains or (route.interested_domain, route.ingress) != (target, portal.worker):
             continue
