@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class RunSummary:
     """Tells what a run has made: partitions of silver and days of gold, and files that were left out."""
 
     partitions: int
@@ -107,7 +107,7 @@ def prints_of(parts: Iterable[Part]) -> dict[Partition, str]:
 
 def aggregate(
     spark: SparkSession, history: Path, on_progress: Callable[[int, int], object] = lambda n, of: None
-) -> Done:
+) -> RunSummary:
     """Bring silver and gold up to date. `on_progress`: partitions done, and of how many. Raises: HistoryError."""
     if not history.is_dir():
         raise HistoryError(f"{history}: no directory of a history")
@@ -133,7 +133,7 @@ def _alone(gold: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _aggregate(spark: SparkSession, history: Path, on_progress: Callable[[int, int], object]) -> Done:
+def _aggregate(spark: SparkSession, history: Path, on_progress: Callable[[int, int], object]) -> RunSummary:
     left_out: list[str] = []
     parts = {table: parts_of(history, table) for table in TABLES}
     files = prints_of(part for of_table in parts.values() for part in of_table)
@@ -161,7 +161,7 @@ def _aggregate(spark: SparkSession, history: Path, on_progress: Callable[[int, i
         _lasting(tables_of(spark, history), history)
         state.is_lasting_due = False
         state.save()
-    return Done(len(done), len({day for day, _ in done}), tuple(left_out))
+    return RunSummary(len(done), len({day for day, _ in done}), tuple(left_out))
 
 
 def _days_before(there: Iterable[Partition]) -> dict[Partition, Partition]:
@@ -276,7 +276,7 @@ def follow(
     spark: SparkSession,
     history: Path,
     every_s: float,
-    on_done: Callable[[Done], object],
+    on_done: Callable[[RunSummary], object],
     is_endless: bool = True,
 ) -> None:
     """Bring silver and gold up to date whenever there are new files, until the query is stopped; or once.
@@ -325,7 +325,7 @@ def main(given: Sequence[str] | None = None) -> int:
     return run("tnwgd-aggregate", options.master, work)
 
 
-def _print(done: Done) -> None:
+def _print(done: RunSummary) -> None:
     for line in done.left_out:
         print(f"tnwgd-aggregate: {line}", file=sys.stderr)
     print(f"{done.partitions} days of DROs aggregated, {done.days} days of gold", flush=True)

@@ -67,7 +67,7 @@ class Highest:
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class DaySamples:
     """Holds the samples of a table, a DRO and a day: `rows` in order of scope and time, with gauges.
 
     `counted`: by scope and `step` (of which `width_us` are one, since 1970). `begun`: by scope, at its first sample.
@@ -133,7 +133,7 @@ def samples_of(
     kept: Kept,
     runs: Sequence[Span] | None,
     on_bad: Callable[[str], object],
-) -> Samples:
+) -> DaySamples:
     """Read the files of a table, a DRO and a day. `on_bad` is told of each that is left out: which, and why.
 
     `runs`: those of the DRO, for samples that came without; what none of them has is of a run of 1970. When they are
@@ -195,12 +195,12 @@ class _Reader:
         self._needed = {"ts"} if table == "dro" else {"ts", *scope.key} - {"run", "page"}
         types = {name: KEY_TYPES[name] for name in scope.key} | self._plain | dict.fromkeys(self._gauges, "long")
         self._nothing = pa.schema({name: ARROW[of] for name, of in types.items()}.items()).empty_table()
-        self._reduced: list[Samples] = []
+        self._reduced: list[DaySamples] = []
         self._waiting: list[pa.Table] = []
 
     def add(self, part: Part) -> None:
         """Take a file, all of it or nothing. Raises: one of BROKEN."""
-        reduced: list[Samples] = []
+        reduced: list[DaySamples] = []
         waiting: list[pa.Table] = []
         with pq.ParquetFile(part.path) as file:
             names = self._columns(file.schema_arrow)
@@ -221,18 +221,18 @@ class _Reader:
                 raise pa.ArrowInvalid(f"its column {field.name} is {field.type}")
         return [field.name for field in found]
 
-    def samples(self) -> Samples:
+    def samples(self) -> DaySamples:
         """Put together what was taken."""
         self._reduce(self._waiting, self._reduced, at_least=1)
         key = self._scope.key
         rows = pa.concat_tables([self._nothing, *(one.rows for one in self._reduced)])
-        return Samples(
+        return DaySamples(
             _each_once(rows, (*key, "ts")),
             _joined([one.counted for one in self._reduced], (*key, "step"), len(self._raw)),
             _first(_joined([one.begun for one in self._reduced], (*key, "ts"), len(self._raw)), key),
         )
 
-    def _reduce(self, waiting: list[pa.Table], reduced: list[Samples], at_least: int = BATCH) -> None:
+    def _reduce(self, waiting: list[pa.Table], reduced: list[DaySamples], at_least: int = BATCH) -> None:
         if sum(map(len, waiting)) >= at_least:
             reduced.append(self._samples(pa.concat_tables(waiting, promote_options="default").combine_chunks()))
             waiting.clear()
@@ -255,7 +255,7 @@ class _Reader:
             is_ours &= rows[name].is_valid().to_numpy()
         return rows if is_ours.all() else rows.filter(pa.array(is_ours))
 
-    def _samples(self, rows: pa.Table) -> Samples:
+    def _samples(self, rows: pa.Table) -> DaySamples:
         empty = self._nothing
         made = {name: _sum(rows, parts) for name, parts in self._gauges.items()}
         for name in empty.column_names:
@@ -271,7 +271,7 @@ class _Reader:
         counted = Highest(keys.take(order[starts]).drop_columns("ts"), _matrix(values, len(starts)))
         at = _at_first(keys, self._scope.key)
         begun = Highest(keys.take(at).drop_columns("step"), _matrix([column[at] for column in counters], len(at)))
-        return Samples(plain, counted, begun)
+        return DaySamples(plain, counted, begun)
 
 
 def _filled(column: pa.Array, rows: pa.Table, spans: Iterable[Span], where: NDArray[np.bool_] | bool) -> pa.Array:

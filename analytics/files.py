@@ -43,7 +43,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class FileColumn:
     """Tells what a column means; see `docs/history.md`."""
 
     name: str
@@ -65,7 +65,7 @@ class Contents:
     """The readable files of a table, and all columns that one of them has."""
 
     parts: tuple[Part, ...]
-    columns: Mapping[str, Column]
+    columns: Mapping[str, FileColumn]
 
 
 class HistoryError(Exception):
@@ -95,7 +95,7 @@ def contents(parts: Iterable[Part], table: str, on_bad: Callable[[str], object])
     with ThreadPoolExecutor(READERS) as pool:
         looked = list(pool.map(lambda part: _look(part, table), parts))
     good: list[Part] = []
-    columns: dict[str, Column] = {}
+    columns: dict[str, FileColumn] = {}
     stale: set[str] = set()  # what stands in another file as well, after a crash
     for part, found in zip(parts, looked, strict=True):
         if isinstance(found, str):
@@ -140,7 +140,7 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    columns: Mapping[str, Column]
+    columns: Mapping[str, FileColumn]
     replaces: Sequence[str]
 
 
@@ -160,7 +160,7 @@ def _look(part: Part, table: str) -> _Found | str:
             return f"it has layout {about['version']}, and this release knows layout {VERSION}: install a newer one"
         if about["table"] != table:
             return f"it is of the table {about['table']}"
-        columns = {name: Column(name, **of) for name, of in about["columns"].items()}
+        columns = {name: FileColumn(name, **of) for name, of in about["columns"].items()}
         kinds = {name: ARROW[column.type] for name, column in columns.items()}
         replaces = [str(name) for name in json.loads(metadata.get(REPLACES, b"[]"))]
     except (ValueError, LookupError, TypeError, AttributeError):

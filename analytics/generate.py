@@ -40,7 +40,7 @@ RTT_BOUNDS: Final = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GeneratorPlan:
     """Says what is made: `dros` with `portals` each, for `days`, a sample every `interval_s`."""
 
     folder: str
@@ -58,7 +58,7 @@ class Plan:
 class _Day:
     """The chances of one DRO on one day."""
 
-    def __init__(self, plan: Plan, dro: int, day: int) -> None:
+    def __init__(self, plan: GeneratorPlan, dro: int, day: int) -> None:
         chance = self.chance = random.Random(f"{plan.seed} {dro} {day}")
         self._plan = plan
         weekday = (FIRST_DAY + timedelta(days=day)).weekday()
@@ -90,7 +90,7 @@ class _Day:
         return [weight / total for weight in accumulate(weights)]
 
 
-def _write(plan: Plan, dro: int, day: int) -> int:
+def _write(plan: GeneratorPlan, dro: int, day: int) -> int:
     """Write the files of one DRO and day; the rows of portals."""
     today = _Day(plan, dro, day)
     shares = today.shares()
@@ -132,7 +132,7 @@ def _write(plan: Plan, dro: int, day: int) -> int:
     return len(steps) * plan.portals
 
 
-def _counted_before(plan: Plan, dro: int, day: int) -> tuple[float, int]:
+def _counted_before(plan: GeneratorPlan, dro: int, day: int) -> tuple[float, int]:
     """Find what a portal has counted at midnight since its run began, in ordinary days, and when that was (us)."""
     total = 0.0
     for earlier in range(day - 1, -1, -1):
@@ -146,7 +146,7 @@ def _counted_before(plan: Plan, dro: int, day: int) -> tuple[float, int]:
 
 
 def _portal(
-    plan: Plan, dro: int, nth: int, counted: Sequence[float], is_down: Sequence[bool], today: _Day
+    plan: GeneratorPlan, dro: int, nth: int, counted: Sequence[float], is_down: Sequence[bool], today: _Day
 ) -> dict[str, Any]:
     """The columns of one portal: the first two are peer portals of a ring."""
     scale = DAY_MESSAGES * (0.2 + random.Random(f"{plan.seed} {dro} {nth}").random())
@@ -201,7 +201,7 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.interval > DAY_S:
         parser.error(f"--interval {options.interval}: a day has {DAY_S} seconds")
     a_day = options.dros * options.portals * (DAY_S // options.interval)
-    plan = Plan(str(options.history.resolve()), options.seed, options.dros, options.portals,
+    plan = GeneratorPlan(str(options.history.resolve()), options.seed, options.dros, options.portals,
                 max(1, -(-options.rows // a_day)), options.interval)  # fmt: skip
     if options.history.exists() and (not options.history.is_dir() or any(options.history.iterdir())):
         print(f"tnwgd-history-generate: {options.history} is no empty directory: name another one", file=sys.stderr)

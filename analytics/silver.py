@@ -26,8 +26,8 @@ from analytics.bronze import (
     PAIR,
     PORTAL,
     SECOND_US,
+    DaySamples,
     Ints,
-    Samples,
     Scope,
     begins,
     codes,
@@ -168,7 +168,7 @@ def made_days(history: Path, table: str = "end") -> set[tuple[str, str]]:
     }
 
 
-def steps(samples: Samples, scope: Scope, kept: Kept) -> pa.Table:
+def steps(samples: DaySamples, scope: Scope, kept: Kept) -> pa.Table:
     """Make a row for each scope and step: `minute` is the first one of it since 1970.
 
     `ts_first`, `ts_last` (us), `samples`, `up_samples`; sums of counters and gauges as they were last, some as they
@@ -217,7 +217,7 @@ class Growth:
     `end`: the seeds of the next day.
     """
 
-    def __init__(self, scope: Scope, parts: Sequence[tuple[Samples, Kept]], seeds: Seeds) -> None:
+    def __init__(self, scope: Scope, parts: Sequence[tuple[DaySamples, Kept]], seeds: Seeds) -> None:
         self._scope, self._seeds = scope, seeds
         self._run = scope.key.index("run")
         names = [name for _, kept in parts for name in kept.counters]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from analytics.files import Column
+from analytics.files import FileColumn
 
 PREFIXES: Final = ("dro_portal_", "dro_")
 COUNTER, GAUGE, BUCKET = "counter", "gauge", "bucket"
@@ -58,7 +58,7 @@ class Kept:
     highest: dict[str, list[str]] = field(default_factory=dict)
 
 
-def kept_of(table: str, columns: Mapping[str, Column]) -> Kept:
+def kept_of(table: str, columns: Mapping[str, FileColumn]) -> Kept:
     """Find the columns of each sum. A counter that no file has is always 0, a gauge is unknown."""
     made: list[dict[str, list[str]]] = [{name: [] for name in of.get(table, ())} for of in (COUNTERS, LAST, HIGHEST)]
     kept = Kept(*made)
@@ -79,7 +79,7 @@ def kept_of(table: str, columns: Mapping[str, Column]) -> Kept:
     return kept
 
 
-def _plain(column: Column) -> str:
+def _plain(column: FileColumn) -> str:
     name = column.metric or column.name
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)

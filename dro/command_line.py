@@ -53,8 +53,8 @@ class _Version(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         assert isinstance(parser, Parser)
-        problem = intruder()
-        parser.put(f"{parser.prog} {version()}\n" + (f"{problem}; {INTRUDER_REMEDY}\n" if problem else ""))
+        problem = conflicting_distribution()
+        parser.put(f"{parser.prog} {version()}\n" + (f"{problem}; {CONFLICT_REMEDY}\n" if problem else ""))
         parser.exit()
 
 
@@ -70,10 +70,10 @@ def version() -> str:
     return version_of(DISTRIBUTION) or "unknown (not installed)"
 
 
-INTRUDER_REMEDY: Final = "install open-dro into an environment of its own"
+CONFLICT_REMEDY: Final = "install open-dro into an environment of its own"
 
 
-def intruder() -> str:
+def conflicting_distribution() -> str:
     """Return what is wrong when another distribution with a package `supervisor` is installed; else empty."""
     found = version_of("supervisor")
     return found and f"the distribution supervisor {found} is installed here: it overwrites files of this program"

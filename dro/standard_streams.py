@@ -46,7 +46,7 @@ def output_lost(error: OSError) -> ResourceError | None:
 
 
 def say(stream: TextIO, text: str) -> None:
-    """Write what nobody has to get: a message about a failure, where the stream may have failed too."""
+    """Write without a promise, errors are ignored: a message about a failure, where the stream may have failed too."""
     with contextlib.suppress(OSError):
         stream.write(text)
         stream.flush()

@@ -23,7 +23,7 @@ from router.topology import is_domain
 
 
 @dataclass(frozen=True, slots=True)
-class Self:
+class OwnDro:
     """What a DRO tells of itself that no portal reports."""
 
     node_id: int
@@ -64,7 +64,7 @@ class RouteManagerCore:
 
     def __init__(
         self,
-        me: Self,
+        me: OwnDro,
         timing: Timing,
         exchange: ExchangeTiming,
         *,
@@ -159,7 +159,7 @@ class RouteManagerCore:
 
     def leave(self, now_ns: int) -> None:
         """This DRO ends soon: let others find other ways."""
-        self.routes.make_dear(now_ns)
+        self.routes.raise_costs(now_ns)
         self._describe()
         self.exchange.on_timer(now_ns)
 

@@ -119,9 +119,9 @@ class NoPathError(Exception):
 
 
 def path_rows(core: RouteManagerCore, text: str, name_of: NameOf) -> Iterator[PathRow]:
-    """The ways from one domain to another, by the topology of the last calculation, that of the first tree first.
+    """The paths from one domain to another, by the topology of the last calculation, that of the first tree first.
 
-    `text`: their two ids, and an OTID for the way of that source alone. Raises: NoPathError.
+    `text`: their two ids, and an OTID for the path of that source alone. Raises: NoPathError.
     """
     try:
         source, target = map(int, text.split()[:2])
@@ -135,16 +135,16 @@ def path_rows(core: RouteManagerCore, text: str, name_of: NameOf) -> Iterator[Pa
         if not is_domain(domain) or domain not in graph:
             raise NoPathError(f"no DRO that is known is in domain {domain}")
     hops = shared_hops(graph, target, is_shared=core.routes.is_shared)
-    ways: dict[tuple[int, ...], int] = {}
+    paths: dict[tuple[int, ...], int] = {}
     for shares in [1 << tree for tree in range(SHARES)] if core.routes.is_shared else [ALL_SHARES]:
         nodes = follow(of_tree(hops, shares), source, target)
         if nodes is None:
             raise NoPathError(f"domain {target} cannot be reached from domain {source}")
-        ways[nodes] = ways.get(nodes, 0) | shares
-    for way, (nodes, shares) in enumerate(ways.items(), 1):
+        paths[nodes] = paths.get(nodes, 0) | shares
+    for number, (nodes, shares) in enumerate(paths.items(), 1):
         if all(share_of(otid) & shares for otid in otids):
             for row in _path_rows(core, nodes, name_of):
-                yield replace(row, way=way, share=percent_of(shares))
+                yield replace(row, way=number, share=percent_of(shares))
 
 
 def _path_rows(core: RouteManagerCore, nodes: tuple[int, ...], name_of: NameOf) -> Iterator[PathRow]:

@@ -16,7 +16,7 @@ from typing import Final
 from router.route_info import COST_MAX, NEIGHBOURS_MAX
 from router.topology import Hotlink, Neighbour
 
-LEAVING_COST: Final = 1 << 24
+DEPARTURE_COST: Final = 1 << 24
 """Guess: more than the sum of all costs that anybody configures."""
 DUPLICATE: Final = "duplicate adjacent node id"
 LOOP: Final = "the link leads back to this DRO"
@@ -74,10 +74,10 @@ class OwnPortals:
     def get(self, worker: int) -> Portal | None:
         return self._up.get(worker)
 
-    def make_dear(self) -> list[DomainTaken | LinkRefused]:
-        """From now on all of them cost so much more that any other way is cheaper."""
+    def raise_costs(self) -> list[DomainTaken | LinkRefused]:
+        """Raise the costs of all of them so much that any other path is cheaper."""
         if not self._extra_cost:
-            self._extra_cost = LEAVING_COST
+            self._extra_cost = DEPARTURE_COST
             self._up = {worker: self._at_cost(portal) for worker, portal in self._up.items()}
         return self._choose()
 

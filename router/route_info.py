@@ -52,7 +52,7 @@ _TTL_AT: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RouteHead:
     """The fields of a ROUTE that change from one to the next, and whose it is."""
 
     node_id: int
@@ -66,7 +66,7 @@ class RefusedRouteError(DecodeError):
     """A well-formed ROUTE that describes what cannot be."""
 
 
-def read_head(data: bytes) -> Head:
+def read_head(data: bytes) -> RouteHead:
     """Raises: DecodeError when this is no ROUTE."""
     if len(data) < MINIMAL_HEADER_SIZE + _BLOCK_SIZE:
         raise DecodeError("route", f"{len(data)} bytes, it has {MINIMAL_HEADER_SIZE + _BLOCK_SIZE} at least")
@@ -75,7 +75,7 @@ def read_head(data: bytes) -> Head:
         raise DecodeError("route", f"begins with type {first:#04x}, block {code:#04x} of {size} bytes")
     if length != len(data):
         raise DecodeError("route.msglen", f"{length} bytes, there are {len(data)}")
-    return Head(node_id, topology, version, sqn, ttl)
+    return RouteHead(node_id, topology, version, sqn, ttl)
 
 
 def is_repeat(data: bytes, known: bytes) -> bool:

@@ -30,8 +30,8 @@ from dro.clock import s
 from dro.errors import DecodeError
 from router.authentication import Authentication
 from router.route_info import (
-    Head,
     RefusedRouteError,
+    RouteHead,
     is_repeat,
     is_signed,
     read_head,
@@ -63,7 +63,7 @@ class ExchangeTiming:
     max_hops: int = 100
 
 
-class Dropped(Enum):
+class InfoDropReason(Enum):
     """Why a message of a portal goes no further."""
 
     REPEATED = "known already"
@@ -76,7 +76,7 @@ class Dropped(Enum):
     UNAUTHENTIC = "not signed with a key of this DRO"
 
 
-USUAL: Final = frozenset({Dropped.REPEATED, Dropped.OWN})
+USUAL: Final = frozenset({InfoDropReason.REPEATED, InfoDropReason.OWN})
 """These come of flooding; the others are worth a line in the log."""
 
 
@@ -93,7 +93,7 @@ class InfoDropped:
     """A message that came by that portal is dropped. `node_id`: of the DRO that it describes; 0 if not known."""
 
     worker: int
-    why: Dropped
+    why: InfoDropReason
     node_id: int
     name: str
     detail: str
@@ -112,7 +112,7 @@ class OtherDro:
     """The newest that is known of a DRO."""
 
     record: DroRecord
-    head: Head
+    head: RouteHead
     data: bytes
     speakers: Speakers
     heard_ns: int
@@ -153,7 +153,9 @@ class RouteInfoExchange:
         self.others: dict[int, OtherDro] = {}
         """By node id."""
         self._bytes = 0  # of these
-        self._forgotten: OrderedDict[int, tuple[Head, int]] = OrderedDict()  # its last message, until when to remember
+        self._forgotten: OrderedDict[int, tuple[RouteHead, int]] = (
+            OrderedDict()
+        )  # its last message, until when to remember
         self._foreign: int | None = None  # the version that another has told of this DRO
         self._raised_ns = now_ns - RAISE_NS
         self._effects: list[SendInfo | InfoDropped] = []
@@ -190,7 +192,7 @@ class RouteInfoExchange:
         """A portal begins to take route information, or another DRO is at its other end."""
         self._workers[worker] = None
         is_due = self._own.changed and now_ns >= self._own_due_ns()
-        self._tell_of_own(tuple(self._workers) if is_due else (worker,), now_ns)
+        self._send_own(tuple(self._workers) if is_due else (worker,), now_ns)
         for other in self.others.values():
             self._pass_on((worker,), other)
 
@@ -208,23 +210,23 @@ class RouteInfoExchange:
         try:
             head = read_head(data)
         except DecodeError as e:
-            self._drop(worker, Dropped.MALFORMED, 0, str(e))
+            self._drop(worker, InfoDropReason.MALFORMED, 0, str(e))
             return
         if head.node_id == self._own.record.node_id:
             self._on_own_id(worker, head, data)
             return
         known, speaker = self.others.get(head.node_id), (worker, *sender)
         if known is not None and self._is_doubted(known, speaker, now_ns):
-            self._drop(worker, Dropped.DOUBTED, head.node_id)
+            self._drop(worker, InfoDropReason.DOUBTED, head.node_id)
         elif known is not None and not is_newer(head, known.head):
             known.speakers.on_repeated(speaker, head.version, known.head)
-            self._drop(worker, Dropped.REPEATED, head.node_id)
+            self._drop(worker, InfoDropReason.REPEATED, head.node_id)
         elif why := self._objection(data):
-            self._drop(worker, Dropped.UNAUTHENTIC, head.node_id, why)
+            self._drop(worker, InfoDropReason.UNAUTHENTIC, head.node_id, why)
         elif known is not None and is_repeat(data, known.data):
             self._keep(known, speaker, head, data, now_ns)
         elif known is not None and ahead(head.version, known.head.version) > VERSIONS_AHEAD:
-            self._drop(worker, Dropped.REFUSED, head.node_id, f"its version jumps from {known.head.version}")
+            self._drop(worker, InfoDropReason.REFUSED, head.node_id, f"its version jumps from {known.head.version}")
         else:
             self._take(speaker, head, data, now_ns)
 
@@ -245,7 +247,7 @@ class RouteInfoExchange:
             if other.worker == worker:
                 other.busy_ns = now_ns
 
-    def _keep(self, known: OtherDro, speaker: Speaker, head: Head, data: bytes, now_ns: int) -> None:
+    def _keep(self, known: OtherDro, speaker: Speaker, head: RouteHead, data: bytes, now_ns: int) -> None:
         """What is newer; the portal that was believed before is asked about it."""
         timeout_ns = self._timing.timeout_ns
         before = known.speakers.current[0]
@@ -256,21 +258,21 @@ class RouteInfoExchange:
         if is_asked and (before == speaker[0] or head.ttl <= 1) and before in self._workers:
             self._effects.append(SendInfo((before,), with_ttl(data, max(self._timing.max_hops, 1))))
 
-    def _take(self, speaker: Speaker, head: Head, data: bytes, now_ns: int) -> None:
+    def _take(self, speaker: Speaker, head: RouteHead, data: bytes, now_ns: int) -> None:
         worker = speaker[0]
         known = self.others.get(head.node_id)
         forgotten, until_ns = self._forgotten.get(head.node_id, (head, 0))
         if now_ns < until_ns and not is_newer(head, forgotten):
-            self._drop(worker, Dropped.REPEATED, head.node_id)
+            self._drop(worker, InfoDropReason.REPEATED, head.node_id)
             return
         if why := self._too_many(known, speaker, len(data)):
-            self._drop(worker, Dropped.TOO_MANY_DROS, head.node_id, why)
+            self._drop(worker, InfoDropReason.TOO_MANY_DROS, head.node_id, why)
             return
         try:
             record = read_record(data)
         except DecodeError as e:
             is_refused = isinstance(e, RefusedRouteError)
-            self._drop(worker, Dropped.REFUSED if is_refused else Dropped.MALFORMED, head.node_id, str(e))
+            self._drop(worker, InfoDropReason.REFUSED if is_refused else InfoDropReason.MALFORMED, head.node_id, str(e))
             return
         self._forgotten.pop(head.node_id, None)
         if known is None:
@@ -294,18 +296,18 @@ class RouteInfoExchange:
         told = sum(len(o.data) for o in self.others.values() if o.speakers.current[:2] == speaker[:2])
         return f"what comes from there has {told} bytes" if told + more > SPEAKER_BYTES_MAX else ""
 
-    def _on_own_id(self, worker: int, head: Head, data: bytes) -> None:
+    def _on_own_id(self, worker: int, head: RouteHead, data: bytes) -> None:
         own = self._own
-        last = Head(head.node_id, 0, own.record.version & VERSION_MASK, own.sqn & VERSION_MASK, 0)
+        last = RouteHead(head.node_id, 0, own.record.version & VERSION_MASK, own.sqn & VERSION_MASK, 0)
         has_news = is_newer(head, last)
         is_alike = head.version == read_head(own.data).version and is_signed(data) is is_signed(own.data)
         is_other = has_news or (is_alike and not is_repeat(data, own.data))
         if is_other and (why := self._objection(data)):
-            self._drop(worker, Dropped.UNAUTHENTIC, head.node_id, why)
+            self._drop(worker, InfoDropReason.UNAUTHENTIC, head.node_id, why)
             return
         if has_news and ahead(head.version, last.version) < VERSIONS_AHEAD:  # else nobody believes it
             self._foreign = head.version
-        self._drop(worker, Dropped.OWN_NODE_ID if is_other else Dropped.OWN, head.node_id)
+        self._drop(worker, InfoDropReason.OWN_NODE_ID if is_other else InfoDropReason.OWN, head.node_id)
 
     def take_foreign(self, now_ns: int) -> int | None:
         """The version that somebody has told of this DRO and that it has to deny now, with a newer one."""
@@ -314,7 +316,7 @@ class RouteInfoExchange:
         version, self._foreign, self._raised_ns = self._foreign, None, now_ns
         return version
 
-    def _drop(self, worker: int, why: Dropped, node_id: int, detail: str = "") -> None:
+    def _drop(self, worker: int, why: InfoDropReason, node_id: int, detail: str = "") -> None:
         name = self.others[node_id].record.name if node_id in self.others else ""
         self._effects.append(InfoDropped(worker, why, node_id, name, detail))
 
@@ -325,7 +327,7 @@ class RouteInfoExchange:
         if workers and other.head.ttl > 1:
             self._effects.append(SendInfo(workers, with_ttl(other.data, other.head.ttl - 1)))
 
-    def _tell_of_own(self, workers: tuple[int, ...], now_ns: int) -> None:
+    def _send_own(self, workers: tuple[int, ...], now_ns: int) -> None:
         own, authentication = self._own, self._authentication
         own.sqn += 1
         own.data = write_route(
@@ -355,7 +357,7 @@ class RouteInfoExchange:
 
     def on_timer(self, now_ns: int) -> None:
         if self._workers and now_ns >= self._own_due_ns():
-            self._tell_of_own(tuple(self._workers), now_ns)
+            self._send_own(tuple(self._workers), now_ns)
 
     def on_check(self, now_ns: int) -> None:
         """Forget who was silent for too long; at each check interval."""
@@ -390,7 +392,7 @@ class RouteInfoExchange:
         return news
 
 
-def is_newer(head: Head, than: Head) -> bool:
+def is_newer(head: RouteHead, than: RouteHead) -> bool:
     """By version, then by sqn, each compared by the signed difference of 16 bits."""
     versions, sqns = ahead(head.version, than.version), ahead(head.sqn, than.sqn)
     return versions > 0 or (versions == 0 and sqns > 0)

@@ -83,7 +83,7 @@ class SendTable:
             yield worker, RouteTable(self.table.version, tuple(routes), of_routes)
 
 
-class Change(Enum):
+class TopologyChange(Enum):
     """A change of a portal of this DRO, of another DRO, or an operator's wish."""
 
     LINK_UP = "link up"
@@ -101,7 +101,7 @@ class TopologyChanged:
     `node_id`: the domain or DRO at the other end of a link, or the DRO that changed; 0 for a forced calculation.
     """
 
-    what: Change
+    what: TopologyChange
     node_id: int
     version: int
     name: str = ""
@@ -133,7 +133,7 @@ _Content = tuple[tuple[Neighbour, ...], tuple[Hotlink, ...], int]
 
 
 @dataclass(slots=True)
-class _Unrest:
+class _PendingChanges:
     """Changes that are not calculated yet."""
 
     first_ns: int
@@ -181,7 +181,7 @@ class RouteCore:
         self._new_signature = 0
         self._shared: list[SharedIndex] = []
         self._chains: set[tuple[int, int]] = set()
-        self._unrest: _Unrest | None = None  # None: nothing to calculate
+        self._pending: _PendingChanges | None = None  # None: nothing to calculate
         self._wait_ns = 0  # before the last fast calculation
         self._began_last_ns: int | None = None  # when that was
         self._held: dict[int, int] = {}  # portals that are waited for -> until when
@@ -202,12 +202,12 @@ class RouteCore:
     @property
     def is_settled(self) -> bool:
         """The table is that of the topology."""
-        return self._table is not None and self._unrest is None and self._calculation is None
+        return self._table is not None and self._pending is None and self._calculation is None
 
     @property
     def is_put_off(self) -> bool:
         """Something has changed, and there may be more before it is calculated."""
-        return self._unrest is not None
+        return self._pending is not None
 
     @property
     def is_calculating(self) -> bool:
@@ -226,7 +226,7 @@ class RouteCore:
     def raise_version(self, above: int) -> None:
         """Let the version of this DRO be newer than that one, of 16 bits, which somebody else has told of it."""
         self._own_version += ((above - self._own_version) & VERSION_MASK) + 1
-        if self._unrest is None and self._calculation is None:
+        if self._pending is None and self._calculation is None:
             self._signature = None
 
     def own(self) -> DroRecord:
@@ -240,7 +240,7 @@ class RouteCore:
         """The method of equal-cost sharing that this DRO is ready for from now on; 0: none."""
         if sharing != self._sharing:
             self._sharing = sharing
-            self._own_changed(Change.NODE_UPDATED, self.node_id, now_ns)
+            self._own_changed(TopologyChange.NODE_UPDATED, self.node_id, now_ns)
 
     def set_timing(self, timing: Timing) -> None:
         """Other intervals, also for a calculation that is due already. Checks stay multiples from the start."""
@@ -290,10 +290,10 @@ class RouteCore:
             self._effects += self.portals.remove(worker)
             self._compare(before, now_ns)
 
-    def make_dear(self, now_ns: int) -> None:
+    def raise_costs(self, now_ns: int) -> None:
         """This DRO ends soon: all its portals cost more."""
         before = self.portals.accepted
-        self._effects += self.portals.make_dear()
+        self._effects += self.portals.raise_costs()
         self._compare(before, now_ns)
 
     def _compare(self, before: dict[int, Portal], now_ns: int) -> None:
@@ -302,15 +302,15 @@ class RouteCore:
         for worker, old in before.items():
             new = after.get(worker)
             if new is None or new.node_id != old.node_id:
-                self._own_changed(Change.LINK_DOWN, old.node_id, now_ns)
+                self._own_changed(TopologyChange.LINK_DOWN, old.node_id, now_ns)
         for worker, new in after.items():
             known = before.get(worker)
             if known is None or known.node_id != new.node_id:
-                self._own_changed(Change.LINK_UP, new.node_id, now_ns)
+                self._own_changed(TopologyChange.LINK_UP, new.node_id, now_ns)
             elif known != new:
-                self._own_changed(Change.NODE_UPDATED, self.node_id, now_ns)
+                self._own_changed(TopologyChange.NODE_UPDATED, self.node_id, now_ns)
 
-    def _own_changed(self, what: Change, node_id: int, now_ns: int) -> None:
+    def _own_changed(self, what: TopologyChange, node_id: int, now_ns: int) -> None:
         self._own_version += 1
         self._changed(what, node_id, now_ns, self.name_of(node_id))
 
@@ -326,17 +326,17 @@ class RouteCore:
         """Another DRO is there, or its version has grown."""
         is_new = record.node_id not in self._others
         self._others[record.node_id] = record
-        what = Change.DRO_DISCOVERED if is_new else Change.NODE_UPDATED
+        what = TopologyChange.DRO_DISCOVERED if is_new else TopologyChange.NODE_UPDATED
         self._changed(what, record.node_id, now_ns, record.name)
 
     def on_dro_gone(self, node_id: int, now_ns: int) -> None:
         """Forget a DRO that has timed out."""
         record = self._others.pop(node_id)
-        self._changed(Change.DRO_TIMED_OUT, node_id, now_ns, record.name)
+        self._changed(TopologyChange.DRO_TIMED_OUT, node_id, now_ns, record.name)
 
     def force(self, now_ns: int) -> None:
         """An operator wants a calculation."""
-        self._changed(Change.FORCED, 0, now_ns)
+        self._changed(TopologyChange.FORCED, 0, now_ns)
 
     # when
 
@@ -348,20 +348,20 @@ class RouteCore:
         """List the records of all DROs, this one first."""
         return [self.own(), *self._others.values()]
 
-    def _changed(self, what: Change, node_id: int, now_ns: int, name: str = "") -> None:
-        is_forced = what is Change.FORCED or (self._unrest is not None and self._unrest.is_forced)
+    def _changed(self, what: TopologyChange, node_id: int, now_ns: int, name: str = "") -> None:
+        is_forced = what is TopologyChange.FORCED or (self._pending is not None and self._pending.is_forced)
         if self._table is not None and not is_forced and self._view() == self._calculated:
-            self._unrest = None
+            self._pending = None
             if self._calculation is None:
                 self._signature = None
             version = self._version if self._calculation is not None else self._table.version
             self._effects.append(TopologyChanged(what, node_id, version, name))
             return
-        if self._unrest is None:
-            self._unrest = _Unrest(now_ns, now_ns)
-        elif what is not Change.DRO_TIMED_OUT:  # its neighbours have told that it is gone, or will not any more
-            self._unrest.last_ns = now_ns
-        self._unrest.is_forced = is_forced
+        if self._pending is None:
+            self._pending = _PendingChanges(now_ns, now_ns)
+        elif what is not TopologyChange.DRO_TIMED_OUT:  # its neighbours have told that it is gone, or will not any more
+            self._pending.last_ns = now_ns
+        self._pending.is_forced = is_forced
         self._effects.append(TopologyChanged(what, node_id, self._version + 1, name))
 
     def next_check(self, when_ns: int) -> int:
@@ -369,53 +369,53 @@ class RouteCore:
         step = max(self._timing.check_ns, 1)
         return self._began_ns + -(-(when_ns - self._began_ns) // step) * step
 
-    def _calculation_ns(self, unrest: _Unrest) -> int:
+    def _calculation_ns(self, pending: _PendingChanges) -> int:
         held_ns = max(self._held.values(), default=0)
         if self._timing.first_ns is not None:
-            wait_ns = self._fast_wait(self._timing.first_ns, unrest)
-            return max(unrest.first_ns + wait_ns, held_ns, self._not_before_ns)
+            wait_ns = self._fast_wait(self._timing.first_ns, pending)
+            return max(pending.first_ns + wait_ns, held_ns, self._not_before_ns)
         longest_ns = max(self._timing.warning_ns, self._timing.backoff_ns)
-        quiet_ns = min(unrest.last_ns + self._timing.backoff_ns, unrest.first_ns + longest_ns)
+        quiet_ns = min(pending.last_ns + self._timing.backoff_ns, pending.first_ns + longest_ns)
         return self.next_check(max(quiet_ns, held_ns))
 
-    def _fast_wait(self, first_ns: int, unrest: _Unrest) -> int:
+    def _fast_wait(self, first_ns: int, pending: _PendingChanges) -> int:
         """From the first change to its calculation."""
         last_ns = self._began_last_ns
-        if last_ns is None or unrest.first_ns - last_ns >= self._timing.backoff_ns:
+        if last_ns is None or pending.first_ns - last_ns >= self._timing.backoff_ns:
             return first_ns
         return max(first_ns, min(self._timing.backoff_ns, 2 * max(self._wait_ns, LEAST_WAIT_NS)))
 
-    def _warning_ns(self, unrest: _Unrest) -> int:
-        return self.next_check(unrest.first_ns + self._timing.warning_ns)
+    def _warning_ns(self, pending: _PendingChanges) -> int:
+        return self.next_check(pending.first_ns + self._timing.warning_ns)
 
     def next_deadline(self) -> int | None:
         """The next check that has something to do, or None; 0 in the middle of a calculation."""
         if self._calculation is not None:
             return 0
-        unrest = self._unrest
-        if unrest is None:
+        pending = self._pending
+        if pending is None:
             return None
-        due_ns = self._calculation_ns(unrest)
-        return due_ns if unrest.is_warned else min(due_ns, self._warning_ns(unrest))
+        due_ns = self._calculation_ns(pending)
+        return due_ns if pending.is_warned else min(due_ns, self._warning_ns(pending))
 
     def on_timer(self, now_ns: int) -> None:
-        unrest = self._unrest
-        if self._calculation is None and unrest is not None:
-            if not unrest.is_warned and now_ns >= self._warning_ns(unrest):
-                unrest.is_warned = True
-                self._effects.append(StillChanging(now_ns - unrest.first_ns))
-            if now_ns >= self._calculation_ns(unrest):
-                self._begin(unrest, now_ns)
+        pending = self._pending
+        if self._calculation is None and pending is not None:
+            if not pending.is_warned and now_ns >= self._warning_ns(pending):
+                pending.is_warned = True
+                self._effects.append(StillChanging(now_ns - pending.first_ns))
+            if now_ns >= self._calculation_ns(pending):
+                self._begin(pending, now_ns)
         if self._calculation is not None and self._calculation.run(PIECE_EDGES):
             self._finish(self._calculation)
 
     # what
 
-    def _begin(self, unrest: _Unrest, now_ns: int) -> None:
+    def _begin(self, pending: _PendingChanges, now_ns: int) -> None:
         if self._timing.first_ns is not None:
-            self._wait_ns = self._fast_wait(self._timing.first_ns, unrest)
+            self._wait_ns = self._fast_wait(self._timing.first_ns, pending)
             self._began_last_ns = now_ns
-        self._unrest = None
+        self._pending = None
         self._version += 1
         self._calculated = self._view()
         records = self.records()
@@ -428,7 +428,7 @@ class RouteCore:
     def _finish(self, calculation: TableCalculation) -> None:
         self._calculation = None
         self.graph, self.is_shared = calculation.whole, calculation.is_shared
-        self._signature = None if self._unrest is None else self._new_signature
+        self._signature = None if self._pending is None else self._new_signature
         chains = calculation.chains
         if chains - self._chains:
             self._effects.append(ChainsLeftOut(tuple(sorted(chains))))

@@ -125,12 +125,12 @@ class TableCalculation:
         return found
 
     def _origins(self) -> Iterator[Origin]:
-        way = {self._me: (0, 0)}  # node -> cost from there, DROs on the way
+        costs = {self._me: (0, 0)}  # node -> cost from there, DROs on the way
         for node, onward in next_hops(self.whole, self._me).items():
-            cost, passed = way[onward]
-            way[node] = cost + self.whole.edges[node, onward]["cost"], passed + (not is_domain(node))
+            cost, passed = costs[onward]
+            costs[node] = cost + self.whole.edges[node, onward]["cost"], passed + (not is_domain(node))
         for domain in sorted(set[int]().union(*self._tuples)):
-            yield Origin(domain, *way[domain])
+            yield Origin(domain, *costs[domain])
 
 
 def _stubs(graph: Topology) -> dict[int, tuple[int, ...]]:

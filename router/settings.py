@@ -9,7 +9,7 @@ from dro.command_line import version
 from dro.config.dro_xml.model import DroConfig
 from dro.shares import METHOD
 from router.authentication import Authentication
-from router.core import Self
+from router.core import OwnDro
 from router.route_info_exchange import ExchangeTiming
 from router.route_recalculation import Timing
 from router.topology import Neighbour, configuration_signature
@@ -34,7 +34,7 @@ def exchange_timing_of(config: DroConfig) -> ExchangeTiming:
     return ExchangeTiming(ms(info.propagation_interval_ms), ms(info.timeout_ms), info.max_hop_count)
 
 
-def self_of(config: DroConfig, node_id: int) -> Self:
+def own_dro(config: DroConfig, node_id: int) -> OwnDro:
     """Return what the configuration says about this DRO. The node ids of companions are not configured."""
     portals = [Neighbour(p.domain_id, p.cost, p.cost) for p in config.portals]
     portals += [Neighbour(0, p.cost, p.cost) for p in config.peers]
@@ -42,7 +42,7 @@ def self_of(config: DroConfig, node_id: int) -> Self:
     given = config.daemon.route_authentication
     authentication = Authentication(given.keys, given.accepts_unsigned) if given is not None else None
     signature, number = configuration_signature(portals), gateway_version(version())
-    return Self(node_id, config.daemon.name, signature, number, sharing, authentication)
+    return OwnDro(node_id, config.daemon.name, signature, number, sharing, authentication)
 
 
 def gateway_version(text: str) -> int:

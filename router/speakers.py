@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from dro.clock import s
-from router.route_info import Head
+from router.route_info import RouteHead
 from router.topology import VERSION_MASK
 
 Speaker: TypeAlias = tuple[int, int, int]
@@ -50,7 +50,7 @@ class Speakers:
         """In a TRD whoever has that address, unless the one that is believed has it too."""
         return speaker if speaker[:2] == self.current[:2] else (*speaker[:2], 0)
 
-    def on_repeated(self, speaker: Speaker, version: int, known: Head) -> None:
+    def on_repeated(self, speaker: Speaker, version: int, known: RouteHead) -> None:
         if speaker == self.displaced and version == known.version:
             self._confirmed()
 
@@ -58,7 +58,9 @@ class Speakers:
         self.displaced = None
         self._claimants.clear()
 
-    def on_taken(self, speaker: Speaker, head: Head, known: Head, heard_ns: int, now_ns: int, timeout_ns: int) -> bool:
+    def on_taken(
+        self, speaker: Speaker, head: RouteHead, known: RouteHead, heard_ns: int, now_ns: int, timeout_ns: int
+    ) -> bool:
         """`speaker` has told something newer than `known`, of `heard_ns`. The result: the one before has to confirm."""
         if self.displaced is not None and now_ns - self._displaced_ns >= timeout_ns:
             self._confirmed()  # by its silence

@@ -34,32 +34,32 @@ from dro.log.limits import LimitedLogger
 from dro.metrics.slots import RouterSlot as Slot
 from dro.shares import ALL_SHARES
 from dro.timers import Timer
-from router.core import CoreEffect, OneSidedLink, RouteManagerCore, Self, SignaturesDiffer
+from router.core import CoreEffect, OneSidedLink, OwnDro, RouteManagerCore, SignaturesDiffer
 from router.counters import SLOT_OF, SLOT_OF_CHANGE
 from router.listing import NoPathError, path_rows, route_rows, topology_rows
 from router.own_portals import DomainTaken, LinkRefused
-from router.route_info_exchange import USUAL, Dropped, ExchangeTiming, InfoDropped, SendInfo
+from router.route_info_exchange import USUAL, ExchangeTiming, InfoDropped, InfoDropReason, SendInfo
 from router.route_recalculation import (
     ChainsLeftOut,
-    Change,
     IndexShared,
     SendTable,
     StillChanging,
     Timing,
+    TopologyChange,
     TopologyChanged,
 )
-from router.settings import exchange_timing_of, self_of, timing_of
+from router.settings import exchange_timing_of, own_dro, timing_of
 from router.topology import domains
 
 _EVENT_OF: Final = {
-    Change.LINK_UP: LogEvent.LINK_UP,
-    Change.LINK_DOWN: LogEvent.LINK_DOWN,
-    Change.NODE_UPDATED: LogEvent.NODE_UPDATED,
-    Change.DRO_DISCOVERED: LogEvent.DRO_DISCOVERED,
-    Change.DRO_TIMED_OUT: LogEvent.DRO_TIMED_OUT,
-    Change.FORCED: LogEvent.RECALCULATION_FORCED,
+    TopologyChange.LINK_UP: LogEvent.LINK_UP,
+    TopologyChange.LINK_DOWN: LogEvent.LINK_DOWN,
+    TopologyChange.NODE_UPDATED: LogEvent.NODE_UPDATED,
+    TopologyChange.DRO_DISCOVERED: LogEvent.DRO_DISCOVERED,
+    TopologyChange.DRO_TIMED_OUT: LogEvent.DRO_TIMED_OUT,
+    TopologyChange.FORCED: LogEvent.RECALCULATION_FORCED,
 }
-_LINKS: Final = (Change.LINK_UP, Change.LINK_DOWN)
+_LINKS: Final = (TopologyChange.LINK_UP, TopologyChange.LINK_DOWN)
 _DROS_NAMED: Final = 10
 """In a line of the log."""
 _REFUSED_REMEDY: Final = "two DROs can have one peer link: remove the other from both configurations"
@@ -77,7 +77,7 @@ _DIFFER_REMEDY: Final = "compare tnwgdctl topology of these DROs: some do not he
 class RouteManager:
     """The shell around one `RouteManagerCore`."""
 
-    def __init__(self, ctx: WorkerContext, me: Self, timing: Timing, exchange: ExchangeTiming) -> None:
+    def __init__(self, ctx: WorkerContext, me: OwnDro, timing: Timing, exchange: ExchangeTiming) -> None:
         self._ctx = ctx
         self._core = RouteManagerCore(
             me, timing, exchange, incarnation=ctx.incarnation, now_ns=ctx.loop.now_ns(),
@@ -146,7 +146,7 @@ class RouteManager:
     def _on_reconfigure(self, new: object) -> None:
         assert isinstance(new, DroConfig)
         timing = timing_of(new), exchange_timing_of(new)
-        before, self._me = self._me, self_of(new, self._me.node_id)
+        before, self._me = self._me, own_dro(new, self._me.node_id)
         self._core.set_timing(*timing, self._me.configuration_signature)
         self._core.set_authentication(self._me.authentication)
         self._core.set_sharing(self._me.sharing, self._ctx.loop.now_ns())
@@ -278,7 +278,7 @@ class RouteManager:
         page.add(Slot.GRAPH_VERSION)
         page.add(SLOT_OF_CHANGE[effect.what])
         extra: dict[str, object] = {"version": page[Slot.GRAPH_VERSION], "route_version": _short(effect.version)}
-        if effect.what is not Change.FORCED:
+        if effect.what is not TopologyChange.FORCED:
             extra["node_id"] = effect.node_id
             if effect.name or effect.what not in _LINKS:
                 extra["node_name"] = effect.name
@@ -298,19 +298,19 @@ class RouteManager:
         portal, node_id = self._ctx.name_of(effect.worker), effect.node_id
         key = effect.why, effect.worker
         match effect.why:
-            case Dropped.MALFORMED:
+            case InfoDropReason.MALFORMED:
                 extra: dict[str, object] = {"portal": portal, "error": effect.detail}
                 self._ctx.limited(LogEvent.ROUTE_INFO_MALFORMED, extra, key=key)
-            case Dropped.REFUSED:
+            case InfoDropReason.REFUSED:
                 extra = {"portal": portal, "dro": effect.name, "node_id": node_id, "reason": effect.detail}
                 self._ctx.limited(LogEvent.ROUTE_INFO_REFUSED, extra, key=key)
-            case Dropped.DOUBTED:
+            case InfoDropReason.DOUBTED:
                 extra = {"portal": portal, "dro": effect.name, "node_id": node_id, "remedy": _DOUBTED_REMEDY}
                 self._ctx.limited(LogEvent.ROUTE_INFO_DENIED, extra, key=key)
-            case Dropped.UNAUTHENTIC:
+            case InfoDropReason.UNAUTHENTIC:
                 extra = {"portal": portal, "dro": effect.name, "node_id": node_id, "reason": effect.detail}
                 self._ctx.limited(LogEvent.ROUTE_INFO_UNSIGNED, extra | {"remedy": _UNSIGNED_REMEDY}, key=key)
-            case Dropped.OWN_NODE_ID:
+            case InfoDropReason.OWN_NODE_ID:
                 extra = {"portal": portal, "node_id": node_id, "remedy": _NODE_ID_REMEDY}
                 self._ctx.limited(LogEvent.NODE_ID_USED_TWICE, extra, key=key)
             case _:
@@ -323,7 +323,7 @@ def _named(name: str, node_id: int) -> str:
 
 
 def _pairs(table: RouteTable) -> int:
-    """Of domains that have a route, which may be several for different trees."""
+    """Return the number of pairs of domains with a route; trees may have several."""
     whole = [route for route in table.routes if route.shares == ALL_SHARES]
     parts = {(s, r.interested_domain) for r in table.routes if r.shares != ALL_SHARES for s in r.source_domains}
     return sum(len(route.source_domains) for route in whole) + len(parts)
@@ -343,7 +343,7 @@ def _describe(table: RouteTable, took_ns: int) -> dict[str, object]:
 
 def manager_of(ctx: WorkerContext, config: DroConfig) -> RouteManager:
     """Make the route manager as the configuration says."""
-    me = self_of(config, ctx.identity.dro_node_id)
+    me = own_dro(config, ctx.identity.dro_node_id)
     return RouteManager(ctx, me, timing_of(config), exchange_timing_of(config))
 
 

@@ -52,7 +52,7 @@ LANES: Final = {
     "router/test_worker.py": Lane.LOOPBACK,
     "supervisor": Lane.PROCESSES,
     "supervisor/explain": Lane.FAST,
-    "supervisor/orders": Lane.FAST,
+    "supervisor/commands": Lane.FAST,
     "supervisor/reload": Lane.LOOPBACK,
     "supervisor/samples": Lane.FAST,
     "supervisor/tools/simulate": Lane.FAST,

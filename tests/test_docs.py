@@ -19,7 +19,7 @@ from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
 from dro.tools.lbm.arguments import is_not_yet
 from dro.tools.umdump import main as umdump
 from supervisor.parent import parent
-from supervisor.parent.workers import State
+from supervisor.parent.workers import WorkerState
 from supervisor.tools.ctl import output as ctl_output
 from supervisor.tools.ctl import reload as ctl_reload
 from supervisor.tools.init import main as init
@@ -112,7 +112,7 @@ def test_exit_statuses() -> None:
 
 def test_states_of_portals() -> None:
     told = [name for cell in rows("Change a running DRO", "state |") for name in re.findall(r"`(\w+)`", cell)]
-    assert set(told) == {state.value for state in State} - {State.REMOVED.value, State.ENDED.value}
+    assert set(told) == {state.value for state in WorkerState} - {WorkerState.REMOVED.value, WorkerState.ENDED.value}
 
 
 def test_reload_classes() -> None:

@@ -123,7 +123,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change",
         "dro.um.transport", "portals.datapath", "supervisor.host", "supervisor.admin", "supervisor.parent",
     ),
-    "supervisor.orders": (
+    "supervisor.commands": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change",
         "dro.config.report", "portals.datapath", "portals.decisions", "supervisor.host", "supervisor.admin",
         "supervisor.samples", "supervisor.parent", "supervisor.reload",
@@ -135,7 +135,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.tools.ctl": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "supervisor.host", "supervisor.admin",
-        "supervisor.samples", "supervisor.explain", "supervisor.reload", "supervisor.orders", "supervisor.tools.doctor",
+        "supervisor.samples", "supervisor.explain", "supervisor.reload", "supervisor.commands",
+        "supervisor.tools.doctor",
     ),
     "supervisor.tools.top": (
         *FLOOR, "dro.bus", "supervisor.host", "supervisor.admin", "supervisor.samples", "supervisor.explain",
@@ -148,7 +149,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.start": (
         *FLOOR, "dro.config.reading", "dro.config.dro_xml", "dro.config.lint", "dro.config.report", "dro.um.transport",
-        "supervisor.host", "supervisor.history", "supervisor.parent", "supervisor.reload", "supervisor.orders",
+        "supervisor.host", "supervisor.history", "supervisor.parent", "supervisor.reload", "supervisor.commands",
         "supervisor.tools.init", "supervisor.tools.simulate",
     ),
     "analytics": (),

@@ -122,6 +122,6 @@ class ControlSocket(Generic[Out, In]):
                 self._loop.remove_writer(self._sock)
             self._sock.close()
 
-    def abandon(self) -> None:
+    def close_inherited(self) -> None:
         """Close the descriptor in a forked child, whose loop is not this one."""
         self._sock.close()

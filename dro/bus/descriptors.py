@@ -52,7 +52,7 @@ SOURCE_DATA: Final = Queue(0, 8, 10, 0, 960)
 ADDRESSED: Final = Queue(1, 11, 12, 960 * _SLOT.size, 64)
 
 
-class Slot(NamedTuple):
+class BatchDescriptor(NamedTuple):
     """A batch: its table of `rows` runs lies at ring position `table`; `fragments` and `nbytes` in all of them.
 
     `kind` tells what the rows are, see `portals.datapath.descriptor`.
@@ -77,7 +77,7 @@ class DescriptorWriter:
         self._expired: dict[int, int] = {}
         ring.needs.append(self._is_needed)
 
-    def put(self, reader: int, slot: Slot) -> bool:
+    def put(self, reader: int, slot: BatchDescriptor) -> bool:
         """False when the queue is full, or there is no memory for it.
 
         A reader that says that it has copied what was never put is broken, and gets nothing more.
@@ -152,13 +152,13 @@ class DescriptorReader:
     def has_more(self) -> bool:
         return bool(self._cells[self._head] != self.taken)
 
-    def take(self) -> Slot | None:
+    def take(self) -> BatchDescriptor | None:
         """The next descriptor, which is nobody's from then on."""
         tail = self.taken
         if self._cells[self._head] == tail:
             return None
         at = self._slots_at + tail % self._slots * _SLOT_BYTES
-        slot = _new(Slot, _unpack_from(self.ring.queues, at))
+        slot = _new(BatchDescriptor, _unpack_from(self.ring.queues, at))
         self.taken = self._cells[self._tail] = tail + 1
         return slot
 

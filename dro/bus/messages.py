@@ -288,7 +288,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The way from a domain to this DRO: its cost, and the DROs on it without this one."""
+    """The path from a domain to this DRO: its cost, and the DROs on it without this one."""
 
     domain_id: int
     cost: int

@@ -33,7 +33,7 @@ _FIRST_CODES: Final = UNDERSTOOD_CODES | {END_DATA, END_NONE}
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StreamPiece:
     """Whole messages end to end, or an error. `lost` bytes of the stream are missing just before it (-1: unknown)."""
 
     data: bytes
@@ -66,7 +66,7 @@ class LbmcStream:
     def is_foreign(self) -> bool:
         return self._state is _State.FOREIGN
 
-    def on_piece(self, piece: Piece) -> Run | None:
+    def on_piece(self, piece: Piece) -> StreamPiece | None:
         """Whole messages that the piece completes, or what is wrong; None when it completes none."""
         match piece:
             case Opened():
@@ -100,7 +100,7 @@ class LbmcStream:
         self._skip = 0
         self._state = _State.LOOKING
 
-    def _on_closed(self) -> Run | None:
+    def _on_closed(self) -> StreamPiece | None:
         held = len(self._buffer)
         framed = self._state is _State.FRAMED
         self._buffer.clear()
@@ -110,7 +110,7 @@ class LbmcStream:
             return self._run(b"", DecodeError("lbttcp", f"the stream ends {held} bytes into a message"))
         return None
 
-    def _on_bytes(self, data: bytes) -> Run | None:
+    def _on_bytes(self, data: bytes) -> StreamPiece | None:
         if self._state is _State.FOREIGN:
             return None
         if self._skip:
@@ -165,9 +165,9 @@ class LbmcStream:
         length = data[2] << 8 | data[3]
         return length >= least or (self.is_named and length > 0)
 
-    def _run(self, whole: bytes, error: DecodeError | None) -> Run:
+    def _run(self, whole: bytes, error: DecodeError | None) -> StreamPiece:
         lost, self._lost, self._looked = self._lost, 0, 0
-        return Run(whole, lost, error)
+        return StreamPiece(whole, lost, error)
 
 
 def _walk(buffer: bytearray) -> tuple[int, str | None]:

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from dro.log.events import LogEvent
 from dro.log.file import LogFile, Rolls
 from dro.log.file_thread import FileThread
-from dro.log.limits import Repeats, Verdict, last_field
+from dro.log.limits import LineVerdict, Repeats, last_field
 from dro.log.lines import (
     MARKED,
     Formatter,
@@ -202,9 +202,9 @@ class LogHandler(logging.Handler):
         except (ValueError, TypeError, KeyError):  # arguments that do not fit the text: a bug, told as such
             body = self._lines.body(_record(LogEvent.LOG_LINE_BROKEN, {"text": repr(record.msg)}))
         verdict = self._repeats.on_line(record.levelno, body, time.monotonic_ns())
-        if verdict == Verdict.COUNT:
+        if verdict == LineVerdict.COUNT:
             return
-        is_marked = verdict == Verdict.MARK or getattr(record, MARKED, False)
+        is_marked = verdict == LineVerdict.MARK or getattr(record, MARKED, False)
         self._put(record.created, record.levelno, body, is_throttled=is_marked)
 
     def tick(self, *, at_once: bool = False) -> None:

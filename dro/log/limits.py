@@ -149,7 +149,7 @@ class _Same:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RepeatReport:
     """A line about lines that were not written."""
 
     level: int
@@ -158,7 +158,7 @@ class Report:
     last_ago_ns: int
 
 
-class Verdict:
+class LineVerdict:
     """What becomes of a line."""
 
     WRITE: Final = 0
@@ -175,10 +175,10 @@ class Repeats:
     def __init__(self) -> None:
         self._same: OrderedDict[tuple[int, str], _Same] = OrderedDict()
         self._previous: tuple[int, str] | None = None
-        self._overdue: list[Report] = []
+        self._overdue: list[RepeatReport] = []
 
     def on_line(self, level: int, body: str, now_ns: int) -> int:
-        """A `Verdict`."""
+        """A `LineVerdict`."""
         key = (level, body)
         is_next, self._previous = key == self._previous, key
         same = self._same.get(key)
@@ -186,21 +186,21 @@ class Repeats:
             if len(self._same) >= SAME_KEYS:
                 self._forget(now_ns)
             self._same[key] = _Same(level, now_ns)
-            return Verdict.WRITE
+            return LineVerdict.WRITE
         if not same.counted and now_ns - same.since_ns >= REPORT_NS:
             same.since_ns, same.written = now_ns, 1
-            return Verdict.WRITE
+            return LineVerdict.WRITE
         if same.written > SAME_BURST or same.counted:
             same.counted += 1
             same.last_ns = now_ns
-            return Verdict.COUNT
+            return LineVerdict.COUNT
         same.written += 1
         if is_next or same.written > SAME_BURST:
             same.written, same.since_ns = SAME_BURST + 1, now_ns
-            return Verdict.MARK
-        return Verdict.WRITE
+            return LineVerdict.MARK
+        return LineVerdict.WRITE
 
-    def take_reports(self, now_ns: int, *, at_once: bool = False) -> list[Report]:
+    def take_reports(self, now_ns: int, *, at_once: bool = False) -> list[RepeatReport]:
         """Return what was counted for long enough, or until now. Forgets what is not repeated any more."""
         reports, self._overdue = self._overdue, []
         for key, same in list(self._same.items()):
@@ -224,5 +224,5 @@ class Repeats:
             self._overdue.append(_report(key, same, now_ns))
 
 
-def _report(key: tuple[int, str], same: _Same, now_ns: int) -> Report:
-    return Report(same.level, repeated(same.counted, now_ns - same.since_ns), key[1], now_ns - same.last_ns)
+def _report(key: tuple[int, str], same: _Same, now_ns: int) -> RepeatReport:
+    return RepeatReport(same.level, repeated(same.counted, now_ns - same.since_ns), key[1], now_ns - same.last_ns)

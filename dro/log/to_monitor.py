@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.log.events import LogEvent
-from dro.log.limits import Repeats, Verdict, last_field
+from dro.log.limits import LineVerdict, Repeats, last_field
 from dro.log.lines import PublicEvent, plain, severity_of
 
 EVENTS_SOCKET: Final = "events"
@@ -58,7 +58,7 @@ class EventSender(logging.Handler):
         except (ValueError, TypeError, KeyError):  # arguments that do not fit the text; the log tells
             dropped["EINVAL"] += 1
             return
-        if self._repeats.on_line(record.levelno, body, time.monotonic_ns()) != Verdict.COUNT:
+        if self._repeats.on_line(record.levelno, body, time.monotonic_ns()) != LineVerdict.COUNT:
             self._send(record.created, body)
 
     def tick(self, *, at_once: bool = False) -> None:

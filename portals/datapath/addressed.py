@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Final
 
 from dro.bus.counters import CounterPage
-from dro.bus.descriptors import Slot as QueueSlot
+from dro.bus.descriptors import BatchDescriptor as QueueSlot
 from dro.bus.ring import RingReader, RingWriter
 from dro.errors import DecodeError, ResourceError
 from dro.log.events import LogEvent

@@ -16,7 +16,7 @@ from operator import sub
 from typing import Final, Protocol
 
 from dro.bus.counters import CounterPage
-from dro.bus.descriptors import Slot as QueueSlot
+from dro.bus.descriptors import BatchDescriptor as QueueSlot
 from dro.clock import ms
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
@@ -161,7 +161,7 @@ class Egress:
         proxy.feeders.append(feeder)
         self._feeds.setdefault(worker, {})[handle] = proxy
         while len(proxy.feeders) > MAX_FEEDERS:
-            self._starve(proxy, *proxy.feeders.pop(0))
+            self._remove_feeder(proxy, *proxy.feeders.pop(0))
 
     def _lane(self, transport: SenderTransport) -> Lane:
         lane = self._lanes.get(id(transport))
@@ -186,7 +186,7 @@ class Egress:
         for lane in self._lanes.values():
             lane.transport.packs_all = is_on
 
-    def _starve(self, proxy: ProxySource, worker: int, handle: int) -> None:
+    def _remove_feeder(self, proxy: ProxySource, worker: int, handle: int) -> None:
         feeds = self._feeds.get(worker, {})
         if feeds.get(handle) is proxy:
             del feeds[handle]
@@ -200,7 +200,7 @@ class Egress:
 
     def stop_feeding(self, proxy: ProxySource) -> None:
         for feeder in proxy.feeders:
-            self._starve(proxy, *feeder)
+            self._remove_feeder(proxy, *feeder)
         proxy.feeders.clear()
 
     def flush(self, proxy: ProxySource) -> None:
@@ -283,9 +283,9 @@ class Egress:
             return
         lanes: list[Lane] = []
         feeds = self._feeds.get(worker, {})
-        odd = plan(table, feeds, lanes)
-        for row in odd:
-            self._take_odd(worker, table, row, lanes)
+        irregular = plan(table, feeds, lanes)
+        for row in irregular:
+            self._take_irregular(worker, table, row, lanes)
         handles = set(table.column(TOPIC)) if self._order.held else ()
         self._send_rows(lanes, worker, buffer)
         self._buffer = bytearray()  # what was sent of this one may be in use as the transmission window
@@ -311,7 +311,7 @@ class Egress:
         while self._touched:
             self._touched.popitem()[1].transport.flush()
 
-    def _take_odd(
+    def _take_irregular(
         self, worker: int, table: RunTable, row: int, lanes: list[Lane], released: ProxySource | None = None
     ) -> None:
         """A run that is not simply the next one of its source: drop it, hold it back, or note what is to be sent.
@@ -399,7 +399,7 @@ class Egress:
             table.tobytes()[:] = part.table.tobytes()
             lanes: list[Lane] = []
             for row in range(rows):
-                self._take_odd(part.worker, table, row, lanes, proxy)
+                self._take_irregular(part.worker, table, row, lanes, proxy)
             self._send_rows(lanes, part.worker, part.buffer)
 
     def _release_now(self, proxies: Iterable[ProxySource]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from dro.bus.counters import CounterPage, Histogram
-from dro.bus.descriptors import Slot as QueueSlot
+from dro.bus.descriptors import BatchDescriptor as QueueSlot
 from dro.bus.ring import RingWriter
 from dro.clock import NS_PER_US, MonotonicClock
 from dro.errors import ResourceError

@@ -33,9 +33,9 @@ class Intake:
     def __init__(self, egress: Egress, addressed: AddressedData) -> None:
         self._egress = egress
         self._addressed = addressed
-        self._mail: dict[int, DescriptorReader] = {}  # queues of addressed data
+        self._addressed_queues: dict[int, DescriptorReader] = {}
         self._queues: dict[int, DescriptorReader] = {}
-        self._greetings: dict[int, tuple[int, int, Callable[[], object]]] = {}  # expired, announced, what comes then
+        self._introduced: dict[int, tuple[int, int, Callable[[], object]]] = {}  # expired, announced, what comes then
         self._can_deliver: set[int] = set()
         self._polled: dict[int, DescriptorReader] = {}
         self._leaving: dict[int, DescriptorReader] = {}
@@ -47,7 +47,7 @@ class Intake:
     def add(self, worker: int, ring: RingReader, me: int) -> None:
         """`me` is the worker index of this portal."""
         self._queues[worker] = DescriptorReader(ring, me)
-        self._mail[worker] = DescriptorReader(ring, me, ADDRESSED)
+        self._addressed_queues[worker] = DescriptorReader(ring, me, ADDRESSED)
         self._egress.on_ring(worker, ring)
 
     def remove(self, worker: int) -> None:
@@ -57,7 +57,7 @@ class Intake:
         queue = self._queues.pop(worker, None)
         if queue is not None:
             self._leaving[worker] = queue
-            self._greetings.pop(worker, None)
+            self._introduced.pop(worker, None)
             self._polled.pop(worker, None)
 
     def when_gone(self, worker: int, then: Callable[[], object]) -> None:
@@ -73,7 +73,7 @@ class Intake:
         The first `expired` of them are dropped, the others not taken before `deliver`.
         """
         if worker in self._queues:
-            self._greetings[worker] = (expired, announced, then)
+            self._introduced[worker] = (expired, announced, then)
 
     def deliver(self, worker: int) -> None:
         """Begin to take what the sibling has announced: it can be delivered, or has waited for long enough."""
@@ -85,19 +85,19 @@ class Intake:
         if (queue := self._queues.get(worker)) is not None:
             self._polled[worker] = queue
 
-    def _take_mail(self, worker: int, mail: DescriptorReader, most: int) -> None:
+    def _take_addressed(self, worker: int, messages: DescriptorReader, most: int) -> None:
         for _ in range(most):
-            if (slot := mail.take()) is None:
+            if (slot := messages.take()) is None:
                 break
-            self._addressed.on_message(worker, slot, mail.ring)
-        mail.finish()
+            self._addressed.on_message(worker, slot, messages.ring)
+        messages.finish()
 
     # the poller of the loop
 
     def take(self) -> bool:
         worked = False
-        if self._greetings:
-            worked = self._take_greeted()
+        if self._introduced:
+            worked = self._take_introduced()
         for worker, queue in self._polled.items():
             if queue.has_more():
                 worked |= self._take(worker, queue, BATCHES_PER_TURN)
@@ -105,15 +105,15 @@ class Intake:
             worked |= self._take_leaving()
         if worked:
             self._egress.flush_sessions()
-        for worker, mail in self._mail.items():
-            if mail.has_more():
+        for worker, messages in self._addressed_queues.items():
+            if messages.has_more():
                 worked = True
-                self._take_mail(worker, mail, MESSAGES_PER_TURN)
+                self._take_addressed(worker, messages, MESSAGES_PER_TURN)
         return worked
 
-    def _take_greeted(self) -> bool:
+    def _take_introduced(self) -> bool:
         worked = False
-        for worker, (expired, announced, then) in list(self._greetings.items()):
+        for worker, (expired, announced, then) in list(self._introduced.items()):
             queue = self._queues[worker]
             if queue.taken < expired:
                 while queue.taken < expired and (slot := queue.take()) is not None:
@@ -123,7 +123,7 @@ class Intake:
                 continue
             worked |= self._take(worker, queue, min(BATCHES_PER_TURN, announced - queue.taken))
             if queue.taken >= announced or not queue.has_more():
-                del self._greetings[worker]
+                del self._introduced[worker]
                 then()
                 self.poll(worker)
         return worked
@@ -151,26 +151,26 @@ class Intake:
     def _close(self, worker: int, queue: DescriptorReader) -> None:
         del self._leaving[worker]
         self._egress.on_ring(worker, None)
-        mail = self._mail.pop(worker)
-        self._take_mail(worker, mail, ADDRESSED.slots)
-        mail.close()
+        messages = self._addressed_queues.pop(worker)
+        self._take_addressed(worker, messages, ADDRESSED.slots)
+        messages.close()
         queue.close()
         queue.ring.close()
         if (then := self._waits.pop(worker, None)) is not None:
             then()
 
     def before_sleep(self) -> bool:
-        if self._leaving or not self._can_deliver.isdisjoint(self._greetings):
+        if self._leaving or not self._can_deliver.isdisjoint(self._introduced):
             return False
-        for queue in self._mail.values():  # of both of a sibling
+        for queue in self._addressed_queues.values():  # of both of a sibling
             queue.ask_for_wake_up()
         fence()
-        for queues in (self._polled, self._mail):
+        for queues in (self._polled, self._addressed_queues):
             for queue in queues.values():
                 if queue.has_more():
                     return False
         return True
 
     def after_sleep(self) -> None:
-        for queue in self._mail.values():
+        for queue in self._addressed_queues.values():
             queue.stay_awake()

@@ -4,7 +4,7 @@ from dro.um.transport.runs cimport RunTable
 from portals.datapath.duplicate_window cimport DuplicateWindow
 from portals.datapath.outgoing cimport Lane, ProxySource
 
-cdef unsigned int _ODD
+cdef unsigned int _IRREGULAR
 cdef Py_ssize_t _WORDS, _SQN, _FRAGMENTS, _LENGTH, _SHAPE
 
 @cython.locals(words="unsigned int[::1]", at=Py_ssize_t, row=Py_ssize_t, handle="unsigned int", length="unsigned int",

@@ -21,7 +21,7 @@ from dro.um.transport.runs import (
 )
 from portals.datapath.outgoing import Lane, ProxySource
 
-_ODD: Final = MASK & ~(0xFF | 0xFF << 16 | FLAG_REQUEST << FLAGS_SHIFT)
+_IRREGULAR: Final = MASK & ~(0xFF | 0xFF << 16 | FLAG_REQUEST << FLAGS_SHIFT)
 """Of a shape: anything but headroom, blocks, and marks that do not matter here."""
 _WORDS, _SQN, _FRAGMENTS, _LENGTH, _SHAPE = WORDS, SQN, FRAGMENTS, LENGTH, SHAPE  # plain integers if compiled
 
@@ -32,19 +32,19 @@ def plan(table: RunTable, feeds: dict[int, ProxySource], lanes: list[Lane]) -> l
     Returns the rows that are not the next of a source that is fed, in order. From the first such row of a source on,
     all its rows are among them.
     """
-    odd: list[int] = []
+    irregular: list[int] = []
     left: set[int] = set()
     words, at = table.cells, 0
     for row in range(table.rows):
         handle, length, shape = words[at], words[at + _LENGTH], words[at + _SHAPE]
         proxy = feeds.get(handle)
-        if proxy is None or shape & _ODD or (left and handle in left):
-            odd.append(row)
+        if proxy is None or shape & _IRREGULAR or (left and handle in left):
+            irregular.append(row)
             left.add(handle)
         else:
             window, lane = proxy.window, proxy.lane
             if lane is None or words[at + _SQN] != window.next_sqn or length > lane.fragment_max_bytes:
-                odd.append(row)
+                irregular.append(row)
                 left.add(handle)
             else:
                 window.advance(words[at + _FRAGMENTS])
@@ -52,4 +52,4 @@ def plan(table: RunTable, feeds: dict[int, ProxySource], lanes: list[Lane]) -> l
                     lanes.append(lane)
                 lane.note(row, proxy.topic_index)
         at += _WORDS
-    return odd
+    return irregular

@@ -6,7 +6,7 @@ logger: the shell (`portals.shell.portal`) calls `on_...` and carries out what `
 
 The three route-based decisions are those of the forwarding notes, section 2: an entry (S, R) -> (ingress, egress)
 of the route table says that traffic from domain S to domain R enters this DRO at `ingress` and leaves it at `egress`.
-With several ways for a pair (equal-cost sharing) interest goes by all, and a source by that of the tree of its OTID.
+With several paths for a pair (equal-cost sharing) interest goes by all, and a source by that of the tree of its OTID.
 The feeder of a proxy source is the sibling that forwards to it, with the handle that the source has there.
 
 What concerns many topics at once (routes, an access control list, a pattern, a sibling that left) is decided in steps:
@@ -32,33 +32,33 @@ from portals.decisions.effects import (
     JoinKnownSource,
     RecordKnownInterest,
     ReviewSources,
+    SendInitialState,
     SendToSibling,
     SourceIgnored,
-    TellEverything,
     WhyIgnored,
 )
 from portals.decisions.exchange import Exchange
 from portals.decisions.heard_sources import HeardSources
 from portals.decisions.messages import (
     PATTERN_NONE,
-    ExchangeDone,
+    ForwardingStopped,
     ForwardStart,
     ForwardStop,
+    FramesAcked,
+    HandoverAcked,
+    HandoverEnded,
+    InitialStateSent,
     InterestAdded,
     InterestRemoved,
     KnownInterest,
+    KnownProxiesSent,
     KnownProxy,
     KnownSource,
     PortalHello,
     PortalMessage,
-    Released,
-    Settle,
-    Settled,
     SourceGone,
     SourceSeen,
-    Taken,
-    ToldAll,
-    ToldProxies,
+    StateConfirmed,
     Withdraw,
 )
 from portals.decisions.recorded_interest import Matcher, RecordedInterest
@@ -215,9 +215,9 @@ class PortalCore:
             return
         self._go_through(self.own.keep_wanted(worker))
         self.send(worker, PortalHello(self.me, self._incarnation, forwarded, forwarded_bytes, announced, expired))
-        self._effects.append(TellEverything(worker, self._exchange.everything(worker, incarnation)))
+        self._effects.append(SendInitialState(worker, self._exchange.everything(worker, incarnation)))
         if self._has_relearnt:
-            self.send(worker, ExchangeDone())
+            self.send(worker, StateConfirmed())
         # its fragments are asked for again as soon as it offers the source again, see _on_source_seen
 
     @property
@@ -231,7 +231,7 @@ class PortalCore:
         self.own.forget_known()
         self._go_through(self._decide_sources(self.sources.take_had(), now_ns))
         self._effects.append(CheckKnown())
-        self.send_to_all(ExchangeDone())
+        self.send_to_all(StateConfirmed())
 
     def on_sibling_down(self, worker: int, now_ns: int) -> None:
         """The sibling died or was removed; what it said is kept for a moment, its next incarnation may confirm it."""
@@ -244,7 +244,7 @@ class PortalCore:
         self.siblings.on_removed(worker)
         self._go_through(self._drop_before(worker, self.siblings.newest(worker), now_ns))
 
-    def on_sibling_released(self, worker: int) -> None:
+    def on_forwarding_stopped(self, worker: int) -> None:
         """The sibling is drained, and has had all that it will get: what it wanted does not count any more."""
         self.forward_nothing_to(worker)
         self._go_through(self._drop_interest_before(worker, self.siblings.newest(worker) + 1))
@@ -280,7 +280,7 @@ class PortalCore:
                     self.sources.decide(seen.otid, now_ns)
             case ForwardStart(handle=handle) | ForwardStop(handle=handle):
                 self.own.forward(worker, handle, is_wanted=isinstance(message, ForwardStart))
-            case ExchangeDone():
+            case StateConfirmed():
                 self.siblings.on_exchange_done(worker)
                 self._go_through(self._forget_wanted_before(worker))
                 self._go_through(self._drop_before(worker, incarnation, now_ns))
@@ -291,14 +291,14 @@ class PortalCore:
                 if not self._has_relearnt:
                     self.sources.on_had(source.otid)
                 self._on_source_seen(Offer(worker, incarnation, source), now_ns)
-            case ToldProxies():
-                self._unread.on_told(worker)
+            case KnownProxiesSent():
+                self._unread.on_known_proxies_sent(worker)
             case KnownInterest(symbol=name, pattern=pattern, domain_id=domain_id):
                 if not self._has_relearnt:
                     self._effects.append(RecordKnownInterest(name, pattern, domain_id))
-            case ToldAll():
-                self.siblings.on_told(worker)
-            case PortalHello() | Withdraw() | Released() | Settle() | Settled() | Taken():
+            case InitialStateSent():
+                self.siblings.on_initial_state_sent(worker)
+            case PortalHello() | Withdraw() | ForwardingStopped() | HandoverEnded() | HandoverAcked() | FramesAcked():
                 pass
 
     def _on_source_seen(self, offer: Offer, now_ns: int) -> None:

@@ -2,11 +2,11 @@
 
 D, the portal that is drained, and each sibling S that is up:
 
-    D -> S   Withdraw         nothing new is made at either side; S begins the handover of what it forwards to D
-    S -> D   Released(n)      S will hand over nothing more; n fragments were handed over in all. D's interest at S ends
-    D -> S   Settle(n)        D's own handover is over, its proxy receivers are closed; n fragments were handed to S
-    S -> D   Settled          all of them were sent or dropped, and repairs of them are over
-    D -> S   SourceGone       for every source: S deletes its proxy sources as after any other end
+    D -> S   Withdraw              nothing new is made at either side; S begins the handover of what it forwards to D
+    S -> D   ForwardingStopped(n)  S will hand over nothing more; n fragments in all. D's interest at S ends
+    D -> S   HandoverEnded(n)      D's own handover is over, its proxy receivers are closed; n fragments in all
+    S -> D   HandoverAcked         all of them were sent or dropped, and repairs of them are over
+    D -> S   SourceGone            for every source: S deletes its proxy sources as after any other end
 
     handed over      `portals.datapath.handover`
     delivered        D has accounted for what every sibling released, so its queue is empty as well
@@ -31,12 +31,12 @@ from typing import Final, Protocol
 from dro.clock import ms
 from portals.datapath.handover import ForwardEntry, Handover
 from portals.decisions.core import PortalCore
-from portals.decisions.messages import Released, Settle, Settled, Withdraw
+from portals.decisions.messages import ForwardingStopped, HandoverAcked, HandoverEnded, Withdraw
 
 TICK_NS: Final = ms(20)
 
 
-class Rest(Protocol):
+class Quiescence(Protocol):
     """Transport sessions of ours that are to come to rest."""
 
     is_read_on: bool
@@ -45,7 +45,7 @@ class Rest(Protocol):
     def is_over(self, now_ns: int) -> bool: ...
 
 
-class Portal(Protocol):
+class DrainablePortal(Protocol):
     """What both parts need of the portal that they belong to."""
 
     core: PortalCore
@@ -62,7 +62,7 @@ class Portal(Protocol):
     def accounted(self, worker: int) -> int:
         """Fragments of the sibling that were ever sent or dropped here."""
 
-    def rest(self, worker: int | None, now_ns: int) -> Rest:
+    def quiescence(self, worker: int | None, now_ns: int) -> Quiescence:
         """Watch the sessions of all proxy sources, or of those that the sibling feeds, from now on."""
 
     # of the portal that is drained
@@ -81,30 +81,30 @@ class _DrainedSibling:
     """A sibling that is drained."""
 
     handover: Handover | None
-    settle: int | None = None  # how much it handed over
-    rest: Rest | None = None  # once all of that is accounted for
+    handed_over: int | None = None  # how much it handed over
+    quiescence: Quiescence | None = None  # once all of that is accounted for
 
 
 class DrainHelp:
     """What a portal does for siblings that are drained."""
 
-    def __init__(self, portal: Portal) -> None:
+    def __init__(self, portal: DrainablePortal) -> None:
         self._portal = portal
         self._drained: dict[int, _DrainedSibling] = {}
 
     @property
     def is_idle(self) -> bool:
-        return not any(d.handover is not None or d.settle is not None for d in self._drained.values())
+        return not any(d.handover is not None or d.handed_over is not None for d in self._drained.values())
 
     def on_withdraw(self, worker: int) -> None:
         portal = self._portal
         if worker not in self._drained:
             self._drained[worker] = _DrainedSibling(Handover(portal.entries(), {worker}))
 
-    def on_settle(self, worker: int, fragments: int) -> None:
+    def on_handover_ended(self, worker: int, fragments: int) -> None:
         """Also from a sibling whose handover is still going on: both directions are independent."""
         if (sibling := self._drained.get(worker)) is not None:
-            sibling.settle = fragments
+            sibling.handed_over = fragments
 
     def on_gone(self, worker: int) -> None:
         """The sibling is down, drained or not; whoever comes up under its number begins anew."""
@@ -119,17 +119,17 @@ class DrainHelp:
         for worker, sibling in self._drained.items():
             if sibling.handover is not None and sibling.handover.on_tick():
                 sibling.handover = None
-                portal.core.on_sibling_released(worker)
-                portal.core.send(worker, Released(portal.handed(worker)))
-            if sibling.settle is not None and self._is_settled(worker, sibling, now_ns):
-                sibling.settle = sibling.rest = None
-                portal.core.send(worker, Settled())
+                portal.core.on_forwarding_stopped(worker)
+                portal.core.send(worker, ForwardingStopped(portal.handed(worker)))
+            if sibling.handed_over is not None and self._is_delivered(worker, sibling, now_ns):
+                sibling.handed_over = sibling.quiescence = None
+                portal.core.send(worker, HandoverAcked())
 
-    def _is_settled(self, worker: int, sibling: _DrainedSibling, now_ns: int) -> bool:
-        assert sibling.settle is not None
-        if sibling.rest is None and self._portal.accounted(worker) >= sibling.settle:
-            sibling.rest = self._portal.rest(worker, now_ns)
-        return sibling.rest is not None and sibling.rest.is_over(now_ns)
+    def _is_delivered(self, worker: int, sibling: _DrainedSibling, now_ns: int) -> bool:
+        assert sibling.handed_over is not None
+        if sibling.quiescence is None and self._portal.accounted(worker) >= sibling.handed_over:
+            sibling.quiescence = self._portal.quiescence(worker, now_ns)
+        return sibling.quiescence is not None and sibling.quiescence.is_over(now_ns)
 
 
 @dataclass(slots=True)
@@ -137,19 +137,19 @@ class _Helper:
     """What a sibling has said to the portal that is drained."""
 
     released: int | None = None
-    is_settled: bool = False
+    has_acked: bool = False
 
 
 class DrainCore:
     """The portal that is drained; made with the order to do it."""
 
-    def __init__(self, portal: Portal, limit_ns: int, *, end_delay_ns: int) -> None:
+    def __init__(self, portal: DrainablePortal, limit_ns: int, *, end_delay_ns: int) -> None:
         """`limit_ns`: when it gives up. `end_delay_ns`: how long proxy sources stay for those who read on."""
         self._portal = portal
         self._limit_ns = limit_ns
         self._end_delay_ns = end_delay_ns
         self._is_reported = False
-        self._rest: Rest | None = None
+        self._quiescence: Quiescence | None = None
         self._close_at_ns: int | None = None
         self._are_sources_closed = False
         self._are_sources_ended = False
@@ -175,13 +175,13 @@ class DrainCore:
         self._limit_ns = limit_ns
         self._is_reported = False
 
-    def on_released(self, worker: int, fragments: int) -> None:
+    def on_forwarding_stopped(self, worker: int, fragments: int) -> None:
         if (helper := self._helpers.get(worker)) is not None:
             helper.released = fragments
 
-    def on_settled(self, worker: int) -> None:
+    def on_handover_acked(self, worker: int) -> None:
         if (helper := self._helpers.get(worker)) is not None:
-            helper.is_settled = True
+            helper.has_acked = True
 
     def on_gone(self, worker: int) -> None:
         """What was on the way to or from it is lost with it, and counted when it comes back."""
@@ -209,9 +209,9 @@ class DrainCore:
                 return
             self._handover = None
             for worker in self._helpers:
-                portal.core.send(worker, Settle(portal.handed(worker)))
+                portal.core.send(worker, HandoverEnded(portal.handed(worker)))
             portal.core.close_receivers()
-        if not self._are_sources_ended and all(helper.is_settled for helper in self._helpers.values()):
+        if not self._are_sources_ended and all(helper.has_acked for helper in self._helpers.values()):
             self._are_sources_ended = True
             portal.core.end_sources()
 
@@ -220,14 +220,14 @@ class DrainCore:
         portal = self._portal
         if self._are_sources_closed:
             return
-        if self._rest is None:
+        if self._quiescence is None:
             if any(not self._has_delivered(*item) for item in self._helpers.items()):
                 return
-            self._rest = portal.rest(None, now_ns)
+            self._quiescence = portal.quiescence(None, now_ns)
         if self._close_at_ns is None:
-            if not self._rest.is_over(now_ns):
+            if not self._quiescence.is_over(now_ns):
                 return
-            self._close_at_ns = now_ns + (self._end_delay_ns if self._rest.is_read_on else 0)
+            self._close_at_ns = now_ns + (self._end_delay_ns if self._quiescence.is_read_on else 0)
         if now_ns >= self._close_at_ns:
             self._are_sources_closed = True
             portal.close_sources()
@@ -249,9 +249,9 @@ class DrainCore:
             found.append(f"{self._names(unreleased)} to stop forwarding")
         if late := [w for w, h in helpers if h.released is not None and not self._has_delivered(w, h)]:
             found.append(f"queued fragments of {self._names(late)} to be sent")
-        if self._handover is None and (unsettled := [worker for worker, helper in helpers if not helper.is_settled]):
-            found.append(f"{self._names(unsettled)} to send and repair what was handed over")
-        if self._rest is not None and not self._are_sources_closed:
+        if self._handover is None and (unacked := [worker for worker, helper in helpers if not helper.has_acked]):
+            found.append(f"{self._names(unacked)} to send and repair what was handed over")
+        if self._quiescence is not None and not self._are_sources_closed:
             found.append("receivers of the proxy sources to take or repair what was sent")
         if self._are_sources_closed and (finals := self._unfinished()):
             found.append(f"final advertisements of {finals} proxy sources")

@@ -16,7 +16,7 @@ class SendToSibling:
 
 
 @dataclass(frozen=True, slots=True)
-class TellEverything:
+class SendInitialState:
     """`messages` are made one by one, as things are when they leave; None: something was looked at, go on."""
 
     worker: int
@@ -199,7 +199,7 @@ ProxyEffect = (
 """What depends on where the portal leads to."""
 HostEffect = (
     SendToSibling
-    | TellEverything
+    | SendInitialState
     | FeederEnded
     | ChangeForwarding
     | ReadQueue

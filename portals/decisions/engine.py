@@ -54,7 +54,7 @@ class EngineLink(Protocol):
         """The domains that can be reached through this portal by those behind it."""
 
     def on_origins(self, origins: tuple[Origin, ...]) -> None:
-        """The ways from other domains to this DRO."""
+        """The paths from other domains to this DRO."""
 
 
 class EngineHost(Protocol):
@@ -196,7 +196,7 @@ class PortalEngine:
     def check_relearnt(self) -> bool:
         """Whether the portal knows its TRD again; to be called every `CHECK_NS` until it does."""
         core, now_ns = self.core, self._host.now_ns()
-        if not self._relearning.is_over(core.known, now_ns, is_told=core.siblings.have_told):
+        if not self._relearning.is_over(core.known, now_ns, is_told=core.siblings.have_sent_initial_state):
             return False
         self.act_on_all()  # sources that have still to be joined are not forgotten
         core.on_relearnt(now_ns)

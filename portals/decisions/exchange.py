@@ -13,13 +13,13 @@ from typing import Final
 from dro.table import Table
 from portals.decisions.heard_sources import HeardSources
 from portals.decisions.messages import (
+    InitialStateSent,
     InterestAdded,
     KnownInterest,
+    KnownProxiesSent,
     KnownProxy,
     KnownSource,
     PortalMessage,
-    ToldAll,
-    ToldProxies,
 )
 from portals.decisions.recorded_interest import RecordedInterest
 from portals.decisions.siblings import Siblings
@@ -42,7 +42,10 @@ class Exchange:
     def everything(self, worker: int, incarnation: int) -> Iterator[PortalMessage | None]:
         """Make what that incarnation of the sibling is told."""
         messages = self._everything(worker, incarnation)
-        return (None if self.is_withdrawn() and not isinstance(m, ToldProxies | ToldAll) else m for m in messages)
+        return (
+            None if self.is_withdrawn() and not isinstance(m, KnownProxiesSent | InitialStateSent) else m
+            for m in messages
+        )
 
     def _everything(self, worker: int, incarnation: int) -> Iterator[PortalMessage | None]:
         told: Table[int, None] = Table()
@@ -52,7 +55,7 @@ class Exchange:
             else:
                 told[source.handle] = None
                 yield KnownProxy(source)
-        yield ToldProxies()
+        yield KnownProxiesSent()
         yield from self._known_before(worker, incarnation)
         for symbol in self.recorded.domains.snapshot():
             domains = self.recorded.domains.get(symbol, ()) if self.recorded.is_told(symbol) else ()
@@ -62,14 +65,14 @@ class Exchange:
                 yield None
         for handle in self.own.seen.snapshot():
             yield None if handle in told else self.own.seen.get(handle)
-        yield ToldAll()
+        yield InitialStateSent()
 
     def _known_before(self, worker: int, incarnation: int) -> Iterator[PortalMessage | None]:
         """What an older incarnation of the sibling had told; its interest is known to all, so only one tells that."""
         for offer in self.siblings.offers_before(worker, incarnation):
             proxy = None if offer is None else self.sources.by_otid.get(offer.source.otid)
             is_fed = offer is not None and proxy is not None and proxy.feeder == offer.key
-            yield KnownSource(offer.source) if offer and is_fed and offer.source.way else None
+            yield KnownSource(offer.source) if offer and is_fed and offer.source.join_info else None
         if self.me < min((other for other in self.siblings.up if other != worker), default=MAX_WORKER):
             for known in self.siblings.interest_before(worker, incarnation):
                 yield None if known is None else KnownInterest(*known[0], known[1])

@@ -74,7 +74,7 @@ class HeardSources:
         hop_count: int,
         cost: int,
         pass_through: bytes,
-        way: bytes = b"",
+        join_info: bytes = b"",
     ) -> int:
         """A source was joined; returns its handle."""
         known = self._known.pop(otid, None)
@@ -84,7 +84,7 @@ class HeardSources:
         else:
             handle = known.handle
             workers = [worker for worker, handles in self._known_by.items() if handle in handles]
-        seen = SourceSeen(handle, otid, topic, domain_id, hop_count, cost, pass_through, way)
+        seen = SourceSeen(handle, otid, topic, domain_id, hop_count, cost, pass_through, join_info)
         self.seen[handle] = seen
         self._forward[handle] = set()
         self._send_to_all(seen)
@@ -99,12 +99,12 @@ class HeardSources:
             if (handle := self._of_incarnation | self._number) not in self.seen:
                 return handle
 
-    def change(self, handle: int, hop_count: int, cost: int, pass_through: bytes, way: bytes = b"") -> None:
+    def change(self, handle: int, hop_count: int, cost: int, pass_through: bytes, join_info: bytes = b"") -> None:
         """Take a source whose advertisement differs, or whose cost to reach this portal does."""
         seen = self.seen.get(handle)
         if seen is None:
             return
-        now = replace(seen, hop_count=hop_count, cost=cost, pass_through=pass_through, way=way)
+        now = replace(seen, hop_count=hop_count, cost=cost, pass_through=pass_through, join_info=join_info)
         if now != seen:
             self.seen[handle] = now
             self._send_to_all(now)

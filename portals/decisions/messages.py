@@ -1,16 +1,16 @@
 """Messages between the portals of one DRO over the bus.
 
-A portal that meets a sibling incarnation for the first time sends `PortalHello`, then what an older incarnation of the
-sibling had reported to it or asked it for, so that the sibling goes on with it at once (`KnownProxy`, `ToldProxies`,
-`KnownSource`, `KnownInterest`), then all interest recorded at it, then all sources seen at it, and `ToldAll`; joining
-and rejoining are the same. `ExchangeDone` follows when the portal knows its own TRD (again, if it was restarted): what
-only its older incarnations had reported is dropped then.
+To a sibling incarnation that is new to it a portal sends `PortalHello`, then what an older incarnation of the
+sibling had reported to it or asked it for, so that the sibling goes on with it at once (`KnownProxy`,
+`KnownProxiesSent`, `KnownSource`, `KnownInterest`), then all interest recorded at it, then all sources seen at it, and
+`InitialStateSent`; joining and rejoining are the same. `StateConfirmed` follows when the portal knows its own TRD
+(again, if it was restarted): what only its older incarnations had reported is dropped then.
 
-Messages travel in batches (`portals.decisions.outbox`): a frame is one or more encoded messages, and `Taken` confirms
-whole frames.
+Messages travel in batches (`portals.decisions.outbox`): a frame is one or more encoded messages, and `FramesAcked`
+confirms whole frames.
 
-`Withdraw`, `Released`, `Settle` and `Settled` are exchanged by a portal that is drained and its siblings, see
-`portals.decisions.drain`. Their counts are needed because control messages can overtake data.
+`Withdraw`, `ForwardingStopped`, `HandoverEnded` and `HandoverAcked` are exchanged by a portal that is drained and its
+siblings, see `portals.decisions.drain`. Their counts are needed because control messages can overtake data.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class SourceSeen:
     """A source is heard at the sender, which has joined it. `handle` names it in descriptors and later messages.
 
     `hop_count` and `cost` are those of the advertisement at the sender, whose own portal cost is added.
-    `pass_through` holds, encoded, the advertisement options that cross a DRO unchanged. `way` says how the sender has
-    joined it, which only the sender's next incarnation understands; empty: that one finds it anew.
+    `pass_through` holds, encoded, the advertisement options that cross a DRO unchanged. `join_info` says how the sender
+    has joined it, which only the sender's next incarnation understands; empty: that one finds it anew.
     """
 
     handle: int
@@ -76,7 +76,7 @@ class SourceSeen:
     hop_count: int
     cost: int
     pass_through: bytes
-    way: bytes = b""
+    join_info: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class ForwardStop:
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangeDone:
-    """The sender has told everything, and knows its TRD again: what its older incarnations said holds no more."""
+class StateConfirmed:
+    """The sender has sent its state, and knows its TRD again: what its older incarnations said holds no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class KnownProxy:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldProxies:
+class KnownProxiesSent:
     """Each source of the sender for which an older incarnation of the receiver had a proxy source has been named.
 
     As soon as these are open, the receiver can deliver what the sender has announced to it.
@@ -135,8 +135,8 @@ class KnownInterest:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldAll:
-    """All that the sender knew when it met the receiver has been said."""
+class InitialStateSent:
+    """The sender has sent all that it knew when the receiver came up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,27 +145,27 @@ class Withdraw:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class ForwardingStopped:
     """Answer to `Withdraw`: the sender forwards nothing more. `fragments`: handed over by all its incarnations."""
 
     fragments: int
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class HandoverEnded:
     """The sender, which is drained, hands over nothing more. `fragments`: handed over by all its incarnations."""
 
     fragments: int
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """Answer to `Settle`: all of them were sent or dropped, and nobody can ask for a repair of them any more."""
+class HandoverAcked:
+    """Answer to `HandoverEnded`: all of them were sent or dropped, and nobody can ask for a repair of them any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """The sender has worked off so many frames more; with 0 it says that it cannot yet, and is alive. Not confirmed."""
+class FramesAcked:
+    """Confirm so many more frames as worked off; 0: the sender is alive and cannot yet. Is not confirmed itself."""
 
     frames: int
 
@@ -178,17 +178,17 @@ PortalMessage = (
     | SourceGone
     | ForwardStart
     | ForwardStop
-    | ExchangeDone
+    | StateConfirmed
     | Withdraw
-    | Released
-    | Settle
-    | Settled
-    | Taken
+    | ForwardingStopped
+    | HandoverEnded
+    | HandoverAcked
+    | FramesAcked
     | KnownSource
     | KnownInterest
-    | ToldAll
+    | InitialStateSent
     | KnownProxy
-    | ToldProxies
+    | KnownProxiesSent
 )
 PORTAL_MESSAGES: Final = Codec[PortalMessage](dict(enumerate(get_args(PortalMessage), 32)))
 """Tags from 32 on, in this order; those below are of `dro.bus.messages`."""

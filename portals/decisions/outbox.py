@@ -7,7 +7,7 @@ has confirmed. Owned by `portals.shell.conversations`; knows no socket and no cl
                    what waits is bounded by what there is, and the order for one and the same thing is kept
     new interest   as changes, at most `PACE` a second: strangers make it, and each record costs every sibling its work
     everything     after the changes, as it is when it leaves
-    the last       `ExchangeDone`, when nothing else is left
+    the last       `StateConfirmed`, when nothing else is left
 
 Messages leave in batches of about a millisecond's work; the next leaves when the sibling has worked off one before. A
 sibling that confirms nothing for `SILENT_TICKS` ticks in a row, although a batch is on the way, has broken its promise.
@@ -23,7 +23,6 @@ from dro.clock import NS_PER_S, s
 from dro.table import Table
 from portals.decisions.messages import (
     PORTAL_MESSAGES,
-    ExchangeDone,
     ForwardStart,
     ForwardStop,
     InterestAdded,
@@ -31,6 +30,7 @@ from portals.decisions.messages import (
     PortalMessage,
     SourceGone,
     SourceSeen,
+    StateConfirmed,
     Withdraw,
 )
 
@@ -112,7 +112,7 @@ class Outbox:
         """`record`: the message, encoded."""
         thing = _thing(message)
         match message:
-            case ExchangeDone():
+            case StateConfirmed():
                 self._last = record
             case InterestAdded():
                 self._changes.drop(thing)
@@ -180,7 +180,7 @@ class Outbox:
 
     # what the sibling confirms
 
-    def on_taken(self, batches: int) -> None:
+    def on_acked(self, batches: int) -> None:
         """Note that the sibling has worked off so many more; 0 says that it is alive."""
         self._on_the_way -= batches
         self._ticks = 0

@@ -47,7 +47,7 @@ class UnreadQueues:
         self._tables = 0  # that are being followed
         self._has_routes = False
 
-    def on_told(self, worker: int) -> None:
+    def on_known_proxies_sent(self, worker: int) -> None:
         """The sibling has named all that this portal had a proxy source for."""
         self._waiting.append(worker)
         self._read()

@@ -4,7 +4,7 @@ DROs recalculate one after the other, so a path is taken before its last DRO kno
 off is therefore kept for a while: a proxy receiver goes on to ask for its sources, and the feeder of a proxy source
 goes on to feed it, alone or beside the new one. The duplicate window removes what comes twice.
 
-A pair of domains has several ways here when equally good ones are shared, each for some of the trees (`dro.shares`).
+A pair of domains has several paths here when equally good ones are shared, each for some of the trees (`dro.shares`).
 Interest goes by all of them; what concerns a source asks for the tree of its OTID. Where only some trees enter, the
 portal joins the sources of these alone. Guess: of these for any interested domain, so that interest changes nothing.
 
@@ -39,24 +39,24 @@ _DOMAINS: Final = 32
 
 Path = tuple[int, int]
 Sources = frozenset[int]
-Way = tuple[int, int, Sources]
-"""Ingress worker, trees, source domains."""
-Ways = frozenset[Way]
-"""Lists the ways of one interested domain; no two of a source domain hold for the same tree."""
+PathPart = tuple[int, int, Sources]
+"""Ingress worker, trees, source domains: the part of their paths that enters by one portal."""
+PathParts = frozenset[PathPart]
+"""Lists how fragments of one interested domain come; no two of a source domain hold for the same tree."""
 Changes = tuple[set[Path], set[int]]
 """(egress worker, interested domain) of paths that enter here, and domains whose paths to here are not the same."""
 Changing: TypeAlias = Generator[None, None, Changes]
-_NONE: Final[Ways] = frozenset()
+_NONE: Final[PathParts] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
     """Holds what one route table says of a portal."""
 
-    leaving: dict[int, Ways] = field(default_factory=dict)
+    leaving: dict[int, PathParts] = field(default_factory=dict)
     """By interested domain."""
     arrivals: dict[int, set[int]] = field(default_factory=dict)
-    """Source domains of all ways that leave here, by ingress worker."""
+    """Source domains of all paths that leave here, by ingress worker."""
     entering: set[Path] = field(default_factory=set)
     """(egress worker, interested domain) of paths that enter here."""
     carried: dict[int, int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class _Before:
     """Keeps what a table had and the next has not: `leaving` with its `origins`, `inbound` and `carried` that enter."""
 
     until_ns: int
-    leaving: dict[int, Ways]
+    leaving: dict[int, PathParts]
     origins: set[int]
     inbound: Set[Path]
     carried: dict[int, int]
@@ -110,7 +110,7 @@ class Routes:
         self.version, self._least_version = version, version + 1
         self._comes = token = object()
         table = _Table()
-        off: dict[int, Ways] = {}
+        off: dict[int, PathParts] = {}
         lost, changed = set[int](), set[int]()  # source domains, of what is taken off and of all that is not the same
         for _ in self._steps(tuple(routes), table, off, lost, changed):
             yield
@@ -126,10 +126,10 @@ class Routes:
         return self._enter(), changed
 
     def _steps(
-        self, routes: tuple[Route, ...], table: _Table, off: dict[int, Ways], lost: set[int], changed: set[int]
+        self, routes: tuple[Route, ...], table: _Table, off: dict[int, PathParts], lost: set[int], changed: set[int]
     ) -> Iterator[None]:
         yield from _read(self._me, routes, table)
-        known: dict[tuple[Ways, Ways], Ways] = {}
+        known: dict[tuple[PathParts, PathParts], PathParts] = {}
         work = 0
         for wanted in self.table.leaving.keys() | table.leaving.keys():
             had, has = self.table.leaving.get(wanted, _NONE), table.leaving.get(wanted, _NONE)
@@ -211,7 +211,7 @@ def _read(me: int, routes: tuple[Route, ...], table: _Table) -> Iterator[None]:
     """Fill the table. Tuples of source domains that are one object become one set."""
     sets: dict[int, Sources] = {}
     met: set[tuple[bool, int, int]] = set()
-    by_wanted: defaultdict[int, set[Way]] = defaultdict(set)
+    by_wanted: defaultdict[int, set[PathPart]] = defaultdict(set)
     entering: defaultdict[int, set[int]] = defaultdict(set)  # source domains, by trees
     work = 0
     for route in routes:
@@ -236,10 +236,10 @@ def _read(me: int, routes: tuple[Route, ...], table: _Table) -> Iterator[None]:
         if work >= _STEP:
             work = 0
             yield
-    same: dict[Ways, Ways] = {}
+    same: dict[PathParts, PathParts] = {}
     for wanted, found in by_wanted.items():
-        ways = frozenset(found)
-        table.leaving[wanted] = same.setdefault(ways, ways)
+        parts = frozenset(found)
+        table.leaving[wanted] = same.setdefault(parts, parts)
         work += 1
         if work >= _STEP:
             work = 0
@@ -249,9 +249,9 @@ def _read(me: int, routes: tuple[Route, ...], table: _Table) -> Iterator[None]:
             table.carried[origin] = table.carried.get(origin, 0) | shares
 
 
-def _taken_off(before: Ways, now: Ways) -> Ways:
+def _taken_off(before: PathParts, now: PathParts) -> PathParts:
     """The trees of source domains that came by an ingress worker and do so no more."""
-    found: set[Way] = set()
+    found: set[PathPart] = set()
     for ingress, shares, sources in before - now:
         parts = [(shares, sources)]
         for other, kept, those in now:
@@ -262,10 +262,10 @@ def _taken_off(before: Ways, now: Ways) -> Ways:
     return frozenset(found)
 
 
-def _origins(ways: Ways) -> Iterator[Sources]:
-    return (sources for _, _, sources in ways)
+def _origins(parts: PathParts) -> Iterator[Sources]:
+    return (sources for _, _, sources in parts)
 
 
-def _ingress(leaving: Mapping[int, Ways], origin: int, interested: Iterable[int], share: int) -> set[int]:
+def _ingress(leaving: Mapping[int, PathParts], origin: int, interested: Iterable[int], share: int) -> set[int]:
     groups = {leaving.get(wanted, _NONE) for wanted in interested}
-    return {ingress for ways in groups for ingress, shares, sources in ways if shares & share and origin in sources}
+    return {ingress for parts in groups for ingress, shares, sources in parts if shares & share and origin in sources}

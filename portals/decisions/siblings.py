@@ -1,8 +1,8 @@
 """The siblings of a portal: their interest, the sources that they offer, and which of them are up.
 
 Everything is stored with the incarnation that reported it. The reports of a dead sibling are kept for `REJOIN_HOLD_NS`,
-so that its next incarnation can confirm them; that one has until its `ExchangeDone`, or `RELEARN_LIMIT_NS`. What is not
-confirmed by then is dropped. Part of `portals.decisions.core`, which decides what follows from a change.
+so that its next incarnation can confirm them; that one has until its `StateConfirmed`, or `RELEARN_LIMIT_NS`. What is
+not confirmed by then is dropped. Part of `portals.decisions.core`, which decides what follows from a change.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Offer:
 
 
 def cheapest(offer: Offer) -> tuple[int, int, int, int]:
-    """The least of several is the way to take: lowest cost, fewest hops, lowest worker.
+    """The least of several is the feeder to take: lowest cost, fewest hops, lowest worker.
 
     Of two offers of one sibling the newer is the living one: handles grow with time.
     """
@@ -61,7 +61,7 @@ class WantedProxy:
 class _Sibling:
     incarnation: int = 0
     is_up: bool = False
-    has_told: bool = False  # all that it knew when it came up, or this portal did
+    has_sent_initial_state: bool = False  # all that it knew when it came up, or this portal did
     stale_until_ns: int | None = None  # when what only an older incarnation had said is dropped
     symbols: Table[Symbol, None] = field(default_factory=Table)  # that it wants
     offers: Table[int, Offer] = field(default_factory=Table)  # by handle
@@ -107,7 +107,7 @@ class Siblings:
             sibling.stale_until_ns = now_ns + RELEARN_LIMIT_NS
         sibling.incarnation = incarnation
         sibling.is_up = True
-        sibling.has_told = False
+        sibling.has_sent_initial_state = False
         return True
 
     def on_down(self, worker: int, now_ns: int) -> None:
@@ -125,13 +125,13 @@ class Siblings:
         """The first incarnation whose reports hold."""
         return self._siblings[worker].newest
 
-    def on_told(self, worker: int) -> None:
-        self._siblings[worker].has_told = True
+    def on_initial_state_sent(self, worker: int) -> None:
+        self._siblings[worker].has_sent_initial_state = True
 
     @property
-    def have_told(self) -> bool:
-        """All that are up have told everything."""
-        return all(sibling.has_told for sibling in self._siblings.values() if sibling.is_up)
+    def have_sent_initial_state(self) -> bool:
+        """Whether all that are up have sent their initial state."""
+        return all(sibling.has_sent_initial_state for sibling in self._siblings.values() if sibling.is_up)
 
     # what they want
 

@@ -15,7 +15,7 @@ from typing import Final
 from dro.bus.actor import WorkerContext
 from dro.config.dro_xml.model import EndpointConfig
 from dro.proto.resolver.cache import address_rank
-from dro.proto.unicast.connections import Tell
+from dro.proto.unicast.connections import OnOutcome
 from dro.um.fragment.context import FragmentContext
 from dro.um.transport.sockets import ip_text
 from dro.wire import otid
@@ -62,5 +62,5 @@ class TrdImmediate:
         ip, port, _ = address_rank(session)
         self._traffic.on_received(message, f"{ip_text(ip)}:{port}", otid_of(session))
 
-    def send(self, message: bytes, tell: Tell) -> None:
-        self._sending.send(message, tell)
+    def send(self, message: bytes, on_outcome: OnOutcome) -> None:
+        self._sending.send(message, on_outcome)

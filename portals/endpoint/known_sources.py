@@ -18,12 +18,12 @@ from dro.wire.lbmr.options import read_tir_options
 from dro.wire.lbmr.records import read_transport, write_transport
 from portals.decisions.messages import SourceSeen
 
-_WAY: Final = Struct("!IIB8sB")  # topic index, who advertises: address, is a DRO, source id; transport code
+_JOIN_INFO: Final = Struct("!IIB8sB")  # topic index, who advertises: address, is a DRO, source id; transport code
 _NO_ID: Final = bytes(8)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class JoinedAs:
     """A source as it was joined, and by whom it was advertised."""
 
     tir: lbmr.Tir
@@ -32,23 +32,23 @@ class Known:
     source_ip: int
 
 
-def way_of(source: BoundSource) -> bytes:
+def join_info_of(source: BoundSource) -> bytes:
     code, body = write_transport(source.address)
     source_id = (source.source_id or _NO_ID).ljust(8, b"\0")[:8]
-    return _WAY.pack(source.topic_index, source.source_ip, source.is_from_dro, source_id, code) + body
+    return _JOIN_INFO.pack(source.topic_index, source.source_ip, source.is_from_dro, source_id, code) + body
 
 
-def known_source(seen: SourceSeen, portal_cost: int) -> Known:
+def known_source(seen: SourceSeen, portal_cost: int) -> JoinedAs:
     """`portal_cost`: of the portal that had joined it. Raises: DecodeError for what no portal wrote."""
     try:
-        index, source_ip, is_from_dro, source_id, code = _WAY.unpack_from(seen.way)
+        index, source_ip, is_from_dro, source_id, code = _JOIN_INFO.unpack_from(seen.join_info)
     except error as e:
-        raise DecodeError("way", f"{len(seen.way)} bytes") from e
-    address = read_transport(code, seen.way[_WAY.size :])
+        raise DecodeError("way", f"{len(seen.join_info)} bytes") from e
+    address = read_transport(code, seen.join_info[_JOIN_INFO.size :])
     items: tuple[lbmr.TirOption, ...] = (lbmr.OtidOption(seen.otid), lbmr.DomainId(seen.domain_id))
     if seen.hop_count or seen.cost != portal_cost:
         items = (lbmr.Cost(hop_count=seen.hop_count, cost=max(0, seen.cost - portal_cost)), *items)
     if seen.pass_through:
         items += read_tir_options(Reader(seen.pass_through)).items
     tir = lbmr.Tir(seen.topic, address, lbmr.TIR_TTL, index, lbmr.TirOptions(items))
-    return Known(tir, bool(is_from_dro), source_id if source_id != _NO_ID else None, source_ip)
+    return JoinedAs(tir, bool(is_from_dro), source_id if source_id != _NO_ID else None, source_ip)

@@ -101,8 +101,8 @@ class PortalLists:
         elif entry.is_refused:
             state = "rejected"
         else:
-            way = self.receiving.resolver.cache.joined(topic, entry.otid)
-            state = "not wanted" if way is None else "alternative"
+            session = self.receiving.resolver.cache.joined(topic, entry.otid)
+            state = "not wanted" if session is None else "alternative"
         options = entry.tir.options
         return SourceRow(
             self.ctx.name,

@@ -47,7 +47,7 @@ from portals.endpoint.gauges import Gauges
 from portals.endpoint.immediate import TrdImmediate
 from portals.endpoint.interest import TrdInterest
 from portals.endpoint.join_rules import JoinRules, cost_through
-from portals.endpoint.known_sources import known_source, way_of
+from portals.endpoint.known_sources import join_info_of, known_source
 from portals.endpoint.listing import PortalLists
 from portals.endpoint.options import ProxyOptions
 from portals.endpoint.proxies import ProxyReceivers, ProxySources
@@ -57,7 +57,7 @@ from portals.shell import live
 from portals.shell.losses import Losses
 from portals.shell.matchers import Matchers
 from portals.shell.portal import PortalShell
-from portals.shell.rest import SendersAtRest
+from portals.shell.quiescence import SenderQuiescence
 
 STOP_GRACE_NS: Final = ms(1800)
 """How long a stopping portal waits for the final advertisements of its proxy sources, which take 1.5 s."""
@@ -177,7 +177,7 @@ class EndpointPortal:
     def _advertised(self, source: BoundSource) -> tuple[int, int, bytes, bytes]:
         """Hop count, cost with that of this portal, the options that cross the DRO, and how it is joined."""
         cost = source.tir.options.cost if source.tir.options else None
-        return *cost_through(cost, self._config.cost), pass_through_of(source.tir), way_of(source)
+        return *cost_through(cost, self._config.cost), pass_through_of(source.tir), join_info_of(source)
 
     def _join_known(self, seen: SourceSeen) -> None:
         known = known_source(seen, self._config.cost)
@@ -241,8 +241,8 @@ class EndpointPortal:
     def on_origins(self, origins: tuple[Origin, ...]) -> None:
         """What is heard in a TRD is advertised with hop count and cost."""
 
-    def rest(self, worker: int | None, now_ns: int) -> SendersAtRest:
-        return self.sources.rest(worker, self._linger_ns, now_ns)
+    def quiescence(self, worker: int | None, now_ns: int) -> SenderQuiescence:
+        return self.sources.quiescence(worker, self._linger_ns, now_ns)
 
     def finals_pending(self) -> int:
         return self.sending.finals_pending

@@ -26,7 +26,7 @@ from portals.decisions.engine import STEP
 from portals.decisions.messages import PATTERN_NONE, SourceSeen
 from portals.endpoint.options import ProxyOptions
 from portals.shell.matchers import Matchers, shown
-from portals.shell.rest import SendersAtRest, fed_by
+from portals.shell.quiescence import SenderQuiescence, fed_by
 
 CALM_NS: Final = ms(20)
 JOINING_NS: Final = ms(300)
@@ -207,7 +207,7 @@ class ProxySources:
         for otid in list(self.by_otid):
             self.close(otid, 0)
 
-    def rest(self, worker: int | None, linger_ns: int, now_ns: int) -> SendersAtRest:
+    def quiescence(self, worker: int | None, linger_ns: int, now_ns: int) -> SenderQuiescence:
         """Watch the sessions of all, or of those that the sibling feeds."""
         sources = fed_by(worker, (proxy for _, proxy in self.by_otid.values()))
-        return SendersAtRest(sources, linger_ns, now_ns, is_all=worker is None)
+        return SenderQuiescence(sources, linger_ns, now_ns, is_all=worker is None)

@@ -22,7 +22,7 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.metrics.slots import Slot
 from dro.proto.interest.announced import DomainRouteTable
-from dro.proto.unicast.connections import Outcome, Tell
+from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.proto.unicast.contexts import ContextPlace
 from dro.proto.unicast.neighbour_dros import NeighbourDro, NeighbourDros
 from dro.um.fragment.context import FragmentContext
@@ -96,7 +96,7 @@ class TrdUnicast:
             case lbmr.TnwgContextInfo():
                 self._neighbours.on_packet(packet, now_ns, sender_ip)
                 if news := self._neighbours.take_news():
-                    self._tell_neighbours(news)
+                    self._log_neighbours(news)
                     self._shell.report_up()
             case lbmr.ContextInfo() as body if (info := info_of(body, self._domain_id)) is not None:
                 self._contexts.questions.on_info(info, BEHIND, now_ns)
@@ -104,7 +104,7 @@ class TrdUnicast:
                 for info in infos_of_remote(body):
                     self._contexts.questions.on_info(info, BEHIND, now_ns)
 
-    def _tell_neighbours(self, neighbours: list[NeighbourDro]) -> None:
+    def _log_neighbours(self, neighbours: list[NeighbourDro]) -> None:
         for neighbour in neighbours:
             address = f"{sockets.ip_text(neighbour.ip)}:{neighbour.port}"
             extra = {"address": address, "instance": neighbour.instance.hex()}
@@ -122,11 +122,11 @@ class TrdUnicast:
 
     def on_route_info(self, message: bytes) -> None:
         """From the route manager, for the other DROs of the TRD."""
-        tell = partial(self._traffic.count_control, len(message))
+        on_outcome = partial(self._traffic.count_control, len(message))
         for neighbour in self._neighbours:
-            self._sending.send_unicast(neighbour.ip, neighbour.port, message, tell)
+            self._sending.send_unicast(neighbour.ip, neighbour.port, message, on_outcome)
 
-    def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
+    def send_unicast(self, domain_id: int, message: bytes, on_outcome: OnOutcome) -> None:
         """A message for a context of this TRD, or for one behind another DRO of it. Raises: DecodeError."""
         if domain_id == self._domain_id:
             reason, address = "it has no address", self._address_in(message)
@@ -136,9 +136,9 @@ class TrdUnicast:
             ip, port = address or (0, 0)
             extra = {"reason": reason, "domain_id": domain_id, "ip": sockets.ip_text(ip), "port": port}
             self._ctx.limited(LogEvent.UNICAST_NOT_SENT, extra=extra)
-            tell(Outcome.FAILED)
+            on_outcome(Outcome.FAILED)
         else:
-            self._sending.send_unicast(*address, message, tell)
+            self._sending.send_unicast(*address, message, on_outcome)
 
     def _address_in(self, message: bytes) -> tuple[int, int] | None:
         to = read_addressing(message)

@@ -28,7 +28,7 @@ from dro.proto.peerlink.messages import (
     Hello,
 )
 from dro.proto.peerlink.session import (
-    Carries,
+    DataPathState,
     LinkEffect,
     LinkEnd,
     LinkSession,
@@ -38,7 +38,7 @@ from dro.proto.peerlink.session import (
     SendCanary,
     Warned,
 )
-from dro.proto.peerlink.sources import ToldSources
+from dro.proto.peerlink.sources import SentSources
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, GatewayName, RouteInfo, TopicSource
 from dro.wire.lbmc.message import Message
@@ -72,18 +72,18 @@ class LinkCore:
         padding: bytes,
         draw: Callable[[int], int],
         now_ns: int,
-        told_sources: Callable[[], ToldSources | None],
+        sent_sources: Callable[[], SentSources | None],
         late: LateData | None = None,
     ) -> None:
         """`instance`: of the portal, 8 bytes by chance; `padding`: of canaries. `draw(n)`: a random number below n.
 
-        `told_sources`: what the link has been told of sources; None while all is told once more.
+        `sent_sources`: what the link has been told of sources; None while all is told once more.
         """
         self.config = config
         self._acl = acl
         self._worker = worker
         self._padding = padding
-        self._told_sources = told_sources
+        self._sent_sources = sent_sources
         self._late = late
         self._effects: list[do.LinkCoreEffect] = []
         self._ask = self._effects.append
@@ -128,22 +128,24 @@ class LinkCore:
 
     def _close(self, number: int) -> None:
         self._connections.pop(number, None)
-        self._ask(do.Close(number))
+        self._ask(do.RefuseConnection(number))
 
     # connections
 
-    def open(self, address: TcpAddress, since_us: int, now_ns: int, greeting: Callable[[Hello], Hello]) -> Connection:
+    def open(
+        self, address: TcpAddress, since_us: int, now_ns: int, complete_hello: Callable[[Hello], Hello]
+    ) -> Connection:
         """Take in a connection; the host runs its dialogue. `since_us`: when the initiator began to connect.
 
-        `greeting`: adds what HELLO says of this connection alone.
+        `complete_hello`: adds what HELLO says of this connection alone.
         """
         own = replace(self.hello, since_us=since_us if self.connecting is not None else 0, fast_ms=fast_of(self.config))
         session = LinkSession(
-            greeting(own),
+            complete_hello(own),
             options_of(self.config, self._padding),
             now_ns,
             rtt=self.rtt,
-            told=self._digests_told,
+            told=self._digests_sent,
             recorded=lambda: Digests(self.heard.digest, self.offers.digest if self.offers is not None else None),
             waits=self.link is not None and self.connecting is None,
         )
@@ -152,9 +154,9 @@ class LinkCore:
         self.newcomers.add(connection)
         return connection
 
-    def _digests_told(self) -> Digests:
+    def _digests_sent(self) -> Digests:
         """What a question that is put now comes behind. While all is told once more there is nothing to compare."""
-        sources = self._told_sources() if self.link is not None else None
+        sources = self._sent_sources() if self.link is not None else None
         return NO_DIGESTS if sources is None else Digests(self.told.digest, sources.digest)
 
     def on_up(self, number: int, up: LinkUp, now_ns: int) -> None:
@@ -217,7 +219,7 @@ class LinkCore:
         hello = self.link.session.hello if self.link is not None else None
         if self.neighbour and self.watch.is_up and hello is not None:
             self._ask(do.Log(LogEvent.PEER_LINK_UP, {"dro": _name(hello), "node_id": self.neighbour}))
-        self._ask(do.Report(self.describe()))
+        self._ask(do.ReportPortal(self.describe()))
 
     def on_failed(self, why: str, end: LinkEnd, now_ns: int) -> None:
         """No connection was made; once is logged, and then what follows at a limited rate."""
@@ -256,7 +258,7 @@ class LinkCore:
         self._ask(do.LinkDown(link.number))
         self.link, self.offers, self.neighbour, self._refresh_ns = None, None, 0, None
         self.announced.is_linked = False
-        self._ask(do.Report(self.describe()))
+        self._ask(do.ReportPortal(self.describe()))
         if offers is not None:
             self._held.append(offers)
         self._is_away = True
@@ -315,12 +317,12 @@ class LinkCore:
                     self._ask(do.SendAllSources(self.offered.all(), is_first=False))
             case SendCanary(message=message):
                 self._ask(do.SendInOrder(message, may_be_lost=True))
-            case Carries():
+            case DataPathState():
                 self._on_carries(effect)
             case _:
                 pass
 
-    def _on_carries(self, carries: Carries) -> None:
+    def _on_carries(self, carries: DataPathState) -> None:
         """What canaries show: routes take the link, or do not any more."""
         self.watch.carries = carries.is_so
         fields: dict[str, object] = {"silent_ms": carries.silent_ns // NS_PER_MS}
@@ -328,7 +330,7 @@ class LinkCore:
             self._ask(do.Log(LogEvent.PEER_CARRIES, fields))
         else:
             self._ask(do.Log(LogEvent.PEER_DEGRADED, fields | {"remedy": NO_ANSWER[1]}))
-        self._ask(do.Report(self.describe()))
+        self._ask(do.ReportPortal(self.describe()))
 
     def on_message(self, number: int, message: Message, raw: bytes) -> bool:
         """Take a message of the link that is neither data nor part of the dialogue; False: it is for others."""
@@ -366,9 +368,10 @@ class LinkCore:
         self.announced.repeat_interest()
 
     def on_origins(self, origins: tuple[Origin, ...]) -> None:
-        """Ways from all domains to this DRO: what is advertised for the sources of the companion follows them."""
+        """Take the paths from all domains to this DRO: what is advertised for the sources of the companion follows
+        them."""
         if not origins:
-            return  # no route enters or leaves here, so nothing is said about ways
+            return  # no route enters or leaves here, so nothing is said about paths
         self.costs = DomainCosts(self.config.cost, {o.domain_id: (o.hop_count, o.cost) for o in origins})
         if self.offers is not None:
             self._ask(do.RunSteps(self.offers.set_costs(self.costs)))
@@ -393,7 +396,7 @@ class LinkCore:
         is_cost_new = config.cost != self.config.cost
         self.config = config
         if is_cost_new:
-            self._ask(do.Report(self.describe()))  # the routes bring the new ways from all domains
+            self._ask(do.ReportPortal(self.describe()))  # the routes bring the new paths from all domains
         if self.offers is not None and acl is not before and not acl.lets_in_like(before):
             self._ask(do.RunSteps(self.offers.set_filter(self._join_filter)))
 
@@ -412,7 +415,7 @@ class LinkCore:
     def on_timer(self, now_ns: int) -> None:
         if self.connecting is not None and _is_due(self.connecting.next_deadline(), now_ns):
             self.connecting.on_attempt()
-            self._ask(do.Connect())
+            self._ask(do.ConnectToCompanion())
         if _is_due(self._refresh_ns, now_ns):
             self._refresh_ns = now_ns + REFRESH_NS
             self.announced.repeat_interest()

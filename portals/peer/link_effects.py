@@ -26,7 +26,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Connect:
+class ConnectToCompanion:
     """Connect to the companion; the end of the attempt is told by `on_failed`, or by `on_over` of a connection."""
 
 
@@ -39,7 +39,7 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class RefuseConnection:
     """Close a connection that is refused; nothing more is reported of it."""
 
     connection: int
@@ -191,7 +191,7 @@ class RemoveSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportPortal:
     """Tell the route manager what the portal is now."""
 
     portal: PortalUp | PortalGone
@@ -211,7 +211,7 @@ class RunSteps:
     steps: Iterator[None]
 
 
-ConnectionEffect = Admit | Close | EndConnection | Ask | LinkDown | Forget
+ConnectionEffect = Admit | RefuseConnection | EndConnection | Ask | LinkDown | Forget
 ToCompanion = SendUrgent | SendInterest | SendAllInterest | SendAllSources
 OfferEffect = OpenProxy | FeedProxySource | CloseProxy
 SourceEffect = AddSource | ChangeSource | RemoveSource
@@ -221,12 +221,12 @@ LinkCoreEffect = (
     | OfferEffect
     | SourceEffect
     | Log
-    | Connect
+    | ConnectToCompanion
     | LinkChanged
     | CompanionAway
     | SendInOrder
     | CountLost
-    | Report
+    | ReportPortal
     | ReportRouteInfo
     | RunSteps
 )

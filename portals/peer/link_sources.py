@@ -16,7 +16,7 @@ from typing import Protocol
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.proto.peerlink.messages import SourceEnd, SourceRecord, read_source
-from dro.proto.peerlink.sources import HeardSources, Verdict
+from dro.proto.peerlink.sources import OfferedByCompanion, OfferVerdict
 from dro.table import Table
 from dro.wire.lbmc.message import Message
 from dro.wire.source_string import TcpAddress, address_text
@@ -67,7 +67,7 @@ class LinkSources:
         """With `late`, a source that has ended stays until `remove`. `held`: those of connections before."""
         self.connection = connection
         self._peer = peer
-        self._heard = HeardSources(sources_max)
+        self._offered = OfferedByCompanion(sources_max)
         self._costs = costs
         self._may_enter = may_enter
         self._ask = ask
@@ -78,11 +78,11 @@ class LinkSources:
         """Sources that were offered and not taken."""
 
     def __len__(self) -> int:
-        return len(self._heard)
+        return len(self._offered)
 
     @property
     def digest(self) -> int | None:
-        return self._heard.digest
+        return self._offered.digest
 
     @property
     def left(self) -> int:
@@ -90,11 +90,11 @@ class LinkSources:
         return len(self._let_in)
 
     def all(self) -> Iterator[SourceRecord]:
-        return self._heard.all()
+        return self._offered.all()
 
     def is_known(self, number: int) -> bool:
         """Offered, let in or not."""
-        return self._heard.has(number)
+        return self._offered.has(number)
 
     def on_message(self, message: Message) -> None:
         """Take a message of the companion about one source."""
@@ -111,8 +111,8 @@ class LinkSources:
 
     def on_source(self, record: SourceRecord) -> None:
         """New, or offered with other attributes, or in the place of others."""
-        verdict, gone = self._heard.on_source(record)
-        if verdict is not Verdict.TAKEN:
+        verdict, gone = self._offered.on_source(record)
+        if verdict is not OfferVerdict.TAKEN:
             self.ignored += 1
             fields = {"topic": record.topic.decode(errors="replace"), "otid": record.otid.hex()}
             fields["reason"] = verdict.value
@@ -139,7 +139,7 @@ class LinkSources:
     def _taken_over(self, record: SourceRecord) -> tuple[int, int] | None:
         """The same source, as a connection before had it; it is not held any more."""
         for sources in self._held:
-            known = sources._heard.find(record.otid)
+            known = sources._offered.find(record.otid)
             if known is None or (known.topic, known.domain_id) != (record.topic, record.domain_id):
                 continue
             if known.srcidx in sources._let_in:
@@ -148,7 +148,7 @@ class LinkSources:
         return None
 
     def on_end(self, end: SourceEnd) -> None:
-        if self._heard.on_end(end) is None:
+        if self._offered.on_end(end) is None:
             return
         if self._late is not None:
             self._late.on_end(end.otid, end.srcidx)
@@ -177,7 +177,7 @@ class LinkSources:
         return self._review(lambda _: True)
 
     def _review(self, concerns: Callable[[SourceRecord], bool]) -> Iterator[None]:
-        for record in self._heard.all():
+        for record in self._offered.all():
             if concerns(record):
                 self._put(record)
             yield

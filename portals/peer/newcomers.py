@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dro.log.events import LogEvent
-from dro.proto.peerlink.connecting import ANSWER_NS, REMEDIES, Claim, claim_of
+from dro.proto.peerlink.connecting import ANSWER_NS, REMEDIES, ConnectionClaim, claim_of
 from dro.proto.peerlink.session import LinkEnd, LinkSession, LinkUp
 from dro.wire.source_string import TcpAddress, address_text
 from portals.peer.link_effects import Ask, LinkCoreEffect, Log
@@ -83,9 +83,9 @@ class Newcomers:
     def judge(self, connection: Connection, up: LinkUp, link: Connection, silent_ns: int, now_ns: int) -> bool:
         """Whether it takes the place of the link now. It may do so later: see `on_timer` and `take_claimant`."""
         claim = claim_of(connection.session, link.session, now_ns, silent_ns)
-        if claim is Claim.REPLACES:
+        if claim is ConnectionClaim.REPLACES:
             return True
-        if claim is Claim.ASKS and self._claimant is None:
+        if claim is ConnectionClaim.ASKS and self._claimant is None:
             self._claimant = _Claimant(connection, up, link, now_ns)
             self._ask(Ask(link.number))
         else:
@@ -102,7 +102,7 @@ class Newcomers:
             return None
         self._claimant = None
         if link is claimant.link and link.session.heard_ns > claimant.asked_ns:
-            self._close(claimant.connection, Claim.ASKS)
+            self._close(claimant.connection, ConnectionClaim.ASKS)
             return None
         return claimant.connection, claimant.up
 
@@ -110,16 +110,16 @@ class Newcomers:
         """The link is over. Return who waits for its place, unless another one has taken that."""
         claimant, self._claimant = self._claimant, None
         if claimant is not None and not is_free:
-            self._close(claimant.connection, Claim.SECOND)
+            self._close(claimant.connection, ConnectionClaim.SECOND)
             return None
         return (claimant.connection, claimant.up) if claimant is not None else None
 
-    def _close(self, connection: Connection, claim: Claim) -> None:
+    def _close(self, connection: Connection, claim: ConnectionClaim) -> None:
         self._close_connection(connection.number)
         reason = claim.value
         hello = connection.session.hello
-        if claim is Claim.CLONE and hello is not None:
+        if claim is ConnectionClaim.CLONE and hello is not None:
             reason += f": {hello.name.decode(errors='replace')}, and this one has node id {hello.node_id}"
         self.refuse(connection.address, reason, REMEDIES[claim], LinkEnd.REMOTE)
-        if claim is Claim.CLONE:
+        if claim is ConnectionClaim.CLONE:
             self._watch.on_claimed(reason, REMEDIES[claim])

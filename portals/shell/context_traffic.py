@@ -16,7 +16,7 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import CtxInfo
 from portals.decisions.immediate.contexts import BEHIND, AskSiblings, ContextQuestions
 from portals.shell.portal import PortalShell
-from portals.shell.unicast import tell_sibling
+from portals.shell.unicast import send_to_sibling
 
 
 class ContextTraffic:
@@ -52,4 +52,4 @@ class ContextTraffic:
                 continue
             message = lbmc.encode(lbmc.control_message(effect.info))
             for worker in workers:
-                tell_sibling(self._shell.addressed, worker, message)
+                send_to_sibling(self._shell.addressed, worker, message)

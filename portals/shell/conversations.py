@@ -16,12 +16,12 @@ from typing import Final
 from dro.bus.actor import WorkerContext
 from dro.timers import Timer
 from portals.decisions.engine import STEP
-from portals.decisions.messages import PORTAL_MESSAGES, PortalMessage, Taken
+from portals.decisions.messages import PORTAL_MESSAGES, FramesAcked, PortalMessage
 from portals.decisions.outbox import BATCHES_ON_THE_WAY, TICK_NS, Outbox
 
 AT_ONCE_BYTES: Final = 1024
 """Of frames that are worked off at once in a turn: some dozens of records."""
-TAKEN_BYTES: Final = len(PORTAL_MESSAGES.encode(Taken(BATCHES_ON_THE_WAY)))
+ACK_BYTES: Final = len(PORTAL_MESSAGES.encode(FramesAcked(BATCHES_ON_THE_WAY)))
 
 
 class Conversations:
@@ -46,8 +46,8 @@ class Conversations:
         self._to_send: dict[int, Outbox] = {}  # those that may have a batch
         self._is_sending = False
         self._encoded: tuple[PortalMessage | None, bytes] = (None, b"")  # the last one: most go to all siblings
-        self._heard: dict[int, deque[Iterator[PortalMessage]]] = {}
-        self._is_hearing = False
+        self._frames: dict[int, deque[Iterator[PortalMessage]]] = {}
+        self._is_working_off = False
         self._room = AT_ONCE_BYTES  # for frames of this turn
         self._paced: Timer | None = None
         self._tick: Timer | None = None  # while there are siblings
@@ -59,11 +59,11 @@ class Conversations:
         if self._tick is None:
             self._tick = self._ctx.loop.call_later(TICK_NS, self._on_tick)
         self._outboxes[worker] = Outbox(self._ctx.loop.now_ns())
-        self._hear_waiting()
+        self._work_off_waiting()
 
     def end(self, worker: int) -> None:
         """End talking to a sibling that is down: what it said and has not been worked off is lost with it."""
-        self._heard.pop(worker, None)
+        self._frames.pop(worker, None)
         self._to_send.pop(worker, None)
         self._outboxes.pop(worker, None)
 
@@ -71,9 +71,9 @@ class Conversations:
         """Tell a sibling that cannot be used yet that this portal is alive."""
         self._confirm(worker, 0)
 
-    # saying
+    # sending
 
-    def tell(self, worker: int, message: PortalMessage) -> None:
+    def enqueue(self, worker: int, message: PortalMessage) -> None:
         outbox = self._outboxes.get(worker)
         if outbox is None:
             return
@@ -82,8 +82,8 @@ class Conversations:
         outbox.put(message, self._encoded[1])
         self._to_send[worker] = outbox
 
-    def tell_all(self, worker: int, messages: Iterator[PortalMessage | None]) -> None:
-        """One after the other, when it is their turn."""
+    def enqueue_all(self, worker: int, messages: Iterator[PortalMessage | None]) -> None:
+        """Enqueue these one after the other, when it is their turn."""
         if (outbox := self._outboxes.get(worker)) is not None:
             outbox.put_all(messages)
             self._to_send[worker] = outbox
@@ -133,32 +133,32 @@ class Conversations:
         """Changes that siblings have still to be told, for each of them."""
         return sum(map(len, self._outboxes.values()))
 
-    # hearing
+    # receiving
 
     @property
     def is_behind(self) -> bool:
         """Frames of siblings are being worked off that were not at once."""
-        return self._is_hearing
+        return self._is_working_off
 
     def on_frame(self, worker: int, frame: bytes) -> None:
-        if len(frame) <= TAKEN_BYTES and isinstance(taken := next(PORTAL_MESSAGES.decode_all(frame)), Taken):
-            self._on_taken(worker, taken.frames)
+        if len(frame) <= ACK_BYTES and isinstance(acked := next(PORTAL_MESSAGES.decode_all(frame)), FramesAcked):
+            self._on_acked(worker, acked.frames)
             return
-        waiting = self._heard.setdefault(worker, deque())
+        waiting = self._frames.setdefault(worker, deque())
         waiting.append(PORTAL_MESSAGES.decode_all(frame))
         is_usable = worker in self._outboxes and not self._must_act()
         if len(waiting) == 1 and len(frame) <= self._room and is_usable:
             self._room -= len(frame)
             self._ctx.loop.at_turn_end(self._make_room)
-            self._hear(worker, waiting, len(frame))
+            self._work_off(worker, waiting, len(frame))
             self._end_frame(worker, waiting)
         else:
-            self._hear_waiting()
+            self._work_off_waiting()
 
     def _make_room(self) -> None:
         self._room = AT_ONCE_BYTES
 
-    def _hear(self, worker: int, waiting: deque[Iterator[PortalMessage]], count: int) -> bool:
+    def _work_off(self, worker: int, waiting: deque[Iterator[PortalMessage]], count: int) -> bool:
         """So many messages at most, of its first frame; whether there may be more in that."""
         heard = 0
         for message in islice(waiting[0], count):
@@ -168,29 +168,29 @@ class Conversations:
 
     def _end_frame(self, worker: int, waiting: deque[Iterator[PortalMessage]]) -> None:
         """The first is worked off, unless its sender has ended meanwhile."""
-        if self._heard.get(worker) is waiting:
+        if self._frames.get(worker) is waiting:
             waiting.popleft()
             self._confirm(worker, 1)
 
     def _confirm(self, worker: int, frames: int) -> None:
-        self._ctx.channels.send_ctl(worker, PORTAL_MESSAGES.encode(Taken(frames)))
+        self._ctx.channels.send_ctl(worker, PORTAL_MESSAGES.encode(FramesAcked(frames)))
 
-    def _on_taken(self, worker: int, frames: int) -> None:
+    def _on_acked(self, worker: int, frames: int) -> None:
         if (outbox := self._outboxes.get(worker)) is not None:
-            outbox.on_taken(frames)
+            outbox.on_acked(frames)
             self._to_send[worker] = outbox
             self._send_rest()
 
-    def _hear_waiting(self) -> None:
-        if not self._is_hearing:
-            self._is_hearing = True
-            self._ctx.loop.run_in_slices(self._hear_steps())
+    def _work_off_waiting(self) -> None:
+        if not self._is_working_off:
+            self._is_working_off = True
+            self._ctx.loop.run_in_slices(self._work_off_steps())
 
-    def _hear_steps(self) -> Iterator[None]:
-        while ready := [worker for worker, waiting in self._heard.items() if waiting and worker in self._outboxes]:
+    def _work_off_steps(self) -> Iterator[None]:
+        while ready := [worker for worker, waiting in self._frames.items() if waiting and worker in self._outboxes]:
             for worker in ready:
-                if waiting := self._heard.get(worker):
-                    has_more = self._hear(worker, waiting, STEP)
+                if waiting := self._frames.get(worker):
+                    has_more = self._work_off(worker, waiting, STEP)
                     yield  # both may make tables grow, which takes milliseconds when they are large
                     self._act()
                     yield
@@ -199,4 +199,4 @@ class Conversations:
                         yield
                     if not has_more:
                         self._end_frame(worker, waiting)
-        self._is_hearing = False
+        self._is_working_off = False

@@ -18,12 +18,12 @@ from portals.datapath.handover import ForwardEntry
 from portals.datapath.ingress import Ingress
 from portals.decisions.drain import TICK_NS, DrainCore, DrainHelp
 from portals.decisions.engine import PortalEngine
-from portals.decisions.messages import PortalMessage, Released, Settle, Settled, Withdraw
+from portals.decisions.messages import ForwardingStopped, HandoverAcked, HandoverEnded, PortalMessage, Withdraw
 from portals.shell.link import Link
 
 
 class DrainPortal:
-    """Implements `portals.decisions.drain.Portal`. Raises nothing: what is odd is left to the limit."""
+    """Implements `portals.decisions.drain.DrainablePortal`. Raises nothing: what is irregular is left to the limit."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class DrainPortal:
         self._on_over = on_over
         self.core = engine.core
         self.name, self.accounted = ctx.name_of, egress.accounted
-        self.rest, self.finals_pending = link.rest, link.finals_pending
+        self.quiescence, self.finals_pending = link.quiescence, link.finals_pending
         self._help = DrainHelp(self)
         self._drain: DrainCore | None = None
         self._timer: Timer | None = None
@@ -73,12 +73,12 @@ class DrainPortal:
             case Withdraw():
                 self._engine.act_on_all()  # what it asked for before comes first
                 self._help.on_withdraw(worker)
-            case Settle(fragments=fragments):
-                self._help.on_settle(worker, fragments)
-            case Released(fragments=fragments) if self._drain is not None:
-                self._drain.on_released(worker, fragments)
-            case Settled() if self._drain is not None:
-                self._drain.on_settled(worker)
+            case HandoverEnded(fragments=fragments):
+                self._help.on_handover_ended(worker, fragments)
+            case ForwardingStopped(fragments=fragments) if self._drain is not None:
+                self._drain.on_forwarding_stopped(worker, fragments)
+            case HandoverAcked() if self._drain is not None:
+                self._drain.on_handover_acked(worker)
             case _:
                 return
         self._arm()

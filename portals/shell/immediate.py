@@ -16,7 +16,7 @@ from dro.metrics.slots import Slot
 from dro.proto.unicast.connections import Outcome
 from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
-from portals.decisions.immediate.multicast import Class, Dropped, ImmediateForwarding, Why
+from portals.decisions.immediate.multicast import Class, ImmediateDropped, ImmediateDropReason, ImmediateForwarding
 from portals.shell.link import Link
 from portals.shell.send_books import SendBooks
 
@@ -37,10 +37,10 @@ _OUTCOMES: Final[dict[Outcome, _Pair]] = {
 }
 _REPEATED: Final[_Pair] = (Slot.IMMEDIATE_TOPICLESS_DROPPED_DUP, Slot.IMMEDIATE_TOPIC_DROPPED_DUP)
 _DROPPED: Final = {
-    Why.BROKEN: Slot.IMMEDIATE_BROKEN,
-    Why.NO_DOMAIN: Slot.IMMEDIATE_NO_DOMAIN,
-    Why.DUPLICATE: Slot.IMMEDIATE_DUP,
-    Why.NO_ROUTES_YET: Slot.IMMEDIATE_NO_ROUTE,
+    ImmediateDropReason.BROKEN: Slot.IMMEDIATE_BROKEN,
+    ImmediateDropReason.NO_DOMAIN: Slot.IMMEDIATE_NO_DOMAIN,
+    ImmediateDropReason.DUPLICATE: Slot.IMMEDIATE_DUP,
+    ImmediateDropReason.NO_ROUTES_YET: Slot.IMMEDIATE_NO_ROUTE,
 }
 
 
@@ -67,23 +67,23 @@ class ImmediateTraffic:
         self._count(_RECEIVED, verdict.kind, nbytes)
         if verdict.kind.is_request:
             self._count(_REQUESTS_RECEIVED, verdict.kind, nbytes)
-        if isinstance(verdict, Dropped):
+        if isinstance(verdict, ImmediateDropped):
             self._page.add_sized(_DROPPED[verdict.why], 1, nbytes)
-            self._tell_dropped(verdict, peer)
+            self._log_dropped(verdict, peer)
             return
         for worker in verdict.workers:
             self._addressed.send(worker, BatchKind.IMMEDIATE, ALL_DOMAINS, verdict.message)
 
-    def _tell_dropped(self, dropped: Dropped, peer: str) -> None:
+    def _log_dropped(self, dropped: ImmediateDropped, peer: str) -> None:
         match dropped.why:
-            case Why.DUPLICATE:
+            case ImmediateDropReason.DUPLICATE:
                 pass
-            case Why.BROKEN:
+            case ImmediateDropReason.BROKEN:
                 self._ctx.limited(LogEvent.IMMEDIATE_BROKEN, extra={"peer": peer, "error": dropped.detail})
-            case Why.NO_DOMAIN:
+            case ImmediateDropReason.NO_DOMAIN:
                 extra = {"peer": peer, "remedy": NO_DOMAIN_REMEDY}
                 self._ctx.limited(LogEvent.IMMEDIATE_NO_DOMAIN, extra=extra)
-            case Why.NO_ROUTES_YET:
+            case ImmediateDropReason.NO_ROUTES_YET:
                 self._ctx.limited(LogEvent.IMMEDIATE_TOO_EARLY, extra={"peer": peer})
 
     # over, and out
@@ -91,10 +91,10 @@ class ImmediateTraffic:
     def _on_handed(self, worker: int, domain_id: int, data: memoryview) -> None:
         message = bytes(data)
         verdict = self._core.on_leaving(message, self._ctx.loop.now_ns())
-        kind = verdict.kind if isinstance(verdict, Dropped) else verdict
+        kind = verdict.kind if isinstance(verdict, ImmediateDropped) else verdict
         books = self._books[kind.has_topic]
         books.begin(len(message))
-        if isinstance(verdict, Dropped):
+        if isinstance(verdict, ImmediateDropped):
             books.end(_REPEATED[kind.has_topic], len(message))
         else:
             self._link.send_immediate(message, partial(self._on_outcome, kind, len(message)))

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from dro.bus.messages import Origin, PortalGone, PortalUp
 from dro.proto.interest.events import InterestEvent
-from dro.proto.unicast.connections import Tell
-from portals.decisions.drain import Rest
+from dro.proto.unicast.connections import OnOutcome
+from portals.decisions.drain import Quiescence
 from portals.decisions.effects import ProxyEffect
 
 
@@ -48,27 +48,27 @@ class Link(Protocol):
         """The domains that can be reached through this portal by those behind it."""
 
     def on_origins(self, origins: tuple[Origin, ...]) -> None:
-        """The ways from other domains to this DRO."""
+        """The paths from other domains to this DRO."""
 
     def on_route_info(self, message: bytes) -> None:
         """An LBMC message of the route manager, for the other DROs behind this portal."""
 
     # unicast messages, see `portals.shell.unicast`
 
-    def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
-        """Send it towards that domain; `tell` is called once with what has become of it. Raises: DecodeError."""
+    def send_unicast(self, domain_id: int, message: bytes, on_outcome: OnOutcome) -> None:
+        """Send it towards that domain; `on_outcome` is called once with what has become of it. Raises: DecodeError."""
 
     def on_context_info(self, worker: int, message: bytes) -> None:
         """A question for a context or an answer, from a sibling or from behind this portal. Raises: DecodeError."""
 
     # multicast immediate messages, see `portals.shell.immediate`
 
-    def send_immediate(self, message: bytes, tell: Tell) -> None:
-        """Send it to whoever is behind this portal; `tell` as above."""
+    def send_immediate(self, message: bytes, on_outcome: OnOutcome) -> None:
+        """Send it to whoever is behind this portal; `on_outcome` as above."""
 
-    # the drain, see `portals.decisions.drain.Portal`
+    # the drain, see `portals.decisions.drain.DrainablePortal`
 
-    def rest(self, worker: int | None, now_ns: int) -> Rest: ...
+    def quiescence(self, worker: int | None, now_ns: int) -> Quiescence: ...
 
     def finals_pending(self) -> int: ...
 

@@ -50,9 +50,9 @@ from portals.decisions.effects import (
     HostEffect,
     InterestIgnored,
     ReadQueue,
+    SendInitialState,
     SendToSibling,
     SourceIgnored,
-    TellEverything,
     WhyIgnored,
 )
 from portals.decisions.engine import PortalEngine
@@ -256,9 +256,15 @@ class PortalShell:
     # own sources, which the link joins
 
     def add_source(
-        self, source: BoundSource, domain_id: int, hop_count: int, cost: int, pass_through: bytes, way: bytes = b""
+        self,
+        source: BoundSource,
+        domain_id: int,
+        hop_count: int,
+        cost: int,
+        pass_through: bytes,
+        join_info: bytes = b"",
     ) -> None:
-        handle = self.core.own.add(source.otid, source.topic, domain_id, hop_count, cost, pass_through, way)
+        handle = self.core.own.add(source.otid, source.topic, domain_id, hop_count, cost, pass_through, join_info)
         source.user = self.entries[handle] = ForwardEntry(handle, source)
         self.act_soon()
 
@@ -268,11 +274,11 @@ class PortalShell:
             before.user, now.user, entry.source = None, entry, now
 
     def change_source(
-        self, source: BoundSource, hop_count: int, cost: int, pass_through: bytes, way: bytes = b""
+        self, source: BoundSource, hop_count: int, cost: int, pass_through: bytes, join_info: bytes = b""
     ) -> None:
         """Take changed attributes of a source; one that was not added is fine."""
         if isinstance(entry := source.user, ForwardEntry):
-            self.core.own.change(entry.handle, hop_count, cost, pass_through, way)
+            self.core.own.change(entry.handle, hop_count, cost, pass_through, join_info)
             self.act_soon()
 
     def remove_source(self, source: BoundSource) -> None:
@@ -312,9 +318,9 @@ class PortalShell:
     def perform(self, effect: HostEffect) -> None:
         match effect:
             case SendToSibling(worker=worker, message=message):
-                self._siblings.tell(worker, message)
-            case TellEverything(worker=worker, messages=messages):
-                self._siblings.tell_all(worker, messages)
+                self._siblings.enqueue(worker, message)
+            case SendInitialState(worker=worker, messages=messages):
+                self._siblings.enqueue_all(worker, messages)
             case ChangeForwarding(handle=handle, workers=workers):
                 if (entry := self.entries.get(handle)) is not None:
                     entry.want(workers)

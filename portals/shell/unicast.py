@@ -14,18 +14,25 @@ from dro.bus.actor import WorkerContext
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.metrics.slots import Slot
-from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.proto.new_entries import NewEntryLimiter, NewEntryRate
 from dro.proto.unicast.connections import Outcome
 from dro.wire.lbmc.addressing import asks_for_repair
 from dro.wire.lbmc.codes import MessageType
 from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
 from portals.decisions.immediate.contexts import BEHIND
-from portals.decisions.immediate.unicast import Dropped, ForContexts, ForRoutes, Leaves, UnicastForwarding, Why
+from portals.decisions.immediate.unicast import (
+    ForContexts,
+    ForRoutes,
+    UnicastDropped,
+    UnicastDropReason,
+    UnicastForwarding,
+    UnicastLeaves,
+)
 from portals.shell.link import Link
 from portals.shell.send_books import SendBooks
 
-CONTROL_RATE: Final = NewcomerRate(in_all=4000, of_one=2000)
+CONTROL_RATE: Final = NewEntryRate(in_all=4000, of_one=2000)
 """Control messages of DROs a second: more would fill the queue of the route manager. Guess: a DRO sends one for each
 DRO that it knows."""
 _REFUSED_REMEDY: Final = "find who sends it; of a DRO, let request_tcp_interface and response_tcp_interface be the same"
@@ -34,26 +41,26 @@ NOBODY: Final = 0
 
 _Pair = tuple[Slot, Slot]
 _RECEIVED: Final[_Pair] = (Slot.UNICAST_DATA_RCVD, Slot.UNICAST_CONTROL_RCVD)
-_DROPPED: Final[dict[Why, _Pair]] = {  # of data, of control
-    Why.BROKEN: (Slot.UNICAST_BROKEN, Slot.UNICAST_BROKEN),
-    Why.NO_FORWARDING: (Slot.UNICAST_DATA_NO_FORWARDING, Slot.UNICAST_CONTROL_NO_FORWARDING),
-    Why.UNKNOWN_FORWARDING: (Slot.UNICAST_UNKNOWN_FORWARDING, Slot.UNICAST_CONTROL_NO_FORWARDING),
-    Why.NO_STREAM: (Slot.UNICAST_DATA_NO_STREAM, Slot.UNICAST_CONTROL_NO_STREAM),
-    Why.DUPLICATE: (Slot.UNICAST_DATA_DUP, Slot.UNICAST_CONTROL_DUP),
-    Why.HOPS: (Slot.UNICAST_HOPS, Slot.UNICAST_HOPS),
-    Why.NO_CONTEXT: (Slot.UNICAST_NO_CONTEXT, Slot.UNICAST_NO_CONTEXT),
-    Why.NO_ROUTES_YET: (Slot.UNICAST_DATA_NO_ROUTE, Slot.UNICAST_CONTROL_NO_ROUTE),
-    Why.NO_ROUTE: (Slot.UNICAST_DATA_NO_ROUTE, Slot.UNICAST_CONTROL_NO_ROUTE),
-    Why.UNHANDLED: (Slot.UNICAST_UNHANDLED, Slot.UNICAST_CONTROL_UNHANDLED),
+_DROPPED: Final[dict[UnicastDropReason, _Pair]] = {  # of data, of control
+    UnicastDropReason.BROKEN: (Slot.UNICAST_BROKEN, Slot.UNICAST_BROKEN),
+    UnicastDropReason.NO_FORWARDING: (Slot.UNICAST_DATA_NO_FORWARDING, Slot.UNICAST_CONTROL_NO_FORWARDING),
+    UnicastDropReason.UNKNOWN_FORWARDING: (Slot.UNICAST_UNKNOWN_FORWARDING, Slot.UNICAST_CONTROL_NO_FORWARDING),
+    UnicastDropReason.NO_STREAM: (Slot.UNICAST_DATA_NO_STREAM, Slot.UNICAST_CONTROL_NO_STREAM),
+    UnicastDropReason.DUPLICATE: (Slot.UNICAST_DATA_DUP, Slot.UNICAST_CONTROL_DUP),
+    UnicastDropReason.HOPS: (Slot.UNICAST_HOPS, Slot.UNICAST_HOPS),
+    UnicastDropReason.NO_CONTEXT: (Slot.UNICAST_NO_CONTEXT, Slot.UNICAST_NO_CONTEXT),
+    UnicastDropReason.NO_ROUTES_YET: (Slot.UNICAST_DATA_NO_ROUTE, Slot.UNICAST_CONTROL_NO_ROUTE),
+    UnicastDropReason.NO_ROUTE: (Slot.UNICAST_DATA_NO_ROUTE, Slot.UNICAST_CONTROL_NO_ROUTE),
+    UnicastDropReason.UNHANDLED: (Slot.UNICAST_UNHANDLED, Slot.UNICAST_CONTROL_UNHANDLED),
 }
 _Events = tuple[LogEvent, LogEvent]
-_TOLD: Final[dict[Why, _Events]] = {  # the others are told below, or happen in good order
-    Why.NO_FORWARDING: (LogEvent.UNICAST_DATA_UNADDRESSED, LogEvent.UNICAST_CONTROL_UNADDRESSED),
-    Why.UNKNOWN_FORWARDING: (LogEvent.UNICAST_DATA_UNADDRESSED, LogEvent.UNICAST_CONTROL_UNADDRESSED),
-    Why.NO_STREAM: (LogEvent.UNICAST_DATA_NO_STREAM, LogEvent.UNICAST_CONTROL_NO_STREAM),
-    Why.HOPS: (LogEvent.UNICAST_DATA_LOOPS, LogEvent.UNICAST_CONTROL_LOOPS),
-    Why.NO_ROUTES_YET: (LogEvent.UNICAST_TOO_EARLY, LogEvent.UNICAST_TOO_EARLY),
-    Why.UNHANDLED: (LogEvent.UNICAST_UNHANDLED, LogEvent.UNICAST_UNHANDLED),
+_LOGGED: Final[dict[UnicastDropReason, _Events]] = {  # the others are logged below, or happen in good order
+    UnicastDropReason.NO_FORWARDING: (LogEvent.UNICAST_DATA_UNADDRESSED, LogEvent.UNICAST_CONTROL_UNADDRESSED),
+    UnicastDropReason.UNKNOWN_FORWARDING: (LogEvent.UNICAST_DATA_UNADDRESSED, LogEvent.UNICAST_CONTROL_UNADDRESSED),
+    UnicastDropReason.NO_STREAM: (LogEvent.UNICAST_DATA_NO_STREAM, LogEvent.UNICAST_CONTROL_NO_STREAM),
+    UnicastDropReason.HOPS: (LogEvent.UNICAST_DATA_LOOPS, LogEvent.UNICAST_CONTROL_LOOPS),
+    UnicastDropReason.NO_ROUTES_YET: (LogEvent.UNICAST_TOO_EARLY, LogEvent.UNICAST_TOO_EARLY),
+    UnicastDropReason.UNHANDLED: (LogEvent.UNICAST_UNHANDLED, LogEvent.UNICAST_UNHANDLED),
 }
 _MANY_HOPS: Final[_Events] = (LogEvent.UNICAST_DATA_MANY_HOPS, LogEvent.UNICAST_CONTROL_MANY_HOPS)
 _OUTCOMES: Final = {
@@ -70,7 +77,7 @@ _OUTCOMES_OF_CONTROL: Final = {
 }
 
 
-def tell_sibling(addressed: AddressedData, worker: int, message: bytes) -> None:
+def send_to_sibling(addressed: AddressedData, worker: int, message: bytes) -> None:
     """Send context information to the portal `worker` itself."""
     addressed.send(worker, BatchKind.UNICAST, NOBODY, message)
 
@@ -99,7 +106,7 @@ class UnicastTraffic:
         self._addressed = addressed
         self._core = core
         self._link = link
-        self._of_dros = Newcomers(CONTROL_RATE)
+        self._of_dros = NewEntryLimiter(CONTROL_RATE)
         addressed.handlers[BatchKind.UNICAST] = self._on_handed
 
     # in
@@ -114,9 +121,9 @@ class UnicastTraffic:
         self._page.add_sized(_RECEIVED[control], 1, len(message))
         if control and asks_for_repair(message):
             self._page.add_sized(Slot.RXREQ_RCVD, 1, len(message))
-        if isinstance(verdict, Dropped):
+        if isinstance(verdict, UnicastDropped):
             self._page.add_sized(_DROPPED[verdict.why][control], 1, len(message))
-            self._tell_dropped(verdict, control, peer)
+            self._log_dropped(verdict, control, peer)
             return
         if verdict.high_hops:
             self._ctx.limited(_MANY_HOPS[control], extra={"hops": verdict.high_hops, "peer": peer})
@@ -144,26 +151,26 @@ class UnicastTraffic:
             self._page.add_sized(Slot.UNICAST_BROKEN, 1, len(message))
             self._ctx.limited(LogEvent.UNICAST_BROKEN, extra={"peer": peer, "error": str(e)})
 
-    def _pass_on(self, leaves: Leaves) -> None:
+    def _pass_on(self, leaves: UnicastLeaves) -> None:
         if leaves.worker == self._ctx.index:
             self._send(leaves.domain_id, leaves.message)
         else:
             self._addressed.send(leaves.worker, BatchKind.UNICAST, leaves.domain_id, leaves.message)
 
-    def _tell_dropped(self, dropped: Dropped, control: int, peer: str) -> None:
-        tell = self._ctx.limited
+    def _log_dropped(self, dropped: UnicastDropped, control: int, peer: str) -> None:
+        on_outcome = self._ctx.limited
         match dropped.why:
-            case Why.DUPLICATE:
+            case UnicastDropReason.DUPLICATE:
                 pass
-            case Why.BROKEN:
-                tell(LogEvent.UNICAST_BROKEN, extra={"peer": peer, "error": dropped.detail})
-            case Why.NO_CONTEXT:
-                tell(LogEvent.UNICAST_NO_CONTEXT, extra={"instance": dropped.detail, "peer": peer})
+            case UnicastDropReason.BROKEN:
+                on_outcome(LogEvent.UNICAST_BROKEN, extra={"peer": peer, "error": dropped.detail})
+            case UnicastDropReason.NO_CONTEXT:
+                on_outcome(LogEvent.UNICAST_NO_CONTEXT, extra={"instance": dropped.detail, "peer": peer})
                 self._on_unknown(bytes.fromhex(dropped.detail))
-            case Why.NO_ROUTE:
-                tell(LogEvent.UNICAST_NO_ROUTE, extra={"domain_id": dropped.domain_id, "peer": peer})
+            case UnicastDropReason.NO_ROUTE:
+                on_outcome(LogEvent.UNICAST_NO_ROUTE, extra={"domain_id": dropped.domain_id, "peer": peer})
             case _:
-                tell(_TOLD[dropped.why][control], extra={"peer": peer})
+                on_outcome(_LOGGED[dropped.why][control], extra={"peer": peer})
 
     # over
 

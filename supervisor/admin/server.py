@@ -36,7 +36,7 @@ from dro.timers import Timer
 SOCKET_NAME: Final = "admin"
 MAX_LINE: Final = 64 << 10  # bytes of a request
 MAX_CLIENTS: Final = 16
-PATIENCE_NS: Final = s(30)
+CLIENT_TIMEOUT_NS: Final = s(30)
 """A client has so long to send a whole request, and to take its answer. Operations under way do not count."""
 ACCEPT_PAUSE_NS: Final = s(1)  # when there is no descriptor left
 _BACKLOG: Final = 64
@@ -131,11 +131,16 @@ class AdminServer:
     """The listening socket and its clients. Make it, `add` commands, `listen`."""
 
     def __init__(
-        self, loop: Loop, log: logging.Logger, *, uid: Callable[[], int] = os.geteuid, patience_ns: int = PATIENCE_NS
+        self,
+        loop: Loop,
+        log: logging.Logger,
+        *,
+        uid: Callable[[], int] = os.geteuid,
+        client_timeout_ns: int = CLIENT_TIMEOUT_NS,
     ) -> None:
         """`uid`: who may speak besides root."""
         self.loop = loop
-        self.patience_ns = patience_ns
+        self.client_timeout_ns = client_timeout_ns
         self._log = log
         self._limited = LimitedLogger(log, loop.now_ns).event
         self._uid = uid
@@ -180,7 +185,7 @@ class AdminServer:
             self._listener = None
             self._path.unlink(missing_ok=True)
 
-    def abandon(self) -> None:
+    def close_inherited(self) -> None:
         """In a forked child: close the descriptors and touch nothing else."""
         for client in self._clients:
             client.sock.close()
@@ -200,7 +205,7 @@ class AdminServer:
                     self._pause(e)
                     return False
                 continue
-            self._welcome(sock)
+            self._accept_client(sock)
         return True
 
     def _pause(self, error: OSError) -> None:
@@ -216,18 +221,18 @@ class AdminServer:
 
         self.loop.call_later(ACCEPT_PAUSE_NS, again)
 
-    def _welcome(self, sock: socket.socket) -> None:
+    def _accept_client(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if uid not in (self._uid(), _ROOT):
-            self._turn_away(sock, RefusedError("this user may not speak to this DRO"), {"uid": uid, "client_pid": pid})
+            self._reject(sock, RefusedError("this user may not speak to this DRO"), {"uid": uid, "client_pid": pid})
         elif len(self._clients) >= MAX_CLIENTS:
             error = RefusedError(f"{MAX_CLIENTS} clients are connected already", remedy="try again when one is done")
-            self._turn_away(sock, error, {"clients": MAX_CLIENTS})
+            self._reject(sock, error, {"clients": MAX_CLIENTS})
         else:
             self._clients.add(_Client(self, sock, {"uid": uid, "client_pid": pid}))
 
-    def _turn_away(self, sock: socket.socket, error: RefusedError, extra: Mapping[str, object]) -> None:
+    def _reject(self, sock: socket.socket, error: RefusedError, extra: Mapping[str, object]) -> None:
         self._limited(LogEvent.ADMIN_TURNED_AWAY, key=error.what, extra={"reason": error.what} | dict(extra))
         with contextlib.suppress(OSError):
             sock.send(_line({"ok": False, "error": error_object(error)}))
@@ -290,7 +295,7 @@ class _Client:
 
     def _patience(self) -> Timer:
         """The client's turn begins; from here on its patience is ours."""
-        return self._loop.call_later(self._server.patience_ns, lambda: self.close("silent or slow"))
+        return self._loop.call_later(self._server.client_timeout_ns, lambda: self.close("silent or slow"))
 
     def _on_readable(self) -> None:
         try:

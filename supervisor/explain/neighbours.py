@@ -17,7 +17,7 @@ _TOLD_S: Final = 10  # by then a companion has told its node id
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class NeighbourProblem:
     """A neighbour that the configuration, or another DRO, speaks of, and that is not there."""
 
     portal: str
@@ -29,7 +29,7 @@ class Problem:
         return f"{self.portal}: {self.what}{remedy}" if self.portal else f"{self.what}{remedy}"
 
 
-def links(client: Client, status: DroStatus, portal: str = "") -> tuple[list[PeerRow], list[Problem]]:
+def links(client: Client, status: DroStatus, portal: str = "") -> tuple[list[PeerRow], list[NeighbourProblem]]:
     """The rows of all peer portals that answer; of the others, why not. Raises: UnreachableError."""
     rows: list[PeerRow] = []
     problems = []
@@ -37,16 +37,16 @@ def links(client: Client, status: DroStatus, portal: str = "") -> tuple[list[Pee
         if worker.role != PEER or portal not in ("", worker.name):
             continue
         if worker.state not in WORKING:
-            problems.append(Problem(worker.name, f"is {worker.state}", ""))
+            problems.append(NeighbourProblem(worker.name, f"is {worker.state}", ""))
             continue
         try:
             rows += rows_of(client, PEERS, worker.name, "")
         except CommandError as e:
-            problems.append(Problem(worker.name, str(e), ""))
+            problems.append(NeighbourProblem(worker.name, str(e), ""))
     return rows, problems
 
 
-def neighbour_problems(client: Client, status: DroStatus) -> list[Problem]:
+def neighbour_problems(client: Client, status: DroStatus) -> list[NeighbourProblem]:
     """Everything that a DRO with peer portals expects and that is not there. Raises: UnreachableError."""
     if not any(worker.role == PEER for worker in status.workers):
         return []
@@ -56,26 +56,28 @@ def neighbour_problems(client: Client, status: DroStatus) -> list[Problem]:
         try:
             problems += one_sided_links(rows_of(client, TOPOLOGY, worker, ""))
         except CommandError as e:
-            problems.append(Problem(worker, str(e), ""))
+            problems.append(NeighbourProblem(worker, str(e), ""))
     return problems
 
 
-def absent_companions(rows: Iterable[PeerRow]) -> Iterator[Problem]:
+def absent_companions(rows: Iterable[PeerRow]) -> Iterator[NeighbourProblem]:
     for row in rows:
         if row.state == DEGRADED:
-            yield Problem(row.portal, f"its link is up and carries nothing: {row.error}", row.remedy)
+            yield NeighbourProblem(row.portal, f"its link is up and carries nothing: {row.error}", row.remedy)
         elif row.state != "up":
-            yield Problem(row.portal, f"no link for {duration(row.since_s)}: {row.error}", row.remedy)
+            yield NeighbourProblem(row.portal, f"no link for {duration(row.since_s)}: {row.error}", row.remedy)
         elif not row.node_id and row.since_s >= _TOLD_S:
             what = f"{row.dro} has told no node id on a link that is up for {duration(row.since_s)}"
-            yield Problem(row.portal, what, f"look at tnwgdctl status of {row.dro}: its route manager has to run")
+            yield NeighbourProblem(
+                row.portal, what, f"look at tnwgdctl status of {row.dro}: its route manager has to run"
+            )
 
 
-def one_sided_links(rows: Iterable[TopologyRow]) -> Iterator[Problem]:
+def one_sided_links(rows: Iterable[TopologyRow]) -> Iterator[NeighbourProblem]:
     """Links that nothing passes though their portal works."""
     for row in rows:
         if not row.remark or (row.is_own and not row.neighbour):  # the portal itself says it
             continue
         where = "" if row.is_own else f"{row.dro or row.node_id} has a link to {row.neighbour_name or row.neighbour}: "
         remedy = "start that DRO, or look at its tnwgdctl peers and topology"
-        yield Problem(row.portal, f"{where}{row.remark}", remedy)
+        yield NeighbourProblem(row.portal, f"{where}{row.remark}", remedy)

@@ -1,6 +1,6 @@
 """Asks running DROs for the path of a topic, and what each DRO of it knows.
 
-Of several ways of equal cost it is that of one source of the topic, which a DRO that was asked hears at the beginning.
+Of several paths of equal cost it is that of one source of the topic, which a DRO that was asked hears at the beginning.
 
 A DRO answers for itself; the more of them are asked, the more is known.
 """
@@ -17,14 +17,14 @@ from supervisor.admin.client import Client, CommandError
 from supervisor.admin.explanation import ExplainRecord
 from supervisor.admin.lists import rows_of
 from supervisor.admin.status import ROUTE_MANAGER, WORKING, DroStatus, PortalsStatus
-from supervisor.explain.neighbours import Problem, links, neighbour_problems
-from supervisor.explain.way import BLOCKED, Facts, Finding, Hop, first_reason, hops_of
+from supervisor.explain.first_reason import BLOCKED, Facts, Hop, PathFinding, first_reason, hops_of
+from supervisor.explain.neighbours import NeighbourProblem, links, neighbour_problems
 
 QUERY_LIMIT_S: Final = 75.0
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class SharedPath:
     """One of several of equal cost. `otid`: of the source that takes it; empty when none was heard."""
 
     number: int
@@ -41,10 +41,10 @@ class Way:
 class NetworkAnswer:
     """`problems`: what else is wrong with neighbours and DROs that were asked."""
 
-    finding: Finding
+    finding: PathFinding
     hops: tuple[Hop, ...]
     problems: tuple[str, ...] = ()
-    way: Way | None = None
+    way: SharedPath | None = None
 
     @property
     def cost(self) -> int:
@@ -78,7 +78,7 @@ def joined(
 ) -> tuple[ExplainRecord, NetworkAnswer | None]:
     """The answers of all, and what the configuration of the first says. Raises: UnreachableError, CommandError."""
     dros = [_look(client, asked) for client in clients]
-    way = _choose_way(dros, asked)
+    path = _choose_path(dros, asked)
     configured = [_configured(dro, asked) for dro in dros]
     if asked["from_domain"] == asked["to_domain"]:
         return configured[0], None
@@ -87,11 +87,11 @@ def joined(
     problems = [*unreachable, *(f"{d.status.name}: {p}" for d, found in zip(dros, missed, strict=True) for p in found)]
     for dro, config in zip(dros, configured, strict=True):
         if (hop := dro.hop) is not None:
-            facts = _facts(dro, hop, asked["topic"], config, way.otid if way is not None else "")
+            facts = _facts(dro, hop, asked["topic"], config, path.otid if path is not None else "")
             hops = [replace(hop, facts=facts) if other.dro == hop.dro else other for other in hops]
     ends = asked["from_domain"], asked["to_domain"]
     finding = first_reason(hops, *ends) if hops else _no_path(dros[0], missed[0])
-    return configured[0], NetworkAnswer(finding, tuple(hops), tuple(problems), way)
+    return configured[0], NetworkAnswer(finding, tuple(hops), tuple(problems), path)
 
 
 def _look(client: Client, asked: JsonObject) -> _Asked:
@@ -115,8 +115,8 @@ def _path(client: Client, status: DroStatus, ends: str) -> list[PathRow]:
     return list(rows_of(client, PATH, status.manager.name, ends))
 
 
-def _choose_way(dros: Sequence[_Asked], asked: JsonObject) -> Way | None:
-    """Leave one way in the paths of all; None when there is one only."""
+def _choose_path(dros: Sequence[_Asked], asked: JsonObject) -> SharedPath | None:
+    """Leave one of several in the paths of all; None when there is one only."""
     count = max((row.way for dro in dros for row in dro.path), default=1)
     if count == 1:
         return None
@@ -128,25 +128,27 @@ def _choose_way(dros: Sequence[_Asked], asked: JsonObject) -> Way | None:
         rows = _path(first.client, first.status, f"{asked['from_domain']} {asked['to_domain']} {otid}")
     for dro in dros:
         dro.path = [row for row in dro.path if row.way == rows[0].way]
-    return Way(rows[0].way, count, rows[0].share, otid)
+    return SharedPath(rows[0].way, count, rows[0].share, otid)
 
 
 def _otids(dro: _Asked, asked: JsonObject) -> Iterator[str]:
-    """List the sources of the topic in the domain, as the DRO hears them where a way enters it."""
+    """List the sources of the topic in the domain, as the DRO hears them where a path enters it."""
     for portal in {row.entered_at for row in dro.path if row.entered_at}:
         for row in _rows(dro.client, "sources", portal, asked["topic"]):
             if (row.topic, row.domain_id) == (asked["topic"], asked["from_domain"]):
                 yield row.otid
 
 
-def _no_path(dro: _Asked, missed: Sequence[Problem]) -> Finding:
+def _no_path(dro: _Asked, missed: Sequence[NeighbourProblem]) -> PathFinding:
     """The portals that do not work here are the likely reason; without one, it is elsewhere."""
     resume = "tnwgdctl portal resume, or the log if nobody has paused it"
-    stopped = [Problem(w.name, f"is {w.state}", resume) for w in dro.status.workers if w.state not in WORKING]
+    stopped = [NeighbourProblem(w.name, f"is {w.state}", resume) for w in dro.status.workers if w.state not in WORKING]
     found = [*stopped, *(problem for problem in missed if problem.portal not in (p.portal for p in stopped))]
     why = "".join(f"; {problem.portal}: {problem.what}" for problem in found)
     remedy = found[0].remedy if found else "compare the domain ids and remarks with tnwgdctl topology"
-    return Finding(BLOCKED, f"no route: {dro.problem}{why}", remedy, dro.status.name, found[0].portal if found else "")
+    return PathFinding(
+        BLOCKED, f"no route: {dro.problem}{why}", remedy, dro.status.name, found[0].portal if found else ""
+    )
 
 
 def _configured(dro: _Asked, asked: JsonObject) -> ExplainRecord:

@@ -23,7 +23,7 @@ from typing import Any, Final
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
-from supervisor.history.messages import Field, Made, message_classes
+from supervisor.history.messages import Made, MessageField, message_classes
 
 SIGNATURE: Final = 0x1B33041B
 HEADER: Final = Struct("!IHHHH")
@@ -41,7 +41,7 @@ _TRANSPORTS: Final = {0: "tcp", 1: "lbtru", 4: "lbtsmx", 16: "lbtrm", 64: "lbtip
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class MonitorSender:
     """Names who sent a message, and when (s since 1970)."""
 
     time_s: int
@@ -55,7 +55,7 @@ class Sender:
 class LibraryStats:
     """Holds what the UM library counted for one object of a context. `source`: of a transport session, as UM has it."""
 
-    sender: Sender
+    sender: MonitorSender
     kind: str
     source: str
     values: Mapping[str, int]
@@ -65,7 +65,7 @@ class LibraryStats:
 class DroStats:
     """One message of a DRO: a `DROMonMsg`."""
 
-    sender: Sender
+    sender: MonitorSender
     message: Made
 
 
@@ -84,7 +84,7 @@ def message_class(name: str) -> Made:
     """Give `DROMonMsg` or `UMSMonMsg`."""
     text = files("supervisor.history").joinpath("data/lbmmon-fields.csv").read_text()
     fields = [
-        Field(r["message"], r["field"], int(r["number"]), r["type"], r["label"] == "repeated")
+        MessageField(r["message"], r["field"], int(r["number"]), r["type"], r["label"] == "repeated")
         for r in csv.DictReader(text.splitlines())
     ]
     return message_classes("lbmmon", fields)[name]
@@ -149,7 +149,7 @@ def _of_packet(kind: int, attributes: bytes, data: bytes) -> Iterator[Message]:
         made.ParseFromString(data)
         yield from _of_message(made)
     elif module == CSV and kind in NAMES:
-        sender = Sender(
+        sender = MonitorSender(
             _number(told.get(1)), told.get(2, b"").rstrip(b"\0").decode(errors="replace"),
             socket.inet_ntoa(told[0]) if len(told.get(0, b"")) == 4 else "", _number(told.get(5)), _number(told.get(4)),
         )  # fmt: skip
@@ -180,7 +180,7 @@ def _number(value: bytes | None) -> int:
     return int.from_bytes(value or b"", "big")
 
 
-def _of_csv(sender: Sender, kind: int, text: str) -> LibraryStats:
+def _of_csv(sender: MonitorSender, kind: int, text: str) -> LibraryStats:
     """One text of hexadecimal numbers. Raises: ValueError."""
     separator = next((c for c in text if not (c.isalnum() or c in "\"' \t")), ",")
     fields = next(csv.reader([text.replace("'", '"').rstrip("\0")], delimiter=separator, skipinitialspace=True))
@@ -231,7 +231,9 @@ def _of_row(row: tuple[Any, ...], kind: str, where: str) -> Iterator[Message]:
 
 def _of_message(made: Made) -> Iterator[Message]:
     told = made.attributes
-    sender = Sender(told.timestamp, told.application_id, told.sender_ipv4_address, told.process_id, told.object_id)
+    sender = MonitorSender(
+        told.timestamp, told.application_id, told.sender_ipv4_address, told.process_id, told.object_id
+    )
     if made.DESCRIPTOR.name == "DROMonMsg":
         yield DroStats(sender, made)
         return

@@ -14,7 +14,7 @@ Made = Any
 """A class or a description made at run time."""
 
 
-class Field(NamedTuple):
+class MessageField(NamedTuple):
     """One field. `message`: the message that has it, with those around it: `Outer.Inner`."""
 
     message: str
@@ -24,7 +24,7 @@ class Field(NamedTuple):
     is_repeated: bool = False
 
 
-def message_classes(package: str, fields: Iterable[Field]) -> dict[str, Made]:
+def message_classes(package: str, fields: Iterable[MessageField]) -> dict[str, Made]:
     """All messages by name. A type is looked for among the messages inside its own, then outwards."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     fields = list(fields)

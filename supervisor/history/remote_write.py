@@ -9,8 +9,8 @@ from typing import Final
 import cramjam
 from google.protobuf.message import DecodeError
 
-from supervisor.history.messages import Field, Made, message_classes
-from supervisor.history.series import Sent
+from supervisor.history.messages import Made, MessageField, message_classes
+from supervisor.history.series import RemoteSample
 
 V1: Final = "prometheus.WriteRequest"
 V2: Final = "io.prometheus.write.v2.Request"
@@ -18,21 +18,21 @@ MAX_BYTES: Final = 8 << 20
 """Limits a request, without its compression."""
 
 _V1_FIELDS: Final = (
-    Field("WriteRequest", "timeseries", 1, "TimeSeries", True),
-    Field("TimeSeries", "labels", 1, "Label", True),
-    Field("TimeSeries", "samples", 2, "Sample", True),
-    Field("Label", "name", 1, "string"),
-    Field("Label", "value", 2, "string"),
-    Field("Sample", "value", 1, "double"),
-    Field("Sample", "timestamp", 2, "int64"),
+    MessageField("WriteRequest", "timeseries", 1, "TimeSeries", True),
+    MessageField("TimeSeries", "labels", 1, "Label", True),
+    MessageField("TimeSeries", "samples", 2, "Sample", True),
+    MessageField("Label", "name", 1, "string"),
+    MessageField("Label", "value", 2, "string"),
+    MessageField("Sample", "value", 1, "double"),
+    MessageField("Sample", "timestamp", 2, "int64"),
 )
 _V2_FIELDS: Final = (
-    Field("Request", "symbols", 4, "string", True),
-    Field("Request", "timeseries", 5, "TimeSeries", True),
-    Field("TimeSeries", "labels_refs", 1, "uint32", True),
-    Field("TimeSeries", "samples", 2, "Sample", True),
-    Field("Sample", "value", 1, "double"),
-    Field("Sample", "timestamp", 2, "int64"),
+    MessageField("Request", "symbols", 4, "string", True),
+    MessageField("Request", "timeseries", 5, "TimeSeries", True),
+    MessageField("TimeSeries", "labels_refs", 1, "uint32", True),
+    MessageField("TimeSeries", "samples", 2, "Sample", True),
+    MessageField("Sample", "value", 1, "double"),
+    MessageField("Sample", "timestamp", 2, "int64"),
 )
 
 
@@ -61,7 +61,7 @@ def protocol_of(content_type: str) -> str:
     return proto
 
 
-def samples_of(body: bytes, proto: str) -> list[Sent]:
+def samples_of(body: bytes, proto: str) -> list[RemoteSample]:
     """Decompress and decode a request. Raises: BadRequestError."""
     if (size := uncompressed_size(body)) > MAX_BYTES:
         raise BadRequestError(f"{size} bytes are too much: send at most {MAX_BYTES} at a time", 413)
@@ -84,14 +84,14 @@ def uncompressed_size(body: bytes) -> int:
     raise BadRequestError("not a Snappy block: it does not begin with a length")
 
 
-def _of_v1(request: Made) -> Iterator[Sent]:
+def _of_v1(request: Made) -> Iterator[RemoteSample]:
     for one in request.timeseries:
         series = tuple((label.name, label.value) for label in one.labels)
         for sample in one.samples:
-            yield Sent(series, sample.timestamp, sample.value)
+            yield RemoteSample(series, sample.timestamp, sample.value)
 
 
-def _of_v2(request: Made) -> Iterator[Sent]:
+def _of_v2(request: Made) -> Iterator[RemoteSample]:
     symbols = request.symbols
     for one in request.timeseries:
         refs = one.labels_refs
@@ -99,4 +99,4 @@ def _of_v2(request: Made) -> Iterator[Sent]:
             raise BadRequestError("labels_refs name symbols that are not there")
         series = tuple((symbols[refs[at]], symbols[refs[at + 1]]) for at in range(0, len(refs), 2))
         for sample in one.samples:
-            yield Sent(series, sample.timestamp, sample.value)
+            yield RemoteSample(series, sample.timestamp, sample.value)

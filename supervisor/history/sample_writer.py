@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from supervisor.history.series import BadSampleError, Sent, SeriesRows
+from supervisor.history.series import BadSampleError, RemoteSample, SeriesRows
 from supervisor.history.store import Store
 
 _log: Final = logging.getLogger("tnwgd-history")
@@ -21,7 +21,7 @@ class SampleWriter:
         self.written = self.bad = 0
         """Samples."""
 
-    def keep(self, samples: Iterable[Sent]) -> tuple[int, str]:
+    def keep(self, samples: Iterable[RemoteSample]) -> tuple[int, str]:
         """Keep what is right; how many samples, and what is wrong with the first other. Raises: ResourceError."""
         count, problem, foreign = 0, "", set(self._rows.foreign)
         for sent in samples:

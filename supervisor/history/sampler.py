@@ -18,7 +18,7 @@ from supervisor.history.tables import PAIR, tables
 from supervisor.samples.events import EventRow
 from supervisor.samples.pages import Pages
 from supervisor.samples.processes import Processes
-from supervisor.samples.watch import Known
+from supervisor.samples.watch import KnownDros
 
 SOURCE: Final = "pages"
 _ZEROS: Final = {name: 0 for name, _, may_lack in tables()["portal"].cells if not may_lack}
@@ -35,7 +35,7 @@ class Sampler:
         self._before_us = 0  # the sample before
         self._added = self._seen, self._before_us  # by the last `add`
 
-    def add(self, known: Known) -> None:
+    def add(self, known: KnownDros) -> None:
         """Add a sample of everything; `on_kept` follows when it is on the disk. Raises: ResourceError when a page
         cannot be read."""
         status, now_us = known.status, _us(time.time())
@@ -75,7 +75,7 @@ class Sampler:
         return {"ts": ts, "run": _us(status.start_s), "seq": seq, "source": SOURCE}
 
     def _portals(
-        self, pages: Pages, known: Known, base: Row, portals: Mapping[int, tuple[WorkerStatus, PortalPlace]],
+        self, pages: Pages, known: KnownDros, base: Row, portals: Mapping[int, tuple[WorkerStatus, PortalPlace]],
         gone: Mapping[int, object],
     ) -> Iterator[Row]:  # fmt: skip
         for index, (worker, place) in portals.items():
@@ -115,7 +115,7 @@ def boot_us() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
-def _about(worker: WorkerStatus, place: PortalPlace, known: Known) -> Row:
+def _about(worker: WorkerStatus, place: PortalPlace, known: KnownDros) -> Row:
     """Describe a portal: the columns that are no counters."""
     row: Row = {
         "portal": worker.name, "portal_type": worker.role, "page": worker.index, "dro_id": known.status.node_id,

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dro.errors import ResourceError
 from supervisor.history.sample_writer import SampleWriter
-from supervisor.history.series import Sent
+from supervisor.history.series import RemoteSample
 
 LIMIT_S: Final = 10.0
 MAX_BYTES: Final = 64 << 20
@@ -47,7 +47,7 @@ def scrape_all(urls: Sequence[str], writer: SampleWriter) -> None:
     writer.tend()
 
 
-def _samples(text: str, ts_ms: int) -> Iterator[Sent]:
+def _samples(text: str, ts_ms: int) -> Iterator[RemoteSample]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            yield Sent((("__name__", sample.name), *sample.labels.items()), ts_ms, sample.value)
+            yield RemoteSample((("__name__", sample.name), *sample.labels.items()), ts_ms, sample.value)

@@ -23,7 +23,7 @@ EARLIEST_US: Final = 946_684_800 * US_PER_S  # the year 2000
 LATEST_US: Final = 4_102_444_800 * US_PER_S  # the year 2100
 
 
-class Sent(NamedTuple):
+class RemoteSample(NamedTuple):
     """One sample: `ts_ms` since 1970."""
 
     series: Series

@@ -28,7 +28,7 @@ PAIR: Final = "pair"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class HistoryColumn:
     """One column. `labels` are those of the metric by type of portal, or under an empty name."""
 
     name: str
@@ -42,11 +42,11 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class HistoryTable:
     """`key` tells its rows apart, within a DRO and its time."""
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[HistoryColumn, ...]
     key: tuple[str, ...] = ()
     cells: tuple[tuple[str, tuple[int, ...], bool], ...] = ()
     """Columns that come from a page: the cells that are added up, and whether 0 means that there is no value."""
@@ -63,96 +63,98 @@ class Table:
 MAX_LONG: Final = (1 << 63) - 1
 
 _TIMES: Final = (
-    Column("ts", TIME, KEY, "when the sample was taken, by the clock of who took it"),
-    Column("run", TIME, KEY, "when the DRO was started; its counters began at 0"),
-    Column("seq", LONG, KEY, "microseconds since the start of the host, which no setting of the clock changes"),
-    Column("source", STRING, KEY, "who took it: pages, prometheus or import"),
+    HistoryColumn("ts", TIME, KEY, "when the sample was taken, by the clock of who took it"),
+    HistoryColumn("run", TIME, KEY, "when the DRO was started; its counters began at 0"),
+    HistoryColumn("seq", LONG, KEY, "microseconds since the start of the host, which no setting of the clock changes"),
+    HistoryColumn("source", STRING, KEY, "who took it: pages, prometheus or import"),
 )
 _PORTAL: Final = (
-    Column("portal", STRING, KEY, "its name"),
-    Column("portal_type", STRING, TEXT, "endpoint or peer"),
-    Column("page", LONG, KEY, "another one when a portal of that name was taken out and added again"),
-    Column("dro_id", STRING, TEXT, "node id of the DRO"),
-    Column("domain_id", LONG, TEXT, "TRD of an endpoint"),
-    Column("adjacent_dro_id", STRING, TEXT, "node id of the companion of a peer portal, once it is known"),
-    Column("cost", LONG, GAUGE, "configured"),
-    Column("up", BOOL, GAUGE, "the portal works and, of a peer portal, its link is up"),
-    Column("state", STRING, TEXT, "of its process"),
-    Column("restarts", LONG, COUNTER, "processes after the first"),
+    HistoryColumn("portal", STRING, KEY, "its name"),
+    HistoryColumn("portal_type", STRING, TEXT, "endpoint or peer"),
+    HistoryColumn("page", LONG, KEY, "another one when a portal of that name was taken out and added again"),
+    HistoryColumn("dro_id", STRING, TEXT, "node id of the DRO"),
+    HistoryColumn("domain_id", LONG, TEXT, "TRD of an endpoint"),
+    HistoryColumn("adjacent_dro_id", STRING, TEXT, "node id of the companion of a peer portal, once it is known"),
+    HistoryColumn("cost", LONG, GAUGE, "configured"),
+    HistoryColumn("up", BOOL, GAUGE, "the portal works and, of a peer portal, its link is up"),
+    HistoryColumn("state", STRING, TEXT, "of its process"),
+    HistoryColumn("restarts", LONG, COUNTER, "processes after the first"),
 )
 _DRO: Final = (
-    Column("dro_id", STRING, TEXT, "node id"),
-    Column("version", STRING, TEXT, "what runs"),
-    Column("up", BOOL, GAUGE, "all portals have been ready and the DRO does not stop"),
-    Column("config_loaded", TIME, TEXT, "when the configuration was read"),
-    Column("cpu_us", LONG, COUNTER, "processor time of all processes", unit="us"),
-    Column("resident_bytes", LONG, GAUGE, "memory of all processes"),
+    HistoryColumn("dro_id", STRING, TEXT, "node id"),
+    HistoryColumn("version", STRING, TEXT, "what runs"),
+    HistoryColumn("up", BOOL, GAUGE, "all portals have been ready and the DRO does not stop"),
+    HistoryColumn("config_loaded", TIME, TEXT, "when the configuration was read"),
+    HistoryColumn("cpu_us", LONG, COUNTER, "processor time of all processes", unit="us"),
+    HistoryColumn("resident_bytes", LONG, GAUGE, "memory of all processes"),
 )
 _WORKER: Final = (
-    Column("worker", STRING, KEY, "its name"),
-    Column("role", STRING, TEXT, "endpoint, peer, route manager, ..."),
-    Column("pid", LONG, TEXT, "of the process; 0 while there is none"),
-    Column("state", STRING, TEXT, "of the process"),
-    Column("restarts", LONG, COUNTER, "processes after the first"),
-    Column("cpu_us", LONG, COUNTER, "processor time of the process and those before it", unit="us"),
-    Column("resident_bytes", LONG, GAUGE, "memory"),
+    HistoryColumn("worker", STRING, KEY, "its name"),
+    HistoryColumn("role", STRING, TEXT, "endpoint, peer, route manager, ..."),
+    HistoryColumn("pid", LONG, TEXT, "of the process; 0 while there is none"),
+    HistoryColumn("state", STRING, TEXT, "of the process"),
+    HistoryColumn("restarts", LONG, COUNTER, "processes after the first"),
+    HistoryColumn("cpu_us", LONG, COUNTER, "processor time of the process and those before it", unit="us"),
+    HistoryColumn("resident_bytes", LONG, GAUGE, "memory"),
 )
 _PAIR: Final = (
-    Column("portal", STRING, KEY, "that received"),
-    Column("to_portal", STRING, KEY, "that sends"),
-    Column("page", LONG, KEY, "of the portal that received"),
+    HistoryColumn("portal", STRING, KEY, "that received"),
+    HistoryColumn("to_portal", STRING, KEY, "that sends"),
+    HistoryColumn("page", LONG, KEY, "of the portal that received"),
 )
 _OTHER: Final = (
-    Column("other_dro", STRING, KEY, "name, or node id"),
-    Column("other_dro_id", STRING, TEXT, "node id"),
-    Column("link_version", LONG, GAUGE, "version of its link state"),
-    Column("signature", LONG, GAUGE, "of the topology as it sees it"),
-    Column("adjacent_type", STRING, KEY, "trd or dro"),
-    Column("adjacent_id", STRING, KEY, "domain id or node id of what it has a portal to"),
-    Column("cost", LONG, GAUGE, "of that portal"),
+    HistoryColumn("other_dro", STRING, KEY, "name, or node id"),
+    HistoryColumn("other_dro_id", STRING, TEXT, "node id"),
+    HistoryColumn("link_version", LONG, GAUGE, "version of its link state"),
+    HistoryColumn("signature", LONG, GAUGE, "of the topology as it sees it"),
+    HistoryColumn("adjacent_type", STRING, KEY, "trd or dro"),
+    HistoryColumn("adjacent_id", STRING, KEY, "domain id or node id of what it has a portal to"),
+    HistoryColumn("cost", LONG, GAUGE, "of that portal"),
 )
 _EVENT: Final = (
-    Column("serial", LONG, KEY, "grows with each event of a history"),
-    Column("severity", STRING, TEXT, "of the log line"),
-    Column("event", STRING, TEXT, "id of the log line"),
-    Column("name", STRING, TEXT, "of the event"),
-    Column("worker", STRING, TEXT, "that said it"),
-    Column("category", STRING, TEXT, "topology, interest, drops, blocked, configuration, portal or other"),
-    Column("text", STRING, TEXT, "as it was logged"),
-    Column("fields", MAP, TEXT, "of the log line, by name"),
+    HistoryColumn("serial", LONG, KEY, "grows with each event of a history"),
+    HistoryColumn("severity", STRING, TEXT, "of the log line"),
+    HistoryColumn("event", STRING, TEXT, "id of the log line"),
+    HistoryColumn("name", STRING, TEXT, "of the event"),
+    HistoryColumn("worker", STRING, TEXT, "that said it"),
+    HistoryColumn("category", STRING, TEXT, "topology, interest, drops, blocked, configuration, portal or other"),
+    HistoryColumn("text", STRING, TEXT, "as it was logged"),
+    HistoryColumn("fields", MAP, TEXT, "of the log line, by name"),
 )
 _LIBRARY: Final = (
-    Column("application", STRING, KEY, "id of who sent it"),
-    Column("pid", LONG, KEY, "of its process"),
-    Column("object_id", LONG, KEY, "of the context, session or queue in the process"),
-    Column("kind", STRING, KEY, "context, source_transport, receiver_transport or event_queue"),
-    Column("session", STRING, KEY, "source string of a transport session"),
-    Column("portal", STRING, TEXT, "whose context it is"),
-    Column("figures", FIGURES, TEXT, "what the UM library has counted, by the names of its fields"),
+    HistoryColumn("application", STRING, KEY, "id of who sent it"),
+    HistoryColumn("pid", LONG, KEY, "of its process"),
+    HistoryColumn("object_id", LONG, KEY, "of the context, session or queue in the process"),
+    HistoryColumn("kind", STRING, KEY, "context, source_transport, receiver_transport or event_queue"),
+    HistoryColumn("session", STRING, KEY, "source string of a transport session"),
+    HistoryColumn("portal", STRING, TEXT, "whose context it is"),
+    HistoryColumn("figures", FIGURES, TEXT, "what the UM library has counted, by the names of its fields"),
 )
 
 
 @cache
-def tables() -> Mapping[str, Table]:
+def tables() -> Mapping[str, HistoryTable]:
     """All tables by name."""
     portal, cells = _of_pages(PORTAL)
     routes, route_cells = _of_pages(ROUTE_MANAGER)
     worker, worker_cells = _of_pages(WORKER)
-    pair = tuple(Column(slot.name.lower(), LONG, COUNTER if "QUEUED" not in slot.name else GAUGE) for slot in PairSlot)
+    pair = tuple(
+        HistoryColumn(slot.name.lower(), LONG, COUNTER if "QUEUED" not in slot.name else GAUGE) for slot in PairSlot
+    )
     pair_cells = tuple((slot.name.lower(), (int(slot),), False) for slot in PairSlot)
     found = (
-        Table("portal", (*_TIMES, *_PORTAL, *portal), ("portal",), cells),
-        Table("dro", (*_TIMES, *_DRO, *routes), (), route_cells),
-        Table("worker", (*_TIMES, *_WORKER, *worker), ("worker",), worker_cells),
-        Table(PAIR, (*_TIMES, *_PAIR, *pair), ("portal", "to_portal"), pair_cells),
-        Table("other", (*_TIMES, *_OTHER), ("other_dro", "adjacent_type", "adjacent_id")),
-        Table("event", (*_TIMES, *_EVENT), ("serial",)),
-        Table("library", (*_TIMES, *_LIBRARY), ("application", "pid", "object_id", "kind", "session")),
+        HistoryTable("portal", (*_TIMES, *_PORTAL, *portal), ("portal",), cells),
+        HistoryTable("dro", (*_TIMES, *_DRO, *routes), (), route_cells),
+        HistoryTable("worker", (*_TIMES, *_WORKER, *worker), ("worker",), worker_cells),
+        HistoryTable(PAIR, (*_TIMES, *_PAIR, *pair), ("portal", "to_portal"), pair_cells),
+        HistoryTable("other", (*_TIMES, *_OTHER), ("other_dro", "adjacent_type", "adjacent_id")),
+        HistoryTable("event", (*_TIMES, *_EVENT), ("serial",)),
+        HistoryTable("library", (*_TIMES, *_LIBRARY), ("application", "pid", "object_id", "kind", "session")),
     )
     return {table.name: table for table in found}
 
 
-def _of_pages(table: str) -> tuple[tuple[Column, ...], tuple[tuple[str, tuple[int, ...], bool], ...]]:
+def _of_pages(table: str) -> tuple[tuple[HistoryColumn, ...], tuple[tuple[str, tuple[int, ...], bool], ...]]:
     columns, cells = [], []
     helps = {row.metric: row.help for row in reversed(rows(table)) if row.help}
     for row in rows(table):
@@ -162,12 +164,12 @@ def _of_pages(table: str) -> tuple[tuple[Column, ...], tuple[tuple[str, tuple[in
     return tuple(columns), tuple(cells)
 
 
-def _columns(table: str, row: Row, words: str) -> Iterator[tuple[Column, tuple[int, ...]]]:
+def _columns(table: str, row: Row, words: str) -> Iterator[tuple[HistoryColumn, tuple[int, ...]]]:
     labels = {kind: dict(some) for kind, some in row.labels.items() if some is not None}
     slots = list(row.slots.items())
 
-    def column(name: str, kind: str, metric: str, le: int = 0) -> Column:
-        return Column(name.lower(), LONG, kind, words, f"{PREFIX[table]}{metric}", row.unit, labels, le)
+    def column(name: str, kind: str, metric: str, le: int = 0) -> HistoryColumn:
+        return HistoryColumn(name.lower(), LONG, kind, words, f"{PREFIX[table]}{metric}", row.unit, labels, le)
 
     match row.kind:
         case "sum":

@@ -18,7 +18,7 @@ from dro.errors import DroError
 from dro.log.events import LogEvent
 from dro.log.to_monitor import HISTORY_SOCKET
 from dro.metrics.slots import WorkerSlot as Slot
-from supervisor.samples.watch import Watch, first_status
+from supervisor.samples.watch import DroObserver, first_status
 
 if TYPE_CHECKING:
     from supervisor.samples.events import EventRow
@@ -65,7 +65,7 @@ class _Recorder:
         from supervisor.history.store import Store
 
         self._ctx, self._options = ctx, options
-        self._watch = Watch(ctx.run_dir, first_status(ctx, config))
+        self._watch = DroObserver(ctx.run_dir, first_status(ctx, config))
         self._store = Store(options.folder, config.daemon.name or "tnwgd")
         self._sampler = Sampler(self._store)
         self._is_over = threading.Event()

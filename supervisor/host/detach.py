@@ -32,7 +32,7 @@ _LOST: Final = "the detached process ended before the DRO ran"
 EXIT_FAILED: Final = 1
 
 
-class Report:
+class StartReport:
     """The daemon's pipe to the command that started it: one message, then it is closed."""
 
     def __init__(self, fd: int) -> None:
@@ -66,7 +66,7 @@ def is_kept(fd: int) -> bool:
     return stat.S_ISREG(status.st_mode) or (stat.S_ISCHR(status.st_mode) and not os.isatty(fd))
 
 
-def detach(prog: str) -> Report:
+def detach(prog: str) -> StartReport:
     """Returns in the daemon; the process that called it ends with the status that the daemon reports.
 
     Raises: ResourceError when no process can be started.
@@ -90,7 +90,7 @@ def detach(prog: str) -> Report:
         if os.fork():
             os._exit(0)
     except OSError as e:
-        Report(writing).failed(EXIT_FAILED, f"cannot detach: {e.strerror}; {remedy_of(e.errno)}")
+        StartReport(writing).failed(EXIT_FAILED, f"cannot detach: {e.strerror}; {remedy_of(e.errno)}")
         os._exit(EXIT_FAILED)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -99,7 +99,7 @@ def detach(prog: str) -> Report:
         os.dup2(sink, fd)
         os.close(source)
         os.close(sink)
-    report = Report(writing)
+    report = StartReport(writing)
     os.write(writing, json.dumps({"pid": os.getpid()}).encode() + b"\n")
     return report
 

@@ -32,7 +32,7 @@ from supervisor.host.run_dirs import (
     safe_name,
     start_time_of,
 )
-from supervisor.host.single_instance import Claim, InstanceLocks
+from supervisor.host.single_instance import InstanceClaim, InstanceLocks
 
 ENOUGH_FILES: Final = 65_536
 """The limit of open files is raised to this, or as far as the system lets us."""
@@ -56,7 +56,7 @@ class ResourcePlan:
     pid_file: Path | None = None
     identity: Identity | None = None
     workers: int = 0
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[InstanceClaim, ...] = ()
 
 
 class HostResources:

@@ -34,7 +34,7 @@ _UNKNOWN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class InstanceClaim:
     """Something that one DRO of a host has for itself. `key` tells claims apart, `what` is for people."""
 
     key: str
@@ -46,7 +46,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class ClaimHolder:
     """The process that has a claim; pid 0 when it is in a PID namespace out of sight."""
 
     pid: int
@@ -56,7 +56,7 @@ class Holder:
         return f"process {self.pid}" if self.pid else "a process of another PID namespace"
 
 
-def claims_of(file: str, name: str) -> tuple[Claim, ...]:
+def claims_of(file: str, name: str) -> tuple[InstanceClaim, ...]:
     """Return what no two DROs of a host have; one without a name has only its file.
 
     The file counts by real path and device: one that an editor has replaced is the same, that of a container is not.
@@ -65,11 +65,11 @@ def claims_of(file: str, name: str) -> tuple[Claim, ...]:
     device = 0
     with contextlib.suppress(OSError):
         device = os.stat(os.path.dirname(real)).st_dev
-    of_file = Claim(f"file {device} {real}", f"the configuration file {real}")
-    return (of_file, Claim(f"name {name}", f"the DRO name {name}")) if name else (of_file,)
+    of_file = InstanceClaim(f"file {device} {real}", f"the configuration file {real}")
+    return (of_file, InstanceClaim(f"name {name}", f"the DRO name {name}")) if name else (of_file,)
 
 
-def holder_of(claim: Claim) -> Holder | None:
+def holder_of(claim: InstanceClaim) -> ClaimHolder | None:
     """None when nobody has it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
         try:
@@ -77,9 +77,9 @@ def holder_of(claim: Claim) -> Holder | None:
         except ConnectionRefusedError:
             return None
         except OSError:  # whoever has it lets nobody in, which is no DRO
-            return Holder(0, _UNKNOWN)
+            return ClaimHolder(0, _UNKNOWN)
         pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        return Holder(pid, uid)
+        return ClaimHolder(pid, uid)
 
 
 class InstanceLocks:
@@ -89,7 +89,9 @@ class InstanceLocks:
         self._log = log
         self._sockets: list[socket.socket] = []
 
-    def take(self, claims: Collection[Claim], owners: Collection[int], is_cancelled: Callable[[], bool]) -> None:
+    def take(
+        self, claims: Collection[InstanceClaim], owners: Collection[int], is_cancelled: Callable[[], bool]
+    ) -> None:
         """Wait for claims of what ends. Raises: ResourceError when root or one of `owners` has one and lives on."""
         began = time.monotonic()
         for claim in claims:

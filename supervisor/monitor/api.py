@@ -174,7 +174,7 @@ def _add_looks(router: APIRouter, answers: Answers) -> None:
         interested: Interested,
         otid: Otid = "",
     ) -> list[PathRow]:
-        """List the nodes of the ways from one domain to another; of one source when its OTID is given."""
+        """List the nodes of the paths from one domain to another; of one source when its OTID is given."""
         return list(answers.path(source, interested, otid).rows)
 
     @router.get("/explain")

@@ -28,7 +28,7 @@ from supervisor.monitor.pages.views import Views
 from supervisor.monitor.pages.web import add_pages
 from supervisor.monitor.stream import add_events
 from supervisor.samples.exposition import MAX_FORMATS, Families, Texts
-from supervisor.samples.watch import Watch
+from supervisor.samples.watch import DroObserver
 
 RECENT_S: Final = 0.1
 SECURITY_HEADERS: Final = {
@@ -45,7 +45,7 @@ SECURITY_HEADERS: Final = {
 
 
 def make_app(
-    watch: Watch, metrics: Metrics, limits: Limits, events: Events, answers: Answers, orders: Orders, topics: int
+    watch: DroObserver, metrics: Metrics, limits: Limits, events: Events, answers: Answers, orders: Orders, topics: int
 ) -> FastAPI:
     """Make the application of one DRO. `topics`: how many may have metrics of their own."""
     app = FastAPI(

@@ -39,7 +39,7 @@ Operation = Literal["restart", "pause", "resume", "drain"]
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class TokenHolder:
     """Who has a token."""
 
     name: str
@@ -90,7 +90,7 @@ class Orders:
         finally:
             self._log(event)
 
-    def _holder(self, token: bytes) -> Holder:
+    def _holder(self, token: bytes) -> TokenHolder:
         """Raises: ApiError."""
         if not self._file:
             raise ApiError(403, "orders over HTTP are off", f"name a file of tokens in {TOKENS_VARIABLE}")
@@ -121,7 +121,7 @@ def _refused() -> ApiError:
     return ApiError(401, "no valid token", "send Authorization: Bearer and one of the file of tokens")
 
 
-def read_tokens(path: Path) -> list[Holder]:
+def read_tokens(path: Path) -> list[TokenHolder]:
     """Read a file of tokens. Raises: ResourceError that names line and remedy."""
     try:
         # a FIFO without a writer would be waited for
@@ -146,7 +146,7 @@ def read_tokens(path: Path) -> list[Holder]:
                 f"{path}:{number}: not a role, a name and a token",
                 remedy=f"write a role ({', '.join(ROLES)}), a name, and a token of {MIN_TOKEN} characters or more",
             )
-        found.append(Holder(parts[1], parts[0], parts[2]))
+        found.append(TokenHolder(parts[1], parts[0], parts[2]))
     return found
 
 

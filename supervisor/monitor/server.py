@@ -27,7 +27,7 @@ from supervisor.monitor.guard import MAX_HEADERS, GuardedProtocol, HostGuard, Li
 from supervisor.monitor.known.events import Events
 from supervisor.monitor.known.metrics import Metrics
 from supervisor.monitor.orders import TOKENS_VARIABLE, Orders
-from supervisor.samples.watch import Asker, Watch, first_status
+from supervisor.samples.watch import Asker, DroObserver, first_status
 
 AGAIN_S: Final = 2.0
 """Between two attempts to listen: the address may be free later, and forwarding goes on without."""
@@ -42,7 +42,7 @@ class WebServer:
     def __init__(self, ctx: WorkerContext, where: WebMonitorConfig, config: DroConfig) -> None:
         self._ctx = ctx
         self._where = where
-        self._watch = Watch(ctx.run_dir, first_status(ctx, config))
+        self._watch = DroObserver(ctx.run_dir, first_status(ctx, config))
         self._answers = Answers(lambda: self._watch.known, Asker(ctx.run_dir))
         self._server: _Server | None = None
         self._is_closing = False

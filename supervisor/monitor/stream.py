@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from supervisor.monitor.answers.models import PROBLEMS
 from supervisor.monitor.guard import MANY_STREAMS, UNREAD, Limits, connection_of
-from supervisor.monitor.known.events import KEPT, MAX_LISTENERS, Events, Listener, wanted
+from supervisor.monitor.known.events import KEPT, MAX_LISTENERS, EventReader, Events, wanted
 from supervisor.samples.events import EventRow
 
 HEARTBEAT_S: Final = 15.0
@@ -59,14 +59,14 @@ def add_events(app: FastAPI, events: Events, limits: Limits) -> None:
         if last_event_id.isdecimal() and len(last_event_id) < 20:  # of a browser that lost the connection
             after = int(last_event_id)
         connection = connection_of(request.scope)
-        listener = Listener(wanted(level, category), lambda: connection.end_stream(UNREAD))
+        listener = EventReader(wanted(level, category), lambda: connection.end_stream(UNREAD))
         first = [] if after is None else events.recent(level, category, after, KEPT)[0]
         events.listeners.add(listener)  # now, as others ask before this one is sent
         connection.begin_stream(lambda: events.listeners.discard(listener))
         return StreamingResponse(_lines(first, listener), media_type="text/event-stream")
 
 
-async def _lines(first: list[EventRow], listener: Listener) -> AsyncIterator[str]:
+async def _lines(first: list[EventRow], listener: EventReader) -> AsyncIterator[str]:
     yield _HEARTBEAT  # lets the client know that it is connected
     for row in first:
         yield shown(row)

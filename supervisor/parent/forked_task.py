@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TaskProblem:
     """One thing that is wrong, in the parts of an error: exceptions do not travel between processes."""
 
     what: str
@@ -52,7 +52,7 @@ class Problem:
 class Failed:
     """The work was not done, for these reasons."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[TaskProblem, ...]
 
     def error(self) -> ConfigError:
         """All of them as one error."""
@@ -60,21 +60,21 @@ class Failed:
         return errors[0] if len(errors) == 1 else ConfigErrors(errors)
 
 
-def problems_of(error: DroError) -> tuple[Problem, ...]:
+def problems_of(error: DroError) -> tuple[TaskProblem, ...]:
     """An error taken apart."""
     match error:
         case ConfigErrors():
             return tuple(problem for one in error.errors for problem in problems_of(one))
         case ConfigError():
-            return (Problem(error.what, error.file, error.line, error.element, error.remedy),)
+            return (TaskProblem(error.what, error.file, error.line, error.element, error.remedy),)
         case ResourceError() | RefusedError():
-            return (Problem(error.what, remedy=error.remedy),)
+            return (TaskProblem(error.what, remedy=error.remedy),)
         case _:
-            return (Problem(str(error)),)
+            return (TaskProblem(str(error)),)
 
 
 def failure(what: str, remedy: str = "") -> Failed:
-    return Failed((Problem(what, remedy=remedy),))
+    return Failed((TaskProblem(what, remedy=remedy),))
 
 
 def fork(child: Callable[[], object], status: int) -> tuple[int, int]:
@@ -144,7 +144,7 @@ class ForkedTask(Generic[T]):
         self._is_over = True
         self._kill()
 
-    def abandon(self) -> None:
+    def close_inherited(self) -> None:
         """In a process forked meanwhile: close the descriptors and touch nothing else."""
         for fd in (self._pipe, self._pidfd):
             if fd >= 0:
@@ -272,7 +272,7 @@ def _live(parent: int, pipe: int, work: Callable[[], object], in_child: Callable
         answer = (False, problems_of(e))
     except BaseException as e:
         text = "".join(traceback.format_exception(e))[-_PROBLEM_CHARACTERS:]
-        answer = (False, (Problem(f"a fault of this program: {text}", remedy="report it"),))
+        answer = (False, (TaskProblem(f"a fault of this program: {text}", remedy="report it"),))
     data = memoryview(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
     while data:
         data = data[os.write(pipe, data) :]

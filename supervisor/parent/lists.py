@@ -14,7 +14,7 @@ from dro.errors import RefusedError, ResourceError
 from dro.loop import Loop
 from dro.timers import Timer
 from supervisor.admin.server import AdminServer, Arguments, Reply
-from supervisor.parent.workers import State, Worker, Workers
+from supervisor.parent.workers import Worker, Workers, WorkerState
 
 ANSWER_LIMIT_NS: Final = s(5)
 MAX_CURSOR: Final = 1 << 53
@@ -48,7 +48,7 @@ class WorkerLists:
         if what not in LISTS:
             raise RefusedError(f"there is no list {what[:40]!r}", remedy=f"there are {', '.join(LISTS)}")
         worker = self._workers.of(name)
-        if worker.state not in (State.READY, State.DRAINING):
+        if worker.state not in (WorkerState.READY, WorkerState.DRAINING):
             raise RefusedError(f"{name} is {worker.state.value}")
         self._serial = serial = self._serial + 1
         self._send(worker, ListRows(serial, what, topic, cursor))

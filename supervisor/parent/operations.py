@@ -1,8 +1,8 @@
 """Operators' orders to one portal of a running DRO: restart, pause, resume, drain, add, remove.
 
-An operation is accepted or refused at once; an accepted one calls its `done` exactly once, later, with an `Outcome`.
-Every step has a time limit, so every operation ends. One worker has one operation at a time. A worker that an operator
-has stopped stays stopped: the restart policy does not apply until it is resumed.
+An operation is accepted or refused at once; an accepted one calls its `done` exactly once, later, with an
+`OperationOutcome`. Every step has a time limit, so every operation ends. One worker has one operation at a time. A
+worker that an operator has stopped stays stopped: the restart policy does not apply until it is resumed.
 
     restart   stopped in good order, started at once with the current configuration; done when it is ready
     pause     stopped in good order; done when its process is gone
@@ -28,7 +28,7 @@ from dro.errors import RefusedError, ResourceError
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.timers import Timer
-from supervisor.parent.workers import Event, State, Worker, Workers, WorkerSpec
+from supervisor.parent.workers import Event, Worker, Workers, WorkerSpec, WorkerState
 
 STOP_GRACE_MS: Final = 3_500  # for a worker to say goodbye
 STOP_LIMIT_NS: Final = ms(6_000)  # then it is killed: letting go of sockets may take the kernel a second or two
@@ -38,7 +38,7 @@ DRAIN_LIMIT_MS: Final = 30_000  # unless the operator says otherwise
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OperationOutcome:
     """How an operation ended. Without a `problem` it did what it should."""
 
     worker: str
@@ -53,10 +53,10 @@ class Outcome:
         return not self.problem
 
 
-Done = Callable[[Outcome], object]
+Done = Callable[[OperationOutcome], object]
 
 
-class Kind(Enum):
+class OperationKind(Enum):
     RESTART = "restart"
     PAUSE = "pause"
     RESUME = "resume"
@@ -65,14 +65,18 @@ class Kind(Enum):
     REMOVE = "remove"
 
 
-_RESTS: Final = {Kind.PAUSE: Event.PAUSED, Kind.DRAIN: Event.DRAINED, Kind.REMOVE: Event.REMOVED}
+_RESTS: Final = {
+    OperationKind.PAUSE: Event.PAUSED,
+    OperationKind.DRAIN: Event.DRAINED,
+    OperationKind.REMOVE: Event.REMOVED,
+}
 """Operations after which there is no process, and what the worker is then."""
-_DRAINS: Final = (Kind.DRAIN, Kind.REMOVE)
+_DRAINS: Final = (OperationKind.DRAIN, OperationKind.REMOVE)
 
 
 @dataclass(slots=True, eq=False)
 class _Operation:
-    kind: Kind
+    kind: OperationKind
     worker: Worker
     done: Done
     problem: str = ""
@@ -115,7 +119,7 @@ class Operations:
         worker = self._idle(name)
         if worker.is_resting:
             raise RefusedError(f"{name} is {worker.state.value}", remedy="resume it instead")
-        operation = self._begin(Kind.RESTART, worker, done)
+        operation = self._begin(OperationKind.RESTART, worker, done)
         if worker.is_alive:
             self._stop(operation)
         else:
@@ -123,7 +127,7 @@ class Operations:
 
     def pause(self, name: str, done: Done) -> None:
         """Stop it in good order until it is resumed."""
-        operation = self._begin(Kind.PAUSE, self._restable(name), done)
+        operation = self._begin(OperationKind.PAUSE, self._restable(name), done)
         if operation.worker.is_alive:
             self._stop(operation)
         else:
@@ -135,11 +139,12 @@ class Operations:
         if not worker.is_resting:
             raise RefusedError(f"{name} is {worker.state.value}, neither paused nor drained")
         worker.move(Event.AGAIN)
-        self._launch(self._begin(Kind.RESUME, worker, done))
+        self._launch(self._begin(OperationKind.RESUME, worker, done))
 
     def drain(self, name: str, done: Done, *, limit_ms: int = DRAIN_LIMIT_MS) -> None:
-        """Withdraw, deliver all that is held, stop. At `limit_ms` the rest is given up, and `Outcome.note` names it."""
-        self._drain(self._begin(Kind.DRAIN, self._restable(name), done), limit_ms)
+        """Withdraw, deliver all that is held, stop. At `limit_ms` the rest is given up, and the outcome's `note` names
+        it."""
+        self._drain(self._begin(OperationKind.DRAIN, self._restable(name), done), limit_ms)
 
     def is_resting(self, name: str) -> bool:
         """Stopped by an operator."""
@@ -160,12 +165,12 @@ class Operations:
             worker.move(Event.REMOVED)
             worker.forget()
             raise
-        self._launch(self._begin(Kind.ADD, worker, done))
+        self._launch(self._begin(OperationKind.ADD, worker, done))
 
     def remove(self, name: str, done: Done, *, limit_ms: int = DRAIN_LIMIT_MS) -> None:
         """Drain it, then forget it. In whatever state it is."""
         worker = self._portal(name)
-        operation = self._begin(Kind.REMOVE, worker, done)
+        operation = self._begin(OperationKind.REMOVE, worker, done)
         if worker.is_resting:
             self._rest(operation)
         else:
@@ -175,12 +180,12 @@ class Operations:
 
     def on_ready(self, worker: Worker) -> None:
         operation = self._under_way.get(worker)
-        if operation is not None and worker.state is State.READY:
+        if operation is not None and worker.state is WorkerState.READY:
             self._finish(operation)
 
     def on_drained(self, worker: Worker, waiting: str) -> None:
         operation = self._under_way.get(worker)
-        if operation is not None and worker.state is State.DRAINING:
+        if operation is not None and worker.state is WorkerState.DRAINING:
             operation.note = waiting
             self._stop(operation)
 
@@ -196,18 +201,18 @@ class Operations:
         if operation is None:
             return False
         if operation.kind in _RESTS:
-            if worker.state is State.DRAINING:
+            if worker.state is WorkerState.DRAINING:
                 operation.note = f"it ended while it drained: {worker.last_death}"
             self._rest(operation)
             return True
-        if worker.state is State.STOPPING:
+        if worker.state is WorkerState.STOPPING:
             worker.move(Event.AGAIN)
             self._launch(operation)
             return True
         failure = worker.failure
         reason = failure.reason if failure else f"it ended before it was ready: {worker.last_death}"
         self._failed_start(operation, reason, failure.remedy if failure else "")
-        return worker.state is State.REMOVED
+        return worker.state is WorkerState.REMOVED
 
     def close(self, why: str) -> None:
         """End everything that is under way, and refuse the rest: the DRO stops."""
@@ -241,7 +246,7 @@ class Operations:
             raise RefusedError(f"{name} is {worker.state.value} already")
         return worker
 
-    def _begin(self, kind: Kind, worker: Worker, done: Done) -> _Operation:
+    def _begin(self, kind: OperationKind, worker: Worker, done: Done) -> _Operation:
         operation = self._under_way[worker] = _Operation(kind, worker, done)
         worker.operation = kind.value
         self._log.info(LogEvent.OPERATION_BEGINS, extra={"operation": kind.value, "worker": worker.name})
@@ -257,21 +262,21 @@ class Operations:
         self._start(worker)
 
     def _too_late(self, operation: _Operation, reason: str) -> None:
-        if operation.kind is not Kind.ADD:
+        if operation.kind is not OperationKind.ADD:
             self._finish(operation, reason, "it goes on trying; see the log")
             return
         operation.problem = reason
-        operation.kind = Kind.REMOVE  # its end takes it out
+        operation.kind = OperationKind.REMOVE  # its end takes it out
         self._stop(operation)
 
     def _failed_start(self, operation: _Operation, reason: str, remedy: str) -> None:
-        if operation.kind is Kind.ADD:
+        if operation.kind is OperationKind.ADD:
             self._take_out(operation.worker)
         self._finish(operation, reason, remedy)
 
     def _drain(self, operation: _Operation, limit_ms: int) -> None:
         worker = operation.worker
-        if worker.state is State.READY:
+        if worker.state is WorkerState.READY:
             worker.move(Event.DRAIN)
             self._limit(operation, ms(limit_ms) + DRAIN_SLACK_NS, lambda: self._drain_unanswered(operation))
             self._processes.send(worker, Drain(limit_ms))
@@ -300,7 +305,7 @@ class Operations:
         """There is no process (any more), and so it stays."""
         worker = operation.worker
         worker.cancel_restart()
-        if operation.kind is Kind.REMOVE:
+        if operation.kind is OperationKind.REMOVE:
             self._take_out(worker)
         else:
             worker.move(_RESTS[operation.kind])
@@ -333,6 +338,6 @@ class Operations:
             self._log.info(LogEvent.OPERATION_DONE, extra=extra)
 
         def answer() -> None:  # later: the state is then the one that it was left in
-            operation.done(Outcome(worker.name, worker.state.value, problem, remedy, operation.note))
+            operation.done(OperationOutcome(worker.name, worker.state.value, problem, remedy, operation.note))
 
         self._loop.call_soon(answer)

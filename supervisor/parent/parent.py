@@ -59,7 +59,7 @@ from supervisor.parent.lists import WorkerLists
 from supervisor.parent.operations import STOP_GRACE_MS, STOP_LIMIT_NS, Operations
 from supervisor.parent.processes import WorkerProcesses
 from supervisor.parent.rollout import Rollout
-from supervisor.parent.workers import Event, State, Worker, Workers
+from supervisor.parent.workers import Event, Worker, Workers, WorkerState
 
 PING_INTERVAL_NS: Final = s(1)
 SILENT_PINGS: Final = 5  # a worker that leaves that many unanswered is named in the log
@@ -238,15 +238,17 @@ class Parent(Generic[C]):
             self._tasks.discard(task)
             done(result)
 
-        task = ForkedTask(self.loop, work, finished, limit_ns=limit_ns, what=what, in_child=self.processes.abandon)
+        task = ForkedTask(
+            self.loop, work, finished, limit_ns=limit_ns, what=what, in_child=self.processes.close_inherited
+        )
         self._tasks.add(task)
 
     def _close_inherited(self) -> None:
         """In a forked child: close what it inherits, but for what the processes have."""
         self._resources.locks.close()
-        self.admin.abandon()
+        self.admin.close_inherited()
         for task in self._tasks:
-            task.abandon()
+            task.close_inherited()
 
     # what operators see
 
@@ -303,7 +305,7 @@ class Parent(Generic[C]):
         extra = {"worker": worker.name, "reason": reason, "remedy": remedy}
         self._log.error(LogEvent.CANNOT_START_PROCESS, extra=extra)
         self.operations.on_cannot_start(worker, reason)
-        if worker.state is State.WAITING:
+        if worker.state is WorkerState.WAITING:
             self._restart_later(worker, clean=False)
 
     # reports of workers
@@ -336,7 +338,7 @@ class Parent(Generic[C]):
 
     def _on_ready(self, worker: Worker, ready: Ready) -> None:
         worker.move(Event.BECAME_READY)
-        if worker.state is not State.READY:
+        if worker.state is not WorkerState.READY:
             return
         worker.was_ready = True
         self._log.info(LogEvent.WORKER_READY, extra={"worker": worker.name, "incarnation": worker.incarnation})
@@ -369,7 +371,7 @@ class Parent(Generic[C]):
         logs.tick()
         self._pings += 1
         for worker in self.workers:
-            if worker.state not in (State.READY, State.DRAINING):
+            if worker.state not in (WorkerState.READY, WorkerState.DRAINING):
                 continue
             worker.unanswered += 1
             if worker.unanswered <= SILENT_PINGS:
@@ -433,7 +435,7 @@ class Parent(Generic[C]):
                 continue
             if not worker.spec.is_on_bus:
                 continue  # it shows the end of the others
-            if worker.state is not State.STOPPING:
+            if worker.state is not WorkerState.STOPPING:
                 worker.move(Event.STOP)
             self.processes.send(worker, Stop(STOP_GRACE_MS))
         self._stop_observers()
@@ -445,7 +447,7 @@ class Parent(Generic[C]):
         if any(worker.spec.is_on_bus for worker in living):
             return
         for worker in living:
-            if worker.state is not State.STOPPING:
+            if worker.state is not WorkerState.STOPPING:
                 grace_ms = OBSERVER_GRACE_MS[worker.spec.role]
                 worker.move(Event.STOP)
                 self.processes.send(worker, Stop(grace_ms))

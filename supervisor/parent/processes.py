@@ -32,7 +32,7 @@ from dro.log.events import LogEvent
 from dro.loop import Loop
 from supervisor.host.run_dirs import RunDirs
 from supervisor.parent.forked_task import fork
-from supervisor.parent.workers import Event, State, Worker, Workers
+from supervisor.parent.workers import Event, Worker, Workers, WorkerState
 
 CLOSED_LIMIT_NS: Final = s(1)  # a worker that closed its control socket is as good as gone
 
@@ -98,7 +98,7 @@ class WorkerProcesses:
         mine, theirs = control_pair()
 
         def child() -> None:
-            self.abandon()
+            self.close_inherited()
             mine.close()
             run_worker(identity, theirs, worker.spec.main)
 
@@ -123,11 +123,11 @@ class WorkerProcesses:
             dro_node_id=self._node_id,
         )
 
-    def abandon(self) -> None:
+    def close_inherited(self) -> None:
         """In the child: let go of everything that is the parent's, above all of the siblings' control sockets."""
         for worker in self._workers:
             if worker.control is not None:
-                worker.control.abandon()
+                worker.control.close_inherited()
             if worker.pidfd >= 0:
                 os.close(worker.pidfd)
         self._close_inherited()
@@ -181,7 +181,7 @@ class WorkerProcesses:
         self._loop.remove_reader(worker.pidfd)
         os.close(worker.pidfd)
         worker.pidfd = -1
-        worker.last_death = cause_of(status, is_ordered=worker.state is State.STOPPING)
+        worker.last_death = cause_of(status, is_ordered=worker.state is WorkerState.STOPPING)
         self.run_dirs.remove_incarnation(worker.index, worker.incarnation)
         if worker.is_announced:
             for sibling in self._workers.informed_siblings(worker):
@@ -193,7 +193,7 @@ class WorkerProcesses:
 def _peer_up(worker: Worker) -> PeerUp:
     ready = worker.ready
     assert ready is not None
-    assert worker.state in (State.READY, State.DRAINING)
+    assert worker.state in (WorkerState.READY, WorkerState.DRAINING)
     spec = worker.spec
     return PeerUp(worker.index, worker.incarnation, spec.name, spec.role, ready.ring, ready.ctl)
 

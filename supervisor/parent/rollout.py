@@ -19,7 +19,7 @@ from dro.errors import ResourceError
 from dro.loop import Loop
 from dro.os_errors import remedy_of
 from dro.timers import Timer
-from supervisor.parent.workers import State, Worker, Workers
+from supervisor.parent.workers import Worker, Workers, WorkerState
 
 ANSWER_LIMIT_NS: Final = s(15)
 
@@ -66,7 +66,7 @@ class Rollout:
         self.serial += 1
         this = self._round = _Round(self.serial, path, only, done, set())
         for worker in self._workers:
-            if worker.state is State.READY and self._concerns(worker):
+            if worker.state is WorkerState.READY and self._concerns(worker):
                 self._send(worker)
         this.timer = self._loop.call_later(ANSWER_LIMIT_NS, lambda: self._on_limit(this))
         self._end_if_complete()

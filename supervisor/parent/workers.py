@@ -41,7 +41,7 @@ class WorkerSpec:
         return self.role not in (Role.MONITOR, Role.HISTORY)
 
 
-class State(Enum):
+class WorkerState(Enum):
     WAITING = "waiting"  # for its next start
     STARTING = "starting"
     READY = "ready"
@@ -67,20 +67,26 @@ class Event(Enum):
     OVER = "ends with the DRO"
 
 
-_LIVING: Final = (State.STARTING, State.READY, State.DRAINING, State.STOPPING)
-_RESTING: Final = (State.PAUSED, State.DRAINED)
+_LIVING: Final = (WorkerState.STARTING, WorkerState.READY, WorkerState.DRAINING, WorkerState.STOPPING)
+_RESTING: Final = (WorkerState.PAUSED, WorkerState.DRAINED)
 
-TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
-    (State.WAITING, Event.FORKED): State.STARTING,
-    (State.STARTING, Event.BECAME_READY): State.READY,
-    (State.STOPPING, Event.BECAME_READY): State.STOPPING,  # its report crossed the order
-    (State.READY, Event.DRAIN): State.DRAINING,
-    **{(state, Event.STOP): State.STOPPING for state in (State.STARTING, State.READY, State.DRAINING)},
-    **{(s, Event.AGAIN): State.WAITING for s in (State.STARTING, State.READY, State.STOPPING, *_RESTING)},
-    **{(state, Event.PAUSED): State.PAUSED for state in (State.WAITING, *_LIVING)},
-    **{(state, Event.DRAINED): State.DRAINED for state in (State.WAITING, *_LIVING)},
-    **{(state, Event.REMOVED): State.REMOVED for state in (State.WAITING, *_LIVING, *_RESTING)},
-    **{(state, Event.OVER): State.ENDED for state in (State.WAITING, *_LIVING, *_RESTING)},
+TRANSITIONS: Final[Mapping[tuple[WorkerState, Event], WorkerState]] = {
+    (WorkerState.WAITING, Event.FORKED): WorkerState.STARTING,
+    (WorkerState.STARTING, Event.BECAME_READY): WorkerState.READY,
+    (WorkerState.STOPPING, Event.BECAME_READY): WorkerState.STOPPING,  # its report crossed the order
+    (WorkerState.READY, Event.DRAIN): WorkerState.DRAINING,
+    **{
+        (state, Event.STOP): WorkerState.STOPPING
+        for state in (WorkerState.STARTING, WorkerState.READY, WorkerState.DRAINING)
+    },
+    **{
+        (s, Event.AGAIN): WorkerState.WAITING
+        for s in (WorkerState.STARTING, WorkerState.READY, WorkerState.STOPPING, *_RESTING)
+    },
+    **{(state, Event.PAUSED): WorkerState.PAUSED for state in (WorkerState.WAITING, *_LIVING)},
+    **{(state, Event.DRAINED): WorkerState.DRAINED for state in (WorkerState.WAITING, *_LIVING)},
+    **{(state, Event.REMOVED): WorkerState.REMOVED for state in (WorkerState.WAITING, *_LIVING, *_RESTING)},
+    **{(state, Event.OVER): WorkerState.ENDED for state in (WorkerState.WAITING, *_LIVING, *_RESTING)},
 }
 """Every legal move; anything else is a bug of ours."""
 
@@ -91,7 +97,7 @@ class Worker:
 
     spec: WorkerSpec
     index: int
-    state: State = State.WAITING
+    state: WorkerState = WorkerState.WAITING
     incarnation: int = 0
     pid: int = 0
     pidfd: int = -1
@@ -166,7 +172,7 @@ class Workers:
 
     def __iter__(self) -> Iterator[Worker]:
         """Those that belong to the DRO now."""
-        return (worker for worker in self._all if worker.state is not State.REMOVED)
+        return (worker for worker in self._all if worker.state is not WorkerState.REMOVED)
 
     @property
     def indices(self) -> range:
@@ -194,7 +200,7 @@ class Workers:
         if len(self._all) < MAX_WORKERS:
             self._all.append(Worker(spec, len(self._all)))
             return self._all[-1]
-        gone = [worker for worker in self._all if worker.state is State.REMOVED]
+        gone = [worker for worker in self._all if worker.state is WorkerState.REMOVED]
         if not gone:
             raise RefusedError(f"this DRO has {MAX_WORKERS - 1} portals, more are not possible", remedy="remove one")
         index = min(gone, key=lambda worker: worker.incarnation).index
@@ -203,7 +209,7 @@ class Workers:
 
     def working_siblings(self, apart_from: Worker) -> list[Worker]:
         """The siblings that are to be connected with this worker."""
-        return [w for w in self._others(apart_from) if w.state in (State.READY, State.DRAINING)]
+        return [w for w in self._others(apart_from) if w.state in (WorkerState.READY, WorkerState.DRAINING)]
 
     def informed_siblings(self, apart_from: Worker) -> list[Worker]:
         """The siblings that were connected with others: they have to be informed when this worker goes."""

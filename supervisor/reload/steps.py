@@ -17,7 +17,7 @@ from dro.config.dro_xml.model import DroConfig
 from dro.errors import DroError
 from dro.log.handler import Settings
 from supervisor.admin.status import ROUTE_MANAGER_NAME
-from supervisor.parent.operations import Done, Operations, Outcome
+from supervisor.parent.operations import Done, OperationOutcome, Operations
 from supervisor.parent.parent import Parent
 from supervisor.reload.plan import LOG, ActionKind, ReloadPlan, needs
 
@@ -41,7 +41,7 @@ Report = Callable[[Result], object]
 T = TypeVar("T")
 
 
-def problem_of(name: str, outcome: Outcome) -> Result:
+def problem_of(name: str, outcome: OperationOutcome) -> Result:
     """Return what one operation on a portal came to."""
     remedy = f"; {outcome.remedy}" if outcome.remedy else ""
     return Result(
@@ -66,7 +66,7 @@ def _gather(
         if not waiting:
             report(so_far)
 
-    def on_end(name: str, outcome: Outcome) -> None:
+    def on_end(name: str, outcome: OperationOutcome) -> None:
         if outcome.is_ok:
             done(name)
         end(name, problem_of(name, outcome))

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownDros:
     """`topology`: a row for each neighbour of each DRO. `asked_s`: by the monotonic clock; `problem`: why
     there is nothing newer."""
 
@@ -80,12 +80,12 @@ class Asker:
             self._client = None
 
 
-class Watch:
+class DroObserver:
     """Keeps `known` up to date."""
 
     def __init__(self, run_dir: Path, first: DroStatus) -> None:
         """`first`: what the configuration says, for the time before the parent has answered."""
-        self.known = Known(first)
+        self.known = KnownDros(first)
         self.asker: Final = Asker(run_dir)
 
     async def run(self) -> None:
@@ -97,12 +97,12 @@ class Watch:
     async def refresh(self) -> None:
         await asyncio.to_thread(self.look)
 
-    def look(self) -> Known:
+    def look(self) -> KnownDros:
         """Ask now; what is known then."""
         self.known = self._look()
         return self.known
 
-    def _look(self) -> Known:
+    def _look(self) -> KnownDros:
         before = self.known
         try:
             status = self.asker.ask(lambda client: client.ask(DroStatus, "status", within_s=ANSWER_LIMIT_S))

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from dro.command_line import INTRUDER_REMEDY, intruder, version, version_of
+from dro.command_line import CONFLICT_REMEDY, conflicting_distribution, version, version_of
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.config.dro_xml.unsupported import split_limits
@@ -23,14 +23,14 @@ from dro.log.events import LogEvent, configuration_warning
 from dro.log.handler import Settings
 from dro.log.setup import finish, hold, set_up
 from dro.standard_streams import say
+from supervisor.commands.registry import serve_commands
 from supervisor.history.worker import HistoryOptions
-from supervisor.host.detach import STOPPED, Report, detach, is_kept
+from supervisor.host.detach import STOPPED, StartReport, detach, is_kept
 from supervisor.host.early_signals import EarlySignals
 from supervisor.host.privileges import Identity, identity_of
 from supervisor.host.resources import HostResources, ResourcePlan
 from supervisor.host.service_manager import READY, STOPPING, ServiceManager
 from supervisor.host.single_instance import claims_of
-from supervisor.orders.registry import serve_commands
 from supervisor.parent.log_settings import at_element, open_log
 from supervisor.parent.parent import EXIT_OK, Parent
 from supervisor.parent.process_plan import plan_of
@@ -87,8 +87,8 @@ def run(options: CommandLine, signals: EarlySignals) -> int:
     name = config.daemon.name or PROCESS
     log.info(LogEvent.STARTING, extra={"dro": name, "version": version(), "config": config.file})
     log.info(LogEvent.BUILD, extra=_build())
-    if problem := intruder():
-        log.warning(LogEvent.PACKAGE_SHARED, extra={"reason": problem, "remedy": INTRUDER_REMEDY})
+    if problem := conflicting_distribution():
+        log.warning(LogEvent.PACKAGE_SHARED, extra={"reason": problem, "remedy": CONFLICT_REMEDY})
     _log_configuration(log, config)
     resources = HostResources(_resource_plan(options, config, identity, workers), log)
     planner = partial(plan_of, history=options.history)
@@ -164,7 +164,7 @@ def _files_of(config: DroConfig) -> list[str]:
     return [path for path in dict.fromkeys(named) if path and "://" not in path]
 
 
-def _on_running(log: logging.Logger, config: DroConfig, report: Report | None) -> None:
+def _on_running(log: logging.Logger, config: DroConfig, report: StartReport | None) -> None:
     if config.daemon.uid is not None or config.daemon.gid is not None:
         for path in _files_of(config):
             if not os.access(path, os.R_OK):
@@ -175,7 +175,7 @@ def _on_running(log: logging.Logger, config: DroConfig, report: Report | None) -
         report.running()
 
 
-def _report_end(config: DroConfig, failure: str, status: int, report: Report | None) -> None:
+def _report_end(config: DroConfig, failure: str, status: int, report: StartReport | None) -> None:
     """Say on the terminal why there is no DRO, unless the log is there and says so."""
     on_console = config.daemon.log.type == "console"
     if report is None:

@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import analytics.aggregate
-from analytics.aggregate import Done, aggregate, follow
+from analytics.aggregate import RunSummary, aggregate, follow
 from analytics.files import META
 from analytics.page import text
 from analytics.questions import QUESTIONS
@@ -98,7 +98,7 @@ def scene(
     """
     folder = tmp_path_factory.mktemp("history")
     scene = Scene(seed=request.param)
-    done: list[Done] = []
+    done: list[RunSummary] = []
     for table, rows in scene.tables.items():
         write(folder, table, rows)
     broken = with_broken_rows(folder)
@@ -147,7 +147,7 @@ def test_what_went_between_portals_is_added_up_by_what_they_lead_to(
 
 
 def test_nothing_is_made_anew_when_nothing_has_changed(scene: tuple[Path, Scene], spark: SparkSession) -> None:
-    assert aggregate(spark, scene[0]) == Done(0, 0, ())
+    assert aggregate(spark, scene[0]) == RunSummary(0, 0, ())
 
 
 def same(told: Iterable[Row], wanted: Iterable[Row]) -> str:

@@ -24,7 +24,7 @@ from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
 from portals.endpoint.interest import TrdInterest
 from router.core import RouteManagerCore
 from router.route_info import write_route
-from router.settings import exchange_timing_of, self_of, timing_of
+from router.settings import exchange_timing_of, own_dro, timing_of
 from router.topology import DroRecord, Neighbour
 from supervisor.parent.process_plan import plan_of
 from tests.fakes.channel import packet
@@ -103,7 +103,7 @@ def access(config: EndpointConfig) -> object:
 
 def routes(config: DroConfig) -> object:
     """The route manager: two portals and another DRO come, one portal changes until it has to warn."""
-    me = self_of(config, 1 << 63 | 5)
+    me = own_dro(config, 1 << 63 | 5)
     core = RouteManagerCore(me, timing_of(config), exchange_timing_of(config), incarnation=1, now_ns=0)
     other = DroRecord(1 << 63 | 6, (Neighbour(1, 1, 1), Neighbour(9, 1, 1)))
     message = write_route(other, sqn=1, ttl=9, topology=0, configuration=0, gateway_version=0)

@@ -11,7 +11,7 @@ from dro.bus.counters import GENERAL_SLOTS, CounterPage
 from dro.bus.listing import TopologyRow
 from dro.metrics.table import ENDPOINT, PEER
 from supervisor.admin.status import DroStatus, PortalPlace, WorkerStatus
-from supervisor.samples.watch import Known
+from supervisor.samples.watch import KnownDros
 
 LARGE: Final = 1 << 40
 
@@ -29,7 +29,7 @@ def add_pages(folder: Path, portals: int, seed: int = 1) -> None:
         page.close()
 
 
-def known(folder: Path, portals: int, *, others: int = 1, left_out: int = 0, name: str = "A") -> Known:
+def known(folder: Path, portals: int, *, others: int = 1, left_out: int = 0, name: str = "A") -> KnownDros:
     """A DRO with that many portals, every second one of which is a peer portal, and pages in `folder`; `left_out`: the
     index of one that is not there any more."""
     kinds = {index: (PEER, ENDPOINT)[index % 2] for index in range(1, portals + 1) if index != left_out}
@@ -45,4 +45,4 @@ def known(folder: Path, portals: int, *, others: int = 1, left_out: int = 0, nam
         TopologyRow(f"O{n}", str(n), 3, f"{n:08x}", age_s=1.5, neighbour="12345", kind="DRO", egress_cost=2)
         for n in range(others)
     )
-    return Known(status, rows, 1.0, 1.7e9)
+    return KnownDros(status, rows, 1.0, 1.7e9)

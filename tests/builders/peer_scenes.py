@@ -21,7 +21,7 @@ from dro.proto.peerlink.messages import (
     read_hello,
     source,
 )  # fmt: skip
-from dro.proto.peerlink.session import Carries, LinkSession, SendCanary
+from dro.proto.peerlink.session import DataPathState, LinkSession, SendCanary
 from dro.proto.unicast.connections import Outcome
 from dro.um.transport import sockets
 from dro.um.transport.runs import RunTable
@@ -147,7 +147,7 @@ def canaries(text: str, folder: Path) -> list[tuple[int, object]]:
         session.on_received(now_ns)
         session.on_timer(now_ns)
         for effect in session.take_effects():
-            seen.append((now_ns, effect.is_so if isinstance(effect, Carries) else type(effect)))
+            seen.append((now_ns, effect.is_so if isinstance(effect, DataPathState) else type(effect)))
             if isinstance(effect, SendCanary) and now_ns < s(20):
                 message = lbmc.decode(effect.message)
                 query = message.get(TnwgKeepalive)

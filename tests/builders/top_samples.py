@@ -8,7 +8,7 @@ from typing import Any, Final
 from dro.metrics.slots import Slot
 from supervisor.admin.status import DroStatus, PortalPlace, PortalStatus, WorkerStatus
 from supervisor.samples.processes import ProcessFigures
-from supervisor.tools.top.sample import Parent, Sample
+from supervisor.tools.top.sample import ParentAnswer, Sample
 
 PARENT, MANAGER, P1, P2 = 100, 101, 102, 103
 """Process ids."""
@@ -42,7 +42,7 @@ def sample(
     living = frozenset((PARENT, *(w.pid for w in status.workers if w.pid)))
     processes = {pid: ProcessFigures(cpu_s=(cpu_s or {}).get(pid, 0.0), resident_bytes=1 << 20) for pid in living}
     first = Sample(
-        at_s, NOON_S + at_s, status, at_s, 0.0, Parent.ALIVE, living=living, portals=portals, processes=processes,
+        at_s, NOON_S + at_s, status, at_s, 0.0, ParentAnswer.ALIVE, living=living, portals=portals, processes=processes,
         longest_turns_us={1: 12_345},
     )  # fmt: skip
     return replace(first, **more)

@@ -56,10 +56,10 @@ def test_a_sibling_that_takes_nothing_for_a_while_is_not_given_up_for_our_backlo
     everything: list[PortalMessage] = [SourceSeen(n, bytes(32), b"T", 1, 0, 0, b"") for n in range(MANY)]
     a.talk.begin(2)
     for n in range(MANY):
-        a.talk.tell(2, ForwardStart(n))
-    a.talk.tell_all(2, iter(everything))
+        a.talk.enqueue(2, ForwardStart(n))
+    a.talk.enqueue_all(2, iter(everything))
     a.talk.send()
-    until(lambda: bool(b.talk._heard))
+    until(lambda: bool(b.talk._frames))
     assert (b.heard, a.stuck) == ([], []), "it cannot use what it hears yet"
     assert a.talk.waiting > MANY // 2, "what waits does so here"
     b.talk.begin(1)

@@ -146,7 +146,7 @@ def test_a_forked_child_gives_up_the_descriptor_alone(loop: Loop) -> None:
         loop, mine, PARENT_MESSAGES, WORKER_REPORTS, lambda _: None, lambda: None
     )
     loop.remove_reader(mine)
-    end.abandon()
+    end.close_inherited()
     assert mine.fileno() == -1
     assert other.recv(100) == b""
     other.close()

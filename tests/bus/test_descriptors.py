@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dro.bus.descriptors import SOURCE_DATA, DescriptorReader, DescriptorWriter, Slot, fence
+from dro.bus.descriptors import SOURCE_DATA, BatchDescriptor, DescriptorReader, DescriptorWriter, fence
 from dro.bus.ring import FIRST_BYTES, QUEUES_BYTES, READERS, RingReader, RingWriter
 from dro.errors import LocalProtocolError
 
@@ -45,8 +45,8 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     made.close()
 
 
-def slot(n: int) -> Slot:
-    return Slot((1 << 63) + n, 0xFFFFFFFF - n, 2 * n, 3 * n, n % 5)
+def slot(n: int) -> BatchDescriptor:
+    return BatchDescriptor((1 << 63) + n, 0xFFFFFFFF - n, 2 * n, 3 * n, n % 5)
 
 
 def test_each_reader_takes_its_own_descriptors_in_order(pair: Pair) -> None:
@@ -150,7 +150,7 @@ class Backlog:
         at = []
         for _ in range(chunks):
             at.append(self.pair.ring.write(bytes(self.SIZE)))
-            assert self.pair.writer.put(ME, Slot(at[-1], 1, 1, self.SIZE, 0))
+            assert self.pair.writer.put(ME, BatchDescriptor(at[-1], 1, 1, self.SIZE, 0))
         return at
 
     def read(self, chunks: int) -> list[bool]:

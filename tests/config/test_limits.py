@@ -13,7 +13,7 @@ import pytest
 
 from dro.config.reading.schema import XML_SPACE, elements
 from dro.config.um.options import option_table
-from dro.config.um.rules import Kind, Rule
+from dro.config.um.rules import Kind, ValueRule
 from dro.config.um.used import used_options
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -25,7 +25,7 @@ def lines(name: str) -> list[Line]:
         return [(first, second, default, permitted) for first, second, default, permitted in csv.reader(f)]
 
 
-def permitted(rule: Rule) -> str:
+def permitted(rule: ValueRule) -> str:
     match rule.kind:
         case Kind.INTEGER:
             extra = " power of two" if rule.power_of_two else ""

@@ -39,8 +39,8 @@ def datagrams_forwarded(to_acceptor: int, to_initiator: int) -> Iterator[None]:
             while (datagram := one.recv(1 << 16)) != OVER:
                 other.sendto(datagram, (HOST, port))
 
-        ways = ((outside, inside, to_acceptor), (inside, outside, to_initiator))
-        threads = [threading.Thread(target=forward, args=way, daemon=True) for way in ways]
+        dros_to = ((outside, inside, to_acceptor), (inside, outside, to_initiator))
+        threads = [threading.Thread(target=forward, args=way, daemon=True) for way in dros_to]
         for thread in threads:
             thread.start()
         yield
@@ -72,20 +72,20 @@ def test_a_link_works_both_ways_through_a_port_forward(tmp_path: Path, udp: str 
         network = SimpleNamespace(plan=plan, loop=loop)
         ends = [Application(network, trd) for trd in (1, 2)]  # type: ignore[arg-type]  # has a plan and a loop
         sources = [end.source(b"from %d" % trd) for trd, end in enumerate(ends, start=1)]
-        ways = list(zip(ends, sources, reversed(ends), strict=True))
-        for _, source, receiver in ways:
+        dros_to = list(zip(ends, sources, reversed(ends), strict=True))
+        for _, source, receiver in dros_to:
             receiver.context.want_topic(source.topic)
-        turn_until(loop, lambda: all(receiver.bound(source.topic) for _, source, receiver in ways))
+        turn_until(loop, lambda: all(receiver.bound(source.topic) for _, source, receiver in dros_to))
 
         def is_heard() -> bool:
-            for sender, source, receiver in ways:
+            for sender, source, receiver in dros_to:
                 got = receiver.got(source)
                 if not got or sender.sent(source) - got[-1] < WINDOW:
                     sender.send(source)
-            return all(len(receiver.got(source)) >= COUNT for _, source, receiver in ways)
+            return all(len(receiver.got(source)) >= COUNT for _, source, receiver in dros_to)
 
         turn_until(loop, is_heard)
-        for _, source, receiver in ways:
+        for _, source, receiver in dros_to:
             got = receiver.got(source)
             assert got == list(range(got[0], got[0] + len(got)))
         log = (tmp_path / "A.log").read_text(), (tmp_path / "B.log").read_text()

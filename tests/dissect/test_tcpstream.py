@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dro.dissect.ipv4 import ACK, FIN, RST, SYN, TCP, Segment
-from dro.dissect.lbmcstream import LbmcStream, Run, find_messages
+from dro.dissect.lbmcstream import LbmcStream, StreamPiece, find_messages
 from dro.dissect.tcpstream import MAX_DIRECTIONS, MAX_HELD, Closed, Missing, Opened, Piece, TcpStreams
 from dro.sqn import MASK
 
@@ -128,7 +128,7 @@ def test_the_number_of_directions_is_bounded() -> None:
 # LBMC framing
 
 
-def run_all(stream: LbmcStream, found: list[Piece]) -> list[Run]:
+def run_all(stream: LbmcStream, found: list[Piece]) -> list[StreamPiece]:
     return [run for piece in found if (run := stream.on_piece(piece)) is not None]
 
 

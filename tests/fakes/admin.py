@@ -10,7 +10,7 @@ from dro.bus.messages import ListRows, Role, Rows
 from supervisor.admin.client import Client, CommandError
 from supervisor.admin.server import Arguments
 from supervisor.admin.status import DroStatus, PortalsStatus, WorkerStatus
-from supervisor.orders.explain import explain, query_of
+from supervisor.commands.explain import explain, query_of
 from tests.builders.portal_status import idle
 from tests.rigs.network import Dro
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dro.bus.messages import ROUTE_MANAGER, ROUTE_MESSAGES, RouteMessage
-from portals.decisions.messages import PORTAL_MESSAGES, PortalMessage, Taken
+from portals.decisions.messages import PORTAL_MESSAGES, FramesAcked, PortalMessage
 from tests.fakes.worker import FakeWorker
 
 
@@ -13,7 +13,7 @@ def messages_of(worker: int, frame: bytes) -> list[PortalMessage | RouteMessage]
     """Of a frame to or from that worker, without confirmations."""
     if worker == ROUTE_MANAGER:
         return [ROUTE_MESSAGES.decode(frame)]
-    return [message for message in PORTAL_MESSAGES.decode_all(frame) if not isinstance(message, Taken)]
+    return [message for message in PORTAL_MESSAGES.decode_all(frame) if not isinstance(message, FramesAcked)]
 
 
 def all_messages(frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, PortalMessage | RouteMessage]]:
@@ -29,6 +29,6 @@ def confirm_at_once(worker: FakeWorker) -> None:
     def send_and_confirm(to: int, frame: bytes) -> None:
         send(to, frame)
         if to != ROUTE_MANAGER and messages_of(to, frame):
-            worker.loop.call_soon(lambda: channels.on_ctl(to, PORTAL_MESSAGES.encode(Taken(1))))
+            worker.loop.call_soon(lambda: channels.on_ctl(to, PORTAL_MESSAGES.encode(FramesAcked(1))))
 
     channels.send_ctl = send_and_confirm  # type: ignore[method-assign,assignment]  # the same, and confirmed

@@ -11,10 +11,10 @@ from dro.proto.peerlink import messages as peer_messages
 from dro.proto.peerlink.interest import HeardInterest
 from dro.proto.peerlink.messages import Digests, Hello
 from dro.proto.peerlink.session import CanaryOptions, CloseLink, LinkOptions, LinkSession, SendCanary, SendControl
-from dro.proto.peerlink.sources import HeardSources
+from dro.proto.peerlink.sources import OfferedByCompanion
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import TopicSource
-from router.core import RouteManagerCore, Self
+from router.core import OwnDro, RouteManagerCore
 from router.route_info import read_head, write_route
 from router.route_info_exchange import ExchangeTiming, InfoDropped, SendInfo
 from router.route_recalculation import SendTable, Timing
@@ -29,7 +29,7 @@ def _link(data: bytes) -> Hashable:
     """The dialogue of a peer link, and what is told over it."""
     own = Hello(b"A", b"instance", has_digests=True, fast_ms=(500, 1500))
     options = LinkOptions(s(5), s(15), only_when_idle=True, canary=CanaryOptions(s(1), s(3), b"x" * 40))
-    interest, sources, wanted = HeardInterest(SMALL), HeardSources(SMALL), Wanted()
+    interest, sources, wanted = HeardInterest(SMALL), OfferedByCompanion(SMALL), Wanted()
     core = LinkSession(own, options, 0, recorded=lambda: Digests(interest.digest, sources.digest))
     kinds: set[str] = set()
     core.on_connected(0)
@@ -83,7 +83,7 @@ _TIMING: Final = Timing(check_ns=ms(750), backoff_ns=s(5), warning_ns=s(10))
 
 def _router(data: bytes) -> Hashable:
     """ROUTE messages over two links, which come and go."""
-    core = RouteManagerCore(Self(_ME, "G1"), _TIMING, ExchangeTiming(), incarnation=1, now_ns=0)
+    core = RouteManagerCore(OwnDro(_ME, "G1"), _TIMING, ExchangeTiming(), incarnation=1, now_ns=0)
     core.on_portal_up(PortalUp(1, 1, 1), 0)
     core.on_portal_up(PortalUp(2, 0, 1, _DRO_BIT | 2), 0)
     core.on_portal_up(PortalUp(3, 0, 5, _DRO_BIT | 3), 0)

@@ -12,9 +12,9 @@ from dro.proto.peerlink.datagram_session import (
     DatagramCounts,
     DatagramOptions,
     DatagramSession,
+    DatagramState,
     SendPacket,
     SessionIds,
-    State,
 )
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.loss import LossConfig, NakDue
@@ -153,7 +153,7 @@ def _datagrams(data: bytes) -> Hashable:
         return type(decoded).__name__
 
     Player(core, drain).play(data, hear, s(120))
-    assert core.state is State.OVER
+    assert core.state is DatagramState.OVER
     return tuple(sorted(kinds)), counts.unrecoverable > 0
 
 

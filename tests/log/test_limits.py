@@ -13,9 +13,9 @@ from dro.clock import s
 from dro.log.events import LogEvent
 from dro.log.file import Rolls
 from dro.log.handler import LogHandler, Settings
-from dro.log.limits import EVENTS_BURST, SAME_BURST, SAME_KEYS, LimitedLogger, Repeats, Verdict
+from dro.log.limits import EVENTS_BURST, SAME_BURST, SAME_KEYS, LimitedLogger, LineVerdict, Repeats
 
-WRITE, MARK, COUNT = Verdict.WRITE, Verdict.MARK, Verdict.COUNT
+WRITE, MARK, COUNT = LineVerdict.WRITE, LineVerdict.MARK, LineVerdict.COUNT
 BAD = LogEvent.SOURCE_HOPS
 
 

@@ -177,7 +177,7 @@ def test_adding_a_counter_is_one_row_and_one_line() -> None:
         for path in (ROOT / package).rglob("*")
         if path.suffix in (".py", ".csv", ".pxd", ".md") and "UDP_DUPLICATES" in path.read_text(encoding="utf-8")
     )
-    assert set(places) - {"docs/metrics.md"} == {"dro/metrics/data/portal.csv", "portals/peer/process/gauges.py"}
+    assert set(places) - {"docs/metrics.md"} == {"dro/metrics/data/portal.csv", "portals/peer/datagrams/gauges.py"}
 
 
 def test_the_reference_is_up_to_date() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from dro.log.events import LogEvent
 from supervisor.admin.lists import rows_of
+from supervisor.explain.first_reason import BLOCKED, FLOWS, OPEN
 from supervisor.explain.neighbours import neighbour_problems
 from supervisor.explain.network import NetworkAnswer, joined
-from supervisor.explain.way import BLOCKED, FLOWS, OPEN
 from supervisor.tools.ctl.network import network_lines
 from supervisor.tools.ctl.peers import peer_lines
 from tests.fakes.admin import FakeAdmin, client_of

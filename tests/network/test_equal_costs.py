@@ -11,7 +11,7 @@ from dro.um.fragment.own_sources import FragmentSource
 from supervisor.admin.lists import rows_of
 from supervisor.explain.network import joined
 from supervisor.tools.ctl.network import network_lines
-from supervisor.tools.ctl.topology import topology_text, ways_of
+from supervisor.tools.ctl.topology import paths_of, topology_text
 from tests.fakes.admin import FakeAdmin, client_of
 from tests.network.conftest import Make
 from tests.rigs.network import QUICK, Application, Network
@@ -68,7 +68,7 @@ def test_each_source_goes_by_one_of_the_ways_and_all_by_the_last_one_that_is_lef
     assert by_c
     assert topology(net).endswith("equal-cost sharing is in use")
 
-    (one, other) = ways_of(list(rows_of(client_of(FakeAdmin(net.dros["A"])), "path", "route-manager", "1 4")))
+    (one, other) = paths_of(list(rows_of(client_of(FakeAdmin(net.dros["A"])), "path", "route-manager", "1 4")))
     assert (one[0].share, other[0].share) == (50, 50)
     clients = [client_of(FakeAdmin(dro)) for dro in net.dros.values()]
     for source in sources:

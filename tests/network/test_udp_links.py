@@ -157,7 +157,7 @@ def test_data_of_a_source_that_is_not_told_is_counted_in_the_end(make: Make) -> 
         known = there.link.offers
         assert known is not None
         for record in [one for one in known.all() if one.topic == SOUTH]:
-            known._heard.on_end(SourceEnd(record.srcidx, record.otid))
+            known._offered.on_end(SourceEnd(record.srcidx, record.otid))
             there._remove(known, record.srcidx)
         unknown, nbytes = page[Slot.UNKNOWN_SOURCE], page[Slot.UNKNOWN_SOURCE_BYTES]
         before = page[Slot.TOPIC_RCVD]

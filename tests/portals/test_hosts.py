@@ -35,13 +35,13 @@ from dro.proto.peerlink.messages import (
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, PATTERN_PCRE, TnwgKeepalive
 from portals.decisions.core import PortalCore
-from portals.decisions.effects import Effect, GoOn, TellEverything
+from portals.decisions.effects import Effect, GoOn, SendInitialState
 from portals.decisions.engine import PortalEngine
 from portals.decisions.messages import ForwardStart, InterestAdded, PortalMessage, SourceGone, SourceSeen
 from portals.peer.link_core import LinkCore
 from portals.peer.link_effects import LinkCoreEffect, RunSteps, SendAllInterest, SendAllSources, SendInOrder
 from portals.peer.process.portal import PeerPortal
-from supervisor.tools.simulate.clock import Clock
+from supervisor.tools.simulate.clock import SimClock
 from supervisor.tools.simulate.peer import ADDRESS, PeerEnd, Pipe, Wire
 from supervisor.tools.simulate.portal import Daemon, SimPortal
 from tests.fakes.stream import FakeStream
@@ -92,9 +92,9 @@ def noted(effect: Effect | LinkCoreEffect) -> tuple[object, Effect | LinkCoreEff
             return ("all sources", made), replace(effect, messages=iter(made))
         case GoOn() | RunSteps():
             return type(effect).__name__, effect
-        case TellEverything(worker=worker, messages=steps):
+        case SendInitialState(worker=worker, messages=steps):
             told = list(steps)
-            return ("everything", worker, told), TellEverything(worker, iter(told))
+            return ("everything", worker, told), SendInitialState(worker, iter(told))
         case _:
             return effect, effect
 
@@ -169,7 +169,7 @@ class ProcessHost:
 
 class SimulatedHost:
     def __init__(self, config: DroConfig) -> None:
-        self.clock = Clock()
+        self.clock = SimClock()
         self.clock.now_ns = NS_PER_S
         dro = SimpleNamespace(
             name="A",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from dro.bus.actor import WorkerContext
-from dro.bus.descriptors import ADDRESSED, DescriptorWriter, Slot
+from dro.bus.descriptors import ADDRESSED, BatchDescriptor, DescriptorWriter
 from dro.bus.messages import PeerDown, PeerUp, Role
 from dro.bus.ring import RingReader
 from dro.clock import ms
@@ -57,7 +57,7 @@ class Listener:
     def on_ring(self, worker: int, ring: RingReader | None) -> None:
         self._rings[worker] = ring
 
-    def on_batch(self, worker: int, slot: Slot) -> None:
+    def on_batch(self, worker: int, slot: BatchDescriptor) -> None:
         ring = self._rings[worker]
         assert ring is not None
         self._note("data", text=bytes(ring.copy(slot.table, slot.rows) or b"").decode())
@@ -86,7 +86,7 @@ def run_plain(ctx: WorkerContext, note: Callable[..., None]) -> None:
             intake.add(peer.worker, ctx.open_ring(peer), ctx.index)
             intake.poll(peer.worker)
         pos = ring.write(f"bytes of {ctx.name}.{ctx.incarnation}".encode())
-        queues.put(peer.worker, Slot(pos, ring.position - pos, 0, 0, 0))
+        queues.put(peer.worker, BatchDescriptor(pos, ring.position - pos, 0, 0, 0))
         wake(peer.worker)
         addressed.send(peer.worker, BatchKind.IMMEDIATE, 0, b"nobody takes this")
         addressed.send(peer.worker, BatchKind.UNICAST, ctx.index, f"mail of {ctx.name}.{ctx.incarnation}".encode())

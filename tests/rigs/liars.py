@@ -27,7 +27,7 @@ from dro.wire.lbmr.records import PatternType, Tir, WildcardTqr
 from dro.wire.lbmr.tlv import UnknownOption
 from dro.wire.lbmr.tnwg import TnwgAddress, TnwgContextFlag, TnwgContextInstance, TnwgDomain
 from dro.wire.source_string import TcpAddress
-from router.route_info import Head, read_head, write_route
+from router.route_info import RouteHead, read_head, write_route
 from router.route_info_exchange import VERSIONS_AHEAD
 from router.topology import DroRecord, Neighbour
 from tests.rigs.network import Plan
@@ -50,7 +50,7 @@ class Liar:
         self._requests: list[socket.socket] = []
         self._unread = b""
         self._numbers = count(1)
-        self.heard: dict[int, Head] = {}
+        self.heard: dict[int, RouteHead] = {}
         """The newest route information of each DRO, as the victim tells its companion."""
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ from dro.wire.lbtrm import DATA_HEADER
 from portals.endpoint.portal import EndpointPortal
 from portals.peer.process.portal import PeerPortal
 from portals.peer.stream.connector import Initiator
-from router.settings import exchange_timing_of, self_of, timing_of
+from router.settings import exchange_timing_of, own_dro, timing_of
 from router.worker import RouteManager
 from tests.fakes.um_contexts import RecordingSink, Stepper
 from tests.fakes.worker import FakeChannels, FakeWorker
@@ -229,7 +229,7 @@ class Dro:
                     one.told["on_peer_up"](up)
 
     def _start_manager(self) -> None:
-        me = self_of(self.config, self.node_id)
+        me = own_dro(self.config, self.node_id)
         timing = timing_of(self.config), exchange_timing_of(self.config)
         self.manager = RouteManager(self.workers[0].ctx, me, *timing)
 

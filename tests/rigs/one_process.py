@@ -23,7 +23,7 @@ from dro.um.transport.session import BoundSource
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr
 from portals.endpoint.portal import EndpointPortal
-from router.settings import exchange_timing_of, self_of, timing_of
+from router.settings import exchange_timing_of, own_dro, timing_of
 from router.worker import RouteManager
 from tests.fakes.um_contexts import RecordingSink, Stepper
 from tests.fakes.worker import FakeChannels, FakeWorker
@@ -113,7 +113,7 @@ class OneProcess:
         manager = self.workers[ROUTE_MANAGER] = _Worker(self, ROUTE_MANAGER, "route-manager", Role.ROUTE_MANAGER)
         RouteManager(
             manager.ctx,
-            self_of(self.config, manager.identity.dro_node_id),
+            own_dro(self.config, manager.identity.dro_node_id),
             timing_of(self.config),
             exchange_timing_of(self.config),
         )

@@ -138,8 +138,8 @@ def digest_of(seed: int, rounds: int = 300) -> str:
             write_headers(datagrams, [0, 20, 300], rng.getrandbits(48), rng.choice((5, 0xFFFFFFFE)), 3, 2, 3)
             note(datagrams)
             lanes: list[Lane] = []
-            odd = plan(rows, feeds, lanes)
-            note(list(rows), odd, lane.noted, lane.topics)
+            irregular = plan(rows, feeds, lanes)
+            note(list(rows), irregular, lane.noted, lane.topics)
             mine = lane.gather(rows)
             if not mine.rows:
                 continue

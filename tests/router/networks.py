@@ -8,9 +8,9 @@ from pathlib import Path
 
 from dro.clock import s
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
-from supervisor.tools.simulate.network import Network
+from supervisor.tools.simulate.network import SimNetwork
 from supervisor.tools.simulate.peer import PeerEnd
-from supervisor.tools.simulate.plan import Place, Plan, PlannedLink, dro_of, of_topology, peer
+from supervisor.tools.simulate.plan import NetworkPlan, PlannedLink, PortalId, dro_of, of_topology, peer
 from supervisor.tools.simulate.portal import SimPortal
 
 EXAMPLES = Path(__file__).parents[1] / "golden" / "examples"
@@ -20,11 +20,11 @@ DRO_BIT = 1 << 63
 Way = tuple[str, ...]
 
 
-def example(name: str, seed: int = 1) -> Network:
+def example(name: str, seed: int = 1) -> SimNetwork:
     return started(of_topology(str(EXAMPLES / name / "topology.json")), seed)
 
 
-def planned(endpoints: Mapping[str, Iterable[EndpointConfig]], *links: tuple[str, str, int]) -> Plan:
+def planned(endpoints: Mapping[str, Iterable[EndpointConfig]], *links: tuple[str, str, int]) -> NetworkPlan:
     """Endpoints by DRO, and links from a portal `to-B` of A to a portal `from-A` of B, at a cost at each end."""
 
     def dro(name: str) -> DroConfig:
@@ -32,45 +32,45 @@ def planned(endpoints: Mapping[str, Iterable[EndpointConfig]], *links: tuple[str
         peers += [peer(f"from-{a}", cost, is_initiator=False) for a, b, cost in links if b == name]
         return dro_of(name, endpoints[name], peers)
 
-    ends = (PlannedLink(Place(a, f"to-{b}"), Place(b, f"from-{a}")) for a, b, _ in links)
-    return Plan({name: dro(name) for name in endpoints}, tuple(ends))
+    ends = (PlannedLink(PortalId(a, f"to-{b}"), PortalId(b, f"from-{a}")) for a, b, _ in links)
+    return NetworkPlan({name: dro(name) for name in endpoints}, tuple(ends))
 
 
-def started(plan: Plan, seed: int = 1) -> Network:
+def started(plan: NetworkPlan, seed: int = 1) -> SimNetwork:
     """All routes are calculated."""
-    net = Network(plan, seed)
+    net = SimNetwork(plan, seed)
     net.start()
     net.run(SETTLED_NS)
     return net
 
 
-def deliver(net: Network, to: str, message: bytes, delay_ns: int = 0, sender: tuple[int, int] = (0, 0)) -> None:
+def deliver(net: SimNetwork, to: str, message: bytes, delay_ns: int = 0, sender: tuple[int, int] = (0, 0)) -> None:
     """Let a portal hear a ROUTE message; `sender`: address and port, in a TRD."""
     dro, portal = net.portal(to)
     tell = partial(dro.routes.on_info, dro.worker_of(portal), message, net.clock.now_ns + delay_ns, sender)
     net.clock.after(delay_ns, tell)
 
 
-def signatures(net: Network) -> set[int]:
+def signatures(net: SimNetwork) -> set[int]:
     return {dro.routes.core.routes.signature for dro in net.up()}
 
 
-def take(net: Network, name: str) -> list[object]:
+def take(net: SimNetwork, name: str) -> list[object]:
     """What the route manager of a DRO has found so far."""
     findings, net.dros[name].findings = net.dros[name].findings, []
     return [finding for _, finding in findings]
 
 
-def cost(net: Network, way: Way) -> int:
+def cost(net: SimNetwork, way: Way) -> int:
     return sum(dro.costs[portal] for dro, portal in (net.portal(name) for name in way if "/" in name))
 
 
-def ways(net: Network, source: int, target: int) -> list[Way]:
+def ways(net: SimNetwork, source: int, target: int) -> list[Way]:
     """Where the tables of all DROs lead traffic: portals passed and TRDs crossed, as in a `topology.json`."""
     return [way for portal in _members(net, source) for way in _from(net, portal, source, target, ())]
 
 
-def _members(net: Network, domain_id: int) -> list[SimPortal]:
+def _members(net: SimNetwork, domain_id: int) -> list[SimPortal]:
     return [p for dro in net.up() for p in dro.portals.values() if _domain(p) == domain_id]
 
 
@@ -78,7 +78,7 @@ def _domain(portal: SimPortal) -> int:
     return portal.config.domain_id if isinstance(portal.config, EndpointConfig) else 0
 
 
-def _from(net: Network, portal: SimPortal, source: int, target: int, passed: Way) -> Iterator[Way]:
+def _from(net: SimNetwork, portal: SimPortal, source: int, target: int, passed: Way) -> Iterator[Way]:
     assert portal.name not in passed, f"a loop from {source} to {target}: {passed}"
     dro = portal.dro
     table = net.dros[dro.name].routes.core.routes.table
@@ -90,7 +90,7 @@ def _from(net: Network, portal: SimPortal, source: int, target: int, passed: Way
         if (domain_id := _domain(out)) == target:
             yield way
         elif isinstance(out.link, PeerEnd):
-            companion = net.wires[Place(dro.name, out.config.name)].other(out.link)
+            companion = net.wires[PortalId(dro.name, out.config.name)].other(out.link)
             yield from _from(net, companion.portal, source, target, way)
         else:
             for there in _members(net, domain_id):

@@ -11,9 +11,9 @@ from dro.wire.lbmc.message import decode
 from router.authentication import Authentication
 from router.core import OneSidedLink
 from router.route_info import NEIGHBOURS_MAX, is_repeat, read_head, read_record, with_ttl, write_route
-from router.route_info_exchange import Dropped, ExchangeTiming, InfoDropped, RouteInfoExchange, SendInfo
+from router.route_info_exchange import ExchangeTiming, InfoDropped, InfoDropReason, RouteInfoExchange, SendInfo
 from router.topology import DroRecord, Hotlink, Neighbour
-from supervisor.tools.simulate.network import Network
+from supervisor.tools.simulate.network import SimNetwork
 from supervisor.tools.simulate.plan import endpoint
 from tests.router.networks import DRO_BIT, SETTLED_NS, deliver, planned, signatures, take, ways
 from tests.router.test_route_info_exchange import ME, OTHER, OWN, dropped
@@ -146,7 +146,7 @@ def test_what_is_signed_is_passed_on_and_still_signed() -> None:
 def test_what_is_not_signed_is_dropped_and_not_passed_on(data: bytes, why: str) -> None:
     e = exchange()
     e.on_message(1, data, 0)
-    assert e.take_effects() == [InfoDropped(1, Dropped.UNAUTHENTIC, OTHER, "", why)]
+    assert e.take_effects() == [InfoDropped(1, InfoDropReason.UNAUTHENTIC, OTHER, "", why)]
     assert e.others == {}
 
 
@@ -157,7 +157,7 @@ def test_news_of_a_known_dro_that_are_not_signed_change_nothing() -> None:
     e.take_effects()
     e.on_message(2, unsigned(sqn=2), ms(1))
     e.on_message(2, unsigned(DroRecord(OTHER, (), version=6)), ms(1))
-    assert dropped(e) == [Dropped.UNAUTHENTIC] * 2
+    assert dropped(e) == [InfoDropReason.UNAUTHENTIC] * 2
     assert e.others[OTHER].head == known
     assert e.others[OTHER].heard_ns == 0, "and do not keep it alive"
 
@@ -168,16 +168,16 @@ def test_an_old_message_is_dropped_as_one_that_is_known() -> None:
     e.take_effects()
     e.on_message(1, signed(sqn=4), ms(1))
     e.on_message(1, unsigned(sqn=5), ms(1))
-    assert dropped(e) == [Dropped.REPEATED] * 2
+    assert dropped(e) == [InfoDropReason.REPEATED] * 2
 
 
 def test_an_unsigned_use_of_the_own_node_id_need_not_be_denied() -> None:
     e = exchange()
     forged = DroRecord(ME, (), version=OWN.version + 5)
     e.on_message(1, unsigned(forged), s(2))
-    assert (dropped(e), e.take_foreign(s(2))) == ([Dropped.UNAUTHENTIC], None)
+    assert (dropped(e), e.take_foreign(s(2))) == ([InfoDropReason.UNAUTHENTIC], None)
     e.on_message(1, signed(forged), s(2))
-    assert (dropped(e), e.take_foreign(s(2))) == ([Dropped.OWN_NODE_ID], OWN.version + 5)
+    assert (dropped(e), e.take_foreign(s(2))) == ([InfoDropReason.OWN_NODE_ID], OWN.version + 5)
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, NETWORK), (NETWORK, None)], ids=["introduced", "given up"])
@@ -191,7 +191,7 @@ def test_the_own_message_of_before_a_reload_comes_from_nobody_else(
     e.set_authentication(after)
     for _ in range(2):
         e.on_message(1, with_ttl(told.message, 7), 0)
-        assert dropped(e) == [Dropped.OWN]
+        assert dropped(e) == [InfoDropReason.OWN]
         e.on_link(2, 0)
         e.take_effects()
 
@@ -214,9 +214,9 @@ def test_other_keys_hold_for_the_next_message_of_either_side() -> None:
 # the network
 
 
-def chain(authentication: Authentication | None) -> Network:
+def chain(authentication: Authentication | None) -> SimNetwork:
     """A in TRD 1, B in TRD 3, and TRD 2 between them."""
-    network = Network(
+    network = SimNetwork(
         planned({name: [endpoint("own", own, 5), endpoint("two", 2, 5)] for name, own in (("A", 1), ("B", 3))})
     )
     network.start()
@@ -226,13 +226,13 @@ def chain(authentication: Authentication | None) -> Network:
     return network
 
 
-def routes(network: Network) -> list[object]:
+def routes(network: SimNetwork) -> list[object]:
     tables = [dro.routes.core.routes.table for dro in network.up()]
     assert all(tables)
     return [table.routes for table in tables if table is not None]
 
 
-def invent(network: Network, key: bytes | None) -> None:
+def invent(network: SimNetwork, key: bytes | None) -> None:
     """Somebody in TRD 2 tells both of a DRO that leads to their domains at the least cost, for 20 s."""
     record = DroRecord(DRO_BIT | 666, (Neighbour(1, 1, 1), Neighbour(2, 1, 1), Neighbour(3, 1, 1)))
     for sqn in range(1, 21):
@@ -260,10 +260,10 @@ def test_with_keys_an_invented_dro_changes_no_route(key: bytes | None) -> None:
     assert (routes(network), ways(network, 1, 3)) == (before, way)
     assert way == [("A/own", "A/two", "TRD2", "B/two", "B/own")]
     drops = [e.why for e in take(network, "A") if isinstance(e, InfoDropped) and e.node_id == DRO_BIT | 666]
-    assert drops == [Dropped.UNAUTHENTIC] * 20
+    assert drops == [InfoDropReason.UNAUTHENTIC] * 20
 
 
-def change(network: Network, name: str, authentication: Authentication | None) -> None:
+def change(network: SimNetwork, name: str, authentication: Authentication | None) -> None:
     """A reload of one DRO; some seconds until the next."""
     network.dros[name].routes.core.set_authentication(authentication)
     network.run(s(7))

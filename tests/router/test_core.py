@@ -6,11 +6,11 @@ import pytest
 
 from dro.bus.messages import PortalUp
 from dro.clock import ms, s
-from router.core import OneSidedLink, RouteManagerCore, Self, SignaturesDiffer
+from router.core import OneSidedLink, OwnDro, RouteManagerCore, SignaturesDiffer
 from router.own_portals import DUPLICATE, LOOP, LinkRefused, OwnPortals, Portal
 from router.route_info import read_head, write_route
 from router.route_info_exchange import ExchangeTiming, SendInfo
-from router.route_recalculation import Change, SendTable, StillChanging, Timing, TopologyChanged
+from router.route_recalculation import SendTable, StillChanging, Timing, TopologyChange, TopologyChanged
 from router.topology import DroRecord, Neighbour, topology_signature
 from tests.router.networks import DRO_BIT
 
@@ -19,7 +19,7 @@ GUIDE = Timing(check_ns=ms(750), backoff_ns=s(5), warning_ns=s(10))
 
 
 def core() -> RouteManagerCore:
-    return RouteManagerCore(Self(ME, "G1"), GUIDE, ExchangeTiming(), incarnation=1, now_ns=0)
+    return RouteManagerCore(OwnDro(ME, "G1"), GUIDE, ExchangeTiming(), incarnation=1, now_ns=0)
 
 
 def record(version: int = 1, *neighbours: int) -> DroRecord:
@@ -49,7 +49,7 @@ def keep_alive(c: RouteManagerCore, sqn: int, now_ns: int, described: DroRecord 
     c.on_timer(now_ns)
 
 
-def changes(c: RouteManagerCore) -> list[Change]:
+def changes(c: RouteManagerCore) -> list[TopologyChange]:
     return [e.what for e in c.take_effects() if isinstance(e, TopologyChanged)]
 
 
@@ -85,15 +85,15 @@ def test_a_link_with_another_end_is_a_new_one(neighbour: int) -> None:
     assert ((2,), OTHER) in infos(c)
     c = linked()
     c.on_portal_up(PortalUp(2, 0, 1, neighbour), s(8))
-    up = [Change.LINK_UP] if neighbour else []
-    assert changes(c) == [Change.LINK_DOWN, *up]
+    up = [TopologyChange.LINK_UP] if neighbour else []
+    assert changes(c) == [TopologyChange.LINK_DOWN, *up]
 
 
 def test_signatures_are_those_of_all_records_and_agree_without_a_change() -> None:
     c = linked()
     assert c.routes.signature == topology_signature([c.routes.own(), record()])
     keep_alive(c, 9, s(9), record(2))
-    assert changes(c) == [Change.NODE_UPDATED]
+    assert changes(c) == [TopologyChange.NODE_UPDATED]
     assert c.routes.signature == topology_signature([c.routes.own(), record(2)])
     assert c.routes.is_settled, "a new version with the same neighbours needs no other routes"
 
@@ -105,7 +105,7 @@ def test_a_dro_that_is_not_heard_takes_its_routes_along() -> None:
     c.on_timer(ms(10_500))
     assert changes(c) == []
     c.on_timer(ms(11_250))
-    assert changes(c) == [Change.DRO_TIMED_OUT]
+    assert changes(c) == [TopologyChange.DRO_TIMED_OUT]
     c.on_timer(ms(16_500))
     (table,) = (e for e in c.take_effects() if isinstance(e, SendTable))
     assert table.table.routes == ()
@@ -116,7 +116,7 @@ def test_a_dro_that_times_out_after_its_link_is_lost_does_not_lengthen_the_wait(
     c = linked()
     c.on_portal_gone(2, ms(9_100))
     c.on_timer(ms(11_250))
-    assert changes(c) == [Change.LINK_DOWN, Change.DRO_TIMED_OUT]
+    assert changes(c) == [TopologyChange.LINK_DOWN, TopologyChange.DRO_TIMED_OUT]
     c.on_timer(ms(14_000))
     assert not c.routes.is_settled
     c.take_effects()
@@ -174,7 +174,7 @@ def test_a_link_that_only_one_dro_lists_is_told_once(neighbour: int, reason: str
 def test_a_forced_calculation_comes_after_the_backoff_though_nothing_has_changed() -> None:
     c = linked()
     c.force(s(8))
-    assert changes(c) == [Change.FORCED]
+    assert changes(c) == [TopologyChange.FORCED]
     keep_alive(c, 9, s(9), record(2))
     for n in range(10, 16):
         keep_alive(c, n, s(n), record(2))
@@ -223,7 +223,7 @@ def test_a_second_link_is_told_of_routes_when_the_first_one_goes() -> None:
     assert LinkRefused(3, OTHER, DUPLICATE) in effects
     assert not any(isinstance(e, TopologyChanged) for e in effects)
     c.on_portal_gone(2, s(9))
-    assert changes(c) == [Change.LINK_DOWN, Change.LINK_UP]
+    assert changes(c) == [TopologyChange.LINK_DOWN, TopologyChange.LINK_UP]
     assert c.routes.own().neighbours[-1] == Neighbour(OTHER, 4, 4)
 
 

@@ -9,19 +9,19 @@ import pytest
 from dro.clock import ms, s
 from dro.config.dro_xml.model import EndpointConfig
 from router.core import OneSidedLink
-from router.route_info import Head, write_route
+from router.route_info import RouteHead, write_route
 from router.route_info_exchange import (
     BYTES_MAX,
     RAISE_NS,
     SPEAKER_BYTES_MAX,
     VERSIONS_AHEAD,
-    Dropped,
     ExchangeTiming,
     InfoDropped,
+    InfoDropReason,
     RouteInfoExchange,
 )
 from router.topology import VERSION_MASK, DroRecord, Neighbour
-from supervisor.tools.simulate.network import Network
+from supervisor.tools.simulate.network import SimNetwork
 from supervisor.tools.simulate.plan import endpoint
 from tests.router.networks import DRO_BIT, deliver, planned, signatures, started, take, ways
 from tests.router.test_route_info_exchange import ME, OTHER, OWN, dropped, exchange, route, sent
@@ -31,7 +31,7 @@ FORGER = 0x0A00_0063, 40000
 """Address and port of a stranger in a TRD."""
 
 
-def chain() -> Network:
+def chain() -> SimNetwork:
     """A and B over a link, B and C over a TRD, C and D over a link; E goes round from A to D. Companions: M of A."""
     trds: dict[str, list[EndpointConfig]] = {name: [endpoint("own", nth)] for nth, name in enumerate((*DROS, "M"), 1)}
     trds["E"] = []
@@ -40,7 +40,7 @@ def chain() -> Network:
     return started(planned(trds, *(("A", "B", 1), ("C", "D", 1), ("A", "E", 9), ("D", "E", 9), ("M", "A", 1))))
 
 
-def forged(network: Network, victim: str, kind: str) -> bytes:
+def forged(network: SimNetwork, victim: str, kind: str) -> bytes:
     """What a forger makes of the newest message of the victim."""
     core = network.dros[victim].routes.core
     own, sqn = core.routes.own(), core.exchange.sqn
@@ -105,7 +105,7 @@ def test_what_a_forger_has_told_is_not_believed_again_while_others_tell_of_the_d
         now_ns = s(1 + nth)
         e.on_message(2, route(90 + nth, version=90 + nth, cost=9), now_ns)
         e.on_message(1, route(4 + nth, version=3), now_ns)
-    assert dropped(e) == [Dropped.DOUBTED] * 100
+    assert dropped(e) == [InfoDropReason.DOUBTED] * 100
     assert e.others[OTHER].record.neighbours == (Neighbour(2, 1, 1),)
     e.on_message(2, route(200, version=200, cost=9), s(104))
     assert e.others[OTHER].record.neighbours == (Neighbour(2, 9, 9),), "nobody else tells of it any more"
@@ -117,7 +117,7 @@ def test_news_that_come_by_a_faster_way_are_confirmed_by_the_other_one() -> None
     for nth in range(2, 50):
         for worker in (2, 1):
             e.on_message(worker, route(nth, version=nth), ms(100 * nth))
-    assert Dropped.DOUBTED not in dropped(e)
+    assert InfoDropReason.DOUBTED not in dropped(e)
     assert e.others[OTHER].head.version == 49
 
 
@@ -129,7 +129,7 @@ def test_a_link_that_was_cut_leaves_no_doubt_about_the_way_round() -> None:
     e.on_link(1, ms(20))
     e.on_message(1, route(3, version=3), ms(20))
     e.on_message(2, route(4, version=4), ms(30))
-    assert Dropped.DOUBTED not in dropped(e)
+    assert InfoDropReason.DOUBTED not in dropped(e)
     assert e.others[OTHER].head.version == 4
 
 
@@ -138,7 +138,7 @@ def test_the_portal_that_was_believed_is_asked_even_if_a_message_may_go_no_furth
     e.on_message(1, route(1), 0)
     sent(e)
     e.on_message(2, route(2, version=2, ttl=1), ms(1))
-    assert sent(e) == [((1,), Head(OTHER, 5, 2, 2, 100))]
+    assert sent(e) == [((1,), RouteHead(OTHER, 5, 2, 2, 100))]
 
 
 def test_in_a_trd_each_address_is_a_speaker() -> None:
@@ -148,7 +148,7 @@ def test_in_a_trd_each_address_is_a_speaker() -> None:
     assert [workers for workers, _ in sent(e)[-1:]] == [(1,)], "the DROs of the TRD are asked"
     e.on_message(1, route(3, version=3), 2, (5, 1))
     e.on_message(1, route(4, version=4, cost=9), 3, (FORGER[0], FORGER[1] + 1))
-    assert dropped(e) == [Dropped.DOUBTED], "by another connection as well"
+    assert dropped(e) == [InfoDropReason.DOUBTED], "by another connection as well"
 
 
 def test_the_own_node_id_with_news_is_denied_once_a_second() -> None:
@@ -162,14 +162,14 @@ def test_the_own_node_id_with_news_is_denied_once_a_second() -> None:
     assert e.take_foreign(RAISE_NS) == 4
     e.on_message(1, route(5, node_id=ME, version=OWN.version + VERSIONS_AHEAD), RAISE_NS)
     assert e.take_foreign(2 * RAISE_NS) is None, "nobody believes that"
-    assert dropped(e) == [Dropped.OWN_NODE_ID] * 3
+    assert dropped(e) == [InfoDropReason.OWN_NODE_ID] * 3
 
 
 def test_a_version_that_jumps_is_refused() -> None:
     e = exchange()
     e.on_message(1, route(1, version=VERSION_MASK - 9), 0)
     e.on_message(2, route(2, version=VERSIONS_AHEAD - 9), 0)
-    assert dropped(e) == [Dropped.REFUSED]
+    assert dropped(e) == [InfoDropReason.REFUSED]
     e.on_message(2, route(2, version=VERSIONS_AHEAD - 10), 0)
     assert e.others[OTHER].head.version == VERSIONS_AHEAD - 10
 
@@ -202,7 +202,7 @@ def test_route_information_is_bounded_by_bytes_of_each_speaker_and_in_all() -> N
     assert BYTES_MAX * 0.9 < in_all <= BYTES_MAX
     assert DRO_BIT | 500 in e.others, "a small one has room beside them"
     why = {(d.why, d.detail.split()[0]) for d in e.take_effects() if isinstance(d, InfoDropped)}
-    assert why == {(Dropped.TOO_MANY_DROS, "what")}
+    assert why == {(InfoDropReason.TOO_MANY_DROS, "what")}
     first = next(iter(e.others))
     e.on_message(1 + first % 2, large(first & 0xFFFF, 10, version=2), 1)
     e.on_check(s(10))

@@ -13,13 +13,13 @@ import pytest
 from dro.clock import ms, s
 from dro.shares import METHOD
 from router.hotlinks import SharedIndex
-from router.own_portals import DUPLICATE, LEAVING_COST, LinkRefused
+from router.own_portals import DEPARTURE_COST, DUPLICATE, LinkRefused
 from router.route_info import write_route
-from router.route_info_exchange import Dropped, ExchangeTiming, InfoDropped
-from router.route_recalculation import ChainsLeftOut, Change, IndexShared, TopologyChanged
+from router.route_info_exchange import ExchangeTiming, InfoDropped, InfoDropReason
+from router.route_recalculation import ChainsLeftOut, IndexShared, TopologyChange, TopologyChanged
 from router.topology import DroRecord, Neighbour
-from supervisor.tools.simulate.network import Network, Routes
-from supervisor.tools.simulate.plan import Plan, dro_of, endpoint
+from supervisor.tools.simulate.network import SimNetwork, SimRouteManager
+from supervisor.tools.simulate.plan import NetworkPlan, dro_of, endpoint
 from supervisor.tools.simulate.trd import Trd
 from tests.router.networks import (
     DRO_BIT,
@@ -42,7 +42,7 @@ def topology(name: str) -> dict[str, Any]:
     return loaded
 
 
-def changes(network: Network, dro: str) -> list[Change]:
+def changes(network: SimNetwork, dro: str) -> list[TopologyChange]:
     return [e.what for e in take(network, dro) if isinstance(e, TopologyChanged)]
 
 
@@ -116,7 +116,7 @@ def test_a_dro_that_leaves_is_gone_round_where_there_is_another_way() -> None:
     assert core.is_agreed
     assert ways(network, 1, 3) == [("A/E", "A/from-C", "C/to-A", "C/E")]
     assert len(ways(network, 1, 2)) == 1, "for want of another way"
-    assert {portal.cost for portal in core.routes.portals.accepted.values()} == {1 + LEAVING_COST}
+    assert {portal.cost for portal in core.routes.portals.accepted.values()} == {1 + DEPARTURE_COST}
 
 
 def test_costs_and_hops_to_each_dro_are_told_to_its_portals() -> None:
@@ -142,13 +142,13 @@ def test_a_partition_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ways(network, 1, 4) == ways(network, 4, 1) == []
     assert ways(network, 1, 3)
     assert ways(network, 5, 8)
-    assert {Change.DRO_TIMED_OUT} <= set(changes(network, "G1"))
+    assert {TopologyChange.DRO_TIMED_OUT} <= set(changes(network, "G1"))
     network.run(SETTLED_NS)
     assert signatures(network) == whole, "no link has changed"
     for source, target, expected in both_directions("dumbbell"):
         (way,) = ways(network, source, target)
         assert cost(network, way) == expected["cost"]
-    assert changes(network, "G1") == [Change.DRO_DISCOVERED] * 5
+    assert changes(network, "G1") == [TopologyChange.DRO_DISCOVERED] * 5
 
 
 def test_traffic_moves_when_a_dro_dies_and_returns_when_it_does() -> None:
@@ -163,11 +163,11 @@ def test_traffic_moves_when_a_dro_dies_and_returns_when_it_does() -> None:
     assert cost(network, instead) > cost(network, best)
     assert len(signatures(network)) == 1
     told = changes(network, other)
-    assert told[-1] is Change.DRO_TIMED_OUT
+    assert told[-1] is TopologyChange.DRO_TIMED_OUT
     network.start([name])
     network.run(SETTLED_NS)
     assert ways(network, 1, 2) == [best]
-    assert Change.DRO_DISCOVERED in changes(network, other)
+    assert TopologyChange.DRO_DISCOVERED in changes(network, other)
 
 
 def test_a_dro_that_is_back_at_once_under_another_node_id_costs_one_calculation() -> None:
@@ -186,7 +186,10 @@ def test_a_dro_that_is_back_at_once_under_another_node_id_costs_one_calculation(
     network.run(SETTLED_NS)
     assert len(signatures(network)) == 1
     told = take(network, "G1")
-    assert [e.what for e in told if isinstance(e, TopologyChanged)] == [Change.DRO_DISCOVERED, Change.DRO_TIMED_OUT]
+    assert [e.what for e in told if isinstance(e, TopologyChanged)] == [
+        TopologyChange.DRO_DISCOVERED,
+        TopologyChange.DRO_TIMED_OUT,
+    ]
     assert calculation.table.version == before + 1, "a calculation"
     for source, target, expected in both_directions("star-central-trd"):
         assert [cost(network, way) for way in ways(network, source, target)] == [expected["cost"]]
@@ -213,7 +216,7 @@ def test_a_restart_of_the_route_manager_or_of_an_endpoint_changes_no_route(name:
         assert now.version == ((2 << 32) + 1 if dro is first else then.version)
 
 
-def _seen(network: Network, name: str) -> list[Any]:
+def _seen(network: SimNetwork, name: str) -> list[Any]:
     """What others know of that DRO."""
     node = network.dros[name].node_id
     return [dro.routes.core.exchange.others[node] for dro in network.dros.values() if dro.name != name]
@@ -242,10 +245,12 @@ def test_a_fifth_of_the_messages_may_be_lost(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_no_message_goes_round_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a mesh each DRO passes each message on once: twice the links, less the one that it came by."""
-    network, heard = example("mesh-six"), Counter[Routes]()
-    take_info = Routes.on_info
+    network, heard = example("mesh-six"), Counter[SimRouteManager]()
+    take_info = SimRouteManager.on_info
 
-    monkeypatch.setattr(Routes, "on_info", lambda routes, *of: (heard.update([routes]), take_info(routes, *of)))
+    monkeypatch.setattr(
+        SimRouteManager, "on_info", lambda routes, *of: (heard.update([routes]), take_info(routes, *of))
+    )
     network.run(s(10))
     links, dros = len(network.plan.links), len(network.dros)
     in_trds = sum(len(trd.members) * (len(trd.members) - 1) for trd in network.trds.values())
@@ -255,7 +260,7 @@ def test_no_message_goes_round_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_hop_limit_ends_what_is_known() -> None:
     names = [f"G{n}" for n in range(5)]
     made = planned({name: [endpoint("E", n)] for n, name in enumerate(names, 1)}, *((*p, 1) for p in pairwise(names)))
-    network = Network(made)
+    network = SimNetwork(made)
     network.start()
     for dro in network.up():
         dro.routes.core.exchange.set_timing(ExchangeTiming(max_hops=2))
@@ -278,15 +283,15 @@ def test_a_liar_changes_nothing() -> None:
 
     stranger = DRO_BIT | 77
     lies = {
-        route(g1.node_id, Neighbour(2, 1, 1)): Dropped.OWN_NODE_ID,
-        route(stranger, Neighbour(2, 0, 1)): Dropped.REFUSED,
-        route(stranger, Neighbour(2, 1, 1 << 31)): Dropped.REFUSED,
-        route(stranger, Neighbour(0, 1, 1)): Dropped.REFUSED,
-        route(stranger, Neighbour(stranger, 1, 1)): Dropped.REFUSED,
-        route(stranger, Neighbour(2, 1, 1), Neighbour(2, 2, 2)): Dropped.REFUSED,
-        route(7): Dropped.REFUSED,
-        b"": Dropped.MALFORMED,
-        route(stranger)[:-1]: Dropped.MALFORMED,
+        route(g1.node_id, Neighbour(2, 1, 1)): InfoDropReason.OWN_NODE_ID,
+        route(stranger, Neighbour(2, 0, 1)): InfoDropReason.REFUSED,
+        route(stranger, Neighbour(2, 1, 1 << 31)): InfoDropReason.REFUSED,
+        route(stranger, Neighbour(0, 1, 1)): InfoDropReason.REFUSED,
+        route(stranger, Neighbour(stranger, 1, 1)): InfoDropReason.REFUSED,
+        route(stranger, Neighbour(2, 1, 1), Neighbour(2, 2, 2)): InfoDropReason.REFUSED,
+        route(7): InfoDropReason.REFUSED,
+        b"": InfoDropReason.MALFORMED,
+        route(stranger)[:-1]: InfoDropReason.MALFORMED,
     }
     take(network, "G1")
     for lie in lies:
@@ -311,7 +316,7 @@ def test_equally_good_ways_are_shared_as_long_as_all_are_ready() -> None:
     """Two DROs between two TRDs, and one behind; the readiness of that one is switched off and on again."""
     trds = {"A": (1, 2), "B": (1, 2), "C": (2, 3)}
     portals = {name: [endpoint(f"P{trd}", trd) for trd in of] for name, of in trds.items()}
-    network = started(Plan({name: dro_of(name, of, [], shares=True) for name, of in portals.items()}, ()))
+    network = started(NetworkPlan({name: dro_of(name, of, [], shares=True) for name, of in portals.items()}, ()))
     cores = [dro.routes.core for dro in network.dros.values()]
     shared = ways(network, 1, 3)
     assert len(shared) == 2
@@ -329,4 +334,4 @@ def test_equally_good_ways_are_shared_as_long_as_all_are_ready() -> None:
         network.dros["C"].routes.act()
     network.run(SETTLED_NS)
     assert ways(network, 1, 3) == shared
-    assert changes(network, "A").count(Change.NODE_UPDATED) == 2
+    assert changes(network, "A").count(TopologyChange.NODE_UPDATED) == 2

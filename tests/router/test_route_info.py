@@ -17,8 +17,8 @@ from dro.wire.lbmc.message import control_message, decode, encode
 from router.route_info import (
     COST_MAX,
     NEIGHBOURS_MAX,
-    Head,
     RefusedRouteError,
+    RouteHead,
     is_repeat,
     read_head,
     read_record,
@@ -50,7 +50,7 @@ def written(record: DroRecord, sqn: int = 1, ttl: int = 9, topology: int = 7) ->
 def test_it_is_read_as_it_was_written(record: DroRecord, sqn: int, ttl: int) -> None:
     data = written(record, sqn, ttl)
     assert read_record(data) == record
-    assert read_head(data) == Head(NODE, 7, record.version, sqn & 0xFFFF, min(ttl, 255))
+    assert read_head(data) == RouteHead(NODE, 7, record.version, sqn & 0xFFFF, min(ttl, 255))
     passed_on = with_ttl(data, 3)
     assert read_head(passed_on) == replace(read_head(data), ttl=3)
     assert is_repeat(passed_on, data)

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from dro.clock import ms, s
 from dro.wire.lbmc.dro_blocks import RouteInfo
 from dro.wire.lbmc.message import decode
-from router.route_info import Head, read_head, write_route
+from router.route_info import RouteHead, read_head, write_route
 from router.route_info_exchange import (
     BUSY_MAX_NS,
     DROS_MAX,
     FORGOTTEN_NS,
-    Dropped,
     ExchangeTiming,
     InfoDropped,
+    InfoDropReason,
     News,
     RouteInfoExchange,
     SendInfo,
@@ -43,34 +43,34 @@ def route(sqn: int = 1, *, node_id: int = OTHER, version: int = 1, ttl: int = 9,
     return write_route(record, sqn=sqn, ttl=ttl, topology=5, configuration=0, gateway_version=0)
 
 
-def sent(e: RouteInfoExchange) -> list[tuple[tuple[int, ...], Head]]:
+def sent(e: RouteInfoExchange) -> list[tuple[tuple[int, ...], RouteHead]]:
     return [(effect.workers, read_head(effect.message)) for effect in e.take_effects() if isinstance(effect, SendInfo)]
 
 
-def dropped(e: RouteInfoExchange) -> list[Dropped]:
+def dropped(e: RouteInfoExchange) -> list[InfoDropReason]:
     return [effect.why for effect in e.take_effects() if isinstance(effect, InfoDropped)]
 
 
 @given(st.integers(0, 0xFFFF), st.integers(0, 0xFFFF), st.integers(1, 0x7FFF), st.integers(0, 0xFFFF))
 def test_newer_is_by_version_then_by_sqn_around_the_end_of_16_bits(v: int, n: int, ahead: int, other: int) -> None:
-    old = Head(OTHER, 0, v, n, 1)
-    assert is_newer(Head(OTHER, 0, v, (n + ahead) & 0xFFFF, 1), old)
-    assert not is_newer(Head(OTHER, 0, v, (n - ahead) & 0xFFFF, 1), old)
-    assert is_newer(Head(OTHER, 0, (v + ahead) & 0xFFFF, other, 1), old)
-    assert not is_newer(Head(OTHER, 0, (v - ahead) & 0xFFFF, other, 1), old)
+    old = RouteHead(OTHER, 0, v, n, 1)
+    assert is_newer(RouteHead(OTHER, 0, v, (n + ahead) & 0xFFFF, 1), old)
+    assert not is_newer(RouteHead(OTHER, 0, v, (n - ahead) & 0xFFFF, 1), old)
+    assert is_newer(RouteHead(OTHER, 0, (v + ahead) & 0xFFFF, other, 1), old)
+    assert not is_newer(RouteHead(OTHER, 0, (v - ahead) & 0xFFFF, other, 1), old)
     assert not is_newer(old, old)
 
 
 def test_what_is_new_goes_on_by_all_other_links_with_a_ttl_one_less() -> None:
     e = exchange()
     e.on_message(2, route(), 0)
-    assert sent(e) == [((1, 3), Head(OTHER, 5, 1, 1, 8))]
+    assert sent(e) == [((1, 3), RouteHead(OTHER, 5, 1, 1, 8))]
     assert [*e.take_changes()] == [(News.DISCOVERED, e.others[OTHER].record)]
     for worker in (1, 2, 3):
         e.on_message(worker, route(), 0)
-    assert dropped(e) == [Dropped.REPEATED] * 3
+    assert dropped(e) == [InfoDropReason.REPEATED] * 3
     e.on_message(1, route(2), ms(1))
-    assert sent(e) == [((2, 3), Head(OTHER, 5, 1, 2, 8))]
+    assert sent(e) == [((2, 3), RouteHead(OTHER, 5, 1, 2, 8))]
     assert [*e.take_changes()] == [], "nothing but its sqn"
     e.on_message(1, route(3, version=2), ms(1))
     e.on_message(1, route(4, version=1), ms(1))
@@ -109,7 +109,7 @@ def test_who_is_silent_for_too_long_is_forgotten_and_old_messages_do_not_bring_h
     e.take_effects()
     e.on_message(3, route(7), ms(5000))
     e.on_message(3, route(6), ms(5000))
-    assert dropped(e) == [Dropped.REPEATED] * 2
+    assert dropped(e) == [InfoDropReason.REPEATED] * 2
     e.on_message(3, route(8), ms(5000))
     assert OTHER in e.others
     e.on_check(ms(9000))
@@ -144,11 +144,11 @@ def test_it_tells_of_itself_at_every_interval_and_at_once_of_changes() -> None:
     e.on_timer(s(1) - 1)
     assert sent(e) == []
     e.on_timer(s(1))
-    assert sent(e) == [((1, 2, 3), Head(ME, 0, 3, 45, 100))], "three went before, one to each link"
+    assert sent(e) == [((1, 2, 3), RouteHead(ME, 0, 3, 45, 100))], "three went before, one to each link"
     e.describe(DroRecord(ME, (), version=4), 9, 0)
     assert e.next_deadline() == s(1)
     e.on_timer(s(1) + ms(1))
-    assert sent(e) == [((1, 2, 3), Head(ME, 9, 4, 46, 100))]
+    assert sent(e) == [((1, 2, 3), RouteHead(ME, 9, 4, 46, 100))]
     e.describe(DroRecord(ME, (), version=4), 10, 0)
     assert e.next_deadline() == s(2) + ms(1), "another signature is no change"
     assert e.sqn == 46
@@ -180,10 +180,10 @@ def test_the_own_message_comes_back_and_that_is_no_liar() -> None:
     e.on_message(2, own, s(1))
     older = write_route(OWN, sqn=2, ttl=3, topology=0, configuration=0, gateway_version=0)
     e.on_message(2, older, s(1))
-    assert dropped(e) == [Dropped.OWN] * 2
+    assert dropped(e) == [InfoDropReason.OWN] * 2
     for lie in (route(1, node_id=ME, version=4), route(900, node_id=ME, version=3), route(1, node_id=ME, version=3)):
         e.on_message(2, lie, s(1))
-    assert dropped(e) == [Dropped.OWN_NODE_ID] * 3
+    assert dropped(e) == [InfoDropReason.OWN_NODE_ID] * 3
     assert e.others == {}
 
 
@@ -192,7 +192,7 @@ def test_there_is_a_limit_to_dros() -> None:
     for n in range(DROS_MAX + 2):
         e.on_message(1, route(node_id=DRO_BIT | (n + 10)), 0)
     assert len(e.others) == DROS_MAX
-    assert dropped(e) == [Dropped.TOO_MANY_DROS] * 2
+    assert dropped(e) == [InfoDropReason.TOO_MANY_DROS] * 2
     e.on_message(1, route(2, node_id=DRO_BIT | 10), 0)
     assert dropped(e) == [], "those that are known go on"
     e.on_check(s(5))

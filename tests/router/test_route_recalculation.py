@@ -14,11 +14,11 @@ from dro.clock import ms, s
 from router.own_portals import DomainTaken
 from router.route_recalculation import (
     RESTART_HOLD_NS,
-    Change,
     RouteCore,
     SendTable,
     StillChanging,
     Timing,
+    TopologyChange,
     TopologyChanged,
 )
 from router.topology import DroRecord, Neighbour
@@ -73,7 +73,7 @@ def test_the_first_table_comes_at_the_first_check_after_the_backoff() -> None:
 def test_the_change_is_told_with_the_version_that_follows() -> None:
     c = core(incarnation=3)
     c.on_portal_up(1, 10, 1, now_ns=0)
-    assert c.take_effects() == [TopologyChanged(Change.LINK_UP, 10, (3 << 32) + 1)]
+    assert c.take_effects() == [TopologyChanged(TopologyChange.LINK_UP, 10, (3 << 32) + 1)]
     c.on_timer(now_ns=s(6))
     assert c.table is not None
     assert c.table.version == (3 << 32) + 1
@@ -275,7 +275,7 @@ def test_a_portal_that_never_reports_is_left_out_in_the_end() -> None:
 def test_a_changed_cost_is_told_as_such() -> None:
     c = settled()
     c.on_portal_up(1, 10, 7, now_ns=s(10))
-    assert [e.what for e in c.take_effects() if isinstance(e, TopologyChanged)] == [Change.NODE_UPDATED]
+    assert [e.what for e in c.take_effects() if isinstance(e, TopologyChanged)] == [TopologyChange.NODE_UPDATED]
 
 
 def test_a_new_timing_holds_for_what_is_due_already() -> None:
@@ -308,7 +308,7 @@ def test_what_a_change_costs_from_its_beginning_to_its_end() -> None:
     c.on_portal_up(2, 20, 4, now_ns=ms(400))
     assert c.next_deadline() == ms(530), "the longest wait is over at 490"
     version = (2 << 32) + 1
-    up, updated = Change.LINK_UP, Change.NODE_UPDATED
+    up, updated = TopologyChange.LINK_UP, TopologyChange.NODE_UPDATED
     changes = [TopologyChanged(*one, version) for one in ((up, 10), (up, 20), (updated, c.node_id))]
     assert c.take_effects() == changes
     c.on_timer(ms(530) - 1)
@@ -319,7 +319,7 @@ def test_what_a_change_costs_from_its_beginning_to_its_end() -> None:
     c.on_portal_gone(2, now_ns=ms(800))
     c.on_portal_up(2, 20, 4, now_ns=ms(810))
     assert c.take_effects() == [
-        TopologyChanged(Change.LINK_DOWN, 20, version + 1),
+        TopologyChanged(TopologyChange.LINK_DOWN, 20, version + 1),
         TopologyChanged(up, 20, version),
         SendTable(RouteTable(version, BOTH_WAYS, ORIGINS), 2),
     ]
@@ -328,7 +328,7 @@ def test_what_a_change_costs_from_its_beginning_to_its_end() -> None:
     assert c.next_deadline() == ms(1230)
     c.on_timer(ms(1230))
     assert c.take_effects() == [
-        TopologyChanged(Change.LINK_DOWN, 10, version + 1),
+        TopologyChanged(TopologyChange.LINK_DOWN, 10, version + 1),
         SendTable(RouteTable(version + 1, ())),
     ]
 

@@ -31,11 +31,11 @@ from dro.errors import LocalProtocolError
 from dro.log.events import LogEvent
 from dro.metrics.slots import RouterSlot as Slot
 from dro.shares import METHOD
-from router.core import Self
-from router.route_info import Head, read_head, read_record, write_route
+from router.core import OwnDro
+from router.route_info import RouteHead, read_head, read_record, write_route
 from router.route_info_exchange import ExchangeTiming
 from router.route_recalculation import REPORT_HOLD_NS, Timing
-from router.settings import exchange_timing_of, gateway_version, self_of, timing_of
+from router.settings import exchange_timing_of, gateway_version, own_dro, timing_of
 from router.topology import DroRecord, Hotlink, Neighbour, configuration_signature
 from router.worker import RouteManager, run_route_manager
 from tests.builders.dro_file import OTHER_KEYS, ROUTE_KEYS, endpoint, gateway, load
@@ -61,7 +61,7 @@ class Manager:
 
     def start(self) -> None:
         """A life of the process."""
-        RouteManager(self.worker.ctx, Self(NODE, "G1"), TIMING, EXCHANGE)
+        RouteManager(self.worker.ctx, OwnDro(NODE, "G1"), TIMING, EXCHANGE)
 
     def hear(self, worker: int, message: PortalUp | PortalGone | RouteTable | RouteInfoHeard) -> None:
         self.worker.channels.on_ctl(worker, ROUTE_MESSAGES.encode(message))
@@ -81,7 +81,7 @@ class Manager:
         self.told += [(worker, m.message) for worker, m in decoded if isinstance(m, SendRouteInfo)]
         return [(worker, m) for worker, m in decoded if not isinstance(m, SendRouteInfo)]
 
-    def heads(self) -> list[tuple[int, Head]]:
+    def heads(self) -> list[tuple[int, RouteHead]]:
         """What it has told other DROs since the last call."""
         self.sent()
         told, self.told = self.told, []
@@ -330,7 +330,7 @@ def test_the_keys_of_the_configuration_sign(stepper: Stepper, tmp_path: Path) ->
     run_route_manager(worker.ctx, config := authenticated(ROUTE_KEYS))
     worker.channels.on_ctl(1, ROUTE_MESSAGES.encode(PortalUp(1, 10, 1)))
     told = [ROUTE_MESSAGES.decode(frame) for _, frame in worker.channels.sent]
-    keys = self_of(config, NODE).authentication
+    keys = own_dro(config, NODE).authentication
     assert keys is not None
     assert [keys.objection(message.message) for message in told if isinstance(message, SendRouteInfo)] == [""]
 
@@ -427,10 +427,10 @@ def test_a_link_gets_tables_while_it_is_lost_and_again_the_one_that_holds_when_i
 def test_it_tells_of_itself_and_passes_on_what_it_hears(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
     linked(manager, caplog)
     own = [(worker, head) for worker, head in manager.heads() if head.node_id == NODE]
-    assert own[0] == (1, Head(NODE, 0, 1, 1, 9))
+    assert own[0] == (1, RouteHead(NODE, 0, 1, 1, 9))
     assert {worker for worker, _ in own} == {1, 2, 3}
     manager.hear(3, RouteInfoHeard(3, route_of(neighbours=(NODE, 30), sqn=2)))
-    assert manager.heads() == [(worker, Head(OTHER, 7, 1, 2, 4)) for worker in (1, 2)]
+    assert manager.heads() == [(worker, RouteHead(OTHER, 7, 1, 2, 4)) for worker in (1, 2)]
     manager.hear(2, RouteInfoHeard(2, route_of(neighbours=(NODE, 30), sqn=2)))
     assert manager.heads() == []
     page = manager.worker.ctx.counters
@@ -630,7 +630,7 @@ def test_a_path_that_does_not_exist_says_why(
 
 def test_what_a_dro_tells_of_itself_is_that_of_the_configuration() -> None:
     config = configured(10, 20, 300)
-    me = self_of(config, NODE)
+    me = own_dro(config, NODE)
     assert me.node_id == NODE
     assert me.configuration_signature == configuration_signature([Neighbour(10, 1, 1), Neighbour(20, 1, 1)])
     assert exchange_timing_of(config) == ExchangeTiming(s(1), s(4), 100)

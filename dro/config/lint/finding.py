@@ -96,7 +96,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SideOptions:
     """UM options of one side of a portal, and where findings about them belong when nobody set them."""
 
     um: UmOptions
@@ -150,8 +150,8 @@ class PeerView(PortalView[PeerConfig]):
 class EndpointView(PortalView[EndpointConfig]):
     """`sending` is what proxy sources get, `receiving` what proxy receivers get."""
 
-    sending: Options
-    receiving: Options
+    sending: SideOptions
+    receiving: SideOptions
 
     def has(self, name: str) -> bool:
         """Whether the file has this element of the portal."""
@@ -195,7 +195,7 @@ def view_of(config: DroConfig, machine: Machine) -> View:
         with contextlib.suppress(ConfigError):
             sending, receiving = endpoint.sending.context(), endpoint.receiving.context()
             at = nodes.get((endpoint.file, endpoint.line))
-            endpoints.append(EndpointView(endpoint, at, Options(sending, place), Options(receiving, place)))
+            endpoints.append(EndpointView(endpoint, at, SideOptions(sending, place), SideOptions(receiving, place)))
     peers = tuple(PeerView(peer, nodes.get((peer.file, peer.line))) for peer in config.peers)
     return View(config, tuple(endpoints), peers, machine)
 

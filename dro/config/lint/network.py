@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from itertools import combinations
 
-from dro.config.lint.finding import CTX, SRC, EndpointView, Finding, Machine, Options, Place, View, hint, warning
+from dro.config.lint.finding import CTX, SRC, EndpointView, Finding, Machine, Place, SideOptions, View, hint, warning
 from dro.config.um.interfaces import ANY
 from dro.config.um.options import OptionKey
 
 Findings = Iterator[Finding]
 
 
-def interface_of(options: Options, machine: Machine) -> str:
+def interface_of(options: SideOptions, machine: Machine) -> str:
     """The address that multicast of this portal uses."""
     written = options.um.get_interface(CTX, "resolver_multicast_interface")
     able = [i for i in machine.interfaces if i.is_up and i.is_multicast and not i.is_loopback]
@@ -36,7 +36,7 @@ def are_one_network(one: str, other: str, machine: Machine) -> bool:
     return len(networks) == 2 and networks[0] == networks[1]
 
 
-def channels_of(options: Options) -> set[tuple[str, int]]:
+def channels_of(options: SideOptions) -> set[tuple[str, int]]:
     """Groups and ports of topic resolution, those that are listened to and sent to."""
     found = set()
     for way in ("incoming", "outgoing"):
@@ -70,7 +70,7 @@ def _next_group(group: str) -> str:
     return str(IPv4Address(number + 1 if number & 0xFF < 0xFF else number - 1))
 
 
-def _groups(options: Options) -> range:
+def _groups(options: SideOptions) -> range:
     """The LBT-RM groups of new sources, as numbers; empty when the range is reversed."""
     own = options.um.get_str(SRC, "transport_lbtrm_multicast_address")
     if own != ANY:
@@ -177,7 +177,7 @@ def demands_of(p: EndpointView) -> Iterator[Demand]:
 
 
 def _demand(
-    p: EndpointView, options: Options, kind: str, interface: str, keys: Sequence[OptionKey], need: int, want: int,
+    p: EndpointView, options: SideOptions, kind: str, interface: str, keys: Sequence[OptionKey], need: int, want: int,
     *more: OptionKey,
 ) -> Demand:  # fmt: skip
     low, high = options.number(*keys[0]), options.number(*keys[-1])

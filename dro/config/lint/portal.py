@@ -17,9 +17,9 @@ from dro.config.lint.finding import (
     SRC,
     EndpointView,
     Finding,
-    Options,
     PeerView,
     Place,
+    SideOptions,
     View,
     hint,
     seconds,
@@ -192,7 +192,7 @@ def _size_keys(transport: str) -> tuple[tuple[str, str], ...]:
     return tuple((CTX, f"transport_{transport}_{name}datagram_max_size") for name in names)
 
 
-def _is_given(options: Options, transport: str) -> bool:
+def _is_given(options: SideOptions, transport: str) -> bool:
     """Whether somebody has set the size; the default size counts as given then as well."""
     return any(options.um.is_set(*key) for key in _size_keys(transport))
 

@@ -12,7 +12,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dro.config.dro_xml.model import PeerUdpConfig
-from dro.config.lint.finding import CTX, RCV, SRC, EndpointView, Finding, Options, Place, hint, rate, seconds, warning
+from dro.config.lint.finding import (
+    CTX,
+    RCV,
+    SRC,
+    EndpointView,
+    Finding,
+    Place,
+    SideOptions,
+    hint,
+    rate,
+    seconds,
+    warning,
+)
 from dro.config.um.sets import OptionSet, option
 
 Findings = Iterator[Finding]
@@ -292,7 +304,7 @@ def tsni(p: EndpointView) -> Findings:
         )  # fmt: skip
 
 
-def datagram_size(options: Options, transport: str, side: str) -> int:
+def datagram_size(options: SideOptions, transport: str, side: str) -> int:
     """The datagram size of one side of a UDP transport; TCP has one for both."""
     if transport == "tcp":
         return options.number(CTX, "transport_tcp_datagram_max_size")

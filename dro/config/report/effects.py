@@ -17,7 +17,7 @@ Row = tuple[str, str]
 """Element and attribute; the attribute is empty for the content or the element itself."""
 
 
-class Kind(Enum):
+class EffectKind(Enum):
     """What becomes of a value."""
 
     USED = "used"
@@ -31,7 +31,7 @@ class Kind(Enum):
 class Effect:
     """`text` says what uses the value, or why nothing does."""
 
-    kind: Kind
+    kind: EffectKind
     text: str = ""
 
     def __str__(self) -> str:
@@ -42,22 +42,22 @@ def effect_of(element: str, attribute: str) -> Effect:
     """Find the effect of a row of the table. Raises: LookupError for a row without one, which a test rules out."""
     spec = elements()[element]
     if spec.status == "eliminated" and "tcp" in (element, *spec.parents[:1]):
-        return Effect(Kind.REFUSED, "refused: use `<single-tcp>`")
+        return Effect(EffectKind.REFUSED, "refused: use `<single-tcp>`")
     limit = limit_of(element)
     if not limit or limit.startswith(SOME):
         row = spec.attributes[attribute] if attribute else spec.row
         if row.used_by:
-            return Effect(Kind.USED, row.used_by)
+            return Effect(EffectKind.USED, row.used_by)
         if attribute == XML_SPACE and spec.row.used_by:
-            return Effect(Kind.USED, "reader: white space of the content")
+            return Effect(EffectKind.USED, "reader: white space of the content")
         if limit and not attribute and spec.content is None:
-            return Effect(Kind.HOLDS)
+            return Effect(EffectKind.HOLDS)
     if limit:
-        return Effect(Kind.REFUSED if "refused" in limit.partition(":")[0] else Kind.WARNED, limit)
+        return Effect(EffectKind.REFUSED if "refused" in limit.partition(":")[0] else EffectKind.WARNED, limit)
     if spec.status != "no":
-        return Effect(Kind.IGNORED)
+        return Effect(EffectKind.IGNORED)
     if not attribute and spec.content is None:
-        return Effect(Kind.HOLDS)
+        return Effect(EffectKind.HOLDS)
     raise LookupError(f"<{element}> {attribute}: neither used nor refused nor warned about")
 
 

@@ -110,10 +110,10 @@ def state(spec: ElementSpec) -> str:
     """Whether an element has an effect in this release."""
     every = [effect_of(spec.name, ""), *(effect_of(spec.name, attribute) for attribute in spec.attributes)]
     first = every[0]
-    is_used = any(one.kind is effects.Kind.USED for one in every)
-    if first.kind is effects.Kind.HOLDS and not is_used and len(every) > 1:
+    is_used = any(one.kind is effects.EffectKind.USED for one in every)
+    if first.kind is effects.EffectKind.HOLDS and not is_used and len(every) > 1:
         return str(every[1])
-    if first.kind is effects.Kind.HOLDS or is_used:
+    if first.kind is effects.EffectKind.HOLDS or is_used:
         limit = limit_of(spec.name)
         return f"in effect{', deprecated' if spec.status == 'yes' else ''}{limit and f'; {limit}'}"
     return str(first)

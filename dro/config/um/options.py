@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from dro.clock import NS_PER_MS, NS_PER_S, NS_PER_US
 from dro.config.um.interfaces import ANY, SYSTEM, Lookup
-from dro.config.um.rules import Kind, Rule, Value, rule_for
+from dro.config.um.rules import Kind, Value, ValueRule, rule_for
 from dro.errors import ConfigError, LocalProtocolError
 
 OptionKey = tuple[str, str]  # scope, name; both in lower case
@@ -43,7 +43,7 @@ class Option:
 
     scope: str
     name: str
-    rule: Rule
+    rule: ValueRule
     unit: str
     default: Value
     is_deprecated: bool
@@ -73,7 +73,7 @@ class Parsed:
     origin: str = field(default="", compare=False)
 
 
-def _default(text: str, rule: Rule) -> Value:
+def _default(text: str, rule: ValueRule) -> Value:
     """The default column as a value. Guess: an empty number column means 0."""
     match rule.kind:
         case Kind.INTEGER:

@@ -1,4 +1,4 @@
-"""Valid values of UM options: one `Rule` per option, built from columns of the table.
+"""Valid values of UM options: one `ValueRule` per option, built from columns of the table.
 
 A rule turns text into the stored value (`int`, `str` or a tuple of list entries) or reports what is wrong with it.
 Source: UM configuration file rules, section 3.3 "Value formats" and 3.4 "lists".
@@ -40,7 +40,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ValueRule:
     """Limits of one option's value; the fields that do not fit its kind are empty."""
 
     kind: Kind
@@ -189,27 +189,27 @@ def _resolver_entry(entry: str, lookup: Lookup) -> str:
     return f"{resolve_interface(found['iface'], lookup)}{source_port}->{tail}"
 
 
-_KINDS: Final[Mapping[str, Rule]] = {  # as in the column `kind`
-    "integer": Rule(Kind.INTEGER),
-    "integer in any base": Rule(Kind.INTEGER, any_base=True),
-    "power of two": Rule(Kind.INTEGER, power_of_two=True),
-    "next power of two": Rule(Kind.INTEGER, power_of_two=True, round_up=True),
-    "multiple of 8": Rule(Kind.INTEGER, multiple_of=8),
-    "word": Rule(Kind.WORD),
-    "text": Rule(Kind.TEXT),
-    "address": Rule(Kind.ADDRESS),
-    "address or any": Rule(Kind.ADDRESS, allow_any=True),
-    "group": Rule(Kind.ADDRESS, multicast=True),
-    "group or any": Rule(Kind.ADDRESS, multicast=True, allow_any=True),
-    "interface": Rule(Kind.INTERFACE),
-    "list": Rule(Kind.LIST, pattern=".+"),
-    "resolvers": Rule(Kind.LIST),
-    "5 resolvers": Rule(Kind.LIST, max_entries=5),
-    "api": Rule(Kind.API),
+_KINDS: Final[Mapping[str, ValueRule]] = {  # as in the column `kind`
+    "integer": ValueRule(Kind.INTEGER),
+    "integer in any base": ValueRule(Kind.INTEGER, any_base=True),
+    "power of two": ValueRule(Kind.INTEGER, power_of_two=True),
+    "next power of two": ValueRule(Kind.INTEGER, power_of_two=True, round_up=True),
+    "multiple of 8": ValueRule(Kind.INTEGER, multiple_of=8),
+    "word": ValueRule(Kind.WORD),
+    "text": ValueRule(Kind.TEXT),
+    "address": ValueRule(Kind.ADDRESS),
+    "address or any": ValueRule(Kind.ADDRESS, allow_any=True),
+    "group": ValueRule(Kind.ADDRESS, multicast=True),
+    "group or any": ValueRule(Kind.ADDRESS, multicast=True, allow_any=True),
+    "interface": ValueRule(Kind.INTERFACE),
+    "list": ValueRule(Kind.LIST, pattern=".+"),
+    "resolvers": ValueRule(Kind.LIST),
+    "5 resolvers": ValueRule(Kind.LIST, max_entries=5),
+    "api": ValueRule(Kind.API),
 }
 
 
-def rule_for(kind: str, values: str, default: str) -> Rule:
+def rule_for(kind: str, values: str, default: str) -> ValueRule:
     """The rule that three columns of the option table stand for.
 
     `values` has the ranges of a number (`0 500..65535`), the spellings of words (`tcp lbtrm=lbt-rm`, the canonical one

@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 
 from dro.clock import NS_PER_MS
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost, Symbol
-from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.proto.new_entries import NewEntryLimiter, NewEntryRate
 from dro.wire.lbmr import packet as lbmr
 
-NEW_INTEREST: Final = NewcomerRate(in_all=10_000, of_one=10_000)
+NEW_INTEREST: Final = NewEntryRate(in_all=10_000, of_one=10_000)
 ROUND_GAP_NS: Final = 50 * NS_PER_MS  # between rounds, however many entries are due
 
 
@@ -60,7 +60,7 @@ class RemoteInterest:
         self._tellers: dict[_Key, int] = {}
         self._domains: Counter[Symbol] = Counter()  # how many want it
         self.kinds: Counter[int] = Counter()  # entries by pattern type
-        self._newcomers = Newcomers(NEW_INTEREST)
+        self._newcomers = NewEntryLimiter(NEW_INTEREST)
         self._earliest_round_ns = 0
         self._events: list[InterestEvent] = []
         self.refused = 0

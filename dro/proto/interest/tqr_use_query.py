@@ -21,7 +21,7 @@ from typing import Final
 
 from dro.clock import NS_PER_MS, NS_PER_S
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost, Symbol
-from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.proto.new_entries import NewEntryLimiter, NewEntryRate
 from dro.proto.resolver.output import pattern_flags
 from dro.proto.resolver.record_queue import Rate, RecordQueue
 from dro.proto.resolver.schedule import tick_at
@@ -31,7 +31,7 @@ from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.records import write_tmr
 
 USE_QUERY_RATE: Final = Rate(500_000, 500)
-NEW_INTEREST: Final = NewcomerRate(in_all=10_000, of_one=5_000)
+NEW_INTEREST: Final = NewEntryRate(in_all=10_000, of_one=5_000)
 KNOWN_PER_S: Final = 1_000
 """Guess: use queries a second for what was known before. It holds meanwhile; receivers that are asked faster than they
 answer lose what they want."""
@@ -104,7 +104,7 @@ class LocalInterest:
         )
         self._events: list[InterestEvent] = []
         self._now_ns = 0
-        self._newcomers = Newcomers(NEW_INTEREST)
+        self._newcomers = NewEntryLimiter(NEW_INTEREST)
         self._by_address: Counter[int] = Counter()  # entries by who told them first
         self.kinds: Counter[int] = Counter()  # entries by pattern type
         self.refused = 0

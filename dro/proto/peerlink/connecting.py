@@ -56,7 +56,7 @@ class InitiatorCore:
         self._due_ns = now_ns
 
 
-class Claim(Enum):
+class ConnectionClaim(Enum):
     """Says what a connection whose HELLO has come is beside the one that is up; the values say why it is refused."""
 
     REPLACES = ""
@@ -67,13 +67,13 @@ class Claim(Enum):
 
 
 REMEDIES: Final = {
-    Claim.ASKS: "nothing, if the companion has just restarted; else find who uses its name",
-    Claim.CLONE: "give each DRO a <name> and a companion of its own: two hosts run the same configuration",
-    Claim.SECOND: "give each companion a portal of its own",
+    ConnectionClaim.ASKS: "nothing, if the companion has just restarted; else find who uses its name",
+    ConnectionClaim.CLONE: "give each DRO a <name> and a companion of its own: two hosts run the same configuration",
+    ConnectionClaim.SECOND: "give each companion a portal of its own",
 }
 
 
-def claim_of(newcomer: LinkSession, old: LinkSession, now_ns: int, silent_ns: int) -> Claim:
+def claim_of(newcomer: LinkSession, old: LinkSession, now_ns: int, silent_ns: int) -> ConnectionClaim:
     """`silent_ns`: of an old one after which any other takes its place.
 
     A node id is drawn at each start of a DRO, so one name with two of them is two DROs that run. Without a name, the
@@ -83,9 +83,9 @@ def claim_of(newcomer: LinkSession, old: LinkSession, now_ns: int, silent_ns: in
     assert old.hello is not None
     one, other = newcomer.hello, old.hello
     if now_ns - old.heard_ns >= silent_ns:
-        return Claim.REPLACES
+        return ConnectionClaim.REPLACES
     if one.name != other.name or (not one.name and one.context_instance != other.context_instance):
-        return Claim.SECOND
+        return ConnectionClaim.SECOND
     if one.node_id and other.node_id and one.node_id != other.node_id:
-        return Claim.CLONE
-    return Claim.ASKS
+        return ConnectionClaim.CLONE
+    return ConnectionClaim.ASKS

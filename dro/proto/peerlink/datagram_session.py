@@ -80,7 +80,7 @@ class GivenUp:
 DatagramEffect = SendPacket | Retransmit | DatagramsUp | GivenUp | CloseLink
 
 
-class State(Enum):
+class DatagramState(Enum):
     ASKING = "asking"
     UP = "up"
     OVER = "over"
@@ -118,7 +118,7 @@ class DatagramSession:
         counts: DatagramCounts,
     ) -> None:
         self.ids = ids
-        self.state = State.ASKING
+        self.state = DatagramState.ASKING
         self.source = SourceSession(options.source, data_limiter, rx_limiter, now_ns, stats=counts.sent)
         self.receiver = ReceiverSession(options.loss, rng, now_ns, stats=counts.received, recoveries=counts.recoveries)
         self.receiver.expected = options.source.first_sqn
@@ -137,7 +137,7 @@ class DatagramSession:
 
     @property
     def is_up(self) -> bool:
-        return self.state is State.UP
+        return self.state is DatagramState.UP
 
     # packets
 
@@ -148,15 +148,15 @@ class DatagramSession:
 
     def on_packet(self, packet: lbtru.Packet, now_ns: int) -> None:
         """Anything but data, of one of the two sessions."""
-        if self.state is State.OVER:
+        if self.state is DatagramState.OVER:
             return
         match packet:
             case lbtru.ConnectRequest():
                 self._on_request(now_ns)
             case lbtru.SessionMessage(lead=lead, trail=trail, flags=flags):
                 self.receiver.on_session_message(lead, trail, now_ns)
-                if flags & lbtru.FLAG_SYN and self.state is State.ASKING:
-                    self.state = State.UP
+                if flags & lbtru.FLAG_SYN and self.state is DatagramState.ASKING:
+                    self.state = DatagramState.UP
                     self._effects.append(DatagramsUp())
             case lbtru.Ncf(sqns=sqns, reason=reason, trail=trail):
                 self.receiver.on_ncf(sqns, reason, trail, now_ns)
@@ -167,7 +167,7 @@ class DatagramSession:
 
     def _on_request(self, now_ns: int) -> None:
         self._send_sm(self.source.make_sm(now_ns), lbtru.FLAG_SYN)
-        if self.state is State.ASKING and not self._was_asked:
+        if self.state is DatagramState.ASKING and not self._was_asked:
             self._was_asked = True
             self._send_request()
 
@@ -209,23 +209,23 @@ class DatagramSession:
 
     def _close(self, text: str, remedy: str) -> None:
         """After silence."""
-        self.state = State.OVER
+        self.state = DatagramState.OVER
         self._effects.append(CloseLink(text, remedy, LinkEnd.TIMEOUT))
 
     # time
 
     def next_deadline(self) -> int | None:
-        if self.state is State.OVER:
+        if self.state is DatagramState.OVER:
             return None
         deadlines = [self.receiver.next_deadline(), self.source.next_deadline()]
-        if self.state is State.ASKING:
+        if self.state is DatagramState.ASKING:
             deadlines.append(self._ask_ns)
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def on_timer(self, now_ns: int) -> None:
-        if self.state is State.OVER:
+        if self.state is DatagramState.OVER:
             return
-        if self.state is State.ASKING and now_ns >= self._ask_ns:
+        if self.state is DatagramState.ASKING and now_ns >= self._ask_ns:
             if self._asked == self._options.attempts:
                 what = f"UDP does not get through: {self._asked} requests were not answered"
                 self._close(what, "let UDP pass in both directions, to the <port> of <udp> of either side")
@@ -239,5 +239,5 @@ class DatagramSession:
 
     def close(self) -> None:
         """The connection is over."""
-        self.state = State.OVER
+        self.state = DatagramState.OVER
         self.source.close()

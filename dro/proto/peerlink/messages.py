@@ -70,7 +70,7 @@ _KNOWN: Final = frozenset(
 _KEY_BYTES: Final = 36
 
 
-class Kind(Enum):
+class MessageKind(Enum):
     """The classes of messages, in the order in which they are told apart."""
 
     CONTROL = "control"
@@ -97,18 +97,18 @@ _CONTROL_BLOCKS: Final = frozenset(
 )
 
 
-def kind_of(message: bytes | memoryview) -> Kind:
+def kind_of(message: bytes | memoryview) -> MessageKind:
     """Find the kind of one whole message. Raises: DecodeError for a broken chain."""
     blocks, _, _ = lbmc.chain(message, 0, len(message))
     codes = {code for code, _, _ in blocks}
     is_control = message[0] == MessageType.CONTROL
     if is_control and codes & _CONTROL_BLOCKS:
-        return Kind.CONTROL
+        return MessageKind.CONTROL
     if BlockType.SRCIDX in codes:
-        return Kind.SOURCE
+        return MessageKind.SOURCE
     if codes & {BlockType.DESTINATION, BlockType.CTXINSTD, BlockType.STREAM}:
-        return Kind.UNICAST
-    return Kind.IMMEDIATE if message[0] == MessageType.MESSAGE else Kind.OTHER
+        return MessageKind.UNICAST
+    return MessageKind.IMMEDIATE if message[0] == MessageType.MESSAGE else MessageKind.OTHER
 
 
 def fits(name: bytes) -> bool:

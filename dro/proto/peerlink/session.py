@@ -23,7 +23,7 @@ from dro.proto.peerlink.messages import (
     NO_DIGESTS,
     Digests,
     Hello,
-    Kind,
+    MessageKind,
     canary_of,
     canary_response,
     digests_of,
@@ -97,7 +97,7 @@ class SendCanary:
 
 
 @dataclass(frozen=True, slots=True)
-class Carries:
+class DataPathState:
     """Whether the link carries data, as canaries show. `silent_ns`: since the last answer, or since it was made."""
 
     is_so: bool
@@ -147,7 +147,7 @@ class RefreshNeeded:
     sources: bool
 
 
-LinkEffect = SendControl | SendCanary | Carries | LinkUp | CloseLink | Warned | RefreshNeeded
+LinkEffect = SendControl | SendCanary | DataPathState | LinkUp | CloseLink | Warned | RefreshNeeded
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ class LinkSession:
     ) -> None:
         """`told`: digests of what this side wants and offers, as a question that is put now comes behind it;
         `recorded`: of what is known here of the other side's, as far as all of it was taken; `waits`: HELLO is sent by
-        `greet` only, so that the other side says nothing else before."""
+        `take_hello` only, so that the other side says nothing else before."""
         self.hello: Hello | None = None
         """Of the other side."""
         self.rtt = rtt if rtt is not None else RttStatistics()
@@ -206,7 +206,7 @@ class LinkSession:
         """Data: as far as canaries show."""
         self._canary: CanaryOptions | None = None  # of a link that is up
         self._canaries: dict[int, None] = {}  # their indexes, of those without an answer
-        self._canary_sent_ns = self._canary_heard_ns = now_ns
+        self._canary_sent_ns = self._canary_answer_ns = now_ns
         self._answers = 0  # in a row
         self._is_first = True  # no canary was in vain yet
         self._is_over = False
@@ -234,8 +234,8 @@ class LinkSession:
         if not self._waits:
             self._effects.append(SendControl(hello(self.own)))
 
-    def greet(self) -> bytes:
-        """HELLO, when it was not sent yet."""
+    def take_hello(self) -> bytes:
+        """Take HELLO, when it was not sent yet."""
         waits, self._waits = self._waits, False
         return hello(self.own) if waits else b""
 
@@ -244,7 +244,7 @@ class LinkSession:
         self._ask(now_ns)
 
     def on_received(self, now_ns: int) -> None:
-        """Some bytes."""
+        """Note that some bytes have come."""
         self._heard_ns = now_ns
 
     def on_sent(self, now_ns: int) -> None:
@@ -262,8 +262,8 @@ class LinkSession:
         if self.hello is None:
             self._on_first(raw, kind, now_ns)
             return None
-        if kind is not Kind.CONTROL:
-            if kind is Kind.OTHER:
+        if kind is not MessageKind.CONTROL:
+            if kind is MessageKind.OTHER:
                 self.unhandled += 1
                 return None
             return lbmc.decode(raw)
@@ -277,39 +277,39 @@ class LinkSession:
             return None
         return None if read_hello(message) is not None else message  # a second HELLO is ignored
 
-    def _on_first(self, raw: bytes, kind: Kind, now_ns: int) -> None:
-        greeting = read_hello(lbmc.decode(raw)) if kind is Kind.CONTROL else None
-        if greeting is None:
+    def _on_first(self, raw: bytes, kind: MessageKind, now_ns: int) -> None:
+        other = read_hello(lbmc.decode(raw)) if kind is MessageKind.CONTROL else None
+        if other is None:
             self._close("it said something else before it said who it is", "check that a DRO is at the other end")
-        elif greeting.version < 1:
-            self._close(f"it speaks version {greeting.version} of the protocol", "use a newer DRO there")
-        elif greeting.context_instance == self.own.context_instance:
+        elif other.version < 1:
+            self._close(f"it speaks version {other.version} of the protocol", "use a newer DRO there")
+        elif other.context_instance == self.own.context_instance:
             self._close("the link leads back to this portal", "correct its address")
         else:
-            self._on_hello(greeting, now_ns)
+            self._on_hello(other, now_ns)
 
-    def _on_hello(self, greeting: Hello, now_ns: int) -> None:
+    def _on_hello(self, other: Hello, now_ns: int) -> None:
         options = self.options
-        if bool(greeting.udp_port) != options.uses_udp:
+        if bool(other.udp_port) != options.uses_udp:
             where = "only here" if options.uses_udp else "only at the companion"
             self._close(f"<udp> is configured {where}", "configure it on both sides or on none")
             return
-        compresses = COMPRESSION_LZ4 in greeting.compression
+        compresses = COMPRESSION_LZ4 in other.compression
         if compresses != options.uses_compression:
             where = "only here" if options.uses_compression else "only at the companion"
             self._effects.append(
                 Warned(f"<compression> is configured {where}, the link is not compressed", "configure it on both sides")
             )
-        self.hello = greeting
-        self.options = options.agreed(self.own.fast_ms, greeting.fast_ms)
-        if options.canary is not None and greeting.has_canaries:
+        self.hello = other
+        self.options = options.agreed(self.own.fast_ms, other.fast_ms)
+        if options.canary is not None and other.has_canaries:
             self._canary, self.carries = options.canary, False
-            self._canary_heard_ns = now_ns
+            self._canary_answer_ns = now_ns
             self._canary_sent_ns = now_ns - self._canary_gap_ns(options.canary)  # the first one is due
         elif options.canary is not None:
             remedy = "use a DRO there that does, or remove <canary>"
             self._effects.append(Warned("the companion answers no canaries, the link is used without", remedy))
-        self._effects.append(LinkUp(greeting, compresses and options.uses_compression))
+        self._effects.append(LinkUp(other, compresses and options.uses_compression))
 
     def _close(self, text: str, remedy: str, end: LinkEnd = LinkEnd.NEGOTIATION) -> None:
         self._is_over = True
@@ -333,7 +333,7 @@ class LinkSession:
                 del self._canaries[oldest]
                 self._answers = 0
             del self._canaries[alive.index]
-            self._on_canary_heard(now_ns)
+            self._on_canary_answer(now_ns)
         elif alive.flags & KA_QUERY:
             self._effects.append(SendControl(response_to(alive, self._recorded() if self._compares else NO_DIGESTS)))
         elif alive.flags & KA_RESPONSE and (asked := self._asked.pop(alive.index, None)) is not None:
@@ -343,12 +343,12 @@ class LinkSession:
         else:
             self.unhandled += 1
 
-    def _on_canary_heard(self, now_ns: int) -> None:
-        silent_ns, self._canary_heard_ns = now_ns - self._canary_heard_ns, now_ns
+    def _on_canary_answer(self, now_ns: int) -> None:
+        silent_ns, self._canary_answer_ns = now_ns - self._canary_answer_ns, now_ns
         self._answers += 1
         if not self.carries and (self._is_first or self._answers >= PROVEN):
             self.carries, self._is_first = True, False
-            self._effects.append(Carries(True, silent_ns))
+            self._effects.append(DataPathState(True, silent_ns))
 
     @property
     def _compares(self) -> bool:
@@ -383,7 +383,7 @@ class LinkSession:
         if self._canary is not None and not self._waits:
             deadlines.append(self._canary_sent_ns + self._canary_gap_ns(self._canary))
             if self._is_unproven:
-                deadlines.append(self._canary_heard_ns + self._canary.timeout_ns)
+                deadlines.append(self._canary_answer_ns + self._canary.timeout_ns)
         return min(deadlines, default=None)
 
     @property
@@ -421,10 +421,10 @@ class LinkSession:
             self._send_canary(self._canary, now_ns)
 
     def _send_canary(self, canary: CanaryOptions, now_ns: int) -> None:
-        silent_ns = now_ns - self._canary_heard_ns
+        silent_ns = now_ns - self._canary_answer_ns
         if self._is_unproven and silent_ns >= canary.timeout_ns:
             self.carries, self._is_first, self._answers = False, False, 0
-            self._effects.append(Carries(False, silent_ns))
+            self._effects.append(DataPathState(False, silent_ns))
         if now_ns >= self._canary_sent_ns + self._canary_gap_ns(canary):
             self._canary_sent_ns = now_ns
             self._index = self._index + 1 & MASK

@@ -80,7 +80,7 @@ class OfferedSources:
                 yield source_message(record)
 
 
-class Verdict(Enum):
+class OfferVerdict(Enum):
     """About a source that the other side offers."""
 
     TAKEN = "taken"
@@ -90,7 +90,7 @@ class Verdict(Enum):
     BAD_NUMBER = "its number is 0, or has more than 32 bits"
 
 
-class HeardSources:
+class OfferedByCompanion:
     """What the other side offers on one connection. `sources_max`: `<sourcemap>`."""
 
     def __init__(self, sources_max: int) -> None:
@@ -122,25 +122,25 @@ class HeardSources:
             if (record := self._by_number.get(number)) is not None:
                 yield record
 
-    def on_source(self, record: SourceRecord) -> tuple[Verdict, list[SourceRecord]]:
+    def on_source(self, record: SourceRecord) -> tuple[OfferVerdict, list[SourceRecord]]:
         """Return what it is, and the sources that it replaces: under its number, or the same under another one."""
         verdict, gone = self._take(record)
-        self._is_complete &= verdict is Verdict.TAKEN
+        self._is_complete &= verdict is OfferVerdict.TAKEN
         return verdict, gone
 
-    def _take(self, record: SourceRecord) -> tuple[Verdict, list[SourceRecord]]:
+    def _take(self, record: SourceRecord) -> tuple[OfferVerdict, list[SourceRecord]]:
         if not 0 < record.srcidx <= MASK:
-            return Verdict.BAD_NUMBER, []
+            return OfferVerdict.BAD_NUMBER, []
         occupant, number = self._by_number.get(record.srcidx), self._numbers.get(record.otid)
         same = self._by_number.get(number) if number is not None else None
         if same is not None and (same.topic, same.domain_id) != (record.topic, record.domain_id):
-            return Verdict.OTHER_TOPIC, []
+            return OfferVerdict.OTHER_TOPIC, []
         before = [known for known in (occupant, same) if known is not None]
         if not before and len(self._by_number) >= self._most:
-            return Verdict.FULL, []
+            return OfferVerdict.FULL, []
         options = self._option_bytes + len(record.options) - sum(len(known.options) for known in before)
         if len(record.options) > OPTIONS_MAX or options > max(OPTIONS_IN_ALL_MAX, self._option_bytes):
-            return Verdict.OPTIONS, []
+            return OfferVerdict.OPTIONS, []
         gone = [known for known in before if (known.srcidx, known.otid) != (record.srcidx, record.otid)]
         for known in {known.srcidx: known for known in before}.values():
             self._forget(known)
@@ -148,7 +148,7 @@ class HeardSources:
         self._numbers[record.otid] = record.srcidx
         self._option_bytes += len(record.options)
         self._digest.add(of_source(record.srcidx, record.otid))
-        return Verdict.TAKEN, gone
+        return OfferVerdict.TAKEN, gone
 
     def on_end(self, end: SourceEnd) -> SourceRecord | None:
         """Return what ends; None when nothing of that number and OTID is offered."""
@@ -165,7 +165,7 @@ class HeardSources:
         self._digest.remove(of_source(record.srcidx, record.otid))
 
 
-class ToldSources(HeardSources):
+class SentSources(OfferedByCompanion):
     """Keeps what the other side has recorded of what this side offers, once all handed to the stream has come."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 
 from dro.clock import NS_PER_S
 from dro.errors import DecodeError
-from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.proto.new_entries import NewEntryLimiter, NewEntryRate
 from dro.table import Table
 from dro.wire import otid as otid_codec
 from dro.wire.lbmr.packet import Tir
@@ -57,7 +57,7 @@ _ENTRY_BYTES: Final = 1700  # of the usual kind
 _OPTION_BYTES: Final = 130  # of an unknown option, besides its body
 _OPTIONS_USUAL: Final = 16
 _OPTION_MOST: Final = 400  # of any option
-NEW_SOURCES: Final = NewcomerRate(in_all=20_000, of_one=10_000)
+NEW_SOURCES: Final = NewEntryRate(in_all=20_000, of_one=10_000)
 
 SourceKey: TypeAlias = tuple[bytes, TransportAddress, int]  # topic, session, topic index
 
@@ -95,7 +95,7 @@ class CachedSource:
 
     @property
     def plane(self) -> int:
-        """The hotlink index with which it is advertised; ways of different planes can be joined side by side."""
+        """The hotlink index with which it is advertised; sessions of different planes can be joined side by side."""
         return self.tir.options.hotlink_index if self.tir.options else 0
 
     @property
@@ -156,8 +156,8 @@ class TopicCache:
         self._entries: Table[SourceKey, CachedSource] = Table()
         self._oldest: CachedSource | None = None  # least recently heard; a chain, since a table has no order
         self._newest: CachedSource | None = None
-        self._topics: Table[bytes, dict[bytes, list[CachedSource]]] = Table()  # topic -> OTID -> ways to that source
-        self._newcomers = Newcomers(NEW_SOURCES)
+        self._topics: Table[bytes, dict[bytes, list[CachedSource]]] = Table()  # topic -> OTID -> sessions of it
+        self._newcomers = NewEntryLimiter(NEW_SOURCES)
         self.refused = 0  # entries that are not accepted, though carried
         self.turned_away = 0  # how often there was no room for a source
 
@@ -251,18 +251,18 @@ class TopicCache:
         return list(self._topics.get(topic, ()))
 
     def joined(self, topic: bytes, otid: bytes, plane: int | None = None) -> CachedSource | None:
-        """The way that is joined, in that plane or, if that is None, in any."""
+        """The session that is joined, in that plane or, if that is None, in any."""
         for entry in self._topics.get(topic, {}).get(otid, ()):
             if entry.is_joined and plane in (None, entry.plane):
                 return entry
         return None
 
     def planes(self, topic: bytes, otid: bytes) -> list[int]:
-        """List the planes of all ways to a source."""
+        """List the planes of all sessions of a source."""
         return sorted({entry.plane for entry in self._topics.get(topic, {}).get(otid, ())})
 
-    def ways(self, topic: bytes, otid: bytes) -> list[CachedSource]:
-        """All ways to a source."""
+    def sessions(self, topic: bytes, otid: bytes) -> list[CachedSource]:
+        """All sessions of a source."""
         return list(self._topics.get(topic, {}).get(otid, ()))
 
     def entries(self) -> list[CachedSource]:
@@ -276,7 +276,7 @@ class TopicCache:
         heard_since_ns: int,
         plane: int | None = None,
     ) -> CachedSource | None:
-        """The cheapest way to a source, in that plane or in any, of the usable ones heard at or after
+        """The cheapest session of a source, in that plane or in any, of the usable ones heard at or after
         `heard_since_ns`."""
         group = [e for e in self._topics.get(topic, {}).get(otid, ()) if plane in (None, e.plane)]
         fresh = [entry for entry in group if entry.heard_ns >= heard_since_ns and is_usable(entry)]

@@ -123,14 +123,14 @@ class Resolver:
         """Advertise a source; gives its handle. Raises: DecodeError for a TIR that cannot be written."""
         self._channel.now_ns = now_ns
         handle = self._sources.add(ad.tir, ad.options)
-        self._hear_own(handle, ad.tir)
+        self._on_own_advertisement(handle, ad.tir)
         return handle
 
     def update_source(self, handle: int, tir: lbmr.Tir, now_ns: int) -> None:
         """Advertise the same source with other attributes, once at once. Raises: DecodeError."""
         self._channel.now_ns = now_ns
         self._sources.update(handle, tir)
-        self._hear_own(handle, tir)
+        self._on_own_advertisement(handle, tir)
 
     def remove_source(self, handle: int, now_ns: int, *, final: bool = False) -> None:
         """Stop advertising; `final`: say so on the channel."""
@@ -141,7 +141,7 @@ class Resolver:
             last = (tir.options or lbmr.TirOptions()).replacing(lbmr.Cost(hop_count=0, cost=lbmr.FINAL_COST))
             self._on_tirs((replace(tir, options=last),), 0, False, self._config.source_id)
 
-    def _hear_own(self, handle: int, tir: lbmr.Tir) -> None:
+    def _on_own_advertisement(self, handle: int, tir: lbmr.Tir) -> None:
         """Own packets are not heard, so the own receivers are told of own sources here."""
         if self._config.hears_itself:
             self._own_tirs[handle] = tir
@@ -213,8 +213,8 @@ class Resolver:
     def on_source_ended(self, topic: bytes, address: TransportAddress, topic_index: int, now_ns: int) -> None:
         """A source that was joined has ended on its transport, or could not be joined.
 
-        One query goes out at once; another way to the same source is joined if it was heard a moment ago, or with its
-        next advertisement.
+        One query goes out at once; another session of the same source is joined if it was heard a moment ago, or with
+        its next advertisement.
         """
         self._channel.now_ns = now_ns
         self._receivers.on_end((topic, address, topic_index))

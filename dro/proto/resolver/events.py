@@ -66,14 +66,14 @@ class SourceChanged:
 
 @dataclass(frozen=True, slots=True)
 class SourceSwitched:
-    """Join `new`, go on by topic sqn, then leave `old`: the same originating source on a cheaper way."""
+    """Join `new`, go on by topic sqn, then leave `old`: the same originating source on a cheaper session."""
 
     old: FoundSource
     new: FoundSource
 
 
 @dataclass(frozen=True, slots=True)
-class SourceGone:
+class SourceFinal:
     """A final advertisement for a joined source: its end, even if the session lives on for other topics."""
 
     source: FoundSource
@@ -153,7 +153,7 @@ ResolverEvent: TypeAlias = (
     SourceFound
     | SourceChanged
     | SourceSwitched
-    | SourceGone
+    | SourceFinal
     | SourceRefused
     | TopicMatched
     | TopicUnmatched

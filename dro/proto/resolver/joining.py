@@ -1,13 +1,13 @@
-"""Which ways to the sources of a context are joined: by what its owner accepts, by cost, and one in each plane.
+"""Which sessions of the sources of a context are joined: by what its owner accepts, by cost, and one in each plane.
 
-Several advertisements of one topic with one OTID are ways to one source. A receiver joins one of them, the cheapest.
-A receiver with `use_hotlink` joins the cheapest way of each hotlink index: all carry every message, and what comes
-first counts. A way that the owner refuses is never joined; another way to the same source may be. What the owner does
-not take on is not joined at all.
+Several advertisements of one topic with one OTID are sessions of one source. A receiver joins one of them, the
+cheapest. A receiver with `use_hotlink` joins the cheapest session of each hotlink index: all carry every message, and
+what comes first counts. A session that the owner refuses is never joined; another one of the same source may be. What
+the owner does not take on is not joined at all.
 
 No state but the judge and its verdicts, which are in the cache. Part of `dro.proto.resolver.receivers`.
-Source: DRO guide, "DRO Hotlinks"; forwarding notes, section 14. Guess: a way that is advertised without an index is in
-a plane of its own, and an index that two DROs share is one plane.
+Source: DRO guide, "DRO Hotlinks"; forwarding notes, section 14. Guess: a session that is advertised without an index is
+in a plane of its own, and an index that two DROs share is one plane.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dro.proto.resolver.schedule import QueryOptions
 from dro.wire.source_string import TransportAddress
 
 Judge: TypeAlias = Callable[[bytes, TransportAddress], bool]
-"""Whether a source may be joined: (topic, session). Asked once for each way to a source that is wanted."""
+"""Whether a source may be joined: (topic, session). Asked once for each session of a source that is wanted."""
 Carries: TypeAlias = Callable[[bytes, int], bool]
 """Whether the owner takes a source on: (OTID, domain where it originates, 0 for this one). Asked before the judge."""
 _Plane: TypeAlias = int | None
@@ -58,14 +58,20 @@ class Joining:
                     for plane in self._planes(topic, otid):
                         self._review(topic, otid, plane)
                 else:
-                    for way in self._cache.ways(topic, otid):
-                        self._forget_verdict(way)
+                    for session in self._cache.sessions(topic, otid):
+                        self._forget_verdict(session)
             yield
 
     def _review(self, topic: bytes, otid: bytes, plane: _Plane) -> None:
-        ways = [way for way in self._cache.ways(topic, otid) if plane in (None, way.plane)]
-        before = [way.is_accepted for way in ways]
-        is_new = bool([way for way, was in zip(ways, before, strict=True) if self.is_accepted(way) and was is False])
+        sessions = [session for session in self._cache.sessions(topic, otid) if plane in (None, session.plane)]
+        before = [session.is_accepted for session in sessions]
+        is_new = bool(
+            [
+                session
+                for session, was in zip(sessions, before, strict=True)
+                if self.is_accepted(session) and was is False
+            ]
+        )
         joined = self._cache.joined(topic, otid, plane)
         if joined is None:
             if is_new:
@@ -110,7 +116,7 @@ class Joining:
                     self._join(topic, otid, plane, heard_since_ns=0)
 
     def rejoin(self, gone: CachedSource) -> None:
-        """A joined way to a source has ended: take another one."""
+        """A joined session of a source has ended: take another one."""
         self._join(gone.tir.topic, gone.otid, self._plane_of(gone))
 
     def _uses_hotlinks(self, topic: bytes) -> bool:
@@ -124,7 +130,7 @@ class Joining:
         return entry.plane if self._uses_hotlinks(entry.tir.topic) else None
 
     def _switch(self, joined: CachedSource, plane: _Plane) -> bool:
-        """Take a cheaper way to the same source, if one was heard a moment ago."""
+        """Take a cheaper session of the same source, if one was heard a moment ago."""
         since_ns = self._channel.now_ns - FRESH_NS
         best = self._cache.best(joined.tir.topic, joined.otid, self.is_accepted, since_ns, plane)
         if best is None or best is joined or best.cost >= joined.cost:
@@ -139,6 +145,6 @@ class Joining:
         best = self._cache.best(topic, otid, self.is_accepted, heard_since_ns, plane)
         if best is None or best.is_joined:
             return
-        if sum(way.is_joined for way in self._cache.ways(topic, otid)) < PLANES_MAX:
+        if sum(session.is_joined for session in self._cache.sessions(topic, otid)) < PLANES_MAX:
             best.is_joined = True
             self._channel.events.append(SourceFound(found(best)))

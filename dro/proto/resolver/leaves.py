@@ -21,7 +21,7 @@ INTERVAL_NS: Final = 100 * NS_PER_MS
 
 @dataclass(slots=True, eq=False)
 class _Series(Due):
-    leaves: Leaves
+    leaves: LeaveRecords
     name: bytes
     pattern_type: int
     to_send: int = COUNT
@@ -30,7 +30,7 @@ class _Series(Due):
         self.leaves.send(self)
 
 
-class Leaves:
+class LeaveRecords:
     """Leave records of one context."""
 
     def __init__(self, channel: Channel) -> None:

@@ -9,7 +9,7 @@ State: the wanted topics and patterns with their query schedules, the cache of a
     last one removed    LEAVE three times, 100 ms apart
     use query           answered if there is a receiver for exactly that topic, or a pattern spelt exactly so
 
-Which ways to a source are joined is decided in `dro.proto.resolver.joining`.
+Which sessions of a source are joined is decided in `dro.proto.resolver.joining`.
 
 Source: UM documentation of the resolver; real capture. Guess: an alternative that was not heard for ten seconds is
 joined with its next advertisement, for which the query asks.
@@ -27,14 +27,14 @@ from dro.proto.resolver.cache import Learned, SourceKey, TopicCache
 from dro.proto.resolver.events import (
     NoSource,
     OtidMismatch,
+    SourceFinal,
     SourceFound,
-    SourceGone,
     TopicMatched,
     TopicUnmatched,
     found,
 )
 from dro.proto.resolver.joining import Joining
-from dro.proto.resolver.leaves import Leaves
+from dro.proto.resolver.leaves import LeaveRecords
 from dro.proto.resolver.output import Channel, pattern_flags
 from dro.proto.resolver.schedule import Phase, QueryOptions, QuerySchedule, WildcardQueryOptions, WildcardQuerySchedule
 from dro.proto.resolver.source_advertisements import Matcher
@@ -105,7 +105,7 @@ class ReceiverSide:
         self._patterns: Counter[lbmr.WildcardTqr] = Counter()  # how many of `_wildcards` ask so
         self._matchers: PatternSet[int] = PatternSet()  # of `_wildcards`
         self._handles = itertools.count(1)
-        self._leaves = Leaves(channel)
+        self._leaves = LeaveRecords(channel)
         self.joining = Joining(channel, cache, self._options_of)
         self._is_asking_all = False
 
@@ -194,7 +194,7 @@ class ReceiverSide:
     # ------------------------------------------------------------------------------------------------ packets
 
     def join_known(self, tir: lbmr.Tir, *, source_ip: int, from_dro: bool, source_id: bytes | None) -> None:
-        """See `Resolver.join_known`. Another way to the same source that is joined stays."""
+        """See `Resolver.join_known`. Another session of the same source that is joined stays."""
         self.on_advertisement(tir, source_ip=source_ip, from_dro=from_dro, source_id=source_id, is_known=True)
         entry = self.cache.get((tir.topic, tir.transport, tir.topic_index))
         if entry is not None and self.cache.joined(tir.topic, entry.otid) is None and self.joining.is_accepted(entry):
@@ -227,7 +227,7 @@ class ReceiverSide:
             self.joining.choose(entry, has_changed=entry.is_joined and old_options != tir.options)
 
     def on_end(self, key: SourceKey) -> None:
-        """A joined way to a source has ended: transport timeout, disconnect, or it could not be joined at all."""
+        """A joined session of a source has ended: transport timeout, disconnect, or it could not be joined at all."""
         entry = self.cache.drop(key)
         wanted = self._topics.get(key[0])
         if wanted is not None and entry is not None and entry.is_joined:
@@ -277,7 +277,7 @@ class ReceiverSide:
             return
         self.cache.drop(key)
         if entry.is_joined:
-            self.channel.events.append(SourceGone(found(entry)))
+            self.channel.events.append(SourceFinal(found(entry)))
             wanted = self._topics.get(tir.topic)
             if wanted is not None:
                 self.joining.rejoin(entry)

@@ -62,7 +62,7 @@ class QueryOptions:
     minimum_sustain_duration_ns: int = 60 * NS_PER_S
     source_threshold: int = 10_000_000  # known sources that end the sustaining phase; 0 = no queries at all
     no_source_threshold: int = 0  # unanswered queries that make a notification; 0 = none
-    use_hotlink: bool = False  # join the ways of all planes
+    use_hotlink: bool = False  # join the sessions of all planes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def tick_at(due_ns: int, tick_ns: int, grid_ns: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SchedulePlan:
     """What a schedule goes by; very many have the same. Intervals and durations as in the options, 0 likewise.
 
     `first_at_once`: the first record leaves at the start, not at the first tick after it.
@@ -100,7 +100,7 @@ class Plan:
 
 
 @lru_cache(maxsize=256)
-def plan_of(plan: Plan) -> Plan:
+def plan_of(plan: SchedulePlan) -> SchedulePlan:
     """The plan that is followed: no interval is below its tick, and all of one kind are one object."""
     is_off = plan.minimum_ns <= 0 or plan.maximum_ns <= 0
     minimum_ns = 0 if is_off else max(plan.minimum_ns, plan.tick_ns)
@@ -118,7 +118,7 @@ class PhasedSchedule:
 
     __slots__ = ("_due_ns", "_interval_ns", "_phase_start_ns", "_plan", "_quiet_until_ns", "phase")
 
-    def __init__(self, plan: Plan, start_ns: int) -> None:
+    def __init__(self, plan: SchedulePlan, start_ns: int) -> None:
         self._plan = plan_of(plan)
         self.restart(start_ns)
 
@@ -237,8 +237,8 @@ class _TwoPhases(PhasedSchedule):
 @lru_cache(maxsize=256)
 def _plan_of_options(
     options: AdvertisingOptions | QueryOptions, tick_ns: int, first_at_once: bool, sustain_tick_ns: int, grid_ns: int
-) -> Plan:
-    return Plan(
+) -> SchedulePlan:
+    return SchedulePlan(
         options.minimum_initial_interval_ns,
         options.maximum_initial_interval_ns,
         options.minimum_initial_duration_ns,
@@ -301,7 +301,9 @@ class WildcardQuerySchedule(PhasedSchedule):
         self, options: WildcardQueryOptions, start_ns: int, *, grid_ns: int = 0, tick_ns: int = WILDCARD_TICK_NS
     ) -> None:
         intervals = (options.minimum_interval_ns, options.maximum_interval_ns)
-        super().__init__(Plan(*intervals, options.minimum_duration_ns, tick_ns, True, grid_ns=grid_ns), start_ns)
+        super().__init__(
+            SchedulePlan(*intervals, options.minimum_duration_ns, tick_ns, True, grid_ns=grid_ns), start_ns
+        )
 
 
 class DoublingSchedule(PhasedSchedule):
@@ -310,7 +312,7 @@ class DoublingSchedule(PhasedSchedule):
     __slots__ = ()
 
     def __init__(self, minimum_ns: int, maximum_ns: int, start_ns: int) -> None:
-        super().__init__(Plan(minimum_ns, maximum_ns, 0, 0, True), start_ns)
+        super().__init__(SchedulePlan(minimum_ns, maximum_ns, 0, 0, True), start_ns)
 
     def set_intervals(self, minimum_ns: int, maximum_ns: int, now_ns: int) -> None:
         """Repeat by other intervals; the next record leaves when it would have, or a longest interval from now.
@@ -318,7 +320,7 @@ class DoublingSchedule(PhasedSchedule):
         A schedule that was off begins with the first record; one that is switched off stops.
         """
         was_off = self._plan.minimum_ns == 0
-        plan = self._plan = plan_of(Plan(minimum_ns, maximum_ns, 0, 0, True))
+        plan = self._plan = plan_of(SchedulePlan(minimum_ns, maximum_ns, 0, 0, True))
         if plan.minimum_ns == 0 or was_off:
             self.restart(now_ns)
             return

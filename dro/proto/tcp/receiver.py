@@ -44,7 +44,7 @@ class TcpReceiverConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Connect:
+class ConnectSession:
     """Open a connection to the advertised address."""
 
     at_ns: int
@@ -59,13 +59,13 @@ class SendSessionId:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseSession:
     """Close the connection or the attempt; harmless when it is closed already."""
 
     at_ns: int
 
 
-TcpReceiverEvent = Connect | SendSessionId | Close | Began | Ended
+TcpReceiverEvent = ConnectSession | SendSessionId | CloseSession | Began | Ended
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class TcpReceiverCore:
         self.state = TcpState.CONNECTING
         self._tried_ns = self.active_ns = now_ns
         self._begun = False
-        self._emit(Connect(now_ns))
+        self._emit(ConnectSession(now_ns))
 
     def on_connected(self, now_ns: int) -> None:
         if self.state is not TcpState.CONNECTING:
@@ -152,7 +152,7 @@ class TcpReceiverCore:
 
     def _end(self, now_ns: int) -> None:
         self.state = TcpState.CLOSED
-        self._emit(Close(now_ns))
+        self._emit(CloseSession(now_ns))
         self._emit(Ended(now_ns))
 
     def take_events(self) -> list[TcpReceiverEvent]:

@@ -52,16 +52,16 @@ class Outcome(Enum):
     TOO_LARGE = "too large"  # for the session; not of unicast messages
 
 
-Tell = Callable[[Outcome], object]
+OnOutcome = Callable[[Outcome], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Connect:
+class ConnectTarget:
     target: Target
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseTarget:
     """Close the connection or the attempt; fine when there is none any more."""
 
     target: Target
@@ -74,10 +74,10 @@ class Write:
     target: Target
 
 
-Effect = Connect | Close | Write
+Effect = ConnectTarget | CloseTarget | Write
 
 
-class State(Enum):
+class ConnectionState(Enum):
     CONNECTING = "connecting"
     OPEN = "open"
     RESTING = "resting"
@@ -95,9 +95,9 @@ class ConnectionLimits:
 @dataclass(slots=True)
 class _Connection:
     active_ns: int  # the last message or progress
-    state: State = State.CONNECTING
+    state: ConnectionState = ConnectionState.CONNECTING
     is_blocked: bool = False
-    waiting: deque[tuple[bytes, Tell]] = field(default_factory=deque)
+    waiting: deque[tuple[bytes, OnOutcome]] = field(default_factory=deque)
     waiting_bytes: int = 0
     taken: int = 0  # bytes of the first message that are on their way
 
@@ -114,28 +114,28 @@ class Connections:
     def __len__(self) -> int:
         return len(self._connections)
 
-    def send(self, target: Target, message: bytes, tell: Tell, now_ns: int) -> None:
-        """Send it in order with the others for that address; `tell` is called once, from here or later."""
+    def send(self, target: Target, message: bytes, on_outcome: OnOutcome, now_ns: int) -> None:
+        """Send it in order with the others for that address; `on_outcome` is called once, from here or later."""
         connection = self._connections.get(target)
         if connection is None:
             if not self._has_room():
-                tell(Outcome.FULL)
+                on_outcome(Outcome.FULL)
                 return
             connection = self._connections[target] = _Connection(now_ns)
-            self._effects.append(Connect(target))
+            self._effects.append(ConnectTarget(target))
             if self._check_ns is None:
                 self._check_ns = now_ns + self._check_interval()
-        if connection.state is State.RESTING:
-            tell(Outcome.FAILED)
+        if connection.state is ConnectionState.RESTING:
+            on_outcome(Outcome.FAILED)
             return
         if connection.waiting and connection.waiting_bytes + len(message) > self._limits.buffer_bytes:
-            tell(Outcome.FULL)
+            on_outcome(Outcome.FULL)
             return
         if not connection.waiting:
             self._used(target, connection, now_ns)
-            if connection.state is State.OPEN and not connection.is_blocked:
+            if connection.state is ConnectionState.OPEN and not connection.is_blocked:
                 self._effects.append(Write(target))
-        connection.waiting.append((message, tell))
+        connection.waiting.append((message, on_outcome))
         connection.waiting_bytes += len(message)
 
     def _has_room(self) -> bool:
@@ -155,8 +155,8 @@ class Connections:
 
     def on_open(self, target: Target, now_ns: int) -> None:
         connection = self._connections.get(target)
-        if connection is not None and connection.state is State.CONNECTING:
-            connection.state = State.OPEN
+        if connection is not None and connection.state is ConnectionState.CONNECTING:
+            connection.state = ConnectionState.OPEN
             connection.active_ns = now_ns
             if connection.waiting:
                 self._effects.append(Write(target))
@@ -176,13 +176,13 @@ class Connections:
     def on_lost(self, target: Target, now_ns: int) -> None:
         """The connection was refused or has ended."""
         connection = self._connections.get(target)
-        if connection is not None and connection.state is not State.RESTING:
+        if connection is not None and connection.state is not ConnectionState.RESTING:
             self._fail(target, connection, now_ns)
 
     def pieces(self, target: Target) -> list[bytes | memoryview]:
         """Return what to write now, a bounded part of what waits; empty when there is nothing."""
         connection = self._connections.get(target)
-        if connection is None or connection.state is not State.OPEN or connection.is_blocked:
+        if connection is None or connection.state is not ConnectionState.OPEN or connection.is_blocked:
             return []
         pieces: list[bytes | memoryview] = [message for message, _ in islice(connection.waiting, PIECES_MAX)]
         if connection.taken:
@@ -194,14 +194,14 @@ class Connections:
         connection = self._connections[target]
         self._used(target, connection, now_ns)
         connection.taken += count
-        told: list[Tell] = []
+        told: list[OnOutcome] = []
         while connection.waiting and connection.taken >= len(connection.waiting[0][0]):
-            message, tell = connection.waiting.popleft()
+            message, on_outcome = connection.waiting.popleft()
             connection.taken -= len(message)
             connection.waiting_bytes -= len(message)
-            told.append(tell)
-        for tell in told:
-            tell(Outcome.SENT)
+            told.append(on_outcome)
+        for on_outcome in told:
+            on_outcome(Outcome.SENT)
 
     def close(self) -> None:
         """Close all; what waits has failed."""
@@ -219,10 +219,10 @@ class Connections:
             return
         for target, connection in list(self._connections.items()):
             silent_ns = now_ns - connection.active_ns
-            if connection.state is State.RESTING:
+            if connection.state is ConnectionState.RESTING:
                 if silent_ns >= REST_NS:
                     del self._connections[target]
-            elif connection.waiting or connection.state is State.CONNECTING:
+            elif connection.waiting or connection.state is ConnectionState.CONNECTING:
                 if silent_ns >= PROGRESS_NS:
                     self._fail(target, connection, now_ns)
             elif silent_ns >= self._limits.idle_ns:
@@ -233,18 +233,18 @@ class Connections:
         return min(CHECK_NS, max(self._limits.idle_ns, CHECK_LEAST_NS))
 
     def _fail(self, target: Target, connection: _Connection, now_ns: int) -> None:
-        rests = connection.state is State.CONNECTING
-        self._end(target, connection, _Connection(now_ns, State.RESTING) if rests else None)
+        rests = connection.state is ConnectionState.CONNECTING
+        self._end(target, connection, _Connection(now_ns, ConnectionState.RESTING) if rests else None)
 
     def _end(self, target: Target, connection: _Connection, successor: _Connection | None = None) -> None:
         del self._connections[target]
         if successor is not None:
             self._connections[target] = successor
-        if connection.state is not State.RESTING:
-            self._effects.append(Close(target))
+        if connection.state is not ConnectionState.RESTING:
+            self._effects.append(CloseTarget(target))
         waiting, connection.waiting = connection.waiting, deque()
-        for _, tell in waiting:  # who may send again from within
-            tell(Outcome.FAILED)
+        for _, on_outcome in waiting:  # who may send again from within
+            on_outcome(Outcome.FAILED)
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dro.clock import ms, s
-from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.proto.new_entries import NewEntryLimiter, NewEntryRate
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.tnwg import TnwgAddress, TnwgContextFlag, TnwgContextInstance, TnwgDomain
 
@@ -30,7 +30,7 @@ FORGET_NS: Final = 3 * REPEAT_NS + s(1)
 NEIGHBOURS_MAX: Final = 256
 OF_ONE_MAX: Final = 16
 """Portals that one address may announce."""
-NEW_NEIGHBOURS: Final = NewcomerRate(in_all=32, of_one=8)
+NEW_NEIGHBOURS: Final = NewEntryRate(in_all=32, of_one=8)
 _INSTANCE_BYTES: Final = 8
 
 
@@ -52,7 +52,7 @@ class NeighbourDros:
         self._domain_id = domain_id
         self._heard: dict[bytes, tuple[NeighbourDro, int]] = {}  # and when last; the one silent for longest first
         self._announced_by: dict[bytes, int] = {}  # the address from which the announcement has come
-        self._newcomers = Newcomers(NEW_NEIGHBOURS)
+        self._newcomers = NewEntryLimiter(NEW_NEIGHBOURS)
         self._queries = START_QUERIES
         self._due_ns: int | None = now_ns if own.port else None
         self._announced_ns: int | None = None

@@ -26,7 +26,7 @@ def signal_status(number: int) -> int:
     return 128 + number
 
 
-class Stop:
+class EndRequest:
     """A request to end that SIGINT, SIGTERM or another thread makes, and that the main thread waits for.
 
     A pipe carries it, so neither a signal handler nor a callback ever takes a lock. It is also the process's wake-up
@@ -49,7 +49,7 @@ class Stop:
         self._wakeup_before = signal.set_wakeup_fd(self._request_fd, warn_on_full_buffer=False)
         self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
 
-    def __enter__(self) -> Stop:
+    def __enter__(self) -> EndRequest:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,13 +9,13 @@ from typing import Final
 
 from dro.standard_streams import open_standard_streams
 from dro.tools.lbm import receiving
-from dro.tools.lbm.receiving import Callbacks, Receiver
+from dro.tools.lbm.receiving import AnyReceiver, Callbacks
 from dro.um.blocking_api import BlockingContext
 
 PROG: Final = "lbmrcv"
 
 
-def open_receiver(context: BlockingContext, topic: str, callbacks: Callbacks) -> Receiver:
+def open_receiver(context: BlockingContext, topic: str, callbacks: Callbacks) -> AnyReceiver:
     on_event, on_messages = callbacks["on_event"], callbacks["on_messages"]
     return context.receiver(topic, on_event=on_event, on_messages=on_messages, on_source=callbacks["on_source"])
 
@@ -27,7 +27,7 @@ def arguments() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit status."""
     open_standard_streams()
-    options = arguments().parse_args(argv, receiving.Options())
+    options = arguments().parse_args(argv, receiving.ReceivingOptions())
     return receiving.run(PROG, options, open_receiver)
 
 

@@ -30,7 +30,7 @@ from dro.tools.lbm.arguments import (
     seconds,
     source_datagram_max,
 )
-from dro.tools.lbm.ending import EXIT_OK, Stop, signal_status
+from dro.tools.lbm.ending import EXIT_OK, EndRequest, signal_status
 from dro.tools.lbm.output import HeldOutput
 from dro.tools.lbm.payloads import PayloadRecord
 from dro.tools.lbm.running import Periods, load_config, run_tool
@@ -140,7 +140,7 @@ def payload_maker(options: Options) -> Callable[[int], bytes]:
 class Sending:
     """One run: the messages of one source and the lines about them."""
 
-    def __init__(self, options: Options, stop: Stop, out: TextIO) -> None:
+    def __init__(self, options: Options, stop: EndRequest, out: TextIO) -> None:
         self.sent = 0
         self.sent_bytes = 0
         self._options = options
@@ -185,7 +185,7 @@ class Sending:
         self._began_s = self._ended_s = due = now
         rate = Periods(now, 1.0 if options.verbose else 0.0)
         stats = Periods(now, options.stats)
-        before = lines.Totals(now)
+        before = lines.LineTotals(now)
         for number in range(options.messages):
             payload = make(number)
             if not self._send(source, payload):
@@ -196,7 +196,7 @@ class Sending:
             self.sent_bytes += len(payload)
             now = self._ended_s = time.monotonic()
             if rate.is_over(now):
-                after = lines.Totals(now, self.sent, self.sent_bytes)
+                after = lines.LineTotals(now, self.sent, self.sent_bytes)
                 part, before = after.since(before), after
                 self._say(lines.rate_text(part.at_s, part.messages, part.data_bytes) + "\n")
             if stats.is_over(now):

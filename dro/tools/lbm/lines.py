@@ -62,7 +62,7 @@ def ascii_line(data: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class LineTotals:
     """What was counted up to one moment; differences of two make a rate line."""
 
     at_s: float = 0.0
@@ -72,8 +72,8 @@ class Totals:
     unrecovered: int = 0
     bursts: int = 0
 
-    def since(self, before: Totals) -> Totals:
-        return Totals(
+    def since(self, before: LineTotals) -> LineTotals:
+        return LineTotals(
             self.at_s - before.at_s,
             self.messages - before.messages,
             self.data_bytes - before.data_bytes,
@@ -89,7 +89,7 @@ def rate_text(seconds: float, messages: int, data_bytes: int) -> str:
     return f"{seconds:.3f} secs. {messages / span / 1000:.3f} Kmsgs/sec. {data_bytes * 8 / span / 1000:.3f} Kbps"
 
 
-def receive_rate_line(part: Totals) -> str:
+def receive_rate_line(part: LineTotals) -> str:
     """One interval of a receiver: `part` is a difference of totals."""
     return (
         f"{rate_text(part.at_s, part.messages, part.data_bytes)} "

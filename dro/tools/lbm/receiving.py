@@ -28,11 +28,11 @@ from dro.tools.lbm.arguments import (
     receiver_datagram_max,
     seconds,
 )
-from dro.tools.lbm.ending import EXIT_OK, Stop, signal_status
+from dro.tools.lbm.ending import EXIT_OK, EndRequest, signal_status
 from dro.tools.lbm.output import HeldOutput
 from dro.tools.lbm.payloads import PayloadRecord
 from dro.tools.lbm.running import Periods, load_config, run_tool
-from dro.tools.lbm.tally import Tally, Watch
+from dro.tools.lbm.tally import Tally, TallyOptions
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.events import Event, MessageBatch
 from dro.um.message.receiver import OnEvent, OnMessages, OnSource
@@ -42,7 +42,7 @@ _QUEUE_POLL_S: Final = 0.1
 _RATE_S: Final = 1.0
 
 
-class Options(CommonOptions):
+class ReceivingOptions(CommonOptions):
     name: str  # topic or pattern
     ascii: bool
     context_stats: bool
@@ -60,7 +60,7 @@ class Options(CommonOptions):
     payload_file: str | None
 
 
-class Receiver(Protocol):
+class AnyReceiver(Protocol):
     """A plain or a wildcard receiver."""
 
     def get(self, timeout: float | None = None) -> Event: ...
@@ -78,7 +78,7 @@ class Callbacks(TypedDict):
     on_deleted: OnTopic
 
 
-Opener = Callable[[BlockingContext, str, Callbacks], Receiver]
+Opener = Callable[[BlockingContext, str, Callbacks], AnyReceiver]
 
 
 def arguments(prog: str, description: str, name: str) -> argparse.ArgumentParser:
@@ -119,7 +119,7 @@ def arguments(prog: str, description: str, name: str) -> argparse.ArgumentParser
 class Receiving:
     """One run: a receiver, the tally of its events, and the lines about them."""
 
-    def __init__(self, prog: str, options: Options, stop: Stop, out: TextIO) -> None:
+    def __init__(self, prog: str, options: ReceivingOptions, stop: EndRequest, out: TextIO) -> None:
         self._prog = prog
         self._options = options
         self._stop = stop
@@ -129,7 +129,7 @@ class Receiving:
         self._lost_before = 0
         wants_record = options.payload_sha256 or options.payload_file is not None
         self._record = PayloadRecord(options.payload_file) if wants_record else None
-        watch = Watch(
+        watch = TallyOptions(
             verbose=options.verbose,
             ascii=options.ascii,
             verify=options.verify,
@@ -228,7 +228,7 @@ class Receiving:
         while not self._stop.wait_until(reports.due_s):
             before = self._report(context, reports, before)
 
-    def _empty_queue(self, context: BlockingContext, receiver: Receiver) -> None:
+    def _empty_queue(self, context: BlockingContext, receiver: AnyReceiver) -> None:
         reports = _Reports(self._options)
         before = self._totals(context)
         while not (self._stop.signal or self._failure or self._tally.is_complete):
@@ -237,7 +237,7 @@ class Receiving:
             if time.monotonic() >= reports.due_s:
                 before = self._report(context, reports, before)
 
-    def _report(self, context: BlockingContext, reports: _Reports, before: lines.Totals) -> lines.Totals:
+    def _report(self, context: BlockingContext, reports: _Reports, before: lines.LineTotals) -> lines.LineTotals:
         now = self._totals(context)
         if reports.rate.is_over(now.at_s):
             self._say(lines.receive_rate_line(now.since(before)))
@@ -246,7 +246,7 @@ class Receiving:
             self._print_statistics(context)
         return before
 
-    def _totals(self, context: BlockingContext) -> lines.Totals:
+    def _totals(self, context: BlockingContext) -> lines.LineTotals:
         """Counts as of now. Sessions that ended take their count of lost packets with them."""
         counters = [dataclasses.asdict(session.counters) for session in context.stats().receivers]
         self._lost_before = max(self._lost_before, sum(each.get("lost", 0) for each in counters))
@@ -269,7 +269,7 @@ class Receiving:
 class _Reports:
     """When the next rate line and the next statistics are due."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReceivingOptions) -> None:
         now = time.monotonic()
         self.rate = Periods(now, _RATE_S)
         self.stats = Periods(now, options.stats)
@@ -279,6 +279,6 @@ class _Reports:
         return min(self.rate.due_s, self.stats.due_s)
 
 
-def run(prog: str, options: Options, open_receiver: Opener) -> int:
+def run(prog: str, options: ReceivingOptions, open_receiver: Opener) -> int:
     """Run a receiving tool to its end. Returns the exit status."""
     return run_tool(prog, options, lambda stop: Receiving(prog, options, stop, sys.stdout).run(open_receiver))

@@ -11,7 +11,7 @@ from dro.errors import ConfigError, DroError
 from dro.log.setup import ToolFormatter
 from dro.standard_streams import output_lost, say
 from dro.tools.lbm.arguments import CommonOptions, Setting
-from dro.tools.lbm.ending import EXIT_OK, EXIT_RESOURCE, EXIT_USAGE, Stop
+from dro.tools.lbm.ending import EXIT_OK, EXIT_RESOURCE, EXIT_USAGE, EndRequest
 from dro.um.message.client_config import Config
 from dro.um.message.events import UsageError
 
@@ -40,13 +40,13 @@ def load_config(options: CommonOptions, settings: Sequence[Setting]) -> Config:
     return config
 
 
-def run_tool(prog: str, options: CommonOptions, work: Callable[[Stop], int]) -> int:
+def run_tool(prog: str, options: CommonOptions, work: Callable[[EndRequest], int]) -> int:
     """Do the work, which may hold signals; a failure becomes a line on standard error and its exit status."""
     level = _LEVELS[min(options.verbose, len(_LEVELS) - 1)]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(ToolFormatter(prog))
     logging.basicConfig(level=level, handlers=[handler])
-    with Stop() as stop:
+    with EndRequest() as stop:
         try:
             status = work(stop)
             sys.stdout.flush()

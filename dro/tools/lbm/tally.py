@@ -13,7 +13,7 @@ from typing import Final
 from dro.sqn import add, ahead
 from dro.tools.lbm import lines, verify
 from dro.tools.lbm.ending import EXIT_BAD, EXIT_OK
-from dro.tools.lbm.lines import Totals
+from dro.tools.lbm.lines import LineTotals
 from dro.tools.lbm.output import Output
 from dro.tools.lbm.payloads import PayloadRecord
 from dro.um.message.events import BOS, EOS, Data, Event, Loss, LossBurst, MessageBatch, NoSource
@@ -22,7 +22,7 @@ _OUT_OF_ORDER: Final = "out of order"
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class TallyOptions:
     """What to look at, and when to end."""
 
     verbose: int = 0
@@ -39,7 +39,7 @@ class Tally:
     """Counts of one run. `on_end` is called once, when the run has what it was asked for."""
 
     def __init__(
-        self, watch: Watch, out: Output, on_end: Callable[[], object], record: PayloadRecord | None = None
+        self, watch: TallyOptions, out: Output, on_end: Callable[[], object], record: PayloadRecord | None = None
     ) -> None:
         self.watch = watch
         self.messages = 0
@@ -163,8 +163,8 @@ class Tally:
         self.is_complete = True
         self._on_end()
 
-    def totals(self, at_s: float, packets_lost: int = 0) -> Totals:
-        return Totals(at_s, self.messages, self.data_bytes, packets_lost, self.lost, self.bursts)
+    def totals(self, at_s: float, packets_lost: int = 0) -> LineTotals:
+        return LineTotals(at_s, self.messages, self.data_bytes, packets_lost, self.lost, self.bursts)
 
     def last_line(self, prog: str) -> str:
         return (

@@ -24,7 +24,7 @@ _STEP: Final = 40_503  # odd, so 65536 sequence numbers in a row have 65536 diff
 _TABLE: Final = shake_128(b"open DRO verifiable payload").digest(_TABLE_BYTES)
 
 
-class Fault(Enum):
+class PayloadFault(Enum):
     """What is wrong with a payload, in the words that the tools print."""
 
     TOO_SHORT = "too short"
@@ -33,11 +33,11 @@ class Fault(Enum):
     WRONG_BODY = "wrong body"
 
 
-class Verdict(NamedTuple):
+class PayloadVerdict(NamedTuple):
     """`sequence` is the sender's number, -1 when the payload is too damaged to tell."""
 
     sequence: int
-    fault: Fault | None
+    fault: PayloadFault | None
 
 
 @lru_cache(maxsize=8)
@@ -61,15 +61,15 @@ def make(sequence: int, length: int) -> bytes:
     return _LENGTH_AND_CRC.pack(length, zlib.crc32(covered)) + covered
 
 
-def check(payload: bytes) -> Verdict:
+def check(payload: bytes) -> PayloadVerdict:
     """Whether a payload is as it was made. Takes any bytes, raises nothing."""
     if len(payload) < MIN_BYTES:
-        return Verdict(-1, Fault.TOO_SHORT)
+        return PayloadVerdict(-1, PayloadFault.TOO_SHORT)
     length, crc, sequence = _HEAD.unpack_from(payload)
     if length != len(payload):
-        return Verdict(-1, Fault.WRONG_LENGTH)
+        return PayloadVerdict(-1, PayloadFault.WRONG_LENGTH)
     if crc != zlib.crc32(memoryview(payload)[_LENGTH_AND_CRC_BYTES:]):
-        return Verdict(-1, Fault.WRONG_CHECKSUM)
+        return PayloadVerdict(-1, PayloadFault.WRONG_CHECKSUM)
     if payload[MIN_BYTES:] != _body(sequence, length - MIN_BYTES):
-        return Verdict(sequence, Fault.WRONG_BODY)
-    return Verdict(sequence, None)
+        return PayloadVerdict(sequence, PayloadFault.WRONG_BODY)
+    return PayloadVerdict(sequence, None)

@@ -33,7 +33,7 @@ _REASONS: Final = {0: "do not retry", 1: "NAK ignored", 2: "retransmit delay", 3
 
 
 @dataclass(slots=True, eq=False)
-class SessionCounts:
+class SeenSession:
     """One transport session as the capture shows it. For LBT-RU one per client, whose numbers may differ."""
 
     key: SessionKey
@@ -74,7 +74,7 @@ class TopicCounts:
     tirs: int = 0
 
 
-class Counts:
+class CaptureCounts:
     """All counters of one run."""
 
     def __init__(self, directory: Directory) -> None:
@@ -88,7 +88,7 @@ class Counts:
         self.entries: Counter[str] = Counter()  # NAK and NCF list entries: "lbtrm nak" and so on
         self.messages: Counter[str] = Counter()  # LBMC by type
         self.fragments = 0
-        self.sessions: OrderedDict[tuple[SessionKey, tuple[int, int] | None], SessionCounts] = OrderedDict()
+        self.sessions: OrderedDict[tuple[SessionKey, tuple[int, int] | None], SeenSession] = OrderedDict()
         self.sources: OrderedDict[tuple[SessionKey, int], SourceCounts] = OrderedDict()
         self.topics: OrderedDict[bytes, TopicCounts] = OrderedDict()
         self.patterns: OrderedDict[bytes, int] = OrderedDict()  # wildcard queries by pattern
@@ -148,10 +148,10 @@ class Counts:
 
     # transports
 
-    def _session(self, key: SessionKey, client: tuple[int, int] | None = None) -> SessionCounts:
+    def _session(self, key: SessionKey, client: tuple[int, int] | None = None) -> SeenSession:
         found = self.sessions.get((key, client))
         if found is None:
-            found = self.sessions[(key, client)] = SessionCounts(key, client, self._pool)
+            found = self.sessions[(key, client)] = SeenSession(key, client, self._pool)
             if len(self.sessions) > MAX_SESSIONS:
                 self.sessions.popitem(last=False)
                 self.forgotten["sessions"] += 1
@@ -218,11 +218,11 @@ class Counts:
                 self._count(LBTRU, session, "data")
         return error
 
-    def _count(self, proto: str, session: SessionCounts, kind: str) -> None:
+    def _count(self, proto: str, session: SeenSession, kind: str) -> None:
         self.types[proto][kind] += 1
         session.types[kind] += 1
 
-    def _on_data(self, proto: str, head: DataHead, session: SessionCounts) -> None:
+    def _on_data(self, proto: str, head: DataHead, session: SeenSession) -> None:
         session.sqns.add(head.sqn)
         if head.is_retransmission:
             session.retransmissions += 1
@@ -232,14 +232,14 @@ class Counts:
             session.data += 1
             self.types[proto]["data"] += 1
 
-    def _on_naks(self, proto: str, session: SessionCounts, sqns: tuple[int, ...]) -> None:
+    def _on_naks(self, proto: str, session: SeenSession, sqns: tuple[int, ...]) -> None:
         self._count(proto, session, "NAK")
         session.types["NAK entries"] += len(sqns)
         self.entries[f"{proto} NAK"] += len(sqns)
         for sqn in sqns:
             session.naked.add(sqn)
 
-    def _on_ncfs(self, proto: str, session: SessionCounts, sqns: tuple[int, ...], reason: int) -> None:
+    def _on_ncfs(self, proto: str, session: SeenSession, sqns: tuple[int, ...], reason: int) -> None:
         self._count(proto, session, "NCF")
         session.types["NCF entries"] += len(sqns)
         self.entries[f"{proto} NCF"] += len(sqns)

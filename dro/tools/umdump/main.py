@@ -27,7 +27,7 @@ from dro.dissect.pcap import Frame, read_frames
 from dro.errors import ConfigError, DecodeError
 from dro.standard_streams import open_standard_streams, output_lost, say
 from dro.tools.text import printable_text, time_text
-from dro.tools.umdump.counts import Counts
+from dro.tools.umdump.counts import CaptureCounts
 from dro.tools.umdump.ports import rules_of
 from dro.tools.umdump.summary import Json, as_json, as_text
 from dro.tools.umdump.topic import TopicFollower, TopicMessage
@@ -317,7 +317,7 @@ def _show_packets(run: _Run) -> None:
 
 
 def _show_summary(run: _Run) -> None:
-    counts = Counts(run.directory)
+    counts = CaptureCounts(run.directory)
     wanted = run.options.proto
 
     def count(packet: UmPacket) -> None:
@@ -336,7 +336,7 @@ def _show_summary(run: _Run) -> None:
 
 def _show_topic(run: _Run, topic: str) -> None:
     follower = TopicFollower(os.fsencode(topic), run.directory)
-    counts = Counts(run.directory)
+    counts = CaptureCounts(run.directory)
     shown = 0
 
     def follow(packet: UmPacket) -> None:

@@ -11,7 +11,7 @@ from dro.dissect.fields import ip4
 from dro.dissect.follow import LBMC, LBMR, LBTRM, LBTRU, LBTTCP
 from dro.dissect.sqnset import SqnSet
 from dro.tools.text import shown, time_text
-from dro.tools.umdump.counts import Counts, SessionCounts, SourceCounts
+from dro.tools.umdump.counts import CaptureCounts, SeenSession, SourceCounts
 from dro.tools.umdump.topic import session_address
 from dro.wire.source_string import format_source
 
@@ -21,7 +21,7 @@ _RANGES: Final = 20  # runs of missing numbers that are listed
 _ROWS: Final = 50  # rows of a table for people; JSON has all
 
 
-def as_json(counts: Counts, capture: Capture) -> dict[str, Json]:
+def as_json(counts: CaptureCounts, capture: Capture) -> dict[str, Json]:
     """Everything that was counted."""
     seconds = (capture.last_ns - capture.first_ns) / 1e9 if capture.frames else 0.0
     tcp = capture.tcp.counts
@@ -64,7 +64,7 @@ def _counter(counter: Mapping[str, int]) -> dict[str, Json]:
     return dict(sorted(counter.items()))
 
 
-def _protocol(counts: Counts, proto: str) -> dict[str, Json]:
+def _protocol(counts: CaptureCounts, proto: str) -> dict[str, Json]:
     out: dict[str, Json] = {"packets": counts.packets[proto], "types": _counter(counts.types[proto])}
     if proto == LBMR:
         return out | {"shapes": _counter(counts.lbmr_shapes), "records": _counter(counts.lbmr_records)}
@@ -82,7 +82,7 @@ def _protocol(counts: Counts, proto: str) -> dict[str, Json]:
     }
 
 
-def _reasons(sessions: Iterable[SessionCounts]) -> Counter[str]:
+def _reasons(sessions: Iterable[SeenSession]) -> Counter[str]:
     total: Counter[str] = Counter()
     for session in sessions:
         total.update(session.reasons)
@@ -98,7 +98,7 @@ def _sqns(sqns: SqnSet) -> dict[str, Json]:
     return out
 
 
-def _session(counts: Counts, session: SessionCounts) -> dict[str, Json]:
+def _session(counts: CaptureCounts, session: SeenSession) -> dict[str, Json]:
     proto = session.key[0]
     out: dict[str, Json] = {
         "source": format_source(session_address(counts.directory, session.key, session.group)),
@@ -125,7 +125,7 @@ def _session(counts: Counts, session: SessionCounts) -> dict[str, Json]:
     }
 
 
-def _topics(counts: Counts) -> list[Json]:
+def _topics(counts: CaptureCounts) -> list[Json]:
     by_topic: dict[bytes | None, list[SourceCounts]] = {name: [] for name in counts.topics}
     for source in counts.sources.values():
         by_topic.setdefault(counts.directory.topic(source.key, source.index), []).append(source)
@@ -143,7 +143,7 @@ def _topics(counts: Counts) -> list[Json]:
     return out
 
 
-def _source(counts: Counts, source: SourceCounts) -> dict[str, Json]:
+def _source(counts: CaptureCounts, source: SourceCounts) -> dict[str, Json]:
     session = counts.sessions.get((source.key, None))
     group = session.group if session else None
     return {

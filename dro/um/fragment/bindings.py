@@ -89,7 +89,7 @@ class Bindings:
         self._pump = pump
         self._bound: Table[BoundKey, BoundSource] = Table()
         self._ending: Table[BoundKey, int] = Table()  # bound sources that have sent a final advertisement, until when
-        self._by_topic: Table[bytes, dict[bytes, list[BoundSource]]] = Table()  # topic -> OTID -> ways to that source
+        self._by_topic: Table[bytes, dict[bytes, list[BoundSource]]] = Table()  # topic -> OTID -> sessions of it
         self._dros = DroWatch()
 
     @property
@@ -175,7 +175,7 @@ class Bindings:
         """Leave the sources of those of `topics` that nobody wants any more."""
         for topic in topics:
             if not self._wanted.is_wanted(topic):
-                for bound in [b for ways in self._by_topic.get(topic, {}).values() for b in ways]:
+                for bound in [b for sessions in self._by_topic.get(topic, {}).values() for b in sessions]:
                     self._unbind(bound, ended=False, now_ns=now_ns)
 
     def leave_all_unwanted(self) -> None:
@@ -225,9 +225,9 @@ class Bindings:
             return
         self._ending.pop(key, None)
         by_otid = self._by_topic[bound.topic]
-        ways = by_otid[bound.otid]
-        ways.remove(bound)
-        if not ways:
+        sessions = by_otid[bound.otid]
+        sessions.remove(bound)
+        if not sessions:
             del by_otid[bound.otid]
             if not by_otid:
                 del self._by_topic[bound.topic]
@@ -247,8 +247,9 @@ class Bindings:
     def _end_soon(self, bound: BoundSource, now_ns: int) -> None:
         """A final advertisement comes by another socket than data that was sent before it: wait for a quiet moment.
 
-        Where another way to the same source has been taken, stay on both for a while: the new one begins somewhere in
-        the middle, and the old one, which a DRO feeds a little longer, may be behind it. What comes twice counts once.
+        Where another session of the same source has been joined, stay on both for a while: the new one begins somewhere
+        in the middle, and the old one, which a DRO feeds a little longer, may be behind it. What comes twice counts
+        once.
         """
         self._ending[_key_of(bound)] = deadline_ns = now_ns + ENDING_MAX_NS
         self._loop.call_later(ENDING_QUIET_NS, partial(self._look, bound, deadline_ns))
@@ -286,7 +287,7 @@ class Bindings:
     def replace_dead(
         self, tirs: tuple[lbmr.Tir, ...], options: lbmr.PacketOptions | None, ip: int, now_ns: int
     ) -> None:
-        """Leave a proxy's session when another way to the same source is advertised and the proxy's DRO is dead.
+        """Leave a proxy's session when another session of the same source is advertised and the proxy's DRO is dead.
 
         Dead is: a DRO context that offers the source at the same cost and with the same hotlink index appeared at the
         same address and the old one was not heard since (the DRO was restarted), or the session has been silent for
@@ -297,9 +298,9 @@ class Bindings:
         if from_dro:
             self._dros.on_packet(ip, source_id, now_ns)
         for tir in tirs:
-            if tir.is_final or tir.otid is None or not (ways := self._by_topic.get(tir.topic, {}).get(tir.otid)):
+            if tir.is_final or tir.otid is None or not (sessions := self._by_topic.get(tir.topic, {}).get(tir.otid)):
                 continue
-            for bound in list(ways):
+            for bound in list(sessions):
                 if bound.address == tir.transport or not bound.is_from_dro or bound.source_id == source_id:
                     continue
                 is_twin = from_dro and bound.source_ip == ip and _offer(bound.tir) == _offer(tir)

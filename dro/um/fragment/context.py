@@ -31,7 +31,7 @@ from dro.proto.resolver import events as ev
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.joining import Carries, Judge
 from dro.proto.resolver.source_advertisements import Matcher
-from dro.proto.unicast.connections import Tell
+from dro.proto.unicast.connections import OnOutcome
 from dro.timers import Timer
 from dro.um.fragment.bindings import Bindings, BoundKey, ContextStats
 from dro.um.fragment.immediate import ImmediateMessages
@@ -41,7 +41,7 @@ from dro.um.fragment.receiver_sessions import ReceiverSessions
 from dro.um.fragment.request_port import OnUnicast, RequestPort
 from dro.um.fragment.source_sessions import SourceSessions
 from dro.um.fragment.tr_channel import TrChannel
-from dro.um.fragment.unicast_sender import UnicastSender, untold
+from dro.um.fragment.unicast_sender import UnicastSender, ignore_outcome
 from dro.um.fragment.wanted import WantedTopics
 from dro.um.transport import mmsg, sockets
 from dro.um.transport.kind import SessionHost
@@ -291,9 +291,9 @@ class FragmentContext:
     def _on_unicast(self, message: bytes, sender: tuple[int, int]) -> None:
         self.on_unicast(message, sender)
 
-    def send_unicast(self, ip: int, port: int, message: bytes, tell: Tell = untold) -> None:
-        """Send an LBMC message to a request port; `tell` is called once with what has become of it."""
-        self._unicast.send(ip, port, message, tell)
+    def send_unicast(self, ip: int, port: int, message: bytes, on_outcome: OnOutcome = ignore_outcome) -> None:
+        """Send an LBMC message to a request port; `on_outcome` is called once with what has become of it."""
+        self._unicast.send(ip, port, message, on_outcome)
 
     # the TR channel
 
@@ -428,7 +428,7 @@ class FragmentContext:
                     self.on_source_changed(bound)
             case ev.SourceRefused(source=source):
                 self._bindings.on_refused(source, now_ns)
-            case ev.SourceGone(source=source):
+            case ev.SourceFinal(source=source):
                 self._bindings.on_gone(source, now_ns)
             case ev.TopicMatched(wildcard=handle, topic=topic):
                 key = self._wanted.on_matched(handle, topic)

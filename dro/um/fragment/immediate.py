@@ -18,7 +18,7 @@ from dro.config.um.sets import ImmediateOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.proto.unicast.connections import Outcome, Tell
+from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.timers import Timer
 from dro.um.fragment.source_sessions import SourceSessions
 from dro.um.transport.kind import ImmediateListener, OnImmediate, SessionHost
@@ -48,7 +48,7 @@ class ImmediateMessages:
         self._sender: SenderTransport | None = None
         self._sent_ns = 0
         self._idle: Timer | None = None
-        self._queue: deque[tuple[bytes, Tell]] = deque()
+        self._queue: deque[tuple[bytes, OnOutcome]] = deque()
         self._queued_bytes = 0
         self._receiver: ImmediateListener | None = None
 
@@ -74,22 +74,22 @@ class ImmediateMessages:
             self._watch()
         return sender
 
-    def send(self, message: bytes, tell: Tell) -> None:
-        """Send one LBMC message; `tell` is called once with what has become of it."""
+    def send(self, message: bytes, on_outcome: OnOutcome) -> None:
+        """Send one LBMC message; `on_outcome` is called once with what has become of it."""
         try:
             sender = self.session()
         except ResourceError as e:
             limited(LogEvent.IMMEDIATE_NO_SESSION, extra={"error": str(e)})
-            tell(Outcome.FAILED)
+            on_outcome(Outcome.FAILED)
             return
         if len(message) > sender.fragment_max_bytes:
-            tell(Outcome.TOO_LARGE)
+            on_outcome(Outcome.TOO_LARGE)
         elif not self._queue and self._send_now(sender, message):
-            tell(Outcome.SENT)
+            on_outcome(Outcome.SENT)
         elif self._queued_bytes + len(message) > self.queue_max_bytes:
-            tell(Outcome.FULL)
+            on_outcome(Outcome.FULL)
         else:
-            self._queue.append((message, tell))
+            self._queue.append((message, on_outcome))
             self._queued_bytes += len(message)
 
     def _send_now(self, sender: SenderTransport, message: bytes) -> bool:
@@ -101,12 +101,12 @@ class ImmediateMessages:
 
     def _drain(self) -> None:
         while self._queue and self._sender is not None:
-            message, tell = self._queue[0]
+            message, on_outcome = self._queue[0]
             if not self._send_now(self._sender, message):
                 return
             self._queue.popleft()
             self._queued_bytes -= len(message)
-            tell(Outcome.SENT)
+            on_outcome(Outcome.SENT)
 
     def _watch(self) -> None:
         self._idle = self._loop.call_at(self._sent_ns + self._deletion_ns, self._on_idle)
@@ -131,7 +131,7 @@ class ImmediateMessages:
         if self._idle is not None:
             self._idle.cancel()
         queue, self._queue = self._queue, deque()
-        for _, tell in queue:
-            tell(Outcome.FAILED)
+        for _, on_outcome in queue:
+            on_outcome(Outcome.FAILED)
         if self._receiver is not None:
             self._receiver.close()

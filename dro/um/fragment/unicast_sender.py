@@ -17,7 +17,16 @@ from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
-from dro.proto.unicast.connections import Close, Connect, ConnectionLimits, Connections, Outcome, Target, Tell, Write
+from dro.proto.unicast.connections import (
+    CloseTarget,
+    ConnectionLimits,
+    Connections,
+    ConnectTarget,
+    OnOutcome,
+    Outcome,
+    Target,
+    Write,
+)
 from dro.timers import Timer
 from dro.um.transport import sockets
 from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
@@ -27,7 +36,7 @@ limited = LimitedLogger(logging.getLogger(__name__)).event
 _READ_BYTES: Final = 4096  # of what the other side must not send
 
 
-def untold(_: Outcome) -> None:
+def ignore_outcome(_: Outcome) -> None:
     """For a message whose outcome nobody counts."""
 
 
@@ -53,12 +62,12 @@ class UnicastSender:
         """Connections, and addresses that rest after a failure."""
         return len(self._core)
 
-    def send(self, ip: int, port: int, message: bytes, tell: Tell = untold) -> None:
-        """Send one whole LBMC message; `tell` is called once with what has become of it, from within or later."""
+    def send(self, ip: int, port: int, message: bytes, on_outcome: OnOutcome = ignore_outcome) -> None:
+        """Send one whole LBMC message; `on_outcome` is called once with what has become of it, from within or later."""
         if self._is_closed:
-            tell(Outcome.FAILED)
+            on_outcome(Outcome.FAILED)
             return
-        self._core.send((ip, port), message, tell, self._loop.now_ns())
+        self._core.send((ip, port), message, on_outcome, self._loop.now_ns())
         self._act_soon()
 
     def close(self) -> None:
@@ -83,11 +92,11 @@ class UnicastSender:
         while effects := self._core.take_effects():
             for effect in effects:
                 match effect:
-                    case Connect(target=target):
+                    case ConnectTarget(target=target):
                         self._connect(target)
                     case Write(target=target):
                         self._write(target)
-                    case Close(target=target):
+                    case CloseTarget(target=target):
                         if (stream := self._streams.pop(target, None)) is not None:
                             stream.close()
         self._arm()

@@ -1,6 +1,6 @@
 """From fragments to messages: the sink that the message level puts behind its context.
 
-A `Stream` is one originating source (topic and OTID) as its receivers see it. Its delivery controller is kept when the
+A stream is one originating source (topic and OTID) as its receivers see it. Its delivery controller is kept when the
 source moves to another transport session, so nothing is delivered twice or out of order. A `Listener` is one receiver;
 several on one topic, plain or by pattern, share a stream.
 
@@ -107,7 +107,7 @@ class _Takeover:
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
+class DeliveryStream:
     """One originating source of one topic."""
 
     topic: str
@@ -133,8 +133,8 @@ class Delivery:
     def __init__(self, loop: Loop, options: UmOptions) -> None:
         self._loop = loop
         self._options = options
-        self._streams: dict[bytes, dict[bytes, Stream]] = {}  # by topic and OTID
-        self._parked: dict[tuple[bytes, bytes], Stream] = {}  # without a session, oldest first
+        self._streams: dict[bytes, dict[bytes, DeliveryStream]] = {}  # by topic and OTID
+        self._parked: dict[tuple[bytes, bytes], DeliveryStream] = {}  # without a session, oldest first
         self._plain: dict[bytes, list[Listener]] = {}
         self._by_pattern: dict[bytes, list[Listener]] = {}  # topic -> wildcard receivers that it matches
         self._topic_options: dict[bytes, UmOptions] = {}
@@ -194,7 +194,7 @@ class Delivery:
     def _listeners(self, topic: bytes) -> list[Listener]:
         return [*self._plain.get(topic, ()), *self._by_pattern.get(topic, ())]
 
-    def _streams_of(self, topic: bytes) -> list[Stream]:
+    def _streams_of(self, topic: bytes) -> list[DeliveryStream]:
         return list(self._streams.get(topic, {}).values())
 
     def sources_of(self, topic: bytes) -> list[str]:
@@ -202,7 +202,7 @@ class Delivery:
         streams = self._streams_of(topic)
         return list(dict.fromkeys(self._names(stream, bound)[0] for stream in streams for bound in stream.begun))
 
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[DeliveryStream]:
         return [stream for streams in self._streams.values() for stream in streams.values()]
 
     def on_no_source(self, topic: bytes) -> None:
@@ -229,12 +229,12 @@ class Delivery:
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         for bound in list(transport.sources.values()):
-            if isinstance(bound.user, Stream):
+            if isinstance(bound.user, DeliveryStream):
                 self._begin(bound.user, bound)
 
     def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
         stream = source.user
-        if not isinstance(stream, Stream):
+        if not isinstance(stream, DeliveryStream):
             return
         stream.begun.pop(source, None)
         if ended and source.transport.was_connected:
@@ -267,7 +267,7 @@ class Delivery:
                 transport.lbm_msgs_no_topic_rcved += run.fragments
                 continue
             stream = bound.user
-            assert isinstance(stream, Stream)
+            assert isinstance(stream, DeliveryStream)
             if stream.live is not bound:
                 self._begin(stream, bound)
                 if bound not in stream.begun:
@@ -295,22 +295,24 @@ class Delivery:
     def _string(self, source: BoundSource) -> str:
         return format_source(source.address, source.topic_index)
 
-    def _names(self, stream: Stream, source: BoundSource) -> tuple[str, str]:
+    def _names(self, stream: DeliveryStream, source: BoundSource) -> tuple[str, str]:
         """Source string, and with hotlinks that of the session, if it is another."""
         text = self._string(source)
         return (text, "") if stream.planes is None else (stream.source, text if text != stream.source else "")
 
-    def _tell_source(self, stream: Stream, source: BoundSource, *, added: bool) -> None:
+    def _tell_source(self, stream: DeliveryStream, source: BoundSource, *, added: bool) -> None:
         text = self._names(stream, source)[0]
         for listener in stream.listeners:
             listener.on_source(stream.topic, text, added=added)
 
-    def _new_stream(self, source: BoundSource) -> Stream:
+    def _new_stream(self, source: BoundSource) -> DeliveryStream:
         o = DeliveryOptions.of(self._topic_options.get(source.topic, self._options))
         config = self._config(source, o)
         planes = Planes(config, o.lbtrm_generation_ns) if o.use_hotlink else None
         controller = DeliveryController(config if planes is None else planes.config)
-        stream = Stream(topic_text(source.topic), source.otid, controller, self._listeners(source.topic), planes=planes)
+        stream = DeliveryStream(
+            topic_text(source.topic), source.otid, controller, self._listeners(source.topic), planes=planes
+        )
         if planes is not None:
             stream.source = origin_string(source.otid, self._string(source))
         return stream
@@ -324,7 +326,7 @@ class Delivery:
             from_dro=cost is not None and cost.hop_count > 0,
         )
 
-    def _begin(self, stream: Stream, bound: BoundSource) -> None:
+    def _begin(self, stream: DeliveryStream, bound: BoundSource) -> None:
         """Activity on the session: it is the stream's current one from now on."""
         if bound not in stream.begun:
             return
@@ -337,13 +339,13 @@ class Delivery:
                 stream.takeover = _Takeover(bound)
             stream.tell(BOS(stream.topic, *self._names(stream, bound)))
 
-    def _settle_planes(self, stream: Stream, planes: Planes) -> None:
+    def _settle_planes(self, stream: DeliveryStream, planes: Planes) -> None:
         """Give up what no session can supply any more."""
         if stream.controller.is_waiting and (sqn := planes.passed(stream.begun)) is not None:
             stream.controller.on_replaced(sqn)
             self._settle(stream)
 
-    def _on_takeover(self, stream: Stream, run: Run) -> None:
+    def _on_takeover(self, stream: DeliveryStream, run: Run) -> None:
         """Data came while a takeover is not over."""
         takeover = stream.takeover
         assert takeover is not None
@@ -351,7 +353,7 @@ class Delivery:
             takeover.first_sqn, takeover.mark = run.first_sqn, takeover.bound.transport.mark()
         self._finish_takeover(stream)
 
-    def _finish_takeover(self, stream: Stream) -> None:
+    def _finish_takeover(self, stream: DeliveryStream) -> None:
         """Nobody can repair what came before: the other sessions are gone, and the new one has all since it began."""
         takeover = stream.takeover
         if takeover is None or takeover.first_sqn is None or len(stream.begun) > 1:
@@ -361,7 +363,7 @@ class Delivery:
             stream.controller.on_replaced(takeover.first_sqn)
             self._settle(stream)
 
-    def _hand(self, stream: Stream, run: Run, view: memoryview) -> None:
+    def _hand(self, stream: DeliveryStream, run: Run, view: memoryview) -> None:
         """Whole messages in order: straight to the listeners."""
         size = run.length - HEADER_BYTES
         start = run.offset + HEADER_BYTES
@@ -387,7 +389,7 @@ class Delivery:
                     ]
             listener.on_events(events)
 
-    def _take(self, stream: Stream, run: Run, view: memoryview, now_ns: int) -> None:
+    def _take(self, stream: DeliveryStream, run: Run, view: memoryview, now_ns: int) -> None:
         """Fragments one by one through the controller."""
         on_fragment = stream.controller.on_fragment
         sqn = run.first_sqn
@@ -402,7 +404,7 @@ class Delivery:
             sqn = (sqn + 1) & MASK
         self._settle(stream)
 
-    def _settle(self, stream: Stream) -> None:
+    def _settle(self, stream: DeliveryStream) -> None:
         """Hand up what the controller has, and set its timer."""
         controller = stream.controller
         if controller.has_events:
@@ -413,7 +415,7 @@ class Delivery:
             self._arm(stream)
 
     @staticmethod
-    def _event(stream: Stream, event: DeliveryEvent) -> Event:
+    def _event(stream: DeliveryStream, event: DeliveryEvent) -> Event:
         match event:
             case Delivered(sqn=sqn, payload=payload, flags=flags):
                 return Data(stream.topic, stream.source, sqn, bytes(payload), flags, stream.otid)
@@ -422,7 +424,7 @@ class Delivery:
             case Burst(first_sqn=first, count=count):
                 return LossBurst(stream.topic, stream.source, first, count)
 
-    def _arm(self, stream: Stream) -> None:
+    def _arm(self, stream: DeliveryStream) -> None:
         deadline = stream.controller.next_deadline()
         timer = stream.timer
         if timer is not None and timer.is_pending:
@@ -431,18 +433,18 @@ class Delivery:
             timer.cancel()
         stream.timer = None if deadline is None else self._loop.call_at(deadline, lambda: self._on_timer(stream))
 
-    def _on_timer(self, stream: Stream) -> None:
+    def _on_timer(self, stream: DeliveryStream) -> None:
         stream.controller.on_timer(self._loop.now_ns())
         self._settle(stream)
 
-    def _park(self, stream: Stream, key: tuple[bytes, bytes]) -> None:
+    def _park(self, stream: DeliveryStream, key: tuple[bytes, bytes]) -> None:
         if len(self._parked) >= PARKED_MAX:
             oldest = next(iter(self._parked))
             self._drop(self._parked[oldest], oldest)
         self._parked[key] = stream
         stream.park = self._loop.call_later(PARK_NS, lambda: self._drop(stream, key))
 
-    def _drop(self, stream: Stream, key: tuple[bytes, bytes]) -> None:
+    def _drop(self, stream: DeliveryStream, key: tuple[bytes, bytes]) -> None:
         for timer in (stream.park, stream.timer):
             if timer is not None:
                 timer.cancel()

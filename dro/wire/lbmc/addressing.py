@@ -44,7 +44,7 @@ OF_DROS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class DestinationFields:
     """What the DESTINATION block says of the way; `at` is its offset in the message."""
 
     domain_id: int
@@ -64,7 +64,7 @@ class Addressing:
 
     is_data: bool
     dro_code: int
-    destination: Destination | None
+    destination: DestinationFields | None
     instance: bytes | None
     stream: tuple[bytes, int, int] | None
     has_unknown: bool = False
@@ -87,7 +87,7 @@ def read_addressing(message: bytes) -> Addressing:
     destination = instance = stream = None
     if (at := first.get(BlockType.DESTINATION, 0)) > 0:
         domain_id, ip, port, hops_taken = _DESTINATION.unpack_from(message, at + _HEAD)
-        destination = Destination(domain_id, ip, port, hops_taken, at)
+        destination = DestinationFields(domain_id, ip, port, hops_taken, at)
     if (at := first.get(BlockType.CTXINSTD, 0)) > 0:
         instance = message[at + _HEAD : at + _INSTANCE_SIZE]
     if (at := first.get(BlockType.STREAM, 0)) > 0:
@@ -107,7 +107,7 @@ def asks_for_repair(message: bytes) -> bool:
         return False
 
 
-def with_hops(message: bytes, destination: Destination, hops_taken: int) -> bytes:
+def with_hops(message: bytes, destination: DestinationFields, hops_taken: int) -> bytes:
     """The same message after so many DROs."""
     at = destination.at + _HOPS_AT
     return b"".join((message[:at], hops_taken.to_bytes(2, "big"), message[at + 2 :]))

@@ -26,7 +26,7 @@ _MESSAGE_MAX: Final = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class MessageOrigin:
     """`domain_id` and `otid` are None when the message has no such block. The others say where it can be completed."""
 
     sqn: int
@@ -39,7 +39,7 @@ class Origin:
     chain_end: int
 
 
-def read_origin(message: bytes) -> Origin:
+def read_origin(message: bytes) -> MessageOrigin:
     """Read the origin of one whole message with the full header. Raises: DecodeError."""
     if len(message) < _SQN_AT + 4 or message[0] not in FULL_HEADER_TYPES:
         raise DecodeError("lbmc.type", "no message with a sequence number")
@@ -51,7 +51,7 @@ def read_origin(message: bytes) -> Origin:
         first.setdefault(code, at)
     domain_at = first.get(BlockType.ODOMAIN, 0)
     otid_at = first.get(BlockType.OTID, 0) + _HEAD.size
-    return Origin(
+    return MessageOrigin(
         _U32.unpack_from(message, _SQN_AT)[0],
         _U32.unpack_from(message, domain_at + _HEAD.size)[0] if domain_at else None,
         message[otid_at : otid_at + OTID_SIZE] if BlockType.OTID in first else None,
@@ -63,7 +63,7 @@ def read_origin(message: bytes) -> Origin:
     )
 
 
-def completed(message: bytes, origin: Origin, domain_id: int, otid: bytes) -> bytes:
+def completed(message: bytes, origin: MessageOrigin, domain_id: int, otid: bytes) -> bytes:
     """The same message with this domain in its ODOMAIN block, and with that OTID if it has none.
 
     Raises: DecodeError when it would be too long.
@@ -85,14 +85,14 @@ def request_with_domain(message: bytes, domain_id: int) -> bytes:
         return message
 
 
-def _in_domain(message: bytes, origin: Origin, domain_id: int) -> bytearray:
+def _in_domain(message: bytes, origin: MessageOrigin, domain_id: int) -> bytearray:
     made = bytearray(message)
     if origin.domain_at:
         _U32.pack_into(made, origin.domain_at + _HEAD.size, domain_id)
     return made
 
 
-def _with_block(made: bytearray, origin: Origin, code: int, data: bytes) -> bytes:
+def _with_block(made: bytearray, origin: MessageOrigin, code: int, data: bytes) -> bytes:
     """With one more block at the end of the chain. Raises: DecodeError."""
     size = _HEAD.size + len(data)
     if len(made) + size > _MESSAGE_MAX:

@@ -105,7 +105,7 @@ class UnknownOption:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class RecordKind(Generic[T]):
     """One row of a table. `layout` covers the fields after code and length; `has_name`: a counted string follows."""
 
     code: int
@@ -135,9 +135,9 @@ class Kind(Generic[T]):
         return HEADER.pack(self.code, 2 + len(raw) + len(tail)) + raw + tail
 
 
-def kind(code: int, record: type[T], layout: str) -> Kind[T]:
+def kind(code: int, record: type[T], layout: str) -> RecordKind[T]:
     """A row: `layout` in struct letters, `*` at its end for a counted string that fills the rest."""
-    return Kind(
+    return RecordKind(
         code, record, Struct("!" + layout.rstrip("*")), layout.endswith("*"), tuple(record.__dataclass_fields__)
     )
 
@@ -148,12 +148,12 @@ class OptionTable(Generic[T]):
     `unknown` makes a record of a code that no row has, or is None where the protocol forbids such options.
     """
 
-    def __init__(self, where: str, rows: Iterable[Kind[T]], unknown: Callable[[int, bytes], T] | None) -> None:
+    def __init__(self, where: str, rows: Iterable[RecordKind[T]], unknown: Callable[[int, bytes], T] | None) -> None:
         self._where = where
         self._unknown = unknown
         rows = tuple(rows)
         self._by_code = {row.code: row for row in rows}
-        self._by_record: dict[type[Record], Kind[T]] = {row.record: row for row in rows}
+        self._by_record: dict[type[Record], RecordKind[T]] = {row.record: row for row in rows}
         self._read_once = lru_cache(maxsize=4096)(self._read_row)
         self._write_once = lru_cache(maxsize=4096)(self._write_row)
 
@@ -172,7 +172,7 @@ class OptionTable(Generic[T]):
             raise DecodeError(self._where, f"unknown option 0x{code:02x} must not be ignored", at)
         return self._unknown(code, body)
 
-    def _shared(self, row: Kind[T], body: bytes, at: int) -> T:
+    def _shared(self, row: RecordKind[T], body: bytes, at: int) -> T:
         """One record for options that many sources have alike, such as the request address of their context."""
         try:
             return self._read_once(row.code, body)

@@ -22,10 +22,10 @@ from enum import Enum
 from dro.bus.messages import Route
 from dro.errors import DecodeError
 from dro.proto.unicast.streams import SeenStreams
-from dro.wire.lbmc.origin import Origin, completed, read_origin
+from dro.wire.lbmc.origin import MessageOrigin, completed, read_origin
 
 
-class Why(Enum):
+class ImmediateDropReason(Enum):
     """Why a message goes no further."""
 
     BROKEN = "broken"
@@ -43,14 +43,14 @@ class Class:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
-    why: Why
+class ImmediateDropped:
+    why: ImmediateDropReason
     kind: Class = Class()
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Leaves:
+class ImmediateLeaves:
     """By these portals, which may be none: another DRO brings it to where it goes."""
 
     workers: tuple[int, ...]
@@ -79,30 +79,32 @@ class ImmediateForwarding:
                 egress[source] += (worker,)
         self._egress = egress
 
-    def on_message(self, message: bytes, otid: bytes | None, now_ns: int) -> Dropped | Leaves:
+    def on_message(self, message: bytes, otid: bytes | None, now_ns: int) -> ImmediateDropped | ImmediateLeaves:
         """One whole LBMC message from behind this portal. `otid` is for one that has none; a link knows none."""
         try:
             origin = read_origin(message)
             return self._route(message, origin, otid, now_ns)
         except DecodeError as e:
-            return Dropped(Why.BROKEN, detail=str(e))
+            return ImmediateDropped(ImmediateDropReason.BROKEN, detail=str(e))
 
-    def _route(self, message: bytes, origin: Origin, otid: bytes | None, now_ns: int) -> Dropped | Leaves:
+    def _route(
+        self, message: bytes, origin: MessageOrigin, otid: bytes | None, now_ns: int
+    ) -> ImmediateDropped | ImmediateLeaves:
         kind = Class(origin.has_topic, origin.is_request)
         domain_id = self._domain_id if origin.domain_id == 0 else origin.domain_id
         sender = origin.otid if origin.otid is not None else otid
         if not domain_id or sender is None:
-            return Dropped(Why.NO_DOMAIN, kind)
+            return ImmediateDropped(ImmediateDropReason.NO_DOMAIN, kind)
         if not self._is_new(sender, origin.sqn, now_ns):
-            return Dropped(Why.DUPLICATE, kind)
+            return ImmediateDropped(ImmediateDropReason.DUPLICATE, kind)
         if self._egress is None:
-            return Dropped(Why.NO_ROUTES_YET, kind)
+            return ImmediateDropped(ImmediateDropReason.NO_ROUTES_YET, kind)
         workers = self._egress.get(domain_id, ())
         if workers and (origin.otid is None or origin.domain_id != domain_id):
             message = completed(message, origin, domain_id, sender)
-        return Leaves(workers, message, kind)
+        return ImmediateLeaves(workers, message, kind)
 
-    def on_leaving(self, message: bytes, now_ns: int) -> Dropped | Class:
+    def on_leaving(self, message: bytes, now_ns: int) -> ImmediateDropped | Class:
         """A message that a sibling took in, and that is to be sent here; what it is when it may go.
 
         Raises: DecodeError for what no sibling passes on.
@@ -111,7 +113,11 @@ class ImmediateForwarding:
         if origin.otid is None:
             raise DecodeError("mim", "no OTID")
         kind = Class(origin.has_topic, origin.is_request)
-        return kind if self._is_new(origin.otid, origin.sqn, now_ns) else Dropped(Why.DUPLICATE, kind)
+        return (
+            kind
+            if self._is_new(origin.otid, origin.sqn, now_ns)
+            else ImmediateDropped(ImmediateDropReason.DUPLICATE, kind)
+        )
 
     def _is_new(self, sender: bytes, sqn: int, now_ns: int) -> bool:
         self._passed.forget_old(now_ns)

@@ -31,7 +31,7 @@ HOPS_MAX: Final = 255
 HOPS_HIGH: Final = 100
 
 
-class Why(Enum):
+class UnicastDropReason(Enum):
     """Why a message goes no further."""
 
     BROKEN = "broken"
@@ -47,16 +47,16 @@ class Why(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class UnicastDropped:
     """`domain_id` of the destination, 0 when not known; `detail` says more of a broken message or a context."""
 
-    why: Why
+    why: UnicastDropReason
     domain_id: int = 0
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Leaves:
+class UnicastLeaves:
     """Traffic that leaves the DRO by `worker`, perhaps this portal, towards that domain. `hops` if unusually many."""
 
     worker: int
@@ -75,7 +75,7 @@ class ForContexts:
     """Context information, a question or an answer."""
 
 
-Verdict = Dropped | Leaves | ForRoutes | ForContexts
+Verdict = UnicastDropped | UnicastLeaves | ForRoutes | ForContexts
 
 
 class UnicastForwarding:
@@ -101,16 +101,18 @@ class UnicastForwarding:
         try:
             to = read_addressing(message)
         except DecodeError as e:
-            return Dropped(Why.BROKEN, detail=str(e))
+            return UnicastDropped(UnicastDropReason.BROKEN, detail=str(e))
         if to.dro_code:
             return _of_dros(to.dro_code)
         if to.destination is None and to.instance is None:
-            return Dropped(Why.UNKNOWN_FORWARDING if to.has_unknown else Why.NO_FORWARDING)
+            return UnicastDropped(
+                UnicastDropReason.UNKNOWN_FORWARDING if to.has_unknown else UnicastDropReason.NO_FORWARDING
+            )
         if to.stream is None:
-            return Dropped(Why.NO_STREAM)
+            return UnicastDropped(UnicastDropReason.NO_STREAM)
         sender, stream_id, sqn = to.stream
         if not self._seen.is_new((sender, stream_id), sqn, now_ns):
-            return Dropped(Why.DUPLICATE)
+            return UnicastDropped(UnicastDropReason.DUPLICATE)
         return self._route(message, to, now_ns)
 
     def _route(self, message: bytes, to: Addressing, now_ns: int) -> Verdict:
@@ -119,23 +121,23 @@ class UnicastForwarding:
             domain_id = to.destination.domain_id
             hops = to.destination.hops_taken + 1
             if hops >= HOPS_MAX:
-                return Dropped(Why.HOPS, domain_id)
+                return UnicastDropped(UnicastDropReason.HOPS, domain_id)
             if domain_id == self._domain_id and (to.destination.ip, to.destination.port) in self.own_addresses:
-                return Dropped(Why.UNHANDLED, domain_id)
+                return UnicastDropped(UnicastDropReason.UNHANDLED, domain_id)
             message = with_hops(message, to.destination, hops)
             high_hops = hops if hops >= HOPS_HIGH else 0
         else:
             assert to.instance is not None
             context = self._contexts.find(to.instance, now_ns)
             if context is None:
-                return Dropped(Why.NO_CONTEXT, detail=to.instance.hex())
+                return UnicastDropped(UnicastDropReason.NO_CONTEXT, detail=to.instance.hex())
             domain_id = context.domain_id
         if self._egress is None:
-            return Dropped(Why.NO_ROUTES_YET, domain_id)
+            return UnicastDropped(UnicastDropReason.NO_ROUTES_YET, domain_id)
         worker = self._worker if domain_id and domain_id == self._domain_id else self._egress.get(domain_id)
         if worker is None:
-            return Dropped(Why.NO_ROUTE, domain_id)
-        return Leaves(worker, domain_id, message, high_hops)
+            return UnicastDropped(UnicastDropReason.NO_ROUTE, domain_id)
+        return UnicastLeaves(worker, domain_id, message, high_hops)
 
 
 def _of_dros(code: int) -> Verdict:
@@ -145,4 +147,4 @@ def _of_dros(code: int) -> Verdict:
         case BlockType.CTXINFO:
             return ForContexts()
         case _:
-            return Dropped(Why.UNHANDLED)
+            return UnicastDropped(UnicastDropReason.UNHANDLED)

@@ -76,7 +76,7 @@ _RETRANSMISSION: Final = lbtru.FLAG_RETRANSMISSION >> 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatagramAddresses:
     """`local_ip` and `port`: where this side listens; `ip` and `peer_port`: where the companion does."""
 
     local_ip: str
@@ -127,7 +127,7 @@ class LinkDatagrams:
         self,
         loop: Loop,
         udp: PeerUdpConfig,
-        place: Place,
+        place: DatagramAddresses,
         core: DatagramSession,
         codec: tuple[DatagramWriter, DatagramReader] | None,
         writer: PacketWriter,
@@ -359,7 +359,7 @@ class LinkDatagrams:
     def _ordered(self, number: int, sqn: int, kind: int, record: bytes, newest: int) -> list[bytes]:
         if kind == KIND_DATA:
             return self._order.put(number, sqn, record, newest)
-        return [] if kind == KIND_TSNI and self._order.tells_nothing(number, sqn) else [record]
+        return [] if kind == KIND_TSNI and self._order.is_known_already(number, sqn) else [record]
 
     def _hand_up_records(self, records: list[bytes], now_ns: int) -> None:
         if not records:

@@ -32,7 +32,7 @@ from dro.um.transport.session import SessionSink
 from dro.wire.peer_datagram import KEY_BYTES, SALT_BYTES, DatagramKey, DatagramReader, DatagramWriter
 from dro.wire.source_string import address_text
 from portals.peer.datagrams.gauges import datagram_totals, recovery_gauges
-from portals.peer.datagrams.link_datagrams import LinkDatagrams, Place
+from portals.peer.datagrams.link_datagrams import DatagramAddresses, LinkDatagrams
 from portals.peer.datagrams.packet_sender import PacketSender
 from portals.peer.datagrams.packet_writer import PacketWriter
 from portals.peer.link_sources import LinkSources
@@ -80,8 +80,8 @@ class UdpPart:
         self._timer: Timer | None = None
         self._totals = Totals(ctx.counters, self._counted())
 
-    def greeting(self, own: Hello) -> Hello:
-        """For one connection."""
+    def complete_hello(self, own: Hello) -> Hello:
+        """Add to HELLO what is of one connection alone."""
         key = secrets.token_bytes(KEY_BYTES + SALT_BYTES) if self._uses_tls else b""
         session = secrets.randbelow(0xFFFFFFFF) + 1
         return replace(own, udp_port=self._udp.port, udp_session=session, udp_key=key)
@@ -115,7 +115,7 @@ class UdpPart:
             loop, core.source, own.udp_session, self._data_limiter, codec[0] if codec is not None else None,
             connection.writer, self.sender.on_room, self._on_send_error,
         )  # fmt: skip
-        place = Place(connection.local_ip, udp.port, sockets.ip_text(connection.address.ip), other.udp_port)
+        place = DatagramAddresses(connection.local_ip, udp.port, sockets.ip_text(connection.address.ip), other.udp_port)
         try:
             datagrams = LinkDatagrams(loop, udp, place, core, codec, writer, connection.receiver, sink, self)
         except OSError as e:

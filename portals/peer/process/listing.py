@@ -101,14 +101,14 @@ class PeerLists:
 
     # as of an endpoint
 
-    def _heard(self) -> Iterator[SourceRecord]:
+    def _offered(self) -> Iterator[SourceRecord]:
         offers = self.link.offers
         return offers.all() if offers is not None else iter(())
 
     def _topics(self, text: bytes) -> Iterator[Row | None]:
         """Offered by the companion, wanted or asked for there, or offered by siblings."""
         core, sources, joined = self.core, Counter[bytes](), Counter[bytes]()
-        for record in self._heard():
+        for record in self._offered():
             if text in record.topic:
                 sources[record.topic] += 1
                 joined[record.topic] += self._is_joined(record)
@@ -133,7 +133,7 @@ class PeerLists:
 
     def _one_topic(self, topic: bytes) -> Iterator[Row | None]:
         sources = joined = 0
-        for record in self._heard():
+        for record in self._offered():
             if record.topic == topic:
                 sources += 1
                 joined += self._is_joined(record)
@@ -145,7 +145,7 @@ class PeerLists:
         return link is not None and record.srcidx in link.receiver.sources
 
     def _sources(self, text: bytes) -> Iterator[Row | None]:
-        for record in self._heard():
+        for record in self._offered():
             yield self._source(record) if text in record.topic else None
 
     def _source(self, record: SourceRecord) -> SourceRow:

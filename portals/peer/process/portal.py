@@ -22,7 +22,7 @@ from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.log.events import LogEvent
 from dro.proto.peerlink.messages import Hello
 from dro.proto.peerlink.session import LinkEffect, LinkEnd, LinkUp
-from dro.proto.peerlink.sources import ToldSources
+from dro.proto.peerlink.sources import SentSources
 from dro.um.transport.peer_tls import PeerStreamMaker
 from dro.um.transport.read_space import ReadSpace
 from dro.um.transport.session import BoundSource, ReceiverTransport
@@ -89,7 +89,7 @@ class PeerPortal:
             padding=random.randbytes(CANARY_BYTES),
             draw=random.randrange,
             now_ns=ctx.loop.now_ns(),
-            told_sources=self._told_sources,
+            sent_sources=self._sent_sources,
             late=self._udp,
         )
         self._effects: deque[do.LinkCoreEffect] = deque()
@@ -111,7 +111,7 @@ class PeerPortal:
                   self._connection, losses)  # fmt: skip
         self._unicast = unicast = LinkUnicast(ctx, config, self._shell, self)
         self.send_unicast, self.on_context_info = unicast.send_unicast, unicast.on_context_info
-        self.send_immediate, self.rest = unicast.send_immediate, self.sources.rest
+        self.send_immediate, self.quiescence = unicast.send_immediate, self.sources.quiescence
         self.take_interest, self.describe = link.heard.take_events, link.describe
         ctx.on_reconfigure = self._on_reconfigure
         self._shell.egress.is_operational = False
@@ -129,15 +129,15 @@ class PeerPortal:
         link = self.link.link
         return self._connections.get(link.number) if link is not None else None
 
-    def _told_sources(self) -> ToldSources | None:
+    def _sent_sources(self) -> SentSources | None:
         link = self.connection
-        return link.writer.sources if link is not None and link.writer.has_told else None
+        return link.writer.sources if link is not None and link.writer.has_put_all else None
 
     # connections
 
     def _on_stream(self, stream: ByteStream, address: TcpAddress) -> None:
-        greeting = self._udp.greeting if self._udp is not None else _as_it_is
-        known = self.link.open(address, time.time_ns() // 1000, self._ctx.loop.now_ns(), greeting)
+        complete_hello = self._udp.complete_hello if self._udp is not None else _as_it_is
+        known = self.link.open(address, time.time_ns() // 1000, self._ctx.loop.now_ns(), complete_hello)
         connection = PeerConnection(
             self._ctx.loop, stream, address, known.session, self, self, self._space, known.number
         )
@@ -228,7 +228,7 @@ class PeerPortal:
                 else:
                     assert event.level is not None
                     self._ctx.log.log(event.level, event, extra=dict(fields))
-            case do.Report(portal=portal):
+            case do.ReportPortal(portal=portal):
                 self._shell.report(portal)
             case do.ReportRouteInfo(message=message):
                 self._shell.report_route_info(message)
@@ -238,7 +238,7 @@ class PeerPortal:
                 self._on_away()
             case do.LinkChanged(is_up=is_up):
                 self._shell.egress.is_operational = is_up
-            case do.Connect():
+            case do.ConnectToCompanion():
                 assert isinstance(self._connector, Initiator)
                 self._connector.connect()
             case _:
@@ -260,11 +260,11 @@ class PeerPortal:
             case do.SendInterest(messages=changes):
                 link.writer.put_interest(changes)
             case do.SendAllInterest(messages=messages):
-                link.writer.tell_all_interest(messages)
+                link.writer.put_all_interest(messages)
             case do.SendAllSources(messages=messages, is_first=is_first):
-                link.writer.tell(self._tell_first(messages) if is_first else messages)
+                link.writer.put_in_slices(self._first_sources(messages) if is_first else messages)
 
-    def _tell_first(self, messages: Iterator[bytes]) -> Iterator[bytes]:
+    def _first_sources(self, messages: Iterator[bytes]) -> Iterator[bytes]:
         """Data goes on when the companion knows all sources."""
         yield from messages
         self.sender.on_up()
@@ -285,7 +285,7 @@ class PeerPortal:
                     self._udp.connect(connection, up, self.link.offers, self)
             case do.Ask():
                 connection.ask()
-            case do.Close():
+            case do.RefuseConnection():
                 connection.close()
                 self._forget(connection.number)
             case do.Forget():

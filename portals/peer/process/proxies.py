@@ -24,7 +24,7 @@ from portals.peer.link_effects import CloseProxy, OpenProxy
 from portals.peer.stream.sender import LinkSender
 from portals.peer.stream.writer import count_lost
 from portals.shell.matchers import shown
-from portals.shell.rest import SendersAtRest, fed_by
+from portals.shell.quiescence import SenderQuiescence, fed_by
 
 
 class LinkProxySources:
@@ -74,6 +74,6 @@ class LinkProxySources:
                 self._egress.flush(proxy)
             yield
 
-    def rest(self, worker: int | None, now_ns: int) -> SendersAtRest:
+    def quiescence(self, worker: int | None, now_ns: int) -> SenderQuiescence:
         """Watch those that the sibling feeds, or all."""
-        return SendersAtRest(fed_by(worker, self.by_otid.values()), 0, now_ns, is_all=worker is None)
+        return SenderQuiescence(fed_by(worker, self.by_otid.values()), 0, now_ns, is_all=worker is None)

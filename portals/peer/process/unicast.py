@@ -15,8 +15,8 @@ from dro.bus.actor import WorkerContext
 from dro.config.dro_xml.model import PeerConfig
 from dro.errors import DecodeError
 from dro.metrics.slots import Slot
-from dro.proto.peerlink.messages import Kind, kind_of
-from dro.proto.unicast.connections import Outcome, Tell
+from dro.proto.peerlink.messages import MessageKind, kind_of
+from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.um.transport.sockets import ip_text
 from dro.wire.lbmc import message as lbmc
 from dro.wire.source_string import TcpAddress
@@ -64,18 +64,18 @@ class LinkUnicast:
         else:
             self._traffic.on_received(message, name, peer.ip)
 
-    def send_immediate(self, message: bytes, tell: Tell) -> None:
+    def send_immediate(self, message: bytes, on_outcome: OnOutcome) -> None:
         """To the companion, as unicast messages."""
-        self.send_unicast(NO_DOMAIN, message, tell)
+        self.send_unicast(NO_DOMAIN, message, on_outcome)
 
-    def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
+    def send_unicast(self, domain_id: int, message: bytes, on_outcome: OnOutcome) -> None:
         """To the companion, whichever domain it is for."""
         if self.writer is None:
-            tell(Outcome.DOWN)
+            on_outcome(Outcome.DOWN)
         elif self.writer.waiting_unicast + len(message) > self._most:
-            tell(Outcome.FULL)
+            on_outcome(Outcome.FULL)
         else:
-            self.writer.put_unicast(message, tell)
+            self.writer.put_unicast(message, on_outcome)
 
     def send_pending(self) -> None:
         """Questions and answers about contexts."""
@@ -89,6 +89,6 @@ class LinkUnicast:
 
 def _is_immediate(message: bytes) -> bool:
     try:
-        return kind_of(message) is Kind.IMMEDIATE
+        return kind_of(message) is MessageKind.IMMEDIATE
     except DecodeError:
         return False

@@ -227,8 +227,8 @@ class PeerConnection:
 
     def admit(self, up: LinkUp) -> None:
         """Both sides say what they have to say from now on."""
-        if greeting := self.session.greet():
-            self.writer.put_urgent(greeting)
+        if own_hello := self.session.take_hello():
+            self.writer.put_urgent(own_hello)
             self._arm()
         if up.is_compressed:
             self._compress()

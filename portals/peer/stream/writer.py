@@ -19,8 +19,8 @@ from typing import Final
 from dro.bus.counters import CounterPage
 from dro.loop import Loop
 from dro.metrics.slots import Slot
-from dro.proto.peerlink.sources import SourceMessage, ToldSources
-from dro.proto.unicast.connections import Outcome, Tell
+from dro.proto.peerlink.sources import SentSources, SourceMessage
+from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.um.transport.stream import ByteStream, Piece, nothing
 
 ROOM_BYTES: Final = 256 << 10
@@ -70,7 +70,7 @@ def count_lost(page: CounterPage, *messages: bytes) -> None:
 class _Unicast(bytes):
     """A piece that counts as a unicast message while it waits."""
 
-    tell: Tell
+    on_outcome: OnOutcome
 
 
 class LinkWriter:
@@ -89,13 +89,13 @@ class LinkWriter:
         self._is_waiting = False  # for the stream to be writable
         self._stuck_ns = 0  # since when it takes nothing, and `written` then
         self._stuck_at = -1
-        self._told: deque[Iterator[bytes]] = deque()
+        self._in_slices: deque[Iterator[bytes]] = deque()
         self._interest: deque[tuple[Iterator[bytes], bool]] = deque()  # whether it is all that there is
         self._all_interest = 0  # of these, all that there is
         self._is_too_late = False  # more waits than may
-        self._is_telling = False
-        self._told_end = 0  # `given` once all of what was told last had been put
-        self.sources = ToldSources()
+        self._is_putting = False
+        self._slices_end = 0  # `given` once all of what was told last had been put
+        self.sources = SentSources()
         """By what the stream has taken, or has begun to take: nothing gets before that any more."""
         self.waiting = 0
         """Bytes."""
@@ -135,7 +135,7 @@ class LinkWriter:
             self.lost = len(begun) + self.waiting_unicast + self._stream.backlog()
             for message in (*self._urgent, *self._pieces):
                 if isinstance(message, _Unicast):
-                    message.tell(Outcome.DOWN)
+                    message.on_outcome(Outcome.DOWN)
                 elif isinstance(message, bytes):
                     self.control.on_lost(len(message))
         self._forget()
@@ -146,7 +146,7 @@ class LinkWriter:
         self._stream = None
         self._urgent.clear()
         self._pieces.clear()
-        self._told.clear()
+        self._in_slices.clear()
         self._interest.clear()
         self._all_interest = 0
         self._is_begun = False
@@ -171,14 +171,14 @@ class LinkWriter:
         self._add(self._pieces, piece)
         return True
 
-    def put_unicast(self, message: bytes, tell: Tell) -> None:
+    def put_unicast(self, message: bytes, on_outcome: OnOutcome) -> None:
         """Take a unicast message as `put` does; until it is begun it waits, and then its sender is told."""
         piece = _Unicast(message)
-        piece.tell = tell
+        piece.on_outcome = on_outcome
         if self.put(piece):
             self.waiting_unicast += len(message)
         else:
-            tell(Outcome.DOWN)
+            on_outcome(Outcome.DOWN)
 
     def put_urgent(self, message: bytes) -> None:
         if self._stream is None or self._is_too_late:
@@ -200,18 +200,19 @@ class LinkWriter:
         if not self._is_waiting:
             self._loop.at_turn_end(self.write)
 
-    def tell(self, messages: Iterator[bytes]) -> None:
+    def put_in_slices(self, messages: Iterator[bytes]) -> None:
         """Put each of these, in slices of turns and while there is room."""
         if self._stream is not None:
-            self._told.append(messages)
-            self._go_on_telling()
+            self._in_slices.append(messages)
+            self._go_on_putting()
 
-    def tell_all_interest(self, messages: Iterator[bytes]) -> None:
-        """Do as `tell`, and urgently. Nothing, when the same waits to be begun: it is made as things are then."""
+    def put_all_interest(self, messages: Iterator[bytes]) -> None:
+        """Do as `put_in_slices`, and urgently. Nothing, when the same waits to be begun: it is made as things are
+        then."""
         if self._stream is not None and self._all_interest < _ALL_MAX:
             self._all_interest += 1
             self._interest.append((messages, True))
-            self._go_on_telling()
+            self._go_on_putting()
 
     def put_interest(self, messages: Sequence[bytes]) -> None:
         """A change: urgent, and behind all that was told about interest before."""
@@ -222,18 +223,18 @@ class LinkWriter:
             self.put_urgent(message)
 
     @property
-    def has_told(self) -> bool:
+    def has_put_all(self) -> bool:
         """The stream has taken all that was to be told in slices."""
-        return not (self._interest or self._told) and self.taken >= self._told_end
+        return not (self._interest or self._in_slices) and self.taken >= self._slices_end
 
-    def _go_on_telling(self) -> None:
-        if (self._interest or self._told) and not self._is_telling:
-            self._is_telling = True
-            self._loop.run_in_slices(self._tell())
+    def _go_on_putting(self) -> None:
+        if (self._interest or self._in_slices) and not self._is_putting:
+            self._is_putting = True
+            self._loop.run_in_slices(self._put_steps())
 
-    def _tell(self) -> Iterator[None]:
-        while (self._interest or self._told) and self.has_room:
-            messages, is_all = self._interest[0] if self._interest else (self._told[0], False)
+    def _put_steps(self) -> Iterator[None]:
+        while (self._interest or self._in_slices) and self.has_room:
+            messages, is_all = self._interest[0] if self._interest else (self._in_slices[0], False)
             message = next(messages, None)
             if message is not None:
                 if self._interest:
@@ -244,10 +245,10 @@ class LinkWriter:
                 self._interest.popleft()
                 self._all_interest -= is_all
             else:
-                self._told.popleft()
-                self._told_end = self.given
+                self._in_slices.popleft()
+                self._slices_end = self.given
             yield
-        self._is_telling = False
+        self._is_putting = False
 
     # writing
 
@@ -274,7 +275,7 @@ class LinkWriter:
         if self._was_full:
             self._was_full = False
             self._on_room()
-        self._go_on_telling()
+        self._go_on_putting()
 
     def _first_pieces(self) -> list[Piece]:
         if not self._urgent:
@@ -305,7 +306,7 @@ class LinkWriter:
         """Nothing gets before it any more. The rest of a piece is none of bytes."""
         if isinstance(piece, _Unicast):
             self.waiting_unicast -= len(piece)
-            piece.tell(Outcome.SENT)
+            piece.on_outcome(Outcome.SENT)
         elif isinstance(piece, bytes):
             self.control.on_sent(len(piece))
             if isinstance(piece, SourceMessage):

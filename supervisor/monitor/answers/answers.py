@@ -35,7 +35,7 @@ from supervisor.monitor.known.health import unready
 from supervisor.monitor.known.hour import INTERVAL_S, Hour
 from supervisor.monitor.known.metrics import open_pages, values_of
 from supervisor.samples.processes import Processes
-from supervisor.samples.watch import Asker, Known
+from supervisor.samples.watch import Asker, KnownDros
 
 CONFIG_LIMIT_S: Final = 20.0
 T = TypeVar("T")
@@ -44,7 +44,7 @@ T = TypeVar("T")
 class Answers:
     """Made once for a monitor; used by many threads."""
 
-    def __init__(self, known: Callable[[], Known], asker: Asker) -> None:
+    def __init__(self, known: Callable[[], KnownDros], asker: Asker) -> None:
         """`asker`: a connection of its own, as an answer may take long."""
         self._known = known
         self._asker = asker
@@ -56,7 +56,7 @@ class Answers:
         self.top: Final = Top(lambda: self.list_of(PROXIES).rows)
 
     @property
-    def known(self) -> Known:
+    def known(self) -> KnownDros:
         return self._known()
 
     def dro(self) -> DroView:
@@ -136,7 +136,7 @@ class Answers:
         return found
 
     def path(self, source: int, interested: int, otid: str = "") -> Listing:
-        """Ask the route manager for the ways between two domains. Raises: ApiError when there is none."""
+        """Ask the route manager for the paths between two domains. Raises: ApiError when there is none."""
         manager = self.known.status.manager
         if manager is None:
             raise ApiError(503, "there is no route manager yet", "ask again")
@@ -237,6 +237,6 @@ def sorted_rows(rows: Iterable[Any], sort: str) -> list[Any]:
 
 
 def path_summary(rows: Sequence[PathRow]) -> tuple[int, int]:
-    """Hops and cost of the first way: hops are the steps from one node to the next."""
-    way = [row for row in rows if row.way == 1]
-    return max(0, len(way) - 1), sum(row.ingress_cost + row.egress_cost for row in way)
+    """Hops and cost of the first path: hops are the steps from one node to the next."""
+    nodes = [row for row in rows if row.way == 1]
+    return max(0, len(nodes) - 1), sum(row.ingress_cost + row.egress_cost for row in nodes)

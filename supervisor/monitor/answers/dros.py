@@ -9,7 +9,7 @@ from typing import Final
 from dro.errors import DroError
 from supervisor.admin.client import Client, running_dros
 from supervisor.admin.status import DroStatus
-from supervisor.samples.watch import Known
+from supervisor.samples.watch import KnownDros
 
 ASK_LIMIT_S: Final = 3.0
 MAX_DROS: Final = 16
@@ -17,7 +17,7 @@ MAX_DROS: Final = 16
 
 
 @contextlib.contextmanager
-def neighbours(known: Known) -> Iterator[dict[str, Client]]:
+def neighbours(known: KnownDros) -> Iterator[dict[str, Client]]:
     """Connect to those that the route manager knows of and that can be reached from here; by node id."""
     wanted = {row.node_id: row.dro for row in known.topology if not row.is_own}
     names = set(wanted.values())

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from dro.bus.listing import PeerRow
 from supervisor.admin.explanation import ExplainRecord
 from supervisor.admin.status import DroStatus, WorkerStatus
-from supervisor.explain.network import Way
-from supervisor.explain.way import Finding
+from supervisor.explain.first_reason import PathFinding
+from supervisor.explain.network import SharedPath
 
 R = TypeVar("R")
 MAX_TEXT: Final = 300  # characters of a topic or name that is looked for
@@ -107,10 +107,10 @@ class ExplainView:
     host that are on the path say. `finding` and `path` are empty when both domains are one."""
 
     configured: ExplainRecord
-    finding: Finding | None
+    finding: PathFinding | None
     path: list[HopView]
     cost: int
-    way: Way | None
+    way: SharedPath | None
     problems: list[str]
 
 

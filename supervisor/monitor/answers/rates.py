@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from supervisor.admin.status import PortalStatus
-from supervisor.monitor.known.hour import Counts, Hour, counts_of
+from supervisor.monitor.known.hour import Hour, PortalGrowth, counts_of
 
 BETWEEN_S: Final = 1.0
 """Between two looks at least."""
@@ -20,7 +20,7 @@ OLD_S: Final = 15.0
 @dataclass(frozen=True, slots=True)
 class _Look:
     time_s: float
-    counts: dict[str, Counts]
+    counts: dict[str, PortalGrowth]
 
 
 class Rates:

@@ -17,7 +17,7 @@ MAX_WAITING: Final = 256
 """Events that one listener may leave unread."""
 
 
-class Listener:
+class EventReader:
     """What waits for one reader; `is_late` when it would have been too much."""
 
     def __init__(self, wants: Callable[[EventRow], bool], on_late: Callable[[], object]) -> None:
@@ -43,7 +43,7 @@ class Events:
     def __init__(self, path: Path, on_malformed: Callable[[], object]) -> None:
         """Bind the socket at `path`, also when a killed monitor has left one there. Raises: ResourceError."""
         self._rows: deque[EventRow] = deque(maxlen=KEPT)
-        self.listeners: Final[set[Listener]] = set()
+        self.listeners: Final[set[EventReader]] = set()
         self._socket = EventSocket(path, self._on_event, on_malformed)
 
     def start(self) -> None:

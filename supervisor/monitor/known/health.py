@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from supervisor.admin.status import WORKING
-from supervisor.samples.watch import Known
+from supervisor.samples.watch import KnownDros
 
 
-def unhealthy(known: Known) -> list[str]:
+def unhealthy(known: KnownDros) -> list[str]:
     """Why the DRO should be restarted."""
     if known.is_fresh:
         return []
@@ -14,7 +14,7 @@ def unhealthy(known: Known) -> list[str]:
     return [f"the parent has not answered {since}: {known.problem}"]
 
 
-def unready(known: Known) -> list[str]:
+def unready(known: KnownDros) -> list[str]:
     """Why the DRO does not forward, or not all that it is configured for."""
     status, problems = known.status, unhealthy(known)
     if status.is_stopping:

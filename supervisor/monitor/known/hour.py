@@ -50,7 +50,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class PortalGrowth:
     """What of a portal has grown since the start of the DRO."""
 
     received: int
@@ -59,14 +59,14 @@ class Counts:
     rtt_count: int
     rtt_us: int
 
-    def since(self, before: Counts) -> tuple[int, ...] | None:
+    def since(self, before: PortalGrowth) -> tuple[int, ...] | None:
         """The differences; None when one fell, as the counters are new."""
         pairs = zip(_values(self), _values(before), strict=True)
         grown = tuple(now - then for now, then in pairs)
         return grown if min(grown) >= 0 else None
 
 
-def _values(counts: Counts) -> tuple[int, ...]:
+def _values(counts: PortalGrowth) -> tuple[int, ...]:
     return counts.received, counts.sent, counts.dropped, counts.rtt_count, counts.rtt_us
 
 
@@ -76,7 +76,7 @@ class _Past:
 
     kind: str
     seen_s: float
-    counts: Counts | None = None  # of the look before; None if it was not seen then
+    counts: PortalGrowth | None = None  # of the look before; None if it was not seen then
     lines: dict[str, array[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -167,11 +167,11 @@ class Hour:
         past.counts, past.seen_s = counts, now_s
 
 
-def counts_of(portal: PortalStatus) -> Counts:
+def counts_of(portal: PortalStatus) -> PortalGrowth:
     """Add up what a portal has received, sent and dropped, of all kinds of traffic."""
     *buckets, sum_us = (portal[Slot[name]] for name in _RTT_CELLS)
     dropped = sum(portal.dropped(*_TRAFFIC).values())
-    return Counts(
+    return PortalGrowth(
         _sum(portal, "received_messages_total"), _sum(portal, "sent_messages_total"), dropped, sum(buckets), sum_us
     )
 

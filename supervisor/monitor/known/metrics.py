@@ -17,7 +17,7 @@ from supervisor.admin.status import WORKING, DroStatus, WorkerStatus
 from supervisor.samples.exposition import Families
 from supervisor.samples.pages import Pages
 from supervisor.samples.processes import Processes
-from supervisor.samples.watch import Known
+from supervisor.samples.watch import KnownDros
 
 STATES: Final = ("waiting", "starting", "ready", "draining", "stopping", "paused", "drained", "ended")
 _NOTHING: Final = (0,) * GENERAL_SLOTS
@@ -37,7 +37,7 @@ class Metrics:
         self._revision = revision
         self._processes = Processes()
 
-    def of_dro(self, known: Known) -> Families:
+    def of_dro(self, known: KnownDros) -> Families:
         """Collect what `/metrics` has."""
         status, base = known.status, {"dro": known.status.name}
         found = Families()
@@ -55,7 +55,7 @@ class Metrics:
         self._add_processes(found, status)
         return found
 
-    def of_workers(self, known: Known, clients_dropped: Mapping[str, int]) -> Families:
+    def of_workers(self, known: KnownDros, clients_dropped: Mapping[str, int]) -> Families:
         """Collect what `/metrics/workers` has. `clients_dropped`: of the monitor, for each reason."""
         status, found = known.status, Families()
         for reason, count in clients_dropped.items():
@@ -158,7 +158,7 @@ def _add_portals(
         found.add_page(metrics(PORTAL, worker.role), values, labels)
 
 
-def _add_others(found: Families, known: Known, base: Mapping[str, str]) -> None:
+def _add_others(found: Families, known: KnownDros, base: Mapping[str, str]) -> None:
     """What is known of other DROs. These series come and go with them."""
     seen = set()
     for row in known.topology:

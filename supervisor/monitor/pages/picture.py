@@ -303,9 +303,9 @@ def _words(network: _Network, path: Sequence[PathRow]) -> Iterator[str]:
     for edge in told:
         yield f"{_edge_words(edge, network.nodes)}."
     for number in dict.fromkeys(row.way for row in path):
-        way = [row for row in path if row.way == number]
-        steps = ", ".join(f"{row.kind} {row.dro or row.node_id}" for row in way[:EDGES_TOLD])
-        share = f", {way[0].share} percent of the sources" if way[0].share != 100 else ""
+        nodes = [row for row in path if row.way == number]
+        steps = ", ".join(f"{row.kind} {row.dro or row.node_id}" for row in nodes[:EDGES_TOLD])
+        share = f", {nodes[0].share} percent of the sources" if nodes[0].share != 100 else ""
         yield f"The path{share}: {steps}."
 
 

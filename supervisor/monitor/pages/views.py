@@ -77,7 +77,7 @@ class ConfigurationView:
 
 
 @dataclass(frozen=True, slots=True)
-class PortalView:
+class PortalPageView:
     """All counters of a portal, and of a peer portal what is known of its link."""
 
     portal: PortalStatus
@@ -215,11 +215,11 @@ class Views:
         text = portal_part(config.text, portals.index(portal))
         return ConfigurationView(ConfigRecord(config.file, config.loaded, text), portal, portals)
 
-    def portal(self, name: str) -> PortalView:
+    def portal(self, name: str) -> PortalPageView:
         portal = self.answers.portal(name)
         listing = self.answers.list_of(PEERS, name) if portal.kind != ENDPOINT else Listing(())
         peer = listing.rows[0] if listing.rows else None
-        return PortalView(portal, self._leads_to(portal), portal_groups(portal), peer, list(listing.problems))
+        return PortalPageView(portal, self._leads_to(portal), portal_groups(portal), peer, list(listing.problems))
 
     def link(self, portal: str) -> LinkView:
         return self.answers.link(portal)

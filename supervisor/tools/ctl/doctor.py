@@ -24,7 +24,7 @@ from supervisor.admin.status import DroStatus
 from supervisor.explain.neighbours import neighbour_problems
 from supervisor.tools.ctl.output import EXIT_FAILED, EXIT_OK, Commands, connect, number_of_seconds, put, put_answer
 from supervisor.tools.doctor.check import Check, Status, ok, warn
-from supervisor.tools.doctor.diagnosis import Diagnosis, Request, Running, diagnose
+from supervisor.tools.doctor.diagnosis import Diagnosis, DiagnosisRequest, Running, diagnose
 from supervisor.tools.doctor.messages import PROBE_PORT
 from supervisor.tools.doctor.responder import Responder
 from supervisor.tools.doctor.trd import LISTEN_S
@@ -125,7 +125,7 @@ def run_doctor(args: argparse.Namespace) -> int:
             os.chdir(f"/proc/{running.pid}/cwd")
             environ = environment_of(running.pid)
     responders = tuple(dict.fromkeys(args.responder))
-    request = Request(file, running, responders, args.listen, args.port, not args.listen_only, environ)
+    request = DiagnosisRequest(file, running, responders, args.listen, args.port, not args.listen_only, environ)
     diagnosis = diagnose(request)
     diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *_neighbours(running)))
     put_answer(args, diagnosis.to_json(), diagnosis.text(all_checks=not args.problems))

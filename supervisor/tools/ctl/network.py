@@ -15,8 +15,8 @@ from pathlib import Path
 from dro.bus.codec import JsonObject
 from supervisor.admin.client import Client, UnreachableError, find_dro
 from supervisor.admin.explanation import ExplainRecord
+from supervisor.explain.first_reason import Hop
 from supervisor.explain.network import NetworkAnswer, joined
-from supervisor.explain.way import Hop
 
 
 def explained(args: argparse.Namespace, asked: JsonObject) -> tuple[ExplainRecord, NetworkAnswer | None]:

@@ -11,7 +11,7 @@ from dro.bus.listing import DEGRADED, PEERS, PeerRow
 from dro.clock import duration
 from dro.log.lines import printable
 from supervisor.admin.status import DroStatus
-from supervisor.explain.neighbours import Problem, links
+from supervisor.explain.neighbours import NeighbourProblem, links
 from supervisor.tools.ctl.output import EXIT_FAILED, EXIT_OK, Commands, connect, put, put_json
 
 PEER: Final = "peer"
@@ -34,7 +34,7 @@ def show_peers(args: argparse.Namespace) -> int:
         status = client.ask(DroStatus, "status")
         rows, problems = links(client, status, args.portal)
     if args.portal and args.portal not in (w.name for w in status.workers if w.role == PEER):
-        problems.append(Problem(args.portal, "this DRO has no such peer portal", ""))
+        problems.append(NeighbourProblem(args.portal, "this DRO has no such peer portal", ""))
     if args.json:
         put_json({PEERS: [asdict(row) for row in rows], "problems": [asdict(problem) for problem in problems]})
     else:

@@ -25,9 +25,9 @@ from dro.log.lines import printable
 from dro.standard_streams import say
 from supervisor.admin.explanation import FORWARDED, REJECTED, ExplainRecord
 from supervisor.admin.server import Arguments
+from supervisor.commands.explain import SESSION_PARTS, TRANSPORTS, explain, query_of
+from supervisor.explain.first_reason import BLOCKED
 from supervisor.explain.network import NetworkAnswer
-from supervisor.explain.way import BLOCKED
-from supervisor.orders.explain import SESSION_PARTS, TRANSPORTS, explain, query_of
 from supervisor.reload.plan import plan_reload
 from supervisor.reload.records import MAX_CONFIRM_S, ChangeRecord, ConfirmRecord, PlanRecord, ReloadRecord, plan_record
 from supervisor.tools.ctl.network import explained, network_lines

@@ -171,24 +171,24 @@ def show_path(args: argparse.Namespace) -> int:
     start, to = getattr(args, "from"), args.to
     with connect(args) as client:
         rows = _ask(client, PATH, f"{start} {to}")
-    ways = ways_of(rows)
+    paths = paths_of(rows)
     answer = {
-        "path": [asdict(row) for row in ways[0]], "cost": cost_of(ways[0]), "hop_count": len(ways[0]) - 1,
-        "ways": [{"share": way[0].share, "path": [asdict(row) for row in way]} for way in ways],
+        "path": [asdict(row) for row in paths[0]], "cost": cost_of(paths[0]), "hop_count": len(paths[0]) - 1,
+        "ways": [{"share": path[0].share, "path": [asdict(row) for row in path]} for path in paths],
     }  # fmt: skip
-    put_answer(args, answer, "\n".join(ways_text(ways)))
+    put_answer(args, answer, "\n".join(paths_text(paths)))
     return EXIT_OK
 
 
-def ways_of(rows: Sequence[PathRow]) -> list[list[PathRow]]:
-    """Find the ways of equal cost, one or more."""
-    return [list(way) for _, way in groupby(rows, key=lambda row: row.way)]
+def paths_of(rows: Sequence[PathRow]) -> list[list[PathRow]]:
+    """Find the paths of equal cost, one or more."""
+    return [list(path) for _, path in groupby(rows, key=lambda row: row.way)]
 
 
-def ways_text(ways: Sequence[Sequence[PathRow]]) -> Iterator[str]:
-    for number, rows in enumerate(ways, 1):
-        if len(ways) > 1:
-            yield f"way {number} of {len(ways)}, {rows[0].share} % of the sources"
+def paths_text(paths: Sequence[Sequence[PathRow]]) -> Iterator[str]:
+    for number, rows in enumerate(paths, 1):
+        if len(paths) > 1:
+            yield f"way {number} of {len(paths)}, {rows[0].share} % of the sources"
         yield path_text(rows)
 
 

@@ -1,4 +1,4 @@
-"""A source in TRD 1, receivers in the other TRDs, and the DROs of a `Layout` between them.
+"""A source in TRD 1, receivers in the other TRDs, and the DROs of a `DemoLayout` between them.
 
 While messages flow through a triangle, the link between the DRO of TRD 1 and that of TRD 3 is cut and mended.
 """
@@ -23,15 +23,15 @@ from supervisor.tools.demo.flow import (
     RESOLVED_S,
     SETTLE_S,
     TOPIC,
-    Sender,
+    DemoSource,
     send_until,
     wait_arrived,
 )
 from supervisor.tools.demo.local_dro import ended, running_tnwgd, web_addresses, workers_of, write_configuration
-from supervisor.tools.demo.network import Layout, Network
+from supervisor.tools.demo.network import DemoLayout, DemoNetwork
 from supervisor.tools.demo.prometheus import running_prometheus
-from supervisor.tools.demo.repairs import REPAIR, Answering, Asking
-from supervisor.tools.demo.screen import LATENCY_HEAD, REDRAW_S, Picture, Rates, latency_cells
+from supervisor.tools.demo.repairs import REPAIR, Answering, RepairRequester
+from supervisor.tools.demo.screen import LATENCY_HEAD, REDRAW_S, CounterRates, Picture, latency_cells
 
 SHORTEST_S: Final = 5.0
 """A demonstration that ends sooner cuts no link."""
@@ -55,7 +55,7 @@ class Timetable:
         self._cuts = self._mends = 0
         self._is_idle = 0 < seconds < SHORTEST_S
 
-    def act(self, elapsed_s: float, network: Network) -> None:
+    def act(self, elapsed_s: float, network: DemoNetwork) -> None:
         if self._is_idle or (self._cuts and self._cuts == self._mends and not self._is_endless):
             return
         at = elapsed_s / self._period_s
@@ -68,11 +68,16 @@ class Timetable:
             network.mend()
 
 
-class Screen:
+class DemoScreen:
     """What is seen of the network: a picture on a terminal, elsewhere a line each second."""
 
     def __init__(
-        self, network: Network, processes: Processes, ports: Mapping[str, int], folder: Path, notes: Sequence[str] = ()
+        self,
+        network: DemoNetwork,
+        processes: Processes,
+        ports: Mapping[str, int],
+        folder: Path,
+        notes: Sequence[str] = (),
     ) -> None:
         """`notes`: lines for the end of the picture."""
         self._network = network
@@ -82,7 +87,7 @@ class Screen:
         self._folder = folder
         self._picture = Picture() if sys.stdout.isatty() else None
         self._next_line_s = 0.0
-        self._rates = Rates()
+        self._rates = CounterRates()
 
     def show(self, elapsed_s: float, sent: int, arrivals: list[Arrivals], *, last: bool = False) -> None:
         rates = self._rates.of({"": sent} | {a.name: a.received for a in arrivals})
@@ -98,7 +103,7 @@ class Screen:
             print(f"{elapsed_s:6.1f} s  sent {sent}  {'  '.join(parts)}  ({self._network.note})", flush=True)
 
     def _way(self, trd: int) -> str:
-        return "-".join(self._network.view.ways.get(trd, ())) or "?"
+        return "-".join(self._network.view.dros_to.get(trd, ())) or "?"
 
     def _lines(self, elapsed_s: float, sent: int, arrivals: list[Arrivals], rates: dict[str, float]) -> Iterator[str]:
         layout = self._network.layout
@@ -116,8 +121,8 @@ class Screen:
             for link, port in zip(self._network.view.links, self._ports.values(), strict=False):
                 state = f"{'up' if link.is_up else 'cut':>9}{link.cost:>7}{link.messages:>10}{link.per_s:>7.0f}"
                 yield f"  {link.name:15}{state}  127.0.0.1:{port}"
-            ways = "   ".join(f"to TRD {trd}  TRD1-{self._way(trd)}-TRD{trd}" for trd in layout.receiving)
-            yield from ("", f"  way of the messages  {ways}", "")
+            dros_to = "   ".join(f"to TRD {trd}  TRD1-{self._way(trd)}-TRD{trd}" for trd in layout.receiving)
+            yield from ("", f"  way of the messages  {dros_to}", "")
         yield from self._process_lines()
         yield ""
         for trd, source in {trd: a.source for trd, a in zip(layout.receiving, arrivals, strict=True)}.items():
@@ -141,7 +146,7 @@ class Screen:
 
 
 def run(
-    layout: Layout, folder: Path, stop: threading.Event, seconds: float, rate: int, *, is_monitored: bool = False,
+    layout: DemoLayout, folder: Path, stop: threading.Event, seconds: float, rate: int, *, is_monitored: bool = False,
     kept: Path | None = None,
 ) -> int:  # fmt: skip
     """Returns the exit status. `seconds` 0: until stopped. `is_monitored`: with Prometheus, if it is there. `kept`: the
@@ -159,7 +164,7 @@ def run(
             name: stack.enter_context(running_tnwgd(folder, file, log_of(name), more))
             for name, file in layout.files.items()
         }
-        network = Network({name: process.pid for name, process in processes.items()}, folder, is_over, layout)
+        network = DemoNetwork({name: process.pid for name, process in processes.items()}, folder, is_over, layout)
         stack.callback(network.join)
         stack.callback(is_over.set)
         network.start()
@@ -168,7 +173,7 @@ def run(
         for note in notes:
             print(note, flush=True)
         demonstration = Demonstration(folder, processes, network, stop)
-        status = demonstration.run(Screen(network, processes, ports, folder, notes), seconds, rate)
+        status = demonstration.run(DemoScreen(network, processes, ports, folder, notes), seconds, rate)
         if kept and not status:
             messages = history.counted(process.pid for process in processes.values())
     return history.report(kept, messages) if kept and not status else status
@@ -177,7 +182,7 @@ def run(
 class Demonstration:
     """Applications around the DROs."""
 
-    def __init__(self, folder: Path, processes: Processes, network: Network, stop: threading.Event) -> None:
+    def __init__(self, folder: Path, processes: Processes, network: DemoNetwork, stop: threading.Event) -> None:
         self._folder = folder
         self._processes = processes
         self._network = network
@@ -185,7 +190,7 @@ class Demonstration:
         exact, pattern = network.layout.receiving
         self._arrivals = [Arrivals(f"receiver, TRD {exact}"), Arrivals(f"wildcard, TRD {pattern}")]
 
-    def run(self, screen: Screen, seconds: float, rate: int) -> int:
+    def run(self, screen: DemoScreen, seconds: float, rate: int) -> int:
         pids = ", ".join(str(process.pid) for process in self._processes.values())
         print(f"tnwgd runs as process {pids}; waiting for links and routes")
         if not self._wait(lambda: self._network.is_whole):
@@ -197,13 +202,13 @@ class Demonstration:
             }
             return self._run(contexts, screen, seconds, rate)
 
-    def _run(self, contexts: Mapping[int, BlockingContext], screen: Screen, seconds: float, rate: int) -> int:
+    def _run(self, contexts: Mapping[int, BlockingContext], screen: DemoScreen, seconds: float, rate: int) -> int:
         arrivals, network = self._arrivals, self._network
         exact, pattern = (contexts[trd] for trd in network.layout.receiving)
         answering = Answering()
         asked = contexts[1].receiver(REPAIR, on_event=answering.on_event)
         both = zip((exact, pattern), arrivals, strict=True)
-        askers = [Asking(context, a) for context, a in both if network.layout.links]  # else nothing is lost
+        askers = [RepairRequester(context, a) for context, a in both if network.layout.links]  # else nothing is lost
         receiver = exact.receiver(TOPIC, on_event=arrivals[0].on_event)
         wildcard = pattern.wildcard_receiver(PATTERN, on_event=arrivals[1].on_event)
         source = contexts[1].source(TOPIC)
@@ -211,7 +216,7 @@ class Demonstration:
         if not self._wait(lambda: bool(receiver.sources and wildcard.topics and len(asked.sources) == len(askers))):
             return self._give_up("the receivers did not find the source")
         self._stop.wait(SETTLE_S)
-        sender = Sender(source, rate)
+        sender = DemoSource(source, rate)
         timetable = Timetable(seconds)
         next_redraw = 0.0
 

@@ -21,7 +21,7 @@ SETTLE_S: Final = 0.3
 _PADDING: Final = bytes(PAYLOAD_BYTES - STAMP.size)
 
 
-class Sender:
+class DemoSource:
     """A source that sends `rate` messages per second from the moment that this is made."""
 
     def __init__(self, source: BlockingSource, rate: int) -> None:
@@ -47,7 +47,7 @@ class Sender:
 
 
 def send_until(
-    is_over: Callable[[], bool], sender: Sender, stop: threading.Event, each_turn: Callable[[], bool]
+    is_over: Callable[[], bool], sender: DemoSource, stop: threading.Event, each_turn: Callable[[], bool]
 ) -> bool:
     """Send until it is over or stopped. False as soon as `each_turn` says so."""
     while not stop.is_set() and not is_over():

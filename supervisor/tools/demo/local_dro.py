@@ -70,14 +70,14 @@ def _is_free(port: int, kind: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerUse:
     pid: int
     name: str
     cpu_s: float
     memory_kib: int
 
 
-def workers_of(pid: int) -> list[Worker]:
+def workers_of(pid: int) -> list[WorkerUse]:
     """The processes of the DRO whose parent is `pid`, that one first."""
     found = []
     children = Path(f"/proc/{pid}/task/{pid}/children")
@@ -88,7 +88,7 @@ def workers_of(pid: int) -> list[Worker]:
             stat = Path(f"/proc/{number}/stat").read_text()
             name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
             cpu_s = (int(rest[11]) + int(rest[12])) / tick
-            found.append(Worker(number, name, cpu_s, int(rest[21]) * os.sysconf("SC_PAGE_SIZE") // 1024))
+            found.append(WorkerUse(number, name, cpu_s, int(rest[21]) * os.sysconf("SC_PAGE_SIZE") // 1024))
     return found
 
 

@@ -1,7 +1,7 @@
 """The DROs of the demonstration, as their admin sockets show them: links, ways, counters.
 
 A thread of its own looks at them twice a second, and does what an operator would do before a link is taken out of
-service: `Network` raises the cost of a portal by a reload, waits until the routes of all DROs avoid the link, and
+service: `DemoNetwork` raises the cost of a portal by a reload, waits until the routes of all DROs avoid the link, and
 pauses the portal; later it does the reverse. `tnwgdctl` sends the same requests.
 """
 
@@ -20,31 +20,31 @@ from dro.metrics.slots import Slot
 from supervisor.admin.client import Client, find_dro
 from supervisor.admin.lists import rows_of
 from supervisor.admin.status import ROUTE_MANAGER_NAME, PortalsStatus, PortalStatus
-from supervisor.tools.demo.screen import Rates
+from supervisor.tools.demo.screen import CounterRates
 
 
 @dataclass(frozen=True)
-class Layout:
+class DemoLayout:
     """DROs between TRD 1, where the source is, and the other TRDs."""
 
     title: str
     files: Mapping[str, str]  # by name of the DRO
     links: tuple[tuple[str, str], ...]
     receiving: tuple[int, int]  # the TRD of the receiver, and of the wildcard receiver
-    ways: Mapping[int, tuple[str, ...]]
+    dros_to: Mapping[int, tuple[str, ...]]
     """To each receiving TRD when all links are up."""
 
     @property
     def trds(self) -> tuple[int, ...]:
-        return (1, *self.ways)
+        return (1, *self.dros_to)
 
 
 LINKS: Final = (("A", "B"), ("A", "C"), ("B", "C"))
-TRIANGLE: Final = Layout(
+TRIANGLE: Final = DemoLayout(
     "three DROs in a triangle", {name: f"triangle-{name.lower()}.xml" for name in "ABC"}, LINKS, (2, 3),
     {2: ("A", "B"), 3: ("A", "C")},
 )  # fmt: skip
-DIRECT: Final = Layout("TRD 1 -> tnwgd -> TRD 2", {"DEMO": "direct.xml"}, (), (2, 2), {2: ("DEMO",)})
+DIRECT: Final = DemoLayout("TRD 1 -> tnwgd -> TRD 2", {"DEMO": "direct.xml"}, (), (2, 2), {2: ("DEMO",)})
 DETOUR: Final = {2: ("A", "B"), 3: ("A", "B", "C")}
 CUT_PORTAL: Final = "A-C"
 COST, DETOUR_COST = 1, 10
@@ -55,7 +55,7 @@ LAST_MESSAGES_S: Final = 0.5
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkState:
     name: str
     is_up: bool
     cost: int  # of the portal at its first end
@@ -64,18 +64,20 @@ class Link:
 
 
 @dataclass(frozen=True)
-class View:
+class NetworkState:
     """All DROs at one moment."""
 
-    links: tuple[Link, ...] = ()
-    ways: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    links: tuple[LinkState, ...] = ()
+    dros_to: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """From TRD 1 to the other ones: the DROs on the way; empty while they have different routes."""
 
 
-class Network(threading.Thread):
+class DemoNetwork(threading.Thread):
     """See the module text. `view` and `note` are for the main thread; `error` is set when an order failed."""
 
-    def __init__(self, pids: Mapping[str, int], folder: Path, stop: threading.Event, layout: Layout = TRIANGLE) -> None:
+    def __init__(
+        self, pids: Mapping[str, int], folder: Path, stop: threading.Event, layout: DemoLayout = TRIANGLE
+    ) -> None:
         super().__init__(name="demo-network", daemon=True)
         self.layout: Final = layout
         self._pids = pids
@@ -83,8 +85,8 @@ class Network(threading.Thread):
         self._stop_event = stop
         self.is_told_to_cut = threading.Event()
         self.is_told_to_mend = threading.Event()
-        self._rates = Rates()
-        self.view = View()
+        self._rates = CounterRates()
+        self.view = NetworkState()
         self.note = "the DROs find each other"
         self.error = ""
         self.is_whole = False
@@ -111,7 +113,7 @@ class Network(threading.Thread):
     # what is ordered
 
     def _steps(self) -> Iterator[None]:
-        while not (self._is_way(self.layout.ways) and all(link.is_up for link in self.view.links)):
+        while not (self._is_way(self.layout.dros_to) and all(link.is_up for link in self.view.links)):
             yield  # for as long as the main thread waits: the DROs start
         while True:
             self.note, self.is_whole = "all links are up" if self.layout.links else "the route is there", True
@@ -136,7 +138,7 @@ class Network(threading.Thread):
             yield from self._until(lambda: all(link.is_up for link in self.view.links))
             self.note = f"portal {CUT_PORTAL} costs {COST} again; the DROs calculate other routes"
             self._set_cost(DETOUR_COST, COST)
-            yield from self._until(lambda: self._is_way(self.layout.ways))
+            yield from self._until(lambda: self._is_way(self.layout.dros_to))
 
     def _until(self, is_true: Callable[[], bool]) -> Iterator[None]:
         """Raises: DroError."""
@@ -146,8 +148,8 @@ class Network(threading.Thread):
                 raise DroError(f"not within {STEP_LIMIT_S:g} s: {self.note}")
             yield
 
-    def _is_way(self, ways: Mapping[int, tuple[str, ...]]) -> bool:
-        return self.view.ways == ways
+    def _is_way(self, dros_to: Mapping[int, tuple[str, ...]]) -> bool:
+        return self.view.dros_to == dros_to
 
     def _set_cost(self, old: int, new: int) -> None:
         text = self._file.read_text()
@@ -164,22 +166,22 @@ class Network(threading.Thread):
     def _look(self) -> None:
         portals: dict[str, PortalStatus] = {}
         linked: set[tuple[str, str]] = set()
-        ways: list[dict[int, tuple[str, ...]]] = []
+        dros_to: list[dict[int, tuple[str, ...]]] = []
         for name, pid in self._pids.items():
             try:
                 with Client(find_dro(str(pid))) as client:
                     portals |= {p.name: p for p in client.ask(PortalsStatus, "portals").portals}
                     linked |= {(name, other) for other in _neighbours(client)}
-                    ways.append({trd: _way(client, trd) for trd in self.layout.ways})
+                    dros_to.append({trd: _way(client, trd) for trd in self.layout.dros_to})
             except DroError:
                 return  # it starts, or its route manager has no routes yet
         ends = {f"{a}-{b}": (portals[f"{a}-{b}"], portals[f"{b}-{a}"]) for a, b in self.layout.links}
         up = {f"{a}-{b}" for a, b in self.layout.links if {(a, b), (b, a)} <= linked}
         messages = {name: first[Slot.SENT] + second[Slot.SENT] for name, (first, second) in ends.items()}
         rates = self._rates.of(messages)
-        links = [Link(n, n in up, first.cost, messages[n], rates[n]) for n, (first, _) in ends.items()]
-        agreed = {trd: way if all(other[trd] == way for other in ways) else () for trd, way in ways[0].items()}
-        self.view = View(tuple(links), agreed)
+        links = [LinkState(n, n in up, first.cost, messages[n], rates[n]) for n, (first, _) in ends.items()]
+        agreed = {trd: way if all(other[trd] == way for other in dros_to) else () for trd, way in dros_to[0].items()}
+        self.view = NetworkState(tuple(links), agreed)
 
 
 def _neighbours(client: Client) -> set[str]:

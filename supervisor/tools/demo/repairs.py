@@ -16,7 +16,7 @@ from typing import Final
 from dro.um.blocking_api import BlockingContext, BlockingSource
 from dro.um.message.events import Data, Event
 from supervisor.tools.demo.arrivals import Arrivals
-from supervisor.tools.demo.flow import Sender
+from supervisor.tools.demo.flow import DemoSource
 
 REPAIR: Final = "demo.repair"
 RANGE: Final = Struct("!II")  # first serial number, how many
@@ -49,11 +49,11 @@ class Answering:
             for first, count in RANGE.iter_unpack(event.data):
                 self._asked.extend(range(first, first + count))
 
-    def turn(self, sender: Sender) -> None:
+    def turn(self, sender: DemoSource) -> None:
         sender.send_again([self._asked.popleft() for _ in range(min(AGAIN_MAX, len(self._asked)))])
 
 
-class Asking:
+class RepairRequester:
     """The side of a receiver."""
 
     def __init__(self, context: BlockingContext, arrivals: Arrivals) -> None:

@@ -28,7 +28,7 @@ class Picture:
         self._lines = len(shown)
 
 
-class Rates:
+class CounterRates:
     """How much counters have grown per second since they were looked at last."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from supervisor.tools.doctor import host
 from supervisor.tools.doctor.check import Check, Status, fail, note, ok, warn, worst
 from supervisor.tools.doctor.messages import PROBE_PORT
 from supervisor.tools.doctor.ports import ports
-from supervisor.tools.doctor.trd import LISTEN_S, Plan, probe_trd, responders_of
+from supervisor.tools.doctor.trd import LISTEN_S, TrdTestPlan, probe_trd, responders_of
 
 MAX_THREADS: Final = 64
 
@@ -47,7 +47,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DiagnosisRequest:
     """What the operator asked for. `sends` off: nothing is sent to any network."""
 
     file: str
@@ -99,7 +99,7 @@ class Diagnosis:
         return "\n".join([*lines, host.summary(self.checks)])
 
 
-def diagnose(request: Request, lookup: Lookup = SYSTEM) -> Diagnosis:
+def diagnose(request: DiagnosisRequest, lookup: Lookup = SYSTEM) -> Diagnosis:
     """Never raises for what is wrong with the file, the host or the network."""
     began = host.ClockSample.now()
     ignored: list[ConfigError] = []
@@ -114,11 +114,11 @@ def diagnose(request: Request, lookup: Lookup = SYSTEM) -> Diagnosis:
     view = view_of(config, Machine.of_system(lookup))
     checks = [note("", "configuration", text) for text in warned]
     checks += _configuration(config, ignored, view)
-    plans: list[Plan] = []
+    plans: list[TrdTestPlan] = []
     for endpoint in view.endpoints:
         net, found = host.net_of(endpoint, lookup)
         checks += found
-        plan = Plan.of(endpoint, net, request.port) if net is not None else None
+        plan = TrdTestPlan.of(endpoint, net, request.port) if net is not None else None
         if plan is not None:
             plans.append(plan)
         elif net is not None:
@@ -178,7 +178,7 @@ def _check_of(element: str) -> str:
     return about.get(option.rule.kind, "configuration") if option is not None else "configuration"
 
 
-def _of_host(request: Request, view: View, lookup: Lookup) -> Iterator[Check]:
+def _of_host(request: DiagnosisRequest, view: View, lookup: Lookup) -> Iterator[Check]:
     config = view.config
     running = request.running.pids[-1] if request.running.pids else 0  # a worker, which has the rights that count
     may_force = host.has_net_admin() and (host.has_net_admin(running) if running else config.daemon.uid in (None, 0))
@@ -193,7 +193,7 @@ def _of_host(request: Request, view: View, lookup: Lookup) -> Iterator[Check]:
     yield from host.files(config.peers, time.time())
 
 
-def _of_networks(request: Request, plans: Sequence[Plan], lookup: Lookup) -> list[Check]:
+def _of_networks(request: DiagnosisRequest, plans: Sequence[TrdTestPlan], lookup: Lookup) -> list[Check]:
     """All TRDs side by side."""
     interfaces = lookup.interfaces()
     networks = {
@@ -202,7 +202,7 @@ def _of_networks(request: Request, plans: Sequence[Plan], lookup: Lookup) -> lis
     known = [network for network in networks.values() if network is not None]
     own: Collection[str] = {i.address for i in interfaces} | {plan.net.address for plan in plans}
 
-    def one(plan: Plan) -> list[Check]:
+    def one(plan: TrdTestPlan) -> list[Check]:
         responders = responders_of(plan.net, networks[plan.portal], request.responders, known)
         return probe_trd(plan, request.port, own, responders, request.listen_s, sends=request.sends)
 

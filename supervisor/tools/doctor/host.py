@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.bus.ring_size import RING_START_BYTES, ring_bytes
-from dro.command_line import INTRUDER_REMEDY, intruder
+from dro.command_line import CONFLICT_REMEDY, conflicting_distribution
 from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.config.lint.finding import EndpointView, View, rate, seconds
 from dro.config.um.interfaces import ANY, Interface, Lookup, multicast_interface
@@ -50,8 +50,8 @@ _NET: Final = Path("/sys/class/net")
 
 
 def installation() -> Iterator[Check]:
-    if problem := intruder():
-        yield fail("", "installation", problem, INTRUDER_REMEDY)
+    if problem := conflicting_distribution():
+        yield fail("", "installation", problem, CONFLICT_REMEDY)
 
 
 def other_dros(config: DroConfig, running_pid: int) -> Iterator[Check]:

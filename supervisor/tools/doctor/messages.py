@@ -32,7 +32,7 @@ _MESSAGE: Final = b"DROdoc1 "
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GroupAddress:
     group: str
     port: int
 
@@ -131,9 +131,9 @@ class Watch:
 
     nonce: int
     cookie: str
-    tr: tuple[Place, ...] = ()
-    data: tuple[Place, ...] = ()
-    sized: tuple[Place, ...] = ()
+    tr: tuple[GroupAddress, ...] = ()
+    data: tuple[GroupAddress, ...] = ()
+    sized: tuple[GroupAddress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Send:
     nonce: int
     cookie: str
     what: str
-    place: Place
+    place: GroupAddress
     ttl: int
     count: int = 1
     sizes: tuple[int, ...] = ()
@@ -178,7 +178,7 @@ DoctorMessage: TypeAlias = Hello | Welcome | Beacon | Watch | Send | Report | Do
 _KINDS: Final[dict[str, type[DoctorMessage]]] = {kind.__name__.lower(): kind for kind in get_args(DoctorMessage)}
 
 
-def key_of(place: Place, received: Probe) -> str:
+def key_of(place: GroupAddress, received: Probe) -> str:
     """Return what a probe is counted under."""
     how = f" {received.size}{' whole' if received.is_whole else ''}" if received.size else ""
     return f"{place.group}:{place.port}{how}"

@@ -23,7 +23,7 @@ MAX_PORTS_TRIED: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class PortHolder:
     """A process that has a port."""
 
     pid: int
@@ -33,7 +33,7 @@ class Holder:
         return f"{self.name} (pid {self.pid})" if self.pid else "a process that cannot be seen from here"
 
 
-NOBODY: Final = Holder(0, "")
+NOBODY: Final = PortHolder(0, "")
 
 
 def ports(view: View, ours: Collection[int]) -> Checks:
@@ -69,7 +69,7 @@ def _range(
     ours: Collection[int],
 ) -> Check:  # fmt: skip
     free, own, taken, refused = 0, 0, {}, ""
-    holders: Mapping[int, Holder] | None = None
+    holders: Mapping[int, PortHolder] | None = None
     for port in numbers[:MAX_PORTS_TRIED]:
         error = bind_error(kind, interface, port)
         if error == errno.EADDRINUSE:
@@ -109,14 +109,14 @@ def _list(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
 
 
-def _by_holder(taken: Mapping[int, Holder]) -> dict[Holder, list[int]]:
-    found: dict[Holder, list[int]] = {}
+def _by_holder(taken: Mapping[int, PortHolder]) -> dict[PortHolder, list[int]]:
+    found: dict[PortHolder, list[int]] = {}
     for port, holder in taken.items():
         found.setdefault(holder, []).append(port)
     return found
 
 
-def _holders(taken: Mapping[int, Holder]) -> str:
+def _holders(taken: Mapping[int, PortHolder]) -> str:
     return " or ".join(dict.fromkeys(str(holder) for holder in taken.values())) or "what holds them"
 
 
@@ -133,7 +133,7 @@ def bind_error(kind: str, interface: str, port: int) -> int:
     return 0
 
 
-def port_holders(kind: str) -> dict[int, Holder]:
+def port_holders(kind: str) -> dict[int, PortHolder]:
     """Local ports in use and the processes that have them, as far as this user may see; pid 0: unknown."""
     inodes: dict[str, int] = {}
     for table in (kind, f"{kind}6"):
@@ -150,7 +150,7 @@ def port_holders(kind: str) -> dict[int, Holder]:
                     inode = _socket_inode(entry)
                     if inode in inodes:
                         name = (process / "comm").read_text().strip()
-                        found[inodes[inode]] = Holder(int(process.name), name)
+                        found[inodes[inode]] = PortHolder(int(process.name), name)
     return found
 
 

@@ -18,7 +18,7 @@ from dro.clock import NS_PER_S, ms
 from dro.errors import ResourceError
 from dro.um.transport import sockets
 from supervisor.tools.doctor import messages as probe
-from supervisor.tools.doctor.messages import Place
+from supervisor.tools.doctor.messages import GroupAddress
 from supervisor.tools.doctor.responder_core import MAX_PLACES, MAX_SESSIONS, ResponderCore
 
 BEACON_NS: Final = ms(300)
@@ -34,8 +34,8 @@ class Responder:
         self.address = address
         self.port = port
         self._core = ResponderCore(os.urandom(16))
-        self._meeting = Place(probe.MEETING_GROUP, port)
-        self._joined: dict[Place, socket.socket] = {}
+        self._meeting = GroupAddress(probe.MEETING_GROUP, port)
+        self._joined: dict[GroupAddress, socket.socket] = {}
         self._unicast = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             self._unicast.setblocking(False)
@@ -98,7 +98,7 @@ class Responder:
             with contextlib.suppress(OSError):
                 self._unicast.sendto(probe.write_message(answer), sender)
 
-    def _join(self, place: Place) -> str:
+    def _join(self, place: GroupAddress) -> str:
         if place in self._joined:
             return ""
         if len(self._joined) >= MAX_PLACES * MAX_SESSIONS:
@@ -115,7 +115,7 @@ class Responder:
             self._joined.pop(place).close()
 
 
-def listen(place: Place, address: str) -> socket.socket:
+def listen(place: GroupAddress, address: str) -> socket.socket:
     """A socket that hears a place on the interface with that address. Raises: ResourceError."""
     group = sockets.ip_number(place.group)
     return sockets.multicast_receiver(group, place.port, address, buffer_bytes=BUFFER_BYTES, option="the group")
@@ -136,7 +136,9 @@ _PMTUDISC_DONT: Final = 0
 _PMTUDISC_PROBE: Final = 3
 
 
-def send_all(place: Place, datagrams: tuple[bytes, ...], address: str, ttl: int, *, is_whole: bool = False) -> str:
+def send_all(
+    place: GroupAddress, datagrams: tuple[bytes, ...], address: str, ttl: int, *, is_whole: bool = False
+) -> str:
     """Send datagrams to a group from that address; the result is what went wrong, or empty.
 
     `is_whole` forbids fragments; those that the interface itself cannot take then are left out in silence.

@@ -12,7 +12,7 @@ from dro.clock import NS_PER_S, s
 from dro.errors import DecodeError
 from dro.wire.lbmr import packet as lbmr
 from supervisor.tools.doctor import messages as probe
-from supervisor.tools.doctor.messages import FROM_DOCTOR, FROM_RESPONDER, Place
+from supervisor.tools.doctor.messages import FROM_DOCTOR, FROM_RESPONDER, GroupAddress
 
 MAX_SESSIONS: Final = 32
 SESSION_NS: Final = s(60)
@@ -22,22 +22,22 @@ SENT_PER_SECOND: Final = 400
 MAX_REPEAT: Final = 10
 MAX_KEYS: Final = 500
 
-Joining = Callable[[Place], str]
+Joining = Callable[[GroupAddress], str]
 """Joins a place; the result is what went wrong, or empty."""
 
 
 @dataclass(slots=True)
 class _Session:
-    places: dict[Place, str] = field(default_factory=dict)
+    places: dict[GroupAddress, str] = field(default_factory=dict)
     received: Counter[str] = field(default_factory=Counter)
     last_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class SendDatagrams:
     """Datagrams that a message wants sent."""
 
-    place: Place
+    place: GroupAddress
     ttl: int
     datagrams: tuple[bytes, ...]
     is_whole: bool
@@ -52,7 +52,7 @@ class ResponderCore:
         self._second = 0
         self._sent = 0
 
-    def places(self, now_ns: int) -> set[Place]:
+    def places(self, now_ns: int) -> set[GroupAddress]:
         """Return what must be listened to; sessions that nobody asks about any more are forgotten."""
         for key, session in list(self._sessions.items()):
             if now_ns - session.last_ns > SESSION_NS:
@@ -61,7 +61,7 @@ class ResponderCore:
 
     def on_message(
         self, data: bytes, sender: str, now_ns: int, clock_ns: int, join: Joining
-    ) -> tuple[probe.DoctorMessage | None, Sending | None]:
+    ) -> tuple[probe.DoctorMessage | None, SendDatagrams | None]:
         """The answer, and what to send before it; None where there is nothing."""
         try:
             message = probe.read_message(data)
@@ -98,7 +98,7 @@ class ResponderCore:
                 session.places[place] = kind
         return "; ".join(problems)
 
-    def _send(self, message: probe.Send, sender: str, now_ns: int) -> tuple[str, Sending | None]:
+    def _send(self, message: probe.Send, sender: str, now_ns: int) -> tuple[str, SendDatagrams | None]:
         session = self._sessions.get((sender, message.nonce))
         if session is None or message.place not in session.places:
             return "the group was not asked for before", None
@@ -116,7 +116,9 @@ class ResponderCore:
         ):
             return "too much at once", None
         session.last_ns = now_ns
-        return "", Sending(message.place, message.ttl, tuple(datagrams), message.is_whole and message.what == "sized")
+        return "", SendDatagrams(
+            message.place, message.ttl, tuple(datagrams), message.is_whole and message.what == "sized"
+        )
 
     def _may_send(self, count: int, now_ns: int) -> bool:
         second = now_ns // NS_PER_S
@@ -125,7 +127,7 @@ class ResponderCore:
         self._sent += count
         return self._sent <= SENT_PER_SECOND
 
-    def on_multicast(self, place: Place, data: bytes) -> None:
+    def on_multicast(self, place: GroupAddress, data: bytes) -> None:
         """Count a probe of a doctor."""
         received = read_probe(place, data)
         if received is None or received.sender_kind != FROM_DOCTOR:
@@ -137,14 +139,14 @@ class ResponderCore:
                     session.received[key] += 1
 
 
-def _is_place(place: Place) -> bool:
+def _is_place(place: GroupAddress) -> bool:
     try:
         return IPv4Address(place.group).is_multicast and 0 < place.port <= 65535
     except ValueError:
         return False
 
 
-def read_probe(place: Place, data: bytes) -> probe.Probe | None:
+def read_probe(place: GroupAddress, data: bytes) -> probe.Probe | None:
     """The probe that a datagram is, whatever its kind; None for everything else."""
     sized = probe.read_sized(data)
     if sized is not None:

@@ -23,7 +23,7 @@ from dro.errors import ResourceError
 from supervisor.tools.doctor import messages as probe
 from supervisor.tools.doctor.check import Check, fail, note, ok, warn
 from supervisor.tools.doctor.host import Net
-from supervisor.tools.doctor.messages import FROM_DOCTOR, Place
+from supervisor.tools.doctor.messages import FROM_DOCTOR, GroupAddress
 from supervisor.tools.doctor.responder import send_all
 from supervisor.tools.doctor.trd_sockets import TrdSockets
 
@@ -42,21 +42,21 @@ LIMIT_NS: Final = s(9)  # of one portal
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrdTestPlan:
     """What to try on one TRD."""
 
     portal: str
     domain_id: int
     net: Net
-    tr_in: Place
-    tr_out: Place
-    data: Place | None  # a group of LBT-RM and its port, where the portal's sources use it
-    sized: Place  # where sized datagrams go
+    tr_in: GroupAddress
+    tr_out: GroupAddress
+    data: GroupAddress | None  # a group of LBT-RM and its port, where the portal's sources use it
+    sized: GroupAddress  # where sized datagrams go
     ttl: int
     datagram_bytes: int  # the largest that UM will send
 
     @classmethod
-    def of(cls, p: EndpointView, net: Net, port: int) -> Plan | None:
+    def of(cls, p: EndpointView, net: Net, port: int) -> TrdTestPlan | None:
         """None where topic resolution is not by multicast."""
         o = ResolverOptions.of(p.receiving.um)
         if o.unicast_daemons or o.incoming_address == ANY:
@@ -64,14 +64,14 @@ class Plan:
         source = LbtrmSourceOptions.of(p.sending.um)
         uses_lbtrm = p.sending.um.get_str(SRC, "transport") == "lbtrm"
         group = source.address if source.address != ANY else source.address_low
-        data = Place(group, source.destination_port) if uses_lbtrm and IPv4Address(group).is_multicast else None
+        data = GroupAddress(group, source.destination_port) if uses_lbtrm and IPv4Address(group).is_multicast else None
         largest = p.sending.number(CTX, "resolver_datagram_max_size")
         if data is not None:
             largest = max(largest, datagram_size(p.sending, "lbtrm", "source"))
         return cls(
             p.config.name, p.config.domain_id, net,
-            Place(o.incoming_address, o.incoming_port), Place(o.outgoing_address, o.outgoing_port),
-            data, Place(data.group if data is not None else o.outgoing_address, port), o.ttl,
+            GroupAddress(o.incoming_address, o.incoming_port), GroupAddress(o.outgoing_address, o.outgoing_port),
+            data, GroupAddress(data.group if data is not None else o.outgoing_address, port), o.ttl,
             min(largest, probe.MAX_SIZED),
         )  # fmt: skip
 
@@ -79,7 +79,7 @@ class Plan:
 class TrdProbe:
     """The probing of one portal's TRD."""
 
-    def __init__(self, plan: Plan, port: int, own: Collection[str]) -> None:
+    def __init__(self, plan: TrdTestPlan, port: int, own: Collection[str]) -> None:
         """`own`: the addresses of this host. Raises: ResourceError when groups cannot be joined."""
         self._plan = plan
         self._port = port
@@ -197,7 +197,7 @@ class TrdProbe:
             if all(count for key, count in counts.items() if key[0] == direction) and not sockets.has_lost(address):
                 yield from self._sizes(address, direction)
 
-    def _direction(self, direction: str, address: str, what: str, place: Place, count: int) -> Check:
+    def _direction(self, direction: str, address: str, what: str, place: GroupAddress, count: int) -> Check:
         plan = self._plan
         name = f"multicast {direction} {address}"
         shown = f"{place.group}:{place.port} ({_MEANING[what]})"
@@ -328,7 +328,7 @@ def responders_of(
 
 
 def probe_trd(
-    plan: Plan, port: int, own: Collection[str], responders: Sequence[str], listen_s: float, *, sends: bool
+    plan: TrdTestPlan, port: int, own: Collection[str], responders: Sequence[str], listen_s: float, *, sends: bool
 ) -> list[Check]:
     """All checks of one TRD."""
     try:

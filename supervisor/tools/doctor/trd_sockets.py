@@ -19,7 +19,7 @@ from dro.clock import ms, s
 from dro.errors import DecodeError, ResourceError
 from dro.wire.lbmr import packet as lbmr
 from supervisor.tools.doctor import messages as probe
-from supervisor.tools.doctor.messages import FROM_DOCTOR, FROM_RESPONDER, Place
+from supervisor.tools.doctor.messages import FROM_DOCTOR, FROM_RESPONDER, GroupAddress
 from supervisor.tools.doctor.responder import listen, read_all
 from supervisor.tools.doctor.responder_core import read_probe
 
@@ -34,7 +34,7 @@ M = TypeVar("M", probe.Welcome, probe.Done, probe.Counts)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundResponder:
     """A responder: what it wants to see with every message, and how far its wall clock is ahead of ours."""
 
     cookie: str
@@ -51,19 +51,21 @@ class _Received:
 class TrdSockets:
     """Raises: ResourceError when a group cannot be joined."""
 
-    def __init__(self, address: str, port: int, ttl: int, tr: Iterable[Place], others: Iterable[Place]) -> None:
+    def __init__(
+        self, address: str, port: int, ttl: int, tr: Iterable[GroupAddress], others: Iterable[GroupAddress]
+    ) -> None:
         """`tr`: the places of topic resolution; `port`: that of responders."""
         self.nonce = random.SystemRandom().randrange(1, 1 << 32)
         self.received = _Received()
-        self.found: dict[str, Found] = {}  # by address
+        self.found: dict[str, FoundResponder] = {}  # by address
         self._address = address
         self._port = port
         self._ttl = ttl
         self._tr = frozenset(tr)
         self._lost: set[str] = set()  # responders that have stopped answering
         self._answers: dict[str, dict[type, probe.DoctorMessage]] = {}
-        self._sockets: dict[Place, socket.socket] = {}
-        self._meeting = Place(probe.MEETING_GROUP, port)
+        self._sockets: dict[GroupAddress, socket.socket] = {}
+        self._meeting = GroupAddress(probe.MEETING_GROUP, port)
         self._unicast = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             self._unicast.setblocking(False)
@@ -91,13 +93,19 @@ class TrdSockets:
             if address not in self.found:
                 self._send_to(address, hello)
 
-    def watch(self, address: str, tr: tuple[Place, ...], data: tuple[Place, ...], sized: tuple[Place, ...]) -> str:
+    def watch(
+        self,
+        address: str,
+        tr: tuple[GroupAddress, ...],
+        data: tuple[GroupAddress, ...],
+        sized: tuple[GroupAddress, ...],
+    ) -> str:
         """Have a responder join; the result is what went wrong, or empty."""
         done = self._request(address, probe.Watch(self.nonce, self.found[address].cookie, tr, data, sized), probe.Done)
         return done.problem if done is not None else "no answer"
 
     def request_send(
-        self, address: str, what: str, place: Place, *, count: int = 1, sizes: tuple[int, ...] = (),
+        self, address: str, what: str, place: GroupAddress, *, count: int = 1, sizes: tuple[int, ...] = (),
         is_whole: bool = False,
     ) -> None:  # fmt: skip
         """Have a responder send; asked once, since a lost answer must not double it."""
@@ -111,15 +119,15 @@ class TrdSockets:
         counts = self._request(address, probe.Report(self.nonce, self.found[address].cookie), probe.Counts)
         return Counter(counts.received if counts is not None else {})
 
-    def own_key(self, place: Place, size: int = 0, *, is_whole: bool = False) -> str:
+    def own_key(self, place: GroupAddress, size: int = 0, *, is_whole: bool = False) -> str:
         return probe.key_of(place, probe.Probe(FROM_DOCTOR, self.nonce, size, is_whole))
 
-    def own(self, place: Place) -> int:
+    def own(self, place: GroupAddress) -> int:
         """How many of our own signals came back."""
         key = self.own_key(place)
         return sum(count for (k, kind, _), count in self.received.probes.items() if (k, kind) == (key, FROM_DOCTOR))
 
-    def received_from(self, address: str, place: Place, size: int = 0, *, is_whole: bool = False) -> int:
+    def received_from(self, address: str, place: GroupAddress, size: int = 0, *, is_whole: bool = False) -> int:
         """How many probes of a responder came in."""
         key = probe.key_of(place, probe.Probe(FROM_RESPONDER, self.nonce, size, is_whole))
         return self.received.probes[key, FROM_RESPONDER, address]
@@ -180,7 +188,7 @@ class TrdSockets:
             return
         if isinstance(message, probe.Welcome) and message.nonce == self.nonce:
             if len(self.found) < MAX_FOUND:
-                self.found.setdefault(sender, Found(message.cookie, message.clock_ns - time.time_ns()))
+                self.found.setdefault(sender, FoundResponder(message.cookie, message.clock_ns - time.time_ns()))
         elif isinstance(message, probe.Done | probe.Counts) and message.nonce == self.nonce:
             self._answers.setdefault(sender, {})[type(message)] = message
 
@@ -190,7 +198,7 @@ class TrdSockets:
             if isinstance(probe.read_message(data), probe.Beacon) and sender not in self.found:
                 self._send_to(sender, probe.write_message(probe.Hello(self.nonce)))
 
-    def _on_multicast(self, place: Place, data: bytes, sender: str) -> None:
+    def _on_multicast(self, place: GroupAddress, data: bytes, sender: str) -> None:
         probed = read_probe(place, data)
         if probed is not None:
             if probed.nonce == self.nonce:

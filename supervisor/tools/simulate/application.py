@@ -14,7 +14,7 @@ from dro.wire.lbmr.options import standard_options
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
 from supervisor.tools.simulate.messages import Sent
 from supervisor.tools.simulate.portal import compiled
-from supervisor.tools.simulate.trd import Session, Trd
+from supervisor.tools.simulate.trd import SimSession, Trd
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Got:
     """Copies of what was taken already: two sessions of the TRD carry the source."""
     overtaken: int = 0
     """Older than what was taken already, so that it would come out of order."""
-    way: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
     """Of the newest."""
     at_ns: int = 0
     longest_ns: int = 0
@@ -35,7 +35,7 @@ class Got:
     sqns: set[int] = field(default_factory=set)
 
 
-class Application:
+class SimApplication:
     """Implements `Member`."""
 
     portal_name: Final = ""
@@ -49,7 +49,7 @@ class Application:
         self.copies: Counter[tuple[bytes, int]] = Counter()
         """Of each message, over all sessions."""
         self._options = standard_options(rng.randbytes(8), lbmr.SenderType.APPLICATION, trd.domain_id)
-        self.session = Session(self, rng.randbytes(32), topic)
+        self.session = SimSession(self, rng.randbytes(32), topic)
         self.sqn = 0
         """Of the next message."""
         self._trd.enter(self)
@@ -92,10 +92,10 @@ class Application:
         self._trd.send(self.session, Sent(self.session.otid, self.topic, self.sqn))
         self.sqn += 1
 
-    def wants(self, session: Session) -> bool:
+    def wants(self, session: SimSession) -> bool:
         return any(matches(session.topic) for matches in self._matches)
 
-    def on_data(self, session: Session, sent: Sent) -> None:
+    def on_data(self, session: SimSession, sent: Sent) -> None:
         now_ns = self._trd.clock.now_ns
         got = self.got.setdefault(sent.otid, Got())
         self.copies[sent.otid, sent.sqn] += 1
@@ -108,10 +108,10 @@ class Application:
         if got.taken:
             got.longest_ns = max(got.longest_ns, now_ns - got.at_ns)
         got.sqns.add(sent.sqn)
-        got.newest, got.way, got.at_ns = sent.sqn, sent.way, now_ns
+        got.newest, got.passed, got.at_ns = sent.sqn, sent.passed, now_ns
         got.taken += 1
 
-    def on_joined(self, session: Session) -> None:
+    def on_joined(self, session: SimSession) -> None:
         """Data follows."""
 
     on_left = on_changed = on_joined

@@ -16,7 +16,7 @@ class Timed(Protocol):
     def on_timer(self, now_ns: int) -> object: ...
 
 
-class Clock:
+class SimClock:
     """Events run in the order of their time, those of one time in the order in which they were put."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ from portals.endpoint.interest import TrdInterest
 from portals.endpoint.join_rules import JoinRules, cost_through
 from supervisor.tools.simulate.messages import Sent
 from supervisor.tools.simulate.portal import Proxy, SimPortal, compiled
-from supervisor.tools.simulate.trd import Session, Trd
+from supervisor.tools.simulate.trd import SimSession, Trd
 
 DATAGRAM_BYTES: Final = 8192
 UNICAST_PORT: Final = 14391
@@ -49,9 +49,9 @@ class EndpointEnd:
         self._portal, self._config, self._trd, self._rng = portal, config, trd, rng
         self._rules = JoinRules(trd.domain_id, portal.core.routes, portal.acl)
         self._wanted: dict[Symbol, Matcher | None] = {}
-        self._sessions: dict[bytes, Session] = {}  # of proxy sources, by OTID
+        self._sessions: dict[bytes, SimSession] = {}  # of proxy sources, by OTID
         self._offers: dict[bytes, SourceSeen] = {}  # what each is fed from
-        self._handles: dict[Session, int] = {}  # of joined sources
+        self._handles: dict[SimSession, int] = {}  # of joined sources
 
     @property
     def portal_name(self) -> str:
@@ -128,7 +128,7 @@ class EndpointEnd:
         options = proxy_options(seen, self._config.cost, self._config.hotlink_index)
         session = self._sessions.get(seen.otid)
         if session is None:
-            session = self._sessions[seen.otid] = Session(self, seen.otid, seen.topic, options)
+            session = self._sessions[seen.otid] = SimSession(self, seen.otid, seen.topic, options)
             self._trd.advertise(session)
         elif session.options != options:
             session.options = options
@@ -159,7 +159,7 @@ class EndpointEnd:
     def on_unicast(self, message: bytes, sender_ip: int) -> None:
         self._portal.report_route_info(message, (sender_ip, UNICAST_PORT))
 
-    def wants(self, session: Session) -> bool:
+    def wants(self, session: SimSession) -> bool:
         rules = self._rules
         if rules.are_divided and not rules.carries(session.otid, self._origin(session)):
             return False
@@ -170,30 +170,30 @@ class EndpointEnd:
             for (symbol, pattern), matcher in self._wanted.items()
         )
 
-    def on_joined(self, session: Session) -> None:
+    def on_joined(self, session: SimSession) -> None:
         own, origin = self._portal.core.own, self._origin(session)
         self._handles[session] = own.add(session.otid, session.topic, origin, *self._advertised(session), b"")
         self._portal.act_soon()
 
-    def _origin(self, session: Session) -> int:
+    def _origin(self, session: SimSession) -> int:
         domain = session.option(lbmr.DomainId)
         return domain.domain_id if isinstance(domain, lbmr.DomainId) else self._trd.domain_id
 
-    def _advertised(self, session: Session) -> tuple[int, int]:
+    def _advertised(self, session: SimSession) -> tuple[int, int]:
         cost = session.option(lbmr.Cost)
         return cost_through(cost if isinstance(cost, lbmr.Cost) else None, self._config.cost)
 
-    def on_changed(self, session: Session) -> None:
+    def on_changed(self, session: SimSession) -> None:
         if (handle := self._handles.get(session)) is not None:
             self._portal.core.own.change(handle, *self._advertised(session), b"")
             self._portal.act_soon()
 
-    def on_left(self, session: Session) -> None:
+    def on_left(self, session: SimSession) -> None:
         if (handle := self._handles.pop(session, None)) is not None:
             self._portal.end_source(handle)
             self._portal.act_soon()
 
-    def on_data(self, session: Session, sent: Sent) -> None:
+    def on_data(self, session: SimSession, sent: Sent) -> None:
         if (handle := self._handles.get(session)) is not None:
-            is_first = not sent.way
+            is_first = not sent.passed
             self._portal.on_data(handle, sent if is_first else sent.past(self._trd.name))

@@ -19,10 +19,10 @@ from dro.command_line import Parser
 from dro.config.reading.problems import Warn
 from dro.errors import ConfigError
 from dro.standard_streams import output_lost, say
-from supervisor.tools.simulate.network import Network
+from supervisor.tools.simulate.network import SimNetwork
 from supervisor.tools.simulate.plan import load
+from supervisor.tools.simulate.scenario import Scenario, ScenarioResult, interest_in_all
 from supervisor.tools.simulate.script import ACTIONS, read_script
-from supervisor.tools.simulate.trial import Result, Trial, interest_in_all
 
 PROGRAM: Final = "tnwgd simulate"
 EXIT_OK: Final = 0
@@ -63,9 +63,9 @@ def main(given: Sequence[str]) -> int:
         logging.disable()  # what the cores would log is not of this host
         plan = load(args.files, _warner())
         faults = read_script(args.script) if args.script else []
-        network = Network(plan, args.seed)
+        network = SimNetwork(plan, args.seed)
         network.add_applications(interest_in_all(plan))
-        result = Trial(network, interval_ns=round(NS_PER_S / args.rate)).run(faults, round(args.seconds * s(1)))
+        result = Scenario(network, interval_ns=round(NS_PER_S / args.rate)).run(faults, round(args.seconds * s(1)))
     except ConfigError as e:
         say(sys.stderr, f"{PROGRAM}: {e}\n")
         return EXIT_FAILED
@@ -82,11 +82,11 @@ def main(given: Sequence[str]) -> int:
     return EXIT_FAILED if result.violations else EXIT_OK
 
 
-def as_json(result: Result) -> dict[str, object]:
+def as_json(result: ScenarioResult) -> dict[str, object]:
     return {**asdict(result), "violations": result.violations}
 
 
-def as_text(result: Result) -> Iterator[str]:
+def as_text(result: ScenarioResult) -> Iterator[str]:
     """Lines."""
     yield f"{'at s':>8}  {'settled s':>9}  {'silent s':>8}  {'lost':>6}  {'repeated':>8}  what"
     for period in result.periods:
@@ -98,9 +98,9 @@ def as_text(result: Result) -> Iterator[str]:
     yield ""
     yield f"{'from':>6}  {'to':>6}  {'cost':>5}  {'sent':>7}  {'got':>7}  path"
     for path in result.paths:
-        way = " ".join(path.way) if path.cost is not None else "none"
+        passed = " ".join(path.way) if path.cost is not None else "none"
         cost = "-" if path.cost is None else str(path.cost)
-        yield f"{path.source:6}  {path.receiver:6}  {cost:>5}  {path.sent:7}  {path.got:7}  {way}"
+        yield f"{path.source:6}  {path.receiver:6}  {cost:>5}  {path.sent:7}  {path.got:7}  {passed}"
     yield ""
     for kind, count in result.messages.items():
         yield f"{count:10}  {kind}"

@@ -1,4 +1,4 @@
-"""What crosses a simulated network as data: messages of sources, which remember the way that they took."""
+"""What crosses a simulated network as data: messages of sources, which remember what they passed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message of a source, at some place of its way: the portals that it has passed, and TRDs between DROs."""
+    """A message of a source, somewhere on its path: the portals that it has passed, and TRDs between DROs."""
 
     otid: bytes
     topic: bytes
     sqn: int
-    way: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
 
     def past(self, *places: str) -> Sent:
-        return Sent(self.otid, self.topic, self.sqn, (*self.way, *places))
+        return Sent(self.otid, self.topic, self.sqn, (*self.passed, *places))

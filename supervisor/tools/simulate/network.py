@@ -16,12 +16,12 @@ from dro.proto.interest.events import Symbol
 from router.core import RouteManagerCore
 from router.route_info_exchange import SendInfo
 from router.route_recalculation import SendTable
-from router.settings import exchange_timing_of, self_of, timing_of
-from supervisor.tools.simulate.application import Application
-from supervisor.tools.simulate.clock import Clock
+from router.settings import exchange_timing_of, own_dro, timing_of
+from supervisor.tools.simulate.application import SimApplication
+from supervisor.tools.simulate.clock import SimClock
 from supervisor.tools.simulate.endpoint import EndpointEnd
 from supervisor.tools.simulate.peer import PeerEnd, Wire
-from supervisor.tools.simulate.plan import Place, Plan
+from supervisor.tools.simulate.plan import NetworkPlan, PortalId
 from supervisor.tools.simulate.portal import CONTROL_NS, SimPortal
 from supervisor.tools.simulate.trd import Trd
 
@@ -30,16 +30,18 @@ RESTART_NS: Final = ms(300)
 _NODE_ID_BIT: Final = 1 << 63
 
 
-class Routes:
+class SimRouteManager:
     """The route manager of a DRO, one incarnation."""
 
-    def __init__(self, clock: Clock, dro: Dro, node_id: int, incarnation: int, version: int = 0, sqn: int = 0) -> None:
+    def __init__(
+        self, clock: SimClock, dro: Dro, node_id: int, incarnation: int, version: int = 0, sqn: int = 0
+    ) -> None:
         config = dro.config
         self._clock, self._dro = clock, dro
         self.incarnation = incarnation
         self.calculated_ns = 0
         self.core = RouteManagerCore(
-            replace(self_of(config, node_id), authentication=None),  # keys are of other hosts
+            replace(own_dro(config, node_id), authentication=None),  # keys are of other hosts
             timing_of(config), exchange_timing_of(config), incarnation=incarnation,
             now_ns=clock.now_ns, version=version, sqn=sqn,
         )  # fmt: skip
@@ -94,7 +96,7 @@ def _send_info(message: bytes, portal: SimPortal) -> None:
 class Dro:
     """A DRO by its configuration. `make_portal` makes one incarnation of a portal."""
 
-    def __init__(self, clock: Clock, name: str, config: DroConfig, rng: Random, make: MakePortal) -> None:
+    def __init__(self, clock: SimClock, name: str, config: DroConfig, rng: Random, make: MakePortal) -> None:
         self.clock, self.name, self.config = clock, name, config
         self._rng, self._make = rng, make
         self._configs: dict[int, EndpointConfig | PeerConfig] = dict(enumerate((*config.portals, *config.peers), 1))
@@ -104,13 +106,13 @@ class Dro:
         self.findings: list[tuple[int, object]] = []
         """What the route manager would log, and when."""
         self.is_up = False
-        self.routes: Routes
+        self.routes: SimRouteManager
 
     def start(self) -> None:
         """Under another node id each time, as a real one."""
         self.is_up = True
         self.node_id = self._rng.getrandbits(63) | _NODE_ID_BIT
-        self.routes = Routes(self.clock, self, self.node_id, 1)
+        self.routes = SimRouteManager(self.clock, self, self.node_id, 1)
         for worker, config in self._configs.items():
             if isinstance(config, EndpointConfig):
                 self.routes.core.on_portal_expected(worker, self.clock.now_ns)
@@ -156,7 +158,7 @@ class Dro:
     def restart_routes(self) -> None:
         """The route manager's process dies; it begins anew with the versions of its counter page."""
         old = self.routes
-        self.routes = routes = Routes(
+        self.routes = routes = SimRouteManager(
             self.clock, self, self.node_id, old.incarnation + 1, old.core.routes.own_version, old.core.exchange.sqn
         )
         now_ns = self.clock.now_ns
@@ -185,7 +187,7 @@ class Dro:
     def pass_route_info(self, worker: int, message: bytes, sender: tuple[int, int]) -> None:
         self._to_routes(lambda routes, now_ns: routes.on_info(worker, message, now_ns, sender))
 
-    def _to_routes(self, say: Callable[[Routes, int], object]) -> None:
+    def _to_routes(self, say: Callable[[SimRouteManager, int], object]) -> None:
         """From a portal, as a message."""
         routes = self.routes
         self.clock.after(
@@ -196,33 +198,33 @@ class Dro:
 MakePortal = Callable[[Dro, int, int, EndpointConfig | PeerConfig], SimPortal]
 
 
-class Network:
+class SimNetwork:
     """All of a plan, with an application in each TRD that sends a topic of its own."""
 
-    def __init__(self, plan: Plan, seed: int = 1) -> None:
+    def __init__(self, plan: NetworkPlan, seed: int = 1) -> None:
         self.plan = plan
-        self.clock = Clock()
+        self.clock = SimClock()
         self._rng = rng = Random(seed)
         self.trds = {domain_id: Trd(self.clock, domain_id) for domain_id in plan.domains}
-        self.wires: dict[Place, Wire] = {}
+        self.wires: dict[PortalId, Wire] = {}
         for link in plan.links:
             wire = Wire(self.clock, f"{link.initiator}-{link.acceptor}")
             self.wires[link.initiator] = self.wires[link.acceptor] = wire
         self.dros = {n: Dro(self.clock, n, c, rng, self._make_portal) for n, c in plan.dros.items()}
-        self.applications: dict[int, Application] = {}
+        self.applications: dict[int, SimApplication] = {}
 
     def _make_portal(self, dro: Dro, worker: int, incarnation: int, config: EndpointConfig | PeerConfig) -> SimPortal:
         portal = SimPortal(self.clock, dro, worker, incarnation, config)
         if isinstance(config, EndpointConfig):
             portal.link = EndpointEnd(portal, config, self.trds[config.domain_id], self._rng)
         else:
-            portal.link = PeerEnd(portal, config, self.wires[Place(dro.name, config.name)], self._rng)
+            portal.link = PeerEnd(portal, config, self.wires[PortalId(dro.name, config.name)], self._rng)
         return portal
 
     def add_applications(self, wanted: Mapping[int, list[Symbol]]) -> None:
         """By domain: what its receivers want."""
         for domain_id, trd in self.trds.items():
-            application = Application(trd, self._rng, topic_of(domain_id), wanted.get(domain_id, []))
+            application = SimApplication(trd, self._rng, topic_of(domain_id), wanted.get(domain_id, []))
             self.applications[domain_id] = application
 
     def start(self, names: Iterable[str] = ()) -> None:

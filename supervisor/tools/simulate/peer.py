@@ -18,14 +18,14 @@ from dro.clock import ms, s
 from dro.config.dro_xml.model import EndpointConfig, PeerConfig
 from dro.proto.peerlink.messages import Hello
 from dro.proto.peerlink.session import CloseLink, LinkEnd, LinkUp, SendControl
-from dro.proto.peerlink.sources import SourceMessage, ToldSources, source_message
+from dro.proto.peerlink.sources import SentSources, SourceMessage, source_message
 from dro.wire.source_string import TcpAddress
 from portals.decisions.effects import FeedProxySource, ProxyEffect
 from portals.peer import link_effects as do
 from portals.peer.link_core import LinkCore
 from portals.peer.newcomers import Connection
 from portals.peer.options import CANARY_BYTES
-from supervisor.tools.simulate.clock import Clock
+from supervisor.tools.simulate.clock import SimClock
 from supervisor.tools.simulate.messages import Sent
 from supervisor.tools.simulate.portal import Proxy, SimPortal
 
@@ -41,7 +41,7 @@ Datum = tuple[int, Sent]
 class Wire:
     """Between two hosts, for all connections of a peer link."""
 
-    def __init__(self, clock: Clock, name: str) -> None:
+    def __init__(self, clock: SimClock, name: str) -> None:
         self.clock, self.name = clock, name
         self.ends: list[PeerEnd] = []
         self.is_up = True
@@ -150,11 +150,11 @@ class PeerEnd:
 
     def __init__(self, portal: SimPortal, config: PeerConfig, wire: Wire, rng: Random) -> None:
         self.portal, self._wire = portal, wire
-        self._told = ToldSources()
+        self._told = SentSources()
         self.core = LinkCore(
             config, portal.acl, worker=portal.worker, dro_name=portal.dro.name.encode(), node_id=portal.dro.node_id,
             instance=rng.randbytes(8), padding=rng.randbytes(CANARY_BYTES), draw=rng.randrange,
-            now_ns=portal.clock.now_ns, told_sources=lambda: self._told,
+            now_ns=portal.clock.now_ns, sent_sources=lambda: self._told,
         )  # fmt: skip
         self.is_initiator = self.core.connecting is not None
         self._known: dict[Pipe, Dialogue] = {}
@@ -265,12 +265,12 @@ class PeerEnd:
                 for message in effect.messages:
                     self._send(message)
             case do.AddSource(connection=connection, record=record, hop_count=hop_count, cost=cost, before=before):
-                way = hop_count, cost, record.options
+                advertised = hop_count, cost, record.options
                 if before is None:
-                    handle = own.add(record.otid, record.topic, record.domain_id, *way)
+                    handle = own.add(record.otid, record.topic, record.domain_id, *advertised)
                 else:
                     handle = self._handles.pop(before)
-                    own.change(handle, *way)
+                    own.change(handle, *advertised)
                 self._handles[connection, record.srcidx] = handle
             case do.ChangeSource(connection=connection, record=record, hop_count=hop_count, cost=cost):
                 own.change(self._handles[connection, record.srcidx], hop_count, cost, record.options)
@@ -286,7 +286,7 @@ class PeerEnd:
                 self.portal.end_proxy(otid)
                 del self._numbers[otid]
                 self._send(end)
-            case do.Report(portal=report):
+            case do.ReportPortal(portal=report):
                 self.portal.report(report)
             case do.ReportRouteInfo(message=message):
                 self.portal.report_route_info(message)
@@ -294,7 +294,7 @@ class PeerEnd:
                 self.portal.run_in_slices(self._step_by_step(steps))
             case do.CompanionAway():
                 self.portal.core.forget_routes(self.portal.clock.now_ns)
-            case do.Connect():
+            case do.ConnectToCompanion():
                 self._wire.connect(self)
             case do.Log(event=event):
                 self.portal.counts[event.name] += 1
@@ -318,14 +318,14 @@ class PeerEnd:
             return
         match effect:
             case do.Admit():
-                self._told = ToldSources()
-                if greeting := self._known[pipe].session.greet():
+                self._told = SentSources()
+                if greeting := self._known[pipe].session.take_hello():
                     pipe.send(self, greeting)
                     self.portal.clock.arm(self._known[pipe])
             case do.Ask():
                 self._known[pipe].session.ask(self.portal.clock.now_ns)
                 self.talk(pipe)
-            case do.Close():
+            case do.RefuseConnection():
                 pipe.close(self)
                 del self._known[pipe], self._pipes[effect.connection]
             case do.EndConnection(why=why, remedy=remedy, end=end):

@@ -34,7 +34,7 @@ _TEMPLATE: Final = """\
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PortalId:
     """A portal of a DRO."""
 
     dro: str
@@ -46,12 +46,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLink:
-    initiator: Place
-    acceptor: Place
+    initiator: PortalId
+    acceptor: PortalId
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class NetworkPlan:
     """DROs by name."""
 
     dros: Mapping[str, DroConfig] = field(repr=False)
@@ -62,7 +62,7 @@ class Plan:
         return sorted({e.domain_id for config in self.dros.values() for e in config.portals})
 
 
-def of_files(paths: Sequence[str], warn: Warn) -> Plan:
+def of_files(paths: Sequence[str], warn: Warn) -> NetworkPlan:
     """The network of these DRO XML files. Raises: ConfigError with file and line."""
     dros: dict[str, DroConfig] = {}
     for path in paths:
@@ -74,18 +74,18 @@ def of_files(paths: Sequence[str], warn: Warn) -> Plan:
                 remedy="give each DRO a <name> of its own",
             )  # fmt: skip
         dros[name] = config
-    return Plan(dros, tuple(_links(dros)))
+    return NetworkPlan(dros, tuple(_links(dros)))
 
 
 def _links(dros: Mapping[str, DroConfig]) -> Iterable[PlannedLink]:
-    acceptors = [(Place(n, p.name), p) for n, config in dros.items() for p in config.peers if not p.tcp.initiator]
-    taken: dict[Place, Place] = {}
+    acceptors = [(PortalId(n, p.name), p) for n, config in dros.items() for p in config.peers if not p.tcp.initiator]
+    taken: dict[PortalId, PortalId] = {}
     for name, config in dros.items():
         for peer in config.peers:
             to = peer.tcp.initiator
             if to is None:
                 continue
-            here = Place(name, peer.name)
+            here = PortalId(name, peer.name)
             fitting = [(place, p) for place, p in acceptors if p.tcp.listen_port == to.port and place.dro != name]
             if _is_dotted(to.address):
                 fitting = [(place, p) for place, p in fitting if p.tcp.interface in (to.address, ANY)]
@@ -115,7 +115,7 @@ def _is_dotted(text: str) -> bool:
 # a topology
 
 
-def of_topology(path: str) -> Plan:
+def of_topology(path: str) -> NetworkPlan:
     """The network of a `topology.json`. Raises: ConfigError that names the place in it."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ class Topology:
     def __init__(self, file: str) -> None:
         self._file = file
 
-    def plan(self, document: object) -> Plan:
+    def plan(self, document: object) -> NetworkPlan:
         top = self._object(document, "the document")
         dros = {}
         for nth, entry in enumerate(self._list(top, "dros", "the document")):
@@ -143,7 +143,7 @@ class Topology:
             dros[name] = self._dro(name, dro)
         if not 0 < len(dros) <= DROS_MAX:
             raise self._error(f"has {len(dros)} DROs, between 1 and {DROS_MAX} are simulated")
-        kinds = {Place(n, p.name): p.tcp.initiator is not None for n, c in dros.items() for p in c.peers}
+        kinds = {PortalId(n, p.name): p.tcp.initiator is not None for n, c in dros.items() for p in c.peers}
         links = []
         for nth, entry in enumerate(self._list(top, "links", "the document") if "links" in top else []):
             link = self._object(entry, f"links[{nth}]")
@@ -153,7 +153,7 @@ class Topology:
         for place in kinds:
             if used[place] != 1:
                 raise self._error(f"the peer portal {place} is at {used[place]} ends of links")
-        return Plan(dros, tuple(links))
+        return NetworkPlan(dros, tuple(links))
 
     def _dro(self, name: str, dro: dict[str, Any]) -> DroConfig:
         endpoints: list[EndpointConfig] = []
@@ -176,8 +176,8 @@ class Topology:
             raise self._error(f"{name}: two portals have the name {twice[0]}")
         return dro_of(name, endpoints, peers, shares=dro.get("equal_cost_sharing") is True)
 
-    def _place(self, text: str, known: Mapping[Place, bool]) -> Place:
-        place = Place(*text.split("/", 1)) if "/" in text else Place(text, "")
+    def _place(self, text: str, known: Mapping[PortalId, bool]) -> PortalId:
+        place = PortalId(*text.split("/", 1)) if "/" in text else PortalId(text, "")
         if place not in known:
             raise self._error(f"links: no peer portal {text}")
         return place
@@ -238,7 +238,7 @@ def dro_of(
     return replace(made, daemon=daemon, portals=tuple(endpoints), peers=tuple(peers))
 
 
-def load(paths: Sequence[str], warn: Warn) -> Plan:
+def load(paths: Sequence[str], warn: Warn) -> NetworkPlan:
     """Load a topology, if the one file has the suffix `.json`, else DRO XML files. Raises: ConfigError."""
     if len(paths) == 1 and paths[0].endswith(".json"):
         return of_topology(paths[0])

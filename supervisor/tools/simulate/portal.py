@@ -28,15 +28,15 @@ from portals.decisions.effects import (
     HostEffect,
     InterestIgnored,
     ReadQueue,
+    SendInitialState,
     SendToSibling,
     SourceIgnored,
-    TellEverything,
 )
 from portals.decisions.engine import EngineLink, PortalEngine
 from portals.decisions.messages import PortalMessage
 from portals.decisions.recorded_interest import Matcher
 from portals.decisions.relearning import CHECK_NS
-from supervisor.tools.simulate.clock import Clock
+from supervisor.tools.simulate.clock import SimClock
 from supervisor.tools.simulate.messages import Sent
 
 CONTROL_NS: Final = ms(1) // 5
@@ -100,7 +100,7 @@ class SimPortal:
     """One incarnation of a portal."""
 
     def __init__(
-        self, clock: Clock, dro: Daemon, worker: int, incarnation: int, config: EndpointConfig | PeerConfig
+        self, clock: SimClock, dro: Daemon, worker: int, incarnation: int, config: EndpointConfig | PeerConfig
     ) -> None:
         self.clock, self.dro, self.worker, self.incarnation, self.config = clock, dro, worker, incarnation, config
         self.name = f"{dro.name}/{config.name}"
@@ -162,7 +162,7 @@ class SimPortal:
         match effect:
             case SendToSibling(worker=worker, message=message):
                 self._tell(worker, message)
-            case TellEverything(worker=worker, messages=messages):
+            case SendInitialState(worker=worker, messages=messages):
                 for told in messages:
                     if told is not None:
                         self._tell(worker, told)

@@ -22,43 +22,43 @@ from typing import Final
 
 from dro.clock import NS_PER_S
 from dro.errors import ConfigError
-from supervisor.tools.simulate.network import Network
+from supervisor.tools.simulate.network import SimNetwork
 
 LATEST_S: Final = 1_000_000
 _WORD: Final = re.compile(r"\S+")
 
 
-def _cost(net: Network, name: str, cost: str) -> None:
+def _cost(net: SimNetwork, name: str, cost: str) -> None:
     dro, portal = net.portal(name)
     dro.set_cost(portal, int(cost))
 
 
-def _restart_portal(net: Network, name: str) -> None:
+def _restart_portal(net: SimNetwork, name: str) -> None:
     dro, portal = net.portal(name)
     if dro.is_up:
         dro.restart_portal(portal)
 
 
-def _start(net: Network, name: str) -> None:
+def _start(net: SimNetwork, name: str) -> None:
     net.dro(name)
     net.start([name])
 
 
-ACTIONS: Final[Mapping[str, tuple[Callable[..., object], Callable[[Network, str], object]]]] = {
-    "cut": (lambda net, name: net.wire(name).cut(is_silent=False), Network.wire),
-    "silence": (lambda net, name: net.wire(name).cut(is_silent=True), Network.wire),
-    "mend": (lambda net, name: net.wire(name).mend(), Network.wire),
-    "kill": (lambda net, name: net.dro(name).kill(), Network.dro),
-    "start": (_start, Network.dro),
-    "restart": (_restart_portal, Network.portal),
-    "routes": (lambda net, name: net.dro(name).restart_routes() if net.dro(name).is_up else None, Network.dro),
-    "cost": (_cost, Network.portal),
+ACTIONS: Final[Mapping[str, tuple[Callable[..., object], Callable[[SimNetwork, str], object]]]] = {
+    "cut": (lambda net, name: net.wire(name).cut(is_silent=False), SimNetwork.wire),
+    "silence": (lambda net, name: net.wire(name).cut(is_silent=True), SimNetwork.wire),
+    "mend": (lambda net, name: net.wire(name).mend(), SimNetwork.wire),
+    "kill": (lambda net, name: net.dro(name).kill(), SimNetwork.dro),
+    "start": (_start, SimNetwork.dro),
+    "restart": (_restart_portal, SimNetwork.portal),
+    "routes": (lambda net, name: net.dro(name).restart_routes() if net.dro(name).is_up else None, SimNetwork.dro),
+    "cost": (_cost, SimNetwork.portal),
 }
 """What each does, and how the name is looked up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ScriptedFault:
     """`where`: of the script, for errors."""
 
     at_ns: int
@@ -71,18 +71,18 @@ class Fault:
     def text(self) -> str:
         return " ".join((self.action, *self.arguments))
 
-    def find(self, net: Network) -> None:
+    def find(self, net: SimNetwork) -> None:
         """Raises: ConfigError when what it names is not there."""
         try:
             ACTIONS[self.action][1](net, self.arguments[0])
         except ConfigError as e:
             raise ConfigError(e.what, file=self.where, line=self.line, remedy=e.remedy) from e
 
-    def apply(self, net: Network) -> None:
+    def apply(self, net: SimNetwork) -> None:
         ACTIONS[self.action][0](net, *self.arguments)
 
 
-def read_script(path: str) -> list[Fault]:
+def read_script(path: str) -> list[ScriptedFault]:
     """In the order of their times. Raises: ConfigError with file and line."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -96,7 +96,7 @@ def read_script(path: str) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.at_ns)
 
 
-def _read(words: list[str], path: str, line: int) -> Fault:
+def _read(words: list[str], path: str, line: int) -> ScriptedFault:
     def error(what: str) -> ConfigError:
         actions = ", ".join(ACTIONS)
         return ConfigError(what, file=path, line=line, remedy=f"write AT ACTION NAME; actions are {actions}")
@@ -115,4 +115,4 @@ def _read(words: list[str], path: str, line: int) -> Fault:
         raise error(f"{action} has {len(arguments)} arguments, not {wanted}")
     if action == "cost" and not (arguments[1].isascii() and arguments[1].isdigit() and 0 < int(arguments[1]) < 1 << 31):
         raise error(f"{arguments[1][:40]!r} is no cost")
-    return Fault(int(at_s * NS_PER_S), action, arguments, path, line)
+    return ScriptedFault(int(at_s * NS_PER_S), action, arguments, path, line)

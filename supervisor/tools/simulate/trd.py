@@ -17,7 +17,7 @@ from dro.clock import ms, s
 from dro.errors import DecodeError
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import TirOption
-from supervisor.tools.simulate.clock import Clock
+from supervisor.tools.simulate.clock import SimClock
 from supervisor.tools.simulate.messages import Sent
 
 DELAY_NS: Final = ms(1) // 2
@@ -36,23 +36,23 @@ class Member(Protocol):
 
     def on_packet(self, packet: lbmr.Packet, sender_ip: int) -> None: ...
 
-    def wants(self, session: Session) -> bool: ...
+    def wants(self, session: SimSession) -> bool: ...
 
-    def on_joined(self, session: Session) -> None: ...
+    def on_joined(self, session: SimSession) -> None: ...
 
-    def on_changed(self, session: Session) -> None:
+    def on_changed(self, session: SimSession) -> None:
         """One that is joined is advertised otherwise."""
 
-    def on_left(self, session: Session) -> None: ...
+    def on_left(self, session: SimSession) -> None: ...
 
-    def on_data(self, session: Session, sent: Sent) -> None: ...
+    def on_data(self, session: SimSession, sent: Sent) -> None: ...
 
     def on_unicast(self, message: bytes, sender_ip: int) -> None:
         """Take route information of another DRO in the TRD; for portals alone."""
 
 
 @dataclass(eq=False, slots=True)
-class Session:
+class SimSession:
     """A source, of an application or a proxy source, as it is advertised."""
 
     owner: Member
@@ -73,15 +73,15 @@ class Session:
 
 
 class Trd:
-    def __init__(self, clock: Clock, domain_id: int) -> None:
+    def __init__(self, clock: SimClock, domain_id: int) -> None:
         self.clock, self.domain_id = clock, domain_id
         self.members: dict[Member, int] = {}  # with their address
         self.packets = 0
         """Topic resolution datagrams."""
         self.data = 0
         """Data messages."""
-        self._sessions: dict[Session, None] = {}
-        self._joined: dict[tuple[Member, bytes], Session] = {}  # by portals, by OTID
+        self._sessions: dict[SimSession, None] = {}
+        self._joined: dict[tuple[Member, bytes], SimSession] = {}  # by portals, by OTID
         self._next_ip = 0x7F000001
 
     @property
@@ -137,15 +137,15 @@ class Trd:
 
     # sources
 
-    def advertise(self, session: Session) -> None:
+    def advertise(self, session: SimSession) -> None:
         self._sessions[session] = None
         self.clock.after(RESOLVE_NS, partial(self._offer, session))
 
-    def _offer(self, session: Session) -> None:
+    def _offer(self, session: SimSession) -> None:
         for member in [*self.members]:
             self._join(member, session)
 
-    def _join(self, member: Member, session: Session) -> None:
+    def _join(self, member: Member, session: SimSession) -> None:
         is_other = member is not session.owner and member not in session.joined
         if not (session.is_open and is_other and member in self.members and member.wants(session)):
             return
@@ -159,11 +159,11 @@ class Trd:
         session.joined[member] = None
         member.on_joined(session)
 
-    def _replace(self, session: Session) -> None:
+    def _replace(self, session: SimSession) -> None:
         for member in [*session.joined]:
             self._look(member)
 
-    def _gives_way(self, before: Session, session: Session, member: Member) -> bool:
+    def _gives_way(self, before: SimSession, session: SimSession, member: Member) -> bool:
         if before.is_open:
             return session.cost < before.cost
         if before.owner.portal_name == session.owner.portal_name:
@@ -173,7 +173,7 @@ class Trd:
             self.clock.after(silent_ns, partial(self._join, member, session))
         return silent_ns <= 0
 
-    def _leave(self, member: Member, session: Session) -> None:
+    def _leave(self, member: Member, session: SimSession) -> None:
         session.joined.pop(member, None)
         if self._joined.get((member, session.otid)) is session:
             del self._joined[member, session.otid]
@@ -194,30 +194,30 @@ class Trd:
             if member in session.joined and not member.wants(session):
                 self._leave(member, session)
 
-    def change(self, session: Session) -> None:
+    def change(self, session: SimSession) -> None:
         """Advertise a source otherwise."""
         for member in session.joined:
             self.clock.after(RESOLVE_NS, partial(self._if_there, member, partial(member.on_changed, session)))
 
-    def end(self, session: Session) -> None:
+    def end(self, session: SimSession) -> None:
         self._end(session, RESOLVE_NS)
 
-    def _end(self, session: Session, delay_ns: int) -> None:
+    def _end(self, session: SimSession, delay_ns: int) -> None:
         session.is_open, session.ended_ns = False, self.clock.now_ns
         self._sessions.pop(session, None)
         self.clock.after(delay_ns, partial(self._ended, session))
 
-    def _ended(self, session: Session) -> None:
+    def _ended(self, session: SimSession) -> None:
         for member in [*session.joined]:
             self._leave(member, session)
             self._look(member)
 
-    def send(self, session: Session, sent: Sent) -> None:
+    def send(self, session: SimSession, sent: Sent) -> None:
         """Data of an open session."""
         self.data += 1
         for member in session.joined:
             self.clock.after(DELAY_NS, partial(self._arrive, member, session, sent))
 
-    def _arrive(self, member: Member, session: Session, sent: Sent) -> None:
+    def _arrive(self, member: Member, session: SimSession, sent: Sent) -> None:
         if member in session.joined and member in self.members:
             member.on_data(session, sent)

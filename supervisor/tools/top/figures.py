@@ -10,8 +10,8 @@ from dro.clock import duration
 from dro.metrics.slots import Slot
 from dro.metrics.table import PORTAL, rows
 from supervisor.admin.status import WORKING, PortalStatus, WorkerStatus
-from supervisor.tools.top.problems import Problem, Problems
-from supervisor.tools.top.sample import Complaint, Parent, Sample
+from supervisor.tools.top.problems import ProblemHistory, ShownProblem
+from supervisor.tools.top.sample import Complaint, ParentAnswer, Sample
 
 SILENT_S: Final = 3.0
 """A parent that has not answered for so long is said to be silent."""
@@ -39,7 +39,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class PortalLine:
+class PortalFigures:
     """Fragments of sources, as `tnwgdctl portals` has them; what was dropped, of all traffic."""
 
     name: str
@@ -70,7 +70,7 @@ class ProcessLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class DroHead:
     name: str
     version: str
     node_id: str
@@ -84,12 +84,12 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DroFigures:
     clock_s: float
-    head: Head
-    portals: tuple[PortalLine, ...]
+    head: DroHead
+    portals: tuple[PortalFigures, ...]
     processes: tuple[ProcessLine, ...]
-    problems: tuple[Problem, ...]  # the latest first
+    problems: tuple[ShownProblem, ...]  # the latest first
     is_dead: bool
 
 
@@ -98,10 +98,10 @@ class Figures:
 
     def __init__(self) -> None:
         self._before: Sample | None = None
-        self._problems = Problems()
+        self._problems = ProblemHistory()
         self._rtt_ms: dict[str, float] = {}  # of the portals that have had an answer
 
-    def take(self, sample: Sample) -> View:
+    def take(self, sample: Sample) -> DroFigures:
         """Return what is to be seen now."""
         before = self._before or sample
         earlier = {(portal.name, portal.index): portal for portal in before.portals}
@@ -120,11 +120,13 @@ class Figures:
         self._problems.take(sample.clock_s, now)
         self._before = sample
         problems = tuple(problem for problem in self._problems.latest if problem.text != head.notice)
-        return View(sample.clock_s, head, portals, processes, problems, is_dead=sample.parent is Parent.DEAD)
+        return DroFigures(
+            sample.clock_s, head, portals, processes, problems, is_dead=sample.parent is ParentAnswer.DEAD
+        )
 
     def _portal(
         self, sample: Sample, before: Sample, portal: PortalStatus, old: PortalStatus | None, dead: frozenset[str]
-    ) -> PortalLine:
+    ) -> PortalFigures:
         span_s = sample.time_s - before.time_s
 
         def count(slot: Slot) -> Count:
@@ -136,7 +138,7 @@ class Figures:
         dropped = sum(reasons.values())
         blocked = count(Slot.SEND_BLOCKED_US).per_s
         self._note_rtt(portal, old)
-        return PortalLine(
+        return PortalFigures(
             name=portal.name,
             kind=portal.kind,
             state=_state(portal, dead),
@@ -213,7 +215,7 @@ def _process(sample: Sample, before: Sample, worker: WorkerStatus, dead: frozens
 def _parent_line(sample: Sample, before: Sample) -> ProcessLine:
     pid = sample.status.pid
     figures = sample.processes.get(pid)
-    states = {Parent.DEAD: "dead", Parent.STOPPED: "stopped"}
+    states = {ParentAnswer.DEAD: "dead", ParentAnswer.STOPPED: "stopped"}
     state = states.get(sample.parent, "silent" if sample.silent_s >= SILENT_S else "ready")
     memory = figures.resident_bytes if figures is not None else 0
     return ProcessLine("tnwgd", state, pid, _cpu(sample, before, pid), memory, 0, 0.0)
@@ -227,10 +229,10 @@ def _cpu(sample: Sample, before: Sample, pid: int) -> float | None:
     return round(100 * (now.cpu_s - then.cpu_s) / span_s, 1)
 
 
-def _head(sample: Sample) -> Head:
+def _head(sample: Sample) -> DroHead:
     status = sample.status
-    is_dead = sample.parent is Parent.DEAD
-    return Head(
+    is_dead = sample.parent is ParentAnswer.DEAD
+    return DroHead(
         name=status.name,
         version=status.version,
         node_id=status.node_id,
@@ -246,7 +248,7 @@ def _head(sample: Sample) -> Head:
 
 def _state_of_dro(sample: Sample) -> str:
     status = sample.status
-    if sample.parent is Parent.DEAD:
+    if sample.parent is ParentAnswer.DEAD:
         return "dead"
     if status.is_stopping:
         return "stopping"
@@ -255,15 +257,15 @@ def _state_of_dro(sample: Sample) -> str:
 
 def _notice(sample: Sample) -> str:
     pid = sample.status.pid
-    if sample.parent is Parent.DEAD:
+    if sample.parent is ParentAnswer.DEAD:
         living = sum(1 for worker in sample.status.workers if worker.pid in sample.living)
         still = f"; {living} of its processes still run" if living else ""
         end = "is dead" if sample.has_pages else "has ended and its files have been removed"
         return f"the parent (pid {pid}) {end}; these are its last values{still}"
-    if sample.silent_s < SILENT_S and sample.parent is Parent.ALIVE:
+    if sample.silent_s < SILENT_S and sample.parent is ParentAnswer.ALIVE:
         return ""
     silent = f"the parent (pid {pid}) does not answer for {duration(sample.silent_s)}"
-    if sample.parent is Parent.STOPPED:
+    if sample.parent is ParentAnswer.STOPPED:
         silent += f"; a signal has stopped it, kill -CONT {pid} lets it go on"
     return f"{silent}; counters are read from its pages"
 
@@ -271,8 +273,8 @@ def _notice(sample: Sample) -> str:
 # what is wrong
 
 
-def _complaints_of(sample: Sample, portals: tuple[PortalLine, ...], dead: frozenset[str]) -> Iterator[Complaint]:
-    is_ending = sample.parent is Parent.DEAD or sample.status.is_stopping
+def _complaints_of(sample: Sample, portals: tuple[PortalFigures, ...], dead: frozenset[str]) -> Iterator[Complaint]:
+    is_ending = sample.parent is ParentAnswer.DEAD or sample.status.is_stopping
     for worker in () if is_ending else sample.status.workers:
         state = _state(worker, dead)
         if state not in WORKING and not worker.is_resting:

@@ -28,8 +28,8 @@ from supervisor.explain.neighbours import neighbour_problems
 from supervisor.host.run_dirs import LOCK_NAME, start_time_of
 from supervisor.samples.pages import Pages
 from supervisor.samples.processes import Processes
-from supervisor.tools.top.places import Place
-from supervisor.tools.top.sample import Complaint, Parent, Sample
+from supervisor.tools.top.places import DroPlace
+from supervisor.tools.top.sample import Complaint, ParentAnswer, Sample
 
 ASK_S: Final = 0.5
 COMPLAINTS_S: Final = 5.0  # between two looks at neighbours, which are work for portals and route manager
@@ -74,7 +74,7 @@ class Asking(Generic[T]):
 class Looker:
     """Looks at one DRO; close it when done."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DroPlace) -> None:
         """Raises: UnreachableError when nothing says what the DRO is."""
         self.place = place
         self._began_s = time.monotonic()
@@ -105,7 +105,7 @@ class Looker:
     def look(self) -> Sample:
         now_s = time.monotonic()
         parent = _parent_of(self.place)
-        if parent is Parent.DEAD:
+        if parent is ParentAnswer.DEAD:
             self._hold_lock()
         last = self._last_status()
         assert last is not None
@@ -114,7 +114,7 @@ class Looker:
         living = frozenset(
             pid for pid in (status.pid, *(w.pid for w in status.workers)) if pid and start_time_of(pid) is not None
         )
-        if parent is Parent.DEAD:
+        if parent is ParentAnswer.DEAD:
             living -= {status.pid}  # whoever has that id now
             if self._lock_fd >= 0:
                 living = frozenset()
@@ -136,7 +136,7 @@ class Looker:
             portals=portals,
             processes={pid: self._processes.figures(pid) for pid in living},
             longest_turns_us=turns,
-            complaints=told[1] if told is not None and parent is Parent.ALIVE else (),
+            complaints=told[1] if told is not None and parent is ParentAnswer.ALIVE else (),
         )
         return self._before
 
@@ -189,11 +189,11 @@ def _blocked(row: BlockedRow) -> Complaint:
     return Complaint(f"blocked {row.portal} {row.address}", text)
 
 
-def _parent_of(place: Place) -> Parent:
+def _parent_of(place: DroPlace) -> ParentAnswer:
     if not place.is_alive:
-        return Parent.DEAD
+        return ParentAnswer.DEAD
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{place.instance.pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state in "Tt":
-            return Parent.STOPPED
-    return Parent.ALIVE
+            return ParentAnswer.STOPPED
+    return ParentAnswer.ALIVE

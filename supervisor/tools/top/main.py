@@ -24,7 +24,7 @@ from dro.errors import DroError
 from dro.log.lines import printable
 from dro.standard_streams import open_standard_streams, output_lost, say
 from supervisor.admin.client import UnreachableError
-from supervisor.tools.top.figures import Figures, View
+from supervisor.tools.top.figures import DroFigures, Figures
 from supervisor.tools.top.looker import Looker
 from supervisor.tools.top.picture import Look, picture
 from supervisor.tools.top.places import choose
@@ -111,14 +111,14 @@ def _show(looker: Looker, args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _second_look(looker: Looker, interval_s: float) -> View:
+def _second_look(looker: Looker, interval_s: float) -> DroFigures:
     figures = Figures()
     figures.take(looker.look())
     time.sleep(interval_s)
     return figures.take(looker.look())
 
 
-def _put(view: View, console: Console, *, as_json: bool) -> None:
+def _put(view: DroFigures, console: Console, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(asdict(view)) + "\n")
     else:

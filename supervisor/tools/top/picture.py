@@ -18,14 +18,14 @@ from rich.text import Text
 from dro.clock import duration
 from dro.log.lines import printable
 from supervisor.admin.status import WORKING
-from supervisor.tools.top.figures import FULL_PART, Count, PortalLine, ProcessLine, View
+from supervisor.tools.top.figures import FULL_PART, Count, DroFigures, PortalFigures, ProcessLine
 
 NAME_MIN: Final = 8  # characters that are left of a name
 GAP: Final = 2  # between columns
 UNLIMITED: Final = 1 << 20
 _LEAST_ROWS: Final = 3
 
-L = TypeVar("L", PortalLine, ProcessLine)
+L = TypeVar("L", PortalFigures, ProcessLine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Look:
     has_keys: bool = True
 
 
-SORTS: Final[dict[str, Callable[[PortalLine], float]]] = {
+SORTS: Final[dict[str, Callable[[PortalFigures], float]]] = {
     "configuration": lambda p: 0,
     "received": lambda p: -(p.received.per_s or 0),
     "sent": lambda p: -(p.sent.per_s or 0),
@@ -64,7 +64,7 @@ def on_key(look: Look, key: str) -> Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Generic[L]):
+class ScreenColumn(Generic[L]):
     title: str
     cell: Callable[[L], str]
     rank: int = 0  # the highest is left out first; 0 stays
@@ -91,46 +91,46 @@ def _state_style(state: str) -> str:
     return "" if state.split(" ")[0] in WORKING else "yellow"
 
 
-def _portal_columns(view: View, *, totals: bool) -> list[Column[PortalLine]]:
+def _portal_columns(view: DroFigures, *, totals: bool) -> list[ScreenColumn[PortalFigures]]:
     per = "" if totals else "/s"
 
-    def count(of: Callable[[PortalLine], Count]) -> Callable[[PortalLine], str]:
+    def count(of: Callable[[PortalFigures], Count]) -> Callable[[PortalFigures], str]:
         return lambda p: short(of(p).total if totals else of(p).per_s)
 
-    def reason(p: PortalLine) -> str:
+    def reason(p: PortalFigures) -> str:
         return p.reason_of_all if totals else p.reason
 
     return [
-        Column("PORTAL", lambda p: p.name, is_text=True),
-        Column("STATE", lambda p: p.state, style=lambda p: _state_style(p.state), is_text=True),
-        Column(f"RCVD{per}", count(lambda p: p.received)),
-        Column(f"BYTES{per}", count(lambda p: p.received_bytes), rank=4),
-        Column(f"SENT{per}", count(lambda p: p.sent)),
-        Column(f"BYTES{per}", count(lambda p: p.sent_bytes), rank=4),
-        Column(f"DROP{per}", count(lambda p: p.dropped), style=lambda p: "bold red" if p.dropped.per_s else ""),
-        Column("REASON", reason, rank=1, is_text=True),
-        Column("QUEUE", lambda p: short(p.queue_bytes), rank=2, style=_queue_style),
-        Column("RTT ms", lambda p: "-" if p.rtt_ms is None else f"{p.rtt_ms:.2f}", rank=3),
-        Column("BLOCKED", lambda p: "-" if p.blocked is None else f"{p.blocked:.0%}", rank=5),
+        ScreenColumn("PORTAL", lambda p: p.name, is_text=True),
+        ScreenColumn("STATE", lambda p: p.state, style=lambda p: _state_style(p.state), is_text=True),
+        ScreenColumn(f"RCVD{per}", count(lambda p: p.received)),
+        ScreenColumn(f"BYTES{per}", count(lambda p: p.received_bytes), rank=4),
+        ScreenColumn(f"SENT{per}", count(lambda p: p.sent)),
+        ScreenColumn(f"BYTES{per}", count(lambda p: p.sent_bytes), rank=4),
+        ScreenColumn(f"DROP{per}", count(lambda p: p.dropped), style=lambda p: "bold red" if p.dropped.per_s else ""),
+        ScreenColumn("REASON", reason, rank=1, is_text=True),
+        ScreenColumn("QUEUE", lambda p: short(p.queue_bytes), rank=2, style=_queue_style),
+        ScreenColumn("RTT ms", lambda p: "-" if p.rtt_ms is None else f"{p.rtt_ms:.2f}", rank=3),
+        ScreenColumn("BLOCKED", lambda p: "-" if p.blocked is None else f"{p.blocked:.0%}", rank=5),
     ]
 
 
-def _queue_style(line: PortalLine) -> str:
+def _queue_style(line: PortalFigures) -> str:
     return "bold red" if line.queue_limit and line.queue_bytes >= FULL_PART * line.queue_limit else ""
 
 
-_PROCESS_COLUMNS: Final[list[Column[ProcessLine]]] = [
-    Column("PROCESS", lambda p: p.name, is_text=True),
-    Column("STATE", lambda p: p.state, style=lambda p: _state_style(p.state), is_text=True),
-    Column("PID", lambda p: str(p.pid or "-"), rank=3),
-    Column("CPU %", lambda p: "-" if p.cpu_percent is None else f"{p.cpu_percent:.1f}"),
-    Column("MEMORY", lambda p: short(p.memory_bytes) if p.memory_bytes else "-", rank=1),
-    Column("RESTARTS", lambda p: str(p.restarts), style=lambda p: "yellow" if p.restarts else "", rank=2),
-    Column("LONGEST TURN ms", lambda p: f"{p.longest_turn_ms:.1f}" if p.longest_turn_ms else "-", rank=4),
+_PROCESS_COLUMNS: Final[list[ScreenColumn[ProcessLine]]] = [
+    ScreenColumn("PROCESS", lambda p: p.name, is_text=True),
+    ScreenColumn("STATE", lambda p: p.state, style=lambda p: _state_style(p.state), is_text=True),
+    ScreenColumn("PID", lambda p: str(p.pid or "-"), rank=3),
+    ScreenColumn("CPU %", lambda p: "-" if p.cpu_percent is None else f"{p.cpu_percent:.1f}"),
+    ScreenColumn("MEMORY", lambda p: short(p.memory_bytes) if p.memory_bytes else "-", rank=1),
+    ScreenColumn("RESTARTS", lambda p: str(p.restarts), style=lambda p: "yellow" if p.restarts else "", rank=2),
+    ScreenColumn("LONGEST TURN ms", lambda p: f"{p.longest_turn_ms:.1f}" if p.longest_turn_ms else "-", rank=4),
 ]
 
 
-def picture(view: View, look: Look, width: int, height: int = UNLIMITED) -> Group:
+def picture(view: DroFigures, look: Look, width: int, height: int = UNLIMITED) -> Group:
     """All of it in that many columns and lines."""
     totals = look.totals or view.is_dead
     portals = sorted(view.portals, key=SORTS[look.sort])  # keeps the order of equal ones
@@ -162,7 +162,7 @@ def _lines(line: Text, width: int) -> int:
     return max(1, -(-cell_len(line.plain) // width))
 
 
-def _head(view: View, look: Look, *, totals: bool) -> Iterable[Text]:
+def _head(view: DroFigures, look: Look, *, totals: bool) -> Iterable[Text]:
     head = view.head
     yield Text.assemble(
         (printable(head.name), "bold"), f"  open-dro {printable(head.version)}  node {printable(head.node_id)}",
@@ -185,7 +185,7 @@ def _head(view: View, look: Look, *, totals: bool) -> Iterable[Text]:
         yield Text(keys, "dim", no_wrap=True, overflow="ellipsis")
 
 
-def _table(columns: Sequence[Column[L]], lines: Sequence[L], count: int, width: int) -> Iterable[Table | Text]:
+def _table(columns: Sequence[ScreenColumn[L]], lines: Sequence[L], count: int, width: int) -> Iterable[Table | Text]:
     shown = lines[:count]
     cells = [[printable(column.cell(line)) for line in shown] for column in columns]
     widths = [_width(column.title, texts) for column, texts in zip(columns, cells, strict=True)]
@@ -223,7 +223,7 @@ def fitting(widths: Sequence[int], ranks: Sequence[int], width: int) -> list[int
     return kept
 
 
-def _problems(view: View, count: int, width: int) -> Iterable[Text]:
+def _problems(view: DroFigures, count: int, width: int) -> Iterable[Text]:
     if not view.problems or not count:
         return
     yield Text("")

@@ -15,7 +15,7 @@ from supervisor.host.run_dirs import RUN_LINK, SHARED_MEMORY, Instance, instance
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DroPlace:
     """The directory of one DRO in shared memory, and where its sockets are."""
 
     instance: Instance
@@ -31,7 +31,7 @@ class Place:
         return f"{self.instance.name} (pid {self.instance.pid}{dead})"
 
 
-def place_of(shm: Path) -> Place | None:
+def place_of(shm: Path) -> DroPlace | None:
     """None when that is not the directory of a DRO, or not one that may be trusted."""
     instance = instance_of(shm.name)
     if instance is None or not is_trusted(shm):
@@ -39,18 +39,18 @@ def place_of(shm: Path) -> Place | None:
     run_dir = None
     with contextlib.suppress(OSError):
         run_dir = Path(os.readlink(shm / RUN_LINK))
-    return Place(instance, shm, run_dir)
+    return DroPlace(instance, shm, run_dir)
 
 
-def places(base: Path = SHARED_MEMORY) -> list[Place]:
+def places(base: Path = SHARED_MEMORY) -> list[DroPlace]:
     """All of this user (for root: of every user), running ones first."""
-    found: list[Place] = []
+    found: list[DroPlace] = []
     with contextlib.suppress(OSError):
         found = [place for entry in base.iterdir() if (place := place_of(entry)) is not None]
     return sorted(found, key=lambda p: (not p.is_alive, p.instance.name, p.instance.pid))
 
 
-def choose(name: str | None = None, run_dir: str | None = None, shm: str | None = None) -> Place:
+def choose(name: str | None = None, run_dir: str | None = None, shm: str | None = None) -> DroPlace:
     """A running DRO if one fits, else a dead one. Raises: UnreachableError that names what there is.
 
     `shm`: the directory of one DRO, or where the directories of DROs are.
@@ -72,11 +72,11 @@ def choose(name: str | None = None, run_dir: str | None = None, shm: str | None 
     raise UnreachableError(f"no DRO{meant} runs here, and no dead one is left in {base}", remedy=remedy)
 
 
-def _fits(place: Place, name: str | None, run_dir: str | None) -> bool:
+def _fits(place: DroPlace, name: str | None, run_dir: str | None) -> bool:
     if run_dir and (place.run_dir is None or place.run_dir != Path(run_dir).absolute()):
         return False
     return not name or name in (str(place.instance.pid), place.instance.name) or place.instance.name == safe_name(name)
 
 
-def _list(known: Sequence[Place]) -> str:
+def _list(known: Sequence[DroPlace]) -> str:
     return ", ".join(map(str, known))

@@ -10,7 +10,7 @@ from supervisor.admin.status import DroStatus, PortalStatus
 from supervisor.samples.processes import ProcessFigures
 
 
-class Parent(Enum):
+class ParentAnswer(Enum):
     ALIVE = "alive"
     STOPPED = "stopped"  # by a signal, until SIGCONT
     DEAD = "dead"
@@ -31,7 +31,7 @@ class Sample:
     status: DroStatus
     status_s: float  # when the parent told or wrote it, of the monotonic clock
     silent_s: float  # for so long the parent has not answered; 0 when its last answer has just come
-    parent: Parent
+    parent: ParentAnswer
     has_answered: bool = True  # else the status is from its file
     living: frozenset[int] = frozenset()  # process ids
     has_pages: bool = True  # else the portals are those of an earlier sample

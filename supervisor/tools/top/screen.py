@@ -18,7 +18,7 @@ from typing import Final
 from rich.console import Console
 from rich.live import Live
 
-from supervisor.tools.top.figures import Figures, View
+from supervisor.tools.top.figures import DroFigures, Figures
 from supervisor.tools.top.looker import Looker
 from supervisor.tools.top.picture import Look, on_key, picture
 
@@ -35,8 +35,8 @@ class Screen:
         self._console = console
         self._interval_s = interval_s
         self._figures = Figures()
-        self._shown: View | None = None
-        self._newest: View | None = None
+        self._shown: DroFigures | None = None
+        self._newest: DroFigures | None = None
         self._next_s = 0.0
         self._has_keys = sys.stdin.isatty()
         self._look = Look(has_keys=self._has_keys)

@@ -19,7 +19,7 @@ from dro.config.dro_xml.model import DroConfig
 from dro.config.dro_xml.unsupported import ConfigWarning, unsupported
 from dro.config.reading.problems import ConfigErrors
 from dro.config.reading.schema import XML_SPACE, elements
-from dro.config.report.effects import Kind, Row, effect_of, rows
+from dro.config.report.effects import EffectKind, Row, effect_of, rows
 from dro.errors import ConfigError, ResourceError
 from dro.log.handler import Settings
 from supervisor.host.pidfile import take_pid_file
@@ -430,7 +430,7 @@ def used_by(row: Row) -> str:
 
 def test_every_row_that_is_in_use_has_a_probe() -> None:
     probed = {probe.row for probe in PROBES}
-    assert {row for row in rows() if effect_of(*row).kind is Kind.USED} <= probed
+    assert {row for row in rows() if effect_of(*row).kind is EffectKind.USED} <= probed
     assert {row for row in rows() if used_by(row)} <= probed, "a row that waits for its part has one as well"
     assert not [row for row in probed if not used_by(row) and row[1] != XML_SPACE]
 
@@ -455,7 +455,7 @@ def test_a_scene_shows_nothing_but_the_file(scene: Scene, tmp_path: Path) -> Non
 
 def limited_rows() -> list[Row]:
     """Rows that have no effect in this release but the former form of the peer link, which the reader refuses."""
-    kinds = (Kind.REFUSED, Kind.WARNED)
+    kinds = (EffectKind.REFUSED, EffectKind.WARNED)
     return [
         row
         for row in rows()
@@ -474,7 +474,7 @@ def test_a_value_without_effect_is_refused_or_told_by_name(row: Row) -> None:
     config = load(raw)
     found = [limit for limit in unsupported(config) if str(limit.element).strip("<>") in path]
     assert found, raw.decode()
-    wants_error = effect_of(*row).kind is Kind.REFUSED
+    wants_error = effect_of(*row).kind is EffectKind.REFUSED
     assert any(isinstance(limit, ConfigWarning) != wants_error for limit in found)
     assert all(re.match(r"dro\.xml:[12]: <", str(limit)) for limit in found)
 
@@ -482,5 +482,5 @@ def test_a_value_without_effect_is_refused_or_told_by_name(row: Row) -> None:
 def test_no_row_is_left_out() -> None:
     """Used, refused, told, ignored with a warning, or nothing but a container: `effect_of` knows every row."""
     kinds = {row: effect_of(*row).kind for row in rows()}
-    holding = {row for row, kind in kinds.items() if kind is Kind.HOLDS}
+    holding = {row for row, kind in kinds.items() if kind is EffectKind.HOLDS}
     assert not [row for row in holding if row[1] or elements()[row[0]].content is not None]

@@ -10,13 +10,13 @@ import pytest
 from dro.config.report.compatibility import Fate, fate_of, fates, section
 from dro.config.um.honoured import refusals, without_effect
 from dro.config.um.options import option_table
-from dro.config.um.rules import Kind, Rule
+from dro.config.um.rules import Kind, ValueRule
 from dro.config.um.text_file import parse_um_text
 
 GUIDE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 
 
-def other_value(rule: Rule, default: object) -> str | None:
+def other_value(rule: ValueRule, default: object) -> str | None:
     """A value that is not the default, where the rule names some."""
     if rule.kind is Kind.INTEGER:
         tried = [*(first for first, _ in rule.ranges), 1024, *(last for _, last in rule.ranges)]

@@ -17,7 +17,7 @@ from dro.proto.peerlink.datagram_session import DatagramCounts
 from dro.proto.peerlink.session import LinkEnd, RttStatistics
 from dro.proto.repair.receiver import ReceiverStats
 from dro.proto.repair.source import SourceStats
-from dro.proto.unicast.connections import Outcome, Tell
+from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.proto.unicast.contexts import KnownContexts
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.block import RawBlock
@@ -25,7 +25,7 @@ from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.data_blocks import CtxInstD, Stream, UmeRxReq
 from dro.wire.lbmc.dro_blocks import TnwgKeepalive
 from portals.datapath.addressed import AddressedData
-from portals.decisions.immediate.unicast import Leaves, UnicastForwarding
+from portals.decisions.immediate.unicast import UnicastForwarding, UnicastLeaves
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
 from portals.peer.datagrams.gauges import datagram_totals, recovery_gauges
 from portals.peer.link_watch import LinkWatch
@@ -232,8 +232,8 @@ FOR_NOBODY: Final = lbmc.encode(lbmc.control_message(TnwgKeepalive(0, 0, 0)))
 class DownLink:
     """A link that is not there."""
 
-    def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
-        tell(Outcome.DOWN)
+    def send_unicast(self, domain_id: int, message: bytes, on_outcome: OnOutcome) -> None:
+        on_outcome(Outcome.DOWN)
 
 
 def unicast(link: Link) -> tuple[CounterPage, CounterPage]:
@@ -247,7 +247,7 @@ def unicast(link: Link) -> tuple[CounterPage, CounterPage]:
         traffic = UnicastTraffic(worker.ctx, sender, core, down, lambda *_: None, lambda _: None)
         for message in (RXREQ, *[UNKNOWN] * 2, *[FOR_NOBODY] * 3):
             traffic.on_received(message, "somebody")
-        leaves = Leaves(P, 5, bytes(40))
+        leaves = UnicastLeaves(P, 5, bytes(40))
         traffic._core = cast(UnicastForwarding, SimpleNamespace(on_message=lambda message, now_ns: leaves))
         traffic.on_received(bytes(40), "somebody")
         for slot in UNICAST:

@@ -18,18 +18,25 @@ from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.metrics.slots import PairSlot, Slot
 from dro.proto.interest.events import InterestGained
-from dro.proto.newcomers import NewcomerRate, Newcomers
-from dro.proto.unicast.connections import Outcome, Tell
+from dro.proto.new_entries import NewEntryLimiter, NewEntryRate
+from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.um.fragment.context import FragmentContext
 from dro.um.transport.session import SessionCounts
 from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
 from portals.decisions.core import PortalCore
 from portals.decisions.immediate.multicast import Class, ImmediateForwarding
-from portals.decisions.immediate.multicast import Dropped as NotForwarded
-from portals.decisions.immediate.multicast import Leaves as ToSiblings
-from portals.decisions.immediate.multicast import Why as WhyNot
-from portals.decisions.immediate.unicast import Dropped, ForRoutes, Leaves, UnicastForwarding, Verdict, Why
+from portals.decisions.immediate.multicast import ImmediateDropped as NotForwarded
+from portals.decisions.immediate.multicast import ImmediateDropReason as WhyNot
+from portals.decisions.immediate.multicast import ImmediateLeaves as ToSiblings
+from portals.decisions.immediate.unicast import (
+    ForRoutes,
+    UnicastDropped,
+    UnicastDropReason,
+    UnicastForwarding,
+    UnicastLeaves,
+    Verdict,
+)
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX, InterestAdded, SourceGone
 from portals.decisions.recorded_interest import PATTERNS_MAX
 from portals.endpoint.gauges import Gauges
@@ -224,7 +231,7 @@ def told_late(link: Link) -> Pages:
         for sibling in (Q, Q + 1):
             shell._siblings.begin(sibling)
             for change in (SourceGone(1), SourceGone(1), SourceGone(2), InterestAdded(b"T", PATTERN_NONE, P)):
-                shell._siblings.tell(sibling, change)
+                shell._siblings.enqueue(sibling, change)
         shell._link = cast(PortalLink, SimpleNamespace(refresh_gauges=lambda: None))
         shell.refresh_gauges()
         link.page_p.set(Slot.REPORTS_WAITING, worker.counters[Slot.REPORTS_WAITING])
@@ -271,16 +278,16 @@ def unicast(link: Link) -> Pages:
         traffic = UnicastTraffic(worker.ctx, sender, core, asked.link, lambda *_: None, lambda _: None, bool)
         verdicts: list[Verdict] = []
         for kind in (0, 8):
-            for why in Why:
-                verdicts.append(Dropped(why, detail="00"))
+            for why in UnicastDropReason:
+                verdicts.append(UnicastDropped(why, detail="00"))
                 traffic.on_received(bytes([kind]) + bytes(UNICAST_BYTES - 1), "somebody")
-        traffic._of_dros = Newcomers(NewcomerRate(in_all=2, of_one=2))
+        traffic._of_dros = NewEntryLimiter(NewEntryRate(in_all=2, of_one=2))
         verdicts += [ForRoutes()] * 4
         for ip in (1, 1, 1, 0):  # the last one is of no DRO
             traffic.on_received(bytes(UNICAST_BYTES), "somebody", ip)
         for nbytes, outcome in ((10, Outcome.SENT), (11, Outcome.FULL), (12, Outcome.FAILED)):
             asked.outcome = outcome
-            verdicts.append(Leaves(P, 5, bytes(nbytes)))
+            verdicts.append(UnicastLeaves(P, 5, bytes(nbytes)))
             traffic.on_received(bytes(nbytes), "somebody")
             traffic.count_control(nbytes, outcome)
         refused = (Slot.GATEWAY_CONTROL_REFUSED, Slot.GATEWAY_CONTROL_REFUSED_BYTES)
@@ -297,16 +304,16 @@ class FakeUnicastLink:
         self.outcome = Outcome.SENT
         self.link = cast(PortalLink, self)
 
-    def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
-        tell(self.outcome)
+    def send_unicast(self, domain_id: int, message: bytes, on_outcome: OnOutcome) -> None:
+        on_outcome(self.outcome)
 
-    def send_immediate(self, message: bytes, tell: Tell) -> None:
-        tell(self.outcome)
+    def send_immediate(self, message: bytes, on_outcome: OnOutcome) -> None:
+        on_outcome(self.outcome)
 
 
 def unicast_cases() -> dict[Slot, tuple[Scene, int, int]]:
     """Messages of each slot; the bytes are in the next one."""
-    kinds, n = len(Why), UNICAST_BYTES
+    kinds, n = len(UnicastDropReason), UNICAST_BYTES
     counts = {
         Slot.UNICAST_DATA_RCVD: (kinds + 3, kinds * n + 33),
         Slot.UNICAST_CONTROL_RCVD: (kinds, kinds * n),
@@ -517,7 +524,7 @@ def test_a_unicast_message_that_does_not_decode_waits_for_nothing(link: Link) ->
             raise DecodeError("message", "cut off")
 
         asked = cast(PortalLink, SimpleNamespace(send_unicast=refuse))
-        core = cast(UnicastForwarding, SimpleNamespace(on_message=lambda *_: Leaves(P, 5, bytes(10))))
+        core = cast(UnicastForwarding, SimpleNamespace(on_message=lambda *_: UnicastLeaves(P, 5, bytes(10))))
         addressed = AddressedData(link.ring, worker.counters, FakeQueues(), lambda _: None)
         traffic = UnicastTraffic(worker.ctx, addressed, core, asked, lambda *_: None, lambda _: None)
         with pytest.raises(DecodeError):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dro.bus.counters import CounterPage
-from dro.bus.descriptors import Slot as QueueSlot
+from dro.bus.descriptors import BatchDescriptor as QueueSlot
 from dro.bus.ring import RingReader, RingWriter
 from dro.bus.ring_size import ring_bytes
 from dro.clock import ms, s

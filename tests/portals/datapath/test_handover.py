@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dro.bus.counters import CounterPage
-from dro.bus.descriptors import Slot
+from dro.bus.descriptors import BatchDescriptor
 from dro.bus.ring import RingReader, RingWriter
 from dro.um.transport.runs import KIND_CONTROL, KIND_TSNI, RunTable, read_messages
 from dro.um.transport.session import BoundSource
@@ -54,7 +54,7 @@ class Portal:
         source.user = self.entry
         self.transport.sources[TOPIC] = source
 
-    def put(self, reader: int, slot: Slot) -> bool:
+    def put(self, reader: int, slot: BatchDescriptor) -> bool:
         for run in table_at(self.reader, slot)[0]:
             if run.kind:
                 self.others[reader].append(run.kind)

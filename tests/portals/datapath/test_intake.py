@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from dro.bus.counters import CounterPage
-from dro.bus.descriptors import ADDRESSED, SOURCE_DATA, DescriptorWriter, Slot
+from dro.bus.descriptors import ADDRESSED, SOURCE_DATA, BatchDescriptor, DescriptorWriter
 from dro.bus.ring import RingReader, RingWriter
 from dro.metrics.slots import Slot as Slots
 from portals.datapath.addressed import AddressedData
@@ -29,13 +29,13 @@ class Batches:
         self.flushes = 0
         self.expired: list[int] = []
 
-    def on_expired(self, worker: int, slot: Slot) -> None:
+    def on_expired(self, worker: int, slot: BatchDescriptor) -> None:
         self.expired.append(slot.table)
 
     def on_ring(self, worker: int, ring: object) -> None:
         self.rings.append((worker, ring is not None))
 
-    def on_batch(self, worker: int, slot: Slot) -> None:
+    def on_batch(self, worker: int, slot: BatchDescriptor) -> None:
         self.got.append((worker, slot.table))
 
     def flush_sessions(self) -> None:
@@ -72,7 +72,7 @@ class Siblings:
 
     def announce(self, worker: int, *tables: int) -> None:
         for table in tables:
-            assert self.writers[worker].put(ME, Slot(table, 1, 1, 12, 0))
+            assert self.writers[worker].put(ME, BatchDescriptor(table, 1, 1, 12, 0))
 
     def take_all(self) -> None:
         while self.intake.take():
@@ -170,7 +170,7 @@ def test_a_queue_that_is_full_of_what_waited_for_too_long_has_room_again(sibling
     """Nothing else in it would ever be taken, and so nothing more be put into it."""
     full = SOURCE_DATA.slots
     siblings.announce(1, *range(full))
-    assert not siblings.writers[1].put(ME, Slot(0, 1, 1, 12, 0))
+    assert not siblings.writers[1].put(ME, BatchDescriptor(0, 1, 1, 12, 0))
     siblings.writers[1].expire(ME)
     siblings.add(1, polled=False)
     siblings.intake.on_hello(1, full, lambda: None, siblings.writers[1].expired(ME))
@@ -256,7 +256,7 @@ def test_a_flood_of_addressed_data_takes_no_room_from_source_data(siblings: Sibl
     assert siblings.senders[1].send(7, BatchKind.UNICAST, 1, b"to another portal")
     assert siblings.page[Slots.ADDRESSED_REFUSED] == 1
     siblings.announce(1, *range(SOURCE_DATA.slots))
-    assert not siblings.writers[1].put(ME, Slot(1, 1, 1, 12, 0))
+    assert not siblings.writers[1].put(ME, BatchDescriptor(1, 1, 1, 12, 0))
     siblings.intake.take()
     siblings.mail(1, *range(1, MESSAGES_PER_TURN + 1))
 

@@ -41,13 +41,13 @@ from portals.decisions.messages import (
     PATTERN_NONE,
     PATTERN_PCRE,
     PATTERN_REGEX,
-    ExchangeDone,
     ForwardStart,
     ForwardStop,
     InterestAdded,
     InterestRemoved,
     PortalHello,
     SourceSeen,
+    StateConfirmed,
 )
 from tests.builders.dro_file import parse_dro
 from tests.builders.routes import whole
@@ -335,7 +335,7 @@ def test_what_one_change_says_to_the_siblings() -> None:
         ForwardStart(0), ForwardStart(1)
     ]  # fmt: skip
     assert not any(
-        isinstance(e, SendToSibling) and isinstance(e.message, PortalHello | ExchangeDone) for e in before[-2:]
+        isinstance(e, SendToSibling) and isinstance(e.message, PortalHello | StateConfirmed) for e in before[-2:]
     )
     core.on_acl(lists(outbound="-AAA +/./"), 0)
     told = [(e.worker, e.message) for e in core.take_effects() if isinstance(e, SendToSibling)]

@@ -25,9 +25,9 @@ from portals.decisions.effects import (
     OpenProxyReceiver,
     OpenProxySource,
     ReadQueue,
+    SendInitialState,
     SendToSibling,
     SourceIgnored,
-    TellEverything,
     UpdateProxyReceiver,
     UpdateProxySource,
     WhyIgnored,
@@ -35,12 +35,12 @@ from portals.decisions.effects import (
 from portals.decisions.messages import (
     PATTERN_NONE,
     PATTERN_PCRE,
-    ExchangeDone,
     ForwardStart,
     InterestAdded,
     PortalHello,
     SourceGone,
     SourceSeen,
+    StateConfirmed,
 )
 from portals.decisions.routes import HELD_NS, LONGER_NS
 from portals.decisions.siblings import REJOIN_HOLD_NS
@@ -106,7 +106,7 @@ class Dro:
             case SendToSibling(worker=to, message=message):
                 if to in self.cores:
                     self.cores[to].on_message(worker, self.incarnations[worker], message, self.now_ns)
-            case TellEverything(worker=to, messages=messages):
+            case SendInitialState(worker=to, messages=messages):
                 for told in messages:
                     if told is not None:
                         self._perform(worker, SendToSibling(to, told))
@@ -398,7 +398,7 @@ def test_a_full_exchange_of_many_sources_takes_time_in_proportion() -> None:
             core.next_deadline()
     opened = [e for e in core.take_effects() if isinstance(e, OpenProxySource | FeedProxySource)]
     assert len(opened) == 40_000
-    core.on_message(1, 2, ExchangeDone(), 0)
+    core.on_message(1, 2, StateConfirmed(), 0)
     for effect in core.take_effects():
         for _ in effect.steps if isinstance(effect, GoOn) else ():
             pass
@@ -451,11 +451,11 @@ def test_a_sibling_that_comes_up_once_more_gets_nothing_again() -> None:
     core.on_sibling_up(2, 5, 8, 9, 0)
     hello, everything = core.take_effects()
     assert hello == SendToSibling(2, PortalHello(1, 1, 8, 9))
-    assert isinstance(everything, TellEverything)
+    assert isinstance(everything, SendInitialState)
     core.on_relearnt(0)
-    assert core.take_effects() == [CheckKnown(), *(SendToSibling(worker, ExchangeDone()) for worker in (2, 3))]
+    assert core.take_effects() == [CheckKnown(), *(SendToSibling(worker, StateConfirmed()) for worker in (2, 3))]
     core.on_sibling_up(2, 6, 8, 9, 0)
-    assert core.take_effects()[-1] == SendToSibling(2, ExchangeDone()), "to those that come later at once"
+    assert core.take_effects()[-1] == SendToSibling(2, StateConfirmed()), "to those that come later at once"
 
 
 def test_a_sibling_that_is_removed_while_it_is_up_is_forgotten_at_once() -> None:
@@ -617,7 +617,7 @@ def test_a_sibling_that_is_released_gets_nothing_more_and_wants_nothing() -> Non
     alone.core.on_message(2, 4, ForwardStart(handle), 0)
     alone.wants(b"AAA")
     alone.core.take_effects()
-    alone.core.on_sibling_released(2)
+    alone.core.on_forwarding_stopped(2)
     assert alone.core.take_effects() == [
         ChangeForwarding(handle, ()),
         CloseProxyReceiver(b"AAA", PATTERN_NONE, (2,)),

@@ -18,19 +18,19 @@ from portals.decisions.effects import (
     OpenProxySource,
     ReadQueue,
     RecordKnownInterest,
+    SendInitialState,
     SendToSibling,
-    TellEverything,
 )
 from portals.decisions.messages import (
     PATTERN_NONE,
-    ExchangeDone,
     ForwardStart,
     ForwardStop,
     KnownInterest,
+    KnownProxiesSent,
     KnownProxy,
     KnownSource,
     SourceSeen,
-    ToldProxies,
+    StateConfirmed,
 )
 from tests.builders.routes import whole
 from tests.portals.decisions.test_acl import lists
@@ -156,10 +156,10 @@ def test_what_waits_for_a_returned_egress_is_read_when_its_proxies_are_open() ->
     sources = [SourceSeen(n, n.to_bytes(32, "big"), b"AAA", 1, 0, 0, b"", WAY) for n in range(2 * AT_ONCE)]
     for source in sources:
         core.on_message(1, 1, KnownProxy(source), 0)
-    core.on_message(1, 1, ToldProxies(), 0)
+    core.on_message(1, 1, KnownProxiesSent(), 0)
     assert not [e for e in core.take_effects() if isinstance(e, ReadQueue | OpenProxySource)]
     core.on_routes(1, whole([(1, 2, 1, 2), (3, 2, 3, 2)]), 0)
-    core.on_message(3, 1, ToldProxies(), 0)
+    core.on_message(3, 1, KnownProxiesSent(), 0)
     effects: list[Effect] = []
     while found := core.take_effects():
         for effect in found:
@@ -168,7 +168,7 @@ def test_what_waits_for_a_returned_egress_is_read_when_its_proxies_are_open() ->
         effects += found
     order = [type(e) for e in effects if isinstance(e, ReadQueue | OpenProxySource)]
     assert order == [OpenProxySource] * len(sources) + [ReadQueue] * 2
-    core.on_message(1, 1, ToldProxies(), 0)
+    core.on_message(1, 1, KnownProxiesSent(), 0)
     assert core.take_effects() == [ReadQueue(1)], "at once later"
 
 
@@ -194,9 +194,9 @@ def test_a_portal_that_dies_again_before_it_has_asked_has_its_proxies_afterwards
     for incarnation in (2, 3):
         core.on_sibling_down(2, 0)
         core.on_sibling_up(2, incarnation, 0, 0, 0)
-    everything = [e for e in core.take_effects() if isinstance(e, TellEverything)][-1]
+    everything = [e for e in core.take_effects() if isinstance(e, SendInitialState)][-1]
     assert any(isinstance(m, KnownProxy) for m in everything.messages)
-    core.on_message(2, 3, ExchangeDone(), 0)
+    core.on_message(2, 3, StateConfirmed(), 0)
     assert list(core.own.wanted_before(2)) == []
 
 
@@ -263,7 +263,7 @@ def test_nothing_is_given_back_that_was_never_told_or_by_a_portal_that_leaves() 
     core = dro.cores[2]
     core.on_sibling_down(1, 0)
     core.on_sibling_up(1, 2, 0, 0, 0)
-    (everything,) = [e for e in core.take_effects() if isinstance(e, TellEverything)]
+    (everything,) = [e for e in core.take_effects() if isinstance(e, SendInitialState)]
     core.withdraw()
     assert not any(isinstance(m, KnownSource | KnownProxy | KnownInterest) for m in everything.messages)
     fresh = Dro(2)

@@ -15,19 +15,19 @@ from portals.decisions.effects import (
     FeedProxySource,
     OpenProxyReceiver,
     OpenProxySource,
+    SendInitialState,
     SendToSibling,
-    TellEverything,
     UpdateProxyReceiver,
 )
 from portals.decisions.messages import (
     PATTERN_PCRE,
-    ExchangeDone,
+    InitialStateSent,
     InterestAdded,
+    KnownProxiesSent,
     PortalHello,
     SourceGone,
     SourceSeen,
-    ToldAll,
-    ToldProxies,
+    StateConfirmed,
     Withdraw,
 )
 from portals.decisions.relearning import RELEARN_LIMIT_NS, Relearning
@@ -138,8 +138,8 @@ def test_a_withdrawn_portal_greets_a_sibling_and_tells_it_nothing() -> None:
     core.on_sibling_up(1, 5, 7, 70, 0)
     *effects, everything = core.take_effects()
     assert effects == [SendToSibling(1, PortalHello(2, 1, 7, 70))]
-    assert isinstance(everything, TellEverything)
-    assert list(filter(None, everything.messages)) == [ToldProxies(), ToldAll()]
+    assert isinstance(everything, SendInitialState)
+    assert list(filter(None, everything.messages)) == [KnownProxiesSent(), InitialStateSent()]
 
 
 def test_what_is_told_for_a_drain_keeps_its_place_among_the_decisions() -> None:
@@ -161,11 +161,11 @@ def test_a_released_sibling_counts_no_more() -> None:
     dro = flowing()
     dro.want(2, b"A", PATTERN_PCRE)
     dro.take(1)
-    dro.cores[1].on_sibling_released(2)
+    dro.cores[1].on_forwarding_stopped(2)
     dro.settle()
     assert {type(e) for e in dro.take(1)} == {ChangeForwarding, CloseProxyReceiver, UpdateProxyReceiver}
     assert dro.cores[1].proxy_receivers == {(b"AAA", 0): {3}}
-    dro.cores[1].on_sibling_released(3)
+    dro.cores[1].on_forwarding_stopped(3)
     dro.settle()
     assert dro.cores[1].proxy_receivers == {}
 
@@ -219,10 +219,10 @@ def test_what_a_sibling_does_not_confirm_after_a_restart_goes_when_it_has_relear
     core.take_effects()
     assert core.next_deadline() == s(5) + RELEARN_LIMIT_NS
     core.on_timer(s(5) + RELEARN_LIMIT_NS - 1)
-    core.on_message(2, 1, ExchangeDone(), s(5))  # of the life before
+    core.on_message(2, 1, StateConfirmed(), s(5))  # of the life before
     assert core.take_effects() == []
     if has_an_end:
-        core.on_message(2, 2, ExchangeDone(), s(6))
+        core.on_message(2, 2, StateConfirmed(), s(6))
     else:
         core.on_timer(s(5) + RELEARN_LIMIT_NS)
     assert core.take_effects() == [CloseProxyReceiver(b"BBB", 0, (2,))]

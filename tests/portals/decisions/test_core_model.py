@@ -29,8 +29,8 @@ from portals.decisions.effects import (
     GoOn,
     OpenProxyReceiver,
     OpenProxySource,
+    SendInitialState,
     SendToSibling,
-    TellEverything,
     UpdateProxyReceiver,
     UpdateProxySource,
 )
@@ -109,7 +109,7 @@ class Shell:
                 self.forwarding[handle] = workers
             case GoOn(steps=steps):
                 self.long_work.append(steps)
-            case SendToSibling() | TellEverything():
+            case SendToSibling() | SendInitialState():
                 raise AssertionError("messages are delivered by the machine")
 
 
@@ -137,7 +137,7 @@ class Portals(RuleBasedStateMachine):
                 match effect:
                     case SendToSibling(worker=to, message=message):
                         self.wire[worker, to].put(message, PORTAL_MESSAGES.encode(message))
-                    case TellEverything(worker=to, messages=messages):
+                    case SendInitialState(worker=to, messages=messages):
                         self.wire[worker, to].put_all(messages)
                     case _:
                         shell.perform(effect)
@@ -148,7 +148,7 @@ class Portals(RuleBasedStateMachine):
             if to in self.shells:
                 self.shells[to].core.on_message(sender, self.lives[sender], message, self.now_ns)
             self.take()
-        self.wire[sender, to].on_taken(1 if batch else 0)
+        self.wire[sender, to].on_acked(1 if batch else 0)
         return bool(batch)
 
     def go_on(self) -> bool:

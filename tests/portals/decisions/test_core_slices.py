@@ -20,22 +20,22 @@ from portals.decisions.effects import (
     GoOn,
     OpenProxyReceiver,
     OpenProxySource,
+    SendInitialState,
     SendToSibling,
-    TellEverything,
 )
 from portals.decisions.messages import (
     PATTERN_NONE,
     PATTERN_PCRE,
-    ExchangeDone,
     ForwardStart,
     ForwardStop,
+    InitialStateSent,
     InterestAdded,
     InterestRemoved,
+    KnownProxiesSent,
     PortalMessage,
     SourceGone,
     SourceSeen,
-    ToldAll,
-    ToldProxies,
+    StateConfirmed,
 )
 from portals.decisions.routes import HELD_NS, LONGER_NS
 from portals.decisions.siblings import REJOIN_HOLD_NS
@@ -50,11 +50,11 @@ ROUTES = [(a, b, a, b) for a in (1, 2, 3) for b in (1, 2, 3) if a != b]
 
 
 class Alone:
-    """Portal 1 with siblings 2 and 3; `rest` is what it left to later turns."""
+    """Portal 1 with siblings 2 and 3; `quiescence` is what it left to later turns."""
 
     def __init__(self) -> None:
         self.core = PortalCore(HERE, 1, HERE, source_deletion_delay_ns=ms(1), matcher=compile_pattern)
-        self.rest: list[Iterator[object]] = []
+        self.quiescence: list[Iterator[object]] = []
         self.kept: list[Effect] = []
         self.core.on_routes(1, whole(ROUTES), 0)
         for worker in (THERE, BEYOND):
@@ -65,7 +65,7 @@ class Alone:
         found, self.kept = self.kept, []
         for effect in self.core.take_effects():
             if isinstance(effect, GoOn):
-                self.rest.append(effect.steps)
+                self.quiescence.append(effect.steps)
             else:
                 found.append(effect)
         return found
@@ -76,7 +76,7 @@ class Alone:
 
     def finish(self) -> None:
         self.kept = self.effects()
-        rest, self.rest = self.rest, []
+        rest, self.quiescence = self.quiescence, []
         for steps in rest:
             for _ in steps:
                 pass
@@ -203,15 +203,15 @@ def test_an_exchange_tells_what_siblings_may_know() -> None:
     handles = [alone.core.own.add(bytes([n]) * 32, b"S", HERE, 0, 0, b"") for n in range(3)]
     alone.effects()
     alone.core.on_sibling_up(THERE, 5, 0, 0, 0)
-    (everything,) = [e for e in alone.effects() if isinstance(e, TellEverything)]
+    (everything,) = [e for e in alone.effects() if isinstance(e, SendInitialState)]
     first = next(everything.messages)
     alone.core.on_interest(InterestLost((b"T2", PATTERN_NONE)), 0)
     alone.core.own.change(handles[0], 3, 3, b"")
     alone.core.own.end(handles[1])
     seen = alone.core.own.seen
     interest = [InterestAdded(b"T0", PATTERN_NONE, domain) for domain in (HERE, 9)]
-    assert first == ToldProxies()
-    assert [*filter(None, everything.messages)] == [*interest, seen[handles[0]], seen[handles[2]], ToldAll()]
+    assert first == KnownProxiesSent()
+    assert [*filter(None, everything.messages)] == [*interest, seen[handles[0]], seen[handles[2]], InitialStateSent()]
 
 
 def test_an_exchange_ends_when_the_portal_is_withdrawn() -> None:
@@ -220,10 +220,10 @@ def test_an_exchange_ends_when_the_portal_is_withdrawn() -> None:
     alone.core.own.add(bytes(32), b"S", HERE, 0, 0, b"")
     alone.effects()
     alone.core.on_sibling_up(THERE, 5, 0, 0, 0)
-    (everything,) = [e for e in alone.effects() if isinstance(e, TellEverything)]
+    (everything,) = [e for e in alone.effects() if isinstance(e, SendInitialState)]
     next(everything.messages)
     alone.core.withdraw()
-    assert list(filter(None, everything.messages)) == [ToldAll()]
+    assert list(filter(None, everything.messages)) == [InitialStateSent()]
 
 
 def test_a_new_pattern_finds_topics_step_by_step_until_it_goes() -> None:
@@ -265,7 +265,7 @@ def test_what_an_older_life_had_said_goes_step_by_step_and_what_is_said_meanwhil
     alone.core.on_sibling_down(THERE, 0)
     alone.core.on_sibling_up(THERE, 5, 0, 0, 0)
     alone.effects()
-    alone.hear(ExchangeDone(), incarnation=5)
+    alone.hear(StateConfirmed(), incarnation=5)
     assert kinds(alone.effects()) == {CloseProxyReceiver: AT_ONCE}
     last = b"T%d" % (MANY - 1)
     alone.hear(InterestAdded(last, PATTERN_NONE, THERE), incarnation=5)

@@ -17,7 +17,7 @@ from dro.wire.source_string import TcpAddress
 from portals.datapath.handover import QUIET_TICKS, ForwardEntry
 from portals.decisions.core import PortalCore
 from portals.decisions.drain import TICK_NS, DrainCore, DrainHelp
-from portals.decisions.messages import PortalMessage, Released, Settle, Settled, Withdraw
+from portals.decisions.messages import ForwardingStopped, HandoverAcked, HandoverEnded, PortalMessage, Withdraw
 from tests.fakes.transport import FakeTransport
 
 ADDRESS = TcpAddress(0x7F000001, 14371, 1)
@@ -98,14 +98,14 @@ class Portal:
         match message:
             case Withdraw():
                 self.help.on_withdraw(worker)
-            case Settle(fragments=fragments):
-                self.help.on_settle(worker, fragments)
-            case Released(fragments=fragments):
+            case HandoverEnded(fragments=fragments):
+                self.help.on_handover_ended(worker, fragments)
+            case ForwardingStopped(fragments=fragments):
                 if self.drain is not None:
-                    self.drain.on_released(worker, fragments)
-            case Settled():
+                    self.drain.on_forwarding_stopped(worker, fragments)
+            case HandoverAcked():
                 if self.drain is not None:
-                    self.drain.on_settled(worker)
+                    self.drain.on_handover_acked(worker)
             case _:
                 raise AssertionError(message)
 
@@ -137,11 +137,11 @@ class Portal:
     def accounted(self, worker: int) -> int:
         return self.taken.get(worker, 0)
 
-    def rest(self, worker: int | None, now_ns: int) -> FakeRest:
+    def quiescence(self, worker: int | None, now_ns: int) -> FakeRest:
         self.calls.append(f"rest {worker or 'all'}")
         return FakeRest(now_ns + self.linger_ns, self.is_read_on)
 
-    def on_sibling_released(self, worker: int) -> None:
+    def on_forwarding_stopped(self, worker: int) -> None:
         self.calls.append(f"release {worker}")
         assert worker not in self.entry.closing
         self.entry.want(tuple(w for w in self.entry.egress if w != worker))

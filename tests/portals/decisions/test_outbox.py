@@ -9,18 +9,18 @@ import pytest
 from dro.clock import NS_PER_S, ms, s
 from portals.decisions.messages import (
     PORTAL_MESSAGES,
-    ExchangeDone,
+    ForwardingStopped,
     ForwardStart,
     ForwardStop,
+    HandoverAcked,
+    HandoverEnded,
     InterestAdded,
     InterestRemoved,
     PortalHello,
     PortalMessage,
-    Released,
-    Settle,
-    Settled,
     SourceGone,
     SourceSeen,
+    StateConfirmed,
     Withdraw,
 )
 from portals.decisions.outbox import (
@@ -34,7 +34,7 @@ from portals.decisions.outbox import (
 )
 
 HELLO = PortalHello(1, 1, 0, 0)
-ONCE: list[PortalMessage] = [HELLO, Withdraw(), Released(1), Settle(2), Settled()]
+ONCE: list[PortalMessage] = [HELLO, Withdraw(), ForwardingStopped(1), HandoverEnded(2), HandoverAcked()]
 
 
 def added(number: int) -> InterestAdded:
@@ -63,7 +63,7 @@ def put(outbox: Outbox, *messages: PortalMessage) -> None:
 def batch(outbox: Outbox, now_ns: int = 0) -> list[PortalMessage]:
     """The next one, which is confirmed at once."""
     frame = outbox.take(now_ns)
-    outbox.on_taken(1 if frame else 0)
+    outbox.on_acked(1 if frame else 0)
     return list(PORTAL_MESSAGES.decode_all(frame))
 
 
@@ -88,7 +88,7 @@ def told(outbox: Outbox, now_ns: int = 0) -> list[PortalMessage]:
         ([seen(1), ForwardStart(1)], [seen(1), ForwardStart(1)]),
         ([ForwardStart(1), ForwardStop(1), ForwardStart(1)], [ForwardStart(1)]),
         ([ForwardStart(1), ForwardStop(2)], [ForwardStart(1), ForwardStop(2)]),
-        ([Released(1), Released(2)], [Released(2)]),
+        ([ForwardingStopped(1), ForwardingStopped(2)], [ForwardingStopped(2)]),
         (ONCE, ONCE),
     ],
 )
@@ -106,7 +106,7 @@ def test_what_waits_for_a_sibling_that_takes_nothing_is_bounded_by_what_there_is
     for n in range(100_000):
         put(outbox, seen(n % 100, cost=n), added(n % 100), removed(n % 100))
     assert (outbox.take(0), len(outbox)) == (b"", 200)
-    outbox.on_taken(BATCHES_ON_THE_WAY)
+    outbox.on_acked(BATCHES_ON_THE_WAY)
     assert {m.cost for m in told(outbox) if isinstance(m, SourceSeen)} == set(range(99_900, 100_000))
 
 
@@ -117,11 +117,11 @@ def test_the_exchange_comes_after_changes_as_things_are_then_and_its_end_last() 
         for handle in list(state):
             yield state[handle]
 
-    outbox = holding(HELLO, ExchangeDone())
+    outbox = holding(HELLO, StateConfirmed())
     outbox.put_all(everything())
     put(outbox, added(7))
     state[2] = seen(2, cost=9)
-    assert told(outbox) == [HELLO, added(7), seen(1), seen(2, cost=9), ExchangeDone()]
+    assert told(outbox) == [HELLO, added(7), seen(1), seen(2, cost=9), StateConfirmed()]
     assert told(outbox) == []
 
 
@@ -146,9 +146,9 @@ def test_the_next_batch_leaves_when_one_was_confirmed() -> None:
     outbox.put_all(everything())
     assert [bool(outbox.take(0)) for _ in range(BATCHES_ON_THE_WAY + 1)] == [True] * BATCHES_ON_THE_WAY + [False]
     assert len(made) == BATCHES_ON_THE_WAY * BATCH_RECORDS, "nothing is made before its turn"
-    outbox.on_taken(0)
+    outbox.on_acked(0)
     assert outbox.take(0) == b""
-    outbox.on_taken(1)
+    outbox.on_acked(1)
     assert [bool(outbox.take(0)) for _ in range(2)] == [True, False]
 
 
@@ -165,15 +165,15 @@ def test_a_flood_of_new_interest_is_paced_and_holds_up_nothing_else() -> None:
     put(outbox, *map(added, range(BURST)), *map(ForwardStart, range(BATCHES_ON_THE_WAY * BATCH_RECORDS)))
     assert all(outbox.take(s(1)) for _ in range(BATCHES_ON_THE_WAY))
     assert outbox.next_deadline() is None, "a confirmation comes first"
-    outbox.on_taken(1)
+    outbox.on_acked(1)
     assert outbox.take(s(1)) == b""
     assert outbox.next_deadline() is not None
 
 
 def test_the_end_of_the_exchange_waits_for_interest_that_waits() -> None:
-    outbox = holding(*map(added, range(BURST + 1)), ExchangeDone())
-    assert ExchangeDone() not in told(outbox)
-    assert told(outbox, s(1)) == [added(BURST), ExchangeDone()]
+    outbox = holding(*map(added, range(BURST + 1)), StateConfirmed())
+    assert StateConfirmed() not in told(outbox)
+    assert told(outbox, s(1)) == [added(BURST), StateConfirmed()]
 
 
 def test_who_withdraws_wants_nothing_new_any_more() -> None:
@@ -186,9 +186,9 @@ def test_a_sibling_that_confirms_nothing_for_long_has_broken_its_promise() -> No
     assert [outbox.on_tick() for _ in range(20)] == [False] * 20, "nothing is on the way to it"
     assert outbox.take(0)
     assert [outbox.on_tick() for _ in range(SILENT_TICKS)] == [False] * SILENT_TICKS
-    outbox.on_taken(0)
+    outbox.on_acked(0)
     assert [outbox.on_tick() for _ in range(SILENT_TICKS + 1)] == [False] * SILENT_TICKS + [True]
-    outbox.on_taken(1)
+    outbox.on_acked(1)
     assert [outbox.on_tick() for _ in range(20)] == [False] * 20
 
 

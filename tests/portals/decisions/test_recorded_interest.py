@@ -33,18 +33,18 @@ def searched_slowly(number: int) -> tuple[bytes, int]:
 
 
 class Made:
-    """A portal whose sibling offers sources; `rest` is what it left to later turns."""
+    """A portal whose sibling offers sources; `quiescence` is what it left to later turns."""
 
     def __init__(self) -> None:
         self.core = PortalCore(ME, 1, ME, source_deletion_delay_ns=0, matcher=Pattern)
         self.core.on_routes(1, whole([(SIBLING, ME, SIBLING, ME)]), 0)
         self.core.on_sibling_up(SIBLING, 1, 0, 0, 0)
-        self.rest: list[Iterator[object]] = []
+        self.quiescence: list[Iterator[object]] = []
         self.effects()
 
     def effects(self) -> list[Effect]:
         effects = self.core.take_effects()
-        self.rest += [effect.steps for effect in effects if isinstance(effect, GoOn)]
+        self.quiescence += [effect.steps for effect in effects if isinstance(effect, GoOn)]
         return [effect for effect in effects if not isinstance(effect, GoOn)]
 
     def want(self, *symbols: Symbol) -> None:
@@ -57,8 +57,8 @@ class Made:
 
     def turns(self) -> Iterator[None]:
         """What was left, as much at once as the shell takes."""
-        while self.rest:
-            steps = self.rest.pop(0)
+        while self.quiescence:
+            steps = self.quiescence.pop(0)
             while sum(1 for _ in islice(steps, STEP)) == STEP:
                 yield
             self.effects_before = self.effects()
@@ -66,8 +66,8 @@ class Made:
     def opened(self) -> list[bytes]:
         """Topics of the proxy sources that are asked for, after all that was left."""
         found = self.effects()
-        while self.rest:
-            deque(self.rest.pop(0), maxlen=0)
+        while self.quiescence:
+            deque(self.quiescence.pop(0), maxlen=0)
             found += self.effects()
         return [effect.source.topic for effect in found if isinstance(effect, OpenProxySource)]
 

@@ -16,13 +16,13 @@ from dro.wire.lbmc.data_blocks import CtxInstD, Destination, Stream
 from dro.wire.lbmc.dro_blocks import CtxInfo, RouteInfo, TnwgKeepalive
 from portals.decisions.immediate.unicast import (
     HOPS_HIGH,
-    Dropped,
     ForContexts,
     ForRoutes,
-    Leaves,
+    UnicastDropped,
+    UnicastDropReason,
     UnicastForwarding,
+    UnicastLeaves,
     Verdict,
-    Why,
 )
 from portals.decisions.routes import entering_routes
 
@@ -51,7 +51,7 @@ def to(domain_id: int, hops: int = 0) -> Destination:
 
 
 def hops_of(verdict: Verdict) -> int:
-    assert isinstance(verdict, Leaves)
+    assert isinstance(verdict, UnicastLeaves)
     destination = read_addressing(verdict.message).destination
     assert destination is not None
     return destination.hops_taken
@@ -60,7 +60,7 @@ def hops_of(verdict: Verdict) -> int:
 def test_a_message_leaves_by_the_portal_that_the_routes_name_one_dro_further() -> None:
     scene = Scene()
     verdict = scene.take(to(THERE, 3), scene.stream())
-    assert isinstance(verdict, Leaves)
+    assert isinstance(verdict, UnicastLeaves)
     assert (verdict.worker, verdict.domain_id, verdict.high_hops) == (SIBLING, THERE, 0)
     assert hops_of(verdict) == 4
 
@@ -68,24 +68,26 @@ def test_a_message_leaves_by_the_portal_that_the_routes_name_one_dro_further() -
 def test_a_message_for_the_own_domain_leaves_here() -> None:
     scene = Scene()
     verdict = scene.take(to(HERE), scene.stream())
-    assert isinstance(verdict, Leaves)
+    assert isinstance(verdict, UnicastLeaves)
     assert (verdict.worker, verdict.domain_id) == (ME, HERE)
 
 
 def test_a_route_that_begins_at_another_portal_is_none() -> None:
     scene = Scene()
-    assert scene.take(to(40), scene.stream()) == Dropped(Why.NO_ROUTE, 40)
-    assert Scene(domain_id=0).take(to(0), Stream(1, 1, INSTANCE)) == Dropped(Why.NO_ROUTE, 0), "of a peer portal"
+    assert scene.take(to(40), scene.stream()) == UnicastDropped(UnicastDropReason.NO_ROUTE, 40)
+    assert Scene(domain_id=0).take(to(0), Stream(1, 1, INSTANCE)) == UnicastDropped(UnicastDropReason.NO_ROUTE, 0), (
+        "of a peer portal"
+    )
 
 
 def test_the_checks_come_in_their_order() -> None:
     scene = Scene()
-    assert scene.take() == Dropped(Why.NO_FORWARDING)
-    assert scene.take(to(99, 254)) == Dropped(Why.NO_STREAM)
+    assert scene.take() == UnicastDropped(UnicastDropReason.NO_FORWARDING)
+    assert scene.take(to(99, 254)) == UnicastDropped(UnicastDropReason.NO_STREAM)
     stream = scene.stream()
-    assert scene.take(to(99, 254), stream) == Dropped(Why.HOPS, 99)
-    assert scene.take(to(THERE), stream) == Dropped(Why.DUPLICATE)
-    assert scene.take(to(99), scene.stream()) == Dropped(Why.NO_ROUTE, 99)
+    assert scene.take(to(99, 254), stream) == UnicastDropped(UnicastDropReason.HOPS, 99)
+    assert scene.take(to(THERE), stream) == UnicastDropped(UnicastDropReason.DUPLICATE)
+    assert scene.take(to(99), scene.stream()) == UnicastDropped(UnicastDropReason.NO_ROUTE, 99)
 
 
 def test_nothing_leaves_before_the_first_routes() -> None:
@@ -93,31 +95,33 @@ def test_nothing_leaves_before_the_first_routes() -> None:
     for domain_id in (HERE, THERE):
         blocks = (to(domain_id), Stream(1, domain_id, INSTANCE))
         message = lbmc.encode(lbmc.Message(MessageType.MESSAGE, 0, 0, blocks))
-        assert core.on_message(message, 0) == Dropped(Why.NO_ROUTES_YET, domain_id)
+        assert core.on_message(message, 0) == UnicastDropped(UnicastDropReason.NO_ROUTES_YET, domain_id)
 
 
 def test_many_hops_are_told_and_255_are_too_many() -> None:
     scene = Scene()
     for hops, high in ((HOPS_HIGH - 2, 0), (HOPS_HIGH - 1, HOPS_HIGH), (253, 254)):
         verdict = scene.take(to(THERE, hops), scene.stream())
-        assert isinstance(verdict, Leaves)
+        assert isinstance(verdict, UnicastLeaves)
         assert verdict.high_hops == high
-    assert scene.take(to(THERE, 254), scene.stream()) == Dropped(Why.HOPS, THERE)
-    assert scene.take(to(THERE, 0xFFFF), scene.stream()) == Dropped(Why.HOPS, THERE)
+    assert scene.take(to(THERE, 254), scene.stream()) == UnicastDropped(UnicastDropReason.HOPS, THERE)
+    assert scene.take(to(THERE, 0xFFFF), scene.stream()) == UnicastDropped(UnicastDropReason.HOPS, THERE)
 
 
 def test_a_context_instance_is_looked_up_and_the_destination_comes_first() -> None:
     scene = Scene()
-    assert scene.take(CtxInstD(INSTANCE), scene.stream()) == Dropped(Why.NO_CONTEXT, detail=INSTANCE.hex())
+    assert scene.take(CtxInstD(INSTANCE), scene.stream()) == UnicastDropped(
+        UnicastDropReason.NO_CONTEXT, detail=INSTANCE.hex()
+    )
     scene.contexts.learn(INSTANCE, ContextPlace(THERE, 1, 2), 0)
     verdict = scene.take(CtxInstD(INSTANCE), scene.stream())
-    assert isinstance(verdict, Leaves)
+    assert isinstance(verdict, UnicastLeaves)
     assert (verdict.worker, verdict.domain_id) == (SIBLING, THERE)
     verdict = scene.take(CtxInstD(INSTANCE), to(HERE), scene.stream())
-    assert isinstance(verdict, Leaves)
+    assert isinstance(verdict, UnicastLeaves)
     assert verdict.domain_id == HERE
-    assert scene.take(CtxInstD(INSTANCE), scene.stream(), at_ns=s(900)) == Dropped(
-        Why.NO_CONTEXT, detail=INSTANCE.hex()
+    assert scene.take(CtxInstD(INSTANCE), scene.stream(), at_ns=s(900)) == UnicastDropped(
+        UnicastDropReason.NO_CONTEXT, detail=INSTANCE.hex()
     )
 
 
@@ -127,7 +131,7 @@ def test_what_is_for_dros_goes_no_further() -> None:
     for block, verdict in (
         (RouteInfo(5, 1, 1, 1), ForRoutes()),
         (CtxInfo(flags=0x4000), ForContexts()),
-        (TnwgKeepalive(1, 2, 3), Dropped(Why.UNHANDLED)),
+        (TnwgKeepalive(1, 2, 3), UnicastDropped(UnicastDropReason.UNHANDLED)),
     ):
         assert core.on_message(lbmc.encode(lbmc.control_message(block, *addressed)), 0) == verdict
 

@@ -17,6 +17,7 @@ from dro.wire.lbmr.options import Cost, DomainId
 from portals.decisions.messages import (
     PATTERN_NONE,
     PORTAL_MESSAGES,
+    InitialStateSent,
     InterestAdded,
     InterestRemoved,
     KnownInterest,
@@ -24,10 +25,9 @@ from portals.decisions.messages import (
     PortalMessage,
     SourceGone,
     SourceSeen,
-    ToldAll,
 )
 from portals.decisions.relearning import CHECK_NS
-from portals.endpoint.known_sources import known_source, way_of
+from portals.endpoint.known_sources import join_info_of, known_source
 from tests.fakes.um_contexts import Stepper
 from tests.rigs.one_endpoint import HERE, SIBLING, THERE, OneEndpoint, one_endpoint
 
@@ -44,8 +44,8 @@ def joined_before(source: FragmentSource, handle: int = 5, **more: int) -> Sourc
     """As the life before had told it, with a portal cost of 4."""
     tir = lbmr.Tir(source.topic, source.transport.address, 60, source.topic_index)
     transport = cast(ReceiverTransport, source.transport)
-    way = way_of(BoundSource(source.topic, source.otid, source.topic_index, transport, tir, False))
-    return SourceSeen(handle, source.otid, source.topic, HERE, more.get("hops", 0), more.get("cost", 4), b"", way)
+    join_info = join_info_of(BoundSource(source.topic, source.otid, source.topic_index, transport, tir, False))
+    return SourceSeen(handle, source.otid, source.topic, HERE, more.get("hops", 0), more.get("cost", 4), b"", join_info)
 
 
 def handed(one: OneEndpoint) -> int:
@@ -66,7 +66,7 @@ def test_a_known_source_flows_before_it_is_advertised_or_wanted(
         one.dro.run(100)
         application.send(source, 3)
         one.dro.until(lambda: handed(one) == 3)
-        one.hear(InterestAdded(b"AAA", PATTERN_NONE, THERE), ToldAll())
+        one.hear(InterestAdded(b"AAA", PATTERN_NONE, THERE), InitialStateSent())
         one.dro.run(RELEARNT_MS)
         assert not any(isinstance(m, SourceSeen | SourceGone) for m in one.sent()), "it is the one that is wanted"
         one.hear(InterestRemoved(b"AAA", PATTERN_NONE, THERE))
@@ -81,7 +81,7 @@ def test_a_known_source_that_nobody_wants_is_left_when_the_portal_knows_its_doma
         one.hear(KnownSource(joined_before(source)))
         one.dro.run(2 * RELEARNT_MS)
         assert one.portal.receiving.bound_sources, "the sibling has not told everything"
-        one.hear(ToldAll())
+        one.hear(InitialStateSent())
         one.dro.until(lambda: not one.portal.receiving.bound_sources, limit_ms=RELEARNT_MS)
         one.hear(InterestAdded(b"AAA", PATTERN_NONE, THERE))
         one.dro.until(lambda: bool(one.portal.receiving.bound_sources))
@@ -124,7 +124,7 @@ def test_known_interest_holds_until_receivers_are_asked_and_silent(tmp_path: Pat
         application.context.want_topic(b"AAA")
         one.dro.run(RELEARNT_MS)
         assert not any(isinstance(m, InterestRemoved) for m in one.sent())
-        one.hear(ToldAll())
+        one.hear(InitialStateSent())
         one.dro.run(RELEARNT_MS)
         assert [m.symbol for m in one.sent() if isinstance(m, InterestRemoved)] == [b"BBB"]
 

@@ -43,7 +43,7 @@ from portals.decisions.messages import (
 )
 from portals.endpoint.portal import STOP_GRACE_NS, run_endpoint
 from portals.shell.matchers import Matchers
-from portals.shell.rest import SendersAtRest
+from portals.shell.quiescence import SenderQuiescence
 from tests.fakes.transport import FakeSender
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker, Told, logged
@@ -195,8 +195,8 @@ def test_a_source_of_the_trd_is_told_with_what_it_advertises(tmp_path: Path, ste
         one.hear(*[InterestAdded(topic, PATTERN_NONE, THERE) for topic in (b"far", b"near")])
         one.dro.until(lambda: len(one.portal.receiving.bound_sources) == 2)
         seen = [m for m in one.sent() if isinstance(m, SourceSeen)]
-        ways = {m.topic: m.way for m in seen}
-        told = {m.topic: replace(m, way=b"") for m in seen}
+        join_infos = {m.topic: m.join_info for m in seen}
+        told = {m.topic: replace(m, join_info=b"") for m in seen}
         handles = {topic: m.handle for topic, m in told.items()}
         ip, port = application.context.request_address
         request = lbmr_options.write_tir_options(TirOptions((ExtendedFunctionality(port=port, ip=ip),)))
@@ -206,7 +206,7 @@ def test_a_source_of_the_trd_is_told_with_what_it_advertises(tmp_path: Path, ste
         }
         far.update((Cost(3, 20), DomainId(7)))
         one.dro.run(100)
-        assert one.sent() == [SourceSeen(handles[b"far"], far.otid, b"far", 7, 3, 24, b"", ways[b"far"])]
+        assert one.sent() == [SourceSeen(handles[b"far"], far.otid, b"far", 7, 3, 24, b"", join_infos[b"far"])]
         near.close(final=True, linger_ns=0)
         one.dro.run(100)
         assert one.sent() == [SourceGone(handles[b"near"])]
@@ -463,10 +463,10 @@ def test_sessions_are_at_rest_when_the_last_of_them_is(is_all: bool) -> None:
     senders = [Settling(10), Settling(30)]
     window = DuplicateWindow(16, 8)
     proxies = [ProxySource(OTID, b"t", n, senders[n % 2], window) for n in range(4)]  # type: ignore[arg-type]
-    rest = SendersAtRest(proxies, 7, 5, is_all=is_all)
+    rest = SenderQuiescence(proxies, 7, 5, is_all=is_all)
     assert [sender.asked for sender in senders] == [[(5, 7, is_all)]] * 2
     assert [rest.is_over(now_ns) for now_ns in (9, 10, 29, 30)] == [False, False, False, True]
     assert not rest.is_read_on
     senders[1].is_read_on = True
-    assert SendersAtRest(proxies, 7, 5, is_all=is_all).is_read_on
-    assert SendersAtRest([], 7, 5, is_all=is_all).is_over(5)
+    assert SenderQuiescence(proxies, 7, 5, is_all=is_all).is_read_on
+    assert SenderQuiescence([], 7, 5, is_all=is_all).is_over(5)

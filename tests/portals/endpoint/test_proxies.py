@@ -33,7 +33,7 @@ def test_the_sessions_that_a_sibling_feeds_are_those_of_its_sources(tmp_path: Pa
         c.send(source)
         dro.until(lambda: b.heard(b"AAA") == [0])
         now_ns = dro.loop.now_ns()
-        is_over = {worker: dro.portals[2].rest(worker, now_ns).is_over(now_ns) for worker in (1, 3)}
+        is_over = {worker: dro.portals[2].quiescence(worker, now_ns).is_over(now_ns) for worker in (1, 3)}
         assert is_over == {1: True, 3: False}
 
 

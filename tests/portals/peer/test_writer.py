@@ -144,7 +144,7 @@ def test_what_is_told_is_made_while_there_is_room() -> None:
             made.append(number)
             yield bytes(1024)
 
-    bench.writer.tell(messages())  # type: ignore[arg-type]
+    bench.writer.put_in_slices(messages())  # type: ignore[arg-type]
     bench.stepper.settle()
     assert len(made) == ROOM_BYTES // 1024
     bench.unblock(100 << 10)
@@ -154,8 +154,8 @@ def test_what_is_told_is_made_while_there_is_room() -> None:
 
 
 def test_several_tellings_follow_each_other(bench: Bench) -> None:
-    bench.writer.tell(iter([b"a", b"b"]))
-    bench.writer.tell(iter([b"c"]))
+    bench.writer.put_in_slices(iter([b"a", b"b"]))
+    bench.writer.put_in_slices(iter([b"c"]))
     bench.stepper.settle()
     assert bench.stream.written == b"abc"
 
@@ -163,18 +163,18 @@ def test_several_tellings_follow_each_other(bench: Bench) -> None:
 def test_changes_of_interest_stay_behind_what_was_told_about_it() -> None:
     bench = Bench(room=0).open()
     bench.writer.put(bytearray(b"data"))
-    bench.writer.tell(iter([b"source"]))
-    bench.writer.tell_all_interest(bytes(ROOM_BYTES // 2) for _ in range(3))
+    bench.writer.put_in_slices(iter([b"source"]))
+    bench.writer.put_all_interest(bytes(ROOM_BYTES // 2) for _ in range(3))
     bench.stepper.settle()
     bench.writer.put_interest([b"CHANGE"])
     bench.writer.put_interest([b"ANOTHER"])
     bench.stepper.settle()
-    assert not bench.writer.has_told
+    assert not bench.writer.has_put_all
     bench.unblock(None)
     written = bytes(bench.stream.written).replace(b"\0", b"")
     assert written.index(b"CHANGE") < written.index(b"ANOTHER")
     assert bench.stream.written.endswith(b"CHANGEANOTHERsource")
-    assert bench.writer.has_told
+    assert bench.writer.has_put_all
     bench.writer.put(bytearray(b"data"))
     bench.writer.put_interest([b"URGENT"])
     bench.stepper.settle()
@@ -196,33 +196,33 @@ def test_sources_count_as_told_from_when_nothing_can_get_before_them() -> None:
         bench.unblock(room)
         told.append([record.topic_index for record in bench.writer.sources.all()])
     assert told == [[], [1], [1], [1], [1, 2], [1, 2], [2]]
-    assert bench.writer.has_told
+    assert bench.writer.has_put_all
     assert bench.writer.waiting
 
 
 def test_what_is_told_once_more_has_been_told_when_the_stream_has_taken_it() -> None:
     bench = Bench(room=0).open()
     bench.writer.put(bytes(1000))
-    bench.writer.tell(iter([b"again"]))
+    bench.writer.put_in_slices(iter([b"again"]))
     bench.stepper.settle()
     for room in (1000, 4):
-        assert not bench.writer.has_told
+        assert not bench.writer.has_put_all
         bench.writer.put(bytes(1000))
         bench.unblock(room)
-    assert not bench.writer.has_told
+    assert not bench.writer.has_put_all
     bench.unblock(1000)
-    assert bench.writer.has_told
+    assert bench.writer.has_put_all
     assert bench.writer.waiting
 
 
 def test_all_interest_is_told_twice_at_most_while_the_stream_is_slow() -> None:
     bench = Bench(room=0).open()
     for number in range(9):
-        bench.writer.tell_all_interest(iter([bytes(ROOM_BYTES), b"<%d>" % number]))
+        bench.writer.put_all_interest(iter([bytes(ROOM_BYTES), b"<%d>" % number]))
         bench.stepper.settle()
     bench.unblock(None)
     assert bytes(bench.stream.written).replace(b"\0", b"") == b"<0><1>"
-    bench.writer.tell_all_interest(iter([b"<9>"]))
+    bench.writer.put_all_interest(iter([b"<9>"]))
     bench.stepper.settle()
     assert bench.stream.written.endswith(b"<9>")
 
@@ -234,7 +234,7 @@ def test_a_closed_one_forgets_and_takes_nothing(bench: Bench) -> None:
     bench.writer.close()
     bench.writer.put(b"nothing")
     bench.writer.put_urgent(b"nothing")
-    bench.writer.tell(iter([b"nothing"]))
+    bench.writer.put_in_slices(iter([b"nothing"]))
     bench.stepper.settle()
     assert (bench.stream.written, bench.writer.waiting, bench.writer.has_room) == (b"l", 0, False)
     assert bench.writer.taken == bench.writer.given

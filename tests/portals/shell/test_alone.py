@@ -36,7 +36,7 @@ from dro.proto.interest.events import InterestGained
 from dro.um.transport.runs import Run
 from portals.datapath.handover import QUIET_TICKS
 from portals.decisions.core import AT_ONCE, PortalCore
-from portals.decisions.drain import TICK_NS, Rest
+from portals.decisions.drain import TICK_NS, Quiescence
 from portals.decisions.effects import (
     CloseProxyReceiver,
     CloseProxySource,
@@ -51,22 +51,22 @@ from portals.decisions.messages import (
     PATTERN_PCRE,
     PATTERN_REGEX,
     PORTAL_MESSAGES,
-    ExchangeDone,
+    ForwardingStopped,
     ForwardStart,
     ForwardStop,
+    FramesAcked,
+    HandoverAcked,
+    HandoverEnded,
+    InitialStateSent,
     InterestAdded,
+    KnownProxiesSent,
     KnownProxy,
     KnownSource,
     PortalHello,
     PortalMessage,
-    Released,
-    Settle,
-    Settled,
     SourceGone,
     SourceSeen,
-    Taken,
-    ToldAll,
-    ToldProxies,
+    StateConfirmed,
     Withdraw,
 )
 from portals.decisions.recorded_interest import PATTERNS_MAX
@@ -107,7 +107,7 @@ class TimedLink(OtherLink):
         self.timers: list[int] = []
         self.is_together = False
         self.pending: list[int] = []
-        self.held: Rest = NothingHeld()
+        self.held: Quiescence = NothingHeld()
         self.finals = 0
         self.acts_within: list[ProxyEffect] = []
         self.stops_ns = 0
@@ -145,7 +145,7 @@ class TimedLink(OtherLink):
     def describe(self) -> PortalUp:
         return PortalUp(ME, HERE, 4)
 
-    def rest(self, worker: int | None, now_ns: int) -> Rest:
+    def quiescence(self, worker: int | None, now_ns: int) -> Quiescence:
         return self.held
 
     def finals_pending(self) -> int:
@@ -241,7 +241,7 @@ def test_other_portals_are_siblings_at_once(alone: Alone, role: Role) -> None:
     page.set(page.pair(SIBLING) + PairSlot.HANDED, 9)
     page.set(page.pair(SIBLING) + PairSlot.HANDED_BYTES, 900)
     alone.peer_up(SIBLING, role)
-    said = [PortalHello(ME, 1, 9, 900), ToldProxies(), ToldAll()] if role in WITH_RINGS else []
+    said = [PortalHello(ME, 1, 9, 900), KnownProxiesSent(), InitialStateSent()] if role in WITH_RINGS else []
     assert alone.sent() == [(SIBLING, message) for message in said]
 
 
@@ -258,14 +258,15 @@ def test_a_sibling_whose_ring_cannot_be_opened_is_none_until_it_can(
     assert (level, event, fields["sibling"]) == ("WARNING", LogEvent.RING_NOT_OPENED, "P3")
     assert str(fields["error"]).startswith("cannot open the fragment ring")
     alone.stepper.run(RING_RETRY_NS // ms(1))
-    assert [PORTAL_MESSAGES.decode(frame) for _, frame in alone.worker.channels.sent] == [Taken(0)]
+    assert [PORTAL_MESSAGES.decode(frame) for _, frame in alone.worker.channels.sent] == [FramesAcked(0)]
     assert (alone.sent(), alone.effects(), alone.core.siblings.up) == ([], [], [])
     FakeWorker(alone.stepper.loop, tmp_path, THIRD, "P3").create_ring(1 << 16)
     alone.stepper.run(RING_RETRY_NS // ms(1))
     hello, *others = alone.sent()
     assert hello == (THIRD, PortalHello(ME, 1, 0, 0))
     assert others == [
-        (THIRD, m) for m in (ToldProxies(), InterestAdded(b"AAA", PATTERN_NONE, HERE), ToldAll(), ForwardStart(5))
+        (THIRD, m)
+        for m in (KnownProxiesSent(), InterestAdded(b"AAA", PATTERN_NONE, HERE), InitialStateSent(), ForwardStart(5))
     ]
     assert alone.effects() == [OpenProxySource(THIRD, SEEN), OpenProxyReceiver(b"BBB", PATTERN_NONE, (THERE,))]
     alone.stepper.run(5 * RING_RETRY_NS // ms(1))
@@ -289,15 +290,15 @@ def test_siblings_learn_that_the_portal_knows_its_domain_when_little_more_comes(
     alone.joined()
     alone.stepper.run(3 * CHECK_NS // ms(1))
     assert alone.sent() == [], "the sibling may know of more"
-    alone.hear(SIBLING, ToldAll())
+    alone.hear(SIBLING, InitialStateSent())
     for n in range(3):
         alone.link.say(InterestGained((b"%d" % n, PATTERN_NONE)))
         alone.stepper.run(CHECK_NS // ms(1))
-        assert (SIBLING, ExchangeDone()) not in alone.sent()
+        assert (SIBLING, StateConfirmed()) not in alone.sent()
     alone.stepper.run(CHECK_NS // ms(1))
     assert alone.sent() == []
     alone.stepper.run(CHECK_NS // ms(1))
-    assert alone.sent() == [(SIBLING, ExchangeDone())]
+    assert alone.sent() == [(SIBLING, StateConfirmed())]
     alone.stepper.run(3 * CHECK_NS // ms(1))
     assert alone.sent() == [], "once"
 
@@ -362,7 +363,7 @@ def test_fragments_that_were_on_the_way_to_a_dead_worker_are_counted_and_told(
     alone.joined()
     for _ in range(2):  # the second time there is nothing new
         alone.hear(SIBLING, PortalHello(SIBLING, 1, 6, 600))
-        alone.hear(SIBLING, ToldProxies())
+        alone.hear(SIBLING, KnownProxiesSent())
         alone.stepper.settle()
     page = alone.worker.counters
     assert (page[Slot.DROPPED_RESTART], page[Slot.DROPPED_RESTART_BYTES]) == (6, 600)
@@ -403,7 +404,7 @@ def test_what_was_announced_meanwhile_is_read_when_somebody_hears_it(alone: Alon
     alone.handed(2, is_taken=False)
     alone.handed(3, is_taken=False)
     alone.hear(SIBLING, KnownProxy(SEEN))
-    alone.hear(SIBLING, ToldProxies())
+    alone.hear(SIBLING, KnownProxiesSent())
     alone.stepper.settle()
     alone.stepper.run(500)
     assert (page[Slot.DROPPED_RESTART], page[Slot.FORWARDED], page[Slot.SENT]) == (2, 2, 0)
@@ -621,7 +622,7 @@ def test_long_decisions_wait_for_what_the_ones_before_led_to(alone: Alone) -> No
 
 def test_known_sources_that_have_still_to_be_joined_keep_their_handles(alone: Alone) -> None:
     alone.joined()
-    alone.hear(SIBLING, ToldAll())
+    alone.hear(SIBLING, InitialStateSent())
     alone.stepper.run((2 * CHECK_NS - ms(10)) // ms(1))
     alone.stepper.clock.time_ns += ms(10)
     alone.link.takes_ns = ACT_NS
@@ -631,7 +632,7 @@ def test_known_sources_that_have_still_to_be_joined_keep_their_handles(alone: Al
     alone.shell.engine.act()
     assert alone.shell.engine.is_behind
     alone.stepper.settle()
-    assert (SIBLING, ExchangeDone()) in alone.sent()
+    assert (SIBLING, StateConfirmed()) in alone.sent()
     assert {*alone.shell.entries} == {77}
     assert alone.shell.entries[77].egress == (SIBLING,)
 
@@ -830,13 +831,13 @@ def test_a_drain_of_the_portal_from_the_order_to_the_answer(alone: Alone, caplog
     alone.stepper.run(QUIET_TICKS * 20)
     assert alone.sent() == []
     alone.stepper.run(40)
-    assert alone.sent() == [(SIBLING, Settle(2))]
+    assert alone.sent() == [(SIBLING, HandoverEnded(2))]
     assert alone.effects() == [CloseProxyReceiver(b"BBB", PATTERN_NONE, (THERE,))]
-    alone.hear(SIBLING, Settled())
+    alone.hear(SIBLING, HandoverAcked())
     alone.stepper.run(20)
     assert alone.sent() == [(SIBLING, SourceGone(HANDLE))]
     alone.link.held = Held(alone.now_ns + s(1))
-    alone.hear(SIBLING, Released(2))
+    alone.hear(SIBLING, ForwardingStopped(2))
     alone.stepper.run(1080)
     assert alone.effects() == []
     alone.stepper.run(20)
@@ -892,16 +893,16 @@ def test_a_sibling_that_is_drained_is_helped(alone: Alone) -> None:
     alone.stepper.settle()
     assert alone.stepper.loop.next_deadline() == alone.now_ns + TICK_NS
     alone.stepper.run((QUIET_TICKS + 2) * 20)
-    assert alone.sent() == [(SIBLING, Released(1))]
+    assert alone.sent() == [(SIBLING, ForwardingStopped(1))]
     alone.link.receive(data(3, 1, b"x"))
     assert alone.announced() == 1
     assert alone.stepper.loop.next_deadline() == alone.now_ns + GAUGES_NS - (QUIET_TICKS + 2) * TICK_NS, "no tick"
     alone.link.held = Held(alone.now_ns + ms(100))
-    alone.hear(SIBLING, Settle(0))
+    alone.hear(SIBLING, HandoverEnded(0))
     alone.stepper.run(80)
     assert alone.sent() == []
     alone.stepper.run(100)
-    assert alone.sent() == [(SIBLING, Settled())]
+    assert alone.sent() == [(SIBLING, HandoverAcked())]
 
 
 def test_a_message_before_the_withdrawal_of_a_sibling_comes_before_it(alone: Alone) -> None:
@@ -956,7 +957,7 @@ def test_a_change_of_forwarding_that_waits_reopens_no_handover(alone: Alone, tmp
     for _ in range(20):
         alone.stepper.loop.run_once(0)
         assert SIBLING not in entry.egress
-    assert (SIBLING, Released(0)) in alone.sent()
+    assert (SIBLING, ForwardingStopped(0)) in alone.sent()
 
 
 def test_a_drain_is_over_when_all_proxy_sources_are_closed(alone: Alone) -> None:
@@ -966,8 +967,8 @@ def test_a_drain_is_over_when_all_proxy_sources_are_closed(alone: Alone) -> None
     alone.stepper.settle()
     assert len(alone.effects()) == count
     alone.worker.told["on_drain"](60_000)
-    alone.hear(SIBLING, Settled())
-    alone.hear(SIBLING, Released(0))
+    alone.hear(SIBLING, HandoverAcked())
+    alone.hear(SIBLING, ForwardingStopped(0))
     closed = 0
     while not alone.worker.answers:
         alone.stepper.clock.time_ns += TICK_NS
@@ -999,7 +1000,7 @@ def test_a_portal_that_stops_drains_no_more(alone: Alone, is_drained: bool) -> N
     alone.link.stops_ns = s(60)
     alone.worker.is_stopping = True
     alone.worker.told["on_stop"]()
-    alone.hear(SIBLING, Settle(0))
+    alone.hear(SIBLING, HandoverEnded(0))
     alone.stepper.run(GAUGES_NS // ms(1))
     deadline = alone.stepper.loop.next_deadline()
     assert deadline is not None

@@ -12,11 +12,11 @@ from portals.decisions.engine import STEP
 from portals.decisions.messages import (
     PORTAL_MESSAGES,
     ForwardStart,
+    FramesAcked,
     InterestAdded,
     PortalHello,
     PortalMessage,
     SourceSeen,
-    Taken,
 )
 from portals.decisions.outbox import BATCH_RECORDS, BATCHES_ON_THE_WAY, SILENT_TICKS, TICK_NS
 from portals.shell.conversations import AT_ONCE_BYTES, Conversations
@@ -76,7 +76,7 @@ def test_a_long_frame_is_worked_off_in_slices_and_confirmed_then(talk: Talk) -> 
     talk.stepper.settle()
     assert [message for _, message in talk.heard] == many()
     assert talk.acts == [STEP, 2 * STEP, 3 * STEP, MANY, MANY]
-    assert talk.sent() == [[Taken(1)]]
+    assert talk.sent() == [[FramesAcked(1)]]
 
 
 def test_a_frame_is_confirmed_when_what_it_led_to_is_carried_out(talk: Talk) -> None:
@@ -85,13 +85,13 @@ def test_a_frame_is_confirmed_when_what_it_led_to_is_carried_out(talk: Talk) -> 
     talk.hear(SIBLING, ForwardStart(1))
     assert (talk.heard, talk.talk.is_behind) == ([], True), "what came before it waits"
     talk.stepper.settle()
-    assert (talk.heard, talk.sent()) == ([(SIBLING, ForwardStart(1))], [[Taken(1)]])
+    assert (talk.heard, talk.sent()) == ([(SIBLING, ForwardStart(1))], [[FramesAcked(1)]])
     talk.asks = 5
     talk.hear(SIBLING, *many(STEP - 1))
     while talk.talk.is_behind:
         assert talk.sent() == []
         talk.stepper.loop.run_once(0)
-    assert (talk.left, talk.sent()) == (0, [[Taken(1)]])
+    assert (talk.left, talk.sent()) == (0, [[FramesAcked(1)]])
 
 
 def test_a_sender_that_is_back_has_not_said_what_it_said_before(talk: Talk) -> None:
@@ -108,14 +108,14 @@ def test_a_sender_that_is_back_has_not_said_what_it_said_before(talk: Talk) -> N
     talk.hear(SIBLING, ForwardStart(1))
     talk.stepper.settle()
     assert talk.heard[-1] == (SIBLING, ForwardStart(1))
-    assert talk.sent() == [[Taken(1)]]
+    assert talk.sent() == [[FramesAcked(1)]]
 
 
 def test_a_short_frame_is_worked_off_at_once_unless_others_wait(talk: Talk) -> None:
     talk.talk.begin(SIBLING)
     talk.talk.begin(OTHER)
     talk.hear(SIBLING, ForwardStart(1))
-    assert (len(talk.heard), talk.sent()) == (1, [[Taken(1)]])
+    assert (len(talk.heard), talk.sent()) == (1, [[FramesAcked(1)]])
     talk.hear(SIBLING, *many())
     talk.hear(SIBLING, ForwardStart(2))
     assert len(talk.heard) == 1, "order is kept"
@@ -123,7 +123,7 @@ def test_a_short_frame_is_worked_off_at_once_unless_others_wait(talk: Talk) -> N
     assert talk.heard[-1] == (OTHER, ForwardStart(3))
     talk.stepper.settle()
     assert talk.heard[-1] == (SIBLING, ForwardStart(2))
-    assert talk.sent() == [[Taken(1)], [Taken(1)]]
+    assert talk.sent() == [[FramesAcked(1)], [FramesAcked(1)]]
 
 
 def test_only_so_much_of_short_frames_is_worked_off_at_once_in_a_turn(talk: Talk) -> None:
@@ -151,7 +151,7 @@ def test_an_exchange_goes_on_after_much_that_need_not_be_told(talk: Talk) -> Non
             yield None
         yield ForwardStart(1)
 
-    talk.talk.tell_all(SIBLING, messages())
+    talk.talk.enqueue_all(SIBLING, messages())
     talk.talk.send()
     assert (looked, talk.sent()) == (BATCH_RECORDS, []), "a bounded number at once"
     talk.stepper.settle()
@@ -169,12 +169,12 @@ def test_siblings_take_turns(talk: Talk) -> None:
 
 def test_a_confirmation_does_not_wait_for_the_frames_before_it(talk: Talk) -> None:
     talk.talk.begin(SIBLING)
-    talk.talk.tell_all(SIBLING, iter(many(BATCH_RECORDS * (BATCHES_ON_THE_WAY + 2))))
+    talk.talk.enqueue_all(SIBLING, iter(many(BATCH_RECORDS * (BATCHES_ON_THE_WAY + 2))))
     talk.talk.send()
     talk.stepper.settle()
     assert [len(frame) for frame in talk.sent()] == [BATCH_RECORDS] * BATCHES_ON_THE_WAY
     talk.hear(SIBLING, *many())
-    talk.hear(SIBLING, Taken(1))
+    talk.hear(SIBLING, FramesAcked(1))
     talk.stepper.loop.run_once(0)
     assert len(talk.heard) <= MANY
     talk.stepper.settle()
@@ -184,8 +184,8 @@ def test_a_confirmation_does_not_wait_for_the_frames_before_it(talk: Talk) -> No
 
 def test_an_exchange_leaves_batch_by_batch_as_it_is_confirmed(talk: Talk) -> None:
     talk.talk.begin(SIBLING)
-    talk.talk.tell(SIBLING, PortalHello(1, 1, 0, 0))
-    talk.talk.tell_all(SIBLING, iter(many(1000)))
+    talk.talk.enqueue(SIBLING, PortalHello(1, 1, 0, 0))
+    talk.talk.enqueue_all(SIBLING, iter(many(1000)))
     talk.talk.send()
     assert len(talk.worker.channels.sent) == 1, "the first batch at once, others in later turns"
     told: list[PortalMessage] = []
@@ -197,7 +197,7 @@ def test_an_exchange_leaves_batch_by_batch_as_it_is_confirmed(talk: Talk) -> Non
         assert len(frames) <= BATCHES_ON_THE_WAY
         told += [message for frame in frames for message in frame]
         for _ in frames:
-            talk.hear(SIBLING, Taken(1))
+            talk.hear(SIBLING, FramesAcked(1))
     assert told == [PortalHello(1, 1, 0, 0), *many(1000)]
 
 
@@ -214,7 +214,7 @@ def test_a_message_to_all_is_encoded_once(talk: Talk, monkeypatch: pytest.Monkey
         for worker in range(2, 12):
             if message == many(1)[0]:
                 talk.talk.begin(worker)
-            talk.talk.tell(worker, message)
+            talk.talk.enqueue(worker, message)
     talk.talk.send()
     assert encoded == many(3)
     assert {len(frame) for frame in talk.sent(11)} == {3}
@@ -226,23 +226,23 @@ def test_frames_of_a_sibling_that_cannot_be_used_yet_wait_unconfirmed(talk: Talk
     talk.stepper.settle()
     assert (talk.heard, talk.sent()) == ([], [])
     talk.talk.keep_waiting(SIBLING)
-    assert talk.sent() == [[Taken(0)]]
+    assert talk.sent() == [[FramesAcked(0)]]
     talk.talk.begin(SIBLING)
     talk.stepper.settle()
     assert [message for _, message in talk.heard] == [ForwardStart(1), *many()]
-    assert talk.sent() == [[Taken(1)], [Taken(1)]]
+    assert talk.sent() == [[FramesAcked(1)], [FramesAcked(1)]]
 
 
 def test_what_was_not_worked_off_is_lost_with_its_sender(talk: Talk) -> None:
     talk.talk.begin(SIBLING)
     talk.hear(SIBLING, *many())
-    talk.talk.tell(SIBLING, ForwardStart(1))
+    talk.talk.enqueue(SIBLING, ForwardStart(1))
     talk.talk.end(SIBLING)
-    talk.talk.tell(SIBLING, ForwardStart(2))
-    talk.talk.tell_all(SIBLING, iter(many()))
+    talk.talk.enqueue(SIBLING, ForwardStart(2))
+    talk.talk.enqueue_all(SIBLING, iter(many()))
     talk.talk.send()
     talk.stepper.settle()
-    talk.hear(SIBLING, Taken(1))
+    talk.hear(SIBLING, FramesAcked(1))
     assert (talk.heard, talk.sent()) == ([], [])
     talk.talk.begin(SIBLING)
     talk.hear(SIBLING, ForwardStart(5))
@@ -263,12 +263,12 @@ def test_new_interest_that_waits_for_its_pace_leaves_later(talk: Talk, monkeypat
         monkeypatch.setattr(f"portals.decisions.outbox.{name}", value)
     talk.talk.begin(SIBLING)
     for n in range(4):
-        talk.talk.tell(SIBLING, InterestAdded(b"%d" % n, 0, 1))
+        talk.talk.enqueue(SIBLING, InterestAdded(b"%d" % n, 0, 1))
     talk.talk.send()
     for n in range(4):
         talk.stepper.settle()
         assert talk.sent() == [[InterestAdded(b"%d" % n, 0, 1)]]
-        talk.hear(SIBLING, Taken(1))
+        talk.hear(SIBLING, FramesAcked(1))
         talk.stepper.run(90)
         assert talk.sent() == []
         talk.stepper.run(10)
@@ -278,7 +278,7 @@ def test_a_sibling_that_confirms_nothing_is_given_up_after_some_ticks(talk: Talk
     talk.talk.begin(SIBLING)
     talk.talk.end(SIBLING)
     talk.talk.begin(SIBLING)
-    talk.talk.tell(SIBLING, ForwardStart(1))
+    talk.talk.enqueue(SIBLING, ForwardStart(1))
     talk.talk.send()
     talk.stepper.run(SILENT_TICKS * TICK_NS // 1_000_000, step_ms=100)
     assert talk.worker.channels.given_up == []

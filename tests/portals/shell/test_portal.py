@@ -14,14 +14,14 @@ from dro.clock import ms
 from dro.errors import LocalProtocolError
 from dro.metrics.slots import Slot
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost
-from dro.proto.unicast.connections import Tell
+from dro.proto.unicast.connections import OnOutcome
 from dro.um.transport.runs import RunTable, read_messages
 from dro.um.transport.session import BoundSource
 from dro.wire.lbmr.packet import Tir
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.core import PortalCore
-from portals.decisions.drain import Rest
+from portals.decisions.drain import Quiescence
 from portals.decisions.effects import CloseProxySource, OpenProxySource, ProxyEffect
 from portals.decisions.messages import PATTERN_NONE
 from portals.shell.portal import PortalShell
@@ -83,13 +83,13 @@ class OtherLink:
     def on_route_info(self, message: bytes) -> None:
         self.route_info.append(message)
 
-    def send_unicast(self, domain_id: int, message: bytes, tell: Tell) -> None:
+    def send_unicast(self, domain_id: int, message: bytes, on_outcome: OnOutcome) -> None:
         raise NotImplementedError
 
     def on_context_info(self, worker: int, message: bytes) -> None:
         raise NotImplementedError
 
-    def send_immediate(self, message: bytes, tell: Tell) -> None:
+    def send_immediate(self, message: bytes, on_outcome: OnOutcome) -> None:
         raise NotImplementedError
 
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
@@ -126,7 +126,7 @@ class OtherLink:
     def on_routes(self, reachable: set[int], now_ns: int) -> None:
         self.reachable = reachable
 
-    def rest(self, worker: int | None, now_ns: int) -> Rest:
+    def quiescence(self, worker: int | None, now_ns: int) -> Quiescence:
         return NothingHeld()
 
     def finals_pending(self) -> int:

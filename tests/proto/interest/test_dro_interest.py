@@ -26,7 +26,7 @@ from dro.proto.interest.announced import (
 from dro.proto.interest.events import InterestGained, InterestLost
 from dro.proto.interest.remote_domains import RemoteInterest, RemoteInterestOptions
 from dro.proto.interest.tqr_use_query import USE_QUERY_RATE, LocalInterest, UseQueryOptions
-from dro.proto.newcomers import NewcomerRate
+from dro.proto.new_entries import NewEntryRate
 from dro.proto.resolver.record_queue import DRAIN_MAX, Rate
 from dro.timers import DUE_MAX
 from dro.wire.lbmr import packet as lbmr
@@ -326,7 +326,7 @@ def test_one_address_may_fill_half_of_the_table_and_leaves_with_its_entries() ->
 
 
 def test_new_interest_is_taken_at_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dro.proto.interest.tqr_use_query.NEW_INTEREST", NewcomerRate(in_all=3, of_one=2))
+    monkeypatch.setattr("dro.proto.interest.tqr_use_query.NEW_INTEREST", NewEntryRate(in_all=3, of_one=2))
     table = LocalInterest()
     for n, ip in enumerate((1, 1, 1, 2, 3)):
         table.on_packet(packet(lbmr.Queries((b"T%d" % n,))), 0, ip)
@@ -338,7 +338,7 @@ def test_new_interest_is_taken_at_a_rate(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_new_interest_of_other_domains_is_taken_at_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dro.proto.interest.remote_domains.NEW_INTEREST", NewcomerRate(in_all=3, of_one=2))
+    monkeypatch.setattr("dro.proto.interest.remote_domains.NEW_INTEREST", NewEntryRate(in_all=3, of_one=2))
     table = RemoteInterest()
     for n, ip in enumerate((1, 1, 1, 2, 3)):
         table.on_packet(packet(lbmr.TnwgInterest((interest(b"T%d" % n),)), source_type=1), 0, ip)

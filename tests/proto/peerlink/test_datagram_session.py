@@ -14,10 +14,10 @@ from dro.proto.peerlink.datagram_session import (
     DatagramCounts,
     DatagramOptions,
     DatagramSession,
+    DatagramState,
     DatagramsUp,
     SendPacket,
     SessionIds,
-    State,
 )
 from dro.proto.peerlink.early_data import HOLD_BYTES, HOLD_NS, LINGER_NS, EarlyData, LingeringSources
 from dro.proto.peerlink.session import CloseLink
@@ -142,7 +142,7 @@ def test_what_cannot_be_repaired_is_counted_and_nothing_else_is_lost() -> None:
 def test_requests_without_an_answer_end_the_link_after_the_attempts() -> None:
     wire = Wire(1, 1.0, DatagramOptions(attempt_ns=ms(100), attempts=3))
     wire.run(ms(250))
-    assert wire.sides[0].session.state is State.ASKING
+    assert wire.sides[0].session.state is DatagramState.ASKING
     wire.run(ms(100))
     [end] = wire.sides[0].events
     assert isinstance(end, CloseLink)

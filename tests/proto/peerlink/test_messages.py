@@ -16,7 +16,7 @@ from dro.proto.peerlink.messages import (
     SOURCE_OPTIONS,
     Digests,
     Hello,
-    Kind,
+    MessageKind,
     SourceEnd,
     SourceRecord,
     digests_of,
@@ -121,30 +121,30 @@ def test_sources_are_those_of_the_vectors() -> None:
 
 
 CLASSES = {
-    "peer_hello_capabilities_name": Kind.CONTROL,
-    "peer_keepalive_query": Kind.CONTROL,
-    "peer_route_info_three_neighbours": Kind.CONTROL,
-    "peer_topic_interest_md": Kind.CONTROL,
-    "peer_pattern_interest_md": Kind.CONTROL,
-    "peer_topic_source_new": Kind.CONTROL,
-    "peer_topic_source_eos": Kind.CONTROL,
-    "peer_data": Kind.SOURCE,
-    "peer_data_fragment_batch_request": Kind.SOURCE,
-    "peer_tsni": Kind.SOURCE,
-    "peer_sri": Kind.SOURCE,
-    "peer_unicast_data": Kind.UNICAST,
-    "peer_unicast_control_rxreq": Kind.UNICAST,
-    "peer_retransmission_routed": Kind.UNICAST,
-    "peer_mim_topic": Kind.IMMEDIATE,
-    "peer_ctxinfo_query": Kind.CONTROL,
-    "peer_domain_active": Kind.CONTROL,
-    "peer_topic_interest_single": Kind.CONTROL,
-    "peer_advertisement": Kind.CONTROL,
+    "peer_hello_capabilities_name": MessageKind.CONTROL,
+    "peer_keepalive_query": MessageKind.CONTROL,
+    "peer_route_info_three_neighbours": MessageKind.CONTROL,
+    "peer_topic_interest_md": MessageKind.CONTROL,
+    "peer_pattern_interest_md": MessageKind.CONTROL,
+    "peer_topic_source_new": MessageKind.CONTROL,
+    "peer_topic_source_eos": MessageKind.CONTROL,
+    "peer_data": MessageKind.SOURCE,
+    "peer_data_fragment_batch_request": MessageKind.SOURCE,
+    "peer_tsni": MessageKind.SOURCE,
+    "peer_sri": MessageKind.SOURCE,
+    "peer_unicast_data": MessageKind.UNICAST,
+    "peer_unicast_control_rxreq": MessageKind.UNICAST,
+    "peer_retransmission_routed": MessageKind.UNICAST,
+    "peer_mim_topic": MessageKind.IMMEDIATE,
+    "peer_ctxinfo_query": MessageKind.CONTROL,
+    "peer_domain_active": MessageKind.CONTROL,
+    "peer_topic_interest_single": MessageKind.CONTROL,
+    "peer_advertisement": MessageKind.CONTROL,
 }
 
 
 @pytest.mark.parametrize(("name", "kind"), CLASSES.items())
-def test_every_vector_is_of_its_class(name: str, kind: Kind) -> None:
+def test_every_vector_is_of_its_class(name: str, kind: MessageKind) -> None:
     assert kind_of(PEER[name]) is kind
 
 
@@ -167,7 +167,7 @@ def test_a_greeting_comes_back(
     own = Hello(name, instance, version, 1, 2, port, compression, key, digests, fast_ms=fast, has_canaries=digests)
     message = lbmc.decode(hello(own))
     assert read_hello(message) == own
-    assert kind_of(hello(own)) is Kind.CONTROL
+    assert kind_of(hello(own)) is MessageKind.CONTROL
 
 
 @given(names, st.binary(max_size=3000), st.integers(1, 2**32 - 1), st.integers(1, 2**63), st.booleans())

@@ -26,8 +26,8 @@ from dro.proto.peerlink.session import (
     HELLO_LIMIT_NS,
     PROVEN,
     CanaryOptions,
-    Carries,
     CloseLink,
+    DataPathState,
     LinkEffect,
     LinkOptions,
     LinkSession,
@@ -67,7 +67,7 @@ class Side:
     @property
     def carried(self) -> list[bool]:
         """What canaries have shown."""
-        return [effect.is_so for effect in self.effects if isinstance(effect, Carries)]
+        return [effect.is_so for effect in self.effects if isinstance(effect, DataPathState)]
 
     @property
     def is_closed(self) -> bool:

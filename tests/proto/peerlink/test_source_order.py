@@ -80,9 +80,9 @@ def test_what_came_late_when_nothing_is_missing_any_more_goes_on_at_once() -> No
 def test_a_tsni_that_is_ahead_tells_nothing_yet() -> None:
     order = SourceOrder()
     order.note((1,), (10,), {})
-    assert not order.tells_nothing(1, 9)
-    assert order.tells_nothing(1, 10)
-    assert order.tells_nothing(2, 0)
+    assert not order.is_known_already(1, 9)
+    assert order.is_known_already(1, 10)
+    assert order.is_known_already(2, 0)
 
 
 def test_not_too_much_waits() -> None:
@@ -101,5 +101,5 @@ def test_sources_that_are_gone_are_forgotten() -> None:
     order = SourceOrder()
     for number in range(3000):
         order.note((number,), (1,), {})
-    assert order.tells_nothing(0, 0)
-    assert not order.tells_nothing(2999, 0)
+    assert order.is_known_already(0, 0)
+    assert not order.is_known_already(2999, 0)

@@ -13,17 +13,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dro.clock import ms, s
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost, Symbol
 from dro.proto.peerlink import sources as tables
-from dro.proto.peerlink.connecting import PAUSE_NS, Claim, InitiatorCore, claim_of
+from dro.proto.peerlink.connecting import PAUSE_NS, ConnectionClaim, InitiatorCore, claim_of
 from dro.proto.peerlink.interest import HeardInterest, ToldInterest
 from dro.proto.peerlink.messages import Hello, SourceEnd, SourceRecord, read_source
 from dro.proto.peerlink.messages import hello as hello_message
 from dro.proto.peerlink.session import LinkOptions, LinkSession
 from dro.proto.peerlink.sources import (
-    HeardSources,
+    OfferedByCompanion,
     OfferedSources,
+    OfferVerdict,
+    SentSources,
     SourceMessage,
-    ToldSources,
-    Verdict,
     source_message,
 )
 from dro.wire.lbmc import message as lbmc
@@ -196,7 +196,7 @@ def record(number: int, srcidx: int = 0, topic: bytes = b"T", domain: int = 1, o
 @given(st.lists(st.tuples(st.sampled_from("ocea"), st.integers(1, 6)), max_size=60), st.integers(0, 2**32))
 def test_what_is_offered_is_recorded(actions: list[tuple[str, int]], seed: int) -> None:
     rng = random.Random(seed)
-    offered, told, heard = OfferedSources(), ToldSources(), HeardSources(1000)
+    offered, told, heard = OfferedSources(), SentSources(), OfferedByCompanion(1000)
     known: dict[bytes, SourceRecord] = {}
 
     def hears(message: SourceMessage) -> None:
@@ -205,7 +205,7 @@ def test_what_is_offered_is_recorded(actions: list[tuple[str, int]], seed: int) 
         if isinstance(about, SourceEnd):
             assert heard.on_end(about) is not None
         else:
-            assert heard.on_source(about) == (Verdict.TAKEN, [])
+            assert heard.on_source(about) == (OfferVerdict.TAKEN, [])
 
     for action, number in actions:
         name = otid(number)
@@ -244,28 +244,28 @@ def test_nothing_is_told_when_nothing_has_changed() -> None:
 
 
 def test_a_known_number_is_replaced_and_a_known_source_moves() -> None:
-    heard = HeardSources(10)
+    heard = OfferedByCompanion(10)
     one, two = record(1, 1), record(2, 2)
     heard.on_source(one)
     heard.on_source(two)
-    assert heard.on_source(record(3, 1)) == (Verdict.TAKEN, [one])
-    assert heard.on_source(record(3, 7)) == (Verdict.TAKEN, [record(3, 1)])
-    assert heard.on_source(record(3, 2)) == (Verdict.TAKEN, [two, record(3, 7)])
+    assert heard.on_source(record(3, 1)) == (OfferVerdict.TAKEN, [one])
+    assert heard.on_source(record(3, 7)) == (OfferVerdict.TAKEN, [record(3, 1)])
+    assert heard.on_source(record(3, 2)) == (OfferVerdict.TAKEN, [two, record(3, 7)])
     assert [*heard.all()] == [record(3, 2)]
 
 
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        (record(1, 9, topic=b"other"), Verdict.OTHER_TOPIC),
-        (record(1, 9, domain=2), Verdict.OTHER_TOPIC),
-        (record(5, 0), Verdict.BAD_NUMBER),
-        (record(5, 1 << 32), Verdict.BAD_NUMBER),
-        (record(5, 9), Verdict.FULL),
+        (record(1, 9, topic=b"other"), OfferVerdict.OTHER_TOPIC),
+        (record(1, 9, domain=2), OfferVerdict.OTHER_TOPIC),
+        (record(5, 0), OfferVerdict.BAD_NUMBER),
+        (record(5, 1 << 32), OfferVerdict.BAD_NUMBER),
+        (record(5, 9), OfferVerdict.FULL),
     ],
 )
-def test_what_is_not_taken_changes_nothing(bad: SourceRecord, why: Verdict) -> None:
-    heard = HeardSources(1)
+def test_what_is_not_taken_changes_nothing(bad: SourceRecord, why: OfferVerdict) -> None:
+    heard = OfferedByCompanion(1)
     heard.on_source(record(1, 1))
     assert heard.digest
     assert heard.on_source(bad) == (why, [])
@@ -274,7 +274,7 @@ def test_what_is_not_taken_changes_nothing(bad: SourceRecord, why: Verdict) -> N
 
 
 def test_an_end_of_another_source_is_ignored() -> None:
-    heard = HeardSources(1)
+    heard = OfferedByCompanion(1)
     heard.on_source(record(1, 1))
     assert heard.on_end(SourceEnd(1, otid(2))) is None
     assert heard.on_end(SourceEnd(2, otid(1))) is None
@@ -297,25 +297,25 @@ def greeted(hello: Hello, heard_ns: int = 0) -> LinkSession:
 @pytest.mark.parametrize(
     ("newcomer", "silent_ns", "claim"),
     [
-        (Hello(b"G1", b"\2" * 8, node_id=5), s(1), Claim.ASKS),
-        (Hello(b"G1", b"\3" * 8, node_id=5), s(1), Claim.ASKS),
-        (Hello(b"G1", b"\3" * 8, node_id=6), s(1), Claim.CLONE),
-        (Hello(b"G1", b"\3" * 8), s(1), Claim.ASKS),
-        (Hello(b"G9", b"\2" * 8, node_id=5), s(1), Claim.SECOND),
-        (Hello(b"", b"\2" * 8), s(1), Claim.SECOND),
-        (Hello(b"G1", b"\3" * 8, node_id=6), SILENT_NS, Claim.REPLACES),
-        (Hello(b"G9", b"\3" * 8, node_id=6), SILENT_NS, Claim.REPLACES),
+        (Hello(b"G1", b"\2" * 8, node_id=5), s(1), ConnectionClaim.ASKS),
+        (Hello(b"G1", b"\3" * 8, node_id=5), s(1), ConnectionClaim.ASKS),
+        (Hello(b"G1", b"\3" * 8, node_id=6), s(1), ConnectionClaim.CLONE),
+        (Hello(b"G1", b"\3" * 8), s(1), ConnectionClaim.ASKS),
+        (Hello(b"G9", b"\2" * 8, node_id=5), s(1), ConnectionClaim.SECOND),
+        (Hello(b"", b"\2" * 8), s(1), ConnectionClaim.SECOND),
+        (Hello(b"G1", b"\3" * 8, node_id=6), SILENT_NS, ConnectionClaim.REPLACES),
+        (Hello(b"G9", b"\3" * 8, node_id=6), SILENT_NS, ConnectionClaim.REPLACES),
     ],
 )
-def test_who_takes_the_place_of_a_link(newcomer: Hello, silent_ns: int, claim: Claim) -> None:
+def test_who_takes_the_place_of_a_link(newcomer: Hello, silent_ns: int, claim: ConnectionClaim) -> None:
     link = greeted(Hello(b"G1", b"\2" * 8, node_id=5), heard_ns=s(10))
     assert claim_of(greeted(newcomer), link, s(10) + silent_ns, SILENT_NS) is claim
 
 
 def test_without_a_name_the_context_instance_counts() -> None:
     link = greeted(Hello(b"", b"\2" * 8), heard_ns=s(10))
-    assert claim_of(greeted(Hello(b"", b"\2" * 8)), link, s(10), SILENT_NS) is Claim.ASKS
-    assert claim_of(greeted(Hello(b"", b"\3" * 8)), link, s(10), SILENT_NS) is Claim.SECOND
+    assert claim_of(greeted(Hello(b"", b"\2" * 8)), link, s(10), SILENT_NS) is ConnectionClaim.ASKS
+    assert claim_of(greeted(Hello(b"", b"\3" * 8)), link, s(10), SILENT_NS) is ConnectionClaim.SECOND
 
 
 def test_attempts_follow_each_other_within_a_fifth_more_than_the_interval() -> None:
@@ -364,13 +364,13 @@ def test_without_an_interval_there_is_a_pause_yet() -> None:
 
 def test_options_of_sources_are_bounded_by_bytes_for_each_and_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "OPTIONS_IN_ALL_MAX", 10_000)
-    heard = HeardSources(1000)
-    assert heard.on_source(record(1, 1, options=bytes(4097)))[0] is Verdict.OPTIONS
-    taken = [n for n in range(1, 9) if heard.on_source(record(n, n, options=bytes(4000)))[0] is Verdict.TAKEN]
+    heard = OfferedByCompanion(1000)
+    assert heard.on_source(record(1, 1, options=bytes(4097)))[0] is OfferVerdict.OPTIONS
+    taken = [n for n in range(1, 9) if heard.on_source(record(n, n, options=bytes(4000)))[0] is OfferVerdict.TAKEN]
     assert taken == [1, 2]
     assert heard.digest is None, "not all was taken"
-    assert heard.on_source(record(9, 9, options=bytes(2000)))[0] is Verdict.TAKEN
-    assert heard.on_source(record(1, 1, options=b""))[0] is Verdict.TAKEN
-    assert heard.on_source(record(3, 3, options=bytes(4000)))[0] is Verdict.TAKEN
+    assert heard.on_source(record(9, 9, options=bytes(2000)))[0] is OfferVerdict.TAKEN
+    assert heard.on_source(record(1, 1, options=b""))[0] is OfferVerdict.TAKEN
+    assert heard.on_source(record(3, 3, options=bytes(4000)))[0] is OfferVerdict.TAKEN
     assert heard.on_end(SourceEnd(2, record(2, 2).otid)) is not None
-    assert heard.on_source(record(4, 4, options=bytes(4000)))[0] is Verdict.TAKEN
+    assert heard.on_source(record(4, 4, options=bytes(4000)))[0] is OfferVerdict.TAKEN

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dro.clock import NS_PER_S
-from dro.proto.newcomers import NewcomerRate
+from dro.proto.new_entries import NewEntryRate
 from dro.proto.resolver.cache import CachedSource, Learned, TopicCache, address_rank
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import TirOptions
@@ -86,7 +86,7 @@ def test_of_too_many_ways_to_one_source_the_oldest_is_forgotten_unless_it_is_joi
         entry.is_joined = port == 63
     assert len(cache) == 64
     assert learn(cache, tir(port=100), at_ns=2000)[0] is Learned.NEW
-    known = {way.tir.transport for way in cache.ways(b"AAA", (1).to_bytes(32, "big"))}
+    known = {session.tir.transport for session in cache.sessions(b"AAA", (1).to_bytes(32, "big"))}
     assert known == {tir(port=port).transport for port in (*range(62), 63, 100)}
     assert len(cache) == 64
 
@@ -121,7 +121,7 @@ def test_equals_are_decided_by_address_port_and_session(address: TransportAddres
 
 
 def test_new_sources_are_taken_at_a_rate_known_ones_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dro.proto.resolver.cache.NEW_SOURCES", NewcomerRate(in_all=3, of_one=2))
+    monkeypatch.setattr("dro.proto.resolver.cache.NEW_SOURCES", NewEntryRate(in_all=3, of_one=2))
     cache = TopicCache(0)
     heard = [(b"A", 1), (b"B", 1), (b"C", 1), (b"A", 1), (b"D", 2), (b"E", 3)]
     outcomes = [

@@ -20,8 +20,8 @@ from dro.proto.resolver.events import (
     OtidMismatch,
     ResolverEvent,
     SourceChanged,
+    SourceFinal,
     SourceFound,
-    SourceGone,
     SourceSwitched,
     TopicMatched,
     TopicUnmatched,
@@ -217,8 +217,8 @@ def test_a_source_that_comes_back_under_another_index_takes_its_old_one_back() -
     assert [
         (type(event), event.source.topic_index)
         for event in b.take_events()
-        if isinstance(event, SourceFound | SourceGone)
-    ] == [(SourceFound, 7), (SourceGone, 7), (SourceFound, 8)]
+        if isinstance(event, SourceFound | SourceFinal)
+    ] == [(SourceFound, 7), (SourceFinal, 7), (SourceFound, 8)]
     finals = [t.topic_index for body in c.bodies(a, lbmr.Queries) for t in body.tirs if t.is_final]
     assert finals == [7] * 5
 
@@ -412,7 +412,7 @@ def test_a_final_advertisement_ends_a_source() -> None:
     hear(a, tir(), at=50_000)
     a.take_outgoing()
     (event,) = hear(a, tir(cost=(0, -1)), at=60_000)
-    assert isinstance(event, SourceGone)
+    assert isinstance(event, SourceFinal)
     assert event.source.tir == tir()
     (body,) = names(a.take_outgoing())
     assert body == lbmr.Queries((b"AAA",))
@@ -880,7 +880,7 @@ def test_a_context_that_hears_itself_finds_its_own_sources_and_their_end() -> No
     resolver.update_source(handle, dearer, ms(4))
     assert [event.source.cost for event in resolver.take_events() if isinstance(event, SourceChanged)] == [5]
     resolver.remove_source(handle, ms(5))
-    assert [event.source.otid for event in resolver.take_events() if isinstance(event, SourceGone)] == [bytes(32)]
+    assert [event.source.otid for event in resolver.take_events() if isinstance(event, SourceFinal)] == [bytes(32)]
 
 
 def test_a_proxy_context_does_not_hear_itself() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dro.clock import ms
 from dro.proto.resolver.cache import ALTERNATIVES_MAX, PLANES_MAX
 from dro.proto.resolver.core import Resolver, ResolverConfig
-from dro.proto.resolver.events import ResolverEvent, SourceFound, SourceGone, SourceSwitched
+from dro.proto.resolver.events import ResolverEvent, SourceFinal, SourceFound, SourceSwitched
 from dro.proto.resolver.joining import Judge
 from dro.proto.resolver.schedule import QueryOptions
 from dro.wire.lbmr import options
@@ -18,7 +18,7 @@ from tests.fakes.channel import packet, tir
 HOTLINK = QueryOptions(use_hotlink=True)
 
 
-def way(port: int, index: int, cost: int = 2) -> lbmr.Tir:
+def session(port: int, index: int, cost: int = 2) -> lbmr.Tir:
     """As the portal with that hotlink index advertises the source of the origin; 0: none."""
     made = tir(port=port, cost=(1, cost))
     assert made.options is not None
@@ -46,47 +46,47 @@ def found(events: list[ResolverEvent]) -> list[int]:
 
 def test_one_way_of_each_plane_is_joined() -> None:
     r = resolver()
-    assert found(hear(r, way(1, 1), way(2, 2), way(3, 1))) == [1, 2]
-    assert hear(r, way(1, 1), way(2, 2), at=1) == []
+    assert found(hear(r, session(1, 1), session(2, 2), session(3, 1))) == [1, 2]
+    assert hear(r, session(1, 1), session(2, 2), at=1) == []
 
 
 def test_without_the_option_one_way_of_all_is_joined() -> None:
-    assert found(hear(resolver(QueryOptions()), way(1, 1), way(2, 2))) == [1]
+    assert found(hear(resolver(QueryOptions()), session(1, 1), session(2, 2))) == [1]
 
 
 def test_what_the_cache_has_is_joined_in_all_planes() -> None:
     r = Resolver(ResolverConfig(b"resolver"), compile_pattern=lambda pattern, kind: None)
-    hear(r, way(1, 1), way(2, 2), way(3, 0))
+    hear(r, session(1, 1), session(2, 2), session(3, 0))
     r.add_receiver(b"AAA", 0, HOTLINK)
     assert sorted(found(r.take_events())) == [1, 2, 3]
 
 
 def test_a_cheaper_way_replaces_that_of_its_plane_only() -> None:
     r = resolver()
-    hear(r, way(1, 1), way(2, 2))
-    (event,) = hear(r, way(3, 2, cost=1), at=1)
+    hear(r, session(1, 1), session(2, 2))
+    (event,) = hear(r, session(3, 2, cost=1), at=1)
     assert isinstance(event, SourceSwitched)
-    assert (event.old.tir, event.new.tir) == (way(2, 2), way(3, 2, cost=1))
+    assert (event.old.tir, event.new.tir) == (session(2, 2), session(3, 2, cost=1))
 
 
 def test_what_ends_is_replaced_within_its_plane() -> None:
     r = resolver()
-    hear(r, way(1, 1), way(2, 2), way(3, 2))
-    r.on_source_ended(b"AAA", way(2, 2).transport, way(2, 2).topic_index, ms(1))
+    hear(r, session(1, 1), session(2, 2), session(3, 2))
+    r.on_source_ended(b"AAA", session(2, 2).transport, session(2, 2).topic_index, ms(1))
     assert found(r.take_events()) == [3]
-    final = replace(way(1, 1), options=tir(cost=(1, -1)).options)
+    final = replace(session(1, 1), options=tir(cost=(1, -1)).options)
     events = hear(r, final, at=2)
-    assert [type(event) for event in events] == [SourceGone], "no other way in that plane"
+    assert [type(event) for event in events] == [SourceFinal], "no other way in that plane"
 
 
 def test_verdicts_count_in_each_plane() -> None:
     r = resolver()
-    hear(r, way(1, 1), way(2, 2), way(3, 2))
+    hear(r, session(1, 1), session(2, 2), session(3, 2))
     r.set_judge(lambda topic, address: getattr(address, "port", 0) != 2, ms(1))
     assert found(r.take_events()) == [3]
 
 
 def test_a_stranger_with_many_planes_is_bounded() -> None:
     r = resolver()
-    ways = [way(port, port) for port in range(1, 2 * ALTERNATIVES_MAX)]
-    assert len(found(hear(r, *ways))) == PLANES_MAX
+    sessions = [session(port, port) for port in range(1, 2 * ALTERNATIVES_MAX)]
+    assert len(found(hear(r, *sessions))) == PLANES_MAX

@@ -8,7 +8,7 @@ import pytest
 
 from dro.clock import ms, s
 from dro.proto.resolver.core import Resolver
-from dro.proto.resolver.events import NoSource, SourceFound, SourceGone, SourceSwitched, TopicMatched, TopicUnmatched
+from dro.proto.resolver.events import NoSource, SourceFinal, SourceFound, SourceSwitched, TopicMatched, TopicUnmatched
 from dro.proto.resolver.output import ResolverRates
 from dro.proto.resolver.record_queue import DRAIN_MAX, Rate
 from dro.proto.resolver.schedule import QueryOptions, WildcardQueryOptions
@@ -194,7 +194,7 @@ def test_a_goodbye_on_one_way_is_followed_by_another_one_that_lives() -> None:
     a.add_receiver(b"AAA", 0)
     hear(a, tir(port=1), tir(port=2))
     gone, found = hear(a, tir(port=1, cost=(0, lbmr.FINAL_COST)), at=10)
-    assert isinstance(gone, SourceGone)
+    assert isinstance(gone, SourceFinal)
     assert isinstance(found, SourceFound)
     assert found.source.tir == tir(port=2)
 

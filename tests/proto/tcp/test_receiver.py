@@ -7,8 +7,8 @@ import pytest
 from dro.clock import ms, s
 from dro.proto.session_events import Began, Ended
 from dro.proto.tcp.receiver import (
-    Close,
-    Connect,
+    CloseSession,
+    ConnectSession,
     SendSessionId,
     TcpReceiverConfig,
     TcpReceiverCore,
@@ -30,7 +30,7 @@ def test_a_join_connects_names_the_session_and_begins_with_the_first_message() -
     assert (core.state, core.has_events, core.was_connected, core.active_ns) == (TcpState.CLOSED, False, False, 0)
     core.on_advertised(ms(5))
     assert (core.state, core.has_events, core.active_ns) == (TcpState.CONNECTING, True, ms(5))
-    assert core.take_events() == [Connect(ms(5))]
+    assert core.take_events() == [ConnectSession(ms(5))]
     assert not core.has_events
     core.on_advertised(ms(6))
     assert not core.was_connected
@@ -43,7 +43,7 @@ def test_a_join_connects_names_the_session_and_begins_with_the_first_message() -
     core.on_messages(4, 400, ms(10))
     assert core.take_events() == [Began(ms(9))]
     core.on_closed(ms(11))
-    assert core.take_events() == [Close(ms(11)), Ended(ms(11))]
+    assert core.take_events() == [CloseSession(ms(11)), Ended(ms(11))]
     assert core.stats == TcpReceiverStats(803, 8, 0, 0)
     assert (core.state, core.was_connected, core.active_ns) == (TcpState.CLOSED, True, ms(10))
 
@@ -52,14 +52,14 @@ def test_no_session_id_no_message() -> None:
     core = TcpReceiverCore(TcpReceiverConfig())
     core.on_advertised(0)
     core.on_connected(1)
-    assert core.take_events() == [Connect(0)]
+    assert core.take_events() == [ConnectSession(0)]
 
 
 def test_a_failed_attempt_ends_without_having_begun() -> None:
     core = TcpReceiverCore(TcpReceiverConfig())
     core.on_advertised(0)
     core.on_closed(ms(3))
-    assert core.take_events() == [Connect(0), Close(ms(3)), Ended(ms(3))]
+    assert core.take_events() == [ConnectSession(0), CloseSession(ms(3)), Ended(ms(3))]
     core.on_closed(ms(4))
     assert core.take_events() == []
 
@@ -69,9 +69,9 @@ def test_an_address_that_does_not_answer_is_given_up() -> None:
     core.on_advertised(0)
     assert core.next_deadline() == s(10)
     core.on_timer(s(10) - 1)
-    assert core.take_events() == [Connect(0)]
+    assert core.take_events() == [ConnectSession(0)]
     core.on_timer(s(10))
-    assert core.take_events() == [Close(s(10)), Ended(s(10))]
+    assert core.take_events() == [CloseSession(s(10)), Ended(s(10))]
     core.on_connected(s(11))
     assert core.state is TcpState.CLOSED
 
@@ -87,10 +87,10 @@ def test_a_later_advertisement_joins_again_but_not_at_once() -> None:
         core.on_advertised(ms(at))
         core.on_connected(ms(at + 1))
         core.on_messages(1, 10, ms(at + 2))
-        assert core.take_events() == [Connect(ms(at)), Began(ms(at + 2))]
+        assert core.take_events() == [ConnectSession(ms(at)), Began(ms(at + 2))]
         core.on_closed(ms(at + 3))
         core.on_advertised(ms(at + 999))
-        assert core.take_events() == [Close(ms(at + 3)), Ended(ms(at + 3))]
+        assert core.take_events() == [CloseSession(ms(at + 3)), Ended(ms(at + 3))]
 
 
 def test_without_activity_timeout_a_silent_connection_lives_for_ever() -> None:

@@ -13,10 +13,10 @@ from dro.proto.unicast.connections import (
     PIECES_MAX,
     PROGRESS_NS,
     REST_NS,
-    Close,
-    Connect,
+    CloseTarget,
     ConnectionLimits,
     Connections,
+    ConnectTarget,
     Outcome,
     Target,
     Write,
@@ -61,7 +61,7 @@ def test_the_first_message_makes_a_connection_and_the_next_ones_share_it() -> No
     scene = Scene()
     scene.send(A, b"one")
     scene.send(A, b"two")
-    assert scene.core.take_effects() == [Connect(A)]
+    assert scene.core.take_effects() == [ConnectTarget(A)]
     assert scene.core.pieces(A) == [], "not open yet"
     scene.open(A)
     assert scene.core.take_effects() == [Write(A)]
@@ -112,9 +112,9 @@ def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
     scene.write(B)
     scene.core.take_effects()
     scene.pass_time(s(6))
-    assert scene.core.take_effects() == [Close(A)]
+    assert scene.core.take_effects() == [CloseTarget(A)]
     scene.pass_time(s(15))
-    assert scene.core.take_effects() == [Close(B)]
+    assert scene.core.take_effects() == [CloseTarget(B)]
     assert (len(scene.core), scene.core.next_deadline()) == (0, None)
 
 
@@ -122,13 +122,13 @@ def test_a_refused_connection_fails_what_waits_and_rests_before_the_next_attempt
     scene = Scene()
     scene.send(A, b"one")
     scene.core.on_lost(A, scene.now_ns)
-    assert scene.core.take_effects() == [Connect(A), Close(A)]
+    assert scene.core.take_effects() == [ConnectTarget(A), CloseTarget(A)]
     scene.send(A, b"two")
     assert scene.told() == [(b"one", Outcome.FAILED), (b"two", Outcome.FAILED)]
     assert scene.core.take_effects() == []
     scene.pass_time(REST_NS + s(1))
     scene.send(A, b"three")
-    assert scene.core.take_effects() == [Connect(A)]
+    assert scene.core.take_effects() == [ConnectTarget(A)]
 
 
 def test_a_connection_that_ends_may_be_made_again_at_once() -> None:
@@ -138,7 +138,7 @@ def test_a_connection_that_ends_may_be_made_again_at_once() -> None:
     scene.core.on_lost(A, scene.now_ns)
     scene.send(A, b"two")
     assert scene.told() == [(b"one", Outcome.FAILED)]
-    assert scene.core.take_effects() == [Connect(A), Write(A), Close(A), Connect(A)]
+    assert scene.core.take_effects() == [ConnectTarget(A), Write(A), CloseTarget(A), ConnectTarget(A)]
 
 
 def test_who_sends_again_when_told_of_a_failure_meets_the_rest() -> None:
@@ -168,7 +168,7 @@ def test_more_connections_than_allowed_displace_the_one_unused_for_longest() -> 
     scene.write(A)
     scene.core.take_effects()
     scene.send(C, b"o")
-    assert scene.core.take_effects() == [Close(B), Connect(C)]
+    assert scene.core.take_effects() == [CloseTarget(B), ConnectTarget(C)]
     scene.send(A, b"waits")
     scene.told()
     scene.send(B, b"p")

@@ -13,7 +13,7 @@ import pytest
 from dro.loop import Loop
 from supervisor.admin.last_status import FILE_NAME, LastStatus, read_last_status, write_last_status
 from supervisor.admin.status import DroStatus
-from supervisor.orders.last_status import LOOK_NS, LastStatusFile
+from supervisor.commands.last_status import LOOK_NS, LastStatusFile
 from tests.builders.top_samples import STATUS, WORKERS
 from tests.fakes.clock import SteppedClock
 

@@ -51,7 +51,7 @@ class Served:
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
         self.server = AdminServer(
-            self.loop, logger, uid=os.geteuid if uid is None else lambda: uid, patience_ns=s(patience_s)
+            self.loop, logger, uid=os.geteuid if uid is None else lambda: uid, client_timeout_ns=s(patience_s)
         )
         self.later: list[Reply] = []
         self.server.add("echo", lambda arguments, reply: reply.ok({"text": arguments.text("text")}), looks=True)

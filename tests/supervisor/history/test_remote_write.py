@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from supervisor.history import receive, remote_write
 from supervisor.history.remote_write import MAX_BYTES, V1, V2, BadRequestError, protocol_of, samples_of
 from supervisor.history.sample_writer import SampleWriter
-from supervisor.history.series import Sent
+from supervisor.history.series import RemoteSample
 from supervisor.history.store import Store
 
 TS_MS = 1_700_000_100_000
@@ -43,7 +43,7 @@ def v2(*samples: float, refs: tuple[int, ...] = tuple(range(8))) -> bytes:
 
 
 def test_both_versions_say_the_same() -> None:
-    expected = [Sent(LABELS, TS_MS, 1.0), Sent(LABELS, TS_MS + 1, 0.0)]
+    expected = [RemoteSample(LABELS, TS_MS, 1.0), RemoteSample(LABELS, TS_MS + 1, 0.0)]
     assert samples_of(v1(1.0, 0.0), V1) == expected
     assert samples_of(v2(1.0, 0.0), V2) == expected
 
@@ -99,7 +99,7 @@ def test_what_no_file_can_have_is_refused_and_stops_no_other(tmp_path: Path, lab
     store = Store(tmp_path, "w")
     writer = SampleWriter(store)
     series = (("__name__", "dro_portal_info"), *sorted({**labels, "portal_type": "endpoint"}.items()))
-    kept, problem = writer.keep([Sent(series, TS_MS, 1.0), Sent(LABELS, TS_MS, 1.0)])
+    kept, problem = writer.keep([RemoteSample(series, TS_MS, 1.0), RemoteSample(LABELS, TS_MS, 1.0)])
     assert kept == 1
     assert why in problem
     store.close()
@@ -111,7 +111,7 @@ def test_a_series_without_a_label_that_a_dro_gives_it_stops_no_other(tmp_path: P
     store = Store(tmp_path, "w")
     writer = SampleWriter(store)
     series = (("__name__", name), ("dro", "A"), ("portal", "P1"), ("worker", "P1"))
-    writer.keep([Sent(series, TS_MS, 1.0), Sent(LABELS, TS_MS, 1.0)])
+    writer.keep([RemoteSample(series, TS_MS, 1.0), RemoteSample(LABELS, TS_MS, 1.0)])
     store.close()
     (path,) = tmp_path.glob("table=*/day=2023-11-14/dro=A/*.parquet")
     assert pq.ParquetFile(path).read().column("up").to_pylist() == [True]

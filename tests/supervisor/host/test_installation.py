@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dro.command_line import intruder
+from dro.command_line import conflicting_distribution
 from supervisor.tools.doctor import host as doctor_host
 from supervisor.tools.doctor.check import Status
 from tests.rigs.site import ROOT, Site
@@ -37,7 +37,7 @@ def test_the_version_and_the_start_name_it(other: Path, tmp_path: Path, monkeypa
 
 
 def test_the_doctor_fails(other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (intruder(), list(doctor_host.installation())) == ("", [])
+    assert (conflicting_distribution(), list(doctor_host.installation())) == ("", [])
     monkeypatch.syspath_prepend(other)
     (check,) = doctor_host.installation()
     assert (check.status, "supervisor 4.2.5" in check.what) == (Status.FAIL, True)

@@ -15,7 +15,7 @@ import pytest
 
 from dro.errors import ResourceError
 from supervisor.host import single_instance
-from supervisor.host.single_instance import Claim, Holder, InstanceLocks, claims_of, holder_of
+from supervisor.host.single_instance import ClaimHolder, InstanceClaim, InstanceLocks, claims_of, holder_of
 from tests.rigs.loaded import run
 from tests.rigs.site import ROOT, Site
 
@@ -25,8 +25,8 @@ STRANGER = ME + 4711
 
 
 @pytest.fixture
-def claim() -> Claim:
-    return Claim(f"test {secrets.token_hex(8)}", "the thing")
+def claim() -> InstanceClaim:
+    return InstanceClaim(f"test {secrets.token_hex(8)}", "the thing")
 
 
 @pytest.fixture
@@ -36,10 +36,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
-def test_a_claim_is_held_by_one_process_until_it_lets_go(claim: Claim) -> None:
+def test_a_claim_is_held_by_one_process_until_it_lets_go(claim: InstanceClaim) -> None:
     with closing(InstanceLocks(LOG)) as first, closing(InstanceLocks(LOG)) as second:
         first.take([claim], {ME}, lambda: False)
-        assert holder_of(claim) == Holder(os.getpid(), ME)
+        assert holder_of(claim) == ClaimHolder(os.getpid(), ME)
         with pytest.raises(ResourceError, match=f"the thing is in use: process {os.getpid()} runs that DRO"):
             second.take([claim], {ME}, lambda: False)
         first.close()
@@ -48,7 +48,7 @@ def test_a_claim_is_held_by_one_process_until_it_lets_go(claim: Claim) -> None:
         assert holder_of(claim) is not None
 
 
-def test_a_forked_process_that_lets_go_leaves_it_to_its_parent(claim: Claim) -> None:
+def test_a_forked_process_that_lets_go_leaves_it_to_its_parent(claim: InstanceClaim) -> None:
     with closing(InstanceLocks(LOG)) as locks:
         locks.take([claim], {ME}, lambda: False)
         pid = os.fork()
@@ -56,10 +56,10 @@ def test_a_forked_process_that_lets_go_leaves_it_to_its_parent(claim: Claim) -> 
             locks.close()
             os._exit(0)
         os.waitpid(pid, 0)
-        assert holder_of(claim) == Holder(os.getpid(), ME)
+        assert holder_of(claim) == ClaimHolder(os.getpid(), ME)
 
 
-def test_workers_of_a_killed_parent_are_waited_for(claim: Claim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_of_a_killed_parent_are_waited_for(claim: InstanceClaim, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is just being forked still has the socket; the process that took the claim has ended."""
     with closing(InstanceLocks(LOG)) as worker, closing(InstanceLocks(LOG)) as successor:
         worker.take([claim], {ME}, lambda: False)
@@ -73,12 +73,12 @@ def test_workers_of_a_killed_parent_are_waited_for(claim: Claim, monkeypatch: py
         monkeypatch.setattr(single_instance, "start_time_of", start_time_of)
         successor.take([claim], {ME}, lambda: False)
         assert asked == [os.getpid()] * 3
-        assert holder_of(claim) == Holder(os.getpid(), ME)
+        assert holder_of(claim) == ClaimHolder(os.getpid(), ME)
         with closing(InstanceLocks(LOG)) as cancelled:
             cancelled.take([claim], {ME}, lambda: True)
 
 
-def test_a_killed_process_that_is_still_there_is_waited_for(claim: Claim) -> None:
+def test_a_killed_process_that_is_still_there_is_waited_for(claim: InstanceClaim) -> None:
     """It looks as ever until the system has ended it."""
     with closing(InstanceLocks(LOG)) as killed, closing(InstanceLocks(LOG)) as successor:
         killed.take([claim], {ME}, lambda: False)
@@ -92,27 +92,27 @@ def test_a_killed_process_that_is_still_there_is_waited_for(claim: Claim) -> Non
 
         successor.take([claim], {ME}, is_cancelled)
         assert len(asked) == 3
-        assert holder_of(claim) == Holder(os.getpid(), ME)
+        assert holder_of(claim) == ClaimHolder(os.getpid(), ME)
 
 
 @pytest.mark.parametrize("listens", [True, False])
 def test_a_stranger_keeps_no_dro_from_starting(
-    claim: Claim, listens: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    claim: InstanceClaim, listens: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does a full queue, or a socket that does not even listen."""
-    monkeypatch.setattr(single_instance, "holder_of", lambda _: Holder(1, STRANGER) if listens else None)
+    monkeypatch.setattr(single_instance, "holder_of", lambda _: ClaimHolder(1, STRANGER) if listens else None)
     with closing(InstanceLocks(LOG)) as locks, socket.socket(socket.AF_UNIX) as blocker:
         blocker.bind(claim.address)
         locks.take([claim], {ME}, lambda: False)
     assert "another user's process claims" in caplog.text
 
 
-def test_a_socket_that_does_not_answer_is_no_dro(claim: Claim) -> None:
+def test_a_socket_that_does_not_answer_is_no_dro(claim: InstanceClaim) -> None:
     with socket.socket(socket.AF_UNIX) as blocker, socket.socket(socket.AF_UNIX) as waiting:
         blocker.bind(claim.address)
         blocker.listen(0)
         waiting.connect(claim.address)
-        assert holder_of(claim) == Holder(0, -1)
+        assert holder_of(claim) == ClaimHolder(0, -1)
 
 
 def test_a_file_is_the_same_by_any_way_and_after_an_edit(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from supervisor.monitor.guard import MAX_HEADERS, HostGuard, Limits
 from supervisor.monitor.known.events import Events
 from supervisor.monitor.known.metrics import Metrics
 from supervisor.monitor.orders import Orders
-from supervisor.samples.watch import Asker, Watch
+from supervisor.samples.watch import Asker, DroObserver
 from tests.builders.monitored import add_pages, known
 
 PORTALS: Final = 2
@@ -50,7 +50,7 @@ class Monitor:
     def __init__(self, folder: Path, tokens: str = "") -> None:
         add_pages(folder, PORTALS)
         self.known = known(folder, PORTALS)
-        watch = Watch(folder, self.known.status)
+        watch = DroObserver(folder, self.known.status)
         watch.known = self.known
         self.answers = Answers(lambda: watch.known, Asker(folder))
         limits = Limits(print, print)

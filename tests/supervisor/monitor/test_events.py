@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from dro.log.events import LogEvent
-from supervisor.monitor.known.events import KEPT, MAX_WAITING, Events, Listener
+from supervisor.monitor.known.events import KEPT, MAX_WAITING, EventReader, Events
 from supervisor.monitor.stream import Category, Level
 from supervisor.samples.events import _PREFIXES, CATEGORIES, LEVELS, OTHER, category_of, row_of
 
@@ -127,8 +127,8 @@ def test_a_listener_gets_what_it_wants_until_it_leaves_too_much(tmp_path: Path) 
     async def use(sending: Sending) -> None:
         late: list[str] = []
         all_of, drops = (
-            Listener(lambda _: True, lambda: late.append("all")),
-            Listener(lambda row: row.category == "drops", lambda: late.append("drops")),
+            EventReader(lambda _: True, lambda: late.append("all")),
+            EventReader(lambda row: row.category == "drops", lambda: late.append("drops")),
         )
         sending.events.listeners.update((all_of, drops))
         for _ in range(MAX_WAITING):

@@ -19,7 +19,7 @@ from dro.metrics.table import ENDPOINT, PEER, PORTAL, metrics
 from supervisor.monitor.app import RECENT_S, Recent
 from supervisor.monitor.known.metrics import Metrics
 from supervisor.samples.exposition import MAX_FORMATS, Families, Texts
-from supervisor.samples.watch import Known
+from supervisor.samples.watch import KnownDros
 from tests.builders.monitored import add_pages, known
 
 PLAIN = ""
@@ -182,7 +182,7 @@ def test_the_text_follows_the_portals_and_only_the_newest_is_kept(
         families_made += 1
         return collect(self, values)  # type: ignore[arg-type]
 
-    def scrape(now: Known) -> set[str]:
+    def scrape(now: KnownDros) -> set[str]:
         found = metrics.of_dro(now)
         body, _ = texts.encoded(found, PLAIN)
         assert body == Judge(found).encoded(PLAIN)[0]

@@ -18,7 +18,7 @@ from supervisor.admin.status import DroStatus, WorkerStatus
 from supervisor.monitor.known.health import unhealthy, unready
 from supervisor.monitor.known.metrics import Metrics
 from supervisor.samples import watch as known_module
-from supervisor.samples.watch import Watch
+from supervisor.samples.watch import DroObserver
 
 MANAGER = WorkerStatus("route-manager", "route manager", 0, "ready", 1, 1, 0, 1.0, "")
 STATUS = DroStatus("A", "1", "1", 1, 1.0, "f", 1.0, True, workers=(MANAGER,), shm="/nowhere")
@@ -55,25 +55,25 @@ def asker(monkeypatch: pytest.MonkeyPatch) -> FakeAsker:
 
 
 @pytest.fixture
-def watch(asker: FakeAsker) -> Watch:
-    made = Watch(Path("/nowhere"), replace(STATUS, workers=()))
+def watch(asker: FakeAsker) -> DroObserver:
+    made = DroObserver(Path("/nowhere"), replace(STATUS, workers=()))
     made.asker = asker  # type: ignore[misc, assignment]
     return made
 
 
-def heard_s(watch: Watch) -> float:
+def heard_s(watch: DroObserver) -> float:
     families = Metrics("1", "r").of_dro(watch.known)
     name = "dro_other_last_activity_timestamp_seconds"
     (found,) = [s.value for family in families.collect() for s in family.samples if s.name == name]
     return float(found)
 
 
-def test_before_the_first_answer_it_is_not_healthy(watch: Watch) -> None:
+def test_before_the_first_answer_it_is_not_healthy(watch: DroObserver) -> None:
     assert math.isinf(watch.known.age_s)
     assert unhealthy(watch.known) == ["the parent has not answered yet: "]
 
 
-def test_a_parent_that_is_silent_is_named_and_what_it_said_is_kept(watch: Watch, asker: FakeAsker) -> None:
+def test_a_parent_that_is_silent_is_named_and_what_it_said_is_kept(watch: DroObserver, asker: FakeAsker) -> None:
     watch.known = watch.look()
     assert unready(watch.known) == []
     asker.status = RefusedError("gone")
@@ -85,7 +85,7 @@ def test_a_parent_that_is_silent_is_named_and_what_it_said_is_kept(watch: Watch,
 
 
 def test_the_topology_is_asked_for_seldom_and_ages(
-    watch: Watch, asker: FakeAsker, monkeypatch: pytest.MonkeyPatch
+    watch: DroObserver, asker: FakeAsker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
     monkeypatch.setattr(time, "time", lambda: now_s)
@@ -103,7 +103,7 @@ def test_the_topology_is_asked_for_seldom_and_ages(
     assert heard_s(watch) == 1007.5
 
 
-def test_what_does_not_work_is_named(watch: Watch, asker: FakeAsker) -> None:
+def test_what_does_not_work_is_named(watch: DroObserver, asker: FakeAsker) -> None:
     paused = WorkerStatus("P1", "endpoint", 1, "paused", 0, 1, 0, 0.0, "")
     asker.status = replace(STATUS, workers=(MANAGER, paused))
     watch.known = watch.look()

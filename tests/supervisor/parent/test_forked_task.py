@@ -15,7 +15,7 @@ from dro.config.reading.problems import ConfigErrors
 from dro.errors import ConfigError, ResourceError
 from dro.loop import Loop
 from supervisor.parent import forked_task as child
-from supervisor.parent.forked_task import Failed, ForkedTask, Problem
+from supervisor.parent.forked_task import Failed, ForkedTask, TaskProblem
 
 LONG = s(30)
 
@@ -90,7 +90,7 @@ def test_errors_come_back_with_their_parts(loop: Loop) -> None:
         raise ConfigErrors([one, ConfigError("worse")])
 
     result = result_of(loop, work)
-    assert result == Failed((Problem("bad", "f.xml", 3, "<cost>", "mend it"), Problem("worse")))
+    assert result == Failed((TaskProblem("bad", "f.xml", 3, "<cost>", "mend it"), TaskProblem("worse")))
     assert isinstance(result, Failed)
     assert str(result.error()) == "f.xml:3: <cost>: bad; mend it\nworse"
 
@@ -100,7 +100,7 @@ def test_a_refusal_of_the_system_comes_back(loop: Loop) -> None:
         raise ResourceError("no port", remedy="free it")
 
     result = result_of(loop, work)
-    assert result == Failed((Problem("no port", remedy="free it"),))
+    assert result == Failed((TaskProblem("no port", remedy="free it"),))
     assert isinstance(result, Failed)
     assert str(result.error()) == "no port; free it"
 

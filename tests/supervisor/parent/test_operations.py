@@ -16,10 +16,10 @@ from supervisor.parent.operations import (
     START_LIMIT_NS,
     STOP_GRACE_MS,
     STOP_LIMIT_NS,
+    OperationOutcome,
     Operations,
-    Outcome,
 )
-from supervisor.parent.workers import Event, State, Worker, Workers, WorkerSpec
+from supervisor.parent.workers import Event, Worker, Workers, WorkerSpec, WorkerState
 from tests.fakes.clock import SteppedClock
 
 
@@ -31,7 +31,7 @@ class OperationsBench:
         self.loop = Loop(self.clock)
         self.workers = Workers([self.spec("RM", Role.ROUTE_MANAGER), self.spec("P1"), self.spec("P2")])
         self.said: list[object] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[OperationOutcome] = []
         self.cannot_fork = False
         self.cannot_prepare = False
         self.operations = Operations(
@@ -82,7 +82,7 @@ class OperationsBench:
             worker.move(Event.AGAIN)
         return taken
 
-    def turn(self, after_ns: int = 0) -> list[Outcome]:
+    def turn(self, after_ns: int = 0) -> list[OperationOutcome]:
         """Let that time pass; the outcomes so far."""
         self.clock.time_ns += after_ns
         self.loop.run_once(0)
@@ -93,7 +93,7 @@ class OperationsBench:
         said, self.said = self.said, []
         return said
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, outcome: OperationOutcome) -> None:
         self.outcomes.append(outcome)
 
 
@@ -110,12 +110,12 @@ STOP = Stop(STOP_GRACE_MS)
 def test_restart_stops_it_and_is_done_when_it_is_ready_again(bench: OperationsBench) -> None:
     p1 = bench.workers.of("P1")
     bench.operations.restart("P1", bench.done)
-    assert (p1.state, p1.operation, bench.take_sent()) == (State.STOPPING, "restart", [STOP])
+    assert (p1.state, p1.operation, bench.take_sent()) == (WorkerState.STOPPING, "restart", [STOP])
     assert bench.end(p1)
-    assert (p1.state, bench.take_sent()) == (State.STARTING, [("start", "P1")])
+    assert (p1.state, bench.take_sent()) == (WorkerState.STARTING, [("start", "P1")])
     assert bench.turn() == []
     bench.ready(p1)
-    assert bench.turn() == [Outcome("P1", "ready")]
+    assert bench.turn() == [OperationOutcome("P1", "ready")]
     assert p1.operation == ""
 
 
@@ -127,7 +127,7 @@ def test_restart_does_not_wait_for_the_pause_of_the_policy(bench: OperationsBenc
     assert bench.take_sent() == [("start", "P1")]
     assert not timer.is_pending
     bench.ready(p1)
-    assert bench.turn(s(6)) == [Outcome("P1", "ready")]
+    assert bench.turn(s(6)) == [OperationOutcome("P1", "ready")]
 
 
 def test_a_restart_that_fails_is_told_with_the_reason_and_left_to_the_policy(bench: OperationsBench) -> None:
@@ -136,7 +136,7 @@ def test_a_restart_that_fails_is_told_with_the_reason_and_left_to_the_policy(ben
     bench.end(p1)
     p1.failure = StartFailed("port 1 is taken", "change it")
     assert not bench.end(p1)
-    assert bench.turn() == [Outcome("P1", "waiting", "port 1 is taken", "change it")]
+    assert bench.turn() == [OperationOutcome("P1", "waiting", "port 1 is taken", "change it")]
     assert p1.operation == ""
 
 
@@ -153,7 +153,7 @@ def test_a_restart_that_takes_too_long_is_told_and_goes_on(bench: OperationsBenc
     bench.end(p1)
     (outcome,) = bench.turn(START_LIMIT_NS)
     assert "not ready after 60 s" in outcome.problem
-    assert p1.state is State.STARTING
+    assert p1.state is WorkerState.STARTING
     bench.ready(p1)
     assert len(bench.turn()) == 1
 
@@ -172,11 +172,11 @@ def test_a_paused_portal_stays_away_until_it_is_resumed(bench: OperationsBench) 
     bench.operations.pause("P1", bench.done)
     assert bench.turn() == []
     assert bench.end(p1)
-    assert bench.turn(s(100)) == [Outcome("P1", "paused")]
+    assert bench.turn(s(100)) == [OperationOutcome("P1", "paused")]
     assert bench.take_sent() == [STOP]
     bench.operations.resume("P1", bench.done)
     bench.ready(p1)
-    assert bench.turn()[1:] == [Outcome("P1", "ready")]
+    assert bench.turn()[1:] == [OperationOutcome("P1", "ready")]
     assert bench.take_sent() == [("start", "P1")]
 
 
@@ -185,7 +185,7 @@ def test_pausing_one_that_waits_beats_the_restart_policy(bench: OperationsBench)
     bench.end(p1, "killed by SIGKILL")
     p1.restart = bench.loop.call_later(ms(100), lambda: pytest.fail("started although it is paused"))
     bench.operations.pause("P1", bench.done)
-    assert bench.turn(s(10)) == [Outcome("P1", "paused")]
+    assert bench.turn(s(10)) == [OperationOutcome("P1", "paused")]
     assert bench.take_sent() == []
 
 
@@ -195,10 +195,10 @@ def test_a_pause_while_it_starts(bench: OperationsBench) -> None:
     p1.move(Event.FORKED)
     bench.operations.pause("P1", bench.done)
     bench.ready(p1)  # it had said so before it heard the order
-    assert p1.state is State.STOPPING
+    assert p1.state is WorkerState.STOPPING
     assert bench.turn() == []
     bench.end(p1)
-    assert bench.turn() == [Outcome("P1", "paused")]
+    assert bench.turn() == [OperationOutcome("P1", "paused")]
 
 
 def test_one_that_does_not_stop_is_killed_and_that_is_told(bench: OperationsBench) -> None:
@@ -217,14 +217,14 @@ def test_one_that_does_not_stop_is_killed_and_that_is_told(bench: OperationsBenc
 def test_a_drain_is_told_waits_for_its_answer_and_then_stops(bench: OperationsBench) -> None:
     p1 = bench.workers.of("P1")
     bench.operations.drain("P1", bench.done, limit_ms=1500)
-    assert (p1.state, bench.take_sent()) == (State.DRAINING, [Drain(1500)])
+    assert (p1.state, bench.take_sent()) == (WorkerState.DRAINING, [Drain(1500)])
     bench.turn(ms(1400))
     bench.operations.on_drained(p1, "")
-    assert (p1.state, bench.take_sent()) == (State.STOPPING, [STOP])
+    assert (p1.state, bench.take_sent()) == (WorkerState.STOPPING, [STOP])
     bench.turn(ms(1500) + DRAIN_SLACK_NS)
     bench.operations.on_drained(p1, "said twice")
     bench.end(p1)
-    assert bench.turn() == [Outcome("P1", "drained")]
+    assert bench.turn() == [OperationOutcome("P1", "drained")]
 
 
 def test_what_a_drain_gave_up_is_told(bench: OperationsBench) -> None:
@@ -232,7 +232,7 @@ def test_what_a_drain_gave_up_is_told(bench: OperationsBench) -> None:
     bench.operations.drain("P1", bench.done, limit_ms=10)
     bench.operations.on_drained(p1, "12 fragments queued")
     bench.end(p1)
-    assert bench.turn() == [Outcome("P1", "drained", note="12 fragments queued")]
+    assert bench.turn() == [OperationOutcome("P1", "drained", note="12 fragments queued")]
 
 
 def test_a_drain_without_an_answer_ends_all_the_same(bench: OperationsBench) -> None:
@@ -252,14 +252,14 @@ def test_one_that_dies_while_it_drains_stays_away_and_that_is_told(bench: Operat
     p1 = bench.workers.of("P1")
     bench.operations.drain("P1", bench.done)
     assert bench.end(p1, "killed by SIGSEGV")
-    assert bench.turn() == [Outcome("P1", "drained", note="it ended while it drained: killed by SIGSEGV")]
+    assert bench.turn() == [OperationOutcome("P1", "drained", note="it ended while it drained: killed by SIGSEGV")]
 
 
 def test_a_drain_of_one_without_traffic(bench: OperationsBench) -> None:
     p1, p2 = bench.workers.of("P1"), bench.workers.of("P2")
     bench.end(p1)
     bench.operations.drain("P1", bench.done)
-    assert bench.turn() == [Outcome("P1", "drained")]
+    assert bench.turn() == [OperationOutcome("P1", "drained")]
     bench.end(p2)
     p2.move(Event.FORKED)
     bench.operations.drain("P2", bench.done)
@@ -279,7 +279,7 @@ def test_removed_from_whatever_state(bench: OperationsBench, state: str) -> None
     if p1.is_alive:
         bench.operations.on_drained(p1, "")
         bench.end(p1)
-    assert bench.turn() == [Outcome("P1", "removed")]
+    assert bench.turn() == [OperationOutcome("P1", "removed")]
     assert bench.take_sent()[-1] == ("take out", "P1")
     assert bench.workers.find("P1") is None
 
@@ -289,7 +289,7 @@ def test_an_added_portal_gets_the_next_index_and_is_done_when_ready(bench: Opera
     p3 = bench.workers.of("P3")
     assert bench.take_sent() == [("prepare", 3), ("start", "P3")]
     bench.ready(p3)
-    assert bench.turn() == [Outcome("P3", "ready")]
+    assert bench.turn() == [OperationOutcome("P3", "ready")]
 
 
 def fails_to_run(bench: OperationsBench, worker: Worker) -> None:
@@ -303,7 +303,7 @@ def crashes(bench: OperationsBench, worker: Worker) -> None:
 
 def hangs(bench: OperationsBench, worker: Worker) -> None:
     bench.turn(START_LIMIT_NS)
-    assert worker.state is State.STOPPING
+    assert worker.state is WorkerState.STOPPING
     assert bench.end(worker)
 
 
@@ -363,7 +363,7 @@ def test_the_end_of_the_dro_ends_all_operations_and_refuses_new_ones(bench: Oper
     p1 = bench.workers.of("P1")
     bench.operations.drain("P1", bench.done)
     bench.operations.close("the DRO is stopping")
-    assert bench.turn(s(1000)) == [Outcome("P1", "draining", "the DRO is stopping")]
+    assert bench.turn(s(1000)) == [OperationOutcome("P1", "draining", "the DRO is stopping")]
     assert bench.take_sent() == [Drain(30_000)]  # and no timer of it is left
     assert not bench.operations.on_end(p1)
     for order in (bench.operations.restart, bench.operations.remove):

@@ -12,7 +12,7 @@ from dro.bus.messages import ParentMessage, Reconfigure, Reconfigured, Role
 from dro.errors import ResourceError
 from dro.loop import Loop
 from supervisor.parent.rollout import ANSWER_LIMIT_NS, Rollout
-from supervisor.parent.workers import Event, State, Worker, Workers, WorkerSpec
+from supervisor.parent.workers import Event, Worker, Workers, WorkerSpec, WorkerState
 from tests.fakes.clock import SteppedClock
 
 
@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_written_changes_nothing(bench: RolloutBench, tmp_
     assert bench.sent == {"A": [], "B": [], "C": []}
     assert bench.rollout.serial == 0
     assert bench.turn() == []
-    assert all(worker.state is State.READY for worker in bench.workers)
+    assert all(worker.state is WorkerState.READY for worker in bench.workers)
 
 
 def test_a_worker_that_fails_to_read_it_says_so(bench: RolloutBench) -> None:

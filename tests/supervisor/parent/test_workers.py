@@ -9,7 +9,7 @@ import pytest
 from dro.bus.counters import MAX_WORKERS
 from dro.bus.messages import Role
 from dro.errors import LocalProtocolError, RefusedError
-from supervisor.parent.workers import TRANSITIONS, Event, State, Worker, Workers, WorkerSpec
+from supervisor.parent.workers import TRANSITIONS, Event, Worker, Workers, WorkerSpec, WorkerState
 from tests.builders.architecture import drawn_table
 
 
@@ -21,7 +21,7 @@ def workers(*portals: str) -> Workers:
     return Workers([spec("route-manager", Role.ROUTE_MANAGER), *map(spec, portals)])
 
 
-def worker(state: State) -> Worker:
+def worker(state: WorkerState) -> Worker:
     return Worker(spec("P1"), 1, state=state)
 
 
@@ -39,14 +39,14 @@ def worker(state: State) -> Worker:
     ],
 )
 def test_lives_that_workers_have(path: str) -> None:
-    one = worker(State.WAITING)
+    one = worker(WorkerState.WAITING)
     for event in path.split():
         one.move(Event[event])
     assert one.state.name.startswith(("STARTING", "READY", "REMOVED", "ENDED"))
 
 
 def test_every_move_that_is_not_in_the_table_is_a_bug() -> None:
-    for state, event in itertools.product(State, Event):
+    for state, event in itertools.product(WorkerState, Event):
         one = worker(state)
         if (state, event) in TRANSITIONS:
             one.move(event)
@@ -58,17 +58,20 @@ def test_every_move_that_is_not_in_the_table_is_a_bug() -> None:
 
 
 def test_nothing_leads_out_of_the_two_ends() -> None:
-    assert not [state for state, _ in TRANSITIONS if state in (State.REMOVED, State.ENDED)]
+    assert not [state for state, _ in TRANSITIONS if state in (WorkerState.REMOVED, WorkerState.ENDED)]
 
 
 def test_every_state_can_end_with_the_dro_and_every_state_is_reached() -> None:
-    assert {state for state, event in TRANSITIONS if event is Event.OVER} == set(State) - {State.REMOVED, State.ENDED}
-    assert set(TRANSITIONS.values()) == set(State)
+    assert {state for state, event in TRANSITIONS if event is Event.OVER} == set(WorkerState) - {
+        WorkerState.REMOVED,
+        WorkerState.ENDED,
+    }
+    assert set(TRANSITIONS.values()) == set(WorkerState)
 
 
 def test_only_a_ready_worker_drains_and_no_order_resumes_a_living_one() -> None:
-    assert [state for state, event in TRANSITIONS if event is Event.DRAIN] == [State.READY]
-    assert State.DRAINING not in {state for state, event in TRANSITIONS if event is Event.AGAIN}
+    assert [state for state, event in TRANSITIONS if event is Event.DRAIN] == [WorkerState.READY]
+    assert WorkerState.DRAINING not in {state for state, event in TRANSITIONS if event is Event.AGAIN}
 
 
 def test_an_index_is_given_once() -> None:
@@ -94,7 +97,7 @@ def test_a_full_dro_takes_nobody_and_indices_come_back_only_when_all_were_given(
         gone.move(Event.REMOVED)
     assert [all_of_them.add(spec(name)).index for name in ("A", "B", "C")] == [7, 9, 8]  # who left first
     assert len(list(all_of_them)) == MAX_WORKERS
-    assert all_of_them.of("B").state is State.WAITING
+    assert all_of_them.of("B").state is WorkerState.WAITING
     assert all_of_them.indices == range(MAX_WORKERS)
 
 
@@ -111,9 +114,9 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
 def test_which_siblings_are_connected_and_which_are_informed() -> None:
     all_of_them = workers("P1", "P2", "P3", "P4", "P5")
     by_name = {w.name: w for w in all_of_them}
-    for name, state in zip(by_name, list(State)[:6], strict=True):
+    for name, state in zip(by_name, list(WorkerState)[:6], strict=True):
         by_name[name].state = state
-        by_name[name].is_announced = state in (State.READY, State.DRAINING, State.STOPPING)
+        by_name[name].is_announced = state in (WorkerState.READY, WorkerState.DRAINING, WorkerState.STOPPING)
     ready, draining, stopping = (by_name[name] for name in ("P2", "P3", "P4"))
     starting = by_name["P1"]
     assert all_of_them.working_siblings(starting) == [ready, draining]
@@ -122,4 +125,4 @@ def test_which_siblings_are_connected_and_which_are_informed() -> None:
 
 
 def test_the_documentation_draws_this_table() -> None:
-    assert drawn_table("States of a worker", State, Event) == TRANSITIONS
+    assert drawn_table("States of a worker", WorkerState, Event) == TRANSITIONS

@@ -14,7 +14,7 @@ from dro.config.change.difference import Portal, portals_of
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import RefusedError, ResourceError
 from dro.log.handler import Settings
-from supervisor.parent.operations import Done, Outcome
+from supervisor.parent.operations import Done, OperationOutcome
 from supervisor.parent.parent import Parent
 from supervisor.reload.plan import plan_reload
 from supervisor.reload.steps import Result, Transaction, swapping_portals
@@ -142,10 +142,10 @@ class FakeControl:
         self.orders.append(order)
         if order in self.fails:
             self.fails.discard(order)
-            outcome = Outcome(name, "waiting", "no port left", "free one")
+            outcome = OperationOutcome(name, "waiting", "no port left", "free one")
         else:
             act()
-            outcome = Outcome(name, "ready", note="one message given up" if kind == "remove" else "")
+            outcome = OperationOutcome(name, "ready", note="one message given up" if kind == "remove" else "")
         self.soon.append(lambda: done(outcome))
 
 

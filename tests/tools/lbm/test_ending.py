@@ -7,18 +7,18 @@ import signal
 import threading
 import time
 
-from dro.tools.lbm.ending import Stop, signal_status
+from dro.tools.lbm.ending import EndRequest, signal_status
 
 
 def test_nothing_is_requested_at_first() -> None:
-    with Stop() as stop:
+    with EndRequest() as stop:
         assert not stop.wait(0)
         assert not stop.wait(0)
         assert not stop.wait_until(time.monotonic())
 
 
 def test_another_thread_ends_the_wait_and_the_request_stays() -> None:
-    with Stop() as stop:
+    with EndRequest() as stop:
         thread = threading.Thread(target=stop.request, daemon=True)
         thread.start()
         assert stop.wait(60)
@@ -30,7 +30,7 @@ def test_another_thread_ends_the_wait_and_the_request_stays() -> None:
 
 def test_a_signal_ends_a_wait_that_it_does_not_interrupt() -> None:
     """As when it comes between Python's last look and the system call: its handler runs only after the wait."""
-    with Stop() as stop:
+    with EndRequest() as stop:
         stop.hold()
         thread = threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
         thread.start()
@@ -41,7 +41,7 @@ def test_a_signal_ends_a_wait_that_it_does_not_interrupt() -> None:
 
 def test_the_first_signal_is_kept_and_the_old_handlers_come_back() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with Stop() as stop:
+    with EndRequest() as stop:
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
         stop.hold()
         os.kill(os.getpid(), signal.SIGTERM)

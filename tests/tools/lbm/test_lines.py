@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dro.tools.lbm import lines
-from dro.tools.lbm.lines import Totals
+from dro.tools.lbm.lines import LineTotals
 
 SOURCE = "LBTRM:10.29.4.121:12090:f9d74f3e:239.101.3.10:14400[7]"
 
@@ -34,8 +34,8 @@ def test_names_from_outside_cannot_drive_the_terminal() -> None:
 
 def test_rates_are_thousands() -> None:
     assert lines.rate_text(2.0, 5000, 125_000) == "2.000 secs. 2.500 Kmsgs/sec. 500.000 Kbps"
-    before = Totals(10.0, 100, 1000, 1, 2, 3)
-    after = Totals(11.0, 1100, 126_000, 4, 4, 4)
+    before = LineTotals(10.0, 100, 1000, 1, 2, 3)
+    after = LineTotals(11.0, 1100, 126_000, 4, 4, 4)
     assert lines.receive_rate_line(after.since(before)) == (
         "1.000 secs. 1.000 Kmsgs/sec. 1000.000 Kbps [3 pkts lost, 2 msgs unrecovered, 1 loss bursts]\n"
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dro.tools.lbm import verify
-from dro.tools.lbm.verify import Fault, Verdict
+from dro.tools.lbm.verify import PayloadFault, PayloadVerdict
 
 SEQUENCES = st.integers(0, 2**64 - 1)
 LENGTHS = st.integers(verify.MIN_BYTES, 2000)
@@ -19,7 +19,7 @@ LENGTHS = st.integers(verify.MIN_BYTES, 2000)
 def test_what_is_made_passes_and_tells_its_sequence(sequence: int, length: int) -> None:
     payload = verify.make(sequence, length)
     assert len(payload) == length
-    assert verify.check(payload) == Verdict(sequence, None)
+    assert verify.check(payload) == PayloadVerdict(sequence, None)
 
 
 @pytest.mark.parametrize("length", [16, 17, 65535, 65536, 65552, 65553, 131_072 + 17, 300_000])
@@ -27,7 +27,7 @@ def test_lengths_around_the_size_of_the_table(length: int) -> None:
     for sequence in (0, 1, 65535, 65536, 2**64 - 1):
         payload = verify.make(sequence, length)
         assert len(payload) == length
-        assert verify.check(payload) == Verdict(sequence, None)
+        assert verify.check(payload) == PayloadVerdict(sequence, None)
 
 
 def test_the_layout() -> None:
@@ -56,21 +56,21 @@ def test_one_changed_bit_is_found(sequence: int, length: int, data: st.DataObjec
 def test_truncated_and_extended_payloads_are_found(sequence: int, length: int, data: st.DataObject) -> None:
     payload = verify.make(sequence, length)
     cut = data.draw(st.integers(0, length - 1))
-    short = Fault.TOO_SHORT if cut < verify.MIN_BYTES else Fault.WRONG_LENGTH
-    assert verify.check(payload[:cut]) == Verdict(-1, short)
-    assert verify.check(payload + b"\0") == Verdict(-1, Fault.WRONG_LENGTH)
+    short = PayloadFault.TOO_SHORT if cut < verify.MIN_BYTES else PayloadFault.WRONG_LENGTH
+    assert verify.check(payload[:cut]) == PayloadVerdict(-1, short)
+    assert verify.check(payload + b"\0") == PayloadVerdict(-1, PayloadFault.WRONG_LENGTH)
 
 
 def test_a_body_that_belongs_to_another_message_is_found() -> None:
     covered = (7).to_bytes(8, "big") + verify.make(8, 64)[16:]
     payload = (64).to_bytes(4, "big") + zlib.crc32(covered).to_bytes(4, "big") + covered
-    assert verify.check(payload) == Verdict(7, Fault.WRONG_BODY)
+    assert verify.check(payload) == PayloadVerdict(7, PayloadFault.WRONG_BODY)
 
 
 def test_a_wrong_checksum_is_named() -> None:
     payload = bytearray(verify.make(7, 64))
     payload[-1] ^= 0xFF
-    assert verify.check(bytes(payload)) == Verdict(-1, Fault.WRONG_CHECKSUM)
+    assert verify.check(bytes(payload)) == PayloadVerdict(-1, PayloadFault.WRONG_CHECKSUM)
 
 
 @given(st.binary(max_size=200))

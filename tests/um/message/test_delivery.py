@@ -7,7 +7,7 @@ import pytest
 from dro.config.um.options import UmOptions
 from dro.errors import ConfigError
 from dro.log.events import LogEvent
-from dro.um.message.delivery import Delivery, Stream, topic_bytes, topic_text
+from dro.um.message.delivery import Delivery, DeliveryStream, topic_bytes, topic_text
 from dro.um.message.events import (
     BOS,
     EOS,
@@ -352,7 +352,7 @@ def test_a_receiver_closed_when_it_is_told_of_a_source_costs_no_other_topic_its_
     scene.put(first, message(0), message(0, topic_index=2))
     assert leaving.events == [BOS("t", format_source(first.address, 1))]
     assert ear.data == [b"0"]
-    assert isinstance(first.user, Stream)
+    assert isinstance(first.user, DeliveryStream)
     assert first.user.controller.expected is None, "what comes for nobody is not followed"
 
 

@@ -16,7 +16,7 @@ from dro.config.um.sets import ImmediateOptions, LbtrmReceiverOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.proto.new_entries import NewEntryLimiter, NewEntryRate
 from dro.proto.repair.loss import LossConfig
 from dro.proto.repair.receiver import ReceiverSession
 from dro.um.transport import sockets
@@ -27,7 +27,7 @@ from dro.um.transport.session import ReceiverTransport, SessionCounts
 from dro.wire.source_string import LbtrmAddress, TransportAddress
 
 SESSIONS_MAX: Final = 1024
-NEW_SESSIONS: Final = NewcomerRate(in_all=200, of_one=100)
+NEW_SESSIONS: Final = NewEntryRate(in_all=200, of_one=100)
 
 limited = LimitedLogger(logging.getLogger(__name__)).event
 
@@ -49,7 +49,7 @@ class ImmediateReceiver:
         self._host = host
         self._on_message = on_message
         self._is_own = is_own
-        self._newcomers = Newcomers(NEW_SESSIONS)
+        self._newcomers = NewEntryLimiter(NEW_SESSIONS)
         self._sessions: dict[TransportAddress, LbtrmReceiver] = {}
         self._past = SessionCounts()  # of sessions that have ended
         self._nak_socket = open_nak_socket(rm.interface)

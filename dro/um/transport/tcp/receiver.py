@@ -16,7 +16,7 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.proto.session_events import Began, Ended
-from dro.proto.tcp.receiver import Close, Connect, SendSessionId, TcpReceiverCore, TcpState
+from dro.proto.tcp.receiver import CloseSession, ConnectSession, SendSessionId, TcpReceiverCore, TcpState
 from dro.timers import Timer
 from dro.um.transport import sockets
 from dro.um.transport.read_space import ReadSpace
@@ -207,11 +207,11 @@ class TcpReceiver(ReceiverTransport, DataReader):
             if self._is_left:
                 return
             match event:
-                case Connect():
+                case ConnectSession():
                     self._connect(now_ns)
                 case SendSessionId(session_id=session_id):
                     self._say(lbmc.encode(lbmc.tcp_sid_message(session_id)))
-                case Close():
+                case CloseSession():
                     self._disconnect()
                 case Began():
                     self.has_begun = True

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.tools.demo.arrivals import Arrivals, exit_status
-from supervisor.tools.demo.demonstration import Screen
-from supervisor.tools.demo.network import DIRECT, Network
+from supervisor.tools.demo.demonstration import DemoScreen
+from supervisor.tools.demo.network import DIRECT, DemoNetwork
 from tests.supervisor.tools.demo.terminals import Terminal, pictures_of, run_on_a_terminal
 
 
@@ -29,9 +29,9 @@ def test_no_line_is_wider_than_the_terminal(
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
     monkeypatch.setenv("COLUMNS", "80")
     arrivals = [Arrivals("receiver"), Arrivals("wildcard")]
-    network = Network({}, tmp_path, threading.Event(), DIRECT)
+    network = DemoNetwork({}, tmp_path, threading.Event(), DIRECT)
     arrivals[0].source = "LBTRM:127.0.0.1:25046:df12c47a:239.207.97.10:25045[3745027089]" * 2
-    screen = Screen(network, {"DEMO": child}, {}, tmp_path)
+    screen = DemoScreen(network, {"DEMO": child}, {}, tmp_path)
     screen.show(0, 0, arrivals)
     first = terminal.getvalue()
     assert max(len(line.removeprefix("\x1b[2K")) for line in first.splitlines()) == 80

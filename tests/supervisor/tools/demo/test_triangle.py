@@ -12,8 +12,8 @@ import pytest
 from dro.errors import DroError
 from dro.um.message.events import Data
 from supervisor.tools.demo.arrivals import SENT_AGAIN, STAMP, Arrivals, exit_status
-from supervisor.tools.demo.demonstration import Screen, Timetable
-from supervisor.tools.demo.network import DETOUR, LINKS, Link, Network, View
+from supervisor.tools.demo.demonstration import DemoScreen, Timetable
+from supervisor.tools.demo.network import DETOUR, LINKS, DemoNetwork, LinkState, NetworkState
 from supervisor.tools.demo.repairs import ranges
 from tests.supervisor.tools.demo.terminals import Terminal, pictures_of, run_on_a_terminal
 
@@ -21,10 +21,12 @@ LOOKS = 20
 
 
 @pytest.fixture
-def network(tmp_path: Path) -> Network:
+def network(tmp_path: Path) -> DemoNetwork:
     """It looks at nothing: its thread is not started."""
-    network = Network({}, tmp_path, threading.Event())
-    network.view = View(tuple(Link(f"{a}-{b}", (a, b) != ("A", "C"), 1, 123456789, 500.0) for a, b in LINKS), DETOUR)
+    network = DemoNetwork({}, tmp_path, threading.Event())
+    network.view = NetworkState(
+        tuple(LinkState(f"{a}-{b}", (a, b) != ("A", "C"), 1, 123456789, 500.0) for a, b in LINKS), DETOUR
+    )
     return network
 
 
@@ -61,7 +63,7 @@ def test_missing_messages_are_asked_for_in_ranges() -> None:
     assert ranges([]) == []
 
 
-def acts(timetable: Timetable, network: Network, until_s: int) -> list[tuple[int, str]]:
+def acts(timetable: Timetable, network: DemoNetwork, until_s: int) -> list[tuple[int, str]]:
     """In which seconds the link is cut and mended; the network does what it is told at once."""
     found: list[tuple[int, str]] = []
     for second in range(until_s):
@@ -82,7 +84,7 @@ def acts(timetable: Timetable, network: Network, until_s: int) -> list[tuple[int
         (4, []),
     ],
 )
-def test_when_the_link_is_cut(network: Network, seconds: float, expected: list[tuple[int, str]]) -> None:
+def test_when_the_link_is_cut(network: DemoNetwork, seconds: float, expected: list[tuple[int, str]]) -> None:
     assert acts(Timetable(seconds), network, 60) == expected
 
 
@@ -97,17 +99,19 @@ def test_dros_may_start_for_as_long_as_the_demonstration_waits(monkeypatch: pyte
     monkeypatch.setattr("supervisor.tools.demo.network.find_dro", starting)
     monkeypatch.setattr("supervisor.tools.demo.network.STEP_LIMIT_S", 0.0)
     monkeypatch.setattr("supervisor.tools.demo.network.LOOK_S", 0.001)
-    network = Network({"A": 1}, tmp_path, stop)
+    network = DemoNetwork({"A": 1}, tmp_path, stop)
     network.run()
     assert (stop.is_set(), network.error) == (True, "")
 
 
-def test_no_line_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, network: Network, tmp_path: Path) -> None:
+def test_no_line_is_wider_than_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, network: DemoNetwork, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
     monkeypatch.setenv("COLUMNS", "80")
     arrivals = [Arrivals("receiver, TRD 2"), Arrivals("wildcard, TRD 3")]
     arrivals[0].source = "LBTRM:127.0.0.1:25046:df12c47a:239.207.97.10:25045[3745027089]" * 2
-    Screen(network, {}, {"link0": 1, "link1": 2, "link2": 3}, tmp_path).show(0, 0, arrivals)
+    DemoScreen(network, {}, {"link0": 1, "link1": 2, "link2": 3}, tmp_path).show(0, 0, arrivals)
     (lines,) = [picture for picture in pictures_of(terminal.getvalue()) if any(picture)]
     assert max(map(len, lines)) == 80
     assert [line.split()[:2] for line in lines if line.startswith(("  A-", "  B-"))] == [

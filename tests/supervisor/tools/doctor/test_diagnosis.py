@@ -33,10 +33,10 @@ from supervisor.tools.doctor import messages as probe
 from supervisor.tools.doctor import ports as doctor_ports
 from supervisor.tools.doctor import trd_sockets as trd_sockets
 from supervisor.tools.doctor.check import Check, Status, fail, note, ok, warn, worst
-from supervisor.tools.doctor.diagnosis import Request, Running, diagnose
+from supervisor.tools.doctor.diagnosis import DiagnosisRequest, Running, diagnose
 from supervisor.tools.doctor.host import ClockSample
-from supervisor.tools.doctor.messages import FROM_DOCTOR, FROM_RESPONDER, Place
-from supervisor.tools.doctor.ports import Holder
+from supervisor.tools.doctor.messages import FROM_DOCTOR, FROM_RESPONDER, GroupAddress
+from supervisor.tools.doctor.ports import PortHolder
 from supervisor.tools.doctor.responder_core import (
     MAX_PLACES,
     MAX_SENT,
@@ -51,7 +51,7 @@ from tests.fakes.lookup import FakeLookup
 from tests.rigs.certificates import Authority
 from tests.rigs.site import reserve_block
 
-TR, DATA, SIZED = Place("239.1.1.1", 12965), Place("239.1.1.2", 14400), Place("239.1.1.2", 14499)
+TR, DATA, SIZED = GroupAddress("239.1.1.1", 12965), GroupAddress("239.1.1.2", 14400), GroupAddress("239.1.1.2", 14499)
 HERE, ELSEWHERE = "192.0.2.1", "192.0.2.2"
 SECRET = b"sixteen bytes of"
 COOKIE = probe.cookie_of(SECRET, HERE)
@@ -59,7 +59,7 @@ ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "tests" / "golden" / "examples" / "direct-link" / "dro-g1.xml"
 WITH_PEER = EXAMPLE.parents[1] / "peer-link" / "dro-g1.xml"
 
-PLACES = st.builds(Place, st.text(max_size=20), st.integers(0, 70_000))
+PLACES = st.builds(GroupAddress, st.text(max_size=20), st.integers(0, 70_000))
 NONCES = st.integers(0, 2**32 - 1)
 ORDERS = st.one_of(
     st.builds(probe.Hello, NONCES),
@@ -147,7 +147,7 @@ def test_the_largest_size_that_passes_is_found_in_few_rounds(path: int) -> None:
 # the responder
 
 
-def joins(_place: Place) -> str:
+def joins(_place: GroupAddress) -> str:
     return ""
 
 
@@ -190,7 +190,7 @@ def test_what_a_doctor_sends_is_counted_for_it_and_nobody_else() -> None:
         core.on_multicast(place, (probe.write_tr_signal if place == TR else probe.write_data_signal)(FROM_DOCTOR, 5))
     core.on_multicast(TR, probe.write_tr_signal(FROM_RESPONDER, 5))
     core.on_multicast(TR, probe.write_tr_signal(FROM_DOCTOR, 6))
-    core.on_multicast(Place("239.9.9.9", 1), probe.write_tr_signal(FROM_DOCTOR, 5))
+    core.on_multicast(GroupAddress("239.9.9.9", 1), probe.write_tr_signal(FROM_DOCTOR, 5))
     core.on_multicast(SIZED, probe.write_sized(FROM_DOCTOR, 5, 700, is_whole=True))
     expected = {"239.1.1.1:12965": 2, "239.1.1.2:14400": 1, "239.1.1.2:14499 700 whole": 1}
     assert asked(core, probe.Report(5, COOKIE)) == (probe.Counts(5, expected), None)
@@ -214,16 +214,16 @@ def test_it_says_what_it_is_told_to_groups_that_were_asked_for_before() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        probe.Send(5, COOKIE, "tr", Place("239.1.1.9", 12965), 1),
+        probe.Send(5, COOKIE, "tr", GroupAddress("239.1.1.9", 12965), 1),
         probe.Send(6, COOKIE, "tr", TR, 1),
         probe.Send(5, COOKIE, "tr", TR, 256),
         probe.Send(5, COOKIE, "tr", TR, 1, 0),
         probe.Send(5, COOKIE, "sized", SIZED, 1, 1, (600,) * (MAX_SENT + 1)),
         probe.Send(5, COOKIE, "noise", TR, 1),
         probe.Watch(5, COOKIE, (TR,) * (MAX_PLACES + 1)),
-        probe.Watch(5, COOKIE, (Place("192.0.2.9", 12965),)),
-        probe.Watch(5, COOKIE, (Place("nowhere", 12965),)),
-        probe.Watch(5, COOKIE, (Place("239.1.1.1", 0),)),
+        probe.Watch(5, COOKIE, (GroupAddress("192.0.2.9", 12965),)),
+        probe.Watch(5, COOKIE, (GroupAddress("nowhere", 12965),)),
+        probe.Watch(5, COOKIE, (GroupAddress("239.1.1.1", 0),)),
     ],
 )
 def test_orders_beyond_the_limits_are_refused(message: probe.DoctorMessage) -> None:
@@ -246,7 +246,7 @@ def test_sessions_are_forgotten_after_a_while_and_when_there_are_many() -> None:
     assert core.places(SESSION_NS + 1) == set()
     core = watching(nonce=1)
     for nonce in range(2, 40):
-        asked(core, probe.Watch(nonce, COOKIE, (Place(f"239.2.2.{nonce}", 12965),)))
+        asked(core, probe.Watch(nonce, COOKIE, (GroupAddress(f"239.2.2.{nonce}", 12965),)))
     assert len(core.places(0)) == 32
     assert TR not in core.places(0)
 
@@ -263,7 +263,7 @@ def test_a_group_that_cannot_be_joined_is_told() -> None:
 def test_a_responder_that_ends_is_noticed_and_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trd_sockets, "ANSWER_NS", ms(50))
     port, guard = reserve_block(2)
-    place = Place("239.255.7.7", port + 1)
+    place = GroupAddress("239.255.7.7", port + 1)
     argv = [sys.executable, "-m", "supervisor.tools.ctl.main", "doctor", "--respond", "127.0.0.1", "--port", str(port)]
     with guard, subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE) as responder:
         assert responder.stdout is not None
@@ -397,12 +397,12 @@ def test_buffers_without_the_capability() -> None:
 def test_holders_of_ports_are_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.bind(("127.0.0.1", 0))
-        own = Holder(os.getpid(), Path("/proc/self/comm").read_text().strip())
+        own = PortHolder(os.getpid(), Path("/proc/self/comm").read_text().strip())
         for kind, sock in (("tcp", tcp), ("udp", udp)):
             port = sock.getsockname()[1]
             assert doctor_ports.port_holders(kind)[port] == own
             assert doctor_ports.bind_error(kind, "127.0.0.1", port)
-    assert str(Holder(0, "")) == "a process that cannot be seen from here"
+    assert str(PortHolder(0, "")) == "a process that cannot be seen from here"
 
 
 def test_ports_of_the_running_dro_are_its_own(tmp_path: Path) -> None:
@@ -441,11 +441,11 @@ def test_the_worst_decides() -> None:
 def test_a_file_that_cannot_be_read_is_a_diagnosis(tmp_path: Path) -> None:
     bad = tmp_path / "bad.xml"
     bad.write_text("<tnw-gateway version='1.0'>\n<portals>\n<endpoint/>\n</portals></tnw-gateway>")
-    diagnosis = diagnose(Request(str(bad)))
+    diagnosis = diagnose(DiagnosisRequest(str(bad)))
     assert diagnosis.status is Status.FAIL
     assert {check.place for check in diagnosis.checks} == {f"{bad}:3"}
     assert all(check.remedy for check in diagnosis.checks)
-    assert diagnose(Request(str(tmp_path / "none.xml"))).status is Status.FAIL
+    assert diagnose(DiagnosisRequest(str(tmp_path / "none.xml"))).status is Status.FAIL
 
 
 def test_listening_alone_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,7 +454,7 @@ def test_listening_alone_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("supervisor.tools.doctor.trd.send_all", refuse)
     monkeypatch.setattr("supervisor.tools.doctor.trd_sockets.TrdSockets.hello", refuse)
-    diagnosis = diagnose(Request(str(EXAMPLE), Running(), listen_s=0.05, sends=False))
+    diagnosis = diagnose(DiagnosisRequest(str(EXAMPLE), Running(), listen_s=0.05, sends=False))
     assert diagnosis.status in (Status.OK, Status.NOTE)
     assert not any(check.name == "multicast on this host" for check in diagnosis.checks)
 
@@ -548,7 +548,7 @@ def test_what_a_load_warns_of_is_noted_and_what_it_skips_has_failed(tmp_path: Pa
         '<tnw-gateway version="1.0"><portals><endpoint><name>A</name><domain-id>1</domain-id>'
         f"<lbm-config>{tmp_path / 'a.cfg'}</lbm-config></endpoint></portals></tnw-gateway>"
     )
-    diagnosis = diagnose(Request(str(xml), listen_s=0.05, sends=False))
+    diagnosis = diagnose(DiagnosisRequest(str(xml), listen_s=0.05, sends=False))
     of_file = [c for c in diagnosis.checks if c.name == "configuration"]
     assert [c.what for c in of_file if "no_such_option" in c.what and c.status is Status.NOTE]
     failed = [(c.portal, c.place) for c in of_file if c.status is Status.FAIL]

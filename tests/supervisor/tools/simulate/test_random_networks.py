@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from dro.clock import s
 from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
-from supervisor.tools.simulate.network import Network
-from supervisor.tools.simulate.plan import Place, Plan, PlannedLink, dro_of, endpoint, peer
-from supervisor.tools.simulate.script import Fault
-from supervisor.tools.simulate.trial import Trial, interest_in_all
+from supervisor.tools.simulate.network import SimNetwork
+from supervisor.tools.simulate.plan import NetworkPlan, PlannedLink, PortalId, dro_of, endpoint, peer
+from supervisor.tools.simulate.scenario import Scenario, interest_in_all
+from supervisor.tools.simulate.script import ScriptedFault
 from tests.rigs.effort import IS_LONG
 
 CASES = int(os.environ.get("DRO_CASES", "5000" if IS_LONG else "10"))
@@ -46,12 +46,12 @@ class Builder:
     def link(self, one: str, other: str, costs: tuple[int, int]) -> None:
         self.peers[one].append(peer(other, costs[0], is_initiator=True))
         self.peers[other].append(peer(one, costs[1], is_initiator=False))
-        self.links.append(PlannedLink(Place(one, other), Place(other, one)))
+        self.links.append(PlannedLink(PortalId(one, other), PortalId(other, one)))
 
-    def plan(self, sharing: Container[str] = ()) -> Plan:
+    def plan(self, sharing: Container[str] = ()) -> NetworkPlan:
         """`sharing`: the DROs with equal-cost sharing."""
         made = {n: dro_of(n, self.endpoints[n], self.peers[n], shares=n in sharing) for n in self.endpoints}
-        return Plan({name: slow(config) for name, config in made.items()}, tuple(self.links))
+        return NetworkPlan({name: slow(config) for name, config in made.items()}, tuple(self.links))
 
 
 def slow(config: DroConfig) -> DroConfig:
@@ -61,7 +61,7 @@ def slow(config: DroConfig) -> DroConfig:
 
 
 @st.composite
-def meshes(draw: st.DrawFn) -> Plan:
+def meshes(draw: st.DrawFn) -> NetworkPlan:
     """DROs with TRDs of their own and shared ones, and links."""
     made = Builder()
     names = [made.dro(f"D{n}") for n in range(draw(st.integers(2, DROS_MAX)))]
@@ -88,7 +88,7 @@ def sharing(names: list[str]) -> st.SearchStrategy[set[str]]:
 
 
 @st.composite
-def layered(draw: st.DrawFn) -> Plan:
+def layered(draw: st.DrawFn) -> NetworkPlan:
     """TRDs at the outer layers, and in each layer between them DROs that are alike, each joined to all of the next."""
     made = Builder()
     sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
@@ -112,7 +112,7 @@ def layered(draw: st.DrawFn) -> Plan:
 
 
 @st.composite
-def hotlinked(draw: st.DrawFn) -> Plan:
+def hotlinked(draw: st.DrawFn) -> NetworkPlan:
     """TRDs that are joined by two planes, and DROs behind some of them."""
     made = Builder()
     for domain_id in range(1, draw(st.integers(2, 3)) + 1):
@@ -132,7 +132,7 @@ def names_of(config: DroConfig) -> list[str]:
 
 
 @st.composite
-def faults(draw: st.DrawFn, plan: Plan) -> list[Fault]:
+def faults(draw: st.DrawFn, plan: NetworkPlan) -> list[ScriptedFault]:
     """Several, one after the other, each in a network that works or has the faults before."""
     links = [f"{link.initiator.dro}-{link.acceptor.dro}" for link in plan.links]
     portals = [f"{name}/{portal}" for name, config in plan.dros.items() for portal in names_of(config)]
@@ -144,18 +144,18 @@ def faults(draw: st.DrawFn, plan: Plan) -> list[Fault]:
     if links:
         kinds.append(st.tuples(st.sampled_from(["cut", "silence", "mend"]), st.sampled_from(links)))
     chosen = draw(st.lists(st.one_of(kinds), max_size=3))
-    return [Fault(s(APART_S) * (nth + 1), action, tuple(words)) for nth, (action, *words) in enumerate(chosen)]
+    return [ScriptedFault(s(APART_S) * (nth + 1), action, tuple(words)) for nth, (action, *words) in enumerate(chosen)]
 
 
-def check(plan: Plan, script: list[Fault], seed: int) -> None:
+def check(plan: NetworkPlan, script: list[ScriptedFault], seed: int) -> None:
     for name, config in plan.dros.items():
         note(f"{name}, shares: {config.daemon.equal_cost_sharing}")
         note(f"    {[(e.domain_id, e.cost, e.hotlink_index) for e in config.portals]}")
         note(f"    {[(p.name, p.cost) for p in config.peers]}")
     note(f"{[fault.text for fault in script]}, seed {seed}")
-    network = Network(plan, seed)
+    network = SimNetwork(plan, seed)
     network.add_applications(interest_in_all(plan))
-    result = Trial(network, interval_ns=s(1)).run(script, s(APART_S))
+    result = Scenario(network, interval_ns=s(1)).run(script, s(APART_S))
     assert result.violations == []
     if not script:
         assert result.periods[0].settled_s is not None

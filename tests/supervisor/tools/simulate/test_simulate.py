@@ -14,12 +14,12 @@ from dro.errors import ConfigError
 from dro.shares import FIRST_SHARE
 from supervisor.tools.simulate.main import main
 from supervisor.tools.simulate.messages import Sent
-from supervisor.tools.simulate.network import Network
-from supervisor.tools.simulate.plan import Plan, dro_of, endpoint, load
+from supervisor.tools.simulate.network import SimNetwork
+from supervisor.tools.simulate.plan import NetworkPlan, dro_of, endpoint, load
 from supervisor.tools.simulate.portal import SimPortal
+from supervisor.tools.simulate.scenario import Scenario, ScenarioResult, interest_in_all
 from supervisor.tools.simulate.script import ACTIONS, read_script
-from supervisor.tools.simulate.trd import Session, Trd
-from supervisor.tools.simulate.trial import Result, Trial, interest_in_all
+from supervisor.tools.simulate.trd import SimSession, Trd
 
 EXAMPLES = Path(__file__).parents[3] / "golden" / "examples"
 NAMES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
@@ -34,17 +34,17 @@ def topology(name: str) -> Path:
     return EXAMPLES / name / "topology.json"
 
 
-def network(plan: Plan) -> Network:
-    made = Network(plan)
+def network(plan: NetworkPlan) -> SimNetwork:
+    made = SimNetwork(plan)
     made.add_applications(interest_in_all(plan))
     return made
 
 
-def tried(net: Network) -> Result:
-    return Trial(net, interval_ns=ms(500)).run([], s(20))
+def tried(net: SimNetwork) -> ScenarioResult:
+    return Scenario(net, interval_ns=ms(500)).run([], s(20))
 
 
-def costs(result: Result) -> dict[tuple[int, int], int | None]:
+def costs(result: ScenarioResult) -> dict[tuple[int, int], int | None]:
     return {(path.source, path.receiver): path.cost for path in result.paths}
 
 
@@ -161,7 +161,7 @@ def test_a_message_that_comes_twice_is_found(
 ) -> None:
     send = Trd.send
 
-    def twice(trd: Trd, session: Session, sent: Sent) -> None:
+    def twice(trd: Trd, session: SimSession, sent: Sent) -> None:
         for _ in range(1 + bool(session.owner.portal_name)):
             send(trd, session, sent)
 
@@ -177,12 +177,12 @@ def test_a_source_that_takes_the_way_of_another_tree_is_found(monkeypatch: pytes
         monkeypatch.setattr("portals.decisions.wanted_sources.share_of", lambda _: FIRST_SHARE)
         monkeypatch.setattr("portals.endpoint.join_rules.share_of", lambda _: FIRST_SHARE)
     portals = [endpoint("P1", 1), endpoint("P2", 2)]
-    plan = Plan({name: dro_of(name, portals, [], shares=True) for name in ("A", "B")}, ())
+    plan = NetworkPlan({name: dro_of(name, portals, [], shares=True) for name in ("A", "B")}, ())
     violations = []
     for seed in range(8):
-        net = Network(plan, seed)
+        net = SimNetwork(plan, seed)
         net.add_applications(interest_in_all(plan))
-        violations += Trial(net, interval_ns=ms(500)).run([], s(30)).violations
+        violations += Scenario(net, interval_ns=ms(500)).run([], s(30)).violations
     assert (violations == []) == is_right
     assert all("as the tree of the source does" in text for text in violations)
 
@@ -198,10 +198,12 @@ def test_a_topology_may_share(tmp_path: Path) -> None:
 def test_a_path_that_is_not_the_cheapest_is_found() -> None:
     net = network(load([str(topology("cost-choice"))], ignore))
     assert tried(net).violations == []
-    used = {name.partition("/")[0] for app in net.applications.values() for got in app.got.values() for name in got.way}
+    used = {
+        name.partition("/")[0] for app in net.applications.values() for got in app.got.values() for name in got.passed
+    }
     for name in used:
         net.dros[name].costs = dict.fromkeys(net.dros[name].costs, 50)  # of which the portals are not told
-    violations = Trial(net, interval_ns=ms(500)).run([], s(40)).violations
+    violations = Scenario(net, interval_ns=ms(500)).run([], s(40)).violations
     assert violations
     assert all("and the cheapest path" in text for text in violations)
 

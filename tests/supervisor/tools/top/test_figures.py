@@ -6,22 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.tools.top.figures import SILENT_S, Count, Figures, PortalLine, View, grown
-from supervisor.tools.top.problems import KEPT, Problems
-from supervisor.tools.top.sample import Complaint, Parent, Sample
+from supervisor.tools.top.figures import SILENT_S, Count, DroFigures, Figures, PortalFigures, grown
+from supervisor.tools.top.problems import KEPT, ProblemHistory
+from supervisor.tools.top.sample import Complaint, ParentAnswer, Sample
 from tests.builders.top_samples import MANAGER, NOON_S, P1, P2, PARENT, STATUS, WORKERS, portal, sample
 
 
-def views(*samples: Sample) -> list[View]:
+def views(*samples: Sample) -> list[DroFigures]:
     figures = Figures()
     return [figures.take(one) for one in samples]
 
 
-def line(view: View, name: str) -> PortalLine:
+def line(view: DroFigures, name: str) -> PortalFigures:
     return next(p for p in view.portals if p.name == name)
 
 
-def texts(view: View, *, is_over: bool = False) -> list[str]:
+def texts(view: DroFigures, *, is_over: bool = False) -> list[str]:
     return [problem.text for problem in view.problems if problem.is_over == is_over]
 
 
@@ -115,9 +115,12 @@ def test_a_dro_whose_parent_answers_has_no_notice() -> None:
 
 @pytest.mark.parametrize(
     ("parent", "more", "stopped"),
-    [(Parent.ALIVE, "", False), (Parent.STOPPED, "; a signal has stopped it, kill -CONT 100 lets it go on", True)],
+    [
+        (ParentAnswer.ALIVE, "", False),
+        (ParentAnswer.STOPPED, "; a signal has stopped it, kill -CONT 100 lets it go on", True),
+    ],
 )
-def test_a_silent_parent_is_named_with_the_time_and_rates_go_on(parent: Parent, more: str, stopped: bool) -> None:
+def test_a_silent_parent_is_named_with_the_time_and_rates_go_on(parent: ParentAnswer, more: str, stopped: bool) -> None:
     last = sample(20.0, portal("P1", SENT=30), status_s=8.0, silent_s=12.0, parent=parent)
     _, view = views(sample(10.0, portal("P1", SENT=10)), last)
     assert view.head.notice == (f"the parent (pid 100) does not answer for 12s{more}; counters are read from its pages")
@@ -141,7 +144,7 @@ def test_a_parent_counts_as_silent_after_a_while_and_its_silence_is_remembered()
 
 
 def test_a_dead_dro_has_its_last_values_and_no_complaints_of_its_processes() -> None:
-    last = sample(3.0, portal("P1", SENT=30), parent=Parent.DEAD, living=frozenset(), processes={}, silent_s=2.0)
+    last = sample(3.0, portal("P1", SENT=30), parent=ParentAnswer.DEAD, living=frozenset(), processes={}, silent_s=2.0)
     _, view = views(sample(1.0, portal("P1", SENT=30)), last)
     assert view.head.notice == "the parent (pid 100) is dead; these are its last values"
     assert (view.head.state, view.head.uptime_s, view.is_dead) == ("dead", None, True)
@@ -152,7 +155,7 @@ def test_a_dead_dro_has_its_last_values_and_no_complaints_of_its_processes() -> 
 
 
 def test_of_a_dead_parent_it_is_said_what_still_runs_and_what_is_gone() -> None:
-    (view,) = views(sample(3.0, parent=Parent.DEAD, living=frozenset({P1, MANAGER}), has_pages=False))
+    (view,) = views(sample(3.0, parent=ParentAnswer.DEAD, living=frozenset({P1, MANAGER}), has_pages=False))
     assert view.head.notice == (
         "the parent (pid 100) has ended and its files have been removed; these are its last values; "
         "2 of its processes still run"
@@ -195,7 +198,7 @@ def test_drops_full_queues_and_what_the_dro_tells_are_problems() -> None:
 
 
 def test_problems_that_last_come_first_and_old_ones_are_forgotten() -> None:
-    problems = Problems()
+    problems = ProblemHistory()
     lasting = Complaint("lasting", "lasting")
     for at in range(KEPT + 5):
         problems.take(float(at), [lasting, Complaint(f"p{at}", f"problem {at}")])
@@ -206,7 +209,7 @@ def test_problems_that_last_come_first_and_old_ones_are_forgotten() -> None:
 
 
 def test_a_problem_that_comes_again_begins_anew_and_an_event_is_noted_once() -> None:
-    problems = Problems()
+    problems = ProblemHistory()
     for at, wrong in enumerate((True, False, True)):
         problems.take(float(at), [Complaint("x", f"x {at}")] if wrong else [])
         problems.add_once("restart", 0.5 + at, "restarted")

@@ -22,8 +22,8 @@ from supervisor.admin.server import SOCKET_NAME
 from supervisor.admin.status import DroStatus
 from supervisor.host.run_dirs import LOCK_NAME, RUN_LINK, start_time_of, sweep
 from supervisor.tools.top.looker import Looker
-from supervisor.tools.top.places import Place, place_of
-from supervisor.tools.top.sample import Parent
+from supervisor.tools.top.places import DroPlace, place_of
+from supervisor.tools.top.sample import ParentAnswer
 from tests.builders.top_samples import STATUS, WORKERS
 from tests.rigs.waiting import wait_until
 
@@ -38,7 +38,7 @@ def base() -> Iterator[Path]:
         yield Path(name)
 
 
-def make(base: Path, *, is_alive: bool = True, status: DroStatus = ALIVE) -> Place:
+def make(base: Path, *, is_alive: bool = True, status: DroStatus = ALIVE) -> DroPlace:
     """Pages of three workers, of which the second has received 7 and has a longest turn of 9 ms."""
     shm = base / f"dro-NORTH-{ME}-{start_time_of('self') if is_alive else 1}"
     shm.mkdir(mode=0o700)
@@ -86,7 +86,7 @@ def test_an_answer_counts_and_pages_are_read(base: Path) -> None:
     place = make(base)
     with answering(base, told), contextlib.closing(Looker(place)) as looker:
         seen = looker.look()
-    assert (seen.has_answered, seen.status.routes, seen.parent, seen.has_pages) == (True, 42, Parent.ALIVE, True)
+    assert (seen.has_answered, seen.status.routes, seen.parent, seen.has_pages) == (True, 42, ParentAnswer.ALIVE, True)
     assert seen.silent_s < 2
     assert [(portal.name, portal[Slot.TOPIC_RCVD]) for portal in seen.portals] == [("P1", 7)]
     assert seen.longest_turns_us == {0: 0, 1: 9000}
@@ -117,7 +117,7 @@ def test_nobody_removes_what_a_dead_dro_left_while_it_is_looked_at(base: Path) -
     place = make(base, is_alive=False)
     with contextlib.closing(Looker(place)) as looker:
         seen = looker.look()
-        assert (seen.parent, seen.living, seen.has_pages) == (Parent.DEAD, frozenset(), True)
+        assert (seen.parent, seen.living, seen.has_pages) == (ParentAnswer.DEAD, frozenset(), True)
         assert sweep(base) == []
     assert sweep(base) == [place.shm]
 

@@ -9,13 +9,15 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from supervisor.tools.top.figures import Figures, View
+from supervisor.tools.top.figures import DroFigures, Figures
 from supervisor.tools.top.picture import SORTS, Look, fitting, on_key, picture, room, short
-from supervisor.tools.top.sample import Complaint, Parent
+from supervisor.tools.top.sample import Complaint, ParentAnswer
 from tests.builders.top_samples import P2, STATUS, portal, sample
 
 
-def view(*, name: str = "NORTH", parent: Parent = Parent.ALIVE, extra: int = 0, problems: int = 1) -> View:
+def view(
+    *, name: str = "NORTH", parent: ParentAnswer = ParentAnswer.ALIVE, extra: int = 0, problems: int = 1
+) -> DroFigures:
     """P1 receives 250/s, P2 sends 3/s and drops 1/s; `extra` idle portals and `problems`."""
     figures = Figures()
     status = replace(STATUS, name=name)
@@ -31,7 +33,7 @@ def view(*, name: str = "NORTH", parent: Parent = Parent.ALIVE, extra: int = 0, 
     )  # fmt: skip
 
 
-def drawn(shown: View, width: int, height: int | None = None, look: Look | None = None) -> list[str]:
+def drawn(shown: DroFigures, width: int, height: int | None = None, look: Look | None = None) -> list[str]:
     console = Console(width=width, height=height or 100, highlight=False, color_system=None)
     with console.capture() as captured:
         console.print(picture(shown, look or Look(), width, *([height] if height else [])))
@@ -43,15 +45,15 @@ def row(lines: list[str], first: str, nth: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
-@pytest.mark.parametrize("parent", [Parent.ALIVE, Parent.STOPPED, Parent.DEAD])
-def test_no_line_is_wider_than_the_terminal_and_names_and_rates_are_there(width: int, parent: Parent) -> None:
+@pytest.mark.parametrize("parent", [ParentAnswer.ALIVE, ParentAnswer.STOPPED, ParentAnswer.DEAD])
+def test_no_line_is_wider_than_the_terminal_and_names_and_rates_are_there(width: int, parent: ParentAnswer) -> None:
     lines = drawn(view(parent=parent), width)
     assert max(map(cell_len, lines)) <= width
-    rates = parent is not Parent.DEAD
+    rates = parent is not ParentAnswer.DEAD
     assert row(lines, "PORTAL")[:3] == ["PORTAL", "STATE", "RCVD/s" if rates else "RCVD"]
     assert row(lines, "P1")[2] == ("250" if rates else "500")
     assert row(lines, "PROCESS")[:2] == ["PROCESS", "STATE"]
-    assert any(line.startswith("the parent (pid 100)") for line in lines) == (parent is not Parent.ALIVE)
+    assert any(line.startswith("the parent (pid 100)") for line in lines) == (parent is not ParentAnswer.ALIVE)
 
 
 def test_a_wide_terminal_has_every_column() -> None:
@@ -90,8 +92,8 @@ def test_the_order_of_portals(sort: str, order: list[str]) -> None:
 
 
 @pytest.mark.parametrize("height", [12, 24, 40])
-@pytest.mark.parametrize("parent", [Parent.ALIVE, Parent.DEAD])
-def test_a_picture_is_no_higher_than_the_terminal(height: int, parent: Parent) -> None:
+@pytest.mark.parametrize("parent", [ParentAnswer.ALIVE, ParentAnswer.DEAD])
+def test_a_picture_is_no_higher_than_the_terminal(height: int, parent: ParentAnswer) -> None:
     lines = drawn(view(extra=30, problems=20, parent=parent), 80, height)
     assert len(lines) <= height
     assert row(lines, "P1")

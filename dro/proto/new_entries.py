@@ -13,19 +13,19 @@ from dro.clock import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
-class NewcomerRate:
+class NewEntryRate:
     """New names a second."""
 
     in_all: int
     of_one: int  # address
 
 
-class Newcomers:
+class NewEntryLimiter:
     """The account of one table. `refused` counts names, each time one is refused."""
 
     __slots__ = ("_by_address", "_count", "_rate", "_second", "refused")
 
-    def __init__(self, rate: NewcomerRate) -> None:
+    def __init__(self, rate: NewEntryRate) -> None:
         self._rate = rate
         self._second = -1
         self._count = 0

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dro.clock import s
-from dro.proto.newcomers import NewcomerRate, Newcomers
+from dro.proto.new_entries import NewEntryLimiter, NewEntryRate
 
 
-def admitted(newcomers: Newcomers, ips: list[int], at_s: float) -> list[int]:
+def admitted(newcomers: NewEntryLimiter, ips: list[int], at_s: float) -> list[int]:
     return [ip for ip in ips if newcomers.admit(ip, s(1) * int(at_s * 10) // 10)]
 
 
 def test_one_address_cannot_take_the_share_of_all() -> None:
-    newcomers = Newcomers(NewcomerRate(in_all=5, of_one=3))
+    newcomers = NewEntryLimiter(NewEntryRate(in_all=5, of_one=3))
     assert admitted(newcomers, [1, 1, 1, 1, 2, 2, 3], 0) == [1, 1, 1, 2, 2]
     assert newcomers.refused == 2
 
 
 def test_each_second_has_an_account_of_its_own() -> None:
-    newcomers = Newcomers(NewcomerRate(in_all=2, of_one=1))
+    newcomers = NewEntryLimiter(NewEntryRate(in_all=2, of_one=1))
     assert admitted(newcomers, [1, 1, 2, 3], 0.9) == [1, 2]
     assert admitted(newcomers, [1, 2, 3], 1.0) == [1, 2]
     assert admitted(newcomers, [3], 1.9) == []

@@ -1,8 +1,8 @@
 """`drain-all` on the admin socket: the DRO leaves its network without losing a message, and ends.
 
-First the route manager makes this DRO dear, so that routes take other ways where there are any. When all DROs have
-calculated, and what they keep of the routes before is forgotten (`portals.decisions.routes`), or the limit of the order
-is over, all portals are drained, and the DRO stops.
+First the route manager raises the costs of this DRO, so that routes take other paths where there are any. When all DROs
+have calculated, and what they keep of the routes before is forgotten (`portals.decisions.routes`), or the limit of the
+order is over, all portals are drained, and the DRO stops.
 
 Guess: own design; the guide knows only the end of a DRO.
 """
@@ -20,11 +20,11 @@ from dro.metrics.slots import Slot
 from portals.decisions.routes import LONGER_NS, held_ns
 from supervisor.admin.server import Arguments, Reply
 from supervisor.admin.status import LeaveResult
-from supervisor.orders.portal_counters import portals_status
-from supervisor.orders.portals import MAX_DRAIN_S
-from supervisor.parent.operations import DRAIN_LIMIT_MS, Outcome
+from supervisor.commands.portal_counters import portals_status
+from supervisor.commands.portals import MAX_DRAIN_S
+from supervisor.parent.operations import DRAIN_LIMIT_MS, OperationOutcome
 from supervisor.parent.parent import Parent
-from supervisor.parent.workers import State
+from supervisor.parent.workers import WorkerState
 
 _LOOK_NS: Final = ms(100)
 _LONGER_NS: Final = LONGER_NS + s(1)  # then the proxies of the routes before are gone everywhere
@@ -47,7 +47,7 @@ class LeaveCommand:
         parent.configuration.begin_change("drain --all", takes_portals=True)
         parent.routes_avoid = None
         for worker in parent.workers:
-            if worker.spec.role is Role.ROUTE_MANAGER and worker.state is State.READY:
+            if worker.spec.role is Role.ROUTE_MANAGER and worker.state is WorkerState.READY:
                 parent.processes.send(worker, Leave())
         limit_ns = s(limit_s)
         self._wait(parent.loop.now_ns() + limit_ns, int(limit_s * 1000), reply)
@@ -71,14 +71,14 @@ class LeaveCommand:
         return sum(portal[slot] for portal in portals for slot in (Slot.PROXY_SOURCES, Slot.PROXY_RECEIVERS))
 
     def _drain(self, paths: int, limit_ms: int, reply: Reply) -> None:
-        parent, outcomes = self._parent, list[Outcome]()
+        parent, outcomes = self._parent, list[OperationOutcome]()
         if parent.is_stopping:
             reply.fail(RefusedError("the DRO is stopping"))
             return
         notes = ["routes did not avoid this DRO in time"] if paths < 0 else []
         portals = [w for w in parent.workers if w.spec.is_portal and not w.is_resting]
 
-        def on_done(outcome: Outcome) -> None:
+        def on_done(outcome: OperationOutcome) -> None:
             outcomes.append(outcome)
             if len(outcomes) < len(portals):
                 return

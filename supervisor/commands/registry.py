@@ -14,12 +14,12 @@ from dro.config.reading.problems import Warn
 from dro.log.handler import counted
 from supervisor.admin.server import Arguments, Reply
 from supervisor.admin.status import DroStatus
-from supervisor.orders.last_status import LastStatusFile
-from supervisor.orders.leave import LeaveCommand
-from supervisor.orders.portal_counters import places_of, portals_status
-from supervisor.orders.portals import PortalCommands
-from supervisor.orders.queries import AdminQueries
-from supervisor.orders.recalculation import serve_recalculation
+from supervisor.commands.last_status import LastStatusFile
+from supervisor.commands.leave import LeaveCommand
+from supervisor.commands.portal_counters import places_of, portals_status
+from supervisor.commands.portals import PortalCommands
+from supervisor.commands.queries import AdminQueries
+from supervisor.commands.recalculation import serve_recalculation
 from supervisor.parent.parent import Parent
 from supervisor.reload.requests import Reload
 

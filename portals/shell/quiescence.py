@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from portals.datapath.outgoing import ProxySource
 
 
-class SendersAtRest:
+class SenderQuiescence:
     """Sessions of proxy sources after which nothing more has to be waited for, see `portals.decisions.drain`."""
 
     def __init__(self, sources: Iterable[ProxySource], linger_ns: int, now_ns: int, *, is_all: bool) -> None:

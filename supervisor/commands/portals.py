@@ -20,7 +20,7 @@ from dro.errors import DroError, RefusedError, ResourceError
 from supervisor.admin.server import Arguments, Handler, Reply
 from supervisor.admin.status import OperationResult
 from supervisor.parent.forked_task import Failed
-from supervisor.parent.operations import DRAIN_LIMIT_MS, Done, Outcome
+from supervisor.parent.operations import DRAIN_LIMIT_MS, Done, OperationOutcome
 from supervisor.parent.parent import Parent
 from supervisor.reload.trial import read_new
 
@@ -66,7 +66,7 @@ class PortalCommands:
         name, limit_ms = _with_limit(arguments)
         operations, configuration = self._parent.operations, self._parent.configuration
 
-        def on_removed(outcome: Outcome) -> None:
+        def on_removed(outcome: OperationOutcome) -> None:
             if outcome.is_ok:
                 configuration.set_config(without_portal(configuration.current, name), is_read=False)
             configuration.end_change()
@@ -116,7 +116,7 @@ class PortalCommands:
         configuration = self._parent.configuration
         before = configuration.current
 
-        def on_started(outcome: Outcome) -> None:
+        def on_started(outcome: OperationOutcome) -> None:
             if not outcome.is_ok:
                 configuration.set_config(before, is_read=False)
             configuration.end_change()
@@ -142,7 +142,7 @@ def _with_limit(arguments: Arguments) -> tuple[str, int]:
     return _name(arguments), int(limit_s * 1000)
 
 
-def _answer(reply: Reply, outcome: Outcome) -> None:
+def _answer(reply: Reply, outcome: OperationOutcome) -> None:
     if outcome.is_ok:
         reply.ok(asdict(OperationResult(outcome.worker, outcome.state, outcome.note)))
     else:

@@ -23,10 +23,10 @@ from dro.shares import share_of
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
 from router.paths import Choice, follow, of_tree, shared_hops
 from router.topology import Topology, is_domain
-from supervisor.tools.simulate.application import Application, Got
-from supervisor.tools.simulate.network import Dro, Network, topic_of
-from supervisor.tools.simulate.plan import Plan
-from supervisor.tools.simulate.script import Fault
+from supervisor.tools.simulate.application import Got, SimApplication
+from supervisor.tools.simulate.network import Dro, SimNetwork, topic_of
+from supervisor.tools.simulate.plan import NetworkPlan
+from supervisor.tools.simulate.script import ScriptedFault
 
 LOOK_NS: Final = ms(250)
 PROBES: Final = 3
@@ -67,7 +67,7 @@ class PathTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ScenarioResult:
     periods: list[Period]
     paths: list[PathTaken]
     messages: dict[str, int]
@@ -78,7 +78,7 @@ class Result:
         return [f"{period.at_s:g} s, {period.what}: {text}" for period in self.periods for text in period.violations]
 
 
-def interest_in_all(plan: Plan) -> dict[int, list[Symbol]]:
+def interest_in_all(plan: NetworkPlan) -> dict[int, list[Symbol]]:
     """Receivers of every topic in every TRD, every other one by a pattern."""
     topics = [(topic_of(domain), PATTERN_NONE) for domain in plan.domains]
     return {
@@ -86,10 +86,10 @@ def interest_in_all(plan: Plan) -> dict[int, list[Symbol]]:
     }
 
 
-class Trial:
+class Scenario:
     """See the module text."""
 
-    def __init__(self, network: Network, *, interval_ns: int) -> None:
+    def __init__(self, network: SimNetwork, *, interval_ns: int) -> None:
         """`interval_ns`: between two messages of a source."""
         self.network = network
         self._interval_ns = interval_ns
@@ -97,10 +97,10 @@ class Trial:
         self._hops: dict[int, dict[int, Choice]] = {}  # by destination, while arrivals are looked at
         self._next_ns = 0
         self._published_ns = 0
-        self._joined: set[tuple[Application, Application]] = set()
+        self._joined: set[tuple[SimApplication, SimApplication]] = set()
         """Sources and receivers with a path at the end of the period before."""
 
-    def run(self, faults: Sequence[Fault], last_ns: int) -> Result:
+    def run(self, faults: Sequence[ScriptedFault], last_ns: int) -> ScenarioResult:
         """Raises: ConfigError for a fault that names nothing. `last_ns`: after the last fault."""
         net = self.network
         for fault in faults:
@@ -108,13 +108,13 @@ class Trial:
         net.start()
         periods: list[Period] = []
         ends = [fault.at_ns for fault in faults]
-        steps: list[Fault | None] = [None, *faults]
+        steps: list[ScriptedFault | None] = [None, *faults]
         for step, end_ns in zip(steps, (*ends, (ends[-1] if ends else 0) + last_ns), strict=True):
             if step is not None:
                 step.apply(net)
             is_last = len(periods) == len(faults)
             periods.append(self._period(step.text if step is not None else "start", end_ns, is_last=is_last))
-        return Result(periods, list(self._paths()), self._messages())
+        return ScenarioResult(periods, list(self._paths()), self._messages())
 
     # one period
 
@@ -164,7 +164,7 @@ class Trial:
         for application in self.network.applications.values():
             application.publish()
 
-    def _flows(self) -> Iterator[tuple[Application, Application, Got]]:
+    def _flows(self) -> Iterator[tuple[SimApplication, SimApplication, Got]]:
         """Sources and receivers of other TRDs that want them."""
         applications = self.network.applications.values()
         for source, receiver in itertools.permutations(applications, 2):
@@ -202,7 +202,7 @@ class Trial:
                 return False
         return True
 
-    def _expects(self, graph: nx.Graph[object], source: Application, receiver: Application) -> bool:
+    def _expects(self, graph: nx.Graph[object], source: SimApplication, receiver: SimApplication) -> bool:
         ends = source.domain_id, receiver.domain_id
         return any(nx.has_path(plane, *ends) for plane in self._planes(graph))
 
@@ -240,7 +240,7 @@ class Trial:
             elif max(copies) > 1:
                 period.violations.append(f"{at}: a message arrives {max(copies)} times")
             else:
-                period.violations += [f"{at}: {text}" for text in self._wrong_way(graph, source, receiver, got.way)]
+                period.violations += [f"{at}: {text}" for text in self._wrong_path(graph, source, receiver, got.passed)]
         for dro in net.up():
             for portal in dro.portals.values():
                 others = dro.siblings_of(portal)
@@ -249,21 +249,21 @@ class Trial:
                     text = f"{handed} messages were handed over, {portal.counts['taken']} taken"
                     period.violations.append(f"{portal.name}: {text}")
 
-    def _wrong_way(
-        self, graph: nx.Graph[object], source: Application, receiver: Application, way: tuple[str, ...]
+    def _wrong_path(
+        self, graph: nx.Graph[object], source: SimApplication, receiver: SimApplication, nodes: tuple[str, ...]
     ) -> Iterator[str]:
-        if len(set(way)) != len(way):
-            yield f"it goes in a loop: {' '.join(way)}"
+        if len(set(nodes)) != len(nodes):
+            yield f"it goes in a loop: {' '.join(nodes)}"
         least = nx.shortest_path_length(graph, source.domain_id, receiver.domain_id, weight="weight")
-        cost = self._cost(way)
+        cost = self._cost(nodes)
         if cost != least:
-            yield f"it costs {cost} by {' '.join(way)}, and the cheapest path {least}"
+            yield f"it costs {cost} by {' '.join(nodes)}, and the cheapest path {least}"
             return
-        passed = [dro for dro, _ in itertools.groupby(name.partition("/")[0] for name in way if "/" in name)]
+        passed = [dro for dro, _ in itertools.groupby(name.partition("/")[0] for name in nodes if "/" in name)]
         if passed != (chosen := self._chosen(source, receiver)):
             yield f"it goes by {' '.join(passed)} and not by {' '.join(chosen)}, as the tree of the source does"
 
-    def _chosen(self, source: Application, receiver: Application) -> list[str]:
+    def _chosen(self, source: SimApplication, receiver: SimApplication) -> list[str]:
         """The DROs that the source takes of several equally good ways."""
         hops = self._hops.get(receiver.domain_id)
         if hops is None:
@@ -273,7 +273,7 @@ class Trial:
         names = {dro.node_id: dro.name for dro in self.network.up()}
         return [names[node] for node in nodes if not is_domain(node)]
 
-    def _part(self, receiver: Application) -> list[Dro]:
+    def _part(self, receiver: SimApplication) -> list[Dro]:
         """The DROs that work and can be reached."""
         graph = self._graph()
         return [dro for dro in self.network.up() if nx.has_path(graph, receiver.domain_id, dro.name)]
@@ -289,8 +289,8 @@ class Trial:
             found.add_edge(ids[other], ids[one], cost=weight)
         return found
 
-    def _cost(self, way: tuple[str, ...]) -> int:
-        parts = (name.partition("/") for name in way)
+    def _cost(self, nodes: tuple[str, ...]) -> int:
+        parts = (name.partition("/") for name in nodes)
         return sum(self.network.dros[dro].costs[portal] for dro, _, portal in parts if portal)
 
     # at the end
@@ -302,8 +302,8 @@ class Trial:
             yield PathTaken(
                 source.domain_id,
                 receiver.domain_id,
-                self._cost(got.way) if is_there else None,
-                got.way if is_there else (),
+                self._cost(got.passed) if is_there else None,
+                got.passed if is_there else (),
                 source.sqn,
                 got.taken,
             )

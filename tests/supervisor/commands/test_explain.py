@@ -13,7 +13,7 @@ from dro.config.dro_xml.model import DroConfig
 from dro.errors import RefusedError
 from supervisor.admin.explanation import DEPENDS, FORWARDED, NOT_HERE, REJECTED, ExplainRecord
 from supervisor.admin.server import Arguments
-from supervisor.orders.explain import ExplainQuery, explain, query_of
+from supervisor.commands.explain import ExplainQuery, explain, query_of
 from supervisor.tools.ctl.main import main
 from supervisor.tools.ctl.output import EXIT_FAILED
 from supervisor.tools.ctl.reload import EXIT_DIFFERENT

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dro.bus.listing import PeerRow, ProxyRow, SourceRow, TopicRow
-from supervisor.explain.way import BLOCKED, FLOWS, OPEN, Facts, Finding, Hop, first_reason
+from supervisor.explain.first_reason import BLOCKED, FLOWS, OPEN, Facts, Hop, PathFinding, first_reason
 from tests.builders.portal_status import idle
 
 OTID = "00" * 32
@@ -37,7 +37,7 @@ def changed(one: Hop, **facts: object) -> Hop:
     return replace(one, facts=replace(one.facts, **facts))  # type: ignore[arg-type]
 
 
-def reason(*hops: Hop) -> Finding:
+def reason(*hops: Hop) -> PathFinding:
     return first_reason(list(hops), 1, 3)
 
 

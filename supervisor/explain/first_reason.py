@@ -50,7 +50,7 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PathFinding:
     """`dro` and `portal` are where the reason is; `ask` names the DRO that knows more."""
 
     verdict: str
@@ -67,28 +67,28 @@ def hops_of(rows: list[PathRow]) -> list[Hop]:
     ]
 
 
-def first_reason(hops: list[Hop], source: int, interested: int) -> Finding:
+def first_reason(hops: list[Hop], source: int, interested: int) -> PathFinding:
     """`source`, `interested`: the domains at both ends."""
     for finding in (*_interest(hops, interested), *_data(hops, source)):
         return finding
     unasked = [hop.dro for hop in hops if hop.facts is None]
     if not unasked:
-        return Finding(FLOWS, "receivers want it, a source is there, and each DRO forwards it")
+        return PathFinding(FLOWS, "receivers want it, a source is there, and each DRO forwards it")
     asked = [at for at, hop in enumerate(hops) if hop.facts is not None]
     if not asked:
-        return Finding(OPEN, "this DRO is not on the path", ask=hops[0].dro)
+        return PathFinding(OPEN, "this DRO is not on the path", ask=hops[0].dro)
     # what was heard speaks for the DROs in front of the last that was asked; those behind it know the rest
     behind = hops[asked[-1] + 1 :]
     if not behind:
-        return Finding(FLOWS, "receivers want it, a source is heard, and each DRO that was asked forwards it")
+        return PathFinding(FLOWS, "receivers want it, a source is heard, and each DRO that was asked forwards it")
     known = f"receivers want it, a source is heard, and {hops[asked[-1]].dro} forwards it to {behind[0].dro}"
-    return Finding(OPEN, known, ask=behind[0].dro)
+    return PathFinding(OPEN, known, ask=behind[0].dro)
 
 
 # interest, from the receivers to the source
 
 
-def _interest(hops: list[Hop], interested: int) -> Iterator[Finding]:
+def _interest(hops: list[Hop], interested: int) -> Iterator[PathFinding]:
     for at in reversed(range(len(hops))):
         hop = hops[at]
         if hop.facts is None:
@@ -96,7 +96,7 @@ def _interest(hops: list[Hop], interested: int) -> Iterator[Finding]:
         yield from _portal(hop, hop.left_at)
         if hop.facts.exit is None or hop.facts.entry is None:
             silent = hop.left_at if hop.facts.exit is None else hop.entered_at
-            yield Finding(OPEN, f"{silent} does not answer", "look at tnwgdctl status and the log", hop.dro, silent)
+            yield PathFinding(OPEN, f"{silent} does not answer", "look at tnwgdctl status and the log", hop.dro, silent)
             continue
         yield from _heard(hops, at, interested)
         if OUTBOUND in hop.facts.exit.rejected:
@@ -109,10 +109,10 @@ def _interest(hops: list[Hop], interested: int) -> Iterator[Finding]:
             yield _acl(hop, hop.entered_at, INBOUND)
         reason = f"{hop.entered_at} does not ask for it on behalf of domain {interested}, though {hop.left_at} wants it"
         remedy = "wait a moment if routes or portals are new; else compare tnwgdctl routes and topology"
-        yield Finding(BLOCKED, reason, remedy, hop.dro, hop.entered_at)
+        yield PathFinding(BLOCKED, reason, remedy, hop.dro, hop.entered_at)
 
 
-def _heard(hops: list[Hop], at: int, interested: int) -> Iterator[Finding]:
+def _heard(hops: list[Hop], at: int, interested: int) -> Iterator[PathFinding]:
     hop = hops[at]
     assert hop.facts is not None
     if hop.facts.exit is None or interested in hop.facts.exit.wanted_by:
@@ -120,32 +120,32 @@ def _heard(hops: list[Hop], at: int, interested: int) -> Iterator[Finding]:
     portal = hop.left_at
     if at == len(hops) - 1:
         remedy = "start a receiver there, and compare its topic and topic resolution options with those of the portal"
-        yield Finding(
+        yield PathFinding(
             BLOCKED, f"no receiver in domain {interested} wants it, as {portal} hears", remedy, hop.dro, portal
         )
         return
     other = hops[at + 1]
     reason = f"{portal} has heard no interest of domain {interested} from {other.dro}"
     if other.facts is None:
-        yield Finding(BLOCKED, reason, "", hop.dro, portal, ask=other.dro)
+        yield PathFinding(BLOCKED, reason, "", hop.dro, portal, ask=other.dro)
     else:
         remedy = f"{other.dro} asks for it: wait a moment, then look at the network between the two and at both logs"
-        yield Finding(BLOCKED, reason, remedy, hop.dro, portal)
+        yield PathFinding(BLOCKED, reason, remedy, hop.dro, portal)
 
 
-def _portal(hop: Hop, name: str) -> Iterator[Finding]:
+def _portal(hop: Hop, name: str) -> Iterator[PathFinding]:
     """A portal that does not work, or has no link."""
     assert hop.facts is not None
     status, peer = hop.facts.portals.get(name), hop.facts.peers.get(name)
     if status is not None and status.state not in WORKING:
-        yield Finding(BLOCKED, f"{name} is {status.state}", f"tnwgdctl portal resume {name}", hop.dro, name)
+        yield PathFinding(BLOCKED, f"{name} is {status.state}", f"tnwgdctl portal resume {name}", hop.dro, name)
     elif peer is not None and peer.state == DEGRADED:
-        yield Finding(BLOCKED, f"{name} carries nothing: {peer.error}", peer.remedy, hop.dro, name)
+        yield PathFinding(BLOCKED, f"{name} carries nothing: {peer.error}", peer.remedy, hop.dro, name)
     elif peer is not None and peer.state != "up":
-        yield Finding(BLOCKED, f"{name} has no link: {peer.error}", peer.remedy, hop.dro, name)
+        yield PathFinding(BLOCKED, f"{name} has no link: {peer.error}", peer.remedy, hop.dro, name)
 
 
-def _acl(hop: Hop, portal: str, direction: str) -> Finding:
+def _acl(hop: Hop, portal: str, direction: str) -> PathFinding:
     assert hop.facts is not None
     reason, configured = f"the {direction} access list of {portal} rejects it", hop.facts.configured
     for one in configured.verdicts if configured is not None else ():
@@ -153,13 +153,13 @@ def _acl(hop: Hop, portal: str, direction: str) -> Finding:
             entry = f", entry {one.ace}" if one.ace else ""
             place = f" [{one.file}:{one.line}]" if one.file else ""
             reason = f"{reason}: {one.reason}{entry}{place}"
-    return Finding(BLOCKED, reason, "change the list and reload, if the topic shall pass", hop.dro, portal)
+    return PathFinding(BLOCKED, reason, "change the list and reload, if the topic shall pass", hop.dro, portal)
 
 
 # data, from the source to the receivers
 
 
-def _data(hops: list[Hop], source: int) -> Iterator[Finding]:
+def _data(hops: list[Hop], source: int) -> Iterator[PathFinding]:
     for at, hop in enumerate(hops):
         if hop.facts is None or hop.facts.entry is None:
             continue
@@ -171,39 +171,41 @@ def _data(hops: list[Hop], source: int) -> Iterator[Finding]:
         yield from _queue(hop)
 
 
-def _no_source(hops: list[Hop], at: int, source: int) -> Finding:
+def _no_source(hops: list[Hop], at: int, source: int) -> PathFinding:
     hop = hops[at]
     if at == 0:
         remedy = "start the source there, and compare its topic and topic resolution options with those of the portal"
-        return Finding(BLOCKED, f"{hop.entered_at} hears no source of domain {source}", remedy, hop.dro, hop.entered_at)
+        return PathFinding(
+            BLOCKED, f"{hop.entered_at} hears no source of domain {source}", remedy, hop.dro, hop.entered_at
+        )
     other = hops[at - 1]
     reason = f"{hop.entered_at} hears no source of domain {source} from {other.dro}"
     if other.facts is None:
-        return Finding(BLOCKED, reason, "", hop.dro, hop.entered_at, ask=other.dro)
+        return PathFinding(BLOCKED, reason, "", hop.dro, hop.entered_at, ask=other.dro)
     remedy = f"{other.dro} forwards it: wait a moment, then look at the network between the two and at both logs"
-    return Finding(BLOCKED, reason, remedy, hop.dro, hop.entered_at)
+    return PathFinding(BLOCKED, reason, remedy, hop.dro, hop.entered_at)
 
 
-def _forwarded(hop: Hop, found: list[SourceRow]) -> Iterator[Finding]:
+def _forwarded(hop: Hop, found: list[SourceRow]) -> Iterator[PathFinding]:
     assert hop.facts is not None
     if all(row.state == "rejected" for row in found):
         yield _acl(hop, hop.entered_at, INBOUND)
     elif not any(row.state == "joined" for row in found):
         reason = f"{hop.entered_at} hears the source and has not joined its session"
         remedy = "wait a moment; the log says which sessions cannot be joined"
-        yield Finding(BLOCKED, reason, remedy, hop.dro, hop.entered_at)
+        yield PathFinding(BLOCKED, reason, remedy, hop.dro, hop.entered_at)
     elif not any(hop.left_at in row.forwarded_to for row in found):
-        yield Finding(
+        yield PathFinding(
             BLOCKED, f"{hop.entered_at} does not forward the source to {hop.left_at}",
             f"wait a moment; {hop.left_at} may get it at another portal: see tnwgdctl proxies --topic", hop.dro,
             hop.entered_at,
         )  # fmt: skip
     elif not {row.otid for row in found}.intersection(row.otid for row in hop.facts.proxies):
         reason = f"{hop.left_at} has no proxy source of it"
-        yield Finding(BLOCKED, reason, "the log of the DRO says which proxy sources fail", hop.dro, hop.left_at)
+        yield PathFinding(BLOCKED, reason, "the log of the DRO says which proxy sources fail", hop.dro, hop.left_at)
 
 
-def _queue(hop: Hop) -> Iterator[Finding]:
+def _queue(hop: Hop) -> Iterator[PathFinding]:
     """Its receivers, or the companion, take less than comes."""
     assert hop.facts is not None
     status = hop.facts.portals.get(hop.left_at)
@@ -211,4 +213,4 @@ def _queue(hop: Hop) -> Iterator[Finding]:
     if limit and 2 * queued >= limit:
         reason = f"the queue of {hop.left_at} has {queued} of {limit} bytes"
         remedy = "look for a slow receiver or link behind it, or raise its rate limit"
-        yield Finding(BLOCKED, reason, remedy, hop.dro, hop.left_at)
+        yield PathFinding(BLOCKED, reason, remedy, hop.dro, hop.left_at)

@@ -14,7 +14,7 @@ from dro.config.report.effective import effective_config
 from dro.errors import RefusedError
 from supervisor.admin.server import Arguments, Reply
 from supervisor.admin.status import ConfigRecord
-from supervisor.orders.explain import explain, query_of
+from supervisor.commands.explain import explain, query_of
 from supervisor.parent.forked_task import Failed
 from supervisor.parent.parent import Parent
 from supervisor.reload.records import PlanRecord, plan_record
