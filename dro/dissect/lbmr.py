@@ -73,9 +73,16 @@ class _Walk:
         return numbers
 
     def option(
-        self, r: Reader, prefix: str, table: OptionSpecs, other: tuple[str, Spec], code_form: str, ignore: bool
+        self,
+        r: Reader,
+        prefix: str,
+        table: OptionSpecs,
+        other: tuple[str, Spec],
+        *,
+        code_form: str,
+        has_ignore_bit: bool,
     ) -> int:
-        """One option; its length, and for a length option the total it gives."""
+        """Print one option; returns the length of all of them, which only a length option gives, or 0."""
         r.need(prefix, 2)
         code, length = r.data[r.pos], r.data[r.pos + 1]
         part, spec = table.get(code, other)
@@ -89,7 +96,7 @@ class _Walk:
         for field_name, form in pairs(spec):
             full = field_name[1:] if field_name.startswith("/") else f"{name}.{field_name}"
             number = self.value(inner, full, form)
-            if field_name == "flags" and ignore and form[0] == "x" and part != "unknown":
+            if field_name == "flags" and has_ignore_bit and form[0] == "x" and part != "unknown":
                 self.out.add(f"{full}.ignore", flag(number & (0x80 if form == "x1" else 0x8000)))
             self.bits(full, number)
             total = number if field_name == "total_len" else total
@@ -115,10 +122,10 @@ class _Walk:
         r.need("lbmr.topt", 4)
         if r.data[r.pos] != 0:
             raise r.fail("lbmr.topt.len", "does not begin with a length option")
-        total = self.option(r, "lbmr.topt.", TOPT, TOPT_UNKNOWN, "u1", ignore=True)
+        total = self.option(r, "lbmr.topt.", TOPT, TOPT_UNKNOWN, code_form="u1", has_ignore_bit=True)
         block = r.sub("lbmr.topt", max(start + total - r.pos, 0))
         while block.left:
-            self.option(block, "lbmr.topt.", TOPT, TOPT_UNKNOWN, "u1", ignore=True)
+            self.option(block, "lbmr.topt.", TOPT, TOPT_UNKNOWN, code_form="u1", has_ignore_bit=True)
 
     def wildcard_tqr(self, r: Reader) -> None:
         self.value(r, "lbmr.tqr.pattern_type", "u1")
@@ -217,7 +224,7 @@ class _Walk:
             case _:
                 return
         while body.left >= 4:
-            self.option(body, "lbmr.tnwg.opt", TNWG, TNWG_UNKNOWN, "x1", ignore=True)
+            self.option(body, "lbmr.tnwg.opt", TNWG, TNWG_UNKNOWN, code_form="x1", has_ignore_bit=True)
 
     def route(self, r: Reader) -> None:
         spec = "num_domains:u2 ip:ip port:u2 reserved:x2 length:u4"
@@ -230,7 +237,7 @@ class _Walk:
             record = self.walk(r, "lbmr.rctxinfo.rec", "len:u2 flags:x2")
             block = r.sub("lbmr.rctxinfo.rec", record["len"] - 4)
             while block.left:
-                self.option(block, "lbmr.rctxinfo.rec.", REMOTE, REMOTE_UNKNOWN, "u1", ignore=False)
+                self.option(block, "lbmr.rctxinfo.rec.", REMOTE, REMOTE_UNKNOWN, code_form="u1", has_ignore_bit=False)
 
     # the packet
 
@@ -251,7 +258,7 @@ class _Walk:
             self.plain(kind, body)
         options = Reader(self.data, end)
         while options.left:
-            self.option(options, "lbmr.opt.", PACKET, PACKET_UNKNOWN, "x1", ignore=True)
+            self.option(options, "lbmr.opt.", PACKET, PACKET_UNKNOWN, code_form="x1", has_ignore_bit=True)
 
     def plain(self, kind: int, r: Reader) -> None:
         names = ("qqrs", "qirs") if kind == lbmr.PacketType.QUEUE_RESOLUTION else ("tqrs", "tirs")

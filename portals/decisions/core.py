@@ -97,6 +97,8 @@ class PortalCore:
         self._domain = domain_id
         self._acl = acl
         self._effects: list[Effect] = []
+        self.ask = self._effects.append
+        """Asks the host for an effect, after all that was asked for before."""
         self.routes = Routes(worker)
         self.siblings = Siblings(lambda topic: self.recorded.forget(topic))
         self.recorded = RecordedInterest(matcher, acl, self.siblings.by_topic)
@@ -116,12 +118,9 @@ class PortalCore:
         )
 
     def take_effects(self) -> list[Effect]:
-        effects, self._effects = self._effects, []
+        effects = self._effects.copy()
+        self._effects.clear()
         return effects
-
-    def ask(self, effect: Effect) -> None:
-        """Ask the shell for it, after all that was asked for before."""
-        self._effects.append(effect)
 
     def _go_through(self, steps: Iterator[object]) -> None:
         """Run the first steps, and ask for the others."""

@@ -102,19 +102,12 @@ class PortalEngine:
         """Whether something that the core asked for waits for a later turn."""
         return bool(self._effects)
 
-    def act(self) -> None:
-        """Carry out what the core asks for and what the link reports, for `ACT_NS`.
+    def act(self, limit_ns: int | None = ACT_NS) -> None:
+        """Carry out what the core asks for and what the link reports, for so long; None: however long it takes.
 
         The next turn goes on with what is left. What is carried out may call back (a cached source is found at once);
         the outermost call goes on with that.
         """
-        self._act(ACT_NS)
-
-    def act_on_all(self) -> None:
-        """The same, however long it takes: nothing that the core has asked for so far waits afterwards."""
-        self._act(None)
-
-    def _act(self, limit_ns: int | None) -> None:
         if self._is_acting:
             return
         self._is_acting = True
@@ -131,6 +124,10 @@ class PortalEngine:
                 self._host.act_soon()
         self._link.send_pending(self._host.now_ns())
         self._host.on_acted()
+
+    def act_on_all(self) -> None:
+        """Do the same until nothing that the core has asked for so far waits."""
+        self.act(None)
 
     def _exchange(self, end_ns: int | None) -> bool:
         """Carry effects of the core to siblings and link, or else interest of the link to the core.

@@ -44,11 +44,11 @@ from portals.decisions.effects import (
 )
 from portals.decisions.messages import SourceSeen
 from portals.endpoint.gauges import Gauges
-from portals.endpoint.immediate import TrdImmediate
 from portals.endpoint.interest import TrdInterest
 from portals.endpoint.join_rules import JoinRules, cost_through
 from portals.endpoint.known_sources import join_info_of, known_source
 from portals.endpoint.listing import PortalLists
+from portals.endpoint.multicast import TrdImmediate
 from portals.endpoint.options import ProxyOptions
 from portals.endpoint.proxies import ProxyReceivers, ProxySources
 from portals.endpoint.requests import RequestOrigins

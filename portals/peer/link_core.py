@@ -219,7 +219,7 @@ class LinkCore:
         hello = self.link.session.hello if self.link is not None else None
         if self.neighbour and self.watch.is_up and hello is not None:
             self._ask(do.Log(LogEvent.PEER_LINK_UP, {"dro": _name(hello), "node_id": self.neighbour}))
-        self._ask(do.ReportPortal(self.describe()))
+        self._ask(self.describe())
 
     def on_failed(self, why: str, end: LinkEnd, now_ns: int) -> None:
         """No connection was made; once is logged, and then what follows at a limited rate."""
@@ -258,7 +258,7 @@ class LinkCore:
         self._ask(do.LinkDown(link.number))
         self.link, self.offers, self.neighbour, self._refresh_ns = None, None, 0, None
         self.announced.is_linked = False
-        self._ask(do.ReportPortal(self.describe()))
+        self._ask(self.describe())
         if offers is not None:
             self._held.append(offers)
         self._is_away = True
@@ -330,7 +330,7 @@ class LinkCore:
             self._ask(do.Log(LogEvent.PEER_CARRIES, fields))
         else:
             self._ask(do.Log(LogEvent.PEER_DEGRADED, fields | {"remedy": NO_ANSWER[1]}))
-        self._ask(do.ReportPortal(self.describe()))
+        self._ask(self.describe())
 
     def on_message(self, number: int, message: Message, raw: bytes) -> bool:
         """Take a message of the link that is neither data nor part of the dialogue; False: it is for others."""
@@ -396,7 +396,7 @@ class LinkCore:
         is_cost_new = config.cost != self.config.cost
         self.config = config
         if is_cost_new:
-            self._ask(do.ReportPortal(self.describe()))  # the routes bring the new paths from all domains
+            self._ask(self.describe())  # the routes bring the new paths from all domains
         if self.offers is not None and acl is not before and not acl.lets_in_like(before):
             self._ask(do.RunSteps(self.offers.set_filter(self._join_filter)))
 

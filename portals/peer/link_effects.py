@@ -187,14 +187,7 @@ class RemoveSource:
     number: int
 
 
-# the rest of the DRO
-
-
-@dataclass(frozen=True, slots=True)
-class ReportPortal:
-    """Tell the route manager what the portal is now."""
-
-    portal: PortalUp | PortalGone
+# the rest of the DRO; the route manager is told PortalUp and PortalGone
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +219,8 @@ LinkCoreEffect = (
     | CompanionAway
     | SendInOrder
     | CountLost
-    | ReportPortal
+    | PortalUp
+    | PortalGone
     | ReportRouteInfo
     | RunSteps
 )

@@ -61,7 +61,7 @@ class Link(Protocol):
     def on_context_info(self, worker: int, message: bytes) -> None:
         """A question for a context or an answer, from a sibling or from behind this portal. Raises: DecodeError."""
 
-    # multicast immediate messages, see `portals.shell.immediate`
+    # multicast immediate messages, see `portals.shell.multicast`
 
     def send_immediate(self, message: bytes, on_outcome: OnOutcome) -> None:
         """Send it to whoever is behind this portal; `on_outcome` as above."""

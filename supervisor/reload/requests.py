@@ -220,7 +220,7 @@ class Reload:
         self._warned = set(result.warnings)
         for warning in fresh[:_LOGGED]:
             configuration_warning(self._log)(warning)
-        busy = self._busy(result.plan)
+        busy = self._refusal_while_busy(result.plan)
         if busy is not None:
             self._log.error(LogEvent.RELOAD_REFUSED, extra={"reason": str(busy)})
             self._end(ReloadEvent.REFUSED, busy)
@@ -238,7 +238,7 @@ class Reload:
                 error = RefusedError("internal error in the reload", remedy="see the log of the DRO")
                 self._end(ReloadEvent.BROKEN, error)
 
-    def _busy(self, plan: ReloadPlan) -> RefusedError | None:
+    def _refusal_while_busy(self, plan: ReloadPlan) -> RefusedError | None:
         """A portal that shall go or start anew, and with which an operator has begun something already."""
         names = {*plan.portals(ActionKind.REMOVE), *plan.portals(ActionKind.RESTART)}
         for worker in self._parent.worker_status():

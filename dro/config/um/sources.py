@@ -97,7 +97,7 @@ def read_portal_um(el: ElementReader, reading: Reading, source_name: str = "", r
 
     sending, receiving = options(source_name), options(receiver_name)
     try:
-        um = both(sending.context(), receiving.context())
+        um = merged_um(sending.context(), receiving.context())
     except ConfigError as e:
         reading.problems.error(e)
         return PortalUm(paths, sending, receiving, DEFAULTS)
@@ -112,7 +112,7 @@ def read_portal_um(el: ElementReader, reading: Reading, source_name: str = "", r
     return PortalUm(paths, sending, receiving, um)
 
 
-def both(sending: UmOptions, receiving: UmOptions) -> UmOptions:
+def merged_um(sending: UmOptions, receiving: UmOptions) -> UmOptions:
     """One set of options for a portal whose contexts share a socket: see `PortalUm`."""
     explicit = {key: value for key, value in receiving.explicit.items() if key[0] != "source"}
     explicit |= {key: value for key, value in sending.explicit.items() if key[0] == "source"}

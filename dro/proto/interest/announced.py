@@ -161,7 +161,7 @@ class InterestSender:
         self._calendar.run_due(now_ns)
 
     def take_outgoing(self) -> list[lbmr.InterestRecord]:
-        return [record for queue in self._queues for run in queue.drain(self._now_ns) for record in run]
+        return [record for queue in self._queues for run in queue.take_runs(self._now_ns) for record in run]
 
     def on_due(self, interest: _Interest) -> None:
         self._put(interest)
@@ -251,7 +251,7 @@ class DomainRouteSender:
 
     def take_outgoing(self) -> tuple[int, ...]:
         """Domains to announce now; they share as few datagrams as they fit into."""
-        return tuple(domain for run in self._queue.drain(self._now_ns) for domain in run)
+        return tuple(domain for run in self._queue.take_runs(self._now_ns) for domain in run)
 
     def _announce(self, domain: int) -> int | None:
         self._waiting.discard(domain)

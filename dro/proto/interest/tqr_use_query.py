@@ -231,7 +231,7 @@ class LocalInterest:
 
     def take_outgoing(self) -> list[lbmr.Tmr]:
         """Use queries that may leave now, to be packed into datagrams."""
-        return [tmr for queue in self._queues for run in queue.drain(self._now_ns) for tmr in run]
+        return [tmr for queue in self._queues for run in queue.take_runs(self._now_ns) for tmr in run]
 
     def take_events(self) -> list[InterestEvent]:
         events, self._events = self._events, []

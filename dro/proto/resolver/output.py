@@ -64,12 +64,12 @@ class ResolverOutput:
         size = self._datagram_max_bytes
         out: list[bytes] = []
         for tirs in (self.initial_advertisements, self.sustain_advertisements):
-            for run in tirs.drain(now_ns) if tirs.has_records else ():
+            for run in tirs.take_runs(now_ns) if tirs.has_records else ():
                 out += lbmr.pack_tirs(run, options, size)
         for tqrs in (self.initial_queries, self.sustain_queries):
-            for names in tqrs.drain(now_ns) if tqrs.has_records else ():
+            for names in tqrs.take_runs(now_ns) if tqrs.has_records else ():
                 out += lbmr.pack_tqrs(names, options, size)
-        for patterns in self.wildcard_queries.drain(now_ns):
+        for patterns in self.wildcard_queries.take_runs(now_ns):
             out += lbmr.pack_wildcard_tqrs(patterns, options, size)
         if self._tmrs:
             out += lbmr.pack_tmrs(self._tmrs, options, size)

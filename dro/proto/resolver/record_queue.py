@@ -20,7 +20,7 @@ from dro.clock import NS_PER_MS
 
 INTERVAL_NS: Final = 100 * NS_PER_MS
 DRAIN_MAX: Final = 64
-SENT_ALONE: Final = 7  # how much more than a record a datagram of its own costs, in records
+ALONE_COSTS_RECORDS: Final = 7  # how much more than a record a datagram of its own costs, in records
 DATAGRAM_OVERHEAD_BYTES: Final = 40  # packet header and the five packet options
 
 
@@ -63,23 +63,23 @@ R = TypeVar("R")
 
 
 class _Group(Generic[R]):
-    """Records that share datagrams with each other; `is_open`: with their neighbours in the queue as well."""
+    """Holds records that share datagrams, and with `shares_with_neighbours` those of their neighbours as well."""
 
-    __slots__ = ("is_open", "suppliers")
+    __slots__ = ("shares_with_neighbours", "suppliers")
 
-    def __init__(self, suppliers: Iterable[Callable[[], R | None]], *, is_open: bool) -> None:
+    def __init__(self, suppliers: Iterable[Callable[[], R | None]], *, shares_with_neighbours: bool) -> None:
         self.suppliers = deque(suppliers)
-        self.is_open = is_open
+        self.shares_with_neighbours = shares_with_neighbours
 
 
 class RecordQueue(Generic[R]):
     """Records of one class in order, each made when it leaves, so that it is up to date and may have become void."""
 
-    __slots__ = ("_ahead", "_groups", "_limit", "_write")
+    __slots__ = ("_ahead", "_encode", "_groups", "_limit")
 
-    def __init__(self, rate: Rate, write: Callable[[R], bytes]) -> None:
+    def __init__(self, rate: Rate, encode: Callable[[R], bytes]) -> None:
         self._limit = ClassLimit(rate)
-        self._write = write
+        self._encode = encode
         self._ahead: deque[_Group[R]] = deque()
         self._groups: deque[_Group[R]] = deque()
 
@@ -102,15 +102,15 @@ class RecordQueue(Generic[R]):
         `ahead`: it leaves before all that is not, as what is said for the first time does before repeats.
         """
         groups = self._ahead if ahead else self._groups
-        if not (groups and groups[-1].is_open):
-            groups.append(_Group((), is_open=True))
+        if not (groups and groups[-1].shares_with_neighbours):
+            groups.append(_Group((), shares_with_neighbours=True))
         groups[-1].suppliers.append(supply)
 
     def put_group(self, suppliers: Iterable[Callable[[], R | None]]) -> None:
         """Records that share datagrams with nothing else: an answer. It leaves before repeats, too."""
-        self._ahead.append(_Group(suppliers, is_open=False))
+        self._ahead.append(_Group(suppliers, shares_with_neighbours=False))
 
-    def drain(self, now_ns: int) -> list[list[R]]:
+    def take_runs(self, now_ns: int) -> list[list[R]]:
         """The runs that may leave now, each to be packed into datagrams of its own; the rest stays in order.
 
         At most `DRAIN_MAX` records are looked at, fewer when they are sent alone, so that a turn of the owner ends; the
@@ -120,13 +120,13 @@ class RecordQueue(Generic[R]):
         left = DRAIN_MAX
         while left > 0 and (groups := self._ahead or self._groups):
             group = groups[0]
-            left -= 0 if group.is_open else SENT_ALONE
+            left -= 0 if group.shares_with_neighbours else ALONE_COSTS_RECORDS
             run: list[R] = []
             while group.suppliers and left > 0 and self._limit.has_room(now_ns):
                 left -= 1
                 record = group.suppliers.popleft()()
                 if record is not None:
-                    self._limit.charge(len(self._write(record)) + (0 if run else DATAGRAM_OVERHEAD_BYTES))
+                    self._limit.charge(len(self._encode(record)) + (0 if run else DATAGRAM_OVERHEAD_BYTES))
                     run.append(record)
             if run:
                 runs.append(run)

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.messages import Origin
+from dro.bus.messages import Origin, PortalGone, PortalUp
 from dro.clock import ms
 from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.log.events import LogEvent
@@ -228,8 +228,8 @@ class PeerPortal:
                 else:
                     assert event.level is not None
                     self._ctx.log.log(event.level, event, extra=dict(fields))
-            case do.ReportPortal(portal=portal):
-                self._shell.report(portal)
+            case PortalUp() | PortalGone():
+                self._shell.report(effect)
             case do.ReportRouteInfo(message=message):
                 self._shell.report_route_info(message)
             case do.RunSteps(steps=steps):

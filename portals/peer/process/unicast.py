@@ -1,6 +1,6 @@
 """Unicast and immediate messages over a peer link, and the contexts that the companion knows.
 
-What comes goes to `portals.shell.unicast`, as from a request port of a TRD, or to `portals.shell.immediate`. What
+What comes goes to `portals.shell.unicast`, as from a request port of a TRD, or to `portals.shell.multicast`. What
 leaves keeps its place behind the data that waits, up to `<uim-max-queue>` bytes of it. A link that is down takes
 nothing.
 
@@ -23,8 +23,8 @@ from dro.wire.source_string import TcpAddress
 from portals.decisions.immediate.unicast import UnicastForwarding
 from portals.peer.stream.writer import LinkWriter, count_lost
 from portals.shell.context_traffic import ContextTraffic
-from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link
+from portals.shell.multicast import ImmediateTraffic
 from portals.shell.portal import PortalShell
 from portals.shell.unicast import UnicastTraffic
 

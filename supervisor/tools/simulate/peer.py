@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from dro.bus.messages import Origin
+from dro.bus.messages import Origin, PortalGone, PortalUp
 from dro.clock import ms, s
 from dro.config.dro_xml.model import EndpointConfig, PeerConfig
 from dro.proto.peerlink.messages import Hello
@@ -286,8 +286,8 @@ class PeerEnd:
                 self.portal.end_proxy(otid)
                 del self._numbers[otid]
                 self._send(end)
-            case do.ReportPortal(portal=report):
-                self.portal.report(report)
+            case PortalUp() | PortalGone():
+                self.portal.report(effect)
             case do.ReportRouteInfo(message=message):
                 self.portal.report_route_info(message)
             case do.RunSteps(steps=steps):

@@ -42,8 +42,8 @@ from portals.decisions.recorded_interest import PATTERNS_MAX
 from portals.endpoint.gauges import Gauges
 from portals.endpoint.interest import TrdInterest
 from portals.shell.gauges import show_core
-from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link as PortalLink
+from portals.shell.multicast import ImmediateTraffic
 from portals.shell.portal import PortalShell
 from portals.shell.unicast import UnicastTraffic
 from tests.builders.routes import whole

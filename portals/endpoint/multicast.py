@@ -21,8 +21,8 @@ from dro.um.transport.sockets import ip_text
 from dro.wire import otid
 from dro.wire.lbmr.records import write_transport
 from dro.wire.source_string import TransportAddress
-from portals.shell.immediate import ImmediateTraffic
 from portals.shell.link import Link
+from portals.shell.multicast import ImmediateTraffic
 from portals.shell.portal import PortalShell
 
 SHARE: Final = 10
