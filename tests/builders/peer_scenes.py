@@ -27,7 +27,7 @@ from dro.um.transport import sockets
 from dro.um.transport.runs import RunTable
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import Domain, TnwgKeepalive
-from portals.peer.options import options_of
+from portals.peer.options import CANARY_BYTES, options_of
 from portals.peer.process.portal import PeerPortal
 from tests.builders.dro_file import load
 from tests.fakes.um_contexts import Stepper
@@ -139,7 +139,7 @@ def _life(
 
 def canaries(text: str, folder: Path) -> list[tuple[int, object]]:
     """The dialogue for a minute: when it sends canaries, answered for 20 s, and what it takes the link for."""
-    options = options_of(load(text).peers[0])
+    options = options_of(load(text).peers[0], bytes(CANARY_BYTES))
     session = LinkSession(Hello(b"A", bytes(8)), options, 0)
     session.on_message(hello(Hello(b"B", b"12345678", has_canaries=True)), 0)
     seen: list[tuple[int, object]] = []
