@@ -55,6 +55,10 @@ hypothesis.settings.load_profile("project")
 _make_record = logging.Logger.makeRecord
 
 
+DESCRIPTORS_MOST: Final = 256
+"""Portals of a test are freed with their sockets by the cycle collector, and `select` takes no descriptor above 1,023."""
+
+
 def check_event(event: LogEvent, level: int, fields: Mapping[str, object]) -> None:
     """Raises: AssertionError for a severity or fields that are not those of the event."""
     assert event.level in (None, level), f"{event.name} is logged with level {level}"
@@ -172,6 +176,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     """A child process that a failed test left would be waited for when the worker ends, and could keep it for ever."""
     for child in multiprocessing.active_children():
         child.kill()
+    if len(os.listdir("/proc/self/fd")) > DESCRIPTORS_MOST:
+        gc.collect()
 
 
 def _is_strict() -> bool:
