@@ -56,7 +56,7 @@ _make_record = logging.Logger.makeRecord
 
 
 DESCRIPTORS_MOST: Final = 256
-"""Portals of a test are freed with their sockets by the cycle collector, and `select` takes no descriptor above 1,023."""
+"""Portals of a test are freed with their sockets by the cycle collector; `select` takes no descriptor above 1,023."""
 
 
 def check_event(event: LogEvent, level: int, fields: Mapping[str, object]) -> None:
