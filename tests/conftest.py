@@ -57,6 +57,7 @@ _make_record = logging.Logger.makeRecord
 
 DESCRIPTORS_MOST: Final = 256
 """Portals of a test are freed with their sockets by the cycle collector; `select` takes no descriptor above 1,023."""
+_descriptors_left = 0
 
 
 def check_event(event: LogEvent, level: int, fields: Mapping[str, object]) -> None:
@@ -176,8 +177,17 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     """A child process that a failed test left would be waited for when the worker ends, and could keep it for ever."""
     for child in multiprocessing.active_children():
         child.kill()
-    if len(os.listdir("/proc/self/fd")) > DESCRIPTORS_MOST:
+    _free_descriptors()
+
+
+def _free_descriptors() -> None:
+    """Collect also what tests of the collector have frozen, when descriptors have become many since the last time."""
+    global _descriptors_left
+    if len(os.listdir("/proc/self/fd")) > _descriptors_left + DESCRIPTORS_MOST:
+        gc.unfreeze()
         gc.collect()
+        gc.freeze()
+        _descriptors_left = len(os.listdir("/proc/self/fd"))
 
 
 def _is_strict() -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from dro.um.message.source import MessageSource
 from dro.um.message.wildcard_receiver import PatternReceiver
 from tests.rigs import census
 from tests.rigs.loaded import Loaded
+from tests.rigs.waiting import readable
 
 ROOT: Final = Path(__file__).parents[2]
 TRANSPORTS: Final = ("lbtrm", "tcp")
@@ -150,7 +150,7 @@ class Application:
         fd = self._process.stdout.fileno()
         deadline = time.monotonic() + ANSWER_S
         while b"\n" not in self._output:
-            if not select.select([fd], [], [], max(0, deadline - time.monotonic()))[0]:
+            if not readable([fd], max(0, deadline - time.monotonic())):
                 raise TimeoutError("the application does not answer")
             data = os.read(fd, 1 << 20)
             if not data:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, AnyStr, Final
 
 from tests.rigs.netns.namespace import die_with_parent, enter
+from tests.rigs.waiting import readable
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("dro", "portals", "router", "supervisor")
@@ -80,7 +81,7 @@ class Image:
     def status(self, pid: int, seconds: float) -> int | None:
         """The status of a process that has ended, as `os.waitpid` gives it; None when it runs on."""
         with self._lock:
-            while pid not in self._statuses and select.select([self._control], [], [], seconds)[0]:
+            while pid not in self._statuses and readable([self._control.fileno()], seconds):
                 ended, status = self._receive()
                 assert status is not None
                 self._statuses[ended] = status

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+def readable(descriptors: Iterable[int], seconds: float | None) -> list[int]:
+    """List those that can be read, after so long at most; of any number, unlike `select`, which ends at 1,023."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [found for found, _ in poll.poll(None if seconds is None else seconds * 1000)]
 
 
 def wait_until(

@@ -11,7 +11,6 @@ import contextlib
 import os
 import pickle
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from typing import Generic, NoReturn, TypeVar
 
 from tests.rigs.loaded import Loaded, is_loaded
 from tests.rigs.netns.namespace import die_with_parent, enter
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import readable, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 T = TypeVar("T")
@@ -156,7 +155,7 @@ class Task(Generic[T]):
         deadline = time.monotonic() + timeout_s
         while self._fd >= 0:
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select([self._fd], [], [], left_s)[0]:
+            if left_s <= 0 or not readable([self._fd], left_s):
                 raise TimeoutError(f"{self.name} still runs after {timeout_s} s")
             chunk = os.read(self._fd, 1 << 16)
             self._received += chunk

@@ -13,7 +13,6 @@ import heapq
 import itertools
 import os
 import random
-import select
 import struct
 import sys
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.rigs.netns.namespace import inside
+from tests.rigs.waiting import readable
 
 TUN: Final = Path("/dev/net/tun")
 TUNSETIFF: Final = 0x400454CA
@@ -93,7 +93,7 @@ def relay(left: int, right: int, link: Link) -> None:
     while True:
         deadlines = [due for line, _ in lines.values() if (due := line.next_deadline()) is not None]
         wait_s = max(0, min(deadlines) - time.monotonic_ns()) / 1e9 if deadlines else None
-        for fd in select.select([left, right], [], [], wait_s)[0]:
+        for fd in readable([left, right], wait_s):
             _read(fd, lines[fd][0])
         now_ns = time.monotonic_ns()
         for line, target in lines.values():

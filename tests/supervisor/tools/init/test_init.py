@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import subprocess
 import sys
 import time
@@ -38,7 +37,7 @@ from tests.fakes.lookup import LOOPBACK, FakeLookup
 from tests.rigs.circumstances import on_terminal
 from tests.rigs.loaded import Loaded
 from tests.rigs.netns.harness import Net
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import readable, wait_until
 
 ROOT = Path(__file__).parents[4]
 HOST = FakeLookup()
@@ -328,7 +327,7 @@ class Terminal:
         wait_until(lambda: self._look(part), f"{part!r} in {self.seen!r}", 30)
 
     def _look(self, part: str) -> bool:
-        if select.select([self.fd], [], [], 0.05)[0]:
+        if readable([self.fd], 0.05):
             try:
                 self.seen += os.read(self.fd, 65536).decode()
             except OSError:  # the other end is closed
