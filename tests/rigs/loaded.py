@@ -16,7 +16,6 @@ import os
 import pickle
 import pkgutil
 import runpy
-import select
 import signal
 import socket
 import subprocess
@@ -208,14 +207,14 @@ def serve(control: socket.socket) -> Program:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     while True:
-        ready = select.select([control, awake], [], [])[0]
-        if awake in ready:
+        ready = readable([control.fileno(), awake.fileno()], None)
+        if awake.fileno() in ready:
             with contextlib.suppress(BlockingIOError):
                 awake.recv(4096)
             with contextlib.suppress(ChildProcessError):
                 while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                     control.send(pickle.dumps(ended))
-        if control not in ready:
+        if control.fileno() not in ready:
             continue
         request, streams, _, _ = socket.recv_fds(control, REQUEST_MAX, 3)
         if not request:
