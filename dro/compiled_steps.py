@@ -30,7 +30,7 @@ _BY_FOLDER: Final = {
     "dro.um.transport.lbtrm": "headers receiver sender",
     "portals.datapath": "descriptor duplicate_window egress handover ingress intake outgoing plan select",
 }
-"""Those that have a `.pxd`, written down: an installation has none, and a search would cost each program time."""
+"""List those that have a `.pxd`, by hand: an installation has none, and a search would cost each program time."""
 STEPS: Final = tuple(f"{folder}.{name}" for folder, names in _BY_FOLDER.items() for name in names.split())
 VIEWS: Final = "dro.compiled_views"
 """A library without a source here: what the compiled steps share of views of memory (setup.py)."""

@@ -19,7 +19,7 @@ TESTS: Final = Path(__file__).parent
 
 
 class Lane(IntEnum):
-    """What tests may do; each lane may do what those before it may."""
+    """Says what tests may do; each lane may do what those before it may."""
 
     FAST = 0
     LOOPBACK = 1

@@ -336,7 +336,7 @@ def test_no_module_is_too_long_to_read() -> None:
 
 
 def impure_cores(modules: Mapping[str, Path], imports: Iterable[Import]) -> list[str]:
-    """What modules import that define a class called Core or Engine, though a core owns no socket, clock or logger."""
+    """List what modules import that define a class called Core or Engine, which own no socket, clock or logger."""
     core = re.compile(r"^class [A-Z]\w*(Core|Engine)\b", re.MULTILINE)
     cores = {name for name, path in modules.items() if core.search(path.read_text(encoding="utf-8"))}
     return [str(item) for item in imports if item.importer in cores and _is_impure(item.imported)]

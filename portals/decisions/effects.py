@@ -207,5 +207,5 @@ HostEffect = (
     | SourceIgnored
     | InterestIgnored
 )
-"""What concerns siblings, the data path and the log."""
+"""Concerns siblings, the data path and the log."""
 Effect = ProxyEffect | HostEffect | GoOn

@@ -27,13 +27,13 @@ from portals.decisions.routes import entering_routes
 INTEREST_AT_ONCE: Final = 16
 """Topics and patterns that are passed on in a turn; one datagram can ask for 700."""
 ACT_NS: Final = ms(3)
-"""What has to be done after so long is left to the next turn, but for what is under way."""
+"""Bounds a turn: what is not under way by then is left to the next."""
 STEP: Final = 24
 """Steps at once: about two milliseconds when each of them opens a proxy source; less costs more for each."""
 
 
 class EngineLink(Protocol):
-    """What the portal leads to: a TRD, or the companion of a peer link. Times are those of the host."""
+    """Connects the portal with what it leads to: a TRD, or the companion of a peer link. Times are those of the host."""
 
     def take_interest(self) -> list[InterestEvent]:
         """Return what receivers behind this portal began or ceased to want."""
@@ -58,7 +58,7 @@ class EngineLink(Protocol):
 
 
 class EngineHost(Protocol):
-    """What a process has around the cores. Nothing of it calls back from within, but `act_soon` later."""
+    """Gives what a process has around the cores. Nothing of it calls back from within, but `act_soon` later."""
 
     def now_ns(self) -> int: ...
 

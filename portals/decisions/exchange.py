@@ -1,4 +1,4 @@
-"""What a new incarnation of a sibling is told, message by message: what it had before, and all that the portal knows.
+"""Makes what a new incarnation of a sibling is told: what it had before, and all that the portal knows.
 
 In the order in which it is waited for, as proxies and sources do not wait for interest; None for what was looked at and
 need not be told. Each message is made when it leaves, by the state of that moment. Part of `portals.decisions.core`.
@@ -68,7 +68,7 @@ class Exchange:
         yield InitialStateSent()
 
     def _known_before(self, worker: int, incarnation: int) -> Iterator[PortalMessage | None]:
-        """What an older incarnation of the sibling had told; its interest is known to all, so only one tells that."""
+        """Make what an older incarnation of the sibling had told; all know its interest, so only one tells that."""
         for offer in self.siblings.offers_before(worker, incarnation):
             proxy = None if offer is None else self.sources.by_otid.get(offer.source.otid)
             is_fed = offer is not None and proxy is not None and proxy.feeder == offer.key

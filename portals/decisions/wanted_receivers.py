@@ -32,7 +32,7 @@ class WantedReceivers:
         self.domains: Table[Symbol, set[int]] = Table()
         """The interested domains of each proxy receiver."""
         self.refused: Table[Symbol, None] = Table()
-        """What siblings want and may not be asked for here."""
+        """Keeps what siblings want and may not be asked for here."""
         self.kinds: Counter[int] = Counter()
         """How many proxy receivers there are by type of pattern."""
 

@@ -1,4 +1,4 @@
-"""What a peer portal tells its companion: what is wanted from it, and which sources are offered to it.
+"""Tells the companion of a peer portal what is wanted from it, and which sources are offered to it.
 
 What is offered keeps its number for as long as it exists, over every reconnect. Part of `portals.peer.link_core`.
 

@@ -109,7 +109,7 @@ class LinkCore:
         self._number = 0  # of the newest
         self.link: Connection | None = None
         self.offers: LinkSources | None = None
-        """What the companion offers."""
+        """Holds what the companion offers."""
         self._next: tuple[Connection, LinkUp] | None = None  # takes the place of the link when that is closed
         self.neighbour = 0
         """Node id of the companion's DRO, once it is known."""
@@ -155,7 +155,7 @@ class LinkCore:
         return connection
 
     def _digests_sent(self) -> Digests:
-        """What a question that is put now comes behind. While all is told once more there is nothing to compare."""
+        """Digest what a question that is put now comes behind. None while all is told once more."""
         sources = self._sent_sources() if self.link is not None else None
         return NO_DIGESTS if sources is None else Digests(self.told.digest, sources.digest)
 
@@ -323,7 +323,7 @@ class LinkCore:
                 pass
 
     def _on_carries(self, carries: DataPathState) -> None:
-        """What canaries show: routes take the link, or do not any more."""
+        """Follow what canaries show: routes take the link, or do not any more."""
         self.watch.carries = carries.is_so
         fields: dict[str, object] = {"silent_ms": carries.silent_ns // NS_PER_MS}
         if carries.is_so:

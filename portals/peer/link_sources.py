@@ -1,4 +1,4 @@
-"""What the companion offers over one connection: what is let in, and under which number.
+"""Keeps what the companion offers over one connection: what is let in, and under which number.
 
 What is offered has numbers of its connection; the next connection takes over what it offers again, by OTID, with its
 handle and with the siblings that want it. Hop count and cost come from the routes, as a link carries neither. Part of

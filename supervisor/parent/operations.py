@@ -85,7 +85,7 @@ class _Operation:
 
 
 class ProcessControl(Protocol):
-    """What operations need of the processes; `WorkerProcesses` says what each does."""
+    """Gives what operations need of the processes; `WorkerProcesses` says what each does."""
 
     def prepare(self, worker: Worker) -> None: ...
     def send(self, worker: Worker, message: ParentMessage) -> None: ...

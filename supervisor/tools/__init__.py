@@ -1,1 +1,1 @@
-"""What an operator runs: each folder is a program or a command of one, and the daemon works without any of them."""
+"""Holds what an operator runs: each folder is a program or a command; the daemon works without them."""

@@ -1,4 +1,4 @@
-"""What `tnwgdctl` lists of a real DRO while it forwards."""
+"""Shows what `tnwgdctl` lists of a real DRO while it forwards."""
 
 from __future__ import annotations
 

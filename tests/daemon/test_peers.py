@@ -1,4 +1,4 @@
-"""What an operator types about the links of real DROs; `tests/network/test_answers.py` has all the answers."""
+"""Shows what an operator types about the links of real DROs; `tests/network/test_answers.py` has all the answers."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Host(Protocol):
 
 
 def noted(effect: Effect | LinkCoreEffect) -> tuple[object, Effect | LinkCoreEffect]:
-    """What is compared of an effect, and the effect: messages that are made one by one are made now."""
+    """Return what is compared of an effect, and the effect: messages that are made one by one are made now."""
     match effect:
         case SendAllInterest(messages=messages):
             made = list(messages)
@@ -100,7 +100,7 @@ def noted(effect: Effect | LinkCoreEffect) -> tuple[object, Effect | LinkCoreEff
 
 
 def by_time(host: Host) -> dict[int, list[str]]:
-    """What was asked for at each time; what a turn does first is the host's."""
+    """Sort what was asked for at each time; what a turn does first is the host's."""
     found: defaultdict[int, list[str]] = defaultdict(list)
     for at_ns, note in cast("list[tuple[int, object]]", host.notes):
         found[at_ns].append(repr(note))

@@ -56,7 +56,7 @@ def signatures(net: SimNetwork) -> set[int]:
 
 
 def take(net: SimNetwork, name: str) -> list[object]:
-    """What the route manager of a DRO has found so far."""
+    """Return what the route manager of a DRO has found so far."""
     findings, net.dros[name].findings = net.dros[name].findings, []
     return [finding for _, finding in findings]
 
@@ -66,7 +66,7 @@ def cost(net: SimNetwork, way: Way) -> int:
 
 
 def ways(net: SimNetwork, source: int, target: int) -> list[Way]:
-    """Where the tables of all DROs lead traffic: portals passed and TRDs crossed, as in a `topology.json`."""
+    """Follow the tables of all DROs to where they lead traffic: portals and TRDs, as in a `topology.json`."""
     return [way for portal in _members(net, source) for way in _from(net, portal, source, target, ())]
 
 

@@ -242,7 +242,7 @@ class AclConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortalConfig:
-    """What `<endpoint>` and `<peer>` have in common. `um` holds the UM options with all layers applied."""
+    """Hold what `<endpoint>` and `<peer>` have in common. `um` holds the UM options with all layers applied."""
 
     name: str
     cost: int

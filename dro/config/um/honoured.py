@@ -35,7 +35,7 @@ _INSTEAD: Final[Mapping[OptionKey, str]] = {
     ("context", "compression"): "TCP is not compressed",
     ("context", "resolver_disable_udp_topic_resolution"): "topics are resolved by UDP",
 }
-"""What happens on the wire although the option asks for something else."""
+"""Says what happens on the wire although the option asks for something else."""
 IDLE_IN_PORTALS: Final = frozenset({("source", "implicit_batching_interval")})
 """Used elsewhere; a portal holds nothing back."""
 _WORD: Final = re.compile(r"\w+")

@@ -88,7 +88,7 @@ OnImmediate = Callable[[bytes, TransportAddress], object]
 
 
 class ImmediateListener(Protocol):
-    """What hears the sessions of multicast immediate messages."""
+    """Hears the sessions of multicast immediate messages."""
 
     def counts(self) -> SessionCounts:
         """Add up those of all sessions since the start."""

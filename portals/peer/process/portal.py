@@ -188,7 +188,7 @@ class PeerPortal:
     # what the core of the link asks for
 
     def _carry_out(self) -> None:
-        """What is carried out may call back; the outermost call goes on with what that leads to."""
+        """Carry out effects; what that calls back only adds to them, and the outermost call goes on with it."""
         if self._is_performing:
             return
         self._is_performing = True
@@ -301,7 +301,7 @@ class PeerPortal:
                 self._unicast.writer = None
 
     def _forget(self, number: int) -> None:
-        """What a connection that is over still has."""
+        """Drop what a connection that is over still has."""
         self._connections.pop(number, None)
         receiver = self._receivers.get(number)
         if receiver is not None and not receiver.sources:

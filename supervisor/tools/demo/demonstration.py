@@ -69,7 +69,7 @@ class Timetable:
 
 
 class DemoScreen:
-    """What is seen of the network: a picture on a terminal, elsewhere a line each second."""
+    """Shows the network: a picture on a terminal, elsewhere a line each second."""
 
     def __init__(
         self,

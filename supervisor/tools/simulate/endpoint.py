@@ -39,7 +39,7 @@ from supervisor.tools.simulate.trd import SimSession, Trd
 DATAGRAM_BYTES: Final = 8192
 UNICAST_PORT: Final = 14391
 ADDRESS: Final = TcpAddress(0x7F000001, 14371, 0)
-"""Of every source."""
+"""Is the address of every source."""
 
 
 class EndpointEnd:
@@ -91,7 +91,7 @@ class EndpointEnd:
         self._interest.on_routes(reachable, now_ns)
 
     def on_origins(self, origins: tuple[Origin, ...]) -> None:
-        """What is heard in a TRD is advertised with hop count and cost."""
+        """Ignore them: what is heard in a TRD is advertised with hop count and cost."""
 
     def on_route_info(self, message: bytes) -> None:
         self._trd.send_route_info(self, message)

@@ -1,4 +1,4 @@
-"""What crosses a simulated network as data: messages of sources, which remember what they passed."""
+"""Carries data over a simulated network: messages of sources, which remember what they passed."""
 
 from __future__ import annotations
 

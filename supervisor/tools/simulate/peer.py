@@ -33,7 +33,7 @@ DELAY_NS: Final = ms(1)
 REFUSED_NS: Final = ms(1)
 CONNECT_TIMEOUT_NS: Final = s(10)
 ADDRESS: Final = TcpAddress(0x7F000001, 0, 0)
-"""Of every companion."""
+"""Is the address of every companion."""
 Datum = tuple[int, Sent]
 """Number of a source, and a message of it."""
 

@@ -45,7 +45,7 @@ DATA_NS: Final = ms(1) // 10
 
 
 class SimLink(EngineLink, Protocol):
-    """What a simulated portal leads to."""
+    """Connects a simulated portal with what it leads to."""
 
     def send(self, proxy: Proxy, sent: Sent) -> None:
         """By a proxy source of this portal."""
@@ -64,7 +64,7 @@ class SimLink(EngineLink, Protocol):
 
 
 class Daemon(Protocol):
-    """What a portal needs of its DRO."""
+    """Gives what a portal needs of its DRO."""
 
     name: str
     node_id: int

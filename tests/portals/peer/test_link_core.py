@@ -20,7 +20,7 @@ from tests.portals.test_hosts import NODE_ID, THERE, SimulatedHost, greeting, wa
 
 ANSWER_MS = ANSWER_NS // ms(1)
 INTERVAL_MS = 5000
-"""Of keepalives, by default."""
+"""Is the gap between keepalives, by default."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Who is asked for a list of a running DRO."""
+"""Shows who is asked for a list of a running DRO."""
 
 from __future__ import annotations
 
