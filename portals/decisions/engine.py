@@ -33,7 +33,7 @@ STEP: Final = 24
 
 
 class EngineLink(Protocol):
-    """Connects the portal with what it leads to: a TRD, or the companion of a peer link. Times are those of the host."""
+    """Connects the portal with a TRD, or with the companion of a peer link. Times are those of the host."""
 
     def take_interest(self) -> list[InterestEvent]:
         """Return what receivers behind this portal began or ceased to want."""

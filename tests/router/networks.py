@@ -66,7 +66,7 @@ def cost(net: SimNetwork, way: Way) -> int:
 
 
 def ways(net: SimNetwork, source: int, target: int) -> list[Way]:
-    """Follow the tables of all DROs to where they lead traffic: portals and TRDs, as in a `topology.json`."""
+    """Follow the tables of all DROs: portals and TRDs that traffic passes, as in a `topology.json`."""
     return [way for portal in _members(net, source) for way in _from(net, portal, source, target, ())]
 
 
