@@ -165,8 +165,10 @@ class LinkCore:
         connection, link = self._connections.get(number), self.link
         if connection is None:
             return
-        silent_ns = link.session.options.interval_ns or SILENT_NS if link is not None else 0
-        if link is None or self.newcomers.judge(connection, up, link, silent_ns, now_ns):
+        if link is not None:
+            silent_ns = link.session.options.interval_ns or SILENT_NS
+            self.newcomers.judge(connection, up, link, silent_ns, now_ns)
+        else:
             self._begin(connection, up, now_ns)
 
     def _begin(self, connection: Connection, up: LinkUp, now_ns: int) -> None:

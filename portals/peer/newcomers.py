@@ -7,11 +7,11 @@ of `portals.peer.link_core`; connections are the numbers that it gave them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dro.log.events import LogEvent
-from dro.proto.peerlink.connecting import ANSWER_NS, REMEDIES, ConnectionClaim, claim_of
+from dro.proto.peerlink.connecting import ANSWER_NS, PAUSED_NS, REMEDIES, ConnectionClaim, claim_of
 from dro.proto.peerlink.session import LinkEnd, LinkSession, LinkUp
 from dro.wire.source_string import TcpAddress, address_text
 from portals.peer.link_effects import Ask, LinkCoreEffect, Log
@@ -80,17 +80,18 @@ class Newcomers:
         fields = {"peer": peer, "reason": reason, "remedy": remedy}
         self._ask(Log(LogEvent.PEER_REFUSED, fields, is_limited=True))
 
-    def judge(self, connection: Connection, up: LinkUp, link: Connection, silent_ns: int, now_ns: int) -> bool:
-        """Whether it takes the place of the link now. It may do so later: see `on_timer` and `take_claimant`."""
+    def judge(self, connection: Connection, up: LinkUp, link: Connection, silent_ns: int, now_ns: int) -> None:
+        """Refuse it, or let it wait: it may take the place of the link later, see `on_timer` and `take_claimant`."""
         claim = claim_of(connection.session, link.session, now_ns, silent_ns)
-        if claim is ConnectionClaim.REPLACES:
-            return True
         if claim is ConnectionClaim.ASKS and self._claimant is None:
-            self._claimant = _Claimant(connection, up, link, now_ns)
-            self._ask(Ask(link.number))
+            self._wait(_Claimant(connection, up, link, now_ns))
         else:
             self._close(connection, claim)
-        return False
+
+    def _wait(self, claimant: _Claimant) -> None:
+        """Wait for the answer of the link."""
+        self._claimant = claimant
+        self._ask(Ask(claimant.link.number))
 
     def next_deadline(self) -> int | None:
         return self._claimant.asked_ns + ANSWER_NS if self._claimant is not None else None
@@ -103,6 +104,9 @@ class Newcomers:
         self._claimant = None
         if link is claimant.link and link.session.heard_ns > claimant.asked_ns:
             self._close(claimant.connection, ConnectionClaim.ASKS)
+            return None
+        if link is claimant.link and now_ns >= claimant.asked_ns + ANSWER_NS + PAUSED_NS:
+            self._wait(replace(claimant, asked_ns=now_ns))
             return None
         return claimant.connection, claimant.up
 

@@ -3,8 +3,8 @@
 Source: DRO guide, `reconnect-interval`; forwarding notes, 21.2. Guess: pauses are spread over a fifth more than the
 interval, so that initiators whose network was away do not all come at once; there is none after a link that lasted for
 the interval at least, so that a reset costs no more than it must, and nobody who refuses is hammered. A new connection
-of the DRO that the old one is with takes its place when the old one does not answer within `ANSWER_NS`; any other one
-does when the old one has been silent for a keepalive interval.
+takes the place of the old one when that is asked and does not answer within `ANSWER_NS`. It is asked for the sake of
+the DRO that it is with; for any other one when it has been silent for a keepalive interval.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _SPREAD: Final = 5
 PAUSE_NS: Final = ms(100)
 """The shortest pause, for a smaller interval."""
 ANSWER_NS: Final = ms(1000)
+PAUSED_NS: Final = ms(200)
+"""A timer that is so late shows that this process did not run, and so has not read what came."""
 
 
 class InitiatorCore:
@@ -59,7 +61,6 @@ class InitiatorCore:
 class ConnectionClaim(Enum):
     """Says what a connection whose HELLO has come is beside the one that is up; the values say why it is refused."""
 
-    REPLACES = ""
     ASKS = "the companion is connected, and answers"
     """It may be the same DRO, which has lost the old one without our notice: if that is so, nobody answers there."""
     CLONE = "another DRO of the same name is connected"
@@ -74,7 +75,7 @@ REMEDIES: Final = {
 
 
 def claim_of(newcomer: LinkSession, old: LinkSession, now_ns: int, silent_ns: int) -> ConnectionClaim:
-    """`silent_ns`: of an old one after which any other takes its place.
+    """`silent_ns`: of an old one after which any other may take its place.
 
     A node id is drawn at each start of a DRO, so one name with two of them is two DROs that run. Without a name, the
     same DRO is the portal of the same context instance.
@@ -83,7 +84,7 @@ def claim_of(newcomer: LinkSession, old: LinkSession, now_ns: int, silent_ns: in
     assert old.hello is not None
     one, other = newcomer.hello, old.hello
     if now_ns - old.heard_ns >= silent_ns:
-        return ConnectionClaim.REPLACES
+        return ConnectionClaim.ASKS
     if one.name != other.name or (not one.name and one.context_instance != other.context_instance):
         return ConnectionClaim.SECOND
     if one.node_id and other.node_id and one.node_id != other.node_id:

@@ -8,7 +8,7 @@ import pytest
 
 from dro.clock import ms
 from dro.log.events import LogEvent
-from dro.proto.peerlink.connecting import ANSWER_NS
+from dro.proto.peerlink.connecting import ANSWER_NS, PAUSED_NS
 from dro.proto.peerlink.hold import QUIET_NS
 from dro.proto.peerlink.messages import Hello, hello, keepalive, topic_interest
 from dro.wire.lbmc import message as lbmc
@@ -83,20 +83,41 @@ def test_a_second_host_with_the_same_configuration_is_refused_by_name(host: Simu
     assert why in host.link.watch.error, "in status as well"
 
 
-@pytest.mark.parametrize(("silent_ms", "number"), [(INTERVAL_MS - 1000, 2), (INTERVAL_MS - 100, 3)])
-def test_of_two_who_want_the_place_of_a_silent_link_one_has_it(
-    host: SimulatedHost, silent_ms: int, number: int
-) -> None:
-    """The companion, which is waited for, and a stranger, 550 ms later: when the interval is over, that one."""
+@pytest.mark.parametrize("silent_ms", [INTERVAL_MS - 1000, INTERVAL_MS - 100])
+def test_of_two_who_want_the_place_of_a_silent_link_the_first_has_it(host: SimulatedHost, silent_ms: int) -> None:
+    """The companion, and a stranger 550 ms later, before or after the interval is over."""
     connected(host, greeting())
     host.run(silent_ms)
     waits = connected(host, greeting())
     host.run(550)
     stranger = connected(host, greeting(name=b"stranger"))
     host.run(ANSWER_MS + 100)
-    assert (waits.is_open, stranger.is_open) == ((True, False) if number == 2 else (False, True))
-    assert number_of_link(host) == number
-    assert [e.connection for e in asked(host, Admit) if isinstance(e, Admit)] == [1, number]
+    assert (waits.is_open, stranger.is_open) == (True, False)
+    assert number_of_link(host) == 2
+    assert [e.connection for e in asked(host, Admit) if isinstance(e, Admit)] == [1, 2]
+
+
+def test_anyone_takes_the_place_of_a_silent_link_that_does_not_answer(host: SimulatedHost) -> None:
+    connected(host, greeting())
+    host.run(INTERVAL_MS)
+    stranger = connected(host, greeting(name=b"stranger"))
+    host.run(ANSWER_MS - 100)
+    assert number_of_link(host) == 1
+    host.run(200)
+    assert (number_of_link(host), stranger.is_open) == (2, True)
+
+
+def test_a_process_that_did_not_run_asks_once_more(host: SimulatedHost) -> None:
+    """Else a pause of the machine would give the link to whoever wants its place."""
+    first = connected(host, greeting())
+    waits = connected(host, greeting())
+    host.clock.now_ns += ms(ANSWER_MS) + PAUSED_NS
+    host.end.on_timer(host.clock.now_ns)
+    host.run(1)
+    assert waits.is_open
+    host.receive(first, keepalive(1, 0))
+    host.run(ANSWER_MS)
+    assert (number_of_link(host), waits.is_open) == (1, False)
 
 
 # who the companion is

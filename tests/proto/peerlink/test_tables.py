@@ -303,8 +303,8 @@ def greeted(hello: Hello, heard_ns: int = 0) -> LinkSession:
         (Hello(b"G1", b"\3" * 8), s(1), ConnectionClaim.ASKS),
         (Hello(b"G9", b"\2" * 8, node_id=5), s(1), ConnectionClaim.SECOND),
         (Hello(b"", b"\2" * 8), s(1), ConnectionClaim.SECOND),
-        (Hello(b"G1", b"\3" * 8, node_id=6), SILENT_NS, ConnectionClaim.REPLACES),
-        (Hello(b"G9", b"\3" * 8, node_id=6), SILENT_NS, ConnectionClaim.REPLACES),
+        (Hello(b"G1", b"\3" * 8, node_id=6), SILENT_NS, ConnectionClaim.ASKS),
+        (Hello(b"G9", b"\3" * 8, node_id=6), SILENT_NS, ConnectionClaim.ASKS),
     ],
 )
 def test_who_takes_the_place_of_a_link(newcomer: Hello, silent_ns: int, claim: ConnectionClaim) -> None:
