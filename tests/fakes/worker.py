@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +28,13 @@ Told = tuple[str, LogEvent, dict[str, object]]
 @dataclass
 class FakeIdentity:
     dro_node_id: int = 1 << 63 | 5
+
+
+def _close_if_left(descriptor: int, path: Path) -> None:
+    """Close the descriptor of a ring that nobody closed, as the end of a process does."""
+    with contextlib.suppress(OSError):
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(path)):
+            os.close(descriptor)
 
 
 class FakeChannels:
@@ -73,7 +83,10 @@ class FakeWorker:
         return cast(WorkerContext, self)
 
     def create_ring(self, capacity: int) -> RingWriter:
-        return RingWriter.create(self.folder / f"{self.name}.ring", capacity, 1)
+        path = self.folder / f"{self.name}.ring"
+        ring = RingWriter.create(path, capacity, 1)
+        weakref.finalize(self, _close_if_left, ring._fd, path)
+        return ring
 
     def open_ring(self, peer: PeerUp) -> RingReader:
         self.rings.append(RingReader.open(self.folder / f"{peer.name}.ring", 1))
