@@ -123,7 +123,7 @@ class Newcomers:
         reason = claim.value
         hello = connection.session.hello
         if claim is ConnectionClaim.CLONE and hello is not None:
-            reason += f": {hello.name.decode(errors='replace')}, and this one has node id {hello.node_id}"
+            reason += f": {hello.name.decode(errors='replace')}, and this one has node id {hello.node_id or 'none'}"
         self.refuse(connection.address, reason, REMEDIES[claim], LinkEnd.REMOTE)
         if claim is ConnectionClaim.CLONE:
             self._watch.on_claimed(reason, REMEDIES[claim])

@@ -126,9 +126,9 @@ def test_attacks_beside_a_flow_cost_it_nothing(chain: Chain, capsys: pytest.Capt
                 f"{name}: {done} times, {flow[RECEIVED] - before} received, {flow[MISSING] - missing} lost, "
                 f"{flow[DUPLICATES] - again} twice, {grown} MiB, {chain.lines() - lines} lines"
             )
-            assert chain.pids() == pids, [report, chain.logs()]
-            assert (flow[MISSING], flow[DUPLICATES]) == (0, 0), [report, chain.logs()]
+            assert chain.pids() == pids, "\n".join([*report, chain.logs()])
+            assert (flow[MISSING], flow[DUPLICATES]) == (0, 0), "\n".join([*report, chain.logs()])
             assert grown < (NAMES_GROWN if name == "new names" else GROWN) >> 20, report
-            assert chain.lines() - lines < LINES, [report, chain.logs()]
+            assert chain.lines() - lines < LINES, "\n".join([*report, chain.logs()])
         (chain.plan.folder / "report.txt").write_text("\n".join(report))
     wait_until(lambda: routes_of(chain, capsys) == routes, "the same routes", 60, chain.logs)

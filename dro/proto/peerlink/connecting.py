@@ -77,8 +77,8 @@ REMEDIES: Final = {
 def claim_of(newcomer: LinkSession, old: LinkSession, now_ns: int, silent_ns: int) -> ConnectionClaim:
     """`silent_ns`: of an old one after which any other may take its place.
 
-    A node id is drawn at each start of a DRO, so one name with two of them is two DROs that run. Without a name, the
-    same DRO is the portal of the same context instance.
+    A node id is drawn at each start of a DRO, so one name with two of them, or with one in one HELLO alone, is two
+    DROs that run. Without a name, the same DRO is the portal of the same context instance.
     """
     assert newcomer.hello is not None
     assert old.hello is not None
@@ -87,6 +87,6 @@ def claim_of(newcomer: LinkSession, old: LinkSession, now_ns: int, silent_ns: in
         return ConnectionClaim.ASKS
     if one.name != other.name or (not one.name and one.context_instance != other.context_instance):
         return ConnectionClaim.SECOND
-    if one.node_id and other.node_id and one.node_id != other.node_id:
+    if one.node_id != other.node_id:
         return ConnectionClaim.CLONE
     return ConnectionClaim.ASKS

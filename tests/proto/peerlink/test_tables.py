@@ -300,7 +300,7 @@ def greeted(hello: Hello, heard_ns: int = 0) -> LinkSession:
         (Hello(b"G1", b"\2" * 8, node_id=5), s(1), ConnectionClaim.ASKS),
         (Hello(b"G1", b"\3" * 8, node_id=5), s(1), ConnectionClaim.ASKS),
         (Hello(b"G1", b"\3" * 8, node_id=6), s(1), ConnectionClaim.CLONE),
-        (Hello(b"G1", b"\3" * 8), s(1), ConnectionClaim.ASKS),
+        (Hello(b"G1", b"\3" * 8), s(1), ConnectionClaim.CLONE),
         (Hello(b"G9", b"\2" * 8, node_id=5), s(1), ConnectionClaim.SECOND),
         (Hello(b"", b"\2" * 8), s(1), ConnectionClaim.SECOND),
         (Hello(b"G1", b"\3" * 8, node_id=6), SILENT_NS, ConnectionClaim.ASKS),
@@ -310,6 +310,12 @@ def greeted(hello: Hello, heard_ns: int = 0) -> LinkSession:
 def test_who_takes_the_place_of_a_link(newcomer: Hello, silent_ns: int, claim: ConnectionClaim) -> None:
     link = greeted(Hello(b"G1", b"\2" * 8, node_id=5), heard_ns=s(10))
     assert claim_of(greeted(newcomer), link, s(10) + silent_ns, SILENT_NS) is claim
+
+
+def test_without_node_ids_the_name_counts() -> None:
+    link = greeted(Hello(b"G1", b"\2" * 8), heard_ns=s(10))
+    assert claim_of(greeted(Hello(b"G1", b"\3" * 8)), link, s(10), SILENT_NS) is ConnectionClaim.ASKS
+    assert claim_of(greeted(Hello(b"G1", b"\3" * 8, node_id=5)), link, s(10), SILENT_NS) is ConnectionClaim.CLONE
 
 
 def test_without_a_name_the_context_instance_counts() -> None:
