@@ -167,7 +167,8 @@ class Alone:
         self.shell = PortalShell(self.worker.ctx, self.core, 1000)
         self.link = TimedLink(self.shell, self.worker)
         self.shell.start(self.link)
-        self.ring = FakeWorker(stepper.loop, folder, SIBLING, "P2").create_ring(1 << 16)
+        self.sibling = FakeWorker(stepper.loop, folder, SIBLING, "P2")
+        self.ring = self.sibling.create_ring(1 << 16)
         self.queues = DescriptorWriter(self.ring)
 
     @property
