@@ -38,10 +38,7 @@ class DomainCosts:
 
 
 class LateData(Protocol):
-    """Data of a source may come before the source is told, and after its end."""
-
-    def on_source(self, number: int) -> None:
-        """Told, and recorded."""
+    """Data of a source may come after its end."""
 
     def on_end(self, otid: bytes, number: int) -> None:
         """Let a source that has ended linger."""
@@ -123,8 +120,6 @@ class LinkSources:
         if self._late is not None and (before := self._late.take(record.otid)) is not None:
             self.remove(before)
         self._put(record)
-        if self._late is not None:
-            self._late.on_source(record.srcidx)
 
     def _put(self, record: SourceRecord) -> None:
         cost = self._costs.to(record.domain_id)

@@ -144,6 +144,7 @@ class UdpPart:
     # sources
 
     def on_source(self, number: int) -> None:
+        """Take data that has come before the source was told: it is joined now."""
         if self._datagrams is not None:
             self._datagrams.on_source(number)
 

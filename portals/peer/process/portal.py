@@ -331,6 +331,8 @@ class PeerPortal:
                 else:
                     self._shell.move_source(self._pop(*before), bound)
                     self._shell.change_source(bound, hop_count, cost, record.options)
+                if self._udp is not None:
+                    self._udp.on_source(record.srcidx)
             case do.ChangeSource(record=record, hop_count=hop_count, cost=cost):
                 self._shell.change_source(receiver.sources[record.srcidx], hop_count, cost, record.options)
             case do.RemoveSource(connection=connection, number=number):
