@@ -605,7 +605,9 @@ class AnyRoutes(RuleBasedStateMachine):
                     assert any(other == handle for _, other in self.running - {(worker, handle)}) or not self.usable(
                         bytes([handle]) * 32
                     ), "another one has been asked before"
-                    self.running.remove((worker, handle))
+                    origins = self.offers[bytes([handle]) * 32]
+                    assert worker not in origins or (worker, handle) in self.running
+                    self.running.discard((worker, handle))  # of one that has gone, it may come as well
 
     def usable(self, otid: bytes) -> set[int]:
         return self.among(otid, self.table)
