@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import pytest
 
@@ -36,7 +37,7 @@ source transport_lbtrm_ignore_interval 50
 
 
 def digest_of(*parts: tuple[int, int]) -> str:
-    """Of so many messages of the sequence with that seed, one sequence after the other."""
+    """Digest so many messages of the sequence with each seed, one sequence after the other."""
     digest = Digest()
     for seed, count in parts:
         payloads = Payloads(seed, *SIZES)
@@ -48,6 +49,10 @@ def digest_of(*parts: tuple[int, int]) -> str:
 def heard_of(report: Report, topic: bytes) -> Heard:
     (heard,) = report.of_topic(topic)
     return heard
+
+
+def has_ended(app: App, topic: bytes) -> bool:
+    return heard_of(app.report(), topic).ended > 0
 
 
 def sent_to(dro: Dro, ingress: int, egress: int) -> int:
@@ -101,7 +106,7 @@ def test_drained_flows_end_whole_and_the_others_go_on(
         assert answer["note"] == "", answer
         assert answer["state"] == {"drain": "drained", "remove": "removed"}[how]
         for app, topic in ((apps[2], b"one"), (apps[3], b"two")):
-            wait_until(lambda a=app, t=topic: heard_of(a.report(), t).ended, f"the end of {topic!r}", 60)  # type: ignore[misc]
+            wait_until(partial(has_ended, app, topic), f"the end of {topic!r}", 60)
         for pair, cell, app, topic, seeds in (
             ((1, 2), 12, apps[2], b"one", (1, 11)),
             ((2, 3), 23, apps[3], b"two", (2, 22)),

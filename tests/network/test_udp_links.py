@@ -182,7 +182,7 @@ def test_data_of_a_source_that_is_not_told_is_counted_in_the_end(make: Make) -> 
 
 
 def test_data_that_comes_before_its_source_is_told_is_forwarded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waited for a link leaves at once by UDP, which may be faster than TCP."""
+    """UDP may be faster than TCP, and what waited for a link leaves by it at once."""
     net = make(PAIR, udp=FAST)
     net.start()
     net.until(lambda: links_up(net))

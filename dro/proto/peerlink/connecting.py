@@ -75,7 +75,7 @@ REMEDIES: Final = {
 
 
 def claim_of(newcomer: LinkSession, old: LinkSession, now_ns: int, silent_ns: int) -> ConnectionClaim:
-    """`silent_ns`: of an old one after which any other may take its place.
+    """Judge a newcomer. `silent_ns`: of the old one, after which that is asked for the sake of any other.
 
     A node id is drawn at each start of a DRO, so one name with two of them, or with one in one HELLO alone, is two
     DROs that run. Without a name, the same DRO is the portal of the same context instance.
