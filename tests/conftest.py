@@ -8,38 +8,31 @@ from __future__ import annotations
 
 import functools
 import gc
-import itertools
 import logging
 import multiprocessing
 import os
 import shutil
 import subprocess
-from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import hypothesis
 import pytest
-from xdist.remote import Producer
-from xdist.scheduler import LoadFileScheduling
 
 from dro.log.events import LogEvent
 from dro.log.lines import MARKED
-from tests.lanes import Lane, lane_of, only
-from tests.rigs.effort import IS_LONG
 
 if TYPE_CHECKING:
     from tests.rigs.netns.harness import Net
+
+pytest_plugins = ("tests.lanes", "tests.order", "tests.flaky")
 
 TOOLS: Final = {"netns": ("ip", "nft", "bridge", "setpriv"), "tshark": ("tshark", "dumpcap"),
                 "chromium": ("chromium", "chromedriver"), "prometheus": ("prometheus", "promtool"),
                 "systemd": ("systemd-analyze",),
                 "man": ("man",),
                 "debian": ("mmdebstrap", "chrpath", "dpkg-deb", "nsenter", "ip")}  # fmt: skip
-ANALYTICS: Final = "tests/analytics/"
-SLOW: Final = 10
-"""How many other tests of its module a slow one is as long as."""
 
 # A deadline measures the machine. Where every test must run, each run tries the same examples; elsewhere new ones.
 hypothesis.settings.register_profile(
@@ -93,66 +86,6 @@ def missing(need: str) -> str:
         return "network namespaces need root"
     probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False)
     return f"network namespaces cannot be made: {probe.stderr.strip()}" if probe.returncode else ""
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--lane", choices=[lane.name.lower() for lane in Lane], help="the tests of this lane alone")
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the modules of other lanes than the one that is asked for."""
-    lane = config.getoption("lane")
-    if lane is None or not collection_path.name.startswith("test_"):
-        return None
-    return lane_of(collection_path) is not Lane[lane.upper()] or None
-
-
-class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # of no type that mypy knows
-    """Gives a worker the tests of a file, or all of the folder whose tests share a Spark session."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return ANALYTICS if nodeid.startswith(ANALYTICS) else str(super()._split_scope(nodeid))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
-    return _Scheduling(config, log)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only a long run tries, and put modules into the order in which they begin."""
-    if not IS_LONG:
-        left_out = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
-    place = {path: nth for nth, path in enumerate(_ordered_modules(items))}
-    items.sort(key=lambda item: place[item.path])
-
-
-def _ordered_modules(items: Iterable[pytest.Item]) -> list[Path]:
-    """Give the modules in the order in which they begin.
-
-    Those of Spark come first, as one worker has them all. Tests with processes wait for half of their time and others
-    compute, so these stand between those, one after each. The longest come first, so that none begins when the other
-    workers have nothing left to do.
-    """
-    weights: Counter[Path] = Counter()
-    for item in items:
-        weights[item.path] += SLOW if item.get_closest_marker("slow") else 1
-    spark = [path for path in weights if path.parent.name == "analytics"]
-    waiting = [path for path in weights if path not in spark and lane_of(path) is Lane.PROCESSES]
-    waiting.sort(key=weights.__getitem__, reverse=True)
-    computing = [path for path in weights if lane_of(path) is not Lane.PROCESSES]
-    computing.sort(key=lane_of, reverse=True)
-    mixed = itertools.zip_longest(waiting, computing)
-    return spark + [path for pair in mixed for path in pair if path is not None]
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run a test with no more than its lane permits."""
-    with only(lane_of(item.path)):
-        return (yield)
 
 
 def pytest_sessionstart() -> None:
