@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
 STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
-.PHONY: help venv demo demo-direct demo-monitor demo-history test test-fast test-loopback test-processes long changed coverage lint dead-code bytecode needs bench mutants fuzz completion man dashboards site dist deb image-check \
+.PHONY: help venv demo demo-direct demo-monitor demo-history test test-fast test-loopback test-processes test-delivery long changed reached coverage lint dead-code bytecode needs bench mutants fuzz completion man dashboards site dist deb image-check \
 	clean distclean
 .DEFAULT_GOAL := help
 
@@ -32,8 +32,10 @@ help:
 	@echo "make test-fast         the tests that open no socket and start no process"
 	@echo "make test-loopback     the tests with sockets on loopback that start no process"
 	@echo "make test-processes    the tests that start processes, make network namespaces or use programs"
+	@echo "make test-delivery     the tests of packages, charts, units, Spark and documents; make test has them when they differ from main"
 	@echo "make long              what takes more than a merge should: DRO_LONG=1"
-	@echo "make changed           the tests of what differs from BASE=$(BASE), and of what imports it"
+	@echo "make changed           the tests that run what differs from BASE=$(BASE), and some for all changes"
+	@echo "make reached           records which tests run what, for make changed; three quarters of an hour"
 	@echo "make coverage          all tests, and which lines and branches of the product they run: build/coverage"
 	@echo "make lint              ruff, mypy, spelling and dead code alone"
 	@echo "make demo              three DROs, a source and receivers on this machine, live; SECONDS=10 ends it by itself"
@@ -112,13 +114,21 @@ test-loopback: $(STAMP)
 test-processes: $(STAMP) needs
 	$(PYTEST) --lane processes
 
+test-delivery: $(STAMP) needs
+	$(PYTEST) --lane delivery
+
 # The modules in which a long run tries more.
 long: $(STAMP) needs
 	DRO_LONG=1 DRO_CUTS=1000 DRO_FUZZ_STREAMS=1000000 $(PYTEST) --timeout 0 \
 		$(shell grep -rlE 'IS_LONG|mark\.long|DRO_(CUTS|FUZZ_STREAMS)' --include='test_*.py' tests)
 
 changed: $(STAMP)
-	@tests=$$($(PY) -m tests.changed $(BASE)) && echo $$tests | xargs -r $(PYTEST)
+	@mkdir -p build
+	@$(PY) -m tests.changed $(BASE) > build/changed
+	@! grep -q . build/changed || $(PYTEST) --tests build/changed
+
+reached: $(STAMP) needs
+	$(PY) -m tests.reached $(PYTEST_OPTIONS)
 
 coverage: $(STAMP) needs
 	rm -rf build/coverage && mkdir -p build/coverage

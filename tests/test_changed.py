@@ -1,4 +1,4 @@
-"""`make changed`: a change selects the tests that import it, through other modules too, and no others."""
+"""`make changed`: a change selects the tests that import it or are recorded as running it, and no others."""
 
 from __future__ import annotations
 
@@ -7,39 +7,79 @@ from pathlib import Path
 import pytest
 
 from tests import changed as changed_tests
-from tests.changed import main, reached_tests
+from tests.changed import Tree, main, reached_tests, reaches_delivery
+from tests.reached import Reached
 
 FILES = {
     "dro/low.py": "TABLE = 'table.csv'",
     "dro/high.py": "from dro import low",
     "dro/other.py": "",
     "dro/data/table.csv": "a,b",
+    "deploy/man.py": "import dro.high",
     "tests/fakes/wire.py": "def f():\n    from dro.high import x",
-    "tests/a/conftest.py": "",
-    "tests/a/test_high.py": "from tests.fakes.wire import f",
-    "tests/a/test_low.py": "import dro.low",
-    "tests/b/test_other.py": "from dro.other import x",
+    "tests/proto/conftest.py": "",
+    "tests/proto/test_high.py": "from tests.fakes.wire import f",
+    "tests/proto/test_low.py": "import dro.low",
+    "tests/wire/test_other.py": "from dro.other import x",
+    "tests/daemon/test_high.py": "import dro.high",
+    "tests/daemon/test_whole.py": "from tests.rigs.site import run",
+    "tests/daemon/test_new.py": "import dro.high",
+    "tests/rigs/site.py": "import dro.other",
+    "tests/deploy/test_man.py": "import deploy.man",
 }
+FAST_HIGH, FAST_LOW, FAST_OTHER = "tests/proto/test_high.py", "tests/proto/test_low.py", "tests/wire/test_other.py"
+HIGH, WHOLE, NEW = "tests/daemon/test_high.py", "tests/daemon/test_whole.py", "tests/daemon/test_new.py"
+DELIVERED = "tests/deploy/test_man.py"
+SMOKE, OF_LOW = f"{WHOLE}::test_smoke", f"{WHOLE}::test_low[a-b]"
+RECORD = Reached(
+    "", frozenset((HIGH, WHOLE)), (SMOKE,), {"dro.low": (OF_LOW, f"{HIGH}::test_low"), "dro.high": (HIGH,)}
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return Tree(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("changed", "tests"),
     [
-        ("dro/low.py", ["tests/a/test_high.py", "tests/a/test_low.py"]),
-        ("dro/high.py", ["tests/a/test_high.py"]),
-        ("tests/fakes/wire.py", ["tests/a/test_high.py"]),
-        ("tests/b/test_other.py", ["tests/b/test_other.py"]),
-        ("dro/data/table.csv", ["tests/a/test_high.py", "tests/a/test_low.py"]),
-        ("tests/a/conftest.py", ["tests/a/test_high.py", "tests/a/test_low.py"]),
+        ("dro/low.py", [NEW, FAST_HIGH, FAST_LOW, f"{HIGH}::test_low", OF_LOW, SMOKE]),
+        ("dro/data/table.csv", [NEW, FAST_HIGH, FAST_LOW, f"{HIGH}::test_low", OF_LOW, SMOKE]),
+        ("dro/high.py", [HIGH, NEW, DELIVERED, FAST_HIGH, SMOKE]),
+        ("dro/other.py", [WHOLE, FAST_OTHER]),
+        ("tests/fakes/wire.py", [FAST_HIGH]),
+        ("tests/rigs/site.py", [WHOLE]),
+        (FAST_OTHER, [FAST_OTHER]),
+        ("tests/proto/conftest.py", [FAST_HIGH, FAST_LOW]),
+        ("deploy/man.py", [DELIVERED, SMOKE]),
+        (DELIVERED, [DELIVERED]),
         ("README.md", []),
         ("dro/removed.py", []),
     ],
 )
-def test_what_a_change_selects(tmp_path: Path, changed: str, tests: list[str]) -> None:
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert reached_tests([changed], tmp_path) == tests
+def test_what_a_change_selects(tree: Tree, changed: str, tests: list[str]) -> None:
+    """Fast tests through all imports, others that import it by themselves, and those that are recorded."""
+    assert reached_tests([changed], tree, RECORD) == tests
+
+
+def test_without_a_record_imports_are_followed(tree: Tree) -> None:
+    assert reached_tests(["dro/low.py"], tree, Reached()) == [HIGH, NEW, FAST_HIGH, FAST_LOW]
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_reached"),
+    [
+        ("deploy/man.py", True), ("docs/new.md", True), ("pyproject.toml", True), (DELIVERED, True),
+        ("dro/high.py", True), ("dro/low.py", False), ("dro/other.py", False), (FAST_HIGH, False), (WHOLE, False),
+    ],
+)  # fmt: skip
+def test_what_reaches_the_delivery(tree: Tree, changed: str, is_reached: bool) -> None:
+    """What is delivered, its tests, and what it imports by itself."""
+    assert reaches_delivery([changed], tree) == is_reached
 
 
 def test_a_base_that_is_no_commit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,6 +90,7 @@ def test_a_base_that_is_no_commit_is_said(capsys: pytest.CaptureFixture[str]) ->
 
 def test_no_difference_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(changed_tests, "changed_files", lambda base: [])
+    monkeypatch.setattr(Reached, "age", lambda reached: "")
     assert main() == 0
     said = capsys.readouterr()
     assert (said.out, said.err) == ("\n", "no test is reached by what differs from main\n")
