@@ -1,9 +1,9 @@
 """Which tests a change can reach: `python -m tests.changed [BASE]` prints their paths or node ids.
 
-Fast tests are followed through all imports. Of the others, those of a module that imports a changed one by itself, or
-through modules of tests, are taken; what they reach otherwise, also in programs that they start, was recorded once by
-coverage: `tests/golden/reached.json` names for each module of the product tests that run all its lines that any such
-test runs, and for all modules together a few that any change has to pass (`tests/reached.py`).
+Tests that start no process are followed through all imports. Of those that do, a module is taken that imports a changed
+one by itself, or through modules of tests; what they reach otherwise, also in programs that they start, was recorded
+once by coverage: `tests/golden/reached.json` names for each module of the product tests that run all its lines that any
+such test runs, and for all modules together a few that any change has to pass (`tests/reached.py`).
 
 A changed file that is no module counts as a change of the modules that mention its name, a conftest as one of every
 test in its folder.
@@ -21,8 +21,9 @@ from typing import Final
 
 from tests.lanes import Lane, lane_of_id
 from tests.reached import Reached
-from tests.test_layers import PACKAGES, ROOT, read_tree
+from tests.test_layers import PACKAGES, ROOT, imports_of, modules_of
 
+EVERY: Final = (*PACKAGES, "deploy", "tests")
 DELIVERED: Final = ("deploy/", "analytics/", "docs/", "pyproject.toml", "setup.py", "MANIFEST.in", "mkdocs.yml")
 
 
@@ -44,17 +45,20 @@ def changed_files(base: str) -> list[str]:
 
 @dataclass
 class Tree:
-    """The modules of a checkout, and who imports whom."""
+    """The modules of a checkout, and who imports whom, as far as the importers are in these packages."""
 
     root: Path = ROOT
+    packages: tuple[str, ...] = EVERY
     modules: dict[str, Path] = field(init=False)
     importers: defaultdict[str, set[str]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.modules, imports = read_tree(self.root, (*PACKAGES, "deploy", "tests"))
+        self.modules = modules_of(self.root, EVERY)
         self.importers = defaultdict(set)
-        for item in imports:
-            self.importers[item.imported].add(item.importer)
+        for name, path in self.modules.items():
+            if name.partition(".")[0] in self.packages:
+                for item in imports_of(name, path, self.modules):
+                    self.importers[item.imported].add(name)
 
     def changed(self, files: Iterable[str]) -> set[str]:
         """Find the modules that count as changed."""
@@ -89,14 +93,17 @@ class Tree:
         return {path: lane_of_id(path) for path in paths if Path(path).name.startswith("test_")}
 
 
-def reaches_delivery(files: Iterable[str], tree: Tree) -> bool:
+def reaches_delivery(files: Iterable[str], root: Path = ROOT) -> bool:
     """Tell whether a change can reach what is delivered: it, what it imports, or its tests."""
     files = list(files)
     if any(file.startswith(DELIVERED) for file in files):
         return True
+    if not files:
+        return False
+    is_tested = any(file.startswith("tests/") for file in files)
+    tree = Tree(root, ("deploy", "analytics", *["tests"] * is_tested))
     changed = tree.changed(files)
-    imported = (name for name in changed if not name.startswith("tests."))
-    near = {importer.partition(".")[0] for name in imported for importer in tree.importers[name]}
+    near = {importer.partition(".")[0] for name in changed for importer in tree.importers[name]}
     tests = tree.tests(tree.reached((name for name in changed if name.startswith("tests.")), through=("tests.",)))
     return not near.isdisjoint(("deploy", "analytics")) or Lane.DELIVERY in tests.values()
 
@@ -107,13 +114,13 @@ def reached_tests(files: Iterable[str], tree: Tree, reached: Reached) -> list[st
     changed = tree.changed(files)
     lanes = tree.tests(tree.reached(changed))
     near = tree.tests(tree.reached(changed, through=("tests.",))).keys()
-    delivers = reaches_delivery(files, tree)
+    delivers = reaches_delivery(files, tree.root)
     whole = {
         path
         for path, lane in lanes.items()
-        if lane is Lane.FAST
+        if lane < Lane.PROCESSES
+        or (lane is Lane.PROCESSES and (path in near or path not in reached.modules))
         or (lane is Lane.DELIVERY and delivers)
-        or (lane < Lane.DELIVERY and (path in near or path not in reached.modules))
     }
     products = [name for name in changed if not name.startswith("tests.")]
     single = reached.tests_of(products) if products else ()

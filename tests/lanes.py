@@ -33,48 +33,47 @@ class Lane(IntEnum):
     DELIVERY = 3
 
 
-LANES: Final = {
-    "analytics": Lane.DELIVERY,
-    "bus": Lane.PROCESSES,
-    "config/change/test_effects.py": Lane.LOOPBACK,
-    "config/dro_xml/test_pickle.py": Lane.PROCESSES,
-    "config/lint/test_together.py": Lane.PROCESSES,
-    "config/reading/test_hostile_xml.py": Lane.PROCESSES,
-    "config/reading/test_xinclude.py": Lane.LOOPBACK,
-    "daemon": Lane.PROCESSES,
-    "deploy": Lane.DELIVERY,
-    "dissect/test_lbmc_tshark.py": Lane.PROCESSES,
-    "docs": Lane.DELIVERY,
-    "fuzz/test_fuzz.py": Lane.PROCESSES,
-    "fuzz/test_targets.py": Lane.LOOPBACK,
-    "log": Lane.PROCESSES,
-    "netns": Lane.PROCESSES,
-    "network": Lane.LOOPBACK,
-    "portals/datapath/test_data_path_edges.py": Lane.LOOPBACK,
-    "portals/datapath/test_mixed_traffic_cost.py": Lane.LOOPBACK,
-    "portals/endpoint": Lane.LOOPBACK,
-    "portals/peer": Lane.LOOPBACK,
-    "portals/shell": Lane.LOOPBACK,
-    "portals/test_hosts.py": Lane.LOOPBACK,
-    "router/test_worker.py": Lane.LOOPBACK,
-    "supervisor": Lane.PROCESSES,
-    "supervisor/explain": Lane.FAST,
-    "supervisor/commands": Lane.FAST,
-    "supervisor/reload": Lane.LOOPBACK,
-    "supervisor/samples": Lane.FAST,
-    "supervisor/tools/simulate": Lane.FAST,
-    "test_bench_traffic.py": Lane.PROCESSES,
-    "test_changed.py": Lane.PROCESSES,
-    "test_compiled_steps.py": Lane.PROCESSES,
-    "test_flaky.py": Lane.PROCESSES,
-    "test_reached.py": Lane.PROCESSES,
-    "test_site.py": Lane.DELIVERY,
-    "test_standard_streams.py": Lane.PROCESSES,
-    "tools": Lane.PROCESSES,
-    "um": Lane.LOOPBACK,
-    "um/transport/test_tls.py": Lane.PROCESSES,
-    "wire/lbmr/test_tshark.py": Lane.PROCESSES,
+_LISTED: Final = {
+    Lane.LOOPBACK: """
+        bus/test_backlog.py bus/test_channel.py config/change/test_effects.py config/reading/test_xinclude.py
+        fuzz/test_targets.py log/test_sinks.py network portals/datapath/test_data_path_edges.py
+        portals/datapath/test_mixed_traffic_cost.py portals/endpoint/test_acl_traffic.py
+        portals/endpoint/test_known_sources.py portals/endpoint/test_listing.py portals/endpoint/test_live.py
+        portals/endpoint/test_portal_alone.py portals/endpoint/test_proxies.py
+        portals/endpoint/test_um_layers.py portals/endpoint/test_unicast.py portals/peer/test_link_streams.py
+        portals/shell/test_portal.py portals/test_hosts.py supervisor/host/test_service_manager.py
+        supervisor/monitor/test_app.py supervisor/monitor/test_events.py supervisor/reload/test_trial.py
+        supervisor/tools/top/test_looker.py um/fragment/test_context.py um/fragment/test_context_traffic.py
+        um/fragment/test_immediate.py um/fragment/test_ports.py um/fragment/test_receiver_sessions.py
+        um/fragment/test_request_port.py um/fragment/test_source_sessions.py um/message/test_client_config.py
+        um/message/test_context.py um/message/test_messages.py um/message/test_wildcard_receiver.py
+        um/test_apis.py um/test_async_api.py um/test_blocking_api.py um/test_user_guide.py
+        um/transport/test_kinds.py um/transport/test_lbtrm.py um/transport/test_lbtrm_edges.py
+        um/transport/test_lbtrm_receiver.py um/transport/test_lbtrm_sender.py um/transport/test_mmsg.py
+        um/transport/test_peer_tls.py um/transport/test_plugged_kind.py um/transport/test_sockets.py
+        um/transport/test_tcp.py um/transport/test_tcp_receiver.py um/transport/test_tcp_sender.py
+    """,
+    Lane.PROCESSES: """
+        bus/test_actor.py bus/test_counters.py bus/test_process_name.py bus/test_ring.py
+        bus/test_worker_guards.py config/dro_xml/test_pickle.py config/lint/test_together.py
+        config/reading/test_hostile_xml.py daemon dissect/test_lbmc_tshark.py fuzz/test_fuzz.py log/test_file.py
+        log/test_limits.py log/test_to_monitor.py netns supervisor/admin/test_server.py
+        supervisor/history/test_disk_full.py supervisor/history/test_kills.py supervisor/host/test_detach.py
+        supervisor/host/test_identity.py supervisor/host/test_installation.py supervisor/host/test_pidfile.py
+        supervisor/host/test_privileges.py supervisor/host/test_run_dirs.py
+        supervisor/host/test_single_instance.py supervisor/monitor/test_charts.py
+        supervisor/monitor/test_exposition.py supervisor/parent/test_forked_task.py
+        supervisor/parent/test_parent.py supervisor/start supervisor/tools/ctl/test_completion.py
+        supervisor/tools/ctl/test_main.py supervisor/tools/demo supervisor/tools/doctor supervisor/tools/init
+        supervisor/tools/top/test_screen.py test_bench_traffic.py test_changed.py test_compiled_steps.py
+        test_flaky.py test_reached.py test_standard_streams.py tools/lbm/test_loss.py tools/lbm/test_programs.py
+        tools/umdump um/transport/test_tls.py wire/lbmr/test_tshark.py
+    """,
+    Lane.DELIVERY: """
+        analytics deploy docs test_site.py
+    """,
 }
+LANES: Final = {path: lane for lane, paths in _LISTED.items() for path in paths.split()}
 NEEDED: Final = dict.fromkeys(("socket.bind", "socket.connect", "socket.sendto", "zmq"), Lane.LOOPBACK) | (
     dict.fromkeys(("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"), Lane.PROCESSES)
 )
@@ -82,6 +81,8 @@ NEEDED: Final = dict.fromkeys(("socket.bind", "socket.connect", "socket.sendto",
 _permitted, _needed = Lane.DELIVERY, Lane.FAST
 _needs: dict[str, int] = {}
 """The least lane in which each module of this run could be."""
+_leaves_out = False
+"""Whether this run is one of everything but the delivery."""
 
 
 def lane_of(module: Path) -> Lane:
@@ -139,31 +140,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Decide once, for all workers, whether a run of everything has the lane of delivery in it."""
+    global _leaves_out
     if hasattr(config, "workerinput"):
+        _leaves_out = config.workerinput["leaves_out"]
         return
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.lane
-    config.option.leave_out = is_whole and os.environ.get("CI") != "true" and not _delivers()
+    _leaves_out = is_whole and os.environ.get("CI") != "true" and not _delivers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:  # noqa: ANN401  of xdist
+    node.workerinput["leaves_out"] = _leaves_out
 
 
 def _delivers() -> bool:
-    from tests.changed import Tree, changed_files, reaches_delivery
+    from tests.changed import changed_files, reaches_delivery
 
     try:
-        return reaches_delivery(changed_files(os.environ.get("BASE", "main")), Tree())
+        return reaches_delivery(changed_files(os.environ.get("BASE", "main")))
     except ValueError:  # no repository of git
         return True
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    return LEFT_OUT if config.option.leave_out else None
+    return LEFT_OUT if _leaves_out else None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out the modules of other lanes than the one that is asked for."""
     if not collection_path.name.startswith("test_"):
         return None
-    lane, asked = lane_of(collection_path), config.option.lane
-    is_other = lane is Lane.DELIVERY and config.option.leave_out if asked is None else lane is not Lane[asked.upper()]
+    lane = lane_of_id(collection_path.relative_to(config.rootpath).as_posix())
+    asked = config.option.lane
+    is_other = lane is Lane.DELIVERY and _leaves_out if asked is None else lane is not Lane[asked.upper()]
     return is_other or None
 
 
@@ -182,7 +191,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["needs"] = _needs
+        session.config.workeroutput["needs"] = {module: int(needed) for module, needed in _needs.items()}
 
 
 @pytest.hookimpl(optionalhook=True)

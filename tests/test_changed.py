@@ -8,7 +8,9 @@ import pytest
 
 from tests import changed as changed_tests
 from tests.changed import Tree, main, reached_tests, reaches_delivery
+from tests.lanes import LEFT_OUT
 from tests.reached import Reached
+from tests.rigs.project import WITH_WORKERS, run
 
 FILES = {
     "dro/low.py": "TABLE = 'table.csv'",
@@ -79,7 +81,7 @@ def test_without_a_record_imports_are_followed(tree: Tree) -> None:
 )  # fmt: skip
 def test_what_reaches_the_delivery(tree: Tree, changed: str, is_reached: bool) -> None:
     """What is delivered, its tests, and what it imports by itself."""
-    assert reaches_delivery([changed], tree) == is_reached
+    assert reaches_delivery([changed], tree.root) == is_reached
 
 
 def test_a_base_that_is_no_commit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +92,29 @@ def test_a_base_that_is_no_commit_is_said(capsys: pytest.CaptureFixture[str]) ->
 
 def test_no_difference_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(changed_tests, "changed_files", lambda base: [])
+    monkeypatch.setattr(changed_tests, "EVERY", ())
     monkeypatch.setattr(Reached, "age", lambda reached: "")
     assert main() == 0
     said = capsys.readouterr()
     assert (said.out, said.err) == ("\n", "no test is reached by what differs from main\n")
+
+
+@pytest.mark.parametrize("options", [(), WITH_WORKERS])
+@pytest.mark.parametrize(
+    ("asked", "ci", "is_run"),
+    [((), "", False), ((), "true", True), (("--lane", "delivery"), "", True), (("tests/deploy",), "", True)],
+)
+def test_the_delivery_is_left_out_of_a_whole_run_alone(
+    tmp_path: Path, asked: tuple[str, ...], ci: str, is_run: bool, options: tuple[str, ...]
+) -> None:
+    """Nobody who asks for it, and no run in continuous integration, goes without."""
+    files = {
+        "tests/conftest.py": "import tests.lanes\ntests.lanes._delivers = lambda: False\n",
+        "tests/proto/test_it.py": "def test_proto(): pass\n",
+        "tests/deploy/test_it.py": "def test_deploy(): pass\n",
+    }
+    status, said = run(tmp_path, "tests.lanes", files, *asked, *options, "-rp", ci=ci)
+    assert status == 0, said
+    assert ("test_deploy" in said) == is_run
+    assert ("test_proto" in said) == (not asked)
+    assert (LEFT_OUT in said) == (not is_run)

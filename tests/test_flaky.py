@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.flaky import MOST, TIMES
-from tests.test_layers import ROOT
+from tests.rigs import project
+from tests.rigs.project import WITH_WORKERS
 
 PROCESSES: Final = "tests/daemon/test_of_luck.py"
 FAST: Final = "tests/proto/test_of_luck.py"
 ALWAYS: Final = "def test_luck(): assert 0, 'no luck at all'\n"
-ENVIRONMENT: Final = {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-WITH_WORKERS: Final = ("-p", "xdist.plugin", "-n", "2")
 GOOD: Final = "def test_good(): pass\n"
 
 
@@ -33,18 +31,8 @@ def test_luck():
 """
 
 
-def run(folder: Path, tests: dict[str, str], *options: str, ci: str = "true") -> tuple[int, str]:
-    """Run the tests as a project of their own; returns the exit status of pytest, and what it prints."""
-    for path, text in tests.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
-    (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.flaky", *options, "tests"],
-        cwd=folder, env=os.environ | ENVIRONMENT | {"CI": ci},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return ended.returncode, ended.stdout
+def run(folder: Path, tests: Mapping[str, str], *options: str, ci: str = "true") -> tuple[int, str]:
+    return project.run(folder, "tests.flaky", tests, "-q", *options, ci=ci)
 
 
 def runs_of(folder: Path) -> int:

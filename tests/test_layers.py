@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import pytest
 
@@ -211,19 +211,13 @@ def modules_of(root: Path, packages: Iterable[str] = PACKAGES) -> dict[str, Path
 def imports_of(module: str, path: Path, modules: Mapping[str, Path]) -> Iterator[Import]:
     """All imports of a file: at the top, in functions, for type checkers only, and by `import_module("...")`."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-    typing = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for part in node.body
-        for inner in ast.walk(part)
-    }
-    for node in ast.walk(tree):
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text, str(path))
+    for node, is_typing in _import_statements(tree):
         match node:
             case ast.Import(names=names):
                 for alias in names:
-                    yield Import(module, alias.name, node.lineno, id(node) in typing)
+                    yield Import(module, alias.name, node.lineno, is_typing)
             case ast.ImportFrom(module=name, names=names, level=level):
                 base = name or ""
                 if level:
@@ -231,14 +225,27 @@ def imports_of(module: str, path: Path, modules: Mapping[str, Path]) -> Iterator
                     base = ".".join([*up, *([name] if name else [])])
                 inner = [f"{base}.{alias.name}" for alias in names]
                 for target in dict.fromkeys(name if name in modules else base for name in inner):
-                    yield Import(module, target, node.lineno, id(node) in typing)
+                    yield Import(module, target, node.lineno, is_typing)
+    for node in ast.walk(tree) if "import_module(" in text or "__import__(" in text else ():
+        match node:
             case ast.Call(
                 func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
                 args=[ast.Constant(value=str(name)), *_],
             ):
                 yield Import(module, name, node.lineno)
-            case _:
-                pass
+
+
+def _import_statements(node: ast.AST, is_typing: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Find import statements without looking into expressions, and whether they are for type checkers only."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield node, is_typing
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inner = is_typing or (
+            field == "body" and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        )
+        statements = getattr(node, field, ())
+        for statement in statements if isinstance(statements, list) else ():  # a lambda has an expression as its body
+            yield from _import_statements(statement, inner)
 
 
 def wrong_imports(imports: Iterable[Import], modules: Mapping[str, Path]) -> list[str]:
@@ -302,20 +309,29 @@ def read_tree(root: Path, packages: Iterable[str] = PACKAGES) -> tuple[dict[str,
     return modules, [item for name, path in modules.items() for item in imports_of(name, path, modules)]
 
 
-def test_imports_point_down() -> None:
-    modules, imports = read_tree(ROOT)
+Read: TypeAlias = tuple[dict[str, Path], list[Import]]
+
+
+@pytest.fixture(scope="module")
+def read() -> Read:
+    """The modules and imports of this tree; nobody changes them."""
+    return read_tree(ROOT)
+
+
+def test_imports_point_down(read: Read) -> None:
+    modules, imports = read
     assert len(imports) > 300  # the tree was found and read
     assert {name.partition(".")[0] for name in modules} >= {"dro", "portals", "router", "supervisor"}
     assert wrong_imports(imports, modules) == []
 
 
-def test_no_modules_import_each_other() -> None:
-    modules, imports = read_tree(ROOT)
+def test_no_modules_import_each_other(read: Read) -> None:
+    modules, imports = read
     assert circles(imports, modules) == []
 
 
-def test_types_make_no_new_circles() -> None:
-    modules, imports = read_tree(ROOT)
+def test_types_make_no_new_circles(read: Read) -> None:
+    modules, imports = read
     assert set(circles(imports, modules, with_typing=True)) == KNOWN_CIRCLES
 
 
@@ -348,8 +364,8 @@ def _is_impure(module: str) -> bool:
     return module.partition(".")[0] in IO_MODULES or module == "dro.loop" or is_log
 
 
-def test_a_core_touches_no_socket_clock_or_logger() -> None:
-    assert impure_cores(*read_tree(ROOT)) == []
+def test_a_core_touches_no_socket_clock_or_logger(read: Read) -> None:
+    assert impure_cores(*read) == []
 
 
 # The checker itself, on trees made for it.

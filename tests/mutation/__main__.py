@@ -32,8 +32,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.changed import Tree, reached_tests
+from tests.lanes import Lane, lane_of_id
 from tests.mutation.forked import Forked
 from tests.mutation.mutate import Mutant, mutants_of
+from tests.reached import Reached
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 STORE: Final = ROOT / ".mutation"
@@ -355,6 +358,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at the same time")
     parser.add_argument("--measure", action="store_true", help="measure anew which test runs which line")
     parser.add_argument("--no-wide", action="store_true", help="without the tests that start whole DROs")
+    parser.add_argument("--changed", action="store_true", help="only tests that `make changed` takes for the file")
     parser.add_argument("--nearest", type=int, metavar="N", help="try only N tests of those that run the line: quicker")
     parser.add_argument("--report", type=Path, help="append every verdict, a line of JSON each; go on from there")
     args = parser.parse_args()
@@ -365,6 +369,12 @@ def main() -> int:
     wide = () if args.no_wide else WIDE
     before = _killed_before(args.report) if args.report else {}
     near = [_near(lines.get(file, {}), file, mutant)[: args.nearest] for file, mutant in chosen]
+    wides = [[*wide] for _ in chosen]
+    if args.changed:
+        tree, record = Tree(), Reached.read()
+        for index, (file, _) in enumerate(chosen):
+            taken = reached_tests([file], tree, record)
+            near[index], wides[index] = _taken(near[index], taken), _beyond(taken) if wide else []
     verdicts: list[Verdict] = []
     again: list[tuple[int, list[str]]] = []
     began = time.monotonic()
@@ -386,7 +396,7 @@ def main() -> int:
                 yield index, ROOT / file, mutant.text, near[index]
 
     def tried(index: int, outcome: str, by: str) -> None:
-        rest = [*near[index] * (outcome == "import"), *wide * (outcome != "killed")]
+        rest = [*near[index] * (outcome == "import"), *wides[index] * (outcome != "killed")]
         if outcome in ("import", "lived") and rest:
             again.append((index, rest))
         else:
@@ -427,6 +437,23 @@ def _near(by_line: dict[int, set[str]], file: str, mutant: Mutant) -> list[str]:
     """The tests that run the changed statement, those of the mirrored folder first."""
     tests = {test for line in mutant.statement for test in by_line.get(line, ())}
     return sorted(tests, key=lambda test: (_distance(file, test), test)) or [str(_mirrored(file))]
+
+
+def _taken(tests: list[str], taken: list[str]) -> list[str]:
+    """Keep those of the tests that are taken, as functions or with their module; a folder stands for what is in it."""
+    functions = {test.partition("[")[0] for test in taken}
+    kept = []
+    for test in tests:
+        if not test.partition("::")[0].endswith(".py"):
+            kept += [path for path in taken if path.startswith(f"{test}/")]
+        elif not functions.isdisjoint((test, test.partition("::")[0])):
+            kept.append(test)
+    return kept
+
+
+def _beyond(taken: list[str]) -> list[str]:
+    """Keep those that start processes."""
+    return [test for test in taken if lane_of_id(test) is Lane.PROCESSES]
 
 
 def _key(file: str, mutant: Mutant) -> tuple[str, int, str, str]:

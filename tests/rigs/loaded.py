@@ -134,6 +134,7 @@ class Loaded(subprocess.Popen[AnyStr]):
             assert not self._namespace
             super()._execute_child(argv, *given)  # type: ignore[misc]  # not of its public interface
             return
+        sys.audit("subprocess.Popen", argv[0], argv, None, None)  # as the library does: tests/lanes.py
         unbuffered = argv[1] == "-u"
         pipes = given[9:15]  # of standard input, output and errors: ends to read and to write, -1 for none
         program = Program(
