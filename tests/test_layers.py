@@ -226,13 +226,13 @@ def imports_of(module: str, path: Path, modules: Mapping[str, Path]) -> Iterator
                 inner = [f"{base}.{alias.name}" for alias in names]
                 for target in dict.fromkeys(name if name in modules else base for name in inner):
                     yield Import(module, target, node.lineno, is_typing)
-    for node in ast.walk(tree) if "import_module(" in text or "__import__(" in text else ():
-        match node:
+    for call in ast.walk(tree) if "import_module(" in text or "__import__(" in text else ():
+        match call:
             case ast.Call(
                 func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
                 args=[ast.Constant(value=str(name)), *_],
             ):
-                yield Import(module, name, node.lineno)
+                yield Import(module, name, call.lineno)
 
 
 def _import_statements(node: ast.AST, is_typing: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:

@@ -371,9 +371,9 @@ def main() -> int:
     near = [_near(lines.get(file, {}), file, mutant)[: args.nearest] for file, mutant in chosen]
     wides = [[*wide] for _ in chosen]
     if args.changed:
-        tree, record = Tree(), Reached.read()
+        imports, record = Tree(), Reached.read()
         for index, (file, _) in enumerate(chosen):
-            taken = reached_tests([file], tree, record)
+            taken = reached_tests([file], imports, record)
             near[index], wides[index] = _taken(near[index], taken), _beyond(taken) if wide else []
     verdicts: list[Verdict] = []
     again: list[tuple[int, list[str]]] = []
