@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import signal
 import subprocess
 import sys
@@ -39,7 +40,7 @@ INFORM = {
     for program, (module, *_) in (PROGRAMS | {"tnwgdctl": ["supervisor.tools.ctl.main"]}).items()
     if program != "summary"
 }
-RESPOND = ["supervisor.tools.ctl.main", "doctor", "--respond", "127.0.0.1", "--port", "24398", "--for", "1"]
+RESPOND = ["supervisor.tools.ctl.main", "doctor", "--respond", "127.0.0.1", "--for", "1", "--port"]
 
 
 EXECUTED = os.environ | {"PYTHONPATH": str(ROOT)}  # the interpreter itself closes the streams
@@ -59,8 +60,10 @@ def full() -> Iterator[IO[bytes]]:
 
 @pytest.mark.parametrize("words", [*PROGRAMS, *INFORM, "tnwgdctl doctor"])
 def test_a_full_output_is_told_in_one_line(tmp_path: Path, full: IO[bytes], words: str) -> None:
-    command = {**PROGRAMS, **INFORM, "tnwgdctl doctor": RESPOND}[words]
-    done = run(tmp_path, command, stdout=full)
+    with socket.socket(type=socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        respond = [*RESPOND, str(free.getsockname()[1])]
+    done = run(tmp_path, {**PROGRAMS, **INFORM, "tnwgdctl doctor": respond}[words], stdout=full)
     assert done.returncode == FULL.get(words.split()[0], 1)
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "cannot write the output: No space left on device" in done.stderr
