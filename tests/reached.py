@@ -36,8 +36,13 @@ LANE: Final = "processes"
 FOLDER: Final = ROOT / "build/reached"
 EVERY: Final = 40
 """Tests that any change has to pass."""
-START_S: Final = 0.2
-"""Counts beside the duration of a test: one that adds a line takes its module as well."""
+LINES: Final = """select file.path, context.context, line_bits.numbits from line_bits
+    join file on file.id = file_id join context on context.id = context_id"""
+WHOLE: Final = ("tests/daemon/", "tests/netns/")
+"""Where these are: they have whole DROs."""
+START_S: Final = 2.0
+"""Counts beside the duration of a test, so that many short ones are no better than one that is twice as long."""
+DEAR_S: Final = 10.0
 OLD: Final = 0.3
 """The share of modules that are not as they were when a record is said to be old."""
 
@@ -87,32 +92,37 @@ def digest(root: Path, module: str) -> str:
 def choose(
     lines: Mapping[str, Mapping[str, int]], seconds: Mapping[str, float], most: int = EVERY
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Choose tests for all modules together, at most so many, and then for each what these leave.
+    """Choose tests of whole DROs for all modules together, at most so many, and then for each what these leave.
 
-    `lines` has, by module and test, the lines that it runs as bits. Each choice is the test that adds most
-    lines a second.
+    `lines` has, by module and test, the lines that it runs as bits. Each choice is the test that adds most lines a
+    second. A line that costs more than `DEAR_S` is left to the whole suite.
     """
-    cost = {test: seconds.get(test, 1.0) + START_S for tests in lines.values() for test in tests}
     left = {module: _union(tests.values()) for module, tests in lines.items()}
-    by_test: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    whole: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for module, tests in lines.items():
         for test, bits in tests.items():
-            by_test[test][module] = bits
+            if test.startswith(WHOLE):
+                whole[test][module] = bits
+
+    def worth(test: str, runs: Mapping[str, int]) -> float:
+        return sum((bits & left[module]).bit_count() for module, bits in runs.items()) / (
+            seconds.get(test, 1) + START_S
+        )
+
     every: list[str] = []
-    while len(every) < most:
-        gains = {test: sum((bits & left[module]).bit_count() for module, bits in runs.items()) / cost[test]
-                 for test, runs in by_test.items()}  # fmt: skip
-        best = max(sorted(gains), key=gains.__getitem__, default="")
-        if not gains.get(best):
-            break
+    while len(every) < most and whole:
+        best = max(sorted(whole), key=lambda test: worth(test, whole[test]))
+        runs = whole.pop(best)
         every.append(best)
-        for module, bits in by_test[best].items():
+        for module, bits in runs.items():
             left[module] &= ~bits
     chosen: dict[str, list[str]] = {}
     for module, tests in lines.items():
         chosen[module] = []
         while left[module]:
-            best = max(sorted(tests), key=lambda test: (tests[test] & left[module]).bit_count() / cost[test])
+            best = max(sorted(tests), key=lambda test: worth(test, {module: tests[test]}))
+            if worth(best, {module: tests[best]}) < 1 / DEAR_S:
+                break
             chosen[module].append(best)
             left[module] &= ~tests[best]
     return every, chosen
@@ -129,14 +139,16 @@ def read_lines(folder: Path = FOLDER) -> dict[str, dict[str, int]]:
     """Read what coverage has left: by module of the product and node id, lines as bits."""
     found: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     for path in sorted(folder.glob("data.*")):
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as data:
-            rows = data.execute("select file.path, context.context, line_bits.numbits from line_bits "
-                                "join file on file.id = file_id join context on context.id = context_id")  # fmt: skip
-            for file, test, numbits in rows:
-                if "::" in test:
-                    parts = Path(file).relative_to(ROOT).with_suffix("").parts
-                    module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-                    found[module][test] |= int.from_bytes(numbits, "little")
+        try:
+            with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as data:
+                rows = data.execute(LINES).fetchall()
+        except sqlite3.DatabaseError:  # its process was killed while it wrote
+            continue
+        for file, test, numbits in rows:
+            if "::" in test:
+                parts = Path(file).relative_to(ROOT).with_suffix("").parts
+                module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+                found[module][test] |= int.from_bytes(numbits, "little")
     return {module: dict(tests) for module, tests in sorted(found.items())}
 
 
@@ -194,12 +206,18 @@ def record(options: list[str]) -> None:
     subprocess.run(command, cwd=ROOT, env=os.environ | {"DRO_PURE": "1"}, check=False)
 
 
+def is_recorded(test: str) -> bool:
+    from tests.lanes import lane_of_id
+
+    return lane_of_id(test).name.lower() == LANE
+
+
 def main(arguments: list[str]) -> int:
     if arguments[:1] != ["--join"]:
         record(arguments)
     seconds: dict[str, float] = {}
     for path in FOLDER.glob("seconds-*.json"):
-        seconds |= json.loads(path.read_text())
+        seconds |= {test: took for test, took in json.loads(path.read_text()).items() if is_recorded(test)}
     lines = {
         module: {test: bits for test, bits in tests.items() if test in seconds}
         for module, tests in read_lines().items()

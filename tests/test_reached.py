@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from tests import reached
 from tests.reached import Reached, choose, digest, read_lines
 
+DRO = "tests/daemon/test_whole.py::"
 LINES = st.dictionaries(
-    st.sampled_from(["dro.a", "dro.b"]), st.dictionaries(st.sampled_from("vwxyz"), st.integers(0, 255)), max_size=2
+    st.sampled_from(["dro.a", "dro.b"]),
+    st.dictionaries(st.sampled_from(["x", "y", f"{DRO}v", f"{DRO}w"]), st.integers(0, 255)),
 )
 
 
@@ -24,6 +26,7 @@ LINES = st.dictionaries(
 def test_the_chosen_run_every_line_that_any_test_runs(lines: dict[str, dict[str, int]], most: int) -> None:
     every, chosen = choose(lines, {}, most)
     assert len(every) <= most
+    assert all(test.startswith(DRO) for test in every)
     for module, tests in lines.items():
         ran, covered = 0, 0
         for test, bits in tests.items():
@@ -34,13 +37,11 @@ def test_the_chosen_run_every_line_that_any_test_runs(lines: dict[str, dict[str,
 
 
 def test_the_cheapest_for_its_lines_is_chosen() -> None:
-    lines = {
-        "dro.a": {"slow": 0b1111111, "quick": 0b0111111, "other": 0b0000001},
-        "dro.b": {"slow": 0b11, "other": 0b11},
-    }
-    assert choose(lines, {"slow": 20.0, "quick": 1.0, "other": 1.0}, 1) == (
-        ["quick"], {"dro.a": ["slow"], "dro.b": ["other"]},
-    )  # fmt: skip
+    whole = {f"{DRO}long": (1 << 40) - 1, f"{DRO}short": (1 << 39) - 1}
+    lines = {"dro.a": whole, "dro.b": {"x": 0b111, "y": 0b1110, f"{DRO}long": 0b11}}
+    seconds = {f"{DRO}long": 20.0, f"{DRO}short": 4.0, "x": 1.0, "y": 1.0}
+    assert choose(lines, seconds, 1) == ([f"{DRO}short"], {"dro.a": [], "dro.b": ["x", "y"]})
+    assert choose(lines, seconds | {f"{DRO}long": 4.0}, 1) == ([f"{DRO}long"], {"dro.a": [], "dro.b": ["y"]})
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
