@@ -125,7 +125,7 @@ long: $(STAMP) needs
 changed: $(STAMP)
 	@mkdir -p build
 	@$(PY) -m tests.changed $(BASE) > build/changed
-	@! grep -q . build/changed || $(PYTEST) --tests build/changed
+	@! grep -q . build/changed || DRO_EXAMPLES=10 DRO_CASES=2 $(PYTEST) --tests=build/changed
 
 reached: $(STAMP) needs
 	$(PY) -m tests.reached $(PYTEST_OPTIONS)
