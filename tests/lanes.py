@@ -144,8 +144,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         _leaves_out = config.workerinput["leaves_out"]
         return
-    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.lane
-    _leaves_out = is_whole and os.environ.get("CI") != "true" and not _delivers()
+    _leaves_out = _is_whole(config) and os.environ.get("CI") != "true" and not _delivers()
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    """Tell whether nobody has asked for certain tests."""
+    asked = config.option.lane or config.option.keyword or config.getoption("tests", None)
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not asked
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -160,10 +165,6 @@ def _delivers() -> bool:
         return reaches_delivery(changed_files(os.environ.get("BASE", "main")))
     except ValueError:  # no repository of git
         return True
-
-
-def pytest_report_header(config: pytest.Config) -> str | None:
-    return LEFT_OUT if _leaves_out else None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -202,8 +203,10 @@ def pytest_testnodedown(node: Any) -> None:  # noqa: ANN401  of xdist
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
-    """Name the modules that could be in a lane below theirs, when all of them have run."""
-    if exitstatus or config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.option.keyword:
+    """Say what a whole run has left out, and name the modules that could be in a lane below theirs."""
+    if _leaves_out:
+        terminalreporter.write_line(LEFT_OUT)
+    if exitstatus or not _is_whole(config):
         return
     for module, needed in sorted(_needs.items()):
         if needed < min(lane_of_id(module), Lane.PROCESSES):

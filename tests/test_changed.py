@@ -113,8 +113,22 @@ def test_the_delivery_is_left_out_of_a_whole_run_alone(
         "tests/proto/test_it.py": "def test_proto(): pass\n",
         "tests/deploy/test_it.py": "def test_deploy(): pass\n",
     }
-    status, said = run(tmp_path, "tests.lanes", files, *asked, *options, "-rp", ci=ci)
+    status, said = run(tmp_path, "tests.lanes", files, *asked, *options, "-q", "-rp", ci=ci)
     assert status == 0, said
     assert ("test_deploy" in said) == is_run
     assert ("test_proto" in said) == (not asked)
     assert (LEFT_OUT in said) == (not is_run)
+
+
+@pytest.mark.parametrize("options", [(), WITH_WORKERS])
+def test_a_whole_run_names_modules_that_need_less_than_their_lane_has(tmp_path: Path, options: tuple[str, ...]) -> None:
+    files = {
+        "tests/daemon/test_idle.py": "def test_it(): pass\n",
+        "tests/netns/test_busy.py": "import subprocess\ndef test_it(): subprocess.run(['true'])\n",
+        "tests/network/test_bound.py": "import socket\ndef test_it(): socket.socket().bind(('127.0.0.1', 0))\n",
+        "tests/proto/test_fast.py": "def test_it(): pass\n",
+    }
+    status, said = run(tmp_path, "tests.lanes", files, *options, "-q", "-W", "ignore", ci="true")
+    assert status == 0, said
+    named = [line for line in said.splitlines() if "permits, and no more" in line]
+    assert named == ["tests/daemon/test_idle.py does what the lane fast permits, and no more"]
