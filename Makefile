@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
 STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
-.PHONY: help venv demo demo-direct demo-monitor demo-history test test-fast test-loopback test-processes test-delivery long changed reached coverage lint dead-code bytecode needs bench mutants fuzz completion man dashboards site dist deb image-check \
+.PHONY: help venv demo demo-direct demo-monitor demo-history test test-fast test-loopback test-processes test-delivery long changed reached coverage lint style types dead-code bytecode needs bench mutants fuzz completion man dashboards site dist deb image-check \
 	clean distclean
 .DEFAULT_GOAL := help
 
@@ -82,18 +82,23 @@ demo-history:
 	$(PY) -m supervisor.tools.demo.main --seconds $(if $(filter-out 0,$(SECONDS)),$(SECONDS),60) \
 		--history $(if $(HISTORY),$(HISTORY),build/demo-history-$(shell date +%Y%m%d-%H%M%S))
 
-lint: $(STAMP)
+lint: style types
+
+style: $(STAMP)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/codespell
 	@$(MAKE) --no-print-directory dead-code
+
+types: $(STAMP)
 	$(VENV)/bin/mypy
 
 # Fields of records are not looked at: most are written out as a whole. [tool.vulture] names what is kept.
 dead-code: $(STAMP)
 	@! $(VENV)/bin/vulture | grep -E "unused (function|method|class|property|import)|100% confidence"
 
-# The assertions of the tests are rewritten once, beside mypy, and not by every worker at the same time.
+# The assertions of the tests are rewritten once, and not by every worker at the same time; beside mypy, which takes as
+# long as this and all other checks.
 bytecode: $(STAMP)
 	@$(PY) -m pytest -qq --collect-only >/dev/null || true
 
@@ -101,7 +106,7 @@ needs:
 	@.ci/needs || true
 
 test: $(STAMP) needs
-	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
+	@$(MAKE) --no-print-directory --jobs=2 types style bytecode
 	$(PYTEST)
 
 # It computes all the time, so a process for each core; each property is tried on fewer examples than by `make test`.
