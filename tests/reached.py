@@ -32,24 +32,25 @@ import pytest
 ROOT: Final = Path(__file__).parents[1]
 RECORD: Final = ROOT / "tests/golden/reached.json"
 LANE: Final = "processes"
-"""What is recorded; the plug-in that knows lanes must not be imported before it is one."""
+"""The lane that is recorded, by name: the plug-in that knows lanes must not be imported before pytest loads it."""
 FOLDER: Final = ROOT / "build/reached"
 EVERY: Final = 40
-"""Tests that any change has to pass."""
+"""How many tests every change of the product has to pass."""
 LINES: Final = """select file.path, context.context, line_bits.numbits from line_bits
     join file on file.id = file_id join context on context.id = context_id"""
 WHOLE: Final = ("tests/daemon/", "tests/netns/")
-"""Where these are: they have whole DROs."""
+"""Folders of tests with whole DROs, of which `EVERY` are taken."""
 START_S: Final = 2.0
 """Counts beside the duration of a test, so that many short ones are no better than one that is twice as long."""
 DEAR_S: Final = 10.0
+"""A line that costs more of a test is left to the whole suite."""
 OLD: Final = 0.3
 """The share of modules that are not as they were when a record is said to be old."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What was recorded: node ids by module of the product, dotted."""
+    """Holds what was recorded: node ids of tests by module of the product, dotted."""
 
     date: str = ""
     modules: frozenset[str] = frozenset()
@@ -95,7 +96,7 @@ def choose(
     """Choose tests of whole DROs for all modules together, at most so many, and then for each what these leave.
 
     `lines` has, by module and test, the lines that it runs as bits. Each choice is the test that adds most lines a
-    second. A line that costs more than `DEAR_S` is left to the whole suite.
+    second. Lines dearer than `DEAR_S` are left.
     """
     left = {module: _union(tests.values()) for module, tests in lines.items()}
     whole: defaultdict[str, dict[str, int]] = defaultdict(dict)

@@ -80,7 +80,7 @@ def test_without_a_record_imports_are_followed(tree: Tree) -> None:
     ],
 )  # fmt: skip
 def test_what_reaches_the_delivery(tree: Tree, changed: str, is_reached: bool) -> None:
-    """What is delivered, its tests, and what it imports by itself."""
+    """The delivery, its tests, and what it imports by itself reach it."""
     assert reaches_delivery([changed], tree.root) == is_reached
 
 
