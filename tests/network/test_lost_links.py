@@ -24,7 +24,6 @@ from tests.network.conftest import Make
 from tests.network.plans import PAIR, RING
 from tests.network.test_outages import SETTLED_MS, SOUTH, Flow
 from tests.network.test_udp_links import FAST, tls
-from tests.rigs.effort import IS_LONG
 from tests.rigs.network import QUICK, Network
 
 AWAY_MS = 1500
@@ -88,12 +87,8 @@ def sent(flow: Flow) -> list[int]:
     return [sender.sent(source) for sender, source, _ in flow.ways]
 
 
-TCP_ROUNDS: Final = 30 if IS_LONG else 12
-
-
 @pytest.mark.parametrize(
-    ("kind", "rounds"),
-    [("TCP", TCP_ROUNDS), ("TLS", 6), ("LZ4", 6), ("TLS and LZ4", 4), ("UDP", 6), ("UDP, TLS and LZ4", 4)],
+    ("kind", "rounds"), [("TCP", 30), ("TLS", 6), ("LZ4", 6), ("TLS and LZ4", 4), ("UDP", 6), ("UDP, TLS and LZ4", 4)]
 )
 def test_a_reset_costs_what_was_under_way(make: Make, tmp_path: Path, kind: str, rounds: int) -> None:
     rng = random.Random(kind)
