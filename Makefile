@@ -28,7 +28,7 @@ STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell f
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make test              lint, type checks and the tests of all lanes (JOBS=$(JOBS) processes)"
+	@echo "make test              lint, type checks and the tests of all lanes, the delivery when it is reached (JOBS=$(JOBS) processes)"
 	@echo "make test-fast         the tests that open no socket and start no process"
 	@echo "make test-loopback     the tests with sockets on loopback that start no process"
 	@echo "make test-processes    the tests that start processes, make network namespaces or use programs"

@@ -92,7 +92,8 @@ def test_a_thousand_slow_patterns_do_not_hold_up_a_turn() -> None:
         assert len(made.core.proxies) == 11
         return longest
 
-    assert any(longest_ns() < ms(20) for _ in range(10)), "other work only adds to it"
+    # one step of the compiler of patterns takes 13 ms of processor time, and 20 while the sibling core is busy
+    assert any(longest_ns() < ms(20) for _ in range(10))
 
 
 def test_a_source_is_decided_when_all_patterns_have_been_searched(made: Made) -> None:
