@@ -3,6 +3,8 @@
 A fast test starts no process and opens no socket, a loopback test starts no process. `LANES` is the whole rule: the
 longest of its paths that leads to a module names its lane, and a module that none leads to is fast. What a test does is
 told by the interpreter (audit events); a whole run says which modules need less than their lane has.
+
+Programs import this before they start pytest, hence PYTEST_DONT_REWRITE: it has no assertions.
 """
 
 from __future__ import annotations

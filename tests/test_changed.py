@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from tests import changed as changed_tests
 from tests.changed import Tree, main, reached_tests, reaches_delivery
 from tests.lanes import LEFT_OUT
 from tests.reached import Reached
-from tests.rigs.project import WITH_WORKERS, run
+from tests.rigs.project import ROOT, WITH_WORKERS, run
 
 FILES = {
     "dro/low.py": "TABLE = 'table.csv'",
@@ -132,3 +134,10 @@ def test_a_whole_run_names_modules_that_need_less_than_their_lane_has(tmp_path: 
     assert status == 0, said
     named = [line for line in said.splitlines() if "permits, and no more" in line]
     assert named == ["tests/daemon/test_idle.py does what the lane fast permits, and no more"]
+
+
+def test_a_program_may_know_the_lanes_before_it_starts_pytest() -> None:
+    """As that of the mutants does."""
+    script = "import sys, pytest, tests.lanes; sys.exit(pytest.main(['-q', '--collect-only', 'tests/test_table.py']))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
