@@ -27,10 +27,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from tests.changed import Tree, reached_tests
 from tests.lanes import Lane, lane_of_id
@@ -310,34 +312,33 @@ def equivalent(file: str, mutant: Mutant) -> str:
     return EQUIVALENT.get((file, line, mutant.after), "")
 
 
-def judge(tree: Path, file: str, mutant: Mutant, tests: list[str], limit_s: float) -> Verdict:
-    """Run the tests against one mutant in a copy of the tree, which is as before afterwards."""
+def judge(tree: Path, file: str, mutant: Mutant, tests: list[str], failing: Iterable[str], limit_s: float) -> Verdict:
+    """Run the tests, but for those that are failing, against one mutant in a copy, which is as before afterwards."""
     original = (tree / file).read_text(encoding="utf-8")
     (tree / file).write_text(mutant.text, encoding="utf-8")
     try:
-        status, failed = _run(tree, tests, limit_s, "-x")
+        status, failed = _run(tree, tests, limit_s, "-x", *(f"--deselect={test}" for test in failing))
     finally:
         (tree / file).write_text(original, encoding="utf-8")
     if status is None:
         return Verdict(file, mutant, "killed by time", "the limit")
-    return Verdict(file, mutant, "killed" if status else "lived", (failed or ["?"])[0] if status else "")
+    is_lived = status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    return Verdict(file, mutant, "lived", "") if is_lived else Verdict(file, mutant, "killed", (failed or ["?"])[0])
 
 
-def sound(tree: Path, tests: list[str]) -> tuple[set[str], float]:
-    """Which of the tests pass in a copy without a mutant, and the seconds that all took. Says which do not."""
-    began = time.monotonic()
+def failing_without(tree: Path, tests: list[str]) -> list[str]:
+    """Give those of the tests that fail in a copy without a mutant, and say so."""
     _, failed = _run(tree, tests, len(tests) * LIMIT_S)
     for test in failed:
         print(f"left out, since it fails in a copy without any mutant: {test}", flush=True)
-    names = {test.partition("[")[0] for test in failed}
-    broken = names | {name.partition("::")[0] for name in names}
-    return {test for test in tests if test.partition("[")[0] not in broken}, time.monotonic() - began
+    return failed
 
 
 def _run(tree: Path, tests: list[str], limit_s: float, *options: str) -> tuple[int | None, list[str]]:
-    """Run the tests in a copy: the status of pytest, None beyond the limit, and the node ids of what failed."""
+    """Run the tests in a copy, in this order: the status, None beyond the limit, and the node ids of what failed."""
     command = [sys.executable, "-B", "-m", "pytest", *options, "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
-               "--timeout", str(WIDE_TIMEOUT_S), "--no-header", "-rfE", *tests]  # fmt: skip
+               "-p", "no:tests.order", "-m", "not long", "--timeout", str(WIDE_TIMEOUT_S), "--no-header", "-rfE",
+               *tests]  # fmt: skip
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(command, cwd=tree, stdout=out, stderr=out, start_new_session=True)
         try:
@@ -423,13 +424,15 @@ def main() -> int:
             copy_tree(tree)
             trees.put(tree)
 
-        passing, took_s = sound(Path(folder) / "0", sorted({test for _, tests in again for test in tests}))
+        before_s = time.monotonic()
+        failing = failing_without(Path(folder) / "0", sorted({test for _, tests in again for test in tests}))
+        limit_s = LIMIT_S + 3 * (time.monotonic() - before_s)
 
         def in_copy(item: tuple[int, list[str]]) -> Verdict:
             index, tests = item
             tree = trees.get()
             try:
-                return judge(tree, *chosen[index], [test for test in tests if test in passing], LIMIT_S + 3 * took_s)
+                return judge(tree, *chosen[index], tests, failing, limit_s)
             finally:
                 trees.put(tree)
 
