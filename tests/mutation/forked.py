@@ -129,8 +129,9 @@ class Forked:
             self._done(child.index, "lived", "")
 
 
-def _below(items: list[pytest.Item], folder: str) -> list[pytest.Item]:
-    return [item for item in items if item.nodeid.startswith(f"{folder}/")]
+def _below(items: list[pytest.Item], path: str) -> list[pytest.Item]:
+    """Those of a folder, or of a module."""
+    return [item for item in items if item.nodeid.startswith((f"{path}/", f"{path}::"))]
 
 
 def _run_items(items: list[pytest.Item], output: int) -> None:
