@@ -137,7 +137,7 @@ def test_a_whole_run_names_modules_that_need_less_than_their_lane_has(tmp_path: 
 
 
 def test_a_program_may_know_the_lanes_before_it_starts_pytest() -> None:
-    """As that of the mutants does."""
+    """Import the lanes first, as the program of the mutants does."""
     script = "import sys, pytest, tests.lanes; sys.exit(pytest.main(['-q', '--collect-only', 'tests/test_table.py']))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -130,7 +130,7 @@ class Forked:
 
 
 def _below(items: list[pytest.Item], path: str) -> list[pytest.Item]:
-    """Those of a folder, or of a module."""
+    """Give those of a folder, or of a module."""
     return [item for item in items if item.nodeid.startswith((f"{path}/", f"{path}::"))]
 
 

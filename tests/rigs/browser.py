@@ -62,7 +62,7 @@ def asked_hosts(browser: webdriver.Chrome) -> set[str]:
 
 def violations(browser: webdriver.Chrome, *rules: str) -> list[tuple[str, list[str]]]:
     """List what axe objects to, by all rules or by these."""
-    options: dict[str, Any] = {"resultTypes": ["violations"]}  # what passes is not described, which is half of the time
+    options: dict[str, Any] = {"resultTypes": ["violations"]}  # what passes takes a third of the time
     if rules:
         options["runOnly"] = list(rules)
     found: dict[str, Any] = Axe().run(browser, options=options)
