@@ -1,4 +1,4 @@
-"""Limits on who speaks HTTP to the monitor: connections in all, time for a request, names in `Host`.
+"""Limits on who speaks HTTP to the monitor: connections in all and of an address, time for a request, names in `Host`.
 
 A client that is slow, silent or one too many is dropped, so that others are served; how many were is counted, and said
 in the log at a limited rate. An answer that is not taken is not waited for.
@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Set
 from typing import Any, Final
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MAX_CONNECTIONS: Final = 128
+MAX_CONNECTIONS: Final = 256
+MAX_OF_ADDRESS: Final = 64
 REQUEST_LIMIT_S: Final = 10.0
 """For a whole request, from the connection or the end of the one before."""
 ANSWER_LIMIT_S: Final = 30.0
@@ -24,9 +26,10 @@ ANSWER_LIMIT_S: Final = 30.0
 MAX_HEADERS: Final = 16 << 10  # bytes
 _CONNECTION: Final = "dro.connection"  # in the state of a request
 
-TOO_MANY, LATE, SLOW = "too many connections", "no whole request in time", "slow request"
+TOO_MANY, MANY_OF_ADDRESS = "too many connections", "too many connections of one address"
+LATE, SLOW = "no whole request in time", "slow request"
 UNREAD, FOREIGN, MANY_STREAMS = "answer not taken", "foreign Host", "too many streams"
-REASONS: Final = (TOO_MANY, LATE, SLOW, UNREAD, FOREIGN, MANY_STREAMS)
+REASONS: Final = (TOO_MANY, MANY_OF_ADDRESS, LATE, SLOW, UNREAD, FOREIGN, MANY_STREAMS)
 """Why a client is dropped."""
 
 Dropped = Callable[[str], object]
@@ -39,9 +42,26 @@ class Limits:
     def __init__(self, on_dropped: Dropped, on_failed: Failed) -> None:
         """`on_dropped` gets the reason; `on_failed` the path of a request and what kept it from being answered."""
         self.on_failed: Final = on_failed
-        self.connections = 0
         self.dropped = dict.fromkeys(REASONS, 0)
         self._on_dropped = on_dropped
+        self._connections = Counter[str]()  # by address
+
+    def admit(self, address: str) -> bool:
+        """Count one more connection of an address; False, and counted as dropped, when there are too many."""
+        if self._connections[address] >= MAX_OF_ADDRESS:
+            self.drop(MANY_OF_ADDRESS)
+        elif self._connections.total() >= MAX_CONNECTIONS:
+            self.drop(TOO_MANY)
+        else:
+            self._connections[address] += 1
+            return True
+        return False
+
+    def forget(self, address: str) -> None:
+        """Count one connection of an address less."""
+        self._connections[address] -= 1
+        if not self._connections[address]:
+            del self._connections[address]
 
     def drop(self, why: str) -> None:
         """Count a client that was turned away or cut off."""
@@ -56,33 +76,32 @@ class GuardedProtocol(H11Protocol):
     _timer: asyncio.TimerHandle | None = None  # for a request, or for its answer
     _unread: asyncio.TimerHandle | None = None  # while the client takes nothing
     _is_answering = False
-    _is_counted = False
+    _address: str | None = None  # that this connection is counted for
     _has_begun = False  # something of the request has come
     _on_lost: Callable[[], object] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if self.limits.connections >= MAX_CONNECTIONS:
-            self.limits.drop(TOO_MANY)
+        address = str((transport.get_extra_info("peername") or ("",))[0])
+        if not self.limits.admit(address):
             transport.abort()
             return
-        self.limits.connections += 1
-        self._is_counted = True
+        self._address = address
         self.app_state = {**self.app_state, _CONNECTION: self}
         super().connection_made(transport)
         self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel()
-        if self._is_counted:
-            self._is_counted = False
-            self.limits.connections -= 1
+        if self._address is not None:
+            self.limits.forget(self._address)
+            self._address = None
             self.app_state = {}
             if self._on_lost is not None:
                 self._on_lost()
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_counted:
+        if self._address is None:
             return
         self._has_begun = True
         super().data_received(data)
@@ -153,9 +172,10 @@ class HostGuard:
     An IP address is always taken, as a foreign site has none that leads here under its own name.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str], limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, hosts: Set[str], limits: Limits) -> None:
+        """`hosts`: in small letters; more may be added later."""
         self._app = app
-        self._hosts = frozenset(host.lower() for host in hosts)
+        self._hosts = hosts
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -192,9 +212,17 @@ class HostGuard:
 
 
 def own_names() -> set[str]:
-    """Return what this host calls itself."""
-    name = socket.gethostname()
-    return {"localhost", name, name.partition(".")[0], socket.getfqdn()}
+    """Return what this host calls itself, in small letters, without asking a name server."""
+    name = socket.gethostname().lower()
+    return {"localhost", name, name.partition(".")[0]}
+
+
+def full_names() -> set[str]:
+    """Return what name servers call this host, in small letters; they may be waited for."""
+    try:
+        return {socket.getfqdn().lower()}
+    except UnicodeError:  # it calls itself what cannot be a name
+        return set()
 
 
 def _size(scope: Scope) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
+import threading
 import traceback
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar, cast
 
 import uvicorn
 
@@ -23,7 +25,7 @@ from dro.os_errors import remedy_of
 from supervisor.monitor.answers.answers import Answers
 from supervisor.monitor.answers.topics import TOPICS_VARIABLE, topics_wanted
 from supervisor.monitor.app import make_app
-from supervisor.monitor.guard import MAX_HEADERS, GuardedProtocol, HostGuard, Limits, own_names
+from supervisor.monitor.guard import MAX_HEADERS, GuardedProtocol, HostGuard, Limits, full_names, own_names
 from supervisor.monitor.known.events import Events
 from supervisor.monitor.known.metrics import Metrics
 from supervisor.monitor.orders import TOKENS_VARIABLE, Orders
@@ -34,6 +36,8 @@ AGAIN_S: Final = 2.0
 KEEP_ALIVE_S: Final = 30
 REVISION_VARIABLE: Final = "DRO_REVISION"
 _BACKLOG: Final = 128
+
+T = TypeVar("T")
 
 
 class WebServer:
@@ -77,8 +81,13 @@ class WebServer:
         """The listening socket; None when closed meanwhile."""
         address = f"{self._where.interface or '*'}:{self._where.port}"
         while not self._is_closing:
+            looking = apart(lambda: address_of(self._where))
+            while not looking.done() and not self._is_closing:
+                await asyncio.wait((looking,), timeout=AGAIN_S)
+            if not looking.done():
+                break
             try:
-                sock = listening_socket(self._where)
+                sock = listening_socket(*looking.result())
             except OSError as e:
                 extra = {"address": address, "reason": e.strerror or str(e), "remedy": remedy_of(e.errno)}
                 self._ctx.limited(LogEvent.MONITOR_CANNOT_LISTEN, extra=extra)
@@ -93,8 +102,10 @@ class WebServer:
         metrics = Metrics(version(), os.environ.get(REVISION_VARIABLE, ""))
         orders = Orders(self._ctx.run_dir, os.environ.get(TOKENS_VARIABLE, ""), self._on_order)
         app = make_app(self._watch, metrics, self.limits, self._events, self._answers, orders, self._topics())
+        names = own_names()
+        apart(full_names).add_done_callback(lambda found: names.update(found.result()))
         config = uvicorn.Config(
-            HostGuard(app, own_names(), self.limits), http=protocol, ws="none", lifespan="off", loop="none",
+            HostGuard(app, names, self.limits), http=protocol, ws="none", lifespan="off", loop="none",
             log_config=None, access_log=False, server_header=False, timeout_keep_alive=KEEP_ALIVE_S,
             h11_max_incomplete_event_size=MAX_HEADERS,
         )  # fmt: skip
@@ -123,6 +134,36 @@ class WebServer:
             self._ctx.limited(LogEvent.MONITOR_ORDER, key=event["result"], extra=event)
 
 
+def apart(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Do work that may wait for minutes in a thread that neither the loop nor the end of the process waits for.
+
+    An exception of the work is that of the future; OSError when no thread can be started.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def tell(result: T | None, error: Exception | None) -> None:
+        if error is None:
+            future.set_result(cast(T, result))
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result = error = None
+        try:
+            result = work()
+        except Exception as e:
+            error = e
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(tell, result, error)
+
+    try:
+        threading.Thread(target=run, daemon=True, name="apart").start()
+    except RuntimeError as e:
+        future.set_exception(OSError(errno.EAGAIN, str(e)))
+    return future
+
+
 class _Server(uvicorn.Server):
     """Signals are the worker's."""
 
@@ -131,9 +172,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-def listening_socket(where: WebMonitorConfig) -> socket.socket:
+def listening_socket(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
     """Raises: OSError."""
-    family, address = address_of(where)
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -27,6 +27,12 @@ Category = Literal["", "topology", "interest", "drops", "blocked", "configuratio
 Serial = Annotated[int, Query(ge=0, description="only events with a higher serial")]
 
 
+class EventStream(StreamingResponse):
+    """Server-sent events, which the description of the interface says as well."""
+
+    media_type = "text/event-stream"
+
+
 @dataclass(frozen=True, slots=True)
 class EventList:
     """`rows`: the newest of them, oldest first; `total`: how many are kept that match."""
@@ -46,7 +52,7 @@ def add_events(app: FastAPI, events: Events, limits: Limits) -> None:
         """List log events of all processes of the DRO, of this severity or above."""
         return EventList(*events.recent(level, category, after, limit))
 
-    @app.get("/v1/events/stream", response_class=StreamingResponse, responses=PROBLEMS)
+    @app.get("/v1/events/stream", response_class=EventStream, responses=PROBLEMS)
     async def stream(
         request: Request, level: Level = "", category: Category = "",
         after: Annotated[int | None, Query(ge=0, description="begin with kept events of a higher serial")] = None,
@@ -63,7 +69,7 @@ def add_events(app: FastAPI, events: Events, limits: Limits) -> None:
         first = [] if after is None else events.recent(level, category, after, KEPT)[0]
         events.listeners.add(listener)  # now, as others ask before this one is sent
         connection.begin_stream(lambda: events.listeners.discard(listener))
-        return StreamingResponse(_lines(first, listener), media_type="text/event-stream")
+        return EventStream(_lines(first, listener))
 
 
 async def _lines(first: list[EventRow], listener: EventReader) -> AsyncIterator[str]:

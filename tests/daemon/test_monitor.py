@@ -20,7 +20,7 @@ import pytest
 
 from dro.clock import NS_PER_S
 from supervisor.admin.client import Client, find_dro
-from supervisor.monitor.guard import MAX_CONNECTIONS
+from supervisor.monitor.guard import MAX_CONNECTIONS, MAX_OF_ADDRESS
 from supervisor.parent.backoff import LONG_LIFE_NS
 from tests.rigs import web
 from tests.rigs.effort import IS_LONG
@@ -183,11 +183,22 @@ def test_bad_clients_are_dropped_and_others_are_served(site: Site) -> None:
     host, port = site.web.split(":")
     slow = socket.create_connection((host, int(port)))
     slow.sendall(b"GET /metrics HTTP/1.1\r\n")  # and no more: the patience with it ends meanwhile
-    idle = [socket.create_connection((host, int(port))) for _ in range(MAX_CONNECTIONS + TOO_MANY)]
-    site.wait(lambda: sum(map(is_cut_off, idle)) >= TOO_MANY, "the end of those that are too many")
-    site.wait(lambda: "too many connections" in site.log, "a line about them")
-    for sock in idle:
-        sock.close()
+    with contextlib.ExitStack() as opened:
+
+        def connect(source: str, count: int) -> list[socket.socket]:
+            return [opened.enter_context(socket.create_connection((host, int(port)), source_address=(source, 0)))
+                    for _ in range(count)]  # fmt: skip
+
+        idle = connect("127.0.0.1", MAX_OF_ADDRESS + TOO_MANY)
+        site.wait(lambda: sum(map(is_cut_off, idle)) >= TOO_MANY, "the end of those that are too many")
+        site.wait(lambda: "too many connections of one address" in site.log, "a line about them")
+        other = http.client.HTTPConnection(site.web, timeout=10, source_address=("127.0.0.2", 0))
+        other.request("GET", "/metrics")
+        assert other.getresponse().status == 200, "another address has a share of its own"
+        other.close()
+        idle = [sock for n in range(2, 3 + MAX_CONNECTIONS // MAX_OF_ADDRESS)
+                for sock in connect(f"127.0.0.{n}", MAX_OF_ADDRESS)]  # fmt: skip
+        site.wait(lambda: sum(map(is_cut_off, idle)) >= MAX_OF_ADDRESS, "the end of those beyond the whole limit")
     site.wait(lambda: status_of(site, "/healthz") == 200, "an answer after them")
     for path in ("/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/metrics/../../etc/passwd", "/static/..%2f..%2fx"):
         assert status_of(site, path) == 404
@@ -211,12 +222,24 @@ def test_bad_clients_are_dropped_and_others_are_served(site: Site) -> None:
     values, _ = series(fetch(site, "/metrics/workers")[1].decode())
     counted = {dict(labels)["reason"]: value for (name, labels), value in values.items()
                if name == "dro_monitor_clients_dropped_total"}  # fmt: skip
-    assert counted["too_many_connections"] >= TOO_MANY
+    assert counted["too_many_connections_of_one_address"] >= TOO_MANY
+    assert counted["too_many_connections"] >= MAX_OF_ADDRESS
     assert (counted["foreign_host"], counted["no_whole_request_in_time"]) >= (1, 1)
     assert status_of(site, "/openapi.json") == status_of(site, "/docs") == 404
     ring.settle()
     for flow in ring.flows.values():
         assert (flow[MISSING], flow[DUPLICATES], flow[WRONG]) == (0, 0, 0), flow.story()
+
+
+def test_it_answers_while_name_servers_do_not(tmp_path: Path) -> None:
+    """As on a host whose own name is in no file of hosts; look-ups take longer than the parent waits for an answer."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import socket, threading\nsocket.getfqdn = lambda name='': threading.Event().wait()\n"
+    )
+    with monitored(tmp_path, 1, {"PYTHONPATH": str(tmp_path)}) as site:
+        assert fetch(site, "/metrics", {"Host": socket.gethostname()})[0] == 200
+        assert fetch(site, "/metrics", {"Host": "evil.example"})[0] == 421
+        assert site.stop() == 0
 
 
 def test_an_address_in_use_costs_the_monitor_alone(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from supervisor.monitor.guard import MAX_HEADERS, HostGuard, Limits
 from supervisor.monitor.known.events import Events
 from supervisor.monitor.known.metrics import Metrics
 from supervisor.monitor.orders import Orders
+from supervisor.monitor.server import apart
 from supervisor.samples.watch import Asker, DroObserver
 from tests.builders.monitored import add_pages, known
 
@@ -182,3 +183,28 @@ def test_questions_to_the_network_leave_connections_to_others(monitor: Monitor, 
 
         assert set(asyncio.run(flood())) == {503}
         assert len(taken) == 1
+
+
+def test_the_stream_of_events_is_described_as_one(monitor: Monitor) -> None:
+    described = monitor("/v1/openapi.json").json["paths"]["/v1/events/stream"]["get"]["responses"]["200"]["content"]
+    assert set(described) == {"text/event-stream"}
+
+
+def test_nobody_waits_for_work_that_is_done_apart() -> None:
+    over, has_ended = threading.Event(), threading.Event()
+
+    def long() -> str:
+        assert over.wait(LIMIT_S)
+        has_ended.set()
+        return "late"
+
+    async def look() -> list[object]:
+        waiting = apart(long)
+        found: list[object] = [await apart(lambda: 7), waiting.done()]
+        with pytest.raises(ZeroDivisionError):
+            await apart(lambda: 1 // 0)
+        return found
+
+    assert asyncio.run(look()) == [7, False], "and the end of the loop does not wait either"
+    over.set()
+    assert has_ended.wait(LIMIT_S)
