@@ -19,7 +19,7 @@ from dro.clock import NS_PER_S
 from dro.log.events import LogEvent
 from dro.log.lines import MARKED
 
-REPORT_NS: Final = 10 * NS_PER_S  # how long lines are counted before they are reported
+REPORT_NS: Final = 10 * NS_PER_S  # how long lines are counted at least before they are reported
 EVENTS_BURST: Final = 100
 EVENTS_EVERY_NS: Final = 5 * NS_PER_S
 SAME_BURST: Final = 3  # equal lines within REPORT_NS that are written when others stand between them
@@ -46,7 +46,7 @@ _LIMITED: Final[weakref.WeakSet[LimitedLogger]] = weakref.WeakSet()
 
 
 class LimitedLogger:
-    """At most `burst` lines per key at once and in `interval_ns`; the rest is counted and reported.
+    """At most `burst` lines per key at once and in `interval_ns`; the rest is counted and reported, as seldom.
 
     For what a stranger can cause. Keys are bounded: the one unused for longest is forgotten first.
     """
@@ -64,6 +64,7 @@ class LimitedLogger:
         self._now_ns = now_ns
         self._burst = burst
         self._interval_ns = interval_ns
+        self._report_ns = max(REPORT_NS, interval_ns // burst)
         self._max_keys = max_keys
         self._buckets: OrderedDict[object, _Bucket] = OrderedDict()
         _LIMITED.add(self)
@@ -88,7 +89,7 @@ class LimitedLogger:
             self._buckets.move_to_end(key)
             filled = (now_ns - bucket.filled_ns) * self._burst / self._interval_ns
             bucket.tokens, bucket.filled_ns = min(self._burst, bucket.tokens + filled), now_ns
-        if bucket.suppressed and now_ns - bucket.since_ns >= REPORT_NS:
+        if bucket.suppressed and now_ns - bucket.since_ns >= self._report_ns:
             self._report(bucket, now_ns)
         if bucket.tokens < 1:
             bucket.suppressed += 1
@@ -107,7 +108,7 @@ class LimitedLogger:
         """Tell of every key what was not written for some time, or until now."""
         now_ns = self._now_ns()
         for bucket in self._buckets.values():
-            if bucket.suppressed and (at_once or now_ns - bucket.since_ns >= REPORT_NS):
+            if bucket.suppressed and (at_once or now_ns - bucket.since_ns >= self._report_ns):
                 self._report(bucket, now_ns)
 
     def forget(self) -> None:

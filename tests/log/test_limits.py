@@ -70,6 +70,19 @@ def test_a_limited_key_has_its_share_and_tells_what_was_left_out(log: logging.Lo
     assert lines(pipe)[0].startswith("[warning] ...previous THROTTLED MSG repeated 1 times in 1 seconds")
 
 
+def test_what_comes_once_a_day_is_reported_once_a_day(log: logging.Logger, pipe: tuple[int, int]) -> None:
+    """The rest was reported every ten seconds, so a warning for once a day had 8,640 lines beside it."""
+    now = 0
+    limiter = LimitedLogger(log, lambda: now, burst=1, interval_ns=s(86_400))
+    for now in range(0, s(86_400), s(600)):
+        limiter.event(BAD, {"topic": "t"})
+        limiter.report()
+    assert lines(pipe) == ["[warning] THROTTLED MSG: source ignored: too many hops topic=t"]
+    now = s(87_000)
+    limiter.report()
+    assert [line.split(" in ")[0] for line in lines(pipe)] == ["[warning] ...previous THROTTLED MSG repeated 143 times"]
+
+
 def test_a_forked_process_tells_nothing_of_what_its_parent_left_out(log: logging.Logger, pipe: tuple[int, int]) -> None:
     limiter = LimitedLogger(log, lambda: 0, burst=1, interval_ns=s(10))
     assert [limiter.event(BAD, {"topic": "t"}) for _ in range(3)] == [True, False, False]
