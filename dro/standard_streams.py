@@ -1,4 +1,4 @@
-"""Standard streams of every program: opened when it was started without them; full or closed pipes.
+"""Standard streams of every program: opened when it was started without them; full or closed pipes; other streams.
 
 Called first by the entry points. A closed descriptor of 0 to 2 would be reused for the next socket or file, and printed
 text would be written to it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import stat
 import sys
 from typing import Final, TextIO
 
@@ -29,6 +30,19 @@ def open_standard_streams() -> None:
             setattr(sys, name, os.fdopen(fd, "w" if fd else "r", encoding="utf-8", closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def close_others() -> None:
+    """Close what was inherited beside them and whose end somebody may wait for: pipes, sockets and terminals.
+
+    Files stay open: the lock of a script that has become this program is one.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the list itself is gone
+            fd = int(name)
+            kind = stat.S_IFMT(os.fstat(fd).st_mode)
+            if fd >= len(_NAMES) and os.get_inheritable(fd) and kind in (stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR):
+                os.close(fd)
 
 
 def output_lost(error: OSError) -> ResourceError | None:

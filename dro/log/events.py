@@ -173,6 +173,7 @@ class LogEvent(StrEnum):
     WORKER_HUNG = "worker does not answer for too long, it is started anew", _ERROR, "worker"
     WORKER_STUCK = "worker takes no messages from its siblings, it is started anew", _ERROR, "worker reported_by"
     CANNOT_START_PROCESS = "cannot start a process", _ERROR, "worker reason remedy *"
+    PARENT_FAULT = "a fault of the parent process, it goes on; report it", _ERROR, "reason"
     SIBLING_STUCK = "sibling takes no control messages", _ERROR, "worker incarnation"
     PARENT_GONE = "the parent process is gone", _ERROR
     RING_NOT_OPENED = "ring of a sibling cannot be opened", _WARNING, "sibling error"

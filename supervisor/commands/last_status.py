@@ -30,6 +30,7 @@ class LastStatusFile:
         loop.call_later(LOOK_NS, self._turn)
 
     def _turn(self) -> None:
+        self._loop.call_later(LOOK_NS, self._turn)
         status = self._look()
         workers = tuple(replace(w, uptime_s=0.0) for w in status.workers)
         timeless = replace(status, uptime_s=0.0, workers=workers, logged={})
@@ -37,4 +38,3 @@ class LastStatusFile:
             with contextlib.suppress(OSError):  # without memory for it the earlier one stays; the next turn tries again
                 write_last_status(self._folder(), LastStatus(round(time.monotonic(), 3), status))
                 self._written = timeless
-        self._loop.call_later(LOOK_NS, self._turn)

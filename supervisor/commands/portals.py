@@ -7,7 +7,6 @@ again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
@@ -95,7 +94,7 @@ class PortalCommands:
 
     def _read_file(self, name: str, reply: Reply) -> None:
         configuration = self._parent.configuration
-        file = os.path.abspath(configuration.current.file)
+        file = configuration.current.file
 
         def on_read(result: tuple[DroConfig, tuple[str, ...]] | Failed) -> None:
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
@@ -29,7 +28,7 @@ class AdminQueries:
 
     def __init__(self, parent: Parent[DroConfig]) -> None:
         self._parent = parent
-        self._path = os.path.abspath(parent.configuration.current.file)
+        self._path = parent.configuration.current.file
         self._under_way = 0
         parent.admin.add("config", self._on_config, looks=True)
         parent.admin.add("diff", self._on_diff, looks=True)

@@ -33,7 +33,7 @@ def _status(parent: Parent[DroConfig], version: str, began_s: float) -> DroStatu
         node_id=str(parent.node_id),
         pid=os.getpid(),
         uptime_s=round(time.monotonic() - began_s, 3),
-        config_file=os.path.abspath(configuration.current.file),
+        config_file=configuration.current.file,
         config_loaded=round(configuration.loaded_s, 3),
         is_running=parent.is_running,
         pending=configuration.pending,

@@ -1,9 +1,12 @@
-"""Signals before the DRO has installed its handlers.
+"""Signals before the DRO has installed its handlers, and those that the starter has set.
 
 Until a DRO has created anything, SIGTERM and SIGINT end the program at once, by the kernel, whatever it is doing:
 waiting for a name server, parsing, or compiling. For process 1 of a container the kernel does not do that, so the
 program ends itself as soon as the interpreter runs the handler. A SIGHUP, blocked since `main` began, is pending until
 the DRO runs and then causes a reload; when the start fails it has no effect.
+
+What a program sets of signals outlives the start of another one in its place: that ends of processes are not told, and
+an alarm that would end a DRO.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ class EarlySignals:
         """`mask`: the signals that were blocked before SIGHUP was."""
         ending = _end if os.getpid() == _INIT_PROCESS else signal.SIG_DFL
         self._mask = mask
-        self._before = {number: signal.signal(number, ending) for number in _ENDING}
+        handlers = {**dict.fromkeys(_ENDING, ending), signal.SIGCHLD: signal.SIG_DFL}
+        self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        signal.setitimer(signal.ITIMER_REAL, 0)
         self._is_over = False
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 

@@ -50,5 +50,5 @@ class ServiceManager:
     def watch(self, loop: Loop) -> None:
         """Send a sign of life now and in each interval, as long as `loop` turns."""
         if self.interval_ns:
-            self.say(ALIVE)
             loop.call_later(self.interval_ns, lambda: self.watch(loop))
+            self.say(ALIVE)

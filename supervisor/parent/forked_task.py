@@ -24,6 +24,7 @@ from dro.clock import NS_PER_S
 from dro.config.reading.problems import ConfigErrors
 from dro.errors import ConfigError, DroError, RefusedError, ResourceError
 from dro.loop import Loop
+from dro.start_folder import enter_start_folder
 from dro.timers import Timer
 
 MAX_ANSWER: Final = 256 << 20  # bytes
@@ -87,6 +88,7 @@ def fork(child: Callable[[], object], status: int) -> tuple[int, int]:
         pid = os.fork()
         if pid == 0:
             try:
+                enter_start_folder()
                 child()
             finally:
                 os._exit(status)

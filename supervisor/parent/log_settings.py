@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import replace
 from typing import Final
 
@@ -11,6 +10,7 @@ from dro.config.dro_xml.model import DroConfig
 from dro.errors import ConfigError, ResourceError
 from dro.log.handler import Settings
 from dro.log.setup import check_settings, set_up
+from dro.start_folder import absolute
 
 _BYTES_PER_SIZE: Final = 1_000_000  # Source: element table, `size` counts millions of bytes
 
@@ -21,7 +21,7 @@ def log_settings(config: DroConfig, base: Settings) -> Settings:
     return replace(
         base,
         kind=log.type,
-        file=os.path.abspath(log.file) if log.type == "file" else "",
+        file=absolute(log.file) if log.type == "file" else "",
         frequency=log.frequency if log.type == "file" else "disable",
         size_bytes=log.size_mb * _BYTES_PER_SIZE if log.type == "file" else 0,
     )

@@ -14,6 +14,7 @@ import logging
 import secrets
 import signal
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -46,6 +47,7 @@ from dro.errors import ResourceError
 from dro.log import setup as logs
 from dro.log.events import LogEvent
 from dro.log.handler import Settings
+from dro.log.limits import LimitedLogger
 from dro.log.to_monitor import EVENTS_SOCKET, HISTORY_SOCKET
 from dro.loop import Loop
 from dro.os_errors import remedy_of
@@ -66,6 +68,8 @@ SILENT_PINGS: Final = 5  # a worker that leaves that many unanswered is named in
 HUNG_PINGS: Final = 30
 """Intervals without an answer after which it is replaced. While the machine has no time for the parent, none pass."""
 SAME_SIGNAL_NS: Final = ms(200)  # one order to stop, sent to the process and to its group
+
+FAULT_PAUSE_S: Final = 0.05  # after a turn that failed, as the next one may fail as well
 
 OBSERVERS: Final = {Role.MONITOR: EVENTS_SOCKET, Role.HISTORY: HISTORY_SOCKET}
 """Those that look at the others and end after them, and where they are told of log events."""
@@ -103,6 +107,7 @@ class Parent(Generic[C]):
         """Why the DRO could not start."""
         self._log = log
         self.loop: Final = Loop()
+        self._limited: Final = LimitedLogger(log, self.loop.now_ns).event
         self.admin: Final = AdminServer(self.loop, log)
         """Takes commands from operators; add them before `run`."""
         specs = planner(config)
@@ -163,7 +168,7 @@ class Parent(Generic[C]):
         try:
             self._set_up()
             while not self.is_stopping or any(worker.is_alive for worker in self.workers):
-                self.loop.run_once()
+                self._turn()
         except ResourceError as e:
             if self._started:
                 raise
@@ -177,6 +182,18 @@ class Parent(Generic[C]):
                 signal.signal(number, signal.SIG_IGN)
         self._log.info(LogEvent.DRO_STOPPED, extra={"dro": self.name, "status": self._status})
         return self._status
+
+    def _turn(self) -> None:
+        """Run one turn of the loop; once the DRO runs, what is wrong in one is told, and the next one follows."""
+        try:
+            self.loop.run_once()
+        except Exception as e:
+            if not self._started or self.is_stopping:
+                raise
+            place = traceback.extract_tb(e.__traceback__)[-1]
+            reason = f"{type(e).__name__}: {e} ({place.filename}:{place.lineno})"
+            self._limited(LogEvent.PARENT_FAULT, extra={"reason": reason}, key=(place.filename, place.lineno))
+            time.sleep(FAULT_PAUSE_S)
 
     def _refuse(self, what: str, remedy: str, **where: object) -> int:
         """The exit status of a DRO that cannot start."""
@@ -368,6 +385,7 @@ class Parent(Generic[C]):
             self.processes.kill(stuck)
 
     def _ping(self) -> None:
+        self.loop.call_later(PING_INTERVAL_NS, self._ping)
         logs.tick()
         self._pings += 1
         for worker in self.workers:
@@ -380,7 +398,6 @@ class Parent(Generic[C]):
                 self._log.warning(LogEvent.WORKER_SILENT, extra={"worker": worker.name})
             elif worker.unanswered == HUNG_PINGS:
                 self._kill(LogEvent.WORKER_HUNG, [worker])
-        self.loop.call_later(PING_INTERVAL_NS, self._ping)
 
     # the end of a worker
 

@@ -10,7 +10,6 @@ Called by the parent's loop: SIGHUP, and the commands `reload`, `confirm` and `r
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -106,7 +105,7 @@ class Reload:
         self._parent = parent
         self._configuration = parent.configuration
         self._log = log
-        self._path = os.path.abspath(parent.configuration.current.file)
+        self._path = parent.configuration.current.file
         self._state = ReloadState.IDLE
         self._current: _ReloadRequest | None = None
         self._next: _ReloadRequest | None = None

@@ -22,7 +22,8 @@ from dro.errors import ConfigError, DroError, ResourceError
 from dro.log.events import LogEvent, configuration_warning
 from dro.log.handler import Settings
 from dro.log.setup import finish, hold, set_up
-from dro.standard_streams import say
+from dro.standard_streams import close_others, say
+from dro.start_folder import absolute, keep_start_folder
 from supervisor.commands.registry import serve_commands
 from supervisor.history.worker import HistoryOptions
 from supervisor.host.detach import STOPPED, StartReport, detach, is_kept
@@ -63,16 +64,19 @@ def refuse_unsupported(config: DroConfig, log: logging.Logger) -> None:
 
 def run(options: CommandLine, signals: EarlySignals) -> int:
     """Run the DRO until its end; the exit status. `signals` are in force, and undone only if it cannot start."""
+    keep_start_folder()
     os.umask(os.umask(0o022) | 0o022)  # nobody else may connect to the sockets of the bus
     manager = ServiceManager(os.environ)
     log = hold(options.log.level)
     try:
         config = load_dro(options.config, warn=configuration_warning(log))
+        config = replace(config, file=absolute(config.file))
         refuse_unsupported(config, log)
         workers = len(plan_of(config, options.history))
         identity = _identity_of(config)
     except ConfigError as e:
         return _refused(options, e)
+    close_others()  # now, as a configuration may come by one of them
     try:
         report = detach(PROCESS) if options.detached else None
     except ResourceError as e:
@@ -129,8 +133,8 @@ def _identity_of(config: DroConfig) -> Identity | None:
 def _resource_plan(options: CommandLine, config: DroConfig, identity: Identity | None, workers: int) -> ResourcePlan:
     return ResourcePlan(
         config.daemon.name or PROCESS,
-        run_dir=Path(options.run_dir) if options.run_dir else None,
-        pid_file=Path(config.daemon.pidfile) if config.daemon.pidfile else None,
+        run_dir=Path(absolute(options.run_dir)) if options.run_dir else None,
+        pid_file=Path(absolute(config.daemon.pidfile)) if config.daemon.pidfile else None,
         identity=identity,
         workers=workers,
         claims=claims_of(config.file, config.daemon.name),

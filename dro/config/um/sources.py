@@ -26,6 +26,7 @@ from dro.config.um.program import XML_FILE_VARIABLE, environment_options
 from dro.config.um.text_file import is_xml, parse_um_lines, read_text
 from dro.config.um.xml_document import Application, UmDocument, parse_um_xml
 from dro.errors import ConfigError, HostError
+from dro.start_folder import shown_folder
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class Reading:
     def read_xml_config(self, path: str, el: ElementReader) -> None:
         """Read the file of `<xml-config>`."""
         if not os.path.exists(path) and not is_url(path):
-            el.error(f"file {path!r} does not exist", remedy=f"looked in {os.getcwd()} and beside {el.file}")
+            el.error(f"file {path!r} does not exist", remedy=f"looked in {shown_folder()} and beside {el.file}")
             return
         found = self.read_document(path)
         if found is not None:
@@ -131,7 +132,7 @@ def _read_lbm_config(
     path = find_um_file(written, el.file, el)
     el.effective(path)
     if not os.path.exists(path) and not is_url(path):
-        el.error(f"file {written!r} does not exist", remedy=f"looked in {os.getcwd()} and beside {el.file}")
+        el.error(f"file {written!r} does not exist", remedy=f"looked in {shown_folder()} and beside {el.file}")
         return (path,), reading.base, None
     try:
         text = read_text(path)

@@ -52,6 +52,22 @@ def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
         assert listener.recv(64) == b"READY=1"
 
 
+def test_signs_of_life_go_on_after_one_that_failed() -> None:
+    clock = SteppedClock()
+    manager = ServiceManager({"NOTIFY_SOCKET": "@nobody", "WATCHDOG_USEC": "1000000"})
+    with contextlib.closing(Loop(clock)) as loop:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ServiceManager, "say", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                manager.watch(loop)
+        said: list[str] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ServiceManager, "say", lambda _, text: said.append(text))
+            clock.time_ns += manager.interval_ns
+            loop.run_once(0)
+    assert said == [ALIVE]
+
+
 def test_a_queue_that_is_full_is_given_time_to_have_room(listener: socket.socket) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
         filler.setblocking(False)

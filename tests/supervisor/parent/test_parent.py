@@ -16,6 +16,7 @@ from typing import cast
 import pytest
 
 from dro.clock import s
+from dro.log.events import LogEvent
 from supervisor.parent.parent import EXIT_KILLED, HUNG_PINGS, PING_INTERVAL_NS, Parent
 from tests.rigs.dro_run import FakeDro, is_running
 
@@ -40,6 +41,24 @@ def test_a_signal_that_comes_while_signals_are_looked_at_does_no_harm() -> None:
     assert not found
     signals.append(signal.SIGTERM)
     assert Parent._has_stop_signal(parent)
+
+
+def test_a_turn_that_fails_ends_nothing_once_the_dro_runs() -> None:
+    told: list[object] = []
+
+    def fail() -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    def limited(event: LogEvent, extra: dict[str, str], key: object) -> None:
+        told.append((event, extra["reason"].split("(/")[0]))
+
+    parent = SimpleNamespace(loop=SimpleNamespace(run_once=fail), _started=True, is_stopping=False, _limited=limited)
+    Parent._turn(cast("Parent[object]", parent))
+    reason = "FileNotFoundError: [Errno 2] No such file or directory "
+    assert told == [(LogEvent.PARENT_FAULT, reason)]
+    for change in ({"_started": False}, {"is_stopping": True}):
+        with pytest.raises(FileNotFoundError):
+            Parent._turn(cast("Parent[object]", SimpleNamespace(**{**vars(parent), **change})))
 
 
 def test_everybody_is_introduced_to_everybody(start: Start) -> None:

@@ -1,0 +1,101 @@
+"""What a starter leaves behind harms no DRO: ignored signals, alarms, pipes, and a working directory that goes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from dro.errors import DroError
+from supervisor.admin.client import Client, find_dro
+from tests.rigs.site import ROOT, Site
+
+pytestmark = pytest.mark.slow
+
+ALARM_S: Final = 3
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path, 2)
+    yield made
+    made.close()
+
+
+def start(site: Site, file: str, **options: Any) -> None:  # noqa: ANN401 - as in the library
+    """Start the daemon of a site by a starter of its own; returns when it runs."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (site.folder / "tnwgd.log").open("ab") as log:
+        site.daemon = subprocess.Popen(
+            [sys.executable, "-m", "supervisor.main", file], stdout=log, stderr=log, env=environment, **options
+        )
+    site.wait(lambda: "has started" in site.log, "it runs")
+
+
+def process_age(pid: int) -> float:
+    """Seconds since the start of a process."""
+    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def comes_back(site: Site, portal: str) -> None:
+    pid = site.kill(portal)
+    site.wait(lambda: site.workers().get(portal, pid) != pid, f"the next {portal}")
+
+
+def test_what_the_starter_has_set_does_not_outlive_the_start(site: Site) -> None:
+    """A portal that dies comes back, no alarm ends the DRO, and who waits for the end of a pipe gets it."""
+    reading, writing = os.pipe()
+
+    def set_up() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_REAL, ALARM_S)
+
+    try:
+        with (site.folder / "kept").open("w") as lock:
+            fds = (writing, lock.fileno())
+            start(site, str(site.folder / "dro.xml"), cwd=ROOT, pass_fds=fds, preexec_fn=set_up)
+        os.close(writing)
+        os.set_blocking(reading, False)
+        assert os.read(reading, 1) == b"", "its end"
+    finally:
+        os.close(reading)
+    held = {os.readlink(fd) for fd in Path(f"/proc/{site.pid}/fd").iterdir()}
+    assert str(site.folder / "kept") in held, "a file may be the lock of who started it"
+    comes_back(site, "P1")
+    site.wait(lambda: process_age(site.pid) > ALARM_S, "the time of the alarm")
+    comes_back(site, "P2")
+    assert "SigIgn:\t0000000001001000\n" in Path(f"/proc/{site.pid}/status").read_text(), "SIGPIPE and SIGXFSZ alone"
+    assert site.stop() == 0
+
+
+@pytest.mark.parametrize("shown", [lambda folder: "dro.xml", lambda folder: str(folder / "dro.xml")])
+def test_the_folder_of_the_start_goes_and_comes_back(site: Site, shown: Callable[[Path], str]) -> None:
+    folder = site.folder / "start"
+    folder.mkdir()
+    for path in (site.folder / "dro.xml", site.config(1), site.config(2)):
+        shutil.copy(path, folder)
+    start(site, shown(folder), cwd=folder)
+    shutil.move(folder, gone := site.folder / "gone")
+    shutil.copytree(gone, site.folder / "copy")
+    shutil.rmtree(gone)
+    comes_back(site, "P1")
+    with Client(find_dro(str(site.pid))) as client:
+        assert client.request("status")["config_file"] == str(folder / "dro.xml")
+        with pytest.raises(DroError, match=f"{folder}/dro.xml: cannot read"):
+            client.request("reload")
+        site.wait(lambda: client.request("status")["is_running"], "it goes on")
+        shutil.move(site.folder / "copy", folder)
+        client.request("reload")
+    comes_back(site, "P2")
+    assert "Traceback" not in site.log
+    assert "a fault of" not in site.log
+    assert site.stop() == 0
