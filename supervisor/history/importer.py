@@ -18,7 +18,7 @@ from typing import Any, Final
 from dro.errors import ResourceError
 from dro.metrics.table import COUNTER, ENDPOINT, PEER, PORTAL, metrics
 from supervisor.history.lbmmon import DroStats, LibraryStats, Message, Unread, flat, messages_of
-from supervisor.history.series import LATEST_US
+from supervisor.history.series import is_ahead
 from supervisor.history.store import US_PER_S, Store, fits
 from supervisor.history.tables import MAX_LONG
 
@@ -89,7 +89,7 @@ class Importer:
     def _dro(self, told: DroStats) -> None:
         local, stats = told.message.stats.local, told.message.stats
         dro = local.gateway_name or told.sender.application
-        if not dro or not told.sender.time_s or told.sender.time_s * US_PER_S >= LATEST_US or not fits(dro):
+        if not dro or not told.sender.time_s or is_ahead(told.sender.time_s * US_PER_S) or not fits(dro):
             self.counts["unread"] += 1
             self._on_unread(f"a message of a DRO without a name or time that can be, of process {told.sender.pid}")
             return
@@ -137,7 +137,7 @@ class Importer:
 
     def _library(self, told: LibraryStats) -> None:
         sender = told.sender
-        if sender.time_s * US_PER_S >= LATEST_US or not fits(sender.host):
+        if is_ahead(sender.time_s * US_PER_S) or not fits(sender.host):
             self.counts["unread"] += 1
             self._on_unread(f"a message of the UM library without a host or time that can be, of process {sender.pid}")
             return

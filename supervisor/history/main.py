@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import logging
 import signal
+import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from dro.command_line import Parser, add_version
-from dro.errors import DroError
+from dro.errors import DroError, ResourceError
+from dro.os_errors import remedy_of
 from supervisor.history.tables import NEEDS
 
 if TYPE_CHECKING:
@@ -45,7 +47,17 @@ def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is no ADDRESS:PORT")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return text
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is no address of HTTP, such as http://127.0.0.1:15305/metrics")
 
 
 def _seconds(text: str) -> float:
@@ -73,7 +85,7 @@ def arguments() -> argparse.ArgumentParser:
                          help="default %(default)s")  # fmt: skip
     receive.set_defaults(run=_receive)
     scrape = commands.add_parser("scrape", help="fetch /metrics of DROs again and again, without Prometheus")
-    scrape.add_argument("url", metavar="URL", nargs="+", help="such as http://127.0.0.1:15305/metrics")
+    scrape.add_argument("url", metavar="URL", nargs="+", type=_url, help="such as http://127.0.0.1:15305/metrics")
     scrape.add_argument("--interval", metavar="SECONDS", type=_seconds, default=10.0, help="default %(default)g")
     scrape.set_defaults(run=_scrape)
     bring = commands.add_parser("import", help="bring in what UM's own monitoring has kept")
@@ -98,13 +110,12 @@ def _receive(options: argparse.Namespace) -> int:
     from supervisor.history.receive import PATH, make_app
 
     host, port = options.listen
-    with _writer(options, "receive") as writer:
-        print(f"remote write to http://{host}:{port}{PATH}, history in {options.history}", flush=True)
+    with _writer(options, "receive") as writer, _listening(host, port) as sock:
+        shown = f"[{host}]" if ":" in host else host
+        print(f"remote write to http://{shown}:{port}{PATH}, history in {options.history}", flush=True)
         app = make_app(writer)
         config = uvicorn.Config(
             app,
-            host=host,
-            port=port,
             log_level="warning",
             access_log=False,
             ws="none",
@@ -112,8 +123,17 @@ def _receive(options: argparse.Namespace) -> int:
         )
         server = _server(config)
         _on_stop(lambda: setattr(server, "should_exit", True))
-        server.run()
+        server.run(sockets=[sock])
     return 0 if server.started else 1
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        (family, *_), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return socket.create_server((host, port), family=family)
+    except OSError as e:
+        remedy = remedy_of(e.errno, "choose another address or port by --listen")
+        raise ResourceError(f"cannot listen at {host} port {port}: {e.strerror or e}", remedy=remedy) from e
 
 
 def _server(config: uvicorn.Config) -> uvicorn.Server:
@@ -130,15 +150,13 @@ def _server(config: uvicorn.Config) -> uvicorn.Server:
 
 
 def _scrape(options: argparse.Namespace) -> int:
-    from supervisor.history.scrape import scrape_all
+    from supervisor.history.scrape import Scraper
 
-    is_over = threading.Event()
-    _on_stop(is_over.set)
     with _writer(options, "scrape") as writer:
-        while True:
-            scrape_all(options.url, writer)
-            if is_over.wait(options.interval):
-                return 0
+        scraper = Scraper(options.url, writer)
+        _on_stop(scraper.stop)
+        scraper.run(options.interval)
+    return 0
 
 
 def _import(options: argparse.Namespace) -> int:

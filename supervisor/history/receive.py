@@ -33,7 +33,7 @@ def make_app(writer: SampleWriter, *, tend_s: float = 1.0) -> Starlette:
         async with room:
             try:
                 proto = protocol_of(request.headers.get("content-type", ""))
-                if (encoding := request.headers.get("content-encoding", "snappy")) != "snappy":
+                if (encoding := request.headers.get("content-encoding", "snappy")).strip().lower() != "snappy":
                     raise BadRequestError(f"content encoding {encoding!r}: snappy is read", 415)
                 try:
                     body = await asyncio.wait_for(_body(request), BODY_S)

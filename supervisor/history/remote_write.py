@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from email.message import Message
 from functools import cache
 from typing import Final
 
@@ -54,9 +55,10 @@ def _classes() -> tuple[Made, Made]:
 
 def protocol_of(content_type: str) -> str:
     """Which version a request is of. Raises: BadRequestError."""
-    kind, *parameters = (part.strip() for part in content_type.split(";"))
-    proto = next((p.partition("=")[2] for p in parameters if p.startswith("proto=")), V1)
-    if kind != "application/x-protobuf" or proto not in (V1, V2):
+    told = Message()
+    told["content-type"] = content_type
+    proto = told.get_param("proto", V1)
+    if told.get_content_type() != "application/x-protobuf" or proto not in (V1, V2):
         raise BadRequestError(f"content type {content_type!r}: application/x-protobuf of {V1} or {V2} is read", 415)
     return proto
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -20,7 +21,13 @@ MAX_SERIES: Final = 200_000
 """That are remembered; a DRO of 20 portals has 6,000."""
 MAX_NAMES: Final = 1000
 EARLIEST_US: Final = 946_684_800 * US_PER_S  # the year 2000
-LATEST_US: Final = 4_102_444_800 * US_PER_S  # the year 2100
+AHEAD_US: Final = 24 * 3600 * US_PER_S
+"""How much further another clock may be; a day that has not come stays the newest, and keeps its files for ever."""
+
+
+def is_ahead(ts_us: int) -> bool:
+    """Whether that time cannot have come yet anywhere."""
+    return ts_us > time.time_ns() // 1000 + AHEAD_US
 
 
 class RemoteSample(NamedTuple):
@@ -69,8 +76,9 @@ class SeriesRows:
             if name in self.foreign or len(self.foreign) < MAX_NAMES:
                 self.foreign[name] += 1
             return
-        if not EARLIEST_US <= ts_us < LATEST_US:
-            raise BadSampleError(f"{_shown(series)}: time {ts_us // 1000} ms is not in this century")
+        if ts_us < EARLIEST_US or is_ahead(ts_us):
+            why = "is not in this century" if ts_us < EARLIEST_US else "is more than a day ahead of the clock here"
+            raise BadSampleError(f"{_shown(series)}: time {ts_us // 1000} ms {why}")
         if math.isnan(value) or not cell.columns:  # the series has ended, or has no value yet; or it is not kept
             return
         try:

@@ -19,6 +19,8 @@ from supervisor.history.main import main
         (["receive", "--history", "h", "--listen", "127.0.0.1:70000"], "'127.0.0.1:70000' is no ADDRESS:PORT"),
         (["receive", "--history", "h", "--roll", "0"], "'0' is no number of seconds above 0"),
         (["scrape", "http://127.0.0.1:1/metrics", "--history", "h", "--interval", "soon"], "'soon' is no number"),
+        (["scrape", "ftp://127.0.0.1/metrics", "--history", "h"], "'ftp://127.0.0.1/metrics' is no address of HTTP"),
+        (["scrape", "http://[::1/metrics", "--history", "h"], "'http://[::1/metrics' is no address of HTTP"),
         (["receive"], "--history"),
     ],
 )

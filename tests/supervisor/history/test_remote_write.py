@@ -51,6 +51,7 @@ def test_both_versions_say_the_same() -> None:
 def test_the_content_type_tells_the_version() -> None:
     assert protocol_of("application/x-protobuf") == V1
     assert protocol_of(f"application/x-protobuf;proto={V2}") == V2
+    assert protocol_of(f'Application/X-Protobuf ; charset=utf-8; PROTO="{V2}"') == V2, "as HTTP compares them"
     for other in ("text/plain", "application/x-protobuf;proto=io.prometheus.write.v3.Request", ""):
         with pytest.raises(BadRequestError, match="application/x-protobuf of") as refused:
             protocol_of(other)
