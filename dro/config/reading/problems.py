@@ -17,6 +17,7 @@ OnIgnored = Callable[[ConfigError], None]
 """The error names file and line; its element is `scope name`."""
 MAX_ERRORS: Final = 100  # a file that is wrong throughout is not worth a longer list
 MAX_WARNINGS: Final = 1000
+SIMILAR: Final = 0.7  # of 1, for a name to be suggested: with 0.6 it is another word as often as a slip
 MAX_SUGGESTIONS: Final = 100  # each takes a search among all names
 
 
@@ -103,5 +104,5 @@ class Problems:
 
 def did_you_mean(name: str, known: Sequence[str], otherwise: str) -> str:
     """A remedy that names the nearest known name, or `otherwise`."""
-    near = get_close_matches(name[:100], known, n=1, cutoff=0.6)
+    near = get_close_matches(name[:100], known, n=1, cutoff=SIMILAR)
     return f"did you mean {near[0]}?" if near else otherwise

@@ -22,6 +22,10 @@ from dro.errors import ConfigError, LocalProtocolError
 _BLANKS: Final = re.compile(r"[ \t\r\n]+")
 _SPACE_ATTRIBUTE: Final = "{http://www.w3.org/XML/1998/namespace}space"
 _ALIASES: Final = {"lbn-config": "lbm-config", "lbn-license-file": "lbm-license-file", "sourcecemap": "sourcemap"}
+GUIDE: Final = "6.17"
+"""Release of the guide whose names are known."""
+NEWER: Final = frozenset({"route-group"})
+"""Names of later releases that somebody may have."""
 _VALUE_ALIASES: Final = {("transport-module", "module", "lbn"): "lbm"}
 _NO_ATTRIBUTE_CHECK: Final = frozenset({XML_SPACE})
 
@@ -247,10 +251,12 @@ class ElementReader:
         if name not in self.spec.children:
             if name in self._claimed:
                 return
-            what, remedy = (
-                f"unknown element in <{self.name}>",
-                self._problems.suggestion(name, self.spec.children, "remove it"),
-            )
+            if name in NEWER:
+                what, remedy = f"not supported: newer than the guide ({GUIDE}) that this release follows", "remove it"
+            else:
+                what = f"unknown element in <{self.name}>"
+                otherwise = f"remove it; names that are newer than the guide ({GUIDE}) are not supported"
+                remedy = self._problems.suggestion(name, self.spec.children, otherwise)
             shown = f"<{re.sub('{.*}', '', name)[:60]}>"
             self._problems.error(ConfigError(what, file=self._file, line=line, element=shown, remedy=remedy))
             return

@@ -115,6 +115,19 @@ def test_every_problem_is_told_at_once_in_order_of_discovery() -> None:
     ]
 
 
+def test_a_name_of_a_later_release_is_no_slip() -> None:
+    """`<route-group>` got "did you mean remote-topic?"."""
+    raw = gateway(
+        f"<endpoint><name>A</name><domain-id>1</domain-id><route-group>2</route-group>{channel(1)}</endpoint>",
+        f"<endpoint><name>B</name><domain-id>2</domain-id><rote-grupp>2</rote-grupp>{channel(2)}</endpoint>",
+    )
+    assert errors(raw) == [
+        "dro.xml:3: <route-group>: not supported: newer than the guide (6.17) that this release follows; remove it",
+        "dro.xml:4: <rote-grupp>: unknown element in <endpoint>; "
+        "remove it; names that are newer than the guide (6.17) are not supported",
+    ]
+
+
 def test_names_domains_and_resolver_channels_are_unique_and_both_places_are_named() -> None:
     raw = gateway(endpoint("A", 7, channel(1)), endpoint("B", 7, channel(2)), endpoint("A", 8, channel(2)))
     assert errors(raw) == [
