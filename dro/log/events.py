@@ -289,6 +289,7 @@ class LogEvent(StrEnum):
     # unicast immediate messages
     REQUEST_PORT_FAILED = "request port: accept failed", _WARNING, "port error"
     REQUEST_PORT_FULL = "request port: a silent connection closed for a new one", _WARNING, "peer limit"
+    REQUEST_PORT_OUTSIDE = "request port outside the default range, which is taken", _INFO, "port range remedy"
     REQUEST_STREAM_BROKEN = "request connection closed: its bytes are no LBMC messages", _WARNING, "peer error"
     UNICAST_CONNECTION_LOST = "connection to a request port failed", _WARNING, "peer reason"
     NO_REQUEST_PORT = "no request port: unicast messages and route information cannot enter here", _WARNING, "remedy"

@@ -94,7 +94,7 @@ def _request_ports(um: UmOptions, held_by: Sequence[UmOptions]) -> None:
     o = RequestOptions.of(um)
     if not o.bind:
         return
-    ports, option = _ports(o)
+    ports, option = o.ports
     with ExitStack() as opened:
         try:
             for _ in range(min(CONTEXTS, len(ports))):
@@ -104,14 +104,7 @@ def _request_ports(um: UmOptions, held_by: Sequence[UmOptions]) -> None:
                 raise
 
 
-def _ports(o: RequestOptions) -> tuple[range, str]:
-    if o.port:
-        return range(o.port, o.port + 1), "request_tcp_port"
-    return range(o.port_low, o.port_high + 1), "request_tcp_port_low/_high"
-
-
 def _overlap(one: RequestOptions, other: RequestOptions) -> bool:
     """Whether the other may hold a port of the one."""
-    a, b = _ports(one)[0], _ports(other)[0]
     same_interface = one.interface == other.interface or ANY in (one.interface, other.interface)
-    return other.bind and same_interface and a.start < b.stop and b.start < a.stop
+    return other.bind and same_interface and not set(one.ports[0]).isdisjoint(other.ports[0])

@@ -25,9 +25,9 @@ Judged = Callable[..., AbstractContextManager[Watch]]
 SLOWEST = ("cost-choice", "loop-and-spur", "loop-central-trd")
 OTHERS = (
     "peer-link", "transit-trd", "parallel-links", "cost-choice", "cost-sum", "loop", "loop-central-trd",
-    "star-central-dro", "mesh", "mesh-six", "palm-tree", "dumbbell",
+    "star-central-dro", "mesh", "mesh-six", "loop-and-spur",
 )  # fmt: skip
-RUNNING = ("direct-link", "peer-link-udp", "loop-and-spur", "star-central-trd", *(OTHERS if IS_LONG else ()))
+RUNNING = ("direct-link", "peer-link-udp", "star-central-trd", "palm-tree", "dumbbell", *(OTHERS if IS_LONG else ()))
 """The supported ones without hotlinks: of each kind of way between two TRDs one, or all."""
 HOTLINKED = ("hotlinks-mixed", *(("hotlinks",) if IS_LONG else ()))
 ORDERED = RESTARTED = ("peer-link-udp", *(("parallel-links", "loop", *SLOWEST) if IS_LONG else ()))

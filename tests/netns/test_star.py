@@ -189,7 +189,11 @@ def test_without_receivers_nothing_crosses(net: Net, judged: Judged) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "more", "expected_s"),
-    [("topic", QUICK, 0.9), ("pattern", QUICK, 1.0), pytest.param("topic", "", 15.0, marks=pytest.mark.long)],
+    [
+        pytest.param("topic", QUICK, 0.9, id="topic"),
+        pytest.param("pattern", QUICK, 1.0, id="pattern"),
+        pytest.param("topic", "", 15.0, id="defaults", marks=pytest.mark.long),
+    ],
 )
 def test_a_deleted_receiver_takes_the_proxies_away(
     net: Net, judged: Judged, kind: str, more: str, expected_s: float

@@ -90,7 +90,7 @@ def until_sent(network: Network, flows: list[Readable], count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "is_sealed", [pytest.param(False, id="plain", marks=pytest.mark.long), pytest.param(True, id="LZ4 and TLS")]
+    "is_sealed", [pytest.param(False, id="plain", marks=pytest.mark.long), pytest.param(True, id="sealed")]
 )
 def test_every_message_arrives_once_and_in_order_while_one_datagram_of_a_hundred_is_lost(
     net: Net, tmp_path: Path, is_sealed: bool
@@ -167,7 +167,9 @@ def test_datagrams_of_others_are_named_and_do_no_harm(net: Net, judged: Judged, 
         network.stop()
 
 
-@pytest.mark.parametrize("wrong", [pytest.param("certificate", marks=pytest.mark.long), "no UDP"])
+@pytest.mark.parametrize(
+    "wrong", [pytest.param("certificate", marks=pytest.mark.long), pytest.param("no UDP", id="without-UDP")]
+)
 def test_a_companion_that_does_not_fit_is_refused_by_name(net: Net, judged: Judged, tmp_path: Path, wrong: str) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     maker = other if wrong == "certificate" else authority

@@ -14,6 +14,7 @@ from itertools import combinations
 from dro.config.lint.finding import CTX, SRC, EndpointView, Finding, Machine, Place, SideOptions, View, hint, warning
 from dro.config.um.interfaces import ANY
 from dro.config.um.options import OptionKey
+from dro.config.um.sets import RequestOptions
 
 Findings = Iterator[Finding]
 
@@ -162,7 +163,8 @@ def demands_of(p: EndpointView) -> Iterator[Demand]:
             fixed = options.number(CTX, "request_tcp_port")
             names = ("request_tcp_port",) if fixed else ("request_tcp_port_low", "request_tcp_port_high")
             interface = options.um.get_interface(CTX, "request_tcp_interface")
-            yield _demand(p, options, "tcp", interface, [(CTX, n) for n in names], 1, 1)
+            need = 0 if RequestOptions.of(options.um).has_default_range else 1  # others will do as well
+            yield _demand(p, options, "tcp", interface, [(CTX, n) for n in names], need, 1)
     transport = p.sending.um.get_str(SRC, "transport")
     if transport == "tcp" and not p.sending.number(SRC, "transport_tcp_port"):
         most = max(1, p.sending.number(CTX, "transport_tcp_maximum_ports"))

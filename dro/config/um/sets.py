@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
-from dro.config.um.options import OptionKey, UmOptions, option_table
+from dro.config.um.options import DEFAULTS, OptionKey, UmOptions, option_table
 from dro.config.um.rules import Kind
 
 
@@ -304,6 +304,20 @@ class RequestOptions(OptionSet):
     response_nodelay: bool = option(CTX, "response_tcp_nodelay")
     response_buffer_bytes: int = option(CTX, "response_session_maximum_buffer")
     response_send_buffer_bytes: int = option(CTX, "response_session_sender_socket_buffer")
+
+    @property
+    def has_default_range(self) -> bool:
+        """Whether ports come from the range of the table: five, and each endpoint portal takes two."""
+        default = RequestOptions.of(DEFAULTS)
+        return not self.port and (self.port_low, self.port_high) == (default.port_low, default.port_high)
+
+    @property
+    def ports(self) -> tuple[tuple[int, ...], str]:
+        """Ports to try, in this order, and the options that say so; 0: any, where nobody has said which."""
+        if self.port:
+            return (self.port,), "request_tcp_port"
+        any_port = (0,) if self.has_default_range else ()
+        return (*range(self.port_low, self.port_high + 1), *any_port), "request_tcp_port_low/_high"
 
 
 @dataclass(frozen=True, slots=True)

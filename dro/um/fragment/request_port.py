@@ -25,7 +25,8 @@ from dro.timers import Timer
 from dro.um.transport import sockets
 from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
 
-limited = LimitedLogger(logging.getLogger(__name__)).event
+_log: Final = logging.getLogger(__name__)
+limited = LimitedLogger(_log).event
 
 ACCEPTS_PER_TURN: Final = 16
 ACCEPT_PAUSE_NS: Final = ms(100)
@@ -34,6 +35,7 @@ CONNECTIONS_MAX: Final = 256
 MESSAGES_PER_TURN: Final = 32
 """Of one connection; the rest of what was read follows in the next turn."""
 READ_BYTES: Final = 64 * 1024
+ANY_PORT_REMEDY: Final = "for a firewall, set request_tcp_port_low and request_tcp_port_high"
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 Sender = tuple[int, int]
@@ -78,16 +80,13 @@ class RequestPort:
         self._on_unicast = on_unicast
         self._stream_maker = make_stream
         self._make_stream: StreamMaker | None = None
-        is_fixed = options.port != 0
-        ports = (options.port,) if is_fixed else range(options.port_low, options.port_high + 1)
-        self._listener = sockets.bind_in_range(
-            socket.SOCK_STREAM,
-            options.interface,
-            ports,
-            option="request_tcp_port" if is_fixed else "request_tcp_port_low/_high",
-        )
+        ports, option = options.ports
+        self._listener = sockets.bind_in_range(socket.SOCK_STREAM, options.interface, ports, option=option)
         self._listener.listen(options.listen_backlog)
         host, port = self._listener.getsockname()
+        if port not in ports:
+            extra = {"port": port, "range": f"{options.port_low} to {options.port_high}", "remedy": ANY_PORT_REMEDY}
+            _log.info(LogEvent.REQUEST_PORT_OUTSIDE, extra=extra)
         self.address = (fallback_ip if host == sockets.ANY else sockets.ip_number(host), int(port))
         self.broken = 0
         """Connections that were closed because what came is no LBMC messages."""

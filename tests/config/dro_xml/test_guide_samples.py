@@ -351,3 +351,26 @@ def test_networks_of_relative_names_of_the_text_form_load(tmp_path: Path, monkey
     assert groups == ["225.9.8.1", "225.9.8.2"]
     assert len(warnings) == 3  # a slip that comes again is told once
     assert all("taken as" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("daemon", "each"),
+    [
+        ("", "<lbm-config>w.cfg</lbm-config>"),  # 4.3.3, G1: the files of both TRDs say the same
+        ("<xml-config>w.xml</xml-config>", ""),  # 4.4.5: one file gives the channel to three endpoints
+    ],
+)
+def test_two_files_of_the_guide_are_refused_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: str, each: str
+) -> None:
+    """Their TRDs have one topic resolution channel, and so are one TRD with several domain ids, which 3.8 forbids."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.cfg").write_text("context resolver_multicast_address 225.9.8.1\n")
+    (tmp_path / "w.xml").write_text(
+        '<um-configuration version="1.0"><applications><application><contexts><context><options type="context">'
+        '<option name="resolver_multicast_address" default-value="225.9.8.1"/></options></context></contexts>'
+        "</application></applications></um-configuration>"
+    )
+    portals = "".join(f"<endpoint><name>W{n}</name><domain-id>{n}</domain-id>{each}</endpoint>" for n in (1, 2))
+    with pytest.raises(ConfigError, match=r"resolver channel 225\.9\.8\.1:\d+ on \S+ is already used by the endpoint"):
+        load(whole(daemon, portals))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import logging
 import os
 import random
 import socket
@@ -11,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 
+from dro.config.um.options import UmOptions
 from dro.config.um.sets import RequestOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
@@ -71,6 +74,24 @@ def port(stepper: Stepper) -> Iterator[Port]:
     made.made.close()
     for client in made.clients:
         client.close()
+
+
+def test_the_default_range_has_room_for_all(stepper: Stepper, caplog: pytest.LogCaptureFixture) -> None:
+    """Four endpoint portals wanted eight of its five ports, so a star of the guide did not start."""
+    rng = random.Random(os.urandom(8))
+    address = f"127.{rng.randrange(1, 255)}.{rng.randrange(255)}.{rng.randrange(1, 255)}"
+    where = RequestOptions.of(UmOptions({("context", "request_tcp_interface"): address}))
+    with caplog.at_level(logging.INFO), contextlib.ExitStack() as opened:
+        ports = [RequestPort(stepper.loop, where, 5, lambda *_: None) for _ in range(8)]
+        for port in ports:
+            opened.callback(port.close)
+        numbers = [port.address[1] for port in ports]
+        assert numbers[:5] == [14391, 14392, 14393, 14394, 14395]
+        assert len(set(numbers)) == 8
+        told = [vars(r) for r in caplog.records]
+        assert [(r["msg"], r["port"]) for r in told] == [(LogEvent.REQUEST_PORT_OUTSIDE, n) for n in numbers[5:]]
+        with pytest.raises(ResourceError, match=r"no port of request_tcp_port_low/_high can be bound .*\(4 tried\)"):
+            RequestPort(stepper.loop, replace(where, port_high=14394), 5, lambda *_: None)
 
 
 def is_closed(client: socket.socket) -> bool:
