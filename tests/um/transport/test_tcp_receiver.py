@@ -22,6 +22,7 @@ from dro.um.transport.session import ReceiverSessionStatistics, SessionCounts
 from dro.um.transport.stream import PlainStream
 from dro.um.transport.tcp.receiver import TcpReceiver
 from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.data_blocks import SSF_DEFAULT_EXCLUDE, SSF_DEFAULT_INCLUDE, SsfInit
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.source_string import TcpAddress, format_source
 from tests.fakes.clock import SteppedClock
@@ -416,3 +417,16 @@ def test_a_name_that_cannot_be_sent_is_left_to_the_reader(receiver: Receiver, mo
     source.close()
     receiver.turn()
     assert receiver.sink.order == ["ended"]
+
+
+@pytest.mark.parametrize(("flags", "is_told"), [(SSF_DEFAULT_EXCLUDE, True), (SSF_DEFAULT_INCLUDE, False)])
+def test_a_source_that_sends_only_what_is_asked_for_is_named(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture, flags: int, is_told: bool
+) -> None:
+    """Nothing came from it, and nothing was said."""
+    offer = lbmc.encode(lbmc.control_message(SsfInit(1, 7, 0x7F000001, 14391, flags=flags)))
+    receiver.joined().sendall(offer + offer)
+    receiver.turn()
+    told = [(r.msg, vars(r)["source"]) for r in caplog.records if r.msg == LogEvent.SOURCE_FILTERS]
+    assert set(told) == ({(LogEvent.SOURCE_FILTERS, format_source(receiver.address))} if is_told else set())
+    assert receiver.session.is_connected

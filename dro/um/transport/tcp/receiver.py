@@ -31,6 +31,8 @@ from dro.um.transport.session import (
 )
 from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
 from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.codes import BlockType, MessageType
+from dro.wire.lbmc.data_blocks import SSF_DEFAULT_EXCLUDE
 from dro.wire.source_string import TcpAddress, format_source
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,8 @@ limited = LimitedLogger(log).event
 events = LimitedLogger.of_events(log)
 
 _READS_PER_TURN: Final = 2
+_FIRST_READS: Final = 8
+"""Of a connection, in which it is looked for an offer to filter; a source makes it when a receiver connects."""
 
 
 class TcpReceiver(ReceiverTransport, DataReader):
@@ -109,6 +113,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
     def _connect(self, now_ns: int) -> None:
         self._kept = b""  # of an incomplete message
         self._out = b""
+        self._first_reads = _FIRST_READS
         try:
             sock = sockets.connecting(
                 self._peer, self._interface, buffer_bytes=self._buffer_bytes, keepalive=self._keepalive
@@ -178,6 +183,9 @@ class TcpReceiver(ReceiverTransport, DataReader):
                 pos, messages = scan_stream(view, begin, end, table)
             except BadStream as e:
                 pos, messages, error = e.pos, e.messages, e.error
+            if self._first_reads and messages:
+                self._first_reads -= 1
+                self._look_for_filter(view[begin:pos])
             if messages:
                 self.core.on_messages(messages, pos - begin, now_ns)
                 if self.core.has_events:
@@ -199,6 +207,14 @@ class TcpReceiver(ReceiverTransport, DataReader):
             self._lost(now_ns)
             return
         self._kept = bytes(view[pos:end])
+
+    def _look_for_filter(self, messages: memoryview) -> None:
+        """Tell when the source leaves all out that nobody asks for: we do not ask."""
+        for at, length in lbmc.walk(messages, 0, len(messages)):
+            if messages[at] == MessageType.CONTROL:
+                for code, block, _ in lbmc.chain(messages, at, length)[0]:
+                    if code == BlockType.SSF_INIT and messages[block + 2] & SSF_DEFAULT_EXCLUDE:
+                        limited(LogEvent.SOURCE_FILTERS, extra={"source": format_source(self.address)})
 
     # events
 
