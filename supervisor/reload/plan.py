@@ -66,6 +66,17 @@ class ReloadPlan:
         return tuple(change for change in self.changes if change.reload is ReloadClass.DAEMON)
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What applications notice of it."""
+        return tuple(
+            f"{change.path}: {change.old} -> {change.new}: every other DRO of this TRD needs {change.new} as well; "
+            f"applications of this library take it when no DRO tells {change.old} any more, those of the commercial "
+            "product hear nothing of this DRO until they are started anew"
+            for change in self.changes
+            if change.path.endswith("]/domain-id")
+        )
+
+    @property
     def is_empty(self) -> bool:
         """Nothing is to be done now; changes may wait for a restart of the daemon, or have no effect."""
         return all(action.kind is ActionKind.PENDING for action in self.actions)

@@ -74,7 +74,7 @@ def plan_record(file: str, plan: ReloadPlan, warnings: tuple[str, ...] = ()) -> 
         file,
         tuple(map(_change, plan.changes)),
         tuple(ActionRecord(action.kind.value, action.target, action.of_daemon) for action in plan.actions),
-        warnings,
+        warnings + plan.warnings,
     )
 
 

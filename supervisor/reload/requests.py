@@ -286,7 +286,7 @@ class Reload:
             self._log.info(LogEvent.RELOAD_DONE, extra={"took_s": took_s, **counts})
         for change in plan.pending:
             self._log.warning(LogEvent.CHANGE_NEEDS_RESTART, extra={"path": change.path})
-        for note in result.notes:
+        for note in (*plan.warnings, *result.notes):
             self._log.warning(LogEvent.RELOAD_NOTE, extra={"note": note})
         done = ReloadRecord(record, True, result.notes, self._configuration.pending, confirm_s, took_s)
         for reply, _ in request.waiting:

@@ -7,12 +7,16 @@ import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from dro.um.blocking_api import BlockingContext
+from dro.um.message.client_config import Config
+from dro.um.message.events import Data
 from supervisor.admin.client import Client, CommandError, find_dro
 from supervisor.admin.status import DroStatus
 from supervisor.reload.records import ConfirmRecord, PlanRecord, ReloadRecord
@@ -478,3 +482,31 @@ def test_portals_that_an_operator_has_stopped_or_removed(own: Own) -> None:
     assert operator.portals()["P3"][0] == "ready"
     ask("portal resume", name="P2", within_s=60)
     assert operator.portals()["P2"][0] == "ready"
+
+
+def test_applications_that_run_take_a_domain_id_that_was_changed(own: Own) -> None:
+    """They were deaf from then on, and nothing said so."""
+    operator = own()
+    site = operator.site
+    heard: list[bytes] = []
+    with (
+        BlockingContext(Config.load(site.config(1))) as first,
+        BlockingContext(Config.load(site.config(2))) as second,
+    ):
+        receiver = second.receiver("t", on_event=lambda e: heard.append(e.data) if isinstance(e, Data) else None)
+        source = first.source("t")
+
+        def flows(mark: bytes) -> bool:
+            source.send(mark)
+            time.sleep(0.005)  # the pace of the source
+            return heard[-1:] == [mark]
+
+        site.wait(lambda: flows(b"before"), "a message", 60)
+        assert second.domain_id == 2
+        operator.edit((P2, "<domain-id>9</domain-id>"))
+        done = operator.reload()
+        assert any("domain-id: 2 -> 9" in warning for warning in done.plan.warnings)
+        site.wait(lambda: flows(b"after"), "a message again", 30)
+        assert second.domain_id == 9
+        assert receiver.sources
+    operator.wait_log('reload done, but note="endpoint[P2]/domain-id: 2 -> 9')

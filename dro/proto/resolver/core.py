@@ -28,6 +28,7 @@ from dro.proto.resolver.output import Channel, ResolverOutput, ResolverRates
 from dro.proto.resolver.receivers import ReceiverSide
 from dro.proto.resolver.schedule import AdvertisingOptions, QueryOptions, WildcardQueryOptions
 from dro.proto.resolver.source_advertisements import Matcher, PatternCompiler, SourceSide
+from dro.proto.resolver.told_domains import CHANGE_NS, ToldDomains
 from dro.table import Table
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TransportAddress
@@ -100,6 +101,8 @@ class Resolver:
         self._receivers = ReceiverSide(self._channel, TopicCache(config.cache_max))
         self._own_ids = config.own_ids | {config.source_id}
         self._dro_heard_ns: int | None = None
+        self._told = ToldDomains()
+        self._look_ns: int | None = None  # when to look whether DROs have given the domain another id
         self._own_tirs: Table[int, lbmr.Tir] = Table()  # of own sources, when this context hears itself
 
     # ------------------------------------------------------------------------------------------------ own objects
@@ -236,14 +239,14 @@ class Resolver:
         self._receivers.joining.set_judge(judge, carries)
 
     def next_deadline(self) -> int | None:
-        at = self._channel.calendar.next_deadline()
         waiting = self._channel.output.next_deadline(self._channel.now_ns)
-        if at is None or waiting is None:
-            return waiting if at is None else at
-        return min(at, waiting)
+        times = (self._channel.calendar.next_deadline(), waiting, self._look_ns)
+        return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def on_timer(self, now_ns: int) -> None:
         self._channel.now_ns = now_ns
+        if self._look_ns is not None and now_ns >= self._look_ns:
+            self._look_at_domain()
         self._channel.calendar.run_due(now_ns)
 
     def take_outgoing(self) -> list[bytes]:
@@ -271,16 +274,29 @@ class Resolver:
         """Learn the TRD's domain id from a packet; False when the packet belongs to another domain."""
         if domain_id == 0:
             return True
+        if from_dro:
+            self._told.hear(source_ip, domain_id, self._channel.now_ns)
         if self._channel.domain_id == 0:
             if from_dro or self._config.domain_propagation_ns != 0:
                 self._channel.domain_id = domain_id
                 self._channel.events.append(DomainIdLearned(domain_id))
         elif domain_id != self._channel.domain_id:
+            if from_dro and not self._config.domain_id and self._look_ns is None:
+                self._look_ns = self._channel.now_ns + CHANGE_NS + 1
             self._channel.events.append(DomainMismatch(domain_id, source_ip))
             return False
         if from_dro:
             self._dro_heard_ns = self._channel.now_ns
         return True
+
+    def _look_at_domain(self) -> None:
+        """Learn the domain id anew when the DROs of the TRD have another one now."""
+        self._look_ns = None
+        known = self._channel.domain_id
+        if self._told.latest != known and self._told.is_gone(known, self._channel.now_ns):
+            self._channel.domain_id = self._told.latest
+            self._sources.on_domain()
+            self._channel.events.append(DomainIdLearned(self._told.latest))
 
     def _on_tirs(self, tirs: tuple[lbmr.Tir, ...], source_ip: int, from_dro: bool, source_id: bytes | None) -> None:
         for tir in tirs:

@@ -283,8 +283,14 @@ class SourceSide:
         if not written:
             written = write_tir(self._with_domain(source.tir))
             if not self._adds_domain or self.channel.domain_id:
-                source.written = written  # the domain, once it is known, stays
+                source.written = written
         return with_ttl(written, source.tir.topic, ttl)
+
+    def on_domain(self) -> None:
+        """Another domain id than before goes into what is advertised from now on."""
+        if self._adds_domain:
+            for source in self._sources.values():
+                source.written = b""
 
     def _with_domain(self, tir: lbmr.Tir) -> lbmr.Tir:
         """An application's TIR names the domain where it originates, once that is known."""

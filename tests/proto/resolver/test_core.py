@@ -29,6 +29,7 @@ from dro.proto.resolver.events import (
 from dro.proto.resolver.output import ResolverRates
 from dro.proto.resolver.record_queue import Rate
 from dro.proto.resolver.schedule import AdvertisingOptions, QueryOptions
+from dro.proto.resolver.told_domains import MAX_TOLD, ToldDomains
 from dro.wire import otid as otid_codec
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TcpAddress, UnknownTransport
@@ -718,6 +719,55 @@ def test_the_domain_is_learnt_from_a_dro_and_then_told() -> None:
     assert isinstance(got.body, lbmr.Queries)
     assert got.body.tirs[0].options is not None
     assert got.body.tirs[0].options.domain_id == 7
+
+
+def test_a_domain_is_learnt_anew_when_no_dro_tells_the_old_one() -> None:
+    """Applications that ran while `<domain-id>` changed heard nothing any more."""
+    a = resolver()
+    a.add_source(SourceAd(tir()), 0)
+
+    def hear(domain_id: int, ip: int, at_ns: int, source_type: int = 1) -> bool:
+        body = lbmr.Queries((b"AAA",))
+        return a.on_packet(packet(body, domain_id=domain_id, source_type=source_type), ip, at_ns)
+
+    assert hear(7, 1, 0)
+    assert hear(7, 2, 0)
+    a.take_outgoing()
+    a.take_events()
+    assert not hear(8, 1, s(60)), "the other DRO still has the old one"
+    assert not hear(8, 9, s(60), source_type=0), "an application is not believed"
+    assert hear(7, 2, s(61))
+    a.on_timer(s(62) + 1)
+    assert a.domain_id == 7
+    assert not hear(8, 2, s(61.5)), "too soon: both ids from one address may be two DROs"
+    assert not hear(8, 2, s(63.4)), "what is repeated does not put it off"
+    a.on_timer(s(63.5) + 1)
+    assert a.take_events()[-1] == DomainIdLearned(8)
+    assert hear(8, 2, s(64))
+    assert not hear(7, 2, s(64), source_type=0)
+    records = [lbmr.decode(raw) for raw in a.take_outgoing()]
+    told = {t.options.domain_id for r in records if isinstance(r.body, lbmr.Queries) for t in r.body.tirs if t.options}
+    assert told == {8}, "own sources are of the new one"
+    assert not hear(9, 3, s(65))
+    a.on_timer(s(200))
+    assert a.domain_id == 8
+    assert not hear(9, 3, s(300))
+    a.on_timer(s(303))
+    assert a.domain_id == 9, "those that told the old one are gone"
+
+
+def test_the_domain_of_a_dro_is_as_configured() -> None:
+    a = resolver(domain_id=7, source_type=1)
+    assert not a.on_packet(packet(lbmr.Queries(), domain_id=8, source_type=1), 1, 0)
+    assert not a.on_packet(packet(lbmr.Queries(), domain_id=8, source_type=1), 1, s(1000))
+    assert a.domain_id == 7
+
+
+def test_what_is_remembered_of_domains_is_bounded() -> None:
+    told = ToldDomains()
+    for ip in range(10 * MAX_TOLD):
+        told.hear(ip, ip, ip)
+    assert len(told._heard_ns) == MAX_TOLD
 
 
 def test_a_packet_of_another_domain_is_dropped() -> None:

@@ -17,6 +17,7 @@ from dro.config.reading.problems import ConfigErrors
 from dro.config.reading.schema import elements
 from dro.config.um.options import option_table
 from supervisor.reload.plan import LIVE_OWNERS, Action, ActionKind, ReloadPlan, after_reload, plan_reload
+from supervisor.reload.records import plan_record
 from tests.builders.dro_documents import documents
 from tests.builders.dro_file import parse_dro
 from tests.builders.whole_document import Place, places, text, values
@@ -69,6 +70,14 @@ def test_the_order_of_actions() -> None:
         (LIVE, "log"), (LIVE, "route-manager"), (LIVE, "A"), (REMOVE, "D"), (ADD, "E"), (RESTART, "B"), (RESTART, "S"),
         (ADD, "T"), (PENDING, "name"),
     ]  # fmt: skip
+
+
+def test_a_changed_domain_id_is_warned_about() -> None:
+    """It made the running applications of that TRD deaf without a word."""
+    plan = plan_reload(dro(A, B), dro(A, endpoint("B", 3, port=15002)))
+    [warning] = plan_record("r.xml", plan, ("first",)).warnings[1:]
+    assert warning.startswith("endpoint[B]/domain-id: 2 -> 3: every other DRO of this TRD needs 3 as well; ")
+    assert plan_reload(dro(A, B), dro(A, endpoint("B", 2, "<cost>3</cost>"))).warnings == ()
 
 
 def test_a_portal_that_restarts_is_not_changed_in_place_as_well() -> None:
