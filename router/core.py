@@ -18,7 +18,7 @@ from typing import Final
 from dro.bus.messages import PortalUp
 from router.authentication import Authentication
 from router.route_info_exchange import ExchangeTiming, InfoDropped, News, OtherDro, RouteInfoExchange, SendInfo
-from router.route_recalculation import Effect, RouteCore, Timing
+from router.route_recalculation import Effect, KeptTable, RouteCore, Timing
 from router.topology import is_domain
 
 
@@ -72,11 +72,13 @@ class RouteManagerCore:
         now_ns: int,
         version: int = 0,
         sqn: int = 0,
+        kept: KeptTable | None = None,
     ) -> None:
-        """`version` and `sqn`: the last ones that were told under this node id, in any life of the process."""
+        """`version` and `sqn`: the last ones that were told under this node id, in any life of the process; `kept`: the
+        table of the life before."""
         self.routes = RouteCore(
             me.node_id, timing, incarnation=incarnation, now_ns=now_ns, name=me.name, version=version,
-            sharing=me.sharing,
+            sharing=me.sharing, kept=kept,
         )  # fmt: skip
         self.exchange = RouteInfoExchange(
             self.routes.own(), exchange, configuration=me.configuration_signature,

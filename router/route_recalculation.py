@@ -83,6 +83,14 @@ class SendTable:
             yield worker, RouteTable(self.table.version, tuple(routes), of_routes)
 
 
+@dataclass(frozen=True, slots=True)
+class KeptTable:
+    """A table that outlives the process of the route manager; `nodes`: domain or DRO that each worker led to."""
+
+    nodes: dict[int, int]
+    table: RouteTable
+
+
 class TopologyChange(Enum):
     """A change of a portal of this DRO, of another DRO, or an operator's wish."""
 
@@ -156,10 +164,10 @@ class RouteCore:
 
     def __init__(
         self, node_id: int, timing: Timing, *, incarnation: int, now_ns: int, name: str = "", version: int = 0,
-        sharing: int = 0,
+        sharing: int = 0, kept: KeptTable | None = None,
     ) -> None:  # fmt: skip
         """`incarnation` of the route manager keeps versions of tables growing over its restarts, `version` that of this
-        DRO among others, which counts its link state changes."""
+        DRO among others, which counts its link state changes; `kept` is from the incarnation before."""
         self.node_id = node_id
         self._name = name
         self._sharing = sharing
@@ -173,6 +181,7 @@ class RouteCore:
         self._calculated = _View({}, {})  # of the current table, or of the one that is calculated
         self._calculation: TableCalculation | None = None
         self._table: RouteTable | None = None
+        self._kept = kept
         self.graph: Topology | None = None
         """That of the table, as this DRO sees it."""
         self.is_shared = False
@@ -191,6 +200,13 @@ class RouteCore:
     def table(self) -> RouteTable | None:
         """The routes that hold, or None before the first calculation."""
         return self._table
+
+    @property
+    def kept(self) -> KeptTable | None:
+        """The routes that hold, at first those of the incarnation before, and the portals that they are for."""
+        if self._table is None:
+            return self._kept
+        return KeptTable({worker: portal.node_id for worker, portal in self._calculated.portals.items()}, self._table)
 
     @property
     def signature(self) -> int:
@@ -275,9 +291,9 @@ class RouteCore:
 
     def _send_again(self, worker: int) -> None:
         """The table that holds, if it is for the portal as it reports itself now: else there will be another one."""
-        now, before = self.portals.accepted.get(worker), self._calculated.portals.get(worker)
-        if self._table is not None and now is not None and before is not None and now.node_id == before.node_id:
-            self._effects.append(SendTable(self._table, worker))
+        holds, now = self.kept, self.portals.accepted.get(worker)
+        if holds is not None and now is not None and holds.nodes.get(worker) == now.node_id:
+            self._effects.append(SendTable(holds.table, worker))
 
     def on_portal_gone(self, worker: int, now_ns: int, *, restarts: bool = False) -> None:
         """That portal does not work any more; unknown ones are fine. `restarts`: its process ended, and may be back."""

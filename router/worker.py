@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, assert_never
+from typing import Any, Final, assert_never, cast
+
+import msgpack
 
 from dro.bus.actor import WorkerContext
 from dro.bus.listing import PATH, ROUTES, TOPOLOGY, Listings, Row
@@ -32,6 +34,7 @@ from dro.errors import DecodeError, LocalProtocolError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.metrics.slots import RouterSlot as Slot
+from dro.os_errors import remedy_of
 from dro.shares import ALL_SHARES
 from dro.timers import Timer
 from router.core import CoreEffect, OneSidedLink, OwnDro, RouteManagerCore, SignaturesDiffer
@@ -42,6 +45,7 @@ from router.route_info_exchange import USUAL, ExchangeTiming, InfoDropped, InfoD
 from router.route_recalculation import (
     ChainsLeftOut,
     IndexShared,
+    KeptTable,
     SendTable,
     StillChanging,
     Timing,
@@ -81,7 +85,7 @@ class RouteManager:
         self._ctx = ctx
         self._core = RouteManagerCore(
             me, timing, exchange, incarnation=ctx.incarnation, now_ns=ctx.loop.now_ns(),
-            version=ctx.counters[Slot.OWN_VERSION], sqn=ctx.counters[Slot.OWN_SQN],
+            version=ctx.counters[Slot.OWN_VERSION], sqn=ctx.counters[Slot.OWN_SQN], kept=_kept(ctx),
         )  # fmt: skip
         self._me = me
         self._timing = timing, exchange
@@ -258,6 +262,7 @@ class RouteManager:
             yield
         if not effect.is_new:
             return
+        self._keep()
         pairs, graph = _pairs(effect.table), self._core.routes.graph
         self._ctx.report(RoutesCalculated(effect.table.version, pairs))
         gauges = {
@@ -272,6 +277,14 @@ class RouteManager:
         self._ctx.log.info(LogEvent.ROUTES_CALCULATED, extra=described)
         if self._took_ns > self._timing[1].propagation_ns:
             self._ctx.log.warning(LogEvent.ROUTES_SLOW, extra={"took_s": described["took_s"]})
+
+    def _keep(self) -> None:
+        kept = self._core.routes.kept
+        assert kept is not None
+        try:
+            self._ctx.kept.put(msgpack.packb((kept.nodes, ROUTE_MESSAGES.encode(kept.table))))
+        except OSError as e:
+            self._ctx.limited(LogEvent.ROUTES_NOT_KEPT, extra={"reason": e.strerror, "remedy": remedy_of(e.errno)})
 
     def _log_change(self, effect: TopologyChanged) -> None:
         page = self._ctx.counters
@@ -316,6 +329,16 @@ class RouteManager:
             case _:
                 extra = {"portal": portal, "node_id": node_id, "reason": effect.detail}
                 self._ctx.limited(LogEvent.TOO_MANY_DROS, extra, key=key)
+
+
+def _kept(ctx: WorkerContext) -> KeptTable | None:
+    """Read the table of the incarnation before: a portal that starts while there is no other gets it."""
+    if (data := ctx.kept.get()) is None:
+        return None
+    kept = cast("list[Any]", msgpack.unpackb(data, strict_map_key=False))
+    table = ROUTE_MESSAGES.decode(kept[1])
+    assert isinstance(table, RouteTable)
+    return KeptTable(kept[0], table)
 
 
 def _named(name: str, node_id: int) -> str:

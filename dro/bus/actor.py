@@ -29,6 +29,7 @@ from dro.bus.channel import Channels
 from dro.bus.control import ControlSocket
 from dro.bus.counters import CounterPage
 from dro.bus.cycle_collector import CycleCollector
+from dro.bus.kept_bytes import KeptBytes
 from dro.bus.messages import (
     PARENT_MESSAGES,
     WORKER_REPORTS,
@@ -95,6 +96,7 @@ class WorkerIdentity:
     counters_path: Path
     parent_pid: int
     dro_node_id: int  # of the DRO that all workers belong to; drawn once, at its start
+    kept: KeptBytes
 
 
 class WorkerContext:
@@ -112,6 +114,8 @@ class WorkerContext:
         self.limited = LimitedLogger(log, loop.now_ns).event
         self.peers: dict[int, PeerUp] = {}
         """Siblings that are up, by worker index."""
+        self.kept = identity.kept
+        """What its former incarnation has left for it, and it leaves for the next."""
         self.counters = CounterPage.open(identity.counters_path)
         self.channels = Channels(loop, identity.run_dir, identity.index, identity.incarnation)
         self.channels.on_stuck = self._on_stuck

@@ -182,6 +182,7 @@ class LogEvent(StrEnum):
 
     # routes
     ROUTES_LATE = "topology keeps changing, routes are late", _WARNING, "waiting_ms", "Gwd-6361-75"
+    ROUTES_NOT_KEPT = "routes are not kept for a restart of the route manager", _WARNING, "reason remedy"
     ROUTES_SLOW = "route recalculation takes longer than the propagation interval", _WARNING, "took_s", "Gwd-6361-91"
     SIGNATURES_DIFFER = "topology signatures of DROs differ", _WARNING, "waiting_ms own dros remedy"
     LINK_REFUSED = "link carries no traffic", _ERROR, "portal node_id reason remedy", "Gwd-7097-3"

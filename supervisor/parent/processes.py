@@ -16,6 +16,7 @@ from typing import Final
 from dro.bus.actor import EXIT_BUG, WorkerIdentity, run_worker
 from dro.bus.control import ControlSocket, control_pair
 from dro.bus.counters import CounterPage
+from dro.bus.kept_bytes import KeptBytes
 from dro.bus.messages import (
     PARENT_MESSAGES,
     WORKER_REPORTS,
@@ -56,6 +57,7 @@ class WorkerProcesses:
         self._node_id = node_id
         self._on_report, self._on_end, self._close_inherited = on_report, on_end, close_inherited
         self._incarnations = 0
+        self._kept: dict[int, KeptBytes] = {}
         self.run_dirs: RunDirs
 
     # the beginning
@@ -65,6 +67,7 @@ class WorkerProcesses:
         page = self.run_dirs.counters(worker.index)
         if not page.exists():
             CounterPage.create(page).close()
+        self._kept[worker.index] = KeptBytes()
 
     def start(self, worker: Worker) -> None:
         """Fork the next life of a waiting worker. Raises: OSError; the worker is waiting then, as before."""
@@ -98,7 +101,7 @@ class WorkerProcesses:
         mine, theirs = control_pair()
 
         def child() -> None:
-            self.close_inherited()
+            self.close_inherited(worker.index)
             mine.close()
             run_worker(identity, theirs, worker.spec.main)
 
@@ -121,10 +124,14 @@ class WorkerProcesses:
             counters_path=self.run_dirs.counters(worker.index),
             parent_pid=os.getpid(),
             dro_node_id=self._node_id,
+            kept=self._kept[worker.index],
         )
 
-    def close_inherited(self) -> None:
+    def close_inherited(self, own: int = -1) -> None:
         """In the child: let go of everything that is the parent's, above all of the siblings' control sockets."""
+        for index, kept in self._kept.items():
+            if index != own:
+                kept.close()
         for worker in self._workers:
             if worker.control is not None:
                 worker.control.close_inherited()

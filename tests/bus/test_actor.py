@@ -19,6 +19,7 @@ import pytest
 from dro.bus.actor import FORK_MASK, WorkerContext, WorkerIdentity, poll_ns, run_worker
 from dro.bus.control import ControlSocket, control_pair
 from dro.bus.counters import CounterPage
+from dro.bus.kept_bytes import KeptBytes
 from dro.bus.messages import (
     PARENT_MESSAGES,
     WORKER_REPORTS,
@@ -60,7 +61,16 @@ def identity(run_dir: Path) -> WorkerIdentity:
     counters = run_dir / "counters"
     CounterPage.create(counters).close()
     return WorkerIdentity(
-        "P", 1, 1, Role.ENDPOINT, run_dir, run_dir / "ring", counters, parent_pid=os.getpid(), dro_node_id=7
+        "P",
+        1,
+        1,
+        Role.ENDPOINT,
+        run_dir,
+        run_dir / "ring",
+        counters,
+        parent_pid=os.getpid(),
+        dro_node_id=7,
+        kept=KeptBytes(),
     )
 
 
@@ -132,7 +142,7 @@ def test_what_was_left_out_of_the_log_is_told_with_the_next_ping(
     while shell.worker.limited(LogEvent.SOURCE_HOPS, {"topic": "AAA"}):
         pass
     caplog.clear()
-    clock.time_ns += REPORT_NS
+    clock.time_ns += 2 * REPORT_NS
     shell.parent.send(Ping(1))
     until(lambda: bool(shell.heard))
     told = [(record.msg, record.__dict__["line"]) for record in caplog.records]

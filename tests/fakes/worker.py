@@ -15,6 +15,7 @@ import pytest
 
 from dro.bus.actor import WorkerContext
 from dro.bus.counters import CounterPage
+from dro.bus.kept_bytes import KeptBytes
 from dro.bus.messages import PeerUp, Role, WorkerReport
 from dro.bus.ring import RingReader, RingWriter
 from dro.log.events import LogEvent
@@ -69,6 +70,7 @@ class FakeWorker:
         self.log = logging.getLogger(f"fake_worker.{name}")
         self.limited = LimitedLogger(self.log, loop.now_ns).event
         self.channels = FakeChannels()
+        self.kept = KeptBytes()
         self.counters = CounterPage.create(folder / f"{name}.page")
         self.peers: dict[int, PeerUp] = {}
         self.is_stopping = False

@@ -147,6 +147,29 @@ def test_the_table_goes_to_every_portal_once_it_was_quiet(manager: Manager, capl
     assert manager.next_after_ms() is None
 
 
+def test_a_portal_that_starts_with_the_route_manager_gets_the_table_of_before(
+    manager: Manager, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both had died: the portal had no routes until the back-off was over, though its siblings held the valid ones."""
+    calculated(manager, caplog)
+    before = (1 << 32) + 1
+    manager.worker.incarnation = 2
+    manager.start()
+    manager.begin(1)
+    manager.up(2)
+    assert manager.sent() == [(2, RouteTable(before, BOTH_WAYS, ORIGINS))]
+    manager.worker.peers[3] = PeerUp(3, 1, "P3", Role.ENDPOINT, "", "")
+    manager.hear(3, PortalUp(3, 10, 1))
+    assert manager.sent() == [], "one that leads elsewhere than when it was calculated waits for the next"
+    manager.worker.incarnation = 3
+    manager.start()
+    manager.up(1)
+    manager.up(2)
+    assert [table for _, table in manager.sent()] == [RouteTable(before, BOTH_WAYS, ORIGINS)] * 2, "it is still kept"
+    manager.stepper.run(1200)
+    assert {t.version for _, t in manager.sent() if isinstance(t, RouteTable)} == {(3 << 32) + 1}
+
+
 def test_a_portal_that_returns_unchanged_gets_the_table_and_nobody_else_hears_of_it(
     manager: Manager, caplog: pytest.LogCaptureFixture
 ) -> None:

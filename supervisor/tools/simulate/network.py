@@ -34,8 +34,9 @@ class SimRouteManager:
     """The route manager of a DRO, one incarnation."""
 
     def __init__(
-        self, clock: SimClock, dro: Dro, node_id: int, incarnation: int, version: int = 0, sqn: int = 0
+        self, clock: SimClock, dro: Dro, node_id: int, incarnation: int, before: RouteManagerCore | None = None
     ) -> None:
+        """`before`: of the incarnation before, whose versions and table are kept."""
         config = dro.config
         self._clock, self._dro = clock, dro
         self.incarnation = incarnation
@@ -43,7 +44,8 @@ class SimRouteManager:
         self.core = RouteManagerCore(
             replace(own_dro(config, node_id), authentication=None),  # keys are of other hosts
             timing_of(config), exchange_timing_of(config), incarnation=incarnation,
-            now_ns=clock.now_ns, version=version, sqn=sqn,
+            now_ns=clock.now_ns, version=before.routes.own_version if before else 0,
+            sqn=before.exchange.sqn if before else 0, kept=before.routes.kept if before else None,
         )  # fmt: skip
 
     def on_report(self, worker: int, report: PortalUp | PortalGone, now_ns: int) -> None:
@@ -156,11 +158,9 @@ class Dro:
         )
 
     def restart_routes(self) -> None:
-        """The route manager's process dies; it begins anew with the versions of its counter page."""
+        """The route manager's process dies; it begins anew with what is kept of it."""
         old = self.routes
-        self.routes = routes = SimRouteManager(
-            self.clock, self, self.node_id, old.incarnation + 1, old.core.routes.own_version, old.core.exchange.sqn
-        )
+        self.routes = routes = SimRouteManager(self.clock, self, self.node_id, old.incarnation + 1, old.core)
         now_ns = self.clock.now_ns
         for worker, portal in self.portals.items():
             if isinstance(portal.config, EndpointConfig) or isinstance(portal.link.describe(), PortalUp):
