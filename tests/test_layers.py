@@ -58,7 +58,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     },
     "dro.um.fragment": (*FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um", "dro.um.transport.*"),
     "dro.um.message": (*FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um", "dro.um.transport.*", "dro.um.fragment"),
-    "dro.um": (*FLOOR, "dro.config.um", "dro.um.transport.*", "dro.um.fragment", "dro.um.message"),
+    "dro.devices": (*FLOOR, "dro.um.transport"),
+    "dro.um": (*FLOOR, "dro.devices", "dro.config.um", "dro.um.transport.*", "dro.um.fragment", "dro.um.message"),
     "dro.bus": FLOOR,
     "dro.tools": FLOOR,
     "dro.tools.lbm": (*FLOOR, "dro.proto.*", "dro.config.um", "dro.tools", "dro.um.*"),
@@ -78,7 +79,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "portals.datapath", "portals.decisions.*",
     ),
     "portals.endpoint": (
-        *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.um", "dro.config.dro_xml", "dro.config.change",
+        *FLOOR, "dro.bus", "dro.devices", "dro.wire.*", "dro.proto.*",
+        "dro.config.um", "dro.config.dro_xml", "dro.config.change",
         "dro.um.transport.*", "dro.um.fragment", "portals.datapath", "portals.decisions.*", "portals.shell",
     ),
     "portals.peer": (
@@ -92,7 +94,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "portals.shell", "portals.peer", "portals.peer.stream",
     ),
     "portals.peer.process": (
-        *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.um.transport", "portals.datapath",
+        *FLOOR, "dro.bus", "dro.devices", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.um.transport",
+        "portals.datapath",
         "portals.decisions.*", "portals.shell", "portals.peer", "portals.peer.stream", "portals.peer.datagrams",
     ),
     "router": (*FLOOR, "dro.bus", "dro.wire.*", "dro.config.dro_xml"),
@@ -115,7 +118,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "supervisor.monitor.known", "supervisor.monitor.answers", "supervisor.monitor.pages",
     ),
     "supervisor.parent": (
-        *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "portals.endpoint",
+        *FLOOR, "dro.bus", "dro.devices", "dro.config.reading", "dro.config.dro_xml", "portals.endpoint",
         "portals.peer.process", "router",
         "supervisor.host", "supervisor.admin", "supervisor.history", "supervisor.monitor",
     ),

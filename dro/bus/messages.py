@@ -210,12 +210,20 @@ class RoutesAvoid:
     paths: int
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A worker works, but not all that it should; `reason` is empty when that is over."""
+
+    reason: str
+
+
 WorkerReport = (
     Ready | StartFailed | Stopped | Pong | PeerStuck | Reconfigured | Drained | Rows | RoutesCalculated | RoutesAvoid
-)
+    | Trouble
+)  # fmt: skip
 WORKER_REPORTS: Final = Codec[WorkerReport](
     {1: Ready, 2: StartFailed, 3: Stopped, 4: Pong, 5: PeerStuck, 6: Reconfigured, 7: Drained, 8: Rows,
-     9: RoutesCalculated, 10: RoutesAvoid}
+     9: RoutesCalculated, 10: RoutesAvoid, 11: Trouble}
 )  # fmt: skip
 
 

@@ -127,6 +127,9 @@ class LogEvent(StrEnum):
     RELOAD_DONE = "reload done", _INFO, "took_s *"
     RELOAD_NOTE = "reload done, but", _WARNING, "note"
     CHANGE_NEEDS_RESTART = "change waits for a restart of the daemon", _WARNING, "path"
+    ADDRESSES_NOT_TAKEN = (
+        "local addresses have changed, but so has the file: portals keep those of before", _WARNING, "remedy",
+    )  # fmt: skip
     RELOAD_UNCONFIRMED = "reload is taken back unless it is confirmed", _WARNING, "within_s"
     RELOAD_FAILED = "reload failed, it is taken back", _ERROR, "reason"
     RELOAD_NOT_CONFIRMED = "reload was not confirmed in time, it is taken back", _WARNING
@@ -173,6 +176,9 @@ class LogEvent(StrEnum):
     WORKER_HUNG = "worker does not answer for too long, it is started anew", _ERROR, "worker"
     WORKER_STUCK = "worker takes no messages from its siblings, it is started anew", _ERROR, "worker reported_by"
     CANNOT_START_PROCESS = "cannot start a process", _ERROR, "worker reason remedy *"
+    FILES_GONE = "files of this DRO were removed, what can be made anew is", _ERROR, "gone count remedy"
+    FILES_NOT_MADE = "files of this DRO cannot be made anew", _ERROR, "reason remedy"
+    WORKER_WITHOUT_FILES = "worker is started anew, as its files were removed", _ERROR, "worker"
     PARENT_FAULT = "a fault of the parent process, it goes on; report it", _ERROR, "reason"
     SIBLING_STUCK = "sibling takes no control messages", _ERROR, "worker incarnation"
     PARENT_GONE = "the parent process is gone", _ERROR
@@ -260,6 +266,9 @@ class LogEvent(StrEnum):
     DOMAIN_DISCOVERED = "domain id discovered", _INFO, "context domain_id"
     FOREIGN_DOMAIN = "TR packet of another domain dropped", _WARNING, "from domain_id own"
     TR_MALFORMED = "malformed TR datagram dropped", _WARNING, "from error dropped"
+    DEVICE_GONE = "a network device or address is gone, its traffic is not heard", _WARNING, "reason remedy"
+    DEVICE_BACK = "network devices and addresses are there again, groups are joined anew", _INFO, "was"
+    DEVICES_UNWATCHED = "network devices that are made again are not noticed", _WARNING, "reason remedy"
     TR_NOT_SENT = "TR datagram not sent", _WARNING, "error failed"
     TR_RECEIVE_FAILED = "TR receive failed", _WARNING, "error"
     INTEREST_WITHOUT_NAME = "interest ignored: no name", _WARNING, "symbol"

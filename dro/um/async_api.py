@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
 from typing import Final, Self
 
+from dro.devices.follower import DeviceFollower
 from dro.um.handles import (
     DRAIN_CHECK_S,
     DRAIN_TIMEOUT_S,
@@ -243,6 +244,7 @@ class Context(ContextHandle):
             loop.close()
             raise
         self._loop = loop
+        self._follower = DeviceFollower(loop)
         loop.attach()
         return self
 
@@ -321,6 +323,7 @@ class Context(ContextHandle):
         if core is None or loop is None:
             return
         core.close()
+        self._follower.close()
         loop.detach()
         loop.close()
         self._core = self._loop = None

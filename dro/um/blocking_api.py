@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Self
 
+from dro.devices.follower import DeviceFollower
 from dro.um.handles import (
     DRAIN_CHECK_S,
     DRAIN_TIMEOUT_S,
@@ -257,6 +258,7 @@ class BlockingContext(ContextHandle):
         except BaseException:
             self._loop.close()
             raise
+        self._follower = DeviceFollower(self._loop)
         self._is_closed = False
         self._loop.start()
 
@@ -339,6 +341,7 @@ class BlockingContext(ContextHandle):
         self._loop.check_may_wait()
         with self._loop:
             self._core.close()
+            self._follower.close()
         self._is_closed = True
         self._loop.join()
         self._loop.close()

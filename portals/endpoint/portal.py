@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.messages import Origin, PortalUp
+from dro.bus.messages import Origin, PortalUp, Trouble
 from dro.clock import ms
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import LbtrmReceiverOptions, ResolverOptions
+from dro.devices.follower import DeviceFollower
 from dro.log.events import LogEvent
 from dro.um.fragment.context import ContextSettings, FragmentContext
 from dro.um.transport import sockets
@@ -308,5 +309,6 @@ class EndpointPortal:
 def run_endpoint(ctx: WorkerContext, endpoint: EndpointConfig, config: DroConfig) -> None:
     """Main function of the worker."""
     EndpointPortal(ctx, endpoint)
+    DeviceFollower(ctx.loop, lambda reason: ctx.report(Trouble(reason)))
     ctx.ready()
     ctx.run()

@@ -12,7 +12,9 @@ ROUTE_MANAGER: Final = "route manager"
 """The role."""
 ROUTE_MANAGER_NAME: Final = "route-manager"
 """The worker."""
-WORKING: Final = ("ready", "draining")
+DEGRADED: Final = "degraded"
+"""State of a process that works, but cannot do all that it should."""
+WORKING: Final = ("ready", "draining", DEGRADED)
 """States of a process that answers; in any other one its gauges tell of the past."""
 
 
@@ -30,6 +32,7 @@ class WorkerStatus:
     uptime_s: float  # of this life; 0 when it is not running
     last_death: str  # how its last life ended; empty when it still has its first
     operation: str = ""  # what an operator has ordered and is not done
+    trouble: str = ""  # why it is degraded
 
     @property
     def is_portal(self) -> bool:

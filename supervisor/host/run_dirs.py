@@ -96,6 +96,30 @@ class RunDirs:
     def ring(self, worker: int, incarnation: int) -> Path:
         return self.shm / f"ring.{worker}.{incarnation}"
 
+    @property
+    def locks(self) -> tuple[Path, Path]:
+        return self.run / LOCK_NAME, self.shm / LOCK_NAME
+
+    def link(self) -> None:
+        """Let those find the run directory who look for running DROs. Raises: ResourceError."""
+        link = self.shm / RUN_LINK
+        try:
+            link.symlink_to(self.run.absolute())
+        except OSError as e:
+            raise ResourceError(f"cannot make {link}: {e.strerror}", remedy=remedy_of(e.errno)) from e
+
+    def make_again(self) -> None:
+        """Make what somebody has removed of both, but for what workers have made. Raises: OSError, ResourceError."""
+        for directory, lock in zip((self.run, self.shm), self.locks, strict=True):
+            directory.mkdir(mode=0o700, exist_ok=True)
+            status = directory.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+                raise OSError(errno.EPERM, "somebody else has made it", str(directory))
+            if not lock.exists():
+                _lock_new(lock)
+        if not (self.shm / RUN_LINK).is_symlink():
+            self.link()
+
     def remove_incarnation(self, worker: int, incarnation: int) -> None:
         """Remove what that life of a worker made; its counter page stays."""
         self.ring(worker, incarnation).unlink(missing_ok=True)
@@ -177,15 +201,25 @@ def _make_locked(directory: Path) -> None:
     unfinished.mkdir(mode=0o700)
     fd = -1
     try:
-        fd = os.open(unfinished / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _sign(fd)
+        fd = _lock_new(unfinished / LOCK_NAME)
         unfinished.rename(directory)
     except OSError:
         if fd >= 0:
             os.close(fd)
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+
+
+def _lock_new(lock: Path) -> int:
+    """Make the file and hold its lock; the descriptor. Raises: OSError."""
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _sign(fd)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _sign(fd: int) -> None:

@@ -9,6 +9,7 @@ The configuration is of any type; `planner` returns the workers for it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import secrets
@@ -16,7 +17,7 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -39,10 +40,12 @@ from dro.bus.messages import (
     StartFailed,
     Stop,
     Stopped,
+    Trouble,
     WorkerReport,
 )
 from dro.bus.process_name import name_process
 from dro.clock import NS_PER_MS, ms, s
+from dro.devices.watch import AddressWatch
 from dro.errors import ResourceError
 from dro.log import setup as logs
 from dro.log.events import LogEvent
@@ -54,7 +57,7 @@ from dro.os_errors import remedy_of
 from supervisor.admin.server import SOCKET_NAME, AdminServer
 from supervisor.admin.status import WorkerStatus
 from supervisor.host.resources import HostResources, ResourcePlan
-from supervisor.host.run_dirs import RUN_LINK, SHARED_MEMORY, RunDirs
+from supervisor.host.run_dirs import SHARED_MEMORY, RunDirs
 from supervisor.parent.config_in_force import C, ConfigInForce, PartFor, Planner
 from supervisor.parent.forked_task import Failed, ForkedTask, T
 from supervisor.parent.lists import WorkerLists
@@ -68,7 +71,6 @@ SILENT_PINGS: Final = 5  # a worker that leaves that many unanswered is named in
 HUNG_PINGS: Final = 30
 """Intervals without an answer after which it is replaced. While the machine has no time for the parent, none pass."""
 SAME_SIGNAL_NS: Final = ms(200)  # one order to stop, sent to the process and to its group
-
 FAULT_PAUSE_S: Final = 0.05  # after a turn that failed, as the next one may fail as well
 
 OBSERVERS: Final = {Role.MONITOR: EVENTS_SOCKET, Role.HISTORY: HISTORY_SOCKET}
@@ -139,6 +141,8 @@ class Parent(Generic[C]):
         self._stop_ns = 0
         self._status = EXIT_OK
         self._signals: deque[int] = deque()
+        self.on_addresses: Callable[[], object] = lambda: None  # devices or addresses of this host have changed
+        self._watch: AddressWatch | None = None
         self.run_dirs: RunDirs
 
     def run(
@@ -174,7 +178,7 @@ class Parent(Generic[C]):
                 raise
             self._status = self._refuse(e.what, e.remedy)
         finally:
-            self._kill(LogEvent.WORKER_KILLED, self.workers)
+            self.kill(LogEvent.WORKER_KILLED, self.workers)
             self.admin.close()
             logs.send_events([])
             self._resources.release()
@@ -214,7 +218,7 @@ class Parent(Generic[C]):
         name_process("tnwgd")
         self.admin.listen(self.run_dirs.run / SOCKET_NAME)
         self._resources.locks.serve(self.loop)
-        self._link_run_directory()
+        self.run_dirs.link()
         for worker in self.workers:
             self.processes.prepare(worker)
         gc.collect()
@@ -224,14 +228,15 @@ class Parent(Generic[C]):
                 break  # it is to end before all of it is there
             self._start(worker)
         self.loop.call_later(PING_INTERVAL_NS, self._ping)
+        with contextlib.suppress(ResourceError):  # the portals say so
+            self._watch = AddressWatch(self.loop, self._on_addresses)
 
-    def _link_run_directory(self) -> None:
-        """Let those find it who look for running DROs. Raises: ResourceError."""
-        link = self.run_dirs.shm / RUN_LINK
-        try:
-            link.symlink_to(self.run_dirs.run.absolute())
-        except OSError as e:
-            raise ResourceError(f"cannot make {link}: {e.strerror}", remedy=remedy_of(e.errno)) from e
+    def _on_addresses(self, gone: Container[int]) -> None:
+        """What could not start may be able to now."""
+        for worker in () if self.is_stopping else self.workers:
+            if worker.state is WorkerState.WAITING and worker.failure is not None:
+                self._start(worker)
+        self.on_addresses()
 
     # the log
 
@@ -264,6 +269,8 @@ class Parent(Generic[C]):
         """In a forked child: close what it inherits, but for what the processes have."""
         self._resources.locks.close()
         self.admin.close_inherited()
+        if self._watch is not None:
+            self._watch.close_inherited()
         for task in self._tasks:
             task.close_inherited()
 
@@ -298,7 +305,7 @@ class Parent(Generic[C]):
             self._stop()
         elif now_ns - self._stop_ns >= SAME_SIGNAL_NS:
             self._log.warning(LogEvent.STOPPING_AT_ONCE, extra={"signal": signal.Signals(number).name})
-            self._kill(LogEvent.WORKER_KILLED, self.workers)
+            self.kill(LogEvent.WORKER_KILLED, self.workers)
 
     def _ignore_hangup(self) -> None:
         self._log.warning(LogEvent.HANGUP_NEEDS_RESTART)
@@ -348,6 +355,8 @@ class Parent(Generic[C]):
                 self.routes = report
             case RoutesAvoid():
                 self.routes_avoid = report
+            case Trouble(reason=reason):
+                worker.trouble = reason
             case Pong() | Stopped():
                 pass
             case _:
@@ -397,7 +406,7 @@ class Parent(Generic[C]):
             elif worker.unanswered == SILENT_PINGS + 1:
                 self._log.warning(LogEvent.WORKER_SILENT, extra={"worker": worker.name})
             elif worker.unanswered == HUNG_PINGS:
-                self._kill(LogEvent.WORKER_HUNG, [worker])
+                self.kill(LogEvent.WORKER_HUNG, [worker])
 
     # the end of a worker
 
@@ -468,15 +477,15 @@ class Parent(Generic[C]):
                 grace_ms = OBSERVER_GRACE_MS[worker.spec.role]
                 worker.move(Event.STOP)
                 self.processes.send(worker, Stop(grace_ms))
-                self.loop.call_later(2 * ms(grace_ms), partial(self._kill, LogEvent.WORKER_TOO_SLOW, [worker]))
+                self.loop.call_later(2 * ms(grace_ms), partial(self.kill, LogEvent.WORKER_TOO_SLOW, [worker]))
 
     def _stop_late(self) -> None:
         late = [worker for worker in self.workers if worker.is_alive and worker.spec.is_on_bus]
         if late and self._status == EXIT_OK:
             self._status = EXIT_KILLED
-        self._kill(LogEvent.WORKER_TOO_SLOW, late)
+        self.kill(LogEvent.WORKER_TOO_SLOW, late)
 
-    def _kill(self, why: LogEvent, workers: Iterable[Worker]) -> None:
+    def kill(self, why: LogEvent, workers: Iterable[Worker]) -> None:
         for worker in workers:
             if worker.is_alive:
                 self._log.error(why, extra={"worker": worker.name})

@@ -67,7 +67,8 @@ class WorkerProcesses:
         page = self.run_dirs.counters(worker.index)
         if not page.exists():
             CounterPage.create(page).close()
-        self._kept[worker.index] = KeptBytes()
+        if worker.index not in self._kept:
+            self._kept[worker.index] = KeptBytes()
 
     def start(self, worker: Worker) -> None:
         """Fork the next life of a waiting worker. Raises: OSError; the worker is waiting then, as before."""
@@ -75,6 +76,7 @@ class WorkerProcesses:
         self._incarnations += 1
         worker.incarnation = self._incarnations
         worker.ready = worker.failure = None
+        worker.trouble = ""
         worker.is_announced = False
         worker.unanswered = 0
         worker.started_ns = self._loop.now_ns()

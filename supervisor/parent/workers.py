@@ -19,7 +19,7 @@ from dro.bus.messages import ParentMessage, Ready, Role, StartFailed, WorkerRepo
 from dro.clock import NS_PER_S
 from dro.errors import LocalProtocolError, RefusedError
 from dro.timers import Timer
-from supervisor.admin.status import WorkerStatus
+from supervisor.admin.status import DEGRADED, WorkerStatus
 from supervisor.parent.backoff import Backoff
 
 
@@ -111,6 +111,7 @@ class Worker:
     started_ns: int = 0  # of this life
     last_death: str = ""
     operation: str = ""  # what an operator ordered and is not done
+    trouble: str = ""  # of this life: why it cannot do all that it should
     config_serial: int = 0  # of the configuration that this life has
     restart: Timer | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(random.random))
@@ -149,13 +150,14 @@ class Worker:
             name=self.name,
             role=self.spec.role.name.lower().replace("_", " "),
             index=self.index,
-            state=self.state.value,
+            state=DEGRADED if self.trouble and self.state is WorkerState.READY else self.state.value,
             pid=self.pid if self.is_alive else 0,
             incarnation=self.incarnation,
             restarts=max(0, self.starts - 1),
             uptime_s=round((now_ns - self.started_ns) / NS_PER_S, 3) if self.is_alive else 0.0,
             last_death=self.last_death,
             operation=self.operation,
+            trouble=self.trouble,
         )
 
 

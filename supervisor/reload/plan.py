@@ -67,7 +67,7 @@ class ReloadPlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What applications notice of it."""
+        """Say what applications notice of it."""
         return tuple(
             f"{change.path}: {change.old} -> {change.new}: every other DRO of this TRD needs {change.new} as well; "
             f"applications of this library take it when no DRO tells {change.old} any more, those of the commercial "

@@ -24,6 +24,7 @@ from dro.timers import Timer
 from supervisor.admin.server import Arguments, Reply
 from supervisor.parent.forked_task import Failed
 from supervisor.parent.parent import Parent
+from supervisor.reload.addresses import AddressChanges, is_of_interfaces
 from supervisor.reload.plan import ActionKind, ReloadPlan
 from supervisor.reload.records import MAX_CONFIRM_S, ConfirmRecord, PlanRecord, ReloadRecord, pending_text, plan_record
 from supervisor.reload.steps import Result, Transaction
@@ -82,8 +83,10 @@ class _ReloadRequest:
     is_signal: bool = False  # SIGHUP is among them
     first_ns: int = 0
     waiting: list[tuple[Reply, bool]] = field(default_factory=list)  # and whether it waits for the end
+    is_of_addresses: bool = False  # nobody but the host wants it: for other local addresses alone
 
     def merge(self, other: _ReloadRequest) -> None:
+        self.is_of_addresses &= other.is_of_addresses
         self.is_signal |= other.is_signal
         self.waiting += other.waiting
 
@@ -115,6 +118,9 @@ class Reload:
         self._began_ns = 0
         self._loaded_before_s = 0.0  # when what a reload replaced was read
         self._warned: set[str] = set()
+        parent.on_addresses = AddressChanges(
+            parent.loop, lambda: self._configuration.current, self._on_addresses
+        ).look_later
         parent.admin.add("reload", self._on_reload)
         parent.admin.add("confirm", self._on_confirm)
         parent.admin.add("rollback", self._on_rollback)
@@ -128,6 +134,12 @@ class Reload:
             return
         now_ns = self._parent.loop.now_ns()
         self._submit(_ReloadRequest(is_signal=True, first_ns=now_ns))
+
+    def _on_addresses(self) -> None:
+        """This host has not all addresses of the configuration any more."""
+        if self._state is not ReloadState.CONFIRMING:
+            now_ns = self._parent.loop.now_ns()
+            self._submit(_ReloadRequest(is_signal=True, first_ns=now_ns, is_of_addresses=True))
 
     def _on_reload(self, arguments: Arguments, reply: Reply) -> None:
         confirm_s = arguments.number("confirm", 0, minimum=0, maximum=MAX_CONFIRM_S)
@@ -210,6 +222,13 @@ class Reload:
             self._next_timer = self._parent.loop.call_later(RETRY_NS, self._begin_next)
 
     def _on_trial(self, result: Trial | Failed) -> None:
+        if self._current is not None and self._current.is_of_addresses:
+            changes = () if isinstance(result, Failed) else result.plan.changes
+            if not changes or not all(map(is_of_interfaces, changes)):
+                if any(map(is_of_interfaces, changes)):
+                    self._log.warning(LogEvent.ADDRESSES_NOT_TAKEN, extra={"remedy": "tnwgdctl diff, then reload"})
+                self._end(ReloadEvent.REFUSED)
+                return
         if isinstance(result, Failed):
             for problem in result.problems[:_LOGGED]:
                 self._log.error(LogEvent.RELOAD_REFUSED, extra={"reason": str(problem.error())})

@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).parents[2]
 RULES: Final = ROOT / "deploy/prometheus"
 ALERTS: Final = re.findall(r"^  - alert: (\w+)$", (RULES / "alerts.yml").read_text(), re.MULTILINE)
 BESIDE_THE_TABLES: Final = {
-    "up", "process_resident_memory_bytes", "dro_start_time_seconds", "dro_portal_up",
+    "up", "process_resident_memory_bytes", "dro_start_time_seconds", "dro_portal_up", "dro_portal_state",
     "dro_other_last_activity_timestamp_seconds",
 }  # fmt: skip
 E = 'dro="A",portal="P",portal_type="endpoint"'
@@ -36,6 +36,7 @@ FIRES: Final[dict[str, tuple[dict[str, str], int]]] = {
         {f"dro_portal_last_keepalive_timestamp_seconds{{{L}}}": "60x10", f"dro_portal_up{{{L}}}": "1x10"}, 5,
     ),
     "DroEndpointDown": ({f"dro_portal_up{{{E}}}": "0x5"}, 3),
+    "DroPortalDegraded": ({f'dro_portal_state{{{E},state="degraded"}}': "1x5"}, 3),
     "DroDropping": (
         {f'{DROPPED}{{{E},traffic="transport_topic",reason="would_block"}}': "0+60x20",
          f'dro_portal_forwarded_messages_total{{{E},traffic="transport_topic"}}': "0+6000x20"}, 15,
@@ -152,7 +153,7 @@ def alerts_at(folder: Path, series: dict[str, str], minute: int, expected: set[s
 
 def test_every_alert_has_a_case() -> None:
     assert set(FIRES) == set(ALERTS)
-    assert len(ALERTS) == 40
+    assert len(ALERTS) == 41
 
 
 @pytest.mark.prometheus
@@ -174,7 +175,7 @@ def test_no_alert_fires_on_a_healthy_network(tmp_path: Path) -> None:
 
 @pytest.mark.prometheus
 def test_promtool_finds_nothing() -> None:
-    assert "40 rules found" in tool("check", "rules", "alerts.yml")
+    assert "41 rules found" in tool("check", "rules", "alerts.yml")
     assert "6 rules found" in tool("check", "rules", "recording.yml")
     assert "SUCCESS" in tool("check", "config", "prometheus.yml")
 
@@ -196,5 +197,5 @@ def test_every_alert_has_its_runbook() -> None:
     assert headings == ALERTS
     assert re.findall(r"runbook_url: \S+#(\w+)", text) == [alert.lower() for alert in ALERTS]
     assert (
-        re.findall(r"severity: (\w+)", text).count("page") + re.findall(r"severity: (\w+)", text).count("ticket") == 40
+        re.findall(r"severity: (\w+)", text).count("page") + re.findall(r"severity: (\w+)", text).count("ticket") == 41
     )

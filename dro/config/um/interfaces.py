@@ -29,6 +29,11 @@ _IFREQ: Final = struct.Struct("16s24s")  # name, union (64-bit Linux)
 _MAX_ADDRESSES: Final = 4096
 
 
+def is_of_device(address: str) -> bool:
+    """Whether a local address is one that a device may lose: neither any, nor one of the loopback device."""
+    return address not in ("", ANY) and not address.startswith("127.")
+
+
 @dataclass(frozen=True, slots=True)
 class Interface:
     """One IPv4 address of one device of this host."""

@@ -10,10 +10,13 @@ import socket
 import struct
 import sys
 import termios
-from collections.abc import Iterable
+import weakref
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from dro.clock import NS_PER_S
+from dro.config.um.interfaces import SYSTEM, is_of_device
 from dro.errors import ResourceError
 
 SO_RCVBUFFORCE: Final = 33
@@ -22,6 +25,9 @@ IP_MULTICAST_ALL: Final = 49
 SOL_UDP: Final = 17
 UDP_SEGMENT: Final = 103
 SO_MEMINFO: Final = 55
+TCP_RTO_MAX_MS: Final = 44
+RETRANSMIT_MS: Final = 2000
+"""Guess: UM does not say. A connection is given up after 15 attempts, with this 25 s after the last acknowledgement."""
 _MEMINFO: Final = struct.Struct("=9I")  # the last is SK_MEMINFO_DROPS
 ANY: Final = "0.0.0.0"
 
@@ -54,11 +60,100 @@ def set_buffer(sock: socket.socket, option: int, size: int) -> int:
     return sock.getsockopt(socket.SOL_SOCKET, option) // 2
 
 
-def _socket(kind: int) -> socket.socket:
+@dataclass(slots=True)
+class _DevicePlace:
+    """Where a socket is on this host.
+
+    The kernel keeps a membership, and where a datagram to a group leaves, by the number of a device, which is another
+    one when the device is made again.
+    """
+
+    interface: str
+    device: int = 0  # its number; 0: as the kernel chooses, or not known
+    group: int = 0  # that the socket has joined; 0: none
+    sends_to_groups: bool = False
+
+    @property
+    def membership(self) -> bytes:
+        return _MEMBERSHIP.pack(self.group.to_bytes(4, "big"), socket.inet_aton(self.interface), self.device)
+
+    def take(self, sock: socket.socket) -> None:
+        """Join the group there, and send from there. Raises: OSError."""
+        if self.sends_to_groups:
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, self.membership)
+        if self.group:
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, self.membership)
+
+    def follow(self, sock: socket.socket, device: int) -> None:
+        """Do on another device what was done on the one before. Raises: OSError."""
+        if self.group and self.device:
+            with contextlib.suppress(OSError):  # it goes with the device, but its place in the socket stays taken
+                sock.setsockopt(socket.IPPROTO_IP, socket.IP_DROP_MEMBERSHIP, self.membership)
+        before, self.device = self.device, device
+        try:
+            self.take(sock)
+        except OSError as e:
+            if e.errno != errno.EADDRINUSE:  # it has joined there already
+                self.device = before
+                raise
+
+
+_MEMBERSHIP: Final = struct.Struct("=4s4si")
+_NO_DEVICE: Final = (0, True)
+_open: Final[weakref.WeakKeyDictionary[socket.socket, _DevicePlace]] = weakref.WeakKeyDictionary()
+"""Those that can follow their device."""
+
+
+def devices() -> dict[str, tuple[int, bool]]:
+    """Number of the device of each address of this host, and whether it is up. Raises: OSError."""
+    found: dict[str, tuple[int, bool]] = {}
+    for one in SYSTEM.interfaces():
+        with contextlib.suppress(OSError):  # it goes in this moment
+            found[one.address] = socket.if_nametoindex(one.name.partition(":")[0]), one.is_up
+    return found
+
+
+def follow_devices(gone: Container[int], more: Iterable[str] = ()) -> list[str]:
+    """Let all open sockets of this process follow the devices of their addresses; what is in the way of that.
+
+    `gone`: devices that were removed, whatever has their numbers now; `more`: further addresses that are needed.
+    Raises: OSError.
+    """
+    known = devices()
+    problems = {_problem(address, known) for address in more if is_of_device(address)} - {""}
+    for sock, place in list(_open.items()):
+        if sock.fileno() < 0:
+            continue
+        device = known.get(place.interface, _NO_DEVICE)[0]
+        if place.device and (problem := _problem(place.interface, known)):
+            problems.add(problem)
+        if (device and device != place.device) or place.device in gone or (place.group and place.interface == ANY):
+            try:
+                place.follow(sock, device)
+            except OSError as e:
+                if device:
+                    problems.add(f"group {ip_text(place.group)} on {place.interface}: {e.strerror}")
+    return sorted(problems)
+
+
+def _problem(address: str, known: Mapping[str, tuple[int, bool]]) -> str:
+    device, is_up = known.get(address, _NO_DEVICE)
+    if not device:
+        return f"no device has the address {address}"
+    return "" if is_up else f"the device of {address} is down"
+
+
+def _socket(kind: int, interface: str) -> tuple[socket.socket, _DevicePlace]:
+    """A socket that is to be on that interface. Raises: ResourceError."""
+    place = _DevicePlace(interface)
     try:
-        return socket.socket(socket.AF_INET, kind)
+        if interface != ANY:
+            place.device = devices().get(interface, _NO_DEVICE)[0]
+        sock = socket.socket(socket.AF_INET, kind)
     except OSError as e:
         raise ResourceError(f"no socket: {e.strerror}", remedy="raise the limit of open files") from e
+    _open[sock] = place
+    return sock, place
 
 
 def multicast_receiver(group: int, port: int, interface: str, *, buffer_bytes: int, option: str) -> socket.socket:
@@ -66,14 +161,15 @@ def multicast_receiver(group: int, port: int, interface: str, *, buffer_bytes: i
 
     `option` names the configuration option that decides group and port, for the error. Raises: ResourceError.
     """
-    sock = _socket(socket.SOCK_DGRAM)
+    sock, place = _socket(socket.SOCK_DGRAM, interface)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.IPPROTO_IP, IP_MULTICAST_ALL, 0)
         set_buffer(sock, socket.SO_RCVBUF, buffer_bytes)
         sock.setblocking(False)
         sock.bind((ip_text(group), port))
-        join(sock, group, interface)
+        place.group = group
+        place.take(sock)
     except OSError as e:
         sock.close()
         raise ResourceError(
@@ -83,17 +179,13 @@ def multicast_receiver(group: int, port: int, interface: str, *, buffer_bytes: i
     return sock
 
 
-def join(sock: socket.socket, group: int, interface: str) -> None:
-    membership = group.to_bytes(4, "big") + socket.inet_aton(interface)
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
-
-
 def multicast_sender(group: int, port: int, interface: str, *, ttl: int, buffer_bytes: int) -> socket.socket:
     """A non-blocking UDP socket connected to `group`, with an ephemeral source port. Raises: ResourceError."""
-    sock = _socket(socket.SOCK_DGRAM)
+    sock, place = _socket(socket.SOCK_DGRAM, interface)
     try:
         if interface != ANY:
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(interface))
+            place.sends_to_groups = True
+            place.take(sock)
             sock.bind((interface, 0))
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
@@ -118,6 +210,7 @@ def connecting(peer: tuple[str, int], interface: str, *, buffer_bytes: int, keep
             set_buffer(sock, socket.SO_RCVBUF, buffer_bytes)
         if keepalive:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        retransmit_soon(sock)
         if interface != ANY:
             sock.bind((interface, 0))
         if (code := sock.connect_ex(peer)) not in (0, errno.EINPROGRESS):
@@ -126,6 +219,15 @@ def connecting(peer: tuple[str, int], interface: str, *, buffer_bytes: int, keep
         sock.close()
         raise
     return sock
+
+
+def retransmit_soon(sock: socket.socket) -> None:
+    """Let a connection, or those that a listener takes, go on soon after an outage, however long that was.
+
+    The kernel doubles its wait between two attempts, to two minutes. Linux before 6.15 knows no other limit.
+    """
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, RETRANSMIT_MS)
 
 
 def set_keepalive(sock: socket.socket, timeout_ns: int) -> None:
@@ -167,10 +269,11 @@ def bind_in_range(
         if port in skip:
             continue
         tried += 1
-        sock = _socket(kind)
+        sock, _ = _socket(kind, interface)
         try:
             if kind == socket.SOCK_STREAM:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                retransmit_soon(sock)
             sock.bind((interface, port))
             if kind == socket.SOCK_STREAM:
                 sock.listen(5)  # a taken port may show only here
@@ -202,7 +305,7 @@ def interface_mtu(interface: str) -> int:
     """
     if interface.startswith("127."):
         return 65536
-    with _socket(socket.SOCK_DGRAM) as probe:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode())
             with contextlib.suppress(OSError):
@@ -215,7 +318,7 @@ def interface_mtu(interface: str) -> int:
 
 def default_address() -> str:
     """The address of this host that others reach it by; loopback when there is none. Raises: ResourceError."""
-    with _socket(socket.SOCK_DGRAM) as probe:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("224.0.0.1", 9))  # sends nothing: only asks for the route
         except OSError:

@@ -16,9 +16,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.messages import Origin, PortalGone, PortalUp
+from dro.bus.messages import Origin, PortalGone, PortalUp, Trouble
 from dro.clock import ms
 from dro.config.dro_xml.model import DroConfig, PeerConfig
+from dro.devices.follower import DeviceFollower
 from dro.log.events import LogEvent
 from dro.proto.peerlink.messages import Hello
 from dro.proto.peerlink.session import LinkEffect, LinkEnd, LinkUp
@@ -450,5 +451,6 @@ def _as_it_is(own: Hello) -> Hello:
 def run_peer(ctx: WorkerContext, peer: PeerConfig, config: DroConfig) -> None:
     """Main function of the worker."""
     PeerPortal(ctx, peer, config)
+    DeviceFollower(ctx.loop, lambda reason: ctx.report(Trouble(reason)), (peer.tcp.interface,))
     ctx.ready()
     ctx.run()

@@ -156,6 +156,7 @@ class Acceptor:
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sockets.set_buffer(sock, socket.SO_RCVBUF, self._tcp.receive_buffer_bytes)
+            sockets.retransmit_soon(sock)
             sock.bind((self._tcp.interface, self._tcp.listen_port))
             sock.listen(BACKLOG)
         except OSError as e:

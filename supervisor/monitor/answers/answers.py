@@ -14,7 +14,7 @@ from dro.errors import DroError, ResourceError
 from dro.metrics.slots import WorkerSlot
 from supervisor.admin.client import Client, CommandError, UnreachableError
 from supervisor.admin.lists import rows_of
-from supervisor.admin.status import ConfigRecord, DroStatus, PortalsStatus, PortalStatus
+from supervisor.admin.status import WORKING, ConfigRecord, DroStatus, PortalsStatus, PortalStatus
 from supervisor.explain.network import joined
 from supervisor.monitor.answers.drops import DropRow, drop_rows
 from supervisor.monitor.answers.dros import ASK_LIMIT_S, neighbours
@@ -211,7 +211,7 @@ def _far_end(client: Client, own_node_id: str, near: PeerRow) -> EndView | None:
     rows = [
         row
         for worker in status.workers
-        if worker.role == "peer" and worker.state in ("ready", "draining")
+        if worker.role == "peer" and worker.state in WORKING
         for row in rows_of(client, PEERS, worker.name, "")
         if row.node_id == own_node_id
     ]

@@ -22,6 +22,8 @@ def unready(known: KnownDros) -> list[str]:
     for worker in status.workers:
         if worker.role != "monitor" and worker.state not in WORKING:
             problems.append(f"{worker.name} is {worker.state}")
+        elif worker.trouble:
+            problems.append(f"{worker.name} is {worker.state}: {worker.trouble}")
     if not problems and not status.is_running:
         problems.append("the DRO is starting")
     return problems

@@ -13,13 +13,13 @@ from dro.bus.listing import TopologyRow
 from dro.errors import ResourceError
 from dro.metrics.slots import Slot, WorkerSlot
 from dro.metrics.table import ENDPOINT, PORTAL, ROUTE_MANAGER, WORKER, Metric, metrics
-from supervisor.admin.status import WORKING, DroStatus, WorkerStatus
+from supervisor.admin.status import DEGRADED, WORKING, DroStatus, WorkerStatus
 from supervisor.samples.exposition import Families
 from supervisor.samples.pages import Pages
 from supervisor.samples.processes import Processes
 from supervisor.samples.watch import KnownDros
 
-STATES: Final = ("waiting", "starting", "ready", "draining", "stopping", "paused", "drained", "ended")
+STATES: Final = ("waiting", "starting", "ready", DEGRADED, "draining", "stopping", "paused", "drained", "ended")
 _NOTHING: Final = (0,) * GENERAL_SLOTS
 _EACH: Final = "worker_longest_turn_seconds"  # no sum over workers says anything
 

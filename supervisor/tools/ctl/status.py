@@ -36,6 +36,7 @@ def status_text(status: DroStatus) -> str:
         f"configuration {status.config_file}, loaded {loaded}",
         routes_text(status),
         *([f"under way: {status.change}"] if status.change else []),
+        *(f"{worker.name} is {worker.state}: {worker.trouble}" for worker in status.workers if worker.trouble),
         *(f"waits for a restart of the daemon: {what}" for what in status.pending),
         "",
     ]

@@ -167,26 +167,33 @@ class Net:
         host = Host(self, name, {trd: IPv4Interface(address) for trd, address in addresses.items()})
         self._make_namespace(host.namespace)
         self.hosts[name] = host
-        for metric, (trd_name, address) in enumerate(host.interfaces.items()):
-            trd = self.trd(trd_name)
-            port = f"p{len(trd.ports)}"
-            trd.ports[name] = port
-            self._join(host, trd_name, trd, port, (links or {}).get(trd_name))
-            ip(
-                f"link set {port} gso_max_segs 1 mtu {self.mtu}",
-                f"link set {port} master {BRIDGE} up",
-                namespace=trd.namespace,
-            )
-            ip(
-                f"link set {trd_name} gso_max_segs 1 mtu {self.mtu}",
-                f"address add {address} brd + dev {trd_name}",
-                f"link set {trd_name} up",
-                f"route add {MULTICAST} dev {trd_name} metric {metric}",
-                namespace=host.namespace,
-            )
-            for namespace, device in ((trd.namespace, port), (host.namespace, trd_name)):
-                keep_in_order(namespace, device)
+        for trd_name in host.interfaces:
+            self.plug(host, trd_name, (links or {}).get(trd_name))
         return host
+
+    def plug(self, host: Host, trd_name: str, link: Link | None = None) -> None:
+        """Give a host the device that leads to a TRD, with its address; it has none, or had one until `unplug`."""
+        trd = self.trd(trd_name)
+        port = trd.ports.setdefault(host.name, f"p{len(trd.ports)}")
+        self._join(host, trd_name, trd, port, link)
+        ip(
+            f"link set {port} gso_max_segs 1 mtu {self.mtu}",
+            f"link set {port} master {BRIDGE} up",
+            namespace=trd.namespace,
+        )
+        ip(
+            f"link set {trd_name} gso_max_segs 1 mtu {self.mtu}",
+            f"address add {host.interfaces[trd_name]} brd + dev {trd_name}",
+            f"link set {trd_name} up",
+            f"route add {MULTICAST} dev {trd_name} metric {list(host.interfaces).index(trd_name)}",
+            namespace=host.namespace,
+        )
+        for namespace, device in ((trd.namespace, port), (host.namespace, trd_name)):
+            keep_in_order(namespace, device)
+
+    def unplug(self, host: Host, trd_name: str) -> None:
+        """Remove the device of a host that leads to a TRD."""
+        ip(f"link del {trd_name}", namespace=host.namespace)
 
     def _join(self, host: Host, device: str, trd: Trd, port: str, link: Link | None) -> None:
         if link is None:

@@ -221,7 +221,7 @@ def test_a_portal_has_so_many_series(tmp_path: Path) -> None:
         assert len(set(lines)) == len(lines)
         return len(lines)
 
-    beside = 13  # of no table: information, cost, index, up, restarts, a series for each of eight states
+    beside = 14  # of no table: information, cost, index, up, restarts, a series for each of nine states
     of_both = sum(beside + len(of_page(kind).values) for kind in (ENDPOINT, PEER))
     assert [count(n + 2) - count(n) for n in (2, 10, 18)] == [of_both] * 3
     assert 4500 < count(20) < 6500

@@ -108,6 +108,10 @@ def test_what_does_not_work_is_named(watch: DroObserver, asker: FakeAsker) -> No
     asker.status = replace(STATUS, workers=(MANAGER, paused))
     watch.known = watch.look()
     assert unready(watch.known) == ["P1 is paused"]
+    trouble = "no device has the address 10.0.0.1"
+    asker.status = replace(STATUS, workers=(MANAGER, replace(paused, state="degraded", trouble=trouble)))
+    watch.known = watch.look()
+    assert unready(watch.known) == [f"P1 is degraded: {trouble}"]
     asker.status = replace(STATUS, is_stopping=True, is_running=False)
     watch.known = watch.look()
     assert unready(watch.known) == ["the DRO is stopping"]

@@ -102,7 +102,8 @@ def test_a_receiver_of_a_group_shares_its_port_and_hears_no_other_group() -> Non
         ):
             assert first.getsockname() == ("239.201.0.1", port)
             assert sender.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 400_000
-            sockets.join(second, other, LOOPBACK)  # as another program on this host
+            membership = other.to_bytes(4, "big") + socket.inet_aton(LOOPBACK)
+            second.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)  # as another program here
             foreign.send(b"to the other group")
             sender.send(b"to this group")
             assert first.recv(100) == second.recv(100) == b"to this group"
