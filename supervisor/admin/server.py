@@ -161,7 +161,8 @@ class AdminServer:
             self._looking.add(command)
 
     def listen(self, path: Path) -> None:
-        """Raises: ResourceError."""
+        """Listen there, and no longer where it did before. Raises: ResourceError."""
+        self._close_listener()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             listener.bind(str(path))
@@ -179,6 +180,9 @@ class AdminServer:
         """Drop everybody and remove the socket; idempotent."""
         for client in list(self._clients):
             client.close()
+        self._close_listener()
+
+    def _close_listener(self) -> None:
         if self._listener is not None and self._path is not None:
             self.loop.remove_reader(self._listener)
             self._listener.close()

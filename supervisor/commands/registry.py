@@ -20,6 +20,7 @@ from supervisor.commands.portal_counters import places_of, portals_status
 from supervisor.commands.portals import PortalCommands
 from supervisor.commands.queries import AdminQueries
 from supervisor.commands.recalculation import serve_recalculation
+from supervisor.parent.file_keeper import FileKeeper
 from supervisor.parent.parent import Parent
 from supervisor.reload.requests import Reload
 
@@ -65,6 +66,7 @@ def serve_commands(parent: Parent[DroConfig], version: str, warn: Warn) -> Reloa
         return _status(parent, version, began_s)
 
     add_look("status", status)
+    FileKeeper(parent, logging.getLogger("dro"))
     LastStatusFile(parent.loop, lambda: parent.run_dirs.shm, status)
     add_look("portals", lambda: portals_status(parent))
     PortalCommands(parent, warn)

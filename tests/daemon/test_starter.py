@@ -15,7 +15,10 @@ from typing import Any, Final
 import pytest
 
 from dro.errors import DroError
+from dro.um.blocking_api import BlockingContext
+from dro.um.message.client_config import Config
 from supervisor.admin.client import Client, find_dro
+from supervisor.admin.status import DroStatus
 from tests.rigs.site import ROOT, Site
 
 pytestmark = pytest.mark.slow
@@ -99,3 +102,41 @@ def test_the_folder_of_the_start_goes_and_comes_back(site: Site, shown: Callable
     assert "Traceback" not in site.log
     assert "a fault of" not in site.log
     assert site.stop() == 0
+
+
+@pytest.mark.parametrize("what", ["run", "shm", "one socket"])
+def test_files_that_are_removed_are_told_of_and_portals_come_back(site: Site, what: str) -> None:
+    """As at a logout: nothing was said, no tool found the DRO, and a portal that died never came back."""
+    site.start()
+    with Client(find_dro(str(site.pid))) as client:
+        status = client.ask(DroStatus, "status")
+    folder = Path(status.shm if what == "shm" else status.run_dir)
+    if what == "one socket":
+        next(folder.glob("w1.*.ctl")).unlink()
+    else:
+        shutil.rmtree(folder)
+    site.wait(lambda: "files of this DRO were removed" in site.log, "it is told")
+    lives = site.workers()
+    with Client(find_dro(str(site.pid))) as client:
+        troubles = {worker.name: worker.state for worker in client.ask(DroStatus, "status").workers}
+        assert troubles == {"route-manager": "degraded", "P1": "degraded", "P2": "degraded"}
+        site.kill("P1")
+        site.wait(lambda: lives.items().isdisjoint(site.workers().items()) and len(site.workers()) == 3, "new lives")
+
+        def is_whole() -> bool:
+            return {worker.state for worker in client.ask(DroStatus, "status").workers} == {"ready"}
+
+        site.wait(is_whole, "all are ready, and in no trouble")
+    with (
+        BlockingContext(Config.load(site.config(1))) as first,
+        BlockingContext(Config.load(site.config(2))) as second,
+        second.receiver("t") as receiver,
+        first.source("t") as source,
+    ):
+        receiver.wait_sources(timeout=30)
+        source.send(b"over both")
+        assert [type(receiver.get(timeout=30)).__name__ for _ in range(2)] == ["BOS", "Data"]
+    running = site.pid
+    assert "Traceback" not in site.log
+    assert site.stop() == 0
+    assert site.leftovers(running) == []
