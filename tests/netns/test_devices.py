@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -125,6 +127,22 @@ def test_a_device_that_is_made_again_is_used_again(
                 log = network.processes[host].stdout
                 assert "a network device or address is gone" in log
                 assert "joined anew" in log
+
+
+def test_a_portal_that_cannot_start_without_its_address_starts_when_it_is_there(net: Net, tmp_path: Path) -> None:
+    """It waited for up to five seconds more, as after any failed start."""
+    with flowing(net, tmp_path, LBTRM) as traffic:
+        network, host = traffic.network, net.hosts["G1"]
+        net.unplug(host, "trd1")
+        workers = network.ask("G1", "status")["workers"]
+        os.kill(next(worker["pid"] for worker in workers if worker["name"] == "G1-TRD1"), signal.SIGKILL)
+        attempts = 6  # the pause before the next one is 1.6 s or more by then
+        traffic.wait(lambda: network.processes["G1"].stdout.count("worker cannot run") >= attempts)
+        net.plug(host, "trd1")
+        plugged_s = time.monotonic()
+        traffic.wait(partial(is_in, network, "G1", "G1-TRD1", "ready"))
+        assert time.monotonic() - plugged_s < BACK_S
+        traffic.back_s()
 
 
 def test_an_address_that_changes_is_followed_while_a_network_is_named(net: Net, tmp_path: Path) -> None:

@@ -121,8 +121,10 @@ def follow_devices(gone: Container[int], more: Iterable[str] = ()) -> list[str]:
     """
     known = devices()
     problems = {_problem(address, known) for address in more if is_of_device(address)} - {""}
-    for sock, place in list(_open.items()):
-        if sock.fileno() < 0:
+    for reference in _open.keyrefs():  # other threads of an application may make sockets meanwhile
+        sock = reference()
+        place = _open.get(sock) if sock is not None else None
+        if sock is None or place is None or sock.fileno() < 0:
             continue
         device = known.get(place.interface, _NO_DEVICE)[0]
         if place.device and (problem := _problem(place.interface, known)):
