@@ -309,6 +309,7 @@ class EndpointPortal:
 def run_endpoint(ctx: WorkerContext, endpoint: EndpointConfig, config: DroConfig) -> None:
     """Main function of the worker."""
     EndpointPortal(ctx, endpoint)
-    DeviceFollower(ctx.loop, lambda reason: ctx.report(Trouble(reason)))
+    follower = DeviceFollower(ctx.loop, lambda reason: ctx.report(Trouble(reason)))
     ctx.ready()
     ctx.run()
+    follower.close()

@@ -7,7 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -18,11 +18,13 @@ import pytest
 from dro.devices.follower import DeviceFollower
 from tests.rigs.netns.examples import LINKS, Example, Flow, Network, network_of
 from tests.rigs.netns.harness import Net
+from tests.rigs.netns.judged import Watch
 from tests.rigs.netns.namespace import ip
 from tests.rigs.network import QUICK
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = [pytest.mark.netns, pytest.mark.tshark, pytest.mark.slow]
 
+Judged = Callable[..., AbstractContextManager[Watch]]
 AWAY_S: Final = 2.0
 BACK_S: Final = 6.0
 """Of a busy machine; two seconds of a quiet one (docs/operations.md)."""
@@ -71,12 +73,15 @@ class Traffic:
 
 
 @contextmanager
-def flowing(net: Net, folder: Path, transports: dict[int, str], example: str = "peer-link-udp") -> Iterator[Traffic]:
-    made = Example(example, folder, QUICK)
+def flowing(
+    net: Net, judged: Judged, folder: Path, transports: dict[int, str], quiet: str = "trd2"
+) -> Iterator[Traffic]:
+    """`quiet`: the TRD whose devices stay; what is on its wire is judged."""
+    made = Example("peer-link-udp", folder, QUICK)
     for domain, transport in transports.items():
         with made.config(domain).open("a") as file:
             file.write(f"source transport {transport}\nreceiver transport_lbtrm_nak_generation_interval 1000\n")
-    with network_of(net, made) as network:
+    with network_of(net, made) as network, judged(quiet, decode_as=made.decoding()):
         network.start()
         traffic = Traffic(network)
         yield traffic
@@ -104,10 +109,10 @@ def is_past(at_s: float) -> bool:
     ],
 )
 def test_a_device_that_is_made_again_is_used_again(
-    net: Net, tmp_path: Path, host: str, device: str, transports: dict[int, str]
+    net: Net, judged: Judged, tmp_path: Path, host: str, device: str, transports: dict[int, str]
 ) -> None:
     """The portal was deaf or mute for ever, and `ready` throughout."""
-    with flowing(net, tmp_path, transports) as traffic:
+    with flowing(net, judged, tmp_path, transports, "trd1" if device == "trd2" else "trd2") as traffic:
         network = traffic.network
         for _ in range(2):
             net.unplug(net.hosts[host], device)
@@ -129,9 +134,11 @@ def test_a_device_that_is_made_again_is_used_again(
                 assert "joined anew" in log
 
 
-def test_a_portal_that_cannot_start_without_its_address_starts_when_it_is_there(net: Net, tmp_path: Path) -> None:
+def test_a_portal_that_cannot_start_without_its_address_starts_when_it_is_there(
+    net: Net, judged: Judged, tmp_path: Path
+) -> None:
     """It waited for up to five seconds more, as after any failed start."""
-    with flowing(net, tmp_path, LBTRM) as traffic:
+    with flowing(net, judged, tmp_path, LBTRM) as traffic:
         network, host = traffic.network, net.hosts["G1"]
         net.unplug(host, "trd1")
         workers = network.ask("G1", "status")["workers"]
@@ -145,8 +152,8 @@ def test_a_portal_that_cannot_start_without_its_address_starts_when_it_is_there(
         traffic.back_s()
 
 
-def test_an_address_that_changes_is_followed_while_a_network_is_named(net: Net, tmp_path: Path) -> None:
-    with flowing(net, tmp_path, LBTRM) as traffic:
+def test_an_address_that_changes_is_followed_while_a_network_is_named(net: Net, judged: Judged, tmp_path: Path) -> None:
+    with flowing(net, judged, tmp_path, LBTRM) as traffic:
         network, host = traffic.network, net.hosts["G1"]
         before = host.interfaces["trd1"]
         after = IPv4Interface(f"{before.ip + 50}/{before.network.prefixlen}")

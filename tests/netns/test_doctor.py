@@ -214,9 +214,16 @@ def test_ports_that_are_taken(trds: Trds) -> None:
     with _holding(trds.dro, address_in(1, 9), ports) as pid:
         told = trds.doctor()
     check = told.one("ports", "G1-TRD1")
-    assert (told.status, check["status"], len(told.of("warn", "fail"))) == (1, "fail", 1)
-    assert "2 needed, 0 free: 14391, 14392, 14393, 14394, 14395 held by python" in check["what"]
+    print(check)
+    assert (told.status, check["status"], len(told.of("warn", "fail"))) == (0, "warn", 1), "any free port will do"
+    assert "2 may be wanted, 0 free: 14391, 14392, 14393, 14394, 14395 held by python" in check["what"]
     assert f"(pid {pid})" in check["remedy"]
+    trds.um(1, "context request_tcp_port_high 14394\n")
+    with _holding(trds.dro, address_in(1, 9), ports) as pid:
+        told = trds.doctor()
+    check = told.one("ports", "G1-TRD1")
+    assert (told.status, check["status"]) == (1, "fail")
+    assert "2 needed, 0 free: 14391, 14392, 14393, 14394 held by python" in check["what"]
 
 
 def test_a_port_that_is_taken_while_there_are_enough_is_named_and_no_fault(trds: Trds) -> None:

@@ -451,6 +451,7 @@ def _as_it_is(own: Hello) -> Hello:
 def run_peer(ctx: WorkerContext, peer: PeerConfig, config: DroConfig) -> None:
     """Main function of the worker."""
     PeerPortal(ctx, peer, config)
-    DeviceFollower(ctx.loop, lambda reason: ctx.report(Trouble(reason)), (peer.tcp.interface,))
+    follower = DeviceFollower(ctx.loop, lambda reason: ctx.report(Trouble(reason)), (peer.tcp.interface,))
     ctx.ready()
     ctx.run()
+    follower.close()
