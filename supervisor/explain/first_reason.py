@@ -139,8 +139,6 @@ def _portal(hop: Hop, name: str) -> Iterator[PathFinding]:
     status, peer = hop.facts.portals.get(name), hop.facts.peers.get(name)
     if status is not None and status.state not in WORKING:
         yield PathFinding(BLOCKED, f"{name} is {status.state}", f"tnwgdctl portal resume {name}", hop.dro, name)
-    elif status is not None and status.state == DEGRADED:
-        yield PathFinding(BLOCKED, f"{name} is degraded", "tnwgdctl status says why", hop.dro, name)
     elif peer is not None and peer.state == DEGRADED:
         yield PathFinding(BLOCKED, f"{name} carries nothing: {peer.error}", peer.remedy, hop.dro, name)
     elif peer is not None and peer.state != "up":

@@ -25,7 +25,7 @@ _log: Final = logging.getLogger("tnwgd-history")
 
 
 class _Answer(NamedTuple):
-    """What came from `url`, which was asked at `ts_ms`: text, or why there is none."""
+    """Holds what came from `url`, which was asked at `ts_ms`: text, or why there is none."""
 
     url: str
     ts_ms: int

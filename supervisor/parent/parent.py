@@ -232,7 +232,7 @@ class Parent(Generic[C]):
             self._watch = AddressWatch(self.loop, self._on_addresses)
 
     def _on_addresses(self, gone: Container[int]) -> None:
-        """What could not start may be able to now."""
+        """Start what could not start before, as it may be able to now."""
         for worker in () if self.is_stopping else self.workers:
             if worker.state is WorkerState.WAITING and worker.failure is not None:
                 self._start(worker)

@@ -24,7 +24,7 @@ def test_the_last_put_is_got() -> None:
 
 
 def test_a_put_that_is_cut_off_anywhere_leaves_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by kill -9, after each of its writes and in the middle of each."""
+    """Each of its writes is cut off before and in the middle, as kill -9 does it."""
     write = os.pwrite
     for cut in range(4):
         kept = KeptBytes()

@@ -232,7 +232,7 @@ def test_bad_clients_are_dropped_and_others_are_served(site: Site) -> None:
 
 
 def test_it_answers_while_name_servers_do_not(tmp_path: Path) -> None:
-    """As on a host whose own name is in no file of hosts; look-ups take longer than the parent waits for an answer."""
+    """The host's own name is in no file of hosts; look-ups take longer than the parent waits for an answer."""
     (tmp_path / "sitecustomize.py").write_text(
         "import socket, threading\nsocket.getfqdn = lambda name='': threading.Event().wait()\n"
     )

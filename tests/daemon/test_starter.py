@@ -106,7 +106,7 @@ def test_the_folder_of_the_start_goes_and_comes_back(site: Site, shown: Callable
 
 @pytest.mark.parametrize("what", ["run", "shm", "one socket"])
 def test_files_that_are_removed_are_told_of_and_portals_come_back(site: Site, what: str) -> None:
-    """As at a logout: nothing was said, no tool found the DRO, and a portal that died never came back."""
+    """A logout removes them: nothing was said, no tool found the DRO, and a portal that died never came back."""
     site.start()
     with Client(find_dro(str(site.pid))) as client:
         status = client.ask(DroStatus, "status")

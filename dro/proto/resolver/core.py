@@ -274,14 +274,15 @@ class Resolver:
         """Learn the TRD's domain id from a packet; False when the packet belongs to another domain."""
         if domain_id == 0:
             return True
-        if from_dro:
+        learns = from_dro and not self._config.domain_id
+        if learns:
             self._told.hear(source_ip, domain_id, self._channel.now_ns)
         if self._channel.domain_id == 0:
             if from_dro or self._config.domain_propagation_ns != 0:
                 self._channel.domain_id = domain_id
                 self._channel.events.append(DomainIdLearned(domain_id))
         elif domain_id != self._channel.domain_id:
-            if from_dro and not self._config.domain_id and self._look_ns is None:
+            if learns and self._look_ns is None:
                 self._look_ns = self._channel.now_ns + CHANGE_NS + 1
             self._channel.events.append(DomainMismatch(domain_id, source_ip))
             return False

@@ -20,7 +20,7 @@ MAX_TOLD: Final = 64
 
 
 class ToldDomains:
-    """When each DRO told which domain id last."""
+    """Keeps when each DRO told which domain id last."""
 
     def __init__(self) -> None:
         self.latest = 0

@@ -62,7 +62,7 @@ def set_buffer(sock: socket.socket, option: int, size: int) -> int:
 
 @dataclass(slots=True)
 class _DevicePlace:
-    """Where a socket is on this host.
+    """Keeps where a socket is on this host.
 
     The kernel keeps a membership, and where a datagram to a group leaves, by the number of a device, which is another
     one when the device is made again.
