@@ -5,7 +5,7 @@ waiting for a name server, parsing, or compiling. For process 1 of a container t
 program ends itself as soon as the interpreter runs the handler. A SIGHUP, blocked since `main` began, is pending until
 the DRO runs and then causes a reload; when the start fails it has no effect.
 
-What a program sets of signals outlives the start of another one in its place: that ends of processes are not told, and
+What a program sets of signals outlives the start of another one in its place: signals that are ignored or blocked, and
 an alarm that would end a DRO.
 """
 
@@ -18,6 +18,8 @@ from types import FrameType
 from typing import Final
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+_OF_OURS: Final = (signal.SIGCHLD, signal.SIGALRM, signal.SIGQUIT)
+"""Ends of workers, the end of one that does nothing sensible any more, and the order to leave a core: by default."""
 _INIT_PROCESS: Final = 1
 
 
@@ -28,11 +30,11 @@ class EarlySignals:
         """`mask`: the signals that were blocked before SIGHUP was."""
         ending = _end if os.getpid() == _INIT_PROCESS else signal.SIG_DFL
         self._mask = mask
-        handlers = {**dict.fromkeys(_ENDING, ending), signal.SIGCHLD: signal.SIG_DFL}
+        handlers = {**dict.fromkeys(_ENDING, ending), **dict.fromkeys(_OF_OURS, signal.SIG_DFL)}
         self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._is_over = False
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDING, *_OF_OURS))
 
     def undo(self) -> None:
         """Restore what was there before, for a start that fails or is none; nothing when the DRO has taken over."""
