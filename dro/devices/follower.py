@@ -21,7 +21,7 @@ from dro.um.transport.sockets import follow_devices
 AGAIN_NS: Final = s(1)
 """While something is in the way, it is looked again without a message of the kernel."""
 TOLD_NS: Final = s(60)
-REMEDY: Final = "give the device its address again; what goes on there is not heard meanwhile"
+REMEDY: Final = "bring the device up, with its address; what goes on there is not heard meanwhile"
 _log: Final = logging.getLogger(__name__)
 
 
@@ -29,9 +29,12 @@ class DeviceFollower:
     """`on_trouble`: with what is in the way now, "" when nothing is any more. `addresses`: of sockets not made here."""
 
     def __init__(
-        self, loop: Loop, on_trouble: Callable[[str], object] = lambda _: None, addresses: Iterable[str] = ()
+        self,
+        loop: Loop,
+        on_trouble: Callable[[str], object] = lambda _: None,
+        addresses: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        self._addresses = frozenset(addresses)
+        self._addresses = addresses
         self._loop = loop
         self._on_trouble = on_trouble
         self._trouble = ""
@@ -45,7 +48,7 @@ class DeviceFollower:
 
     def _look(self, gone: Container[int] = ()) -> None:
         try:
-            trouble = "; ".join(follow_devices(gone, self._addresses))
+            trouble = "; ".join(follow_devices(gone, self._addresses()))
         except OSError as e:
             trouble = f"devices cannot be listed: {e.strerror}"
         now_ns = self._loop.now_ns()

@@ -187,7 +187,8 @@ class AdminServer:
             self.loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
-            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # something else may be there
+                self._path.unlink()
 
     def close_inherited(self) -> None:
         """In a forked child: close the descriptors and touch nothing else."""

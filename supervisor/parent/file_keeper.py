@@ -9,6 +9,7 @@ anew with it.
 from __future__ import annotations
 
 import logging
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -22,10 +23,8 @@ from supervisor.parent.parent import Parent
 from supervisor.parent.workers import Worker
 
 LOOK_NS: Final = s(1)
-REMEDY: Final = (
-    "keep them from being removed (loginctl enable-linger, RemoveIPC=no, an exception of the cleaner), "
-    "then restart one portal in a quiet moment: all others start anew with it"
-)
+KEEP: Final = "keep them from being removed (loginctl enable-linger, RemoveIPC=no, an exception of the cleaner)"
+REMEDY: Final = f"{KEEP}, then restart one portal in a quiet moment: all others start anew with it"
 TROUBLE: Final = "its files were removed, siblings that start cannot reach it: see the log"
 
 
@@ -34,7 +33,7 @@ class FileKeeper:
 
     def __init__(self, parent: Parent[Any], log: logging.Logger) -> None:
         self._parent = parent
-        self._limited = LimitedLogger(log, parent.loop.now_ns, burst=1).event
+        self._limited = LimitedLogger(log, parent.loop.now_ns, burst=3).event
         self._without: dict[int, int] = {}
         """Workers that run without their files, and their incarnations."""
         parent.loop.call_later(LOOK_NS, self._look)
@@ -44,7 +43,7 @@ class FileKeeper:
         parent.loop.call_later(LOOK_NS, self._look)
         if parent.is_stopping or not parent.is_running:
             return
-        if gone := [path for path in self._expected() if not path.exists()]:
+        if gone := [path for path in self._expected() if not _is_there(path)]:
             self._mend(gone)
         alive = {worker.index: worker.incarnation for worker in parent.workers if worker.is_alive}
         if any(alive.get(index) != incarnation for index, incarnation in self._without.items()):
@@ -54,17 +53,20 @@ class FileKeeper:
 
     def _expected(self) -> Iterator[Path]:
         dirs = self._parent.run_dirs
-        yield from (dirs.run / SOCKET_NAME, *dirs.locks)
+        yield from (dirs.run / SOCKET_NAME, *dirs.locks, *self._of_workers())
+
+    def _of_workers(self) -> Iterator[Path]:
         for worker in self._parent.workers:
             if worker.is_announced and self._without.get(worker.index) != worker.incarnation:
                 yield from _files_of(worker)
-                yield dirs.counters(worker.index)
+                yield self._parent.run_dirs.counters(worker.index)
 
     def _mend(self, gone: list[Path]) -> None:
         parent = self._parent
-        extra = {"gone": str(gone[0]), "count": len(gone), "remedy": REMEDY}
+        is_of_workers = not set(gone).isdisjoint(self._of_workers())
+        extra = {"gone": str(gone[0]), "count": len(gone), "remedy": REMEDY if is_of_workers else KEEP}
         self._limited(LogEvent.FILES_GONE, extra=extra)
-        for worker in parent.workers:
+        for worker in parent.workers if is_of_workers else ():
             if worker.is_alive and worker.spec.is_on_bus:
                 self._without[worker.index] = worker.incarnation
                 worker.trouble = TROUBLE
@@ -72,10 +74,21 @@ class FileKeeper:
             parent.run_dirs.make_again()
             for worker in parent.workers:
                 parent.processes.prepare(worker)
-            if not (socket := parent.run_dirs.run / SOCKET_NAME).exists():
+            if not _is_there(socket := parent.run_dirs.run / SOCKET_NAME):
+                if socket.is_symlink() or socket.is_file():
+                    socket.unlink()  # the directory is ours alone
                 parent.admin.listen(socket)
         except (OSError, ResourceError) as e:
-            self._limited(LogEvent.FILES_NOT_MADE, extra={"reason": str(e), "remedy": REMEDY})
+            self._limited(LogEvent.FILES_NOT_MADE, extra={"reason": str(e), "remedy": f"remove what is there; {KEEP}"})
+
+
+def _is_there(path: Path) -> bool:
+    """Whether it is of the kind that it was made as: a socket or a file, nothing else in its place."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISSOCK(mode) if path.suffix == ".ctl" or path.name == SOCKET_NAME else stat.S_ISREG(mode)
 
 
 def _files_of(worker: Worker) -> Iterator[Path]:

@@ -206,7 +206,8 @@ class Reload:
         self._current = request
         self._move(ReloadEvent.BEGINS)
         self._began_ns = self._parent.loop.now_ns()
-        self._log.info(LogEvent.RELOAD_BEGINS, extra={"file": self._path})
+        if not request.is_of_addresses:  # nobody has asked for those, and most change nothing
+            self._log.info(LogEvent.RELOAD_BEGINS, extra={"file": self._path})
         situation, path = situation_of(self._parent), self._path
         self._parent.run_forked(
             lambda: try_out(situation, path), self._on_trial, limit_ns=TRIAL_LIMIT_NS, what="trial of the new file"

@@ -160,3 +160,36 @@ def test_files_that_are_removed_are_told_of_and_portals_come_back(site: Site, wh
     assert "Traceback" not in site.log
     assert site.stop() == 0
     assert site.leftovers(running) == []
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("put", "is_in_the_way"),
+    [
+        pytest.param(lambda path: None, False, id="nothing"),
+        pytest.param(lambda path: path.write_text("garbage"), False, id="file"),
+        pytest.param(_link, False, id="link"),
+        pytest.param(Path.mkdir, True, id="directory"),
+    ],
+)
+def test_what_lies_at_the_place_of_the_admin_socket_makes_way(
+    site: Site, put: Callable[[Path], object], is_in_the_way: bool
+) -> None:
+    """Workers have their files, so they are in no trouble. Before, what was there instead was not seen."""
+    site.start()
+    with Client(find_dro(str(site.pid))) as client:
+        socket = Path(client.ask(DroStatus, "status").run_dir) / "admin"
+    socket.unlink()
+    put(socket)
+    if is_in_the_way:
+        site.wait(lambda: "files of this DRO cannot be made anew" in site.log, "it is told")
+        socket.rmdir()
+    site.wait(socket.is_socket, "a socket again")
+    with Client(find_dro(str(site.pid))) as client:
+        assert {worker.state for worker in client.ask(DroStatus, "status").workers} == {"ready"}
+    first = next(line for line in site.log.splitlines() if "files of this DRO were removed" in line)
+    assert "THROTTLED" not in first
+    assert site.stop() == 0

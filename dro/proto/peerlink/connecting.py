@@ -1,10 +1,11 @@
 """When an initiator connects, and which of the connections of an acceptor counts.
 
 Source: DRO guide, `reconnect-interval`; forwarding notes, 21.2. Guess: pauses are spread over a fifth more than the
-interval, so that initiators whose network was away do not all come at once; there is none after a link that lasted for
-the interval at least, so that a reset costs no more than it must, and nobody who refuses is hammered. A new connection
-takes the place of the old one when that is asked and does not answer within `ANSWER_NS`. It is asked for the sake of
-the DRO that it is with; for any other one when it has been silent for a keepalive interval.
+interval, so that initiators whose network was away do not all come at once. After a link that lasted for the interval
+at least there is none, then `PAUSE_NS`, doubled each time until the interval is reached, so that a reset, or a
+companion that starts anew, costs no more than it must, and nobody who refuses is hammered. A new connection takes the
+place of the old one when that is asked and does not answer within `ANSWER_NS`. It is asked for the sake of the DRO that
+it is with; for any other one when it has been silent for a keepalive interval.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dro.proto.peerlink.session import LinkSession
 
 _SPREAD: Final = 5
 PAUSE_NS: Final = ms(100)
-"""The shortest pause, for a smaller interval."""
+"""The shortest pause, for a smaller interval; also the first one after an attempt to make a lost link anew."""
 ANSWER_NS: Final = ms(1000)
 PAUSED_NS: Final = ms(200)
 """A timer that is so late shows that this process did not run, and so has not read what came."""
@@ -33,6 +34,7 @@ class InitiatorCore:
         self._draw = draw
         self._due_ns: int | None = now_ns
         self._up_ns: int | None = None  # since when there is a link
+        self._pause_ns = self.interval_ns  # after the next attempt that fails
         self.attempts = 0
         """Since the last connection whose dialogue was up."""
 
@@ -50,9 +52,14 @@ class InitiatorCore:
 
     def on_over(self, now_ns: int) -> None:
         """The attempt failed, or the connection is over."""
-        has_lasted = self._up_ns is not None and now_ns - self._up_ns >= self.interval_ns
-        pause_ns = 0 if has_lasted else self.interval_ns + self._draw(max(1, self.interval_ns // _SPREAD))
-        self._due_ns, self._up_ns = now_ns + pause_ns, None
+        if self._up_ns is None:
+            pause_ns, self._pause_ns = self._pause_ns, min(2 * self._pause_ns, self.interval_ns)
+        elif now_ns - self._up_ns >= self.interval_ns:
+            pause_ns, self._pause_ns = 0, PAUSE_NS
+        else:
+            pause_ns = self._pause_ns = self.interval_ns
+        spread_ns = self._draw(pause_ns // _SPREAD) if pause_ns else 0
+        self._due_ns, self._up_ns = now_ns + pause_ns + spread_ns, None
 
     def at_once(self, now_ns: int) -> None:
         self._due_ns = now_ns

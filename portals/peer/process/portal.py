@@ -121,6 +121,12 @@ class PeerPortal:
         if isinstance(self._connector, Acceptor):
             self._connector.start()
 
+    def addresses(self) -> set[str]:
+        """The local addresses of the link: the configured interface, and the one that the connection has."""
+        link = self.connection
+        connected = {link.local_ip} if link is not None else set()
+        return {self._config.tcp.interface} | connected
+
     def _connection(self, number: int | None) -> PeerConnection | None:
         return self._connections.get(number) if number is not None else None
 
@@ -450,8 +456,8 @@ def _as_it_is(own: Hello) -> Hello:
 
 def run_peer(ctx: WorkerContext, peer: PeerConfig, config: DroConfig) -> None:
     """Main function of the worker."""
-    PeerPortal(ctx, peer, config)
-    follower = DeviceFollower(ctx.loop, lambda reason: ctx.report(Trouble(reason)), (peer.tcp.interface,))
+    portal = PeerPortal(ctx, peer, config)
+    follower = DeviceFollower(ctx.loop, lambda reason: ctx.report(Trouble(reason)), portal.addresses)
     ctx.ready()
     ctx.run()
     follower.close()

@@ -1,6 +1,6 @@
 """How a peer portal gets its connections: the initiator connects, again and again; the acceptor listens.
 
-A link that worked and is lost is made anew at once; only when that fails, after `reconnect-interval`.
+A link that worked and is lost is made anew at once, then after ever longer pauses, at last `reconnect-interval`.
 
 Names are looked up anew at each attempt, outside the loop. An interface that is not there yet is tried again. A
 connection counts only when both sides have said who they are.
