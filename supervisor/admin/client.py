@@ -149,6 +149,17 @@ class Client:
     def close(self) -> None:
         self._sock.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the DRO has closed the connection, as it does with one that is silent for 30 s."""
+        self._sock.settimeout(0)
+        try:
+            return not self._rest and not self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def request(self, command: str, *, within_s: float = ANSWER_LIMIT_S, **arguments: object) -> JsonObject:
         """The result. Raises: CommandError when the DRO refuses or fails; UnreachableError when it does not answer."""
         self._sock.settimeout(within_s)

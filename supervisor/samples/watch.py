@@ -67,7 +67,8 @@ class Asker:
         """Raises: DroError, whatever is wrong."""
         with self._lock:
             try:
-                if self._client is None:
+                if self._client is None or self._client.is_closed:
+                    self.close()
                     self._client = Client(self.run_dir)
                 return question(self._client)
             except UnreachableError:

@@ -24,7 +24,9 @@ from dro.config.reading.problems import ConfigErrors
 from dro.errors import ConfigError, RefusedError, ResourceError
 from dro.log.setup import ToolFormatter
 from dro.loop import Loop
+from supervisor.admin.client import Client
 from supervisor.admin.server import MAX_CLIENTS, MAX_LINE, AdminServer, Arguments, Reply
+from supervisor.samples.watch import Asker
 
 PATIENCE_S = 0.4  # of a hasty server
 NOBODY = 65_534
@@ -413,3 +415,20 @@ def test_peer_credentials_have_the_layout_that_is_read() -> None:
             os.getpid(),
             os.getuid(),
         )
+
+
+def test_who_asks_again_after_a_long_time_is_answered(hasty: Served) -> None:
+    """A page that was opened after half a minute said that the DRO is gone: it had closed the idle connection."""
+    asker = Asker(hasty.path.parent)
+    kept: list[Client] = []
+
+    def echo(client: Client) -> object:
+        kept.append(client)
+        return client.request("echo", text="here")
+
+    assert asker.ask(echo) == asker.ask(echo) == {"text": "here"}
+    assert kept[0] is kept[1]
+    hasty.wait("silent or slow")
+    assert asker.ask(echo) == {"text": "here"}
+    assert kept[2] is not kept[0]
+    asker.close()
