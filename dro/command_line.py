@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from dro.standard_streams import output_lost, say
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 EXIT_USAGE: Final = 2
 DISTRIBUTION: Final = "open-dro"
+_WRONG_CHOICE: Final = re.compile(r"(.*invalid choice: ('.*')) \(choose from (.*)\)", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,6 +25,11 @@ class Parser(argparse.ArgumentParser):
     status_of_lost_output = 1
 
     def error(self, message: str) -> NoReturn:
+        """Write the message and its remedy, and end the program. Instead of many choices, name the nearest."""
+        if wrong := _WRONG_CHOICE.fullmatch(message):
+            known = re.findall(r"[^\s,']+", wrong[3])
+            if near := get_close_matches(wrong[2].strip("'"), known, n=1):
+                message = f"{wrong[1]}; did you mean {near[0]}?"
         remedy = "" if "; " in message else f"; try {self.prog} --help"
         self.exit(EXIT_USAGE, f"{self.prog}: {message}{remedy}\n")
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from dro.command_line import Parser, add_version
+from dro.command_line import EXIT_USAGE, Parser, add_version
 from dro.errors import DroError
 from dro.log.lines import printable
 from dro.standard_streams import open_standard_streams, output_lost, say
@@ -55,7 +55,9 @@ def _common(*, is_top: bool) -> argparse.ArgumentParser:
     """Options that stand before or behind the command; behind it without defaults, which would hide those before."""
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     which = common.add_argument_group("which DRO, when several run on this host")
-    which.add_argument("--dro", metavar="NAME", action=_Named, help="name of the DRO, or the process id of its tnwgd")
+    which.add_argument(
+        "--dro", metavar="NAME", action=_Named, help="name of the DRO or its beginning, or the process id of its tnwgd"
+    )
     which.add_argument("--run-dir", metavar="DIR", action=_Named, help="its run directory")
     common.add_argument("--json", action="store_true", help="print the answer as one JSON object")
     if is_top:
@@ -85,7 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     as_json = False
     try:
-        args = arguments(words[0] if words else "").parse_args(words)
+        if not words:
+            arguments().print_help()
+            return EXIT_USAGE
+        args = arguments(words[0]).parse_args(words)
         as_json = args.json
         status = int(args.run(args))
         sys.stdout.flush()

@@ -64,7 +64,9 @@ def arguments() -> argparse.ArgumentParser:
     )
     add_version(parser)
     which = parser.add_argument_group("which DRO, when there are several")
-    which.add_argument("--dro", metavar="NAME", type=_named, help="name of the DRO, or the process id of its tnwgd")
+    which.add_argument(
+        "--dro", metavar="NAME", type=_named, help="name of the DRO or its beginning, or the process id of its tnwgd"
+    )
     which.add_argument("--run-dir", metavar="DIR", type=_named, help="its run directory")
     which.add_argument(
         "--shm", metavar="DIR", type=_named,

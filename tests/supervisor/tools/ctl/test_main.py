@@ -21,6 +21,7 @@ import pytest
 
 from dro.bus.codec import from_json
 from dro.clock import duration
+from dro.command_line import EXIT_USAGE
 from supervisor.admin.client import Client, CommandError, UnreachableError, find_dro, running_dros
 from supervisor.admin.server import error_object
 from supervisor.admin.status import DroStatus, OperationResult, PortalsStatus, PortalStatus, WorkerStatus
@@ -176,6 +177,11 @@ def test_one_of_several_has_to_be_named(folder: Path) -> None:
         find_dro(bases=[folder], shm=folder / "shm")
     assert find_dro("SOUTH", bases=[folder], shm=folder / "shm").name == f"dro-SOUTH-{ME}"
     assert find_dro("A B", bases=[folder], shm=folder / "shm").name == f"dro-A_B-{ME}"
+    assert find_dro("SO", bases=[folder], shm=folder / "shm").name == f"dro-SOUTH-{ME}"
+    (folder / f"dro-NORTH-2-{ME}").mkdir()
+    assert find_dro("NORTH", bases=[folder], shm=folder / "shm").name == f"dro-NORTH-{ME}"
+    with pytest.raises(UnreachableError, match=r"several DROs run here: NORTH .*, NORTH-2 "):
+        find_dro("NO", bases=[folder], shm=folder / "shm")
     with pytest.raises(UnreachableError, match="no DRO 'WEST' runs here; there are A_B"):
         find_dro("WEST", bases=[folder], shm=folder / "shm")
     with pytest.raises(UnreachableError, match="several DROs"):
@@ -283,7 +289,7 @@ def test_an_operation_that_was_not_clean_is_told(
 @pytest.mark.parametrize(
     "words",
     [
-        (), ("nope",), ("portal",), ("portal", "pause"), ("portal", "explode", "P1"), ("status", "extra"),
+        ("nope",), ("portal",), ("portal", "pause"), ("portal", "explode", "P1"), ("status", "extra"),
         ("portal", "drain", "P1", "--limit", "-1"), ("portal", "drain", "P1", "--limit", "nan"),
         ("portal", "pause", "P1", "--limit", "1"), ("portals", "--watch", "soon"), ("portals", "--count", "0"),
         ("portals", "--watch", "0"), ("portals", "--watch", "-1"),
@@ -438,3 +444,20 @@ def test_records_travel_as_json() -> None:
 
 def test_an_error_without_parts_has_a_text() -> None:
     assert str(CommandError({})) == "no reason given"
+
+
+def test_without_arguments_the_commands_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == EXIT_USAGE
+    shown = capsys.readouterr().out
+    for command in (name for names in COMMANDS.values() for name in names):
+        assert re.search(rf"^ +{command} +\S", shown, re.MULTILINE), command
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("statsu", "status"), ("topic", "topics"), ("conifrm", "confirm")])
+def test_a_mistyped_command_is_answered_with_the_nearest(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([typed])
+    said = f"tnwgdctl: argument COMMAND: invalid choice: '{typed}'; did you mean {meant}?\n"
+    assert capsys.readouterr().err == said
