@@ -50,16 +50,17 @@ def certificates(folder: Path) -> dict[str, str]:
 
 
 def link(text: str, folder: Path) -> dict[str, object]:
-    """The first peer of the file for a minute, with a companion that greets it and then says nothing."""
+    """The first peer of the file for a minute, with a companion that greets it, falls silent, and then refuses."""
     config = load(text.format_map(certificates(folder / "tls")))
     stepper, here = Stepper(), Path(mkdtemp(dir=folder))
     made: list[object] = []
     listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()[:2]
     original = sockets.connecting
 
     def connecting(peer: tuple[str, int], interface: str, **options: object) -> socket.socket:
         made.append((stepper.clock.now_ns() // 10**7, peer, interface, options))
-        sock = original(listener.getsockname()[:2], "127.0.0.1", **options)  # type: ignore[arg-type]
+        sock = original(address, "127.0.0.1", **options)  # type: ignore[arg-type]
         opened.append(sock)
         return sock
 
@@ -95,6 +96,7 @@ def _life(
     if config.tcp.initiator is None:
         return {}
     companion, _ = listener.accept()
+    listener.close()
     opened.append(companion)
     stepper.settle()
     said = companion.recv(4096)
