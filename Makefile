@@ -6,6 +6,10 @@ EXTRAS ?= dev
 # What runs the product alone, and what the tests and checks need besides.
 RUNTIME := $(VENV)/.installed
 STAMP := $(VENV)/.installed-$(EXTRAS)
+TOOLS := $(VENV)/.tools
+COMPILED := $(VENV)/.compiled
+READY := $(STAMP) $(COMPILED)
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 # Three for two cores: tests with whole DROs wait for half of their time; with four they disturb each other.
 JOBS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 SECONDS ?= 0
@@ -54,33 +58,53 @@ help:
 	@echo "make site              the documents as a web site, in build/site"
 	@echo "make clean             caches and build products; make distclean: .venv too"
 
-venv: $(STAMP)
+venv: $(READY)
 
-$(PY):
+# The tools come first, as packages built without isolation share them, and each of them once.
+$(TOOLS): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name it with PYTHON=..." >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "$(VENV) is made and filled from the package index: half a minute for the router, two for tests too"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' >$@.txt
+	@$(INSTALL) --requirement $@.txt
+	@touch $@
 
-$(STAMP): pyproject.toml setup.py $(STEPS) | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
-	touch $(RUNTIME) $@
+$(STAMP): $(TOOLS)
+	@echo "installing packages: $(EXTRAS)"
+	@DRO_STEPS=none $(INSTALL) --no-build-isolation --editable '.[$(EXTRAS)]'
+	@touch $(RUNTIME) $@
 
-$(RUNTIME): pyproject.toml setup.py $(STEPS) | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable .
-	touch $@
+$(RUNTIME): $(TOOLS)
+	@DRO_STEPS=none $(INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(COMPILED): setup.py $(STEPS) | $(TOOLS)
+	@echo "the data path is compiled, on all processors: one to three minutes with two of them"
+	@$(PY) setup.py --quiet build_ext --inplace
+	@! $(PY) -c 'import sys, pathlib, dro.compiled_steps as c; sys.exit(not c.is_current(pathlib.Path()))' || touch $@
+
+# Shows something at once: in plain Python until the data path is compiled, which goes on in the background meanwhile.
+define DEMO
+@if $(MAKE) --question $(COMPILED) 2>/dev/null; then exec $(PY) -m supervisor.tools.demo.main $(1); fi; \
+echo "the DROs run in plain Python, which is slower; if there is a C compiler, the next start finds them compiled"; \
+mkdir -p build; setsid nice -n 19 $(MAKE) --no-print-directory $(COMPILED) >build/compiled.log 2>&1 & pid=$$!; \
+trap : INT TERM HUP; $(PY) -m supervisor.tools.demo.main $(1); status=$$?; \
+kill -- -$$pid 2>/dev/null; echo "meanwhile: $$(tail -n 1 build/compiled.log)"; exit $$status
+endef
 
 demo: $(RUNTIME)
-	$(PY) -m supervisor.tools.demo.main --seconds $(SECONDS)
+	$(call DEMO,--seconds $(SECONDS))
 
 demo-direct: $(RUNTIME)
-	$(PY) -m supervisor.tools.demo.main --direct --seconds $(SECONDS)
+	$(call DEMO,--direct --seconds $(SECONDS))
 
 demo-monitor: $(RUNTIME)
-	$(PY) -m supervisor.tools.demo.main --monitor --seconds $(SECONDS)
+	$(call DEMO,--monitor --seconds $(SECONDS))
 
 demo-history:
-	@$(MAKE) --no-print-directory EXTRAS=history,analytics venv
-	$(PY) -m supervisor.tools.demo.main --seconds $(if $(filter-out 0,$(SECONDS)),$(SECONDS),60) \
-		--history $(if $(HISTORY),$(HISTORY),build/demo-history-$(shell date +%Y%m%d-%H%M%S))
+	@$(MAKE) --no-print-directory EXTRAS=history,analytics $(VENV)/.installed-history,analytics
+	$(call DEMO,--seconds $(if $(filter-out 0,$(SECONDS)),$(SECONDS),60) \
+		--history $(if $(HISTORY),$(HISTORY),build/demo-history-$(shell date +%Y%m%d-%H%M%S)))
 
 lint: style types
 
@@ -99,56 +123,56 @@ dead-code: $(STAMP)
 
 # The assertions of the tests are rewritten once, and not by every worker at the same time; beside mypy, which takes as
 # long as this and all other checks.
-bytecode: $(STAMP)
+bytecode: $(READY)
 	@$(PY) -m pytest -qq --collect-only >/dev/null || true
 
 needs:
 	@.ci/needs || true
 
-test: $(STAMP) needs
+test: $(READY) needs
 	@$(MAKE) --no-print-directory --jobs=2 types style bytecode
 	$(PYTEST)
 
 # It computes all the time, so a process for each core; each property is tried on fewer examples than by `make test`.
-test-fast: $(STAMP)
+test-fast: $(READY)
 	DRO_EXAMPLES=10 DRO_CASES=2 $(PYTEST) --lane fast -n $$(getconf _NPROCESSORS_ONLN)
 
-test-loopback: $(STAMP)
+test-loopback: $(READY)
 	$(PYTEST) --lane loopback
 
-test-processes: $(STAMP) needs
+test-processes: $(READY) needs
 	$(PYTEST) --lane processes
 
-test-delivery: $(STAMP) needs
+test-delivery: $(READY) needs
 	$(PYTEST) --lane delivery
 
 # The modules in which a long run tries more.
-long: $(STAMP) needs
+long: $(READY) needs
 	DRO_LONG=1 DRO_CUTS=1000 DRO_FUZZ_STREAMS=1000000 $(PYTEST) --timeout 0 \
 		$(shell grep -rlE 'IS_LONG|mark\.long|DRO_(CUTS|FUZZ_STREAMS)' --include='test_*.py' tests)
 
-changed: $(STAMP)
+changed: $(READY)
 	@mkdir -p build
 	@$(PY) -m tests.changed $(BASE) > build/changed
 	@! grep -q . build/changed || DRO_EXAMPLES=10 DRO_CASES=2 $(PYTEST) --tests=build/changed
 
-reached: $(STAMP) needs
+reached: $(READY) needs
 	$(PY) -m tests.reached $(PYTEST_OPTIONS)
 
-coverage: $(STAMP) needs
+coverage: $(READY) needs
 	rm -rf build/coverage && mkdir -p build/coverage
 	-DRO_PURE=1 $(VENV)/bin/coverage run -m pytest $(PYTEST_OPTIONS)
 	-$(VENV)/bin/coverage combine -q
 	$(VENV)/bin/coverage html -q
 	$(VENV)/bin/coverage report --skip-covered --sort=cover
 
-bench: $(STAMP) needs
+bench: $(READY) needs
 	$(PY) -m tests.bench $(BENCH) $(ARGS)
 
 mutants: $(STAMP)
 	DRO_PURE=1 $(PY) -m tests.mutation --count $(COUNT) --seed $(SEED)
 
-fuzz: $(STAMP)
+fuzz: $(READY)
 	$(PY) -m tests.fuzz --minutes $(MINUTES) $(if $(filter-out file,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
 completion: $(STAMP)

@@ -1,12 +1,17 @@
 """Adds what pyproject.toml cannot say: compiled steps, shell completion and manual pages for the wheel.
 
-A step is a module with a `.pxd` beside it. Where there is no C compiler, it runs as plain Python.
+A step is a module with a `.pxd` beside it. Where there is no C compiler, it runs as plain Python. `DRO_STEPS=none` in the
+environment leaves all of them out; `python setup.py build_ext --inplace` compiles what has changed since the last time.
 """
 
 import os
+import shutil
+import sysconfig
+import threading
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 PROCESSORS = os.cpu_count() or 1
@@ -17,11 +22,11 @@ FOLDERS = {
     "zsh": "share/zsh/site-functions",
     "fish": "share/fish/vendor_completions.d",
 }
-DIRECTIVES = {"annotation_typing": False, "language_level": 3}
+DIRECTIVES = {"annotation_typing": False, "language_level": 3, "show_performance_hints": False}
 # What Cython adds to each module that has views of memory, once for all of them.
 SHARED = "dro.compiled_views"
 # Debug information is a third of the time of the compiler and most of the size of a library.
-FLAGS = ["-g0"]
+FLAGS = ["-g0", "-Wno-sign-compare"]
 
 
 def completion() -> list[tuple[str, list[str]]]:
@@ -40,8 +45,45 @@ def man_pages() -> list[tuple[str, list[str]]]:
     return [("share/man/man1", paths)] if paths else []
 
 
+def missing() -> str:
+    """Name what compiling lacks on this machine; empty when all is there."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return " and ".join(name for name, there in ((f"a C compiler ({compiler})", shutil.which(compiler)),
+                                                 (f"{header} (python3-dev)", header.exists())) if not there)  # fmt: skip
+
+
+class BuildSteps(build_ext):
+    """Compiles the steps on all processors, and says how far it is."""
+
+    def build_extensions(self) -> None:
+        self.lock, self.done = threading.Lock(), 0
+        super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile one step, in a thread of its own. A library that the linker did not finish is made anew."""
+        library, whole = Path(self.get_ext_fullpath(ext.name)), Path(self.build_temp, f"{ext.name}.whole")
+        if not whole.exists():
+            library.unlink(missing_ok=True)
+        before = library.stat().st_mtime if library.exists() else 0
+        whole.unlink(missing_ok=True)
+        super().build_extension(ext)
+        whole.touch()
+        with self.lock:
+            self.done += 1
+            if library.stat().st_mtime > before:
+                print(f"compiled {self.done} of {len(self.extensions)}: {ext.name}", flush=True)
+
+
 def steps() -> list[Extension]:
     """The compiled steps; `optional`: what cannot be compiled is left out."""
+    if os.environ.get("DRO_STEPS") == "none":
+        return []
+    if missing():
+        print(
+            f"Not compiled, the router runs as plain Python, some five times slower: {missing()} is missing", flush=True
+        )
+        return []
     from Cython.Build import cythonize  # where this is only looked at, Cython need not be installed
 
     found = [path for package in ("dro", "portals") for path in (ROOT / package).rglob("*.pxd")]
@@ -57,4 +99,5 @@ def steps() -> list[Extension]:
 
 
 if __name__ == "__main__":
-    setup(data_files=completion() + man_pages(), ext_modules=steps(), options={"build_ext": {"parallel": PROCESSORS}})
+    setup(data_files=completion() + man_pages(), ext_modules=steps(), options={"build_ext": {"parallel": PROCESSORS}},
+          cmdclass={"build_ext": BuildSteps})  # fmt: skip

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.metrics.slots import Slot
+from supervisor.samples.processes import Processes
 from supervisor.tools.demo import local_dro as demo
 from tests.bench.cost_unit import cpu_ns, measure_u_ns, memory_bytes
 from tests.bench.generators import (
@@ -119,7 +120,7 @@ def load(plan: SendPlan, *, seconds: float, u_ns: float, is_packed: bool) -> Run
             wait_for(lambda: (cells[BOUND] and cells[RECEIVED] > 100) or tnwgd.poll() is not None, "the flow")
             if tnwgd.poll() is not None:
                 raise SystemExit((folder / "tnwgd.log").read_text())
-            processes = {w.name: w.pid for w in demo.workers_of(tnwgd.pid)} | pids
+            processes = {w.name: w.pid for w in demo.workers_of(tnwgd.pid, Processes())} | pids
             time.sleep(0.5)
             cpu = {who: cpu_ns(pid) for who, pid in processes.items()}
             received, began = cells[RECEIVED], time.monotonic()

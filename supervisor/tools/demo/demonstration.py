@@ -16,6 +16,7 @@ from typing import Final
 
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
+from supervisor.samples.processes import Processes
 from supervisor.tools.demo import history
 from supervisor.tools.demo.arrivals import Arrivals, exit_status
 from supervisor.tools.demo.flow import (
@@ -27,7 +28,15 @@ from supervisor.tools.demo.flow import (
     send_until,
     wait_arrived,
 )
-from supervisor.tools.demo.local_dro import ended, running_tnwgd, web_addresses, workers_of, write_configuration
+from supervisor.tools.demo.local_dro import (
+    ended,
+    run_name,
+    running_tnwgd,
+    tnwgdctl,
+    web_addresses,
+    workers_of,
+    write_configuration,
+)
 from supervisor.tools.demo.network import DemoLayout, DemoNetwork
 from supervisor.tools.demo.prometheus import running_prometheus
 from supervisor.tools.demo.repairs import REPAIR, Answering, RepairRequester
@@ -39,7 +48,7 @@ CUT_AT, MEND_AT = 0.15, 0.5  # of the time that it lasts
 ENDLESS_S: Final = 30.0  # between the cuts of one that lasts until it is stopped
 PATIENCE: Final = ("receiver", "transport_lbtrm_nak_generation_interval", 1000)
 """How long, in ms, a receiver of an application holds back what follows a gap. The DROs keep the default."""
-Processes = Mapping[str, subprocess.Popen[bytes]]  # by the names of their DROs
+Daemons = Mapping[str, subprocess.Popen[bytes]]  # by the names of their DROs
 
 
 def log_of(dro: str) -> str:
@@ -74,7 +83,7 @@ class DemoScreen:
     def __init__(
         self,
         network: DemoNetwork,
-        processes: Processes,
+        daemons: Daemons,
         ports: Mapping[str, int],
         folder: Path,
         notes: Sequence[str] = (),
@@ -82,12 +91,13 @@ class DemoScreen:
         """`notes`: lines for the end of the picture."""
         self._network = network
         self._notes = notes
-        self._processes = processes
+        self._daemons = daemons
         self._ports = ports
         self._folder = folder
         self._picture = Picture() if sys.stdout.isatty() else None
         self._next_line_s = 0.0
         self._rates = CounterRates()
+        self._figures = Processes()
 
     def show(self, elapsed_s: float, sent: int, arrivals: list[Arrivals], *, last: bool = False) -> None:
         rates = self._rates.of({"": sent} | {a.name: a.received for a in arrivals})
@@ -96,13 +106,13 @@ class DemoScreen:
         elif elapsed_s >= self._next_line_s or last:
             self._next_line_s = elapsed_s + 1
             parts = [
-                f"TRD {trd} received {a.received} by {self._way(trd)}, missing {len(a.missing())}, "
+                f"TRD {trd} received {a.received} by {self._path(trd)}, missing {len(a.missing())}, "
                 f"repaired {a.repaired}, p99 {a.percentile_us(0.99):.0f} us"
                 for trd, a in zip(self._network.layout.receiving, arrivals, strict=True)
             ]
             print(f"{elapsed_s:6.1f} s  sent {sent}  {'  '.join(parts)}  ({self._network.note})", flush=True)
 
-    def _way(self, trd: int) -> str:
+    def _path(self, trd: int) -> str:
         return "-".join(self._network.view.dros_to.get(trd, ())) or "?"
 
     def _lines(self, elapsed_s: float, sent: int, arrivals: list[Arrivals], rates: dict[str, float]) -> Iterator[str]:
@@ -121,26 +131,30 @@ class DemoScreen:
             for link, port in zip(self._network.view.links, self._ports.values(), strict=False):
                 state = f"{'up' if link.is_up else 'cut':>9}{link.cost:>7}{link.messages:>10}{link.per_s:>7.0f}"
                 yield f"  {link.name:15}{state}  127.0.0.1:{port}"
-            dros_to = "   ".join(f"to TRD {trd}  TRD1-{self._way(trd)}-TRD{trd}" for trd in layout.receiving)
-            yield from ("", f"  way of the messages  {dros_to}", "")
+            dros_to = "   ".join(f"to TRD {trd}  TRD1-{self._path(trd)}-TRD{trd}" for trd in layout.receiving)
+            yield from ("", f"  path of the messages  {dros_to}", "")
         yield from self._process_lines()
         yield ""
         for trd, source in {trd: a.source for trd, a in zip(layout.receiving, arrivals, strict=True)}.items():
-            yield f"  TRD {trd} hears it as  {source or '(not yet)'}"
+            yield f"  source in TRD {trd}  {source or '(not yet)'}"
         yield f"  files  {self._folder}"
         yield from (f"  {note}" for note in self._notes)
-        yield "  try    tnwgdctl --dro PID portals, or topics, sources, interest, proxies, routes"
+        first = next(iter(self._daemons))
+        yield f"  try    {tnwgdctl()} --dro {first}-{run_name()} portals; also topics, sources, interest, proxies, routes"
 
     def _process_lines(self) -> Iterator[str]:
         """Each DRO, or of a single one each process."""
-        groups = [(name, process.pid, workers_of(process.pid)) for name, process in self._processes.items()]
+        groups = [
+            (name, process.pid, workers_of(process.pid, self._figures)) for name, process in self._daemons.items()
+        ]
         is_single = len(groups) == 1
         count: str | int = "" if is_single else "processes"
         yield f"  {'process' if is_single else 'DRO':15}{'pid':>9}{count:>11}{'CPU s':>9}{'memory MiB':>12}"
         if is_single:
             groups = [(worker.name, worker.pid, [worker]) for worker in groups[0][2]]
         for name, pid, workers in groups:
-            cpu_s, memory_mib = sum(w.cpu_s for w in workers), sum(w.memory_kib for w in workers) / 1024
+            cpu_s = sum(worker.figures.cpu_s for worker in workers)
+            memory_mib = sum(worker.figures.resident_bytes for worker in workers) / 2**20
             count = "" if is_single else len(workers)
             yield f"  {name:15}{pid:>9}{count:>11}{cpu_s:>9.2f}{memory_mib:>12.1f}"
 
@@ -182,16 +196,16 @@ def run(
 class Demonstration:
     """Applications around the DROs."""
 
-    def __init__(self, folder: Path, processes: Processes, network: DemoNetwork, stop: threading.Event) -> None:
+    def __init__(self, folder: Path, daemons: Daemons, network: DemoNetwork, stop: threading.Event) -> None:
         self._folder = folder
-        self._processes = processes
+        self._daemons = daemons
         self._network = network
         self._stop = stop
         exact, pattern = network.layout.receiving
         self._arrivals = [Arrivals(f"receiver, TRD {exact}"), Arrivals(f"wildcard, TRD {pattern}")]
 
     def run(self, screen: DemoScreen, seconds: float, rate: int) -> int:
-        pids = ", ".join(str(process.pid) for process in self._processes.values())
+        pids = ", ".join(str(process.pid) for process in self._daemons.values())
         print(f"tnwgd runs as process {pids}; waiting for links and routes")
         if not self._wait(lambda: self._network.is_whole):
             return self._give_up("the DROs did not find each other")
@@ -231,7 +245,7 @@ class Demonstration:
                 next_redraw += REDRAW_S
                 screen.show(sender.elapsed_s, sender.sent, arrivals)
             return (
-                not ended({log_of(name): process for name, process in self._processes.items()}, self._folder)
+                not ended({log_of(name): process for name, process in self._daemons.items()}, self._folder)
                 and not network.error
             )
 
@@ -264,7 +278,7 @@ class Demonstration:
         while time.monotonic() < deadline and not self._stop.is_set() and not self._network.error:
             if is_true():
                 return True
-            if any(process.poll() is not None for process in self._processes.values()):
+            if any(process.poll() is not None for process in self._daemons.values()):
                 return False
             self._stop.wait(0.05)
         return False
@@ -272,8 +286,8 @@ class Demonstration:
     def _give_up(self, why: str) -> int:
         if self._stop.is_set():
             return 1
-        for name in self._processes:
+        for name in self._daemons:
             sys.stdout.write(self._folder.joinpath(log_of(name)).read_text())
-        ended = [f"tnwgd of {name} ended" for name, process in self._processes.items() if process.poll() is not None]
+        ended = [f"tnwgd of {name} ended" for name, process in self._daemons.items() if process.poll() is not None]
         print(f"demo: {'; '.join(dict.fromkeys(filter(None, (why, *ended, self._network.error))))}")
         return 1

@@ -18,6 +18,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from supervisor.samples.processes import Processes, ProcessFigures
+
 PORTS_PER_TRD: Final = 30
 DIRECT: Final = "direct.xml"
 
@@ -41,8 +43,23 @@ def write_configuration(
     names = [*(f"link{i}" for i in range(links)), *(f"web{i}" for i in range(len(files))), *others]
     made = {name: first + trds * PORTS_PER_TRD + i for i, name in enumerate(names)}
     for name in files:
-        folder.joinpath(name).write_text(data.joinpath(name).read_text().format(run=os.getpid(), **made))
+        folder.joinpath(name).write_text(data.joinpath(name).read_text().format(run=run_name(), **made))
     return made
+
+
+def run_name() -> str:
+    """What the names of the DROs of this demonstration end with: they are unique on a host."""
+    return f"demo{os.getpid()}"
+
+
+def tnwgdctl() -> str:
+    """The command as it can be typed here: PATH need not have it."""
+    beside = Path(sys.executable).with_name("tnwgdctl")
+    if not beside.exists():
+        return f"{sys.executable} -m supervisor.tools.ctl.main"
+    with contextlib.suppress(ValueError):
+        return str(beside.relative_to(Path.cwd()))
+    return str(beside)
 
 
 def web_addresses(ports: Mapping[str, int]) -> list[str]:
@@ -73,22 +90,18 @@ def _is_free(port: int, kind: int) -> bool:
 class WorkerUse:
     pid: int
     name: str
-    cpu_s: float
-    memory_kib: int
+    figures: ProcessFigures
 
 
-def workers_of(pid: int) -> list[WorkerUse]:
+def workers_of(pid: int, processes: Processes) -> list[WorkerUse]:
     """The processes of the DRO whose parent is `pid`, that one first."""
     found = []
     children = Path(f"/proc/{pid}/task/{pid}/children")
     pids = [pid, *(int(child) for child in (children.read_text().split() if children.exists() else []))]
-    tick = os.sysconf("SC_CLK_TCK")
     for number in pids:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            stat = Path(f"/proc/{number}/stat").read_text()
-            name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
-            cpu_s = (int(rest[11]) + int(rest[12])) / tick
-            found.append(WorkerUse(number, name, cpu_s, int(rest[21]) * os.sysconf("SC_PAGE_SIZE") // 1024))
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/{number}/comm").read_text().strip()
+            found.append(WorkerUse(number, name, processes.figures(number)))
     return found
 
 

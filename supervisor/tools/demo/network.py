@@ -1,4 +1,4 @@
-"""The DROs of the demonstration, as their admin sockets show them: links, ways, counters.
+"""The DROs of the demonstration, as their admin sockets show them: links, paths, counters.
 
 A thread of its own looks at them twice a second, and does what an operator would do before a link is taken out of
 service: `DemoNetwork` raises the cost of a portal by a reload, waits until the routes of all DROs avoid the link, and
@@ -69,7 +69,7 @@ class NetworkState:
 
     links: tuple[LinkState, ...] = ()
     dros_to: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """From TRD 1 to the other ones: the DROs on the way; empty while they have different routes."""
+    """From TRD 1 to the other ones: the DROs of the path; empty while they have different routes."""
 
 
 class DemoNetwork(threading.Thread):
@@ -113,7 +113,7 @@ class DemoNetwork(threading.Thread):
     # what is ordered
 
     def _steps(self) -> Iterator[None]:
-        while not (self._is_way(self.layout.dros_to) and all(link.is_up for link in self.view.links)):
+        while not (self._is_path(self.layout.dros_to) and all(link.is_up for link in self.view.links)):
             yield  # for as long as the main thread waits: the DROs start
         while True:
             self.note, self.is_whole = "all links are up" if self.layout.links else "the route is there", True
@@ -124,7 +124,7 @@ class DemoNetwork(threading.Thread):
             self.is_told_to_cut.clear()
             self.note = f"portal {CUT_PORTAL} costs {DETOUR_COST} now; the DROs calculate other routes"
             self._set_cost(COST, DETOUR_COST)
-            yield from self._until(lambda: self._is_way(DETOUR))
+            yield from self._until(lambda: self._is_path(DETOUR))
             began = time.monotonic()
             while time.monotonic() < began + LAST_MESSAGES_S:
                 yield
@@ -138,7 +138,7 @@ class DemoNetwork(threading.Thread):
             yield from self._until(lambda: all(link.is_up for link in self.view.links))
             self.note = f"portal {CUT_PORTAL} costs {COST} again; the DROs calculate other routes"
             self._set_cost(DETOUR_COST, COST)
-            yield from self._until(lambda: self._is_way(self.layout.dros_to))
+            yield from self._until(lambda: self._is_path(self.layout.dros_to))
 
     def _until(self, is_true: Callable[[], bool]) -> Iterator[None]:
         """Raises: DroError."""
@@ -148,7 +148,7 @@ class DemoNetwork(threading.Thread):
                 raise DroError(f"not within {STEP_LIMIT_S:g} s: {self.note}")
             yield
 
-    def _is_way(self, dros_to: Mapping[int, tuple[str, ...]]) -> bool:
+    def _is_path(self, dros_to: Mapping[int, tuple[str, ...]]) -> bool:
         return self.view.dros_to == dros_to
 
     def _set_cost(self, old: int, new: int) -> None:
@@ -172,7 +172,7 @@ class DemoNetwork(threading.Thread):
                 with Client(find_dro(str(pid))) as client:
                     portals |= {p.name: p for p in client.ask(PortalsStatus, "portals").portals}
                     linked |= {(name, other) for other in _neighbours(client)}
-                    dros_to.append({trd: _way(client, trd) for trd in self.layout.dros_to})
+                    dros_to.append({trd: _path(client, trd) for trd in self.layout.dros_to})
             except DroError:
                 return  # it starts, or its route manager has no routes yet
         ends = {f"{a}-{b}": (portals[f"{a}-{b}"], portals[f"{b}-{a}"]) for a, b in self.layout.links}
@@ -180,7 +180,7 @@ class DemoNetwork(threading.Thread):
         messages = {name: first[Slot.SENT] + second[Slot.SENT] for name, (first, second) in ends.items()}
         rates = self._rates.of(messages)
         links = [LinkState(n, n in up, first.cost, messages[n], rates[n]) for n, (first, _) in ends.items()]
-        agreed = {trd: way if all(other[trd] == way for other in dros_to) else () for trd, way in dros_to[0].items()}
+        agreed = {trd: path if all(other[trd] == path for other in dros_to) else () for trd, path in dros_to[0].items()}
         self.view = NetworkState(tuple(links), agreed)
 
 
@@ -190,7 +190,7 @@ def _neighbours(client: Client) -> set[str]:
     return {_short(row.neighbour_name) for row in rows if row.is_own and row.kind == "DRO" and not row.remark}
 
 
-def _way(client: Client, trd: int) -> tuple[str, ...]:
+def _path(client: Client, trd: int) -> tuple[str, ...]:
     return tuple(_short(row.dro) for row in rows_of(client, PATH, ROUTE_MANAGER_NAME, f"1 {trd}") if row.kind == "DRO")
 
 
