@@ -1,7 +1,7 @@
 """Adds what pyproject.toml cannot say: compiled steps, shell completion and manual pages for the wheel.
 
-A step is a module with a `.pxd` beside it. Where there is no C compiler, it runs as plain Python. `DRO_STEPS=none` in the
-environment leaves all of them out; `python setup.py build_ext --inplace` compiles what has changed since the last time.
+A step is a module with a `.pxd` beside it. Where there is no C compiler, it runs as plain Python. `DRO_STEPS=none` in
+the environment leaves all of them out; `python setup.py build_ext --inplace` compiles what has changed since.
 """
 
 import os
@@ -49,8 +49,8 @@ def missing() -> str:
     """Name what compiling lacks on this machine; empty when all is there."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     header = Path(sysconfig.get_path("include"), "Python.h")
-    return " and ".join(name for name, there in ((f"a C compiler ({compiler})", shutil.which(compiler)),
-                                                 (f"{header} (python3-dev)", header.exists())) if not there)  # fmt: skip
+    needs = {f"C compiler ({compiler})": shutil.which(compiler), f"{header} (package python3-dev)": header.exists()}
+    return " and no ".join(need for need, is_there in needs.items() if not is_there)
 
 
 class BuildSteps(build_ext):
@@ -80,9 +80,7 @@ def steps() -> list[Extension]:
     if os.environ.get("DRO_STEPS") == "none":
         return []
     if missing():
-        print(
-            f"Not compiled, the router runs as plain Python, some five times slower: {missing()} is missing", flush=True
-        )
+        print(f"not compiled, so the router runs in plain Python, which is slower: no {missing()}", flush=True)
         return []
     from Cython.Build import cythonize  # where this is only looked at, Cython need not be installed
 

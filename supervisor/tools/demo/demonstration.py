@@ -93,6 +93,7 @@ class DemoScreen:
         self._notes = notes
         self._daemons = daemons
         self._ports = ports
+        self._targets = web_addresses(ports)
         self._folder = folder
         self._picture = Picture() if sys.stdout.isatty() else None
         self._next_line_s = 0.0
@@ -132,31 +133,33 @@ class DemoScreen:
                 state = f"{'up' if link.is_up else 'cut':>9}{link.cost:>7}{link.messages:>10}{link.per_s:>7.0f}"
                 yield f"  {link.name:15}{state}  127.0.0.1:{port}"
             dros_to = "   ".join(f"to TRD {trd}  TRD1-{self._path(trd)}-TRD{trd}" for trd in layout.receiving)
-            yield from ("", f"  path of the messages  {dros_to}", "")
+            yield from (f"  path of the messages  {dros_to}", "")
         yield from self._process_lines()
         yield ""
         for trd, source in {trd: a.source for trd, a in zip(layout.receiving, arrivals, strict=True)}.items():
             yield f"  source in TRD {trd}  {source or '(not yet)'}"
         yield f"  files  {self._folder}"
         yield from (f"  {note}" for note in self._notes)
-        first = next(iter(self._daemons))
-        yield f"  try    {tnwgdctl()} --dro {first}-{run_name()} portals; also topics, sources, interest, proxies, routes"
+        first = next(iter(layout.files))
+        yield f"  try    {tnwgdctl()} --dro {first}-{run_name()} portals   (or topics, proxies, routes)"
 
     def _process_lines(self) -> Iterator[str]:
         """Each DRO, or of a single one each process."""
-        groups = [
-            (name, process.pid, workers_of(process.pid, self._figures)) for name, process in self._daemons.items()
-        ]
+        groups = [(f"{name}-{run_name()}", daemon.pid, workers_of(daemon.pid, self._figures), f"http://{target}")
+                  for (name, daemon), target in zip(self._daemons.items(), self._targets, strict=True)]  # fmt: skip
         is_single = len(groups) == 1
         count: str | int = "" if is_single else "processes"
-        yield f"  {'process' if is_single else 'DRO':15}{'pid':>9}{count:>11}{'CPU s':>9}{'memory MiB':>12}"
+        what = "process" if is_single else "DRO"
+        yield f"  {what:15}{'pid':>8}{count:>10}{'CPU s':>8}{'memory MiB':>11}  web monitor"
         if is_single:
-            groups = [(worker.name, worker.pid, [worker]) for worker in groups[0][2]]
-        for name, pid, workers in groups:
+            [(_, _, workers, address)] = groups
+            groups = [(worker.name, worker.pid, [worker], "") for worker in workers]
+            groups[0] = (*groups[0][:3], address)
+        for name, pid, workers, address in groups:
             cpu_s = sum(worker.figures.cpu_s for worker in workers)
             memory_mib = sum(worker.figures.resident_bytes for worker in workers) / 2**20
             count = "" if is_single else len(workers)
-            yield f"  {name:15}{pid:>9}{count:>11}{cpu_s:>9.2f}{memory_mib:>12.1f}"
+            yield f"  {name:15}{pid:>8}{count:>10}{cpu_s:>8.2f}{memory_mib:>11.1f}  {address}".rstrip()
 
 
 def run(
@@ -169,9 +172,7 @@ def run(
     others = ("prometheus",) if is_monitored else ()
     trds = len(layout.trds)
     ports = write_configuration(folder, tuple(layout.files.values()), trds, len(layout.links), others)
-    targets = web_addresses(ports)
-    where = zip(layout.files, targets, strict=True)
-    notes = [f"web monitor of {name}: http://{target}, metrics at /metrics" for name, target in where]
+    targets, notes = web_addresses(ports), list[str]()
     is_over = threading.Event()
     with contextlib.ExitStack() as stack:
         processes = {
@@ -184,6 +185,8 @@ def run(
         network.start()
         if is_monitored:
             notes.append(stack.enter_context(running_prometheus(folder, targets, ports["prometheus"], stop)))
+        for name, target in zip(layout.files, targets, strict=True):
+            print(f"web monitor of {name}: http://{target}, metrics at /metrics", flush=True)
         for note in notes:
             print(note, flush=True)
         demonstration = Demonstration(folder, processes, network, stop)

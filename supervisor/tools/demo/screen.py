@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 from supervisor.tools.demo.arrivals import Arrivals
 
 REDRAW_S: Final = 0.5
+RATES_S: Final = 10.0
 
 
 class Picture:
@@ -29,17 +31,18 @@ class Picture:
 
 
 class CounterRates:
-    """How much counters have grown per second since they were looked at last."""
+    """How much counters have grown per second over the last ten seconds."""
 
     def __init__(self) -> None:
-        self._then, self._before = time.monotonic(), dict[str, int]()
+        self._looks = deque([(time.monotonic(), dict[str, int]())])
 
     def of(self, counters: dict[str, int]) -> dict[str, float]:
         now = time.monotonic()
-        span = max(now - self._then, 1e-9)
-        rates = {name: (value - self._before.get(name, 0)) / span for name, value in counters.items()}
-        self._then, self._before = now, counters
-        return rates
+        self._looks.append((now, counters))
+        while self._looks[1][0] <= now - RATES_S:
+            self._looks.popleft()
+        then, before = self._looks[0]
+        return {name: (value - before.get(name, 0)) / max(now - then, 1e-9) for name, value in counters.items()}
 
 
 def latency_cells(arrivals: Arrivals) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -10,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.samples.processes import Processes
 from supervisor.tools.demo.arrivals import Arrivals, exit_status
 from supervisor.tools.demo.demonstration import DemoScreen
+from supervisor.tools.demo.local_dro import tnwgdctl, workers_of
 from supervisor.tools.demo.network import DIRECT, DemoNetwork
 from tests.supervisor.tools.demo.terminals import Terminal, pictures_of, run_on_a_terminal
 
@@ -31,7 +35,7 @@ def test_no_line_is_wider_than_the_terminal(
     arrivals = [Arrivals("receiver"), Arrivals("wildcard")]
     network = DemoNetwork({}, tmp_path, threading.Event(), DIRECT)
     arrivals[0].source = "LBTRM:127.0.0.1:25046:df12c47a:239.207.97.10:25045[3745027089]" * 2
-    screen = DemoScreen(network, {"DEMO": child}, {}, tmp_path)
+    screen = DemoScreen(network, {"DEMO": child}, {"web0": 65535}, tmp_path)
     screen.show(0, 0, arrivals)
     first = terminal.getvalue()
     assert max(len(line.removeprefix("\x1b[2K")) for line in first.splitlines()) == 80
@@ -50,8 +54,26 @@ def test_the_whole_table_is_seen_on_a_terminal_of_eighty_columns() -> None:
     (head,) = {line for line in table if "messages" in line}
     assert head.split()[-2:] == ["p99.9", "us"]
     (process_head,) = {line for line in table if "memory" in line}
-    assert process_head.endswith("memory MiB")
+    assert process_head.endswith("memory MiB  web monitor")
     assert any(line.split()[0] == "route-manager" and len(line.split()) == 4 for line in table)
+
+
+def test_memory_is_a_process_s_part_of_what_it_shares() -> None:
+    use = workers_of(os.getpid(), Processes())[0]
+    pages = Path("/proc/self/smaps_rollup").read_text()
+    parts = {name: int(value) * 1024 for name, value in re.findall(r"^(Rss|Pss): +(\d+) kB", pages, re.M)}
+    assert 0 < use.figures.resident_bytes < parts["Rss"]
+    assert use.figures.resident_bytes == pytest.approx(parts["Pss"], rel=0.3)
+
+
+def test_the_command_to_try_runs_as_it_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    beside = Path(sys.executable).with_name("tnwgdctl")
+    for folder in (beside.parents[2], tmp_path):
+        monkeypatch.chdir(folder)
+        done = subprocess.run(
+            [*tnwgdctl().split(), "--version"], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout.startswith("tnwgdctl ")
 
 
 @pytest.mark.parametrize(

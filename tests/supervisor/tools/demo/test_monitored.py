@@ -117,7 +117,7 @@ def test_it_is_watched_until_sigint_and_leaves_nothing(demo: Demo) -> None:
     webs = {name: demo.wait_for(rf"web monitor of {name}: (http://[\d.:]+), ")[1] for name in "ABC"}
     demo.wait_for(r"sent \d{2,}  TRD 2 received \d{2,} by A-B, ")
     for name, web in webs.items():
-        wait_metrics(web, f'dro_up{{dro="{name}-{demo.process.pid}"}} 1.0')
+        wait_metrics(web, f'dro_up{{dro="{name}-demo{demo.process.pid}"}} 1.0')
     if shutil.which("prometheus"):
         see_targets(demo.wait_for(r"Prometheus: (http://[\d.:]+)/graph")[1], demo)
     else:

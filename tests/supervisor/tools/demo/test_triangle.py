@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from supervisor.tools.demo.arrivals import SENT_AGAIN, STAMP, Arrivals, exit_sta
 from supervisor.tools.demo.demonstration import DemoScreen, Timetable
 from supervisor.tools.demo.network import DETOUR, LINKS, DemoNetwork, LinkState, NetworkState
 from supervisor.tools.demo.repairs import ranges
+from supervisor.tools.demo.screen import CounterRates
 from tests.supervisor.tools.demo.terminals import Terminal, pictures_of, run_on_a_terminal
 
 LOOKS = 20
@@ -117,7 +120,34 @@ def test_no_line_is_wider_than_the_terminal(
     assert [line.split()[:2] for line in lines if line.startswith(("  A-", "  B-"))] == [
         ["A-B", "up"], ["A-C", "cut"], ["B-C", "up"],
     ]  # fmt: skip
-    assert "  way of the messages  to TRD 2  TRD1-A-B-TRD2   to TRD 3  TRD1-A-B-C-TRD3" in lines
+    assert "  path of the messages  to TRD 2  TRD1-A-B-TRD2   to TRD 3  TRD1-A-B-C-TRD3" in lines
+
+
+def test_what_there_is_to_try_is_seen_on_a_terminal_of_24_lines(
+    monkeypatch: pytest.MonkeyPatch, network: DemoNetwork, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    arrivals = [Arrivals("receiver, TRD 2"), Arrivals("wildcard, TRD 3")]
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        ports = {f"{kind}{i}": 10000 + i for kind in ("link", "web") for i in range(3)}
+        DemoScreen(network, dict.fromkeys("ABC", child), ports, tmp_path).show(0, 0, arrivals)
+        child.communicate()
+    (lines,) = [picture for picture in pictures_of(terminal.getvalue()) if any(picture)]
+    [hint] = [line for line in lines if line.startswith("  try ")]
+    assert f"--dro A-demo{os.getpid()} portals" in hint
+    assert sum(line.endswith("  http://127.0.0.1:10001") for line in lines) == 1
+
+
+def test_rates_are_of_the_last_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    rates = CounterRates()
+    for step in range(1, 40):
+        now_s = 100 + step / 2
+        uneven = 250 * step + 100 * (step % 2)  # as a busy machine lets a monitor look
+        rate = rates.of({"x": uneven})["x"]
+        assert rate == pytest.approx(500, rel=0.05 if step > 20 else 0.5)
 
 
 @pytest.mark.slow
