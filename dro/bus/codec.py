@@ -128,7 +128,7 @@ class _FormLayout(_Layout):
 
 
 def _shape_of(hint: Any, where: str, is_json: bool) -> _Shape:  # noqa: ANN401 - a type annotation of any form
-    """Raises: TypeError when the annotation is none that this codec can carry."""
+    """Find how values of an annotation are packed and read. Raises: TypeError when this codec cannot carry it."""
     while (supertype := getattr(hint, "__supertype__", None)) is not None:  # typing.NewType
         hint = supertype
     origin, args = get_origin(hint), get_args(hint)

@@ -102,7 +102,7 @@ class ControlSocket(Generic[Out, In]):
         return True
 
     def _decoded(self, packet: bytes) -> In | None:
-        """None at the end, and for a side that speaks another language: that one counts as gone, too."""
+        """Decode a packet; None at the end, and from a side with another language: that one counts as gone, too."""
         try:
             return self._hears.decode(packet) if packet else None
         except DecodeError:

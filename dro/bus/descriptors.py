@@ -103,7 +103,7 @@ class DescriptorWriter:
         return True
 
     def _is_needed(self) -> bool:
-        """What has been overwritten already is not waited for: its reader may never return."""
+        """Say whether a reader has still to read; not where its slot was overwritten: it may never return."""
         for reader, head in self._heads.items():
             if self._cells[reader * _CELLS + self._done] != head != self._expired.get(reader, 0):
                 at = self._slots_at + reader * QUEUES_BYTES + (head - 1) % self._slots * _SLOT.size

@@ -155,7 +155,7 @@ class RingWriter:
         return pos
 
     def _find_room(self, pos: int, nbytes: int) -> int:
-        """Where a chunk begins that would begin at `pos` if there were memory, and nothing to be spared."""
+        """Find where a chunk begins that would begin at `pos` if there were memory, and nothing to be spared."""
         capacity = self.capacity
         start = pos - pos % capacity  # of this round
         has_backlog = self.is_needed()
@@ -176,7 +176,7 @@ class RingWriter:
         return not self.needs or any(needs() for needs in self.needs)
 
     def _grow(self, nbytes: int) -> bool:
-        """Have memory for at least so many bytes of data; False when there is none."""
+        """Get memory for at least so many bytes of data; False when there is none."""
         extent = min(self.capacity, max(2 * self.extent, FIRST_BYTES, _round_up(nbytes, mmap.PAGESIZE)))
         try:
             os.posix_fallocate(self._fd, DATA_AT + self.extent, extent - self.extent)

@@ -133,6 +133,6 @@ class Capture:
             self.foreign_streams += 1
 
     def _note_session(self, flow: Flow, data: bytes) -> None:
-        """A receiver opens a connection with a control message that holds the session id it means."""
+        """Note the session id in the control message with which a receiver opens a connection."""
         if len(data) >= _SID_SIZE and data[0] == MessageType.CONTROL and data[1] == BlockType.TCP_SID:
             self.directory.on_tcp_sid(flow, int.from_bytes(data[8:12], "big"))

@@ -302,7 +302,7 @@ class _Walk:
 
 
 def _text(name: bytes) -> str:
-    """A name as text: ASCII, anything else a replacement character."""
+    """Decode a name as ASCII, anything else as a replacement character."""
     return name.decode("ascii", "replace")
 
 

@@ -215,7 +215,7 @@ class Repeats:
         return reports
 
     def _forget(self, now_ns: int) -> None:
-        """Make room: the oldest that has nothing to tell, else the oldest."""
+        """Make room: forget the oldest that has nothing to tell, else the oldest."""
         for key, same in self._same.items():
             if not same.counted:
                 del self._same[key]

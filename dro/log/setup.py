@@ -150,7 +150,7 @@ def apply(wanted: Settings) -> None:
 
 
 def _in_child() -> None:
-    """After any fork: what the parent has not written yet is the parent's, and a file position of our own is needed."""
+    """Start anew after any fork: what was not written yet is the parent's, and we need a file position of our own."""
     forget_limited()
     handler = _handler()
     if handler is not None:

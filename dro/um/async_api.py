@@ -104,7 +104,7 @@ class _Queue(CallbackListener):
 
 
 class _Closing:
-    """Closed at the end of `async with`."""
+    """Is closed at the end of `async with`."""
 
     async def close(self) -> None:
         raise NotImplementedError

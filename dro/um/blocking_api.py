@@ -118,7 +118,7 @@ class _Queue(CallbackListener):
 
 
 class _Closing:
-    """Closed at the end of `with`."""
+    """Is closed at the end of `with`."""
 
     def close(self) -> None:
         raise NotImplementedError

@@ -74,7 +74,7 @@ class Parsed:
 
 
 def _default(text: str, rule: ValueRule) -> Value:
-    """The default column as a value. Guess: an empty number column means 0."""
+    """Convert the default column to a value. Guess: an empty number column means 0."""
     match rule.kind:
         case Kind.INTEGER:
             return int(text or 0)

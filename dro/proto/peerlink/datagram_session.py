@@ -208,7 +208,7 @@ class DatagramSession:
                     self._send_sm(effect)
 
     def _close(self, text: str, remedy: str) -> None:
-        """After silence."""
+        """Close the link after silence."""
         self.state = DatagramState.OVER
         self._effects.append(CloseLink(text, remedy, LinkEnd.TIMEOUT))
 

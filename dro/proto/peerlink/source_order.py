@@ -98,7 +98,7 @@ class SourceOrder:
         return out + self._flush(number)
 
     def _flush(self, number: int) -> list[bytes]:
-        """What follows without a gap."""
+        """Take out what follows without a gap."""
         waiting, out = self._waiting[number], []
         sqn = self._next[number]
         while sqn in waiting:

@@ -306,7 +306,7 @@ class LossDetector:
         heapq.heappush(self._heap, (due_ns, self._serial, gap))
 
     def _cut(self, index: int) -> int:
-        """Let no gap reach over `index`; returns the position of the first gap from there on."""
+        """Split a gap that reaches over `index`; returns the position of the first gap from there on."""
         at = bisect_right(self._starts, index)
         if not at:
             return 0

@@ -298,7 +298,7 @@ class TopicCache:
                 entry.is_joined = False
 
     def _make_room(self, topic: bytes, otid: bytes) -> bool:
-        """Room for one more entry, in its group and in all. Joined entries met on the way count as just heard."""
+        """Make room for one entry more, in its group and in all. Joined entries met on the way count as just heard."""
         group = self._topics.get(topic, {}).get(otid, ())
         if len(group) >= ALTERNATIVES_MAX:
             others = (entry for entry in group if not entry.is_joined)  # at most `PLANES_MAX` are
@@ -324,7 +324,7 @@ class TopicCache:
         entry.weight = weight
 
     def _chain(self, entry: CachedSource) -> None:
-        """As the newest."""
+        """Put the entry into the chain as the newest."""
         if self._newest is None:
             self._oldest = entry
         else:

@@ -145,7 +145,7 @@ class Resolver:
             self._on_tirs((replace(tir, options=last),), 0, False, self._config.source_id)
 
     def _on_own_advertisement(self, handle: int, tir: lbmr.Tir) -> None:
-        """Own packets are not heard, so the own receivers are told of own sources here."""
+        """Give the own receivers the advertisements of own sources, as own packets are not heard."""
         if self._config.hears_itself:
             self._own_tirs[handle] = tir
             self._on_tirs((tir,), 0, False, self._config.source_id)

@@ -306,7 +306,7 @@ class TcpSourceCore:
         return skipped
 
     def _room(self, start: int, ends: Sequence[int]) -> int:
-        """How many of these messages may be taken now."""
+        """Return how many of these messages may be taken now."""
         if not self._clients:
             return len(ends)
         most = self._cfg.max_buffer_bytes

@@ -158,7 +158,7 @@ class UnicastSender:
         self._act_soon()
 
     def _on_readable(self, target: Target, stream: ByteStream) -> bool:
-        """Nothing is expected but the end."""
+        """Read until the end; nothing else is expected."""
         try:
             if stream.read_into(self._scratch):
                 return True

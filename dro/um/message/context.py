@@ -100,7 +100,7 @@ class MessageContext:
         return PatternReceiver(self, pattern, listener, options, on_created, on_deleted)
 
     def _options_of(self, asked: Asked, own: UmOptions) -> UmOptions:
-        """The options of one object that its context does not have. Raises: ConfigError when it is not permitted."""
+        """Find the options of one object that its context has not. Raises: ConfigError when it is not permitted."""
         if self._config.documents:
             made = self._config.of(asked, own)
             kept = {k: v for k, v in made.explicit.items() if k[0] == asked.scope or k in own.explicit}

@@ -78,7 +78,7 @@ class SenderPool(ABC, Generic[K]):
                 del self._open[key]
 
     def _share(self, members: list[SenderTransport]) -> SenderTransport:
-        """Round robin."""
+        """Choose a session by turns."""
         self._turn += 1
         return members[(self._turn - 1) % len(members)]
 

@@ -62,7 +62,7 @@ class Lz4Stream:
     # in
 
     def _read_ahead(self) -> None:
-        """What was left over, or is held by the stream below, makes no descriptor readable."""
+        """Read what was left over or is held by the stream below, as it makes no descriptor readable."""
         if not self._is_closed and self._on_readable():
             self._loop.call_soon(self._read_ahead)
 
@@ -102,7 +102,7 @@ class Lz4Stream:
         return done
 
     def _fail(self, error: OSError, done: int) -> None:
-        """Raises: `error`, unless something was read before it; then the next call does."""
+        """Raise `error`, unless something was read before it; then the next call does."""
         self._failure = error
         if not done:
             raise error

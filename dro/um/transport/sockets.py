@@ -146,7 +146,7 @@ def _problem(address: str, known: Mapping[str, tuple[int, bool]]) -> str:
 
 
 def _socket(kind: int, interface: str) -> tuple[socket.socket, _DevicePlace]:
-    """A socket that is to be on that interface. Raises: ResourceError."""
+    """Open a socket that is to be on that interface. Raises: ResourceError."""
     place = _DevicePlace(interface)
     try:
         if interface != ANY:

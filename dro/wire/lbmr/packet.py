@@ -250,7 +250,7 @@ B = TypeVar("B")
 
 
 def _read_list(r: Reader, count: int, read: Callable[[Reader], A]) -> tuple[tuple[A, ...], DecodeError | None]:
-    """Up to `count` records, those before the first bad one. Each takes a byte at least, so `r` bounds the work."""
+    """Read up to `count` records, to the first bad one. Each takes a byte at least, so `r` bounds the work."""
     records: list[A] = []
     try:
         for _ in range(count):
@@ -313,7 +313,7 @@ def encode(packet: Packet) -> bytes:
 
 
 def _write_body(body: Body) -> tuple[bytes, bytes]:
-    """Header without version and options bit, and what follows it."""
+    """Write the header without version and options bit, and what follows it."""
     match body:
         case Queries(tqrs, tirs):
             payload = b"".join([*map(write_tqr, tqrs), *map(write_tir, tirs)])

@@ -173,7 +173,7 @@ class OptionTable(Generic[T]):
         return self._unknown(code, body)
 
     def _shared(self, row: RecordKind[T], body: bytes, at: int) -> T:
-        """One record for options that many sources have alike, such as the request address of their context."""
+        """Read a record once for options that many sources have alike, such as the request address of their context."""
         try:
             return self._read_once(row.code, body)
         except DecodeError:

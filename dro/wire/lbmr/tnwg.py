@@ -154,7 +154,7 @@ def read_tnwg(r: Reader) -> tuple[TnwgBody, DecodeError | None]:
 
 
 def _body(r: Reader, where: str, length: int, header_size: int) -> Reader:
-    """What is left of a body that declares `length`, once its header has been read."""
+    """Return what is left of a body that declares `length`, once its header has been read."""
     if length < header_size:
         raise r.fail(where, f"length {length}")
     inner = r.sub(where, length - header_size)
