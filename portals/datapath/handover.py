@@ -102,7 +102,7 @@ class Edge:
         return inside
 
     def _note(self, run: Run) -> None:
-        """Data and, as it speaks of them, TSNIs move the edge."""
+        """Move the edge by data and, as it speaks of them, by TSNIs."""
         if run.kind != KIND_CONTROL:
             end = (run.first_sqn + run.fragments) & MASK
             if self._sqn is None or (end - self._sqn) & MASK < HALF:
@@ -110,7 +110,7 @@ class Edge:
 
 
 def _continues(view: memoryview, run: Run, index: int) -> bool:
-    """Does this fragment of the run go on with a message that an earlier one began? A broken chain counts as no."""
+    """Say whether this fragment goes on with a message that an earlier one began. A broken chain counts as no."""
     try:
         frag = frag_of(view, run.offset + index * run.stride, run.length)
     except DecodeError:

@@ -114,7 +114,7 @@ class MaxQueue:
             self._forget()
 
     def _is_out_of(self, proxy: ProxySource, waiting: Waiting) -> None:
-        """The batch has no row of it any more."""
+        """Forget a batch for the proxy source: it has no row of it any more."""
         batches = self._batches_of[proxy]
         del batches[waiting]
         if not batches:
@@ -179,7 +179,7 @@ class MaxQueue:
 
 
 def _without(table: RunTable, topic_index: int) -> tuple[RunTable, list[tuple[int, int]]]:
-    """The rows of other topics, and fragments and length of each row of this one."""
+    """Return the rows of other topics, and fragments and length of each row of this one."""
     rows = [row for row, topic in enumerate(table.column(0)) if topic == topic_index]
     raw, size = table.tobytes(), ROW.size
     kept = RunTable(table.rows)

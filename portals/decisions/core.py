@@ -144,9 +144,9 @@ class PortalCore:
     def _follow_routes(
         self, moved: set[Path], origins: set[int], now_ns: int, *, is_over: bool = False
     ) -> Iterator[None]:
-        """`moved`: (egress, interested domain) of paths that changed; `origins`: domains whose paths to here did.
+        """Decide anew for paths that changed: those that `moved`, and those to here from the domains `origins`.
 
-        `is_over`: these are paths of a table before, kept until now."""
+        `moved`: (egress, interested domain). `is_over`: these are paths of a table before, kept until now."""
         if self.routes.take_review():
             self._effects.append(ReviewSources())
         for worker in {worker for worker, _ in moved}:

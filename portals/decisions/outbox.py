@@ -47,7 +47,7 @@ SILENT_TICKS: Final = 6
 
 
 def _thing(message: PortalMessage) -> Hashable:
-    """What the message is about; of two messages about one thing the newer says all."""
+    """Find what the message is about; of two messages about one thing the newer says all."""
     match message:
         case InterestAdded(symbol=name, pattern=pattern, domain_id=domain_id):
             return name, pattern, domain_id

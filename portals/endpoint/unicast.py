@@ -168,5 +168,5 @@ class TrdUnicast:
         return [lbmr.encode(lbmr.Packet(lbmr.VERSION, self._options_of(body), body)) for body in bodies]
 
     def _options_of(self, body: lbmr.Body) -> lbmr.PacketOptions | None:
-        """TNWG context information has none: the options of its body reach to the end of the packet."""
+        """Return the packet's options; TNWG context information has none: those of its body reach to the end."""
         return None if isinstance(body, lbmr.TnwgContextInfo) else self._packet_options

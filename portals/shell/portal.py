@@ -248,7 +248,7 @@ class PortalShell:
         return self._siblings.is_behind
 
     def _compare(self, worker: int, hello: PortalHello) -> None:
-        """What the sibling had handed over before its greeting, with what has come of it."""
+        """Compare what the sibling had handed over before its greeting with what has come of it."""
         lost = self.egress.reconcile(worker, hello.forwarded, hello.forwarded_bytes)
         if lost:
             self._ctx.log.info(LogEvent.FRAGMENTS_LOST, extra={"sibling": self._ctx.name_of(worker), "fragments": lost})
@@ -352,7 +352,7 @@ class PortalShell:
     # the end
 
     def _on_drained(self) -> None:
-        """Nothing is left to be forwarded: no routes go through here any more."""
+        """Take the portal out of all routes, as nothing is left to be forwarded."""
         self._report(PortalGone(self._ctx.index))
         self._link.on_routes(set(), self._ctx.loop.now_ns())
 
