@@ -152,7 +152,7 @@ def _add(neighbours: dict[int, Neighbour], own: int, new: Neighbour) -> None:
 
 
 def _hotlinks(option: bytes) -> list[Hotlink]:
-    """Of the body of an EXTOPT block; none when its subtype is another."""
+    """Read hotlinks from the body of an EXTOPT block; none when its subtype is another."""
     if len(option) < _EXTOPT.size or _EXTOPT.unpack_from(option)[2] != HOTLINK_SUBTYPE:
         return []
     pairs = option[_EXTOPT.size :]
@@ -162,7 +162,7 @@ def _hotlinks(option: bytes) -> list[Hotlink]:
 
 
 def _sharing(option: bytes) -> int:
-    """Likewise; 0 when it is another."""
+    """Read the sharing method from the body of an EXTOPT block; 0 when its subtype is another."""
     if len(option) < _EXTOPT.size or _EXTOPT.unpack_from(option)[2] != SHARING_SUBTYPE:
         return 0
     if len(option) == _EXTOPT.size:

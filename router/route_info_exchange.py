@@ -248,7 +248,7 @@ class RouteInfoExchange:
                 other.busy_ns = now_ns
 
     def _keep(self, known: OtherDro, speaker: Speaker, head: RouteHead, data: bytes, now_ns: int) -> None:
-        """What is newer; the portal that was believed before is asked about it."""
+        """Keep what is newer, and pass it on; the portal that was believed before is asked about it."""
         timeout_ns = self._timing.timeout_ns
         before = known.speakers.current[0]
         is_asked = known.speakers.on_taken(speaker, head, known.head, known.heard_ns, now_ns, timeout_ns)
@@ -285,7 +285,7 @@ class RouteInfoExchange:
         self._news.append((News.DISCOVERED if known is None else News.UPDATED, record))
 
     def _too_many(self, known: OtherDro | None, speaker: Speaker, nbytes: int) -> str:
-        """Why there is no room for it; empty when there is."""
+        """Say why there is no room for it; empty when there is."""
         more = nbytes if known is None else nbytes - len(known.data)
         if known is None and len(self.others) >= DROS_MAX:
             return f"{DROS_MAX} are known"

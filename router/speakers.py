@@ -47,7 +47,7 @@ class Speakers:
         return True
 
     def _key(self, speaker: Speaker) -> Speaker:
-        """In a TRD whoever has that address, unless the one that is believed has it too."""
+        """Make the key of a speaker: in a TRD whoever has that address, unless the one that is believed has it too."""
         return speaker if speaker[:2] == self.current[:2] else (*speaker[:2], 0)
 
     def on_repeated(self, speaker: Speaker, version: int, known: RouteHead) -> None:
