@@ -133,7 +133,7 @@ class Client:
             raise UnreachableError(f"no DRO answers in {run_dir}: {e.strerror or e}", remedy=remedy) from e
 
     def _connect(self, path: str) -> None:
-        """A UNIX socket whose queue is full refuses at once instead of waiting. Raises: OSError."""
+        """Try to connect, again if a full queue refuses, which for a UNIX socket does not wait. Raises: OSError."""
         deadline = time.monotonic() + CONNECT_LIMIT_S
         while True:
             try:

@@ -214,7 +214,7 @@ class AdminServer:
         return True
 
     def _pause(self, error: OSError) -> None:
-        """No descriptor, no memory: whoever waits in the queue goes on waiting."""
+        """Accept nobody for a while, as there is no descriptor or memory: whoever is in the queue goes on waiting."""
         self._limited(LogEvent.ADMIN_NOT_ACCEPTED, extra={"reason": error.strerror})
         listener = self._listener
         assert listener is not None
@@ -299,7 +299,7 @@ class _Client:
         self._server.forget(self, why)
 
     def _patience(self) -> Timer:
-        """The client's turn begins; from here on its patience is ours."""
+        """Start the timer that closes a silent client, as its turn begins."""
         return self._loop.call_later(self._server.client_timeout_ns, lambda: self.close("silent or slow"))
 
     def _on_readable(self) -> None:
@@ -370,7 +370,7 @@ def _shown(arguments: Mapping[str, object]) -> str:
 
 
 def _request(line: bytes) -> JsonObject:
-    """Raises: RefusedError."""
+    """Read a request. Raises: RefusedError."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError):

@@ -187,13 +187,13 @@ def make_run_dirs(
 
 
 def _check_length(run: Path) -> None:
-    """Raises: OSError when the sockets in it would have names that are too long."""
+    """Check the names of sockets. Raises: OSError when those in the directory would be too long."""
     if len(os.fsencode(run)) + 1 + _LONGEST_SOCKET > _SUN_PATH_MAX:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(run))
 
 
 def _make_locked(directory: Path) -> None:
-    """The lock is held by a descriptor that nobody closes: forked workers share it, the last to end frees it."""
+    """Make and lock it, by a descriptor that nobody closes: forked workers share it, the last to end frees the lock."""
     if directory.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
     unfinished = directory.with_name(f"{directory.name}.new-{pid_namespace()}")
@@ -230,7 +230,7 @@ def _sign(fd: int) -> None:
 
 
 def _signed(fd: int) -> tuple[int, int, str] | None:
-    """Process id, start time and PID namespace in a lock file; None when there is nothing of the kind in it."""
+    """Read process id, start time and PID namespace from a lock file; None when it has nothing of the kind."""
     found = _LOCK.fullmatch(os.pread(fd, 100, 0).decode("ascii", "replace"))
     return (int(found[1]), int(found[2]), found[3]) if found else None
 
@@ -348,7 +348,7 @@ def _belongs(directory: Path, owners: Collection[int]) -> bool:
 
 
 def _is_abandoned(directory: Path, pid: int, start: int, namespace: str) -> bool:
-    """Of a directory that was never finished."""
+    """Say whether a directory that was never finished is of a process that has ended."""
     if namespace == pid_namespace():
         return start_time_of(pid) != start
     try:

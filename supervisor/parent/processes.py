@@ -98,7 +98,7 @@ class WorkerProcesses:
         self._log.info(LogEvent.WORKER_STARTED, extra=extra)
 
     def _fork(self, worker: Worker) -> tuple[socket.socket, int, int]:
-        """Control socket, process id and process descriptor of the child. Raises: OSError, leaving nothing behind."""
+        """Fork a child; its control socket, process id and descriptor. Raises: OSError, leaving nothing behind."""
         identity = self._identity(worker)
         mine, theirs = control_pair()
 

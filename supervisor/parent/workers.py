@@ -162,7 +162,7 @@ class Worker:
 
 
 def _never(_ctx: object) -> None:
-    """What a removed worker would do."""
+    """Refuse to do what a removed worker would do."""
     raise LocalProtocolError("a removed worker was started")
 
 

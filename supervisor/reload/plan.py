@@ -130,7 +130,7 @@ def plan_reload(running: DroConfig, new: DroConfig) -> ReloadPlan:
 
 
 def _element(path: str) -> str:
-    """The child of the daemon or of a portal that a path leads through; names of portals may hold anything."""
+    """Find the child of the daemon or of a portal that a path leads through; names of portals may hold anything."""
     return path.removeprefix("daemon/").partition("/")[0].partition("@")[0]
 
 

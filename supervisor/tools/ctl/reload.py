@@ -201,14 +201,14 @@ def run_diff(args: argparse.Namespace) -> int:
 
 
 def _read(file: str) -> tuple[DroConfig, tuple[str, ...]]:
-    """A file without a DRO. Raises: ConfigError."""
+    """Read a file without a DRO. Raises: ConfigError."""
     from supervisor.reload.trial import read_new  # half a second of imports that other commands do not need
 
     return read_new(file)
 
 
 def _absolute(file: str) -> str:
-    """The DRO has another working directory."""
+    """Make a path absolute, as the DRO has another working directory."""
     return file if is_url(file) else os.path.abspath(file)
 
 
@@ -232,7 +232,7 @@ def plan_lines(plan: PlanRecord, *, verbose: bool) -> Iterator[str]:
 
 
 def _is_portal(change: ChangeRecord) -> bool:
-    """A whole portal is new or gone."""
+    """Say whether a whole portal is new or gone."""
     return bool(change.portal) and change.path.endswith(f"[{change.portal}]")
 
 
@@ -243,7 +243,7 @@ def _kind(change: ChangeRecord) -> str:
 
 
 def _change_lines(plan: PlanRecord) -> Iterator[str]:
-    """One line for each change: what, from, to, class and place."""
+    """Write one line for each change: what, from, to, class and place."""
     for change in plan.changes:
         if change.old is None:
             what = f"{change.path}: new: {change.new}"

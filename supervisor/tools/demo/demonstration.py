@@ -132,7 +132,7 @@ class DemoScreen:
         yield "  try    tnwgdctl --dro PID portals, or topics, sources, interest, proxies, routes"
 
     def _process_lines(self) -> Iterator[str]:
-        """Each DRO, or of a single one each process."""
+        """Write a line for each DRO, or of a single one for each process."""
         groups = [(name, process.pid, workers_of(process.pid)) for name, process in self._processes.items()]
         is_single = len(groups) == 1
         count: str | int = "" if is_single else "processes"

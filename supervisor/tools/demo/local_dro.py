@@ -51,7 +51,7 @@ def web_addresses(ports: Mapping[str, int]) -> list[str]:
 
 
 def _free_block(size: int) -> int:
-    """First of `size` ports that are free now, for UDP and TCP, below the ephemeral range."""
+    """Find the first of `size` ports that are free now, for UDP and TCP, below the ephemeral range."""
     start = 20000 + (os.getpid() * 37 + time.monotonic_ns() // 1000) % 11000
     for base in range(start, start + 1000, size):
         if all(_is_free(port, kind) for port in range(base, base + size) for kind in

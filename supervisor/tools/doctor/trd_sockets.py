@@ -157,7 +157,7 @@ class TrdSockets:
             self._unicast.sendto(data, (address, self._port))
 
     def _request(self, address: str, message: probe.DoctorMessage, kind: type[M]) -> M | None:
-        """The answer to a message; what does no harm twice is asked several times, since datagrams get lost."""
+        """Send a message, and return its answer; what does no harm twice is sent again, since datagrams get lost."""
         answers = self._answers.setdefault(address, {})
         answers.pop(kind, None)
         if address in self._lost:
@@ -193,7 +193,7 @@ class TrdSockets:
             self._answers.setdefault(sender, {})[type(message)] = message
 
     def _on_meeting(self, data: bytes, sender: str) -> None:
-        """A beacon tells of a responder that the greeting to the group may not reach."""
+        """Greet the responder of a beacon, which the greeting to the group may not reach."""
         with contextlib.suppress(DecodeError):
             if isinstance(probe.read_message(data), probe.Beacon) and sender not in self.found:
                 self._send_to(sender, probe.write_message(probe.Hello(self.nonce)))

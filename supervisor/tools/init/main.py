@@ -193,7 +193,7 @@ def read_output(text: str) -> Path:
 
 
 def _new_output(text: str, starter: Starter) -> Path:
-    """`read_output`, and nothing that would be written exists. Raises: ConfigError."""
+    """Read an output as `read_output` does; nothing that would be written exists. Raises: ConfigError."""
     path = read_output(text)
     if there := _existing(plan_files(starter, path)):
         raise ConfigError(f"{there} would be replaced", remedy="write another file")

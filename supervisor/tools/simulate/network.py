@@ -188,7 +188,7 @@ class Dro:
         self._to_routes(lambda routes, now_ns: routes.on_info(worker, message, now_ns, sender))
 
     def _to_routes(self, say: Callable[[SimRouteManager, int], object]) -> None:
-        """From a portal, as a message."""
+        """Send the route manager what a portal says, as a message."""
         routes = self.routes
         self.clock.after(
             CONTROL_NS, lambda: say(routes, self.clock.now_ns) if self.is_up and routes is self.routes else None
