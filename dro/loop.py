@@ -186,7 +186,7 @@ class Loop:
         self._cpu_ns = time.thread_time_ns()
 
     def next_deadline(self) -> int | None:
-        """When the next turn is due, ns of the loop's clock; the past when work is waiting; None for never."""
+        """Return when the next turn is due, ns of the loop's clock; the past when work is waiting; None for never."""
         if self._soon or self._again or self._late or self._slices or self._polls_first:
             return 0
         return self._timers.next_deadline()

@@ -68,7 +68,7 @@ class Pattern:
         self._match = _compiled(pattern, self.pcre).match
 
     def search(self, topic: bytes) -> bool:
-        """Raises: PatternLimit."""
+        """Say whether the pattern occurs in a topic. Raises: PatternLimit."""
         try:
             return self._match(topic) is not None
         except pcre2.LibraryError as e:

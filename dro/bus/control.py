@@ -55,7 +55,7 @@ class ControlSocket(Generic[Out, In]):
         loop.add_reader(sock, self._take)
 
     def send(self, message: Out) -> None:
-        """Raises: ResourceError when thousands are waiting: the other side does not listen."""
+        """Send a message. Raises: ResourceError when thousands are waiting: the other side does not listen."""
         packet = self._sends.encode(message)
         if len(packet) > MAX_PACKET:
             raise LocalProtocolError(f"{type(message).__name__} takes {len(packet)} bytes")

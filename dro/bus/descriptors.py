@@ -112,7 +112,7 @@ class DescriptorWriter:
         return False
 
     def announced(self, reader: int) -> int:
-        """How many descriptors were ever put into its queue."""
+        """Return how many descriptors were ever put into its queue."""
         return self._heads.get(reader, 0)
 
     def expire(self, reader: int) -> None:
@@ -120,11 +120,11 @@ class DescriptorWriter:
         self._expired[reader] = self.announced(reader)
 
     def expired(self, reader: int) -> int:
-        """How many descriptors, from the first on, have expired."""
+        """Return how many descriptors, from the first on, have expired."""
         return self._expired.get(reader, 0)
 
     def must_wake(self, reader: int) -> bool:
-        """Does the reader sleep? It is asked once for each sleep."""
+        """Say whether the reader sleeps. It is asked once for each sleep."""
         fence()
         at = reader * _CELLS + _SLEEPS
         if not self._cells[at]:

@@ -128,7 +128,7 @@ class RingWriter:
         return self._next
 
     def offset(self, pos: int) -> int:
-        """Where the byte of virtual position `pos` lies in `mv`."""
+        """Return where the byte of virtual position `pos` lies in `mv`."""
         return pos % self.capacity
 
     def left(self, pos: int) -> int:
@@ -206,7 +206,7 @@ class RingWriter:
         self._cells[_COMMITTED] = end_pos
 
     def is_overrun(self, pos: int) -> bool:
-        """Has what lay there been overwritten, or may it be?"""
+        """Say whether what lay there has been overwritten, or may be."""
         return self._reserved > pos + self.capacity
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
@@ -246,7 +246,7 @@ class RingReader:
 
     @classmethod
     def open(cls, path: Path, incarnation: int) -> RingReader:
-        """Raises: ResourceError when there is no such ring, or it belongs to another incarnation."""
+        """Open a ring. Raises: ResourceError when there is none, or it belongs to another incarnation."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as e:

@@ -84,7 +84,7 @@ class Capture:
                 yield from self._on_tcp(segment)
 
     def learn(self, frames: Iterable[Frame]) -> None:
-        """Only read the advertisements: a first pass, so that sessions are known before they are advertised."""
+        """Read only the advertisements: a first pass, so that sessions are known before they are advertised."""
         ip = Decapsulator()
         for frame in frames:
             segment = ip.segment(frame)

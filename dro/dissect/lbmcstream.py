@@ -191,7 +191,7 @@ def _walk(buffer: bytearray) -> tuple[int, str | None]:
 
 
 def find_messages(data: bytes) -> int:
-    """Where messages begin in a piece of a stream that starts anywhere; -1 when nowhere believable.
+    """Find where messages begin in a piece of a stream that starts anywhere; -1 when nowhere believable.
 
     Believable is a chain of headers that meets the end of `data`, or `_CHAIN` of them in a row.
     """

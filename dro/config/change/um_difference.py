@@ -149,7 +149,7 @@ def _split(options: ContextOptions, scope: str) -> tuple[UmOptions, tuple[_Step,
 
 
 def topic_changes(old: ContextOptions, new: ContextOptions, scope: str, where: str) -> Iterator[UmChange]:
-    """Where the objects of one scope differ; a difference that is only one of order is told as such."""
+    """Yield where the objects of one scope differ; a difference that is only one of order is told as such."""
     (plain_before, before), (plain_after, after) = _split(old, scope), _split(new, scope)
     for one in option_changes(plain_before, plain_after, where):
         if one.subject.startswith((f"{CONTEXT} ", f"{scope} ")):

@@ -85,7 +85,7 @@ class _TopicTest:
     pattern: Pattern | None = None
 
     def holds(self, topic: bytes) -> bool:
-        """Raises: PatternLimit."""
+        """Say whether the condition holds for a topic. Raises: PatternLimit."""
         if self.exact is not None:
             return topic == self.exact
         return self.pattern is None or self.pattern.search(topic)

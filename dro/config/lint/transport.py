@@ -118,7 +118,7 @@ def nak_times(t: Recovery, at: Place, prefix: str) -> Findings:
 
 
 def window_time(t: Recovery, at: Place, subject: str) -> Findings:
-    """How long a sent datagram stays in the window at full rate, against how long receivers go on asking."""
+    """Compare how long a sent datagram stays in the window at full rate with how long receivers go on asking."""
     size = min(filter(None, (t.window_size_bytes, t.window_limit_bytes)), default=0)
     if not size or not t.data_rate_bps:
         return

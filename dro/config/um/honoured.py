@@ -120,7 +120,7 @@ def check(options: UmOptions, *, is_whole: bool = False) -> None:
 
 
 def check_transport(options: UmOptions) -> None:
-    """Raises: ConfigError for a transport that no source can use yet."""
+    """Check the transport of sources. Raises: ConfigError for one that no source can use yet."""
     transport = options.get_str(*TRANSPORT)
     if transport not in TRANSPORTS:
         raise options.error(TRANSPORT, f"{transport} is not supported yet", f"use {' or '.join(TRANSPORTS)}")

@@ -189,7 +189,7 @@ class UmOptions:
         return value
 
     def origin(self, key: OptionKey) -> str:
-        """Where a value was set, as `file:line`; empty for a default, and for what a program set."""
+        """Return where a value was set, as `file:line`; empty for a default, and for what a program set."""
         return self.origins.get(key, "")
 
     def holding(self, key: OptionKey) -> str:

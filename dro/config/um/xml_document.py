@@ -85,7 +85,7 @@ class Matcher:
     settings: tuple[Setting, ...]
 
     def matches_topic(self, topic: str) -> bool:
-        """Neither name nor pattern: every topic. Raises: PatternLimit."""
+        """Say whether it matches a topic; without name and pattern it matches every one. Raises: PatternLimit."""
         if self.name is not None:
             return topic == self.name
         return self.pattern is None or _compiled(self.pattern).search(_raw(topic))

@@ -217,7 +217,7 @@ class DeliveryController:
             self._fit()
 
     def on_replaced(self, first_sqn: int) -> None:
-        """Another session has taken over with `first_sqn`, and those that could repair what is missing before are gone.
+        """Give up what is missing before `first_sqn`: a session took over with it, and none is left that could repair.
 
         Guess: a repair that reaches a DRO only now, and comes over the new session, is too late then.
         """
@@ -238,7 +238,7 @@ class DeliveryController:
             self.expected = self._high
 
     def next_deadline(self) -> int | None:
-        """When `on_timer` has something to give up; None while only an event may do so."""
+        """Return when `on_timer` has something to give up; None while only an event may do so."""
         if not self._gaps:
             return None
         deadline = self._gaps[0][1]

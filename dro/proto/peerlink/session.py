@@ -73,7 +73,7 @@ class LinkOptions:
     canary: CanaryOptions | None = None
 
     def agreed(self, ours: tuple[int, int] | None, theirs: tuple[int, int] | None) -> LinkOptions:
-        """With the keepalives that HELLO has told: the longer times of the two if both are fast."""
+        """Return options with the keepalives that HELLO has told: the longer times of the two if both are fast."""
         if ours is None or theirs is None:
             return self
         interval_ms, timeout_ms = (max(one, other) for one, other in zip(ours, theirs, strict=True))

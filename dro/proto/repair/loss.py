@@ -282,7 +282,7 @@ class LossDetector:
         return [index & MASK for gap in due for index in range(gap.first, gap.end)]
 
     def next_deadline(self) -> int:
-        """When a NAK is due or a generation interval is over, ns. The caller knows that something is missing."""
+        """Return when a NAK is due or a generation interval is over, ns. The caller knows that something is missing."""
         expiry_ns = self.gaps[0].found_ns + self._cfg.generation_ns
         heap = self._heap
         while heap:

@@ -271,7 +271,7 @@ class ReceiverSession:
     # time
 
     def next_deadline(self) -> int | None:
-        """When `on_timer` has work, ns; the past is possible. None once the session has ended."""
+        """Return when `on_timer` has work, ns; the past is possible. None once the session has ended."""
         if self.has_ended:
             return None
         end_ns = self.active_ns + self._timeout_ns

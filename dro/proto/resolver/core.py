@@ -234,7 +234,7 @@ class Resolver:
         self._receivers.cache.leave_topic(topic)
 
     def set_judge(self, judge: Judge | None, now_ns: int, carries: Carries | None = None) -> None:
-        """Who says which sources may and shall be joined; what is joined and known already is judged anew."""
+        """Set who says which sources may and shall be joined; what is joined and known already is judged anew."""
         self._channel.now_ns = now_ns
         self._receivers.joining.set_judge(judge, carries)
 

@@ -141,7 +141,7 @@ class PhasedSchedule:
         self.phase = Phase.QUIESCENT
 
     def next_due(self) -> int | None:
-        """When the next record leaves, ticks included; None while quiescent."""
+        """Return when the next record leaves, ticks included; None while quiescent."""
         phase, due_ns, plan = self.phase, self._due_ns, self._plan
         if phase is _INITIAL:
             if plan.first_at_once and due_ns == self._phase_start_ns:

@@ -134,7 +134,7 @@ class SourceSide:
         return len(self._leaving)
 
     def add(self, tir: lbmr.Tir, options: AdvertisingOptions) -> int:
-        """Raises: DecodeError for a TIR that cannot be written."""
+        """Advertise a source. Raises: DecodeError for a TIR that cannot be written."""
         written = write_tir(tir)
         self._cancel_finals(tir)
         schedule = AdvertisingSchedule(options, self.channel.now_ns, grid_ns=self.channel.grid_ns)
@@ -287,7 +287,7 @@ class SourceSide:
         return with_ttl(written, source.tir.topic, ttl)
 
     def on_domain(self) -> None:
-        """Another domain id than before goes into what is advertised from now on."""
+        """Write another domain id than before into what is advertised from now on."""
         if self._adds_domain:
             for source in self._sources.values():
                 source.written = b""

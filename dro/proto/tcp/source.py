@@ -348,7 +348,7 @@ class TcpSourceCore:
         return [(name, client, client.pieces[-1]) for name, client in self._clients.items() if client.pieces]
 
     def has_passed(self, mark: list[tuple[int, _Client, _Piece]]) -> bool:
-        """Has every client that is still there taken what it had pending at the mark, its last message begun at least?
+        """Say whether all clients still there took what they had pending at the mark, its last message begun at least.
 
         A piece is what a client got by one call of `send_run`.
         """

@@ -37,7 +37,7 @@ _READ_BYTES: Final = 4096  # of what the other side must not send
 
 
 def ignore_outcome(_: Outcome) -> None:
-    """For a message whose outcome nobody counts."""
+    """Ignore the outcome of a message that nobody counts."""
 
 
 class UnicastSender:

@@ -90,7 +90,7 @@ def topic_text(topic: bytes) -> str:
 
 
 def topic_bytes(topic: str) -> bytes:
-    """Raises: UsageError when it is longer than a topic or pattern may be."""
+    """Encode a topic or pattern. Raises: UsageError when it is longer than it may be, or empty."""
     name = topic.encode("utf-8", "surrogateescape")
     if not 0 < len(name) <= NAME_MAX_BYTES:
         raise UsageError(f"{topic[:80]!r} has {len(name)} bytes; a topic or pattern has 1 to {NAME_MAX_BYTES}")

@@ -139,7 +139,7 @@ class Lz4Stream:
         self._events.on_writable()
 
     def backlog(self) -> int:
-        """Before compression; a block arrives as a whole."""
+        """Count bytes before compression; a block arrives as a whole."""
         arrived = self._given - len(self._out) - self._inner.backlog()
         while self._marks and self._marks[0][0] <= arrived:
             self._reached = self._marks.popleft()[1]

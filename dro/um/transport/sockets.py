@@ -292,7 +292,7 @@ def bind_in_range(
 
 
 def supports_gso(sock: socket.socket) -> bool:
-    """Can this UDP socket send trains (`UDP_SEGMENT`)?"""
+    """Say whether this UDP socket can send trains (`UDP_SEGMENT`)."""
     try:
         sock.setsockopt(SOL_UDP, UDP_SEGMENT, 0)
     except OSError:

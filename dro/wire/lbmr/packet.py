@@ -179,7 +179,7 @@ class Packet:
 
 
 def decode(data: bytes) -> Packet:
-    """Raises: DecodeError, nothing else. Bytes between the body and the packet options are ignored."""
+    """Decode a packet; bytes between body and packet options are ignored. Raises: DecodeError, nothing else."""
     packet, trouble = decode_lenient(data)
     if trouble is not None:
         raise trouble
@@ -303,7 +303,7 @@ def _read_extended(kind: int, r: Reader) -> tuple[Body, DecodeError | None]:
 
 
 def encode(packet: Packet) -> bytes:
-    """Raises: DecodeError for a value that does not fit its field, nothing else."""
+    """Encode a packet. Raises: DecodeError for a value that does not fit its field, nothing else."""
     options = None if packet.options is None else write_packet_options(packet.options)
     header, payload = _write_body(packet.body)
     if not 0 <= packet.version <= VERSION:

@@ -201,7 +201,7 @@ def _read_options(r: Reader) -> tuple[TnwgOption, ...]:
 
 @fits("interest")
 def write_interest_record(record: InterestRecord) -> bytes:
-    """Raises: DecodeError for a symbol that is too long, or a value that does not fit."""
+    """Write a record. Raises: DecodeError for a symbol that is too long, or a value that does not fit."""
     if len(record.symbol) > NAME_MAX:
         raise DecodeError("interest.symbol", f"longer than {NAME_MAX} bytes")
     symbol = write_counted(record.symbol)

@@ -102,7 +102,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
         return ReceiverSessionStatistics(format_source(self.address), counters)
 
     def leave(self) -> None:
-        """Not even what has been read already is reported any more."""
+        """Leave the session; not even what has been read already is reported any more."""
         self._is_left = True
         self._disconnect()
         if self._timer is not None:
