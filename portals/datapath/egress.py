@@ -113,7 +113,7 @@ class Egress:
         return lost
 
     def reconcile_own_restart(self) -> None:
-        """At start: what an earlier incarnation of this portal had taken over and still queued died with it.
+        """Settle at start what an earlier incarnation of this portal had taken over and queued, which died with it.
 
         It may have died between two of its entries. The pairs are written first, so they are right: what they have
         and the portal's totals have not is counted as `worker_restart`, and what the totals had taken over but
@@ -144,7 +144,7 @@ class Egress:
     # proxy sources
 
     def feed(self, proxy: ProxySource, worker: int, handle: int, *, is_beside: bool = False) -> None:
-        """From now on fragments of (`worker`, `handle`) go to `proxy`; what still comes of its feeder before as well.
+        """Send fragments of (`worker`, `handle`) to `proxy` from now on; what still comes of its feeder before as well.
 
         `is_beside`: the one before brings what is new for a while yet, until `on_feeder_ended`.
         """

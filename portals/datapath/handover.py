@@ -81,7 +81,7 @@ class Edge:
         self.handover = handover
 
     def before(self, view: memoryview, run: Run) -> int:
-        """How many fragments of the run, from its first on, are still handed on."""
+        """Count the fragments of the run, from its first on, that are still handed on."""
         if self.handover.is_looking:
             self._note(run)
             return run.fragments

@@ -312,7 +312,7 @@ class Ingress:
             return None
 
     def has_placed(self) -> bool:
-        """Is there anything in the ring that is not announced yet?"""
+        """Say whether there is anything in the ring that is not announced yet."""
         return any(pending.placed for pending in self._pending.values())
 
     def _refuse(self, worker: int, pending: Pending) -> None:

@@ -95,7 +95,7 @@ class MaxQueue:
         return kept
 
     def on_taken(self, lane: Lane, waiting: Waiting, rows: list[int], fragments: int) -> None:
-        """So many fragments of the first batch of a lane were sent. `rows`: topic indexes that it had."""
+        """Note that so many fragments of a lane's first batch were sent. `rows`: topic indexes that it had."""
         nbytes = waiting.table.nbytes()
         self.count(waiting.worker, -fragments, nbytes - waiting.nbytes)
         waiting.nbytes = nbytes
@@ -167,7 +167,7 @@ class MaxQueue:
             self._blocked_ns += more_us * NS_PER_US
 
     def count(self, worker: int, fragments: int, nbytes: int) -> None:
-        """So much more of the sibling is queued, or less."""
+        """Count so much more of the sibling as queued, or less."""
         page = self._page
         base = page.pair(worker)
         self.nbytes += nbytes

@@ -121,7 +121,7 @@ class HeardSources:
             self._kept_ends.append(SourceGone(handle))
 
     def keep_ends(self) -> None:
-        """From now on do not report to the siblings which sources end."""
+        """Keep from the siblings, from now on, which sources end."""
         if self._kept_ends is None:
             self._kept_ends = []
 

@@ -80,7 +80,7 @@ def entering_routes(worker: int, routes: Iterable[Route]) -> tuple[Route, ...]:
 
 
 def held_ns(topics: int) -> int:
-    """For how long the table before is kept when so many topics may move."""
+    """Return for how long the table before is kept when so many topics may move."""
     return HELD_NS + topics // MANY * MANY * HELD_EACH_NS
 
 

@@ -203,7 +203,7 @@ class ProxySources:
         self._events.event(LogEvent.PROXY_SOURCE_DELETED, {"topic": shown(proxy.topic), "otid": otid.hex()})
 
     def close_all(self) -> None:
-        """Without repairs: the portal ends."""
+        """Close all without repairs: the portal ends."""
         for otid in list(self.by_otid):
             self.close(otid, 0)
 

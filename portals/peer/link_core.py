@@ -155,7 +155,7 @@ class LinkCore:
         return connection
 
     def _digests_sent(self) -> Digests:
-        """Digest all that a question put now comes behind. None while all is told once more."""
+        """Digest what was told before a question that is put now. None while all is told once more."""
         sources = self._sent_sources() if self.link is not None else None
         return NO_DIGESTS if sources is None else Digests(self.told.digest, sources.digest)
 

@@ -156,7 +156,7 @@ class LinkSources:
             self._ask(RemoveSource(self.connection, number))
 
     def remove_all(self) -> Iterator[None]:
-        """In steps: what is held of the connection goes."""
+        """Remove in steps what is held of the connection."""
         for number in self._let_in.snapshot():
             self.remove(number)
             yield

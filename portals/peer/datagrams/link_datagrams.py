@@ -97,7 +97,7 @@ class DatagramOwner(Protocol):
     def on_dropped(self, reason: str, address: str, remedy: str) -> None: ...
 
     def is_known(self, number: int) -> bool:
-        """Has the companion told what source that is?"""
+        """Say whether the companion has told what source that is."""
 
     def on_canary(self, raw: bytes) -> bool:
         """A control message that is not about a source. False: it is no canary."""

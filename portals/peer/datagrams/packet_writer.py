@@ -116,7 +116,7 @@ class PacketWriter:
         return self.is_open and not self._waiting
 
     def mark(self) -> int:
-        """For `has_sent`, about all that was put so far."""
+        """Mark all that was put so far, for `has_sent`."""
         return self.core.next_sqn + self._unsent & MASK
 
     def has_sent(self, mark: int) -> bool:
@@ -139,7 +139,7 @@ class PacketWriter:
             self._write()
 
     def put_control(self, message: bytes) -> bool:
-        """For TCP, once all that was put before has left. As `LinkWriter.put`."""
+        """Put a message for TCP, once all that was put before has left. As `LinkWriter.put`."""
         if self._waiting:
             self._waiting.append(message)
             return True

@@ -193,7 +193,7 @@ class LinkSender:
             self.end_batch()
 
     def send_control(self, message: bytes) -> bool:
-        """About a source; it has its place behind the data given before. False: the link is down, it is lost."""
+        """Send a message about a source, behind the data given before. False: the link is down, it is lost."""
         return self._send(message)
 
     def _send(self, message: bytes) -> bool:

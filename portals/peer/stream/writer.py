@@ -164,7 +164,7 @@ class LinkWriter:
     # what is to be written
 
     def put(self, piece: Piece) -> bool:
-        """Behind all that was put before. False: there is no stream, it is thrown away."""
+        """Put a piece behind all that was put before. False: there is no stream, it is thrown away."""
         if self._stream is None:
             return False
         self.given += len(piece)
