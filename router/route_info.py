@@ -67,7 +67,7 @@ class RefusedRouteError(DecodeError):
 
 
 def read_head(data: bytes) -> RouteHead:
-    """Raises: DecodeError when this is no ROUTE."""
+    """Read the head of a ROUTE. Raises: DecodeError when it is none."""
     if len(data) < MINIMAL_HEADER_SIZE + _BLOCK_SIZE:
         raise DecodeError("route", f"{len(data)} bytes, it has {MINIMAL_HEADER_SIZE + _BLOCK_SIZE} at least")
     first, code, length, _, size, _, _, _, node_id, topology, version, sqn, ttl = _HEAD.unpack_from(data)
@@ -108,7 +108,7 @@ def with_ttl(data: bytes, ttl: int) -> bytes:
 
 
 def read_record(data: bytes) -> DroRecord:
-    """Raises: DecodeError, of which `RefusedRouteError` is about a message that is well formed."""
+    """Read a record. Raises: DecodeError, of which `RefusedRouteError` is about a message that is well formed."""
     message = decode(data)
     if message.must_drop:
         raise RefusedRouteError("route", "has a block that is not known and must not be skipped")

@@ -174,7 +174,7 @@ class RouteInfoExchange:
         self._timing = timing
 
     def set_authentication(self, authentication: Authentication | None) -> None:
-        """From the next message on, of this DRO and of others."""
+        """Set the authentication from the next message on, of this DRO and of others."""
         self._authentication = authentication
 
     def set_configuration(self, signature: int) -> None:
@@ -349,7 +349,7 @@ class RouteInfoExchange:
         return max(due_ns, min(own.waits_until_ns, own.sent_ns + timing.timeout_ns // 2))
 
     def next_deadline(self) -> int | None:
-        """When to tell of this DRO next; None while nobody takes it. Other DROs are looked at by `on_check`."""
+        """Return when to tell of this DRO next; None while nobody takes it. `on_check` looks at other DROs."""
         if not self._workers:
             return None
         due_ns = self._own_due_ns()
@@ -393,12 +393,12 @@ class RouteInfoExchange:
 
 
 def is_newer(head: RouteHead, than: RouteHead) -> bool:
-    """By version, then by sqn, each compared by the signed difference of 16 bits."""
+    """Compare by version, then by sqn, each by the signed difference of 16 bits."""
     versions, sqns = ahead(head.version, than.version), ahead(head.sqn, than.sqn)
     return versions > 0 or (versions == 0 and sqns > 0)
 
 
 def ahead(a: int, b: int) -> int:
-    """By how much `a` is newer, negative when it is older, of 16 bits."""
+    """Return by how much `a` is newer, negative when it is older, of 16 bits."""
     d = (a - b) & VERSION_MASK
     return d - 0x1_0000 if d & 0x8000 else d

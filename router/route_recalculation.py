@@ -339,7 +339,7 @@ class RouteCore:
     # other DROs
 
     def on_dro(self, record: DroRecord, now_ns: int) -> None:
-        """Another DRO is there, or its version has grown."""
+        """Take what another DRO says of itself: it is there, or its version has grown."""
         is_new = record.node_id not in self._others
         self._others[record.node_id] = record
         what = TopologyChange.DRO_DISCOVERED if is_new else TopologyChange.NODE_UPDATED

@@ -39,7 +39,7 @@ class Speakers:
     _doubted: dict[Speaker, int] = field(default_factory=dict)  # until when
 
     def is_doubted(self, speaker: Speaker, now_ns: int) -> bool:
-        """Each message of one that is doubted makes it longer."""
+        """Say whether one is doubted; each of its messages makes it longer."""
         key = self._key(speaker)
         if now_ns >= self._doubted.get(key, 0):
             return False
