@@ -57,7 +57,7 @@ class RunningDro:
 
 
 def run_bases() -> list[Path]:
-    """Where run directories may lie: a daemon and a login shell often have different environments."""
+    """List where run directories may lie: a daemon and a login shell often have different environments."""
     bases = [default_run_base(), Path(f"/run/user/{os.geteuid()}"), Path("/tmp")]
     return [base for base in dict.fromkeys(bases) if base.is_dir()]
 
@@ -87,7 +87,7 @@ def _linked(directory: Path) -> Path | None:
 
 
 def is_trusted(directory: Path) -> bool:
-    """In /tmp anybody can make a directory with such a name."""
+    """Say whether it is ours, or we are root: in /tmp anybody can make a directory with such a name."""
     with contextlib.suppress(OSError):
         status = directory.lstat()
         return directory.is_dir() and not directory.is_symlink() and (os.geteuid() in (status.st_uid, _ROOT))

@@ -53,14 +53,14 @@ class Arguments:
         self._values = dict(values)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Raises: RefusedError when it is missing (without a default) or no text."""
+        """Take a text. Raises: RefusedError when it is missing (without a default) or no text."""
         value = self._values.pop(name, default)
         if not isinstance(value, str):
             raise RefusedError(f"the argument {name!r} is missing" if value is None else f"{name!r} has to be a text")
         return value
 
     def number(self, name: str, default: float | None = None, *, minimum: float, maximum: float) -> float:
-        """Raises: RefusedError when it is missing (without a default), no number or out of range."""
+        """Take a number. Raises: RefusedError when it is missing (without a default), no number or out of range."""
         value = self._values.pop(name, default)
         if value is None:
             raise RefusedError(f"the argument {name!r} is missing")
@@ -69,14 +69,14 @@ class Arguments:
         return value
 
     def flag(self, name: str) -> bool:
-        """Raises: RefusedError when it is neither true nor false; it is false when missing."""
+        """Take a flag, false when missing. Raises: RefusedError when it is neither true nor false."""
         value = self._values.pop(name, False)
         if not isinstance(value, bool):
             raise RefusedError(f"{name!r} has to be true or false")
         return value
 
     def done(self) -> None:
-        """Raises: RefusedError when the request has an argument that nobody asked for."""
+        """Check that all was taken. Raises: RefusedError when the request has an argument that nobody asked for."""
         if self._values:
             raise RefusedError(f"no such argument: {', '.join(map(repr, sorted(self._values)[:5]))}")
 
@@ -191,7 +191,7 @@ class AdminServer:
                 self._path.unlink()
 
     def close_inherited(self) -> None:
-        """In a forked child: close the descriptors and touch nothing else."""
+        """Close the descriptors in a forked child and touch nothing else."""
         for client in self._clients:
             client.sock.close()
         if self._listener is not None:

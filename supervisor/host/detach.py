@@ -54,7 +54,7 @@ class StartReport:
             self.close()
 
     def close(self) -> None:
-        """Without a message before, this counts as a failure."""
+        """Close the pipe; without a message before, this counts as a failure."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

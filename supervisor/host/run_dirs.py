@@ -47,7 +47,7 @@ def default_run_base(uid: int | None = None) -> Path:
 
 
 def start_time_of(pid: int | Literal["self"]) -> int | None:
-    """When that process started, in clock ticks since boot; None when there is none or it has ended.
+    """Find when that process started, in clock ticks since boot; None when there is none or it has ended.
 
     "self" is this process, also where /proc shows another PID namespace.
     """
@@ -77,7 +77,7 @@ class Instance:
 
 
 def instance_of(directory_name: str) -> Instance | None:
-    """Whose directory that is; None for other names."""
+    """Find whose directory that is; None for other names."""
     named = _NAME.fullmatch(directory_name)
     return Instance(named[1], int(named[2]), int(named[3])) if named and named[4] is None else None
 

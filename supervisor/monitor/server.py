@@ -173,7 +173,7 @@ class _Server(uvicorn.Server):
 
 
 def listening_socket(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
-    """Raises: OSError."""
+    """Open a listening socket. Raises: OSError."""
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -147,7 +147,7 @@ class ForkedTask(Generic[T]):
         self._kill()
 
     def close_inherited(self) -> None:
-        """In a process forked meanwhile: close the descriptors and touch nothing else."""
+        """Close the descriptors in a process forked meanwhile and touch nothing else."""
         for fd in (self._pipe, self._pidfd):
             if fd >= 0:
                 os.close(fd)

@@ -440,7 +440,7 @@ class Parent(Generic[C]):
     # the end of the DRO
 
     def stop(self) -> None:
-        """By order of an operator. Later, when the answer is on its way."""
+        """Stop by order of an operator. Later, when the answer is on its way."""
         if self.is_stopping:
             return
         self._log.info(LogEvent.STOPPING, extra={"signal": "none, drained by order"})

@@ -130,7 +130,7 @@ class WorkerProcesses:
         )
 
     def close_inherited(self, own: int = -1) -> None:
-        """In the child: let go of everything that is the parent's, above all of the siblings' control sockets."""
+        """Close in the child all that is the parent's, above all the siblings' control sockets."""
         for index, kept in self._kept.items():
             if index != own:
                 kept.close()

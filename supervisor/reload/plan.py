@@ -90,7 +90,7 @@ LIVE_OWNERS: Final = {
 
 
 def plan_reload(running: DroConfig, new: DroConfig) -> ReloadPlan:
-    """How to come from one configuration to the other."""
+    """Plan how to come from one configuration to the other."""
     changes = differences(running, new)
     before, after = portals_of(running), portals_of(new)
     parts: dict[str, None] = {}  # of the daemon

@@ -116,7 +116,7 @@ def _text(value: object, limit: int) -> str:
 
 
 def category_of(name: str) -> str:
-    """By the longest prefix of the name of an event."""
+    """Find a category by the longest prefix of the name of an event."""
     return next((category for prefix, category in _PREFIXES if name.startswith(prefix)), OTHER)
 
 

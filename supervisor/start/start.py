@@ -54,7 +54,7 @@ class CommandLine:
 
 
 def refuse_unsupported(config: DroConfig, log: logging.Logger) -> None:
-    """Raises: ConfigErrors for what would make this DRO do something else than the file says."""
+    """Refuse what would make this DRO do something else than the file says. Raises: ConfigErrors."""
     refusals, warnings = split_limits(config)
     for warning in warnings:
         log.log(logging.INFO if warning.is_information else logging.WARNING, LogEvent.CONFIG_WARNING, warning)

@@ -28,7 +28,7 @@ Commands = Any
 
 
 def connect(args: argparse.Namespace) -> Client:
-    """To the DRO that `--dro` and `--run-dir` mean. Raises: UnreachableError."""
+    """Connect to the DRO that `--dro` and `--run-dir` mean. Raises: UnreachableError."""
     return Client(find_dro(args.dro, args.run_dir))
 
 
@@ -87,7 +87,7 @@ def wide_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def redraw(text: str) -> bool:
-    """On a terminal in the place of what was there, elsewhere below it. False: nobody reads any more."""
+    """Print on a terminal in the place of what was there, elsewhere below it. False: nobody reads any more."""
     if sys.stdout.isatty():
         sys.stdout.write("\x1b[H\x1b[J")
     return put(text)

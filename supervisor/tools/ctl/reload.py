@@ -183,7 +183,7 @@ def run_settle(args: argparse.Namespace) -> int:
 
 
 def run_diff(args: argparse.Namespace) -> int:
-    """Raises: ConfigError when a file cannot be used."""
+    """Print what a reload would do, or what differs. Raises: ConfigError when a file cannot be used."""
     if args.against is not None and args.file is None:
         args.parser.error("--against needs FILE as well")
     if args.against is None:
@@ -218,7 +218,7 @@ def _warn(args: argparse.Namespace, plan: PlanRecord) -> None:
 
 
 def plan_lines(plan: PlanRecord, *, verbose: bool) -> Iterator[str]:
-    """How many changes of which class, each of them when `verbose`, and what follows from them."""
+    """Write how many changes of which class, each of them when `verbose`, and what follows from them."""
     kinds = Counter(_kind(change) for change in plan.changes)
     counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     hint = "" if verbose else " (-v lists them)"
@@ -260,7 +260,7 @@ def _change_lines(plan: PlanRecord) -> Iterator[str]:
 
 
 def run_explain(args: argparse.Namespace) -> int:
-    """Raises: ConfigError, RefusedError."""
+    """Explain whether a topic would cross. Raises: ConfigError, RefusedError."""
     asked: JsonObject = {"topic": args.topic, "from_domain": args.from_domain, "to_domain": args.to_domain}
     if args.transport is not None:
         asked["transport"] = args.transport

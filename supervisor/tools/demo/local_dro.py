@@ -46,7 +46,7 @@ def write_configuration(
 
 
 def web_addresses(ports: Mapping[str, int]) -> list[str]:
-    """Where the web monitors of the demonstration listen."""
+    """List where the web monitors of the demonstration listen."""
     return [f"127.0.0.1:{port}" for name, port in ports.items() if name.startswith("web")]
 
 

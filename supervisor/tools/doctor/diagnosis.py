@@ -73,7 +73,7 @@ class Diagnosis:
         return worst(self.checks)
 
     def to_json(self) -> JsonObject:
-        """For programs: `status` is the worst of `checks`."""
+        """Write it for programs: `status` is the worst of `checks`."""
         return {
             "file": self.file,
             "running_pid": self.running_pid,
@@ -88,7 +88,7 @@ class Diagnosis:
         }  # fmt: skip
 
     def text(self, *, all_checks: bool = True) -> str:
-        """For people: the DRO and the host first, then portal by portal."""
+        """Write it for people: the DRO and the host first, then portal by portal."""
         running = f"running, pid {self.running_pid}" if self.running_pid else "not running"
         lines = [f"{self.file} ({running})"]
         for portal in ("", *self.portals):
@@ -100,7 +100,7 @@ class Diagnosis:
 
 
 def diagnose(request: DiagnosisRequest, lookup: Lookup = SYSTEM) -> Diagnosis:
-    """Never raises for what is wrong with the file, the host or the network."""
+    """Diagnose; never raises for what is wrong with the file, the host or the network."""
     began = host.ClockSample.now()
     ignored: list[ConfigError] = []
     warned: list[str] = []

@@ -123,12 +123,12 @@ class TrdSockets:
         return probe.key_of(place, probe.Probe(FROM_DOCTOR, self.nonce, size, is_whole))
 
     def own(self, place: GroupAddress) -> int:
-        """How many of our own signals came back."""
+        """Count our own signals that came back."""
         key = self.own_key(place)
         return sum(count for (k, kind, _), count in self.received.probes.items() if (k, kind) == (key, FROM_DOCTOR))
 
     def received_from(self, address: str, place: GroupAddress, size: int = 0, *, is_whole: bool = False) -> int:
-        """How many probes of a responder came in."""
+        """Count the probes of a responder that came in."""
         key = probe.key_of(place, probe.Probe(FROM_RESPONDER, self.nonce, size, is_whole))
         return self.received.probes[key, FROM_RESPONDER, address]
 

@@ -101,7 +101,7 @@ class Scenario:
         """Sources and receivers with a path at the end of the period before."""
 
     def run(self, faults: Sequence[ScriptedFault], last_ns: int) -> ScenarioResult:
-        """Raises: ConfigError for a fault that names nothing. `last_ns`: after the last fault."""
+        """Run the scenario. Raises: ConfigError for a fault that names nothing. `last_ns`: after the last fault."""
         net = self.network
         for fault in faults:
             fault.find(net)

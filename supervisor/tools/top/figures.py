@@ -169,7 +169,7 @@ class Figures:
 
 
 def grown(old: int, new: int) -> int | None:
-    """By how much a 64-bit counter has grown, also over its end; None when it fell: it is another one."""
+    """Return by how much a 64-bit counter has grown, also over its end; None when it fell: it is another one."""
     step = (new - old) & _MASK
     return step if step < _LARGEST_STEP else None
 
