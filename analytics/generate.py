@@ -78,7 +78,7 @@ class _Day:
         return range(begin, min(end, self._plan.steps)) if is_there else range(0)
 
     def shares(self) -> list[float]:
-        """How much of the day's traffic has come by the end of each step."""
+        """Return how much of the day's traffic has come by the end of each step."""
         steps = self._plan.steps
         noise = random.Random(self.chance.random())
         weights = [
