@@ -98,7 +98,7 @@ class State:
 
 
 def prints_of(parts: Iterable[Part]) -> dict[Partition, str]:
-    """For each day and DRO a text that changes when one of its files does."""
+    """Make for each day and DRO a text that changes when one of its files does."""
     found: dict[Partition, list[str]] = defaultdict(list)
     for part in parts:
         found[part.day, part.dro].append(f"{Path(part.path).name}:{part.size}:{part.mtime_ns}")

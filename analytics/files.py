@@ -145,7 +145,7 @@ class _Found:
 
 
 def _look(part: Part, table: str) -> _Found | str:
-    """The columns of a file, or what is wrong with it."""
+    """Read the columns of a file, or say what is wrong with it."""
     try:
         told = pq.read_metadata(part.path)
         has = told.schema.to_arrow_schema()

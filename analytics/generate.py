@@ -78,7 +78,7 @@ class _Day:
         return range(begin, min(end, self._plan.steps)) if is_there else range(0)
 
     def shares(self) -> list[float]:
-        """How much of the day's traffic has come by the end of each step."""
+        """Return how much of the day's traffic has come by the end of each step."""
         steps = self._plan.steps
         noise = random.Random(self.chance.random())
         weights = [
@@ -148,7 +148,7 @@ def _counted_before(plan: GeneratorPlan, dro: int, day: int) -> tuple[float, int
 def _portal(
     plan: GeneratorPlan, dro: int, nth: int, counted: Sequence[float], is_down: Sequence[bool], today: _Day
 ) -> dict[str, Any]:
-    """The columns of one portal: the first two are peer portals of a ring."""
+    """Make the columns of one portal: the first two are peer portals of a ring."""
     scale = DAY_MESSAGES * (0.2 + random.Random(f"{plan.seed} {dro} {nth}").random())
     messages = [int(value * scale) for value in counted]
     bursts = [500 * int(value + nth / 10) for value in counted]  # one for each day of traffic
@@ -179,7 +179,7 @@ def _portal(
 
 
 def _table(name: str, columns: dict[str, Any], rows: int) -> pa.Table:
-    """All columns of a table; those of which nothing is said are 0 or unknown."""
+    """Make a table with all its columns; those of which nothing is said are 0 or unknown."""
     with as_file(files("analytics").joinpath(f"data/{name}.parquet")) as path:
         schema = pq.read_schema(path)
     arrays = []

@@ -289,7 +289,7 @@ class Growth:
         return max(others, key=lambda of: of[0])[1] if others else None
 
     def _limits(self, first: Ints, last: Ints) -> dict[int, tuple[int, float]]:
-        """Tell of each run when it was sampled first (us), and how many microseconds without a sample are a gap."""
+        """Find for each run when it was sampled first (us), and how many microseconds without a sample are a gap."""
         run, samples = codes(self._rows["run"]), codes(self._rows["samples"])
         found: dict[int, tuple[int, float]] = {}
         for one in np.unique(run):

@@ -19,7 +19,7 @@ from dro.tools.umdump import main as umdump
 
 
 def parsers() -> Mapping[str, argparse.ArgumentParser]:
-    """By name of the console script, without the options that a program refuses as not supported yet."""
+    """Collect parsers by name of the console script, without options that a program refuses as not supported yet."""
     made = [
         supervisor.start.command_line.arguments(),
         supervisor.tools.ctl.main.arguments(),

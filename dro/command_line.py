@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Looked up when it is asked for, which takes time."""
+    """Looks the version up when it is asked for, which takes time."""
 
     def __call__(
         self,

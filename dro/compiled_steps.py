@@ -48,7 +48,7 @@ class PlainSteps(MetaPathFinder):
 
 
 def is_current(root: Path) -> bool:
-    """Is each step below `root` compiled, from its source of now? The compiled form of one knows that of others."""
+    """Say whether each step below `root` is compiled from its source of now. The form of one knows that of others."""
     installed = max((record.stat().st_mtime for record in root.glob("open_dro-*.dist-info/RECORD")), default=0.0)
     for name in STEPS:
         source = root / f"{name.replace('.', '/')}.py"
@@ -59,7 +59,7 @@ def is_current(root: Path) -> bool:
 
 
 def choose() -> None:
-    """Before the first step is imported."""
+    """Choose the compiled or the plain steps, before the first step is imported."""
     if os.environ.get("DRO_PURE") == "1" or not is_current(Path(__file__).parents[1]):
         sys.meta_path.insert(0, PlainSteps())
 

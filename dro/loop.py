@@ -186,7 +186,7 @@ class Loop:
         self._cpu_ns = time.thread_time_ns()
 
     def next_deadline(self) -> int | None:
-        """When the next turn is due, ns of the loop's clock; the past when work is waiting; None for never."""
+        """Return when the next turn is due, ns of the loop's clock; the past when work is waiting; None for never."""
         if self._soon or self._again or self._late or self._slices or self._polls_first:
             return 0
         return self._timers.next_deadline()
@@ -259,11 +259,11 @@ class Loop:
         return worked
 
     def _is_full(self, began_ns: int) -> bool:
-        """What the clock on the wall does not show as full cannot be."""
+        """Say whether the turn is full; what the clock on the wall does not show as full cannot be."""
         return time.monotonic_ns() - began_ns > TURN_NS and time.thread_time_ns() - self._cpu_ns > TURN_NS
 
     def _measure(self, began_ns: int) -> int:
-        """Processor time of the turn, ns."""
+        """Measure the processor time of the turn, ns."""
         turn_ns = time.monotonic_ns() - began_ns
         if turn_ns > self.longest_turn_ns:
             self.longest_turn_ns = turn_ns
@@ -274,7 +274,7 @@ class Loop:
         return cost_ns
 
     def _wait(self, wait_ns: int | None) -> list[tuple[int, int]]:
-        """Until something happens, `wait_ns` at most. With `poll_ns` the processor is offered to others that long
+        """Wait until something happens, `wait_ns` at most. With `poll_ns` the processor is offered to others that long
         before it is given away."""
         if self.poll_ns:
             stop = time.monotonic_ns() + (self.poll_ns if wait_ns is None else min(self.poll_ns, wait_ns))

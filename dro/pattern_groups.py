@@ -51,7 +51,7 @@ def is_joinable(pattern: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Group(Generic[T]):
-    """`may_fit` is None where every member has to be asked."""
+    """Entries, or groups of them, that are searched as one; `may_fit` is None where every member has to be asked."""
 
     may_fit: Search | None
     members: tuple[_Group[T] | T, ...]
@@ -86,7 +86,7 @@ class PatternIndex(Generic[T]):
 
 
 def _tree(run: list[tuple[bytes, T]]) -> Generator[None, None, list[_Group[T] | T]]:
-    """Entries that stand behind each other, as one member; a few stay as they are. A step for each expression."""
+    """Join entries that stand behind each other to one member; a few stay as they are. A step for each expression."""
     if len(run) < FEW:
         return [entry for _, entry in run]
     level: list[tuple[list[bytes], _Group[T] | T]] = [([pattern], entry) for pattern, entry in run]

@@ -68,7 +68,7 @@ class Pattern:
         self._match = _compiled(pattern, self.pcre).match
 
     def search(self, topic: bytes) -> bool:
-        """Raises: PatternLimit."""
+        """Say whether the pattern occurs in a topic. Raises: PatternLimit."""
         try:
             return self._match(topic) is not None
         except pcre2.LibraryError as e:
@@ -107,7 +107,7 @@ def _error(pattern: bytes, what: str, remedy: str = "") -> PatternError:
 
 
 def _limits(pattern: bytes, pcre: bytes) -> bytes:
-    """Limits that keep a search below 1 ms; heap in KiB. Raises: PatternError when too few steps are left.
+    """Choose limits that keep a search below 1 ms; heap in KiB. Raises: PatternError when too few steps are left.
 
     A longer pattern gets fewer steps, as each may take longer, and more for its alternatives, of which each takes one.
     """
@@ -147,7 +147,7 @@ _HEX: Final = re.compile(rb"\{[0-9A-Fa-f]+\}|[0-9A-Fa-f]*")
 
 
 def _checked(pattern: bytes) -> bytes:
-    """The pattern with what the package or its library reads in a way of their own spelt so that it means the same."""
+    """Spell what the package or its library reads in a way of their own so that the pattern means the same."""
 
     def spelt(found: re.Match[bytes]) -> bytes:
         match found.lastgroup:

@@ -12,7 +12,7 @@ HALF: Final = 0x80000000
 
 
 def ahead(a: int, b: int) -> int:
-    """How far `a` is ahead of `b`: positive, zero, or negative when it is behind. Range -2^31 .. 2^31 - 1."""
+    """Return how far `a` is ahead of `b`: positive, zero, or negative when it is behind. Range -2^31 .. 2^31 - 1."""
     d = (a - b) & MASK
     return d - 0x100000000 if d & HALF else d
 

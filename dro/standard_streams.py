@@ -46,7 +46,7 @@ def close_others() -> None:
 
 
 def output_lost(error: OSError) -> ResourceError | None:
-    """After standard output could not be written; None for a pipe whose reader has what it wanted.
+    """Give up standard output, which could not be written; None for a pipe whose reader has what it wanted.
 
     What is still in the buffer is thrown away, so that the interpreter does not fail with it once more at exit.
     """

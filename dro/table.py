@@ -26,7 +26,7 @@ class Table:
         self._mask = 0  # of the number of a part
 
     def _part(self, key: Any) -> dict[Any, Any]:
-        """Numbers that follow each other lie in one, 1,024 of them."""
+        """Find the part of a key; numbers that follow each other lie in one, 1,024 of them."""
         h = hash(key)
         return self._parts[((h >> 10) ^ (h >> 40)) & self._mask]
 

@@ -27,7 +27,7 @@ class Authentication:
         return data[:-SIGNATURE_SIZE] + _digest(self.keys[0], signed)
 
     def objection(self, data: bytes) -> str:
-        """Why a message is not to be believed; empty when it is."""
+        """Say why a message is not to be believed; empty when it is."""
         signed, signature = split_signature(data)
         if not signature:
             return "" if self.accepts_unsigned else "it is not signed"

@@ -215,7 +215,7 @@ class RouteManagerCore:
             self._effects.append(SignaturesDiffer(waiting_ns, tuple(differing)))
 
     def _watch_links(self, now_ns: int) -> None:
-        """Links that only one of two DROs lists, and that stay so; looked for now and then, as there may be many."""
+        """Watch links that only one of two DROs lists, and that stay so; now and then, as there may be many."""
         if now_ns - self._links_seen_ns < self._timing.warning_ns // _LOOKS:
             return
         self._links_seen_ns = now_ns

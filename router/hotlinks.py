@@ -28,7 +28,7 @@ class SharedIndex:
 
 
 def visible_to(node_id: int, records: Iterable[DroRecord]) -> list[DroRecord]:
-    """Without the DROs that are invisible to that one."""
+    """Leave out the DROs that are invisible to that one."""
     all_records = list(records)
     own = {h.domain_id for r in all_records if r.node_id == node_id for h in r.hotlinks}
     if not own:

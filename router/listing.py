@@ -37,7 +37,7 @@ def topology_rows(core: RouteManagerCore, portals: Mapping[int, str], now_ns: in
 
 
 def _sharing(core: RouteManagerCore) -> dict[int, str]:
-    """Of equal costs, by DRO; nothing while none is ready for it."""
+    """Describe the sharing of equal costs, by DRO; nothing while none is ready for it."""
     records = core.routes.records()
     if not any(record.sharing for record in records):
         return {}
@@ -73,7 +73,7 @@ def _row(record: DroRecord, signature: int) -> TopologyRow:
 
 
 def _remark(core: RouteManagerCore, worker: int, now_ns: int) -> str:
-    """What is wrong with a portal that is up."""
+    """Say what is wrong with a portal that is up."""
     if (since_ns := core.unknown_since_ns.get(worker)) is not None:
         return f"no neighbour for {(now_ns - since_ns) // NS_PER_S} s"
     return core.routes.portals.refused.get(worker, "")
@@ -105,7 +105,7 @@ def _name(records: Mapping[int, DroRecord], node: int) -> str:
 
 
 def _one_sided(records: Mapping[int, DroRecord], dro: int, node: int) -> str:
-    """Of a link between two DROs that only one of them lists, which therefore nothing passes."""
+    """Say why nothing passes a link between two DROs that only one of them lists; empty for others."""
     if not node or is_domain(node):
         return ""
     there = records.get(node)

@@ -98,7 +98,7 @@ class OwnPortals:
         return self._choose()
 
     def _choose(self) -> list[DomainTaken | LinkRefused]:
-        """Anew who is accepted; the result names those that were not refused before."""
+        """Choose anew who is accepted; the result names those that were not refused before."""
         before, self.refused, self.accepted = self.refused, {}, {}
         taken = {self._node_id: LOOP}
         told: list[DomainTaken | LinkRefused] = []

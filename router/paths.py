@@ -32,7 +32,7 @@ _RANKED: Final = Struct("!BQ")
 
 
 def next_hops(graph: Topology, target: int) -> dict[int, int]:
-    """For every node that reaches `target`, except itself, nearest first: the node to go to next."""
+    """Find for every node that reaches `target`, except itself, nearest first, the node to go to next."""
     return {node: min(onward) for node, onward in equal_hops(graph, target).items()}
 
 
@@ -64,7 +64,7 @@ def _rank(pair: int, node: int) -> int:
 
 
 def equal_hops(graph: Topology, target: int) -> dict[int, list[int]]:
-    """For every node that reaches `target`, except itself, nearest first: the nodes to go to next."""
+    """Find for every node that reaches `target`, except itself, nearest first, the nodes to go to next."""
     if target not in graph:
         return {}
     scale = len(graph)  # a path has fewer edges than that, so costs decide before node counts

@@ -67,7 +67,7 @@ class RefusedRouteError(DecodeError):
 
 
 def read_head(data: bytes) -> RouteHead:
-    """Raises: DecodeError when this is no ROUTE."""
+    """Read the head of a ROUTE. Raises: DecodeError when it is none."""
     if len(data) < MINIMAL_HEADER_SIZE + _BLOCK_SIZE:
         raise DecodeError("route", f"{len(data)} bytes, it has {MINIMAL_HEADER_SIZE + _BLOCK_SIZE} at least")
     first, code, length, _, size, _, _, _, node_id, topology, version, sqn, ttl = _HEAD.unpack_from(data)
@@ -108,7 +108,7 @@ def with_ttl(data: bytes, ttl: int) -> bytes:
 
 
 def read_record(data: bytes) -> DroRecord:
-    """Raises: DecodeError, of which `RefusedRouteError` is about a message that is well formed."""
+    """Read a record. Raises: DecodeError, of which `RefusedRouteError` is about a message that is well formed."""
     message = decode(data)
     if message.must_drop:
         raise RefusedRouteError("route", "has a block that is not known and must not be skipped")
@@ -152,7 +152,7 @@ def _add(neighbours: dict[int, Neighbour], own: int, new: Neighbour) -> None:
 
 
 def _hotlinks(option: bytes) -> list[Hotlink]:
-    """Of the body of an EXTOPT block; none when its subtype is another."""
+    """Read hotlinks from the body of an EXTOPT block; none when its subtype is another."""
     if len(option) < _EXTOPT.size or _EXTOPT.unpack_from(option)[2] != HOTLINK_SUBTYPE:
         return []
     pairs = option[_EXTOPT.size :]
@@ -162,7 +162,7 @@ def _hotlinks(option: bytes) -> list[Hotlink]:
 
 
 def _sharing(option: bytes) -> int:
-    """Likewise; 0 when it is another."""
+    """Read the sharing method from the body of an EXTOPT block; 0 when its subtype is another."""
     if len(option) < _EXTOPT.size or _EXTOPT.unpack_from(option)[2] != SHARING_SUBTYPE:
         return 0
     if len(option) == _EXTOPT.size:

@@ -174,7 +174,7 @@ class RouteInfoExchange:
         self._timing = timing
 
     def set_authentication(self, authentication: Authentication | None) -> None:
-        """From the next message on, of this DRO and of others."""
+        """Set the authentication from the next message on, of this DRO and of others."""
         self._authentication = authentication
 
     def set_configuration(self, signature: int) -> None:
@@ -248,7 +248,7 @@ class RouteInfoExchange:
                 other.busy_ns = now_ns
 
     def _keep(self, known: OtherDro, speaker: Speaker, head: RouteHead, data: bytes, now_ns: int) -> None:
-        """What is newer; the portal that was believed before is asked about it."""
+        """Keep what is newer, and pass it on; the portal that was believed before is asked about it."""
         timeout_ns = self._timing.timeout_ns
         before = known.speakers.current[0]
         is_asked = known.speakers.on_taken(speaker, head, known.head, known.heard_ns, now_ns, timeout_ns)
@@ -285,7 +285,7 @@ class RouteInfoExchange:
         self._news.append((News.DISCOVERED if known is None else News.UPDATED, record))
 
     def _too_many(self, known: OtherDro | None, speaker: Speaker, nbytes: int) -> str:
-        """Why there is no room for it; empty when there is."""
+        """Say why there is no room for it; empty when there is."""
         more = nbytes if known is None else nbytes - len(known.data)
         if known is None and len(self.others) >= DROS_MAX:
             return f"{DROS_MAX} are known"
@@ -349,7 +349,7 @@ class RouteInfoExchange:
         return max(due_ns, min(own.waits_until_ns, own.sent_ns + timing.timeout_ns // 2))
 
     def next_deadline(self) -> int | None:
-        """When to tell of this DRO next; None while nobody takes it. Other DROs are looked at by `on_check`."""
+        """Return when to tell of this DRO next; None while nobody takes it. `on_check` looks at other DROs."""
         if not self._workers:
             return None
         due_ns = self._own_due_ns()
@@ -393,12 +393,12 @@ class RouteInfoExchange:
 
 
 def is_newer(head: RouteHead, than: RouteHead) -> bool:
-    """By version, then by sqn, each compared by the signed difference of 16 bits."""
+    """Compare by version, then by sqn, each by the signed difference of 16 bits."""
     versions, sqns = ahead(head.version, than.version), ahead(head.sqn, than.sqn)
     return versions > 0 or (versions == 0 and sqns > 0)
 
 
 def ahead(a: int, b: int) -> int:
-    """By how much `a` is newer, negative when it is older, of 16 bits."""
+    """Return by how much `a` is newer, negative when it is older, of 16 bits."""
     d = (a - b) & VERSION_MASK
     return d - 0x1_0000 if d & 0x8000 else d

@@ -290,7 +290,7 @@ class RouteCore:
         self._send_again(worker)
 
     def _send_again(self, worker: int) -> None:
-        """The table that holds, if it is for the portal as it reports itself now: else there will be another one."""
+        """Send the table that holds, if it is for the portal as it reports itself now: else another one will follow."""
         holds, now = self.kept, self.portals.accepted.get(worker)
         if holds is not None and now is not None and holds.nodes.get(worker) == now.node_id:
             self._effects.append(SendTable(holds.table, worker))
@@ -313,7 +313,7 @@ class RouteCore:
         self._compare(before, now_ns)
 
     def _compare(self, before: dict[int, Portal], now_ns: int) -> None:
-        """Each portal that traffic passes no more, newly or otherwise is a change."""
+        """Note each portal that traffic passes no more, newly or otherwise as a change."""
         after = self.portals.accepted
         for worker, old in before.items():
             new = after.get(worker)
@@ -339,7 +339,7 @@ class RouteCore:
     # other DROs
 
     def on_dro(self, record: DroRecord, now_ns: int) -> None:
-        """Another DRO is there, or its version has grown."""
+        """Take what another DRO says of itself: it is there, or its version has grown."""
         is_new = record.node_id not in self._others
         self._others[record.node_id] = record
         what = TopologyChange.DRO_DISCOVERED if is_new else TopologyChange.NODE_UPDATED
@@ -395,7 +395,7 @@ class RouteCore:
         return self.next_check(max(quiet_ns, held_ns))
 
     def _fast_wait(self, first_ns: int, pending: _PendingChanges) -> int:
-        """From the first change to its calculation."""
+        """Return the wait from the first change to its calculation."""
         last_ns = self._began_last_ns
         if last_ns is None or pending.first_ns - last_ns >= self._timing.backoff_ns:
             return first_ns

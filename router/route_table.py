@@ -69,7 +69,7 @@ class TableCalculation:
         self.origins = tuple(self._origins())
 
     def _trees(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The root of each in-tree, and the destinations that it serves."""
+        """Yield the root of each in-tree, and the destinations that it serves."""
         if len(self._worker_of) < 2:
             return  # nothing passes
         for domain in domains(self._graph):
@@ -90,7 +90,7 @@ class TableCalculation:
             yield len(branches)
 
     def _branches(self, hops: Mapping[int, Choice], root: int) -> list[tuple[int, int, tuple[int, ...]]]:
-        """The neighbours through which traffic to `root` comes to this DRO, by which trees, and from which domains."""
+        """Find neighbours through which traffic to `root` comes to this DRO, by which trees, and from which domains."""
         left_out: Set[int] = set()
         if self._indexed:  # then nothing is shared
             left_out = chained({node: choice[0][0] for node, choice in hops.items()}, root, self._indexed)
@@ -134,7 +134,7 @@ class TableCalculation:
 
 
 def _stubs(graph: Topology) -> dict[int, tuple[int, ...]]:
-    """The domains that one DRO alone is in, by that DRO."""
+    """Find the domains that one DRO alone is in, by that DRO."""
     found: dict[int, list[int]] = defaultdict(list)
     for domain in domains(graph):
         (dro, *others) = graph[domain]

@@ -39,7 +39,7 @@ class Speakers:
     _doubted: dict[Speaker, int] = field(default_factory=dict)  # until when
 
     def is_doubted(self, speaker: Speaker, now_ns: int) -> bool:
-        """Each message of one that is doubted makes it longer."""
+        """Say whether one is doubted; each of its messages makes it longer."""
         key = self._key(speaker)
         if now_ns >= self._doubted.get(key, 0):
             return False
@@ -47,7 +47,7 @@ class Speakers:
         return True
 
     def _key(self, speaker: Speaker) -> Speaker:
-        """In a TRD whoever has that address, unless the one that is believed has it too."""
+        """Make the key of a speaker: in a TRD whoever has that address, unless the one that is believed has it too."""
         return speaker if speaker[:2] == self.current[:2] else (*speaker[:2], 0)
 
     def on_repeated(self, speaker: Speaker, version: int, known: RouteHead) -> None:

@@ -177,7 +177,7 @@ class RouteManager:
             return Rows(question.serial, "[]", 0, str(e))
 
     def _portals(self) -> dict[int, str]:
-        """Names of those that run."""
+        """Name the portals that run, by worker."""
         return {w: peer.name for w, peer in self._ctx.peers.items() if peer.role in (Role.ENDPOINT, Role.PEER)}
 
     def _on_timer(self) -> None:
@@ -256,7 +256,7 @@ class RouteManager:
                 assert_never(effect)
 
     def _send_table(self, effect: SendTable) -> Iterator[None]:
-        """Portal by portal: those of a hub have many, with many routes each."""
+        """Send tables portal by portal: those of a hub have many, with many routes each."""
         for worker, table in effect.parts(self._portals()):
             self._ctx.channels.send_ctl(worker, ROUTE_MESSAGES.encode(table))
             yield

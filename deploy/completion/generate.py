@@ -67,7 +67,7 @@ def _with_files(script: str, shell: str) -> str:
 
 
 def _prepare(parser: argparse.ArgumentParser) -> None:
-    """Tell shtab, in this parser and those below it, what takes files."""
+    """Mark for shtab, in this parser and those below it, what takes files."""
     for action in (action for one in with_commands(parser) for action in one._actions):
         shown = action.metavar if isinstance(action.metavar, str) else ""
         if isinstance(action, argparse._SubParsersAction):

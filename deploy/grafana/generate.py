@@ -93,7 +93,7 @@ class Alerts:
         return self.runbook(next(iter(self._rules))).rpartition("/")[0] + "/"
 
     def _limit(self, alert: str) -> tuple[str, float]:
-        """The last number that the value has to be above or below, else is equal to, else is multiplied with."""
+        """Find the last number that the value has to be above or below, else is equal to, else is multiplied with."""
         text = self._rules[alert]["expr"]
         for pattern in (r"(<|>=?) ([\d.]+)(?![\d.]| \*)", r"(==) (\d+)", r"(>) ([\d.]+)"):
             if found := re.findall(pattern, text):
@@ -195,7 +195,7 @@ def panel_of(panel: Panel, number: int, alerts: Alerts) -> AnyPanel:
 
 
 def _variables(*, has_peers_alone: bool) -> list[build.DatasourceVariable | build.QueryVariable]:
-    """The data source, and what is chosen from it."""
+    """Make variables for the data source, and for what is chosen from it."""
     types = ("Portal type", 'label_values(dro_portal_up{dro=~"$dro"}, portal_type)')
     kind = 'portal_type="peer"' if has_peers_alone else 'portal_type=~"$portal_type"'
     queries = {

@@ -170,7 +170,7 @@ class WorkerContext:
         return self.ring
 
     def open_ring(self, peer: PeerUp) -> RingReader:
-        """Raises: ResourceError when that sibling has none, or died meanwhile (`on_peer_down` follows)."""
+        """Open a sibling's ring. Raises: ResourceError when it has none, or died meanwhile (`on_peer_down` follows)."""
         if not peer.ring:
             raise ResourceError(f"{peer.name} has no fragment ring")
         return RingReader.open(Path(peer.ring), peer.incarnation)
@@ -303,7 +303,7 @@ REST_BELOW_NS: Final = ms(1)
 
 
 def poll_ns() -> int:
-    """How long a worker polls before it sleeps, from `DRO_POLL_US`. Raises: ResourceError when that is no such time."""
+    """Read how long a worker polls before it sleeps, from `DRO_POLL_US`. Raises: ResourceError for no such time."""
     text = os.environ.get(POLL_VARIABLE, "0")
     if not text.isdecimal() or int(text) > POLL_MAX_US:
         raise ResourceError(

@@ -76,7 +76,7 @@ class _Layout:
         return values
 
     def read(self, values: list[object]) -> Record:
-        """Raises: DecodeError, which names the field."""
+        """Read a record from its fields. Raises: DecodeError, which names the field."""
         if list(map(type, values)) != self._scalars:
             if len(values) != len(self._reads):
                 raise DecodeError(self.kind.__name__, f"{len(values)} fields, not {len(self._reads)}")
@@ -87,7 +87,7 @@ class _Layout:
             raise DecodeError(self.kind.__name__, str(e)) from e
 
     def read_object(self, value: JsonObject) -> Record:
-        """Raises: DecodeError, which names the field."""
+        """Read a record from a JSON object. Raises: DecodeError, which names the field."""
         found = {}
         try:
             for field, shape in self._fields:
@@ -128,7 +128,7 @@ class _FormLayout(_Layout):
 
 
 def _shape_of(hint: Any, where: str, is_json: bool) -> _Shape:  # noqa: ANN401 - a type annotation of any form
-    """Raises: TypeError when the annotation is none that this codec can carry."""
+    """Find how values of an annotation are packed and read. Raises: TypeError when this codec cannot carry it."""
     while (supertype := getattr(hint, "__supertype__", None)) is not None:  # typing.NewType
         hint = supertype
     origin, args = get_origin(hint), get_args(hint)
@@ -203,7 +203,7 @@ class Codec(Generic[M]):
             raise TypeError("a message has two tags")
 
     def encode(self, message: M) -> bytes:
-        """Raises: LocalProtocolError when the message is not of this union or a field is not what it claims."""
+        """Encode a message. Raises: LocalProtocolError if it is not of this union or a field is not what it claims."""
         try:
             tag = self._tags[type(message)]
             return self._packer.pack([tag, *self._layouts[tag].pack(message)])
@@ -211,7 +211,7 @@ class Codec(Generic[M]):
             raise LocalProtocolError(f"cannot send {type(message).__name__}: {e}") from e
 
     def decode(self, frame: bytes | memoryview) -> M:
-        """Raises: DecodeError, nothing else."""
+        """Decode a message. Raises: DecodeError, nothing else."""
         try:
             array = unpackb(frame)
         except (ValueError, TypeError, UnpackException) as e:

@@ -55,7 +55,7 @@ class ControlSocket(Generic[Out, In]):
         loop.add_reader(sock, self._take)
 
     def send(self, message: Out) -> None:
-        """Raises: ResourceError when thousands are waiting: the other side does not listen."""
+        """Send a message. Raises: ResourceError when thousands are waiting: the other side does not listen."""
         packet = self._sends.encode(message)
         if len(packet) > MAX_PACKET:
             raise LocalProtocolError(f"{type(message).__name__} takes {len(packet)} bytes")
@@ -102,7 +102,7 @@ class ControlSocket(Generic[Out, In]):
         return True
 
     def _decoded(self, packet: bytes) -> In | None:
-        """None at the end, and for a side that speaks another language: that one counts as gone, too."""
+        """Decode a packet; None at the end, and from a side with another language: that one counts as gone, too."""
         try:
             return self._hears.decode(packet) if packet else None
         except DecodeError:

@@ -83,7 +83,7 @@ class CounterPage:
 
     @classmethod
     def open(cls, path: Path, *, readonly: bool = False) -> CounterPage:
-        """Raises: ResourceError when there is no such page or its layout is another one."""
+        """Open a page. Raises: ResourceError when there is none or its layout is another one."""
         try:
             fd = os.open(path, (os.O_RDONLY if readonly else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as e:

@@ -79,7 +79,7 @@ class CycleCollector:
             gc.set_threshold(*self._thresholds)
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
-        """On the thread that made the object too many. A collection of all is always one that was asked for."""
+        """Freeze objects, on the thread that made one too many. A collection of all always is one asked for."""
         generation = info["generation"]
         if phase == "start" and generation < 2:
             used_ns = time.process_time_ns()

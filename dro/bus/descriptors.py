@@ -103,7 +103,7 @@ class DescriptorWriter:
         return True
 
     def _is_needed(self) -> bool:
-        """What has been overwritten already is not waited for: its reader may never return."""
+        """Say whether a reader has still to read; not where its slot was overwritten: it may never return."""
         for reader, head in self._heads.items():
             if self._cells[reader * _CELLS + self._done] != head != self._expired.get(reader, 0):
                 at = self._slots_at + reader * QUEUES_BYTES + (head - 1) % self._slots * _SLOT.size
@@ -112,7 +112,7 @@ class DescriptorWriter:
         return False
 
     def announced(self, reader: int) -> int:
-        """How many descriptors were ever put into its queue."""
+        """Return how many descriptors were ever put into its queue."""
         return self._heads.get(reader, 0)
 
     def expire(self, reader: int) -> None:
@@ -120,11 +120,11 @@ class DescriptorWriter:
         self._expired[reader] = self.announced(reader)
 
     def expired(self, reader: int) -> int:
-        """How many descriptors, from the first on, have expired."""
+        """Return how many descriptors, from the first on, have expired."""
         return self._expired.get(reader, 0)
 
     def must_wake(self, reader: int) -> bool:
-        """Does the reader sleep? It is asked once for each sleep."""
+        """Say whether the reader sleeps. It is asked once for each sleep."""
         fence()
         at = reader * _CELLS + _SLEEPS
         if not self._cells[at]:

@@ -128,7 +128,7 @@ class RingWriter:
         return self._next
 
     def offset(self, pos: int) -> int:
-        """Where the byte of virtual position `pos` lies in `mv`."""
+        """Return where the byte of virtual position `pos` lies in `mv`."""
         return pos % self.capacity
 
     def left(self, pos: int) -> int:
@@ -155,7 +155,7 @@ class RingWriter:
         return pos
 
     def _find_room(self, pos: int, nbytes: int) -> int:
-        """Where a chunk begins that would begin at `pos` if there were memory, and nothing to be spared."""
+        """Find where a chunk begins that would begin at `pos` if there were memory, and nothing to be spared."""
         capacity = self.capacity
         start = pos - pos % capacity  # of this round
         has_backlog = self.is_needed()
@@ -176,7 +176,7 @@ class RingWriter:
         return not self.needs or any(needs() for needs in self.needs)
 
     def _grow(self, nbytes: int) -> bool:
-        """Have memory for at least so many bytes of data; False when there is none."""
+        """Get memory for at least so many bytes of data; False when there is none."""
         extent = min(self.capacity, max(2 * self.extent, FIRST_BYTES, _round_up(nbytes, mmap.PAGESIZE)))
         try:
             os.posix_fallocate(self._fd, DATA_AT + self.extent, extent - self.extent)
@@ -206,7 +206,7 @@ class RingWriter:
         self._cells[_COMMITTED] = end_pos
 
     def is_overrun(self, pos: int) -> bool:
-        """Has what lay there been overwritten, or may it be?"""
+        """Say whether what lay there has been overwritten, or may be."""
         return self._reserved > pos + self.capacity
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
@@ -246,7 +246,7 @@ class RingReader:
 
     @classmethod
     def open(cls, path: Path, incarnation: int) -> RingReader:
-        """Raises: ResourceError when there is no such ring, or it belongs to another incarnation."""
+        """Open a ring. Raises: ResourceError when there is none, or it belongs to another incarnation."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as e:

@@ -41,7 +41,7 @@ _HEAP_SLOTS: Final = {
 
 
 def _find_mallinfo() -> Callable[[], _Mallinfo] | None:
-    """The function of the C library; None where there is none (musl, glibc before 2.33)."""
+    """Find the C library's function; None where there is none (musl, glibc before 2.33)."""
     try:
         function = ctypes.CDLL(None).mallinfo2
     except (OSError, AttributeError):

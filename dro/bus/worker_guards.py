@@ -53,7 +53,7 @@ def end_with(parent_pid: int) -> None:
 
 
 def start_thread(target: Callable[[], object]) -> threading.Thread:
-    """Raises: OSError."""
+    """Start a thread that gets no signals. Raises: OSError."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
     try:
         thread = threading.Thread(target=target, daemon=True)
@@ -66,7 +66,7 @@ def start_thread(target: Callable[[], object]) -> threading.Thread:
 
 
 def require_threads() -> None:
-    """Raises: OSError when no more can be started: ZeroMQ aborts the process that has no room for its own."""
+    """Try to start threads: ZeroMQ aborts a process that has no room for its own. Raises: OSError if none is left."""
     done = threading.Event()
     threads = []
     try:
@@ -79,7 +79,7 @@ def require_threads() -> None:
 
 
 def require_files() -> None:
-    """Raises: OSError when there are too few descriptors: ZeroMQ aborts the process that has none left."""
+    """Check the limit of descriptors: ZeroMQ aborts the process that has none left. Raises: OSError when too few."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
         raise OSError(errno.EMFILE, f"{soft} open files are allowed, a worker needs {LEAST_FILES}")

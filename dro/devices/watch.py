@@ -79,7 +79,7 @@ class AddressWatch:
         self._socket.close()
 
     def close_inherited(self) -> None:
-        """In a child: it is the parent's."""
+        """Close the descriptor in a child: it is the parent's."""
         os.close(self._socket.detach())
 
 

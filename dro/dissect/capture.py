@@ -84,7 +84,7 @@ class Capture:
                 yield from self._on_tcp(segment)
 
     def learn(self, frames: Iterable[Frame]) -> None:
-        """Only read the advertisements: a first pass, so that sessions are known before they are advertised."""
+        """Read only the advertisements: a first pass, so that sessions are known before they are advertised."""
         ip = Decapsulator()
         for frame in frames:
             segment = ip.segment(frame)
@@ -133,6 +133,6 @@ class Capture:
             self.foreign_streams += 1
 
     def _note_session(self, flow: Flow, data: bytes) -> None:
-        """A receiver opens a connection with a control message that holds the session id it means."""
+        """Note the session id in the control message with which a receiver opens a connection."""
         if len(data) >= _SID_SIZE and data[0] == MessageType.CONTROL and data[1] == BlockType.TCP_SID:
             self.directory.on_tcp_sid(flow, int.from_bytes(data[8:12], "big"))

@@ -144,7 +144,7 @@ class Decapsulator:
         return Segment(frame.number, frame.time_ns, TCP, src, sport, dst, dport, payload, cut, seq, ack, flags)
 
     def _ip_offset(self, link: int, data: bytes) -> int:
-        """Where the IPv4 header starts, or -1 after counting what the frame is instead."""
+        """Find where the IPv4 header starts, or -1 after counting what the frame is instead."""
         if link == LINK_ETHERNET:
             return self._ethertype(data, 12)
         if link in (LINK_RAW, LINK_IPV4, *LINK_RAW_OLD):
@@ -176,7 +176,7 @@ class Decapsulator:
         return -1
 
     def _fragment(self, now_ns: int, key: tuple[int, int, int, int], frag: int, body: bytes, cut: int) -> bytes | None:
-        """Add a fragment; the whole datagram when it was the last one missing. The first copy of a byte wins."""
+        """Add a fragment; the last one missing gives the whole datagram. The first copy of a byte wins."""
         offset = (frag & 0x1FFF) * 8
         more = bool(frag & 0x2000)
         if cut or offset + len(body) > 65535 or (more and len(body) % 8) or not body:

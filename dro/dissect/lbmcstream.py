@@ -153,7 +153,7 @@ class LbmcStream:
         return self._run(whole, None) if whole else None
 
     def _may_begin(self, data: bytes) -> bool:
-        """Whether the first bytes of a capture without the connection's start look like the head of one message.
+        """Say whether the first bytes of a capture without the connection's start look like the head of one message.
 
         A length that no message can have counts too when it is not 0 and the stream is named: then it is an error.
         """
@@ -171,7 +171,7 @@ class LbmcStream:
 
 
 def _walk(buffer: bytearray) -> tuple[int, str | None]:
-    """End of the last whole message, and what is wrong with the header there, if anything."""
+    """Find the end of the last whole message, and what is wrong with the header there, if anything."""
     pos = 0
     size = len(buffer)
     while size - pos >= MINIMAL_HEADER_SIZE:
@@ -191,7 +191,7 @@ def _walk(buffer: bytearray) -> tuple[int, str | None]:
 
 
 def find_messages(data: bytes) -> int:
-    """Where messages begin in a piece of a stream that starts anywhere; -1 when nowhere believable.
+    """Find where messages begin in a piece of a stream that starts anywhere; -1 when nowhere believable.
 
     Believable is a chain of headers that meets the end of `data`, or `_CHAIN` of them in a row.
     """

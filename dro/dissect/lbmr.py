@@ -302,12 +302,12 @@ class _Walk:
 
 
 def _text(name: bytes) -> str:
-    """A name as text: ASCII, anything else a replacement character."""
+    """Decode a name as ASCII, anything else as a replacement character."""
     return name.decode("ascii", "replace")
 
 
 def lbmr_options_start(data: bytes) -> int:
-    """Where the packet options begin. Raises: DecodeError when the packet does not end with a length option."""
+    """Find where the packet options begin. Raises: DecodeError when the packet does not end with a length option."""
     tail = data[-4:]
     start = len(data) - int.from_bytes(tail[2:], "big")
     if len(tail) < 4 or tail[:2] != b"\x80\x04" or not 4 <= start <= len(data) - 4:

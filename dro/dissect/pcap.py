@@ -140,7 +140,7 @@ def _classic(source: _Input, order: str, scale: int) -> Iterator[Frame]:
 
 
 def _pcapng(source: _Input) -> Iterator[Frame]:
-    """Sections one after the other; a section may change the byte order and forgets the interfaces."""
+    """Yield the frames of sections in turn; a section may change the byte order and forgets the interfaces."""
     order = "<"
     interfaces: list[_Interface] = []
     number = 0
@@ -179,7 +179,7 @@ def _pcapng(source: _Input) -> Iterator[Frame]:
 
 
 def _section(source: _Input, start: int) -> str:
-    """Byte order of the section whose type has just been read; leaves the input after the header block."""
+    """Read the byte order of the section whose type was just read; leaves the input after the header block."""
     head = source.take("pcapng section", 8)
     if head[4:] == b"\x4d\x3c\x2b\x1a":
         order = "<"

@@ -118,6 +118,6 @@ class SqnSet:
         return out
 
     def forget(self, key: int) -> None:
-        """Called by the pool: the chunk is given up, its count stays."""
+        """Give up a chunk, whose count stays; called by the pool."""
         self._chunks.pop(key, None)
         self.is_exact = False

@@ -110,7 +110,7 @@ def lbttcp_fields(data: bytes, out: FieldList) -> None:
 
 
 def _checked(check: Callable[[bytes], int], data: bytes) -> DecodeError | None:
-    """The error of another version, so that the fields can be printed first; any other error is raised."""
+    """Return the error of another version, so that the fields can be printed first; any other error is raised."""
     try:
         check(data)
     except TransportDecodeError as e:

@@ -130,7 +130,7 @@ class LogFile:
     # opening
 
     def _open(self) -> None:
-        """Raises: OSError."""
+        """Open the file to append to it, and to read it where that is permitted. Raises: OSError."""
         flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
         try:
             fd = os.open(self._path, os.O_RDWR | flags, _MODE)
@@ -147,7 +147,7 @@ class LogFile:
         self._is_regular = stat.S_ISREG(status.st_mode)
 
     def _end_the_last_line(self) -> None:
-        """What stood in the file before may lack its last line end; it is not ours to blank."""
+        """End the last line of what stood in the file before, which may lack its end; it is not ours to blank."""
         if not self._is_regular or self._is_blind:
             return
         with contextlib.suppress(OSError):
@@ -156,7 +156,7 @@ class LogFile:
                 os.write(self._fd, b"\n")
 
     def _prepare(self, day: int) -> None:
-        """Be on the file of that path, rolled if it is due."""
+        """Open the file that has the path now, if it is another one, and roll it if that is due."""
         try:
             status = os.stat(self._path)
             is_ours = (status.st_dev, status.st_ino) == self._id
@@ -168,7 +168,7 @@ class LogFile:
             self._roll(day)
 
     def _reopen(self) -> os.stat_result:
-        """Take the file that is there now. One that cannot be had leaves us where we are, told once."""
+        """Open the file that is there now. One that cannot be had leaves us where we are, told once."""
         try:
             self._open()
         except OSError as e:
@@ -236,7 +236,7 @@ class LogFile:
     # parts of lines
 
     def _look_before(self, data: bytes) -> None:
-        """Whatever stands before `data`, which we have just written, is finished: without a line end it is a part."""
+        """Blank a part of a line before `data`, which we have just written: nobody writes the rest of it any more."""
         begin = os.lseek(self._fd, 0, os.SEEK_CUR) - len(data)
         if begin > 0 and os.pread(self._fd, 1, begin - 1) != b"\n" and os.pread(self._fd, len(data), begin) == data:
             self._blank_part(begin)

@@ -180,7 +180,7 @@ class LogHandler(logging.Handler):
         self._lines = self._make_formatter()
 
     def begin(self) -> None:
-        """By the daemon: let the periods of rolling begin now."""
+        """Let the periods of rolling begin now; called by the daemon."""
         if isinstance(self.destination, _ToFile):
             self._lines.clock.at(time.time())
             self.destination.file.begin(self._lines.clock.day)

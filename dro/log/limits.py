@@ -71,7 +71,7 @@ class LimitedLogger:
 
     @classmethod
     def of_events(cls, log: logging.Logger, now_ns: Callable[[], int] = time.monotonic_ns) -> LimitedLogger:
-        """For what goes well, and strangers cause: a hundred lines of each kind at once, then one in 5 s."""
+        """Make one for what goes well, and strangers cause: a hundred lines of each kind at once, then one in 5 s."""
         return cls(log, now_ns, burst=EVENTS_BURST, interval_ns=EVENTS_BURST * EVENTS_EVERY_NS)
 
     def event(self, event: LogEvent, extra: Mapping[str, object] | None = None, *, key: object = None) -> bool:
@@ -130,7 +130,7 @@ def report_limited(*, at_once: bool = False) -> None:
 
 
 def forget_limited() -> None:
-    """After a fork: what the parent has left out, the parent tells."""
+    """Forget after a fork what the parent has left out: the parent tells it."""
     for limited in list(_LIMITED):
         limited.forget()
 
@@ -215,7 +215,7 @@ class Repeats:
         return reports
 
     def _forget(self, now_ns: int) -> None:
-        """Make room: the oldest that has nothing to tell, else the oldest."""
+        """Make room: forget the oldest that has nothing to tell, else the oldest."""
         for key, same in self._same.items():
             if not same.counted:
                 del self._same[key]

@@ -87,7 +87,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def shown_fields(fields: dict[str, object]) -> str:
-    """Each field behind a blank."""
+    """Write each field behind a blank."""
     return "".join([f" {name}={_quoted(value)}" for name, value in fields.items()])
 
 

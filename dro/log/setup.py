@@ -124,7 +124,7 @@ def settings() -> Settings:
 
 
 def check_settings(wanted: Settings) -> None:
-    """Could `apply` take these? A log file that is not there is made for that. Raises: ResourceError."""
+    """Check that `apply` could take these. A log file that is not there is made for that. Raises: ResourceError."""
     if wanted.kind == FILE:
         LogFile(wanted.file).close()
 
@@ -150,7 +150,7 @@ def apply(wanted: Settings) -> None:
 
 
 def _in_child() -> None:
-    """After any fork: what the parent has not written yet is the parent's, and a file position of our own is needed."""
+    """Start anew after any fork: what was not written yet is the parent's, and we need a file position of our own."""
     forget_limited()
     handler = _handler()
     if handler is not None:
@@ -163,7 +163,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def rename(process: str) -> logging.Logger:
-    """After a fork, of which the log has heard: the same log, in the name of the new process."""
+    """Use the same log in the name of the new process, after a fork of which the log was told."""
     handler = _handler()
     if handler is not None:
         handler.rename(process)
@@ -183,7 +183,7 @@ def give_to(uid: int, gid: int) -> None:
 
 
 def tick() -> None:
-    """Each second: write what is due without a line that asks for it."""
+    """Write what is due without a line that asks for it; called each second."""
     report_limited()
     handler = _handler()
     if handler is not None:
@@ -193,7 +193,7 @@ def tick() -> None:
 
 
 def finish() -> None:
-    """At the end of a process: write what was counted and what waits, as far as that goes at once."""
+    """Write at the end of a process what was counted and what waits, as far as that goes at once."""
     report_limited(at_once=True)
     handler = _handler()
     if handler is not None:

@@ -90,7 +90,7 @@ class _BufferedSink:
                 return
 
     def _put(self, data: bytes) -> int:
-        """Bytes that the destination took, or that nobody will ever take. Raises: OSError where there is no room."""
+        """Write bytes; how many were taken, or nobody will ever take. Raises: OSError where there is no room."""
         raise NotImplementedError
 
     def _wait(self, seconds: float) -> bool:

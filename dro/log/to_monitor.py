@@ -93,7 +93,7 @@ class EventSender(logging.Handler):
 
 
 def _body(record: logging.LogRecord, process: str) -> str:
-    """All but the time, as JSON; at most what a datagram has room for."""
+    """Write all but the time, as JSON; at most what a datagram has room for."""
     event = PublicEvent(record, process)
     fields = {name: plain(value)[:MAX_FIELD] for name, value in event.fields.items()}
     if record.exc_info and record.exc_info[1] is not None:

@@ -22,7 +22,7 @@ def umdump() -> int:
 
 
 def _run(module: str) -> int:
-    """The exit status. Tools that end in good order take the signal over when they begin."""
+    """Run a tool; returns the exit status. One that ends in good order takes the signal over when it begins."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from importlib import import_module

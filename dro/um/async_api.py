@@ -104,7 +104,7 @@ class _Queue(CallbackListener):
 
 
 class _Closing:
-    """Closed at the end of `async with`."""
+    """Is closed at the end of `async with`."""
 
     async def close(self) -> None:
         raise NotImplementedError
@@ -154,7 +154,7 @@ class Source(SourceHandle[nullcontext[None], _Waiters], _Closing):
         self._core.flush()
 
     async def wait_receivers(self, count: int = 1) -> None:
-        """Until so many receivers are connected; not for LBT-RM, which has no connections."""
+        """Wait until so many receivers are connected; not for LBT-RM, which has no connections."""
         while len(self._core.clients) < count:
             await self._changes.wait()
 
@@ -194,7 +194,7 @@ class Receiver(_Receiving[MessageReceiver]):
         return self._core.sources
 
     async def wait_sources(self, count: int = 1) -> None:
-        """Until so many sources are joined."""
+        """Wait until so many sources are joined."""
         while len(self._core.sources) < count:
             await self._changes.wait()
 
@@ -212,7 +212,7 @@ class WildcardReceiver(_Receiving[PatternReceiver]):
         return frozenset(self._core.topics)
 
     async def wait_topics(self, count: int = 1) -> None:
-        """Until so many topics have matched."""
+        """Wait until so many topics have matched."""
         while len(self._core.topics) < count:
             await self._changes.wait()
 
@@ -234,7 +234,7 @@ class Context(ContextHandle):
         self._core: MessageContext | None = None
 
     async def open(self) -> Self:
-        """Raises: ResourceError naming the option that cannot be satisfied."""
+        """Open the context. Raises: ResourceError naming the option that cannot be satisfied."""
         if self._core is not None:
             raise UsageError("the context is open already")
         loop = AsyncLoop()
@@ -318,7 +318,7 @@ class Context(ContextHandle):
         return collect(self.core)
 
     async def close(self) -> None:
-        """Raises: UsageError while sources or receivers are open."""
+        """Close the context. Raises: UsageError while sources or receivers are open."""
         core, loop = self._core, self._loop
         if core is None or loop is None:
             return

@@ -55,7 +55,7 @@ class _Changes:
             self._condition.notify_all()
 
     def wait_until(self, is_true: Callable[[], bool], timeout: float | None, what: str) -> None:
-        """Raises: TimeoutError."""
+        """Wait until it is true. Raises: TimeoutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             with self._condition:
@@ -118,7 +118,7 @@ class _Queue(CallbackListener):
 
 
 class _Closing:
-    """Closed at the end of `with`."""
+    """Is closed at the end of `with`."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -171,7 +171,7 @@ class BlockingSource(SourceHandle[ThreadLoop, _Changes], _Closing):
             self._core.flush()
 
     def wait_receivers(self, count: int = 1, timeout: float | None = None) -> None:
-        """Until so many receivers are connected; not for LBT-RM. Raises: TimeoutError."""
+        """Wait until so many receivers are connected; not for LBT-RM. Raises: TimeoutError."""
         self._lock.check_may_wait()
         self._changes.wait_until(lambda: len(self.clients) >= count, timeout, "receivers have not connected")
 
@@ -215,7 +215,7 @@ class BlockingReceiver(_Receiving[MessageReceiver]):
             return self._core.sources
 
     def wait_sources(self, count: int = 1, timeout: float | None = None) -> None:
-        """Until so many sources are joined. Raises: TimeoutError."""
+        """Wait until so many sources are joined. Raises: TimeoutError."""
         self._lock.check_may_wait()
         self._changes.wait_until(lambda: len(self.sources) >= count, timeout, f"no {count} sources of {self.topic!r}")
 
@@ -234,7 +234,7 @@ class BlockingWildcardReceiver(_Receiving[PatternReceiver]):
             return frozenset(self._core.topics)
 
     def wait_topics(self, count: int = 1, timeout: float | None = None) -> None:
-        """Until so many topics have matched. Raises: TimeoutError."""
+        """Wait until so many topics have matched. Raises: TimeoutError."""
         self._lock.check_may_wait()
         what = f"no {count} topics for {self.pattern!r}"
         self._changes.wait_until(lambda: len(self.topics) >= count, timeout, what)

@@ -101,7 +101,7 @@ class ThreadLoop(PausableLoop):
         self._lock.release()
 
     def check_may_wait(self) -> None:
-        """Raises: UsageError on the loop's own thread, where waiting would wait for itself."""
+        """Check that this is not the loop's own thread, where waiting would wait for itself. Raises: UsageError."""
         if self.is_own_thread:
             raise UsageError("a blocking call from a callback; callbacks run on the thread that must make it end")
 

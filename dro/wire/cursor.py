@@ -34,7 +34,7 @@ class Reader:
         return DecodeError(where, why, self.pos)
 
     def need(self, where: str, count: int) -> None:
-        """Raises: DecodeError when fewer than `count` bytes are left."""
+        """Check that `count` bytes are left. Raises: DecodeError when there are fewer."""
         if count < 0 or self.end - self.pos < count:
             raise DecodeError(where, f"needs {count} bytes, {max(self.end - self.pos, 0)} left", self.pos)
 

@@ -44,7 +44,7 @@ class FrameReader:
         self._input += data
 
     def read_into(self, view: memoryview) -> int:
-        """How many bytes were decoded into `view`; fewer than fit when more has to be fed.
+        """Decode into `view`; how many bytes came, fewer than fit when more has to be fed.
 
         Raises: DecodeError when what was fed is no such frame, once all that is before that has been taken.
         """

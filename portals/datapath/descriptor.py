@@ -57,7 +57,7 @@ def encode(position: int, size: int, table: RunTable) -> bytes:
 
 
 def table_bytes(rows: int) -> int:
-    """How long the encoded table is."""
+    """Return how long the encoded table is."""
     return HEAD.size + rows * ROW.size
 
 

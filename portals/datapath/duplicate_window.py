@@ -119,7 +119,7 @@ class DuplicateWindow:
         return _parts(fresh)
 
     def _skip_to(self, position: int) -> None:
-        """The next run begins there: what lies between was not seen."""
+        """Go on to where the next run begins: what lies between was not seen."""
         first = self._newest + 1
         if position == first:
             return
@@ -174,7 +174,7 @@ class DuplicateWindow:
         return bits
 
     def _has_gone_on(self, first_sqn: int, count: int) -> int:
-        """For how long runs have followed each other there, up to this one, while nothing newer came, ns."""
+        """Return for how long runs have followed each other there, to this one, while nothing newer came, ns."""
         if self._stray_newest != self._newest or not 0 <= ahead(first_sqn, self._stray_next) < self._size:
             self._stray_newest, self._stray_since_ns = self._newest, self._now_ns
         self._stray_next = (first_sqn + count) & MASK
@@ -190,7 +190,7 @@ class DuplicateWindow:
 
 
 def _parts(bits: int) -> list[tuple[int, int]]:
-    """The runs of ones as (index of the first, length), from the lowest."""
+    """Find the runs of ones as (index of the first, length), from the lowest."""
     parts: list[tuple[int, int]] = []
     at = 0
     while bits:

@@ -113,7 +113,7 @@ class Egress:
         return lost
 
     def reconcile_own_restart(self) -> None:
-        """At start: what an earlier incarnation of this portal had taken over and still queued died with it.
+        """Settle at start what an earlier incarnation of this portal had taken over and queued, which died with it.
 
         It may have died between two of its entries. The pairs are written first, so they are right: what they have
         and the portal's totals have not is counted as `worker_restart`, and what the totals had taken over but
@@ -144,7 +144,7 @@ class Egress:
     # proxy sources
 
     def feed(self, proxy: ProxySource, worker: int, handle: int, *, is_beside: bool = False) -> None:
-        """From now on fragments of (`worker`, `handle`) go to `proxy`; what still comes of its feeder before as well.
+        """Send fragments of (`worker`, `handle`) to `proxy` from now on; what still comes of its feeder before as well.
 
         `is_beside`: the one before brings what is new for a while yet, until `on_feeder_ended`.
         """
@@ -232,7 +232,7 @@ class Egress:
                 self._drop(Slot.DROPPED_NOT_OPERATIONAL, worker, fragments, nbytes)
 
     def _why(self, slot: Slot) -> Slot:
-        """The reason to drop something, while the link is up."""
+        """Return the reason to drop something: `slot`, while the link is up."""
         return slot if self.is_operational else Slot.DROPPED_NOT_OPERATIONAL
 
     # data
@@ -277,7 +277,7 @@ class Egress:
         self._drop(Slot.DROPPED_RESTART, worker, slot.fragments, slot.nbytes)
 
     def _send_batch(self) -> None:
-        """What `on_batch` has taken over: to the sessions, or to where it waits for them."""
+        """Give what `on_batch` has taken over to the sessions, or to where it waits for them."""
         table, worker, buffer = self._table, self._worker, self._buffer
         if not table.rows:
             return
@@ -314,7 +314,7 @@ class Egress:
     def _take_irregular(
         self, worker: int, table: RunTable, row: int, lanes: list[Lane], released: ProxySource | None = None
     ) -> None:
-        """A run that is not simply the next one of its source: drop it, hold it back, or note what is to be sent.
+        """Drop a run that is not simply the next one of its source, hold it back, or note what is to be sent.
 
         `released`: the proxy source for which it was held back until now.
         """
@@ -368,7 +368,7 @@ class Egress:
             lane.note(place, proxy.topic_index)
 
     def _send(self, lane: Lane, worker: int, buffer: bytearray, table: RunTable, now_ns: int, sent: list[int]) -> None:
-        """What one batch has for one session: to be sent, or to wait behind what waits already.
+        """Send what one batch has for one session, or put it behind what waits already.
 
         `sent`: fragments and bytes, and those of requests among them, is added to.
         """
@@ -403,7 +403,7 @@ class Egress:
             self._send_rows(lanes, part.worker, part.buffer)
 
     def _release_now(self, proxies: Iterable[ProxySource]) -> None:
-        """Likewise, at any time."""
+        """Send what is held back of these proxy sources, at any time."""
         if not self._order.held:
             return
         self._send_batch()
@@ -441,7 +441,7 @@ class Egress:
     # counting
 
     def _count_sent(self, worker: int, sent: list[int]) -> None:
-        """As `totals` has them."""
+        """Count what was sent; `sent` is as `totals` has it."""
         fragments, nbytes, requests, request_bytes = sent
         if not fragments:
             return

@@ -80,7 +80,7 @@ class FeederOrder:
         self.held: dict[ProxySource, HeldBack] = {}
 
     def keeps(self, proxy: ProxySource, worker: int, buffer: bytearray, table: RunTable, row: int) -> bool:
-        """Is the row held back? It is not the next one of its source."""
+        """Hold a row back that is not the next one of its source; whether it is held back."""
         handle, sqn, fragments, _, length, _, shape = ROW.unpack_from(table.words, row * ROW.size)
         held, next_sqn = self.held.get(proxy), proxy.window.next_sqn
         feeder, kind, nbytes = (worker, handle), shape >> KIND_SHIFT, fragments * length
@@ -109,7 +109,7 @@ class FeederOrder:
         return True
 
     def is_over(self, proxy: ProxySource, feeder: Feeder) -> bool:
-        """Is what is held back of it to be released, now that a batch of that feeder has been sent?"""
+        """Say whether what is held back of it is to be released, now that a batch of that feeder has been sent."""
         if (held := self.held.get(proxy)) is None:
             return False
         if feeder != held.feeder:

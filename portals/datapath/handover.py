@@ -81,7 +81,7 @@ class Edge:
         self.handover = handover
 
     def before(self, view: memoryview, run: Run) -> int:
-        """How many fragments of the run, from its first on, are still handed on."""
+        """Count the fragments of the run, from its first on, that are still handed on."""
         if self.handover.is_looking:
             self._note(run)
             return run.fragments
@@ -102,7 +102,7 @@ class Edge:
         return inside
 
     def _note(self, run: Run) -> None:
-        """Data and, as it speaks of them, TSNIs move the edge."""
+        """Move the edge by data and, as it speaks of them, by TSNIs."""
         if run.kind != KIND_CONTROL:
             end = (run.first_sqn + run.fragments) & MASK
             if self._sqn is None or (end - self._sqn) & MASK < HALF:
@@ -110,7 +110,7 @@ class Edge:
 
 
 def _continues(view: memoryview, run: Run, index: int) -> bool:
-    """Does this fragment of the run go on with a message that an earlier one began? A broken chain counts as no."""
+    """Say whether this fragment goes on with a message that an earlier one began. A broken chain counts as no."""
     try:
         frag = frag_of(view, run.offset + index * run.stride, run.length)
     except DecodeError:

@@ -228,7 +228,7 @@ class Ingress:
             page.add(Slot.RUNS_IN, table.rows)
 
     def _count_unknown(self, view: memoryview, run: Run) -> None:
-        """A run of a source that is not known."""
+        """Count a run of a source that is not known."""
         slot = Slot.UNKNOWN_SOURCE_CONTROL if run.kind else Slot.UNKNOWN_SOURCE
         self._page.add_sized(slot, run.fragments, run.fragments * run.length)
         if not run.kind and run.next_header and has_block(view, run, BlockType.REQUEST):
@@ -261,7 +261,7 @@ class Ingress:
         self._join(found, view[low:high], low)
 
     def _join(self, found: list[Found], data: bytearray | memoryview, low: int) -> None:
-        """The new rows, whose offsets count from `low`, lie in this chunk."""
+        """Put a chunk into the ring, in which the new rows lie; their offsets count from `low`."""
         size = len(data)
         position = self._put(data) if size else self._ring.position
         for worker, pending in found:
@@ -278,7 +278,7 @@ class Ingress:
                 self._announce(worker, pending)
 
     def _place_compact(self, view: memoryview, found: list[Found]) -> None:
-        """What lies far apart in the batch is copied one by one."""
+        """Copy one by one into the ring what lies far apart in the batch."""
         groups: dict[bytes, list[Found]] = {}
         for each in found:
             groups.setdefault(bytes(each[1].new_rows()) if len(found) > 1 else b"", []).append(each)
@@ -294,7 +294,7 @@ class Ingress:
             self._join(same, chunk, 0)
 
     def _place_split(self, view: memoryview, worker: int, pending: Pending) -> None:
-        """What is too much for one chunk is announced in several."""
+        """Announce in several chunks what is too much for one."""
         self._announce(worker, pending)
         table = pending.table
         for chunk, pending.table in split(view, table, self._chunk_max):
@@ -304,7 +304,7 @@ class Ingress:
         table.rows = 0
 
     def _put(self, data: bytes | bytearray | memoryview) -> int | None:
-        """Where it lies in the ring; None when there is no shared memory for it."""
+        """Write it into the ring; where it lies there, None when there is no shared memory for it."""
         try:
             return self._ring.write(data)
         except ResourceError as e:
@@ -312,18 +312,18 @@ class Ingress:
             return None
 
     def has_placed(self) -> bool:
-        """Is there anything in the ring that is not announced yet?"""
+        """Say whether there is anything in the ring that is not announced yet."""
         return any(pending.placed for pending in self._pending.values())
 
     def _refuse(self, worker: int, pending: Pending) -> None:
-        """There is no shared memory for the rows that do not lie in the ring yet."""
+        """Drop the rows that do not lie in the ring yet, as there is no shared memory for them."""
         fragments, nbytes = pending.table.total(pending.placed)
         pending.table.rows = pending.placed
         self._page.add_sized(self._page.pair(worker) + PairSlot.HANDED, fragments, nbytes)
         self._count_refused(worker, PairSlot.NO_MEMORY, fragments, nbytes)
 
     def _announce(self, worker: int, pending: Pending) -> None:
-        """The rows that lie in the ring; the others stay."""
+        """Announce the rows that lie in the ring; the others stay."""
         table, placed = pending.table, pending.placed
         if not placed:
             return
@@ -346,7 +346,7 @@ class Ingress:
         self._wake(worker)
 
     def _count_refused(self, worker: int, why: int, fragments: int, nbytes: int) -> None:
-        """`why`: the slot of the pair."""
+        """Count what a sibling does not get; `why`: the slot of the pair."""
         page = self._page
         page.add_sized(page.pair(worker) + why, fragments, nbytes)
         if worker not in self._refusals:

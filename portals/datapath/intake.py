@@ -81,7 +81,7 @@ class Intake:
             self._can_deliver.add(worker)
 
     def poll(self, worker: int) -> None:
-        """From now on take what the sibling announces."""
+        """Take from now on what the sibling announces."""
         if (queue := self._queues.get(worker)) is not None:
             self._polled[worker] = queue
 

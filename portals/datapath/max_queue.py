@@ -95,7 +95,7 @@ class MaxQueue:
         return kept
 
     def on_taken(self, lane: Lane, waiting: Waiting, rows: list[int], fragments: int) -> None:
-        """So many fragments of the first batch of a lane were sent. `rows`: topic indexes that it had."""
+        """Note that so many fragments of a lane's first batch were sent. `rows`: topic indexes that it had."""
         nbytes = waiting.table.nbytes()
         self.count(waiting.worker, -fragments, nbytes - waiting.nbytes)
         waiting.nbytes = nbytes
@@ -114,7 +114,7 @@ class MaxQueue:
             self._forget()
 
     def _is_out_of(self, proxy: ProxySource, waiting: Waiting) -> None:
-        """The batch has no row of it any more."""
+        """Forget a batch for the proxy source: it has no row of it any more."""
         batches = self._batches_of[proxy]
         del batches[waiting]
         if not batches:
@@ -167,7 +167,7 @@ class MaxQueue:
             self._blocked_ns += more_us * NS_PER_US
 
     def count(self, worker: int, fragments: int, nbytes: int) -> None:
-        """So much more of the sibling is queued, or less."""
+        """Count so much more of the sibling as queued, or less."""
         page = self._page
         base = page.pair(worker)
         self.nbytes += nbytes
@@ -179,7 +179,7 @@ class MaxQueue:
 
 
 def _without(table: RunTable, topic_index: int) -> tuple[RunTable, list[tuple[int, int]]]:
-    """The rows of other topics, and fragments and length of each row of this one."""
+    """Return the rows of other topics, and fragments and length of each row of this one."""
     rows = [row for row, topic in enumerate(table.column(0)) if topic == topic_index]
     raw, size = table.tobytes(), ROW.size
     kept = RunTable(table.rows)

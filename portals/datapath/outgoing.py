@@ -162,7 +162,7 @@ def set_apart(buffer: bytearray, table: RunTable) -> bytearray:
 
 
 def first_bytes(table: RunTable, most: int) -> int:
-    """How many fragments, from the first on, have at most `most` bytes together."""
+    """Count the fragments, from the first on, that have at most `most` bytes together."""
     fits = 0
     for count, length in zip(table.column(FRAGMENTS), table.column(LENGTH), strict=True):
         taken = min(count, most // length) if length else count

@@ -182,7 +182,7 @@ OPEN: Final = AclEnforcement()
 
 
 def _permitted(ask: Callable[[str], object], name: bytes) -> Verdict:
-    """What the options say about an object of that name."""
+    """Find what the options say about an object of that name."""
     try:
         ask(name_text(name))
     except ConfigError as e:

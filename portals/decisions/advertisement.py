@@ -65,5 +65,5 @@ def _options(
 
 
 def is_name(symbol: bytes) -> bool:
-    """Can it be a topic or pattern of ours? Counted fields may hold what a NUL-ended name cannot."""
+    """Say whether it can be a topic or pattern of ours. Counted fields may hold what a NUL-ended name cannot."""
     return 0 < len(symbol) <= NAME_MAX and b"\0" not in symbol

@@ -144,9 +144,9 @@ class PortalCore:
     def _follow_routes(
         self, moved: set[Path], origins: set[int], now_ns: int, *, is_over: bool = False
     ) -> Iterator[None]:
-        """`moved`: (egress, interested domain) of paths that changed; `origins`: domains whose paths to here did.
+        """Decide anew for paths that changed: those that `moved`, and those to here from the domains `origins`.
 
-        `is_over`: these are paths of a table before, kept until now."""
+        `moved`: (egress, interested domain). `is_over`: these are paths of a table before, kept until now."""
         if self.routes.take_review():
             self._effects.append(ReviewSources())
         for worker in {worker for worker, _ in moved}:
@@ -191,7 +191,7 @@ class PortalCore:
     # changes of the configuration
 
     def on_acl(self, acl: AclEnforcement, now_ns: int) -> None:
-        """Another access control list: apply only the differences (interest sent, proxies opened and closed)."""
+        """Apply only what differs in another access control list (interest sent, proxies opened and closed)."""
         before, self._acl = self._acl, acl
         self.receivers.acl = self.sources.acl = acl
         self.recorded.set_acl(acl)
@@ -314,7 +314,7 @@ class PortalCore:
     # the drain of this portal, as `portals.decisions.drain` orders it
 
     def withdraw(self) -> None:
-        """From now on make nothing new, keep all proxies, and do not report which own sources end."""
+        """Make nothing new from now on, keep all proxies, and do not report which own sources end."""
         self.is_withdrawn = self.receivers.is_withdrawn = self.sources.is_withdrawn = True
         self.own.keep_ends()
         self.deletion_delay.clear()

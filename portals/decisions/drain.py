@@ -165,7 +165,7 @@ class DrainCore:
         return self._are_sources_ended and self._are_sources_closed and not self._unfinished()
 
     def _unfinished(self) -> int:
-        """Proxy sources that are being closed, or advertise their end."""
+        """Count proxy sources that are being closed, or advertise their end."""
         return len(self._portal.core.proxies) + self._portal.finals_pending()
 
     # what happens
@@ -202,7 +202,7 @@ class DrainCore:
     # the two directions
 
     def _give_up_sources(self) -> None:
-        """As ingress: hand over, withdraw, wait for the siblings, report that the sources are gone."""
+        """Give up sources as ingress: hand over, withdraw, wait for the siblings, report that they are gone."""
         portal = self._portal
         if self._handover is not None:
             if not self._handover.on_tick():
@@ -216,7 +216,7 @@ class DrainCore:
             portal.core.end_sources()
 
     def _give_up_proxies(self, now_ns: int) -> None:
-        """As egress: wait until everything has come, been sent and been repaired, then close."""
+        """Give up proxies as egress: wait until all has come, been sent and been repaired, then close."""
         portal = self._portal
         if self._are_sources_closed:
             return

@@ -178,7 +178,7 @@ class PortalEngine:
     # time
 
     def next_deadline(self) -> int | None:
-        """For the core none while what it asked for before waits."""
+        """Return the next deadline; the core has none while what it asked for before waits."""
         deadlines = (None if self._effects else self.core.next_deadline(), self._link.next_deadline())
         return min((at for at in deadlines if at is not None), default=None)
 

@@ -68,7 +68,7 @@ class Exchange:
         yield InitialStateSent()
 
     def _known_before(self, worker: int, incarnation: int) -> Iterator[PortalMessage | None]:
-        """Make what an older incarnation of the sibling had told; all know its interest, so only one tells that."""
+        """Yield what an older incarnation of the sibling had told; all know its interest, so only one tells that."""
         for offer in self.siblings.offers_before(worker, incarnation):
             proxy = None if offer is None else self.sources.by_otid.get(offer.source.otid)
             is_fed = offer is not None and proxy is not None and proxy.feeder == offer.key

@@ -93,7 +93,7 @@ class HeardSources:
         return handle
 
     def _new_handle(self) -> int:
-        """The next that no source has; after the last number of the incarnation comes its first one again."""
+        """Choose the next that no source has; after the last number of the incarnation comes its first one again."""
         while True:
             self._number = self._number % NUMBERS + 1
             if (handle := self._of_incarnation | self._number) not in self.seen:
@@ -121,7 +121,7 @@ class HeardSources:
             self._kept_ends.append(SourceGone(handle))
 
     def keep_ends(self) -> None:
-        """From now on do not report to the siblings which sources end."""
+        """Keep from the siblings, from now on, which sources end."""
         if self._kept_ends is None:
             self._kept_ends = []
 
@@ -160,7 +160,7 @@ class HeardSources:
         self._ask(ChangeForwarding(handle, tuple(sorted(getting))))
 
     def _gets(self, worker: int, handle: int) -> bool:
-        """Whether the sibling wants the source, or an incarnation of it that is down did."""
+        """Say whether the sibling wants the source, or an incarnation of it that is down did."""
         return handle in self._wanted_by[worker] or any(handle in had for had in self._wanted_before[worker])
 
     def wanted_before(self, worker: int) -> Iterator[SourceSeen | None]:

@@ -47,7 +47,7 @@ SILENT_TICKS: Final = 6
 
 
 def _thing(message: PortalMessage) -> Hashable:
-    """What the message is about; of two messages about one thing the newer says all."""
+    """Find what the message is about; of two messages about one thing the newer says all."""
     match message:
         case InterestAdded(symbol=name, pattern=pattern, domain_id=domain_id):
             return name, pattern, domain_id
@@ -127,7 +127,7 @@ class Outbox:
                 self._changes.put(thing, record)
 
     def put_all(self, everything: Iterator[PortalMessage | None]) -> None:
-        """Asked for one message after the other, when it is its turn."""
+        """Take one message after the other from an iterator, when it is its turn."""
         self._everything = everything
 
     # the batches
@@ -173,7 +173,7 @@ class Outbox:
         return True
 
     def next_deadline(self) -> int | None:
-        """When new interest that waits for its pace may leave; None when none waits for that."""
+        """Return when new interest that waits for its pace may leave; None when none waits for that."""
         if not self._new_interest or self._on_the_way >= BATCHES_ON_THE_WAY:
             return None
         return self._paced_ns + BATCH_RECORDS * NS_PER_S // PACE
@@ -186,6 +186,6 @@ class Outbox:
         self._ticks = 0
 
     def on_tick(self) -> bool:
-        """Called every `TICK_NS`; whether the sibling has broken its promise."""
+        """Say whether the sibling has broken its promise; called every `TICK_NS`."""
         self._ticks = self._ticks + 1 if self._on_the_way else 0
         return self._ticks > SILENT_TICKS

@@ -158,7 +158,7 @@ class RecordedInterest:
             self._found.setdefault(symbol, Table())[topic] = None
 
     def forget(self, topic: bytes) -> None:
-        """Unless a sibling offers a source of it."""
+        """Forget a topic, unless a sibling offers a source of it."""
         if topic in self._offered:
             return
         self._searches.pop(topic, None)

@@ -32,7 +32,7 @@ class Relearning:
         self._quiet = 0
 
     def is_over(self, known: int, now_ns: int, *, is_told: bool = True) -> bool:
-        """Asked every `CHECK_NS`; `known`: topics, patterns and sources; `is_told`: siblings have said all."""
+        """Say if it is over, each `CHECK_NS`; `known`: topics, patterns, sources; `is_told`: siblings have said all."""
         grown, self._known = known - self._known, known
         self._quiet = self._quiet + 1 if is_told and grown * _STILL <= known else 0
         return self._quiet >= QUIET_CHECKS or now_ns >= self._until_ns

@@ -80,7 +80,7 @@ def entering_routes(worker: int, routes: Iterable[Route]) -> tuple[Route, ...]:
 
 
 def held_ns(topics: int) -> int:
-    """For how long the table before is kept when so many topics may move."""
+    """Return for how long the table before is kept when so many topics may move."""
     return HELD_NS + topics // MANY * MANY * HELD_EACH_NS
 
 
@@ -146,7 +146,7 @@ class Routes:
                 yield
 
     def _enter(self) -> set[Path]:
-        """What differs in `inbound` now."""
+        """Set `inbound` anew, and return what differs in it."""
         carried = dict(self.table.carried)
         for before in self._before:
             for origin, shares in before.carried.items():
@@ -250,7 +250,7 @@ def _read(me: int, routes: tuple[Route, ...], table: _Table) -> Iterator[None]:
 
 
 def _taken_off(before: PathParts, now: PathParts) -> PathParts:
-    """The trees of source domains that came by an ingress worker and do so no more."""
+    """Find the trees of source domains that came by an ingress worker and do so no more."""
     found: set[PathPart] = set()
     for ingress, shares, sources in before - now:
         parts = [(shares, sources)]

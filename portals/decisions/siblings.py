@@ -191,7 +191,7 @@ class Siblings:
         return list(self._offers.get(otid, {}).values())
 
     def add_offer(self, offer: Offer) -> SourceSeen | None:
-        """Instead of what an older incarnation offered under that OTID; returns what was offered under the handle."""
+        """Add it for what an older incarnation offered under that OTID; returns what was offered under the handle."""
         sibling, source = self._siblings[offer.worker], offer.source
         before, older = sibling.offers.get(source.handle), self.offers(source.otid)
         sibling.offers[source.handle] = offer

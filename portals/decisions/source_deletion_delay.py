@@ -33,7 +33,7 @@ class SourceDeletionDelay:
         self._fed = OrderedDict[bytes, int]()  # those that are fed until then, and wait only afterwards
 
     def change(self, delay_ns: int) -> None:
-        """Also for those that wait already."""
+        """Change the delay, also for those that wait already."""
         longer_ns, self.delay_ns = delay_ns - self.delay_ns, delay_ns
         for otid in self._delete_at_ns:
             self._delete_at_ns[otid] += longer_ns

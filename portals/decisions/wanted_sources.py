@@ -70,7 +70,7 @@ class WantedSources:
         return self._identity(otid)[1]
 
     def _identity(self, otid: bytes) -> tuple[bytes, int]:
-        """Topic and originating domain of a known OTID."""
+        """Return topic and originating domain of a known OTID."""
         known = self.by_otid.get(otid) or self._siblings.offers(otid)[0].source
         return known.topic, known.domain_id
 
@@ -148,7 +148,7 @@ class WantedSources:
     def _usable(
         self, otid: bytes, topic: bytes, origin: int, interested: Set[int], offers: Iterable[Offer]
     ) -> dict[tuple[int, int], Offer]:
-        """Offers by key that are on the path to an interested domain; before interest is known again, to any."""
+        """Find offers by key on the path to an interested domain; before interest is known again, to any."""
         workers = self._routes.feeders(origin, interested, share_of(otid))
         usable = {offer.key: offer for offer in offers if offer.worker in workers}
         if otid not in self._had:

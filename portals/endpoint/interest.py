@@ -186,7 +186,7 @@ class TrdInterest:
         return [event for table in tables for event in table.take_events()]
 
     def counts(self) -> dict[Slot, int]:
-        """For the gauges of the portal's page; costs the same however much interest there is."""
+        """Count for the gauges of the portal's page; costs the same however much interest there is."""
         local, remote = self._local.kinds, self._remote_patterns.kinds
         return {
             Slot.LOCAL_TOPICS: local[PATTERN_NONE],

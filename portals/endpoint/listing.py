@@ -66,7 +66,7 @@ class PortalLists:
         return one_topic(self._topic(topic), asked_by_patterns(self.core, topic, self.matchers))
 
     def _topics(self, text: bytes) -> Iterator[Row | None]:
-        """Heard in the TRD, wanted there, asked for there, or offered by siblings."""
+        """List topics heard in the TRD, wanted there, asked for there, or offered by siblings."""
         core, cache = self.core, self.receiving.resolver.cache
         for topic in cache.topics():
             yield self._topic(topic) if text in topic else None

@@ -37,6 +37,6 @@ class ProxyOptions:
         return self._of(WILDCARD_RECEIVER, options)
 
     def _of(self, scope: str, options: UmOptions) -> UmOptions:
-        """The options of that scope alone: the context has its own, which may be more than the files say."""
+        """Return the options of that scope alone: the context has its own, which may be more than the files say."""
         own = UmOptions({key: value for key, value in options.explicit.items() if key[0] == scope})
         return self._known.setdefault(own, own)

@@ -176,7 +176,7 @@ class EndpointPortal:
         self._shell.remove_source(source)
 
     def _advertised(self, source: BoundSource) -> tuple[int, int, bytes, bytes]:
-        """Hop count, cost with that of this portal, the options that cross the DRO, and how it is joined."""
+        """Return hop count, cost with that of this portal, the options that cross the DRO, and how it is joined."""
         cost = source.tir.options.cost if source.tir.options else None
         return *cost_through(cost, self._config.cost), pass_through_of(source.tir), join_info_of(source)
 
@@ -294,7 +294,7 @@ class EndpointPortal:
             self._shell.engine.act()
 
     def _on_cost(self) -> None:
-        """Routes, what siblings advertise for the sources of this TRD, and what this portal advertises."""
+        """Change routes, what siblings advertise for sources of this TRD, and what this portal advertises."""
         self._shell.report_up()
         self._ctx.loop.run_in_slices(self._change_sources())
         self._ctx.loop.run_in_slices(self.sources.set_cost(self._config.cost))

@@ -124,7 +124,7 @@ class ProxySources:
         self._events.event(LogEvent.PROXY_SOURCE_CREATED, {"topic": shown(seen.topic), "otid": seen.otid.hex()})
 
     def _advertise_silent(self) -> None:
-        """What was opened while there was much to do is advertised, as soon as there is less."""
+        """Advertise what was opened while there was much to do, as soon as there is less."""
         if self._is_busy() and not self._is_awaited:
             self._loop.call_later(CALM_NS, self._advertise_silent)
         else:
@@ -203,7 +203,7 @@ class ProxySources:
         self._events.event(LogEvent.PROXY_SOURCE_DELETED, {"topic": shown(proxy.topic), "otid": otid.hex()})
 
     def close_all(self) -> None:
-        """Without repairs: the portal ends."""
+        """Close all without repairs: the portal ends."""
         for otid in list(self.by_otid):
             self.close(otid, 0)
 

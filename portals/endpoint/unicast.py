@@ -121,7 +121,7 @@ class TrdUnicast:
     # into the TRD
 
     def on_route_info(self, message: bytes) -> None:
-        """From the route manager, for the other DROs of the TRD."""
+        """Send what the route manager says to the other DROs of the TRD."""
         on_outcome = partial(self._traffic.count_control, len(message))
         for neighbour in self._neighbours:
             self._sending.send_unicast(neighbour.ip, neighbour.port, message, on_outcome)
@@ -161,12 +161,12 @@ class TrdUnicast:
         self._contexts.questions.on_timer(now_ns)
 
     def take_datagrams(self) -> list[bytes]:
-        """For the TRD; questions and answers for siblings leave at once."""
+        """Take what is for the TRD; questions and answers for siblings leave at once."""
         infos = self._contexts.take_for_link()
         asked = [question_packet(info) if info.flags & CTXINFO_QUERY else remote_packet(info) for info in infos]
         bodies: list[lbmr.Body] = [*self._neighbours.take_outgoing(), *asked]
         return [lbmr.encode(lbmr.Packet(lbmr.VERSION, self._options_of(body), body)) for body in bodies]
 
     def _options_of(self, body: lbmr.Body) -> lbmr.PacketOptions | None:
-        """TNWG context information has none: the options of its body reach to the end of the packet."""
+        """Return the packet's options; TNWG context information has none: those of its body reach to the end."""
         return None if isinstance(body, lbmr.TnwgContextInfo) else self._packet_options

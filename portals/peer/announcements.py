@@ -52,7 +52,7 @@ def topic_index_of(otid: bytes) -> int:
 
 
 def _unfit(seen: SourceSeen) -> str:
-    """Why the source cannot be told over a link; empty if it can."""
+    """Say why the source cannot be told over a link; empty if it can."""
     if not fits(seen.topic):
         return f"a name of {len(seen.topic)} bytes does not fit into a message of the link"
     if len(seen.pass_through) > OPTIONS_MAX:

@@ -155,7 +155,7 @@ class LinkCore:
         return connection
 
     def _digests_sent(self) -> Digests:
-        """Digest what a question that is put now comes behind. None while all is told once more."""
+        """Digest what was told before a question that is put now. None while all is told once more."""
         sources = self._sent_sources() if self.link is not None else None
         return NO_DIGESTS if sources is None else Digests(self.told.digest, sources.digest)
 
@@ -172,7 +172,7 @@ class LinkCore:
             self._begin(connection, up, now_ns)
 
     def _begin(self, connection: Connection, up: LinkUp, now_ns: int) -> None:
-        """It is the link from now on, or as soon as the one before is closed."""
+        """Make the connection the link from now on, or as soon as the one before is closed."""
         if connection.number not in self._connections:
             return
         if self.link is not None:
@@ -217,7 +217,7 @@ class LinkCore:
         self._report_up()
 
     def _report_up(self) -> None:
-        """The companion is known, or all parts of the link work, or both."""
+        """Report that the companion is known, or all parts of the link work, or both."""
         hello = self.link.session.hello if self.link is not None else None
         if self.neighbour and self.watch.is_up and hello is not None:
             self._ask(do.Log(LogEvent.PEER_LINK_UP, {"dro": _name(hello), "node_id": self.neighbour}))
@@ -289,7 +289,7 @@ class LinkCore:
             self._lose()
 
     def _lose(self) -> None:
-        """Nothing is held any more: what was not confirmed goes."""
+        """Drop all that is held: what was not confirmed goes."""
         held = self._held.copy()
         self._held.clear()
         if self._is_away:
@@ -353,7 +353,7 @@ class LinkCore:
 
     @staticmethod
     def _is_companion(link: Connection, message: Message) -> bool:
-        """Whether a DRO without a node id in HELLO describes itself, by name. Guess: without names the first does."""
+        """Say whether a DRO with no node id in HELLO describes itself, by name. Guess: without names the first does."""
         hello, name = link.session.hello, message.get(GatewayName)
         return hello is not None and (not hello.name or name is None or name.name == hello.name)
 

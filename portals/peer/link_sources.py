@@ -132,7 +132,7 @@ class LinkSources:
             self._ask(AddSource(self.connection, record, *cost, self._taken_over(record)))
 
     def _taken_over(self, record: SourceRecord) -> tuple[int, int] | None:
-        """The same source, as a connection before had it; it is not held any more."""
+        """Find the same source as a connection before had it; it is not held any more."""
         for sources in self._held:
             known = sources._offered.find(record.otid)
             if known is None or (known.topic, known.domain_id) != (record.topic, record.domain_id):
@@ -156,7 +156,7 @@ class LinkSources:
             self._ask(RemoveSource(self.connection, number))
 
     def remove_all(self) -> Iterator[None]:
-        """In steps: what is held of the connection goes."""
+        """Remove in steps what is held of the connection."""
         for number in self._let_in.snapshot():
             self.remove(number)
             yield

@@ -74,7 +74,7 @@ class LinkWatch:
             self.ends[end] += 1
 
     def on_failed(self, why: str, remedy: str = "") -> None:
-        """Why there is no link; empty when there is no reason any more."""
+        """Note why there is no link; empty when there is no reason any more."""
         if not self.is_up:
             self.error, self.remedy = why, remedy
 
@@ -92,7 +92,7 @@ class LinkWatch:
         return Absence((now_ns - self.since_ns) // NS_PER_S, *self.why_not())
 
     def why_not(self) -> tuple[str, str]:
-        """Why there is no link, and what to do."""
+        """Say why there is no link, and what to do."""
         if self._is_initiator:
             usual = "start the DRO there, and compare <address> and <port> with its <acceptor>; look for firewalls"
             return self.error or "no attempt to connect has come to an end", self.remedy or usual

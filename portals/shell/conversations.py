@@ -159,7 +159,7 @@ class Conversations:
         self._room = AT_ONCE_BYTES
 
     def _work_off(self, worker: int, waiting: deque[Iterator[PortalMessage]], count: int) -> bool:
-        """So many messages at most, of its first frame; whether there may be more in that."""
+        """Take so many messages at most, of the first frame; whether there may be more in that."""
         heard = 0
         for message in islice(waiting[0], count):
             heard += 1
@@ -167,7 +167,7 @@ class Conversations:
         return heard == count
 
     def _end_frame(self, worker: int, waiting: deque[Iterator[PortalMessage]]) -> None:
-        """The first is worked off, unless its sender has ended meanwhile."""
+        """Drop the first frame, which is worked off, and confirm it, unless its sender has ended meanwhile."""
         if self._frames.get(worker) is waiting:
             waiting.popleft()
             self._confirm(worker, 1)

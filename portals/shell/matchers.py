@@ -33,5 +33,5 @@ class Matchers:
 
 
 def shown(topic: bytes) -> str:
-    """For logs and lists."""
+    """Decode a topic for logs and lists."""
     return topic.decode(errors="replace")

@@ -169,23 +169,23 @@ class PortalShell:
             self._on_sibling_up(peer)
 
     def report_up(self) -> None:
-        """To the route manager: that the portal works, and at which cost."""
+        """Report to the route manager that the portal works, and at which cost."""
         self.report(self._link.describe())
 
     def report(self, portal: PortalUp | PortalGone) -> None:
-        """To the route manager, unless the portal is drained."""
+        """Report to the route manager, unless the portal is drained."""
         if not self.drain.is_over:
             self._report(portal)
 
     def report_busy(self) -> None:
-        """To the route manager, now and then: that a link has more to read than there is time for."""
+        """Report to the route manager, now and then, that a link has more to read than there is time for."""
         now_ns = self._ctx.loop.now_ns()
         if now_ns - self._busy_ns >= BUSY_NS:
             self._busy_ns = now_ns
             self._report(LinkBusy(self._ctx.index))
 
     def report_route_info(self, message: bytes, ip: int = 0, port: int = 0) -> None:
-        """To the route manager: what another DRO says, as an LBMC message; in a TRD, by a connection from there."""
+        """Report to the route manager what another DRO says, an LBMC message; in a TRD, by a connection from there."""
         self._report(RouteInfoHeard(self._ctx.index, message, ip, port))
 
     def _report(self, message: RouteMessage) -> None:
@@ -248,7 +248,7 @@ class PortalShell:
         return self._siblings.is_behind
 
     def _compare(self, worker: int, hello: PortalHello) -> None:
-        """What the sibling had handed over before its greeting, with what has come of it."""
+        """Compare what the sibling had handed over before its greeting with what has come of it."""
         lost = self.egress.reconcile(worker, hello.forwarded, hello.forwarded_bytes)
         if lost:
             self._ctx.log.info(LogEvent.FRAGMENTS_LOST, extra={"sibling": self._ctx.name_of(worker), "fragments": lost})
@@ -352,7 +352,7 @@ class PortalShell:
     # the end
 
     def _on_drained(self) -> None:
-        """Nothing is left to be forwarded: no routes go through here any more."""
+        """Take the portal out of all routes, as nothing is left to be forwarded."""
         self._report(PortalGone(self._ctx.index))
         self._link.on_routes(set(), self._ctx.loop.now_ns())
 

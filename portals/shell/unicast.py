@@ -132,7 +132,7 @@ class UnicastTraffic:
     def _take_control(
         self, verdict: ForRoutes | ForContexts, message: bytes, peer: str, sender: tuple[int, int]
     ) -> None:
-        """A control message of another DRO, for this one."""
+        """Take a control message of another DRO, for this one."""
         if isinstance(verdict, ForRoutes) and not self._is_dro(sender[0]):
             self._page.add_sized(Slot.GATEWAY_CONTROL_REFUSED, 1, len(message))
             self._ctx.limited(LogEvent.GATEWAY_CONTROL_REFUSED, extra={"peer": peer, "remedy": _REFUSED_REMEDY})

@@ -57,7 +57,7 @@ class RunningDro:
 
 
 def run_bases() -> list[Path]:
-    """Where run directories may lie: a daemon and a login shell often have different environments."""
+    """List where run directories may lie: a daemon and a login shell often have different environments."""
     bases = [default_run_base(), Path(f"/run/user/{os.geteuid()}"), Path("/tmp")]
     return [base for base in dict.fromkeys(bases) if base.is_dir()]
 
@@ -87,7 +87,7 @@ def _linked(directory: Path) -> Path | None:
 
 
 def is_trusted(directory: Path) -> bool:
-    """In /tmp anybody can make a directory with such a name."""
+    """Say whether it is ours, or we are root: in /tmp anybody can make a directory with such a name."""
     with contextlib.suppress(OSError):
         status = directory.lstat()
         return directory.is_dir() and not directory.is_symlink() and (os.geteuid() in (status.st_uid, _ROOT))
@@ -133,7 +133,7 @@ class Client:
             raise UnreachableError(f"no DRO answers in {run_dir}: {e.strerror or e}", remedy=remedy) from e
 
     def _connect(self, path: str) -> None:
-        """A UNIX socket whose queue is full refuses at once instead of waiting. Raises: OSError."""
+        """Try to connect, again if a full queue refuses, which for a UNIX socket does not wait. Raises: OSError."""
         deadline = time.monotonic() + CONNECT_LIMIT_S
         while True:
             try:

@@ -53,14 +53,14 @@ class Arguments:
         self._values = dict(values)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Raises: RefusedError when it is missing (without a default) or no text."""
+        """Take a text. Raises: RefusedError when it is missing (without a default) or no text."""
         value = self._values.pop(name, default)
         if not isinstance(value, str):
             raise RefusedError(f"the argument {name!r} is missing" if value is None else f"{name!r} has to be a text")
         return value
 
     def number(self, name: str, default: float | None = None, *, minimum: float, maximum: float) -> float:
-        """Raises: RefusedError when it is missing (without a default), no number or out of range."""
+        """Take a number. Raises: RefusedError when it is missing (without a default), no number or out of range."""
         value = self._values.pop(name, default)
         if value is None:
             raise RefusedError(f"the argument {name!r} is missing")
@@ -69,14 +69,14 @@ class Arguments:
         return value
 
     def flag(self, name: str) -> bool:
-        """Raises: RefusedError when it is neither true nor false; it is false when missing."""
+        """Take a flag, false when missing. Raises: RefusedError when it is neither true nor false."""
         value = self._values.pop(name, False)
         if not isinstance(value, bool):
             raise RefusedError(f"{name!r} has to be true or false")
         return value
 
     def done(self) -> None:
-        """Raises: RefusedError when the request has an argument that nobody asked for."""
+        """Check that all was taken. Raises: RefusedError when the request has an argument that nobody asked for."""
         if self._values:
             raise RefusedError(f"no such argument: {', '.join(map(repr, sorted(self._values)[:5]))}")
 
@@ -191,7 +191,7 @@ class AdminServer:
                 self._path.unlink()
 
     def close_inherited(self) -> None:
-        """In a forked child: close the descriptors and touch nothing else."""
+        """Close the descriptors in a forked child and touch nothing else."""
         for client in self._clients:
             client.sock.close()
         if self._listener is not None:
@@ -214,7 +214,7 @@ class AdminServer:
         return True
 
     def _pause(self, error: OSError) -> None:
-        """No descriptor, no memory: whoever waits in the queue goes on waiting."""
+        """Accept nobody for a while, as there is no descriptor or memory: whoever is in the queue goes on waiting."""
         self._limited(LogEvent.ADMIN_NOT_ACCEPTED, extra={"reason": error.strerror})
         listener = self._listener
         assert listener is not None
@@ -299,7 +299,7 @@ class _Client:
         self._server.forget(self, why)
 
     def _patience(self) -> Timer:
-        """The client's turn begins; from here on its patience is ours."""
+        """Start the timer that closes a silent client, as its turn begins."""
         return self._loop.call_later(self._server.client_timeout_ns, lambda: self.close("silent or slow"))
 
     def _on_readable(self) -> None:
@@ -370,7 +370,7 @@ def _shown(arguments: Mapping[str, object]) -> str:
 
 
 def _request(line: bytes) -> JsonObject:
-    """Raises: RefusedError."""
+    """Read a request. Raises: RefusedError."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError):

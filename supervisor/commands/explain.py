@@ -96,7 +96,7 @@ def _between(
 
 
 def _whole(verdicts: tuple[VerdictRecord, ...]) -> tuple[str, str]:
-    """One that rejects decides; then one that depends."""
+    """Sum up the verdicts: one that rejects decides; then one that depends."""
     for wanted in (REJECTED, DEPENDS):
         for one in verdicts:
             if one.verdict == wanted:
@@ -105,7 +105,7 @@ def _whole(verdicts: tuple[VerdictRecord, ...]) -> tuple[str, str]:
 
 
 def _inbound(portal: EndpointConfig | PeerConfig, question: ExplainQuery) -> tuple[VerdictRecord, tuple[str, ...]]:
-    """What its list says, and the conditions that have to be known for more."""
+    """Find what its list says, and the conditions that have to be known for more."""
     acl, given = Acl.of(portal.acl), question.given or {}
     missing: tuple[str, ...] = ("transport",)
     verdict = acl.inbound(question.topic, None)
@@ -120,7 +120,7 @@ def _inbound(portal: EndpointConfig | PeerConfig, question: ExplainQuery) -> tup
 
 
 def _asked(acl: AclConfig | None, transport: SessionTransport) -> list[str]:
-    """Conditions of the inbound list that sessions of this transport have, but for the transport itself."""
+    """List conditions of the inbound list that sessions of this transport have, but for the transport itself."""
     entries = acl.inbound if acl is not None and acl.inbound is not None else ()
     kinds = dict.fromkeys(condition.kind for entry in entries for condition in entry.conditions)
     return [kind for kind in kinds if kind in SESSION_PARTS and applies(kind, transport)]
@@ -134,7 +134,7 @@ def _record(portal: str, direction: str, verdict: Verdict) -> VerdictRecord:
 def _proxy(
     portal: EndpointConfig | PeerConfig, topic: str, *, is_source: bool
 ) -> tuple[list[VerdictRecord], list[OptionRecord]]:
-    """What the rules of UM XML files say, if they do not permit the proxy, and else the options that are set for it:
+    """Find what the rules of UM XML files say, if they do not permit the proxy, and else the options set for it:
     those of its context and its own, without those that mean nothing to a DRO."""
     if isinstance(portal, PeerConfig):  # its proxies are numbers on the link
         return [], []
@@ -180,7 +180,7 @@ def query_of(arguments: Arguments) -> ExplainQuery:
 
 
 def _integer(arguments: Arguments, name: str, default: int | None, maximum: int) -> int:
-    """Raises: RefusedError."""
+    """Read a whole number. Raises: RefusedError."""
     number = arguments.number(name, default, minimum=1 if default is None else default, maximum=maximum)
     if number != int(number):
         raise RefusedError(f"{name!r} has to be a whole number")

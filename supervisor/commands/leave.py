@@ -53,7 +53,7 @@ class LeaveCommand:
         self._wait(parent.loop.now_ns() + limit_ns, int(limit_s * 1000), reply)
 
     def _wait(self, until_ns: int, limit_ms: int, reply: Reply) -> None:
-        """Until routes avoid this DRO, or the limit."""
+        """Wait until routes avoid this DRO, or for the limit, then drain its portals."""
         loop, avoid = self._parent.loop, self._parent.routes_avoid
         if self._parent.is_stopping:
             reply.fail(RefusedError("the DRO is stopping"))
@@ -66,7 +66,7 @@ class LeaveCommand:
             loop.call_later(_LOOK_NS, lambda: self._wait(until_ns, limit_ms, reply))
 
     def _topics(self) -> int:
-        """That other DROs may move to other ways: as many as this one carries."""
+        """Count topics that other DROs may move to other ways: as many as this one carries."""
         portals = portals_status(self._parent).portals
         return sum(portal[slot] for portal in portals for slot in (Slot.PROXY_SOURCES, Slot.PROXY_RECEIVERS))
 

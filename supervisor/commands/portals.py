@@ -44,7 +44,7 @@ class PortalCommands:
         add("portal remove", self._remove)
 
     def _check_unclaimed(self) -> None:
-        """Raises: RefusedError while a reload stops and starts portals by its plan."""
+        """Check that no reload stops and starts portals by its plan. Raises: RefusedError while one does."""
         if claim := self._parent.configuration.claim_of_portals():
             raise RefusedError(f"{claim} is under way", remedy="try again when it is done")
 
@@ -111,7 +111,7 @@ class PortalCommands:
         self._parent.run_forked(lambda: read_new(file), on_read, limit_ns=LOAD_LIMIT_NS, what=f"reading {file}")
 
     def _start(self, name: str, config: DroConfig, reply: Reply) -> None:
-        """Raises: DroError; the configuration is then what it was."""
+        """Start a portal of the new configuration. Raises: DroError; the configuration is then what it was."""
         configuration = self._parent.configuration
         before = configuration.current
 
@@ -136,7 +136,7 @@ def _name(arguments: Arguments) -> str:
 
 
 def _with_limit(arguments: Arguments) -> tuple[str, int]:
-    """The name of the portal, and the limit in milliseconds."""
+    """Read the name of the portal, and the limit in milliseconds."""
     limit_s = arguments.number("limit_s", DRAIN_LIMIT_MS / 1000, minimum=0, maximum=MAX_DRAIN_S)
     return _name(arguments), int(limit_s * 1000)
 

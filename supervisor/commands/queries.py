@@ -46,7 +46,7 @@ class AdminQueries:
         self._answer(record, reply, "writing the configuration")
 
     def _on_diff(self, arguments: Arguments, reply: Reply) -> None:
-        """What a reload of a file would do; without a file, of the own one."""
+        """Find what a reload of a file would do; without a file, of the own one."""
         path = arguments.text("file", self._path)
         arguments.done()
         situation = situation_of(self._parent)
@@ -64,7 +64,7 @@ class AdminQueries:
         self._answer(lambda: explain(config, question, states), reply, "working out the answer")
 
     def _answer(self, work: Callable[[], Record], reply: Reply, what: str) -> None:
-        """Raises: RefusedError."""
+        """Do the work in a process of its own, and answer with the result. Raises: RefusedError."""
         if self._under_way >= MAX_QUERIES:
             raise RefusedError(f"{MAX_QUERIES} questions are worked on already", remedy="try again in a moment")
         self._under_way += 1

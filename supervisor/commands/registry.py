@@ -26,7 +26,7 @@ from supervisor.reload.requests import Reload
 
 
 def _status(parent: Parent[DroConfig], version: str, began_s: float) -> DroStatus:
-    """What the parent knows about itself and its workers."""
+    """Collect what the parent knows about itself and its workers."""
     configuration = parent.configuration
     return DroStatus(
         name=parent.name,

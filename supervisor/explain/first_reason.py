@@ -134,7 +134,7 @@ def _heard(hops: list[Hop], at: int, interested: int) -> Iterator[PathFinding]:
 
 
 def _portal(hop: Hop, name: str) -> Iterator[PathFinding]:
-    """A portal that does not work, or has no link."""
+    """Look for a portal that does not work, or has no link."""
     assert hop.facts is not None
     status, peer = hop.facts.portals.get(name), hop.facts.peers.get(name)
     if status is not None and status.state not in WORKING:
@@ -206,7 +206,7 @@ def _forwarded(hop: Hop, found: list[SourceRow]) -> Iterator[PathFinding]:
 
 
 def _queue(hop: Hop) -> Iterator[PathFinding]:
-    """Its receivers, or the companion, take less than comes."""
+    """Look for a queue that is long: its receivers, or the companion, take less than comes."""
     assert hop.facts is not None
     status = hop.facts.portals.get(hop.left_at)
     queued, limit = (status[Slot.QUEUED_BYTES], status[Slot.QUEUE_LIMIT]) if status is not None else (0, 0)

@@ -69,7 +69,7 @@ class _Asked:
 
     @property
     def hop(self) -> Hop | None:
-        """Its own, if it is on the path."""
+        """The hop of this DRO, if it is on the path."""
         return next((hop for hop in hops_of(self.path) if hop.entered_at or hop.left_at), None)
 
 
@@ -140,7 +140,7 @@ def _otids(dro: _Asked, asked: JsonObject) -> Iterator[str]:
 
 
 def _no_path(dro: _Asked, missed: Sequence[NeighbourProblem]) -> PathFinding:
-    """The portals that do not work here are the likely reason; without one, it is elsewhere."""
+    """Explain why there is no route, by portals that do not work here; without one, the reason is elsewhere."""
     resume = "tnwgdctl portal resume, or the log if nobody has paused it"
     stopped = [NeighbourProblem(w.name, f"is {w.state}", resume) for w in dro.status.workers if w.state not in WORKING]
     found = [*stopped, *(problem for problem in missed if problem.portal not in (p.portal for p in stopped))]
@@ -158,7 +158,7 @@ def _configured(dro: _Asked, asked: JsonObject) -> ExplainRecord:
 
 
 def _facts(dro: _Asked, hop: Hop, topic: str, configured: ExplainRecord, otid: str) -> Facts:
-    """`otid`: of the only source that is looked at; empty for all."""
+    """Ask a DRO for all about the topic; `otid`: of the only source that is looked at; empty for all."""
     client, entered, left = dro.client, hop.entered_at, hop.left_at
     portals = {p.name: p for p in client.ask(PortalsStatus, "portals").portals if p.name in (entered, left)}
     peers = {row.portal: row for row in links(client, dro.status)[0]}
@@ -177,7 +177,7 @@ def _facts(dro: _Asked, hop: Hop, topic: str, configured: ExplainRecord, otid: s
 
 
 def _rows(client: Client, what: str, portal: str, topic: str) -> list[Any]:
-    """Nothing when the portal does not answer; its state tells why."""
+    """List rows of a portal, none when it does not answer; its state tells why."""
     try:
         return list(rows_of(client, what, portal, topic))
     except CommandError:

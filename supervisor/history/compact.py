@@ -131,7 +131,7 @@ def replaced(metadata: Mapping[bytes, bytes] | None) -> list[str]:
 
 
 def _schema_of(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
-    """All columns that one of the files has, and what they mean."""
+    """Collect all columns that one of the files has, and what they mean."""
     columns: dict[str, Any] = {}
     about: dict[str, Any] = {}
     for schema in schemas:
@@ -142,7 +142,7 @@ def _schema_of(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
 
 
 def _pieces(paths: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
-    """All rows, by their key and in order of time, each once; a portal, worker, ... at a time."""
+    """Yield all rows, by their key and in order of time, each once; a portal, worker, ... at a time."""
     key = json.loads(schema.metadata[META.encode()]).get("key", [])
     first = next((name for name in key if pa.types.is_string(schema.field(name).type)), None)
     if first is None:
@@ -169,7 +169,7 @@ def _numbered(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def _once(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The first row of each key."""
+    """Take the first row of each key."""
     return rows.take(_numbered(rows, key)["row_min"])
 
 

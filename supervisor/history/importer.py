@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 @cache
 def _columns(portal_type: str) -> Mapping[str, str]:
-    """Columns of a history by the fields of a portal."""
+    """Find the columns of a history by the fields of a portal."""
     found: dict[str, str] = {}
     for metric in metrics(PORTAL, portal_type):
         if metric.field and len(metric.slots) == 1:
@@ -158,7 +158,7 @@ def _bounded(row: Row) -> Row:
 
 
 def _portal(portal: Any) -> Row:  # noqa: ANN401  a message
-    """The columns of one portal."""
+    """Make the columns of one portal."""
     is_peer = portal.HasField("peer")
     portal_type = PEER if is_peer else ENDPOINT
     row: Row = {

@@ -92,7 +92,7 @@ def message_class(name: str) -> Made:
 
 @cache
 def _orders() -> Mapping[tuple[int, str], tuple[str, ...]]:
-    """The fields of CSV texts by packet type and transport."""
+    """Read the fields of CSV texts by packet type and transport."""
     text = files("supervisor.history").joinpath("data/lbmmon-csv.csv").read_text()
     found = {(int(r["packet"]), r["transport"]): tuple(r["fields"].split()) for r in csv.DictReader(text.splitlines())}
     queue = message_class("UMSMonMsg").DESCRIPTOR.nested_types_by_name["Stats"].nested_types_by_name["EventQueue"]
@@ -141,7 +141,7 @@ def _of_packets(path: Path, data: bytes) -> Iterator[Message]:
 
 
 def _of_packet(kind: int, attributes: bytes, data: bytes) -> Iterator[Message]:
-    """Raises: ValueError, DecodeError."""
+    """Yield the messages of a packet. Raises: ValueError, DecodeError."""
     told = _attributes(attributes)
     module = int.from_bytes(told.get(3, b"\0\0"), "big") >> 8
     if module == PB and kind in (*NAMES, DRO):
@@ -160,7 +160,7 @@ def _of_packet(kind: int, attributes: bytes, data: bytes) -> Iterator[Message]:
 
 
 def _attributes(block: bytes) -> dict[int, bytes]:
-    """The values by type. Raises: ValueError."""
+    """Read the values by type. Raises: ValueError."""
     if not block:
         return {}
     if len(block) < _PAIR.size:
@@ -181,7 +181,7 @@ def _number(value: bytes | None) -> int:
 
 
 def _of_csv(sender: MonitorSender, kind: int, text: str) -> LibraryStats:
-    """One text of hexadecimal numbers. Raises: ValueError."""
+    """Read one text of hexadecimal numbers. Raises: ValueError."""
     separator = next((c for c in text if not (c.isalnum() or c in "\"' \t")), ",")
     fields = next(csv.reader([text.replace("'", '"').rstrip("\0")], delimiter=separator, skipinitialspace=True))
     transport = source = ""
@@ -214,7 +214,7 @@ def _of_database(path: Path) -> Iterator[Message]:
 
 
 def _of_row(row: tuple[Any, ...], kind: str, where: str) -> Iterator[Message]:
-    """The message of a row: the column that has JSON."""
+    """Yield the message of a row: the column that has JSON."""
     texts = [cell.decode(errors="replace") if isinstance(cell, bytes) else cell for cell in row]
     text = next((cell for cell in texts if isinstance(cell, str) and cell.lstrip().startswith("{")), None)
     if text is None:

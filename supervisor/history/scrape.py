@@ -108,7 +108,7 @@ class Scraper:
             _log.warning("%s: %s; the other %d samples are kept", answer.url, problem, count)
 
     def _tell_late(self) -> None:
-        """Tell once of who should have answered; name servers and headers can take longer than the limit."""
+        """Log once who should have answered; name servers and headers can take longer than the limit."""
         for url, asked_s in self._asked_s.items():
             if url not in self._is_late and time.monotonic() - asked_s > self._limit_s + 1:
                 self._is_late.add(url)

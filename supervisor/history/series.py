@@ -142,7 +142,7 @@ def _of_pages() -> Mapping[tuple[str, Series], tuple[str, _Columns]]:
 
 
 def _series_of(metric: Metric) -> Iterator[tuple[str, Series, _Columns]]:
-    """Name, labels beside those of the metric, and columns of each of its series."""
+    """List name, labels beside those of the metric, and columns of each of its series."""
     column, to_value = metric.row.lower(), _scaled(1 / metric.scale)
     if metric.kind != HISTOGRAM:
         yield metric.name, (), ((column, to_value),)

@@ -166,7 +166,7 @@ def write_tables(path: Path, schema: pa.Schema, contents: Iterable[pa.Table]) ->
 
 
 def _merged(journal: Iterable[bytes]) -> dict[Place, list[dict[str, Any]]]:
-    """The rows of a journal by file. Parts of a row that came one by one are one row; the last value holds."""
+    """Merge a journal to rows by file. Parts of a row that came one by one are one row; the last value holds."""
     found: dict[Place, dict[tuple[Any, ...], dict[str, Any]]] = defaultdict(dict)
     runs: dict[tuple[str, int], int] = {}
     for record in journal:

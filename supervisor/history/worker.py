@@ -113,7 +113,7 @@ class _Recorder:
             self._events.popleft()
 
     def _try(self, work: Callable[[], object]) -> None:
-        """Do it; tell once what fails, which is tried again with the next sample: counters lose nothing by it."""
+        """Do it; log once what fails, which is tried again with the next sample: counters lose nothing by it."""
         try:
             work()
         except DroError as e:

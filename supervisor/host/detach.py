@@ -54,7 +54,7 @@ class StartReport:
             self.close()
 
     def close(self) -> None:
-        """Without a message before, this counts as a failure."""
+        """Close the pipe; without a message before, this counts as a failure."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -139,7 +139,7 @@ class _Command:
                 os.kill(self._daemon, self._signals.pop())  # it has told its id, and its end of the pipe is open
 
     def _relay_all(self) -> dict[str, object]:
-        """The last report of the daemon, when its end of the pipe is closed."""
+        """Relay all of the daemon until its end of the pipe is closed; its last report."""
         poll = select.poll()
         for fd in (self._reports, *self._relays):
             poll.register(fd, select.POLLIN)

@@ -95,7 +95,7 @@ def take_pid_file(path: Path) -> PidFile:
 
 
 def _written(path: Path) -> int:
-    """A new locked file with our process id, under a name that nobody reads."""
+    """Make a new locked file with our process id, under a name that nobody reads."""
     path.unlink(missing_ok=True)  # of a process with our number that was killed here
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
     try:
@@ -131,7 +131,7 @@ def _put_in_place(made: Path, path: Path) -> None:
 
 
 def _overwritten(path: Path) -> int:
-    """Our process id in the file that is there; for a directory that takes no new one."""
+    """Write our process id into the file that is there; for a directory that takes no new one."""
     while (fd := _locked(path)) is None:
         if not path.exists():
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -152,7 +152,7 @@ def _write(fd: int) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """The file of this name with its lock; None when it is not there, or was replaced meanwhile."""
+    """Lock the file of this name; None when it is not there, or was replaced meanwhile."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -179,7 +179,7 @@ def _locked(path: Path) -> int | None:
 
 
 def _pid_in(path: Path, fd: int) -> int:
-    """What the file says, 0 for nothing. Raises: ResourceError when it is not a pid file."""
+    """Read what the file says, 0 for nothing. Raises: ResourceError when it is not a pid file."""
     found = None
     if stat.S_ISREG(os.fstat(fd).st_mode):
         content = os.pread(fd, _MAX_BYTES + 1, 0)
@@ -190,7 +190,7 @@ def _pid_in(path: Path, fd: int) -> int:
 
 
 def _check(path: Path, fd: int) -> None:
-    """Raises: ResourceError when the file names a living process that may have written it."""
+    """Check the process that the file names. Raises: ResourceError when it lives and may have written the file."""
     pid = _pid_in(path, fd)
     if pid in (0, os.getpid()) or not _started_before(pid, os.fstat(fd).st_mtime):
         return
@@ -203,7 +203,7 @@ def _check(path: Path, fd: int) -> None:
 
 
 def _started_before(pid: int, moment: float) -> bool:
-    """Whether that process lives, and did so when the clock showed `moment`."""
+    """Say whether that process lives, and did so when the clock showed `moment`."""
     ticks = start_time_of(pid)
     if ticks is None:
         return False

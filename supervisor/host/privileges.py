@@ -32,7 +32,7 @@ class Identity:
 
 
 def identity_of(uid: int | None, gid: int | None) -> Identity | None:
-    """Who the DRO is to become; None when it stays who it is. Raises: ResourceError when that is not possible."""
+    """Find who the DRO is to become; None when it stays who it is. Raises: ResourceError when it cannot."""
     if uid is None and gid is None:
         return None
     if os.geteuid() != 0:

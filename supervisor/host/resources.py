@@ -144,7 +144,7 @@ class HostResources:
         return False
 
     def _take_pid_file(self, path: Path, is_cancelled: Callable[[], bool]) -> PidFile | None:
-        """As `take_pid_file`; the lock of a dead parent is waited for, as its workers hold it until they have ended."""
+        """Take the pid file. The lock of a dead parent is waited for: its workers hold it until they have ended."""
         deadline = time.monotonic() + ENDING_LIMIT_S
         while not is_cancelled():
             try:

@@ -47,7 +47,7 @@ def default_run_base(uid: int | None = None) -> Path:
 
 
 def start_time_of(pid: int | Literal["self"]) -> int | None:
-    """When that process started, in clock ticks since boot; None when there is none or it has ended.
+    """Find when that process started, in clock ticks since boot; None when there is none or it has ended.
 
     "self" is this process, also where /proc shows another PID namespace.
     """
@@ -77,7 +77,7 @@ class Instance:
 
 
 def instance_of(directory_name: str) -> Instance | None:
-    """Whose directory that is; None for other names."""
+    """Find whose directory that is; None for other names."""
     named = _NAME.fullmatch(directory_name)
     return Instance(named[1], int(named[2]), int(named[3])) if named and named[4] is None else None
 
@@ -187,13 +187,13 @@ def make_run_dirs(
 
 
 def _check_length(run: Path) -> None:
-    """Raises: OSError when the sockets in it would have names that are too long."""
+    """Check the names of sockets. Raises: OSError when those in the directory would be too long."""
     if len(os.fsencode(run)) + 1 + _LONGEST_SOCKET > _SUN_PATH_MAX:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(run))
 
 
 def _make_locked(directory: Path) -> None:
-    """The lock is held by a descriptor that nobody closes: forked workers share it, the last to end frees it."""
+    """Make and lock it, by a descriptor that nobody closes: forked workers share it, the last to end frees the lock."""
     if directory.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
     unfinished = directory.with_name(f"{directory.name}.new-{pid_namespace()}")
@@ -230,7 +230,7 @@ def _sign(fd: int) -> None:
 
 
 def _signed(fd: int) -> tuple[int, int, str] | None:
-    """Process id, start time and PID namespace in a lock file; None when there is nothing of the kind in it."""
+    """Read process id, start time and PID namespace from a lock file; None when it has nothing of the kind."""
     found = _LOCK.fullmatch(os.pread(fd, 100, 0).decode("ascii", "replace"))
     return (int(found[1]), int(found[2]), found[3]) if found else None
 
@@ -348,7 +348,7 @@ def _belongs(directory: Path, owners: Collection[int]) -> bool:
 
 
 def _is_abandoned(directory: Path, pid: int, start: int, namespace: str) -> bool:
-    """Of a directory that was never finished."""
+    """Say whether a directory that was never finished is of a process that has ended."""
     if namespace == pid_namespace():
         return start_time_of(pid) != start
     try:

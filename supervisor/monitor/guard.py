@@ -142,7 +142,7 @@ class GuardedProtocol(H11Protocol):
         self._timer = self.loop.call_later(REQUEST_LIMIT_S, self._on_no_request)
 
     def _on_no_request(self) -> None:
-        """Browsers open connections that they then do not use: closed like one that rests, which is no event."""
+        """Abort a late request, or a connection that has begun none: browsers open some, so that is no event."""
         if self._has_begun:
             self._abort(LATE)
         else:

@@ -91,7 +91,7 @@ class Orders:
             self._log(event)
 
     def _holder(self, token: bytes) -> TokenHolder:
-        """Raises: ApiError."""
+        """Find the holder of a token. Raises: ApiError."""
         if not self._file:
             raise ApiError(403, "orders over HTTP are off", f"name a file of tokens in {TOKENS_VARIABLE}")
         if not token:

@@ -78,7 +78,7 @@ class WebServer:
             self._server.should_exit = self._server.force_exit = True
 
     async def _listen(self) -> socket.socket | None:
-        """The listening socket; None when closed meanwhile."""
+        """Open the listening socket; None when closed meanwhile."""
         address = f"{self._where.interface or '*'}:{self._where.port}"
         while not self._is_closing:
             looking = apart(lambda: address_of(self._where))
@@ -114,7 +114,7 @@ class WebServer:
         await self._server.serve(sockets=[sock])
 
     def _topics(self) -> int:
-        """How many may have metrics of their own."""
+        """Read how many topics may have metrics of their own."""
         try:
             return topics_wanted(os.environ.get(TOPICS_VARIABLE, ""))
         except ValueError as e:
@@ -165,7 +165,7 @@ def apart(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 class _Server(uvicorn.Server):
-    """Signals are the worker's."""
+    """Leaves signals to the worker."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -173,7 +173,7 @@ class _Server(uvicorn.Server):
 
 
 def listening_socket(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
-    """Raises: OSError."""
+    """Open a listening socket. Raises: OSError."""
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -49,6 +49,6 @@ async def _run(ctx: WorkerContext, server: WebServer) -> None:
 
 
 def _pause_s(loop: Loop) -> float:
-    """Until the next timer of the worker's loop, or less."""
+    """Return the time until the next timer of the worker's loop, or less."""
     due_ns = loop.next_deadline()
     return TURN_S if due_ns is None else min(TURN_S, max(0, due_ns - loop.now_ns()) / NS_PER_S)

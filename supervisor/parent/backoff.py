@@ -34,7 +34,7 @@ class Backoff:
         self._delay_ns = 0
 
     def on_death(self, now_ns: int, *, clean: bool = False) -> int:
-        """How long to wait before the next start, in ns."""
+        """Return how long to wait before the next start, in ns."""
         if now_ns - self._started_ns >= LONG_LIFE_NS:
             self._delay_ns = 0
         delay = self._delay_ns

@@ -83,7 +83,7 @@ class FileKeeper:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether it is of the kind that it was made as: a socket or a file, nothing else in its place."""
+    """Say whether it is of the kind that it was made as: a socket or a file, nothing else in its place."""
     try:
         mode = path.lstat().st_mode
     except OSError:

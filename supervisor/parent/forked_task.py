@@ -147,7 +147,7 @@ class ForkedTask(Generic[T]):
         self._kill()
 
     def close_inherited(self) -> None:
-        """In a process forked meanwhile: close the descriptors and touch nothing else."""
+        """Close the descriptors in a process forked meanwhile and touch nothing else."""
         for fd in (self._pipe, self._pidfd):
             if fd >= 0:
                 os.close(fd)
@@ -155,7 +155,7 @@ class ForkedTask(Generic[T]):
     # the parent's side
 
     def _fork(self, work: Callable[[], T], in_child: Callable[[], object]) -> None:
-        """Raises: OSError, leaving nothing behind."""
+        """Fork a child that does the work. Raises: OSError, leaving nothing behind."""
         parent = os.getpid()
         reading, writing = os.pipe2(os.O_CLOEXEC)
 
@@ -188,7 +188,7 @@ class ForkedTask(Generic[T]):
         return False
 
     def _on_exit(self) -> None:
-        """The child is gone; what it wrote is in the pipe."""
+        """Finish the task: the child is gone, and what it wrote is in the pipe."""
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         if pid == 0:
             return
@@ -240,7 +240,7 @@ class ForkedTask(Generic[T]):
 
 
 def _read(answer: bytes) -> tuple[bool, Any]:
-    """Of our own child. The collector would look through all of it again and again: three times as long."""
+    """Read our own child's answer, without the collector, which would look through it often: three times as long."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

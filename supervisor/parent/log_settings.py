@@ -38,7 +38,7 @@ def open_log(process: str, config: DroConfig, base: Settings) -> logging.Logger:
 
 
 def check_log(config: DroConfig, base: Settings) -> None:
-    """Can the log be had that the configuration asks for? Raises: ConfigError with the place of the element."""
+    """Check that the log can be had that the configuration asks for. Raises: ConfigError with the element's place."""
     try:
         check_settings(log_settings(config, base))
     except ResourceError as e:

@@ -253,7 +253,7 @@ class Operations:
         return operation
 
     def _launch(self, operation: _Operation) -> None:
-        """Of a waiting worker; `on_ready` or `on_end` says how it went."""
+        """Start a waiting worker; `on_ready` or `on_end` says how it went."""
         worker = operation.worker
         worker.cancel_restart()
         worker.backoff.reset()
@@ -302,7 +302,7 @@ class Operations:
         self._processes.kill(worker)
 
     def _rest(self, operation: _Operation) -> None:
-        """There is no process (any more), and so it stays."""
+        """End the operation: there is no process (any more), and so it stays."""
         worker = operation.worker
         worker.cancel_restart()
         if operation.kind is OperationKind.REMOVE:

@@ -188,7 +188,7 @@ class Parent(Generic[C]):
         return self._status
 
     def _turn(self) -> None:
-        """Run one turn of the loop; once the DRO runs, what is wrong in one is told, and the next one follows."""
+        """Run one turn of the loop; once the DRO runs, what is wrong in one is logged, and the next one follows."""
         try:
             self.loop.run_once()
         except Exception as e:
@@ -200,7 +200,7 @@ class Parent(Generic[C]):
             time.sleep(FAULT_PAUSE_S)
 
     def _refuse(self, what: str, remedy: str, **where: object) -> int:
-        """The exit status of a DRO that cannot start."""
+        """Say why the DRO cannot start, and return the exit status."""
         self._log.critical(LogEvent.DRO_CANNOT_START, extra={**where, "reason": what, "remedy": remedy})
         self.failure = f"{what}; {remedy}" if remedy else what
         return EXIT_NOT_STARTED
@@ -211,7 +211,7 @@ class Parent(Generic[C]):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORK_MASK)
 
     def _has_stop_signal(self) -> bool:
-        """By a signal that the loop has not seen yet."""
+        """Say whether a signal that the loop has not seen yet stops the DRO."""
         return not STOP_SIGNALS.isdisjoint(tuple(self._signals))  # a signal may come while they are looked at
 
     def _set_up(self) -> None:
@@ -266,7 +266,7 @@ class Parent(Generic[C]):
         self._tasks.add(task)
 
     def _close_inherited(self) -> None:
-        """In a forked child: close what it inherits, but for what the processes have."""
+        """Close in a forked child what it inherits, but for what the processes have."""
         self._resources.locks.close()
         self.admin.close_inherited()
         if self._watch is not None:
@@ -440,7 +440,7 @@ class Parent(Generic[C]):
     # the end of the DRO
 
     def stop(self) -> None:
-        """By order of an operator. Later, when the answer is on its way."""
+        """Stop by order of an operator. Later, when the answer is on its way."""
         if self.is_stopping:
             return
         self._log.info(LogEvent.STOPPING, extra={"signal": "none, drained by order"})

@@ -98,7 +98,7 @@ class WorkerProcesses:
         self._log.info(LogEvent.WORKER_STARTED, extra=extra)
 
     def _fork(self, worker: Worker) -> tuple[socket.socket, int, int]:
-        """Control socket, process id and process descriptor of the child. Raises: OSError, leaving nothing behind."""
+        """Fork a child; its control socket, process id and descriptor. Raises: OSError, leaving nothing behind."""
         identity = self._identity(worker)
         mine, theirs = control_pair()
 
@@ -130,7 +130,7 @@ class WorkerProcesses:
         )
 
     def close_inherited(self, own: int = -1) -> None:
-        """In the child: let go of everything that is the parent's, above all of the siblings' control sockets."""
+        """Close in the child all that is the parent's, above all the siblings' control sockets."""
         for index, kept in self._kept.items():
             if index != own:
                 kept.close()

@@ -123,7 +123,7 @@ class Rollout:
 
 
 def _write(path: Path, config: object) -> None:
-    """Raises: ResourceError, leaving nothing behind."""
+    """Write the changed configuration. Raises: ResourceError, leaving nothing behind."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:

@@ -130,14 +130,14 @@ class Worker:
         return self.state in _RESTING
 
     def move(self, event: Event) -> None:
-        """Raises: LocalProtocolError for what cannot happen in this state."""
+        """Go to the state after the event. Raises: LocalProtocolError for what cannot happen in this state."""
         following = TRANSITIONS.get((self.state, event))
         if following is None:
             raise LocalProtocolError(f"worker {self.name} is {self.state.value} and {event.value}")
         self.state = following
 
     def forget(self) -> None:
-        """After its removal: let go of the configuration that its main function holds."""
+        """Drop, after its removal, the configuration that its main function holds."""
         self.spec = replace(self.spec, main=_never)
 
     def cancel_restart(self) -> None:
@@ -162,7 +162,7 @@ class Worker:
 
 
 def _never(_ctx: object) -> None:
-    """What a removed worker would do."""
+    """Refuse to do what a removed worker would do."""
     raise LocalProtocolError("a removed worker was started")
 
 
@@ -185,7 +185,7 @@ class Workers:
         return next((worker for worker in self if worker.name == name), None)
 
     def of(self, name: str) -> Worker:
-        """Raises: RefusedError that names the portals there are."""
+        """Find a portal's worker. Raises: RefusedError that names the portals there are."""
         worker = self.find(name)
         if worker is None:
             known = ", ".join(w.name for w in self if w.spec.is_portal)

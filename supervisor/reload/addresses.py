@@ -46,7 +46,7 @@ class AddressChanges:
 
 
 def _used(config: DroConfig) -> Iterator[str]:
-    """The local addresses of all portals."""
+    """Yield the local addresses of all portals."""
     for portal in config.all_portals:
         for side in (portal.sending.context(), portal.receiving.context()):
             for key, value in side.explicit.items():

@@ -53,7 +53,7 @@ def _problem(portal: Portal, error: ResourceError) -> ConfigError:
 
 
 def _memory(starting: Sequence[Portal], stopping: Sequence[Portal], shm: Path) -> Iterator[ConfigError]:
-    """Rings begin small; those of stopping portals are free by then."""
+    """Check that rings, which begin small, find memory; those of stopping portals are free by then."""
     wanted, freed = len(starting) * RING_START_BYTES, len(stopping) * RING_START_BYTES
     status = os.statvfs(shm)
     free = status.f_bavail * status.f_frsize
@@ -66,7 +66,7 @@ def _memory(starting: Sequence[Portal], stopping: Sequence[Portal], shm: Path) -
 
 
 def _sockets(portal: EndpointConfig, stopping: Sequence[Portal]) -> Iterator[ConfigError]:
-    """The sockets that an endpoint portal opens at its start, opened and closed again."""
+    """Open the sockets that an endpoint portal opens at its start, and close them again."""
     held_by = [other.um for other in stopping]
     for check in (_resolver, _request_ports):
         try:
@@ -76,7 +76,7 @@ def _sockets(portal: EndpointConfig, stopping: Sequence[Portal]) -> Iterator[Con
 
 
 def _resolver(um: UmOptions, held_by: Sequence[UmOptions]) -> None:
-    """Raises: ResourceError when the interface is not there, or somebody has the port for himself."""
+    """Bind its port. Raises: ResourceError when the interface is not there, or somebody has the port for himself."""
     o = ResolverOptions.of(um)
     if o.unicast_daemons or o.incoming_address == ANY:
         return
@@ -90,7 +90,7 @@ def _resolver(um: UmOptions, held_by: Sequence[UmOptions]) -> None:
 
 
 def _request_ports(um: UmOptions, held_by: Sequence[UmOptions]) -> None:
-    """Raises: ResourceError."""
+    """Bind ports of the range. Raises: ResourceError."""
     o = RequestOptions.of(um)
     if not o.bind:
         return
@@ -105,6 +105,6 @@ def _request_ports(um: UmOptions, held_by: Sequence[UmOptions]) -> None:
 
 
 def _overlap(one: RequestOptions, other: RequestOptions) -> bool:
-    """Whether the other may hold a port of the one."""
+    """Say whether the other may hold a port of the one."""
     same_interface = one.interface == other.interface or ANY in (one.interface, other.interface)
     return other.bind and same_interface and not set(one.ports[0]).isdisjoint(other.ports[0])

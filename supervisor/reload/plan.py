@@ -90,7 +90,7 @@ LIVE_OWNERS: Final = {
 
 
 def plan_reload(running: DroConfig, new: DroConfig) -> ReloadPlan:
-    """How to come from one configuration to the other."""
+    """Plan how to come from one configuration to the other."""
     changes = differences(running, new)
     before, after = portals_of(running), portals_of(new)
     parts: dict[str, None] = {}  # of the daemon
@@ -130,7 +130,7 @@ def plan_reload(running: DroConfig, new: DroConfig) -> ReloadPlan:
 
 
 def _element(path: str) -> str:
-    """The child of the daemon or of a portal that a path leads through; names of portals may hold anything."""
+    """Find the child of the daemon or of a portal that a path leads through; names of portals may hold anything."""
     return path.removeprefix("daemon/").partition("/")[0].partition("@")[0]
 
 

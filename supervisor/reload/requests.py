@@ -136,7 +136,7 @@ class Reload:
         self._submit(_ReloadRequest(is_signal=True, first_ns=now_ns))
 
     def _on_addresses(self) -> None:
-        """This host has not all addresses of the configuration any more."""
+        """Begin a reload, as this host has not all addresses of the configuration any more."""
         if self._state is not ReloadState.CONFIRMING:
             now_ns = self._parent.loop.now_ns()
             self._submit(_ReloadRequest(is_signal=True, first_ns=now_ns, is_of_addresses=True))
@@ -166,7 +166,7 @@ class Reload:
             self._begin(request)
 
     def _may_begin(self) -> bool:
-        """A SIGHUP soon after the last reload began waits whether there are more."""
+        """Say whether a reload may begin: a SIGHUP soon after the last one began waits whether there are more."""
         since_ns = self._parent.loop.now_ns() - self._began_ns
         return self._parent.is_running and (self._began_ns == 0 or since_ns >= s(1))
 
@@ -214,7 +214,7 @@ class Reload:
         )
 
     def _put_off(self, request: _ReloadRequest, why: RefusedError) -> None:
-        """Somebody else changes the configuration: who waits for an answer gets it, a SIGHUP is tried again."""
+        """Put a reload off while somebody else changes things: who waits gets an answer, a SIGHUP is tried again."""
         for reply, _ in request.waiting:
             reply.fail(why)
         if request.is_signal and not self._parent.is_stopping:
@@ -258,7 +258,7 @@ class Reload:
                 self._end(ReloadEvent.BROKEN, error)
 
     def _refusal_while_busy(self, plan: ReloadPlan) -> RefusedError | None:
-        """A portal that shall go or start anew, and with which an operator has begun something already."""
+        """Refuse if a portal shall go or start anew with which an operator has begun something already."""
         names = {*plan.portals(ActionKind.REMOVE), *plan.portals(ActionKind.RESTART)}
         for worker in self._parent.worker_status():
             if worker.operation and worker.name in names:
@@ -338,7 +338,7 @@ class Reload:
         transaction.take_back(ended)
 
     def _after_taking_back(self, before: DroConfig, back: Result) -> None:
-        """Places in `before` are those of the whole configuration, with portals that an operator has removed."""
+        """Set the configuration `before`; its places are of the whole one, with portals an operator has removed."""
         self._configuration.set_config(before, loaded_s=self._loaded_before_s)
         for problem in back.problems:
             self._log.error(LogEvent.RELOAD_PARTLY_TAKEN_BACK, extra={"reason": problem})
@@ -363,7 +363,7 @@ class Reload:
         self._take_back(self._take_applied(), [])
 
     def _take_applied(self) -> _Applied:
-        """Raises: RefusedError when nothing waits for a confirmation."""
+        """Take the reload that waits for a confirmation. Raises: RefusedError when there is none."""
         applied = self._applied
         if applied is None:
             raise RefusedError("no reload waits for a confirmation", remedy="reload with --confirm SECONDS")
@@ -395,14 +395,14 @@ class Reload:
     # ends
 
     def _move(self, event: ReloadEvent) -> None:
-        """Raises: LocalProtocolError for what cannot happen in this state."""
+        """Go to the state after the event. Raises: LocalProtocolError for what cannot happen in this state."""
         following = TRANSITIONS.get((self._state, event))
         if following is None:
             raise LocalProtocolError(f"reload is {self._state.value} and {event.value}")
         self._state = following
 
     def _end(self, event: ReloadEvent, error: DroError | None = None) -> None:
-        """Whatever was under way is over; with an `error`, the requests that wait for it get it."""
+        """End whatever was under way; with an `error`, the requests that wait for it get it."""
         self._move(event)
         request, self._current = self._current, None
         if request is not None and error is not None:

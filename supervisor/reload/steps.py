@@ -170,7 +170,7 @@ class _Restart:
         _gather(plain, self.portals.restart, then)
 
     def _restart_swapped(self, so_far: Result, report: Report, *, is_undo: bool) -> None:
-        """On the way back it goes on after a failure: what can run shall run."""
+        """Restart what changes places; on the way back it goes on after a failure: what can run shall run."""
         names = [name for name in self.touched if name in self.swap]
         if not names or not (so_far.is_ok or is_undo):
             report(so_far)

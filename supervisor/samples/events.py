@@ -108,7 +108,7 @@ def row_of(data: bytes, serial: int) -> EventRow | None:
 
 
 def _text(value: object, limit: int) -> str:
-    """Raises: ValueError for what is no text that can be sent on."""
+    """Cut a text to its limit. Raises: ValueError for what is no text that can be sent on."""
     if not isinstance(value, str):
         raise ValueError("not a text")
     value[:limit].encode()  # a lone surrogate is a ValueError
@@ -116,12 +116,12 @@ def _text(value: object, limit: int) -> str:
 
 
 def category_of(name: str) -> str:
-    """By the longest prefix of the name of an event."""
+    """Find a category by the longest prefix of the name of an event."""
     return next((category for prefix, category in _PREFIXES if name.startswith(prefix)), OTHER)
 
 
 def _bound(path: Path) -> socket.socket:
-    """Raises: ResourceError."""
+    """Bind a socket for datagrams. Raises: ResourceError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         path.unlink(missing_ok=True)

@@ -81,7 +81,7 @@ class Pages:
         return values
 
     def _sums(self, slot: int) -> list[int]:
-        """By egress, over all ingress portals. In whole columns: with 255 portals there are 65,000 pairs."""
+        """Sum up by egress, over all ingress portals. In whole columns: with 255 portals there are 65,000 pairs."""
         columns = (page.slots[page.general_slots + slot :: page.pair_slots].tolist() for page in self._pages.values())
         return [sum(column) for column in zip(*columns, strict=True)]
 

@@ -64,7 +64,7 @@ class Asker:
         self._client: Client | None = None
 
     def ask(self, question: Callable[[Client], T]) -> T:
-        """Raises: DroError, whatever is wrong."""
+        """Ask the DRO. Raises: DroError, whatever is wrong."""
         with self._lock:
             try:
                 if self._client is None or self._client.is_closed:

@@ -54,7 +54,7 @@ class CommandLine:
 
 
 def refuse_unsupported(config: DroConfig, log: logging.Logger) -> None:
-    """Raises: ConfigErrors for what would make this DRO do something else than the file says."""
+    """Refuse what would make this DRO do something else than the file says. Raises: ConfigErrors."""
     refusals, warnings = split_limits(config)
     for warning in warnings:
         log.log(logging.INFO if warning.is_information else logging.WARNING, LogEvent.CONFIG_WARNING, warning)
@@ -122,7 +122,7 @@ def _refused(options: CommandLine, error: DroError) -> int:
 
 
 def _identity_of(config: DroConfig) -> Identity | None:
-    """Raises: ConfigError with the place of the element."""
+    """Find whom the DRO is to run as. Raises: ConfigError with the place of the element."""
     daemon = config.daemon
     try:
         return identity_of(daemon.uid, daemon.gid)
@@ -142,13 +142,13 @@ def _resource_plan(options: CommandLine, config: DroConfig, identity: Identity |
 
 
 def _build() -> dict[str, object]:
-    """What this process is made of."""
+    """List what this process is made of."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return {"python": python, "machine": platform.machine(), **{name: version_of(name) for name in _LIBRARIES}}
 
 
 def _log_configuration(log: logging.Logger, config: DroConfig) -> None:
-    """One line for the whole, one for each portal."""
+    """Log one line for the whole, one for each portal."""
     portals = config.all_portals
     files = dict.fromkeys(path for portal in portals for path in portal.lbm_config)
     log.info(LogEvent.CONFIGURATION_READ, extra={"portals": len(portals), "um_files": len(files)})
@@ -158,7 +158,7 @@ def _log_configuration(log: logging.Logger, config: DroConfig) -> None:
 
 
 def _files_of(config: DroConfig) -> list[str]:
-    """What a reload will read again."""
+    """List what a reload will read again."""
     named = [
         config.file,
         config.daemon.xml_config,

@@ -28,7 +28,7 @@ def acl_changes(old: AclConfig | None, new: AclConfig | None, path: str, portal:
 def _both(
     old: tuple[AceConfig, ...] | None, new: tuple[AceConfig, ...] | None, text: Callable[[tuple[AceConfig, ...]], str]
 ) -> tuple[list[str | None], list[str]]:
-    """Text and place of the old and of the new entries; None and empty where there are none."""
+    """Return text and place of the old and of the new entries; None and empty where there are none."""
     return (
         [None if side is None else text(side) for side in (old, new)],
         [f"{side[0].file}:{side[0].line}" if side else "" for side in (old, new)],
@@ -44,7 +44,7 @@ _DIRECTIONS: Final[tuple[tuple[str, Callable[[AclConfig], tuple[AceConfig, ...] 
 def _entries_changes(
     old: tuple[AceConfig, ...], new: tuple[AceConfig, ...], path: str, portal: str
 ) -> Iterator[Change]:
-    """Entries that came, went or became others; their order counts, that of their conditions does not."""
+    """Yield entries that came, went or became others; their order counts, that of their conditions does not."""
     cls = reload_class_at(("endpoint", "acl", "inbound", "ace"))
     keys = [[(ace.accept, frozenset(ace.conditions)) for ace in side] for side in (old, new)]
     for tag, a, a_end, b, b_end in SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():

@@ -62,7 +62,7 @@ def _daemon_monitor(before: DaemonConfig, after: DaemonConfig, nodes: tuple[Node
 
 
 def _plain_daemon(daemon: DaemonConfig) -> DaemonConfig:
-    """Without what makes no difference: a monitor that is off, the order of groups."""
+    """Leave out what makes no difference: a monitor that is off, the order of groups."""
     monitor = daemon.monitor if daemon.monitor is not None and daemon.monitor.interval_s else None
     stats = daemon.daemon_monitor
     if stats is not None:
@@ -75,7 +75,7 @@ def _plain_publishing(publishing: PublishingConfig | None) -> PublishingConfig |
 
 
 def _daemon_node(config: DroConfig) -> Node:
-    """The node of `<daemon>`, with what stands there by mistake in `<daemon-monitor>`."""
+    """Build the node of `<daemon>`, with what stands there by mistake in `<daemon-monitor>`."""
     daemon = _tree(config).find("daemon")[0]
     strays = ("publishing-interval", "remote-snapshot-request", "remote-config-changes-request")
     present = {node.name: node for node in daemon.children if node.name in strays and node.is_present}
@@ -150,7 +150,7 @@ def _plain_portal(portal: Portal) -> Portal:
 
 
 def _portal_node(config: DroConfig, portal: Portal) -> Node:
-    """The node of a portal, with `<udp>` beside `<single-tcp>`."""
+    """Build the node of a portal, with `<udp>` beside `<single-tcp>`."""
     found = _tree(config).find("portals", _kind(portal))
     node = next(n for n in found if any(c.text() == portal.name for c in n.children if c.name == "name"))
     for single in (n for n in node.children if n.name == "single-tcp"):

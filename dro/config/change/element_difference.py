@@ -76,7 +76,7 @@ def _shown(element: str, text: str) -> str:
 
 
 def _node_changes(old: Node | None, new: Node | None, path: tuple[str, ...], portal: str) -> Iterator[Change]:
-    """What differs between two nodes of one name, values first, then what is below them."""
+    """Yield what differs between two nodes of one name, values first, then what is below them."""
     found = False
     for change in _value_changes(old, new, path, portal):
         found = True
@@ -91,7 +91,7 @@ def _node_changes(old: Node | None, new: Node | None, path: tuple[str, ...], por
 
 
 def _presence_counts(old: Node | None, new: Node | None) -> bool:
-    """Whether an element with nothing but defaults is more than none: a flag, or one that is not read when absent."""
+    """Say whether an element with defaults alone is more than none: a flag, or one that is not read when absent."""
     node = old or new
     assert node is not None
     spec = elements()[node.name]
@@ -118,7 +118,7 @@ def _value_changes(old: Node | None, new: Node | None, path: tuple[str, ...], po
 
 
 def _values(node: Node | None) -> dict[str, NodeValue]:
-    """Attributes by name, the content by an empty one."""
+    """Return attributes by name, the content by an empty one."""
     if node is None:
         return {}
     content = {"": node.content} if node.content is not None else {}
@@ -126,7 +126,7 @@ def _values(node: Node | None) -> dict[str, NodeValue]:
 
 
 def _pairs(old: Node | None, new: Node | None) -> Iterator[tuple[Node | None, Node | None, str]]:
-    """Children that belong together: by name, groups of statistics by the name that they give."""
+    """Yield children that belong together: by name, groups of statistics by the name that they give."""
     sides = [{_key(child): child for child in node.children} if node is not None else {} for node in (old, new)]
     for key in [*sides[0], *(key for key in sides[1] if key not in sides[0])]:
         yield sides[0].get(key), sides[1].get(key), key

@@ -56,7 +56,7 @@ def _name_of(node: Node) -> str:
 
 
 def _with(config: DroConfig, portals: tuple[Node, ...]) -> Node | None:
-    """The tree with these portals, and everything else as it is."""
+    """Return the tree with these portals, and everything else as it is."""
     tree = config.tree
     if tree is None:
         return None

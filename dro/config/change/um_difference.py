@@ -60,7 +60,7 @@ def option_changes(old: UmOptions, new: UmOptions, where: str = "") -> Iterator[
 
 
 def _effective(options: UmOptions, key: OptionKey) -> Value:
-    """What whoever asks for an option is told: an interface that is not set is that of the context."""
+    """Return what whoever asks for an option gets: an interface that is not set is that of the context."""
     if option_table()[key].rule.kind is Kind.INTERFACE:
         return options.value(*key) or ANY if key == _DEFAULT_INTERFACE else options.get_interface(*key)
     return options.value(*key)
@@ -83,7 +83,7 @@ class _Step:
 
 
 def _made(settings: Iterable[Parsed | Setting], scope: str) -> tuple[tuple[OptionKey, tuple[Value, ...]], ...]:
-    """What settings come to for one scope: the last value, of lists all that was added."""
+    """Find what settings come to for one scope: the last value, of lists all that was added."""
     made: dict[OptionKey, tuple[Value, ...]] = {}
     for setting in settings:
         option, value = setting.option, setting.value
@@ -106,7 +106,7 @@ def _ruled(
 
 
 def _steps(options: ContextOptions, scope: str) -> list[_Step]:
-    """How the options of an object of that scope come about, layer by layer."""
+    """List the steps in which the options of an object of that scope come about, layer by layer."""
     found: list[_Step] = []
     for layer in options.layers:
         if isinstance(layer, PlainLayer):
@@ -128,7 +128,7 @@ def _steps(options: ContextOptions, scope: str) -> list[_Step]:
 
 
 def _split(options: ContextOptions, scope: str) -> tuple[UmOptions, tuple[_Step, ...]]:
-    """The options that come of all steps before the first with a condition, and the steps from there on.
+    """Return the options of all steps before the first with a condition, and the steps from there on.
 
     Steps that do nothing are left out, and neighbours that exclude each other are sorted.
     """
@@ -149,7 +149,7 @@ def _split(options: ContextOptions, scope: str) -> tuple[UmOptions, tuple[_Step,
 
 
 def topic_changes(old: ContextOptions, new: ContextOptions, scope: str, where: str) -> Iterator[UmChange]:
-    """Where the objects of one scope differ; a difference that is only one of order is told as such."""
+    """Yield where the objects of one scope differ; a difference that is only one of order is told as such."""
     (plain_before, before), (plain_after, after) = _split(old, scope), _split(new, scope)
     for one in option_changes(plain_before, plain_after, where):
         if one.subject.startswith((f"{CONTEXT} ", f"{scope} ")):

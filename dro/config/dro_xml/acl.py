@@ -85,7 +85,7 @@ class _TopicTest:
     pattern: Pattern | None = None
 
     def holds(self, topic: bytes) -> bool:
-        """Raises: PatternLimit."""
+        """Say whether the condition holds for a topic. Raises: PatternLimit."""
         if self.exact is not None:
             return topic == self.exact
         return self.pattern is None or self.pattern.search(topic)
@@ -151,7 +151,7 @@ def _session_test(condition: ConditionConfig) -> _SessionTest:
 
 
 def _compile(entries: tuple[AceConfig, ...] | None, *, with_sessions: bool) -> _List | None:
-    """Raises: ConfigError with the place of the entry for a pattern that is none."""
+    """Compile the entries of one direction. Raises: ConfigError with the entry's place for a pattern that is none."""
     if entries is None:
         return None
     by_topic: dict[bytes, list[tuple[int, _Entry]]] = {}
@@ -237,7 +237,7 @@ def _decide(entries: _List | None, topic: str, session: Session | None) -> Verdi
 
 
 def _with_open(verdict: Verdict, open_entries: list[Verdict]) -> Verdict:
-    """`verdict`, unless one of the open entries could still say otherwise: then nothing is refused yet."""
+    """Return `verdict`, unless an open entry could still say otherwise: then nothing is refused yet."""
     for entry in open_entries:
         if entry.accept != verdict.accept:
             return Verdict(True, entry.ace, entry.file, entry.line, needs_session=True, reason="depends on the session")

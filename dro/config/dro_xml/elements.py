@@ -105,7 +105,7 @@ def read_publishing(el: ElementReader, *, in_portal: bool = False) -> Publishing
 
 @check.register
 def _announcement(announcement: AnnouncementConfig, el: ElementReader) -> None:
-    """Guess: the guide wants the shortest gap below the longest for interest only; equal gaps are fine for routes."""
+    """Check the gaps. Guess: the guide wants the shortest below the longest for interest; for routes equal is fine."""
     low, high = announcement.min_interval_ms, announcement.max_interval_ms
     if low > high or (low == high and el.name != "domain-route"):
         el.error(f"min-interval {low} is not below max-interval {high}", remedy="lower min-interval")
@@ -113,13 +113,13 @@ def _announcement(announcement: AnnouncementConfig, el: ElementReader) -> None:
 
 @check.register
 def _initial_request(request: InitialRequestConfig, el: ElementReader) -> None:
-    """The guide shows a rate limit inside it in one place; it has no function there."""
+    """Ignore the rate limit, which the guide shows inside it in one place; it has no function there."""
     el.ignore("rate-limit", "has no function here, ignored")
 
 
 @check.register
 def _sqn_window(window: SqnWindowConfig, el: ElementReader) -> None:
-    """The increment divides the size and is smaller."""
+    """Check that the increment divides the size and is smaller."""
     if window.increment >= window.size:
         el.error(f"increment {window.increment} is not below size {window.size}", remedy="lower the increment")
     elif window.size % window.increment:

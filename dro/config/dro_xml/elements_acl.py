@@ -77,5 +77,5 @@ def _read_condition(el: ElementReader) -> ConditionConfig:
 
 
 def _text_value(el: ElementReader) -> str:
-    """A transport or an address; one that does not fit has been reported, so any will do."""
+    """Read a transport or an address; one that does not fit has been reported, so any will do."""
     return el.text("value") or ANY

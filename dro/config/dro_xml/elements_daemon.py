@@ -59,7 +59,7 @@ def read_xml_config(el: ElementReader, reading: Reading) -> str:
 
 @check.register
 def _log(log: LogConfig, el: ElementReader) -> None:
-    """Rolling belongs to files; elsewhere it is ignored with a warning."""
+    """Check where the log goes: rolling belongs to files; elsewhere it is ignored with a warning."""
     if log.type == "file" and not log.file:
         el.error("no file name", remedy="write the file name between the tags")
     elif log.type != "file" and log.file:
@@ -77,7 +77,7 @@ def read_monitor(el: ElementReader) -> MonitorConfig | None:
 
 
 def _parts(el: ElementReader) -> list[tuple[str, str]]:
-    """The parts `name=value` of an option string, joined by `;`."""
+    """Split an option string, joined by `;`, into its parts `name=value`."""
     found = []
     for part in el.text("options").split(";"):
         name, equals, value = part.partition("=")

@@ -81,7 +81,7 @@ def read_root(root: etree._Element, file: str, reading: Reading) -> DroConfig:
 
 
 def _bounded(portals: Sequence[ElementReader], el: ElementReader) -> Sequence[ElementReader]:
-    """The portals that are read at all: those of a hostile file would take minutes and gigabytes."""
+    """Return the portals that are read at all: those of a hostile file would take minutes and gigabytes."""
     if len(portals) > MAX_PORTALS:
         el.error(f"{len(portals)} portals, at most {MAX_PORTALS} are read", remedy="spread them over several DROs")
     return portals[:MAX_PORTALS]
@@ -95,7 +95,7 @@ def _check_patterns(acl: AclConfig | None, problems: Problems) -> None:
 
 
 def _check_peer_names(endpoints: Sequence[EndpointConfig], peers: Sequence[PeerConfig], problems: Problems) -> None:
-    """The names of peers differ from each other and from those of endpoints."""
+    """Check that the names of peers differ from each other and from those of endpoints."""
     first = {endpoint.name: endpoint.line for endpoint in endpoints}
     for peer in peers:
         if peer.name in first and peer.name:
@@ -106,7 +106,7 @@ def _check_peer_names(endpoints: Sequence[EndpointConfig], peers: Sequence[PeerC
 
 
 def _check_unique(endpoints: Sequence[EndpointConfig], problems: Problems) -> None:
-    """Names, domain ids and resolver channels belong to one endpoint each; the error names both places."""
+    """Check that no two endpoints share a name, domain id or resolver channel; the error names both places."""
     questions: tuple[tuple[str, Callable[[EndpointConfig], Hashable], str], ...] = (
         ("portal name {0!r}", lambda e: e.name or None, "give each portal its own name"),
         ("domain-id {0}", lambda e: e.domain_id or None, "a DRO has one endpoint for each TRD"),

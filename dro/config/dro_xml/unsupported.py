@@ -41,7 +41,7 @@ def _always(node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """`path` leads from the root to the element; `applies` decides for elements that are there."""
+    """One element without effect: `path` leads from the root to it; `applies` decides for those that are there."""
 
     path: tuple[str, ...]
     what: str
@@ -87,7 +87,7 @@ def limit_of(element: str) -> str:
 
 
 def _by_topic(endpoint: EndpointConfig) -> UmOptions:
-    """Every option that the XML layers set for some topics or patterns only, with one of its values."""
+    """Collect every option that the XML layers set for some topics or patterns only, with one of its values."""
     made = DEFAULTS
     for options, scopes in ((endpoint.sending, (SOURCE,)), (endpoint.receiving, (RECEIVER, WILDCARD_RECEIVER))):
         for layer in options.layers:
@@ -102,7 +102,7 @@ def _all_options(endpoint: EndpointConfig) -> tuple[UmOptions, ...]:
 
 
 def _refused_options(endpoint: EndpointConfig) -> Iterator[ConfigError]:
-    """What stops every program, and transports that proxy sources cannot use yet, each once."""
+    """Yield what stops every program, and transports that proxy sources cannot use yet."""
     for options in _all_options(endpoint):
         yield from refusals(options)
     asked = [endpoint.sending.context()]
@@ -119,7 +119,7 @@ def _refused_options(endpoint: EndpointConfig) -> Iterator[ConfigError]:
 
 
 def _two_trds(endpoint: EndpointConfig) -> ConfigError | None:
-    """The two contexts of a portal belong into one TRD, whatever a UM XML file gives to each."""
+    """Check that both contexts of a portal are in one TRD, whatever a UM XML file gives to each; None if they are."""
     channels = []
     for options in (endpoint.sending.context(), endpoint.receiving.context()):
         o = ResolverOptions.of(options)
@@ -134,7 +134,7 @@ def _two_trds(endpoint: EndpointConfig) -> ConfigError | None:
 
 
 def _idle_names(config: DroConfig) -> Iterator[ConfigWarning]:
-    """Names of contexts where no UM XML file is read: there is nothing that they could select."""
+    """Yield a warning for names of contexts where no UM XML file is read: there is nothing to select."""
     for endpoint, node in zip(config.portals, config.tree.find(*_ENDPOINT) if config.tree else (), strict=False):
         for name, options in (("source-context-name", endpoint.sending), ("receiver-context-name", endpoint.receiving)):
             is_read = any(isinstance(layer, XmlLayer) for layer in options.layers)
@@ -158,7 +158,7 @@ def _unread_keys(config: DroConfig) -> Iterator[ConfigError]:
 
 
 def _idle_options(config: DroConfig) -> Iterator[ConfigWarning]:
-    """All UM options without effect in two lines, however many portals share their files."""
+    """Yield all UM options without effect in two lines, however many portals share their files."""
     to_come, outside = without_effect(*chain.from_iterable(map(_all_options, config.portals)), in_portals=True)
     for node in config.tree.find("portals") if config.tree is not None else ():
         for what, is_information in ((to_come, False), (outside, True)):

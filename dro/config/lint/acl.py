@@ -43,7 +43,7 @@ class _Scope:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """`key`: what every entry within this one has among its own `keys`; None for an entry that covers others anyhow."""
+    """One entry; `key`: what every entry within it has among its own `keys`; None if it covers others anyhow."""
 
     ace: AceConfig
     topics: tuple[Topic, ...]
@@ -80,7 +80,7 @@ def _both(one: Spans, other: Spans) -> Spans:
 
 
 def _is_subset(one: Spans, other: Spans) -> bool:
-    """Whether `other` holds every number of `one`; the spans of `other` are apart from each other."""
+    """Say whether `other` holds every number of `one`; the spans of `other` are apart from each other."""
     return all(any(b[0] <= a[0] and a[1] <= b[1] for b in other) for a in one)
 
 
@@ -130,7 +130,7 @@ def _pattern(topic: Topic) -> Pattern | None:
 
 
 def _holds(topic: Topic, name: str) -> bool | None:
-    """Whether a topic condition holds for a name; None when that cannot be told."""
+    """Say whether a topic condition holds for a name; None when that is not known."""
     if topic[0] == "topic":
         return topic[1] == name
     pattern = _pattern(topic)
@@ -178,7 +178,7 @@ class _Earlier:
         return None
 
     def _holds_topics_of(self, earlier: _Entry, later: _Entry) -> bool:
-        """Whether every topic that the later entry matches is matched by the earlier one."""
+        """Say whether every topic that the later entry matches is matched by the earlier one."""
         return all(
             topic in later.keys
             or (topic[0] != "topic" and (topic[1] in _EVERYTHING or any(self._finds(topic, n) for n in later.names)))
@@ -232,7 +232,7 @@ def _shadowed(ace: AceConfig, earlier: AceConfig, place: Place, direction: str) 
 
 
 def _is_told(ace: AceConfig, with_sessions: bool, direction: str, names: int) -> bool:
-    """What the reader has warned about already."""
+    """Say whether the reader has warned about the entry already."""
     only_sessions = all(c.kind not in TOPIC_KINDS for c in ace.conditions)
     return names > 1 or (direction == "outbound" and not with_sessions and only_sessions)
 

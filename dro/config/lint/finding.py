@@ -114,7 +114,7 @@ class SideOptions:
         return any(self.um.value(*key) != _default(key) for key in keys)
 
     def place(self, *keys: OptionKey) -> Place:
-        """Where the last of these that has another value than its default was set."""
+        """Find where the last of these that has another value than its default was set."""
         places = [self.um.origin(key) for key in keys if self.differs(key)]
         origin = next((origin for origin in reversed(places) if origin), "")
         return Place(*place_of(origin)) if origin else self.portal
@@ -138,7 +138,7 @@ class PortalView(Generic[C]):
         return Place(self.config.file, self.config.line)
 
     def element(self, *path: str) -> Place:
-        """Where an element of this portal stands, or else the portal."""
+        """Find where an element of this portal stands, or else the portal."""
         return element_place(self.node, path, self.place)
 
 
@@ -172,12 +172,12 @@ class View:
         return *self.endpoints, *self.peers
 
     def element(self, *path: str) -> Place:
-        """Where an element of the daemon stands, or else the file."""
+        """Find where an element of the daemon stands, or else the file."""
         return element_place(self.config.tree, ("daemon", *path), Place(self.config.file, 1))
 
 
 def element_place(node: Node | None, path: Iterable[str], otherwise: Place) -> Place:
-    """Where the first present element at a path stands."""
+    """Find where the first present element at a path stands."""
     found = node.find(*path) if node is not None else []
     return next((Place(one.file, one.line) for one in found if one.is_present), otherwise)
 

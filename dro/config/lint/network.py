@@ -72,7 +72,7 @@ def _next_group(group: str) -> str:
 
 
 def _groups(options: SideOptions) -> range:
-    """The LBT-RM groups of new sources, as numbers; empty when the range is reversed."""
+    """Return the LBT-RM groups of new sources, as numbers; empty when the range is reversed."""
     own = options.um.get_str(SRC, "transport_lbtrm_multicast_address")
     if own != ANY:
         return range(int(IPv4Address(own)), int(IPv4Address(own)) + 1)
@@ -218,7 +218,7 @@ def _wider(d: Demand, ports: int) -> str:
 
 
 def _clusters(demands: Iterable[Demand]) -> list[list[Demand]]:
-    """Demands that share ports, directly or by others."""
+    """Group demands that share ports, directly or by others."""
     clusters: list[list[Demand]] = []
     for demand in demands:
         touched = [cluster for cluster in clusters if any(demand.meets(other) for other in cluster)]

@@ -43,7 +43,7 @@ def udp_naks(p: PeerView) -> Findings:
 
 
 def _of_udp(relation: Callable[..., Findings], element: str, *subjects: str) -> Callable[[PeerView], Findings]:
-    """That relation among what `<udp>` says; `subjects` are what it speaks of."""
+    """Make a rule of a relation among what `<udp>` says; `subjects` are what it speaks of."""
 
     def rule(p: PeerView) -> Findings:
         if p.config.udp is not None:

@@ -193,7 +193,7 @@ def _size_keys(transport: str) -> tuple[tuple[str, str], ...]:
 
 
 def _is_given(options: SideOptions, transport: str) -> bool:
-    """Whether somebody has set the size; the default size counts as given then as well."""
+    """Say whether somebody has set the size; the default size counts as given then as well."""
     return any(options.um.is_set(*key) for key in _size_keys(transport))
 
 

@@ -91,7 +91,7 @@ def _endpoints(one: View, other: View, p: EndpointView, q: EndpointView) -> Find
 
 
 def _one_trd(v: View, a: EndpointView, w: View, b: EndpointView) -> Findings:
-    """What `a` sends, and what `b` makes of it."""
+    """Compare what `a` sends with what `b` makes of it."""
     for transport in ("lbtrm", "lbtru"):
         sends, takes = datagram_size(a.sending, transport, "source"), datagram_size(b.receiving, transport, "receiver")
         keys = tuple((CTX, f"transport_{transport}_{name}datagram_max_size") for name in ("", "receiver_", "source_"))
@@ -121,7 +121,7 @@ def _one_trd(v: View, a: EndpointView, w: View, b: EndpointView) -> Findings:
 
 
 def _links(views: Sequence[View]) -> Findings:
-    """Initiators and the acceptors that they reach, as far as the files tell."""
+    """Check initiators with the acceptors that they reach, as far as the files say which."""
     peers = [(v, p) for v in views for p in v.peers]
     taken: dict[int, tuple[View, PeerView]] = {}
     for v, a in peers:
@@ -156,7 +156,7 @@ def _links(views: Sequence[View]) -> Findings:
 
 
 def _link(v: View, a: PeerView, w: View, b: PeerView) -> Findings:
-    """What both ends must have alike."""
+    """Check what both ends must have alike."""
     pairs = (
         ("<tls>", bool(a.config.tcp.tls), bool(b.config.tcp.tls), ("single-tcp", "tls")),
         ("<compression>", a.config.tcp.compression or False, b.config.tcp.compression or False,
@@ -174,7 +174,7 @@ def _link(v: View, a: PeerView, w: View, b: PeerView) -> Findings:
 
 
 def _one_way(v: View, a: PeerView, b: PeerView) -> Findings:
-    """What `a` sends, and how long `b` waits for it."""
+    """Compare what `a` sends with how long `b` waits for it."""
     interval_ms, timeout_ms = a.config.keepalive.interval_ms, b.config.keepalive.timeout_ms
     if 0 < timeout_ms < 2 * interval_ms:
         yield warning(

@@ -64,7 +64,7 @@ def _recovery(p: EndpointView) -> LossRecovery:
 
 
 def _site(p: EndpointView, names: str) -> Place | None:
-    """Where the last changed one of these LBT-RM options was set; None when all have their defaults."""
+    """Find where the last changed one of these LBT-RM options was set; None when all have their defaults."""
     found = None
     for name in names.split():
         for options, scope in ((p.sending, SRC), (p.sending, CTX), (p.receiving, RCV), (p.receiving, CTX)):
@@ -118,7 +118,7 @@ def nak_times(t: Recovery, at: Place, prefix: str) -> Findings:
 
 
 def window_time(t: Recovery, at: Place, subject: str) -> Findings:
-    """How long a sent datagram stays in the window at full rate, against how long receivers go on asking."""
+    """Compare how long a sent datagram stays in the window at full rate with how long receivers go on asking."""
     size = min(filter(None, (t.window_size_bytes, t.window_limit_bytes)), default=0)
     if not size or not t.data_rate_bps:
         return
@@ -180,7 +180,7 @@ def session_life(t: Recovery, at: Place, subject: str, sm_name: str) -> Findings
 
 
 def _of_lbtrm(relation: Callable[..., Findings], names: str, *subjects: str) -> Callable[[EndpointView], Findings]:
-    """That relation among LBT-RM options, if one of `names` was changed; `subjects` are what it speaks of."""
+    """Make a rule of a relation among LBT-RM options, for when one of `names` was changed, about `subjects`."""
 
     def rule(p: EndpointView) -> Findings:
         at = _site(p, names)

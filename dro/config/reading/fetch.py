@@ -97,7 +97,7 @@ class _Ftp(urllib.request.FTPHandler):
 
 
 def _reason(error: urllib.error.URLError) -> str:
-    """Unwraps what is inside; an error of a server is wrapped twice."""
+    """Find the reason inside an error; an error of a server is wrapped twice."""
     reason = error.reason
     while isinstance(reason, urllib.error.URLError):
         reason = reason.reason

@@ -97,7 +97,7 @@ class Problems:
         return did_you_mean(name, known, otherwise) if self._suggestions <= MAX_SUGGESTIONS else otherwise
 
     def raise_if_any(self) -> None:
-        """Raises: ConfigErrors when at least one error was reported."""
+        """Raise the errors that were reported. Raises: ConfigErrors when there is at least one."""
         if self.errors:
             raise ConfigErrors(self.errors)
 

@@ -224,13 +224,13 @@ class ElementReader:
         return reader
 
     def _noted(self, field: Field, text: str | None) -> str:
-        """`text`, or the default of the table; kept for `node()`."""
+        """Return `text`, or the default of the table, and keep it for `node()`."""
         value = field.default_in(self._parent) or "" if text is None else text
         self._values[field.attribute] = NodeValue(value, 0 if text is None else self.line)
         return value
 
     def _sort_children(self) -> dict[str, list[etree._Element]]:
-        """Child elements by name; aliases are put under the name that they stand for."""
+        """Sort child elements by name; aliases are put under the name that they stand for."""
         found: dict[str, list[etree._Element]] = {}
         for child in self._element if self._element is not None else ():
             if isinstance(child.tag, str):
@@ -298,13 +298,13 @@ class ElementReader:
         return field
 
     def _raw_text(self) -> str:
-        """The character data of this element, without comments and child elements."""
+        """Return the character data of this element, without comments and child elements."""
         if self._element is None:
             return ""
         return (self._element.text or "") + "".join(child.tail or "" for child in self._element)
 
     def _parsed(self, field: Field) -> str | None:
-        """The text of a value that fits its type; None when it is absent or (then reported) does not fit."""
+        """Return the text of a value that fits its type; None when it is absent or (then reported) does not fit."""
         if self._element is None:
             return None
         if field.attribute:

@@ -73,7 +73,7 @@ class Field:
         return _choices(self.valid)
 
     def parse_integer(self, text: str) -> int:
-        """Raises: ConfigError with what and remedy only."""
+        """Read a whole number. Raises: ConfigError with what and remedy only."""
         unit = f" ({self.unit})" if self.unit else ""
         span = f"{self.minimum} or more" if self.maximum >= UINT32_MAX else f"{self.minimum} to {self.maximum}"
         if _INTEGER.fullmatch(text) is None:
@@ -95,7 +95,7 @@ class Field:
         return value
 
     def parse_choice(self, text: str) -> str:
-        """Raises: ConfigError with what and remedy only."""
+        """Read one of the choices. Raises: ConfigError with what and remedy only."""
         canonical = self.choices.get(text)
         if canonical is None:
             known = ", ".join(dict.fromkeys(self.choices.values()))

@@ -87,7 +87,7 @@ class _Includer:
         self._count = 0
 
     def resolve(self, root: etree._Element) -> etree._Element:
-        """Raises: ConfigError."""
+        """Include files, and those that they include. Raises: ConfigError."""
         return self._resolve(root, (self._file,))
 
     def _resolve(self, root: etree._Element, files: tuple[str, ...]) -> etree._Element:

@@ -52,7 +52,7 @@ def _shown(key: OptionKey, value: Value) -> str:
 
 
 def _comment(text: str) -> str:
-    """An XML comment; what may not stand in one is made harmless."""
+    """Write an XML comment; what may not stand in one is made harmless."""
     safe = _NOT_XML.sub("?", text).replace("--", "- -")
     return f"<!-- {safe}{' ' if safe.endswith('-') else ''} -->"
 
@@ -94,7 +94,7 @@ class _Printer:
             yield f"{start}/>{origin}"
 
     def _children(self, node: Node) -> list[Node]:
-        """In the order of the DTD, where it has one; portals keep that of the file."""
+        """Order children as the DTD does, where it has an order; portals keep that of the file."""
         spec = elements()[node.name]
         place = {name: at for at, name in enumerate(spec.children)} if spec.is_ordered else {}
         last = len(place)
@@ -114,7 +114,7 @@ class _Printer:
         return quoteattr(_HIDDEN if is_secret else value.text, {"\n": "&#10;", "\t": "&#9;", "\r": "&#13;"})
 
     def _origin(self, node: Node) -> str:
-        """The comment behind an element: one place for all its values, or one for each attribute."""
+        """Write the comment behind an element: one place for all its values, or one for each attribute."""
         values = self._attributes(node)
         if node.content is not None:
             values = [*values, ("", node.content)]
@@ -126,7 +126,7 @@ class _Printer:
         return " " + _comment(", ".join(f"{name or 'text'}: {place}" for name, place in places.items()))
 
     def _um(self, node: Node) -> Iterator[str]:
-        """The UM options of a portal that do not stand in its attributes."""
+        """Yield the UM options of a portal that do not stand in its attributes."""
         portal = self._portals.get(next((child.text() for child in node.children if child.name == "name"), ""))
         if portal is None:
             return

@@ -49,7 +49,7 @@ def _notes() -> Mapping[tuple[str, str], str]:
 
 
 def _cell(text: str) -> str:
-    """As the cell of a table; what stands between backticks is shown as it is."""
+    """Write the cell of a table; what stands between backticks is shown as it is."""
     parts = text.replace("|", "\\|").replace("\n", " ").split("`")
     return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
 
@@ -59,7 +59,7 @@ def _row(*cells: str) -> str:
 
 
 def _span(field: Field) -> str:
-    """The permitted values of a field."""
+    """Describe the permitted values of a field."""
     if field.type in ("integer", "port"):
         if " | " in field.valid:
             return ", ".join(field.choices)
@@ -121,7 +121,7 @@ def state(spec: ElementSpec) -> str:
 
 @cache
 def _published() -> frozenset[str]:
-    """The elements of the published DTD."""
+    """Read the elements of the published DTD."""
     dtd = files("dro.config.data").joinpath("dro-config.dtd").read_text(encoding="utf-8")
     return frozenset(re.findall(r"<!ELEMENT (\S+)", dtd))
 

@@ -49,7 +49,7 @@ def is_refused(key: OptionKey) -> bool:
 
 @cache
 def _vital_names() -> tuple[frozenset[str], frozenset[str]]:
-    """Names of options that protect or are refused, and of those that choose the TRD or network of what is sent."""
+    """List options that protect or are refused, and those that choose the TRD or network of what is sent, by name."""
     table = option_table().items()
     choose = {key[1] for key, o in table if o.rule.kind is Kind.INTERFACE or _CHOOSES_TRD.fullmatch(key[1])}
     return frozenset(key[1] for key, o in table if o.protects or is_refused(key)), frozenset(choose)
@@ -104,7 +104,7 @@ def empty_ranges(options: UmOptions) -> list[ConfigError]:
 
 
 def _hotlinked_failover(options: UmOptions) -> list[ConfigError]:
-    """Hot failover and hotlinks exclude each other (DRO guide 3.6.5); `options` are all that hold."""
+    """Refuse hot failover with hotlinks, which exclude each other (DRO guide 3.6.5); `options` are all that hold."""
     hot_failover, hotlink = ("wildcard_receiver", "hf_receiver"), ("receiver", "use_hotlink")
     if not (options.get_int(*hot_failover) and options.get_int(*hotlink)):
         return []
@@ -120,7 +120,7 @@ def check(options: UmOptions, *, is_whole: bool = False) -> None:
 
 
 def check_transport(options: UmOptions) -> None:
-    """Raises: ConfigError for a transport that no source can use yet."""
+    """Check the transport of sources. Raises: ConfigError for one that no source can use yet."""
     transport = options.get_str(*TRANSPORT)
     if transport not in TRANSPORTS:
         raise options.error(TRANSPORT, f"{transport} is not supported yet", f"use {' or '.join(TRANSPORTS)}")

@@ -147,7 +147,7 @@ class XmlLayer:
             yield XmlPart(of(matcher.templates, matcher.settings), matcher, container.allow_first, has_deny)
 
     def _find(self) -> tuple[Contexts, XmlContext | None] | None:
-        """The element for contexts of this name, or else the first list, whose templates hold then."""
+        """Find the element for contexts of this name, or else the first list, whose templates hold then."""
         for contexts in self.application.contexts:
             for context in contexts.contexts:
                 if context.name == self.context_name:
@@ -155,7 +155,7 @@ class XmlLayer:
         return (self.application.contexts[0], None) if self.application.contexts else None
 
     def _settings(self, asked: Asked) -> Iterator[Setting]:
-        """In the order in which they apply: those of the context for all scopes, those of its lists for the own one."""
+        """Yield settings in the order in which they apply: the context's for all scopes, its lists' for the own one."""
         yield from self._of_templates(self.application.templates)
         found = self._find()
         if found is None:
@@ -201,7 +201,7 @@ class XmlLayer:
             yield from matcher.settings
 
     def _check_values(self, made: UmOptions, settings: list[Setting], asked: Asked) -> None:
-        """The last rules of an option hold; a value is judged wherever it comes from."""
+        """Check the values by the last rules of each option; a value is judged wherever it comes from."""
         rules = {s.option.key: s for s in settings if s.has_rules and s.option.scope in (CONTEXT, asked.scope)}
         for key, setting in rules.items():
             value = made.value(*key)

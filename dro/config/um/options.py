@@ -74,7 +74,7 @@ class Parsed:
 
 
 def _default(text: str, rule: ValueRule) -> Value:
-    """The default column as a value. Guess: an empty number column means 0."""
+    """Convert the default column to a value. Guess: an empty number column means 0."""
     match rule.kind:
         case Kind.INTEGER:
             return int(text or 0)
@@ -189,7 +189,7 @@ class UmOptions:
         return value
 
     def origin(self, key: OptionKey) -> str:
-        """Where a value was set, as `file:line`; empty for a default, and for what a program set."""
+        """Return where a value was set, as `file:line`; empty for a default, and for what a program set."""
         return self.origins.get(key, "")
 
     def holding(self, key: OptionKey) -> str:

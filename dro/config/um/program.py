@@ -112,7 +112,7 @@ def load_program(
 
 
 def _application(document: UmDocument, name: str) -> Application:
-    """The application of exactly that name; a program without a name has the one without. Raises: ConfigError."""
+    """Find the application of exactly that name; a program without a name has the one without. Raises: ConfigError."""
     for application in document.applications:
         if application.name == name:
             return application

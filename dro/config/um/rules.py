@@ -144,7 +144,7 @@ class ValueRule:
         return text
 
     def _entries(self, text: str, lookup: Lookup) -> tuple[str, ...]:
-        """The entries of one setting; the entry that empties the list stays in, `append` acts on it."""
+        """Split one setting into entries; the entry that empties the list stays in, `append` acts on it."""
         entries = []
         for piece in re.split(r"[,;]", text):
             entry = piece.strip()
@@ -175,7 +175,7 @@ class ValueRule:
 
 
 def _resolver_entry(entry: str, lookup: Lookup) -> str:
-    """`[Iface[:SrcPort]->]Host:Port` in canonical form. Raises: ConfigError."""
+    """Write `[Iface[:SrcPort]->]Host:Port` in canonical form. Raises: ConfigError."""
     found = _RESOLVER_ENTRY.fullmatch(entry)
     if found is None:
         raise ConfigError(f"{entry[:80]!r} is not an entry", remedy="write [interface[:port]->]address:port")

@@ -90,7 +90,7 @@ class OptionSet:
 
 
 def _value(f: Field[Any], o: UmOptions) -> int | str | tuple[str, ...] | RateCap:
-    """The value of a field, as its annotation and the end of its name ask for it."""
+    """Read the value of a field, as its annotation and the end of its name ask for it."""
     keys: tuple[OptionKey, ...] = f.metadata[_KEYS]
     if f.type == "RateCap":
         return RateCap(*(o.get_int(*key) for key in keys))

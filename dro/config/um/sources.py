@@ -124,7 +124,7 @@ def merged_um(sending: UmOptions, receiving: UmOptions) -> UmOptions:
 def _read_lbm_config(
     el: ElementReader, reading: Reading
 ) -> tuple[tuple[str, ...], UmOptions, tuple[UmDocument, Application] | None]:
-    """The path that was opened; options of a plain-text file over the base, or the document of an XML file."""
+    """Return the path that was opened; options of a plain-text file over the base, or the document of an XML file."""
     written = el.text()
     el.done()
     if not written:
@@ -145,7 +145,7 @@ def _read_lbm_config(
 
 
 def _read_attributes(el: ElementReader, reading: Reading) -> tuple[PlainLayer, dict[tuple[str, str], ElementReader]]:
-    """`<lbm-attributes>`: its settings, and the element of each."""
+    """Read `<lbm-attributes>`: its settings, and the element of each."""
     settings: list[Parsed] = []
     elements: dict[tuple[str, str], ElementReader] = {}
     if "lbm-attributes" not in el.spec.children:

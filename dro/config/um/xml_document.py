@@ -85,7 +85,7 @@ class Matcher:
     settings: tuple[Setting, ...]
 
     def matches_topic(self, topic: str) -> bool:
-        """Neither name nor pattern: every topic. Raises: PatternLimit."""
+        """Say whether it matches a topic; without name and pattern it matches every one. Raises: PatternLimit."""
         if self.name is not None:
             return topic == self.name
         return self.pattern is None or _compiled(self.pattern).search(_raw(topic))
@@ -164,7 +164,7 @@ def parse_um_xml(raw: bytes, file: str, problems: Problems, lookup: Lookup) -> U
 
 
 def _validate(root: etree._Element, file: str) -> None:
-    """Raises: ConfigError with the first thing that does not fit."""
+    """Compare a document with the DTD. Raises: ConfigError with the first thing that does not fit."""
     plain = copy.deepcopy(root)
     for element in plain.iter(etree.Element):
         element.attrib.pop(FILE_ATTRIBUTE, "")
@@ -229,7 +229,7 @@ class _Reader:
         return Matcher(name, pattern, pattern_type, _is_allowed(el), self._names(el), self._settings(el, scope))
 
     def _names(self, el: etree._Element) -> tuple[str, ...]:
-        """The templates that an element names, without those that do not exist. Raises: ConfigError."""
+        """List the templates that an element names, without those that do not exist. Raises: ConfigError."""
         found: list[str] = []
         for part in el.get("template", "").split(","):
             if len(found) >= MAX_TEMPLATES:
@@ -244,7 +244,7 @@ class _Reader:
         return tuple(found)
 
     def _settings(self, el: etree._Element, own_scope: str, suffix: str = "") -> tuple[Setting, ...]:
-        """The settings of all `<options>` here; `own_scope` is for those without a type, `suffix` for origins."""
+        """Read the settings of all `<options>` here; `own_scope` is for those without a type, `suffix` for origins."""
         settings = []
         for options in el.iterfind("options"):
             scope = options.get("type", own_scope).replace("-", "_")

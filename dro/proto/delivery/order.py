@@ -217,7 +217,7 @@ class DeliveryController:
             self._fit()
 
     def on_replaced(self, first_sqn: int) -> None:
-        """Another session has taken over with `first_sqn`, and those that could repair what is missing before are gone.
+        """Give up what is missing before `first_sqn`: a session took over with it, and none is left that could repair.
 
         Guess: a repair that reaches a DRO only now, and comes over the new session, is too late then.
         """
@@ -238,7 +238,7 @@ class DeliveryController:
             self.expected = self._high
 
     def next_deadline(self) -> int | None:
-        """When `on_timer` has something to give up; None while only an event may do so."""
+        """Return when `on_timer` has something to give up; None while only an event may do so."""
         if not self._gaps:
             return None
         deadline = self._gaps[0][1]
@@ -274,7 +274,7 @@ class DeliveryController:
         return start
 
     def _extend(self, sqn: int, length: int, now_ns: int) -> None:
-        """`sqn` is beyond the newest known one: everything between is missing. `length` 1: `sqn` itself is here."""
+        """Go on to `sqn`, beyond the newest known one: all between is missing. `length` 1: `sqn` itself is here."""
         expected = self.expected
         assert expected is not None
         gap = ahead(sqn, self._high)
@@ -375,14 +375,14 @@ class DeliveryController:
         return held > self._map_limit or self._held_bytes > self._cfg.held_max_bytes or missing > MISSING_MAX
 
     def _on_settled(self, sqn: int, frag: Frag | None, payload: Payload, flags: int) -> None:
-        """A duplicate, a repair that came too late, or in arrival order something older than the first fragment."""
+        """Take a duplicate, a repair that came too late, or in arrival order one from before the first fragment."""
         if not self._in_order and self._is_before_start(sqn):
             self._hand(sqn, frag, payload, flags)
         else:
             self.stats.duplicates += 1
 
     def _is_before_start(self, sqn: int) -> bool:
-        """The start is forgotten before the numbers have gone half around, from where they would lie before it."""
+        """Say whether `sqn` is before the start, which is forgotten before sqns have gone half around."""
         assert self.expected is not None
         if not 0 <= ahead(self.expected, self._floor) < START_KEPT:
             self._floor = add(self.expected, -START_KEPT)
@@ -408,7 +408,7 @@ class DeliveryController:
             self._count_refusal(outcome, sqn)
 
     def _count_refusal(self, why: Refusal, sqn: int) -> None:
-        """A message that was received and cannot be delivered is reported as lost, once, by the sqn that showed it.
+        """Count why a message cannot be delivered, and report it as lost, once, by the sqn that showed it.
 
         Not so from before the first fragment: sqns are not followed there, so it could be more than once.
         """

@@ -32,7 +32,7 @@ class TsniSchedule:
         self._sent = 0
 
     def next_deadline(self) -> int | None:
-        """When the next TSNI is due; moves forward with data, so a timer may find nothing due and must ask again."""
+        """Return when the next TSNI is due; data moves it, so a timer may find nothing due and must ask again."""
         if self._last_data_ns is None or self._interval_ns <= 0:
             return None
         after_ns = (self._sent + 1) * self._interval_ns

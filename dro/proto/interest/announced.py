@@ -202,7 +202,7 @@ class InterestSender:
 
 
 def _kind(symbol: Symbol) -> int:
-    """0 for a topic, 1 for a pattern."""
+    """Return 0 for a topic, 1 for a pattern."""
     return 1 if symbol[1] else 0
 
 

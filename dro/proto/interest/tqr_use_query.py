@@ -250,7 +250,7 @@ class LocalInterest:
         return self._options[_kind(entry)]
 
     def _wait(self, entry: _Entry) -> None:
-        """Until the entry has been silent for its interval."""
+        """Wait until the entry has been silent for its interval."""
         interval_ns = self._options_of(entry).periodic_interval_ns
         due_ns = entry.heard_ns + interval_ns + self._jitter(interval_ns // JITTER_PART)
         self._calendar.set(entry, tick_at(due_ns, TICK_NS, 0) if interval_ns > 0 else None)
@@ -265,7 +265,7 @@ class LocalInterest:
             self._ask(entry)
 
     def _ask(self, entry: _Entry) -> None:
-        """One use query more, or the end of the entry."""
+        """Send one use query more, or end the entry."""
         self._calendar.set(entry, None)
         if entry.tries >= self._options_of(entry).max_queries:
             del self._entries[entry.symbol]
@@ -291,5 +291,5 @@ class LocalInterest:
 
 
 def _kind(entry: _Entry) -> int:
-    """0 for a topic, 1 for a pattern."""
+    """Return 0 for a topic, 1 for a pattern."""
     return 1 if entry.symbol[1] else 0

@@ -39,7 +39,7 @@ class InitiatorCore:
         """Since the last connection whose dialogue was up."""
 
     def next_deadline(self) -> int | None:
-        """When to connect."""
+        """Return when to connect."""
         return self._due_ns
 
     def on_attempt(self) -> None:

@@ -142,7 +142,7 @@ class DatagramSession:
     # packets
 
     def is_mine(self, packet: lbtru.Packet) -> bool:
-        """Is it of one of the two sessions?"""
+        """Say whether it is of one of the two sessions."""
         is_of_source = isinstance(packet, lbtru.Nak | lbtru.Ack | lbtru.ConnectRequest)
         return packet.session_id == (self.ids.own if is_of_source else self.ids.companion)
 
@@ -208,7 +208,7 @@ class DatagramSession:
                     self._send_sm(effect)
 
     def _close(self, text: str, remedy: str) -> None:
-        """After silence."""
+        """Close the link after silence."""
         self.state = DatagramState.OVER
         self._effects.append(CloseLink(text, remedy, LinkEnd.TIMEOUT))
 

@@ -117,7 +117,7 @@ class HeardInterest:
             self.kinds[symbol[1]] -= 1
 
     def _is_confirmed(self, symbol: Symbol, domain_id: int) -> bool:
-        """It was wanted before the link went down, and has not been reported as lost."""
+        """Say whether it was wanted before the link went down and not reported as lost since; it is held no more."""
         held = self._held.get(symbol)
         if held is None or domain_id not in held:
             return False

@@ -112,7 +112,7 @@ def kind_of(message: bytes | memoryview) -> MessageKind:
 
 
 def fits(name: bytes) -> bool:
-    """Can a topic or pattern of that name be told over a link?"""
+    """Say whether a topic or pattern of that name can be told over a link."""
     return 0 < len(name) <= TEXT_MAX
 
 

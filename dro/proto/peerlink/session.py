@@ -73,7 +73,7 @@ class LinkOptions:
     canary: CanaryOptions | None = None
 
     def agreed(self, ours: tuple[int, int] | None, theirs: tuple[int, int] | None) -> LinkOptions:
-        """With the keepalives that HELLO has told: the longer times of the two if both are fast."""
+        """Return options with the keepalives that HELLO has told: the longer times of the two if both are fast."""
         if ours is None or theirs is None:
             return self
         interval_ms, timeout_ms = (max(one, other) for one, other in zip(ours, theirs, strict=True))
@@ -355,7 +355,7 @@ class LinkSession:
         return self.hello is not None and self.hello.has_digests and self.own.has_digests
 
     def _compare(self, recorded: Digests, told: Digests) -> None:
-        """What the other side had recorded, with what it had been told."""
+        """Compare what the other side had recorded with what it had been told."""
         interest, sources = told.differences(recorded) if self._compares else (False, False)
         if not interest and not sources:
             if told != NO_DIGESTS:
@@ -391,12 +391,12 @@ class LinkSession:
         return min(HELLO_LIMIT_NS, self.options.timeout_ns or HELLO_LIMIT_NS)
 
     def _canary_gap_ns(self, canary: CanaryOptions) -> int:
-        """Shorter while routes wait for an answer."""
+        """Return the gap between canaries, which is shorter while routes wait for an answer."""
         return canary.interval_ns if self.carries else min(canary.interval_ns, HURRY_NS)
 
     @property
     def _is_unproven(self) -> bool:
-        """No answer within the timeout has consequences."""
+        """Whether no answer within the timeout has consequences."""
         return self.carries or self._is_first
 
     def _next_query_ns(self) -> int:

@@ -65,7 +65,7 @@ class SourceOrder:
         return [message] if waiting is None else [message, *self._flush(number)]
 
     def is_known_already(self, number: int, sqn: int) -> bool:
-        """Is a TSNI with that sqn ahead of what has gone on, so that it would make a loss of what is only late?"""
+        """Say whether a TSNI with that sqn is ahead of what has gone on, and would make a loss of what is only late."""
         following = self._next.get(number)
         return following is None or ahead(sqn, following) >= 0
 
@@ -98,7 +98,7 @@ class SourceOrder:
         return out + self._flush(number)
 
     def _flush(self, number: int) -> list[bytes]:
-        """What follows without a gap."""
+        """Take out what follows without a gap."""
         waiting, out = self._waiting[number], []
         sqn = self._next[number]
         while sqn in waiting:

@@ -282,7 +282,7 @@ class LossDetector:
         return [index & MASK for gap in due for index in range(gap.first, gap.end)]
 
     def next_deadline(self) -> int:
-        """When a NAK is due or a generation interval is over, ns. The caller knows that something is missing."""
+        """Return when a NAK is due or a generation interval is over, ns. The caller knows that something is missing."""
         expiry_ns = self.gaps[0].found_ns + self._cfg.generation_ns
         heap = self._heap
         while heap:
@@ -306,7 +306,7 @@ class LossDetector:
         heapq.heappush(self._heap, (due_ns, self._serial, gap))
 
     def _cut(self, index: int) -> int:
-        """Let no gap reach over `index`; returns the position of the first gap from there on."""
+        """Split a gap that reaches over `index`; returns the position of the first gap from there on."""
         at = bisect_right(self._starts, index)
         if not at:
             return 0

@@ -271,7 +271,7 @@ class ReceiverSession:
     # time
 
     def next_deadline(self) -> int | None:
-        """When `on_timer` has work, ns; the past is possible. None once the session has ended."""
+        """Return when `on_timer` has work, ns; the past is possible. None once the session has ended."""
         if self.has_ended:
             return None
         end_ns = self.active_ns + self._timeout_ns
@@ -328,21 +328,21 @@ class ReceiverSession:
             self._emit(Began(now_ns))
 
     def _end(self, now_ns: int) -> None:
-        """Outstanding loss goes unreported, as documented."""
+        """End the session; outstanding loss goes unreported, as documented."""
         self.has_ended = True
         self.expected = None
         self._loss.clear()
         self._emit(Ended(now_ns))
 
     def _is_confirmed(self, sqn: int) -> bool:
-        """Has the packet before this one named the same far region? Else this one is remembered as the suspect."""
+        """Say whether the packet before this one named the same far region; this one is the next suspect."""
         suspect, self._suspect = self._suspect, sqn
         if suspect is None:
             return False
         return abs(ahead(sqn, suspect)) <= self._cfg.max_gap
 
     def _open_gap(self, first_sqn: int, count: int, now_ns: int) -> None:
-        """`count` sqns are missing; at most `max_gap` in all are asked for, the newest ones."""
+        """Note that `count` sqns are missing; at most `max_gap` in all are asked for, the newest ones."""
         self.stats.lost += count
         most = self._cfg.max_gap
         skipped = max(0, count - most)

@@ -84,7 +84,7 @@ class _Run:
     paid: Sequence[int] = ()
 
     def memory_before(self, at: int) -> int:
-        """Of the first `at`."""
+        """Return the memory of the first `at`, bytes."""
         return self.ends[at - 1] + at * OVERHEAD_BYTES if at else 0
 
 
@@ -228,7 +228,7 @@ class TransmissionWindow:
             self._head = 0
 
     def _leave(self, end: int) -> None:
-        """Let go of the oldest run when it ends at the trail."""
+        """Drop the oldest run when it ends at the trail."""
         if self.trail_index == end:
             self._runs[self._head] = None
             self._head += 1
@@ -344,7 +344,7 @@ class Retransmitter:
         return effects
 
     def _on_asked(self, index: int, now_ns: int, effects: list[Retransmit | SendNcf]) -> int | None:
-        """Returns the reason of the NCF that `index` gets, None for no NCF."""
+        """Retransmit `index` now or later, or return the reason of the NCF that it gets, None for no NCF."""
         window, stats = self._window, self.stats
         if index < window.trail_index:
             return NCF_DO_NOT_RETRY
@@ -408,7 +408,7 @@ class Retransmitter:
         self.stats.rx_bytes_sent -= length
 
     def _forget_old(self, now_ns: int) -> None:
-        """Retransmissions enter in order of time, so those past the ignore interval are in front."""
+        """Forget retransmissions past the ignore interval: they entered in order of time, so these are in front."""
         recent = self._recent
         for index in [*takewhile(lambda index: now_ns - recent[index][0] >= self._ignore_ns, recent)]:
             del recent[index]

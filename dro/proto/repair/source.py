@@ -153,7 +153,7 @@ class SourceSession:
         self._retransmitter.on_send_failed(sqn, length)
 
     def next_deadline(self) -> int | None:
-        """When `on_timer` has work, ns."""
+        """Return when `on_timer` has work, ns."""
         sm_ns, rx_ns = self._sm.due_ns, self._retransmitter.wake_ns
         if rx_ns is None:
             return sm_ns
@@ -176,7 +176,7 @@ class SourceSession:
         return SendSm(sm_sqn, self.lead, self.trail, now_ns)
 
     def busy_until(self, now_ns: int, generation_ns: int) -> int:
-        """Until when a receiver could still ask for something, ns; `now_ns` when nobody can.
+        """Return until when a receiver could still ask for something, ns; `now_ns` when nobody can.
 
         A lost tail is noticed by the first session message, after the minimum interval, and asked for during the
         generation interval of the receivers. Guess: a lost session message is not allowed for.

@@ -105,7 +105,7 @@ class CachedSource:
 
 
 def weight_of(tir: Tir) -> int:
-    """How many bytes of memory a source with that advertisement takes, by measurement."""
+    """Estimate the bytes of memory that a source with that advertisement takes, by measurement."""
     options = tir.options.items if tir.options else ()
     unknown = sum(_OPTION_BYTES + len(o.body) for o in options[:_OPTIONS_USUAL] if isinstance(o, UnknownOption))
     return _ENTRY_BYTES + len(tir.topic) + unknown + _OPTION_MOST * max(0, len(options) - _OPTIONS_USUAL)
@@ -244,7 +244,7 @@ class TopicCache:
         return self._topics.snapshot()
 
     def source_count(self, topic: bytes) -> int:
-        """How many originating sources of a topic are known."""
+        """Count the originating sources of a topic that are known."""
         return len(self._topics.get(topic, ()))
 
     def otids(self, topic: bytes) -> list[bytes]:
@@ -298,7 +298,7 @@ class TopicCache:
                 entry.is_joined = False
 
     def _make_room(self, topic: bytes, otid: bytes) -> bool:
-        """Room for one more entry, in its group and in all. Joined entries met on the way count as just heard."""
+        """Make room for one entry more, in its group and in all. Joined entries met on the way count as just heard."""
         group = self._topics.get(topic, {}).get(otid, ())
         if len(group) >= ALTERNATIVES_MAX:
             others = (entry for entry in group if not entry.is_joined)  # at most `PLANES_MAX` are
@@ -324,7 +324,7 @@ class TopicCache:
         entry.weight = weight
 
     def _chain(self, entry: CachedSource) -> None:
-        """As the newest."""
+        """Put the entry into the chain as the newest."""
         if self._newest is None:
             self._oldest = entry
         else:

@@ -145,7 +145,7 @@ class Resolver:
             self._on_tirs((replace(tir, options=last),), 0, False, self._config.source_id)
 
     def _on_own_advertisement(self, handle: int, tir: lbmr.Tir) -> None:
-        """Own packets are not heard, so the own receivers are told of own sources here."""
+        """Give the own receivers the advertisements of own sources, as own packets are not heard."""
         if self._config.hears_itself:
             self._own_tirs[handle] = tir
             self._on_tirs((tir,), 0, False, self._config.source_id)
@@ -234,7 +234,7 @@ class Resolver:
         self._receivers.cache.leave_topic(topic)
 
     def set_judge(self, judge: Judge | None, now_ns: int, carries: Carries | None = None) -> None:
-        """Who says which sources may and shall be joined; what is joined and known already is judged anew."""
+        """Set who says which sources may and shall be joined; what is joined and known already is judged anew."""
         self._channel.now_ns = now_ns
         self._receivers.joining.set_judge(judge, carries)
 

@@ -110,7 +110,7 @@ class ReceiverSide:
         self._is_asking_all = False
 
     def _options_of(self, topic: bytes) -> QueryOptions | None:
-        """None for a topic that nobody wants."""
+        """Return the options of a topic, None for one that nobody wants."""
         wanted = self._topics.get(topic)
         return None if wanted is None else wanted.options
 
@@ -347,7 +347,7 @@ class ReceiverSide:
         return wanted.name
 
     def _check_unanswered(self, wanted: _Topic) -> None:
-        """Tell once that the last `threshold` queries brought nothing; a topic that only patterns want is let go."""
+        """Report once that the last `threshold` queries brought nothing; topics that only patterns want linger then."""
         if wanted.is_told:
             return
         if wanted.receivers:
@@ -386,7 +386,7 @@ class ReceiverSide:
             self.channel.calendar.set(wanted.linger, None)
 
     def _ask_again(self, wanted: _Topic) -> None:
-        """A source has ended: one query at once, then the sustaining phase."""
+        """Query for a topic whose source has ended, once and at once, then in the sustaining phase."""
         if wanted.options.source_threshold <= 0:
             return
         if wanted.schedule is None:

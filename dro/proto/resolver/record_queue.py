@@ -92,7 +92,7 @@ class RecordQueue(Generic[R]):
         return bool(self._ahead or self._groups)
 
     def set_rate(self, rate: Rate) -> None:
-        """Another limit for what waits and comes."""
+        """Set another limit for what waits and comes."""
         if rate != self._limit.rate:
             self._limit = ClassLimit(rate)
 
@@ -136,7 +136,7 @@ class RecordQueue(Generic[R]):
         return runs
 
     def next_deadline(self, now_ns: int) -> int | None:
-        """When more may leave: now, at the next interval, or None when nothing waits."""
+        """Return when more may leave: now, at the next interval, or None when nothing waits."""
         if not (self._ahead or self._groups):
             return None
         return now_ns if self._limit.has_room(now_ns) else self._limit.next_interval(now_ns)

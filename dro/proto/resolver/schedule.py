@@ -141,7 +141,7 @@ class PhasedSchedule:
         self.phase = Phase.QUIESCENT
 
     def next_due(self) -> int | None:
-        """When the next record leaves, ticks included; None while quiescent."""
+        """Return when the next record leaves, ticks included; None while quiescent."""
         phase, due_ns, plan = self.phase, self._due_ns, self._plan
         if phase is _INITIAL:
             if plan.first_at_once and due_ns == self._phase_start_ns:
@@ -170,7 +170,7 @@ class PhasedSchedule:
         return is_due
 
     def _advance(self) -> None:
-        """The record due at `_due_ns` was sent."""
+        """Find the next due time and the phase, as the record due at `_due_ns` was sent."""
         sent_ns = self._due_ns
         age_ns = sent_ns - self._phase_start_ns
         if self.phase is _INITIAL:
@@ -216,7 +216,7 @@ class PhasedSchedule:
 
 
 class _TwoPhases(PhasedSchedule):
-    """By the options of a source or receiver."""
+    """Follows the options of a source or receiver."""
 
     __slots__ = ()
     TICK_NS: ClassVar[int]

@@ -134,7 +134,7 @@ class SourceSide:
         return len(self._leaving)
 
     def add(self, tir: lbmr.Tir, options: AdvertisingOptions) -> int:
-        """Raises: DecodeError for a TIR that cannot be written."""
+        """Advertise a source. Raises: DecodeError for a TIR that cannot be written."""
         written = write_tir(tir)
         self._cancel_finals(tir)
         schedule = AdvertisingSchedule(options, self.channel.now_ns, grid_ns=self.channel.grid_ns)
@@ -202,7 +202,7 @@ class SourceSide:
     # ------------------------------------------------------------------------------------------------ inside
 
     def _matching(self, pattern: _Pattern) -> Iterator[_OfTopic | None]:
-        """The sources of each topic that matches; None for one that does not. Only new topics are compared."""
+        """Yield the sources of each topic that matches; None for one that does not. Only new topics are compared."""
         assert pattern.matcher is not None
         compared, pattern.compared = pattern.compared, self._serial
         known, pattern.matching = pattern.matching, []
@@ -243,7 +243,7 @@ class SourceSide:
         pattern.is_busy = False
 
     def _answer(self, sources: list[_Source]) -> None:
-        """TIRs that share datagrams with nothing else; what still waits to be sent as an answer is not asked twice."""
+        """Send TIRs that share datagrams with nothing else; what still waits as an answer is not sent twice."""
         sources = [source for source in sources if not (source.is_answering or source.is_removed)]
         for source in sources:
             source.schedule.on_answered(self.channel.now_ns)
@@ -287,13 +287,13 @@ class SourceSide:
         return with_ttl(written, source.tir.topic, ttl)
 
     def on_domain(self) -> None:
-        """Another domain id than before goes into what is advertised from now on."""
+        """Write another domain id than before into what is advertised from now on."""
         if self._adds_domain:
             for source in self._sources.values():
                 source.written = b""
 
     def _with_domain(self, tir: lbmr.Tir) -> lbmr.Tir:
-        """An application's TIR names the domain where it originates, once that is known."""
+        """Add the domain where an application's TIR originates, once that is known."""
         options = tir.options
         if not self._adds_domain or not self.channel.domain_id or options is None or options.domain_id is not None:
             return tir

@@ -306,7 +306,7 @@ class TcpSourceCore:
         return skipped
 
     def _room(self, start: int, ends: Sequence[int]) -> int:
-        """How many of these messages may be taken now."""
+        """Return how many of these messages may be taken now."""
         if not self._clients:
             return len(ends)
         most = self._cfg.max_buffer_bytes
@@ -348,7 +348,7 @@ class TcpSourceCore:
         return [(name, client, client.pieces[-1]) for name, client in self._clients.items() if client.pieces]
 
     def has_passed(self, mark: list[tuple[int, _Client, _Piece]]) -> bool:
-        """Has every client that is still there taken what it had pending at the mark, its last message begun at least?
+        """Say whether all clients still there took what they had pending at the mark, its last message begun at least.
 
         A piece is what a client got by one call of `send_run`.
         """

@@ -162,7 +162,7 @@ class Connections:
                 self._effects.append(Write(target))
 
     def on_writable(self, target: Target) -> None:
-        """After `on_blocked`: it takes more now."""
+        """Write on after `on_blocked`: it takes more now."""
         connection = self._connections.get(target)
         if connection is not None and connection.is_blocked:
             connection.is_blocked = False

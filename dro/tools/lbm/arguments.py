@@ -39,7 +39,7 @@ class _NotYet(argparse.Action):
 
 
 def is_not_yet(action: argparse.Action) -> bool:
-    """Does this option only say that it is not supported yet?"""
+    """Say whether this option only says that it is not supported yet."""
     return isinstance(action, _NotYet)
 
 

@@ -207,7 +207,7 @@ class Sending:
                     return
 
     def _send(self, source: BlockingSource, payload: bytes) -> bool:
-        """One message; False when a signal came first."""
+        """Send one message; False when a signal came first."""
         while not self._stop.signal:
             try:
                 source.send(
@@ -237,7 +237,7 @@ class Sending:
         self._out.flush()
 
     def _on_event(self, event: SourceEvent) -> None:
-        """On the thread of the context. Output that is gone is met by the main thread too, which ends the run."""
+        """Print it on the thread of the context. Lost output is met by the main thread too, which ends the run."""
         with contextlib.suppress(OSError):
             match event:
                 case Connect(client=client):

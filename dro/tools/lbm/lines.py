@@ -43,7 +43,7 @@ def ended_line(topic: str, source: str, proxy: str = "") -> str:
 
 
 def _of(proxy: str) -> str:
-    """Of hotlinks: the session itself."""
+    """Write the session itself, which only hotlinks have."""
     return f" [{name(proxy)}]" if proxy else ""
 
 

@@ -216,7 +216,7 @@ class Receiving:
             self._fail(e)
 
     def _fail(self, error: DroError | OSError) -> None:
-        """A file or the output cannot be written: end, and let the main thread report it."""
+        """End when a file or the output cannot be written, and let the main thread report it."""
         self._failure = self._failure or error
         self._stop.request()
 
@@ -247,7 +247,7 @@ class Receiving:
         return before
 
     def _totals(self, context: BlockingContext) -> lines.LineTotals:
-        """Counts as of now. Sessions that ended take their count of lost packets with them."""
+        """Count up to now. Sessions that ended take their count of lost packets with them."""
         counters = [dataclasses.asdict(session.counters) for session in context.stats().receivers]
         self._lost_before = max(self._lost_before, sum(each.get("lost", 0) for each in counters))
         return self._tally.totals(time.monotonic(), self._lost_before)

@@ -155,7 +155,7 @@ class Tally:
             self._end()
 
     def _say(self, line: str) -> None:
-        """A line that a waiting script wants at once."""
+        """Print a line at once, for a script that waits for it."""
         self._out.write(line)
         self._out.flush()
 

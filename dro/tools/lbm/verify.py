@@ -42,7 +42,7 @@ class PayloadVerdict(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _stretch(length: int) -> bytes:
-    """The table, repeated until every body of that length can be cut out of it."""
+    """Repeat the table until every body of that length can be cut out of it."""
     return _TABLE * (length // _TABLE_BYTES + 2)
 
 

@@ -248,7 +248,7 @@ class _Run:
         say(self._err, f"umdump: {text}\n")
 
     def place(self, frame: int, time_ns: int) -> dict[str, Json]:
-        """What every object begins with; the file only when there are several."""
+        """Return what every object begins with; the file only when there are several."""
         out: dict[str, Json] = {"file": self._file} if len(self.options.files) > 1 else {}
         out["frame"] = frame
         out["time"] = time_text(time_ns)
@@ -261,7 +261,7 @@ def _drain(packets: Iterator[UmPacket], on_packet: Callable[[UmPacket], None]) -
 
 
 def _size(stream: BinaryIO) -> int:
-    """Bytes of a regular file, 0 for a pipe."""
+    """Return the bytes of a regular file, 0 for a pipe."""
     try:
         mode = os.fstat(stream.fileno())
     except OSError:

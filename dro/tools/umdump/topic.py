@@ -177,7 +177,7 @@ def session_address(
 
 
 def _properties_length(data: bytes, pos: int, length: int) -> int:
-    """Bytes of message properties at the end of the whole message. Raises: DecodeError."""
+    """Count the bytes of message properties at the end of the whole message. Raises: DecodeError."""
     blocks, _, _ = lbmc.chain(data, pos, length)
     return sum(
         AppHdrChain.read(data, at, size).properties_length

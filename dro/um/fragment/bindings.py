@@ -196,7 +196,7 @@ class Bindings:
         self._in_slices(self._leave_all(topics))
 
     def _in_slices(self, steps: Iterator[None]) -> None:
-        """A few at once, and the rest beside other work."""
+        """Do a few steps at once, and the rest beside other work."""
         for _ in range(AT_ONCE):
             if next(steps, self) is self:
                 return
@@ -245,7 +245,7 @@ class Bindings:
             self._resolver.on_source_ended(bound.topic, bound.address, bound.topic_index, now_ns)
 
     def _end_soon(self, bound: BoundSource, now_ns: int) -> None:
-        """A final advertisement comes by another socket than data that was sent before it: wait for a quiet moment.
+        """Wait for a quiet moment: a final advertisement comes by another socket than data that was sent before it.
 
         Where another session of the same source has been joined, stay on both for a while: the new one begins somewhere
         in the middle, and the old one, which a DRO feeds a little longer, may be behind it. What comes twice counts
@@ -255,7 +255,7 @@ class Bindings:
         self._loop.call_later(ENDING_QUIET_NS, partial(self._look, bound, deadline_ns))
 
     def _is_ending(self, bound: BoundSource, deadline_ns: int) -> bool:
-        """False also when it was advertised again, and has sent another final advertisement since."""
+        """Say whether it still ends; False also when it was advertised again, and ended again since."""
         key = _key_of(bound)
         return self._bound.get(key) is bound and self._ending.get(key) == deadline_ns
 
@@ -333,7 +333,7 @@ def _key_of(bound: BoundSource) -> BoundKey:
 
 
 def _offer(tir: lbmr.Tir) -> tuple[int, int, int]:
-    """Cost, hop count and hotlink index."""
+    """Read cost, hop count and hotlink index."""
     options = tir.options
     cost = options.cost if options is not None else None
     index = options.hotlink_index if options is not None else 0

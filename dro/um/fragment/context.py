@@ -344,7 +344,7 @@ class FragmentContext:
         self.on_tr_packet(packet, sender_ip, now_ns)
 
     def _is_ignored(self, datagram: bytes) -> bool:
-        """Look for the sender without decoding: its id stands in the options, at the end."""
+        """Look for a sender to ignore without decoding: its id stands in the options, at the end."""
         tail = datagram[-OPTIONS_MAX_BYTES:]
         return any(source_id in tail for source_id in self.ignore_source_ids)
 

@@ -34,7 +34,7 @@ class DroWatch:
                 del self._contexts[next(iter(self._contexts))]
 
     def has_succeeded(self, source_id: bytes | None, old: bytes | None) -> bool:
-        """Has the DRO context `source_id` appeared since `old` was last heard?"""
+        """Say whether the DRO context `source_id` has appeared since `old` was last heard."""
         if source_id is None or old is None:
             return False
         return self._contexts.get(source_id, (0, 0))[0] > self._contexts.get(old, (0, 0))[1]

@@ -164,7 +164,7 @@ class OwnSources:
         return lbmr.Tir(source.topic, source.transport.address, lbmr.TIR_TTL, source.topic_index, options)
 
     def update(self, source: FragmentSource, extra: tuple[lbmr.TirOption, ...], *, again: bool) -> None:
-        """For `FragmentSource.update`."""
+        """Do what `FragmentSource.update` says."""
         handle, before, chosen = self._sources[source]
         if again and source in self._ended:
             handle = self._advertise(source, extra, chosen)
@@ -177,7 +177,7 @@ class OwnSources:
         self._pump()
 
     def end(self, source: FragmentSource) -> None:
-        """For `FragmentSource.end`; one that has not been advertised yet is as before."""
+        """Do what `FragmentSource.end` says; one that has not been advertised yet is as before."""
         handle, extra, chosen = self._sources[source]
         if handle is not None:
             self._resolver.remove_source(handle, self._loop.now_ns(), final=True)
@@ -186,7 +186,7 @@ class OwnSources:
             self._pump()
 
     def close(self, source: FragmentSource, *, final: bool, linger_ns: int) -> None:
-        """For `FragmentSource.close`."""
+        """Do what `FragmentSource.close` says."""
         found_source = self._sources.pop(source, None)
         if found_source is None:
             return

@@ -113,7 +113,7 @@ class TrChannel:
                 return
 
     def _receive(self) -> bool:
-        """One batch; True when there may be another."""
+        """Receive one batch; True when there may be another."""
         receiver = self._receiver
         if receiver is None:
             return False

@@ -37,7 +37,7 @@ _READ_BYTES: Final = 4096  # of what the other side must not send
 
 
 def ignore_outcome(_: Outcome) -> None:
-    """For a message whose outcome nobody counts."""
+    """Ignore the outcome of a message that nobody counts."""
 
 
 class UnicastSender:
@@ -158,7 +158,7 @@ class UnicastSender:
         self._act_soon()
 
     def _on_readable(self, target: Target, stream: ByteStream) -> bool:
-        """Nothing is expected but the end."""
+        """Read until the end; nothing else is expected."""
         try:
             if stream.read_into(self._scratch):
                 return True

@@ -48,7 +48,7 @@ class WantedTopics:
     # topics
 
     def add_topic(self, topic: bytes, options: UmOptions | None, now_ns: int) -> None:
-        """Raises: DecodeError when it cannot be a topic name."""
+        """Want a topic, once more or for the first time. Raises: DecodeError when it cannot be a topic name."""
         count = self._topics.get(topic, 0)
         if not count:
             chosen = self.merged(options)
@@ -69,7 +69,7 @@ class WantedTopics:
     # patterns
 
     def add_pattern(self, key: PatternKey, matcher: Matcher, options: UmOptions | None, now_ns: int) -> None:
-        """Raises: DecodeError when it cannot be sent as a pattern."""
+        """Want a pattern, once more or for the first time. Raises: DecodeError when it cannot be sent as a pattern."""
         known = self._patterns.get(key)
         if known is not None:
             known.users += 1

@@ -54,7 +54,7 @@ class Config:
         return cls(options)
 
     def with_(self, scope: str, name: str, value: OptionValue) -> Config:
-        """With one more setting. Raises: ConfigError."""
+        """Return it with one more setting. Raises: ConfigError."""
         name_without_effect(UmOptions().with_(scope, name, value))
         return replace(self, options=self.options.with_(scope, name, value))
 

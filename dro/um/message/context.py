@@ -59,7 +59,7 @@ class MessageContext:
     def source(
         self, topic: str, options: UmOptions, on_event: Callable[[SourceEvent], object] | None = None
     ) -> MessageSource:
-        """Raises: ConfigError, ResourceError, UsageError."""
+        """Open a source. Raises: ConfigError, ResourceError, UsageError."""
         self._check_open()
         options = self._options_of(Asked(SOURCE, topic), options)
         merged = self.options.merged(options)
@@ -78,7 +78,7 @@ class MessageContext:
         return source
 
     def receiver(self, topic: str, listener: Listener, options: UmOptions) -> MessageReceiver:
-        """Raises: UsageError."""
+        """Open a receiver. Raises: UsageError."""
         self._check_open()
         options = self._options_of(Asked(RECEIVER, topic), options)
         receiver = MessageReceiver(self, topic, listener, options)
@@ -93,14 +93,14 @@ class MessageContext:
         on_created: OnTopic | None = None,
         on_deleted: OnTopic | None = None,
     ) -> PatternReceiver:
-        """Raises: PatternError, ConfigError, UsageError."""
+        """Open a wildcard receiver. Raises: PatternError, ConfigError, UsageError."""
         self._check_open()
         pattern_type = self.options.merged(options).get_str(WILDCARD_RECEIVER, "pattern_type")
         options = self._options_of(Asked(WILDCARD_RECEIVER, pattern, pattern_type), options)
         return PatternReceiver(self, pattern, listener, options, on_created, on_deleted)
 
     def _options_of(self, asked: Asked, own: UmOptions) -> UmOptions:
-        """The options of one object that its context does not have. Raises: ConfigError when it is not permitted."""
+        """Find the options of one object that its context has not. Raises: ConfigError when it is not permitted."""
         if self._config.documents:
             made = self._config.of(asked, own)
             kept = {k: v for k, v in made.explicit.items() if k[0] == asked.scope or k in own.explicit}
@@ -195,7 +195,7 @@ class MessageContext:
             source.close()
 
     def close(self) -> None:
-        """Raises: UsageError while sources or receivers are open."""
+        """Close the context. Raises: UsageError while sources or receivers are open."""
         if self.is_closed:
             return
         if self.children:

@@ -90,7 +90,7 @@ def topic_text(topic: bytes) -> str:
 
 
 def topic_bytes(topic: str) -> bytes:
-    """Raises: UsageError when it is longer than a topic or pattern may be."""
+    """Encode a topic or pattern. Raises: UsageError when it is longer than it may be, or empty."""
     name = topic.encode("utf-8", "surrogateescape")
     if not 0 < len(name) <= NAME_MAX_BYTES:
         raise UsageError(f"{topic[:80]!r} has {len(name)} bytes; a topic or pattern has 1 to {NAME_MAX_BYTES}")
@@ -296,7 +296,7 @@ class Delivery:
         return format_source(source.address, source.topic_index)
 
     def _names(self, stream: DeliveryStream, source: BoundSource) -> tuple[str, str]:
-        """Source string, and with hotlinks that of the session, if it is another."""
+        """Return the source string, and with hotlinks that of the session, if it is another."""
         text = self._string(source)
         return (text, "") if stream.planes is None else (stream.source, text if text != stream.source else "")
 
@@ -327,7 +327,7 @@ class Delivery:
         )
 
     def _begin(self, stream: DeliveryStream, bound: BoundSource) -> None:
-        """Activity on the session: it is the stream's current one from now on."""
+        """Make the session, which is active, the stream's current one from now on."""
         if bound not in stream.begun:
             return
         stream.live = bound
@@ -346,7 +346,7 @@ class Delivery:
             self._settle(stream)
 
     def _on_takeover(self, stream: DeliveryStream, run: Run) -> None:
-        """Data came while a takeover is not over."""
+        """Note where a new session begins, and finish the takeover if that is possible already."""
         takeover = stream.takeover
         assert takeover is not None
         if takeover.first_sqn is None and stream.live is takeover.bound:
@@ -354,7 +354,7 @@ class Delivery:
         self._finish_takeover(stream)
 
     def _finish_takeover(self, stream: DeliveryStream) -> None:
-        """Nobody can repair what came before: the other sessions are gone, and the new one has all since it began."""
+        """Give up what nobody can repair: the other sessions are gone, and the new one has all since it began."""
         takeover = stream.takeover
         if takeover is None or takeover.first_sqn is None or len(stream.begun) > 1:
             return
@@ -364,7 +364,7 @@ class Delivery:
             self._settle(stream)
 
     def _hand(self, stream: DeliveryStream, run: Run, view: memoryview) -> None:
-        """Whole messages in order: straight to the listeners."""
+        """Hand whole messages in order straight to the listeners."""
         size = run.length - HEADER_BYTES
         start = run.offset + HEADER_BYTES
         count, stride = run.fragments, run.stride
@@ -390,7 +390,7 @@ class Delivery:
             listener.on_events(events)
 
     def _take(self, stream: DeliveryStream, run: Run, view: memoryview, now_ns: int) -> None:
-        """Fragments one by one through the controller."""
+        """Pass fragments one by one through the controller."""
         on_fragment = stream.controller.on_fragment
         sqn = run.first_sqn
         for at in range(run.offset, run.offset + run.fragments * run.stride, run.stride):
@@ -463,13 +463,13 @@ class Delivery:
 
 
 def _differing(one: UmOptions, other: UmOptions) -> list[OptionKey]:
-    """The options with an effect on receivers that are not the same in both."""
+    """List the options with an effect on receivers that are not the same in both."""
     keys = {key for key in (*one.explicit, *other.explicit) if key[0] != SOURCE and key in used_options()}
     return sorted(key for key in keys if one.value(*key) != other.value(*key))
 
 
 def _read(view: memoryview, pos: int, length: int) -> tuple[tuple[int, int, int] | None, int, int]:
-    """FRAG data, offset of the user data, and flags of the message at `pos`.
+    """Read FRAG data, offset of the user data, and flags of the message at `pos`.
 
     Raises: DecodeError for a broken chain, and for a block that must be understood and is not.
     """

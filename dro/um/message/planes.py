@@ -40,7 +40,7 @@ class Planes:
         self._passed: dict[BoundSource, int] = {}  # the sqn after the newest
 
     def on_run(self, session: BoundSource, first_sqn: int, count: int) -> None:
-        """So much came on a session, or was said to have been sent."""
+        """Note that so much came on a session, or was said to have been sent."""
         after = add(first_sqn, count)
         known = self._passed.get(session)
         if known is None or ahead(after, known) > 0:

@@ -107,7 +107,7 @@ def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datag
 
 
 def _other_messages(buffer: bytearray, table: RunTable) -> dict[int, bytes]:
-    """The messages of rows that are no data, with their topic indexes, by where the row begins."""
+    """Collect the messages of rows that are no data, with their topic indexes, by where the row begins."""
     found: dict[int, bytes] = {}
     for number, run in enumerate(table):
         if run.kind == KIND_TSNI:

@@ -54,7 +54,7 @@ class JoinedSessions(Protocol[A_contra]):
         """A session that is not joined yet. Raises: ResourceError. Nothing is reported from within."""
 
     def counts(self) -> SessionCounts:
-        """Since the start, of what belongs to no session."""
+        """Count since the start what belongs to no session."""
 
     def close(self) -> None:
         """All sessions have been left."""
@@ -78,7 +78,7 @@ class SenderPool(ABC, Generic[K]):
                 del self._open[key]
 
     def _share(self, members: list[SenderTransport]) -> SenderTransport:
-        """Round robin."""
+        """Choose a session by turns."""
         self._turn += 1
         return members[(self._turn - 1) % len(members)]
 

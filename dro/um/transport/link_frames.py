@@ -219,7 +219,7 @@ def for_link(
 
 
 def _control_messages(buffer: bytearray, table: RunTable, topics: dict[int, int]) -> dict[int, bytes]:
-    """The messages of rows that are no data, by where the row begins."""
+    """Collect the messages of rows that are no data, by where the row begins."""
     cells = table.words
     return {
         row: _control(buffer, table, row, topics[cells[row]])
@@ -229,7 +229,7 @@ def _control_messages(buffer: bytearray, table: RunTable, topics: dict[int, int]
 
 
 def _control(buffer: bytearray, table: RunTable, row: int, topic: int) -> bytes:
-    """One message of a row that is no data."""
+    """Encode the message of a row that is no data."""
     index, sqn, _, offset, length, _, shape = ROW.unpack_from(table.words, 4 * row)
     if shape >> KIND_SHIFT == KIND_TSNI:
         record = TsniRecord(topic, sqn)

@@ -62,7 +62,7 @@ class Lz4Stream:
     # in
 
     def _read_ahead(self) -> None:
-        """What was left over, or is held by the stream below, makes no descriptor readable."""
+        """Read what was left over or is held by the stream below, as it makes no descriptor readable."""
         if not self._is_closed and self._on_readable():
             self._loop.call_soon(self._read_ahead)
 
@@ -102,7 +102,7 @@ class Lz4Stream:
         return done
 
     def _fail(self, error: OSError, done: int) -> None:
-        """Raises: `error`, unless something was read before it; then the next call does."""
+        """Raise `error`, unless something was read before it; then the next call does."""
         self._failure = error
         if not done:
             raise error
@@ -139,7 +139,7 @@ class Lz4Stream:
         self._events.on_writable()
 
     def backlog(self) -> int:
-        """Before compression; a block arrives as a whole."""
+        """Count bytes before compression; a block arrives as a whole."""
         arrived = self._given - len(self._out) - self._inner.backlog()
         while self._marks and self._marks[0][0] <= arrived:
             self._reached = self._marks.popleft()[1]

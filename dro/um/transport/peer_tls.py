@@ -108,7 +108,7 @@ class PeerStreamMaker:
         return PeerTlsStream(self._context, self._limit_ns, self._tls.peer_name, loop, sock, is_accepted)
 
     def warn_of_expiry(self) -> None:
-        """Once a day, from 30 days before; for a link that stays up, its portal calls this now and then."""
+        """Warn once a day, from 30 days before; for a link that stays up, its portal calls this now and then."""
         now_s = self._now_s()
         if self.expires_s - now_s < EXPIRY_WARNING_S:
             extra = {"file": self._tls.certificate, "days": days_left(self.expires_s, now_s)}

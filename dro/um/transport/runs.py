@@ -119,7 +119,7 @@ class RunTable:
         return fragments, nbytes
 
     def has_other_than_data(self) -> bool:
-        """Is there any run of control messages or TSNIs?"""
+        """Say whether there is any run of control messages or TSNIs."""
         cells, most = self.cells, 0
         for at in range(0, self.rows * _WORDS, _WORDS):
             most = max(most, cells[at + _SHAPE])
@@ -283,14 +283,14 @@ def chain(view: memoryview | bytes | bytearray, pos: int, end: int, head: int) -
 
 
 def set_topic_index(buffer: bytearray, at: int, length: int, head: int, topic_index: int) -> None:
-    """In the TOPIC_IDX blocks of the control message at `at`, whose chain begins with the code `head`."""
+    """Set it in the TOPIC_IDX blocks of the control message at `at`, whose chain begins with the code `head`."""
     for code, block, size in chain(buffer, at + MINIMAL_BYTES, at + length, head):
         if code == _TOPIC_IDX and size >= 8:
             _U32.pack_into(buffer, block + 4, topic_index)
 
 
 def has_block(view: memoryview | bytes | bytearray, run: Run, code: int) -> bool:
-    """Does the chain of the run's first message hold a block of this code? A broken chain counts as no."""
+    """Say whether the chain of the run's first message holds a block of this code. A broken chain counts as no."""
     if run.next_header in _CHAIN_ENDS:
         return False
     try:

@@ -161,7 +161,7 @@ class ReceiverTransport(ABC):
         return None
 
     def is_whole(self, mark: int | None) -> bool:
-        """Is nothing missing any more of what came before `mark`? What was given up, or was left, is not missing."""
+        """Say whether nothing is missing any more from before `mark`; what was given up or left is not missing."""
         return True
 
 
@@ -254,7 +254,7 @@ class SenderTransport(Protocol):
         """
 
     def is_heard(self, since_ns: int, now_ns: int) -> bool:
-        """Has a receiver joined, as far as the session can know, which was advertised last at `since_ns`?"""
+        """Say whether a receiver has joined, as far as it can know, which was advertised last at `since_ns`."""
 
     @property
     def is_flushing(self) -> bool:

@@ -146,7 +146,7 @@ def _problem(address: str, known: Mapping[str, tuple[int, bool]]) -> str:
 
 
 def _socket(kind: int, interface: str) -> tuple[socket.socket, _DevicePlace]:
-    """A socket that is to be on that interface. Raises: ResourceError."""
+    """Open a socket that is to be on that interface. Raises: ResourceError."""
     place = _DevicePlace(interface)
     try:
         if interface != ANY:
@@ -292,7 +292,7 @@ def bind_in_range(
 
 
 def supports_gso(sock: socket.socket) -> bool:
-    """Can this UDP socket send trains (`UDP_SEGMENT`)?"""
+    """Say whether this UDP socket can send trains (`UDP_SEGMENT`)."""
     try:
         sock.setsockopt(SOL_UDP, UDP_SEGMENT, 0)
     except OSError:

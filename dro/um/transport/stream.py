@@ -33,7 +33,7 @@ class StreamEvents:
 
 
 def nothing() -> None:
-    """For an event that leads to nothing."""
+    """Do nothing, for an event that leads to nothing."""
 
 
 NO_EVENTS: Final = StreamEvents(nothing, nothing, nothing, nothing)
@@ -44,25 +44,25 @@ class ByteStream(Protocol):
     """One connection, which was accepted, or is being made."""
 
     def start(self, events: StreamEvents) -> None:
-        """Called once. What it reports may come from within."""
+        """Begin to report events, some maybe from within; called once."""
 
     def take_over(self, events: StreamEvents) -> None:
-        """From now on these, of an open stream; `on_open` is not called again.
+        """Report to these from now on, of an open stream; `on_open` is not called again.
 
         What the stream holds already makes nothing readable: the caller reads once by itself.
         """
 
     def read_into(self, view: memoryview) -> int:
-        """How many bytes came, 0 at the end of the stream. There is nothing more for now when `view` is not full.
+        """Read bytes; how many, 0 at the end of the stream. There is nothing more for now when `view` is not full.
 
         Raises: BlockingIOError when there is nothing, OSError when it broke.
         """
 
     def send_pieces(self, pieces: Sequence[Piece]) -> int:
-        """How many bytes were taken. Raises: BlockingIOError when none, OSError when it broke."""
+        """Send; how many bytes were taken. Raises: BlockingIOError when none, OSError when it broke."""
 
     def backlog(self) -> int:
-        """How many bytes were taken and have not reached the other machine yet."""
+        """Count the bytes that were taken and have not reached the other machine yet."""
 
     @property
     def holds(self) -> int:

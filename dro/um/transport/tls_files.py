@@ -66,7 +66,7 @@ def files_of(tls: TlsSettings) -> tuple[tuple[str, str], ...]:
 
 
 def context_of(tls: TlsSettings, *, is_server: bool) -> ssl.SSLContext:
-    """For handshakes with a companion. Raises: ResourceError with the element that is to be changed."""
+    """Make the context for handshakes with a companion. Raises: ResourceError with the element to be changed."""
     try:
         return _context_of(tls, is_server=is_server)
     except _UnusableError as e:
@@ -138,7 +138,7 @@ def _load_identity(context: ssl.SSLContext, tls: TlsSettings) -> None:
 
 
 def validity_of(path: str) -> tuple[int, int]:
-    """From when to when the first certificate of a file is valid, seconds since 1970. Raises: OSError, ValueError."""
+    """Read from when to when the first certificate of a file is valid, s since 1970. Raises: OSError, ValueError."""
     from cryptography import x509  # a fifth of a second to load, which only links with TLS have to spend
 
     with open(path, "rb") as file:

@@ -27,7 +27,7 @@ BUSY: Final = frozenset((errno.EAGAIN, errno.ENOBUFS))
 
 
 def _to_nobody(_error: OSError, _datagrams: int) -> None:
-    """Errors of a session that has ended."""
+    """Ignore errors of a session that has ended."""
 
 
 class Trains:

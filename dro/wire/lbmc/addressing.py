@@ -97,7 +97,7 @@ def read_addressing(message: bytes) -> Addressing:
 
 
 def asks_for_repair(message: bytes) -> bool:
-    """Is the control message a request for retransmission: of a receiver that has lost something, or came late?
+    """Say whether the message asks for retransmission: of a receiver that has lost something, or came late.
 
     Not if it is broken.
     """

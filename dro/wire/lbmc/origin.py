@@ -93,7 +93,7 @@ def _in_domain(message: bytes, origin: MessageOrigin, domain_id: int) -> bytearr
 
 
 def _with_block(made: bytearray, origin: MessageOrigin, code: int, data: bytes) -> bytes:
-    """With one more block at the end of the chain. Raises: DecodeError."""
+    """Add one more block at the end of the chain. Raises: DecodeError."""
     size = _HEAD.size + len(data)
     if len(made) + size > _MESSAGE_MAX:
         raise DecodeError("lbmc.msglen", f"{len(made)} bytes leave no room for a block of {size}")

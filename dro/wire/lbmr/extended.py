@@ -60,7 +60,7 @@ _HAS_OPTIONS: Final = 0x8000
 
 
 def read_election(r: Reader) -> ProxySourceElection:
-    """After the packet header. Raises: DecodeError."""
+    """Read an election after the packet header. Raises: DecodeError."""
     at = r.pos
     kind_, length, flags, source_ip, store_ip, transport, topic, source_port, store_port = r.unpack("pser", _ELECTION)
     if length < _ELECTION_SIZE:
@@ -92,7 +92,7 @@ def _read_election_options(r: Reader) -> ElectionOptions:
 
 @fits("pser")
 def write_election(message: ProxySourceElection) -> bytes:
-    """After the packet header; the options bit of `flags` follows `options`. Raises: DecodeError."""
+    """Write what follows the packet header; the options bit of `flags` follows `options`. Raises: DecodeError."""
     name = write_counted(message.topic)
     options = message.options
     flags = message.flags & ~_HAS_OPTIONS | (_HAS_OPTIONS if options is not None else 0)
@@ -148,7 +148,7 @@ _CONTEXT_SIZE: Final = HEADER_SIZE + _CONTEXT.size
 
 
 def read_context_info(r: Reader) -> ContextInfo:
-    """After the packet header. Raises: DecodeError."""
+    """Read context information after the packet header. Raises: DecodeError."""
     at = r.pos
     length, hop_count, flags, port, address, instance = r.unpack("ctxinfo", _CONTEXT)
     if length < _CONTEXT_SIZE:
@@ -160,7 +160,7 @@ def read_context_info(r: Reader) -> ContextInfo:
 
 @fits("ctxinfo")
 def write_context_info(message: ContextInfo) -> bytes:
-    """After the packet header. Raises: DecodeError, for a name of more than 234 bytes among others."""
+    """Write what follows the packet header. Raises: DecodeError, for a name of more than 234 bytes among others."""
     name = b"" if message.name is None else write_counted(message.name)
     flags = message.flags & ~ContextFlag.NAME | (ContextFlag.NAME if message.name is not None else 0)
     if len(message.instance) != 8:
@@ -214,7 +214,7 @@ ROUTE_SIZE: Final = HEADER_SIZE + _ROUTE.size
 
 
 def read_route(r: Reader) -> RemoteDomainRoute:
-    """After the packet header. Raises: DecodeError on domain 0 or a wrong length.
+    """Read a route after the packet header. Raises: DecodeError on domain 0 or a wrong length.
 
     Guess: the length counts the packet from its first byte, without packet options (A8).
     """
@@ -231,7 +231,7 @@ def read_route(r: Reader) -> RemoteDomainRoute:
 
 @fits("route")
 def write_route(route: RemoteDomainRoute) -> bytes:
-    """After the packet header. Raises: DecodeError."""
+    """Write what follows the packet header. Raises: DecodeError."""
     count = len(route.domains)
     if 0 in route.domains:
         raise DecodeError("route.domains", "domain 0")
@@ -303,7 +303,7 @@ _REMOTE_RECORD: Final = Struct("!HH")
 
 
 def read_remote_context_info(r: Reader) -> RemoteContextInfo:
-    """After the packet header. Raises: DecodeError on any bad length or option: nothing of the packet is used then.
+    """Read what follows the packet header. Raises: DecodeError on any bad length or option: nothing of it is used then.
 
     Guess: the length counts the packet from its first byte, without packet options (A8).
     """
@@ -326,7 +326,7 @@ def read_remote_context_info(r: Reader) -> RemoteContextInfo:
 
 @fits("rctxinfo")
 def write_remote_context_info(message: RemoteContextInfo) -> bytes:
-    """After the packet header. Raises: DecodeError."""
+    """Write what follows the packet header. Raises: DecodeError."""
     parts = []
     for record in message.records:
         options = REMOTE_CONTEXT_OPTIONS.write_all(record.options)

@@ -300,7 +300,7 @@ def read_tir_options(r: Reader) -> TirOptions:
 
 
 def write_tir_options(options: TirOptions) -> bytes:
-    """Raises: DecodeError when a value does not fit."""
+    """Write the options of a TIR. Raises: DecodeError when a value does not fit."""
     block = TIR_OPTIONS.write_all(options.items)
     if len(block) > 0xFFFF - 4:
         raise DecodeError("tir.options", f"{len(block)} bytes of options")
@@ -418,7 +418,7 @@ def read_packet_options(data: bytes, header_size: int) -> tuple[PacketOptions, i
 
 
 def write_packet_options(options: PacketOptions) -> bytes:
-    """Raises: DecodeError when a value does not fit."""
+    """Write the options of a packet. Raises: DecodeError when a value does not fit."""
     block = PACKET_OPTIONS.write_all(options.items)
     if len(block) > 0xFFFF - 4:
         raise DecodeError("packet.options", f"{len(block)} bytes of options")

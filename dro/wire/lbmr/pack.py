@@ -67,7 +67,7 @@ def write_management(records: bytes, count: int) -> bytes:
 
 
 def _groups(records: Iterable[bytes], room: int, count_max: int) -> Iterator[list[bytes]]:
-    """Runs of records, in order, of at most `room` bytes and `count_max` members; a larger record stands alone."""
+    """Yield runs of records, in order, of `room` bytes and `count_max` members at most; a larger record is alone."""
     group: list[bytes] = []
     size = 0
     for record in records:
@@ -88,7 +88,7 @@ def _pack(
     count_max: int,
     frame: Callable[[list[bytes]], bytes],
 ) -> list[bytes]:
-    """Datagrams of `frame(group)` and the options; `frame` adds `overhead` bytes to the records."""
+    """Write datagrams of `frame(group)` and the options; `frame` adds `overhead` bytes to the records."""
     tail = write_packet_options(options)
     room = min(max_size, DATAGRAM_MAX_BYTES) - overhead - len(tail)
     return [frame(group) + tail for group in _groups(records, room, count_max)]

@@ -179,7 +179,7 @@ class Packet:
 
 
 def decode(data: bytes) -> Packet:
-    """Raises: DecodeError, nothing else. Bytes between the body and the packet options are ignored."""
+    """Decode a packet; bytes between body and packet options are ignored. Raises: DecodeError, nothing else."""
     packet, trouble = decode_lenient(data)
     if trouble is not None:
         raise trouble
@@ -250,7 +250,7 @@ B = TypeVar("B")
 
 
 def _read_list(r: Reader, count: int, read: Callable[[Reader], A]) -> tuple[tuple[A, ...], DecodeError | None]:
-    """Up to `count` records, those before the first bad one. Each takes a byte at least, so `r` bounds the work."""
+    """Read up to `count` records, to the first bad one. Each takes a byte at least, so `r` bounds the work."""
     records: list[A] = []
     try:
         for _ in range(count):
@@ -303,7 +303,7 @@ def _read_extended(kind: int, r: Reader) -> tuple[Body, DecodeError | None]:
 
 
 def encode(packet: Packet) -> bytes:
-    """Raises: DecodeError for a value that does not fit its field, nothing else."""
+    """Encode a packet. Raises: DecodeError for a value that does not fit its field, nothing else."""
     options = None if packet.options is None else write_packet_options(packet.options)
     header, payload = _write_body(packet.body)
     if not 0 <= packet.version <= VERSION:
@@ -313,7 +313,7 @@ def encode(packet: Packet) -> bytes:
 
 
 def _write_body(body: Body) -> tuple[bytes, bytes]:
-    """Header without version and options bit, and what follows it."""
+    """Write the header without version and options bit, and what follows it."""
     match body:
         case Queries(tqrs, tirs):
             payload = b"".join([*map(write_tqr, tqrs), *map(write_tir, tirs)])

@@ -87,7 +87,7 @@ def read_qir(r: Reader) -> Qir:
 
 @fits("qir")
 def write_qir(qir: Qir) -> bytes:
-    """Raises: DecodeError for a value that does not fit."""
+    """Write a QIR. Raises: DecodeError for a value that does not fit."""
     if len(qir.groups) >= _OPTIONS:
         raise DecodeError("qir.groups", f"{len(qir.groups)} groups")
     groups = len(qir.groups) | (_OPTIONS if qir.options is not None else 0)
@@ -195,7 +195,7 @@ _DETAILS: Final[dict[int, type]] = {
 
 
 def read_queue_management(r: Reader) -> QueueManagement:
-    """After the two bytes of the packet header, to the end of the body. Raises: DecodeError."""
+    """Read from after the two bytes of the packet header to the end of the body. Raises: DecodeError."""
     at = r.pos
     flags, packet_type, signature, queue_id, version, ip, port, instance, group, value = r.unpack("qmgmt", _MANAGEMENT)
     if not QueuePacket.INSTANCE_LIST <= packet_type <= QueuePacket.RESUME_OPERATION:
@@ -226,7 +226,7 @@ def _read_detail(r: Reader, packet_type: int, value: int) -> QueueDetail:
 
 @fits("qmgmt")
 def write_queue_management(message: QueueManagement) -> bytes:
-    """After the two bytes of the packet header. Raises: DecodeError for a value, or a detail, that does not fit."""
+    """Write what follows the two-byte packet header. Raises: DecodeError for a value or detail that does not fit."""
     detail = message.detail
     if type(detail) is not _DETAILS.get(message.packet_type, type(None)) or len(message.signature) != SIGNATURE_SIZE:
         raise DecodeError("qmgmt", f"detail or signature does not fit packet type {message.packet_type}")

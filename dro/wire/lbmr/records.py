@@ -151,7 +151,7 @@ def read_tir(r: Reader) -> Tir:
 
 @fits("tir")
 def write_tir(tir: Tir) -> bytes:
-    """Raises: DecodeError for a value that does not fit its field."""
+    """Write a TIR. Raises: DecodeError for a value that does not fit its field."""
     code, body = write_transport(tir.transport)
     options = b""
     if tir.options is not None:

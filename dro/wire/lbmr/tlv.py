@@ -29,7 +29,7 @@ NAME_MAX: Final = 255
 
 
 def fits(where: str) -> Callable[[Callable[P, W]], Callable[P, W]]:
-    """For a function that writes. Raises: DecodeError for a value that is too large for its field."""
+    """Wrap a function that writes. Raises: DecodeError for a value that is too large for its field."""
 
     def decorate(write: Callable[P, W]) -> Callable[P, W]:
         @wraps(write)
@@ -50,7 +50,7 @@ def read_z(r: Reader, where: str) -> bytes:
 
 
 def write_z(where: str, name: bytes) -> bytes:
-    """Raises: DecodeError for a name that could not be read back: too long, or with a NUL inside."""
+    """Write a name. Raises: DecodeError for one that could not be read back: too long, or with a NUL inside."""
     if len(name) > NAME_MAX or b"\0" in name:
         raise DecodeError(where, f"a name has at most {NAME_MAX} bytes and no NUL")
     return name + b"\0"
@@ -173,7 +173,7 @@ class OptionTable(Generic[T]):
         return self._unknown(code, body)
 
     def _shared(self, row: RecordKind[T], body: bytes, at: int) -> T:
-        """One record for options that many sources have alike, such as the request address of their context."""
+        """Read a record once for options that many sources have alike, such as the request address of their context."""
         try:
             return self._read_once(row.code, body)
         except DecodeError:
@@ -193,7 +193,7 @@ class OptionTable(Generic[T]):
         return option.code if isinstance(option, UnknownOption) else self._by_record[type(option)].code
 
     def write(self, option: T) -> bytes:
-        """Raises: DecodeError when a value does not fit."""
+        """Write an option. Raises: DecodeError when a value does not fit."""
         if isinstance(option, UnknownOption):
             if not 2 <= len(option.body) <= 253:
                 raise DecodeError(self._where, f"{len(option.body)} bytes in option 0x{option.code:02x}")

@@ -154,7 +154,7 @@ def read_tnwg(r: Reader) -> tuple[TnwgBody, DecodeError | None]:
 
 
 def _body(r: Reader, where: str, length: int, header_size: int) -> Reader:
-    """What is left of a body that declares `length`, once its header has been read."""
+    """Return what is left of a body that declares `length`, once its header has been read."""
     if length < header_size:
         raise r.fail(where, f"length {length}")
     inner = r.sub(where, length - header_size)
@@ -201,7 +201,7 @@ def _read_options(r: Reader) -> tuple[TnwgOption, ...]:
 
 @fits("interest")
 def write_interest_record(record: InterestRecord) -> bytes:
-    """Raises: DecodeError for a symbol that is too long, or a value that does not fit."""
+    """Write a record. Raises: DecodeError for a symbol that is too long, or a value that does not fit."""
     if len(record.symbol) > NAME_MAX:
         raise DecodeError("interest.symbol", f"longer than {NAME_MAX} bytes")
     symbol = write_counted(record.symbol)

@@ -56,5 +56,5 @@ def datagram_totals(counts: DatagramCounts) -> dict[Slot, int]:
 
 
 def recovery_gauges(recoveries: Recoveries) -> dict[Slot, int]:
-    """How missing datagrams were repaired, since the start of the process."""
+    """Show how missing datagrams were repaired, since the start of the process."""
     return extent("UDP_RECOVERY_{}_US", recoveries.us) | extent("UDP_NAKS_PER_LOSS_{}", recoveries.naks)

@@ -97,14 +97,14 @@ class DatagramOwner(Protocol):
     def on_dropped(self, reason: str, address: str, remedy: str) -> None: ...
 
     def is_known(self, number: int) -> bool:
-        """Has the companion told what source that is?"""
+        """Say whether the companion has told what source that is."""
 
     def on_canary(self, raw: bytes) -> bool:
         """A control message that is not about a source. False: it is no canary."""
 
 
 def _messages(row: tuple[int, ...], view: memoryview) -> Iterator[tuple[int, bytes]]:
-    """Each message of a row: its sqn, and a record of it, which is a row of its own and the bytes."""
+    """Yield each message of a row: its sqn, and a record of it, which is a row of its own and the bytes."""
     number, sqn, fragments, offset, length, stride, shape = row
     for at in range(fragments):
         begin = offset + at * stride
@@ -243,7 +243,7 @@ class LinkDatagrams:
     def _opened(
         self, view: memoryview, offsets: list[int], lengths: list[int]
     ) -> tuple[memoryview, list[int], list[int]]:
-        """The packets of sealed and compressed datagrams, back to back."""
+        """Open sealed and compressed datagrams; their packets, back to back."""
         assert self._codec is not None
         packets: list[bytes] = []
         for offset, length in zip(offsets, lengths, strict=True):
@@ -264,7 +264,7 @@ class LinkDatagrams:
         self._owner.on_dropped(reason, f"{sockets.ip_text(ip)}:{port}", REMEDIES.get(reason, _OTHER_REMEDY))
 
     def _on_packet(self, view: memoryview, offset: int, length: int, now_ns: int) -> None:
-        """One that is not data in order."""
+        """Take a packet that is not data in order."""
         self._settle(now_ns)
         try:
             packet = lbtru.decode(bytes(view[offset : offset + length]))
@@ -289,7 +289,7 @@ class LinkDatagrams:
         self._follow()
 
     def _take(self, view: memoryview, pos: int, end: int) -> None:
-        """The messages of one packet: data of sources, and control messages of sources."""
+        """Take the messages of one packet: data of sources, and control messages of sources."""
         stream = self._stream
         table = stream.table
         while True:
@@ -313,7 +313,7 @@ class LinkDatagrams:
             pos += length
 
     def _settle(self, now_ns: int) -> None:
-        """Tell the core of the packets in order that the scan found."""
+        """Give the core the packets in order that the scan found."""
         stream = self._stream
         if stream.datagrams:
             self.core.receiver.on_run(stream.first, stream.datagrams, stream.trail, now_ns, stream.nbytes)
@@ -340,7 +340,7 @@ class LinkDatagrams:
         self._hand_up_dropped()
 
     def _put_in_order(self, view: memoryview, now_ns: int) -> None:
-        """While a datagram is missing, or one has come late."""
+        """Put messages in order while a datagram is missing, or one has come late."""
         receiver, order, known = self.core.receiver, self._order, self._receiver.sources
         newest = (receiver.expected or 0) - 1 & MASK
         records: list[bytes] = []
@@ -389,7 +389,7 @@ class LinkDatagrams:
             table.put(*row)
 
     def _hand_up_dropped(self) -> None:
-        """Data of sources that were not told in time: the sink finds and counts them as unknown."""
+        """Hand up data of sources that were not told in time: the sink finds and counts them as unknown."""
         self._hand_up_records(self._early.take_dropped(), self._loop.now_ns())
 
     def on_source(self, number: int) -> None:
@@ -407,7 +407,7 @@ class LinkDatagrams:
     # out
 
     def _send(self, packet: bytes) -> bool:
-        """Ahead of data. What cannot leave now is lost, as on the network."""
+        """Send a packet ahead of data. What cannot leave now is lost, as on the network."""
         datagram = packet if self._codec is None else self._codec[0].write(packet)
         try:
             self._connected.send(datagram)
@@ -423,7 +423,7 @@ class LinkDatagrams:
             self.core.source.on_send_failed(repair.sqn, repair.length)
 
     def _perform(self) -> None:
-        """What the core wants, and its next time."""
+        """Do what the core wants, and set the timer to its next time."""
         self.core.settle()
         for effect in self.core.take_effects():
             match effect:

@@ -116,7 +116,7 @@ class PacketWriter:
         return self.is_open and not self._waiting
 
     def mark(self) -> int:
-        """For `has_sent`, about all that was put so far."""
+        """Mark all that was put so far, for `has_sent`."""
         return self.core.next_sqn + self._unsent & MASK
 
     def has_sent(self, mark: int) -> bool:
@@ -139,7 +139,7 @@ class PacketWriter:
             self._write()
 
     def put_control(self, message: bytes) -> bool:
-        """For TCP, once all that was put before has left. As `LinkWriter.put`."""
+        """Put a message for TCP, once all that was put before has left. As `LinkWriter.put`."""
         if self._waiting:
             self._waiting.append(message)
             return True
@@ -158,7 +158,7 @@ class PacketWriter:
             self._waiting.popleft()
 
     def _send(self, batch: _Batch) -> bool:
-        """False when a part is left, which waits."""
+        """Send a batch; False when a part is left, which waits."""
         now_ns, offered = self._loop.now_ns(), len(batch.sizes)
         allowed = self._limiter.take_sizes(batch.sizes, now_ns, self)
         sent = 0
@@ -178,7 +178,7 @@ class PacketWriter:
         return False
 
     def _note(self, batch: _Batch, sent: int, now_ns: int) -> None:
-        """Tell the core what has left. Guess: all of a packet but its header is payload, of `<transmission-window>`."""
+        """Give the core what has left. Guess: all of a packet but its header is payload, of `<transmission-window>`."""
         ends = batch.ends[:sent]
         payloads = [end - start - PACKET_HEADER for start, end in zip([0, *ends], ends, strict=False)]
         packets = batch.packets if sent == len(batch.ends) else batch.packets[: ends[-1]]

@@ -195,7 +195,7 @@ class UdpPart:
         self._ctx.limited(LogEvent.PEER_DATAGRAM_DROPPED, extra=extra, key=(LogEvent.PEER_DATAGRAM_DROPPED, reason))
 
     def _on_send_error(self, error: OSError, datagrams: int) -> None:
-        """They count as sent and lost: they are in the window, and the companion asks for them again."""
+        """Count datagrams as sent and lost: they are in the window, and the companion asks for them again."""
         self._unsent += datagrams
         self._send_errors += 1
         extra = {"session": self._peer(), "error": error.strerror, "failed": self._send_errors}

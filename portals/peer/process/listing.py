@@ -106,7 +106,7 @@ class PeerLists:
         return offers.all() if offers is not None else iter(())
 
     def _topics(self, text: bytes) -> Iterator[Row | None]:
-        """Offered by the companion, wanted or asked for there, or offered by siblings."""
+        """List topics offered by the companion, wanted or asked for there, or offered by siblings."""
         core, sources, joined = self.core, Counter[bytes](), Counter[bytes]()
         for record in self._offered():
             if text in record.topic:
@@ -164,7 +164,7 @@ class PeerLists:
         )
 
     def _number(self, srcidx: int) -> str:
-        """Of a source, as another transport's source string."""
+        """Write the number of a source as another transport's source string."""
         link = self._up
         return f"PEER:{address_text(link.address)}[{srcidx}]" if link is not None else f"PEER:[{srcidx}]"
 
@@ -256,7 +256,7 @@ class PeerLists:
         yield BlockedRow(self.ctx.name, where, state, blocked_s, waiting, dropped, tuple(topics))
 
     def _stuck(self) -> tuple[str, int, int] | None:
-        """State and since when of a link that does not take what waits, and how many bytes that are."""
+        """Return state and since when of a link that does not take what waits, and how many bytes that are."""
         link, queued = self._up, self.ctx.counters[Slot.QUEUED_BYTES] + self.sender.kept_bytes
         if link is None or not self.link.watch.is_up:
             return ("down", self.link.watch.since_ns, queued) if queued else None
@@ -284,7 +284,7 @@ def _local(connection: PeerConnection | None) -> str:
 
 
 def _transport(connection: PeerConnection | None, *, has_udp: bool, now_s: float) -> tuple[str, tuple[str, ...], int]:
-    """What carries the link; names in the certificate of the companion, and for how many days it is valid."""
+    """Say what carries the link; names in the certificate of the companion, and for how many days it is valid."""
     if connection is None:
         return "", (), -1
     names: tuple[str, ...] = ()

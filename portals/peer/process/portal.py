@@ -183,7 +183,7 @@ class PeerPortal:
         """BOS crosses no DRO."""
 
     def _on_working(self) -> None:
-        """Packets get through, both ways."""
+        """Note that packets get through, both ways."""
         self.link.on_working(self._ctx.loop.now_ns())
         self._follow()
 
@@ -209,7 +209,7 @@ class PeerPortal:
             self._is_performing = False
 
     def _follow(self) -> None:
-        """The same, and then what the portal decides about it."""
+        """Carry out effects, then let the portal decide about what they have changed."""
         self._carry_out()
         self._shell.act_soon()
 
@@ -272,7 +272,7 @@ class PeerPortal:
                 link.writer.put_in_slices(self._first_sources(messages) if is_first else messages)
 
     def _first_sources(self, messages: Iterator[bytes]) -> Iterator[bytes]:
-        """Data goes on when the companion knows all sources."""
+        """Pass the first messages of sources on; data goes on when the companion knows all sources."""
         yield from messages
         self.sender.on_up()
 
@@ -315,7 +315,7 @@ class PeerPortal:
             del self._receivers[number]
 
     def _on_away(self) -> None:
-        """The next link goes on with nothing of this one."""
+        """Drop what waits: the next link goes on with nothing of this one."""
         self._shell.egress.drop_waiting()
         self.core.forget_routes(self._ctx.loop.now_ns())
         self.sender.throw_away()

@@ -68,7 +68,7 @@ class LinkProxySources:
         self._events.event(LogEvent.PROXY_SOURCE_DELETED, {"topic": shown(proxy.topic), "otid": effect.otid.hex()})
 
     def drop_waiting(self) -> Iterator[None]:
-        """In steps: throw away what waits for a companion that is away, and take nothing more for it."""
+        """Throw away, in steps, what waits for a companion that is away, and take nothing more for it."""
         for otid in self.by_otid.snapshot():
             if (proxy := self.by_otid.get(otid)) is not None:
                 self._egress.flush(proxy)

@@ -65,11 +65,11 @@ class LinkUnicast:
             self._traffic.on_received(message, name, peer.ip)
 
     def send_immediate(self, message: bytes, on_outcome: OnOutcome) -> None:
-        """To the companion, as unicast messages."""
+        """Send it to the companion, as unicast messages."""
         self.send_unicast(NO_DOMAIN, message, on_outcome)
 
     def send_unicast(self, domain_id: int, message: bytes, on_outcome: OnOutcome) -> None:
-        """To the companion, whichever domain it is for."""
+        """Send it to the companion, whichever domain it is for."""
         if self.writer is None:
             on_outcome(Outcome.DOWN)
         elif self.writer.waiting_unicast + len(message) > self._most:

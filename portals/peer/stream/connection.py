@@ -107,7 +107,7 @@ class PeerConnection:
             stream.close()
 
     def _broke(self) -> None:
-        """The writer or the stream says why, where it knows. What has come by then counts."""
+        """Report the end for the reason of writer or stream, where one knows it. What has come by then counts."""
         self.read_rest()
         base = self.base if isinstance(self.base, PlainStream) else None
         failure, is_refused = (base.failure, base.is_refused) if base is not None else ("", False)
@@ -170,11 +170,11 @@ class PeerConnection:
 
     @property
     def _see_companion(self) -> str:
-        """Of an end before the companion has said who it is: it may want TLS, and only its log says so."""
+        """A remedy for an end before the companion has said who it is: it may want TLS, and only its log says so."""
         return _SEE_COMPANION if self.session.hello is None else ""
 
     def _is_tls(self, data: bytes) -> bool:
-        """Closes the connection if the companion begins with TLS, which is not configured here."""
+        """Close the connection if the companion begins with TLS, which is not configured here; whether it does."""
         if self.session.hello is not None or not speaks_tls(data):
             return False
         self._lost(TLS_UNEXPECTED.reason, TLS_UNEXPECTED.remedy, LinkEnd.NEGOTIATION)
@@ -244,7 +244,7 @@ class PeerConnection:
         return self._stream is not None
 
     def _compress(self) -> None:
-        """From behind the two HELLOs on, in both directions."""
+        """Compress all from behind the two HELLOs on, in both directions."""
         assert self._stream is not None
         self.is_compressed = True
         rest, unsent = self._reader.take_rest(), self.writer.take_waiting()

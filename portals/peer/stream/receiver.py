@@ -109,7 +109,7 @@ class LinkReader:
             self._begin = self._end = 0
 
     def _split(self, on_message: OnMessage, now_ns: int) -> bool:
-        """True when there was not enough time, and there is more."""
+        """Split what was read into messages; True when there was not enough time, and there is more."""
         self.is_behind = False
         view, table, end = self._space.view, self._space.table, self._end
         stop_ns = time.monotonic_ns() + TURN_NS

@@ -153,7 +153,7 @@ class LinkSender:
             self._timer = self._loop.call_later(self.batching.interval_ns, self._on_timer)
 
     def _add(self, data: bytearray, cuts: list[int], counts: list[int]) -> None:
-        """A batch ends at each of `cuts`; `counts`: messages up to there, and in all."""
+        """Add messages; a batch ends at each of `cuts`; `counts`: messages up to there, and in all."""
         begin = before = 0
         for cut, count in zip(cuts, counts, strict=False):
             self._join(data, begin, cut, count - before)
@@ -193,7 +193,7 @@ class LinkSender:
             self.end_batch()
 
     def send_control(self, message: bytes) -> bool:
-        """About a source; it has its place behind the data given before. False: the link is down, it is lost."""
+        """Send a message about a source, behind the data given before. False: the link is down, it is lost."""
         return self._send(message)
 
     def _send(self, message: bytes) -> bool:

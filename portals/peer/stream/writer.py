@@ -142,7 +142,7 @@ class LinkWriter:
         self._on_room = self._on_lost = nothing  # they refer to the connection, which has this
 
     def _forget(self) -> None:
-        """What waits, and the stream."""
+        """Forget what waits, and the stream."""
         self._stream = None
         self._urgent.clear()
         self._pieces.clear()
@@ -164,7 +164,7 @@ class LinkWriter:
     # what is to be written
 
     def put(self, piece: Piece) -> bool:
-        """Behind all that was put before. False: there is no stream, it is thrown away."""
+        """Put a piece behind all that was put before. False: there is no stream, it is thrown away."""
         if self._stream is None:
             return False
         self.given += len(piece)
@@ -284,7 +284,7 @@ class LinkWriter:
         return [*begun, *islice(self._urgent, _PIECES)]
 
     def _drop(self, count: int) -> None:
-        """So many bytes were taken, of the pieces as `_first_pieces` has them."""
+        """Drop so many bytes that were taken, of the pieces as `_first_pieces` has them."""
         self.waiting -= count
         self.written += count
         while count:
@@ -303,7 +303,7 @@ class LinkWriter:
                 self._is_begun = False
 
     def _on_begun(self, piece: Piece) -> None:
-        """Nothing gets before it any more. The rest of a piece is none of bytes."""
+        """Note that a piece has begun: nothing gets before it any more. The rest of a piece is none of bytes."""
         if isinstance(piece, _Unicast):
             self.waiting_unicast -= len(piece)
             piece.on_outcome(Outcome.SENT)

@@ -16,7 +16,7 @@ Key = tuple[str, str]  # portal, topic
 
 
 def topics_wanted(text: str) -> int:
-    """How many topics may have series: from the environment, 0 when it is empty. Raises: ValueError."""
+    """Read how many topics may have series, from the environment, 0 when it is empty. Raises: ValueError."""
     count = int(text) if text else 0
     if not 0 <= count <= MAX_TOPICS:
         raise ValueError(f"{count} is not from 0 to {MAX_TOPICS}")

@@ -7,7 +7,7 @@ from supervisor.samples.watch import KnownDros
 
 
 def unhealthy(known: KnownDros) -> list[str]:
-    """Why the DRO should be restarted."""
+    """Say why the DRO should be restarted."""
     if known.is_fresh:
         return []
     since = f"for {known.age_s:.0f} s" if known.asked_s >= 0 else "yet"
@@ -15,7 +15,7 @@ def unhealthy(known: KnownDros) -> list[str]:
 
 
 def unready(known: KnownDros) -> list[str]:
-    """Why the DRO does not forward, or not all that it is configured for."""
+    """Say why the DRO does not forward, or not all that it is configured for."""
     status, problems = known.status, unhealthy(known)
     if status.is_stopping:
         problems.append("the DRO is stopping")

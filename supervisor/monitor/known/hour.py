@@ -177,7 +177,7 @@ def counts_of(portal: PortalStatus) -> PortalGrowth:
 
 
 def _sum(portal: PortalStatus, metric: str) -> int:
-    """Over all series of the metric."""
+    """Sum up all series of the metric."""
     return sum(portal.counters.get(name, 0) for name in _cells(metric, portal.kind))
 
 

@@ -94,7 +94,7 @@ class Metrics:
         found.add("dro_config_load_timestamp_seconds", "gauge", text, base, status.config_loaded)
 
     def _add_processes(self, found: Families, status: DroStatus) -> None:
-        """The usual names, for all processes of the DRO together."""
+        """Add the series with the usual names, for all processes of the DRO together."""
         figures = [self._processes.figures(worker.pid) for worker in status.workers]
         parent = self._processes.figures(status.pid)
         cpu_s, of_all = self._processes.cpu_of_all(parent, figures), [parent, *figures]
@@ -159,7 +159,7 @@ def _add_portals(
 
 
 def _add_others(found: Families, known: KnownDros, base: Mapping[str, str]) -> None:
-    """What is known of other DROs. These series come and go with them."""
+    """Add what is known of other DROs. These series come and go with them."""
     seen = set()
     for row in known.topology:
         if row.is_own:

@@ -43,7 +43,7 @@ _STYLE: Final = Style(
 
 
 def _colours(lines: Sequence[str], back: str, text: str, guide: str) -> str:
-    """Rules that stand after those of the library and weigh as much."""
+    """Write rules that stand after those of the library and weigh as much."""
     root = f"#chart-{_ID}"
     rules = [
         f"{root} .graph>.background,{root} .plot>.background{{fill:{back}}}",
@@ -92,7 +92,7 @@ def chart(title: str, series: Sequence[Series]) -> bytes:
 
 
 def _image(root: etree._Element, title: str, words: str) -> bytes:
-    """What the library wrote, less what an image has no use for: scripts, comments and parts for the mouse."""
+    """Take out of what the library wrote all that no image needs: scripts, comments and parts for the mouse."""
     for element in [*root.iter(etree.Comment, "script"), *root.iter("g")]:
         parent = element.getparent()
         if parent is not None and (element.tag != "g" or "tooltip-overlay" in element.get("class", "")):
@@ -110,7 +110,7 @@ def _image(root: etree._Element, title: str, words: str) -> bytes:
 
 
 def _ticks(start_s: float, end_s: float) -> list[dict[str, object]]:
-    """Up to eight round times; the first says which time it is."""
+    """Choose up to eight round times; the first says which time it is."""
     step = next((step for step in TICKS_S if (end_s - start_s) / step <= TICKS_MAX), TICKS_S[-1])
     first = math.ceil(start_s / step) * step
     times = range(first, math.floor(end_s) + 1, step)
@@ -122,7 +122,7 @@ def _time(time_s: float) -> str:
 
 
 def _lines(points: Points) -> Iterator[tuple[float, float | None]]:
-    """The points; one between two gaps is drawn as long as the time that it stands for, as a line needs two."""
+    """Yield the points; one between two gaps is drawn as long as its time, as a line needs two."""
     values = [None, *(value for _, value in points), None]
     for at, (time_s, value) in enumerate(points):
         if value is not None and values[at] is None and values[at + 2] is None:

@@ -52,7 +52,7 @@ def _attempt(seed: int, sizes: Sequence[Size], pairs: list[Edge]) -> list[Point]
 
 
 def _distances(count: int, edges: Sequence[Edge]) -> list[Edge]:
-    """Of all pairs. What is not joined at all is put a little farther than the longest way."""
+    """Measure all pairs. What is not joined at all is put a little farther than the longest way."""
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(count))
     for a, b, length in edges:
@@ -63,7 +63,7 @@ def _distances(count: int, edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _near(count: int, pairs: list[Edge], random: Random) -> list[Point]:
-    """Points with about these distances."""
+    """Find points with about these distances."""
     shortest, longest = min(d for _, _, d in pairs), max(d for _, _, d in pairs)
     xs = [random.random() * longest for _ in range(count)]
     ys = [random.random() * longest for _ in range(count)]
@@ -86,7 +86,7 @@ def _near(count: int, pairs: list[Edge], random: Random) -> list[Point]:
 
 
 def _turned(points: list[Point]) -> list[Point]:
-    """With the longest side level, the first box to the left of the middle and above it, and a line straight."""
+    """Turn the longest side level, the first box to the left of the middle and above it, and a line straight."""
     middle_x, middle_y = (sum(axis) / len(points) for axis in zip(*points, strict=True))
     points = [(x - middle_x, y - middle_y) for x, y in points]
     xx, yy, xy = (sum(p[i] * p[j] for p in points) for i, j in ((0, 0), (1, 1), (0, 1)))
@@ -120,7 +120,7 @@ def _apart(points: list[Point], sizes: Sequence[Size]) -> list[Point]:
 
 
 def _overlaps(xs: list[float], ys: list[float], sizes: Sequence[Size]) -> list[tuple[int, int, float, float]]:
-    """Pairs that are too near, and by how much in x and in y."""
+    """Find pairs that are too near, and by how much in x and in y."""
     widest = max(width for width, _ in sizes) + GAP
     order = sorted(range(len(sizes)), key=xs.__getitem__)
     found = []
@@ -136,7 +136,7 @@ def _overlaps(xs: list[float], ys: list[float], sizes: Sequence[Size]) -> list[t
 
 
 def _stretch(xs: list[float], ys: list[float], sizes: Sequence[Size], a: int, b: int) -> float:
-    """The factor for all places after which these two do not overlap."""
+    """Find the factor for all places after which these two do not overlap."""
     x, y = abs(xs[a] - xs[b]) or 1e-3, abs(ys[a] - ys[b]) or 1e-3
     return min(
         ((sizes[a][0] + sizes[b][0]) / 2 + GAP) / x,
@@ -145,7 +145,7 @@ def _stretch(xs: list[float], ys: list[float], sizes: Sequence[Size], a: int, b:
 
 
 def _faults(points: Sequence[Point], sizes: Sequence[Size], edges: Sequence[Edge], pairs: list[Edge]) -> float:
-    """What makes a picture hard to read: edges over boxes or each other; then distances that are wrong."""
+    """Measure what makes a picture hard to read: edges over boxes or each other; then distances that are wrong."""
     stress = sum((math.dist(points[a], points[b]) / wanted - 1) ** 2 for a, b, wanted in pairs)
     crossings = sum(
         _cross(points[a], points[b], points[c], points[d])
@@ -170,6 +170,6 @@ def _side(a: Point, b: Point, c: Point) -> float:
 
 
 def _passes(a: Point, b: Point, centre: Point, size: Size) -> bool:
-    """Whether the line from a to b meets the box, by its diagonals."""
+    """Say whether the line from a to b meets the box, by its diagonals."""
     (x, y), w, h = centre, size[0] / 2, size[1] / 2
     return _cross(a, b, (x - w, y - h), (x + w, y + h)) or _cross(a, b, (x - w, y + h), (x + w, y - h))

@@ -90,12 +90,12 @@ def _line(title: str, parts: list[Metric], cells: Mapping[int, int]) -> Line:
 
 
 def _is_guide(metric: Metric) -> bool:
-    """Those of portals have a field of the monitoring protobuf; titles of ours begin with a small letter."""
+    """Say whether it is of the guide: of portals, by a protobuf field; titles of ours begin with a small letter."""
     return bool(metric.field) or (not metric.name.startswith(PREFIX[PORTAL]) and metric.title[:1].isupper())
 
 
 def _spread(metric: Metric, counts: list[int]) -> str:
-    """The bounds that half and 99 % of the values stay below."""
+    """Find the bounds that half and 99 % of the values stay below."""
     total = sum(counts)
     if not total:
         return NOT_YET

@@ -142,7 +142,7 @@ def _key(kind: str, node_id: str) -> str:
 
 
 def _network(topology: Sequence[TopologyRow]) -> _Network:
-    """Nodes and edges, in an order that does not depend on that of the rows."""
+    """Make nodes and edges, in an order that does not depend on that of the rows."""
     rows = sorted(topology, key=lambda row: (not row.is_own, row.node_id, row.portal, row.kind, row.neighbour))
     network = _Network()
     for row in rows:
@@ -169,7 +169,7 @@ def _network(topology: Sequence[TopologyRow]) -> _Network:
 
 
 def _neighbour(network: _Network, row: TopologyRow, number: int) -> str:
-    """The key of the node that an edge leads to; it is made if no DRO has told of itself by it."""
+    """Find the node that an edge leads to, by key; it is made if no DRO has told of itself by it."""
     if not row.neighbour:
         key = f"open {number}"
         network.nodes[key] = _Node(_OPEN, "?", "no neighbour is known")
@@ -203,7 +203,7 @@ def _mark(network: _Network, path: Sequence[PathRow]) -> None:
 
 
 def _places(network: _Network) -> dict[str, Point]:
-    """Centres; the smallest picture around them begins at `MARGIN`."""
+    """Find the centres; the smallest picture around them begins at `MARGIN`."""
     keys = list(network.nodes)
     at = {key: number for number, key in enumerate(keys)}
     sizes = tuple(node.size for node in network.nodes.values())
@@ -221,7 +221,7 @@ def _places(network: _Network) -> dict[str, Point]:
 
 
 def _width(text: str, font: int) -> float:
-    """About that of the text, rather more than less."""
+    """Estimate the width of the text, rather more than less."""
     wide = sum(
         1.05 if east_asian_width(c) in "WF" else 0.95 if c in "MWmw@%" else 0.66 if c.isupper() else 0.58 for c in text
     )
@@ -236,7 +236,7 @@ def clean(text: str) -> str:
 
 
 def _cut(text: str, width: float = NAME_MAX, font: int = FONT) -> str:
-    """As much of the text as fits."""
+    """Return as much of the text as fits."""
     text = clean(text[:200])
     if _width(text, font) <= width:
         return text
@@ -259,7 +259,7 @@ def _one_cost(row: TopologyRow) -> str:
 
 
 def _cost(edge: _Edge, places: Mapping[str, Point]) -> str:
-    """Of both ends where they differ, from left to right, or downwards on a steep line."""
+    """Write the costs of both ends where they differ, from left to right, or downwards on a steep line."""
     (x, y), (other_x, other_y) = (places[key] for key in edge.ends)
     axis = 1 if abs(other_y - y) > abs(other_x - x) else 0
     rows = sorted(edge.rows, key=lambda row: places[_key(_DRO, row.node_id)][axis])
@@ -290,7 +290,7 @@ def _node_words(key: str, node: _Node) -> str:
 
 
 def _words(network: _Network, path: Sequence[PathRow]) -> Iterator[str]:
-    """What the picture shows, for who does not see it."""
+    """Say what the picture shows, for who does not see it."""
     kinds = [node.kind for node in network.nodes.values()]
     yield f"{_count(kinds.count(_DRO), 'DRO')}, {_count(kinds.count(_TRD), 'TRD')}."
     for row in network.nodes.values():
@@ -350,7 +350,7 @@ def _add(parent: etree._Element, tag: str, classes: str = "", text: str = "", **
 
 
 def _text(parent: etree._Element, classes: str, at: Point, text: str, font: int = FONT) -> None:
-    """Centred there."""
+    """Write text that is centred there."""
     _add(
         parent, "text", classes, text, x=f"{at[0]:.1f}", y=f"{at[1]:.1f}", font_size=str(font), text_anchor="middle",
         dominant_baseline="central",
@@ -374,7 +374,7 @@ def _draw_edge(parent: etree._Element, edge: _Edge, nodes: Mapping[str, _Node], 
 
 
 def _seen(one: str, other: str, nodes: Mapping[str, _Node], places: Mapping[str, Point]) -> tuple[Point, Point]:
-    """The ends of a line between two nodes that neither of them covers."""
+    """Find the ends of a line between two nodes that neither of them covers."""
     a, b = places[one], places[other]
     return _clipped(a, b, nodes[one].size), _clipped(b, a, nodes[other].size)
 
@@ -384,14 +384,14 @@ def _between(one: Point, other: Point, part: float) -> Point:
 
 
 def _clipped(centre: Point, other: Point, size: Size) -> Point:
-    """Where the line to the other point leaves the box."""
+    """Find where the line to the other point leaves the box."""
     x, y = other[0] - centre[0], other[1] - centre[1]
     part = min(size[0] / 2 / abs(x) if x else 1.0, size[1] / 2 / abs(y) if y else 1.0, 1.0)
     return _between(centre, other, part)
 
 
 def _draw_arrow(parent: etree._Element, start: Point, end: Point, part: float) -> None:
-    """After this part of the line, towards its end."""
+    """Draw an arrow after this part of the line, towards its end."""
     x, y = end[0] - start[0], end[1] - start[1]
     length = math.hypot(x, y) or 1.0
     x, y = x / length * 5, y / length * 5

@@ -105,7 +105,7 @@ def _chart(views: Views) -> Callable[..., Response]:
 
 
 def _domain(text: str) -> int:
-    """Raises: ApiError."""
+    """Read a domain id. Raises: ApiError."""
     text = text.strip() or "0"  # an empty field of a form
     if not (text.isascii() and text.isdecimal()) or int(text) > MAX_DOMAIN:
         raise ApiError(422, f"{text} is no domain id", f"it is a number of at most {MAX_DOMAIN}")

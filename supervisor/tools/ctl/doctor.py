@@ -133,7 +133,7 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 
 def _neighbours(running: Running) -> Iterator[Check]:
-    """What the running DRO waits for."""
+    """Check what the running DRO waits for."""
     if not running.pid:
         return
     try:
@@ -161,7 +161,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def _file_and_dro(args: argparse.Namespace) -> tuple[str, Running]:
-    """The file to look at, and the DRO that runs it. Raises: UnreachableError when there is no file and no DRO."""
+    """Find the file to look at, and the DRO that runs it. Raises: UnreachableError when there is neither."""
     if not args.file:
         with connect(args) as client:
             status = client.ask(DroStatus, "status")
@@ -174,7 +174,7 @@ def _running(status: DroStatus) -> Running:
 
 
 def _running_with(file: str) -> Running:
-    """The DRO of this user that runs that file; one that does not answer is passed over."""
+    """Find the DRO of this user that runs that file; one that does not answer is passed over."""
     for dro in running_dros():
         with contextlib.suppress(DroError), Client(dro.run_dir) as client:
             status = client.ask(DroStatus, "status", limit_s=2.0)

@@ -52,7 +52,7 @@ class _Named(argparse.Action):
 
 
 def _common(*, is_top: bool) -> argparse.ArgumentParser:
-    """Options that stand before or behind the command; behind it without defaults, which would hide those before."""
+    """Make options that stand before or behind the command; behind it without defaults, to keep those before."""
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     which = common.add_argument_group("which DRO, when several run on this host")
     which.add_argument(

@@ -28,7 +28,7 @@ Commands = Any
 
 
 def connect(args: argparse.Namespace) -> Client:
-    """To the DRO that `--dro` and `--run-dir` mean. Raises: UnreachableError."""
+    """Connect to the DRO that `--dro` and `--run-dir` mean. Raises: UnreachableError."""
     return Client(find_dro(args.dro, args.run_dir))
 
 
@@ -48,7 +48,7 @@ def put_answer(args: argparse.Namespace, answer: Record | dict[str, Any], text: 
 
 
 def _write(text: str) -> bool:
-    """A reader that has enough changes nothing about the exit status. Raises: OSError for any other failure."""
+    """Write text; a reader that has enough does not change the exit status. Raises: OSError for any other failure."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -70,7 +70,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _cells(row: Sequence[object]) -> list[str]:
-    """Names of topics come from the network: a line break in one begins no row."""
+    """Make cells printable: names of topics come from the network, and a line break in one begins no row."""
     return [printable(",".join(map(str, cell)) if isinstance(cell, tuple) else str(cell)) for cell in row]
 
 
@@ -87,7 +87,7 @@ def wide_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def redraw(text: str) -> bool:
-    """On a terminal in the place of what was there, elsewhere below it. False: nobody reads any more."""
+    """Print on a terminal in the place of what was there, elsewhere below it. False: nobody reads any more."""
     if sys.stdout.isatty():
         sys.stdout.write("\x1b[H\x1b[J")
     return put(text)

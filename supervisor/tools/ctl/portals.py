@@ -128,7 +128,7 @@ class PortalRates:
 
 
 def rates(before: PortalsStatus, after: PortalsStatus) -> tuple[PortalRates, ...]:
-    """Between two looks, for the portals that are in both."""
+    """Find the rates between two looks, for the portals that are in both."""
     span_s = max(after.time_s - before.time_s, 1e-6)
     earlier = {portal.name: portal for portal in before.portals}
     found = []

@@ -183,7 +183,7 @@ def run_settle(args: argparse.Namespace) -> int:
 
 
 def run_diff(args: argparse.Namespace) -> int:
-    """Raises: ConfigError when a file cannot be used."""
+    """Print what a reload would do, or what differs. Raises: ConfigError when a file cannot be used."""
     if args.against is not None and args.file is None:
         args.parser.error("--against needs FILE as well")
     if args.against is None:
@@ -201,14 +201,14 @@ def run_diff(args: argparse.Namespace) -> int:
 
 
 def _read(file: str) -> tuple[DroConfig, tuple[str, ...]]:
-    """A file without a DRO. Raises: ConfigError."""
+    """Read a file without a DRO. Raises: ConfigError."""
     from supervisor.reload.trial import read_new  # half a second of imports that other commands do not need
 
     return read_new(file)
 
 
 def _absolute(file: str) -> str:
-    """The DRO has another working directory."""
+    """Make a path absolute, as the DRO has another working directory."""
     return file if is_url(file) else os.path.abspath(file)
 
 
@@ -218,7 +218,7 @@ def _warn(args: argparse.Namespace, plan: PlanRecord) -> None:
 
 
 def plan_lines(plan: PlanRecord, *, verbose: bool) -> Iterator[str]:
-    """How many changes of which class, each of them when `verbose`, and what follows from them."""
+    """Write how many changes of which class, each of them when `verbose`, and what follows from them."""
     kinds = Counter(_kind(change) for change in plan.changes)
     counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     hint = "" if verbose else " (-v lists them)"
@@ -232,7 +232,7 @@ def plan_lines(plan: PlanRecord, *, verbose: bool) -> Iterator[str]:
 
 
 def _is_portal(change: ChangeRecord) -> bool:
-    """A whole portal is new or gone."""
+    """Say whether a whole portal is new or gone."""
     return bool(change.portal) and change.path.endswith(f"[{change.portal}]")
 
 
@@ -243,7 +243,7 @@ def _kind(change: ChangeRecord) -> str:
 
 
 def _change_lines(plan: PlanRecord) -> Iterator[str]:
-    """One line for each change: what, from, to, class and place."""
+    """Write one line for each change: what, from, to, class and place."""
     for change in plan.changes:
         if change.old is None:
             what = f"{change.path}: new: {change.new}"
@@ -260,7 +260,7 @@ def _change_lines(plan: PlanRecord) -> Iterator[str]:
 
 
 def run_explain(args: argparse.Namespace) -> int:
-    """Raises: ConfigError, RefusedError."""
+    """Explain whether a topic would cross. Raises: ConfigError, RefusedError."""
     asked: JsonObject = {"topic": args.topic, "from_domain": args.from_domain, "to_domain": args.to_domain}
     if args.transport is not None:
         asked["transport"] = args.transport

@@ -63,7 +63,7 @@ def _domain(text: str) -> int:
 
 
 def _ask(client: Client, what: str, text: str = "") -> list[Any]:
-    """Raises: RefusedError, CommandError, UnreachableError."""
+    """Ask the route manager for rows. Raises: RefusedError, CommandError, UnreachableError."""
     manager = client.ask(DroStatus, "status").manager
     if manager is None:
         raise RefusedError("the DRO has no route manager")
@@ -84,7 +84,7 @@ def show_topology(args: argparse.Namespace) -> int:
 
 
 def _by_dro(rows: Sequence[TopologyRow]) -> Iterator[tuple[TopologyRow, list[TopologyRow]]]:
-    """The first row of each DRO, which describes it, and those that have a neighbour or a portal."""
+    """Yield the first row of each DRO, which describes it, and those that have a neighbour or a portal."""
     for _, group in groupby(rows, key=lambda row: row.node_id):
         first, *more = group
         yield first, [row for row in (first, *more) if row.kind or row.portal]
@@ -113,7 +113,7 @@ def topology_text(rows: Sequence[TopologyRow]) -> str:
 
 
 def _sharing(rows: Sequence[TopologyRow]) -> Iterator[str]:
-    """Of equal costs, when a DRO is ready for it."""
+    """Say whether equal costs are shared, when a DRO is ready for it."""
     found = [first for first, _ in _by_dro(rows) if first.sharing]
     hindrances = [f"{row.dro or row.node_id} {row.sharing}" for row in found if row.sharing not in (IN_USE, READY)]
     if hindrances:
@@ -149,7 +149,7 @@ def dot_text(rows: Sequence[TopologyRow]) -> str:
 
 
 def _cost(rows: Sequence[TopologyRow], row: TopologyRow) -> str:
-    """Of the portal; of a link, of both."""
+    """Write the cost of the portal; of a link, of both."""
     here = _costs(row)
     back = [other for other in rows if (other.node_id, other.neighbour) == (row.neighbour, row.node_id)]
     return here if row.kind == "TRD" or not back else f"{here} + {_costs(back[0])}"

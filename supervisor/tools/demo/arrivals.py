@@ -50,7 +50,7 @@ class Arrivals:
                 pass
 
     def _take(self, serial: int, *, was_sent_again: bool) -> bool:
-        """Whether it is new."""
+        """Count a message; whether it is new."""
         if serial >= self._next:
             self._gaps.update(range(self._next, serial))
             self._next = serial + 1

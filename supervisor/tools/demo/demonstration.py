@@ -144,7 +144,7 @@ class DemoScreen:
         yield f"  try    {tnwgdctl()} --dro {first}-{run_name()} portals   (or topics, proxies, routes)"
 
     def _process_lines(self) -> Iterator[str]:
-        """Each DRO, or of a single one each process."""
+        """Write a line for each DRO, or of a single one for each process."""
         groups = [(f"{name}-{run_name()}", daemon.pid, workers_of(daemon.pid, self._figures), f"http://{target}")
                   for (name, daemon), target in zip(self._daemons.items(), self._targets, strict=True)]  # fmt: skip
         is_single = len(groups) == 1

@@ -59,7 +59,7 @@ def send_until(
 
 
 def wait_arrived(is_done: Callable[[], bool], meanwhile: Callable[[], object] = lambda: None) -> None:
-    """Until the receivers have all that they will get, but not for ever."""
+    """Wait until the receivers have all that they will get, but not for ever."""
     deadline = time.monotonic() + ALL_ARRIVED_S
     while time.monotonic() < deadline and not is_done():
         meanwhile()

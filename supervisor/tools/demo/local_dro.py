@@ -63,12 +63,12 @@ def tnwgdctl() -> str:
 
 
 def web_addresses(ports: Mapping[str, int]) -> list[str]:
-    """Where the web monitors of the demonstration listen."""
+    """List where the web monitors of the demonstration listen."""
     return [f"127.0.0.1:{port}" for name, port in ports.items() if name.startswith("web")]
 
 
 def _free_block(size: int) -> int:
-    """First of `size` ports that are free now, for UDP and TCP, below the ephemeral range."""
+    """Find the first of `size` ports that are free now, for UDP and TCP, below the ephemeral range."""
     start = 20000 + (os.getpid() * 37 + time.monotonic_ns() // 1000) % 11000
     for base in range(start, start + 1000, size):
         if all(_is_free(port, kind) for port in range(base, base + size) for kind in

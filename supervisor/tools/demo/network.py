@@ -141,7 +141,7 @@ class DemoNetwork(threading.Thread):
             yield from self._until(lambda: self._is_path(self.layout.dros_to))
 
     def _until(self, is_true: Callable[[], bool]) -> Iterator[None]:
-        """Raises: DroError."""
+        """Wait until it is true. Raises: DroError when that takes too long."""
         deadline = time.monotonic() + STEP_LIMIT_S
         while not is_true():
             if time.monotonic() > deadline:
@@ -185,7 +185,7 @@ class DemoNetwork(threading.Thread):
 
 
 def _neighbours(client: Client) -> set[str]:
-    """The DROs to which the asked one has a link."""
+    """Ask for the DROs to which the asked one has a link."""
     rows = rows_of(client, TOPOLOGY, ROUTE_MANAGER_NAME, "")
     return {_short(row.neighbour_name) for row in rows if row.is_own and row.kind == "DRO" and not row.remark}
 
@@ -195,5 +195,5 @@ def _path(client: Client, trd: int) -> tuple[str, ...]:
 
 
 def _short(dro: str) -> str:
-    """The name of a DRO without the part that makes it unique on the host."""
+    """Return the name of a DRO without the part that makes it unique on the host."""
     return dro.partition("-")[0]

@@ -73,7 +73,7 @@ class Diagnosis:
         return worst(self.checks)
 
     def to_json(self) -> JsonObject:
-        """For programs: `status` is the worst of `checks`."""
+        """Write it for programs: `status` is the worst of `checks`."""
         return {
             "file": self.file,
             "running_pid": self.running_pid,
@@ -88,7 +88,7 @@ class Diagnosis:
         }  # fmt: skip
 
     def text(self, *, all_checks: bool = True) -> str:
-        """For people: the DRO and the host first, then portal by portal."""
+        """Write it for people: the DRO and the host first, then portal by portal."""
         running = f"running, pid {self.running_pid}" if self.running_pid else "not running"
         lines = [f"{self.file} ({running})"]
         for portal in ("", *self.portals):
@@ -100,7 +100,7 @@ class Diagnosis:
 
 
 def diagnose(request: DiagnosisRequest, lookup: Lookup = SYSTEM) -> Diagnosis:
-    """Never raises for what is wrong with the file, the host or the network."""
+    """Diagnose; never raises for what is wrong with the file, the host or the network."""
     began = host.ClockSample.now()
     ignored: list[ConfigError] = []
     warned: list[str] = []
@@ -148,7 +148,7 @@ def _config_error(e: ConfigError) -> Check:
 
 
 def _configuration(config: DroConfig, ignored: Sequence[ConfigError], view: View) -> Iterator[Check]:
-    """What was read and does not count, what this release cannot do, what the lint finds."""
+    """Check what was read and does not count, what this release cannot do, what the lint finds."""
     for e in ignored:
         files = [p.name for p in _portals(config) if e.file in p.lbm_config]
         for portal in files or [""]:
@@ -171,7 +171,7 @@ def _configuration(config: DroConfig, ignored: Sequence[ConfigError], view: View
 
 
 def _check_of(element: str) -> str:
-    """What a bad setting is about: an interface of this host, a name, or else the configuration."""
+    """Name what a bad setting is about: an interface of this host, a name, or else the configuration."""
     scope, _, name = element.partition(" ")
     option = find_option(scope, name)
     about = {Kind.INTERFACE: "interface", Kind.ADDRESS: "name", Kind.LIST: "name"}
@@ -194,7 +194,7 @@ def _of_host(request: DiagnosisRequest, view: View, lookup: Lookup) -> Iterator[
 
 
 def _of_networks(request: DiagnosisRequest, plans: Sequence[TrdTestPlan], lookup: Lookup) -> list[Check]:
-    """All TRDs side by side."""
+    """Probe all TRDs side by side."""
     interfaces = lookup.interfaces()
     networks = {
         plan.portal: next((i.network for i in interfaces if i.address == plan.net.address), None) for plan in plans
@@ -213,6 +213,6 @@ def _of_networks(request: DiagnosisRequest, plans: Sequence[TrdTestPlan], lookup
 
 
 def _newest(config: DroConfig) -> float:
-    """When the last of the files was changed, in seconds since the epoch; 0 when that is not known."""
+    """Find when the last of the files was changed, in seconds since the epoch; 0 when that is not known."""
     paths = {config.file, *(path for p in _portals(config) for path in p.lbm_config)}
     return max((os.stat(path).st_mtime for path in paths if Path(path).exists()), default=0.0)

@@ -134,7 +134,7 @@ def _carrier(device: str) -> str:
 
 
 def buffers(p: EndpointView, *, may_force: bool) -> Checks:
-    """Asked against granted. `may_force`: the DRO will run with CAP_NET_ADMIN, if this process has it."""
+    """Compare what is asked with what is granted. `may_force`: the DRO will have CAP_NET_ADMIN, if this has it."""
     resolver = ResolverOptions.of(p.receiving.um)
     receiver, source = LbtrmReceiverOptions.of(p.receiving.um), LbtrmSourceOptions.of(p.sending.um)
     asked = (

@@ -190,7 +190,7 @@ def write_message(message: DoctorMessage) -> bytes:
 
 
 def read_message(data: bytes) -> DoctorMessage:
-    """Raises: DecodeError, nothing else."""
+    """Read a message. Raises: DecodeError, nothing else."""
     if not data.startswith(_MESSAGE) or len(data) > MAX_MESSAGE:
         raise DecodeError("message", "not one of ours")
     try:

@@ -121,7 +121,7 @@ def _holders(taken: Mapping[int, PortHolder]) -> str:
 
 
 def bind_error(kind: str, interface: str, port: int) -> int:
-    """Why a port cannot be bound, as an errno; 0 when it can."""
+    """Find why a port cannot be bound, as an errno; 0 when it can."""
     of_kind = socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM
     with socket.socket(socket.AF_INET, of_kind) as sock:
         if kind == "tcp":

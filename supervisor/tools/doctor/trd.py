@@ -226,7 +226,7 @@ class TrdProbe:
         )
 
     def _sizes(self, address: str, direction: str) -> Checks:
-        """One round for the configured size and whole datagrams of the MTU; more rounds only if those get lost."""
+        """Try the configured size and whole datagrams of the MTU in one round; in more only if those get lost."""
         plan, sockets = self._plan, self._sockets
         name = f"datagram size {direction} {address}"
         room = min(plan.net.mtu - IP_UDP_BYTES, probe.MAX_SIZED)
@@ -270,7 +270,7 @@ class TrdProbe:
             yield ok(plan.portal, name, f"{largest} bytes of UDP payload pass{_fragments(largest, room)}")
 
     def _passed(self, address: str, direction: str, sizes: tuple[int, ...], *, is_whole: bool) -> set[int]:
-        """Which of these sizes arrive."""
+        """Find which of these sizes arrive."""
         plan, sockets = self._plan, self._sockets
         copies = sizes * COPIES
         if direction == "to":
@@ -286,7 +286,7 @@ class TrdProbe:
         return {n for n in sizes if sockets.received_from(address, plan.sized, n, is_whole=is_whole) > earlier[n]}
 
     def _send_signals(self) -> str:
-        """What went wrong, or empty."""
+        """Send signals to all places; what went wrong, or empty."""
         for what, place in self._heard_there:
             signals = (probe.SIGNALS[what](FROM_DOCTOR, self._sockets.nonce),) * SIGNALS
             problem = send_all(place, signals, self._plan.net.address, self._plan.ttl)

@@ -123,12 +123,12 @@ class TrdSockets:
         return probe.key_of(place, probe.Probe(FROM_DOCTOR, self.nonce, size, is_whole))
 
     def own(self, place: GroupAddress) -> int:
-        """How many of our own signals came back."""
+        """Count our own signals that came back."""
         key = self.own_key(place)
         return sum(count for (k, kind, _), count in self.received.probes.items() if (k, kind) == (key, FROM_DOCTOR))
 
     def received_from(self, address: str, place: GroupAddress, size: int = 0, *, is_whole: bool = False) -> int:
-        """How many probes of a responder came in."""
+        """Count the probes of a responder that came in."""
         key = probe.key_of(place, probe.Probe(FROM_RESPONDER, self.nonce, size, is_whole))
         return self.received.probes[key, FROM_RESPONDER, address]
 
@@ -157,7 +157,7 @@ class TrdSockets:
             self._unicast.sendto(data, (address, self._port))
 
     def _request(self, address: str, message: probe.DoctorMessage, kind: type[M]) -> M | None:
-        """The answer to a message; what does no harm twice is asked several times, since datagrams get lost."""
+        """Send a message, and return its answer; what does no harm twice is sent again, since datagrams get lost."""
         answers = self._answers.setdefault(address, {})
         answers.pop(kind, None)
         if address in self._lost:
@@ -193,7 +193,7 @@ class TrdSockets:
             self._answers.setdefault(sender, {})[type(message)] = message
 
     def _on_meeting(self, data: bytes, sender: str) -> None:
-        """A beacon tells of a responder that the greeting to the group may not reach."""
+        """Greet the responder of a beacon, which the greeting to the group may not reach."""
         with contextlib.suppress(DecodeError):
             if isinstance(probe.read_message(data), probe.Beacon) and sender not in self.found:
                 self._send_to(sender, probe.write_message(probe.Hello(self.nonce)))

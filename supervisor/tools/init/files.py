@@ -145,7 +145,7 @@ def read_trd(text: str, domain_id: int, lookup: Lookup = SYSTEM) -> Trd:
 
 
 def _plain_path(path: str) -> str:
-    """Says what can stand in the file."""
+    """Check that the path can stand in the file. Raises: ConfigError."""
     if not path.isprintable():  # nor are bytes that are not UTF-8
         raise ConfigError(f"{path!r} has characters that do not print", remedy="rename the file")
     return path

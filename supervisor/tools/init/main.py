@@ -127,7 +127,7 @@ class _Options:
         return "--connect or --listen" if self._given["connect"] is self._given["listen"] is None else ""
 
     def get(self, option: str, _question: str, default: str, read: Read[T]) -> T:
-        """Raises: ConfigError that names the option."""
+        """Read the value of an option. Raises: ConfigError that names the option."""
         if option == "companion":
             option = "listen" if self._given["connect"] is None else "connect"
             read = cast("Read[T]", read_connect if option == "connect" else lambda text: Companion(read_port(text)))
@@ -139,7 +139,7 @@ class _Options:
 
 
 def make_starter(values: _Asker | _Options, kind: str | None) -> Starter:
-    """At most four questions. Raises: ConfigError of options alone; EOFError, KeyboardInterrupt of questions."""
+    """Ask four questions at most. Raises: ConfigError of options alone; EOFError, KeyboardInterrupt of questions."""
     kind = kind or values.get(
         "kind", "Kind of link: direct (two TRDs that this host reaches) or peer (one end)", "direct", _kind
     )
@@ -193,7 +193,7 @@ def read_output(text: str) -> Path:
 
 
 def _new_output(text: str, starter: Starter) -> Path:
-    """`read_output`, and nothing that would be written exists. Raises: ConfigError."""
+    """Read an output as `read_output` does; nothing that would be written exists. Raises: ConfigError."""
     path = read_output(text)
     if there := _existing(plan_files(starter, path)):
         raise ConfigError(f"{there} would be replaced", remedy="write another file")

@@ -65,7 +65,7 @@ class SimApplication:
         self._trd.send_packets(self, [lbmr.encode(lbmr.Packet(lbmr.VERSION, self._options, body))])
 
     def _ask(self) -> None:
-        """As a receiver does: TQRs for all that is wanted."""
+        """Ask as a receiver does: TQRs for all that is wanted."""
         topics = tuple(symbol for symbol, pattern in self.symbols if pattern == PATTERN_NONE)
         patterns = tuple(
             lbmr.WildcardTqr(pattern=symbol, pattern_type=lbmr.PatternType.PCRE)

@@ -111,7 +111,7 @@ class Dro:
         self.routes: SimRouteManager
 
     def start(self) -> None:
-        """Under another node id each time, as a real one."""
+        """Start under another node id each time, as a real one."""
         self.is_up = True
         self.node_id = self._rng.getrandbits(63) | _NODE_ID_BIT
         self.routes = SimRouteManager(self.clock, self, self.node_id, 1)
@@ -188,7 +188,7 @@ class Dro:
         self._to_routes(lambda routes, now_ns: routes.on_info(worker, message, now_ns, sender))
 
     def _to_routes(self, say: Callable[[SimRouteManager, int], object]) -> None:
-        """From a portal, as a message."""
+        """Send the route manager what a portal says, as a message."""
         routes = self.routes
         self.clock.after(
             CONTROL_NS, lambda: say(routes, self.clock.now_ns) if self.is_up and routes is self.routes else None
@@ -222,7 +222,7 @@ class SimNetwork:
         return portal
 
     def add_applications(self, wanted: Mapping[int, list[Symbol]]) -> None:
-        """By domain: what its receivers want."""
+        """Add applications by domain: what its receivers want."""
         for domain_id, trd in self.trds.items():
             application = SimApplication(trd, self._rng, topic_of(domain_id), wanted.get(domain_id, []))
             self.applications[domain_id] = application
@@ -238,7 +238,7 @@ class SimNetwork:
     # faults
 
     def dro(self, name: str) -> Dro:
-        """Raises: ConfigError."""
+        """Find a DRO by name. Raises: ConfigError."""
         if name not in self.dros:
             raise _unknown("DRO", name, self.dros)
         return self.dros[name]

@@ -252,7 +252,7 @@ class PeerEnd:
         self._is_performing = False
 
     def _follow(self) -> None:
-        """The same, and then what the portal decides about it."""
+        """Carry out effects, then let the portal decide about what they have changed."""
         self._carry_out()
         self.portal.act_soon()
 

@@ -209,7 +209,7 @@ class Topology:
 
 
 def _warn_nobody(_: object) -> None:
-    """Of a file that is ours."""
+    """Ignore warnings of a file that is ours."""
 
 
 @cache

@@ -48,7 +48,7 @@ class SimLink(EngineLink, Protocol):
     """Connects a simulated portal with what it leads to."""
 
     def send(self, proxy: Proxy, sent: Sent) -> None:
-        """By a proxy source of this portal."""
+        """Send by a proxy source of this portal."""
 
     def describe(self) -> PortalUp | PortalGone: ...
 
@@ -73,10 +73,10 @@ class Daemon(Protocol):
     def siblings_of(self, portal: SimPortal) -> list[SimPortal]: ...
 
     def report(self, worker: int, report: PortalUp | PortalGone) -> None:
-        """To the route manager: what the portal is now."""
+        """Report to the route manager what the portal is now."""
 
     def pass_route_info(self, worker: int, message: bytes, sender: tuple[int, int]) -> None:
-        """To the route manager, from another DRO."""
+        """Pass it from another DRO to the route manager."""
 
 
 @dataclass(slots=True)
@@ -256,7 +256,7 @@ class SimPortal:
         self.core.own.end(handle)
 
     def take(self, key: tuple[int, int], sent: Sent) -> None:
-        """From a sibling, for a proxy source here."""
+        """Take it from a sibling, for a proxy source here."""
         if not self.is_alive:
             return
         if key[0] in self._unread:

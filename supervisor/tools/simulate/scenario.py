@@ -101,7 +101,7 @@ class Scenario:
         """Sources and receivers with a path at the end of the period before."""
 
     def run(self, faults: Sequence[ScriptedFault], last_ns: int) -> ScenarioResult:
-        """Raises: ConfigError for a fault that names nothing. `last_ns`: after the last fault."""
+        """Run the scenario. Raises: ConfigError for a fault that names nothing. `last_ns`: after the last fault."""
         net = self.network
         for fault in faults:
             fault.find(net)
@@ -165,7 +165,7 @@ class Scenario:
             application.publish()
 
     def _flows(self) -> Iterator[tuple[SimApplication, SimApplication, Got]]:
-        """Sources and receivers of other TRDs that want them."""
+        """Yield sources and receivers of other TRDs that want them."""
         applications = self.network.applications.values()
         for source, receiver in itertools.permutations(applications, 2):
             if receiver.wants(source.session):
@@ -174,7 +174,7 @@ class Scenario:
     # what must hold
 
     def _graph(self) -> nx.Graph[object]:
-        """DROs and TRDs that work, and costs between them, from the plan."""
+        """Make a graph of DROs and TRDs that work, with costs between them, from the plan."""
         net = self.network
         graph: nx.Graph[object] = nx.Graph()
         graph.add_nodes_from(net.trds)
@@ -190,7 +190,7 @@ class Scenario:
         return graph
 
     def _is_settled(self, since_ns: int) -> bool:
-        """DROs that can reach each other agree, and none of them has a calculation before it."""
+        """Say whether DROs that can reach each other agree, and none of them has a calculation before it."""
         graph = self._graph()
         for part in nx.connected_components(graph):
             if len(part) == 1:
@@ -207,7 +207,7 @@ class Scenario:
         return any(nx.has_path(plane, *ends) for plane in self._planes(graph))
 
     def _planes(self, graph: nx.Graph[object]) -> Iterator[nx.Graph[object]]:
-        """Parts of the graph with one DRO for each TRD that has hotlinks."""
+        """Yield parts of the graph with one DRO for each TRD that has hotlinks."""
         indexed: defaultdict[int, list[str]] = defaultdict(list)
         for dro in self.network.up():
             for e in dro.config.portals:
@@ -218,7 +218,7 @@ class Scenario:
             yield nx.restricted_view(graph, others, [])
 
     def _probe(self, period: Period) -> None:
-        """A few messages of each source, and how they arrive."""
+        """Send a few messages of each source, and look how they arrive."""
         net = self.network
         first = {application: application.sqn for application in net.applications.values()}
         for _ in range(PROBES):
@@ -264,7 +264,7 @@ class Scenario:
             yield f"it goes by {' '.join(passed)} and not by {' '.join(chosen)}, as the tree of the source does"
 
     def _chosen(self, source: SimApplication, receiver: SimApplication) -> list[str]:
-        """The DROs that the source takes of several equally good ways."""
+        """List the DROs that the source takes of several equally good ways."""
         hops = self._hops.get(receiver.domain_id)
         if hops is None:
             is_shared = all(dro.config.daemon.equal_cost_sharing for dro in self._part(receiver))
@@ -274,12 +274,12 @@ class Scenario:
         return [names[node] for node in nodes if not is_domain(node)]
 
     def _part(self, receiver: SimApplication) -> list[Dro]:
-        """The DROs that work and can be reached."""
+        """List the DROs that work and can be reached."""
         graph = self._graph()
         return [dro for dro in self.network.up() if nx.has_path(graph, receiver.domain_id, dro.name)]
 
     def _ids(self) -> Topology:
-        """The graph, with the node ids that DROs have now."""
+        """Make the graph with the node ids that DROs have now."""
         ids: dict[object, int] = {dro.name: dro.node_id for dro in self.network.up()} | {
             d: d for d in self.network.trds
         }

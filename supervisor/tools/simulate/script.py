@@ -72,7 +72,7 @@ class ScriptedFault:
         return " ".join((self.action, *self.arguments))
 
     def find(self, net: SimNetwork) -> None:
-        """Raises: ConfigError when what it names is not there."""
+        """Look for what it names. Raises: ConfigError when it is not there."""
         try:
             ACTIONS[self.action][1](net, self.arguments[0])
         except ConfigError as e:
@@ -83,7 +83,7 @@ class ScriptedFault:
 
 
 def read_script(path: str) -> list[ScriptedFault]:
-    """In the order of their times. Raises: ConfigError with file and line."""
+    """Read faults in the order of their times. Raises: ConfigError with file and line."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as e:

@@ -156,7 +156,7 @@ class Figures:
         )
 
     def _note_rtt(self, portal: PortalStatus, old: PortalStatus | None) -> None:
-        """Their sum and their number meanwhile make the mean."""
+        """Note the mean of round trips by their sum and their number meanwhile."""
         if not portal[Slot.RTT_SAMPLES]:
             self._rtt_ms.pop(portal.name, None)
             return
@@ -169,7 +169,7 @@ class Figures:
 
 
 def grown(old: int, new: int) -> int | None:
-    """By how much a 64-bit counter has grown, also over its end; None when it fell: it is another one."""
+    """Return by how much a 64-bit counter has grown, also over its end; None when it fell: it is another one."""
     step = (new - old) & _MASK
     return step if step < _LARGEST_STEP else None
 
@@ -191,7 +191,7 @@ def _uptime_s(sample: Sample, worker: WorkerStatus) -> float:
 
 
 def _dead(sample: Sample) -> frozenset[str]:
-    """Names of the workers whose processes have ended since the parent told of them."""
+    """Name the workers whose processes have ended since the parent told of them."""
     return frozenset(w.name for w in sample.status.workers if w.pid and w.pid not in sample.living)
 
 

@@ -141,14 +141,14 @@ class Looker:
         return self._before
 
     def _last_status(self) -> tuple[float, DroStatus, bool] | None:
-        """When it was told or written, the status, and whether it was told."""
+        """Return when it was told or written, the status, and whether it was told."""
         told = self._status.last if self._status is not None else None
         if told is not None:
             return (*told, True)
         return None if self._file is None else (self._file.time_s, self._file.status, False)
 
     def _read_pages(self, status: DroStatus) -> tuple[tuple[PortalStatus, ...], dict[int, int]] | None:
-        """None when they are not there, or change too fast to be read."""
+        """Read the pages; None when they are not there, or change too fast to be read."""
         with contextlib.closing(Pages(self.place.shm, [w.index for w in status.workers])) as pages:
             workers = [worker for worker in status.workers if worker.index in pages]
             try:
@@ -170,7 +170,7 @@ class Looker:
             self._lock_fd = fd
 
     def _status_of(self, client: Client) -> DroStatus:
-        """Raises: UnreachableError, also when a later DRO has taken the run directory."""
+        """Ask for the status. Raises: UnreachableError, also when a later DRO has taken the run directory."""
         status = client.ask(DroStatus, "status", within_s=PATIENCE_S)
         if status.pid != self.place.instance.pid:
             raise UnreachableError(f"{self.place.run_dir} is that of another DRO now")

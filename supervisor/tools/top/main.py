@@ -49,7 +49,7 @@ def _interval(text: str) -> float:
 
 
 def _named(text: str) -> str:
-    """An empty name would count as none: in a script it is a variable that is not set."""
+    """Refuse an empty name, which would count as none: in a script it is a variable that is not set."""
     if not text:
         raise argparse.ArgumentTypeError("is empty; name a DRO, or leave it out when only one runs")
     return text

@@ -73,7 +73,7 @@ class ScreenColumn(Generic[L]):
 
 
 def short(number: float | None) -> str:
-    """At most five characters: 950, 1.23k, 12.3M; a dash for what is not known."""
+    """Write five characters at most: 950, 1.23k, 12.3M; a dash for what is not known."""
     if number is None:
         return "-"
     if 0 < number < 9.95 and number != int(number):
@@ -147,7 +147,7 @@ def picture(view: DroFigures, look: Look, width: int, height: int = UNLIMITED) -
 
 
 def room(portals: int, processes: int, problems: int, lines: int) -> tuple[int, int, int]:
-    """How many rows of each are shown; titles, gaps and lines that count the rest take some of `lines`."""
+    """Share out rows to show; titles, gaps and lines that count the rest take some of `lines`."""
     left = lines - 5  # two titles of tables, a gap before each of the last two parts, the title of the problems
     if portals + processes + problems <= left:
         return portals, processes, problems

@@ -56,7 +56,7 @@ class Screen:
             os.kill(os.getpid(), signal.SIGSTOP)  # until the shell lets it go on
 
     def _loop(self, live: Live, waker: int) -> signal.Signals | None:
-        """The signal that ends it, or stops it for a while; None after `q`."""
+        """Show figures until a signal ends it, or stops it for a while, and return that; None after `q`."""
         while True:
             if time.monotonic() >= self._next_s:
                 self._newest = self._figures.take(self._looker.look())
@@ -84,7 +84,7 @@ class Screen:
 
 @contextlib.contextmanager
 def _caught_signals(into: deque[int]) -> Iterator[int]:
-    """Numbers of signals go into `into`, and wake who waits for the descriptor; undone at the end."""
+    """Catch signals: numbers go into `into`, and wake who waits for the descriptor; undone at the end."""
 
     def note(number: int, _frame: FrameType | None) -> None:
         into.append(number)
@@ -104,7 +104,7 @@ def _caught_signals(into: deque[int]) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _single_keys(*, is_wanted: bool) -> Iterator[None]:
-    """Keys come at once and are not shown; undone at the end."""
+    """Take keys at once, and do not show them; undone at the end."""
     if not is_wanted:
         yield
         return

@@ -255,7 +255,7 @@ class LbtrmGroup(DataReader):
         self._hand_up(view, now_ns)
 
     def _on_datagram(self, view: memoryview, offset: int, length: int, sender: int, now_ns: int) -> None:
-        """One datagram that the scan left to us."""
+        """Take one datagram that the scan left to us."""
         if length < 8:
             self.stats.dgrams_dropped_size += 1
             return
@@ -275,7 +275,7 @@ class LbtrmGroup(DataReader):
         self._on_data(session, view, (offset, offset + DATA_HEADER, offset + length), sqn, trail, flags, now_ns)
 
     def _session(self, key: int, sender: int, now_ns: int) -> LbtrmReceiver | None:
-        """Of a datagram; its core knows then of all that came before."""
+        """Find the session of a datagram; its core knows then of all that came before."""
         stream = find(self._streams, key & _KEY_MASK, sender)
         if stream is None:
             return None
@@ -299,7 +299,7 @@ class LbtrmGroup(DataReader):
         flags: int,
         now_ns: int,
     ) -> None:
-        """`place`: where the datagram begins, where its messages do, and where it ends."""
+        """Take a datagram with data; `place`: where it begins, where its messages do, and where it ends."""
         start, pos, end = place
         core, stream = session.core, session.stream
         is_repair = bool(flags & RX)
@@ -353,7 +353,7 @@ class LbtrmGroup(DataReader):
     # timers and events of a session
 
     def _hand_up(self, view: memoryview, now_ns: int) -> None:
-        """Events and runs of one batch; the beginning of a session comes before its data."""
+        """Hand up events and runs of one batch; the beginning of a session comes before its data."""
         touched, self._touched = self._touched, []
         parts: list[tuple[LbtrmReceiver, RunTable]] = []
         for stream in touched:
@@ -388,7 +388,7 @@ class LbtrmGroup(DataReader):
             session.timer = self._loop.call_at(deadline, lambda: self._on_timer(session))
 
     def _on_timer(self, session: LbtrmReceiver) -> None:
-        """Sessions that lost much at once are due at once: sockets get their share of the time between them."""
+        """Serve a due session in slices: those that lost much at once are due at once, and sockets get time between."""
         if not self._due:
             self._loop.run_in_slices(self._serve_due())
         self._due[session] = None

@@ -154,7 +154,7 @@ class LbtrmSender:
         pass
 
     def _send_run(self, buffer: bytearray, table: RunTable, now_ns: int) -> int:
-        """Equal fragments; they are sent from where they are when there is room for headers in front of them."""
+        """Send equal fragments, from where they are when there is room for headers in front of them."""
         _, _, fragments, offset, length, stride, shape = table.words[:WORDS]
         size = length + DATA_HEADER
         count = self._admit(fragments, size, now_ns)
@@ -176,7 +176,7 @@ class LbtrmSender:
         return sent
 
     def _send_datagrams(self, datagrams: Datagrams, now_ns: int) -> int:
-        """Returns how many fragments were sent, in whole datagrams."""
+        """Send datagrams; returns how many fragments were sent, in whole datagrams."""
         buffer, sizes, fragments, payloads = datagrams
         offered = len(sizes)
         count = self._admit_sizes(sizes, now_ns)
@@ -217,7 +217,7 @@ class LbtrmSender:
         return sent == 1
 
     def _admit(self, count: int, size: int, now_ns: int) -> int:
-        """How many of `count` datagrams may go now; when it is not all, the session is blocked until it wakes."""
+        """Return how many of `count` datagrams may go now; if not all, the session is blocked until it wakes."""
         if self._is_full:  # repairs wait, and go first
             self._is_blocked = True
         if self._is_blocked or self._is_closed:
@@ -229,7 +229,7 @@ class LbtrmSender:
         return fits
 
     def _admit_sizes(self, sizes: list[int], now_ns: int) -> int:
-        """As `_admit` for datagrams of these sizes."""
+        """Return how many datagrams of these sizes may go now; if not all, the session is blocked until it wakes."""
         limiter = self._limiter
         fits = limiter.take_sizes(sizes, now_ns, self)
         if fits < len(sizes):
@@ -247,7 +247,7 @@ class LbtrmSender:
             self._limiter.release(self)
 
     def _write_headers(self, buffer: bytearray, offsets: Sequence[int]) -> None:
-        """Of datagrams that are sent next."""
+        """Write the headers of the datagrams that are sent next."""
         core, address = self.core, self.address
         write_headers(
             buffer,
@@ -275,7 +275,7 @@ class LbtrmSender:
             self._loop.add_writer(self._socket, self._on_room)
 
     def _on_room(self) -> None:
-        """The socket takes more: repairs, then data, unless that waits for the rate limit."""
+        """Send repairs as the socket takes more, then data, unless that waits for the rate limit."""
         self._is_full = False
         self._loop.remove_writer(self._socket)
         while self._kept:
@@ -287,7 +287,7 @@ class LbtrmSender:
             self._on_wake()
 
     def _on_send_error(self, error: OSError, datagrams: int = 1) -> None:
-        """The datagrams count as sent and lost: they are in the window, and receivers ask for them again."""
+        """Count datagrams as sent and lost: they are in the window, and receivers ask for them again."""
         self.unsent += datagrams
         self.send_errors += 1
         if self.send_errors & (self.send_errors - 1) == 0:  # the 1st, 2nd, 4th, ...
@@ -316,7 +316,7 @@ class LbtrmSender:
     # NAKs and timers
 
     def _on_naks(self) -> bool:
-        """A NAK names up to thousands of sqns, and each may be a repair to send: what has come may last some turns."""
+        """Serve NAKs for a while: each names up to thousands of sqns, so what has come may last some turns."""
         is_more = not self._asked and self._receive_naks()
         end_ns = self._loop.now_ns() + _NAKS_NS
         while self._asked and (now_ns := self._loop.now_ns()) < end_ns:
@@ -324,7 +324,7 @@ class LbtrmSender:
         return is_more or bool(self._asked)
 
     def _receive_naks(self) -> bool:
-        """One batch; True when there may be another."""
+        """Receive one batch; True when there may be another."""
         batch = self._batch
         try:
             count = batch.receive(self._nak_socket.fileno())
@@ -376,7 +376,7 @@ class LbtrmSender:
             self.core.on_send_failed(sqn, len(datagram))
 
     def _send_repair(self, sqn: int, datagram: bytearray) -> bool:
-        """False: the socket is full."""
+        """Send a repair; False: the socket is full."""
         try:
             self._socket.send(datagram)
         except OSError as e:

@@ -102,7 +102,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
         return ReceiverSessionStatistics(format_source(self.address), counters)
 
     def leave(self) -> None:
-        """Not even what has been read already is reported any more."""
+        """Leave the session; not even what has been read already is reported any more."""
         self._is_left = True
         self._disconnect()
         if self._timer is not None:
@@ -174,7 +174,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
         return True
 
     def _on_bytes(self, end: int, now_ns: int) -> None:
-        """What there is in the view up to `end`."""
+        """Take what there is in the view up to `end`."""
         stream, view, table = self._stream, self._space.view, self._space.table
         error: DecodeError | None = None
         pos = begin = 0
@@ -209,7 +209,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
         self._kept = bytes(view[pos:end])
 
     def _look_for_filter(self, messages: memoryview) -> None:
-        """Tell when the source leaves all out that nobody asks for: we do not ask."""
+        """Log it when the source leaves out all that nobody asks for: we do not ask."""
         for at, length in lbmc.walk(messages, 0, len(messages)):
             if messages[at] == MessageType.CONTROL:
                 for code, block, _ in lbmc.chain(messages, at, length)[0]:

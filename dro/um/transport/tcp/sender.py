@@ -168,7 +168,7 @@ class TcpSender:
         return done
 
     def _write(self, client: int, now_ns: int, took_ns: int | None = None) -> None:
-        """`took_ns`: when its stream took something last, if it has waited since."""
+        """Write what the client's stream takes; `took_ns`: when it took something last, if it has waited since."""
         stream = self._clients[client]
         while pieces := self.core.pending(client):
             try:
@@ -196,7 +196,7 @@ class TcpSender:
         return lambda _: self.core.has_passed(mark) and not (is_last and self._has_unacknowledged())
 
     def _has_unacknowledged(self) -> bool:
-        """Is there something that was sent but has not reached the machine of some receiver?"""
+        """Say whether something was sent but has not reached the machine of some receiver."""
         return bool(self.core.stats.bytes_buffered) or any(stream.backlog() for stream in self._clients.values())
 
     def counts(self) -> SessionCounts:
@@ -250,7 +250,7 @@ class TcpSender:
         return True
 
     def _on_lost(self, stream: ByteStream) -> None:
-        """It never was open."""
+        """Drop a connection that never was open."""
         del self._opening[stream]
         stream.close()
 
