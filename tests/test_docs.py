@@ -29,8 +29,9 @@ from tests.fakes.lookup import FakeLookup
 DOCS = Path(__file__).parents[1] / "docs"
 COMMANDS = {
     "run.md": "tnwgd, tnwgd init direct, tnwgd init peer, tnwgdctl doctor",
-    "change.md": """tnwgdctl diff, tnwgdctl reload, tnwgdctl confirm, tnwgdctl rollback, tnwgdctl drain, tnwgdctl portal restart,
-        tnwgdctl portal pause, tnwgdctl portal resume, tnwgdctl portal drain, tnwgdctl portal add, tnwgdctl portal remove""",
+    "change.md": """tnwgdctl diff, tnwgdctl reload, tnwgdctl confirm, tnwgdctl rollback, tnwgdctl drain,
+        tnwgdctl portal restart, tnwgdctl portal pause, tnwgdctl portal resume, tnwgdctl portal drain,
+        tnwgdctl portal add, tnwgdctl portal remove""",
     "watch.md": """tnwgd-top, tnwgdctl status, tnwgdctl portals, tnwgdctl topics, tnwgdctl sources, tnwgdctl interest,
         tnwgdctl proxies, tnwgdctl blocked, tnwgdctl losses, tnwgdctl routes, tnwgdctl explain""",
     "peer-links.md": "tnwgdctl peers, tnwgdctl topology, tnwgdctl path, tnwgdctl recalculate",
