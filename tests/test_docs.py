@@ -187,8 +187,16 @@ def test_every_abbreviation_of_the_field_is_in_the_glossary() -> None:
     assert unknown == {}
 
 
-@pytest.mark.parametrize("name", ["README.md", *(f"docs/{path.name}" for path in DOCS.glob("*.md"))])
+def anchors(path: Path) -> set[str]:
+    """Those of its headings, as the site and GitHub make them of plain words."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in DOCS.glob("*.md"))])
 def test_links_between_the_guides_lead_somewhere(name: str) -> None:
     path = DOCS.parent / name
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
-        assert (path.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", path.read_text()):
+        document = path.parent / target if target else path
+        assert document.exists(), target
+        assert not anchor or anchor in anchors(document), f"{target}#{anchor}"
