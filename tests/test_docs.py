@@ -27,7 +27,19 @@ from tests.builders.dro_file import parse_dro
 from tests.fakes.lookup import FakeLookup
 
 DOCS = Path(__file__).parents[1] / "docs"
-OPERATIONS = (DOCS / "operations.md").read_text()
+COMMANDS = {
+    "run.md": "tnwgd, tnwgd init direct, tnwgd init peer, tnwgdctl doctor",
+    "change.md": """tnwgdctl diff, tnwgdctl reload, tnwgdctl confirm, tnwgdctl rollback, tnwgdctl drain,
+        tnwgdctl portal restart, tnwgdctl portal pause, tnwgdctl portal resume, tnwgdctl portal drain,
+        tnwgdctl portal add, tnwgdctl portal remove""",
+    "watch.md": """tnwgd-top, tnwgdctl status, tnwgdctl portals, tnwgdctl topics, tnwgdctl sources, tnwgdctl interest,
+        tnwgdctl proxies, tnwgdctl blocked, tnwgdctl losses, tnwgdctl routes, tnwgdctl explain""",
+    "peer-links.md": "tnwgdctl peers, tnwgdctl topology, tnwgdctl path, tnwgdctl recalculate",
+}
+"""The guide that explains each command."""
+GUIDE_OF = {command.strip(): guide for guide, listed in COMMANDS.items() for command in listed.split(",")}
+OF_ALL = {"--dro", "--run-dir", "--json"}
+"""Options of every command of `tnwgdctl`: explained once."""
 EVERYWHERE = {"-h", "--help"}
 # Words in capitals that are not of Ultra Messaging: of computers and networks; what options and examples are called.
 KNOWN_TO_ALL = set(
@@ -79,9 +91,20 @@ def is_told(text: str, spelling: str) -> bool:
 
 @pytest.mark.parametrize(("command", "parser"), DAEMON, ids=[command for command, _ in DAEMON])
 def test_every_command_and_option_of_the_daemon_is_explained(command: str, parser: argparse.ArgumentParser) -> None:
-    assert is_told(OPERATIONS, command)
-    missing = [names for names in options(parser) if not any(is_told(OPERATIONS, name) for name in names)]
-    assert not missing, f"{command}: not in docs/operations.md"
+    guide = GUIDE_OF[command]
+    text = read(guide)
+    assert is_told(text, command)
+    common = OF_ALL if command.startswith("tnwgdctl ") else set()
+    missing = [
+        names
+        for names in options(parser)
+        if not any(is_told(common_options() if name in common else text, name) for name in names)
+    ]
+    assert not missing, f"{command}: not in docs/{guide}"
+
+
+def test_every_command_of_the_daemon_is_in_one_guide() -> None:
+    assert sorted(GUIDE_OF) == sorted(command for command, _ in DAEMON)
 
 
 @pytest.mark.parametrize("tool", [lbmsrc, lbmrcv, lbmwrcv, umdump], ids=lambda tool: tool.__name__)
@@ -91,36 +114,46 @@ def test_every_option_of_the_tools_is_explained(tool: object) -> None:
     assert not [names for names in options(parser) if not any(is_told(text, name) for name in names)]
 
 
-def rows(section: str, head: str) -> dict[str, str]:
-    """First and last column of the table with that head in a section of the guide for operators."""
-    body = OPERATIONS.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    table = body.partition(f"\n| {head}")[2].partition("\n\n")[0].splitlines()[2:]
+def section(guide: str, head: str) -> str:
+    return read(guide).partition(f"\n## {head}\n")[2].partition("\n## ")[0]
+
+
+def common_options() -> str:
+    return section("run.md", "tnwgdctl")
+
+
+def rows(guide: str, heading: str, head: str) -> dict[str, str]:
+    """First and last column of the table with that head below a heading of a guide."""
+    table = section(guide, heading).partition(f"\n| {head}")[2].partition("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     return {line[0]: line[-1] for line in cells}
 
 
 def test_exit_statuses() -> None:
-    assert list(rows("Start and stop", "exit status |")) == [
+    assert list(rows("run.md", "Start and stop", "exit status |")) == [
         str(parent.EXIT_OK), str(parent.EXIT_NOT_STARTED), "2", str(parent.EXIT_KILLED), "143, 130 in a shell",
     ]  # fmt: skip
     of_ctl = {ctl_output.EXIT_OK, ctl_output.EXIT_FAILED, 2, ctl_output.EXIT_UNREACHABLE, ctl_output.EXIT_INTERRUPTED}
-    assert set(map(int, rows("Change a running DRO", "exit status of `tnwgdctl`"))) == of_ctl
-    assert f"with {ctl_reload.EXIT_DIFFERENT} when something does" in OPERATIONS
+    assert set(map(int, rows("run.md", "tnwgdctl", "exit status of `tnwgdctl`"))) == of_ctl
+    assert f"with {ctl_reload.EXIT_DIFFERENT} when something does" in section("change.md", "The whole file")
     of_init = {init.EXIT_OK, init.EXIT_FAILED, 2, init.EXIT_INTERRUPTED}
-    assert set(map(int, rows("Starter configuration and shell completion", "exit status of `tnwgd init`"))) == of_init
+    starter = rows("run.md", "Starter configuration and shell completion", "exit status of `tnwgd init`")
+    assert set(map(int, starter)) == of_init
+    of_doctor = rows("run.md", "Doctor and lint", "exit status of `tnwgdctl doctor`")
+    assert set(map(int, of_doctor)) == of_ctl - {ctl_output.EXIT_INTERRUPTED}
 
 
 def test_states_of_portals() -> None:
-    told = [name for cell in rows("Change a running DRO", "state |") for name in re.findall(r"`(\w+)`", cell)]
+    told = [name for cell in rows("watch.md", "What runs", "state |") for name in re.findall(r"`(\w+)`", cell)]
     assert set(told) == {state.value for state in WorkerState} - {WorkerState.REMOVED.value, WorkerState.ENDED.value}
 
 
 def test_reload_classes() -> None:
-    assert list(rows("Change a running DRO", "class |")) == [f"`{one.value}`" for one in ReloadClass]
+    assert list(rows("change.md", "The whole file", "class |")) == [f"`{one.value}`" for one in ReloadClass]
 
 
 def test_reasons_of_drops() -> None:
-    assert {cell.strip("`") for cell in rows("Counters", "reason |")} == set(DROP_SLOTS)
+    assert {cell.strip("`") for cell in rows("watch.md", "Counters", "reason |")} == set(DROP_SLOTS)
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))
@@ -154,8 +187,16 @@ def test_every_abbreviation_of_the_field_is_in_the_glossary() -> None:
     assert unknown == {}
 
 
-@pytest.mark.parametrize("name", ["README.md", *(f"docs/{path.name}" for path in DOCS.glob("*.md"))])
+def anchors(path: Path) -> set[str]:
+    """Those of its headings, as the site and GitHub make them of plain words."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in DOCS.glob("*.md"))])
 def test_links_between_the_guides_lead_somewhere(name: str) -> None:
     path = DOCS.parent / name
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
-        assert (path.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", path.read_text()):
+        document = path.parent / target if target else path
+        assert document.exists(), target
+        assert not anchor or anchor in anchors(document), f"{target}#{anchor}"

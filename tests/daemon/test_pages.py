@@ -1,6 +1,6 @@
 """The web monitor in a browser: each page of a DRO of a loaded network, light, dark, on a phone, without JavaScript.
 
-Source: DRO guide, 5.4; `docs/operations.md`.
+Source: DRO guide, 5.4; `docs/watch.md`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ COMPOSE: Final[dict[str, Any]] = yaml.safe_load((FOLDER / "compose.yaml").read_t
 SERVICES: Final[dict[str, dict[str, Any]]] = COMPOSE["services"]
 DROS: Final = ("dro-a", "dro-b", "dro-c")
 COUNTERS_BYTES: Final = 1 << 20
-"""More than a portal takes of shared memory beside its ring, see docs/operations.md."""
+"""More than a portal takes of shared memory beside its ring, see docs/run.md."""
 
 
 @pytest.fixture(autouse=True)

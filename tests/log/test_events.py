@@ -86,8 +86,8 @@ def test_the_warning_about_a_deprecated_element_has_its_id(caplog: pytest.LogCap
     )
 
 
-def test_the_operations_guide_explains_every_id() -> None:
-    text = (ROOT / "docs" / "operations.md").read_text()
+def test_the_guide_explains_every_id() -> None:
+    text = (ROOT / "docs" / "log.md").read_text()
     explained: set[str] = set()
     for row in re.findall(r"^\| ((?:Core|Gwd|GwdApi)-[^|]+) \|", text, re.MULTILINE):
         first, *more = row.split(", ")

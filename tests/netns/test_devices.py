@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.tshark, pytest.mark.slow]
 Judged = Callable[..., AbstractContextManager[Watch]]
 AWAY_S: Final = 2.0
 BACK_S: Final = 6.0
-"""Of a busy machine; two seconds of a quiet one (docs/operations.md)."""
+"""Of a busy machine; two seconds of a quiet one (docs/run.md)."""
 NEW_ADDRESS_S: Final = 20.0
 """A receiver leaves the session of the address before after eleven seconds of silence."""
 LBTRM: Final = {1: "lbtrm", 2: "lbtrm"}

@@ -17,7 +17,7 @@ from tests.builders.dro_file import load
 from tests.fakes.lookup import FakeLookup
 
 EXAMPLES = Path(__file__).parents[2] / "golden" / "examples"
-DOCS = Path(__file__).parents[3] / "docs" / "operations.md"
+DOCS = Path(__file__).parents[3] / "docs" / "run.md"
 LOOKUP = FakeLookup()
 MACHINE = Machine(LOOKUP.interfaces(), shm_bytes=8 << 30, ephemeral_ports=(32768, 60999))
 TWO = {"A": "192.0.2.10", "B": "198.51.100.5"}  # portal: interface, each on a network of its own
