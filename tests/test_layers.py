@@ -145,7 +145,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         *FLOOR, "dro.bus", "supervisor.host", "supervisor.admin", "supervisor.samples", "supervisor.explain",
     ),
     "supervisor.tools.init": (*FLOOR, "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
-    "supervisor.tools.demo": (*FLOOR, "dro.bus", "dro.um", "dro.um.message", "supervisor.admin"),
+    "supervisor.tools.demo": (*FLOOR, "dro.bus", "dro.um", "dro.um.message", "supervisor.admin", "supervisor.samples"),
     "supervisor.tools.simulate": (
         *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml",
         "portals.datapath", "portals.decisions.*", "portals.endpoint", "portals.peer", "router",

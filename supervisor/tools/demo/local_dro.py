@@ -48,7 +48,7 @@ def write_configuration(
 
 
 def run_name() -> str:
-    """What the names of the DROs of this demonstration end with: they are unique on a host."""
+    """Name the end of the names of the DROs of this demonstration, which are unique on a host."""
     return f"demo{os.getpid()}"
 
 

@@ -43,7 +43,7 @@ def processes_of(session: int) -> list[str]:
 def files_of(demo: int) -> list[Path]:
     """Directories of its DROs, whose names have its process id."""
     bases = {SHARED_MEMORY, Path(os.environ.get("XDG_RUNTIME_DIR", "/tmp")), Path("/tmp")}
-    return [path for base in bases for path in base.glob(f"dro-?-{demo}-*")]
+    return [path for base in bases for path in base.glob(f"dro-?-demo{demo}-*")]
 
 
 class Demo:
