@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -214,6 +215,9 @@ def test_pages_work_without_javascript(network: Chain) -> None:
         assert topics == [f"flow.{n}" for n in range(5)]
         browser.get(address(network, "/path?from=1&to=2"))
         assert "Hop Count" in browser.page_source
+        browser.find_element(By.XPATH, "//nav//summary[.='Problems']").send_keys(Keys.ENTER)
+        browser.find_element(By.LINK_TEXT, "Drops").send_keys(Keys.ENTER)
+        wait_until(partial(browser.find_elements, By.XPATH, "//h1[.='Drops by reason']"), "the page", 30)
 
 
 def test_both_ends_of_a_link_are_side_by_side(network: Chain, browser: webdriver.Chrome) -> None:

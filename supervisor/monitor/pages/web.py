@@ -32,12 +32,22 @@ TITLES: Final = {
     "drops": "Drops by reason", "events": "Log events", "top": "Fastest sources", "topology": "Topology rows",
 }  # fmt: skip
 MENU: Final = (
-    ("/", "Overview"), ("/topology", "Topology"), ("/path", "Path"), ("/topic", "Topic"), ("/lists/topics", "Topics"),
-    ("/lists/sources", "Sources"), ("/lists/interest", "Interest"), ("/lists/proxies", "Proxies"),
-    ("/lists/routes", "Routes"), ("/lists/peers", "Links"), ("/lists/drops", "Drops"), ("/lists/blocked", "Blocked"),
-    ("/lists/losses", "Losses"), ("/lists/top", "Top"), ("/lists/events", "Events"), ("/memory", "Memory"),
-    ("/configuration", "Configuration"),
+    ("Network", (
+        ("/topology", "Topology"), ("/path", "Path"), ("/lists/routes", "Routes"), ("/lists/peers", "Links"),
+    )),
+    ("Traffic", (
+        ("/lists/topics", "Topics"), ("/lists/sources", "Sources"), ("/lists/interest", "Interest"),
+        ("/lists/proxies", "Proxies"), ("/lists/top", "Fastest sources"),
+    )),
+    ("Problems", (
+        ("/topic", "Explain a topic"), ("/lists/drops", "Drops"), ("/lists/blocked", "Blocked"),
+        ("/lists/losses", "Losses"),
+    )),
+    ("System", (
+        ("/lists/events", "Events"), ("/memory", "Processes"), ("/configuration", "Configuration"),
+    )),
 )  # fmt: skip
+"""Groups of pages; the first page of all is behind the name of the DRO."""
 CHART_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 """A chart brings its styles along, and is shown as an image, where nothing else could be loaded."""
 STATIC_S: Final = 3600

@@ -1,0 +1,47 @@
+"""What the pages show: their menu, words, heads and folded rows, of a DRO whose parent does not answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lxml import html
+
+from supervisor.monitor.pages.web import LISTED, MENU
+from tests.supervisor.monitor.test_app import Monitor
+
+ADDRESSES = [address for _, pages in MENU for address, _ in pages]
+
+
+@pytest.fixture(scope="module")
+def monitor(tmp_path_factory: pytest.TempPathFactory) -> Monitor:
+    return Monitor(tmp_path_factory.mktemp("dro"))
+
+
+def page(monitor: Monitor, address: str) -> Any:  # noqa: ANN401 - lxml's has no types
+    answer = monitor(address, accept="text/html")
+    assert answer.status in (200, 503), address  # 503: it is the parent who knows
+    return html.fromstring(answer.body)
+
+
+def texts(root: Any, path: str) -> list[str]:  # noqa: ANN401 - lxml's has no types
+    return [" ".join(found.text_content().split()) for found in root.xpath(path)]
+
+
+def test_pages_are_in_four_groups(monitor: Monitor) -> None:
+    assert len(ADDRESSES) == len(set(ADDRESSES))
+    assert {f"/lists/{what}" for what in LISTED if what != "topology"} < set(ADDRESSES)
+    names = [name for _, pages in MENU for _, name in pages]
+    assert not {"Topic", "Top"} & set(names), "beside Topics nobody can tell them apart"
+    root = page(monitor, "/")
+    assert texts(root, "//nav//summary") == ["Network", "Traffic", "Problems", "System"]
+    assert root.xpath("//nav//a/@href") == ADDRESSES
+    assert texts(root, "//header//*[@aria-current='page']") == ["A"]
+    assert root.xpath("//nav/details/@open") == []
+
+
+@pytest.mark.parametrize(("group", "address"), [(group, address) for group, pages in MENU for address, _ in pages])
+def test_the_group_of_a_page_is_open_and_the_page_is_marked(monitor: Monitor, group: str, address: str) -> None:
+    root = page(monitor, f"{address}?portal=P1")
+    assert texts(root, "//nav/details[@open]/summary") == texts(root, "//summary[@class='here']") == [group]
+    assert root.xpath("//header//*[@aria-current='page']/@href") == [address]
