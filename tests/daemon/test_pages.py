@@ -245,7 +245,7 @@ def test_the_page_and_its_json_are_the_same(network: Chain) -> None:
     names = {name for group in view["groups"] for line in group["lines"] for name in line["names"][:3]}
     assert {cell.get("data-name") for cell in page.xpath("//td[@data-name]")} == names
     assert re.fullmatch(r"[0-9a-f]{8}", _fact(web, "Topology Signature"))
-    assert _fact(web, "UM Router Count") == "3"
+    assert _fact(web, "DRO Count") == "3"
     assert _fact(web, "Topic Resolution Domain Count") == "3"
     others = json.loads(fetch(web, "/topology.json")[1])["dros"][1:]
     activity = [str(fact["value"]) for dro in others for fact in dro["facts"] if fact["name"] == "Last Activity"]

@@ -89,7 +89,7 @@ class PortalPageView:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A value with its name in the guide."""
+    """A value with its name in the guide, which calls a DRO a UM Router as well."""
 
     name: str
     value: str
@@ -116,7 +116,7 @@ class TopologyView:
 
 @dataclass(frozen=True, slots=True)
 class PathView:
-    """The way between two domains; `problem`: why there is none, empty while nothing was asked."""
+    """The path between two domains; `problem`: why there is none, empty while nothing was asked."""
 
     source: int
     interested: int
@@ -247,15 +247,15 @@ class Views:
         for of_one in by_dro.values():
             first = of_one[0]
             own = self._manager_lines() if first.is_own else []
-            facts = [*self._dro_facts(first), *(Fact(line.title, line.shown[0]) for line in own if line.is_guide)]
+            facts = [*self._dro_facts(first), *(Fact(_dro(line.title), line.shown[0]) for line in own if line.is_guide)]
             more = [Fact(f"{line.help}: {line.title}", line.shown[0]) for line in own if not line.is_guide]
             yield DroFacts(first.is_own, facts, [self._portal_facts(row) for row in of_one], more)
 
     def _dro_facts(self, row: TopologyRow) -> list[Fact]:
         if row.is_own:
-            return [Fact("Local UM Router Name", row.dro or "none"), Fact("Local UM Router ID", row.node_id)]
+            return [Fact("Local DRO Name", row.dro or "none"), Fact("Local DRO ID", row.node_id)]
         return [
-            Fact("UM Router Name", row.dro or "none"), Fact("UM Router ID", row.node_id),
+            Fact("DRO Name", row.dro or "none"), Fact("DRO ID", row.node_id),
             Fact("Version", str(row.version)), Fact("Topology Signature", row.signature),
             Fact("Last Activity", f"{row.age_s:.0f} seconds ago"),
         ]  # fmt: skip
@@ -268,7 +268,7 @@ class Views:
         return [line for group in groups(metrics(ROUTE_MANAGER), cells) for line in group.lines]
 
     def _portal_facts(self, row: TopologyRow) -> list[Fact]:
-        adjacent = "Adjacent Domain ID" if row.kind == "TRD" else "Adjacent UM Router ID"
+        adjacent = "Adjacent Domain ID" if row.kind == "TRD" else "Adjacent DRO ID"
         name = f" ({row.neighbour_name})" if row.neighbour_name else ""
         facts = [
             Fact("Portal Name", row.portal), Fact(adjacent, f"{row.neighbour or 'none'}{name}"),
@@ -343,6 +343,10 @@ _RECALCULATIONS: Final = {
     "Last interest recalc duration": "INTEREST_RECALCULATION_US",
     "Last proxy receiver recalc duration": "PROXY_RECALCULATION_US",
 }
+
+
+def _dro(title: str) -> str:
+    return title.replace("UM Router", "DRO")
 
 
 def portal_part(text: str, index: int) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from lxml import html
 
+from dro.bus.listing import PathRow
+from supervisor.admin.status import ConfigRecord
+from supervisor.monitor.answers.lists import Listing
 from supervisor.monitor.pages.web import LISTED, MENU
 from tests.supervisor.monitor.test_app import Monitor
 
@@ -45,3 +49,16 @@ def test_the_group_of_a_page_is_open_and_the_page_is_marked(monitor: Monitor, gr
     root = page(monitor, f"{address}?portal=P1")
     assert texts(root, "//nav/details[@open]/summary") == texts(root, "//summary[@class='here']") == [group]
     assert root.xpath("//header//*[@aria-current='page']/@href") == [address]
+
+
+def test_a_dro_is_called_dro_and_a_path_path(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = (PathRow("DRO", "1", "A"), PathRow("DRO", "2", "B", way=2, share=50))
+    monkeypatch.setattr(monitor.answers, "path", lambda *_: Listing(nodes))
+    monkeypatch.setattr(monitor.answers, "config", lambda **_: ConfigRecord("dro.xml", 0.0, "<a/>"))
+    shown = {address: page(monitor, address) for address in (*ADDRESSES, "/", "/path?from=1&to=2", "/portal?name=P2")}
+    for address, root in shown.items():
+        words = root.text_content()
+        assert not re.search(r"UM Router|\bDro\b|\bways?\b", words), address
+    assert texts(shown["/path?from=1&to=2"], "//ol/li")[1].startswith("path 2, 50 % of the sources: DRO B")
+    titles = [text for root in shown.values() for text in texts(root, "//h1")]
+    assert {"Configuration", "Path", "Explain a topic", "Processes and memory"} <= set(titles)
