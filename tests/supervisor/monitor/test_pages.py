@@ -9,8 +9,11 @@ import pytest
 from lxml import html
 
 from dro.bus.listing import PathRow
-from supervisor.admin.status import ConfigRecord
+from dro.metrics.table import ENDPOINT
+from supervisor.admin.status import ConfigRecord, PortalStatus
+from supervisor.monitor.answers.drops import drop_rows
 from supervisor.monitor.answers.lists import Listing
+from supervisor.monitor.pages.views import SHOWN
 from supervisor.monitor.pages.web import LISTED, MENU
 from tests.supervisor.monitor.test_app import Monitor
 
@@ -62,3 +65,21 @@ def test_a_dro_is_called_dro_and_a_path_path(monitor: Monitor, monkeypatch: pyte
     assert texts(shown["/path?from=1&to=2"], "//ol/li")[1].startswith("path 2, 50 % of the sources: DRO B")
     titles = [text for root in shown.values() for text in texts(root, "//h1")]
     assert {"Configuration", "Path", "Explain a topic", "Processes and memory"} <= set(titles)
+
+
+def test_drops_come_first_and_reasons_without_any_are_folded(
+    monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters = {"DROPPED_BLOCKED": 3, "DROPPED_BLOCKED_BYTES": 30, "UNICAST_DATA_NO_ROUTE": 7}
+    status = [PortalStatus(f"P{n}", ENDPOINT, "ready", n, n, 1, counters if n < 3 else {}) for n in range(1, 7)]
+    monkeypatch.setattr(monitor.answers, "portals", lambda: status)
+    root, count = page(monitor, "/lists/drops"), len(list(drop_rows(status)))
+    assert texts(root, "//main/div/table[@id='rows']/tbody/tr/td[5]") == ["7", "7", "3", "3"]
+    assert count > 2 * SHOWN
+    assert texts(root, "//main/details[not(@open)]/summary") == [f"{count - 4} reasons without drops"]
+    assert set(texts(root, "//main/details//tbody/tr/td[5]")) == {"0"}
+    assert len(root.xpath("//tbody/tr")) == count
+    monkeypatch.setattr(monitor.answers, "portals", lambda: status[2:])
+    assert texts(page(monitor, "/lists/drops"), "//table[@id='rows']/tbody") == ["none"]
+    monkeypatch.setattr(monitor.answers, "portals", lambda: status[:0])
+    assert page(monitor, "/lists/drops").xpath("//main//details") == []
