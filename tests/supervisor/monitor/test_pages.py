@@ -13,6 +13,7 @@ from dro.metrics.table import ENDPOINT
 from supervisor.admin.status import ConfigRecord, PortalStatus
 from supervisor.monitor.answers.drops import drop_rows
 from supervisor.monitor.answers.lists import Listing
+from supervisor.monitor.pages.lines import portal_groups
 from supervisor.monitor.pages.views import SHOWN
 from supervisor.monitor.pages.web import LISTED, MENU
 from tests.supervisor.monitor.test_app import Monitor
@@ -67,9 +68,7 @@ def test_a_dro_is_called_dro_and_a_path_path(monitor: Monitor, monkeypatch: pyte
     assert {"Configuration", "Path", "Explain a topic", "Processes and memory"} <= set(titles)
 
 
-def test_drops_come_first_and_reasons_without_any_are_folded(
-    monitor: Monitor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drops_come_first_and_reasons_without_any_are_folded(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
     counters = {"DROPPED_BLOCKED": 3, "DROPPED_BLOCKED_BYTES": 30, "UNICAST_DATA_NO_ROUTE": 7}
     status = [PortalStatus(f"P{n}", ENDPOINT, "ready", n, n, 1, counters if n < 3 else {}) for n in range(1, 7)]
     monkeypatch.setattr(monitor.answers, "portals", lambda: status)
@@ -83,3 +82,24 @@ def test_drops_come_first_and_reasons_without_any_are_folded(
     assert texts(page(monitor, "/lists/drops"), "//table[@id='rows']/tbody") == ["none"]
     monkeypatch.setattr(monitor.answers, "portals", lambda: status[:0])
     assert page(monitor, "/lists/drops").xpath("//main//details") == []
+
+
+def test_counters_of_a_portal_that_are_zero_are_folded(monitor: Monitor) -> None:
+    root = page(monitor, "/portal?name=P1")
+    names = [line.names[:3] for group in portal_groups(monitor.answers.portal("P1")) for line in group.lines]
+    assert sorted(root.xpath("//td/@data-name")) == sorted(name for found in names for name in found)
+    upper = [set(texts(row, "td[@data-name]")) for row in root.xpath("//main/div//tbody/tr[td/@data-name]")]
+    assert upper
+    assert {"0"} not in upper
+    folded = root.xpath("//main/details[not(@open)]")
+    assert folded
+    for part in folded:
+        rows = part.xpath(".//tbody/tr")
+        assert texts(part, "summary") == [f"{len(rows)} counters that are 0"]
+        assert set(texts(part, ".//td[@data-name]")) <= {"0", "none yet"}
+
+
+def test_folded_parts_stay_as_they_are_when_numbers_are_brought(monitor: Monitor) -> None:
+    """The script replaces what is in `data-live`; a part in there that somebody has opened would close."""
+    for address in ("/", "/lists/drops", "/portal?name=P1", "/portal?name=P2", "/memory"):
+        assert page(monitor, address).xpath("//*[@data-live]//details") == []
