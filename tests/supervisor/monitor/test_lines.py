@@ -120,8 +120,10 @@ def test_cells(value: object, name: str, text: str) -> None:
 
 
 def test_heads_numbers_and_queries() -> None:
-    assert [head(name) for name in ("blocked_s", "began_s", "fragments_per_s", "waiting_bytes")] == [
-        "blocked (s)", "began", "fragments/s", "waiting bytes",
+    names = ("blocked_s", "began_s", "fragments_per_s", "waiting_bytes", "bytes", "bytes_sent", "rtt_last_us", "lost")
+    assert [head(name) for name in names] == [
+        "blocked (s)", "began", "fragments/s", "waiting (bytes)", "bytes", "bytes sent", "RTT last (µs)",
+        "lost (datagrams)",
     ]  # fmt: skip
     assert [number(value) for value in (None, 3, 0.25, 12.5, 1e6)] == ["?", "3", "0.2", "12", "1,000,000"]
     assert query(portal="a&b", topic="", offset=0) == "?portal=a%26b"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from lxml import html
 
-from dro.bus.listing import PathRow
+from dro.bus.listing import LISTS, PathRow
 from dro.metrics.table import ENDPOINT
 from supervisor.admin.status import ConfigRecord, PortalStatus
-from supervisor.monitor.answers.drops import drop_rows
+from supervisor.monitor.answers.drops import DropRow, drop_rows
 from supervisor.monitor.answers.lists import Listing
+from supervisor.monitor.answers.models import MemoryRow
+from supervisor.monitor.answers.top import TopRow
 from supervisor.monitor.pages.lines import portal_groups
 from supervisor.monitor.pages.views import SHOWN
-from supervisor.monitor.pages.web import LISTED, MENU
+from supervisor.monitor.pages.web import LISTED, MENU, TIMES, head
+from supervisor.samples.events import EventRow
 from tests.supervisor.monitor.test_app import Monitor
 
 ADDRESSES = [address for _, pages in MENU for address, _ in pages]
@@ -103,3 +107,20 @@ def test_folded_parts_stay_as_they_are_when_numbers_are_brought(monitor: Monitor
     """The script replaces what is in `data-live`; a part in there that somebody has opened would close."""
     for address in ("/", "/lists/drops", "/portal?name=P1", "/portal?name=P2", "/memory"):
         assert page(monitor, address).xpath("//*[@data-live]//details") == []
+
+
+def test_heads_of_numbers_say_what_is_counted(monitor: Monitor) -> None:
+    units = "messages|bytes|fragments|datagrams|topics|patterns|sources|domains|chunks|regions|batches|samples|"
+    units += r"attempts|repairs|reconnects|threads|descriptors|restarts|%|\(s\)|\(ms\)|\(µs\)|\(days\)|/s"
+    ids = {"domain id", "from domain", "to domain", "version", "hotlink index", "serial", "pid"}
+    costs = {"cost", "ingress cost", "egress cost", "hop count"}
+    kinds = [*LISTS.values(), DropRow, TopRow, EventRow, MemoryRow]
+    numbers = [
+        field.name for kind in kinds for field in fields(kind) if field.type in ("int", "float", "tuple[int, ...]")
+    ]
+    found = {head(name) for name in numbers if name not in (*TIMES, "way")} - {"domains"}
+    for address in ("/", "/memory"):
+        found |= {text.lower() for text in texts(page(monitor, address), "//th[@class='number']")}
+    assert {name for name in found if not re.search(units, name)} <= ids | costs
+    heads = texts(page(monitor, "/"), "//table[@id='portals']//th[@class='number']")
+    assert heads[:3] == ["Received (messages/s)", "Sent (messages/s)", "Received (messages)"]
