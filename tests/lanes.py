@@ -46,7 +46,7 @@ _LISTED: Final = {
         portals/endpoint/test_um_layers.py portals/endpoint/test_unicast.py portals/peer/test_link_streams.py
         portals/shell/test_portal.py portals/test_hosts.py supervisor/history/test_network.py
         supervisor/host/test_service_manager.py supervisor/monitor/test_app.py supervisor/monitor/test_events.py
-        supervisor/reload/test_trial.py
+        supervisor/monitor/test_pages.py supervisor/reload/test_trial.py
         supervisor/tools/top/test_looker.py um/fragment/test_context.py um/fragment/test_context_traffic.py
         um/fragment/test_immediate.py um/fragment/test_ports.py um/fragment/test_receiver_sessions.py
         um/fragment/test_request_port.py um/fragment/test_source_sessions.py um/message/test_client_config.py

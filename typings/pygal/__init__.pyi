@@ -24,6 +24,8 @@ class XY:
         x_label_rotation: int = 0,
         xrange: tuple[float, float] | None = None,
         range: tuple[float, float] | None = None,  # noqa: A002  the name in the package
+        y_labels: Sequence[float] | None = None,
+        order_min: int | None = None,
         value_formatter: Callable[[float], str],
         x_value_formatter: Callable[[float], str] | None = None,
         max_scale: int,

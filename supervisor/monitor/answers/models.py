@@ -38,7 +38,7 @@ class Problem(BaseModel):
 
 
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
-    404: {"model": Problem, "description": "there is no such portal, or no way between these domains"},
+    404: {"model": Problem, "description": "there is no such portal, or no path between these domains"},
     422: {"model": Problem, "description": "the request is not understood, or the DRO refuses it"},
     503: {"model": Problem, "description": "the DRO does not answer"},
 }

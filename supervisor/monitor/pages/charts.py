@@ -29,7 +29,11 @@ TICKS_MAX: Final = 8
 SHORTEST_S: Final = 600.0
 LEAST: Final = 1e-6
 """What is less is shown as zero."""
+ROOM: Final = 1.1
+"""How far the axis goes, in parts of the highest value: a line at its end would be half outside."""
 NO_DATA: Final = "no data"
+WHOLE: Final = "bytes"
+"""A unit that has no parts."""
 Points = Sequence[tuple[float, float | None]]
 _ID: Final = "hour"
 _DASHES: Final = ("", "dashed", "dotted")
@@ -68,20 +72,26 @@ _CSS: Final = "".join([
 def chart(title: str, series: Sequence[Series]) -> bytes:
     """Draw up to three lines of one unit over the hour that ends with the last point; gaps stay gaps.
 
-    While there is no hour yet the chart begins with the first point, ten minutes before the end at least.
+    While there is no hour yet the chart begins with the first point, ten minutes before the end at least. The title
+    says how long it is, and that there is nothing but zeros, where the axis has no other step.
     """
     units = list(dict.fromkeys(one.unit for one in series))
     if len(units) > 1 or len(series) > len(_DASHES):
         raise ValueError(f"{len(series)} lines in {units} do not fit one chart")
-    title = clean(title if len(title) <= TITLE_MAX else f"{title[: TITLE_MAX - 1]}…")
     end_s = max((time_s for one in series for time_s, _ in one.points), default=HOUR_S)
     first_s = min((time_s for one in series for time_s, _ in one.points), default=end_s)
     start_s = max(end_s - HOUR_S, min(first_s - INTERVAL_S, end_s - SHORTEST_S))
-    most = max((value for one in series for _, value in one.points if value is not None), default=0.0)
+    values = [value for one in series for _, value in one.points if value is not None]
+    most = max(values, default=0.0)
+    title = clean(title if len(title) <= TITLE_MAX else f"{title[: TITLE_MAX - 1]}…") + _span(end_s - start_s)
+    if values and most < LEAST:
+        title += f": 0 {units[0]} throughout"
     made = pygal.XY(
         style=_STYLE, css=("file://graph.css", f"inline:{_CSS}"), js=(), title=title, width=WIDTH, height=HEIGHT,
         margin=8, y_title=units[0] if units else "", x_labels=_ticks(start_s, end_s),
-        xrange=(start_s, end_s), range=(0.0, most if most >= LEAST else 1.0), value_formatter=short, max_scale=6,
+        xrange=(start_s, end_s), range=(0.0, most * ROOM if most >= LEAST else 1.0),
+        y_labels=None if most >= LEAST else [0], order_min=0 if units == [WHOLE] else None,  # no step below 1
+        value_formatter=short, max_scale=6,
         no_data_text=NO_DATA, show_dots=False, allow_interruptions=True, legend_at_bottom=True,
         legend_at_bottom_columns=len(series) or 1, truncate_legend=-1,
     )  # fmt: skip
@@ -115,6 +125,11 @@ def _ticks(start_s: float, end_s: float) -> list[dict[str, object]]:
     first = math.ceil(start_s / step) * step
     times = range(first, math.floor(end_s) + 1, step)
     return [{"value": at, "label": f"{_time(at)}{' UTC' * (at == first)}"} for at in times]
+
+
+def _span(span_s: float) -> str:
+    minutes = round(span_s / 60)
+    return ", last hour" if minutes >= 60 else f", last {minutes} minutes"
 
 
 def _time(time_s: float) -> str:

@@ -5,6 +5,7 @@ Source: DRO guide, 5.4.2 and 5.4.3; names and columns are those of the metric ta
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,12 +25,21 @@ _GROUPS: Final = (
 )
 OTHER: Final = "Other"
 NOT_YET: Final = "none yet"
+BYTES, MAXIMUM, LIMIT = "Bytes", "Maximum (bytes)", "Limit (bytes)"
+"""Heads of what may stand beside the value of a line."""
+_COUNTED: Final = re.compile(
+    "microseconds|times that|topics and patterns|sequence numbers|topics|patterns|fragments|messages|msgs/|requests|"
+    "datagrams|packets|bytes|sources|receivers|batches|rows|links|changes|attempts|samples|keepalives|naks|ncfs"
+)
+_UNITS: Final = {"microseconds": "µs", "msgs/": "messages", "times that": "times", "naks": "NAKs", "ncfs": "NCFs"}
+"""Where it is not the word that was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line: the wording of the guide, or of the table where the guide has none; `values` are its columns, messages
-    before bytes, current before maximum; `names` are those of the cells, in the same order."""
+    before bytes, current before maximum; `names` are those of the cells, in the same order. `unit`: of the first value;
+    empty where `shown` has it."""
 
     title: str
     names: list[str]
@@ -39,6 +49,25 @@ class Line:
     help: str
     is_guide: bool
     is_drop: bool
+    unit: str
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether there is nothing to be seen."""
+        return not any(self.values)
+
+    @property
+    def more(self) -> dict[str, tuple[str, str]]:
+        """Find what stands beside the first value: names and texts by head."""
+        heads = (MAXIMUM, LIMIT) if self.unit == "bytes" else (BYTES,)
+        return dict(zip(heads, zip(self.names[1:], self.shown[1:], strict=True), strict=False))
+
+    @property
+    def text(self) -> str:
+        """Write all values with their units."""
+        units = [self.unit, *["bytes"] * (len(self.shown) - 1)]
+        pairs = zip(self.shown, units, strict=True)
+        return ", ".join(shown if shown == NOT_YET else f"{shown} {unit}".rstrip() for shown, unit in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +76,11 @@ class Group:
 
     title: str
     lines: list[Line]
+
+    @property
+    def heads(self) -> list[str]:
+        """List the columns that a line has anything in, beside its first value."""
+        return [head for head in (BYTES, MAXIMUM, LIMIT) if any(head in line.more for line in self.lines)]
 
 
 def portal_groups(portal: PortalStatus) -> list[Group]:
@@ -83,10 +117,18 @@ def _line(title: str, parts: list[Metric], cells: Mapping[int, int]) -> Line:
     is_drop = "_dropped_" in first.name or "_receive_exception_" in first.name
     if first.kind == HISTOGRAM:
         counts = [cells[slot] for slot in first.slots[:-1]]
-        return Line(title, [first.row], [sum(counts)], [_spread(first, counts)], first.name, first.help, False, is_drop)
+        spread = _spread(first, counts)
+        return Line(title, [first.row], [sum(counts)], [spread], first.name, first.help, False, is_drop, "")
     values = [sum(cells[slot] for slot in part.slots) for part in parts]
     shown = [_shown(part, value) for part, value in zip(parts, values, strict=True)]
-    return Line(title, [part.row for part in parts], values, shown, first.name, first.help, _is_guide(first), is_drop)
+    names = [part.row for part in parts]
+    return Line(title, names, values, shown, first.name, first.help, _is_guide(first), is_drop, _unit(first))
+
+
+def _unit(metric: Metric) -> str:
+    """What is counted is the first word for it in the title, or in the name of the metric where the title has none."""
+    found = _COUNTED.search(f"{metric.title.lower()} {metric.name}")
+    return _UNITS.get(found[0], found[0]) if found is not None else ""
 
 
 def _is_guide(metric: Metric) -> bool:

@@ -89,7 +89,7 @@ class PortalPageView:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A value with its name in the guide."""
+    """A value with its name in the guide, which calls a DRO a UM Router as well."""
 
     name: str
     value: str
@@ -116,7 +116,7 @@ class TopologyView:
 
 @dataclass(frozen=True, slots=True)
 class PathView:
-    """The way between two domains; `problem`: why there is none, empty while nothing was asked."""
+    """The path between two domains; `problem`: why there is none, empty while nothing was asked."""
 
     source: int
     interested: int
@@ -140,7 +140,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ListView:
-    """A part of a list. `columns` are the fields of a row."""
+    """A part of a list, all of that of drops. `columns` are the fields of a row."""
 
     what: str
     columns: list[str]
@@ -247,15 +247,15 @@ class Views:
         for of_one in by_dro.values():
             first = of_one[0]
             own = self._manager_lines() if first.is_own else []
-            facts = [*self._dro_facts(first), *(Fact(line.title, line.shown[0]) for line in own if line.is_guide)]
+            facts = [*self._dro_facts(first), *(Fact(_dro(line.title), line.shown[0]) for line in own if line.is_guide)]
             more = [Fact(f"{line.help}: {line.title}", line.shown[0]) for line in own if not line.is_guide]
             yield DroFacts(first.is_own, facts, [self._portal_facts(row) for row in of_one], more)
 
     def _dro_facts(self, row: TopologyRow) -> list[Fact]:
         if row.is_own:
-            return [Fact("Local UM Router Name", row.dro or "none"), Fact("Local UM Router ID", row.node_id)]
+            return [Fact("Local DRO Name", row.dro or "none"), Fact("Local DRO ID", row.node_id)]
         return [
-            Fact("UM Router Name", row.dro or "none"), Fact("UM Router ID", row.node_id),
+            Fact("DRO Name", row.dro or "none"), Fact("DRO ID", row.node_id),
             Fact("Version", str(row.version)), Fact("Topology Signature", row.signature),
             Fact("Last Activity", f"{row.age_s:.0f} seconds ago"),
         ]  # fmt: skip
@@ -268,7 +268,7 @@ class Views:
         return [line for group in groups(metrics(ROUTE_MANAGER), cells) for line in group.lines]
 
     def _portal_facts(self, row: TopologyRow) -> list[Fact]:
-        adjacent = "Adjacent Domain ID" if row.kind == "TRD" else "Adjacent UM Router ID"
+        adjacent = "Adjacent Domain ID" if row.kind == "TRD" else "Adjacent DRO ID"
         name = f" ({row.neighbour_name})" if row.neighbour_name else ""
         facts = [
             Fact("Portal Name", row.portal), Fact(adjacent, f"{row.neighbour or 'none'}{name}"),
@@ -312,7 +312,8 @@ class Views:
         columns = [*EVENT_COLUMNS] if kind is EventRow else [field.name for field in fields(kind)]
         if sort.removeprefix("-") not in columns:
             sort = ""
-        rows = [asdict(row) for row in sorted_rows(found.rows, sort)[offset : offset + SHOWN]]
+        end = None if what == "drops" else offset + SHOWN  # the page folds what is zero, and counts it
+        rows = [asdict(row) for row in sorted_rows(found.rows, sort)[offset:end]]
         return ListView(
             what, columns, rows, len(found.rows), offset, sort, portal, topic, portals, list(found.problems)
         )  # fmt: skip
@@ -343,6 +344,10 @@ _RECALCULATIONS: Final = {
     "Last interest recalc duration": "INTEREST_RECALCULATION_US",
     "Last proxy receiver recalc duration": "PROXY_RECALCULATION_US",
 }
+
+
+def _dro(title: str) -> str:
+    return title.replace("UM Router", "DRO")
 
 
 def portal_part(text: str, index: int) -> str:

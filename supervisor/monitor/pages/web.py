@@ -32,17 +32,42 @@ TITLES: Final = {
     "drops": "Drops by reason", "events": "Log events", "top": "Fastest sources", "topology": "Topology rows",
 }  # fmt: skip
 MENU: Final = (
-    ("/", "Overview"), ("/topology", "Topology"), ("/path", "Path"), ("/topic", "Topic"), ("/lists/topics", "Topics"),
-    ("/lists/sources", "Sources"), ("/lists/interest", "Interest"), ("/lists/proxies", "Proxies"),
-    ("/lists/routes", "Routes"), ("/lists/peers", "Links"), ("/lists/drops", "Drops"), ("/lists/blocked", "Blocked"),
-    ("/lists/losses", "Losses"), ("/lists/top", "Top"), ("/lists/events", "Events"), ("/memory", "Memory"),
-    ("/configuration", "Configuration"),
+    ("Network", (
+        ("/topology", "Topology"), ("/path", "Path"), ("/lists/routes", "Routes"), ("/lists/peers", "Links"),
+    )),
+    ("Traffic", (
+        ("/lists/topics", "Topics"), ("/lists/sources", "Sources"), ("/lists/interest", "Interest"),
+        ("/lists/proxies", "Proxies"), ("/lists/top", "Fastest sources"),
+    )),
+    ("Problems", (
+        ("/topic", "Explain a topic"), ("/lists/drops", "Drops"), ("/lists/blocked", "Blocked"),
+        ("/lists/losses", "Losses"),
+    )),
+    ("System", (
+        ("/lists/events", "Events"), ("/memory", "Processes"), ("/configuration", "Configuration"),
+    )),
 )  # fmt: skip
+"""Groups of pages; the first page of all is behind the name of the DRO."""
 CHART_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 """A chart brings its styles along, and is shown as an image, where nothing else could be loaded."""
 STATIC_S: Final = 3600
 TIMES: Final = ("began_s", "ended_s", "time_s")
 """Fields that are a time since 1970."""
+
+ENDINGS: Final = {
+    "_per_s": "/s", "_s": " (s)", "_us": " (µs)", "_ms": " (ms)", "_bytes": " (bytes)", "_days": " (days)",
+}  # fmt: skip
+"""Ends of names of fields that are a unit."""
+HEADS: Final = {
+    "asked_for": "asked for (domains)", "dropped": "dropped (messages)", "interest_heard": "topics and patterns heard",
+    "interest_told": "topics and patterns told", "joined": "joined (sources)", "lost": "lost (datagrams)",
+    "proxies": "proxy sources", "queued": "queued (fragments)", "share": "share (%)",
+    "wanted_by": "wanted by (domains)", "arena": "arena (bytes)", "ordblks": "ordblks (chunks)",
+    "hblks": "hblks (regions)", "hblkhd": "hblkhd (bytes)", "uordblks": "uordblks (bytes)",
+    "fordblks": "fordblks (bytes)",
+}  # fmt: skip
+"""Heads of fields whose names do not say what they count."""
+ABBREVIATIONS: Final = ("DRO", "OTID", "RTT")
 
 View = Any
 """One of `supervisor.monitor.pages.views`."""
@@ -205,11 +230,13 @@ def clock(seconds: float) -> str:
 
 
 def head(name: str) -> str:
-    """Write the name of a field as the head of its column."""
-    words = name.removesuffix("_s").removesuffix("_per").replace("_", " ")
-    if name in TIMES or name == words:
-        return words
-    return f"{words}/s" if name.endswith("_per_s") else f"{words} (s)" if name.endswith("_s") else words
+    """Write the name of a field as the head of its column, with the unit."""
+    if name in HEADS:
+        return HEADS[name]
+    ending = next((ending for ending in ENDINGS if name.endswith(ending)), "")
+    words = name.removesuffix(ending).split("_")
+    found = " ".join(word.upper() if word.upper() in ABBREVIATIONS else word for word in words)
+    return found if name in TIMES else found + ENDINGS.get(ending, "")
 
 
 def cell(value: object, name: str) -> str:

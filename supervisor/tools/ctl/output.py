@@ -22,6 +22,8 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_UNREACHABLE: Final = 3
 EXIT_INTERRUPTED: Final = 130
+NONE: Final = "-"
+"""In the place of a number that a row has none of."""
 
 Commands = Any
 """What `ArgumentParser.add_subparsers` returns; its type has no public name."""
@@ -136,4 +138,4 @@ def topic(text: str) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text[:1].isdigit()
+    return text[:1].isdigit() or text == NONE

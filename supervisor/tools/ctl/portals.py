@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from dro.metrics.slots import Slot
+from dro.metrics.table import ENDPOINT
 from dro.standard_streams import say
 from supervisor.admin.client import Client
 from supervisor.admin.status import LeaveResult, OperationResult, PortalsStatus, PortalStatus
 from supervisor.tools.ctl.output import (
     EXIT_FAILED,
     EXIT_OK,
+    NONE,
     Commands,
     connect,
     positive,
@@ -27,6 +29,10 @@ from supervisor.tools.ctl.output import (
     wide_table,
 )
 
+LEGEND: Final = """\
+LOCAL: topics + patterns that receivers of the TRD want
+REMOTE: those that other DROs there or beyond the link want
+CONTROL: messages; RECEIVED, FORWARDED to QUEUED: fragments"""
 WATCH_INTERVAL_S: Final = 1.0
 WATCH_LEAST_S: Final = 0.1
 DRAIN_LIMIT_S: Final = 30.0
@@ -188,14 +194,15 @@ def portals_text(status: PortalsStatus) -> str:
             "RECEIVED", "CONTROL", "FORWARDED", "SENT", "DROPPED", "QUEUED")  # fmt: skip
     rows = [
         (
-            p.name, p.state, p.domain_id, p.cost, p[Slot.PROXY_RECEIVERS], p[Slot.PROXY_SOURCES],
+            p.name, p.state, p.domain_id if p.kind == ENDPOINT else NONE, p.cost,
+            p[Slot.PROXY_RECEIVERS], p[Slot.PROXY_SOURCES],
             f"{p[Slot.LOCAL_TOPICS]}+{p[Slot.LOCAL_PCRE] + p[Slot.LOCAL_REGEX]}",
             f"{p[Slot.REMOTE_TOPICS]}+{p[Slot.REMOTE_PCRE] + p[Slot.REMOTE_REGEX]}",
             p[Slot.TOPIC_RCVD], p[Slot.CONTROL_RCVD], p[Slot.FORWARDED], p[Slot.SENT], p.dropped_total, p[Slot.QUEUED],
         )
         for p in status.portals
     ]  # fmt: skip
-    lines = [wide_table(head, rows)]
+    lines = [wide_table(head, rows), *([LEGEND] if rows else [])]
     for portal in status.portals:
         lines += remarks(portal)
     return "\n".join(lines)

@@ -47,10 +47,9 @@ def status_text(status: DroStatus) -> str:
             worker.pid or "",
             duration(worker.uptime_s) if worker.pid else "",
             worker.restarts,
-            worker.incarnation,
             worker.last_death,
         )
         for worker in status.workers
     ]
-    names = ("PROCESS", "STATE", "PID", "UP", "RESTARTS", "LIFE", "LAST END")
+    names = ("PROCESS", "STATE", "PID", "UP", "RESTARTS", "LAST END")
     return "\n".join(head) + "\n" + table(names, rows)

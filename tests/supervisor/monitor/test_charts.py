@@ -73,15 +73,51 @@ def test_the_axes_have_times_in_utc_and_short_numbers() -> None:
     assert [text for text in found if re.match(r"\d\d:", text)] == [
         "21:30 UTC", "21:40", "21:50", "22:00", "22:10", "22:20", "22:30",
     ]  # fmt: skip
-    assert {"P1: messages", "messages/s", "received", "0"} <= set(found)
+    assert {"P1: messages, last hour", "messages/s", "received", "0"} <= set(found)
     assert any(text.endswith("k") for text in found)
 
 
 def test_the_axis_is_of_ten_minutes_when_less_is_known() -> None:
     root = drawn("P1", Series("queue", "bytes", [(END_S - 10, 5.0), (END_S, 5.0)]))
+    assert "P1, last 10 minutes" in texts(root)
     (((first, _), (last, _)),) = lines_of(root)
     width = max(float(rect.get("width") or 0) for rect in root.iter(f"{SVG}rect") if rect.get("x") == "0")
     assert width * INTERVAL_S / SHORTEST_S / 2 < last - first < width * INTERVAL_S / SHORTEST_S
+
+
+@pytest.mark.parametrize(
+    ("known_s", "said"), [(0, "10 minutes"), (600, "10 minutes"), (1500, "25 minutes"), (3500, "58 minutes"),
+                          (3580, "hour"), (7200, "hour")]
+)  # fmt: skip
+def test_the_title_says_how_much_is_shown(known_s: int, said: str) -> None:
+    points: list[tuple[float, float | None]] = [(END_S - s, 1.0) for s in range(known_s, -1, -10)]
+    assert f"P1, last {said}" in texts(drawn("P1", Series("queue", "bytes", points)))
+
+
+@pytest.mark.parametrize("most", [0.36, 1.0, 7.0, 500.0, 123456.0])
+def test_there_is_room_above_the_highest_value(most: float) -> None:
+    root = drawn("P1", series(lambda _: most, "RTT", "ms"))
+    ((first, *_),) = lines_of(root)
+    assert first[1] > 10, "of the height of the plot, whose upper edge is 0"
+
+
+def axis(root: etree._Element) -> list[str]:
+    """The numbers beside the upright axis."""
+    groups = [g for g in root.iter(f"{SVG}g") if {"axis", "y"} <= set((g.get("class") or "").split())]
+    return [text.text or "" for group in groups for text in group.iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize(("most", "steps"), [(1.0, ["0", "1"]), (2.0, ["0", "1", "2"]), (5.0, list("012345"))])
+def test_an_axis_has_no_parts_of_bytes(most: float, steps: list[str]) -> None:
+    assert axis(drawn("P1", series(lambda at: most * (at % 2), "queue", "bytes"))) == steps
+    assert all(float(text) == int(text) for text in axis(drawn("P1", series(lambda _: 37.0, "queue", "bytes"))))
+
+
+def test_an_idle_queue_is_said_to_be_idle() -> None:
+    root = drawn("P1: queue", series(lambda _: 0.0, "queue", "bytes"))
+    assert "P1: queue, last hour: 0 bytes throughout" in texts(root)
+    assert axis(root) == ["0"]
+    assert "throughout" not in "".join(texts(drawn("P1", series(lambda at: float(at == 7), "queue", "bytes"))))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -124,7 +160,7 @@ def test_words_say_what_is_drawn() -> None:
     )  # fmt: skip
     by_id = {element.get("id"): element.text for element in root if element.get("id")}
     assert root.get("role") == "img"
-    assert by_id[root.get("aria-labelledby")] == "P1"
+    assert by_id[root.get("aria-labelledby")] == "P1, last hour"
     assert by_id[root.get("aria-describedby")] == (
         "From 21:30 to 22:30 UTC. received: from 1 to 359 messages/s, at the end 359. "
         "sent: from 7 to 7 messages/s, unknown at the end. dropped: no data."
@@ -136,6 +172,7 @@ def test_nothing_known_is_said(lines: Sequence[Series]) -> None:
     root = drawn("P1", *lines)
     assert "no data" in texts(root)
     assert not lines_of(root)
+    assert "throughout" not in "".join(texts(root))
 
 
 def test_zeros_are_a_line() -> None:
@@ -191,7 +228,7 @@ def test_titles_are_anything(title: str) -> None:
     assert [found for found in outside(image) if "://" not in found and found not in title] == []
     shown = etree.fromstring(image).findtext(f"{SVG}title") or ""
     assert len(shown) <= 4 * 60
-    assert title.isprintable() is False or len(title) > 60 or "\uffff" in title or shown == title
+    assert title.isprintable() is False or len(title) > 60 or "\uffff" in title or shown == f"{title}, last 10 minutes"
 
 
 @settings(max_examples=30, deadline=None)

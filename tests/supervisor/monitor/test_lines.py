@@ -12,7 +12,7 @@ from supervisor.monitor.answers.answers import path_summary, sorted_rows
 from supervisor.monitor.answers.rates import BETWEEN_S, OLD_S, Rates
 from supervisor.monitor.answers.top import TopRow
 from supervisor.monitor.known.hour import Hour
-from supervisor.monitor.pages.lines import OTHER, Line, portal_groups
+from supervisor.monitor.pages.lines import BYTES, LIMIT, MAXIMUM, OTHER, Line, portal_groups
 from supervisor.monitor.pages.views import portal_part
 from supervisor.monitor.pages.web import cell, head, number, query
 
@@ -54,6 +54,35 @@ def test_columns_are_those_of_the_guide() -> None:
     assert lines(PEER, KEEPALIVE_ANSWERED_S=86400)["Last keepalive responded to"].shown == ["1970-01-02 00:00:00 UTC"]
 
 
+@pytest.mark.parametrize("kind", [ENDPOINT, PEER])
+def test_every_value_has_its_unit_or_says_it(kind: str) -> None:
+    for group in portal_groups(portal(kind)):
+        for line in group.lines:
+            assert list(line.more.values()) == list(zip(line.names[1:], line.shown[1:], strict=True)), line.title
+            assert set(line.more) <= set(group.heads)
+            assert line.unit or line.metric.endswith(("seconds", "_up", "_blocked")), line.title
+    found = lines(kind, QUEUE_LIMIT=3)
+    assert found["Unicast data messages/bytes received"].unit == "messages"
+    assert list(found["Unicast data messages/bytes received"].more) == [BYTES]
+    (queue,) = (line for title, line in found.items() if title.startswith("Current/maximum data bytes enqueued"))
+    assert (queue.unit, list(queue.more), queue.text) == ("bytes", [MAXIMUM, LIMIT], "0 bytes, 0 bytes, 3 bytes")
+    assert (queue.is_zero, found["Unicast data messages/bytes received"].is_zero) == (False, True)
+
+
+def test_units_are_those_of_the_titles() -> None:
+    found = lines(ENDPOINT) | lines(PEER, SENT=7, SENT_BYTES=8)
+    assert {title: found[title].unit for title in (
+        "Transport topic control msgs/bytes received", "NAKs sent by the proxy receivers", "Proxy Sources",
+        "Mean RTT (microseconds)", "msgs_rcved", "ncfs_shed", "times that the link came up", "1 while the link is up",
+    )} == {
+        "Transport topic control msgs/bytes received": "messages", "NAKs sent by the proxy receivers": "NAKs",
+        "Proxy Sources": "sources", "Mean RTT (microseconds)": "µs", "msgs_rcved": "datagrams", "ncfs_shed": "NCFs",
+        "times that the link came up": "times", "1 while the link is up": "",
+    }  # fmt: skip
+    assert found["Transport topic fragments/bytes sent"].text == "7 fragments, 8 bytes"
+    assert found["Minimum messages/bytes per batch"].text == "none yet, none yet"
+
+
 def test_a_sum_is_that_of_its_parts_and_a_histogram_tells_its_spread() -> None:
     found = lines(PEER, TOPIC_RCVD=5, IMMEDIATE_TOPIC_RCVD=2)
     assert found["Data messages/bytes received"].values[0] == 7
@@ -91,8 +120,10 @@ def test_cells(value: object, name: str, text: str) -> None:
 
 
 def test_heads_numbers_and_queries() -> None:
-    assert [head(name) for name in ("blocked_s", "began_s", "fragments_per_s", "waiting_bytes")] == [
-        "blocked (s)", "began", "fragments/s", "waiting bytes",
+    names = ("blocked_s", "began_s", "fragments_per_s", "waiting_bytes", "bytes", "bytes_sent", "rtt_last_us", "lost")
+    assert [head(name) for name in names] == [
+        "blocked (s)", "began", "fragments/s", "waiting (bytes)", "bytes", "bytes sent", "RTT last (µs)",
+        "lost (datagrams)",
     ]  # fmt: skip
     assert [number(value) for value in (None, 3, 0.25, 12.5, 1e6)] == ["?", "3", "0.2", "12", "1,000,000"]
     assert query(portal="a&b", topic="", offset=0) == "?portal=a%26b"

@@ -366,6 +366,7 @@ def test_status_names_what_is_under_way_and_what_does_not_run() -> None:
     assert "killed by SIGKILL" in p1
     assert "paused" in p2
     assert "4711" not in p2
+    assert "LIFE" not in status_text(STATUS), "it counted the processes of all workers, beside RESTARTS of one"
 
 
 def test_a_dro_without_portals_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,6 +390,15 @@ def test_portals_tell_drops_by_reason_and_what_waits() -> None:
     )  # fmt: skip
 
 
+def test_portals_say_what_their_columns_are() -> None:
+    peer = replace(PORTAL, name="P2", kind="peer", domain_id=0)
+    head, first, second, *others = portals_text(PortalsStatus(1.0, (PORTAL, peer))).splitlines()
+    assert (first.split()[2], second.split()[2]) == ("1", "-"), "the other side of a link is no domain"
+    assert first.index(" 1 ") == second.index(" - "), "numbers stand below each other"
+    assert "LOCAL" in head
+    assert others[0] == "LOCAL: topics + patterns that receivers of the TRD want"
+
+
 def test_rates_between_two_looks() -> None:
     more = counting(TOPIC_RCVD=1500, FORWARDED=3000, SENT=2990, SENT_BYTES=324_000, DROPPED_BLOCKED=15)
     before, after = PortalsStatus(10.0, (PORTAL,)), PortalsStatus(12.0, (more, replace(PORTAL, name="NEW")))
@@ -409,7 +419,7 @@ def test_a_portal_that_came_anew_has_no_rate_yet() -> None:
     assert rates(PortalsStatus(1, (PORTAL,)), PortalsStatus(2, (counting(FORWARDED=0),))) == ()
 
 
-@pytest.mark.parametrize(("columns", "lines"), [(200, 2), (60, 14)])
+@pytest.mark.parametrize(("columns", "lines"), [(200, 5), (60, 17)])
 def test_a_narrow_terminal_gets_paragraphs(folder: Path, columns: int, lines: int) -> None:
     loud = ("DROPPED", "UNICAST", "IMMEDIATE", "QUEUED", "UNRECOVERABLE", "SOCKET", "UNSENT", "DISCARDED", "GATEWAY")
     quiet = replace(PORTAL, counters={n: c for n, c in PORTAL.counters.items() if not n.startswith(loud)})
