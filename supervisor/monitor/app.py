@@ -16,7 +16,6 @@ from prometheus_client.exposition import choose_encoder
 from dro.bus.listing import PROXIES
 from dro.command_line import version
 from supervisor.monitor.answers.answers import Answers
-from supervisor.monitor.answers.rates import Rates
 from supervisor.monitor.answers.topics import TOPICS_VARIABLE, TopicMetrics
 from supervisor.monitor.api import OPENAPI, add_api, add_errors
 from supervisor.monitor.guard import Limits
@@ -95,7 +94,7 @@ def make_app(
     add_events(app, events, limits)
     add_api(app, answers)
     add_orders(app, orders)
-    add_errors(app, add_pages(app, Views(answers, events, Rates(answers.hour))))
+    add_errors(app, add_pages(app, Views(answers, events)))
     return app
 
 

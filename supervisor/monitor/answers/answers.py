@@ -34,10 +34,13 @@ from supervisor.monitor.answers.turns import Turns
 from supervisor.monitor.known.health import unready
 from supervisor.monitor.known.hour import INTERVAL_S, Hour
 from supervisor.monitor.known.metrics import open_pages, values_of
+from supervisor.monitor.known.network import SeenNetwork
 from supervisor.samples.processes import Processes
 from supervisor.samples.watch import Asker, KnownDros
 
 CONFIG_LIMIT_S: Final = 20.0
+NETWORK_S: Final = 1.0
+"""Between two looks at what is known of the network."""
 T = TypeVar("T")
 
 
@@ -50,6 +53,7 @@ class Answers:
         self._asker = asker
         self._processes = Processes()
         self.hour: Final = Hour()
+        self.network: Final = SeenNetwork()
         self._turns = Turns()
         self._configs: dict[bool, tuple[float, ConfigRecord]] = {}  # when they were told; by whether with defaults
         self._lists: Final = Lists(asker, lambda: known().status, self._turns)
@@ -71,11 +75,15 @@ class Answers:
             return pages.portals(status.workers, status.portals)
 
     async def look(self) -> None:
-        """Look at the counters for the charts of the last hour, until it is cancelled."""
+        """Look at the network, and at the counters for the charts of the last hour, until it is cancelled."""
+        next_s = 0.0
         while True:
-            with contextlib.suppress(ResourceError):  # changed all the time
-                self.hour.look(time.time(), await asyncio.to_thread(self.portals))
-            await asyncio.sleep(INTERVAL_S)
+            self.network.look(time.time(), self.known.topology, self.known.status)
+            if time.monotonic() >= next_s:
+                next_s = time.monotonic() + INTERVAL_S
+                with contextlib.suppress(ResourceError):  # changed all the time
+                    self.hour.look(time.time(), await asyncio.to_thread(self.portals))
+            await asyncio.sleep(NETWORK_S)
 
     def portal(self, name: str) -> PortalStatus:
         """Read the counters of one portal. Raises: ApiError."""

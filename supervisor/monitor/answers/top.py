@@ -1,4 +1,4 @@
-"""The topics and sources with the most fragments a second, from two looks at the proxy sources."""
+"""The topics and sources with the most fragments a second, over the last ten seconds of looks at the proxy sources."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from dro.bus.listing import ProxyRow
 
 BETWEEN_S: Final = 2.0
 """Between two looks at least."""
+SPAN_S: Final = 10.0
+"""Between the looks that are compared, once there are some; half as much between those that are kept for it."""
 OLD_S: Final = 30.0
 """A look that is so old tells nothing about now."""
 
@@ -33,7 +35,7 @@ class TopRow:
 @dataclass(frozen=True, slots=True)
 class _Look:
     time_s: float
-    rows: dict[Key, ProxyRow]
+    fragments: dict[Key, int]
 
 
 class Top:
@@ -43,8 +45,9 @@ class Top:
         self._proxies = proxies
         self._clock = clock
         self._lock = threading.Lock()
-        self._before: _Look | None = None
-        self._last: _Look | None = None
+        self._before: list[_Look] = []  # the first one is compared with what is there now
+        self._looked_s = -OLD_S
+        self._rows: dict[Key, ProxyRow] = {}
 
     def sources(self, limit: int) -> tuple[list[TopRow], float]:
         """The fastest ones, and how long was looked in seconds: 0 after the first look, when nothing can be said."""
@@ -65,25 +68,28 @@ class Top:
     def _rates(self) -> tuple[list[TopRow], float]:
         with self._lock:
             self._look()
-            before, last = self._before, self._last
-        assert last is not None
-        if before is None:
+            before, rows, seconds = self._before[0], self._rows, self._looked_s - self._before[0].time_s
+        if not seconds:
             return [], 0.0
-        seconds = last.time_s - before.time_s
         found = []
-        for key, row in last.rows.items():
-            count = row.fragments - (before.rows[key].fragments if key in before.rows else 0)
+        for key, row in rows.items():
+            count = row.fragments - before.fragments.get(key, 0)
             if count > 0:  # fewer than before: the portal is a new process
                 found.append(TopRow(row.symbol, row.portal, row.otid, row.source, count / seconds, row.fragments))
         return found, seconds
 
     def _look(self) -> None:
         now_s = self._clock()
-        if self._last is not None and now_s - self._last.time_s < BETWEEN_S:
+        if now_s - self._looked_s < BETWEEN_S:
             return
-        rows = {(row.portal, row.symbol, row.otid): row for row in self._proxies() if row.proxy == "source"}
-        is_recent = self._last is not None and now_s - self._last.time_s < OLD_S
-        self._before, self._last = (self._last if is_recent else None), _Look(now_s, rows)
+        if now_s - self._looked_s >= OLD_S:
+            self._before.clear()
+        self._rows = {(row.portal, row.symbol, row.otid): row for row in self._proxies() if row.proxy == "source"}
+        self._looked_s = now_s
+        if not self._before or now_s - self._before[-1].time_s >= SPAN_S / 2:
+            self._before.append(_Look(now_s, {key: row.fragments for key, row in self._rows.items()}))
+        while len(self._before) > 1 and now_s - self._before[1].time_s >= SPAN_S:
+            del self._before[0]
 
 
 def _order(row: TopRow) -> tuple[float, str, str, str]:

@@ -126,7 +126,7 @@ def _line(title: str, parts: list[Metric], cells: Mapping[int, int]) -> Line:
 
 
 def _unit(metric: Metric) -> str:
-    """What is counted is the first word for it in the title, or in the name of the metric where the title has none."""
+    """Find the word for what is counted in the title, or in the name of the metric where the title has none."""
     found = _COUNTED.search(f"{metric.title.lower()} {metric.name}")
     return _UNITS.get(found[0], found[0]) if found is not None else ""
 

@@ -9,8 +9,9 @@ Colours are the style sheet's: the text has classes, no styles. `network` is the
 | `edge` | a portal of another DRO, or a link of two DROs |
 | `own` | the DRO that is asked, and the edges of its portals |
 | `on-path` | nodes and edges of the path; an edge has an `arrow` for its direction as well |
-| `cut` | an edge that nothing passes, its portal, and the `mark` on it |
-| `label`, `cost`, `rate`, `remark` | text: names; costs; messages per second; why nothing passes |
+| `cut` | an edge that nothing passes any more, its portal, the `mark` on it, and a node that no edge leads to |
+| `never` | an edge that nothing has passed yet, its portal, and a node that was never heard |
+| `label`, `cost`, `rate`, `remark` | text: names; costs; messages per second; why nothing passes, and since when |
 
 Lines and shapes have no fill or stroke of their own but `fill="none"` on edges, so all of that is the style sheet's.
 """
@@ -18,6 +19,7 @@ Lines and shapes have no fill or stroke of their own but `fill="none"` on edges,
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -28,8 +30,9 @@ from urllib.parse import quote
 
 from lxml import etree
 
-from dro.bus.listing import PathRow, TopologyRow
+from dro.bus.listing import PathRow
 from dro.log.lines import printable
+from supervisor.monitor.known.network import SeenRow
 from supervisor.monitor.pages.layout import Point, Size, place
 
 NODES_MAX: Final = 300
@@ -42,10 +45,10 @@ FONT: Final = 13
 SMALL_FONT: Final = 11
 MARGIN: Final = 10.0
 _TRD, _DRO, _OPEN, _PORTAL = "trd", "dro", "open", "portal"
-_PORTAL_WIDTH: Final = 136.0
+_PORTAL_WIDTH: Final = 176.0
 _SIZES: Final = {_TRD: (52.0, 52.0), _DRO: (72.0, 38.0), _OPEN: (26.0, 26.0), _PORTAL: (_PORTAL_WIDTH, 38.0)}
 """Of the smallest."""
-_LINK, _TO_TRD, _PART = 190.0, 130.0, 130.0
+_LINK, _TO_TRD, _PART = 190.0, 130.0, 150.0
 """Lengths of edges: between two DROs, to a TRD, and each part of one with a portal in its middle."""
 _NO_RATES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType({})
 
@@ -57,6 +60,8 @@ class _Node:
     title: str
     is_own: bool = False
     on_path: bool = False
+    state: str = ""  # class of what nothing passes: cut or never
+    remark: str = ""
 
     @property
     def size(self) -> Size:
@@ -76,7 +81,7 @@ class _Edge:
     """A portal, or two that are linked. A row for each end that tells of it."""
 
     ends: tuple[str, str]
-    rows: list[TopologyRow]
+    rows: list[SeenRow]
     via: str = ""  # key of the box of the portal of the DRO that is asked
     directions: set[str] = field(default_factory=set)  # keys of the nodes that the path leads to
 
@@ -94,11 +99,20 @@ class _Edge:
         return next((row.remark for row in self.rows if row.remark), "")
 
     @property
+    def since_s(self) -> float:
+        return max(row.since_s for row in self.rows)
+
+    @property
+    def state(self) -> str:
+        """The class of what nothing passes."""
+        return ("cut" if any(row.is_seen for row in self.rows) else "never") if self.remark else ""
+
+    @property
     def portal(self) -> str:
         return next((row.portal for row in self.rows if row.portal), "")
 
     def classes(self) -> str:
-        marks = {"own": self.is_own, "on-path": bool(self.directions), "cut": bool(self.remark)}
+        marks = {"own": self.is_own, "on-path": bool(self.directions), self.state: bool(self.state)}
         return " ".join(["edge", *(name for name, is_so in marks.items() if is_so)])
 
 
@@ -109,11 +123,11 @@ class _Network:
 
 
 def network_picture(
-    topology: Sequence[TopologyRow],
+    topology: Sequence[SeenRow],
     path: Sequence[PathRow] = (),
     rates: Mapping[str, tuple[float, float]] = _NO_RATES,
 ) -> str:
-    """Draw all DROs, TRDs and what joins them; the ways of `path` are marked. As SVG, or a paragraph why there is none.
+    """Draw all DROs, TRDs and what joins them, with `path` marked. As SVG, or a paragraph why there is none.
 
     `rates`: messages per second received and sent, by name of a portal of the DRO that is asked.
     """
@@ -127,6 +141,7 @@ def network_picture(
         )
         return _sentence(f"The network has {count}: too many for a picture. The lists have all of them.")
     _mark(network, path)
+    _mark_lost(network)
     return _drawn(network, _places(network), path, rates)
 
 
@@ -141,9 +156,14 @@ def _key(kind: str, node_id: str) -> str:
     return f"{kind.lower()} {node_id}"
 
 
-def _network(topology: Sequence[TopologyRow]) -> _Network:
+def _network(topology: Sequence[SeenRow]) -> _Network:
     """Make nodes and edges, in an order that does not depend on that of the rows."""
-    rows = sorted(topology, key=lambda row: (not row.is_own, row.node_id, row.portal, row.kind, row.neighbour))
+    rows = sorted(  # by names first, as a DRO that starts again has another node id
+        topology,
+        key=lambda row: (
+            not row.is_own, row.dro, row.node_id, row.portal, row.kind, row.neighbour_name, row.neighbour
+        ),
+    )  # fmt: skip
     network = _Network()
     for row in rows:
         title = f"DRO {row.dro or 'without a name'}, node id {row.node_id}"
@@ -168,7 +188,7 @@ def _network(topology: Sequence[TopologyRow]) -> _Network:
     return network
 
 
-def _neighbour(network: _Network, row: TopologyRow, number: int) -> str:
+def _neighbour(network: _Network, row: SeenRow, number: int) -> str:
     """Find the node that an edge leads to, by key; it is made if no DRO has told of itself by it."""
     if not row.neighbour:
         key = f"open {number}"
@@ -179,19 +199,19 @@ def _neighbour(network: _Network, row: TopologyRow, number: int) -> str:
     else:
         key = _key(_DRO, row.neighbour)
         label = _cut(row.neighbour_name or row.neighbour)
-        network.nodes.setdefault(key, _Node(_DRO, label, f"DRO with node id {row.neighbour}, which is not heard"))
+        network.nodes.setdefault(key, _Node(_DRO, label, f"DRO with node id {row.neighbour}, which was never heard"))
     return key
 
 
 def _mark(network: _Network, path: Sequence[PathRow]) -> None:
-    """Mark nodes and edges of all ways."""
+    """Mark nodes and edges of all paths."""
     by_ends: dict[frozenset[str], list[_Edge]] = {}
     for edge in network.edges:
         by_ends.setdefault(frozenset(edge.ends), []).append(edge)
     for row in path:
         if (node := network.nodes.get(_key(row.kind, row.node_id))) is not None:
             node.on_path = True
-    for one, other in pairwise(path):  # from the end of a way to the begin of the next there is no edge
+    for one, other in pairwise(path):  # from the end of a path to the begin of the next there is no edge
         here, there = _key(one.kind, one.node_id), _key(other.kind, other.node_id)
         found = by_ends.get(frozenset((here, there)), [])
         portals = {one.left_at, other.entered_at}
@@ -200,6 +220,23 @@ def _mark(network: _Network, path: Sequence[PathRow]) -> None:
             edge.directions.add(there)
             if edge.via:
                 network.nodes[edge.via].on_path = True
+
+
+def _mark_lost(network: _Network) -> None:
+    """Mark the nodes that no edge leads to any more, and those that were never heard."""
+    edges: dict[str, list[_Edge]] = {}
+    heard = set()
+    for edge in network.edges:
+        for key in edge.ends:
+            edges.setdefault(key, []).append(edge)
+        heard |= {_key(_DRO, row.node_id) for row in edge.rows}
+    for key, found in edges.items():
+        node = network.nodes[key]
+        if node.kind == _OPEN or (node.kind == _DRO and key not in heard):
+            node.state = "never"
+        elif not node.is_own and all(edge.state for edge in found):
+            node.state = "cut" if any(edge.state == "cut" for edge in found) else "never"
+            node.remark = _since(max(edge.since_s for edge in found), "%H:%M") if node.state == "cut" else ""
 
 
 def _places(network: _Network) -> dict[str, Point]:
@@ -252,7 +289,12 @@ def short(rate: float) -> str:
     return f"{rate:.3g}"
 
 
-def _one_cost(row: TopologyRow) -> str:
+def _since(since_s: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
+    """Write since when nothing passes; nothing if that is not known."""
+    return time.strftime(f"since {form}", time.gmtime(since_s)) if since_s else ""
+
+
+def _one_cost(row: SeenRow) -> str:
     if row.ingress_cost == row.egress_cost:
         return str(row.egress_cost or "")
     return f"{row.ingress_cost}/{row.egress_cost}"
@@ -267,7 +309,7 @@ def _cost(edge: _Edge, places: Mapping[str, Point]) -> str:
     return " + ".join(costs if len(set(costs)) > 1 else costs[:1])
 
 
-def _cost_words(row: TopologyRow) -> str:
+def _cost_words(row: SeenRow) -> str:
     if row.ingress_cost == row.egress_cost:
         return f"cost {row.egress_cost}" if row.egress_cost else "no cost known"
     return f"cost {row.ingress_cost} in and {row.egress_cost} out"
@@ -281,7 +323,7 @@ def _edge_words(edge: _Edge, nodes: Mapping[str, _Node]) -> str:
         _cost_words(row) + (f" at {_node_words(key, nodes[key])}" if len(names) > 1 else "")
         for key, row in names.items()
     )
-    remark = f"; nothing passes: {edge.remark}" if edge.remark else ""
+    remark = f"; nothing passes: {edge.remark} {_since(edge.since_s)}".rstrip() if edge.remark else ""
     return f"{first} to {second}{portal}, {costs}{remark}{'; on the path' if edge.directions else ''}"
 
 
@@ -368,7 +410,10 @@ def _draw_edge(parent: etree._Element, edge: _Edge, nodes: Mapping[str, _Node], 
     for target in sorted(edge.directions):
         _draw_arrow(group, *((start, end) if target == edge.ends[1] else (end, start)), at)
     if edge.remark:
-        _text(group, "mark", _between(start, end, at), "\N{MULTIPLICATION SIGN}", FONT + 5)
+        x, y = _between(start, end, at)
+        _text(group, "mark", (x, y), "\N{MULTIPLICATION SIGN}", FONT + 5)
+        if not edge.via and edge.since_s:
+            _text(group, "remark", (x, y + 14), _since(edge.since_s, "%H:%M"), SMALL_FONT)
     if cost := _cost(edge, places):
         _text(group, "cost", _between(*parts[0], 0.5), cost, SMALL_FONT)
 
@@ -401,7 +446,9 @@ def _draw_arrow(parent: etree._Element, start: Point, end: Point, part: float) -
 
 
 def _node_classes(node: _Node) -> str:
-    return " ".join([node.kind, *(["own"] if node.is_own else []), *(["on-path"] if node.on_path else [])])
+    return " ".join(
+        [node.kind, *(["own"] * node.is_own), *(["on-path"] * node.on_path), *([node.state] * bool(node.state))]
+    )
 
 
 def _draw_node(parent: etree._Element, node: _Node, at: Point) -> None:
@@ -411,7 +458,10 @@ def _draw_node(parent: etree._Element, node: _Node, at: Point) -> None:
         _draw_box(group, node, at, radius=8)
     else:
         _add(group, "circle", cx=f"{at[0]:.1f}", cy=f"{at[1]:.1f}", r=f"{node.size[0] / 2:.1f}")
-    _text(group, "label", at, node.label, FONT if node.kind == _DRO else SMALL_FONT)
+    x, y = at
+    _text(group, "label", (x, y - 8 * bool(node.remark)), node.label, FONT if node.kind == _DRO else SMALL_FONT)
+    if node.remark:
+        _text(group, "remark", (x, y + 9), node.remark, SMALL_FONT)
 
 
 def _draw_box(parent: etree._Element, node: _Node, at: Point, radius: int) -> None:
@@ -423,14 +473,17 @@ def _draw_box(parent: etree._Element, node: _Node, at: Point, radius: int) -> No
 
 
 def _draw_portal(parent: etree._Element, edge: _Edge, node: _Node, at: Point, rate: tuple[float, float] | None) -> None:
-    link = _add(parent, "a", f"{_node_classes(node)}{' cut' * bool(edge.remark)}")
+    node.state = edge.state
+    link = _add(parent, "a", _node_classes(node))
     link.set("href", f"/portal?name={quote(edge.portal, safe='', errors='replace')}")
-    _add(link, "title", text=f"{node.title}{f': {edge.remark}' * bool(edge.remark)}")
+    remark = f": {edge.remark} {_since(edge.since_s)}".rstrip() if edge.remark else ""
+    _add(link, "title", text=f"{node.title}{remark or ', messages per second over ten seconds' * (rate is not None)}")
     _draw_box(link, node, at, radius=2)
     if edge.remark:
-        second, classes = _cut(edge.remark, _PORTAL_WIDTH - 12, SMALL_FONT), "remark"
+        text = f"{edge.remark} {_since(edge.since_s, '%H:%M')}".rstrip()
+        second, classes = _cut(text, _PORTAL_WIDTH - 12, SMALL_FONT), "remark"
     elif rate is not None:
-        second, classes = f"in {short(rate[0])}/s out {short(rate[1])}/s", "rate"
+        second, classes = f"in {short(rate[0])} out {short(rate[1])} messages/s", "rate"
     else:
         second, classes = "", ""
     x, y = at

@@ -19,7 +19,6 @@ from supervisor.monitor.answers.answers import Answers, path_summary, sorted_row
 from supervisor.monitor.answers.drops import DropRow, drop_rows
 from supervisor.monitor.answers.lists import Listing
 from supervisor.monitor.answers.models import ApiError, DroView, ExplainView, LinkView, MemoryRow, WorkerView
-from supervisor.monitor.answers.rates import Rates
 from supervisor.monitor.answers.top import TopRow
 from supervisor.monitor.known.events import KEPT, Events
 from supervisor.monitor.known.hour import DROPPED, RECEIVED, SENT, counts_of
@@ -40,7 +39,7 @@ FIRST: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class PortalLine:
-    """A portal on the main page. Rates are messages a second of the last look, None before there are two."""
+    """A portal on the main page. Rates are messages a second over ten seconds, None before that."""
 
     name: str
     kind: str
@@ -165,15 +164,14 @@ class MemoryView:
 class Views:
     """Makes them."""
 
-    def __init__(self, answers: Answers, events: Events, rates: Rates) -> None:
+    def __init__(self, answers: Answers, events: Events) -> None:
         self.answers: Final = answers
         self._events = events
-        self.rates: Final = rates
 
     def main(self) -> MainView:
         blocked, losses = (self.answers.list_of(what) for what in (BLOCKED, LOSSES))
         portals = self.answers.portals()
-        rates = self.rates.look(portals)
+        rates = self.answers.hour.all_rates()
         drops = [row for row in drop_rows(portals) if row.messages]
         return MainView(
             self.answers.dro(),
@@ -202,7 +200,7 @@ class Views:
     def _leads_to(self, portal: PortalStatus) -> str:
         if portal.kind == ENDPOINT:
             return f"TRD {portal.domain_id}"
-        rows = (row for row in self.answers.known.topology if row.is_own and row.portal == portal.name)
+        rows = (row for row in self.answers.network.rows if row.is_own and row.portal == portal.name)
         return next((f"DRO {row.neighbour_name or row.neighbour}" for row in rows if row.neighbour), "no DRO")
 
     def configuration(self, portal: str = "", *, defaults: bool = False) -> ConfigurationView:
@@ -226,8 +224,8 @@ class Views:
 
     def picture(self, path: PathView | None = None) -> str:
         """Draw the network, with the rates of now."""
-        rates = self.rates.look(self.answers.portals())
-        return network_picture(self.answers.known.topology, path.nodes if path is not None else (), rates)
+        rates = self.answers.hour.all_rates()
+        return network_picture(self.answers.network.rows, path.nodes if path is not None else (), rates)
 
     def chart(self, name: str, of: str) -> bytes:
         """Draw a chart of the last hour of a portal. Raises: ApiError."""

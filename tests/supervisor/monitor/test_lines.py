@@ -1,4 +1,4 @@
-"""The lines of a portal's page: every metric once, in the columns of the guide; rates; how values are written."""
+"""The lines of a portal's page: every metric once, in the columns of the guide; how values are written."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 from dro.metrics.table import ENDPOINT, HISTOGRAM, PEER, PORTAL, metrics, rows
 from supervisor.admin.status import PortalStatus
 from supervisor.monitor.answers.answers import path_summary, sorted_rows
-from supervisor.monitor.answers.rates import BETWEEN_S, OLD_S, Rates
 from supervisor.monitor.answers.top import TopRow
-from supervisor.monitor.known.hour import Hour
 from supervisor.monitor.pages.lines import BYTES, LIMIT, MAXIMUM, OTHER, Line, portal_groups
 from supervisor.monitor.pages.views import portal_part
 from supervisor.monitor.pages.web import cell, head, number, query
@@ -91,20 +89,6 @@ def test_a_sum_is_that_of_its_parts_and_a_histogram_tells_its_spread() -> None:
     told = lines(PEER, **{cells[0]: 98, cells[3]: 2})["answer times of keepalives"]
     assert told.shown == [f"100 samples; half up to {bounds[0] * 1000:g} ms, 99 % up to {bounds[3] * 1000:g} ms"]
     assert lines(PEER)["answer times of keepalives"].shown == ["none yet"]
-
-
-def test_rates_need_two_looks_that_are_not_old() -> None:
-    now = [100.0]
-    rates = Rates(Hour(), lambda: now[0])
-    assert rates.look([portal(ENDPOINT, TOPIC_RCVD=10)]) == {}
-    now[0] += BETWEEN_S / 2
-    assert rates.look([portal(ENDPOINT, TOPIC_RCVD=20)]) == {}
-    now[0] += BETWEEN_S * 1.5
-    assert rates.look([portal(ENDPOINT, TOPIC_RCVD=30, SENT=4)]) == {"P1": (10.0, 2.0)}
-    now[0] += BETWEEN_S
-    assert rates.look([portal(ENDPOINT)]) == {}, "it counts anew"
-    now[0] += OLD_S + 1
-    assert rates.look([portal(ENDPOINT, TOPIC_RCVD=9)]) == {}
 
 
 @pytest.mark.parametrize(

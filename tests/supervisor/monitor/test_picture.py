@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from dro.bus.listing import PathRow, TopologyRow
+from dro.bus.listing import PathRow
+from supervisor.monitor.known.network import SeenRow
 from supervisor.monitor.pages.layout import GAP, place
 from supervisor.monitor.pages.picture import EDGES_MAX, EDGES_TOLD, NODES_MAX, network_picture
 
@@ -26,12 +27,12 @@ def dro_id(number: int) -> str:
     return str(FIRST_ID + number)
 
 
-def network(links: Pairs, trds: Pairs) -> list[TopologyRow]:
+def network(links: Pairs, trds: Pairs) -> list[SeenRow]:
     """`links` join DROs by their numbers, `trds` DROs and domains; DRO 0 is asked."""
     count = 1 + max([*(max(pair) for pair in links), *(dro for dro, _ in trds)])
     rows = []
     for dro in range(count):
-        base = TopologyRow(f"D{dro}", dro_id(dro), 1, "0000002a", is_own=dro == 0)
+        base = SeenRow(f"D{dro}", dro_id(dro), 1, "0000002a", is_own=dro == 0)
         for other in [b if a == dro else a for a, b in links if dro in (a, b)]:
             portal = "" if dro else f"to D{other}"
             rows.append(replace(
@@ -44,7 +45,7 @@ def network(links: Pairs, trds: Pairs) -> list[TopologyRow]:
     return rows
 
 
-def large(dros: int, trds: int, more_links: int) -> list[TopologyRow]:
+def large(dros: int, trds: int, more_links: int) -> list[SeenRow]:
     choose = random.Random(1)
     links = [(dro, choose.randrange(max(0, dro - 6), dro)) for dro in range(1, dros)]
     for _ in range(more_links):
@@ -69,7 +70,7 @@ NETWORKS: Final = {
 
 
 def drawn(
-    rows: Iterable[TopologyRow], path: Sequence[PathRow] = (), rates: dict[str, tuple[float, float]] | None = None
+    rows: Iterable[SeenRow], path: Sequence[PathRow] = (), rates: dict[str, tuple[float, float]] | None = None
 ) -> etree._Element:
     return etree.fromstring(network_picture(list(rows), path, rates or {}))
 
@@ -224,12 +225,31 @@ def test_an_edge_that_nothing_passes_is_cut_and_says_why() -> None:
     assert "nothing passes: down" in (root.findtext(".//{*}desc") or "")
 
 
+def test_what_is_down_says_since_when_and_what_was_never_seen_is_dotted() -> None:
+    noon_s = 1_700_000_000.0
+    cut = replace(TRIANGLE[0], remark="paused", since_s=noon_s)
+    rows = [cut, *TRIANGLE[1:3], replace(TRIANGLE[3], remark="not listed", since_s=noon_s - 60), *TRIANGLE[4:]]
+    root = drawn(rows)
+    (edge,) = with_class(root, "edge", "cut")
+    assert title_of(edge).endswith("nothing passes: paused since 2023-11-14 22:13:20 UTC")
+    (portal,) = with_class(root, "portal", "cut")
+    assert texts(portal) == ["to D1", "paused since 22:13"]
+    assert title_of(portal) == "portal to D1: paused since 2023-11-14 22:13:20 UTC"
+    unseen = replace(TRIANGLE[0], neighbour="", kind="", remark="no neighbour", is_seen=False)
+    root = drawn([unseen, *TRIANGLE[1:3]])
+    assert len(with_class(root, "edge", "never")) == 1
+    assert len(with_class(root, "open", "never")) == len(with_class(root, "portal", "never")) == 1
+    assert with_class(root, "cut") == []
+    (other,) = [e for e in with_class(root, "dro") if texts(e) == ["D2"]]
+    assert "never" in str(other.get("class")), "its neighbour lists it; it was not heard itself"
+
+
 def test_rates_are_at_the_portals_of_the_dro_that_is_asked() -> None:
     root = drawn(ONE, rates={"P1": (1234.5, 0.0), "other": (9.0, 9.0)})
     portals = {texts(portal)[0]: texts(portal)[1:] for portal in with_class(root, "portal")}
-    assert portals == {"P1": ["in 1.23k/s out 0/s"], "P2": []}
+    assert portals == {"P1": ["in 1.23k out 0 messages/s"], "P2": []}
     (rate,) = with_class(root, "rate")
-    assert rate.text == "in 1.23k/s out 0/s"
+    assert rate.text == "in 1.23k out 0 messages/s"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +259,7 @@ def test_rates_are_at_the_portals_of_the_dro_that_is_asked() -> None:
 )  # fmt: skip
 def test_rates_have_three_figures(rate: float, text: str) -> None:
     (found,) = with_class(drawn(ONE, rates={"P1": (rate, 0.0)}), "rate")
-    assert found.text == f"in {text}/s out 0/s"
+    assert found.text == f"in {text} out 0 messages/s"
 
 
 def test_readers_of_the_screen_get_words_and_links() -> None:
@@ -307,14 +327,14 @@ def test_a_long_name_is_cut_and_whole_in_the_title() -> None:
     root = drawn([replace(ONE[0], portal=name, dro="D" * 60)])
     (portal,) = with_class(root, "portal")
     assert texts(portal)[0].endswith("…")
-    assert len(texts(portal)[0]) < 20
+    assert len(texts(portal)[0]) < 25
     assert title_of(portal) == f"portal {name}"
     (dro,) = with_class(root, "dro", "own")
     assert title_of(dro) == f"DRO {'D' * 60}, node id {dro_id(0)}, this one"
 
 
 def test_a_dro_without_a_name_has_its_whole_node_id() -> None:
-    (dro,) = with_class(drawn([TopologyRow("", dro_id(5), 1, "0")]), "dro")
+    (dro,) = with_class(drawn([SeenRow("", dro_id(5), 1, "0")]), "dro")
     assert texts(dro) == [dro_id(5)]
 
 

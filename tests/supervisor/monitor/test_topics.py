@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dro.bus.listing import ProxyRow
-from supervisor.monitor.answers.top import BETWEEN_S, OLD_S, Top
+from supervisor.monitor.answers.top import BETWEEN_S, OLD_S, SPAN_S, Top
 from supervisor.monitor.answers.topics import MAX_TOPICS, TopicMetrics, topics_wanted
 from supervisor.samples.exposition import Texts
 
@@ -72,3 +72,18 @@ def test_the_fastest_are_known_after_a_second_look() -> None:
     ]  # fmt: skip
     now[0] += OLD_S
     assert top.topics(9) == ([], 0.0), "the look before is too old"
+
+
+def test_the_fastest_are_those_of_ten_seconds() -> None:
+    now, fragments = [100.0], [0]
+    top = Top(lambda: [proxy("bursts", fragments[0])], lambda: now[0])
+    rates, spans = [], []
+    for look in range(1, 31):
+        now[0] += BETWEEN_S
+        fragments[0] += 100 if look % 3 == 0 else 0
+        found, span_s = top.sources(1)
+        rates += [row.fragments_per_s for row in found]
+        spans.append(span_s)
+    assert max(spans) < 2 * SPAN_S
+    assert min(spans[8:]) >= SPAN_S
+    assert all(rate == pytest.approx(100 / 6, rel=0.5) for rate in rates[8:])
