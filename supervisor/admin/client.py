@@ -94,16 +94,20 @@ def is_trusted(directory: Path) -> bool:
     return False
 
 
-def find_dro(name: str = "", run_dir: str = "", bases: Iterable[Path] | None = None, shm: Path = SHARED_MEMORY) -> Path:
+def find_dro(
+    name: str = "", run_dir: str = "", bases: Iterable[Path] | None = None, shm: Path = SHARED_MEMORY, *,
+    is_whole: bool = False,
+) -> Path:  # fmt: skip
     """Find the run directory of the DRO with that name or process id, or whose name alone begins so.
 
-    Raises: UnreachableError that names what there is.
+    `is_whole`: not by the beginning of a name. Raises: UnreachableError that names what there is.
     """
     if run_dir:
         return Path(run_dir)
     dros = running_dros(bases, shm)
     wanted = [dro for dro in dros if not name or dro.name == safe_name(name) or str(dro.pid) == name]
-    wanted = wanted or [dro for dro in dros if dro.name.startswith(safe_name(name))]
+    if not wanted and not is_whole:
+        wanted = [dro for dro in dros if dro.name.startswith(safe_name(name))]
     if len(wanted) == 1:
         return wanted[0].run_dir
     known = ", ".join(f"{dro.name} (pid {dro.pid})" for dro in wanted or dros)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-FORWARDED: Final = "forwarded"
+ACCEPTED: Final = "accepted"
 REJECTED: Final = "rejected"
 DEPENDS: Final = "depends on the session"
 NOT_HERE: Final = "not by this DRO"

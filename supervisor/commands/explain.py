@@ -22,8 +22,8 @@ from dro.config.reading.schema import UINT32_MAX
 from dro.config.um.options import option_table
 from dro.errors import ConfigError, RefusedError
 from supervisor.admin.explanation import (
+    ACCEPTED,
     DEPENDS,
-    FORWARDED,
     INBOUND,
     NOT_HERE,
     OUTBOUND,
@@ -101,7 +101,7 @@ def _whole(verdicts: tuple[VerdictRecord, ...]) -> tuple[str, str]:
         for one in verdicts:
             if one.verdict == wanted:
                 return wanted, f"{one.direction} of {one.portal}: {one.reason}"
-    return FORWARDED, "when there is a source there and interest here"
+    return ACCEPTED, "when there is a source there and interest here"
 
 
 def _inbound(portal: EndpointConfig | PeerConfig, question: ExplainQuery) -> tuple[VerdictRecord, tuple[str, ...]]:
@@ -127,7 +127,7 @@ def _asked(acl: AclConfig | None, transport: SessionTransport) -> list[str]:
 
 
 def _record(portal: str, direction: str, verdict: Verdict) -> VerdictRecord:
-    decided = DEPENDS if verdict.needs_session else FORWARDED if verdict.accept else REJECTED
+    decided = DEPENDS if verdict.needs_session else ACCEPTED if verdict.accept else REJECTED
     return VerdictRecord(portal, direction, decided, verdict.reason, verdict.ace, verdict.file, verdict.line)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from lxml import etree
@@ -17,6 +18,7 @@ from dro.config.dro_xml.elements import read_endpoint
 from dro.config.dro_xml.elements_daemon import read_daemon
 from dro.config.dro_xml.elements_peer import read_peer
 from dro.config.dro_xml.model import AclConfig, DroConfig, EndpointConfig, PeerConfig
+from dro.config.dro_xml.unsupported import split_limits
 from dro.config.reading.problems import OnIgnored, Problems, Warn
 from dro.config.reading.reader import ElementReader
 from dro.config.reading.xml_file import line_of, read_xml_file
@@ -76,8 +78,13 @@ def read_root(root: etree._Element, file: str, reading: Reading) -> DroConfig:
     _check_peer_names(endpoints, peers, problems)
     for acl in (*(e.acl for e in endpoints), *(p.acl for p in peers)):
         _check_patterns(acl, problems)
+    config = DroConfig(daemon=daemon, portals=tuple(endpoints), peers=tuple(peers), file=file, tree=el.node())
+    if problems.errors:  # what this release would refuse afterwards is reported with the rest
+        with suppress(ConfigError):  # UM options that cannot be put together are among the errors already
+            for refusal in split_limits(config)[0]:
+                problems.error(refusal)
     problems.raise_if_any()
-    return DroConfig(daemon=daemon, portals=tuple(endpoints), peers=tuple(peers), file=file, tree=el.node())
+    return config
 
 
 def _bounded(portals: Sequence[ElementReader], el: ElementReader) -> Sequence[ElementReader]:

@@ -34,6 +34,8 @@ COMMANDS: Final = {
     "supervisor.tools.ctl.doctor": ("doctor",),
 }
 """Which module adds which commands, in the order of the help."""
+CHANGING: Final = {"drain", "portal", "recalculate", "reload", "confirm", "rollback"}
+"""Commands that take the whole name of a DRO: the one that is meant may not run, and another one begin so."""
 
 
 class _Named(argparse.Action):
@@ -56,8 +58,9 @@ def _common(*, is_top: bool) -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     which = common.add_argument_group("which DRO, when several run on this host")
     which.add_argument(
-        "--dro", metavar="NAME", action=_Named, help="name of the DRO or its beginning, or the process id of its tnwgd"
-    )
+        "--dro", metavar="NAME", action=_Named,
+        help="name of the DRO, or the process id of its tnwgd; to look, the beginning of its name will do",
+    )  # fmt: skip
     which.add_argument("--run-dir", metavar="DIR", action=_Named, help="its run directory")
     common.add_argument("--json", action="store_true", help="print the answer as one JSON object")
     if is_top:
@@ -76,7 +79,7 @@ def arguments(command: str = "") -> argparse.ArgumentParser:
         epilog="Exit status: 0 done, 1 refused or failed, 2 wrong arguments, 3 no running DRO.",
     )
     add_version(parser)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    commands = parser.add_subparsers(metavar="COMMAND", dest="word", required=True, title="commands")
     for module in modules:
         importlib.import_module(module).add_commands(commands, common)
     return parser
@@ -92,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_USAGE
         args = arguments(words[0]).parse_args(words)
         as_json = args.json
+        args.is_whole = args.word in CHANGING
         status = int(args.run(args))
         sys.stdout.flush()
     except UnreachableError as e:

@@ -31,7 +31,7 @@ Commands = Any
 
 def connect(args: argparse.Namespace) -> Client:
     """Connect to the DRO that `--dro` and `--run-dir` mean. Raises: UnreachableError."""
-    return Client(find_dro(args.dro, args.run_dir))
+    return Client(find_dro(args.dro, args.run_dir, is_whole=args.is_whole))
 
 
 def put(text: str) -> bool:

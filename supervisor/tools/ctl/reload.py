@@ -23,7 +23,7 @@ from dro.config.reading.schema import UINT32_MAX
 from dro.errors import RefusedError
 from dro.log.lines import printable
 from dro.standard_streams import say
-from supervisor.admin.explanation import FORWARDED, REJECTED, ExplainRecord
+from supervisor.admin.explanation import ACCEPTED, REJECTED, ExplainRecord
 from supervisor.admin.server import Arguments
 from supervisor.commands.explain import SESSION_PARTS, TRANSPORTS, explain, query_of
 from supervisor.explain.first_reason import BLOCKED
@@ -296,7 +296,7 @@ def _explain_lines(answer: ExplainRecord, *, verbose: bool) -> Iterator[str]:
     for state in answer.states:
         yield f"  now: {state}"
     for one in answer.verdicts:
-        if not verbose and one.verdict == FORWARDED:
+        if not verbose and one.verdict == ACCEPTED:
             continue
         entry = f", entry {one.ace}" if one.ace else ""
         place = f"  [{one.file}:{one.line}]" if one.file else ""

@@ -6,6 +6,7 @@ While messages flow through a triangle, the link between the DRO of TRD 1 and th
 from __future__ import annotations
 
 import contextlib
+import math
 import subprocess
 import sys
 import threading
@@ -37,7 +38,7 @@ from supervisor.tools.demo.local_dro import (
     workers_of,
     write_configuration,
 )
-from supervisor.tools.demo.network import DemoLayout, DemoNetwork
+from supervisor.tools.demo.network import STEP_LIMIT_S, DemoLayout, DemoNetwork
 from supervisor.tools.demo.prometheus import running_prometheus
 from supervisor.tools.demo.repairs import REPAIR, Answering, RepairRequester
 from supervisor.tools.demo.screen import LATENCY_HEAD, REDRAW_S, CounterRates, Picture, latency_cells
@@ -179,7 +180,8 @@ def run(
             name: stack.enter_context(running_tnwgd(folder, file, log_of(name), more))
             for name, file in layout.files.items()
         }
-        network = DemoNetwork({name: process.pid for name, process in processes.items()}, folder, is_over, layout)
+        pids = {name: process.pid for name, process in processes.items()}
+        network = DemoNetwork(pids, folder, is_over, layout, STEP_LIMIT_S if seconds else math.inf)
         stack.callback(network.join)
         stack.callback(is_over.set)
         network.start()

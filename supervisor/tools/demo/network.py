@@ -76,13 +76,21 @@ class DemoNetwork(threading.Thread):
     """See the module text. `view` and `note` are for the main thread; `error` is set when an order failed."""
 
     def __init__(
-        self, pids: Mapping[str, int], folder: Path, stop: threading.Event, layout: DemoLayout = TRIANGLE
+        self,
+        pids: Mapping[str, int],
+        folder: Path,
+        stop: threading.Event,
+        layout: DemoLayout = TRIANGLE,
+        limit_s: float = STEP_LIMIT_S,
     ) -> None:
+        """`limit_s`: how long one step may take; who watches may have paused something."""
         super().__init__(name="demo-network", daemon=True)
         self.layout: Final = layout
         self._pids = pids
         self._file = folder / "triangle-a.xml"
         self._stop_event = stop
+        self._limit_s = limit_s
+        self._resting: set[str] = set()  # portals of A that are paused, by this or by who watches
         self.is_told_to_cut = threading.Event()
         self.is_told_to_mend = threading.Event()
         self._rates = CounterRates()
@@ -128,13 +136,15 @@ class DemoNetwork(threading.Thread):
             began = time.monotonic()
             while time.monotonic() < began + LAST_MESSAGES_S:
                 yield
-            self._order("portal pause", name=CUT_PORTAL)
+            if CUT_PORTAL not in self._resting:
+                self._order("portal pause", name=CUT_PORTAL)
             self.note = f"link {CUT_PORTAL} is cut"
             while not self.is_told_to_mend.is_set():
                 yield
             self.is_told_to_mend.clear()
             self.note = f"portal {CUT_PORTAL} is resumed"
-            self._order("portal resume", name=CUT_PORTAL)
+            if CUT_PORTAL in self._resting:
+                self._order("portal resume", name=CUT_PORTAL)
             yield from self._until(lambda: all(link.is_up for link in self.view.links))
             self.note = f"portal {CUT_PORTAL} costs {COST} again; the DROs calculate other routes"
             self._set_cost(DETOUR_COST, COST)
@@ -142,10 +152,10 @@ class DemoNetwork(threading.Thread):
 
     def _until(self, is_true: Callable[[], bool]) -> Iterator[None]:
         """Wait until it is true. Raises: DroError when that takes too long."""
-        deadline = time.monotonic() + STEP_LIMIT_S
+        deadline = time.monotonic() + self._limit_s
         while not is_true():
             if time.monotonic() > deadline:
-                raise DroError(f"not within {STEP_LIMIT_S:g} s: {self.note}")
+                raise DroError(f"not within {self._limit_s:g} s: {self.note}")
             yield
 
     def _is_path(self, dros_to: Mapping[int, tuple[str, ...]]) -> bool:
@@ -175,6 +185,7 @@ class DemoNetwork(threading.Thread):
                     dros_to.append({trd: _path(client, trd) for trd in self.layout.dros_to})
             except DroError:
                 return  # it starts, or its route manager has no routes yet
+        self._resting = {name for name, portal in portals.items() if portal.state in ("paused", "drained")}
         ends = {f"{a}-{b}": (portals[f"{a}-{b}"], portals[f"{b}-{a}"]) for a, b in self.layout.links}
         up = {f"{a}-{b}" for a, b in self.layout.links if {(a, b), (b, a)} <= linked}
         messages = {name: first[Slot.SENT] + second[Slot.SENT] for name, (first, second) in ends.items()}

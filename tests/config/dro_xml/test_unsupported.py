@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dro.config.dro_xml.unsupported import ConfigWarning, unsupported
+from dro.config.reading.problems import ConfigErrors
 from dro.errors import ConfigError
 from tests.builders.dro_file import parse_dro
 
@@ -116,3 +117,17 @@ def test_an_option_that_must_stop_a_dro_is_refused_at_its_line(tmp_path: Path) -
     [(limit, is_error)] = limits("", f"<lbm-config>{um_file}</lbm-config>")
     assert limit.startswith(f"{um_file}:2: context resolver_unicast_address: ")
     assert is_error
+
+
+def test_what_is_refused_is_told_beside_what_is_wrong() -> None:
+    transport = '<lbm-attributes><option scope="source" name="transport" value="lbtru"/></lbm-attributes>'
+    wrong = "<web-monitor>127.0.0.1:99999</web-monitor>"
+    with pytest.raises(ConfigErrors) as told:
+        found(wrong, transport)
+    assert [(error.line, error.element) for error in told.value.errors] == [
+        (2, "<web-monitor>"),
+        (3, "source transport"),
+    ]
+    with pytest.raises(ConfigErrors) as told:  # options that cannot be put together hide no error
+        found(wrong, "<lbm-configuration>missing.cfg</lbm-configuration>")
+    assert {error.line for error in told.value.errors} == {2, 3}

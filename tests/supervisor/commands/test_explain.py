@@ -11,7 +11,7 @@ import pytest
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.errors import RefusedError
-from supervisor.admin.explanation import DEPENDS, FORWARDED, NOT_HERE, REJECTED, ExplainRecord
+from supervisor.admin.explanation import ACCEPTED, DEPENDS, NOT_HERE, REJECTED, ExplainRecord
 from supervisor.admin.server import Arguments
 from supervisor.commands.explain import ExplainQuery, explain, query_of
 from supervisor.tools.ctl.main import main
@@ -58,7 +58,7 @@ def ask(config: DroConfig, topic: str, **given: object) -> ExplainRecord:
 
 def test_a_topic_that_passes(config: DroConfig) -> None:
     answer = ask(config, "open")
-    assert (answer.verdict, answer.ingress, answer.egress, answer.cost) == (FORWARDED, "A", "B", 5)
+    assert (answer.verdict, answer.ingress, answer.egress, answer.cost) == (ACCEPTED, "A", "B", 5)
     inbound, outbound = answer.verdicts
     assert (inbound.portal, inbound.direction, inbound.ace, inbound.line) == ("A", "inbound", 4, 7)
     assert (outbound.portal, outbound.direction, outbound.ace, outbound.line) == ("B", "outbound", 2, 14)
@@ -67,7 +67,7 @@ def test_a_topic_that_passes(config: DroConfig) -> None:
 
 def test_the_other_way_has_no_lists(config: DroConfig) -> None:
     answer = explain(config, ExplainQuery("secret", 2, 1))
-    assert answer.verdict == FORWARDED
+    assert answer.verdict == ACCEPTED
     assert [one.reason for one in answer.verdicts] == ["no list", "no list"]
 
 
@@ -101,19 +101,19 @@ def test_what_depends_on_the_session_is_said_so(config: DroConfig) -> None:
     assert (answer.verdict, answer.missing) == (DEPENDS, ("source-ip",))
 
 
-@pytest.mark.parametrize(("address", "verdict"), [("10.0.0.9", FORWARDED), ("10.0.0.10", REJECTED)])
+@pytest.mark.parametrize(("address", "verdict"), [("10.0.0.9", ACCEPTED), ("10.0.0.10", REJECTED)])
 def test_a_known_session_decides(config: DroConfig, address: str, verdict: str) -> None:
     answer = ask(config, "near/x", transport="lbt-rm", **{"source-ip": address})
     assert (answer.verdict, answer.missing) == (verdict, ())
 
 
 def test_a_condition_that_a_transport_does_not_have_is_left_out(config: DroConfig) -> None:
-    assert ask(config, "near/x", transport="lbt-ipc").verdict == FORWARDED
+    assert ask(config, "near/x", transport="lbt-ipc").verdict == ACCEPTED
 
 
 def test_the_transport_alone_may_decide(config: DroConfig) -> None:
     source = {"source-ip": "192.0.2.1"}
-    assert ask(config, "tcp/x", transport="tcp", **source).verdict == FORWARDED
+    assert ask(config, "tcp/x", transport="tcp", **source).verdict == ACCEPTED
     assert ask(config, "tcp/x", transport="lbt-ru", **source).verdict == REJECTED
 
 
@@ -183,14 +183,14 @@ def test_a_file_is_explained(file: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert not any("outbound" in line for line in shown)
     assert main(["explain", "near/x", "--from", "1", "--to", "2", "--file", str(file), "-v"]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("  outbound of B: forwarded: accept, entry 2") for line in shown)
+    assert any(line.startswith("  outbound of B: accepted: accept, entry 2") for line in shown)
     assert f"    context resolver_multicast_incoming_port = 14001  [{file}:11]" in shown
 
 
 def test_a_file_is_explained_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     question = ["near/x", "--from", "1", "--to", "2", "--transport", "tcp", "--source-ip", "10.0.0.1"]
     assert main(["explain", *question, "--tcp-source-port", "0", "--file", str(file), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["verdict"] == FORWARDED
+    assert json.loads(capsys.readouterr().out)["verdict"] == ACCEPTED
 
 
 def test_two_files_are_compared(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

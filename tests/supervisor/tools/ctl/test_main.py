@@ -27,7 +27,7 @@ from supervisor.admin.server import error_object
 from supervisor.admin.status import DroStatus, OperationResult, PortalsStatus, PortalStatus, WorkerStatus
 from supervisor.host.run_dirs import start_time_of
 from supervisor.tools.ctl.main import COMMANDS, arguments, main
-from supervisor.tools.ctl.output import put, table
+from supervisor.tools.ctl.output import EXIT_UNREACHABLE, put, table
 from supervisor.tools.ctl.portals import portals_text, rates, rates_text
 from supervisor.tools.ctl.reload import EXIT_DIFFERENT
 from supervisor.tools.ctl.status import status_text
@@ -178,6 +178,8 @@ def test_one_of_several_has_to_be_named(folder: Path) -> None:
     assert find_dro("SOUTH", bases=[folder], shm=folder / "shm").name == f"dro-SOUTH-{ME}"
     assert find_dro("A B", bases=[folder], shm=folder / "shm").name == f"dro-A_B-{ME}"
     assert find_dro("SO", bases=[folder], shm=folder / "shm").name == f"dro-SOUTH-{ME}"
+    with pytest.raises(UnreachableError, match=r"no DRO 'SO' runs here; there are .*, NORTH .*, SOUTH "):
+        find_dro("SO", bases=[folder], shm=folder / "shm", is_whole=True)
     (folder / f"dro-NORTH-2-{ME}").mkdir()
     assert find_dro("NORTH", bases=[folder], shm=folder / "shm").name == f"dro-NORTH-{ME}"
     with pytest.raises(UnreachableError, match=r"several DROs run here: NORTH .*, NORTH-2 "):
@@ -471,3 +473,23 @@ def test_a_mistyped_command_is_answered_with_the_nearest(
         main([typed])
     said = f"tnwgdctl: argument COMMAND: invalid choice: '{typed}'; did you mean {meant}?\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("words", "is_whole"),
+    [(["status"], False), (["explain", "T", "--from", "1", "--to", "2"], False), (["diff"], False), (["drain", "--all"], True),
+     (["portal", "pause", "P1"], True), (["recalculate"], True), (["rollback"], True), (["reload"], True)],
+)  # fmt: skip
+def test_what_changes_a_dro_takes_its_whole_name(
+    words: list[str], is_whole: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def find(name: str, run_dir: str, *, is_whole: bool = False) -> Path:
+        asked.append((name, run_dir, is_whole))
+        raise UnreachableError("none", remedy="none")
+
+    for module in ("output", "network"):
+        monkeypatch.setattr(f"supervisor.tools.ctl.{module}.find_dro", find)
+    assert main([*words, "--dro", "NOR"]) == EXIT_UNREACHABLE
+    assert asked[:1] == [("NOR", "", is_whole)]
