@@ -86,10 +86,10 @@ $(COMPILED): setup.py $(STEPS) | $(TOOLS)
 # Shows something at once: in plain Python until the data path is compiled, which goes on in the background meanwhile.
 define DEMO
 @if $(MAKE) --no-print-directory --question $(COMPILED) 2>/dev/null; then exec $(PY) -m supervisor.tools.demo.main $(1); fi; \
-echo "the DROs run in plain Python, which is slower; if there is a C compiler, the next start finds them compiled"; \
+echo "the DROs run in plain Python, which is slower; the next start finds them compiled, if there is a C compiler"; \
 mkdir -p build; setsid nice -n 19 $(MAKE) --no-print-directory $(COMPILED) >build/compiled.log 2>&1 & pid=$$!; \
 trap : INT TERM HUP; $(PY) -m supervisor.tools.demo.main $(1); status=$$?; \
-kill -- -$$pid 2>/dev/null; echo "meanwhile: $$(grep -E '^(not )?compiled' build/compiled.log | tail -n 1); the next start goes on"; exit $$status
+kill -- -$$pid 2>/dev/null; echo "meanwhile: $$(grep -E '^(not )?compiled' build/compiled.log | tail -n 1)"; exit $$status
 endef
 
 demo: $(RUNTIME)

@@ -142,7 +142,7 @@ class DemoScreen:
         yield f"  files  {self._folder}"
         yield from (f"  {note}" for note in self._notes)
         first = next(iter(layout.files))
-        yield f"  try    {tnwgdctl()} --dro {first}-{run_name()} portals   (or topics, proxies, routes)"
+        yield f"  try    {tnwgdctl()} --dro {first}-{run_name()} portals  (topics, routes ...)"
 
     def _process_lines(self) -> Iterator[str]:
         """Write a line for each DRO, or of a single one for each process."""
