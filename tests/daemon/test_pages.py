@@ -6,11 +6,9 @@ Source: DRO guide, 5.4; `docs/watch.md`.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -47,8 +45,6 @@ PAGES: Final = (
 )  # fmt: skip
 LOOKED_AT: Final = PAGES if IS_LONG else PAGES[: 2 - len(LISTED)]
 """By axe, which takes seconds: lists differ in their columns alone, so two of them are enough."""
-SHOTS: Final = os.environ.get("DRO_SCREENSHOTS", "")
-"""A folder that gets pictures of some pages, as those in `docs`."""
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +80,6 @@ def browser(chrome: webdriver.Chrome) -> webdriver.Chrome:
 
 def address(network: Chain, page: str = "/") -> str:
     return f"http://{network.plan.web('A')}{page}"
-
-
-def keep(browser: webdriver.Chrome, name: str) -> None:
-    if SHOTS:
-        browser.save_screenshot(str(Path(SHOTS) / f"{name}.png"))
 
 
 def texts_of(browser: webdriver.Chrome, selector: str) -> list[str]:
@@ -129,7 +120,6 @@ def test_charts_of_the_last_hour_are_drawn(network: Chain, browser: webdriver.Ch
     browser.execute_script("document.querySelectorAll('.charts img').forEach(i => i.loading = 'eager')")
     wait_until(lambda: browser.execute_script(widths).count(0) == 0, "three charts", 120)
     assert log_of(browser, "browser") == []
-    keep(browser, "portal-dark")
 
 
 def test_pages_fit_a_phone(network: Chain, browser: webdriver.Chrome) -> None:
@@ -140,8 +130,6 @@ def test_pages_fit_a_phone(network: Chain, browser: webdriver.Chrome) -> None:
         assert width <= PHONE, (page, width)
     assert [entry for entry in log_of(browser, "browser") if "404" not in entry["message"]] == []
     assert asked_hosts(browser) == {network.plan.web("A")}
-    browser.get(address(network))
-    keep(browser, "phone")
 
 
 def test_links_lead_to_pages(network: Chain, browser: webdriver.Chrome) -> None:
@@ -170,7 +158,6 @@ def test_numbers_are_brought_without_a_reload(network: Chain, browser: webdriver
     wait_until(lambda: received() > before + 100, "more messages", 90)
     wait_until(lambda: re.search(r"out [45]\d", text_of(browser, "#network")), "rates in the picture", 90)
     assert browser.execute_script("return window.isSamePage")
-    keep(browser, "main")
     browser.find_element(By.ID, "live").send_keys(Keys.ENTER)
     wait_until(lambda: text_of(browser, "#live") == "Paused", "the pause", 30)
 
@@ -185,7 +172,6 @@ def test_the_path_between_two_domains(network: Chain, browser: webdriver.Chrome)
     nodes = [item.partition(":")[0] for item in texts_of(browser, "ol.path li")]
     assert nodes == ["TRD 1", f"DRO {network.name('A')}", f"DRO {network.name('C')}", "TRD 3"]
     assert browser.find_elements(By.CSS_SELECTOR, "#network .on-path")
-    keep(browser, "path")
     browser.get(address(network, "/path?from=1&to=77"))
     assert "77" in text_of(browser, ".alarm")
 
@@ -199,7 +185,6 @@ def test_a_topic_is_found_and_explained(network: Chain, browser: webdriver.Chrom
     assert text_of(browser, "#why .good").startswith("nothing hinders it")
     browser.get(address(network, "/topic?topic=flow.0&from=1&to=2"))
     assert text_of(browser, "#why .alarm").startswith("does not flow")
-    keep(browser, "topic")
 
 
 def test_pages_work_without_javascript(network: Chain) -> None:
@@ -232,7 +217,6 @@ def test_both_ends_of_a_link_are_side_by_side(network: Chain, browser: webdriver
     rows = dict(zip(names, zip(near, far, strict=True), strict=True))
     assert rows["role"] == ("initiator", "acceptor")
     assert rows["local"] == rows["remote"][::-1]
-    keep(browser, "link")
 
 
 def test_the_page_and_its_json_are_the_same(network: Chain) -> None:

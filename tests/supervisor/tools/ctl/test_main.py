@@ -477,8 +477,9 @@ def test_a_mistyped_command_is_answered_with_the_nearest(
 
 @pytest.mark.parametrize(
     ("words", "is_whole"),
-    [(["status"], False), (["explain", "T", "--from", "1", "--to", "2"], False), (["diff"], False), (["drain", "--all"], True),
-     (["portal", "pause", "P1"], True), (["recalculate"], True), (["rollback"], True), (["reload"], True)],
+    [(["status"], False), (["explain", "T", "--from", "1", "--to", "2"], False), (["diff"], False),
+     (["drain", "--all"], True), (["portal", "pause", "P1"], True), (["recalculate"], True),
+     (["rollback"], True), (["reload"], True)],
 )  # fmt: skip
 def test_what_changes_a_dro_takes_its_whole_name(
     words: list[str], is_whole: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
