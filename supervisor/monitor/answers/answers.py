@@ -82,7 +82,8 @@ class Answers:
             if time.monotonic() >= next_s:
                 next_s = time.monotonic() + INTERVAL_S
                 with contextlib.suppress(ResourceError):  # changed all the time
-                    self.hour.look(time.time(), await asyncio.to_thread(self.portals))
+                    portals, now_s = await asyncio.to_thread(lambda: (self.portals(), time.time()))
+                    self.hour.look(now_s, portals)
             await asyncio.sleep(NETWORK_S)
 
     def portal(self, name: str) -> PortalStatus:

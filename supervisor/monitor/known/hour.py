@@ -168,7 +168,7 @@ class Hour:
 
 
 def counts_of(portal: PortalStatus) -> PortalGrowth:
-    """Add up what a portal has received, sent and dropped, of all kinds of traffic."""
+    """Add up what a portal has received, sent and dropped, of all kinds of traffic of applications."""
     *buckets, sum_us = (portal[Slot[name]] for name in _RTT_CELLS)
     dropped = sum(portal.dropped(*_TRAFFIC).values())
     return PortalGrowth(
@@ -183,7 +183,13 @@ def _sum(portal: PortalStatus, metric: str) -> int:
 
 @cache
 def _cells(metric: str, kind: str) -> tuple[str, ...]:
-    return tuple(Slot(slot).name for m in metrics(PORTAL, kind) if m.name == f"dro_portal_{metric}" for slot in m.slots)
+    """Name the counters of what applications send; what DROs say to each other is none of it."""
+    return tuple(
+        Slot(slot).name
+        for m in metrics(PORTAL, kind)
+        if m.name == f"dro_portal_{metric}" and ("traffic", "gateway_control") not in m.labels
+        for slot in m.slots
+    )
 
 
 def _or_none(value: float) -> float | None:
