@@ -69,7 +69,7 @@ _LISTED: Final = {
         supervisor/monitor/test_exposition.py supervisor/parent/test_forked_task.py
         supervisor/parent/test_parent.py supervisor/start supervisor/tools/ctl/test_completion.py
         supervisor/tools/ctl/test_main.py supervisor/tools/demo supervisor/tools/doctor supervisor/tools/init
-        supervisor/tools/top/test_screen.py test_bench_traffic.py test_changed.py test_compiled_steps.py
+        supervisor/tools/top/test_screen.py test_bench_traffic.py test_changed.py test_compiled_steps.py test_setup.py
         test_flaky.py test_mutation.py test_reached.py test_standard_streams.py tools/lbm/test_loss.py
         tools/lbm/test_programs.py tools/umdump um/transport/test_tls.py wire/lbmr/test_tshark.py
     """,
