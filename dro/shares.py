@@ -1,4 +1,4 @@
-"""Equal-cost sharing: which of the equally good ways the data of a source takes.
+"""Equal-cost sharing: which of the equally good paths the data of a source takes.
 
 For each destination there are `SHARES` in-trees of next hops, numbered from 0, see `router.paths`. A source goes by the
 tree that its OTID says, so each source has one way and its order is kept. A set of trees is a mask with a bit for each.
@@ -11,7 +11,7 @@ from typing import Final
 from zlib import crc32
 
 SHARES: Final = 64
-"""So many trees fit one number, and four equally good ways get a quarter each within some percent."""
+"""So many trees fit one number, and four equally good paths get a quarter each within some percent."""
 ALL_SHARES: Final = (1 << SHARES) - 1
 FIRST_SHARE: Final = 1
 """The tree of all that is not the data of a source."""

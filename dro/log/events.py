@@ -193,7 +193,7 @@ class LogEvent(StrEnum):
     SIGNATURES_DIFFER = "topology signatures of DROs differ", _WARNING, "waiting_ms own dros remedy"
     LINK_REFUSED = "link carries no traffic", _ERROR, "portal node_id reason remedy", "Gwd-7097-3"
     NAMED_LINK_REFUSED = "link to a DRO carries no traffic", _ERROR, "portal dro node_id reason remedy", "Gwd-7097-4"
-    HOTLINK_CHAIN = "ways over two hotlinks one after the other are not used", _WARNING, "pairs count remedy"
+    HOTLINK_CHAIN = "paths over two hotlinks one after the other are not used", _WARNING, "pairs count remedy"
     HOTLINK_INDEX_SHARED = "DROs of a TRD use the same hotlink index", _ERROR, "domain index dros remedy"
     ROUTE_INFO_MALFORMED = "route information dropped: not parsed", _ERROR, "portal error", "Gwd-6361-84"
     ROUTE_INFO_REFUSED = "route information of a DRO refused", _ERROR, "portal dro node_id reason", "Gwd-6361-111"

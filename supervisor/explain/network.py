@@ -34,7 +34,7 @@ class SharedPath:
 
     def __str__(self) -> str:
         whose = f"of source {self.otid}" if self.otid else "no source is heard here"
-        return f"way {self.number} of {self.count}, {self.share} % of the sources, {whose}"
+        return f"path {self.number} of {self.count}, {self.share} % of the sources, {whose}"
 
 
 @dataclass(frozen=True, slots=True)

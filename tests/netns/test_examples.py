@@ -277,7 +277,7 @@ def test_hotlinked_pairs_one_behind_the_other_are_not_crossed(net: Net, judged: 
         network.start()
         flows = flows_of(network, [(1, 2), (2, 4), (1, 4)])
         until_heard(network, [flows[1, 2], flows[2, 4]])
-        network.processes["1A"].wait_output("ways over two hotlinks one after the other are not used", 60)
+        network.processes["1A"].wait_output("paths over two hotlinks one after the other are not used", 60)
         network.processes["2A"].wait_output("DROs of a TRD use the same hotlink index", 60)
         for _ in range(IN_A_ROW):
             flows[1, 4].send()

@@ -82,7 +82,7 @@ def test_each_source_goes_by_one_of_the_ways_and_all_by_the_last_one_that_is_lef
         assert f"of source {source.otid.hex()}" in "\n".join(network_lines(answer, "topic", 1, 4))
     unheard = joined(clients, {"topic": "other", "from_domain": 1, "to_domain": 4})[1]
     assert unheard is not None
-    assert str(unheard.way) == "way 1 of 2, 50 % of the sources, no source is heard here"
+    assert str(unheard.way) == "path 1 of 2, 50 % of the sources, no source is heard here"
 
     net.kill("C")
     net.until(lambda: otids(net, "B") == all_otids)

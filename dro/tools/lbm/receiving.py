@@ -89,7 +89,7 @@ def arguments(prog: str, description: str, name: str) -> argparse.ArgumentParser
     add("-A", "--ascii", action="store_true", help="print payloads as text, each on a line of its own")
     add("-C", "--context-stats", action="store_true", help="with -s: statistics of the context as well")
     add("-E", "--exit", dest="exit_at_eos", action="store_true",
-        help="end when all sources have ended, also by the death of a DRO on their way")  # fmt: skip
+        help="end when all sources have ended, also by the death of a DRO on their path")  # fmt: skip
     add("-S", "--stop", dest="summary", action="store_true",
         help="as -E, with a summary; any loss makes the exit status 1, an early end of a source does not")  # fmt: skip
     add("-O", "--orderchecks", dest="order", action="store_true", help="check the order of sequence numbers")

@@ -46,7 +46,7 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
         PATH, parents=[common], help="the path between two domains",
         description="Show the path that traffic takes from one domain to another. With equal-cost sharing there may be "
         "several, each with its part of the sources.",
-        epilog="The way back may be another one when costs are equal. It is the path of the last calculation.",
+        epilog="The path back may be another one when costs are equal. It is the path of the last calculation.",
     )  # fmt: skip
     for name in ("FROM", "TO"):
         path.add_argument(name.lower(), metavar=name, type=_domain, help="domain id")
@@ -188,7 +188,7 @@ def paths_of(rows: Sequence[PathRow]) -> list[list[PathRow]]:
 def paths_text(paths: Sequence[Sequence[PathRow]]) -> Iterator[str]:
     for number, rows in enumerate(paths, 1):
         if len(paths) > 1:
-            yield f"way {number} of {len(paths)}, {rows[0].share} % of the sources"
+            yield f"path {number} of {len(paths)}, {rows[0].share} % of the sources"
         yield path_text(rows)
 
 
