@@ -44,11 +44,13 @@ TOPIC: Final = f"{SOUTH}/topic?topic=quotes.AMCE&from=1&to=2"
 def main() -> None:
     target = Path(sys.argv[1]).resolve()
     env = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    with tempfile.TemporaryDirectory(prefix="try-") as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as base, ExitStack() as stack:
+        folder = Path(base, "try")
+        folder.mkdir()
         for command in SET_UP.strip().splitlines():
-            subprocess.run(shlex.split(command), cwd=name, env=env, check=True)
+            subprocess.run(shlex.split(command), cwd=folder, env=env, check=True)
         for command in PROGRAMS.strip().splitlines():
-            program = subprocess.Popen(shlex.split(command), cwd=name, env=env, stdout=subprocess.DEVNULL)
+            program = subprocess.Popen(shlex.split(command), cwd=folder, env=env, stdout=subprocess.DEVNULL)
             stack.callback(program.wait)
             stack.callback(program.terminate)
         time.sleep(15 * 60)
