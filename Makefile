@@ -75,6 +75,7 @@ $(STAMP): $(TOOLS)
 	@touch $(RUNTIME) $@
 
 $(RUNTIME): $(TOOLS)
+	@echo "installing packages"
 	@DRO_STEPS=none $(INSTALL) --no-build-isolation --editable .
 	@touch $@
 
@@ -89,7 +90,7 @@ define DEMO
 echo "the DROs run in plain Python, which is slower; the next start finds them compiled, if there is a C compiler"; \
 mkdir -p build; setsid nice -n 19 $(MAKE) --no-print-directory $(COMPILED) >build/compiled.log 2>&1 & pid=$$!; \
 trap : INT TERM HUP; $(PY) -m supervisor.tools.demo.main $(1); status=$$?; \
-kill -- -$$pid 2>/dev/null; echo "meanwhile: $$(grep -E '^(not )?compiled' build/compiled.log | tail -n 1)"; exit $$status
+kill -- -$$pid 2>/dev/null; grep -E '^(not )?compiled' build/compiled.log | tail -n 1; exit $$status
 endef
 
 demo: $(RUNTIME)

@@ -93,8 +93,9 @@ class LinkWatch:
 
     def why_not(self) -> tuple[str, str]:
         """Say why there is no link, and what to do."""
+        start = "start the DRO there or resume its portal"
         if self._is_initiator:
-            usual = "start the DRO there, and compare <address> and <port> with its <acceptor>; look for firewalls"
+            usual = f"{start}; compare <address> and <port> with its <acceptor>; look for firewalls"
             return self.error or "no attempt to connect has come to an end", self.remedy or usual
-        usual = f"start the DRO of the companion; its <initiator> has to lead to {self._address}; look for firewalls"
+        usual = f"{start}; its <initiator> has to lead to {self._address}; look for firewalls"
         return self.error or f"nobody has connected to {self._address}", self.remedy or usual

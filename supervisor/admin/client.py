@@ -106,14 +106,19 @@ def find_dro(
         return Path(run_dir)
     dros = running_dros(bases, shm)
     wanted = [dro for dro in dros if not name or dro.name == safe_name(name) or str(dro.pid) == name]
+    begins = [dro for dro in dros if dro.name.startswith(safe_name(name))]
     if not wanted and not is_whole:
-        wanted = [dro for dro in dros if dro.name.startswith(safe_name(name))]
+        wanted = begins
     if len(wanted) == 1:
         return wanted[0].run_dir
     known = ", ".join(f"{dro.name} (pid {dro.pid})" for dro in wanted or dros)
     if wanted:
         remedy = "choose one with --dro NAME, its pid, or --run-dir DIR"
         raise UnreachableError(f"several DROs run here: {known}", remedy=remedy)
+    if begins and is_whole:
+        names = ", ".join(f"{dro.name} (pid {dro.pid})" for dro in begins)
+        remedy = f"what changes a DRO takes its whole name, as in {names}"
+        raise UnreachableError(f"no DRO has just the name {name!r}", remedy=remedy)
     if dros:
         raise UnreachableError(f"no DRO {name!r} runs here", remedy=f"there are {known}")
     what = f"no DRO {name!r} runs here, and no other one of this user" if name else "no DRO of this user runs here"

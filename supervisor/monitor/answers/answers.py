@@ -189,7 +189,7 @@ class Answers:
         row: PeerRow | None = next(iter(self.list_of(PEERS, name).rows), None)
         near = EndView(status.name, name, portal.state, row, portal.counters)
         if row is None or not row.node_id:
-            return LinkView(near, None, "the companion has not told which DRO it is of")
+            return LinkView(near, None, "which DRO is at the other end is known while the link is up")
         with self._turns.take(), neighbours(self.known) as others:
             if row.node_id not in others:
                 return LinkView(near, None, f"{row.dro or row.node_id} does not run on this host, or not for this user")

@@ -72,7 +72,7 @@ class SeenNetwork:
         if not row.neighbour and before.neighbour:
             row = replace(
                 row, neighbour=before.neighbour, neighbour_name=before.neighbour_name, kind=before.kind,
-                ingress_cost=before.ingress_cost, egress_cost=before.egress_cost,
+                ingress_cost=row.ingress_cost or before.ingress_cost, egress_cost=row.egress_cost or before.egress_cost,
             )  # fmt: skip
         since_s = before.since_s if before.remark else now_s
         remark = _GROWING.sub("", row.remark)

@@ -236,7 +236,7 @@ def _mark_lost(network: _Network) -> None:
             node.state = "never"
         elif not node.is_own and all(edge.state for edge in found):
             node.state = "cut" if any(edge.state == "cut" for edge in found) else "never"
-            node.remark = _since(max(edge.since_s for edge in found), "%H:%M") if node.state == "cut" else ""
+            node.remark = since(max(edge.since_s for edge in found), "%H:%M") if node.state == "cut" else ""
 
 
 def _places(network: _Network) -> dict[str, Point]:
@@ -289,7 +289,7 @@ def short(rate: float) -> str:
     return f"{rate:.3g}"
 
 
-def _since(since_s: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
+def since(since_s: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
     """Write since when nothing passes; nothing if that is not known."""
     return time.strftime(f"since {form}", time.gmtime(since_s)) if since_s else ""
 
@@ -323,7 +323,7 @@ def _edge_words(edge: _Edge, nodes: Mapping[str, _Node]) -> str:
         _cost_words(row) + (f" at {_node_words(key, nodes[key])}" if len(names) > 1 else "")
         for key, row in names.items()
     )
-    remark = f"; nothing passes: {edge.remark} {_since(edge.since_s)}".rstrip() if edge.remark else ""
+    remark = f"; nothing passes: {edge.remark} {since(edge.since_s)}".rstrip() if edge.remark else ""
     return f"{first} to {second}{portal}, {costs}{remark}{'; on the path' if edge.directions else ''}"
 
 
@@ -413,7 +413,7 @@ def _draw_edge(parent: etree._Element, edge: _Edge, nodes: Mapping[str, _Node], 
         x, y = _between(start, end, at)
         _text(group, "mark", (x, y), "\N{MULTIPLICATION SIGN}", FONT + 5)
         if not edge.via and edge.since_s:
-            _text(group, "remark", (x, y + 14), _since(edge.since_s, "%H:%M"), SMALL_FONT)
+            _text(group, "remark", (x, y + 14), since(edge.since_s, "%H:%M"), SMALL_FONT)
     if cost := _cost(edge, places):
         _text(group, "cost", _between(*parts[0], 0.5), cost, SMALL_FONT)
 
@@ -476,11 +476,11 @@ def _draw_portal(parent: etree._Element, edge: _Edge, node: _Node, at: Point, ra
     node.state = edge.state
     link = _add(parent, "a", _node_classes(node))
     link.set("href", f"/portal?name={quote(edge.portal, safe='', errors='replace')}")
-    remark = f": {edge.remark} {_since(edge.since_s)}".rstrip() if edge.remark else ""
+    remark = f": {edge.remark} {since(edge.since_s)}".rstrip() if edge.remark else ""
     _add(link, "title", text=f"{node.title}{remark or ', messages per second over ten seconds' * (rate is not None)}")
     _draw_box(link, node, at, radius=2)
     if edge.remark:
-        text = f"{edge.remark} {_since(edge.since_s, '%H:%M')}".rstrip()
+        text = f"{edge.remark} {since(edge.since_s, '%H:%M')}".rstrip()
         second, classes = _cut(text, _PORTAL_WIDTH - 12, SMALL_FONT), "remark"
     elif rate is not None:
         second, classes = f"in {short(rate[0])} out {short(rate[1])} messages/s", "rate"

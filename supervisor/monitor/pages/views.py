@@ -14,7 +14,7 @@ from lxml import etree
 
 from dro.bus.listing import BLOCKED, LISTS, LOSSES, PEERS, BlockedRow, LossRow, PathRow, PeerRow, TopologyRow
 from dro.metrics.table import ENDPOINT, ROUTE_MANAGER, metrics
-from supervisor.admin.status import ConfigRecord, PortalStatus
+from supervisor.admin.status import WORKING, ConfigRecord, PortalStatus
 from supervisor.monitor.answers.answers import Answers, path_summary, sorted_rows
 from supervisor.monitor.answers.drops import DropRow, drop_rows
 from supervisor.monitor.answers.lists import Listing
@@ -24,7 +24,7 @@ from supervisor.monitor.known.events import KEPT, Events
 from supervisor.monitor.known.hour import DROPPED, RECEIVED, SENT, counts_of
 from supervisor.monitor.pages.charts import chart
 from supervisor.monitor.pages.lines import Group, Line, groups, portal_groups
-from supervisor.monitor.pages.picture import network_picture
+from supervisor.monitor.pages.picture import network_picture, since
 from supervisor.samples.events import EventRow
 
 EVENT_COLUMNS: Final = ("time_s", "level", "category", "worker", "text", "fields", "event", "name", "serial")
@@ -64,6 +64,8 @@ class MainView:
     losses: list[LossRow]
     events: list[EventRow]
     problems: list[str]
+    lost: list[str]
+    """Portals that work and that nothing passes, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,15 @@ class Views:
             sorted(losses.rows, key=lambda row: -row.ended_s)[:FIRST],
             self._last_events(),
             list(dict.fromkeys((*blocked.problems, *losses.problems))),
+            self._lost(),
         )
+
+    def _lost(self) -> list[str]:
+        states = {worker.name: worker.state for worker in self.answers.known.status.workers}
+        rows = [
+            row for row in self.answers.network.rows if row.is_own and row.remark and states.get(row.portal) in WORKING
+        ]
+        return [f"{row.portal}: {row.remark} {since(row.since_s)}".rstrip() for row in rows]
 
     def _last_events(self) -> list[EventRow]:
         """Look for what an operator wants to know: of severity notice and above, or about what the DRO is made of."""

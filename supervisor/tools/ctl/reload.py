@@ -152,11 +152,12 @@ def run_reload(args: argparse.Namespace) -> int:
             ReloadRecord, "reload", confirm=args.confirm, no_wait=not args.wait, within_s=RELOAD_LIMIT_S
         )  # fmt: skip
     _warn(args, done.plan)
-    put_answer(args, done, "\n".join(_reload_lines(done, verbose=args.verbose)))
+    put_answer(args, done, "\n".join(_reload_lines(done, args.dro, verbose=args.verbose)))
     return EXIT_OK
 
 
-def _reload_lines(done: ReloadRecord, *, verbose: bool) -> Iterator[str]:
+def _reload_lines(done: ReloadRecord, dro: str, *, verbose: bool) -> Iterator[str]:
+    """Write the summary. `dro`: as the DRO was named, if it was."""
     if not done.plan.changes:
         yield f"{done.plan.file}: nothing has changed"
         return
@@ -168,7 +169,7 @@ def _reload_lines(done: ReloadRecord, *, verbose: bool) -> Iterator[str]:
     else:
         yield f"done in {done.took_s:.1f} s"
     if done.confirm_s:
-        yield f"taken back in {done.confirm_s:g} s unless you say: tnwgdctl confirm"
+        yield f"taken back in {done.confirm_s:g} s unless you say: tnwgdctl{f' --dro {dro}' * bool(dro)} confirm"
 
 
 def run_settle(args: argparse.Namespace) -> int:
@@ -278,7 +279,7 @@ def run_explain(args: argparse.Namespace) -> int:
     lines = list(_explain_lines(answer, verbose=args.verbose))
     if network is not None:
         of_network = network_lines(network, args.topic, args.from_domain, args.to_domain)
-        lines = [*map(printable, of_network), "configuration of this DRO:", *lines]
+        lines = [*map(printable, of_network), "the configuration of this DRO alone:", *lines]
     put_answer(args, asdict(answer) | ({"network": network.to_json()} if network is not None else {}), "\n".join(lines))
     is_blocked = answer.verdict == REJECTED if network is None else network.finding.verdict == BLOCKED
     return EXIT_FAILED if is_blocked else EXIT_OK

@@ -43,6 +43,8 @@ from supervisor.tools.demo.prometheus import running_prometheus
 from supervisor.tools.demo.repairs import REPAIR, Answering, RepairRequester
 from supervisor.tools.demo.screen import LATENCY_HEAD, REDRAW_S, CounterRates, Picture, latency_cells
 
+LATE_S: Final = 2
+"""Messages of so many seconds may wait before it is said."""
 SHORTEST_S: Final = 5.0
 """A demonstration that ends sooner cuts no link."""
 CUT_AT, MEND_AT = 0.15, 0.5  # of the time that it lasts
@@ -88,8 +90,10 @@ class DemoScreen:
         ports: Mapping[str, int],
         folder: Path,
         notes: Sequence[str] = (),
+        rate: int = 500,
     ) -> None:
-        """`notes`: lines for the end of the picture."""
+        """`notes`: lines for the end of the picture; `rate`: messages a second that are sent."""
+        self._rate = rate
         self._network = network
         self._notes = notes
         self._daemons = daemons
@@ -112,7 +116,13 @@ class DemoScreen:
                 f"repaired {a.repaired}, p99 {a.percentile_us(0.99):.0f} us"
                 for trd, a in zip(self._network.layout.receiving, arrivals, strict=True)
             ]
-            print(f"{elapsed_s:6.1f} s  sent {sent}  {'  '.join(parts)}  ({self._network.note})", flush=True)
+            print(f"{elapsed_s:6.1f} s  sent {sent}  {'  '.join(parts)}  ({self._now(sent, arrivals)})", flush=True)
+
+    def _now(self, sent: int, arrivals: list[Arrivals]) -> str:
+        """What happens now, and which receivers lack more than what was sent in the last two seconds or so."""
+        late = {trd: sent - a.received for trd, a in zip(self._network.layout.receiving, arrivals, strict=True)}
+        waiting = [f"{count} messages wait for TRD {trd}" for trd, count in late.items() if count > LATE_S * self._rate]
+        return "; ".join([self._network.now, *waiting])
 
     def _path(self, trd: int) -> str:
         return "-".join(self._network.view.dros_to.get(trd, ())) or "?"
@@ -120,7 +130,7 @@ class DemoScreen:
     def _lines(self, elapsed_s: float, sent: int, arrivals: list[Arrivals], rates: dict[str, float]) -> Iterator[str]:
         layout = self._network.layout
         yield f"open DRO demonstration: {layout.title}, {elapsed_s:.0f} s   (Ctrl-C stops)"
-        yield f"  now: {self._network.note}"
+        yield f"  now: {self._now(sent, arrivals)}"
         yield ""
         yield f"  {'':15}{'messages':>8}{'per s':>6}{'missing':>8}{'repaired':>9}{'dup':>4}{LATENCY_HEAD}"
         yield f"  {'source, TRD 1':15}{sent:>8}{rates['']:>6.0f}"
@@ -138,11 +148,11 @@ class DemoScreen:
         yield from self._process_lines()
         yield ""
         for trd, source in {trd: a.source for trd, a in zip(layout.receiving, arrivals, strict=True)}.items():
-            yield f"  source in TRD {trd}  {source or '(not yet)'}"
+            yield f"  TRD {trd} source {source or '(not yet)'}"
         yield f"  files  {self._folder}"
         yield from (f"  {note}" for note in self._notes)
         first = next(iter(layout.files))
-        yield f"  try    {tnwgdctl()} --dro {first}-{run_name()} portals  (topics, routes ...)"
+        yield f"  try    {tnwgdctl()} --dro {first}-{run_name()} portals"
 
     def _process_lines(self) -> Iterator[str]:
         """Write a line for each DRO, or of a single one for each process."""
@@ -192,7 +202,7 @@ def run(
         for note in notes:
             print(note, flush=True)
         demonstration = Demonstration(folder, processes, network, stop)
-        status = demonstration.run(DemoScreen(network, processes, ports, folder, notes), seconds, rate)
+        status = demonstration.run(DemoScreen(network, processes, ports, folder, notes, rate), seconds, rate)
         if kept and not status:
             messages = history.counted(process.pid for process in processes.values())
     return history.report(kept, messages) if kept and not status else status
@@ -258,7 +268,10 @@ class Demonstration:
             return 0 < seconds <= sender.elapsed_s and network.is_whole
 
         if not send_until(is_over, sender, self._stop, each_turn):
-            return self._give_up(network.error) if network.error else 1
+            if network.error:
+                return self._give_up(network.error)
+            self._sum_up(sender.sent)
+            return 1
 
         def repair() -> None:
             answering.turn(sender)
@@ -290,6 +303,7 @@ class Demonstration:
 
     def _give_up(self, why: str) -> int:
         if self._stop.is_set():
+            print("demo: stopped before the first message")
             return 1
         for name in self._daemons:
             sys.stdout.write(self._folder.joinpath(log_of(name)).read_text())

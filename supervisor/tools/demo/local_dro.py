@@ -22,6 +22,8 @@ from supervisor.samples.processes import Processes, ProcessFigures
 
 PORTS_PER_TRD: Final = 30
 DIRECT: Final = "direct.xml"
+LAST_LINES: Final = 5
+"""Of the log of a DRO that has ended."""
 
 
 def write_configuration(
@@ -140,10 +142,10 @@ def stopped_at_the_end(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def ended(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> bool:
-    """Whether one of them, by the name of its log, runs no more; tells about it."""
+    """Say whether one of them, by the name of its log, runs no more, and print the end of that log."""
     for log, process in processes.items():
         if process.poll() is not None:
-            sys.stdout.write(folder.joinpath(log).read_text())
-            print(f"demo: tnwgd ended with status {process.returncode}")
+            lines = folder.joinpath(log).read_text().splitlines()[-LAST_LINES:]
+            print(*lines, f"demo: the tnwgd of {log} ended with status {process.returncode}", sep="\n")
             return True
     return False

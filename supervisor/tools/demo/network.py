@@ -7,6 +7,7 @@ pauses the portal; later it does the reverse. `tnwgdctl` sends the same requests
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ from typing import Final
 from dro.bus.listing import PATH, TOPOLOGY
 from dro.errors import DroError
 from dro.metrics.slots import Slot
-from supervisor.admin.client import Client, find_dro
+from supervisor.admin.client import Client, CommandError, find_dro
 from supervisor.admin.lists import rows_of
 from supervisor.admin.status import ROUTE_MANAGER_NAME, PortalsStatus, PortalStatus
 from supervisor.tools.demo.screen import CounterRates
@@ -49,6 +50,7 @@ DETOUR: Final = {2: ("A", "B"), 3: ("A", "B", "C")}
 CUT_PORTAL: Final = "A-C"
 COST, DETOUR_COST = 1, 10
 LOOK_S: Final = 0.25
+READY, WHOLE = "ready", "all links are up"
 STEP_LIMIT_S: Final = 20.0
 LAST_MESSAGES_S: Final = 0.5
 """After the routes avoid a link: what it still carries."""
@@ -69,7 +71,9 @@ class NetworkState:
 
     links: tuple[LinkState, ...] = ()
     dros_to: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """From TRD 1 to the other ones: the DROs of the path; empty while they have different routes."""
+    """From TRD 1 to the other ones: the DROs of the path; empty while they have different routes, or none."""
+    troubled: tuple[str, ...] = ()
+    """Portals that do not work, with their states."""
 
 
 class DemoNetwork(threading.Thread):
@@ -118,13 +122,20 @@ class DemoNetwork(threading.Thread):
             if not self._stop_event.is_set():
                 self.error = str(e)
 
+    @property
+    def now(self) -> str:
+        """What this does, and what is down besides."""
+        down = [*self.view.troubled, *(f"link {link.name} is down" for link in self.view.links if not link.is_up)]
+        others = [text for text in down if CUT_PORTAL not in text or self.note == WHOLE]
+        return "; ".join(([] if others and self.note == WHOLE else [self.note]) + others)
+
     # what is ordered
 
     def _steps(self) -> Iterator[None]:
         while not (self._is_path(self.layout.dros_to) and all(link.is_up for link in self.view.links)):
             yield  # for as long as the main thread waits: the DROs start
         while True:
-            self.note, self.is_whole = "all links are up" if self.layout.links else "the route is there", True
+            self.note, self.is_whole = WHOLE if self.layout.links else "the route is there", True
             if not self.layout.links:
                 return  # nothing will change, and looking costs time that messages wait for
             while not self.is_told_to_cut.is_set():
@@ -138,6 +149,7 @@ class DemoNetwork(threading.Thread):
                 yield
             if CUT_PORTAL not in self._resting:
                 self._order("portal pause", name=CUT_PORTAL)
+                self._resting.add(CUT_PORTAL)
             self.note = f"link {CUT_PORTAL} is cut"
             while not self.is_told_to_mend.is_set():
                 yield
@@ -145,6 +157,7 @@ class DemoNetwork(threading.Thread):
             self.note = f"portal {CUT_PORTAL} is resumed"
             if CUT_PORTAL in self._resting:
                 self._order("portal resume", name=CUT_PORTAL)
+                self._resting.discard(CUT_PORTAL)
             yield from self._until(lambda: all(link.is_up for link in self.view.links))
             self.note = f"portal {CUT_PORTAL} costs {COST} again; the DROs calculate other routes"
             self._set_cost(DETOUR_COST, COST)
@@ -184,15 +197,19 @@ class DemoNetwork(threading.Thread):
                     linked |= {(name, other) for other in _neighbours(client)}
                     dros_to.append({trd: _path(client, trd) for trd in self.layout.dros_to})
             except DroError:
-                return  # it starts, or its route manager has no routes yet
+                return  # it starts
         self._resting = {name for name, portal in portals.items() if portal.state in ("paused", "drained")}
         ends = {f"{a}-{b}": (portals[f"{a}-{b}"], portals[f"{b}-{a}"]) for a, b in self.layout.links}
         up = {f"{a}-{b}" for a, b in self.layout.links if {(a, b), (b, a)} <= linked}
         messages = {name: first[Slot.SENT] + second[Slot.SENT] for name, (first, second) in ends.items()}
         rates = self._rates.of(messages)
-        links = [LinkState(n, n in up, first.cost, messages[n], rates[n]) for n, (first, _) in ends.items()]
+        links = [
+            LinkState(n, n in up, first.cost, messages[n], rates[n] if n in up else 0.0)
+            for n, (first, _) in ends.items()
+        ]
         agreed = {trd: path if all(other[trd] == path for other in dros_to) else () for trd, path in dros_to[0].items()}
-        self.view = NetworkState(tuple(links), agreed)
+        troubled = tuple(f"{name} is {portal.state}" for name, portal in portals.items() if portal.state != READY)
+        self.view = NetworkState(tuple(links), agreed, troubled)
 
 
 def _neighbours(client: Client) -> set[str]:
@@ -202,7 +219,11 @@ def _neighbours(client: Client) -> set[str]:
 
 
 def _path(client: Client, trd: int) -> tuple[str, ...]:
-    return tuple(_short(row.dro) for row in rows_of(client, PATH, ROUTE_MANAGER_NAME, f"1 {trd}") if row.kind == "DRO")
+    """Find the DROs of the path from TRD 1; none where there is no path."""
+    with contextlib.suppress(CommandError):
+        rows = rows_of(client, PATH, ROUTE_MANAGER_NAME, f"1 {trd}")
+        return tuple(_short(row.dro) for row in rows if row.kind == "DRO")
+    return ()
 
 
 def _short(dro: str) -> str:

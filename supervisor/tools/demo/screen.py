@@ -34,15 +34,15 @@ class CounterRates:
     """How much counters have grown per second over the last ten seconds."""
 
     def __init__(self) -> None:
-        self._looks = deque([(time.monotonic(), dict[str, int]())])
+        self._looks = deque[tuple[float, dict[str, int]]]()
 
     def of(self, counters: dict[str, int]) -> dict[str, float]:
         now = time.monotonic()
         self._looks.append((now, counters))
-        while self._looks[1][0] <= now - RATES_S:
+        while len(self._looks) > 1 and self._looks[1][0] <= now - RATES_S:
             self._looks.popleft()
         then, before = self._looks[0]
-        return {name: (value - before.get(name, 0)) / max(now - then, 1e-9) for name, value in counters.items()}
+        return {name: (value - before.get(name, value)) / max(now - then, 1e-9) for name, value in counters.items()}
 
 
 def latency_cells(arrivals: Arrivals) -> str:

@@ -178,7 +178,7 @@ def test_one_of_several_has_to_be_named(folder: Path) -> None:
     assert find_dro("SOUTH", bases=[folder], shm=folder / "shm").name == f"dro-SOUTH-{ME}"
     assert find_dro("A B", bases=[folder], shm=folder / "shm").name == f"dro-A_B-{ME}"
     assert find_dro("SO", bases=[folder], shm=folder / "shm").name == f"dro-SOUTH-{ME}"
-    with pytest.raises(UnreachableError, match=r"no DRO 'SO' runs here; there are .*, NORTH .*, SOUTH "):
+    with pytest.raises(UnreachableError, match=r"just the name 'SO'; .* whole name, as in SOUTH \(pid"):
         find_dro("SO", bases=[folder], shm=folder / "shm", is_whole=True)
     (folder / f"dro-NORTH-2-{ME}").mkdir()
     assert find_dro("NORTH", bases=[folder], shm=folder / "shm").name == f"dro-NORTH-{ME}"
