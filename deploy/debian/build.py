@@ -79,7 +79,7 @@ def wheels(folder: Path) -> None:
     _run(*_PIP, "wheel", "--no-deps", "--wheel-dir", own, ROOT)
     (wheel,) = own.glob("open_dro-*.whl")
     constraints = folder / "constraints.txt"
-    found = {(each.metadata["Name"], each.version) for each in distributions()}
+    found = {(each.metadata["Name"], each.version) for each in distributions(path=[sysconfig.get_path("purelib")])}
     constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(found) if name != PROGRAM))
     for name, wanted in ((PROGRAM, str(wheel)), (HISTORY, f"{wheel}[history]")):
         _run(*_PIP, "wheel", "--only-binary", ":all:", "--constraint", constraints, "--find-links", own,

@@ -384,7 +384,7 @@ def test_the_commands(operator: Operator, capsys: pytest.CaptureFixture[str]) ->
     status, shown = typed("reload", "--verbose", "--confirm", "300")
     assert (status, shown[:7]) == (0, told)
     assert re.fullmatch(r"done in \d+\.\d s", shown[7])
-    assert shown[8:] == ["taken back in 300 s unless you say: tnwgdctl confirm"]
+    assert shown[8:] == [f"taken back in 300 s unless you say: tnwgdctl --dro {operator.site.pid} confirm"]
     assert "under way: a reload that waits for its confirmation" in typed("status")[1]
     status, shown = typed("explain", "T", "--from", "1", "--to", "2")  # nobody wants it
     assert (status, shown[0]) == (EXIT_FAILED, "topic T from domain 1 to domain 2: does not flow")

@@ -119,7 +119,7 @@ class DemoScreen:
             print(f"{elapsed_s:6.1f} s  sent {sent}  {'  '.join(parts)}  ({self._now(sent, arrivals)})", flush=True)
 
     def _now(self, sent: int, arrivals: list[Arrivals]) -> str:
-        """What happens now, and which receivers lack more than what was sent in the last two seconds or so."""
+        """Say what happens now, and which receivers lack more than what was sent in the last two seconds or so."""
         late = {trd: sent - a.received for trd, a in zip(self._network.layout.receiving, arrivals, strict=True)}
         waiting = [f"{count} messages wait for TRD {trd}" for trd, count in late.items() if count > LATE_S * self._rate]
         return "; ".join([self._network.now, *waiting])

@@ -124,7 +124,7 @@ class DemoNetwork(threading.Thread):
 
     @property
     def now(self) -> str:
-        """What this does, and what is down besides."""
+        """Name what is done here, and what is down besides."""
         down = [*self.view.troubled, *(f"link {link.name} is down" for link in self.view.links if not link.is_up)]
         others = [text for text in down if CUT_PORTAL not in text or self.note == WHOLE]
         return "; ".join(([] if others and self.note == WHOLE else [self.note]) + others)
