@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Final
 
 from dro.bus.listing import TopologyRow
-from supervisor.admin.status import DroStatus
+from supervisor.admin.status import WORKING, DroStatus
 
 KEPT_S: Final = 24 * 3600.0
 """How long what is gone is shown."""
@@ -84,12 +84,12 @@ def _key(row: TopologyRow) -> _Key:
 
 
 def _absent(topology: tuple[TopologyRow, ...], status: DroStatus) -> list[TopologyRow]:
-    """Make rows for portals that are configured and that the route manager does not list, as they are paused."""
+    """Make rows for portals that are configured and that the route manager does not list, as those that are paused."""
     own = next((row for row in topology if row.is_own), None)
     if own is None:
         return []
     listed = {row.portal for row in topology if row.is_own}
-    states = {worker.name: worker.state for worker in status.workers}
+    states = {worker.name: worker.state for worker in status.workers if worker.state not in WORKING}
     return [
         TopologyRow(
             own.dro, own.node_id, own.version, own.signature, is_own=True, portal=place.name,

@@ -141,7 +141,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ListView:
-    """A part of a list, all of that of drops. `columns` are the fields of a row."""
+    """A part of a list. `columns` are the fields of a row."""
 
     what: str
     columns: list[str]
@@ -320,8 +320,7 @@ class Views:
         columns = [*EVENT_COLUMNS] if kind is EventRow else [field.name for field in fields(kind)]
         if sort.removeprefix("-") not in columns:
             sort = ""
-        end = None if what == "drops" else offset + SHOWN  # the page folds what is zero, and counts it
-        rows = [asdict(row) for row in sorted_rows(found.rows, sort)[offset:end]]
+        rows = [asdict(row) for row in sorted_rows(found.rows, sort)[offset : offset + SHOWN]]
         return ListView(
             what, columns, rows, len(found.rows), offset, sort, portal, topic, portals, list(found.problems)
         )  # fmt: skip

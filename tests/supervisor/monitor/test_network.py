@@ -119,6 +119,13 @@ def test_what_never_worked_is_not_seen_and_has_no_time() -> None:
     assert [row.is_seen for row in scene.network.rows if row.portal == "A-C"] == [True]
 
 
+def test_a_portal_that_works_and_is_not_listed_yet_is_down_and_not_ready() -> None:
+    scene = Scene()
+    scene.look(triangle())
+    scene.look([row for row in triangle(links=("AB", "BC")) if row.portal != "A-C"], A_C="ready")
+    assert scene.lost()["A-C"] == ("down", 0)
+
+
 def test_what_a_reload_has_removed_is_gone_and_the_rest_is_forgotten_after_a_day() -> None:
     scene = Scene()
     scene.look(triangle())
