@@ -26,9 +26,10 @@ _BY_FOLDER: Final = {
     "dro.bus": "channel counters descriptors ring",
     "dro.proto": "ratelimit",
     "dro.proto.repair": "receiver retransmit source",
-    "dro.um.transport": "frames link_frames mmsg runs scan session trains",
-    "dro.um.transport.lbtrm": "headers receiver sender",
+    "dro.transport": "frames mmsg runs scan session trains",
+    "dro.transport.lbtrm": "headers receiver sender",
     "portals.datapath": "descriptor duplicate_window egress handover ingress intake outgoing plan select",
+    "portals.peer.stream": "link_frames",
 }
 """List those that have a `.pxd`, by hand: an installation has none, and a search would cost each program time."""
 STEPS: Final = tuple(f"{folder}.{name}" for folder, names in _BY_FOLDER.items() for name in names.split())

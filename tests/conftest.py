@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import hypothesis
 import pytest
 
+from dro.log import limits
 from dro.log.events import LogEvent
 from dro.log.lines import MARKED
 
@@ -104,6 +105,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     reasons = [reason for need in TOOLS if item.get_closest_marker(need) and (reason := missing(need))]
     if reasons:
         pytest.skip("; ".join(reasons))
+    limits.forget_limited()  # what an earlier test of the process has logged does not count
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

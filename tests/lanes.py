@@ -52,10 +52,10 @@ _LISTED: Final = {
         um/fragment/test_request_port.py um/fragment/test_source_sessions.py um/message/test_client_config.py
         um/message/test_context.py um/message/test_messages.py um/message/test_wildcard_receiver.py
         um/test_apis.py um/test_async_api.py um/test_blocking_api.py um/test_user_guide.py
-        um/transport/test_kinds.py um/transport/test_lbtrm.py um/transport/test_lbtrm_edges.py
-        um/transport/test_lbtrm_receiver.py um/transport/test_lbtrm_sender.py um/transport/test_mmsg.py
-        um/transport/test_peer_tls.py um/transport/test_plugged_kind.py um/transport/test_sockets.py
-        um/transport/test_tcp.py um/transport/test_tcp_receiver.py um/transport/test_tcp_sender.py
+        transport/test_kinds.py transport/test_lbtrm.py transport/test_lbtrm_edges.py
+        transport/test_lbtrm_receiver.py transport/test_lbtrm_sender.py transport/test_mmsg.py
+        portals/peer/test_peer_tls.py transport/test_plugged_kind.py transport/test_sockets.py
+        transport/test_tcp.py transport/test_tcp_receiver.py transport/test_tcp_sender.py
     """,
     Lane.PROCESSES: """
         bus/test_actor.py bus/test_counters.py bus/test_process_name.py bus/test_ring.py
@@ -71,7 +71,7 @@ _LISTED: Final = {
         supervisor/tools/ctl/test_main.py supervisor/tools/demo supervisor/tools/doctor supervisor/tools/init
         supervisor/tools/top/test_screen.py test_bench_traffic.py test_changed.py test_compiled_steps.py test_setup.py
         test_flaky.py test_mutation.py test_reached.py test_standard_streams.py tools/lbm/test_loss.py
-        tools/lbm/test_programs.py tools/umdump um/transport/test_tls.py wire/lbmr/test_tshark.py
+        tools/lbm/test_programs.py tools/umdump transport/test_tls.py wire/lbmr/test_tshark.py
     """,
     Lane.DELIVERY: "analytics deploy docs test_site.py",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dro.um.transport import sockets
+from dro.transport import sockets
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress

@@ -64,7 +64,7 @@ def test_both_forms_make_the_same_of_random_batches(seed: int) -> None:
 def test_messages_pass_through_all_steps_in_the_plain_form_too() -> None:
     """In the compiled form the suite runs these; both forms are the same lines."""
     network = "tests/network/test_delivery.py::test_everything_is_heard_once_and_in_order[pair-DROs]"
-    tests = ["tests/um/transport/test_lbtrm.py", network]
+    tests = ["tests/transport/test_lbtrm.py", network]
     said = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *tests, pure=True)
     assert " passed" in said.splitlines()[-1]
 

@@ -39,7 +39,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     **{  # of a kind of transport
         f"dro.proto.{folder.name}": ("dro", "dro.wire.*", "dro.proto", "dro.proto.repair")
         for folder in (ROOT / "dro/proto").iterdir()
-        if (ROOT / "dro/um/transport" / folder.name / "kind.py").exists()
+        if (ROOT / "dro/transport" / folder.name / "kind.py").exists()
     },
     "dro.config": (),
     "dro.config.data": (),
@@ -49,23 +49,23 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.config.change": ("dro", "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "dro.config.lint": ("dro", "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "dro.config.report": ("dro", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change"),
-    "dro.um.transport": (*FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um"),
+    "dro.transport": (*FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um"),
     **{  # a kind of transport is a folder with a module `kind`; none knows another
-        f"dro.um.transport.{kind.parent.name}": (
-            *FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um", "dro.um.transport",
+        f"dro.transport.{kind.parent.name}": (
+            *FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um", "dro.transport",
         )
-        for kind in (ROOT / "dro/um/transport").glob("*/kind.py")
+        for kind in (ROOT / "dro/transport").glob("*/kind.py")
     },
-    "dro.um.fragment": (*FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um", "dro.um.transport.*"),
-    "dro.um.message": (*FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um", "dro.um.transport.*", "dro.um.fragment"),
-    "dro.devices": (*FLOOR, "dro.um.transport"),
-    "dro.um": (*FLOOR, "dro.devices", "dro.config.um", "dro.um.transport.*", "dro.um.fragment", "dro.um.message"),
+    "dro.um.fragment": (*FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um", "dro.transport.*"),
+    "dro.um.message": (*FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um", "dro.transport.*", "dro.um.fragment"),
+    "dro.devices": (*FLOOR, "dro.transport"),
+    "dro.um": (*FLOOR, "dro.devices", "dro.config.um", "dro.transport.*", "dro.um.fragment", "dro.um.message"),
     "dro.bus": FLOOR,
     "dro.tools": FLOOR,
-    "dro.tools.lbm": (*FLOOR, "dro.proto.*", "dro.config.um", "dro.tools", "dro.um.*"),
+    "dro.tools.lbm": (*FLOOR, "dro.proto.*", "dro.config.um", "dro.tools", "dro.transport.*", "dro.um.*"),
     "dro.tools.umdump": (*FLOOR, "dro.wire.*", "dro.config.reading", "dro.config.um", "dro.tools", "dro.dissect"),
     "portals": (),
-    "portals.datapath": (*FLOOR, "dro.bus", "dro.wire.lbmc", "dro.um.transport"),
+    "portals.datapath": (*FLOOR, "dro.bus", "dro.wire.lbmc", "dro.transport"),
     "portals.decisions": (
         *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.interest", "dro.proto.unicast", "dro.config.um",
         "dro.config.dro_xml", "portals.datapath",
@@ -75,26 +75,26 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "portals.shell": (
         *FLOOR, "dro.bus", "dro.wire.lbmc", "dro.proto", "dro.proto.interest", "dro.proto.unicast",
-        "dro.config.dro_xml", "dro.config.change", "dro.um.transport",
+        "dro.config.dro_xml", "dro.config.change", "dro.transport",
         "portals.datapath", "portals.decisions.*",
     ),
     "portals.endpoint": (
         *FLOOR, "dro.bus", "dro.devices", "dro.wire.*", "dro.proto.*",
         "dro.config.um", "dro.config.dro_xml", "dro.config.change",
-        "dro.um.transport.*", "dro.um.fragment", "portals.datapath", "portals.decisions.*", "portals.shell",
+        "dro.transport.*", "dro.um.fragment", "portals.datapath", "portals.decisions.*", "portals.shell",
     ),
     "portals.peer": (
         "dro", "dro.log", "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "portals.decisions",
     ),
     "portals.peer.stream": (
-        *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.um.transport", "portals.peer",
+        *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.transport", "portals.peer",
     ),
     "portals.peer.datagrams": (
-        *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.um.transport",
+        *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.transport",
         "portals.shell", "portals.peer", "portals.peer.stream",
     ),
     "portals.peer.process": (
-        *FLOOR, "dro.bus", "dro.devices", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.um.transport",
+        *FLOOR, "dro.bus", "dro.devices", "dro.wire.*", "dro.proto.*", "dro.config.dro_xml", "dro.transport",
         "portals.datapath",
         "portals.decisions.*", "portals.shell", "portals.peer", "portals.peer.stream", "portals.peer.datagrams",
     ),
@@ -124,7 +124,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "supervisor.reload": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change",
-        "dro.um.transport", "portals.datapath", "supervisor.host", "supervisor.admin", "supervisor.parent",
+        "dro.transport", "portals.datapath", "supervisor.host", "supervisor.admin", "supervisor.parent",
     ),
     "supervisor.commands": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change",
@@ -134,7 +134,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor.tools": (),
     "supervisor.tools.doctor": (
         *FLOOR, "dro.bus", "dro.wire.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.lint",
-        "dro.um.transport", "supervisor.host", "supervisor.admin",
+        "dro.transport", "supervisor.host", "supervisor.admin",
     ),
     "supervisor.tools.ctl": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "supervisor.host", "supervisor.admin",
@@ -151,7 +151,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "portals.datapath", "portals.decisions.*", "portals.endpoint", "portals.peer", "router",
     ),
     "supervisor.start": (
-        *FLOOR, "dro.config.reading", "dro.config.dro_xml", "dro.config.lint", "dro.config.report", "dro.um.transport",
+        *FLOOR, "dro.config.reading", "dro.config.dro_xml", "dro.config.lint", "dro.config.report", "dro.transport",
         "supervisor.host", "supervisor.history", "supervisor.parent", "supervisor.reload", "supervisor.commands",
         "supervisor.tools.init", "supervisor.tools.simulate",
     ),
@@ -404,8 +404,8 @@ def verdict(tree: Path) -> tuple[list[str], list[tuple[str, ...]]]:
         ("dro.wire.lbmr.thing", "from dro.config.um import thing"),
         ("dro.proto.repair.thing", "import dro.proto.tcp.thing"),
         ("dro.proto.peerlink.thing", "import dro.proto.tcp.thing"),
-        ("dro.um.transport.tcp.thing", "import dro.um.transport.lbtrm.thing"),
-        ("portals.peer.thing", "import dro.um.transport.lbtrm.thing"),
+        ("dro.transport.tcp.thing", "import dro.transport.lbtrm.thing"),
+        ("portals.peer.thing", "import dro.transport.lbtrm.thing"),
         ("dro.proto.delivery.thing", "import dro.um.fragment.thing as c"),
         ("dro.proto.delivery.thing", "from dro.bus.thing import x"),
         ("dro.config.reading.thing", "import dro.config.um.thing"),

@@ -16,7 +16,7 @@ from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.timers import Timer
-from dro.um.transport.sockets import follow_devices
+from dro.transport.sockets import follow_devices
 
 AGAIN_NS: Final = s(1)
 """While something is in the way, it is looked again without a message of the kernel."""

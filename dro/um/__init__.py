@@ -1,1 +1,1 @@
-"""The UM client library: transports, contexts at fragment level and message level, asyncio and blocking interfaces."""
+"""The UM client library: contexts at fragment level and message level, asyncio and blocking interfaces."""

@@ -18,8 +18,8 @@ from typing import Final
 from dro.clock import NS_PER_S
 from dro.loop import Callback, HasFileno, Loop
 from dro.timers import Timer
+from dro.transport.session import DataReader
 from dro.um.message.events import UsageError
-from dro.um.transport.session import DataReader
 
 _NEVER: Final = 1 << 63
 

@@ -1,6 +1,6 @@
 cimport cython
 
-from dro.um.transport.runs cimport RunTable
+from dro.transport.runs cimport RunTable
 
 cdef Py_ssize_t _WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE
 cdef unsigned int _KIND_SHIFT, _DATA, _CONTROL, _TSNI, _LEAST, _LEAST_CONTROL

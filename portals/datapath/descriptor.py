@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Final
 
 from dro.errors import DecodeError
-from dro.um.transport.runs import (
+from dro.transport.runs import (
     FRAGMENTS,
     HEADER_BYTES,
     KIND_CONTROL,

@@ -1,5 +1,5 @@
 from dro.bus.counters cimport CounterPage
-from dro.um.transport.runs cimport RunTable
+from dro.transport.runs cimport RunTable
 from portals.datapath.descriptor cimport decode, table_bytes
 from portals.datapath.outgoing cimport Lane
 

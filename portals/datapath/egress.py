@@ -23,7 +23,7 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
 from dro.sqn import MASK
-from dro.um.transport.runs import (
+from dro.transport.runs import (
     FLAG_REPAIR,
     FLAGS_SHIFT,
     FRAGMENTS,
@@ -35,7 +35,7 @@ from dro.um.transport.runs import (
     WORDS,
     RunTable,
 )
-from dro.um.transport.session import SenderTransport
+from dro.transport.session import SenderTransport
 from portals.datapath.descriptor import JOIN_BELOW, decode, table_bytes
 from portals.datapath.feeder_order import FeederOrder
 from portals.datapath.max_queue import MaxQueue

@@ -23,7 +23,7 @@ from typing import Final
 
 from dro.clock import ms, s
 from dro.sqn import MASK, ahead
-from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_SHIFT, KIND_TSNI, ROW, RunTable
+from dro.transport.runs import KIND_CONTROL, KIND_DATA, KIND_SHIFT, KIND_TSNI, ROW, RunTable
 from portals.datapath.descriptor import JOIN_BELOW
 from portals.datapath.max_queue import MaxQueue
 from portals.datapath.outgoing import Feeder, ProxySource, Waiting

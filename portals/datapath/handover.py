@@ -21,8 +21,8 @@ from typing import Final
 
 from dro.errors import DecodeError
 from dro.sqn import HALF, MASK
-from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, Run
-from dro.um.transport.session import BoundSource, ReceiverTransport
+from dro.transport.runs import KIND_CONTROL, KIND_DATA, Run
+from dro.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc.message import frag_of
 
 LOOK_TICKS: Final = 2

@@ -2,7 +2,7 @@ cimport cython
 
 from dro.bus.counters cimport CounterPage, Histogram
 from dro.bus.ring cimport RingWriter
-from dro.um.transport.runs cimport RunTable
+from dro.transport.runs cimport RunTable
 from portals.datapath.descriptor cimport encode
 
 cdef Py_ssize_t _HANDED, _TOPIC_RCVD, _BATCHES_IN, _RUNS_IN

@@ -20,7 +20,7 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.metrics.slots import PairSlot, Slot
 from dro.metrics.table import PORTAL, bounds_of
-from dro.um.transport.runs import (
+from dro.transport.runs import (
     FLAG_REQUEST,
     FLAGS_SHIFT,
     ROW,
@@ -30,7 +30,7 @@ from dro.um.transport.runs import (
     has_block,
     shape_of,
 )
-from dro.um.transport.session import BoundSource, ReceiverTransport
+from dro.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc.codes import BlockType
 from portals.datapath.descriptor import JOIN_BELOW, BatchKind, encode
 from portals.datapath.episodes import Episodes

@@ -15,8 +15,8 @@ from dro.bus.counters import CounterPage
 from dro.clock import NS_PER_US
 from dro.log.events import LogEvent
 from dro.metrics.slots import PairSlot, Slot
-from dro.um.transport.frames import keep_first
-from dro.um.transport.runs import FRAGMENTS, KIND_SHIFT, KIND_TSNI, LENGTH, ROW, SHAPE, RunTable
+from dro.transport.frames import keep_first
+from dro.transport.runs import FRAGMENTS, KIND_SHIFT, KIND_TSNI, LENGTH, ROW, SHAPE, RunTable
 from portals.datapath.episodes import Episodes
 from portals.datapath.outgoing import Lane, ProxySource, Waiting, copy_of, first_bytes, set_apart
 

@@ -1,6 +1,6 @@
 cimport cython
 
-from dro.um.transport.runs cimport RunTable
+from dro.transport.runs cimport RunTable
 from portals.datapath.duplicate_window cimport DuplicateWindow
 
 cdef Py_ssize_t _WORDS, _FRAGMENTS, _LENGTH, _SHAPE

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from dro.um.transport.runs import (
+from dro.transport.runs import (
     FLAG_REQUEST,
     FLAGS_SHIFT,
     FRAGMENTS,
@@ -27,7 +27,7 @@ from dro.um.transport.runs import (
     WORDS,
     RunTable,
 )
-from dro.um.transport.session import SenderTransport
+from dro.transport.session import SenderTransport
 from portals.datapath.duplicate_window import DuplicateWindow
 
 COPY_BELOW_SHARE: Final = 4

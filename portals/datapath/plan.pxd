@@ -1,6 +1,6 @@
 cimport cython
 
-from dro.um.transport.runs cimport RunTable
+from dro.transport.runs cimport RunTable
 from portals.datapath.duplicate_window cimport DuplicateWindow
 from portals.datapath.outgoing cimport Lane, ProxySource
 

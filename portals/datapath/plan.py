@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dro.sqn import MASK
-from dro.um.transport.runs import (
+from dro.transport.runs import (
     FLAG_REQUEST,
     FLAGS_SHIFT,
     FRAGMENTS,

@@ -1,6 +1,6 @@
 cimport cython
 
-from dro.um.transport.runs cimport RunTable
+from dro.transport.runs cimport RunTable
 from portals.datapath.handover cimport ForwardEntry
 
 cdef Py_ssize_t _WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE, _HEADROOM

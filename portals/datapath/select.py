@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dro.sqn import MASK
-from dro.um.transport.runs import (
+from dro.transport.runs import (
     FRAGMENTS,
     LENGTH,
     OFFSET,
@@ -20,7 +20,7 @@ from dro.um.transport.runs import (
     WORDS,
     RunTable,
 )
-from dro.um.transport.session import BoundSource
+from dro.transport.session import BoundSource
 from portals.datapath.handover import ForwardEntry
 
 # plain integers in the compiled form

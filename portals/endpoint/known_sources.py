@@ -11,7 +11,7 @@ from struct import Struct, error
 from typing import Final
 
 from dro.errors import DecodeError
-from dro.um.transport.session import BoundSource
+from dro.transport.session import BoundSource
 from dro.wire.cursor import Reader
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import read_tir_options

@@ -16,8 +16,8 @@ from dro.bus.actor import WorkerContext
 from dro.config.dro_xml.model import EndpointConfig
 from dro.proto.resolver.cache import address_rank
 from dro.proto.unicast.connections import OnOutcome
+from dro.transport.sockets import ip_text
 from dro.um.fragment.context import FragmentContext
-from dro.um.transport.sockets import ip_text
 from dro.wire import otid
 from dro.wire.lbmr.records import write_transport
 from dro.wire.source_string import TransportAddress

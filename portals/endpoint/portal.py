@@ -20,9 +20,9 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import LbtrmReceiverOptions, ResolverOptions
 from dro.devices.follower import DeviceFollower
 from dro.log.events import LogEvent
+from dro.transport import sockets
+from dro.transport.session import BoundSource, ReceiverTransport
 from dro.um.fragment.context import ContextSettings, FragmentContext
-from dro.um.transport import sockets
-from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import format_source
 from portals.decisions.acl_enforcement import AclEnforcement
@@ -65,7 +65,7 @@ STOP_GRACE_NS: Final = ms(1800)
 
 
 class EndpointPortal:
-    """Implements `portals.shell.link.Link`, and `dro.um.transport.session.FragmentSink` for the receiving context."""
+    """Implements `portals.shell.link.Link`, and `dro.transport.session.FragmentSink` for the receiving context."""
 
     def __init__(self, ctx: WorkerContext, config: EndpointConfig) -> None:
         """Raises: ResourceError when a port or group cannot be had."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dro.config.um.options import UmOptions
 from dro.proto.delivery.fragment import message_limit
-from dro.um.transport.registry import KINDS
-from dro.um.transport.runs import Run
-from dro.um.transport.session import BoundSource
+from dro.transport.registry import KINDS
+from dro.transport.runs import Run
+from dro.transport.session import BoundSource
 from dro.wire.lbmc.origin import request_with_domain
 
 

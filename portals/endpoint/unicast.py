@@ -25,8 +25,8 @@ from dro.proto.interest.announced import DomainRouteTable
 from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.proto.unicast.contexts import ContextPlace
 from dro.proto.unicast.neighbour_dros import NeighbourDro, NeighbourDros
+from dro.transport import sockets
 from dro.um.fragment.context import FragmentContext
-from dro.um.transport import sockets
 from dro.wire.lbmc.addressing import read_addressing
 from dro.wire.lbmc.dro_blocks import CTXINFO_QUERY
 from dro.wire.lbmc.origin import request_with_domain

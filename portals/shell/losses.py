@@ -15,7 +15,7 @@ from typing import Final
 
 from dro.bus.listing import TOPICS_MAX, LossRow
 from dro.clock import NS_PER_S
-from dro.um.transport.session import BoundSource
+from dro.transport.session import BoundSource
 from portals.shell.matchers import shown
 
 EPISODES_MAX: Final = 200

@@ -36,7 +36,7 @@ from dro.log.events import LogEvent
 from dro.metrics.slots import Slot
 from dro.table import Table
 from dro.timers import Timer
-from dro.um.transport.session import BoundSource
+from dro.transport.session import BoundSource
 from portals.datapath.addressed import AddressedData
 from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry

@@ -21,7 +21,7 @@ from dro.config.um.interfaces import ANY
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import RequestOptions, ResolverOptions
 from dro.errors import ConfigError, ResourceError
-from dro.um.transport.sockets import bind_in_range, ip_number, multicast_receiver
+from dro.transport.sockets import bind_in_range, ip_number, multicast_receiver
 from supervisor.reload.plan import ActionKind, ReloadPlan
 
 CONTEXTS: Final = 2  # of an endpoint portal, each with a request port

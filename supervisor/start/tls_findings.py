@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from dro.config.dro_xml.model import DroConfig
 from dro.config.lint.finding import Finding, Machine, view_of, warning
-from dro.um.transport.tls_files import problems
+from dro.transport.tls_files import problems
 
 
 def tls_findings(config: DroConfig, now_s: float) -> Iterator[Finding]:

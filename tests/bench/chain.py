@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.metrics.slots import Slot
-from dro.um.transport.sockets import ip_number
+from dro.transport.sockets import ip_number
 from dro.wire.source_string import LbtrmAddress, TransportAddress
 from tests.bench.dros import Daemons, Meter, Worker, dropped_by, net_of, tr_group, worst
 from tests.bench.scale import ASK_S, PAYLOAD, PORTAL_XML, measure_all, operators_options, parser_of

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 from dro.bus.messages import ROUTE_MANAGER
 from dro.errors import DecodeError, ResourceError
 from dro.metrics.slots import DROP_SLOTS, Slot, WorkerSlot
-from dro.um.transport import sockets
+from dro.transport import sockets
 from dro.wire.lbmr import packet as lbmr
 from tests.bench.churn import Process
 from tests.bench.cost_unit import cpu_ns

@@ -18,11 +18,11 @@ from typing import Final
 
 from dro.clock import NS_PER_S
 from dro.loop import Loop
+from dro.transport.runs import KIND_DATA, Run
+from dro.transport.session import BoundSource, ReceiverTransport
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
-from dro.um.transport.runs import KIND_DATA, Run
-from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc.message import HEADER as _LBMC
 from tests.fakes.runs import RunSink, send_run
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Final
 
-from dro.um.transport.runs import Run
-from dro.um.transport.session import ReceiverTransport
+from dro.transport.runs import Run
+from dro.transport.session import ReceiverTransport
 from dro.wire.lbmc import message as lbmc
 from tests.rigs.netns.examples import LINKS, Example, Network, Station, network_of
 from tests.rigs.netns.harness import Net

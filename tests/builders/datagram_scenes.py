@@ -11,8 +11,8 @@ import pytest
 from dro.bus.messages import Role
 from dro.proto.peerlink.messages import Hello, hello, read_hello
 from dro.sqn import MASK
-from dro.um.transport import mmsg, sockets
-from dro.um.transport.runs import RunTable
+from dro.transport import mmsg, sockets
+from dro.transport.runs import RunTable
 from dro.wire import lbtru
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType

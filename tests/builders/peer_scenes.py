@@ -23,8 +23,8 @@ from dro.proto.peerlink.messages import (
 )  # fmt: skip
 from dro.proto.peerlink.session import DataPathState, LinkSession, SendCanary
 from dro.proto.unicast.connections import Outcome
-from dro.um.transport import sockets
-from dro.um.transport.runs import RunTable
+from dro.transport import sockets
+from dro.transport.runs import RunTable
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import Domain, TnwgKeepalive
 from portals.peer.options import CANARY_BYTES, options_of

@@ -13,7 +13,7 @@ import pytest
 
 from dro.errors import DecodeError
 from dro.metrics.slots import Slot
-from dro.um.transport import sockets
+from dro.transport import sockets
 from dro.wire import lbtrm, otid
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dro.bus.descriptors import BatchDescriptor, DescriptorWriter
 from dro.bus.ring import RingReader, RingWriter
-from dro.um.transport.runs import Run, RunTable
+from dro.transport.runs import Run, RunTable
 from portals.datapath import descriptor
 from portals.datapath.descriptor import BatchKind
 from tests.fakes.runs import table_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dro.sqn import MASK
-from dro.um.transport.runs import Run, RunTable
-from dro.um.transport.session import ReceiverTransport, SenderTransport
+from dro.transport.runs import Run, RunTable
+from dro.transport.session import ReceiverTransport, SenderTransport
 
 
 def table_of(runs: Iterable[Run]) -> RunTable:

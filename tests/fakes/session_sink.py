@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dro.sqn import MASK
-from dro.um.transport.runs import KIND_CONTROL, KIND_TSNI, Run
-from dro.um.transport.session import ReceiverTransport
+from dro.transport.runs import KIND_CONTROL, KIND_TSNI, Run
+from dro.transport.session import ReceiverTransport
 from dro.wire.lbmc.message import HEADER
 from tests.fakes.runs import RunSink
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dro.um.transport.stream import Piece, StreamEvents
+from dro.transport.stream import Piece, StreamEvents
 
 
 class FakeStream:

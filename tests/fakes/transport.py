@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dro.um.transport.session import (
+from dro.transport.session import (
     ReceiverSessionStatistics,
     ReceiverTransport,
     SessionCounts,

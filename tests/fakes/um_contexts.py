@@ -9,12 +9,12 @@ from itertools import count
 
 from dro.clock import NS_PER_MS, NS_PER_S
 from dro.loop import Loop
+from dro.transport.lbtrm.kind import LbtrmReceivers
+from dro.transport.lbtrm.receiver import LbtrmGroup
+from dro.transport.runs import KIND_DATA, Run
+from dro.transport.session import BoundSource, ReceiverTransport
 from dro.um.fragment.receiver_sessions import ReceiverSessions
 from dro.um.message.client_config import Config
-from dro.um.transport.lbtrm.kind import LbtrmReceivers
-from dro.um.transport.lbtrm.receiver import LbtrmGroup
-from dro.um.transport.runs import KIND_DATA, Run
-from dro.um.transport.session import BoundSource, ReceiverTransport
 from tests.fakes.clock import SteppedClock
 from tests.fakes.runs import RunSink
 

@@ -8,9 +8,9 @@ from struct import Struct
 from typing import Final
 
 from dro.errors import DecodeError
-from dro.um.transport.lbtrm.receiver import HEADER as LBTRM
-from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, ROW, Run, RunTable, has_block, read_messages
-from dro.um.transport.scan import BadStream, DatagramHeader, Stream, scan_datagrams, scan_stream
+from dro.transport.lbtrm.receiver import HEADER as LBTRM
+from dro.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, ROW, Run, RunTable, has_block, read_messages
+from dro.transport.scan import BadStream, DatagramHeader, Stream, scan_datagrams, scan_stream
 from dro.wire import lbtrm, lbtru
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import BlockType

@@ -25,14 +25,14 @@ from dro.loop import Loop
 from dro.metrics.slots import Slot
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.source import SourceConfig, SourceSession
+from dro.transport import mmsg, sockets
+from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
+from dro.transport.runs import KIND_DATA, Run
+from dro.transport.session import BoundSource, ReceiverTransport
 from dro.um.blocking_api import BlockingContext
 from dro.um.fragment.context import FragmentContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import BOS, EOS, Data, Event
-from dro.um.transport import mmsg, sockets
-from dro.um.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
-from dro.um.transport.runs import KIND_DATA, Run
-from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbtrm import DATA_HEADER
 from dro.wire.source_string import LbtrmAddress
 from tests.builders.lbtrm_capture import Packet, packets

@@ -9,13 +9,13 @@ import pytest
 
 from dro.config.um.options import UmOptions
 from dro.metrics.slots import Slot
+from dro.transport.runs import KIND_TSNI, Run
+from dro.transport.session import ReceiverTransport
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
 from dro.um.message.context import MessageContext
 from dro.um.message.events import Data, Event, Loss
 from dro.um.message.receiver import CallbackListener
-from dro.um.transport.runs import KIND_TSNI, Run
-from dro.um.transport.session import ReceiverTransport
 from portals.decisions.messages import PATTERN_PCRE
 from tests.network.conftest import Make
 from tests.network.plans import ALL, CHAIN, TRIANGLE

@@ -23,18 +23,16 @@ from dro.proto.repair.source import SourceSession
 from dro.proto.tcp.receiver import TcpReceiverCore
 from dro.proto.tcp.source import TcpSourceCore
 from dro.proto.unicast.splitter import MessageSplitter
+from dro.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
+from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.runs import RunTable
+from dro.transport.scan import Stream
+from dro.transport.session import BoundSource
+from dro.transport.stream import PlainStream
+from dro.transport.tcp.receiver import TcpReceiver
+from dro.transport.tcp.sender import TcpSender
+from dro.transport.trains import Trains
 from dro.um.fragment.own_sources import FragmentSource
-from dro.um.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
-from dro.um.transport.lbtrm.sender import LbtrmSender
-from dro.um.transport.lz4_stream import Lz4Stream
-from dro.um.transport.peer_tls import PeerTlsStream
-from dro.um.transport.runs import RunTable
-from dro.um.transport.scan import Stream
-from dro.um.transport.session import BoundSource
-from dro.um.transport.stream import PlainStream
-from dro.um.transport.tcp.receiver import TcpReceiver
-from dro.um.transport.tcp.sender import TcpSender
-from dro.um.transport.trains import Trains
 from dro.wire.lz4_frame import FrameReader
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import Lane, ProxySource
@@ -43,6 +41,8 @@ from portals.peer.datagrams.link_datagrams import LinkDatagrams
 from portals.peer.datagrams.packet_writer import PacketWriter
 from portals.peer.newcomers import UNGREETED_MAX
 from portals.peer.stream.connection import PeerConnection
+from portals.peer.stream.lz4_stream import Lz4Stream
+from portals.peer.stream.peer_tls import PeerTlsStream
 from portals.peer.stream.receiver import LinkReader, LinkReceiver
 from portals.peer.stream.writer import LinkWriter
 from tests.network.conftest import Make

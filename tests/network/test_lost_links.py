@@ -15,11 +15,11 @@ from dro.metrics.slots import Slot
 from dro.metrics.table import PORTAL, bounds_of
 from dro.proto.peerlink.hold import HOLD_NS
 from dro.proto.peerlink.session import LinkEnd
-from dro.um.transport.link_frames import SRCIDX_BYTES
-from dro.um.transport.stream import PlainStream
+from dro.transport.stream import PlainStream
 from dro.wire.lbmc import message as lbmc
 from portals.peer.datagrams.link_datagrams import LinkDatagrams
 from portals.peer.stream.connector import Acceptor
+from portals.peer.stream.link_frames import SRCIDX_BYTES
 from tests.network.conftest import Make
 from tests.network.plans import PAIR, RING
 from tests.network.test_outages import SETTLED_MS, SOUTH, Flow

@@ -11,8 +11,7 @@ import pytest
 
 from dro.metrics.slots import Slot
 from dro.proto.peerlink.messages import SourceEnd
-from dro.um.transport.link_frames import PACKET_HEADER
-from dro.um.transport.trains import Trains
+from dro.transport.trains import Trains
 from dro.wire import lbtru
 from dro.wire.lbmc.dro_blocks import TopicSource
 from dro.wire.lbmc.message import Message
@@ -21,6 +20,7 @@ from portals.decisions.effects import CloseProxySource, OpenProxySource
 from portals.decisions.messages import SourceSeen
 from portals.peer.datagrams import packet_writer
 from portals.peer.datagrams.link_datagrams import LinkDatagrams
+from portals.peer.stream.link_frames import PACKET_HEADER
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN, PAIR
 from tests.network.test_answers import rows

@@ -19,7 +19,7 @@ from dro.proto.peerlink.messages import (
     source,
     topic_interest,
 )
-from dro.um.transport.sockets import ip_number, multicast_sender
+from dro.transport.sockets import ip_number, multicast_sender
 from dro.wire.lbmc.dro_blocks import PATTERN_PCRE
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import TirOptions

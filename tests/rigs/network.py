@@ -21,12 +21,12 @@ from dro.loop import Loop
 from dro.metrics.slots import DROP_SLOTS, Slot
 from dro.proto.peerlink.session import LinkEnd
 from dro.proto.repair.retransmit import Chunk
+from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.session import BoundSource
+from dro.transport.stream import PlainStream
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
-from dro.um.transport.lbtrm.sender import LbtrmSender
-from dro.um.transport.session import BoundSource
-from dro.um.transport.stream import PlainStream
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbtrm import DATA_HEADER
 from portals.endpoint.portal import EndpointPortal

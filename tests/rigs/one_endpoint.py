@@ -9,7 +9,7 @@ from pathlib import Path
 from dro.bus.descriptors import DescriptorWriter
 from dro.bus.messages import ROUTE_MESSAGES, Role, Route, RouteMessage, RouteTable
 from dro.bus.ring import RingWriter
-from dro.um.transport.runs import Run
+from dro.transport.runs import Run
 from dro.wire.lbmc import message as lbmc
 from portals.decisions.messages import PORTAL_MESSAGES, PortalMessage
 from portals.endpoint.portal import EndpointPortal

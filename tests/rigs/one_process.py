@@ -16,10 +16,10 @@ from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.loop import Loop
 from dro.metrics.slots import DROP_SLOTS, Slot
+from dro.transport.session import BoundSource
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
-from dro.um.transport.session import BoundSource
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr
 from portals.endpoint.portal import EndpointPortal

@@ -13,12 +13,12 @@ from typing import Final, cast
 
 from dro.compiled_steps import form
 from dro.errors import DecodeError
-from dro.um.transport.frames import drop_first, in_stream, keep_first, lay_out, write_topics
-from dro.um.transport.lbtrm.headers import write_headers
-from dro.um.transport.lbtrm.receiver import HEADER as LBTRM
-from dro.um.transport.runs import ROW, RunTable, read_messages
-from dro.um.transport.scan import BadStream, DatagramHeader, Stream, scan_datagrams, scan_stream
-from dro.um.transport.session import SenderTransport
+from dro.transport.frames import drop_first, in_stream, keep_first, lay_out, write_topics
+from dro.transport.lbtrm.headers import write_headers
+from dro.transport.lbtrm.receiver import HEADER as LBTRM
+from dro.transport.runs import ROW, RunTable, read_messages
+from dro.transport.scan import BadStream, DatagramHeader, Stream, scan_datagrams, scan_stream
+from dro.transport.session import SenderTransport
 from dro.wire.lbmc.message import HEADER
 from dro.wire.lbtru import FLAG_RETRANSMISSION, Data, encode, sid_option
 from portals.datapath import descriptor

@@ -14,9 +14,9 @@ from typing import cast
 import pytest
 
 from dro.clock import ms, s
+from dro.transport.session import DataReader
 from dro.um.hosts import AsyncLoop, PausableLoop, ThreadLoop
 from dro.um.message.events import UsageError
-from dro.um.transport.session import DataReader
 from tests.fakes.clock import SteppedClock
 from tests.fakes.um_contexts import PATIENCE_S
 

@@ -17,7 +17,7 @@ from dro.config.um import sets as um_sets
 from dro.config.um.options import OptionKey, option_table
 from dro.config.um.sets import OptionSet
 
-FOLDERS: Final = [str(Path(__file__).parents[2] / "um/transport")]
+FOLDERS: Final = [str(Path(__file__).parents[2] / "transport")]
 """With a folder for each kind of transport."""
 # Asked for elsewhere than in the sets.
 _ELSEWHERE: frozenset[OptionKey] = frozenset(
@@ -48,7 +48,7 @@ def _sets() -> Iterator[type[OptionSet]]:
     """Yield the sets of `dro.config.um.sets`, and those in the module `options` of a kind of transport."""
     modules = [um_sets]
     for folder in pkgutil.iter_modules(FOLDERS):
-        name = f"dro.um.transport.{folder.name}"
+        name = f"dro.transport.{folder.name}"
         if folder.ispkg and find_spec(f"{name}.options"):
             modules.append(import_module(f"{name}.options"))
     for module in modules:

@@ -31,10 +31,10 @@ from dro.loop import Loop
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.events import FoundSource
 from dro.table import Table
+from dro.transport.session import BoundSource, FragmentSink, ReceiverTransport
 from dro.um.fragment.dro_watch import SILENT_NS, DroWatch
 from dro.um.fragment.receiver_sessions import ReceiverSessions
 from dro.um.fragment.wanted import WantedTopics
-from dro.um.transport.session import BoundSource, FragmentSink, ReceiverTransport
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TransportAddress, format_source
 

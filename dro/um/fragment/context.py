@@ -33,6 +33,10 @@ from dro.proto.resolver.joining import Carries, Judge
 from dro.proto.resolver.source_advertisements import Matcher
 from dro.proto.unicast.connections import OnOutcome
 from dro.timers import Timer
+from dro.transport import mmsg, sockets
+from dro.transport.kind import SessionHost
+from dro.transport.session import BoundSource, FragmentSink, OnClient, SenderTransport, SessionCounts
+from dro.transport.tls import stream_maker
 from dro.um.fragment.bindings import Bindings, BoundKey, ContextStats
 from dro.um.fragment.immediate import ImmediateMessages
 from dro.um.fragment.options import resolver_config, with_interface
@@ -43,10 +47,6 @@ from dro.um.fragment.source_sessions import SourceSessions
 from dro.um.fragment.tr_channel import TrChannel
 from dro.um.fragment.unicast_sender import UnicastSender, ignore_outcome
 from dro.um.fragment.wanted import WantedTopics
-from dro.um.transport import mmsg, sockets
-from dro.um.transport.kind import SessionHost
-from dro.um.transport.session import BoundSource, FragmentSink, OnClient, SenderTransport, SessionCounts
-from dro.um.transport.tls import stream_maker
 from dro.wire.lbmr import packet as lbmr
 
 log = logging.getLogger(__name__)

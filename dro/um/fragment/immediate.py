@@ -20,10 +20,10 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.timers import Timer
+from dro.transport.kind import ImmediateListener, OnImmediate, SessionHost
+from dro.transport.registry import immediate_kind
+from dro.transport.session import SenderTransport, SessionCounts
 from dro.um.fragment.source_sessions import SourceSessions
-from dro.um.transport.kind import ImmediateListener, OnImmediate, SessionHost
-from dro.um.transport.registry import immediate_kind
-from dro.um.transport.session import SenderTransport, SessionCounts
 from dro.wire.source_string import TransportAddress
 
 QUEUE_MAX_BYTES: Final = 1_000_000

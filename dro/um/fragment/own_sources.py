@@ -16,8 +16,8 @@ from dro.loop import Loop
 from dro.proto.resolver import schedule
 from dro.proto.resolver.core import Resolver, SourceAd
 from dro.table import Table
+from dro.transport.session import SenderTransport
 from dro.um.fragment.source_sessions import SourceSessions
-from dro.um.transport.session import SenderTransport
 from dro.wire import otid
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr

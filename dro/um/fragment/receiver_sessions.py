@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import Any
 
 from dro.config.um.options import UmOptions
-from dro.um.transport.kind import JoinedSessions, SessionHost
-from dro.um.transport.registry import KINDS
-from dro.um.transport.session import OnEnded, OnLost, ReceiverTransport, SessionCounts, SessionSink
+from dro.transport.kind import JoinedSessions, SessionHost
+from dro.transport.registry import KINDS
+from dro.transport.session import OnEnded, OnLost, ReceiverTransport, SessionCounts, SessionSink
 from dro.wire.source_string import TransportAddress
 
 

@@ -22,8 +22,8 @@ from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.proto.unicast.splitter import MessageSplitter
 from dro.timers import Timer
-from dro.um.transport import sockets
-from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
+from dro.transport import sockets
+from dro.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
 
 _log: Final = logging.getLogger(__name__)
 limited = LimitedLogger(_log).event

@@ -10,9 +10,9 @@ from typing import Any
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import ImmediateOptions, source_transport
 from dro.errors import ResourceError
-from dro.um.transport.kind import SenderEvents, SenderPool, SessionHost
-from dro.um.transport.registry import KINDS, immediate_kind
-from dro.um.transport.session import OnClient, SenderTransport, SessionCounts
+from dro.transport.kind import SenderEvents, SenderPool, SessionHost
+from dro.transport.registry import KINDS, immediate_kind
+from dro.transport.session import OnClient, SenderTransport, SessionCounts
 
 
 class SourceSessions:

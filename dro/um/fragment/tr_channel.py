@@ -17,7 +17,7 @@ from dro.config.um.sets import ResolverOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.loop import Loop
-from dro.um.transport import mmsg, sockets
+from dro.transport import mmsg, sockets
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from dro.proto.unicast.connections import (
     Write,
 )
 from dro.timers import Timer
-from dro.um.transport import sockets
-from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
+from dro.transport import sockets
+from dro.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
 
 limited = LimitedLogger(logging.getLogger(__name__)).event
 

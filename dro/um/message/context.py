@@ -16,6 +16,7 @@ from dro.config.um.options import OptionKey, UmOptions
 from dro.config.um.sets import BatchingOptions
 from dro.errors import DecodeError
 from dro.loop import Loop
+from dro.transport.session import SenderTransport
 from dro.um.fragment.context import ContextSettings, FragmentContext
 from dro.um.message.client_config import Config, name_without_effect
 from dro.um.message.delivery import Delivery, Listener, topic_bytes
@@ -24,7 +25,6 @@ from dro.um.message.receiver import MessageReceiver
 from dro.um.message.source import MessageSource
 from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver
 from dro.um.message.writer import SessionWriter
-from dro.um.transport.session import SenderTransport
 from dro.wire.source_string import ip_text
 
 log = logging.getLogger(__name__)

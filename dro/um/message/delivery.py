@@ -37,6 +37,8 @@ from dro.proto.delivery.order import LossBurst as Burst
 from dro.proto.delivery.reassembly import Delivered
 from dro.sqn import MASK
 from dro.timers import Timer
+from dro.transport.runs import HEADER_BYTES, KIND_DATA, KIND_TSNI, Run, RunTable
+from dro.transport.session import BoundSource, ReceiverTransport
 from dro.um.message.events import (
     BOS,
     EOS,
@@ -52,8 +54,6 @@ from dro.um.message.events import (
     UsageError,
 )
 from dro.um.message.planes import Planes, origin_string
-from dro.um.transport.runs import HEADER_BYTES, KIND_DATA, KIND_TSNI, Run, RunTable
-from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import END_DATA, UNDERSTOOD_CODES, BlockType, MessageType
 from dro.wire.lbmc.data_blocks import BATCH_END, BATCH_START

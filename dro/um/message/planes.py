@@ -16,7 +16,7 @@ from dataclasses import replace
 from dro.errors import DecodeError
 from dro.proto.delivery.order import DeliveryConfig
 from dro.sqn import add, ahead
-from dro.um.transport.session import BoundSource
+from dro.transport.session import BoundSource
 from dro.wire import otid as otid_codec
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from dro.um.transport.session import ReceiverSessionStatistics, SourceSessionStatistics
+from dro.transport.session import ReceiverSessionStatistics, SourceSessionStatistics
 
 if TYPE_CHECKING:
     from dro.um.message.context import MessageContext

@@ -16,7 +16,7 @@ from dro.config.um.sets import BatchingOptions
 from dro.loop import Loop
 from dro.proto.delivery.batching import ImplicitBatch
 from dro.timers import Timer
-from dro.um.transport.session import SenderTransport
+from dro.transport.session import SenderTransport
 
 
 class Piece(NamedTuple):

@@ -28,15 +28,8 @@ from dro.proto.peerlink.source_order import SourceOrder
 from dro.proto.repair.retransmit import Retransmit
 from dro.sqn import MASK
 from dro.timers import Timer
-from dro.um.transport import mmsg, sockets
-from dro.um.transport.link_frames import (
-    SRCIDX_BYTES,
-    scan_link,
-    scan_packets,
-    stream_key,
-    take_topic_control,
-)
-from dro.um.transport.runs import (
+from dro.transport import mmsg, sockets
+from dro.transport.runs import (
     FRAGMENTS,
     KIND_DATA,
     KIND_SHIFT,
@@ -47,8 +40,8 @@ from dro.um.transport.runs import (
     TYPE_CONTROL,
     RunTable,
 )
-from dro.um.transport.scan import Stream
-from dro.um.transport.session import SessionSink
+from dro.transport.scan import Stream
+from dro.transport.session import SessionSink
 from dro.wire import lbtru
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import BlockType
@@ -56,6 +49,13 @@ from dro.wire.peer_datagram import DatagramDrop, DatagramReader, DatagramWriter
 from dro.wire.transport import TransportDecodeError
 from portals.peer.datagrams.gauges import SESSION
 from portals.peer.datagrams.packet_writer import PacketWriter
+from portals.peer.stream.link_frames import (
+    SRCIDX_BYTES,
+    scan_link,
+    scan_packets,
+    stream_key,
+    take_topic_control,
+)
 from portals.peer.stream.receiver import LinkReceiver
 
 BATCHES_PER_TURN: Final = 4

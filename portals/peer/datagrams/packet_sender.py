@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dro.um.transport.link_frames import PACKET_HEADER, SRCIDX_BYTES
 from dro.wire.peer_datagram import FORM_BYTES, SEAL_BYTES
 from portals.peer.datagrams.packet_writer import PacketWriter
+from portals.peer.stream.link_frames import PACKET_HEADER, SRCIDX_BYTES
 from portals.peer.stream.sender import LinkSender, Packets
 
 DATAGRAM_MAX: Final = 65507

@@ -22,9 +22,9 @@ from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.source import SourceSession
 from dro.sqn import HALF, MASK
 from dro.timers import Timer
-from dro.um.transport.link_frames import PACKET_HEADER, write_packets
-from dro.um.transport.trains import Trains
+from dro.transport.trains import Trains
 from dro.wire.peer_datagram import DatagramWriter
+from portals.peer.stream.link_frames import PACKET_HEADER, write_packets
 from portals.peer.stream.writer import LinkWriter
 
 RETRY_NS: Final = ms(1)  # a device without buffers leaves the socket writable

@@ -27,8 +27,8 @@ from dro.proto.peerlink.messages import Hello
 from dro.proto.peerlink.session import CloseLink, LinkEnd, LinkUp
 from dro.proto.ratelimit import RateLimiter
 from dro.timers import Timer
-from dro.um.transport import sockets
-from dro.um.transport.session import SessionSink
+from dro.transport import sockets
+from dro.transport.session import SessionSink
 from dro.wire.peer_datagram import KEY_BYTES, SALT_BYTES, DatagramKey, DatagramReader, DatagramWriter
 from dro.wire.source_string import address_text
 from portals.peer.datagrams.gauges import datagram_totals, recovery_gauges

@@ -29,9 +29,8 @@ from dro.bus.listing import (
 from dro.clock import NS_PER_MS, NS_PER_S
 from dro.metrics.slots import Slot
 from dro.proto.peerlink.messages import SourceRecord
-from dro.um.transport.peer_tls import PeerStreamMaker, PeerTlsStream
-from dro.um.transport.stream import PlainStream, StreamMaker
-from dro.um.transport.tls_files import days_left
+from dro.transport.stream import PlainStream, StreamMaker
+from dro.transport.tls_files import days_left
 from dro.wire.source_string import address_text
 from portals.datapath.handover import ForwardEntry
 from portals.decisions.core import PortalCore
@@ -42,6 +41,7 @@ from portals.peer.options import options_of
 from portals.peer.process.proxies import LinkProxySources
 from portals.peer.stream.connection import PeerConnection
 from portals.peer.stream.connector import Acceptor, Initiator
+from portals.peer.stream.peer_tls import PeerStreamMaker, PeerTlsStream
 from portals.peer.stream.sender import LinkSender
 from portals.shell.listing import (
     asked_by_patterns,

@@ -24,10 +24,9 @@ from dro.log.events import LogEvent
 from dro.proto.peerlink.messages import Hello
 from dro.proto.peerlink.session import LinkEffect, LinkEnd, LinkUp
 from dro.proto.peerlink.sources import SentSources
-from dro.um.transport.peer_tls import PeerStreamMaker
-from dro.um.transport.read_space import ReadSpace
-from dro.um.transport.session import BoundSource, ReceiverTransport
-from dro.um.transport.stream import ByteStream, PlainStream, StreamMaker
+from dro.transport.read_space import ReadSpace
+from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.stream import ByteStream, PlainStream, StreamMaker
 from dro.wire.lbmc.message import Message
 from dro.wire.lbmr.packet import TIR_TTL, Tir, TirOptions
 from dro.wire.source_string import TcpAddress
@@ -45,6 +44,7 @@ from portals.peer.process.proxies import LinkProxySources
 from portals.peer.process.unicast import LinkUnicast
 from portals.peer.stream.connection import PeerConnection
 from portals.peer.stream.connector import Acceptor, Initiator
+from portals.peer.stream.peer_tls import PeerStreamMaker
 from portals.peer.stream.receiver import LinkReceiver
 from portals.peer.stream.sender import LinkSender
 from portals.peer.stream.writer import count_lost

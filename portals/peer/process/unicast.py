@@ -17,7 +17,7 @@ from dro.errors import DecodeError
 from dro.metrics.slots import Slot
 from dro.proto.peerlink.messages import MessageKind, kind_of
 from dro.proto.unicast.connections import OnOutcome, Outcome
-from dro.um.transport.sockets import ip_text
+from dro.transport.sockets import ip_text
 from dro.wire.lbmc import message as lbmc
 from dro.wire.source_string import TcpAddress
 from portals.decisions.immediate.unicast import UnicastForwarding

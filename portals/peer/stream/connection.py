@@ -15,14 +15,14 @@ from dro.loop import Loop
 from dro.proto.peerlink.messages import canary_of
 from dro.proto.peerlink.session import CloseLink, LinkEffect, LinkEnd, LinkSession, LinkUp, SendControl
 from dro.timers import Timer
-from dro.um.transport.lz4_stream import Lz4Stream
-from dro.um.transport.read_space import ReadSpace
-from dro.um.transport.session import SessionSink
-from dro.um.transport.stream import ByteStream, PlainStream, StreamEvents
-from dro.um.transport.tls_failure import TLS_UNEXPECTED, speaks_tls
+from dro.transport.read_space import ReadSpace
+from dro.transport.session import SessionSink
+from dro.transport.stream import ByteStream, PlainStream, StreamEvents
+from dro.transport.tls_failure import TLS_UNEXPECTED, speaks_tls
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import Message
 from dro.wire.source_string import TcpAddress
+from portals.peer.stream.lz4_stream import Lz4Stream
 from portals.peer.stream.receiver import LinkReader, LinkReceiver
 from portals.peer.stream.writer import LinkWriter
 

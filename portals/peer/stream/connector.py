@@ -25,8 +25,8 @@ from dro.loop import Loop
 from dro.os_errors import remedy_of
 from dro.proto.peerlink.session import LinkEnd
 from dro.timers import Timer
-from dro.um.transport import sockets
-from dro.um.transport.stream import ByteStream, StreamMaker
+from dro.transport import sockets
+from dro.transport.stream import ByteStream, StreamMaker
 from dro.wire.source_string import TcpAddress
 from portals.peer.link_watch import LinkWatch
 from portals.peer.options import address_of

@@ -13,14 +13,14 @@ from typing import Final
 
 from dro.clock import ms
 from dro.errors import DecodeError
-from dro.um.transport.link_frames import scan_link, take_topic_control
-from dro.um.transport.read_space import ReadSpace
-from dro.um.transport.runs import MINIMAL_BYTES, TYPE_CONTROL
-from dro.um.transport.session import ReceiverSessionStatistics, ReceiverTransport, SessionCounts, SessionSink
-from dro.um.transport.stream import ByteStream
+from dro.transport.read_space import ReadSpace
+from dro.transport.runs import MINIMAL_BYTES, TYPE_CONTROL
+from dro.transport.session import ReceiverSessionStatistics, ReceiverTransport, SessionCounts, SessionSink
+from dro.transport.stream import ByteStream
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import BlockType
 from dro.wire.source_string import TcpAddress, format_source
+from portals.peer.stream.link_frames import scan_link, take_topic_control
 
 TURN_NS: Final = ms(3)
 """For control messages."""

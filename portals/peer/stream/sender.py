@@ -16,11 +16,11 @@ from typing import Final
 from dro.loop import Loop
 from dro.samples import Samples
 from dro.timers import Timer
-from dro.um.transport.link_frames import FRAGMENT_MAX, for_link
-from dro.um.transport.runs import RunTable
-from dro.um.transport.session import SessionCounts, SourceSessionStatistics
+from dro.transport.runs import RunTable
+from dro.transport.session import SessionCounts, SourceSessionStatistics
 from dro.wire.source_string import TcpAddress, format_source
 from portals.peer.options import Batching
+from portals.peer.stream.link_frames import FRAGMENT_MAX, for_link
 from portals.peer.stream.writer import LinkWriter
 
 Packets = tuple[bytearray, list[int]]
@@ -45,7 +45,7 @@ class LinkCounters:
 
 
 class LinkSender:
-    """Implements `dro.um.transport.session.SenderTransport`; topic indexes are numbers of sources."""
+    """Implements `dro.transport.session.SenderTransport`; topic indexes are numbers of sources."""
 
     header_bytes = 0
     """In front of the messages of a batch."""

@@ -21,7 +21,7 @@ from dro.loop import Loop
 from dro.metrics.slots import Slot
 from dro.proto.peerlink.sources import SentSources, SourceMessage
 from dro.proto.unicast.connections import OnOutcome, Outcome
-from dro.um.transport.stream import ByteStream, Piece, nothing
+from dro.transport.stream import ByteStream, Piece, nothing
 
 ROOM_BYTES: Final = 256 << 10
 """More than this is not queued here; data then waits in the queue of `<max-queue>`."""

@@ -26,8 +26,8 @@ from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.config.lint.finding import EndpointView, View, rate, seconds
 from dro.config.um.interfaces import ANY, Interface, Lookup, multicast_interface
 from dro.config.um.sets import LbtrmReceiverOptions, LbtrmSourceOptions, ResolverOptions
-from dro.um.transport import sockets
-from dro.um.transport.tls_files import files_of, problems
+from dro.transport import sockets
+from dro.transport.tls_files import files_of, problems
 from supervisor.host.privileges import effective_capabilities
 from supervisor.host.single_instance import claims_of, holder_of
 from supervisor.tools.doctor.check import Check, fail, note, ok, warn

@@ -16,7 +16,7 @@ from typing import Final
 
 from dro.clock import NS_PER_S, ms
 from dro.errors import ResourceError
-from dro.um.transport import sockets
+from dro.transport import sockets
 from supervisor.tools.doctor import messages as probe
 from supervisor.tools.doctor.messages import GroupAddress
 from supervisor.tools.doctor.responder_core import MAX_PLACES, MAX_SESSIONS, ResponderCore

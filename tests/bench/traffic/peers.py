@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from dro.um.transport.sockets import ip_number
+from dro.transport.sockets import ip_number
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 from tests.bench.traffic.generator import Load
 from tests.bench.traffic.resolution import Topic

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from dro.errors import DecodeError
-from dro.um.transport import sockets
+from dro.transport import sockets
 from dro.wire import otid
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TransportAddress

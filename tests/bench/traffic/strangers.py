@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.sqn import MASK
-from dro.um.transport.sockets import ip_number, multicast_receiver, multicast_sender
+from dro.transport.sockets import ip_number, multicast_receiver, multicast_sender
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr

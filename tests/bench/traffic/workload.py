@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
 from dro.bus.actor import POLL_VARIABLE
-from dro.um.transport.sockets import ip_number, ip_text
+from dro.transport.sockets import ip_number, ip_text
 from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress
 from tests.bench.traffic.generator import Load
 from tests.bench.traffic.resolution import Channel, Origin, Seeker, Topic, resolve

@@ -18,7 +18,7 @@ from dro.config.um.honoured import (
 from dro.config.um.options import UmOptions, option_table
 from dro.config.um.text_file import parse_um_text
 from dro.errors import ConfigError
-from dro.um.transport.registry import KINDS
+from dro.transport.registry import KINDS
 
 
 def options(text: str) -> UmOptions:

@@ -20,8 +20,8 @@ from dro.metrics.slots import PairSlot, Slot
 from dro.proto.interest.events import InterestGained
 from dro.proto.new_entries import NewEntryLimiter, NewEntryRate
 from dro.proto.unicast.connections import OnOutcome, Outcome
+from dro.transport.session import SessionCounts
 from dro.um.fragment.context import FragmentContext
-from dro.um.transport.session import SessionCounts
 from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
 from portals.decisions.core import PortalCore

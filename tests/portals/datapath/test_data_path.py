@@ -19,9 +19,9 @@ from dro.clock import ms, s
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
-from dro.um.transport.frames import drop_first
-from dro.um.transport.runs import KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
-from dro.um.transport.session import BoundSource, SenderTransport
+from dro.transport.frames import drop_first
+from dro.transport.runs import KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
+from dro.transport.session import BoundSource, SenderTransport
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TcpAddress

@@ -17,11 +17,11 @@ from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
-from dro.um.transport import mmsg, sockets
-from dro.um.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
-from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
-from dro.um.transport.session import SenderTransport
-from dro.um.transport.tcp.sender import TcpSender, TcpSenderSetup
+from dro.transport import mmsg, sockets
+from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
+from dro.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
+from dro.transport.session import SenderTransport
+from dro.transport.tcp.sender import TcpSender, TcpSenderSetup
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.source_string import LbtrmAddress, TcpAddress

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dro.errors import DecodeError
-from dro.um.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run, RunTable
+from dro.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run, RunTable
 from portals.datapath import descriptor
 
 u32 = st.integers(0, 0xFFFFFFFF)

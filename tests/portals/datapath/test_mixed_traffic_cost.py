@@ -21,7 +21,7 @@ from typing import Any, Final
 import pytest
 
 from dro.errors import DecodeError
-from dro.um.transport import sockets
+from dro.transport import sockets
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType

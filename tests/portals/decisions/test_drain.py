@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dro.clock import ms, s
-from dro.um.transport.session import BoundSource
+from dro.transport.session import BoundSource
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TcpAddress
 from portals.datapath.handover import QUIET_TICKS, ForwardEntry

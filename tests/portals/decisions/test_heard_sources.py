@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dro.um.transport.runs import RunTable
+from dro.transport.runs import RunTable
 from portals.decisions.heard_sources import NUMBERS, HeardSources
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dro.clock import ms
-from dro.um.transport.lbtrm.sender import JOIN_NS
+from dro.transport.lbtrm.sender import JOIN_NS
 from portals.decisions.messages import PATTERN_PCRE
 from portals.endpoint.proxies import JOINING_NS
 from tests.fakes.um_contexts import Stepper

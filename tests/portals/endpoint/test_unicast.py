@@ -10,7 +10,7 @@ import pytest
 
 from dro.bus.messages import ROUTE_MESSAGES, RouteInfoHeard, SendRouteInfo
 from dro.metrics.slots import Slot
-from dro.um.transport import sockets
+from dro.transport import sockets
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.blocks import AnyBlock
 from dro.wire.lbmc.codes import MessageType

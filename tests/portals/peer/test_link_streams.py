@@ -11,7 +11,7 @@ import pytest
 
 from dro.bus.messages import ListRows
 from dro.metrics.slots import Slot
-from dro.um.transport.peer_tls import PeerStreamMaker
+from portals.peer.stream.peer_tls import PeerStreamMaker
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import logged
 from tests.rigs.certificates import Authority

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dro.errors import DecodeError
-from dro.um.transport.read_space import READ_BYTES, ReadSpace
-from dro.um.transport.runs import KIND_CONTROL, KIND_TSNI
+from dro.transport.read_space import READ_BYTES, ReadSpace
+from dro.transport.runs import KIND_CONTROL, KIND_TSNI
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import END_DATA, BlockType, MessageType
 from dro.wire.lbmc.data_blocks import SrcIdx, TopicIdx, Tsni, TsniRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dro.clock import ms
-from dro.um.transport.runs import KIND_TSNI, Run, RunTable
+from dro.transport.runs import KIND_TSNI, Run, RunTable
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.data_blocks import SrcIdx
 from portals.peer.options import Batching

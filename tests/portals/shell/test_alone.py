@@ -33,7 +33,7 @@ from dro.clock import ms, s
 from dro.log.events import LogEvent
 from dro.metrics.slots import PairSlot, Slot
 from dro.proto.interest.events import InterestGained
-from dro.um.transport.runs import Run
+from dro.transport.runs import Run
 from portals.datapath.handover import QUIET_TICKS
 from portals.decisions.core import AT_ONCE, PortalCore
 from portals.decisions.drain import TICK_NS, Quiescence

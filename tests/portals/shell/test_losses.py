@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from dro.bus.listing import TOPICS_MAX, LossRow
 from dro.clock import NS_PER_S, ms, s
-from dro.um.transport.session import BoundSource
+from dro.transport.session import BoundSource
 from portals.shell.losses import APART_NS, EPISODES_MAX, Losses
 
 WALL_S = 1_700_000_000.0

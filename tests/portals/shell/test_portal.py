@@ -15,8 +15,8 @@ from dro.errors import LocalProtocolError
 from dro.metrics.slots import Slot
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost
 from dro.proto.unicast.connections import OnOutcome
-from dro.um.transport.runs import RunTable, read_messages
-from dro.um.transport.session import BoundSource
+from dro.transport.runs import RunTable, read_messages
+from dro.transport.session import BoundSource
 from dro.wire.lbmr.packet import Tir
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import ProxySource

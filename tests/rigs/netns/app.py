@@ -34,11 +34,11 @@ from dro.clock import ms
 from dro.loop import Loop
 from dro.patterns import PCRE, Pattern
 from dro.sqn import ahead
+from dro.transport.runs import KIND_DATA, Run
+from dro.transport.session import BoundSource, ReceiverTransport
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
-from dro.um.transport.runs import KIND_DATA, Run
-from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc.message import HEADER
 from dro.wire.source_string import format_source
 from tests.builders.um_options import with_all
@@ -260,7 +260,7 @@ class _Flow:
 
 
 class _Child(RunSink):
-    """The process. Implements `dro.um.transport.session.FragmentSink`."""
+    """The process. Implements `dro.transport.session.FragmentSink`."""
 
     def __init__(self, config: Path, pipe: Connection, board: Board) -> None:
         self.board = board

@@ -23,13 +23,13 @@ from typing import Any, Final
 
 from dro.config.um.options import UmOptions
 from dro.loop import Loop
+from dro.transport.runs import KIND_DATA, Run
+from dro.transport.session import BoundSource, ReceiverTransport
 from dro.um.fragment.context import FragmentContext
 from dro.um.message.client_config import Config
 from dro.um.message.context import MessageContext
 from dro.um.message.events import Data, Event
 from dro.um.message.receiver import CallbackListener
-from dro.um.transport.runs import KIND_DATA, Run
-from dro.um.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc import message as lbmc
 from supervisor.tools.ctl.main import main
 from tests.fakes.runs import RunSink

@@ -16,11 +16,11 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.events import FoundSource
+from dro.transport.session import BoundSource
 from dro.um.fragment.bindings import AT_ONCE, Bindings, ContextStats
 from dro.um.fragment.dro_watch import REMEMBERED_MAX, DroWatch
 from dro.um.fragment.receiver_sessions import ReceiverSessions
 from dro.um.fragment.wanted import WantedTopics
-from dro.um.transport.session import BoundSource
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import FINAL_COST
 from dro.wire.source_string import TcpAddress, TransportAddress, format_source

@@ -15,10 +15,10 @@ from dro.clock import ms
 from dro.config.um.sets import ResolverOptions
 from dro.errors import DecodeError, ResourceError
 from dro.proto.resolver.record_queue import DRAIN_MAX
+from dro.transport import mmsg
 from dro.um.fragment.context import ContextSettings, FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
-from dro.um.transport import mmsg
 from dro.wire import otid
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr

@@ -14,9 +14,9 @@ from dro.clock import s
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import ResolverOptions
 from dro.log.events import LogEvent
+from dro.transport.session import BoundSource, SessionCounts
 from dro.um.fragment.context import ContextSettings, FragmentContext
 from dro.um.message.client_config import Config
-from dro.um.transport.session import BoundSource, SessionCounts
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import FINAL_COST
 from dro.wire.source_string import LbtrmAddress, TcpAddress

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from dro.proto.unicast.connections import Outcome
+from dro.transport.lbtrm import immediate
 from dro.um.fragment.context import FragmentContext
 from dro.um.message.client_config import Config
-from dro.um.transport.lbtrm import immediate
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.data_blocks import ODomain

@@ -10,9 +10,9 @@ from dro.clock import ms
 from dro.config.um.options import UmOptions
 from dro.errors import DecodeError
 from dro.proto.resolver.core import Resolver, SourceAd
+from dro.transport.session import SenderTransport
 from dro.um.fragment.own_sources import OwnSources
 from dro.um.fragment.source_sessions import SourceSessions
-from dro.um.transport.session import SenderTransport
 from dro.wire import otid
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr

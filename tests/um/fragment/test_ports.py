@@ -13,9 +13,9 @@ import pytest
 from dro.config.um.sets import ResolverOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
+from dro.transport import mmsg, sockets
+from dro.transport.mmsg import BATCH, DatagramBatch
 from dro.um.fragment.tr_channel import TURN_NS, ChannelStats, TrChannel
-from dro.um.transport import mmsg, sockets
-from dro.um.transport.mmsg import BATCH, DatagramBatch
 from tests.fakes.fussy_socket import no_buffer_space
 from tests.fakes.um_contexts import Stepper, private_config
 

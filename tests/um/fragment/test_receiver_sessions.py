@@ -13,13 +13,13 @@ from dro.clock import s
 from dro.config.um.options import UmOptions
 from dro.loop import Loop
 from dro.proto.repair.loss import NakDue
+from dro.transport import mmsg, sockets
+from dro.transport.kind import SessionHost
+from dro.transport.lbtrm.receiver import LbtrmReceiver
+from dro.transport.runs import Run
+from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.tcp.kind import TcpReceivers
 from dro.um.fragment.receiver_sessions import ReceiverSessions
-from dro.um.transport import mmsg, sockets
-from dro.um.transport.kind import SessionHost
-from dro.um.transport.lbtrm.receiver import LbtrmReceiver
-from dro.um.transport.runs import Run
-from dro.um.transport.session import BoundSource, ReceiverTransport
-from dro.um.transport.tcp.kind import TcpReceivers
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 from tests.builders.um_options import with_all
 from tests.fakes.runs import RunSink

@@ -18,6 +18,8 @@ from dro.config.um.sets import RequestOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.proto.unicast.connections import REST_NS, Outcome
+from dro.transport import sockets
+from dro.transport.stream import StreamMaker
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.request_port import (
     ACCEPT_PAUSE_NS,
@@ -28,8 +30,6 @@ from dro.um.fragment.request_port import (
     RequestPort,
 )
 from dro.um.fragment.unicast_sender import UnicastSender
-from dro.um.transport import sockets
-from dro.um.transport.stream import StreamMaker
 from tests.fakes.um_contexts import RecordingSink, Stepper, private_config
 
 LOOPBACK = sockets.ip_number("127.0.0.1")

@@ -16,13 +16,13 @@ from dro.errors import ResourceError
 from dro.loop import Loop
 from dro.proto.repair.retransmit import SendNcf
 from dro.sqn import MASK
+from dro.transport import mmsg, sockets
+from dro.transport.kind import SessionHost
+from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.session import SenderTransport
+from dro.transport.stream import PlainStream
+from dro.transport.tcp.sender import TcpSender
 from dro.um.fragment.source_sessions import SourceSessions
-from dro.um.transport import mmsg, sockets
-from dro.um.transport.kind import SessionHost
-from dro.um.transport.lbtrm.sender import LbtrmSender
-from dro.um.transport.session import SenderTransport
-from dro.um.transport.stream import PlainStream
-from dro.um.transport.tcp.sender import TcpSender
 from dro.wire import lbtrm
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 

@@ -7,6 +7,8 @@ import pytest
 from dro.config.um.options import UmOptions
 from dro.errors import ConfigError
 from dro.log.events import LogEvent
+from dro.transport.runs import KIND_DATA, Run, RunTable, read_messages
+from dro.transport.session import BoundSource
 from dro.um.message.delivery import Delivery, DeliveryStream, topic_bytes, topic_text
 from dro.um.message.events import (
     BOS,
@@ -23,8 +25,6 @@ from dro.um.message.events import (
     UsageError,
 )
 from dro.um.message.receiver import CallbackListener
-from dro.um.transport.runs import KIND_DATA, Run, RunTable, read_messages
-from dro.um.transport.session import BoundSource
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.block import Block, RawBlock
 from dro.wire.lbmc.codes import MessageType

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from dro.config.um.options import UmOptions
+from dro.transport.session import BoundSource
 from dro.um.message.events import BOS, EOS, Data, Loss
-from dro.um.transport.session import BoundSource
 from dro.wire import otid as otid_codec
 from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress, format_source
 from tests.fakes.um_contexts import Stepper

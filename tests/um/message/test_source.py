@@ -13,12 +13,12 @@ from dro.config.um.sets import BatchingOptions
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.proto.delivery.order import DeliveryConfig
+from dro.transport.session import SenderTransport
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.context import MessageContext
 from dro.um.message.events import Connect, Disconnect, SourceEvent, SqnRange, UsageError, Wakeup, WouldBlock
 from dro.um.message.source import MESSAGE_MAX_BYTES, MessageSource
 from dro.um.message.writer import SessionWriter
-from dro.um.transport.session import SenderTransport
 from tests.fakes.um_contexts import Stepper
 from tests.um.message.test_writer import Session
 

@@ -9,8 +9,8 @@ import pytest
 
 from dro.clock import ms
 from dro.config.um.sets import BatchingOptions
+from dro.transport.session import SenderTransport
 from dro.um.message.writer import Piece, SessionWriter
-from dro.um.transport.session import SenderTransport
 from tests.fakes.um_contexts import Stepper
 
 

@@ -24,11 +24,11 @@ from dro.proto.repair.source import Effect, SourceConfig, SourceSession
 from dro.proto.session_events import Began, Ended
 from dro.sqn import HALF, MASK
 from dro.timers import Timer
-from dro.um.transport import sockets
-from dro.um.transport.frames import lay_out
-from dro.um.transport.kind import SenderEvents, SenderPool, SessionHost, TransportKind
-from dro.um.transport.runs import FLAG_REPAIR, RunTable, read_messages
-from dro.um.transport.session import (
+from dro.transport import sockets
+from dro.transport.frames import lay_out
+from dro.transport.kind import SenderEvents, SenderPool, SessionHost, TransportKind
+from dro.transport.runs import FLAG_REPAIR, RunTable, read_messages
+from dro.transport.session import (
     OnEnded,
     ReceiverSessionStatistics,
     ReceiverTransport,

@@ -1,0 +1,192 @@
+"""LBT-RM as a transport kind: joined sessions on the sockets of their groups, sources on a pool of groups.
+
+A source without an explicit group takes the next unused one from low to high; when all are in use they are shared,
+round robin. An explicit group outside of the range gets a separate session. The rate limits are those of the context
+and shared by all its sessions. Source: transport notes 15.3. Guess: an explicit group inside of the range is that
+member of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from dataclasses import replace
+from typing import Final
+
+from dro.config.um.options import UmOptions
+from dro.config.um.sets import ImmediateOptions, LbtrmReceiverOptions, LbtrmSourceOptions
+from dro.errors import ResourceError
+from dro.log.events import LogEvent
+from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.loss import LossConfig
+from dro.proto.repair.receiver import ReceiverSession
+from dro.proto.repair.source import SourceConfig, SourceSession
+from dro.transport import sockets
+from dro.transport.kind import ImmediateSessions, SenderEvents, SenderPool, SessionHost, TransportKind
+from dro.transport.lbtrm.immediate import ImmediateReceiver
+from dro.transport.lbtrm.receiver import NAK_OVERHEAD_BYTES, LbtrmGroup, LbtrmReceiver, open_nak_socket
+from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
+from dro.transport.session import OnEnded, SenderTransport, SessionCounts, SessionSink
+from dro.wire.source_string import LbtrmAddress, format_source
+
+log = logging.getLogger(__name__)
+
+GroupKey = tuple[int, int]  # group, port
+
+
+class LbtrmReceivers:
+    """Owns the group sockets and the one that NAKs leave from. The last session of a group closes its socket."""
+
+    def __init__(self, host: SessionHost, sink: SessionSink, on_ended: OnEnded) -> None:
+        self._host = host
+        self._sink = sink
+        self._on_ended = on_ended
+        self._nak_socket: socket.socket | None = None
+        self._past = SessionCounts()  # of groups that were left
+        self.groups: dict[GroupKey, LbtrmGroup] = {}
+
+    def join(self, address: LbtrmAddress, options: UmOptions, now_ns: int) -> LbtrmReceiver:
+        o = LbtrmReceiverOptions.of(options)
+        group = self._group(address, o)
+        config = o.fill(LossConfig, max_naks_per_packet=max(1, (o.datagram_max_bytes - NAK_OVERHEAD_BYTES) // 4))
+        session = group.join(
+            address, ReceiverSession(config, self._host.rng.random, now_ns), self._sink, self._on_ended
+        )
+        session.generation_ns = o.generation_ns
+        log.debug(LogEvent.SESSION_JOINED, extra={"source": format_source(address)})
+        return session
+
+    def _group(self, address: LbtrmAddress, o: LbtrmReceiverOptions) -> LbtrmGroup:
+        key = (address.group, address.dport)
+        group = self.groups.get(key)
+        if group is None:
+            if not sockets.is_multicast(address.group):
+                raise ResourceError(f"{sockets.ip_text(address.group)} is no multicast group")
+            if self._nak_socket is None:
+                self._nak_socket = open_nak_socket(o.interface)
+            group = self.groups[key] = LbtrmGroup(
+                self._host.loop,
+                *key,
+                o.interface,
+                self._host.batch,
+                buffer_bytes=o.receive_buffer_bytes,
+                nak_socket=self._nak_socket,
+                on_empty=self._on_group_empty,
+            )
+        return group
+
+    def _on_group_empty(self, group: LbtrmGroup) -> None:
+        if self.groups.pop((group.group, group.port), None) is not None:
+            self._past += group.counts()
+            group.close()
+
+    def counts(self) -> SessionCounts:
+        return sum((group.counts() for group in self.groups.values()), self._past)
+
+    def close(self) -> None:
+        for group in self.groups.values():
+            group.close()
+        self.groups.clear()
+        if self._nak_socket is not None:
+            self._nak_socket.close()
+            self._nak_socket = None
+
+
+class LbtrmSenders(SenderPool[GroupKey]):
+    """The sender sessions of one context."""
+
+    def __init__(self, host: SessionHost, events: SenderEvents, sm_before_data: bool) -> None:
+        super().__init__()
+        self._host = host
+        self._events = events
+        self._sm_before_data = sm_before_data
+        self._full: LbtrmSourceOptions | None = None  # options all of whose groups have a session: `_members`
+        self._members: list[SenderTransport] = []
+        o = LbtrmSourceOptions.of(host.options)
+        now_ns = host.loop.now_ns()
+        self._data_limiter = RateLimiter(o.data_rate_bps, o.rate_interval_ns, now_ns)
+        self._retransmit_limiter = RateLimiter(o.retransmit_rate_bps, o.rate_interval_ns, now_ns)
+
+    def acquire(self, options: UmOptions) -> SenderTransport:
+        o = LbtrmSourceOptions.of(options)
+        if o is self._full:
+            return self._share(self._members)
+        port = o.destination_port
+        if group := sockets.ip_number(o.address):
+            return self._open.get((group, port)) or self._open_session((group, port), o)
+        low, high = sockets.ip_number(o.address_low), sockets.ip_number(o.address_high)
+        if not sockets.is_multicast(low) or not sockets.is_multicast(high) or low > high:
+            raise ResourceError(
+                f"no groups from {o.address_low} to {o.address_high}",
+                remedy="set transport_lbtrm_multicast_address_low and _high to a range of multicast groups",
+            )
+        free = next((g for g in range(low, high + 1) if (g, port) not in self._open), None)
+        if free is not None:
+            return self._open_session((free, port), o)
+        self._full, self._members = o, [x for (g, p), x in self._open.items() if p == port and low <= g <= high]
+        return self._share(self._members)
+
+    def forget(self, sender: SenderTransport) -> None:
+        super().forget(sender)
+        self._full, self._members = None, []  # it holds what it could repair
+
+    def _open_session(self, key: GroupKey, o: LbtrmSourceOptions) -> SenderTransport:
+        sender = self._open[key] = self.open_alone(key, o)
+        self._full = None
+        return sender
+
+    def open_immediate(self, o: ImmediateOptions) -> SenderTransport:
+        """A session for multicast immediate messages. Raises: ResourceError."""
+        made = replace(
+            LbtrmSourceOptions.of(self._host.options),
+            window_size_bytes=o.window_size_bytes,
+            window_limit_bytes=o.window_limit_bytes,
+            ignore_ns=o.ignore_ns,
+            sm_min_ns=o.sm_min_ns,
+            sm_max_ns=o.sm_max_ns,
+            tgsz=o.tgsz,
+        )
+        return self.open_alone((sockets.ip_number(o.outgoing_address), o.outgoing_port), made)
+
+    def open_alone(self, key: GroupKey, o: LbtrmSourceOptions) -> SenderTransport:
+        """A session that no source gets. Raises: ResourceError."""
+        group, port = key
+        host = self._host
+        if not sockets.is_multicast(group):
+            raise ResourceError(
+                f"{sockets.ip_text(group)} is no multicast group", remedy="change transport_lbtrm_multicast_address"
+            )
+        ports = range(o.nak_port_low, o.nak_port_high + 1)
+        option = "transport_lbtrm_source_port_low/_high"
+        nak_socket = sockets.bind_in_range(socket.SOCK_DGRAM, o.interface, ports, option=option)
+        try:
+            data_socket = sockets.multicast_sender(
+                group, port, o.interface, ttl=o.ttl, buffer_bytes=o.send_buffer_bytes
+            )
+        except ResourceError:
+            nak_socket.close()
+            raise
+        ip = sockets.ip_number(data_socket.getsockname()[0])
+        config = o.fill(
+            SourceConfig,
+            rx_queue_bytes=max(o.retransmit_rate_bps // 8, 65536) if o.retransmit_rate_bps else 1 << 30,
+            sm_before_data=self._sm_before_data,
+            max_ncfs_per_packet=max(1, (o.datagram_max_bytes - NAK_OVERHEAD_BYTES) // 4),
+        )
+        session = LbtrmSenderSetup(
+            LbtrmAddress(ip, group, host.new_id(), port, nak_socket.getsockname()[1]),
+            data_socket,
+            nak_socket,
+            interface=sockets.ip_text(ip),
+            datagram_max_bytes=o.datagram_max_bytes,
+            transport_index=host.new_id(),
+            tgsz_log2=max(0, o.tgsz.bit_length() - 1),
+            pack_bytes=o.pack_bytes,
+        )
+        core = SourceSession(config, self._data_limiter, self._retransmit_limiter, host.loop.now_ns())
+        return LbtrmSender(host.loop, session, core, self._data_limiter, host.batch, self._events.on_closed)
+
+
+KIND: Final = TransportKind(
+    LbtrmAddress, LbtrmReceivers, LbtrmSenders, ImmediateSessions(LbtrmSenders.open_immediate, ImmediateReceiver)
+)

@@ -1,0 +1,447 @@
+"""LBT-RM, the receiving half: the shells around the receiver sessions of `dro.proto`.
+
+`LbtrmGroup` owns the UDP socket of one (group, port, interface) and distributes datagrams to the joined sessions, each
+an `LbtrmReceiver`. Neither contains policy: loss and NAK timing are decided by the cores.
+
+The receive path works on batches. What is data in order goes through the scan (`dro.transport.scan`); any other
+datagram is looked at here, one by one. A batch is handed up once, with the run tables of all its sessions.
+
+Wire layout: protocol notes, LBT-RM section; acceptance order and counters: the same, "acceptance order".
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from struct import Struct
+from typing import Final
+
+from dro.clock import Clock
+from dro.errors import DecodeError, ResourceError
+from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
+from dro.loop import Loop
+from dro.proto.repair.loss import NakDue, Skipped, Unrecoverable
+from dro.proto.repair.receiver import ReceiverSession
+from dro.proto.session_events import Began, Ended
+from dro.sqn import HALF, MASK
+from dro.timers import Timer
+from dro.transport import mmsg, sockets
+from dro.transport.runs import FLAG_REPAIR, RunTable, read_messages
+from dro.transport.scan import DatagramHeader, Stream, Streams, find, scan_datagrams
+from dro.transport.session import (
+    DataReader,
+    OnEnded,
+    ReceiverSessionStatistics,
+    ReceiverTransport,
+    SessionCounts,
+    SessionSink,
+)
+from dro.wire import lbtrm
+from dro.wire.lbtrm import DATA_HEADER, FLAG_RETRANSMISSION, FLAGS_OFFSET
+from dro.wire.source_string import LbtrmAddress, format_source
+from dro.wire.transport import DropReason, TransportDecodeError
+
+log = logging.getLogger(__name__)
+limited = LimitedLogger(log).event
+
+_SESSION: Final = Struct("!Q")  # version, type, next header, NAK port and session id: all of it names the session
+_DATA: Final = Struct("!QIIBBH")
+_KEY_MASK: Final = 0x0000FFFFFFFFFFFF  # without version and type
+HEADER: Final = DatagramHeader(
+    DATA_HEADER, key_at=0, sqn_at=8, trail_at=12, mark_at=FLAGS_OFFSET, mark_bytes=1, mark_mask=FLAG_RETRANSMISSION,
+    mark=0,
+)  # fmt: skip
+_BATCHES_PER_TURN: Final = 4
+NAK_OVERHEAD_BYTES: Final = 16
+RX: Final = lbtrm.FLAG_RETRANSMISSION
+NO_ROOM: Final = RunTable(0)
+"""Of a session that no data has come of: a table has some 200 KiB, and many sessions say little."""
+
+
+@dataclass(slots=True)
+class GroupStats:
+    """Datagrams of one group that were dropped, by reason (UM statistics names)."""
+
+    unknown_msgs_rcved: int = 0
+    dgrams_dropped_size: int = 0
+    dgrams_dropped_version: int = 0
+    dgrams_dropped_type: int = 0
+    dgrams_dropped_hdr: int = 0
+    dgrams_dropped_other: int = 0
+
+    def dropped(self, reason: DropReason) -> None:
+        match reason:
+            case DropReason.SIZE:
+                self.dgrams_dropped_size += 1
+            case DropReason.VERSION:
+                self.dgrams_dropped_version += 1
+            case DropReason.TYPE:
+                self.dgrams_dropped_type += 1
+            case DropReason.HEADER:
+                self.dgrams_dropped_hdr += 1
+            case _:
+                self.dgrams_dropped_other += 1
+
+
+class LbtrmReceiver(ReceiverTransport):
+    """One joined session: its core, its timer, and where its NAKs go."""
+
+    def __init__(
+        self, address: LbtrmAddress, core: ReceiverSession, sink: SessionSink, on_ended: OnEnded, group: LbtrmGroup
+    ) -> None:
+        super().__init__(address)
+        self.core = core
+        self.sink = sink
+        self.on_ended = on_ended
+        self.key = address.nak_port << 32 | address.session_id
+        self.name = (self.key, int.from_bytes(address.ip.to_bytes(4, "big"), "little"))
+        self.nak_to = (sockets.ip_text(address.ip), address.nak_port)
+        self.stream = Stream(self.key, NO_ROOM)
+        self.timer: Timer | None = None
+        self.is_left = False
+        self.lbm_msgs_rcved = 0
+        self.unrecoverable_dgrams = 0
+        self._group = group
+
+    @property
+    def is_joined(self) -> bool:
+        return self._group.has(self)
+
+    @property
+    def active_ns(self) -> int:
+        return self.core.active_ns
+
+    def mark(self) -> int | None:
+        return None if self.is_left else self.core.expected
+
+    def is_whole(self, mark: int | None) -> bool:
+        if mark is None or self.is_left or self.core.expected is None:
+            return True
+        return (self.core.contiguous + 1 - mark) & MASK < HALF
+
+    def settle(self, now_ns: int) -> None:
+        """Tell the core of the datagrams in order that the scan found."""
+        stream = self.stream
+        if stream.datagrams:
+            self.core.on_run(stream.first, stream.datagrams, stream.trail, now_ns, stream.nbytes)
+            self.lbm_msgs_rcved += stream.messages
+            stream.datagrams = stream.nbytes = stream.messages = 0
+
+    def follow(self) -> None:
+        """Tell the scan what the core expects next."""
+        expected = self.core.expected
+        self.stream.expected = -1 if expected is None else expected
+
+    def counts(self) -> SessionCounts:
+        return SessionCounts(unrecoverable=self.unrecoverable_dgrams, naks_sent=self.core.stats.naks_sent)
+
+    def statistics(self) -> ReceiverSessionStatistics:
+        no_topic = self.lbm_msgs_no_topic_rcved
+        counters = replace(self.core.stats, lbm_msgs_rcved=self.lbm_msgs_rcved, lbm_msgs_no_topic_rcved=no_topic)
+        return ReceiverSessionStatistics(format_source(self.address), counters)
+
+    def leave(self) -> None:
+        self._group.leave(self)
+
+
+class LbtrmGroup(DataReader):
+    """The socket of one group and port and the sessions that were joined on it."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        group: int,
+        port: int,
+        interface: str,
+        batch: mmsg.DatagramBatch,
+        *,
+        buffer_bytes: int,
+        nak_socket: socket.socket,
+        on_empty: Callable[[LbtrmGroup], None],
+        on_stranger: Callable[[LbtrmAddress], object] | None = None,
+    ) -> None:
+        """`on_stranger` may join a session that data has come of; without it, only what is joined is listened to."""
+        self.group = group
+        self.port = port
+        self.interface = interface
+        self.stats = GroupStats()
+        self._loop = loop
+        self._clock: Clock = loop.clock
+        self._batch = mmsg.DatagramBatch(like=batch)
+        self._nak_socket = nak_socket
+        self._on_empty = on_empty
+        self._on_stranger = on_stranger
+        self._sessions: dict[tuple[int, int], LbtrmReceiver] = {}
+        self._streams: Streams = {}
+        self._touched: list[Stream] = []
+        self._due: dict[LbtrmReceiver, None] = {}
+        self._socket = sockets.multicast_receiver(
+            group, port, interface, buffer_bytes=buffer_bytes, option="transport_lbtrm_multicast_address"
+        )
+        loop.add_reader(self._socket, self._on_readable)
+
+    # sessions
+
+    def join(self, address: LbtrmAddress, core: ReceiverSession, sink: SessionSink, on_ended: OnEnded) -> LbtrmReceiver:
+        session = LbtrmReceiver(address, core, sink, on_ended, self)
+        self._sessions[session.name] = session
+        self._streams[session.name] = session.stream
+        self._arm(session)
+        return session
+
+    def has(self, session: LbtrmReceiver) -> bool:
+        return self._sessions.get(session.name) is session
+
+    def leave(self, session: LbtrmReceiver) -> None:
+        if not self.has(session):
+            return
+        del self._sessions[session.name]
+        del self._streams[session.name]
+        self._forget(session)
+        if not self._sessions:
+            self._on_empty(self)
+
+    def counts(self) -> SessionCounts:
+        """Datagrams for other sessions than the joined ones are none of ours, but not bad."""
+        s = self.stats
+        bad = s.dgrams_dropped_size + s.dgrams_dropped_version + s.dgrams_dropped_type
+        bad += s.dgrams_dropped_hdr + s.dgrams_dropped_other
+        return SessionCounts(bad, s.unknown_msgs_rcved, socket_drops=sockets.receive_drops(self._socket))
+
+    def close(self) -> None:
+        for session in self._sessions.values():
+            self._forget(session)
+        self._sessions.clear()
+        self._streams.clear()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    @staticmethod
+    def _forget(session: LbtrmReceiver) -> None:
+        session.is_left = True
+        if session.timer is not None:
+            session.timer.cancel()
+
+    # receiving
+
+    def _on_readable(self) -> bool:
+        for _ in range(_BATCHES_PER_TURN):
+            if not self._sessions and self._on_stranger is None:
+                break
+            try:
+                count = self._batch.receive(self._socket.fileno())
+            except OSError as e:
+                limited(LogEvent.RECEIVE_FAILED, extra={"group": sockets.ip_text(self.group), "error": e.strerror})
+                return False
+            if not count:
+                return False
+            self._on_batch(self._clock.now_ns())
+            if count < mmsg.BATCH:
+                return False
+        return True
+
+    def _on_batch(self, now_ns: int) -> None:
+        batch, streams = self._batch, self._streams
+        view, offsets, lengths, senders = batch.view, batch.offsets, batch.lengths, batch.senders
+        at = scan_datagrams(view, offsets, lengths, senders, 0, streams, self._touched, HEADER)
+        while at < batch.count:
+            self._on_datagram(view, offsets[at], lengths[at], senders[at], now_ns)
+            at = scan_datagrams(view, offsets, lengths, senders, at + 1, streams, self._touched, HEADER)
+        self._hand_up(view, now_ns)
+
+    def _on_datagram(self, view: memoryview, offset: int, length: int, sender: int, now_ns: int) -> None:
+        """Take one datagram that the scan left to us."""
+        if length < 8:
+            self.stats.dgrams_dropped_size += 1
+            return
+        key = _SESSION.unpack_from(view, offset)[0]
+        if key >> 48 or length < DATA_HEADER:  # not DATA, or with options: the rare ones go through the codec
+            self._on_other(view, offset, length, key, sender, now_ns)
+            return
+        session = self._session(key, sender, now_ns)
+        if session is None and self._on_stranger is not None:
+            ip = int.from_bytes((sender >> 32).to_bytes(4, "little"), "big")
+            self._on_stranger(LbtrmAddress(ip, self.group, key & MASK, self.port, key >> 32 & 0xFFFF))
+            session = self._session(key, sender, now_ns)
+        if session is None:
+            self.stats.unknown_msgs_rcved += 1
+            return
+        _, sqn, trail, flags, _, _ = _DATA.unpack_from(view, offset)
+        self._on_data(session, view, (offset, offset + DATA_HEADER, offset + length), sqn, trail, flags, now_ns)
+
+    def _session(self, key: int, sender: int, now_ns: int) -> LbtrmReceiver | None:
+        """Find the session of a datagram; its core knows then of all that came before."""
+        stream = find(self._streams, key & _KEY_MASK, sender)
+        if stream is None:
+            return None
+        self._touch(stream)
+        session = self._sessions[stream.key, sender >> 32]
+        session.settle(now_ns)
+        return session
+
+    def _touch(self, stream: Stream) -> None:
+        if not stream.is_touched:
+            stream.is_touched = True
+            self._touched.append(stream)
+
+    def _on_data(
+        self,
+        session: LbtrmReceiver,
+        view: memoryview,
+        place: tuple[int, int, int],
+        sqn: int,
+        trail: int,
+        flags: int,
+        now_ns: int,
+    ) -> None:
+        """Take a datagram with data; `place`: where it begins, where its messages do, and where it ends."""
+        start, pos, end = place
+        core, stream = session.core, session.stream
+        is_repair = bool(flags & RX)
+        is_new = True
+        if sqn == core.expected and not is_repair:
+            core.on_run(sqn, 1, trail, now_ns, end - start)
+        else:
+            is_new = core.on_data(sqn, trail, is_repair, now_ns, end - start)
+        session.follow()
+        if not is_new:
+            return
+        if stream.table.room * 8 < end - pos:
+            if stream.table is NO_ROOM:
+                stream.table = RunTable()
+            else:
+                self._hand_up(view, now_ns)
+                self._touch(stream)
+        try:
+            headroom, marks = min(pos - start, 255), FLAG_REPAIR if is_repair else 0
+            session.lbm_msgs_rcved += read_messages(view, pos, end, headroom, stream.table, marks)
+        except DecodeError as e:
+            self.stats.dgrams_dropped_size += 1
+            log.debug(LogEvent.LBMC_BROKEN, extra={"error": str(e)})
+
+    def _on_other(self, view: memoryview, offset: int, length: int, key: int, sender: int, now_ns: int) -> None:
+        try:
+            packet = lbtrm.decode(bytes(view[offset : offset + length]))
+        except TransportDecodeError as e:
+            self.stats.dropped(e.reason)
+            return
+        except DecodeError:
+            self.stats.dgrams_dropped_other += 1
+            return
+        if isinstance(packet, lbtrm.Nak):  # asked of the group by somebody else
+            self.stats.dgrams_dropped_type += 1
+            return
+        session = self._session(key, sender, now_ns)
+        if session is None:
+            self.stats.unknown_msgs_rcved += 1
+            return
+        match packet:
+            case lbtrm.SessionMessage(lead=lead, trail=trail):
+                session.core.on_session_message(lead, trail, now_ns)
+                session.follow()
+            case lbtrm.Ncf(sqns=sqns, reason=reason, trail=trail):
+                session.core.on_ncf(sqns, reason, trail, now_ns)
+            case lbtrm.Data(sqn=sqn, trail=trail, flags=flags, payload=payload):
+                end = offset + length
+                self._on_data(session, view, (offset, end - len(payload), end), sqn, trail, flags, now_ns)
+
+    # timers and events of a session
+
+    def _hand_up(self, view: memoryview, now_ns: int) -> None:
+        """Hand up events and runs of one batch; the beginning of a session comes before its data."""
+        touched, self._touched = self._touched, []
+        parts: list[tuple[LbtrmReceiver, RunTable]] = []
+        for stream in touched:
+            stream.is_touched = False
+            session = self._sessions.get((stream.key, stream.sender >> 32))
+            if session is None or session.stream is not stream:
+                continue
+            session.settle(now_ns)
+            if session.core.has_events:
+                self._perform(session, now_ns)
+            if stream.table.rows and not session.is_left:
+                parts.append((session, stream.table))
+            deadline = session.core.next_deadline()
+            timer = session.timer
+            if deadline is not None and (timer is None or not timer.is_pending or deadline < timer.when_ns):
+                self._arm(session)
+        if len(parts) == 1:
+            parts[0][0].sink.on_fragments(view, parts, now_ns)
+        else:
+            for _, same in groupby(parts, key=lambda part: id(part[0].sink)):
+                found = list(same)
+                found[0][0].sink.on_fragments(view, found, now_ns)
+        for stream in touched:
+            stream.table.rows = 0
+
+    def _arm(self, session: LbtrmReceiver) -> None:
+        if session.timer is not None:
+            session.timer.cancel()
+            session.timer = None
+        deadline = session.core.next_deadline()
+        if deadline is not None and not session.is_left:
+            session.timer = self._loop.call_at(deadline, lambda: self._on_timer(session))
+
+    def _on_timer(self, session: LbtrmReceiver) -> None:
+        """Serve a due session in slices: those that lost much at once are due at once, and sockets get time between."""
+        if not self._due:
+            self._loop.run_in_slices(self._serve_due())
+        self._due[session] = None
+
+    def _serve_due(self) -> Iterator[None]:
+        while self._due:
+            session = next(iter(self._due))
+            del self._due[session]
+            if not session.is_left:
+                now_ns = self._clock.now_ns()
+                session.core.on_timer(now_ns)
+                session.follow()
+                self._perform(session, now_ns)
+                self._arm(session)
+            yield
+
+    def _perform(self, session: LbtrmReceiver, now_ns: int) -> None:
+        for event in session.core.take_events():
+            if session.is_left:
+                return
+            match event:
+                case NakDue(sqns=sqns):
+                    self._send_nak(session, sqns)
+                case Unrecoverable() | Skipped():
+                    session.unrecoverable_dgrams += event.count
+                    if session.on_lost is not None:
+                        session.on_lost(session, event.count, event.cause, now_ns)
+                case Began():
+                    session.has_begun = True
+                    session.sink.on_began(session, now_ns)
+                case Ended():
+                    self.leave(session)
+                    session.on_ended(session, now_ns)
+
+    def _send_nak(self, session: LbtrmReceiver, sqns: tuple[int, ...]) -> None:
+        nak = lbtrm.Nak(session.nak_to[1], session.key & MASK, sqns)
+        try:
+            self._nak_socket.sendto(lbtrm.encode(nak), session.nak_to)
+        except OSError as e:
+            # the next NAK comes by itself; an ICMP answer of a source that has gone is no fault of ours
+            if e.errno not in (errno.ECONNREFUSED, errno.EAGAIN):
+                limited(LogEvent.NAK_NOT_SENT, extra={"to": session.nak_to[0], "error": e.strerror})
+
+
+def open_nak_socket(interface: str) -> socket.socket:
+    """Open what NAKs leave from. Raises: ResourceError."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        sock.bind((interface, 0))
+    except OSError as e:
+        sock.close()
+        raise ResourceError(
+            f"no UDP port on {interface} for NAKs: {e.strerror}", remedy="change resolver_multicast_interface"
+        ) from e
+    return sock

@@ -1,0 +1,29 @@
+"""All transport kinds: one for each folder beside this module, by the `KIND` of its module `kind`.
+
+The folder has the name of the kind in the option `transport`.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import Any, Final
+
+from dro import transport
+from dro.transport.kind import ImmediateSessions, TransportKind
+
+
+def find_kinds() -> dict[str, TransportKind[Any]]:
+    return {
+        module.name: import_module(f"{__package__}.{module.name}.kind").KIND
+        for module in pkgutil.iter_modules(transport.__path__)
+        if module.ispkg
+    }
+
+
+KINDS: Final = find_kinds()
+
+
+def immediate_kind() -> tuple[str, ImmediateSessions]:
+    """The kind that carries multicast immediate messages, with its name."""
+    return next((name, kind.immediate) for name, kind in KINDS.items() if kind.immediate is not None)

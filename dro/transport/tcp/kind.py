@@ -1,0 +1,137 @@
+"""LBT-TCP as a transport kind: joined sessions are connections, sources share a pool of listening ports.
+
+A source without an explicit port takes a new one up to the maximum number of ports; then they are shared, round robin.
+An explicit port joins the pool. Source: transport notes 15.3. Guess: a maximum of no ports is one; a session that ended
+is not tried again within a second, however often it is advertised.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from dro.clock import NS_PER_S
+from dro.config.um.options import UmOptions
+from dro.config.um.sets import TcpReceiverOptions, TcpSourceOptions, TlsOptions
+from dro.errors import ResourceError
+from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore
+from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
+from dro.transport import sockets
+from dro.transport.kind import SenderEvents, SenderPool, SessionHost, TransportKind
+from dro.transport.read_space import ReadSpace
+from dro.transport.session import OnEnded, SenderTransport, SessionCounts, SessionSink
+from dro.transport.stream import StreamMaker
+from dro.transport.tcp.receiver import TcpReceiver
+from dro.transport.tcp.sender import TcpSender, TcpSenderSetup
+from dro.transport.tls import stream_maker
+from dro.wire.source_string import TcpAddress
+
+RETRY_NS: Final = NS_PER_S
+TRIED_MAX: Final = 4096  # addresses whose last attempt is remembered
+
+
+class TcpReceivers:
+    """Knows which addresses were tried when."""
+
+    def __init__(self, host: SessionHost, sink: SessionSink, on_ended: OnEnded) -> None:
+        self._host = host
+        self._sink = sink
+        self._on_ended = on_ended
+        self._tried: dict[TcpAddress, int] = {}
+        self._make_stream: StreamMaker | None = None
+        self._space: ReadSpace | None = None  # of all sessions
+
+    def join(self, address: TcpAddress, options: UmOptions, now_ns: int) -> TcpReceiver:
+        o = TcpReceiverOptions.of(options)
+        if self._make_stream is None:
+            self._make_stream = stream_maker(TlsOptions.of(self._host.options), is_server=False)
+        if self._space is None:
+            self._space = ReadSpace()
+        is_keepalive = o.activity_method == "so_keepalive" and o.activity_timeout_ns > 0
+        config = TcpReceiverConfig(
+            session_id=address.session_id, activity_timeout_ns=0 if is_keepalive else o.activity_timeout_ns
+        )
+        session = TcpReceiver(
+            self._host.loop,
+            address,
+            TcpReceiverCore(config),
+            self._sink,
+            self._on_ended,
+            interface=o.interface,
+            buffer_bytes=o.receive_buffer_bytes,
+            space=self._space,
+            keepalive=is_keepalive,
+            make_stream=self._make_stream,
+        )
+        # Not at once: a connection that fails on the spot would end before its sources are bound.
+        session.connect_at(self._next_try(address, now_ns))
+        return session
+
+    def _next_try(self, address: TcpAddress, now_ns: int) -> int:
+        tried_ns = self._tried.pop(address, None)
+        at_ns = now_ns if tried_ns is None else max(now_ns, tried_ns + RETRY_NS)
+        self._tried[address] = at_ns
+        while (oldest := next(iter(self._tried))) != address and (
+            self._tried[oldest] + RETRY_NS <= now_ns or len(self._tried) > TRIED_MAX
+        ):
+            del self._tried[oldest]  # too long ago to matter
+        return at_ns
+
+    def counts(self) -> SessionCounts:
+        return SessionCounts()
+
+    def close(self) -> None:
+        pass
+
+
+class TcpSenders(SenderPool[int]):
+    """The sender sessions of one context, by port."""
+
+    def __init__(self, host: SessionHost, events: SenderEvents, sm_before_data: bool) -> None:
+        """TCP has no session messages."""
+        super().__init__()
+        self._host = host
+        self._events = events
+
+    def acquire(self, options: UmOptions) -> SenderTransport:
+        o = TcpSourceOptions.of(options)
+        if o.port:
+            return self._open.get(o.port) or self._open_session(o, (o.port,), "transport_tcp_port")
+        if len(self._open) < max(1, o.maximum_ports):
+            try:
+                return self._open_session(o, range(o.port_low, o.port_high + 1), "transport_tcp_port_low/_high")
+            except ResourceError:
+                if not self._open:
+                    raise
+        return self._share(list(self._open.values()))
+
+    def _open_session(self, o: TcpSourceOptions, ports: range | tuple[int, ...], option: str) -> SenderTransport:
+        make_stream = stream_maker(TlsOptions.of(self._host.options), is_server=True)
+        listener = sockets.bind_in_range(socket.SOCK_STREAM, o.interface, ports, option=option, taken=self._open)
+        listener.listen(o.listen_backlog)
+        host, port = listener.getsockname()
+        if host == sockets.ANY:
+            host = sockets.default_address()
+        session_id = self._host.new_id() if o.use_session_id else 0
+        config = TcpSourceConfig(
+            behavior=SlowReceiver(o.multiple_receiver_behavior),
+            max_buffer_bytes=o.session_buffer_bytes,
+            session_id=session_id,
+            random_order=o.send_order == "random",
+        )
+        session = TcpSenderSetup(
+            TcpAddress(sockets.ip_number(host), port, session_id),
+            listener,
+            datagram_max_bytes=o.datagram_max_bytes,
+            transport_index=self._host.new_id(),
+            nodelay=o.nodelay,
+            send_buffer_bytes=o.send_buffer_bytes,
+            keepalive_ns=o.activity_timeout_ns,
+            make_stream=make_stream,
+        )
+        sender = TcpSender(self._host.loop, session, TcpSourceCore(config, self._host.rng.random), self._events)
+        self._open[port] = sender
+        return sender
+
+
+KIND: Final = TransportKind(TcpAddress, TcpReceivers, TcpSenders)

@@ -1,1 +1,0 @@
-"""Sockets and sessions of the transports."""

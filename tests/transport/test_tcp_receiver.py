@@ -1,0 +1,432 @@
+"""The receiving half of LBT-TCP on a clock that the test moves: joining, runs, counts, faults and times."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from dro.clock import ms, s
+from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
+from dro.loop import Loop
+from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore, TcpReceiverStats
+from dro.transport import sockets
+from dro.transport.read_space import READ_BYTES, ReadSpace
+from dro.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run
+from dro.transport.session import ReceiverSessionStatistics, SessionCounts
+from dro.transport.stream import PlainStream
+from dro.transport.tcp.receiver import TcpReceiver
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.data_blocks import SSF_DEFAULT_EXCLUDE, SSF_DEFAULT_INCLUDE, SsfInit
+from dro.wire.lbmc.message import HEADER as LBMC
+from dro.wire.source_string import TcpAddress, format_source
+from tests.fakes.clock import SteppedClock
+from tests.fakes.session_sink import Message, RunsSink
+
+LOOPBACK = "127.0.0.1"
+BEGAN = s(5)
+SESSION = 0xA1B2C3D4
+
+
+class Receiver:
+    """A session that is to be joined, and the listener of its source."""
+
+    def __init__(
+        self,
+        *,
+        session_id: int = SESSION,
+        interface: str = LOOPBACK,
+        buffer_bytes: int = 0,
+        keepalive: bool = False,
+        read_bytes: int = READ_BYTES,
+    ) -> None:
+        self.clock = SteppedClock(BEGAN)
+        self.loop = Loop(self.clock)
+        self.listener = socket.create_server((LOOPBACK, 0))
+        self.listener.setblocking(False)
+        self.address = TcpAddress(sockets.ip_number(LOOPBACK), self.listener.getsockname()[1], session_id)
+        self.core = TcpReceiverCore(TcpReceiverConfig(session_id=session_id, activity_timeout_ns=s(3)))
+        self.sink = RunsSink()
+        self.session = TcpReceiver(
+            self.loop, self.address, self.core, self.sink, self.sink.on_ended, interface=interface,
+            buffer_bytes=buffer_bytes, space=ReadSpace(read_bytes), keepalive=keepalive,
+        )  # fmt: skip
+        self.source: socket.socket | None = None
+
+    def close(self) -> None:
+        self.session.leave()
+        self.listener.close()
+        if self.source is not None:
+            self.source.close()
+        self.loop.close()
+
+    def joined(self) -> socket.socket:
+        """Connect; the source's end of the connection."""
+        self.session.advertised(self.clock.time_ns)
+        self.turn()
+        assert self.session.is_connected
+        self.source, _ = self.listener.accept()
+        self.source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self.source
+
+    def turn(self, to_ns: int | None = None) -> None:
+        if to_ns is not None:
+            self.clock.time_ns = to_ns
+        idle = 0
+        while idle < 3:
+            idle = 0 if self.loop.run_once(0) else idle + 1
+
+    def put(self, *messages: bytes) -> None:
+        assert self.source is not None
+        self.source.send(b"".join(messages))
+        self.turn()
+
+    def stats(self, **counts: int) -> ReceiverSessionStatistics:
+        return ReceiverSessionStatistics(format_source(self.address), TcpReceiverStats(**counts))
+
+
+def message(topic: int, sqn: int, size: int = 40, kind: int = 0, head: int = 0) -> bytes:
+    return LBMC.pack(kind, head, size, topic, sqn) + bytes([sqn & 0xFF]) * (size - 12)
+
+
+def of(topic: int, *sqns: int, size: int = 40) -> list[Message]:
+    return [(topic, sqn, bytes([sqn & 0xFF]) * (size - 12)) for sqn in sqns]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+# joining
+
+
+def test_a_session_is_joined_at_the_time_that_was_set_and_says_its_name(receiver: Receiver) -> None:
+    assert receiver.loop.next_deadline() is None
+    receiver.session.connect_at(BEGAN + ms(20))
+    receiver.turn(BEGAN + ms(20) - 1)
+    with pytest.raises(BlockingIOError):
+        receiver.listener.accept()
+    receiver.turn(BEGAN + ms(20))
+    source, _ = receiver.listener.accept()
+    assert source.recv(100) == lbmc.encode(lbmc.tcp_sid_message(SESSION))
+    source.close()
+    assert receiver.session.active_ns == BEGAN + ms(20)
+    assert receiver.loop.next_deadline() == BEGAN + ms(20) + s(3)
+    assert (receiver.session.is_in_order, receiver.session.shows_life) == (True, False)
+    assert (receiver.session.mark(), receiver.session.is_whole(5), receiver.session.generation_ns) == (None, True, 0)
+
+
+def test_a_session_without_an_id_says_nothing() -> None:
+    receiver = Receiver(session_id=0)
+    source = receiver.joined()
+    source.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        source.recv(1)
+    receiver.close()
+
+
+@pytest.mark.parametrize("interface", [LOOPBACK, "127.0.0.4", sockets.ANY])
+@pytest.mark.parametrize(("buffer_bytes", "keepalive"), [(0, False), (30_000, True)])
+def test_a_connection_has_the_options_of_the_receiver(
+    interface: str, buffer_bytes: int, keepalive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[socket.socket] = []
+
+    class Noted(socket.socket):
+        def connect_ex(self, address: tuple[str, int]) -> int:  # type: ignore[override]  # IPv4 only
+            made.append(self)
+            return super().connect_ex(address)
+
+    receiver = Receiver(interface=interface, buffer_bytes=buffer_bytes, keepalive=keepalive)
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", Noted)
+        receiver.session.advertised(BEGAN)
+    (sock,) = made
+    assert sock.getsockname()[0] == (LOOPBACK if interface == sockets.ANY else interface)
+    assert not sock.getblocking()
+    assert (sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * buffer_bytes) is bool(buffer_bytes)
+    assert bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)) is keepalive
+    receiver.close()
+    assert sock.fileno() == -1
+
+
+@pytest.mark.parametrize("code", [0, errno.EINPROGRESS, errno.ENETUNREACH, errno.EADDRNOTAVAIL])
+def test_an_attempt_that_fails_at_once_ends_and_one_that_takes_time_is_waited_for(
+    receiver: Receiver, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket.socket, "connect_ex", lambda sock, address: code)
+    receiver.session.advertised(BEGAN)
+    is_waited_for = code in (0, errno.EINPROGRESS)
+    assert receiver.sink.order == ([] if is_waited_for else ["ended"])
+    assert receiver.loop.next_deadline() == (BEGAN + s(10) if is_waited_for else None)
+    assert (receiver.session.was_connected, receiver.session.is_connected) == (is_waited_for, False)
+
+
+def test_an_address_that_does_not_answer_is_given_up_after_ten_seconds(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PlainStream, "start", lambda stream, events: None)
+    receiver.session.advertised(BEGAN)
+    receiver.turn(BEGAN + s(10) - 1)
+    assert receiver.sink.order == []
+    receiver.turn(BEGAN + s(10))
+    assert (receiver.sink.order, receiver.session.was_connected) == (["ended"], False)
+    assert receiver.loop.next_deadline() is None
+
+
+def test_a_source_that_is_not_there_has_not_been_connected(receiver: Receiver) -> None:
+    receiver.listener.close()
+    receiver.session.advertised(BEGAN)
+    receiver.turn()
+    assert (receiver.sink.order, receiver.session.was_connected) == (["ended"], False)
+    assert receiver.loop.next_deadline() is None
+    receiver.session.advertised(BEGAN + s(1) - 1)
+    assert receiver.loop.next_deadline() is None, "not tried again within a second"
+    receiver.session.advertised(BEGAN + s(1))
+    receiver.turn()
+    assert receiver.sink.order == ["ended", "ended"]
+
+
+# what arrives
+
+
+@pytest.mark.parametrize("size", [12, 40, 1400])
+def test_equal_messages_of_one_read_are_one_run_and_are_counted_exactly(receiver: Receiver, size: int) -> None:
+    receiver.joined()
+    receiver.clock.time_ns += ms(3)
+    receiver.put(*[message(7, i, size) for i in range(50)])
+    assert receiver.sink.calls == [[Run(7, 0, 50, 0, size, size, 0, 0, KIND_DATA)]]
+    assert receiver.sink.got == of(7, *range(50), size=size)
+    assert receiver.session.statistics() == receiver.stats(bytes_rcved=50 * size, lbm_msgs_rcved=50)
+    assert receiver.session.counts() == SessionCounts()
+    assert receiver.session.active_ns == BEGAN + ms(3)
+    assert (receiver.sink.order, receiver.session.has_begun) == (["began", "runs"], True)
+    assert receiver.session.was_connected
+
+
+@pytest.mark.parametrize("broken_at", [0, 1, 3, 15, 16, 17, 40])
+@pytest.mark.parametrize(
+    "other",
+    [
+        message(8, 0),
+        message(7, 1000),
+        message(7, 0, 39),
+        message(7, 0, 41),
+        message(7, 0, head=0x10),
+        message(7, 0, kind=2),
+    ],
+    ids=["topic", "sqn", "shorter", "longer", "block", "kind"],
+)
+def test_one_that_differs_among_equal_messages_loses_nothing(receiver: Receiver, other: bytes, broken_at: int) -> None:
+    receiver.joined()
+    stream = [message(7, i) for i in range(41)]
+    kind, head, length, topic, sqn = LBMC.unpack_from(other)
+    stream[broken_at] = LBMC.pack(kind, head, length, topic, sqn or broken_at) + other[12:]
+    receiver.put(*stream)
+    expected = [*map(LBMC.unpack_from, stream)]
+    assert [(topic, sqn) for topic, sqn, _ in receiver.sink.got] == [(topic, sqn) for *_, topic, sqn in expected]
+    assert receiver.session.statistics() == receiver.stats(bytes_rcved=sum(map(len, stream)), lbm_msgs_rcved=41)
+    assert len(receiver.sink.calls) == 1
+
+
+def test_control_messages_come_in_their_place(receiver: Receiver) -> None:
+    receiver.joined()
+    topic_idx = bytes.fromhex("0865000cff08000000000063")
+    eot = bytes.fromhex("01 00 0004")
+    receiver.put(message(7, 0), lbmc.encode(lbmc.tsni_message([(7, 41)])), topic_idx, eot, message(7, 1))
+    assert [(r.kind, r.offset) for runs in receiver.sink.calls for r in runs] == [
+        (KIND_DATA, 0), (KIND_TSNI, 0), (KIND_CONTROL, 56), (KIND_DATA, 72),
+    ]  # fmt: skip
+    assert (receiver.sink.tsnis, receiver.sink.controls, receiver.sink.got) == ([(7, 41)], [topic_idx], of(7, 0, 1))
+    assert receiver.session.statistics() == receiver.stats(bytes_rcved=112, lbm_msgs_rcved=5)
+
+
+def test_the_shortest_message_is_taken_at_once_and_needs_one_look(receiver: Receiver) -> None:
+    source = receiver.joined()
+    source.send(bytes.fromhex("01 00 0004"))
+    assert receiver.loop.run_once(0)
+    assert receiver.session.statistics() == receiver.stats(bytes_rcved=4, lbm_msgs_rcved=1)
+    assert receiver.loop.next_deadline() == BEGAN + s(3)
+
+
+def test_what_lay_in_the_buffer_before_is_not_heard_again(receiver: Receiver) -> None:
+    receiver.joined()
+    receiver.put(*[message(7, i) for i in range(16)])
+    receiver.put(*[message(7, i) for i in range(10)])
+    assert receiver.sink.got == of(7, *range(16), *range(10))
+
+
+def test_a_session_begins_with_its_first_whole_message_whatever_it_is(receiver: Receiver) -> None:
+    receiver.joined()
+    receiver.put(message(7, 0)[:39])
+    assert (receiver.sink.order, receiver.session.has_begun) == ([], False)
+    assert receiver.session.statistics() == receiver.stats()
+    receiver.clock.time_ns += ms(9)
+    receiver.put(message(7, 0)[39:] + message(7, 1)[:20])
+    assert receiver.sink.got == of(7, 0)
+    assert receiver.session.active_ns == BEGAN + ms(9)
+    receiver.put(message(7, 1)[20:])
+    assert receiver.sink.got == of(7, 0, 1)
+    assert receiver.sink.events == ["began"]
+
+
+def test_a_turn_reads_twice_and_the_rest_in_the_next() -> None:
+    receiver = Receiver(read_bytes=4000)
+    receiver.joined().send(b"".join(message(7, i) for i in range(250)))
+    assert receiver.loop.run_once(0)
+    assert receiver.sink.got == of(7, *range(200))
+    assert receiver.loop.next_deadline() == 0, "there may be more"
+    receiver.turn()
+    assert receiver.sink.got == of(7, *range(250))
+    assert receiver.loop.next_deadline() == BEGAN + s(3)
+    receiver.close()
+
+
+# faults
+
+
+def test_what_follows_broken_bytes_is_not_read() -> None:
+    receiver = Receiver(read_bytes=4000)
+    receiver.joined().send(message(7, 0) + bytes(3960) + message(7, 1) * 100)
+    assert receiver.loop.run_once(0)
+    assert receiver.sink.got == of(7, 0)
+    assert receiver.sink.events == ["began", "ended"]
+    assert receiver.loop.next_deadline() is None
+    receiver.close()
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        (bytes(4), "lbmc.header: type 0x00 with 0 bytes at byte 80"),
+        (bytes.fromhex("0000000b"), "lbmc.header: type 0x00 with 11 bytes at byte 80"),
+        (bytes.fromhex("08000003"), "lbmc.header: type 0x08 with 3 bytes at byte 80"),
+        (bytes.fromhex("0820000cff03000000000000"), "lbmc.block"),
+    ],
+)
+def test_bytes_that_are_no_messages_end_the_session_after_what_was_sound(
+    receiver: Receiver,
+    broken: bytes,
+    error: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("dro.transport.tcp.receiver.limited", LimitedLogger(logging.getLogger("test")).event)
+    receiver.joined()
+    receiver.put(message(7, 0), message(7, 1), broken, message(7, 2))
+    assert receiver.sink.got == of(7, 0, 1)
+    assert receiver.sink.order == ["began", "runs", "ended"]
+    assert receiver.session.counts() == SessionCounts(bad=1)
+    assert receiver.session.statistics() == receiver.stats(bytes_rcved=80, lbm_msgs_rcved=2)
+    assert not receiver.session.is_connected
+    assert receiver.loop.next_deadline() is None
+    (told,) = [r for r in caplog.records if r.msg is LogEvent.TCP_STREAM_BROKEN]
+    assert vars(told)["source"] == format_source(receiver.address)
+    assert error in vars(told)["error"]
+
+
+@pytest.mark.parametrize("how", ["end", "reset"])
+def test_a_connection_that_ends_ends_the_session(receiver: Receiver, how: str) -> None:
+    source = receiver.joined()
+    receiver.put(message(7, 0))
+    if how == "reset":
+        source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    source.close()
+    assert receiver.loop.run_once(0)
+    assert receiver.sink.order == ["began", "runs", "ended"]
+    assert receiver.session.was_connected
+    assert (receiver.session.is_connected, receiver.loop.next_deadline()) == (False, None)
+    assert receiver.session.counts() == SessionCounts()
+
+
+def test_silence_ends_a_session_to_the_nanosecond(receiver: Receiver) -> None:
+    source = receiver.joined()
+    receiver.turn(BEGAN + s(2))
+    receiver.put(message(7, 0))
+    receiver.turn(BEGAN + s(5) - 1)
+    assert receiver.sink.events == ["began"]
+    receiver.turn(BEGAN + s(5))
+    assert receiver.sink.events == ["began", "ended"]
+    assert receiver.loop.next_deadline() is None
+    assert source.recv(100) == lbmc.encode(lbmc.tcp_sid_message(SESSION))
+    assert source.recv(1) == b"", "the connection was closed"
+
+
+@pytest.mark.parametrize("when", ["before it is due", "while it connects", "while it is connected"])
+def test_a_session_that_was_left_does_nothing_more(receiver: Receiver, when: str) -> None:
+    if when == "before it is due":
+        receiver.session.connect_at(BEGAN + ms(1))
+    elif when == "while it connects":
+        receiver.session.advertised(BEGAN)
+    else:
+        receiver.joined()
+        assert receiver.source is not None
+        receiver.source.send(message(7, 0))
+    receiver.session.leave()
+    receiver.session.leave()
+    receiver.session.advertised(BEGAN + s(5))
+    assert receiver.loop.next_deadline() is None
+    receiver.turn(BEGAN + s(60))
+    assert (receiver.sink.order, receiver.session.is_connected) == ([], False)
+
+
+@pytest.mark.parametrize("event", ["began", "runs"])
+def test_nothing_follows_after_a_session_was_left_in_a_callback(receiver: Receiver, event: str) -> None:
+    receiver.joined()
+    receiver.sink.on_event = lambda what, session: session.leave() if what == event else None
+    receiver.put(message(7, 0), bytes(4))
+    assert receiver.sink.order == ["began", "runs"][: 1 + (event == "runs")]
+    assert receiver.session.counts() == SessionCounts()
+    assert receiver.loop.next_deadline() is None
+
+
+def test_a_name_that_the_socket_does_not_take_at_once_follows(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([errno.EAGAIN, 5, errno.EAGAIN, 5, 5])
+    genuine = socket.socket.send
+
+    def hesitant(sock: socket.socket, data: bytes) -> int:
+        answer = next(answers)
+        if answer == errno.EAGAIN:
+            raise BlockingIOError(answer, os.strerror(answer))
+        return genuine(sock, data[:answer])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "send", hesitant)
+        source = receiver.joined()
+    assert source.recv(100) == lbmc.encode(lbmc.tcp_sid_message(SESSION))
+    assert next(answers, None) is None
+
+
+def test_a_name_that_cannot_be_sent_is_left_to_the_reader(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(sock: socket.socket, data: bytes) -> int:
+        raise OSError(errno.EPIPE, "gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "send", fail)
+        source = receiver.joined()
+    source.close()
+    receiver.turn()
+    assert receiver.sink.order == ["ended"]
+
+
+@pytest.mark.parametrize(("flags", "is_told"), [(SSF_DEFAULT_EXCLUDE, True), (SSF_DEFAULT_INCLUDE, False)])
+def test_a_source_that_sends_only_what_is_asked_for_is_named(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture, flags: int, is_told: bool
+) -> None:
+    """Nothing came from it, and nothing was said."""
+    offer = lbmc.encode(lbmc.control_message(SsfInit(1, 7, 0x7F000001, 14391, flags=flags)))
+    receiver.joined().sendall(offer + offer)
+    receiver.turn()
+    told = [(r.msg, vars(r)["source"]) for r in caplog.records if r.msg == LogEvent.SOURCE_FILTERS]
+    assert set(told) == ({(LogEvent.SOURCE_FILTERS, format_source(receiver.address))} if is_told else set())
+    assert receiver.session.is_connected
