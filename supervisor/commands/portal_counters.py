@@ -18,6 +18,6 @@ def places_of(config: DroConfig) -> tuple[PortalPlace, ...]:
 
 def portals_status(parent: Parent[DroConfig]) -> PortalsStatus:
     """The portals that belong to the DRO now, whatever state they are in."""
-    with contextlib.closing(Pages(parent.run_dirs.shm, parent.workers.indices)) as pages:
+    with contextlib.closing(Pages(parent.run_dirs.shm)) as pages:
         portals = pages.portals(parent.worker_status(), places_of(parent.configuration.current))
     return PortalsStatus(round(time.monotonic(), 6), portals)

@@ -46,7 +46,7 @@ class Sampler:
         new = {index: pair for index, pair in portals.items() if index not in self._seen}
         zero = self._base(status, self._before_us or _us(status.start_s), None)
         self._put("portal", status, ({**zero, **_about(*pair, known), **_ZEROS} for pair in new.values()))
-        with contextlib.closing(Pages(Path(status.shm), [*(w.index for w in status.workers), *gone])) as pages:
+        with contextlib.closing(Pages(Path(status.shm))) as pages:
             self._put("portal", status, self._portals(pages, known, base, {**portals, **gone}, gone))
             self._put("worker", status, self._workers(pages, status, base))
             self._put("dro", status, self._dro(pages, status, base))

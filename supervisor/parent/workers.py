@@ -176,11 +176,6 @@ class Workers:
         """Those that belong to the DRO now."""
         return (worker for worker in self._all if worker.state is not WorkerState.REMOVED)
 
-    @property
-    def indices(self) -> range:
-        """All that were ever given."""
-        return range(len(self._all))
-
     def find(self, name: str) -> Worker | None:
         return next((worker for worker in self if worker.name == name), None)
 

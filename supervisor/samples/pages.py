@@ -28,14 +28,17 @@ _REFUSED: Final = (
 
 
 class Pages:
-    """The pages of all workers that this DRO has or had, open for one look; close it when done."""
+    """The pages of all workers that this DRO has or had, open for one look; close it when done.
 
-    def __init__(self, folder: Path, indices: Iterable[int]) -> None:
+    Also those of portals that have left: without what they could not hand over, counters of others would fall.
+    """
+
+    def __init__(self, folder: Path) -> None:
         """`folder`: of the DRO in shared memory."""
         self._pages: dict[int, CounterPage] = {}
-        for index in indices:
-            with contextlib.suppress(ResourceError):  # of a portal that could not be added
-                self._pages[index] = CounterPage.open(folder / f"counters.{index}", readonly=True)
+        for path in folder.glob("counters.*"):
+            with contextlib.suppress(ResourceError):  # it is just being made
+                self._pages[int(path.suffix[1:])] = CounterPage.open(path, readonly=True)
         # before the pages of those who refused: what they have dropped has been forwarded
         self._refused = [
             ((dropped + step, forwarded + step), self._sums(pair + step))

@@ -112,7 +112,7 @@ class Metrics:
 
 def open_pages(status: DroStatus) -> Pages:
     """The counter pages of all workers; close it when done."""
-    return Pages(Path(status.shm), [worker.index for worker in status.workers])
+    return Pages(Path(status.shm))
 
 
 def values_of(pages: Pages, worker: WorkerStatus) -> Sequence[int]:

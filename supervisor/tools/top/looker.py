@@ -149,7 +149,7 @@ class Looker:
 
     def _read_pages(self, status: DroStatus) -> tuple[tuple[PortalStatus, ...], dict[int, int]] | None:
         """Read the pages; None when they are not there, or change too fast to be read."""
-        with contextlib.closing(Pages(self.place.shm, [w.index for w in status.workers])) as pages:
+        with contextlib.closing(Pages(self.place.shm)) as pages:
             workers = [worker for worker in status.workers if worker.index in pages]
             try:
                 turns = {w.index: pages[w.index][WorkerSlot.LONGEST_TURN_US] for w in workers}

@@ -82,7 +82,6 @@ def test_an_index_is_given_once() -> None:
     assert (gone.index, back.index) == (2, 3)
     assert all_of_them.of("P2") is back
     assert [w.index for w in all_of_them] == [0, 1, 3]
-    assert all_of_them.indices == range(4)
 
 
 def test_a_full_dro_takes_nobody_and_indices_come_back_only_when_all_were_given() -> None:
@@ -98,7 +97,6 @@ def test_a_full_dro_takes_nobody_and_indices_come_back_only_when_all_were_given(
     assert [all_of_them.add(spec(name)).index for name in ("A", "B", "C")] == [7, 9, 8]  # who left first
     assert len(list(all_of_them)) == MAX_WORKERS
     assert all_of_them.of("B").state is WorkerState.WAITING
-    assert all_of_them.indices == range(MAX_WORKERS)
 
 
 def test_a_name_is_there_once() -> None:
