@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dro.bus.listing import ProxyRow
+from supervisor.samples.growth import growth
 
 BETWEEN_S: Final = 2.0
 """Between two looks at least."""
@@ -73,8 +74,7 @@ class Top:
             return [], 0.0
         found = []
         for key, row in rows.items():
-            count = row.fragments - before.fragments.get(key, 0)
-            if count > 0:  # fewer than before: the portal is a new process
+            if count := growth(before.fragments.get(key, 0), row.fragments):
                 found.append(TopRow(row.symbol, row.portal, row.otid, row.source, count / seconds, row.fragments))
         return found, seconds
 

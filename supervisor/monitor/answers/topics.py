@@ -8,6 +8,7 @@ from typing import Final
 
 from dro.bus.listing import ProxyRow
 from supervisor.samples.exposition import Families
+from supervisor.samples.growth import growths
 
 TOPICS_VARIABLE: Final = "DRO_TOPIC_METRICS"
 MAX_TOPICS: Final = 10_000
@@ -31,7 +32,7 @@ class TopicMetrics:
         self._proxies = proxies
         self._limit = limit
         self._seen: dict[Key, dict[str, int]] = {}  # fragments of each source, by OTID
-        self._ended: defaultdict[Key, int] = defaultdict(int)  # of sources that are gone or count anew
+        self._totals: dict[Key, int] = {}  # with those of sources that are gone
 
     def families(self, dro: str) -> Families:
         """Collect what `/metrics/topics` has."""
@@ -40,23 +41,19 @@ class TopicMetrics:
             if row.proxy == "source":
                 now[row.portal, row.symbol][row.otid] = row.fragments
         for key in [key for key in self._seen if key not in now]:
-            del self._seen[key]
-            self._ended.pop(key, None)
+            del self._seen[key], self._totals[key]
         free = self._limit - len(self._seen)
         new = sorted((key for key in now if key not in self._seen), key=lambda key: (-sum(now[key].values()), key))
         for key in new[:free]:
-            self._seen[key] = {}
+            self._seen[key], self._totals[key] = {}, 0
         for key, before in self._seen.items():
-            for otid, count in before.items():
-                if now[key].get(otid, 0) < count:
-                    self._ended[key] += count
+            self._totals[key] += sum(growths(before, now[key]).values())
             self._seen[key] = now[key]
         found = Families()
-        for (portal, topic), counts in self._seen.items():
+        for (portal, topic), total in self._totals.items():
             labels = {"dro": dro, "portal": portal, "topic": topic}
             text = "Fragments of a topic that a portal took to be sent"
-            value = sum(counts.values()) + self._ended.get((portal, topic), 0)
-            found.add("dro_topic_fragments_total", "counter", text, labels, value)
+            found.add("dro_topic_fragments_total", "counter", text, labels, total)
         text = "Topics of portals that have no series, for want of room"
         found.add("dro_topics_left_out", "gauge", text, {"dro": dro}, len(now) - len(self._seen))
         return found

@@ -12,11 +12,12 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from dro.metrics.slots import Slot
 from dro.metrics.table import PEER, PORTAL, metrics, rows
 from supervisor.admin.status import PortalStatus
+from supervisor.samples.growth import growth
 
 INTERVAL_S: Final = 10.0
 """Between two looks."""
@@ -49,25 +50,14 @@ class Series:
     points: list[tuple[float, float | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class PortalGrowth:
-    """What of a portal has grown since the start of the DRO."""
+class PortalCounts(NamedTuple):
+    """What a portal has counted since the start of the DRO."""
 
-    received: int
-    sent: int
-    dropped: int
-    rtt_count: int
-    rtt_us: int
-
-    def since(self, before: PortalGrowth) -> tuple[int, ...] | None:
-        """The differences; None when one fell, as the counters are new."""
-        pairs = zip(_values(self), _values(before), strict=True)
-        grown = tuple(now - then for now, then in pairs)
-        return grown if min(grown) >= 0 else None
-
-
-def _values(counts: PortalGrowth) -> tuple[int, ...]:
-    return counts.received, counts.sent, counts.dropped, counts.rtt_count, counts.rtt_us
+    received: int = 0
+    sent: int = 0
+    dropped: int = 0
+    rtt_count: int = 0
+    rtt_us: int = 0
 
 
 @dataclass(slots=True)
@@ -76,7 +66,8 @@ class _Past:
 
     kind: str
     seen_s: float
-    counts: PortalGrowth | None = None  # of the look before; None if it was not seen then
+    index: int  # of the look before, as are the counts
+    counts: PortalCounts | None = None  # None if it was not seen then
     lines: dict[str, array[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -153,25 +144,25 @@ class Hour:
     def _add(self, portal: PortalStatus, at: int, now_s: float, span_s: float) -> None:
         past = self._pasts.get(portal.name)
         if past is None or past.kind != portal.kind:
-            past = self._pasts[portal.name] = _Past(portal.kind, now_s)
-        counts = counts_of(portal)
-        grown = counts.since(past.counts) if past.counts is not None else None
+            past = self._pasts[portal.name] = _Past(portal.kind, now_s, portal.index)
+        counts, before = counts_of(portal), past.counts
         values = {QUEUE: float(_sum(portal, "send_queue_bytes"))}
-        if grown is not None:
-            received, sent, dropped, rtt_count, rtt_us = grown
+        if before is not None:
+            before = before if past.index == portal.index else PortalCounts()  # it was taken out and added again
+            received, sent, dropped, rtt_count, rtt_us = map(growth, before, counts)
             values |= {RECEIVED: received / span_s, SENT: sent / span_s, DROPPED: dropped / span_s}
             if rtt_count:
                 values[RTT] = rtt_us / rtt_count / 1000
         for name, line in past.lines.items():
             line[at] = values.get(name, _UNKNOWN)
-        past.counts, past.seen_s = counts, now_s
+        past.counts, past.index, past.seen_s = counts, portal.index, now_s
 
 
-def counts_of(portal: PortalStatus) -> PortalGrowth:
+def counts_of(portal: PortalStatus) -> PortalCounts:
     """Add up what a portal has received, sent and dropped, of all kinds of traffic of applications."""
     *buckets, sum_us = (portal[Slot[name]] for name in _RTT_CELLS)
     dropped = sum(portal.dropped(*_TRAFFIC).values())
-    return PortalGrowth(
+    return PortalCounts(
         _sum(portal, "received_messages_total"), _sum(portal, "sent_messages_total"), dropped, sum(buckets), sum_us
     )
 

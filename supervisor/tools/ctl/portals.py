@@ -14,6 +14,7 @@ from dro.metrics.table import ENDPOINT
 from dro.standard_streams import say
 from supervisor.admin.client import Client
 from supervisor.admin.status import LeaveResult, OperationResult, PortalsStatus, PortalStatus
+from supervisor.samples.growth import growth_of_portal
 from supervisor.tools.ctl.output import (
     EXIT_FAILED,
     EXIT_OK,
@@ -139,23 +140,11 @@ def rates(before: PortalsStatus, after: PortalsStatus) -> tuple[PortalRates, ...
     earlier = {portal.name: portal for portal in before.portals}
     found = []
     for portal in after.portals:
-        old = earlier.get(portal.name)
-        if old is None or old[Slot.FORWARDED] > portal[Slot.FORWARDED]:  # another one of that name
-            continue
-
-        def rate(slot: Slot, times: int = 1, new: PortalStatus = portal, old: PortalStatus = old) -> float:
-            return round((new[slot] - old[slot]) * times / span_s, 1)
-
-        found.append(
-            PortalRates(
-                portal.name,
-                rate(Slot.TOPIC_RCVD),
-                rate(Slot.FORWARDED),
-                rate(Slot.SENT),
-                rate(Slot.SENT_BYTES, 8),
-                round((portal.dropped_total - old.dropped_total) / span_s, 1),
-            )
-        )
+        if (old := earlier.get(portal.name)) is not None:
+            grown = growth_of_portal(old, portal)
+            received, forwarded, sent = grown[Slot.TOPIC_RCVD], grown[Slot.FORWARDED], grown[Slot.SENT]
+            counts = received, forwarded, sent, grown[Slot.SENT_BYTES] * 8, grown.dropped_total
+            found.append(PortalRates(portal.name, *(round(count / span_s, 1) for count in counts)))
     return tuple(found)
 
 

@@ -199,13 +199,11 @@ class DemoNetwork(threading.Thread):
             except DroError:
                 return  # it starts
         self._resting = {name for name, portal in portals.items() if portal.state in ("paused", "drained")}
-        ends = {f"{a}-{b}": (portals[f"{a}-{b}"], portals[f"{b}-{a}"]) for a, b in self.layout.links}
-        up = {f"{a}-{b}" for a, b in self.layout.links if {(a, b), (b, a)} <= linked}
-        messages = {name: first[Slot.SENT] + second[Slot.SENT] for name, (first, second) in ends.items()}
-        rates = self._rates.of(messages)
+        ends = [(portals[f"{a}-{b}"], portals[f"{b}-{a}"], {(a, b), (b, a)} <= linked) for a, b in self.layout.links]
+        rates = self._rates.of({name: portal[Slot.SENT] for name, portal in portals.items()})
         links = [
-            LinkState(n, n in up, first.cost, messages[n], rates[n] if n in up else 0.0)
-            for n, (first, _) in ends.items()
+            LinkState(a.name, is_up, a.cost, a[Slot.SENT] + b[Slot.SENT], (rates[a.name] + rates[b.name]) * is_up)
+            for a, b, is_up in ends
         ]
         agreed = {trd: path if all(other[trd] == path for other in dros_to) else () for trd, path in dros_to[0].items()}
         troubled = tuple(f"{name} is {portal.state}" for name, portal in portals.items() if portal.state != READY)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from supervisor.samples.growth import growths
 from supervisor.tools.demo.arrivals import Arrivals
 
 REDRAW_S: Final = 0.5
@@ -42,7 +43,7 @@ class CounterRates:
         while len(self._looks) > 1 and self._looks[1][0] <= now - RATES_S:
             self._looks.popleft()
         then, before = self._looks[0]
-        return {name: (value - before.get(name, value)) / max(now - then, 1e-9) for name, value in counters.items()}
+        return {name: grown / max(now - then, 1e-9) for name, grown in growths(before, counters).items()}
 
 
 def latency_cells(arrivals: Arrivals) -> str:

@@ -10,14 +10,13 @@ from dro.clock import duration
 from dro.metrics.slots import Slot
 from dro.metrics.table import PORTAL, rows
 from supervisor.admin.status import WORKING, PortalStatus, WorkerStatus
+from supervisor.samples.growth import growth, growth_of_portal
 from supervisor.tools.top.problems import ProblemHistory, ShownProblem
 from supervisor.tools.top.sample import Complaint, ParentAnswer, Sample
 
 SILENT_S: Final = 3.0
 """A parent that has not answered for so long is said to be silent."""
 FULL_PART: Final = 0.8  # of the limit of a queue
-_MASK: Final = (1 << 64) - 1
-_LARGEST_STEP: Final = 1 << 62
 _TRAFFIC: Final = tuple(
     dict.fromkeys(
         traffic
@@ -32,7 +31,7 @@ _TRAFFIC: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A counter since the start of the DRO, and its growth; None without an earlier sample of the same counter."""
+    """A counter since the start of the DRO, and its growth; None without an earlier sample of the portal."""
 
     total: int
     per_s: float | None
@@ -104,9 +103,9 @@ class Figures:
     def take(self, sample: Sample) -> DroFigures:
         """Return what is to be seen now."""
         before = self._before or sample
-        earlier = {(portal.name, portal.index): portal for portal in before.portals}
+        earlier = {portal.name: portal for portal in before.portals}
         dead = _dead(sample)
-        portals = tuple(self._portal(sample, before, p, earlier.get((p.name, p.index)), dead) for p in sample.portals)
+        portals = tuple(self._portal(sample, before, p, earlier.get(p.name), dead) for p in sample.portals)
         processes = (_parent_line(sample, before), *(_process(sample, before, w, dead) for w in sample.status.workers))
         head = _head(sample)
         for worker in sample.status.workers:
@@ -127,26 +126,27 @@ class Figures:
     def _portal(
         self, sample: Sample, before: Sample, portal: PortalStatus, old: PortalStatus | None, dead: frozenset[str]
     ) -> PortalFigures:
-        span_s = sample.time_s - before.time_s
+        span_s = sample.time_s - before.time_s if old is not None else 0.0
+        grown = growth_of_portal(old or portal, portal)
 
-        def count(slot: Slot) -> Count:
-            return Count(portal[slot], _rate(grown(old[slot], portal[slot]) if old is not None else None, span_s))
+        def count(total: int, step: int) -> Count:
+            return Count(total, round(step / span_s, 1) if span_s > 0 else None)
 
-        reasons = portal.dropped(*_TRAFFIC)
-        earlier: Mapping[str, int] = old.dropped(*_TRAFFIC) if old is not None else reasons
-        recent = {reason: grown(earlier[reason], total) or 0 for reason, total in reasons.items()}
-        dropped = sum(reasons.values())
-        blocked = count(Slot.SEND_BLOCKED_US).per_s
-        self._note_rtt(portal, old)
+        def count_of(slot: Slot) -> Count:
+            return count(portal[slot], grown[slot])
+
+        reasons, recent = portal.dropped(*_TRAFFIC), grown.dropped(*_TRAFFIC)
+        blocked = count_of(Slot.SEND_BLOCKED_US).per_s
+        self._note_rtt(portal, grown)
         return PortalFigures(
             name=portal.name,
             kind=portal.kind,
             state=_state(portal, dead),
-            received=count(Slot.TOPIC_RCVD),
-            received_bytes=count(Slot.TOPIC_RCVD_BYTES),
-            sent=count(Slot.SENT),
-            sent_bytes=count(Slot.SENT_BYTES),
-            dropped=Count(dropped, _rate(grown(sum(earlier.values()), dropped) if old is not None else None, span_s)),
+            received=count_of(Slot.TOPIC_RCVD),
+            received_bytes=count_of(Slot.TOPIC_RCVD_BYTES),
+            sent=count_of(Slot.SENT),
+            sent_bytes=count_of(Slot.SENT_BYTES),
+            dropped=count(sum(reasons.values()), sum(recent.values())),
             reason=_leading(recent),
             reason_of_all=_leading(reasons),
             queue_bytes=portal[Slot.QUEUED_BYTES],
@@ -155,27 +155,15 @@ class Figures:
             blocked=None if blocked is None else min(blocked / 1e6, 1.0),
         )
 
-    def _note_rtt(self, portal: PortalStatus, old: PortalStatus | None) -> None:
+    def _note_rtt(self, portal: PortalStatus, grown: PortalStatus) -> None:
         """Note the mean of round trips by their sum and their number meanwhile."""
         if not portal[Slot.RTT_SAMPLES]:
             self._rtt_ms.pop(portal.name, None)
             return
-        samples = grown(old[Slot.RTT_SAMPLES], portal[Slot.RTT_SAMPLES]) if old is not None else None
-        sum_us = grown(old[Slot.RTT_SUM], portal[Slot.RTT_SUM]) if old is not None else None
-        if samples and sum_us is not None:
-            self._rtt_ms[portal.name] = round(sum_us / samples / 1000, 3)
+        if samples := grown[Slot.RTT_SAMPLES]:
+            self._rtt_ms[portal.name] = round(grown[Slot.RTT_SUM] / samples / 1000, 3)
         else:
             self._rtt_ms.setdefault(portal.name, portal[Slot.RTT_MEAN_US] / 1000)
-
-
-def grown(old: int, new: int) -> int | None:
-    """Return by how much a 64-bit counter has grown, also over its end; None when it fell: it is another one."""
-    step = (new - old) & _MASK
-    return step if step < _LARGEST_STEP else None
-
-
-def _rate(step: int | None, span_s: float) -> float | None:
-    return None if step is None or span_s <= 0 else round(step / span_s, 1)
 
 
 def _leading(reasons: Mapping[str, int]) -> str:
@@ -224,9 +212,9 @@ def _parent_line(sample: Sample, before: Sample) -> ProcessLine:
 def _cpu(sample: Sample, before: Sample, pid: int) -> float | None:
     now, then = sample.processes.get(pid), before.processes.get(pid)
     span_s = sample.time_s - before.time_s
-    if now is None or then is None or span_s <= 0 or now.cpu_s < then.cpu_s:
+    if now is None or then is None or span_s <= 0:
         return None
-    return round(100 * (now.cpu_s - then.cpu_s) / span_s, 1)
+    return round(100 * growth(then.cpu_s, now.cpu_s) / span_s, 1)
 
 
 def _head(sample: Sample) -> DroHead:

@@ -89,16 +89,11 @@ def test_an_endpoint_portal_has_no_answer_time() -> None:
     assert [series.name for series in looked(P1).series("P1")] == [RECEIVED, SENT, DROPPED, QUEUE, RTT]
 
 
-@pytest.mark.parametrize("fallen", ["TOPIC_RCVD", "SENT", "DROPPED_BLOCKED"])
-def test_a_counter_that_falls_is_a_gap(fallen: str) -> None:
-    before = dict.fromkeys(("TOPIC_RCVD", "SENT", "DROPPED_BLOCKED"), 100)
-    new = {name: 0 if name == fallen else 200 for name in before}
-    hour = looked(*(counted(E1, **counters) for counters in (before, new)))
-    assert hour.rates("E1") is None
-    assert hour.all_rates() == {}
-    hour.look(START_S + 20, [counted(E1, **{name: value + 10 for name, value in new.items()})])
+def test_a_portal_that_was_added_again_has_counted_from_0() -> None:
+    counters = dict.fromkeys(("TOPIC_RCVD", "SENT", "DROPPED_BLOCKED"), 100)
+    hour = looked(counted(E1, **counters), counted(replace(E1, index=7), **counters), counted(replace(E1, index=7)))
     for name in (RECEIVED, SENT, DROPPED):
-        assert values_of(hour, "E1", name) == [None, None, 1.0]
+        assert values_of(hour, "E1", name) == [None, 10.0, 0.0]
 
 
 def test_a_portal_that_was_away_has_a_gap() -> None:

@@ -70,6 +70,10 @@ def test_the_fastest_are_known_after_a_second_look() -> None:
     assert [(row.topic, row.otid, row.fragments_per_s) for row in top.sources(2)[0]] == [
         ("fast", "01", 10), ("fast", "02", 4),
     ]  # fmt: skip
+    rows[:] = [proxy("slow", 6), proxy("new", 8)]
+    now[0] += BETWEEN_S
+    found, _ = top.topics(9)
+    assert [(row.topic, row.fragments_per_s) for row in found] == [("new", 2), ("slow", 1.5)], "one of them began anew"
     now[0] += OLD_S
     assert top.topics(9) == ([], 0.0), "the look before is too old"
 

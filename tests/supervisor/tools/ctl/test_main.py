@@ -417,10 +417,6 @@ def test_datagrams_that_were_lost_or_bad_are_said_to_be_of_the_trd_or_the_link(k
     assert "broken or of others" not in portals_text(PortalsStatus(1.0, (PORTAL,)))
 
 
-def test_a_portal_that_came_anew_has_no_rate_yet() -> None:
-    assert rates(PortalsStatus(1, (PORTAL,)), PortalsStatus(2, (counting(FORWARDED=0),))) == ()
-
-
 @pytest.mark.parametrize(("columns", "lines"), [(200, 5), (60, 17)])
 def test_a_narrow_terminal_gets_paragraphs(folder: Path, columns: int, lines: int) -> None:
     loud = ("DROPPED", "UNICAST", "IMMEDIATE", "QUEUED", "UNRECOVERABLE", "SOCKET", "UNSENT", "DISCARDED", "GATEWAY")

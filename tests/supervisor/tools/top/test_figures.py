@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.tools.top.figures import SILENT_S, Count, DroFigures, Figures, PortalFigures, grown
+from supervisor.tools.top.figures import SILENT_S, Count, DroFigures, Figures, PortalFigures
 from supervisor.tools.top.problems import KEPT, ProblemHistory
 from supervisor.tools.top.sample import Complaint, ParentAnswer, Sample
 from tests.builders.top_samples import MANAGER, NOON_S, P1, P2, PARENT, STATUS, WORKERS, portal, sample
@@ -25,20 +25,6 @@ def texts(view: DroFigures, *, is_over: bool = False) -> list[str]:
     return [problem.text for problem in view.problems if problem.is_over == is_over]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "step"),
-    [
-        (5, 12, 7),
-        (5, 5, 0),
-        ((1 << 64) - 3, 4, 7),  # over the end of 64 bits
-        (12, 5, None),
-        ((1 << 63), 0, None),
-    ],
-)
-def test_growth_of_a_counter(old: int, new: int, step: int | None) -> None:
-    assert grown(old, new) == step
-
-
 def test_rates_are_those_between_two_samples() -> None:
     before = portal("P1", TOPIC_RCVD=1000, TOPIC_RCVD_BYTES=50_000, SENT=70, SENT_BYTES=700, SEND_BLOCKED_US=0)
     after = portal("P1", TOPIC_RCVD=1500, TOPIC_RCVD_BYTES=90_000, SENT=71, SENT_BYTES=710, SEND_BLOCKED_US=500_000,
@@ -52,15 +38,10 @@ def test_rates_are_those_between_two_samples() -> None:
     assert (shown.blocked, shown.queue_bytes, shown.queue_limit) == (0.25, 123, 1000)
 
 
-def test_a_counter_that_fell_has_no_rate_until_the_next_sample() -> None:
-    shown = views(*(sample(float(at), portal("P1", SENT=sent)) for at, sent in enumerate((900, 4, 10))))
-    assert [line(view, "P1").sent for view in shown] == [Count(900, None), Count(4, None), Count(10, 6.0)]
-
-
-def test_a_portal_that_comes_has_no_rate_yet_and_one_with_another_index_is_another_one() -> None:
+def test_a_portal_that_comes_has_no_rate_yet_and_one_with_another_index_began_anew() -> None:
     old, new = portal("P1", SENT=5), replace(portal("P1", SENT=900), index=7)
     shown = views(sample(0.0, old), sample(1.0, new, portal("P2", SENT=9)), sample(2.0, new))
-    assert line(shown[1], "P1").sent == Count(900, None)
+    assert line(shown[1], "P1").sent == Count(900, 900.0)
     assert line(shown[1], "P2").sent == Count(9, None)
     assert line(shown[2], "P1").sent == Count(900, 0.0)
     assert [p.name for p in shown[2].portals] == ["P1"]
