@@ -36,6 +36,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.proto.repair": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.unicast": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.resolver": ("dro", "dro.wire.*", "dro.proto"),
+    "dro.proto.context": ("dro", "dro.wire.*", "dro.proto", "dro.proto.resolver"),
     **{  # of a kind of transport
         f"dro.proto.{folder.name}": ("dro", "dro.wire.*", "dro.proto", "dro.proto.repair")
         for folder in (ROOT / "dro/proto").iterdir()
@@ -65,7 +66,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.tools.lbm": (*FLOOR, "dro.proto.*", "dro.config.um", "dro.tools", "dro.transport.*", "dro.um.*"),
     "dro.tools.umdump": (*FLOOR, "dro.wire.*", "dro.config.reading", "dro.config.um", "dro.tools", "dro.dissect"),
     "portals": (),
-    "portals.datapath": (*FLOOR, "dro.bus", "dro.wire.lbmc", "dro.transport"),
+    "portals.datapath": (*FLOOR, "dro.bus", "dro.wire.lbmc", "dro.proto.context", "dro.transport"),
     "portals.decisions": (
         *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.interest", "dro.proto.unicast", "dro.config.um",
         "dro.config.dro_xml", "portals.datapath",
@@ -74,7 +75,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "dro", "dro.bus", "dro.wire.*", "dro.proto.unicast", "dro.config.dro_xml",
     ),
     "portals.shell": (
-        *FLOOR, "dro.bus", "dro.wire.lbmc", "dro.proto", "dro.proto.interest", "dro.proto.unicast",
+        *FLOOR, "dro.bus", "dro.wire.lbmc", "dro.proto", "dro.proto.context", "dro.proto.interest", "dro.proto.unicast",
         "dro.config.dro_xml", "dro.config.change", "dro.transport",
         "portals.datapath", "portals.decisions.*",
     ),

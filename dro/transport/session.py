@@ -15,32 +15,9 @@ from dataclasses import Field, astuple, dataclass
 from operator import add
 from typing import Any, ClassVar, Protocol
 
+from dro.proto.context.sources import BoundSource
 from dro.transport.runs import RunTable
-from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TransportAddress
-
-
-@dataclass(slots=True, eq=False)
-class BoundSource:
-    """One source that was found and joined: a topic on a transport session.
-
-    `tir` is the latest advertisement; `is_from_dro` says that a DRO sent it. `source_id` and `source_ip` name the
-    context that advertises it. `user` belongs to the sink.
-    """
-
-    topic: bytes
-    otid: bytes
-    topic_index: int
-    transport: ReceiverTransport
-    tir: Tir
-    is_from_dro: bool
-    user: object = None
-    source_id: bytes | None = None
-    source_ip: int = 0
-
-    @property
-    def address(self) -> TransportAddress:
-        return self.transport.address
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +111,7 @@ class ReceiverTransport(ABC):
 
     def __init__(self, address: TransportAddress) -> None:
         self.address = address
-        self.sources: dict[int, BoundSource] = {}
+        self.sources: dict[int, BoundSource[Any]] = {}
         self.generation_ns = 0
         self.has_begun = False
         self.was_connected = True
@@ -181,10 +158,10 @@ class SessionSink(Protocol):
 class FragmentSink(SessionSink, Protocol):
     """What takes the fragments of a context, and learns what sources they come from."""
 
-    def on_bound(self, source: BoundSource, now_ns: int) -> None:
+    def on_bound(self, source: BoundSource[Any], now_ns: int) -> None:
         """The source was joined; nothing of it has come yet."""
 
-    def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
+    def on_unbound(self, source: BoundSource[Any], *, ended: bool, now_ns: int) -> None:
         """The source is gone. `ended`: the session or a final advertisement ended it; else nobody wants it more."""
 
 

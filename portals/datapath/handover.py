@@ -20,9 +20,9 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from dro.errors import DecodeError
+from dro.proto.context.sources import BoundSource, SessionView
 from dro.sqn import HALF, MASK
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, Run
-from dro.transport.session import BoundSource, ReceiverTransport
 from dro.wire.lbmc.message import frag_of
 
 LOOK_TICKS: Final = 2
@@ -34,7 +34,7 @@ class ForwardEntry:
 
     __slots__ = ("_egress", "closing", "handle", "plain", "source")
 
-    def __init__(self, handle: int, source: BoundSource) -> None:
+    def __init__(self, handle: int, source: BoundSource[ForwardEntry]) -> None:
         self.handle = handle
         self.source = source
         self.closing: dict[int, Edge] = {}  # siblings that get only what lies before an edge
@@ -131,7 +131,7 @@ class Handover:
         entries = list(entries)
         self._entries = [entry for entry in entries if entry.close_to(self.workers, self)]
         self._before = {edge.handover for entry in entries for edge in entry.closing.values()} - {self}
-        self._marks: dict[ReceiverTransport, int | None] = {}
+        self._marks: dict[SessionView, int | None] = {}
         self._quiet = 0
         self._has_moved = False
         self._mark()

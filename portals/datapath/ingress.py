@@ -20,6 +20,7 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.metrics.slots import PairSlot, Slot
 from dro.metrics.table import PORTAL, bounds_of
+from dro.proto.context.sources import BoundSource
 from dro.transport.runs import (
     FLAG_REQUEST,
     FLAGS_SHIFT,
@@ -30,7 +31,7 @@ from dro.transport.runs import (
     has_block,
     shape_of,
 )
-from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.session import ReceiverTransport
 from dro.wire.lbmc.codes import BlockType
 from portals.datapath.descriptor import JOIN_BELOW, BatchKind, encode
 from portals.datapath.episodes import Episodes
@@ -57,7 +58,7 @@ class Announce(Protocol):
 class CompleteRequests(Protocol):
     """Who puts their domain into the requests that enter the network of DROs here."""
 
-    def complete(self, view: memoryview, run: Run, source: BoundSource) -> bytes: ...
+    def complete(self, view: memoryview, run: Run, source: BoundSource[ForwardEntry]) -> bytes: ...
 
 
 class Pending:
@@ -159,7 +160,7 @@ class Ingress:
 
     # which runs
 
-    def _select_plain(self, sources: Mapping[int, BoundSource], table: RunTable) -> bool:
+    def _select_plain(self, sources: Mapping[int, BoundSource[ForwardEntry]], table: RunTable) -> bool:
         """Take a table of plain data that is all for the same siblings; False, with nothing done, when it is none."""
         found = plain_part(table, sources)
         if found is None:
@@ -200,7 +201,7 @@ class Ingress:
                     if requests is not None:
                         longer = requests.complete(view, run, bound)
             entry = bound.user
-            if not isinstance(entry, ForwardEntry):
+            if entry is None:
                 continue
             where = view
             if longer:

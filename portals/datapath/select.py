@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from dro.proto.context.sources import BoundSource
 from dro.sqn import MASK
 from dro.transport.runs import (
     FRAGMENTS,
@@ -20,7 +21,6 @@ from dro.transport.runs import (
     WORDS,
     RunTable,
 )
-from dro.transport.session import BoundSource
 from portals.datapath.handover import ForwardEntry
 
 # plain integers in the compiled form
@@ -34,15 +34,16 @@ _NO_HEADROOM: Final = MASK & ~0xFF
 """Of a shape: all but the headroom."""
 
 
-def plain_part(table: RunTable, sources: Mapping[int, BoundSource]) -> tuple[tuple[int, ...], list[int]] | None:
+def plain_part(
+    table: RunTable, sources: Mapping[int, BoundSource[ForwardEntry]]
+) -> tuple[tuple[int, ...], list[int]] | None:
     """(siblings, handles by row) of a table of plain data that is all for the same siblings; None when it is none."""
     handles: list[int] = []
     cells, egress = table.cells, None
     for at in range(0, table.rows * _WORDS, _WORDS):
         bound = sources.get(cells[at])
-        if cells[at + _SHAPE] >= _PLAIN_BELOW or bound is None or not isinstance(bound.user, ForwardEntry):
+        if cells[at + _SHAPE] >= _PLAIN_BELOW or bound is None or (entry := bound.user) is None:
             return None
-        entry = bound.user
         if at and entry.plain is not egress and entry.plain != egress:
             return None
         egress = entry.plain

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct, error
-from typing import Final
+from typing import Any, Final
 
 from dro.errors import DecodeError
-from dro.transport.session import BoundSource
+from dro.proto.context.sources import BoundSource
 from dro.wire.cursor import Reader
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import read_tir_options
@@ -32,7 +32,7 @@ class JoinedAs:
     source_ip: int
 
 
-def join_info_of(source: BoundSource) -> bytes:
+def join_info_of(source: BoundSource[Any]) -> bytes:
     code, body = write_transport(source.address)
     source_id = (source.source_id or _NO_ID).ljust(8, b"\0")[:8]
     return _JOIN_INFO.pack(source.topic_index, source.source_ip, source.is_from_dro, source_id, code) + body

@@ -17,7 +17,6 @@ from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.wire.source_string import format_source
 from portals.datapath.egress import Egress
-from portals.datapath.handover import ForwardEntry
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE
@@ -111,7 +110,7 @@ class PortalLists:
             (options.domain_id if options is not None else None) or self.domain_id,
             format_source(address, topic_index),
             state,
-            tuple(map(self.ctx.name_of, forward.egress)) if isinstance(forward, ForwardEntry) else (),
+            tuple(map(self.ctx.name_of, forward.egress)) if forward is not None else (),
             entry.hop_count,
             entry.cost,
         )

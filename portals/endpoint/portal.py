@@ -20,11 +20,13 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import LbtrmReceiverOptions, ResolverOptions
 from dro.devices.follower import DeviceFollower
 from dro.log.events import LogEvent
+from dro.proto.context.sources import BoundSource
 from dro.transport import sockets
-from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.session import ReceiverTransport
 from dro.um.fragment.context import ContextSettings, FragmentContext
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import format_source
+from portals.datapath.handover import ForwardEntry
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.advertisement import pass_through_of
 from portals.decisions.core import PortalCore
@@ -162,20 +164,20 @@ class EndpointPortal:
     def _on_lost(self, transport: ReceiverTransport, lost: int, cause: str, now_ns: int) -> None:
         self._losses.on_lost(format_source(transport.address), transport.sources.values(), lost, cause, now_ns)
 
-    def on_bound(self, source: BoundSource, now_ns: int) -> None:
+    def on_bound(self, source: BoundSource[ForwardEntry], now_ns: int) -> None:
         if not self._shell.drain.is_draining:
             options = source.tir.options
             domain_id = (options.domain_id if options else None) or self._config.domain_id
             self._unicast.on_source(source.tir, domain_id, now_ns)
             self._shell.add_source(source, domain_id, *self._advertised(source))
 
-    def _on_source_changed(self, source: BoundSource) -> None:
+    def _on_source_changed(self, source: BoundSource[ForwardEntry]) -> None:
         self._shell.change_source(source, *self._advertised(source))
 
-    def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
+    def on_unbound(self, source: BoundSource[ForwardEntry], *, ended: bool, now_ns: int) -> None:
         self._shell.remove_source(source)
 
-    def _advertised(self, source: BoundSource) -> tuple[int, int, bytes, bytes]:
+    def _advertised(self, source: BoundSource[ForwardEntry]) -> tuple[int, int, bytes, bytes]:
         """Return hop count, cost with that of this portal, the options that cross the DRO, and how it is joined."""
         cost = source.tir.options.cost if source.tir.options else None
         return *cost_through(cost, self._config.cost), pass_through_of(source.tir), join_info_of(source)

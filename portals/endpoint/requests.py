@@ -9,11 +9,13 @@ what its first message is, and stays as it is unless all its messages grow alike
 
 from __future__ import annotations
 
+from typing import Any
+
 from dro.config.um.options import UmOptions
+from dro.proto.context.sources import BoundSource
 from dro.proto.delivery.fragment import message_limit
 from dro.transport.registry import KINDS
 from dro.transport.runs import Run
-from dro.transport.session import BoundSource
 from dro.wire.lbmc.origin import request_with_domain
 
 
@@ -28,7 +30,7 @@ class RequestOrigins:
             for name, kind in KINDS.items()
         }
 
-    def complete(self, view: memoryview, run: Run, source: BoundSource) -> bytes:
+    def complete(self, view: memoryview, run: Run, source: BoundSource[Any]) -> bytes:
         """The messages of the run behind each other, all of one length, each with its domain; empty: as they are."""
         options = source.tir.options
         domain_id = (options.domain_id if options is not None else None) or self._domain_id

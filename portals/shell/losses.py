@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from dro.bus.listing import TOPICS_MAX, LossRow
 from dro.clock import NS_PER_S
-from dro.transport.session import BoundSource
+from dro.proto.context.sources import BoundSource
 from portals.shell.matchers import shown
 
 EPISODES_MAX: Final = 200
@@ -43,7 +43,7 @@ class Losses:
         self._episodes: deque[_Episode] = deque()
         self._newest: dict[tuple[str, str], _Episode] = {}  # by source and cause
 
-    def on_lost(self, source: str, carried: Collection[BoundSource], lost: int, cause: str, now_ns: int) -> None:
+    def on_lost(self, source: str, carried: Collection[BoundSource[Any]], lost: int, cause: str, now_ns: int) -> None:
         """Take in how many datagrams of a session are lost. `source`: its source string; `carried`: its sources."""
         found = self._newest.get((source, cause))
         if found is not None and now_ns - found.ended_ns <= APART_NS:

@@ -34,9 +34,9 @@ from dro.clock import NS_PER_US, ms, s
 from dro.errors import LocalProtocolError, ResourceError
 from dro.log.events import LogEvent
 from dro.metrics.slots import Slot
+from dro.proto.context.sources import BoundSource
 from dro.table import Table
 from dro.timers import Timer
-from dro.transport.session import BoundSource
 from portals.datapath.addressed import AddressedData
 from portals.datapath.egress import Egress
 from portals.datapath.handover import ForwardEntry
@@ -257,7 +257,7 @@ class PortalShell:
 
     def add_source(
         self,
-        source: BoundSource,
+        source: BoundSource[ForwardEntry],
         domain_id: int,
         hop_count: int,
         cost: int,
@@ -268,22 +268,22 @@ class PortalShell:
         source.user = self.entries[handle] = ForwardEntry(handle, source)
         self.act_soon()
 
-    def move_source(self, before: BoundSource, now: BoundSource) -> None:
+    def move_source(self, before: BoundSource[ForwardEntry], now: BoundSource[ForwardEntry]) -> None:
         """The same source by another session: it keeps its handle and the siblings that want it."""
-        if isinstance(entry := before.user, ForwardEntry):
+        if (entry := before.user) is not None:
             before.user, now.user, entry.source = None, entry, now
 
     def change_source(
-        self, source: BoundSource, hop_count: int, cost: int, pass_through: bytes, join_info: bytes = b""
+        self, source: BoundSource[ForwardEntry], hop_count: int, cost: int, pass_through: bytes, join_info: bytes = b""
     ) -> None:
         """Take changed attributes of a source; one that was not added is fine."""
-        if isinstance(entry := source.user, ForwardEntry):
+        if (entry := source.user) is not None:
             self.core.own.change(entry.handle, hop_count, cost, pass_through, join_info)
             self.act_soon()
 
-    def remove_source(self, source: BoundSource) -> None:
+    def remove_source(self, source: BoundSource[ForwardEntry]) -> None:
         """Remove a source; one that was not added is fine."""
-        if isinstance(entry := source.user, ForwardEntry):
+        if (entry := source.user) is not None:
             source.user = None
             self.entries.pop(entry.handle, None)
             self.core.own.end(entry.handle)

@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from dro.clock import NS_PER_S
 from dro.loop import Loop
+from dro.proto.context.sources import BoundSource
 from dro.transport.runs import KIND_DATA, Run
-from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.session import ReceiverTransport
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
@@ -59,10 +60,10 @@ class CountingSink(RunSink):
         self._with_latency = with_latency
         self._next = -1
 
-    def on_bound(self, source: BoundSource, now_ns: int) -> None:
+    def on_bound(self, source: BoundSource[Any], now_ns: int) -> None:
         self._cells[BOUND] += 1
 
-    def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
+    def on_unbound(self, source: BoundSource[Any], *, ended: bool, now_ns: int) -> None:
         self._cells[BOUND] -= 1
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
@@ -89,10 +90,10 @@ class CountingSink(RunSink):
 class NullSink(RunSink):
     """For a context that only sends."""
 
-    def on_bound(self, source: BoundSource, now_ns: int) -> None:
+    def on_bound(self, source: BoundSource[Any], now_ns: int) -> None:
         pass
 
-    def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
+    def on_unbound(self, source: BoundSource[Any], *, ended: bool, now_ns: int) -> None:
         pass
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:

@@ -6,13 +6,15 @@ import os
 import time
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 from dro.clock import NS_PER_MS, NS_PER_S
 from dro.loop import Loop
+from dro.proto.context.sources import BoundSource
 from dro.transport.lbtrm.kind import LbtrmReceivers
 from dro.transport.lbtrm.receiver import LbtrmGroup
 from dro.transport.runs import KIND_DATA, Run
-from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.session import ReceiverTransport
 from dro.um.fragment.receiver_sessions import ReceiverSessions
 from dro.um.message.client_config import Config
 from tests.fakes.clock import SteppedClock
@@ -97,17 +99,17 @@ class RecordingSink(RunSink):
     """A fragment sink that keeps what it is told."""
 
     def __init__(self) -> None:
-        self.bound: list[BoundSource] = []
-        self.unbound: list[tuple[BoundSource, bool]] = []
+        self.bound: list[BoundSource[Any]] = []
+        self.unbound: list[tuple[BoundSource[Any], bool]] = []
         self.began: list[ReceiverTransport] = []
         self.fragments: list[tuple[bytes, int, bytes]] = []  # topic, sqn, LBMC message
 
     @property
-    def current(self) -> list[BoundSource]:
+    def current(self) -> list[BoundSource[Any]]:
         gone = {id(source) for source, _ in self.unbound}
         return [source for source in self.bound if id(source) not in gone]
 
-    def on_bound(self, source: BoundSource, now_ns: int) -> None:
+    def on_bound(self, source: BoundSource[Any], now_ns: int) -> None:
         self.bound.append(source)
 
     def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
@@ -122,7 +124,7 @@ class RecordingSink(RunSink):
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         self.began.append(transport)
 
-    def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
+    def on_unbound(self, source: BoundSource[Any], *, ended: bool, now_ns: int) -> None:
         self.unbound.append((source, ended))
 
 

@@ -16,19 +16,20 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from dro.clock import NS_PER_S, ms, s
 from dro.loop import Loop
 from dro.metrics.slots import Slot
+from dro.proto.context.sources import BoundSource
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.transport import mmsg, sockets
 from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
 from dro.transport.runs import KIND_DATA, Run
-from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.session import ReceiverTransport
 from dro.um.blocking_api import BlockingContext
 from dro.um.fragment.context import FragmentContext
 from dro.um.message.client_config import Config
@@ -99,14 +100,14 @@ class InOrder(RunSink):
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
         self.duplicates = 0
-        self.sources: list[BoundSource] = []
+        self.sources: list[BoundSource[Any]] = []
         self.ended = 0
         self._held: dict[int, bytes] = {}
 
-    def on_bound(self, source: BoundSource, now_ns: int) -> None:
+    def on_bound(self, source: BoundSource[Any], now_ns: int) -> None:
         self.sources.append(source)
 
-    def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
+    def on_unbound(self, source: BoundSource[Any], *, ended: bool, now_ns: int) -> None:
         self.ended += ended
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:

@@ -14,6 +14,7 @@ from dro.bus.descriptors import DescriptorReader
 from dro.bus.messages import PeerDown
 from dro.bus.ring import RingReader
 from dro.clock import NS_PER_MS
+from dro.proto.context.sources import BoundSource
 from dro.proto.peerlink.datagram_session import DatagramSession
 from dro.proto.peerlink.hold import HOLD_NS
 from dro.proto.peerlink.session import LinkSession
@@ -27,7 +28,6 @@ from dro.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
 from dro.transport.lbtrm.sender import LbtrmSender
 from dro.transport.runs import RunTable
 from dro.transport.scan import Stream
-from dro.transport.session import BoundSource
 from dro.transport.stream import PlainStream
 from dro.transport.tcp.receiver import TcpReceiver
 from dro.transport.tcp.sender import TcpSender

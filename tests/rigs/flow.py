@@ -14,12 +14,13 @@ import mmap
 import time
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from dro.clock import NS_PER_S
 from dro.loop import Loop
+from dro.proto.context.sources import BoundSource
 from dro.transport.runs import KIND_DATA, Run
-from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.session import ReceiverTransport
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
@@ -171,10 +172,10 @@ class Receiver(RunSink):
     def topics(self) -> list[bytes]:
         return list(self._numbers)
 
-    def on_bound(self, source: BoundSource, now_ns: int) -> None:
+    def on_bound(self, source: BoundSource[Any], now_ns: int) -> None:
         self._numbers[source.topic][0].cells[BOUND] += 1
 
-    def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
+    def on_unbound(self, source: BoundSource[Any], *, ended: bool, now_ns: int) -> None:
         self._numbers[source.topic][0].cells[BOUND] -= 1
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:

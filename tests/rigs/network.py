@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dro.bus.messages import PeerDown, PeerUp, Role
 from dro.clock import NS_PER_MS
@@ -19,10 +19,10 @@ from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.loop import Loop
 from dro.metrics.slots import DROP_SLOTS, Slot
+from dro.proto.context.sources import BoundSource
 from dro.proto.peerlink.session import LinkEnd
 from dro.proto.repair.retransmit import Chunk
 from dro.transport.lbtrm.sender import LbtrmSender
-from dro.transport.session import BoundSource
 from dro.transport.stream import PlainStream
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
@@ -380,7 +380,7 @@ class Application:
         parts = [message[lbmc.HEADER.size :].split(b" ", 2) for _, _, message in self.sink.fragments]
         return [int(number) for otid, number, _ in parts if otid == sender]
 
-    def bound(self, topic: bytes) -> list[BoundSource]:
+    def bound(self, topic: bytes) -> list[BoundSource[Any]]:
         return [bound for bound in self.sink.current if bound.topic == topic]
 
 

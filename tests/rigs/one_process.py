@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from dro.bus.messages import PeerUp, Role
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.loop import Loop
 from dro.metrics.slots import DROP_SLOTS, Slot
-from dro.transport.session import BoundSource
+from dro.proto.context.sources import BoundSource
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
@@ -89,7 +90,7 @@ class Application:
         """Topic sqns of what came, in order of arrival."""
         return [sqn for name, sqn, _ in self.sink.fragments if name == topic]
 
-    def bound(self, topic: bytes) -> list[BoundSource]:
+    def bound(self, topic: bytes) -> list[BoundSource[Any]]:
         return [bound for bound in self.sink.current if bound.topic == topic]
 
     def topics(self) -> set[bytes]:

@@ -21,17 +21,18 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from dro.clock import ms
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
+from dro.proto.context.sources import BoundSource
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.events import FoundSource
 from dro.table import Table
-from dro.transport.session import BoundSource, FragmentSink, ReceiverTransport
+from dro.transport.session import FragmentSink, ReceiverTransport
 from dro.um.fragment.dro_watch import SILENT_NS, DroWatch
 from dro.um.fragment.receiver_sessions import ReceiverSessions
 from dro.um.fragment.wanted import WantedTopics
@@ -87,16 +88,16 @@ class Bindings:
         self._stats = stats
         self._faults = faults
         self._pump = pump
-        self._bound: Table[BoundKey, BoundSource] = Table()
+        self._bound: Table[BoundKey, BoundSource[Any]] = Table()
         self._ending: Table[BoundKey, int] = Table()  # bound sources that have sent a final advertisement, until when
-        self._by_topic: Table[bytes, dict[bytes, list[BoundSource]]] = Table()  # topic -> OTID -> sessions of it
+        self._by_topic: Table[bytes, dict[bytes, list[BoundSource[Any]]]] = Table()  # topic -> OTID -> sessions of it
         self._dros = DroWatch()
 
     @property
-    def sources(self) -> list[BoundSource]:
+    def sources(self) -> list[BoundSource[Any]]:
         return list(self._bound.values())
 
-    def find(self, key: BoundKey) -> BoundSource | None:
+    def find(self, key: BoundKey) -> BoundSource[Any] | None:
         return self._bound.get(key)
 
     def topics(self) -> set[bytes]:
@@ -153,7 +154,7 @@ class Bindings:
         if (bound := self._bound.get(_key(old))) is not None:
             self._end_soon(bound, now_ns)
 
-    def on_changed(self, source: FoundSource) -> BoundSource | None:
+    def on_changed(self, source: FoundSource) -> BoundSource[Any] | None:
         """The source is advertised with other attributes; returns it when it is bound."""
         bound = self._bound.get(_key(source))
         if bound is not None:
@@ -202,7 +203,7 @@ class Bindings:
                 return
         self._loop.run_in_slices(steps)
 
-    def _end_all(self, ended: list[BoundSource]) -> Iterator[None]:
+    def _end_all(self, ended: list[BoundSource[Any]]) -> Iterator[None]:
         for number, bound in enumerate(ended, 1):
             if self._bound.get(_key_of(bound)) is bound:
                 self._end(bound, self._loop.now_ns())
@@ -219,7 +220,7 @@ class Bindings:
             yield
         self._pump()
 
-    def _unbind(self, bound: BoundSource, *, ended: bool, now_ns: int) -> None:
+    def _unbind(self, bound: BoundSource[Any], *, ended: bool, now_ns: int) -> None:
         key = _key_of(bound)
         if self._bound.pop(key, None) is None:
             return
@@ -238,13 +239,13 @@ class Bindings:
             self._joined.leave(transport)
         self._sink.on_unbound(bound, ended=ended, now_ns=now_ns)
 
-    def _end(self, bound: BoundSource, now_ns: int) -> None:
+    def _end(self, bound: BoundSource[Any], now_ns: int) -> None:
         is_known_gone = _key_of(bound) in self._ending
         self._unbind(bound, ended=True, now_ns=now_ns)
         if not is_known_gone:
             self._resolver.on_source_ended(bound.topic, bound.address, bound.topic_index, now_ns)
 
-    def _end_soon(self, bound: BoundSource, now_ns: int) -> None:
+    def _end_soon(self, bound: BoundSource[Any], now_ns: int) -> None:
         """Wait for a quiet moment: a final advertisement comes by another socket than data that was sent before it.
 
         Where another session of the same source has been joined, stay on both for a while: the new one begins somewhere
@@ -254,12 +255,12 @@ class Bindings:
         self._ending[_key_of(bound)] = deadline_ns = now_ns + ENDING_MAX_NS
         self._loop.call_later(ENDING_QUIET_NS, partial(self._look, bound, deadline_ns))
 
-    def _is_ending(self, bound: BoundSource, deadline_ns: int) -> bool:
+    def _is_ending(self, bound: BoundSource[Any], deadline_ns: int) -> bool:
         """Say whether it still ends; False also when it was advertised again, and ended again since."""
         key = _key_of(bound)
         return self._bound.get(key) is bound and self._ending.get(key) == deadline_ns
 
-    def _look(self, bound: BoundSource, deadline_ns: int) -> None:
+    def _look(self, bound: BoundSource[Any], deadline_ns: int) -> None:
         if not self._is_ending(bound, deadline_ns):
             return
         if len(self._by_topic[bound.topic][bound.otid]) > 1:
@@ -269,7 +270,7 @@ class Bindings:
             seen_ns = bound.transport.active_ns
             self._loop.call_later(ENDING_QUIET_NS, partial(self._decide, bound, deadline_ns, seen_ns))
 
-    def _decide(self, bound: BoundSource, deadline_ns: int, seen_ns: int) -> None:
+    def _decide(self, bound: BoundSource[Any], deadline_ns: int, seen_ns: int) -> None:
         if not self._is_ending(bound, deadline_ns):
             return
         if bound.transport.active_ns != seen_ns and self._loop.now_ns() < deadline_ns:
@@ -314,7 +315,7 @@ class Bindings:
                     self._end(bound, now_ns)
         self._pump()
 
-    def _is_silent(self, bound: BoundSource, now_ns: int) -> bool:
+    def _is_silent(self, bound: BoundSource[Any], now_ns: int) -> bool:
         if now_ns - bound.transport.active_ns <= SILENT_NS:
             return False
         return bound.transport.shows_life or self._dros.is_host_silent(bound.source_ip, now_ns)
@@ -328,7 +329,7 @@ def _key(source: FoundSource) -> BoundKey:
     return source.topic, source.address, source.topic_index
 
 
-def _key_of(bound: BoundSource) -> BoundKey:
+def _key_of(bound: BoundSource[Any]) -> BoundKey:
     return bound.topic, bound.address, bound.topic_index
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import RequestOptions, ResolverOptions, TlsOptions
@@ -27,6 +27,7 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.patterns import Pattern, PatternError
+from dro.proto.context.sources import BoundSource
 from dro.proto.resolver import events as ev
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.joining import Carries, Judge
@@ -35,7 +36,7 @@ from dro.proto.unicast.connections import OnOutcome
 from dro.timers import Timer
 from dro.transport import mmsg, sockets
 from dro.transport.kind import SessionHost
-from dro.transport.session import BoundSource, FragmentSink, OnClient, SenderTransport, SessionCounts
+from dro.transport.session import FragmentSink, OnClient, SenderTransport, SessionCounts
 from dro.transport.tls import stream_maker
 from dro.um.fragment.bindings import Bindings, BoundKey, ContextStats
 from dro.um.fragment.immediate import ImmediateMessages
@@ -99,7 +100,7 @@ class FragmentContext:
         self.on_topic_unmatched: Callable[[bytes, int, bytes], object] = _nothing
         self.on_no_source: Callable[[bytes], object] = _nothing
         self.on_client: OnClient = _nothing
-        self.on_source_changed: Callable[[BoundSource], object] = _nothing
+        self.on_source_changed: Callable[[BoundSource[Any]], object] = _nothing
         """A bound source is advertised with other attributes than before."""
         self.on_unicast: OnUnicast = _nothing
         """A message has come to the request port."""
@@ -189,10 +190,10 @@ class FragmentContext:
         return self.joined.counts() + self.pools.counts() + self.immediate.counts() + own
 
     @property
-    def bound_sources(self) -> list[BoundSource]:
+    def bound_sources(self) -> list[BoundSource[Any]]:
         return self._bindings.sources
 
-    def bound_source(self, key: BoundKey) -> BoundSource | None:
+    def bound_source(self, key: BoundKey) -> BoundSource[Any] | None:
         return self._bindings.find(key)
 
     @property

@@ -32,13 +32,14 @@ from dro.config.um.used import used_options
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.loop import Loop
+from dro.proto.context.sources import BoundSource
 from dro.proto.delivery.order import DeliveryConfig, DeliveryController, DeliveryEvent, Lost
 from dro.proto.delivery.order import LossBurst as Burst
 from dro.proto.delivery.reassembly import Delivered
 from dro.sqn import MASK
 from dro.timers import Timer
 from dro.transport.runs import HEADER_BYTES, KIND_DATA, KIND_TSNI, Run, RunTable
-from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.session import ReceiverTransport
 from dro.um.message.events import (
     BOS,
     EOS,
@@ -101,7 +102,7 @@ def topic_bytes(topic: str) -> bytes:
 class _Takeover:
     """A session that has begun to carry a source which others carried before: where, once that is known."""
 
-    bound: BoundSource
+    bound: BoundSource[DeliveryStream]
     first_sqn: int | None = None
     mark: int | None = None  # the place of the session that was reached then
 
@@ -114,8 +115,10 @@ class DeliveryStream:
     otid: bytes
     controller: DeliveryController
     listeners: list[Listener]
-    begun: dict[BoundSource, bool] = field(default_factory=dict)  # sessions that carry it: whether there was activity
-    live: BoundSource | None = None  # the one whose source string is current
+    begun: dict[BoundSource[DeliveryStream], bool] = field(
+        default_factory=dict
+    )  # sessions that carry it: whether there was activity
+    live: BoundSource[DeliveryStream] | None = None  # the one whose source string is current
     takeover: _Takeover | None = None
     source: str = ""
     planes: Planes | None = None
@@ -211,7 +214,7 @@ class Delivery:
 
     # FragmentSink
 
-    def on_bound(self, source: BoundSource, now_ns: int) -> None:
+    def on_bound(self, source: BoundSource[DeliveryStream], now_ns: int) -> None:
         streams = self._streams.setdefault(source.topic, {})
         stream = streams.get(source.otid)
         if stream is None:
@@ -229,12 +232,12 @@ class Delivery:
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         for bound in list(transport.sources.values()):
-            if isinstance(bound.user, DeliveryStream):
+            if bound.user is not None:
                 self._begin(bound.user, bound)
 
-    def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
+    def on_unbound(self, source: BoundSource[DeliveryStream], *, ended: bool, now_ns: int) -> None:
         stream = source.user
-        if not isinstance(stream, DeliveryStream):
+        if stream is None:
             return
         stream.begun.pop(source, None)
         if ended and source.transport.was_connected:
@@ -266,8 +269,9 @@ class Delivery:
             if bound is None:
                 transport.lbm_msgs_no_topic_rcved += run.fragments
                 continue
-            stream = bound.user
-            assert isinstance(stream, DeliveryStream)
+            stream: DeliveryStream | None = bound.user
+            if stream is None:
+                continue
             if stream.live is not bound:
                 self._begin(stream, bound)
                 if bound not in stream.begun:
@@ -292,20 +296,20 @@ class Delivery:
 
     # inside
 
-    def _string(self, source: BoundSource) -> str:
+    def _string(self, source: BoundSource[DeliveryStream]) -> str:
         return format_source(source.address, source.topic_index)
 
-    def _names(self, stream: DeliveryStream, source: BoundSource) -> tuple[str, str]:
+    def _names(self, stream: DeliveryStream, source: BoundSource[DeliveryStream]) -> tuple[str, str]:
         """Return the source string, and with hotlinks that of the session, if it is another."""
         text = self._string(source)
         return (text, "") if stream.planes is None else (stream.source, text if text != stream.source else "")
 
-    def _tell_source(self, stream: DeliveryStream, source: BoundSource, *, added: bool) -> None:
+    def _tell_source(self, stream: DeliveryStream, source: BoundSource[DeliveryStream], *, added: bool) -> None:
         text = self._names(stream, source)[0]
         for listener in stream.listeners:
             listener.on_source(stream.topic, text, added=added)
 
-    def _new_stream(self, source: BoundSource) -> DeliveryStream:
+    def _new_stream(self, source: BoundSource[DeliveryStream]) -> DeliveryStream:
         o = DeliveryOptions.of(self._topic_options.get(source.topic, self._options))
         config = self._config(source, o)
         planes = Planes(config, o.lbtrm_generation_ns) if o.use_hotlink else None
@@ -317,7 +321,7 @@ class Delivery:
             stream.source = origin_string(source.otid, self._string(source))
         return stream
 
-    def _config(self, source: BoundSource, o: DeliveryOptions) -> DeliveryConfig:
+    def _config(self, source: BoundSource[DeliveryStream], o: DeliveryOptions) -> DeliveryConfig:
         cost = source.tir.options.cost if source.tir.options is not None else None
         return o.fill(
             DeliveryConfig,
@@ -326,7 +330,7 @@ class Delivery:
             from_dro=cost is not None and cost.hop_count > 0,
         )
 
-    def _begin(self, stream: DeliveryStream, bound: BoundSource) -> None:
+    def _begin(self, stream: DeliveryStream, bound: BoundSource[DeliveryStream]) -> None:
         """Make the session, which is active, the stream's current one from now on."""
         if bound not in stream.begun:
             return

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from dro.errors import DecodeError
+from dro.proto.context.sources import BoundSource
 from dro.proto.delivery.order import DeliveryConfig
 from dro.sqn import add, ahead
-from dro.transport.session import BoundSource
 from dro.wire import otid as otid_codec
 
 
@@ -37,19 +38,19 @@ class Planes:
         longest_ns = max(config.generation_interval_ns, config.dro_loss_recovery_timeout_ns, lbtrm_generation_ns)
         self.config = replace(config, immediate=False, generation_interval_ns=longest_ns)
         """What the controller of the stream needs."""
-        self._passed: dict[BoundSource, int] = {}  # the sqn after the newest
+        self._passed: dict[BoundSource[Any], int] = {}  # the sqn after the newest
 
-    def on_run(self, session: BoundSource, first_sqn: int, count: int) -> None:
+    def on_run(self, session: BoundSource[Any], first_sqn: int, count: int) -> None:
         """Note that so much came on a session, or was said to have been sent."""
         after = add(first_sqn, count)
         known = self._passed.get(session)
         if known is None or ahead(after, known) > 0:
             self._passed[session] = after
 
-    def forget(self, session: BoundSource) -> None:
+    def forget(self, session: BoundSource[Any]) -> None:
         self._passed.pop(session, None)
 
-    def passed(self, sessions: Collection[BoundSource]) -> int | None:
+    def passed(self, sessions: Collection[BoundSource[Any]]) -> int | None:
         """The sqn before which no session will supply anything any more; None while one may, for all we know."""
         if self._waits or not sessions or not all(one.transport.is_in_order for one in sessions):
             return None

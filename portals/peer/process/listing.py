@@ -32,7 +32,6 @@ from dro.proto.peerlink.messages import SourceRecord
 from dro.transport.stream import PlainStream, StreamMaker
 from dro.transport.tls_files import days_left
 from dro.wire.source_string import address_text
-from portals.datapath.handover import ForwardEntry
 from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE
 from portals.peer.link_core import LinkCore
@@ -159,7 +158,7 @@ class PeerLists:
             record.domain_id,
             self._number(record.srcidx),
             "rejected" if bound is None else "joined",
-            tuple(map(self.ctx.name_of, forward.egress)) if isinstance(forward, ForwardEntry) else (),
+            tuple(map(self.ctx.name_of, forward.egress)) if forward is not None else (),
             *self.link.costs.to(record.domain_id),
         )
 

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final
+from typing import Any, Final
 
 from dro.bus.actor import WorkerContext
 from dro.bus.messages import Origin, PortalGone, PortalUp, Trouble
@@ -21,15 +21,17 @@ from dro.clock import ms
 from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.devices.follower import DeviceFollower
 from dro.log.events import LogEvent
+from dro.proto.context.sources import BoundSource
 from dro.proto.peerlink.messages import Hello
 from dro.proto.peerlink.session import LinkEffect, LinkEnd, LinkUp
 from dro.proto.peerlink.sources import SentSources
 from dro.transport.read_space import ReadSpace
-from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.session import ReceiverTransport
 from dro.transport.stream import ByteStream, PlainStream, StreamMaker
 from dro.wire.lbmc.message import Message
 from dro.wire.lbmr.packet import TIR_TTL, Tir, TirOptions
 from dro.wire.source_string import TcpAddress
+from portals.datapath.handover import ForwardEntry
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import FeedProxySource, ProxyEffect
@@ -331,7 +333,9 @@ class PeerPortal:
         match effect:
             case do.AddSource(record=record, hop_count=hop_count, cost=cost, before=before):
                 tir = Tir(record.topic, receiver.address, TIR_TTL, record.topic_index, TirOptions(()))
-                bound = BoundSource(record.topic, record.otid, record.srcidx, receiver, tir, is_from_dro=True)
+                bound: BoundSource[ForwardEntry] = BoundSource(
+                    record.topic, record.otid, record.srcidx, receiver, tir, is_from_dro=True
+                )
                 receiver.sources[record.srcidx] = bound
                 if before is None:
                     self._shell.add_source(bound, record.domain_id, hop_count, cost, record.options)
@@ -345,7 +349,7 @@ class PeerPortal:
             case do.RemoveSource(connection=connection, number=number):
                 self._shell.remove_source(self._pop(connection, number))
 
-    def _pop(self, number: int, srcidx: int) -> BoundSource:
+    def _pop(self, number: int, srcidx: int) -> BoundSource[Any]:
         bound = self._receivers[number].sources.pop(srcidx)
         if number not in self._connections:
             self._forget(number)

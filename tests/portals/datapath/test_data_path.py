@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,9 +20,10 @@ from dro.clock import ms, s
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
+from dro.proto.context.sources import BoundSource
 from dro.transport.frames import drop_first
 from dro.transport.runs import KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
-from dro.transport.session import BoundSource, SenderTransport
+from dro.transport.session import SenderTransport
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TcpAddress
@@ -91,7 +93,9 @@ class BlockingSender(FakeSender):
 
 def forwarded(transport: FakeTransport, topic_index: int, out: SenderTransport) -> tuple[ProxySource, int]:
     """A source of the transport that goes to Q, as a proxy source there, and its handle."""
-    source = BoundSource(b"t", bytes(32), topic_index, transport, Tir(b"t", ADDRESS, 60, topic_index), False)
+    source: BoundSource[Any] = BoundSource(
+        b"t", bytes(32), topic_index, transport, Tir(b"t", ADDRESS, 60, topic_index), False
+    )
     source.user = entry = ForwardEntry(1000 + topic_index, source)
     entry.egress = (Q,)
     transport.sources[topic_index] = source
@@ -882,7 +886,10 @@ def test_siblings_that_want_the_same_of_it_share_a_copy(link: Link, turn: Turn) 
     for topic in (1, 2):
         link.add_source(topic, out)
     sources = link.transport.sources
-    sources[1].user.egress, sources[2].user.egress = (0, 1, Q), (Q,)  # type: ignore[attr-defined]
+    for topic, workers in ((1, (0, 1, Q)), (2, (Q,))):
+        entry = sources[topic].user
+        assert entry is not None
+        entry.egress = workers
     area = data(1, 0, bytes(1000)) + bytes(100_000) + data(2, 0, bytes(1000))
     table = table_of([Run(1, 0, 1, 0, 1012, 1012, 0, 0, 0), Run(2, 0, 1, 101_012, 1012, 1012, 0, 0, 0)])
     link.ingress.on_fragments(memoryview(area), [(link.transport, table)], 0)

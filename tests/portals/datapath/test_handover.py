@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import BatchDescriptor
 from dro.bus.ring import RingReader, RingWriter
+from dro.proto.context.sources import BoundSource
 from dro.transport.runs import KIND_CONTROL, KIND_TSNI, RunTable, read_messages
-from dro.transport.session import BoundSource
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.data_blocks import TopicIdx
 from dro.wire.lbmr.packet import Tir
@@ -48,7 +49,9 @@ class Portal:
         self.others: dict[int, list[int]] = {STAYS: [], LEAVES: []}  # kinds of what is no data
         self.transport = FakeTransport(ADDRESS)
         self.transport.at = 0
-        source = BoundSource(b"t", bytes(32), TOPIC, self.transport, Tir(b"t", ADDRESS, 60, TOPIC), False)
+        source: BoundSource[Any] = BoundSource(
+            b"t", bytes(32), TOPIC, self.transport, Tir(b"t", ADDRESS, 60, TOPIC), False
+        )
         self.entry = ForwardEntry(1000, source)
         self.entry.want((STAYS, LEAVES))
         source.user = self.entry

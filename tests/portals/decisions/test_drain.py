@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dro.clock import ms, s
-from dro.transport.session import BoundSource
+from dro.proto.context.sources import BoundSource
 from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TcpAddress
 from portals.datapath.handover import QUIET_TICKS, ForwardEntry
@@ -67,7 +67,7 @@ class Portal:
 
     def __post_init__(self) -> None:
         transport = Transport(self)
-        source = BoundSource(b"t", bytes(32), 1, transport, Tir(b"t", ADDRESS, 60, 1), False)
+        source: BoundSource[Any] = BoundSource(b"t", bytes(32), 1, transport, Tir(b"t", ADDRESS, 60, 1), False)
         self.entry = ForwardEntry(1, source)
         self.core = cast(PortalCore, self)  # it takes itself what its core would be told
         self.help = DrainHelp(self)

@@ -10,7 +10,8 @@ import pytest
 from dro.clock import ms, s
 from dro.errors import DecodeError
 from dro.metrics.slots import PairSlot
-from dro.transport.session import BoundSource, ReceiverTransport
+from dro.proto.context.sources import BoundSource
+from dro.transport.session import ReceiverTransport
 from dro.um.fragment.own_sources import FragmentSource
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import Cost, DomainId

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from dro.bus.listing import TOPICS_MAX, LossRow
 from dro.clock import NS_PER_S, ms, s
-from dro.transport.session import BoundSource
+from dro.proto.context.sources import BoundSource
 from portals.shell.losses import APART_NS, EPISODES_MAX, Losses
 
 WALL_S = 1_700_000_000.0
@@ -19,7 +19,7 @@ class Scene:
         self.now_ns = 0
         self.losses = Losses(lambda: WALL_S + self.now_ns / NS_PER_S)
 
-    def lose(self, source: str, carried: list[BoundSource], lost: int, cause: str, at_ns: int) -> None:
+    def lose(self, source: str, carried: list[BoundSource[Any]], lost: int, cause: str, at_ns: int) -> None:
         self.now_ns = at_ns
         self.losses.on_lost(source, carried, lost, cause, at_ns)
 
@@ -27,7 +27,7 @@ class Scene:
         return [row for row in self.losses.rows("P1", text) if row is not None]
 
 
-def carried(*topics: bytes) -> list[BoundSource]:
+def carried(*topics: bytes) -> list[BoundSource[Any]]:
     nothing = cast(Any, None)
     return [
         BoundSource(topic, bytes([number]) * 2, number, nothing, nothing, False) for number, topic in enumerate(topics)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,10 @@ from dro.bus.messages import ROUTE_MANAGER, ROUTE_MESSAGES, PortalGone, PortalUp
 from dro.clock import ms
 from dro.errors import LocalProtocolError
 from dro.metrics.slots import Slot
+from dro.proto.context.sources import BoundSource
 from dro.proto.interest.events import InterestEvent, InterestGained, InterestLost
 from dro.proto.unicast.connections import OnOutcome
 from dro.transport.runs import RunTable, read_messages
-from dro.transport.session import BoundSource
 from dro.wire.lbmr.packet import Tir
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import ProxySource
@@ -62,8 +63,10 @@ class OtherLink:
         self._interest.append(event)
         self.shell.act_soon()
 
-    def hear(self, topic: bytes, topic_index: int) -> BoundSource:
-        source = BoundSource(topic, OTID, topic_index, self.transport, Tir(topic, ADDRESS, 60, topic_index), False)
+    def hear(self, topic: bytes, topic_index: int) -> BoundSource[Any]:
+        source: BoundSource[Any] = BoundSource(
+            topic, OTID, topic_index, self.transport, Tir(topic, ADDRESS, 60, topic_index), False
+        )
         self.transport.sources[topic_index] = source
         self.shell.add_source(source, DOMAIN, 0, 1, b"")
         return source

@@ -28,14 +28,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from dro.clock import ms
 from dro.loop import Loop
 from dro.patterns import PCRE, Pattern
+from dro.proto.context.sources import BoundSource
 from dro.sqn import ahead
 from dro.transport.runs import KIND_DATA, Run
-from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.session import ReceiverTransport
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_sources import FragmentSource
 from dro.um.message.client_config import Config
@@ -333,7 +334,7 @@ class _Child(RunSink):
 
     # what the context hears
 
-    def on_bound(self, source: BoundSource, now_ns: int) -> None:
+    def on_bound(self, source: BoundSource[Any], now_ns: int) -> None:
         stream = self._streams.get(source.otid)
         if stream is None:
             cell = self._cells.get(source.topic, self._pattern_cell)
@@ -357,7 +358,7 @@ class _Child(RunSink):
     def _add(cells: memoryview, cell: int) -> None:
         cells[cell] += 1
 
-    def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
+    def on_unbound(self, source: BoundSource[Any], *, ended: bool, now_ns: int) -> None:
         heard = cast(_Stream, source.user).heard
         heard.bound -= 1
         if ended:

@@ -23,8 +23,9 @@ from typing import Any, Final
 
 from dro.config.um.options import UmOptions
 from dro.loop import Loop
+from dro.proto.context.sources import BoundSource
 from dro.transport.runs import KIND_DATA, Run
-from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.session import ReceiverTransport
 from dro.um.fragment.context import FragmentContext
 from dro.um.message.client_config import Config
 from dro.um.message.context import MessageContext
@@ -151,13 +152,13 @@ class Station(RunSink):
             if source is not None and run.kind == KIND_DATA:
                 self.got[source.topic] += range(run.first_sqn, run.first_sqn + run.fragments)
 
-    def on_bound(self, source: BoundSource, now_ns: int) -> None:
+    def on_bound(self, source: BoundSource[Any], now_ns: int) -> None:
         pass
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         pass
 
-    def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
+    def on_unbound(self, source: BoundSource[Any], *, ended: bool, now_ns: int) -> None:
         pass
 
 

@@ -14,9 +14,9 @@ from dro.config.um.options import UmOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
+from dro.proto.context.sources import BoundSource
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.events import FoundSource
-from dro.transport.session import BoundSource
 from dro.um.fragment.bindings import AT_ONCE, Bindings, ContextStats
 from dro.um.fragment.dro_watch import REMEMBERED_MAX, DroWatch
 from dro.um.fragment.receiver_sessions import ReceiverSessions

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ from dro.clock import s
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import ResolverOptions
 from dro.log.events import LogEvent
-from dro.transport.session import BoundSource, SessionCounts
+from dro.proto.context.sources import BoundSource
+from dro.transport.session import SessionCounts
 from dro.um.fragment.context import ContextSettings, FragmentContext
 from dro.um.message.client_config import Config
 from dro.wire.lbmr import packet as lbmr
@@ -270,7 +272,7 @@ def test_other_attributes_of_a_source_are_told_and_another_otid_is_not_believed(
 ) -> None:
     sink = RecordingSink()
     core = wire.context(ContextSettings(domain_id=9), sink)
-    changed: list[BoundSource] = []
+    changed: list[BoundSource[Any]] = []
     core.on_source_changed = changed.append
     core.want_topic(b"t")
     wire.say(lbmr.Queries(tirs=(tir(b"t", cost=lbmr.Cost(1, 5)),)), dro(9))

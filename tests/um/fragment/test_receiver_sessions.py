@@ -6,18 +6,20 @@ import os
 import random
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from dro.clock import s
 from dro.config.um.options import UmOptions
 from dro.loop import Loop
+from dro.proto.context.sources import BoundSource
 from dro.proto.repair.loss import NakDue
 from dro.transport import mmsg, sockets
 from dro.transport.kind import SessionHost
 from dro.transport.lbtrm.receiver import LbtrmReceiver
 from dro.transport.runs import Run
-from dro.transport.session import BoundSource, ReceiverTransport
+from dro.transport.session import ReceiverTransport
 from dro.transport.tcp.kind import TcpReceivers
 from dro.um.fragment.receiver_sessions import ReceiverSessions
 from dro.wire.source_string import LbtrmAddress, TcpAddress
@@ -30,7 +32,7 @@ LOOPBACK = "127.0.0.1"
 class Nobody(RunSink):
     """A sink."""
 
-    def on_bound(self, source: BoundSource, now_ns: int) -> None:
+    def on_bound(self, source: BoundSource[Any], now_ns: int) -> None:
         raise AssertionError
 
     def on_runs(self, transport: ReceiverTransport, view: memoryview, runs: list[Run], now_ns: int) -> None:
@@ -39,7 +41,7 @@ class Nobody(RunSink):
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         pass
 
-    def on_unbound(self, source: BoundSource, *, ended: bool, now_ns: int) -> None:
+    def on_unbound(self, source: BoundSource[Any], *, ended: bool, now_ns: int) -> None:
         raise AssertionError
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dro.config.um.options import UmOptions
 from dro.errors import ConfigError
 from dro.log.events import LogEvent
+from dro.proto.context.sources import BoundSource
 from dro.transport.runs import KIND_DATA, Run, RunTable, read_messages
-from dro.transport.session import BoundSource
 from dro.um.message.delivery import Delivery, DeliveryStream, topic_bytes, topic_text
 from dro.um.message.events import (
     BOS,
@@ -111,17 +113,17 @@ class Scene:
         self.delivery.on_bound(source, self.now_ns)
         return source
 
-    def unbind(self, source: BoundSource, *, ended: bool = True) -> None:
+    def unbind(self, source: BoundSource[Any], *, ended: bool = True) -> None:
         source.transport.sources.pop(source.topic_index, None)
         self.delivery.on_unbound(source, ended=ended, now_ns=self.now_ns)
 
-    def put(self, source: BoundSource, *messages: bytes) -> None:
+    def put(self, source: BoundSource[Any], *messages: bytes) -> None:
         packet = memoryview(b"".join(messages))
         out = RunTable()
         read_messages(packet, 0, len(packet), 0, out)
         self.delivery.on_fragments(packet, [(source.transport, out)], self.now_ns)
 
-    def data(self, source: BoundSource, *sqns: int) -> None:
+    def data(self, source: BoundSource[Any], *sqns: int) -> None:
         for sqn in sqns:
             self.put(source, message(sqn))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from dro.config.um.options import UmOptions
-from dro.transport.session import BoundSource
+from dro.proto.context.sources import BoundSource
 from dro.um.message.events import BOS, EOS, Data, Loss
 from dro.wire import otid as otid_codec
 from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress, format_source
@@ -37,7 +38,9 @@ def lost(ear: Ear) -> list[int]:
     return [event.sqn for event in ear.events if isinstance(event, Loss)]
 
 
-def two(scene: Scene, one: TransportAddress = ONE, other: TransportAddress = OTHER) -> tuple[BoundSource, BoundSource]:
+def two(
+    scene: Scene, one: TransportAddress = ONE, other: TransportAddress = OTHER
+) -> tuple[BoundSource[Any], BoundSource[Any]]:
     return scene.bind(one, otid=ORIGIN_OTID), scene.bind(other, otid=ORIGIN_OTID)
 
 
