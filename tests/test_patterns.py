@@ -25,7 +25,7 @@ from dro.config.um.xml_document import Matcher as UmMatcher
 from dro.errors import ConfigError
 from dro.patterns import PATTERN_MAX_BYTES, PCRE, REGEX, Pattern, PatternError, PatternLimit, joined, posix_to_pcre
 from dro.proto.interest.events import InterestGained
-from dro.um.fragment.context import FragmentContext
+from dro.um.fragment.resolution import TopicResolution
 from dro.um.message.wildcard_receiver import PatternReceiver
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import OpenProxySource
@@ -179,7 +179,7 @@ HOSTILE_POSIX = [
 def by_wildcard_receiver(pattern: bytes, kind: int) -> Callable[[bytes], bool]:
     made: list[Pattern] = []
     core = SimpleNamespace(
-        on_pattern_limit=lambda pattern: None,
+        resolution=SimpleNamespace(on_pattern_limit=lambda pattern: None),
         matched_topics=lambda *key: (),
         want_pattern=lambda pattern, kind, matcher, options: made.append(matcher),
     )
@@ -190,7 +190,7 @@ def by_wildcard_receiver(pattern: bytes, kind: int) -> Callable[[bytes], bool]:
 
 
 def by_query_for_sources(pattern: bytes, kind: int) -> Callable[[bytes], bool]:
-    matcher = FragmentContext._compile(cast("Any", SimpleNamespace(on_pattern_limit=None)), pattern, kind)
+    matcher = TopicResolution.compile(cast("Any", SimpleNamespace(on_pattern_limit=None)), pattern, kind)
     assert matcher is not None
     return matcher
 
@@ -418,7 +418,7 @@ def test_a_search_that_is_given_up_counts_as_no_match_and_is_reported() -> None:
 def test_a_context_reports_patterns_of_others_that_are_given_up() -> None:
     reported: list[bytes] = []
     context = SimpleNamespace(on_pattern_limit=reported.append)
-    matches = FragmentContext._compile(cast("Any", context), rb"(a+)+$", REGEX)
+    matches = TopicResolution.compile(cast("Any", context), rb"(a+)+$", REGEX)
     assert matches is not None
     assert not matches(b"a" * 242 + b"!")
     assert reported == [rb"(a+)+$"]

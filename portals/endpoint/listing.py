@@ -14,7 +14,7 @@ from dro.clock import NS_PER_S
 from dro.proto.resolver.cache import CachedSource
 from dro.table import Table
 from dro.um.fragment.context import FragmentContext
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from dro.wire.source_string import format_source
 from portals.datapath.egress import Egress
 from portals.datapath.outgoing import ProxySource

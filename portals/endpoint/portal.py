@@ -24,6 +24,7 @@ from dro.proto.context.sources import BoundSource
 from dro.transport import sockets
 from dro.transport.session import ReceiverTransport
 from dro.um.fragment.context import ContextSettings, FragmentContext
+from dro.um.fragment.resolution import TopicResolution
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import format_source
 from portals.datapath.handover import ForwardEntry
@@ -88,9 +89,11 @@ class EndpointPortal:
         self._shell.egress.set_smart_batch(config.smart_batch)
         self.on_fragments = self._shell.ingress.on_fragments
         rng = random.Random()
-        self.sending = self._context("src", config.sending.context(), rng, is_sending=True)
-        self.receiving = self._context("rcv", config.receiving.context(), rng, is_sending=False)
-        self._watch_trd()
+        self.receiving = self._context("rcv", config.receiving.context(), rng)
+        self.sending = self._context("src", config.sending.context(), rng, self.receiving.resolution)
+        self.receiving.on_tr_packet = self._on_tr_packet
+        self.receiving.on_source_changed = self._on_source_changed
+        self._judge_sources()
         self._shell.ingress.requests = RequestOrigins(config.domain_id, self.receiving.options)
         options = ResolverOptions.of(self.receiving.options)
         self._interest = TrdInterest(
@@ -121,15 +124,17 @@ class EndpointPortal:
         )  # fmt: skip
         self._shell.start(self)
 
-    def _context(self, part: str, options: UmOptions, rng: random.Random, *, is_sending: bool) -> FragmentContext:
+    def _context(
+        self, part: str, options: UmOptions, rng: random.Random, resolution: TopicResolution | None = None
+    ) -> FragmentContext:
         settings = ContextSettings(
             f"{self._config.name}_{part}_ctx",
             lbmr.SenderType.DRO,
             self._config.domain_id,
-            sm_before_data=is_sending,
-            hears_sources=not is_sending,
+            sm_before_data=True,
+            sending=self._config.sending.context(),
         )
-        context = FragmentContext(options, self._ctx.loop, sink=self, settings=settings, rng=rng)
+        context = FragmentContext(options, self._ctx.loop, sink=self, settings=settings, rng=rng, resolution=resolution)
         extra = {
             "address": sockets.ip_text(context.request_address[0]),
             "context_id": context.context_id,
@@ -137,14 +142,6 @@ class EndpointPortal:
         }
         self._ctx.log.info(LogEvent.CONTEXT_CREATED, extra=extra)
         return context
-
-    def _watch_trd(self) -> None:
-        sending, receiving = self.sending, self.receiving
-        sending.ignore_source_ids.add(receiving.context_instance)
-        receiving.ignore_source_ids.add(sending.context_instance)
-        receiving.on_tr_packet = self._on_tr_packet
-        receiving.on_source_changed = self._on_source_changed
-        self._judge_sources()
 
     def _judge_sources(self) -> None:
         rules = self._rules
@@ -219,7 +216,7 @@ class EndpointPortal:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        with self.receiving.together(), self.sending.together():
+        with self.receiving.together():
             yield
 
     def can_deliver(self, now_ns: int) -> bool:
@@ -256,8 +253,8 @@ class EndpointPortal:
         return STOP_GRACE_NS if had_sources else 0
 
     def close(self) -> None:
-        self.receiving.close()
         self.sending.close()
+        self.receiving.close()
 
     def refresh_gauges(self) -> None:
         self._gauges.refresh(len(self.sources))

@@ -17,7 +17,7 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.table import Table
 from dro.um.fragment.context import FragmentContext
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
 from portals.datapath.outgoing import ProxySource

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from dro.wire import lbtru
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.block import RawBlock

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dro.shares import share_of
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from supervisor.admin.client import Client, CommandError, find_dro
 from supervisor.admin.lists import rows_of
 from tests.fakes.um_contexts import turn_until

@@ -11,7 +11,7 @@ from dro.config.um.options import UmOptions
 from dro.metrics.slots import Slot
 from dro.transport.runs import KIND_TSNI, Run
 from dro.transport.session import ReceiverTransport
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.client_config import Config
 from dro.um.message.context import MessageContext
 from dro.um.message.events import Data, Event, Loss

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dro.shares import share_of
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from supervisor.admin.lists import rows_of
 from supervisor.explain.network import joined
 from supervisor.tools.ctl.network import network_lines

@@ -32,7 +32,7 @@ from dro.transport.stream import PlainStream
 from dro.transport.tcp.receiver import TcpReceiver
 from dro.transport.tcp.sender import TcpSender
 from dro.transport.trains import Trains
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from dro.wire.lz4_frame import FrameReader
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import Lane, ProxySource

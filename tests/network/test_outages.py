@@ -7,7 +7,7 @@ import pytest
 from dro.clock import NS_PER_MS, ms
 from dro.metrics.slots import Slot
 from dro.proto.peerlink.hold import HOLD_NS
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from portals.decisions.routes import HELD_NS, LONGER_NS
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN, PAIR, RING

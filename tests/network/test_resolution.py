@@ -78,17 +78,17 @@ def contexts(net: Network) -> list[FragmentContext]:
 @contextmanager
 def cut_off(net: Network) -> Iterator[None]:
     """Nothing that anybody says on a topic resolution channel arrives."""
-    silenced = contexts(net)
-    for context in silenced:
-        context.channel.send = lambda datagrams: None  # type: ignore[method-assign]
+    silenced = {context.resolution.channel for context in contexts(net)}
+    for channel in silenced:
+        channel.send = lambda datagrams: None  # type: ignore[method-assign]
     yield
-    for context in silenced:
-        del context.channel.send
+    for channel in silenced:
+        del channel.send
 
 
 def die(net: Network, application: Application) -> None:
     """Its process is killed: it says no goodbye."""
-    application.context.channel.send = lambda datagrams: None  # type: ignore[method-assign]
+    application.context.resolution.channel.send = lambda datagrams: None  # type: ignore[method-assign]
     net.end(application)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from dro.metrics.slots import Slot
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from supervisor.admin.lists import rows_of
 from tests.fakes.admin import FakeAdmin, client_of
 from tests.network.conftest import Make

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from dro.metrics.slots import Slot
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN, PAIR
 from tests.network.test_answers import rows

@@ -28,7 +28,7 @@ from dro.metrics.slots import Slot
 from dro.transport.lbtrm.sender import LbtrmSender
 from dro.transport.sockets import ip_text
 from dro.um.fragment.context import FragmentContext
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.client_config import Config
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbtrm import DATA_HEADER

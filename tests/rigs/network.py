@@ -25,7 +25,7 @@ from dro.proto.repair.retransmit import Chunk
 from dro.transport.lbtrm.sender import LbtrmSender
 from dro.transport.stream import PlainStream
 from dro.um.fragment.context import FragmentContext
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.client_config import Config
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbtrm import DATA_HEADER
@@ -321,7 +321,7 @@ class Dro:
             portal.close()
         for endpoint in self.endpoints.values():
             for context in (endpoint.receiving, endpoint.sending):
-                context.channel.send = lambda datagrams: None  # type: ignore[method-assign]
+                context.resolution.channel.send = lambda datagrams: None  # type: ignore[method-assign]
                 context.close()
         for worker in self.workers.values():
             worker.channels.on_ctl = lambda *_: None

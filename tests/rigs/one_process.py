@@ -19,7 +19,8 @@ from dro.loop import Loop
 from dro.metrics.slots import DROP_SLOTS, Slot
 from dro.proto.context.sources import BoundSource
 from dro.um.fragment.context import FragmentContext
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
+from dro.um.fragment.tr_channel import TrChannel
 from dro.um.message.client_config import Config
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr
@@ -140,11 +141,10 @@ class OneProcess:
         worker = self.workers[number] = _Worker(self, number, endpoint.name, Role.ENDPOINT)
         portal = self.portals[number] = EndpointPortal(worker.ctx, endpoint)
         self.tr_sent[number] = []
-        for context in (portal.sending, portal.receiving):
-            self._count(number, context)
+        self._count(number, portal.receiving.resolution.channel)
 
-    def _count(self, number: int, context: FragmentContext) -> None:
-        send = context.channel.send
+    def _count(self, number: int, channel: TrChannel) -> None:
+        send = channel.send
 
         def counted(datagrams: list[bytes]) -> None:
             datagrams = list(datagrams)
@@ -152,7 +152,7 @@ class OneProcess:
             self.tr_sent[number] += [body for body in bodies if not isinstance(body, lbmr.RemoteDomainRoute)]
             send(datagrams)
 
-        context.channel.send = counted  # type: ignore[method-assign,assignment]  # the same, and counted
+        channel.send = counted  # type: ignore[method-assign,assignment]  # the same, and counted
 
     def load(self) -> DroConfig:
         return load_dro(str(self.folder / "dro.xml"), warn=lambda _: None)

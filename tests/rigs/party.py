@@ -5,7 +5,7 @@ from __future__ import annotations
 from dro.loop import Loop
 from dro.transport import sockets
 from dro.um.fragment.context import FragmentContext
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.client_config import Config
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.blocks import AnyBlock

@@ -9,7 +9,7 @@ table.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
 from dro.config.um.options import DEFAULTS, OptionKey, UmOptions, option_table
@@ -130,6 +130,18 @@ class ResolverOptions(OptionSet):
     domain_id_active_propagation_timeout_s: int = option(CTX, "resolver_domain_id_active_propagation_timeout")
     # any entry switches multicast resolution off
     unicast_daemons: tuple[str, ...] = option(CTX, "resolver_unicast_daemon")
+
+    def sending_as(self, other: ResolverOptions) -> ResolverOptions:
+        """Send by the options of another context of the TRD, and listen and ask by these."""
+        return replace(
+            self,
+            outgoing_address=other.outgoing_address,
+            outgoing_port=other.outgoing_port,
+            ttl=other.ttl,
+            source_datagram_max_bytes=other.source_datagram_max_bytes,
+            initial_advertisement=other.initial_advertisement,
+            sustain_advertisement=other.sustain_advertisement,
+        )
 
 
 @dataclass(frozen=True, slots=True)

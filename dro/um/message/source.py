@@ -18,7 +18,7 @@ from dro.proto.delivery.fragment import FRAG_BLOCK_BYTES, LBMC_HEADER_BYTES, fra
 from dro.proto.delivery.tsni import TsniSchedule
 from dro.sqn import MASK
 from dro.timers import Timer
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.events import Connect, Disconnect, SourceEvent, SqnRange, UsageError, Wakeup, WouldBlock
 from dro.um.message.writer import Piece, SessionWriter
 from dro.wire.lbmc import message as lbmc

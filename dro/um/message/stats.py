@@ -43,7 +43,7 @@ class Statistics:
 def collect(owner: MessageContext) -> Statistics:
     core = owner.core
     context = ContextStatistics(
-        **asdict(core.channel.stats),
+        **asdict(core.resolution.channel.stats),
         tr_dgrams_dropped_malformed=core.stats.tr_dgrams_dropped_malformed,
         tr_src_topics=core.source_count,
         tr_rcv_topics=core.topic_count,

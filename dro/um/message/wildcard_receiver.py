@@ -57,7 +57,7 @@ class PatternReceiver:
                 remedy="use pcre or regex",
             )
         self.key = (topic_bytes(pattern), kind)
-        matcher = Pattern(*self.key, owner.core.on_pattern_limit)
+        matcher = Pattern(*self.key, owner.core.resolution.on_pattern_limit)
         owner.on_wildcard_opened(self)
         known = owner.core.matched_topics(*self.key)
         try:

@@ -12,7 +12,7 @@ from dro.errors import DecodeError
 from dro.metrics.slots import PairSlot
 from dro.proto.context.sources import BoundSource
 from dro.transport.session import ReceiverTransport
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import Cost, DomainId
 from portals.decisions.messages import (

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from dro.config.dro_xml.unsupported import ConfigWarning, unsupported
+from dro.config.um.options import UmOptions
 from dro.errors import ConfigError
 from dro.metrics.slots import Slot
+from dro.transport.session import SenderTransport
+from dro.um.fragment.context import FragmentContext
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 from portals.decisions.messages import PATTERN_PCRE
 from tests.fakes.um_contexts import Stepper
@@ -40,6 +43,19 @@ def proxy_receivers(dro: OneProcess, portal: int) -> set[bytes]:
     return {symbol for symbol, _ in dro.portals[portal].core.proxy_receivers}
 
 
+def options_of_sessions(context: FragmentContext) -> list[UmOptions]:
+    """The options for which the context takes sessions from now on, one for each source."""
+    used: list[UmOptions] = []
+    acquire = context.pools.acquire
+
+    def noted(options: UmOptions) -> SenderTransport:
+        used.append(options)
+        return acquire(options)
+
+    context.pools.acquire = noted  # type: ignore[method-assign]
+    return used
+
+
 def test_a_proxy_source_has_the_options_of_its_topic(tmp_path: Path, stepper: Stepper) -> None:
     daemon = um_file(
         tmp_path,
@@ -53,6 +69,7 @@ def test_a_proxy_source_has_the_options_of_its_topic(tmp_path: Path, stepper: St
     with one_process(tmp_path, stepper, 3, daemon=daemon, portal_xml=names) as dro:
         a, b, c = (dro.application(trd) for trd in (1, 2, 3))
         topics = (b"bulk", b"quotes", b"other")
+        used = options_of_sessions(dro.portals[2].sending)
         sources = [a.source(topic) for topic in topics]
         for topic in topics:
             b.context.want_topic(topic)
@@ -65,11 +82,9 @@ def test_a_proxy_source_has_the_options_of_its_topic(tmp_path: Path, stepper: St
         for source in sources:
             a.send(source, 5)
         dro.until(lambda: all(len(x.heard(topic)) == 5 for x in (b, c) for topic in topics))
-        chosen = {
-            source.topic: options.get_int("source", "transport_lbtrm_sm_minimum_interval")
-            for source, (_, _, options) in dro.portals[2].sending._own._sources.items()
-        }
-        assert chosen == {b"bulk": 200, b"quotes": 77, b"other": 200}
+        assert sorted(options.get_int("source", "transport_lbtrm_sm_minimum_interval") for options in used) == [
+            77, 200, 200
+        ]  # fmt: skip
 
 
 def test_the_two_contexts_have_their_own_options(tmp_path: Path, stepper: Stepper) -> None:
@@ -189,12 +204,13 @@ def test_equal_options_of_many_topics_are_one_object(tmp_path: Path, stepper: St
     with one_process(tmp_path, stepper, 2, daemon=daemon, portal_xml={1: names, 2: names}) as dro:
         a, b = dro.application(1), dro.application(2)
         topics = {b"t.%d" % n for n in range(200)}
+        used = options_of_sessions(dro.portals[2].sending)
         for topic in sorted(topics):
             a.source(topic)
             b.context.want_topic(topic)
         dro.until(lambda: b.topics() == topics)
-        assert len({id(options) for _, _, options in dro.portals[2].sending._own._sources.values()}) == 1
-        assert dro.portals[1].receiving._wanted._topic_options == {}, "those of the context"
+        assert (len(used), len({id(options) for options in used})) == (200, 1)
+        assert dro.portals[1].receiving._objects.by_topic == {}, "those of the context"
 
 
 def test_options_by_topic_that_nothing_asks_for_are_told(tmp_path: Path, stepper: Stepper) -> None:

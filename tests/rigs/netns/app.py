@@ -38,7 +38,7 @@ from dro.sqn import ahead
 from dro.transport.runs import KIND_DATA, Run
 from dro.transport.session import ReceiverTransport
 from dro.um.fragment.context import FragmentContext
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.client_config import Config
 from dro.wire.lbmc.message import HEADER
 from dro.wire.source_string import format_source

@@ -73,29 +73,6 @@ def heard_by(core: FragmentContext) -> list[lbmr.Body]:
     return bodies
 
 
-def test_a_context_of_sources_looks_at_no_packet_that_only_advertises(wire: Wire) -> None:
-    heard, all_heard = heard_by(wire.context(ContextSettings(hears_sources=False))), heard_by(wire.context())
-    wire.say(lbmr.Queries(tirs=(TIR,)))
-    wire.say(lbmr.Queries(tqrs=(b"t",), tirs=(TIR,)))
-    wire.say(lbmr.Queries(tqrs=(b"t",)))
-    wire.say(lbmr.TopicResolutionRequest(lbmr.RequestFlag.QUERY))
-    wire.stepper.until(lambda: len(all_heard) == 4)
-    assert heard == all_heard[1:]
-
-
-def test_packets_of_an_ignored_context_are_not_even_decoded(wire: Wire) -> None:
-    core = wire.context()
-    heard = heard_by(core)
-    core.ignore_source_ids.add(b"ignored!")
-    ignored = lbmr.standard_options(b"ignored!", 0, 0)
-    wire.say(lbmr.Queries(tqrs=(b"a",)), ignored)
-    wire.say_raw(b"no packet, but of the ignored!")
-    wire.say(lbmr.Queries(tqrs=(b"b",)))
-    wire.stepper.until(lambda: bool(heard))
-    assert (heard, core.stats.tr_dgrams_dropped_own) == ([lbmr.Queries(tqrs=(b"b",))], 2)
-    assert core.stats.tr_dgrams_dropped_malformed == 0
-
-
 def test_an_own_packet_is_known_in_whatever_order_its_options_stand(wire: Wire) -> None:
     core = wire.context()
     heard = heard_by(core)
@@ -163,7 +140,7 @@ def test_a_context_counts_its_topics_sources_and_sessions(wire: Wire) -> None:
 def test_topic_resolution_that_finds_a_full_receive_buffer_is_counted(wire: Wire) -> None:
     core = wire.context()
     heard = heard_by(core)
-    receiver = core.channel._receiver
+    receiver = core.resolution.channel._receiver
     assert receiver is not None
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     for _ in range(100):
@@ -263,7 +240,7 @@ def test_queries_by_pattern_are_answered_and_a_bad_pattern_is_told_once(
 
 
 def test_a_search_that_was_given_up_is_told(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
-    wire.context().on_pattern_limit(b"(a+)+$")
+    wire.context().resolution.on_pattern_limit(b"(a+)+$")
     assert lines(caplog, "pattern") == [(LogEvent.PATTERN_LIMIT, b"(a+)+$")]
 
 

@@ -11,7 +11,7 @@ from dro.config.um.options import UmOptions
 from dro.errors import DecodeError
 from dro.proto.resolver.core import Resolver, SourceAd
 from dro.transport.session import SenderTransport
-from dro.um.fragment.own_sources import OwnSources
+from dro.um.fragment.own_source import OwnSources
 from dro.um.fragment.source_sessions import SourceSessions
 from dro.wire import otid
 from dro.wire.lbmc import message as lbmc

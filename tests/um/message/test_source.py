@@ -14,7 +14,7 @@ from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.proto.delivery.order import DeliveryConfig
 from dro.transport.session import SenderTransport
-from dro.um.fragment.own_sources import FragmentSource
+from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.context import MessageContext
 from dro.um.message.events import Connect, Disconnect, SourceEvent, SqnRange, UsageError, Wakeup, WouldBlock
 from dro.um.message.source import MESSAGE_MAX_BYTES, MessageSource

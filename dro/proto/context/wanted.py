@@ -1,25 +1,19 @@
-"""Topics and patterns that the receivers of one context want, counted by reference, with the options of the first.
+"""Topics and patterns that the receivers of one context want, counted by reference.
 
 State: the counts, and the topics that each pattern has found. Additions and removals are passed to the resolver; joined
-sources are in `dro.um.fragment.bindings`.
+sources are in `dro.proto.context.bound`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
 
-from dro.config.um.options import UmOptions
-from dro.config.um.sets import DeliveryOptions, QueryOptions, WildcardOptions
-from dro.proto.resolver import schedule
-from dro.proto.resolver.core import Resolver
+from dro.proto.context.effects import PatternKey
+from dro.proto.resolver.core import QUERY, WILDCARD_QUERY, Resolver
+from dro.proto.resolver.schedule import QueryOptions, WildcardQueryOptions
 from dro.proto.resolver.source_advertisements import Matcher
 from dro.table import Table
-
-MERGED_MAX: Final = 256
-
-PatternKey = tuple[bytes, int]  # pattern, pattern type
 
 
 @dataclass(slots=True)
@@ -31,52 +25,50 @@ class _Pattern:
 
 
 class WantedTopics:
-    """Removals give the topics that may have lost their last receiver."""
+    """Removals give the topics that may have lost their last receiver. Options are those of the first who wants it."""
 
-    def __init__(self, resolver: Resolver, options: UmOptions, *, uses_hotlinks: bool = True) -> None:
-        """`uses_hotlinks`: as `use_hotlink` says; False: never, as in a DRO."""
-        self._uses_hotlinks = uses_hotlinks
+    def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
-        self._options = options
-        self._merged: dict[UmOptions, UmOptions] = {}  # options of objects -> those with the context's
         self._topics: Table[bytes, int] = Table()
-        self._topic_options: Table[bytes, UmOptions] = Table()  # where they are not those of the context
         self._patterns: dict[PatternKey, _Pattern] = {}
         self._by_handle: dict[int, _Pattern] = {}
         self._matched: Table[bytes, int] = Table()  # topics that patterns have found: how many
 
     # topics
 
-    def add_topic(self, topic: bytes, options: UmOptions | None, now_ns: int) -> None:
-        """Want a topic, once more or for the first time. Raises: DecodeError when it cannot be a topic name."""
+    def add_topic(self, topic: bytes, now_ns: int, queries: QueryOptions = QUERY) -> bool:
+        """Want a topic once more; True for the first time. Raises: DecodeError when it cannot be a topic name."""
         count = self._topics.get(topic, 0)
         if not count:
-            chosen = self.merged(options)
-            self._resolver.add_receiver(topic, now_ns, self._queries(chosen))
-            if chosen is not self._options:
-                self._topic_options[topic] = chosen
+            self._resolver.add_receiver(topic, now_ns, queries)
         self._topics[topic] = count + 1
+        return not count
 
-    def remove_topic(self, topic: bytes, now_ns: int) -> set[bytes]:
+    def remove_topic(self, topic: bytes, now_ns: int) -> bool:
+        """Want it once less; True when no receiver of the topic is left."""
         self._topics[topic] -= 1
         if self._topics[topic]:
-            return set()
+            return False
         del self._topics[topic]
-        self._topic_options.pop(topic, None)
         self._resolver.remove_receiver(topic, now_ns)
-        return {topic}
+        return True
 
     # patterns
 
-    def add_pattern(self, key: PatternKey, matcher: Matcher, options: UmOptions | None, now_ns: int) -> None:
+    def add_pattern(
+        self,
+        key: PatternKey,
+        matcher: Matcher,
+        now_ns: int,
+        wildcard_queries: WildcardQueryOptions = WILDCARD_QUERY,
+        queries: QueryOptions = QUERY,
+    ) -> None:
         """Want a pattern, once more or for the first time. Raises: DecodeError when it cannot be sent as a pattern."""
         known = self._patterns.get(key)
         if known is not None:
             known.users += 1
             return
-        chosen = self.merged(options)
-        queries = WildcardOptions.filling(schedule.WildcardQueryOptions, chosen)
-        handle = self._resolver.add_wildcard(*key, matcher, now_ns, queries, self._queries(chosen))
+        handle = self._resolver.add_wildcard(*key, matcher, now_ns, wildcard_queries, queries)
         self._patterns[key] = self._by_handle[handle] = _Pattern(key, handle)
 
     def remove_pattern(self, key: PatternKey, now_ns: int) -> Iterator[bytes]:
@@ -88,12 +80,6 @@ class WantedTopics:
         del self._patterns[key]
         del self._by_handle[known.handle]
         return self._take_topics(known, self._resolver.remove_wildcard(known.handle, now_ns))
-
-    def _queries(self, options: UmOptions) -> schedule.QueryOptions:
-        queries = QueryOptions.filling(schedule.QueryOptions, options)
-        if self._uses_hotlinks and DeliveryOptions.of(options).use_hotlink:
-            return replace(queries, use_hotlink=True)
-        return queries
 
     def _take_topics(self, pattern: _Pattern, topics: Iterator[bytes]) -> Iterator[bytes]:
         for topic in topics:
@@ -139,10 +125,6 @@ class WantedTopics:
     def is_wanted(self, topic: bytes) -> bool:
         return topic in self._topics or topic in self._matched
 
-    def options_of(self, topic: bytes) -> UmOptions | None:
-        """Return those of its first receiver; None for a topic that only patterns want."""
-        return self._topic_options.get(topic, self._options) if topic in self._topics else None
-
     def named_topics(self) -> set[bytes]:
         """Topics that receivers want by name."""
         return set(self._topics)
@@ -155,14 +137,3 @@ class WantedTopics:
         """Topics that a wanted pattern has found."""
         known = self._patterns.get(key)
         return frozenset(known.topics) if known is not None else frozenset()
-
-    def merged(self, options: UmOptions | None) -> UmOptions:
-        """The options of this context, overwritten by those of one object; equal ones are one object."""
-        if options is None or not options.explicit:
-            return self._options
-        merged = self._merged.get(options)
-        if merged is None:
-            if len(self._merged) >= MERGED_MAX:
-                self._merged.clear()
-            merged = self._merged[options] = self._options.merged(options)
-        return merged

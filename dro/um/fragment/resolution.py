@@ -1,0 +1,203 @@
+"""Topic resolution in one TRD: the engine of a context, on a real channel and the clock of a loop.
+
+Owns the TR channel and the timer. Every datagram is decoded here, once; what it causes is carried out by `perform`, and
+`on_packet` gets what others may take something from. Both contexts of an endpoint portal have the one of the receiving
+context. Source: client library notes, section 2.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from dro.config.um.sets import ResolverOptions
+from dro.errors import DecodeError
+from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
+from dro.loop import Loop
+from dro.patterns import Pattern, PatternError
+from dro.proto.context import effects as do
+from dro.proto.context.engine import ContextEngine
+from dro.proto.resolver import events as ev
+from dro.proto.resolver.core import ResolverConfig
+from dro.proto.resolver.source_advertisements import Matcher
+from dro.timers import Timer
+from dro.transport import mmsg, sockets
+from dro.um.fragment.tr_channel import TrChannel
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.source_string import format_source
+
+log = logging.getLogger(__name__)
+seen = LimitedLogger.of_events(log)
+
+LOG_KINDS_MAX: Final = 256
+
+
+class TopicResolution:
+    """See the module text. Raises on creation: ResourceError naming the option that cannot be satisfied."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        options: ResolverOptions,
+        config: ResolverConfig,
+        *,
+        name: str,
+        rng: random.Random,
+        batch: mmsg.DatagramBatch,
+        perform: Callable[[do.ContextEffect], object],
+        on_packet: Callable[[lbmr.Packet, int, int], object],
+    ) -> None:
+        self.faults = LimitedLogger(log, loop.now_ns)
+        self.engine = ContextEngine(
+            config, loop.now_ns(), compile_pattern=self.compile, jitter=lambda ns: rng.randrange(ns)
+        )
+        self._name = name
+        self._loop = loop
+        self._perform = perform
+        self._on_packet = on_packet
+        self._own_tail = b""
+        self._set_options()
+        self.channel = TrChannel(loop, options, batch, self._on_datagrams)
+        self._timer: Timer | None = None
+        self._is_pumping = False
+        self._acts_soon = False
+        self._together = 0
+        self.is_closed = False
+
+    # the channel
+
+    def send(self, datagrams: Iterable[bytes]) -> None:
+        """Send finished LBMR datagrams."""
+        if not self.is_closed:
+            self.channel.send(datagrams)
+
+    def _set_options(self) -> None:
+        options = self.engine.resolver.packet_options()
+        self._own_tail = lbmr.encode(lbmr.Packet(1, options, lbmr.ReceiverAlive()))[lbmr.HEADER_SIZE :]
+
+    def _on_datagrams(self, datagrams: Iterator[tuple[bytes, int]], now_ns: int) -> None:
+        for datagram, sender_ip in datagrams:
+            with self.together():
+                self._on_datagram(datagram, sender_ip, now_ns)
+
+    def _on_datagram(self, datagram: bytes, sender_ip: int, now_ns: int) -> None:
+        if self.is_closed:
+            return
+        if datagram.endswith(self._own_tail):  # multicast that comes back, not worth to be decoded
+            self.engine.stats.tr_dgrams_dropped_own += 1
+            return
+        packet, trouble = lbmr.decode_lenient(datagram)
+        if trouble is not None:
+            self._on_malformed(trouble, sender_ip)
+        if packet is not None and self.engine.on_packet(packet, sender_ip, now_ns):
+            self.pump()
+            self._on_packet(packet, sender_ip, now_ns)
+
+    def _on_malformed(self, trouble: DecodeError, sender_ip: int) -> None:
+        stats = self.engine.stats
+        stats.tr_dgrams_dropped_malformed += 1
+        reasons = stats.malformed
+        where = trouble.where if trouble.where in reasons or len(reasons) < LOG_KINDS_MAX else "other"
+        reasons[where] = reasons.get(where, 0) + 1
+        self.faults.event(
+            LogEvent.TR_MALFORMED,
+            extra={"from": sockets.ip_text(sender_ip), "error": trouble, "dropped": stats.tr_dgrams_dropped_malformed},
+        )
+
+    def compile(self, pattern: bytes, pattern_type: int) -> Matcher | None:
+        """Compile a pattern that others ask for; None for one that cannot be used, which the resolver tells."""
+        try:
+            return Pattern(pattern, pattern_type, self.on_pattern_limit)
+        except PatternError:
+            return None
+
+    def on_pattern_limit(self, pattern: bytes) -> None:
+        """A search for the pattern was given up."""
+        self.faults.event(LogEvent.PATTERN_LIMIT, extra={"pattern": pattern})
+
+    # the engine
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Send what is wanted and opened within together at the end, in few datagrams; found sources come then."""
+        self._together += 1
+        try:
+            yield
+        finally:
+            self._together -= 1
+            self.pump()
+
+    def pump(self) -> None:
+        """Carry out what the engine asks for until it asks for nothing more, send, set the timer."""
+        if self._is_pumping or self._together or self.is_closed:
+            return
+        self._is_pumping = True
+        engine = self.engine
+        try:
+            for effect in engine.take_effects(self._loop.now_ns()):
+                self._perform(effect)
+        finally:
+            self._is_pumping = False
+        self.channel.send(engine.take_datagrams())
+        deadline = engine.next_deadline()
+        if deadline is not None and deadline <= self._loop.now_ns():
+            if not self._acts_soon:  # more than the engine does at once: the rest in the next turn
+                self._acts_soon = True
+                self._loop.call_soon(self._on_soon)
+            return
+        timer = self._timer
+        if timer is not None and timer.is_pending:
+            if timer.when_ns == deadline:
+                return
+            timer.cancel()
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._on_timer)
+
+    def _on_soon(self) -> None:
+        self._acts_soon = False
+        self._on_timer()
+
+    def _on_timer(self) -> None:
+        self.engine.on_timer(self._loop.now_ns())
+        self.pump()
+
+    def tell(self, effect: do.Note) -> None:
+        """Log what is only to be told."""
+        match effect:
+            case do.ProxyLeft(source=source):
+                self.engine.stats.sources_replaced += 1
+                text = format_source(source.address, source.topic_index)
+                seen.event(LogEvent.PROXY_SOURCE_LEFT, {"topic": source.topic, "source": text})
+            case do.IndexTaken(source=found):
+                self.faults.event(LogEvent.SOURCE_INDEX, extra=source_field(found))
+            case ev.DomainIdLearned(domain_id=domain_id):
+                self._set_options()
+                log.info(LogEvent.DOMAIN_DISCOVERED, extra={"context": self._name, "domain_id": domain_id})
+            case ev.DomainMismatch(domain_id=other, source_ip=ip):
+                own = self.engine.resolver.domain_id
+                extra = {"from": sockets.ip_text(ip), "domain_id": other, "own": own}
+                self.faults.event(LogEvent.FOREIGN_DOMAIN, extra=extra)
+            case ev.OtidMismatch(topic=topic):
+                self.faults.event(LogEvent.SOURCE_OTHER_OTID, extra={"topic": topic})
+            case ev.BadPattern(pattern=pattern):
+                self.faults.event(LogEvent.QUERY_PATTERN_BAD, extra={"pattern": pattern})
+            case _:
+                pass  # its owner does something about it
+
+    def close(self) -> None:
+        """End it at once; what may still be sent without waiting, is sent."""
+        if self.is_closed:
+            return
+        self.channel.send(self.engine.close(self._loop.now_ns()))
+        self.is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.channel.close()
+
+
+def source_field(source: ev.FoundSource) -> dict[str, object]:
+    """Return the field of a log line that names a source."""
+    return {"source": format_source(source.address, source.topic_index)}
