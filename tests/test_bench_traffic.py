@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dro.transport import sockets
+from dro.transport.sockets import OS_SOCKETS
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress
@@ -94,7 +95,7 @@ def test_datagrams_are_those_of_a_um_source(program: Path, base: int, *, is_pack
     workload = Workload("", topics=5, sessions=1, sizes=(64, 512), large=0.05, is_packed=is_packed)
     sessions = lbtrm_sessions(base, 1)
     topics = topics_of(workload, sessions)
-    receiver = sockets.multicast_receiver(
+    receiver = OS_SOCKETS.multicast_receiver(
         sockets.ip_number(group(base, 0)), base, "127.0.0.1", buffer_bytes=1 << 22, option=""
     )
     with Load(program) as load, receiver:

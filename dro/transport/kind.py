@@ -18,6 +18,7 @@ from dro.config.um.sets import ImmediateOptions
 from dro.loop import Loop
 from dro.transport import mmsg
 from dro.transport.session import OnClient, OnEnded, ReceiverTransport, SenderTransport, SessionCounts, SessionSink
+from dro.transport.sockets import OS_SOCKETS, Sockets
 from dro.wire.source_string import TransportAddress
 
 A = TypeVar("A")
@@ -27,12 +28,13 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class SessionHost:
-    """What one context lends to its sessions of every kind. `options` are the context's."""
+    """What one context lends to its sessions of every kind. `options` are the context's; `sockets` opens theirs."""
 
     loop: Loop
     options: UmOptions
     batch: mmsg.DatagramBatch
     rng: random.Random
+    sockets: Sockets = OS_SOCKETS
 
     def new_id(self) -> int:
         """A random session or transport id, never 0."""

@@ -11,9 +11,9 @@ import struct
 import sys
 import termios
 import weakref
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from dro.clock import NS_PER_S
 from dro.config.um.interfaces import SYSTEM, is_of_device
@@ -158,69 +158,132 @@ def _socket(kind: int, interface: str) -> tuple[socket.socket, _DevicePlace]:
     return sock, place
 
 
-def multicast_receiver(group: int, port: int, interface: str, *, buffer_bytes: int, option: str) -> socket.socket:
-    """A non-blocking UDP socket that has joined `group` on `interface` and hears nothing of other groups.
+@contextlib.contextmanager
+def _closed_on_error(sock: socket.socket, what: str, remedy: str) -> Iterator[None]:
+    """Close the socket when it cannot be set up. Raises: ResourceError."""
+    try:
+        yield
+    except OSError as e:
+        sock.close()
+        raise ResourceError(f"{what}: {e.strerror}", remedy=remedy) from e
 
-    `option` names the configuration option that decides group and port, for the error. Raises: ResourceError.
+
+class Sockets(Protocol):
+    """Opens the sockets of sessions and contexts; none of them blocks.
+
+    `option` names the configuration option that decides group and port, for the error.
     """
-    sock, place = _socket(socket.SOCK_DGRAM, interface)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.IPPROTO_IP, IP_MULTICAST_ALL, 0)
-        set_buffer(sock, socket.SO_RCVBUF, buffer_bytes)
-        sock.setblocking(False)
-        sock.bind((ip_text(group), port))
-        place.group = group
-        place.take(sock)
-    except OSError as e:
-        sock.close()
-        raise ResourceError(
-            f"cannot listen to group {ip_text(group)}:{port} on interface {interface}: {e.strerror}",
-            remedy=f"change {option} or the interface",
-        ) from e
-    return sock
+
+    def multicast_receiver(
+        self, group: int, port: int, interface: str, *, buffer_bytes: int, option: str
+    ) -> socket.socket:
+        """A UDP socket that has joined `group` on `interface` and hears nothing of others. Raises: ResourceError."""
+
+    def multicast_sender(self, group: int, port: int, interface: str, *, ttl: int, buffer_bytes: int) -> socket.socket:
+        """A UDP socket connected to `group`, with an ephemeral source port. Raises: ResourceError."""
+
+    def connecting(self, peer: tuple[str, int], interface: str, *, buffer_bytes: int, keepalive: bool) -> socket.socket:
+        """A TCP socket on its way to `peer`; writable when that is decided. Raises: OSError."""
+
+    def bind_in_range(
+        self, kind: int, interface: str, ports: Iterable[int], *, option: str, taken: Iterable[int] = ()
+    ) -> socket.socket:
+        """A socket of `kind` bound to the first free port. Raises: ResourceError when all are taken."""
+
+    def nak_socket(self, interface: str) -> socket.socket:
+        """A UDP socket that NAKs leave from. Raises: ResourceError."""
 
 
-def multicast_sender(group: int, port: int, interface: str, *, ttl: int, buffer_bytes: int) -> socket.socket:
-    """A non-blocking UDP socket connected to `group`, with an ephemeral source port. Raises: ResourceError."""
-    sock, place = _socket(socket.SOCK_DGRAM, interface)
-    try:
-        if interface != ANY:
-            place.sends_to_groups = True
-            place.take(sock)
-            sock.bind((interface, 0))
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
-        set_buffer(sock, socket.SO_SNDBUF, buffer_bytes)
-        sock.setblocking(False)
-        sock.connect((ip_text(group), port))
-    except OSError as e:
-        sock.close()
-        raise ResourceError(
-            f"cannot send to group {ip_text(group)}:{port} from interface {interface}: {e.strerror}",
-            remedy="check that the interface is up and has a route for multicast",
-        ) from e
-    return sock
+class OsSockets:
+    """Opens them itself. Implements `Sockets`."""
 
-
-def connecting(peer: tuple[str, int], interface: str, *, buffer_bytes: int, keepalive: bool) -> socket.socket:
-    """A non-blocking TCP socket on its way to `peer`; writable when that is decided. Raises: OSError."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        if buffer_bytes:
+    def multicast_receiver(
+        self, group: int, port: int, interface: str, *, buffer_bytes: int, option: str
+    ) -> socket.socket:
+        sock, place = _socket(socket.SOCK_DGRAM, interface)
+        what = f"cannot listen to group {ip_text(group)}:{port} on interface {interface}"
+        with _closed_on_error(sock, what, f"change {option} or the interface"):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.IPPROTO_IP, IP_MULTICAST_ALL, 0)
             set_buffer(sock, socket.SO_RCVBUF, buffer_bytes)
-        if keepalive:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        retransmit_soon(sock)
-        if interface != ANY:
+            sock.setblocking(False)
+            sock.bind((ip_text(group), port))
+            place.group = group
+            place.take(sock)
+        return sock
+
+    def multicast_sender(self, group: int, port: int, interface: str, *, ttl: int, buffer_bytes: int) -> socket.socket:
+        sock, place = _socket(socket.SOCK_DGRAM, interface)
+        what = f"cannot send to group {ip_text(group)}:{port} from interface {interface}"
+        with _closed_on_error(sock, what, "check that the interface is up and has a route for multicast"):
+            if interface != ANY:
+                place.sends_to_groups = True
+                place.take(sock)
+                sock.bind((interface, 0))
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+            set_buffer(sock, socket.SO_SNDBUF, buffer_bytes)
+            sock.setblocking(False)
+            sock.connect((ip_text(group), port))
+        return sock
+
+    def connecting(self, peer: tuple[str, int], interface: str, *, buffer_bytes: int, keepalive: bool) -> socket.socket:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            if buffer_bytes:
+                set_buffer(sock, socket.SO_RCVBUF, buffer_bytes)
+            if keepalive:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            retransmit_soon(sock)
+            if interface != ANY:
+                sock.bind((interface, 0))
+            if (code := sock.connect_ex(peer)) not in (0, errno.EINPROGRESS):
+                raise OSError(code, os.strerror(code))
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    def bind_in_range(
+        self, kind: int, interface: str, ports: Iterable[int], *, option: str, taken: Iterable[int] = ()
+    ) -> socket.socket:
+        skip = set(taken)
+        tried = 0
+        reason = ""
+        for port in ports:
+            if port in skip:
+                continue
+            tried += 1
+            sock, _ = _socket(kind, interface)
+            try:
+                if kind == socket.SOCK_STREAM:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    retransmit_soon(sock)
+                sock.bind((interface, port))
+                if kind == socket.SOCK_STREAM:
+                    sock.listen(5)  # a taken port may show only here
+            except OSError as e:
+                sock.close()
+                reason = e.strerror or str(e)
+                if e.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    break
+                continue
+            sock.setblocking(False)
+            return sock
+        why = f"({tried} tried): {reason}" if tried else "(all are in use here)"
+        raise ResourceError(f"no port of {option} can be bound on {interface} {why}", remedy=f"widen or move {option}")
+
+    def nak_socket(self, interface: str) -> socket.socket:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        what = f"no UDP port on {interface} for NAKs"
+        with _closed_on_error(sock, what, "change resolver_multicast_interface"):
+            sock.setblocking(False)
             sock.bind((interface, 0))
-        if (code := sock.connect_ex(peer)) not in (0, errno.EINPROGRESS):
-            raise OSError(code, os.strerror(code))
-    except OSError:
-        sock.close()
-        raise
-    return sock
+        return sock
+
+
+OS_SOCKETS: Final = OsSockets()
 
 
 def retransmit_soon(sock: socket.socket) -> None:
@@ -258,37 +321,6 @@ def receive_drops(sock: socket.socket | None) -> int:
         return int(_MEMINFO.unpack(info)[-1])
     except (OSError, struct.error):  # an old kernel, or a closed socket
         return 0
-
-
-def bind_in_range(
-    kind: int, interface: str, ports: Iterable[int], *, option: str, taken: Iterable[int] = ()
-) -> socket.socket:
-    """A non-blocking socket of `kind` bound to the first free port. Raises: ResourceError when all are taken."""
-    skip = set(taken)
-    tried = 0
-    reason = ""
-    for port in ports:
-        if port in skip:
-            continue
-        tried += 1
-        sock, _ = _socket(kind, interface)
-        try:
-            if kind == socket.SOCK_STREAM:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                retransmit_soon(sock)
-            sock.bind((interface, port))
-            if kind == socket.SOCK_STREAM:
-                sock.listen(5)  # a taken port may show only here
-        except OSError as e:
-            sock.close()
-            reason = e.strerror or str(e)
-            if e.errno not in (errno.EADDRINUSE, errno.EACCES):
-                break
-            continue
-        sock.setblocking(False)
-        return sock
-    why = f"({tried} tried): {reason}" if tried else "(all are in use here)"
-    raise ResourceError(f"no port of {option} can be bound on {interface} {why}", remedy=f"widen or move {option}")
 
 
 def supports_gso(sock: socket.socket) -> bool:

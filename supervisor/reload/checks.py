@@ -21,7 +21,7 @@ from dro.config.um.interfaces import ANY
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import RequestOptions, ResolverOptions
 from dro.errors import ConfigError, ResourceError
-from dro.transport.sockets import bind_in_range, ip_number, multicast_receiver
+from dro.transport.sockets import OS_SOCKETS, ip_number
 from supervisor.reload.plan import ActionKind, ReloadPlan
 
 CONTEXTS: Final = 2  # of an endpoint portal, each with a request port
@@ -83,7 +83,7 @@ def _resolver(um: UmOptions, held_by: Sequence[UmOptions]) -> None:
     option = "resolver_multicast_incoming_address or _port"
     try:
         group = ip_number(o.incoming_address)
-        multicast_receiver(group, o.incoming_port, o.interface, buffer_bytes=0, option=option).close()
+        OS_SOCKETS.multicast_receiver(group, o.incoming_port, o.interface, buffer_bytes=0, option=option).close()
     except ResourceError:
         if not any(ResolverOptions.of(other).incoming_port == o.incoming_port for other in held_by):
             raise
@@ -98,7 +98,7 @@ def _request_ports(um: UmOptions, held_by: Sequence[UmOptions]) -> None:
     with ExitStack() as opened:
         try:
             for _ in range(min(CONTEXTS, len(ports))):
-                opened.enter_context(bind_in_range(socket.SOCK_STREAM, o.interface, ports, option=option))
+                opened.enter_context(OS_SOCKETS.bind_in_range(socket.SOCK_STREAM, o.interface, ports, option=option))
         except ResourceError:
             if not any(_overlap(o, RequestOptions.of(other)) for other in held_by):
                 raise

@@ -22,6 +22,7 @@ from dro.bus.messages import ROUTE_MANAGER
 from dro.errors import DecodeError, ResourceError
 from dro.metrics.slots import DROP_SLOTS, Slot, WorkerSlot
 from dro.transport import sockets
+from dro.transport.sockets import OS_SOCKETS
 from dro.wire.lbmr import packet as lbmr
 from tests.bench.churn import Process
 from tests.bench.cost_unit import cpu_ns
@@ -177,7 +178,7 @@ class Meter:
     def __init__(self, group: str, port: int, applications: Iterable[tuple[str, int]] | None = None) -> None:
         """`applications`: addresses whose datagrams do not count; None: known by what they say, which takes longer."""
         self._others = None if applications is None else set(applications)
-        self._receiver = sockets.multicast_receiver(
+        self._receiver = OS_SOCKETS.multicast_receiver(
             sockets.ip_number(group), port, "127.0.0.1", buffer_bytes=BUFFER, option="the group of the bench"
         )
         self._by_second: Counter[int] = Counter()

@@ -11,8 +11,9 @@ import pytest
 from dro.bus.messages import Role
 from dro.proto.peerlink.messages import Hello, hello, read_hello
 from dro.sqn import MASK
-from dro.transport import mmsg, sockets
+from dro.transport import mmsg
 from dro.transport.runs import RunTable
+from dro.transport.sockets import OS_SOCKETS
 from dro.wire import lbtru
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType
@@ -110,13 +111,13 @@ def datagrams(text: str, folder: Path) -> dict[str, object]:
     stepper = Stepper()
     companion = _Companion(stepper, first_port)
     config = load(text.format_map({"udp_port": first_port}))
-    original = sockets.connecting
+    original = OS_SOCKETS.connecting
 
     def connecting(peer: tuple[str, int], interface: str, **options: object) -> socket.socket:
         return original(companion.listener.getsockname()[:2], "127.0.0.1", **options)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sockets, "connecting", connecting)
+        patched.setattr(OS_SOCKETS, "connecting", connecting)
         patched.setattr("random.randrange", lambda n: 0)
         patched.setattr("random.random", lambda: 0.5)
         here = Path(mkdtemp(dir=folder))

@@ -23,8 +23,8 @@ from dro.proto.peerlink.messages import (
 )  # fmt: skip
 from dro.proto.peerlink.session import DataPathState, LinkSession, SendCanary
 from dro.proto.unicast.connections import Outcome
-from dro.transport import sockets
 from dro.transport.runs import RunTable
+from dro.transport.sockets import OS_SOCKETS
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import Domain, TnwgKeepalive
 from portals.peer.options import CANARY_BYTES, options_of
@@ -56,7 +56,7 @@ def link(text: str, folder: Path) -> dict[str, object]:
     made: list[object] = []
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()[:2]
-    original = sockets.connecting
+    original = OS_SOCKETS.connecting
 
     def connecting(peer: tuple[str, int], interface: str, **options: object) -> socket.socket:
         made.append((stepper.clock.now_ns() // 10**7, peer, interface, options))
@@ -66,7 +66,7 @@ def link(text: str, folder: Path) -> dict[str, object]:
 
     opened: list[socket.socket] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sockets, "connecting", connecting)
+        patched.setattr(OS_SOCKETS, "connecting", connecting)
         patched.setattr("random.randrange", lambda n: 0)
         try:
             portal = PeerPortal(FakeWorker(stepper.loop, here, 1, "P", Role.PEER).ctx, config.peers[0], config)

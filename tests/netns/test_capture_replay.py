@@ -30,6 +30,7 @@ from dro.transport import mmsg, sockets
 from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
 from dro.transport.runs import KIND_DATA, Run
 from dro.transport.session import ReceiverTransport
+from dro.transport.sockets import OS_SOCKETS
 from dro.um.blocking_api import BlockingContext
 from dro.um.fragment.context import FragmentContext
 from dro.um.message.client_config import Config
@@ -436,7 +437,7 @@ def test_our_source_answers_the_recorded_naks_as_um_did(net: Net) -> None:
         nak_in = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         nak_in.bind((SOURCE_IP, NAK_PORT))
         nak_in.setblocking(False)
-        data_out = sockets.multicast_sender(address.group, address.dport, SOURCE_IP, ttl=16, buffer_bytes=1 << 20)
+        data_out = OS_SOCKETS.multicast_sender(address.group, address.dport, SOURCE_IP, ttl=16, buffer_bytes=1 << 20)
         sender = LbtrmSender(
             loop,
             LbtrmSenderSetup(

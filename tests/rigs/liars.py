@@ -19,7 +19,7 @@ from dro.proto.peerlink.messages import (
     source,
     topic_interest,
 )
-from dro.transport.sockets import ip_number, multicast_sender
+from dro.transport.sockets import OS_SOCKETS, ip_number
 from dro.wire.lbmc.dro_blocks import PATTERN_PCRE
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import TirOptions
@@ -43,7 +43,7 @@ class Liar:
 
     def __init__(self, plan: Plan, victim: str, trd: int, name: str) -> None:
         self._plan, self._victim, self._trd, self._name = plan, victim, trd, name
-        self._group = multicast_sender(
+        self._group = OS_SOCKETS.multicast_sender(
             ip_number(f"{plan.net(trd)}.1"), plan.port(trd), "127.0.0.1", ttl=0, buffer_bytes=1 << 20
         )
         self._link: socket.socket | None = None

@@ -26,6 +26,7 @@ from dro.transport.tcp.kind import TRIED_MAX, TcpReceivers, TcpSenders
 from dro.transport.tcp.sender import TcpSender
 from dro.wire.source_string import LbtrmAddress, TcpAddress, format_source
 from tests.fakes.clock import SteppedClock
+from tests.fakes.faulty_sockets import FaultySockets
 from tests.fakes.session_sink import KeepingSink
 
 LOOPBACK = "127.0.0.1"
@@ -53,11 +54,12 @@ class Host:
         self.clock = SteppedClock(BEGAN)
         self.loop = Loop(self.clock)
         self.sink = KeepingSink()
+        self.sockets = FaultySockets()
         self.closed: list[SenderTransport] = []
         self.clients: list[bool] = []
 
     def lent(self, made: UmOptions) -> SessionHost:
-        return SessionHost(self.loop, made, mmsg.DatagramBatch(), random.Random(1))
+        return SessionHost(self.loop, made, mmsg.DatagramBatch(), random.Random(1), self.sockets)
 
     @property
     def events(self) -> SenderEvents:
@@ -306,17 +308,10 @@ def test_a_maximum_of_no_ports_is_one(host: Host) -> None:
     [("timer", 3000, s(3), False), ("so_keepalive", 3000, None, True), ("so_keepalive", 0, None, False)],
 )
 def test_silence_of_a_tcp_session_is_watched_as_the_option_says(
-    host: Host, method: str, timeout_ms: int, ends_ns: int | None, keepalive: bool, monkeypatch: pytest.MonkeyPatch
+    host: Host, method: str, timeout_ms: int, ends_ns: int | None, keepalive: bool
 ) -> None:
     made = options(receiver__transport_tcp_activity_method=method, receiver__transport_tcp_activity_timeout=timeout_ms)
-    connecting: list[socket.socket] = []
-    genuine = socket.socket.connect_ex
-
-    def connect_ex(sock: socket.socket, to: tuple[str, int]) -> int:
-        connecting.append(sock)
-        return genuine(sock, to)
-
-    monkeypatch.setattr(socket.socket, "connect_ex", connect_ex)
+    connecting = host.sockets.opened
     receivers = TcpReceivers(host.lent(made), host.sink, host.sink.on_ended)
     with socket.create_server((LOOPBACK, 0)) as listener:
         session = receivers.join(TcpAddress(IP, listener.getsockname()[1], 7), made, BEGAN)

@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dro.clock import ms, s
+from dro.config.um.options import UmOptions
 from dro.loop import Loop
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.loss import LBTRM_LOSS
 from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.transport import mmsg, sockets
+from dro.transport.kind import SessionHost
 from dro.transport.lbtrm.receiver import LbtrmGroup
 from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, Run
+from dro.transport.sockets import OS_SOCKETS
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.lbtrm import DATA_HEADER
@@ -43,7 +46,7 @@ class Pair:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.bind((LOOPBACK, 0))
             port = probe.getsockname()[1]
-        data = sockets.multicast_sender(group, port, LOOPBACK, ttl=0, buffer_bytes=1 << 20)
+        data = OS_SOCKETS.multicast_sender(group, port, LOOPBACK, ttl=0, buffer_bytes=1 << 20)
         self.address = LbtrmAddress(
             sockets.ip_number(LOOPBACK), group, random.randrange(1, 1 << 32), port, nak.getsockname()[1]
         )
@@ -62,8 +65,9 @@ class Pair:
         self.naks = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.naks.bind((LOOPBACK, 0))
         self.emptied = 0
+        host = SessionHost(self.loop, UmOptions(), self.batch, random.Random(1))
         self.group = LbtrmGroup(
-            self.loop, group, port, LOOPBACK, self.batch, buffer_bytes=8 << 20, nak_socket=self.naks,
+            host, group, port, LOOPBACK, buffer_bytes=8 << 20, nak_socket=self.naks,
             on_empty=lambda _: setattr(self, "emptied", self.emptied + 1),
         )  # fmt: skip
         self.sink = KeepingSink()
@@ -202,7 +206,7 @@ def test_the_rate_limit_holds_a_run_back_and_wakes_the_sender() -> None:
 def test_bad_and_foreign_datagrams_are_counted_and_harm_nothing(pair: Pair, datagram: bytes, counter: str) -> None:
     before = pair.send(1, [b"before"])
     pair.until(lambda: len(pair.sink.got) == 1)
-    stranger = sockets.multicast_sender(pair.address.group, pair.address.dport, LOOPBACK, ttl=0, buffer_bytes=0)
+    stranger = OS_SOCKETS.multicast_sender(pair.address.group, pair.address.dport, LOOPBACK, ttl=0, buffer_bytes=0)
     stranger.send(datagram)
     pair.until(lambda: getattr(pair.group.stats, counter) == 1)
     after = pair.send(1, [b"after"])

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dro.clock import ms, s
+from dro.config.um.options import UmOptions
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.loop import Loop
@@ -23,10 +24,12 @@ from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.sqn import MASK
 from dro.transport import mmsg, sockets
+from dro.transport.kind import SessionHost
 from dro.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
 from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
 from dro.transport.runs import KIND_DATA, Run, RunTable, read_messages
 from dro.transport.session import ReceiverTransport, SenderTransport
+from dro.transport.sockets import OS_SOCKETS
 from dro.wire import lbtrm
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.lbtrm import DATA_HEADER
@@ -57,8 +60,9 @@ class LbtrmBench:
         self.naks.bind((LOOPBACK, 0))
         self.naks.setblocking(False)
         self.emptied = 0
+        host = SessionHost(self.loop, UmOptions(), self.batch, random.Random(1))
         self.group = LbtrmGroup(
-            self.loop, self.group_ip, self.port, LOOPBACK, self.batch, buffer_bytes=8 << 20, nak_socket=self.naks,
+            host, self.group_ip, self.port, LOOPBACK, buffer_bytes=8 << 20, nak_socket=self.naks,
             on_empty=self._on_empty,
         )  # fmt: skip
         self.senders: list[LbtrmSender] = []
@@ -79,7 +83,7 @@ class LbtrmBench:
         self.loop.close()
 
     def data_socket(self) -> FussySocket:
-        plain = sockets.multicast_sender(self.group_ip, self.port, LOOPBACK, ttl=0, buffer_bytes=4 << 20)
+        plain = OS_SOCKETS.multicast_sender(self.group_ip, self.port, LOOPBACK, ttl=0, buffer_bytes=4 << 20)
         return FussySocket.of(plain)
 
     def stranger(self) -> socket.socket:
@@ -309,7 +313,7 @@ def test_retransmissions_are_right_when_many_runs_share_one_buffer(bench: LbtrmB
     assert sink.got == expected
     count = sender.core.next_sqn
     assert count == len(expected)
-    hearing = sockets.multicast_receiver(bench.group_ip, bench.port, LOOPBACK, buffer_bytes=8 << 20, option="test")
+    hearing = OS_SOCKETS.multicast_receiver(bench.group_ip, bench.port, LOOPBACK, buffer_bytes=8 << 20, option="test")
     bench.others.append(hearing)
     nak = lbtrm.Nak(sender.address.nak_port, sender.address.session_id, tuple(range(count)))
     sender.on_nak_packet(lbtrm.encode(nak), bench.loop.now_ns())

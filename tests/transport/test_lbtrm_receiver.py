@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from dro.clock import ms, s
+from dro.config.um.options import UmOptions
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
@@ -20,9 +21,11 @@ from dro.proto.repair.loss import LossConfig
 from dro.proto.repair.receiver import ReceiverSession, ReceiverStats
 from dro.sqn import MASK
 from dro.transport import mmsg, sockets
+from dro.transport.kind import SessionHost
 from dro.transport.lbtrm.receiver import GroupStats, LbtrmGroup, LbtrmReceiver
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, ROWS, Run
 from dro.transport.session import ReceiverSessionStatistics, SessionCounts
+from dro.transport.sockets import OS_SOCKETS
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import HEADER as LBMC
@@ -55,11 +58,12 @@ class Group:
         self.nak_port: int = self.source_naks.getsockname()[1]
         self.address = LbtrmAddress(sockets.ip_number(LOOPBACK), group, SESSION, port, self.nak_port)
         self.emptied: list[LbtrmGroup] = []
+        host = SessionHost(self.loop, UmOptions(), mmsg.DatagramBatch(), random.Random(1))
         self.group = LbtrmGroup(
-            self.loop, group, port, LOOPBACK, mmsg.DatagramBatch(), buffer_bytes=8 << 20, nak_socket=self.nak_socket,
+            host, group, port, LOOPBACK, buffer_bytes=8 << 20, nak_socket=self.nak_socket,
             on_empty=self._on_empty,
         )  # fmt: skip
-        self.source = sockets.multicast_sender(group, port, LOOPBACK, ttl=0, buffer_bytes=4 << 20)
+        self.source = OS_SOCKETS.multicast_sender(group, port, LOOPBACK, ttl=0, buffer_bytes=4 << 20)
         self.sink = RunsSink()
         self.session = self.join(self.sink, config)
 

@@ -13,6 +13,7 @@ import pytest
 from dro.clock import ms, s
 from dro.errors import ResourceError
 from dro.transport import sockets
+from dro.transport.sockets import OS_SOCKETS
 
 LOOPBACK = "127.0.0.1"
 GROUP = sockets.ip_number("239.201.0.1")
@@ -43,9 +44,9 @@ def refuse(monkeypatch: pytest.MonkeyPatch, *refused: tuple[str, object], code: 
 
 def test_no_socket_blocks() -> None:
     with (
-        sockets.bind_in_range(socket.SOCK_DGRAM, LOOPBACK, (0,), option="test") as bound,
-        sockets.multicast_sender(GROUP, bound.getsockname()[1], LOOPBACK, ttl=0, buffer_bytes=0) as sender,
-        sockets.multicast_receiver(GROUP, 0, LOOPBACK, buffer_bytes=0, option="test") as receiver,
+        OS_SOCKETS.bind_in_range(socket.SOCK_DGRAM, LOOPBACK, (0,), option="test") as bound,
+        OS_SOCKETS.multicast_sender(GROUP, bound.getsockname()[1], LOOPBACK, ttl=0, buffer_bytes=0) as sender,
+        OS_SOCKETS.multicast_receiver(GROUP, 0, LOOPBACK, buffer_bytes=0, option="test") as receiver,
     ):
         assert [sock.getblocking() for sock in (bound, sender, receiver)] == [False] * 3
 
@@ -53,7 +54,7 @@ def test_no_socket_blocks() -> None:
 def test_a_group_that_cannot_be_joined_leaves_no_socket() -> None:
     before = os.listdir("/proc/self/fd")
     with pytest.raises(ResourceError) as raised:
-        sockets.multicast_receiver(sockets.ip_number("10.0.0.1"), 0, LOOPBACK, buffer_bytes=0, option="test")
+        OS_SOCKETS.multicast_receiver(sockets.ip_number("10.0.0.1"), 0, LOOPBACK, buffer_bytes=0, option="test")
     assert os.listdir("/proc/self/fd") == before
     assert raised.value.what == (
         "cannot listen to group 10.0.0.1:0 on interface 127.0.0.1: Cannot assign requested address"
@@ -65,7 +66,7 @@ def test_a_group_that_nothing_can_be_sent_to_leaves_no_socket(monkeypatch: pytes
     refuse(monkeypatch, ("connect", 14400), code=errno.ENETUNREACH)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(ResourceError) as raised:
-        sockets.multicast_sender(GROUP, 14400, LOOPBACK, ttl=1, buffer_bytes=0)
+        OS_SOCKETS.multicast_sender(GROUP, 14400, LOOPBACK, ttl=1, buffer_bytes=0)
     assert os.listdir("/proc/self/fd") == before
     assert raised.value.what == (
         "cannot send to group 239.201.0.1:14400 from interface 127.0.0.1: Network is unreachable"
@@ -91,14 +92,14 @@ def test_addresses_as_text_and_as_numbers(text: str, number: int, is_multicast: 
 
 def test_a_receiver_of_a_group_shares_its_port_and_hears_no_other_group() -> None:
     other = sockets.ip_number("239.201.0.2")
-    with sockets.multicast_receiver(GROUP, 0, LOOPBACK, buffer_bytes=300_000, option="test") as first:
+    with OS_SOCKETS.multicast_receiver(GROUP, 0, LOOPBACK, buffer_bytes=300_000, option="test") as first:
         assert first.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 600_000  # the system doubles it
         assert first.getsockopt(socket.IPPROTO_IP, sockets.IP_MULTICAST_ALL) == 0
         port = first.getsockname()[1]
         with (
-            sockets.multicast_receiver(GROUP, port, LOOPBACK, buffer_bytes=0, option="test") as second,
-            sockets.multicast_sender(GROUP, port, LOOPBACK, ttl=0, buffer_bytes=200_000) as sender,
-            sockets.multicast_sender(other, port, LOOPBACK, ttl=0, buffer_bytes=0) as foreign,
+            OS_SOCKETS.multicast_receiver(GROUP, port, LOOPBACK, buffer_bytes=0, option="test") as second,
+            OS_SOCKETS.multicast_sender(GROUP, port, LOOPBACK, ttl=0, buffer_bytes=200_000) as sender,
+            OS_SOCKETS.multicast_sender(other, port, LOOPBACK, ttl=0, buffer_bytes=0) as foreign,
         ):
             assert first.getsockname() == ("239.201.0.1", port)
             assert sender.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 400_000
@@ -112,7 +113,7 @@ def test_a_receiver_of_a_group_shares_its_port_and_hears_no_other_group() -> Non
 @pytest.mark.parametrize("interface", [LOOPBACK, "127.0.0.3"])
 @pytest.mark.parametrize("ttl", [0, 1, 16])
 def test_a_sender_leaves_from_its_interface_with_its_ttl_and_is_heard_on_its_own_host(interface: str, ttl: int) -> None:
-    with sockets.multicast_sender(GROUP, 14400, interface, ttl=ttl, buffer_bytes=0) as sender:
+    with OS_SOCKETS.multicast_sender(GROUP, 14400, interface, ttl=ttl, buffer_bytes=0) as sender:
         assert sender.getsockname()[0] == interface
         assert sender.getsockname()[1] not in (0, 1)
         assert sender.getpeername() == ("239.201.0.1", 14400)
@@ -124,7 +125,7 @@ def test_a_sender_leaves_from_its_interface_with_its_ttl_and_is_heard_on_its_own
 
 def test_a_sender_on_any_interface_leaves_the_choice_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, ("bind", 0), ("setsockopt", socket.IP_MULTICAST_IF))
-    with sockets.multicast_sender(GROUP, 14400, sockets.ANY, ttl=0, buffer_bytes=0) as sender:
+    with OS_SOCKETS.multicast_sender(GROUP, 14400, sockets.ANY, ttl=0, buffer_bytes=0) as sender:
         assert sender.getpeername() == ("239.201.0.1", 14400)
 
 
@@ -185,7 +186,7 @@ def test_the_first_free_port_that_is_not_our_own_is_bound() -> None:
             with socket.socket() as another:
                 another.bind((LOOPBACK, 0))
                 free = another.getsockname()[1]
-        made = sockets.bind_in_range(
+        made = OS_SOCKETS.bind_in_range(
             socket.SOCK_STREAM, LOOPBACK, (first, ours, free), option="test", taken=[ours, first + 1]
         )
         with made, socket.create_connection(made.getsockname()) as client:
@@ -205,34 +206,34 @@ def test_a_range_without_a_free_port_says_how_many_were_tried(kind: socket.Socke
                 sock.listen(1)
         ports = [one.getsockname()[1], 9, two.getsockname()[1]]
         with pytest.raises(ResourceError) as raised:
-            sockets.bind_in_range(kind, LOOPBACK, ports, option="the_range", taken=[9])
+            OS_SOCKETS.bind_in_range(kind, LOOPBACK, ports, option="the_range", taken=[9])
     assert raised.value.what == ("no port of the_range can be bound on 127.0.0.1 (2 tried): Address already in use")
     assert raised.value.remedy == "widen or move the_range"
     with pytest.raises(ResourceError, match=r"can be bound on 127\.0\.0\.1 \(all are in use here\); widen or move r"):
-        sockets.bind_in_range(kind, LOOPBACK, [9], option="r", taken=[9])
+        OS_SOCKETS.bind_in_range(kind, LOOPBACK, [9], option="r", taken=[9])
     assert os.listdir("/proc/self/fd") == before
 
 
 def test_an_address_of_another_host_is_not_tried_on_every_port() -> None:
     with pytest.raises(ResourceError, match=r"\(1 tried\): Cannot assign requested address"):
-        sockets.bind_in_range(socket.SOCK_STREAM, "203.0.113.1", range(20000, 30000), option="test")
+        OS_SOCKETS.bind_in_range(socket.SOCK_STREAM, "203.0.113.1", range(20000, 30000), option="test")
 
 
 def test_a_port_of_the_system_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, ("bind", 80), code=errno.EACCES)
-    with sockets.bind_in_range(socket.SOCK_STREAM, LOOPBACK, (80, 0), option="test") as made:
+    with OS_SOCKETS.bind_in_range(socket.SOCK_STREAM, LOOPBACK, (80, 0), option="test") as made:
         assert made.getsockname()[1] != 80
 
 
 def test_a_listening_port_can_be_had_again_while_old_connections_fade() -> None:
-    with sockets.bind_in_range(socket.SOCK_STREAM, LOOPBACK, (0,), option="test") as first:
+    with OS_SOCKETS.bind_in_range(socket.SOCK_STREAM, LOOPBACK, (0,), option="test") as first:
         port = first.getsockname()[1]
         client = socket.create_connection((LOOPBACK, port))
         first.setblocking(True)
         accepted, _ = first.accept()
     accepted.close()  # it fades on this side
     client.close()
-    with sockets.bind_in_range(socket.SOCK_STREAM, LOOPBACK, (port,), option="test") as again:
+    with OS_SOCKETS.bind_in_range(socket.SOCK_STREAM, LOOPBACK, (port,), option="test") as again:
         assert again.getsockname()[1] == port
 
 
@@ -242,7 +243,7 @@ def test_no_descriptor_is_told_with_the_limit_to_raise(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(socket, "socket", none)
     with pytest.raises(ResourceError) as raised:
-        sockets.bind_in_range(socket.SOCK_STREAM, LOOPBACK, (0,), option="test")
+        OS_SOCKETS.bind_in_range(socket.SOCK_STREAM, LOOPBACK, (0,), option="test")
     assert raised.value.what == "no socket: Too many open files"
     assert raised.value.remedy == "raise the limit of open files"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import random
 import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from struct import Struct
 
 import pytest
@@ -26,6 +26,7 @@ from dro.transport.kind import SenderEvents
 from dro.transport.read_space import ReadSpace
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, Run
 from dro.transport.session import ReceiverTransport, SenderTransport
+from dro.transport.sockets import OS_SOCKETS
 from dro.transport.stream import PlainStream, StreamMaker
 from dro.transport.tcp.receiver import TcpReceiver
 from dro.transport.tcp.sender import TcpSender, TcpSenderSetup
@@ -33,6 +34,7 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.source_string import TcpAddress
+from tests.fakes.faulty_sockets import FaultySockets
 from tests.fakes.runs import send_run
 from tests.fakes.session_sink import KeepingSink, Message
 
@@ -68,6 +70,7 @@ class TcpBench:
     def __init__(self, of_sender: StreamMaker = PlainStream, of_receiver: StreamMaker = PlainStream) -> None:
         self.loop = Loop()
         self.space = ReadSpace()
+        self.sockets = FaultySockets()
         self.of_sender, self.of_receiver = of_sender, of_receiver
         self.clients: list[tuple[str, bool]] = []
         self.closed: list[SenderTransport] = []
@@ -95,7 +98,7 @@ class TcpBench:
         listener: socket.socket | None = None,
     ) -> TcpSender:
         config = TcpSourceConfig(behavior=behavior, max_buffer_bytes=buffer_bytes, session_id=session_id)
-        listener = listener or sockets.bind_in_range(socket.SOCK_STREAM, LOOPBACK, (port,), option="test")
+        listener = listener or OS_SOCKETS.bind_in_range(socket.SOCK_STREAM, LOOPBACK, (port,), option="test")
         listener.setblocking(False)
         sender = TcpSender(
             self.loop,
@@ -116,9 +119,10 @@ class TcpBench:
     def receiver(self, address: TcpAddress, sink: KeepingSink, **config: int) -> TcpReceiver:
         """A receiver that has been told of an advertisement."""
         core = TcpReceiverCore(TcpReceiverConfig(session_id=address.session_id, **config))
+        to = (LOOPBACK, address.port)
         receiver = TcpReceiver(
-            self.loop, address, core, sink, sink.on_ended, interface=LOOPBACK, buffer_bytes=0,
-            space=self.space, make_stream=self.of_receiver,
+            self.loop, address, core, sink, sink.on_ended, space=self.space, make_stream=self.of_receiver,
+            connect=partial(self.sockets.connecting, to, LOOPBACK, buffer_bytes=0, keepalive=False),
         )  # fmt: skip
         self.receivers.append(receiver)
         receiver.advertised(self.loop.now_ns())
@@ -612,14 +616,10 @@ def test_a_source_that_is_not_there_ends_the_attempt(bench: TcpBench) -> None:
     bench.until(lambda: sink.events == ["ended"])
 
 
-def test_no_descriptor_left_for_a_connection_ends_the_attempt(bench: TcpBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(*_: object) -> socket.socket:
-        raise OSError(errno.EMFILE, "Too many open files")
-
+def test_no_descriptor_left_for_a_connection_ends_the_attempt(bench: TcpBench) -> None:
     sink = KeepingSink()
-    with monkeypatch.context() as patched:
-        patched.setattr(socket, "socket", none_left)
-        bench.receiver(TcpAddress(sockets.ip_number(LOOPBACK), 9, SESSION), sink)
+    bench.sockets.refused.add("connecting")
+    bench.receiver(TcpAddress(sockets.ip_number(LOOPBACK), 9, SESSION), sink)
     assert sink.events == ["ended"]
 
 
@@ -793,10 +793,8 @@ class Hesitant(socket.socket):
         return super().send(data[:3])
 
 
-def test_the_name_of_the_session_arrives_in_however_small_pieces_it_is_taken(
-    bench: TcpBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dro.transport.sockets.socket.socket", Hesitant)
+def test_the_name_of_the_session_arrives_in_however_small_pieces_it_is_taken(bench: TcpBench) -> None:
+    bench.sockets.wrap = lambda sock: Hesitant(fileno=sock.detach())
     source, _, _ = fake_source(bench)
     source.setblocking(False)
     heard = b""

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -26,6 +27,7 @@ from dro.wire.lbmc.data_blocks import SSF_DEFAULT_EXCLUDE, SSF_DEFAULT_INCLUDE, 
 from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.source_string import TcpAddress, format_source
 from tests.fakes.clock import SteppedClock
+from tests.fakes.faulty_sockets import FaultySockets
 from tests.fakes.session_sink import Message, RunsSink
 
 LOOPBACK = "127.0.0.1"
@@ -52,9 +54,13 @@ class Receiver:
         self.address = TcpAddress(sockets.ip_number(LOOPBACK), self.listener.getsockname()[1], session_id)
         self.core = TcpReceiverCore(TcpReceiverConfig(session_id=session_id, activity_timeout_ns=s(3)))
         self.sink = RunsSink()
+        self.sockets = FaultySockets()
         self.session = TcpReceiver(
-            self.loop, self.address, self.core, self.sink, self.sink.on_ended, interface=interface,
-            buffer_bytes=buffer_bytes, space=ReadSpace(read_bytes), keepalive=keepalive,
+            self.loop, self.address, self.core, self.sink, self.sink.on_ended, space=ReadSpace(read_bytes),
+            connect=partial(
+                self.sockets.connecting, (LOOPBACK, self.address.port), interface, buffer_bytes=buffer_bytes,
+                keepalive=keepalive,
+            ),
         )  # fmt: skip
         self.source: socket.socket | None = None
 
@@ -135,21 +141,10 @@ def test_a_session_without_an_id_says_nothing() -> None:
 
 @pytest.mark.parametrize("interface", [LOOPBACK, "127.0.0.4", sockets.ANY])
 @pytest.mark.parametrize(("buffer_bytes", "keepalive"), [(0, False), (30_000, True)])
-def test_a_connection_has_the_options_of_the_receiver(
-    interface: str, buffer_bytes: int, keepalive: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[socket.socket] = []
-
-    class Noted(socket.socket):
-        def connect_ex(self, address: tuple[str, int]) -> int:  # type: ignore[override]  # IPv4 only
-            made.append(self)
-            return super().connect_ex(address)
-
+def test_a_connection_has_the_options_of_the_receiver(interface: str, buffer_bytes: int, keepalive: bool) -> None:
     receiver = Receiver(interface=interface, buffer_bytes=buffer_bytes, keepalive=keepalive)
-    with monkeypatch.context() as patch:
-        patch.setattr(socket, "socket", Noted)
-        receiver.session.advertised(BEGAN)
-    (sock,) = made
+    receiver.session.advertised(BEGAN)
+    (sock,) = receiver.sockets.opened
     assert sock.getsockname()[0] == (LOOPBACK if interface == sockets.ANY else interface)
     assert not sock.getblocking()
     assert (sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * buffer_bytes) is bool(buffer_bytes)

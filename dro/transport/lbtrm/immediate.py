@@ -21,7 +21,7 @@ from dro.proto.repair.loss import LossConfig
 from dro.proto.repair.receiver import ReceiverSession
 from dro.transport import sockets
 from dro.transport.kind import OnImmediate, SessionHost
-from dro.transport.lbtrm.receiver import NAK_OVERHEAD_BYTES, LbtrmGroup, LbtrmReceiver, open_nak_socket
+from dro.transport.lbtrm.receiver import NAK_OVERHEAD_BYTES, LbtrmGroup, LbtrmReceiver
 from dro.transport.runs import KIND_DATA, RunTable
 from dro.transport.session import ReceiverTransport, SessionCounts
 from dro.wire.source_string import LbtrmAddress, TransportAddress
@@ -52,14 +52,13 @@ class ImmediateReceiver:
         self._newcomers = NewEntryLimiter(NEW_SESSIONS)
         self._sessions: dict[TransportAddress, LbtrmReceiver] = {}
         self._past = SessionCounts()  # of sessions that have ended
-        self._nak_socket = open_nak_socket(rm.interface)
+        self._nak_socket = host.sockets.nak_socket(rm.interface)
         try:
             self._group = LbtrmGroup(
-                host.loop,
+                host,
                 sockets.ip_number(o.incoming_address),
                 o.incoming_port,
                 rm.interface,
-                host.batch,
                 buffer_bytes=rm.receive_buffer_bytes,
                 nak_socket=self._nak_socket,
                 on_empty=lambda _: None,

@@ -24,7 +24,7 @@ from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.transport import sockets
 from dro.transport.kind import ImmediateSessions, SenderEvents, SenderPool, SessionHost, TransportKind
 from dro.transport.lbtrm.immediate import ImmediateReceiver
-from dro.transport.lbtrm.receiver import NAK_OVERHEAD_BYTES, LbtrmGroup, LbtrmReceiver, open_nak_socket
+from dro.transport.lbtrm.receiver import NAK_OVERHEAD_BYTES, LbtrmGroup, LbtrmReceiver
 from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
 from dro.transport.session import OnEnded, SenderTransport, SessionCounts, SessionSink
 from dro.wire.source_string import LbtrmAddress, format_source
@@ -63,12 +63,11 @@ class LbtrmReceivers:
             if not sockets.is_multicast(address.group):
                 raise ResourceError(f"{sockets.ip_text(address.group)} is no multicast group")
             if self._nak_socket is None:
-                self._nak_socket = open_nak_socket(o.interface)
+                self._nak_socket = self._host.sockets.nak_socket(o.interface)
             group = self.groups[key] = LbtrmGroup(
-                self._host.loop,
+                self._host,
                 *key,
                 o.interface,
-                self._host.batch,
                 buffer_bytes=o.receive_buffer_bytes,
                 nak_socket=self._nak_socket,
                 on_empty=self._on_group_empty,
@@ -158,9 +157,9 @@ class LbtrmSenders(SenderPool[GroupKey]):
             )
         ports = range(o.nak_port_low, o.nak_port_high + 1)
         option = "transport_lbtrm_source_port_low/_high"
-        nak_socket = sockets.bind_in_range(socket.SOCK_DGRAM, o.interface, ports, option=option)
+        nak_socket = host.sockets.bind_in_range(socket.SOCK_DGRAM, o.interface, ports, option=option)
         try:
-            data_socket = sockets.multicast_sender(
+            data_socket = host.sockets.multicast_sender(
                 group, port, o.interface, ttl=o.ttl, buffer_bytes=o.send_buffer_bytes
             )
         except ResourceError:

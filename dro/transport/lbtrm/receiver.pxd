@@ -2,7 +2,7 @@ from dro.transport.mmsg cimport DatagramBatch
 from dro.transport.session cimport DataReader
 
 cdef class LbtrmGroup(DataReader):
-    cdef public object group, port, interface, stats, _loop, _clock, _nak_socket, _on_empty, _on_stranger, _socket
+    cdef public object group, port, stats, _loop, _clock, _nak_socket, _on_empty, _on_stranger, _socket
     cdef public DatagramBatch _batch
     cdef public dict _sessions, _streams, _due
     cdef public list _touched

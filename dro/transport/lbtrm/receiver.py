@@ -21,16 +21,16 @@ from struct import Struct
 from typing import Final
 
 from dro.clock import Clock
-from dro.errors import DecodeError, ResourceError
+from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.loop import Loop
 from dro.proto.repair.loss import NakDue, Skipped, Unrecoverable
 from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.session_events import Began, Ended
 from dro.sqn import HALF, MASK
 from dro.timers import Timer
 from dro.transport import mmsg, sockets
+from dro.transport.kind import SessionHost
 from dro.transport.runs import FLAG_REPAIR, RunTable, read_messages
 from dro.transport.scan import DatagramHeader, Stream, Streams, find, scan_datagrams
 from dro.transport.session import (
@@ -154,11 +154,10 @@ class LbtrmGroup(DataReader):
 
     def __init__(
         self,
-        loop: Loop,
+        host: SessionHost,
         group: int,
         port: int,
         interface: str,
-        batch: mmsg.DatagramBatch,
         *,
         buffer_bytes: int,
         nak_socket: socket.socket,
@@ -168,11 +167,10 @@ class LbtrmGroup(DataReader):
         """`on_stranger` may join a session that data has come of; without it, only what is joined is listened to."""
         self.group = group
         self.port = port
-        self.interface = interface
         self.stats = GroupStats()
-        self._loop = loop
-        self._clock: Clock = loop.clock
-        self._batch = mmsg.DatagramBatch(like=batch)
+        self._loop = host.loop
+        self._clock: Clock = host.loop.clock
+        self._batch = mmsg.DatagramBatch(like=host.batch)
         self._nak_socket = nak_socket
         self._on_empty = on_empty
         self._on_stranger = on_stranger
@@ -180,10 +178,10 @@ class LbtrmGroup(DataReader):
         self._streams: Streams = {}
         self._touched: list[Stream] = []
         self._due: dict[LbtrmReceiver, None] = {}
-        self._socket = sockets.multicast_receiver(
+        self._socket = host.sockets.multicast_receiver(
             group, port, interface, buffer_bytes=buffer_bytes, option="transport_lbtrm_multicast_address"
         )
-        loop.add_reader(self._socket, self._on_readable)
+        host.loop.add_reader(self._socket, self._on_readable)
 
     # sessions
 
@@ -431,17 +429,3 @@ class LbtrmGroup(DataReader):
             # the next NAK comes by itself; an ICMP answer of a source that has gone is no fault of ours
             if e.errno not in (errno.ECONNREFUSED, errno.EAGAIN):
                 limited(LogEvent.NAK_NOT_SENT, extra={"to": session.nak_to[0], "error": e.strerror})
-
-
-def open_nak_socket(interface: str) -> socket.socket:
-    """Open what NAKs leave from. Raises: ResourceError."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        sock.setblocking(False)
-        sock.bind((interface, 0))
-    except OSError as e:
-        sock.close()
-        raise ResourceError(
-            f"no UDP port on {interface} for NAKs: {e.strerror}", remedy="change resolver_multicast_interface"
-        ) from e
-    return sock

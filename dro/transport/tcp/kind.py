@@ -8,6 +8,7 @@ is not tried again within a second, however often it is advertised.
 from __future__ import annotations
 
 import socket
+from functools import partial
 from typing import Final
 
 from dro.clock import NS_PER_S
@@ -57,10 +58,14 @@ class TcpReceivers:
             TcpReceiverCore(config),
             self._sink,
             self._on_ended,
-            interface=o.interface,
-            buffer_bytes=o.receive_buffer_bytes,
+            connect=partial(
+                self._host.sockets.connecting,
+                (sockets.ip_text(address.ip), address.port),
+                o.interface,
+                buffer_bytes=o.receive_buffer_bytes,
+                keepalive=is_keepalive,
+            ),
             space=self._space,
-            keepalive=is_keepalive,
             make_stream=self._make_stream,
         )
         # Not at once: a connection that fails on the spot would end before its sources are bound.
@@ -107,7 +112,9 @@ class TcpSenders(SenderPool[int]):
 
     def _open_session(self, o: TcpSourceOptions, ports: range | tuple[int, ...], option: str) -> SenderTransport:
         make_stream = stream_maker(TlsOptions.of(self._host.options), is_server=True)
-        listener = sockets.bind_in_range(socket.SOCK_STREAM, o.interface, ports, option=option, taken=self._open)
+        listener = self._host.sockets.bind_in_range(
+            socket.SOCK_STREAM, o.interface, ports, option=option, taken=self._open
+        )
         listener.listen(o.listen_backlog)
         host, port = listener.getsockname()
         if host == sockets.ANY:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +20,6 @@ from dro.loop import Loop
 from dro.proto.session_events import Began, Ended
 from dro.proto.tcp.receiver import CloseSession, ConnectSession, SendSessionId, TcpReceiverCore, TcpState
 from dro.timers import Timer
-from dro.transport import sockets
 from dro.transport.read_space import ReadSpace
 from dro.transport.scan import BadStream, scan_stream
 from dro.transport.session import (
@@ -58,22 +59,18 @@ class TcpReceiver(ReceiverTransport, DataReader):
         sink: SessionSink,
         on_ended: OnEnded,
         *,
-        interface: str,
-        buffer_bytes: int,
+        connect: Callable[[], socket.socket],
         space: ReadSpace,
-        keepalive: bool = False,
         make_stream: StreamMaker = PlainStream,
     ) -> None:
+        """`connect`: a socket on its way to the source. Raises: OSError."""
         super().__init__(address)
         self.core = core
         self.bad_stream = 0
-        self._peer = (sockets.ip_text(address.ip), address.port)
         self._loop = loop
         self._sink = sink
         self._on_ended = on_ended
-        self._interface = interface
-        self._buffer_bytes = buffer_bytes
-        self._keepalive = keepalive
+        self._connecting = connect
         self._make_stream = make_stream
         self._stream: ByteStream | None = None
         self._space = space
@@ -115,9 +112,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
         self._out = b""
         self._first_reads = _FIRST_READS
         try:
-            sock = sockets.connecting(
-                self._peer, self._interface, buffer_bytes=self._buffer_bytes, keepalive=self._keepalive
-            )
+            sock = self._connecting()
         except OSError:
             self._lost(now_ns)
             return

@@ -34,6 +34,7 @@ from dro.proto.unicast.connections import OnOutcome
 from dro.transport import mmsg
 from dro.transport.kind import SessionHost
 from dro.transport.session import FragmentSink, OnClient, ReceiverTransport, SenderTransport, SessionCounts
+from dro.transport.sockets import OS_SOCKETS, Sockets
 from dro.transport.tls import stream_maker
 from dro.um.fragment.immediate import ImmediateMessages
 from dro.um.fragment.options import (
@@ -87,6 +88,7 @@ class FragmentContext:
         settings: ContextSettings = ContextSettings(),  # frozen
         rng: random.Random | None = None,
         resolution: TopicResolution | None = None,
+        sockets: Sockets = OS_SOCKETS,
     ) -> None:
         """`sink` is called from the loop only. `resolution`: that of another context of the TRD, which owns it."""
         self.name = settings.name
@@ -111,7 +113,7 @@ class FragmentContext:
         self.context_id = rng.getrandbits(32)
         batch = mmsg.DatagramBatch()
         self._owns_resolution = resolution is None
-        self.resolution = resolution or self._make_resolution(settings, rng, batch)
+        self.resolution = resolution or self._make_resolution(settings, rng, batch, sockets)
         self.engine = self.resolution.engine
         self._request: RequestPort | None = None
         try:
@@ -120,10 +122,10 @@ class FragmentContext:
             if request.bind:
                 maker = partial(stream_maker, tls, is_server=True)
                 address = self.resolution.channel.local_address
-                self._request = RequestPort(loop, request, address, self._on_unicast, maker)
+                self._request = RequestPort(loop, request, address, self._on_unicast, maker, sockets)
             self.unicast_limit_bytes = request.response_buffer_bytes
-            self._unicast = UnicastSender(loop, request, partial(stream_maker, tls, is_server=False))
-            host = SessionHost(loop, options, batch, rng)
+            self._unicast = UnicastSender(loop, request, partial(stream_maker, tls, is_server=False), sockets)
+            host = SessionHost(loop, options, batch, rng, sockets)
             self.joined = ReceiverSessions(host, sink, self._on_session_ended)
             self.pools = SourceSessions(host, on_client=self._on_client, sm_before_data=settings.sm_before_data)
             self.immediate = ImmediateMessages(host, self.pools)
@@ -142,7 +144,7 @@ class FragmentContext:
         )
 
     def _make_resolution(
-        self, settings: ContextSettings, rng: random.Random, batch: mmsg.DatagramBatch
+        self, settings: ContextSettings, rng: random.Random, batch: mmsg.DatagramBatch, sockets: Sockets
     ) -> TopicResolution:
         o = ResolverOptions.of(self.options)
         if settings.sending is not None:
@@ -156,6 +158,7 @@ class FragmentContext:
             batch=batch,
             perform=self._perform,
             on_packet=lambda *packet: self.on_tr_packet(*packet),
+            sockets=sockets,
         )
 
     # what it is

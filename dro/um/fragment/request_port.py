@@ -22,7 +22,7 @@ from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.proto.unicast.splitter import MessageSplitter
 from dro.timers import Timer
-from dro.transport import sockets
+from dro.transport.sockets import ANY, OS_SOCKETS, Sockets, ip_number, ip_text, set_keepalive
 from dro.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
 
 _log: Final = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class _Connection:
 
     @property
     def peer(self) -> str:
-        return f"{sockets.ip_text(self.sender[0])}:{self.sender[1]}"
+        return f"{ip_text(self.sender[0])}:{self.sender[1]}"
 
 
 class RequestPort:
@@ -70,6 +70,7 @@ class RequestPort:
         fallback_ip: int,
         on_unicast: OnUnicast,
         make_stream: Callable[[], StreamMaker] = lambda: PlainStream,
+        sockets: Sockets = OS_SOCKETS,
     ) -> None:
         """`fallback_ip`: what to advertise when the port listens on every interface.
 
@@ -87,7 +88,7 @@ class RequestPort:
         if port not in ports:
             extra = {"port": port, "range": f"{options.port_low} to {options.port_high}", "remedy": ANY_PORT_REMEDY}
             _log.info(LogEvent.REQUEST_PORT_OUTSIDE, extra=extra)
-        self.address = (fallback_ip if host == sockets.ANY else sockets.ip_number(host), int(port))
+        self.address = (fallback_ip if host == ANY else ip_number(host), int(port))
         self.broken = 0
         """Connections that were closed because what came is no LBMC messages."""
         self._connections: dict[_Connection, None] = {}  # the one silent for longest first
@@ -118,14 +119,14 @@ class RequestPort:
                     self._pause = self._loop.call_later(ACCEPT_PAUSE_NS, self._listen)
                 return False
             sock.setblocking(False)
-            sockets.set_keepalive(sock, self._options.activity_timeout_ns)
+            set_keepalive(sock, self._options.activity_timeout_ns)
             try:
                 self._make_stream = self._make_stream or self._stream_maker()
             except ResourceError as e:
                 sock.close()
                 self._tell_failure(f"{e} ({e.remedy})")
                 return False
-            self._take(self._make_stream(self._loop, sock, True), (sockets.ip_number(host), int(port)))
+            self._take(self._make_stream(self._loop, sock, True), (ip_number(host), int(port)))
         return True
 
     def _tell_failure(self, error: str) -> None:

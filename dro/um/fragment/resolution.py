@@ -25,7 +25,8 @@ from dro.proto.resolver import events as ev
 from dro.proto.resolver.core import ResolverConfig
 from dro.proto.resolver.source_advertisements import Matcher
 from dro.timers import Timer
-from dro.transport import mmsg, sockets
+from dro.transport import mmsg
+from dro.transport.sockets import OS_SOCKETS, Sockets, ip_text
 from dro.um.fragment.tr_channel import TrChannel
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import format_source
@@ -50,6 +51,7 @@ class TopicResolution:
         batch: mmsg.DatagramBatch,
         perform: Callable[[do.ContextEffect], object],
         on_packet: Callable[[lbmr.Packet, int, int], object],
+        sockets: Sockets = OS_SOCKETS,
     ) -> None:
         self.faults = LimitedLogger(log, loop.now_ns)
         self.engine = ContextEngine(
@@ -61,7 +63,7 @@ class TopicResolution:
         self._on_packet = on_packet
         self._own_tail = b""
         self._set_options()
-        self.channel = TrChannel(loop, options, batch, self._on_datagrams)
+        self.channel = TrChannel(loop, options, batch, self._on_datagrams, sockets)
         self._timer: Timer | None = None
         self._is_pumping = False
         self._acts_soon = False
@@ -105,7 +107,7 @@ class TopicResolution:
         reasons[where] = reasons.get(where, 0) + 1
         self.faults.event(
             LogEvent.TR_MALFORMED,
-            extra={"from": sockets.ip_text(sender_ip), "error": trouble, "dropped": stats.tr_dgrams_dropped_malformed},
+            extra={"from": ip_text(sender_ip), "error": trouble, "dropped": stats.tr_dgrams_dropped_malformed},
         )
 
     def compile(self, pattern: bytes, pattern_type: int) -> Matcher | None:
@@ -178,7 +180,7 @@ class TopicResolution:
                 log.info(LogEvent.DOMAIN_DISCOVERED, extra={"context": self._name, "domain_id": domain_id})
             case ev.DomainMismatch(domain_id=other, source_ip=ip):
                 own = self.engine.resolver.domain_id
-                extra = {"from": sockets.ip_text(ip), "domain_id": other, "own": own}
+                extra = {"from": ip_text(ip), "domain_id": other, "own": own}
                 self.faults.event(LogEvent.FOREIGN_DOMAIN, extra=extra)
             case ev.OtidMismatch(topic=topic):
                 self.faults.event(LogEvent.SOURCE_OTHER_OTID, extra={"topic": topic})

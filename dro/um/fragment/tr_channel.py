@@ -17,7 +17,8 @@ from dro.config.um.sets import ResolverOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.loop import Loop
-from dro.transport import mmsg, sockets
+from dro.transport import mmsg
+from dro.transport.sockets import OS_SOCKETS, Sockets, ip_number, receive_drops
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,12 @@ class TrChannel:
     """Multicast topic resolution. Raises: ResourceError naming the option when a socket cannot be had."""
 
     def __init__(
-        self, loop: Loop, options: ResolverOptions, batch: mmsg.DatagramBatch, on_datagrams: OnDatagrams
+        self,
+        loop: Loop,
+        options: ResolverOptions,
+        batch: mmsg.DatagramBatch,
+        on_datagrams: OnDatagrams,
+        sockets: Sockets = OS_SOCKETS,
     ) -> None:
         if options.unicast_daemons:
             raise ResourceError(
@@ -55,7 +61,7 @@ class TrChannel:
         self._on_datagrams = on_datagrams
         self._waiting: deque[tuple[bytes, int]] = deque()  # received, not handed up yet
         self._receiver = None
-        incoming = sockets.ip_number(options.incoming_address)
+        incoming = ip_number(options.incoming_address)
         if incoming:
             self._receiver = sockets.multicast_receiver(
                 incoming,
@@ -66,7 +72,7 @@ class TrChannel:
             )
         try:
             self._sender = sockets.multicast_sender(
-                sockets.ip_number(options.outgoing_address),
+                ip_number(options.outgoing_address),
                 options.outgoing_port,
                 options.interface,
                 ttl=options.ttl,
@@ -82,7 +88,7 @@ class TrChannel:
     @property
     def local_address(self) -> int:
         """The IPv4 address that others see this context's packets come from."""
-        return sockets.ip_number(self._sender.getsockname()[0])
+        return ip_number(self._sender.getsockname()[0])
 
     def send(self, datagrams: Iterable[bytes]) -> None:
         """Send each datagram; what the system refuses is counted and comes again with the next advertisement."""
@@ -134,7 +140,7 @@ class TrChannel:
 
     def socket_drops(self) -> int:
         """Datagrams that found a full receive buffer."""
-        return sockets.receive_drops(self._receiver)
+        return receive_drops(self._receiver)
 
     def close(self) -> None:
         if self._receiver is not None:

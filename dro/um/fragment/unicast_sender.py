@@ -28,7 +28,7 @@ from dro.proto.unicast.connections import (
     Write,
 )
 from dro.timers import Timer
-from dro.transport import sockets
+from dro.transport.sockets import OS_SOCKETS, Sockets, ip_text, set_buffer, set_keepalive
 from dro.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
 
 limited = LimitedLogger(logging.getLogger(__name__)).event
@@ -44,11 +44,16 @@ class UnicastSender:
     """The connections that one context has made."""
 
     def __init__(
-        self, loop: Loop, options: RequestOptions, make_stream: Callable[[], StreamMaker] = lambda: PlainStream
+        self,
+        loop: Loop,
+        options: RequestOptions,
+        make_stream: Callable[[], StreamMaker] = lambda: PlainStream,
+        sockets: Sockets = OS_SOCKETS,
     ) -> None:
         """`make_stream` is called at the first connection; it may raise ResourceError, which is a failed attempt."""
         self._loop = loop
         self._options = options
+        self._sockets = sockets
         self._stream_maker = make_stream
         self._make_stream: StreamMaker | None = None
         self._core = Connections(ConnectionLimits(options.response_deletion_ns, options.response_buffer_bytes))
@@ -119,8 +124,8 @@ class UnicastSender:
         o = self._options
         try:
             make_stream = self._make_stream = self._make_stream or self._stream_maker()
-            sock = sockets.connecting(
-                (sockets.ip_text(target[0]), target[1]), o.response_interface, buffer_bytes=0, keepalive=False
+            sock = self._sockets.connecting(
+                (ip_text(target[0]), target[1]), o.response_interface, buffer_bytes=0, keepalive=False
             )
             self._set_up(sock)
         except (OSError, ResourceError) as e:
@@ -141,8 +146,8 @@ class UnicastSender:
         try:
             if o.response_nodelay:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sockets.set_buffer(sock, socket.SO_SNDBUF, o.response_send_buffer_bytes)
-            sockets.set_keepalive(sock, o.response_activity_timeout_ns)
+            set_buffer(sock, socket.SO_SNDBUF, o.response_send_buffer_bytes)
+            set_keepalive(sock, o.response_activity_timeout_ns)
         except OSError:
             sock.close()
             raise
@@ -152,7 +157,7 @@ class UnicastSender:
         self._act_soon()
 
     def _on_lost(self, target: Target, why: str) -> None:
-        extra = {"peer": f"{sockets.ip_text(target[0])}:{target[1]}", "reason": why}
+        extra = {"peer": f"{ip_text(target[0])}:{target[1]}", "reason": why}
         limited(LogEvent.UNICAST_CONNECTION_LOST, extra=extra)
         self._core.on_lost(target, self._loop.now_ns())
         self._act_soon()

@@ -26,6 +26,7 @@ from dro.os_errors import remedy_of
 from dro.proto.peerlink.session import LinkEnd
 from dro.timers import Timer
 from dro.transport import sockets
+from dro.transport.sockets import OS_SOCKETS
 from dro.transport.stream import ByteStream, StreamMaker
 from dro.wire.source_string import TcpAddress
 from portals.peer.link_watch import LinkWatch
@@ -116,7 +117,7 @@ class Initiator:
         try:
             if not address:
                 raise OSError(why)
-            sock = sockets.connecting(
+            sock = OS_SOCKETS.connecting(
                 (address, self._to.port),
                 self._tcp.interface,
                 buffer_bytes=self._tcp.receive_buffer_bytes,

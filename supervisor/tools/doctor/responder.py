@@ -17,6 +17,7 @@ from typing import Final
 from dro.clock import NS_PER_S, ms
 from dro.errors import ResourceError
 from dro.transport import sockets
+from dro.transport.sockets import OS_SOCKETS
 from supervisor.tools.doctor import messages as probe
 from supervisor.tools.doctor.messages import GroupAddress
 from supervisor.tools.doctor.responder_core import MAX_PLACES, MAX_SESSIONS, ResponderCore
@@ -47,10 +48,10 @@ class Responder:
                 remedy="give a local address, or another --port on both hosts",
             ) from e
         try:
-            self._listener = sockets.multicast_receiver(
+            self._listener = OS_SOCKETS.multicast_receiver(
                 sockets.ip_number(self._meeting.group), port, address, buffer_bytes=0, option="--port"
             )
-            self._beacon = sockets.multicast_sender(
+            self._beacon = OS_SOCKETS.multicast_sender(
                 sockets.ip_number(self._meeting.group), port, address, ttl=BEACON_TTL, buffer_bytes=0
             )
         except ResourceError:
@@ -118,7 +119,7 @@ class Responder:
 def listen(place: GroupAddress, address: str) -> socket.socket:
     """A socket that hears a place on the interface with that address. Raises: ResourceError."""
     group = sockets.ip_number(place.group)
-    return sockets.multicast_receiver(group, place.port, address, buffer_bytes=BUFFER_BYTES, option="the group")
+    return OS_SOCKETS.multicast_receiver(group, place.port, address, buffer_bytes=BUFFER_BYTES, option="the group")
 
 
 def read_all(sock: socket.socket, limit: int = 256) -> list[tuple[bytes, tuple[str, int]]]:
@@ -144,7 +145,7 @@ def send_all(
     `is_whole` forbids fragments; those that the interface itself cannot take then are left out in silence.
     """
     try:
-        sock = sockets.multicast_sender(
+        sock = OS_SOCKETS.multicast_sender(
             sockets.ip_number(place.group), place.port, address, ttl=ttl, buffer_bytes=BUFFER_BYTES
         )
     except ResourceError as e:

@@ -16,6 +16,7 @@ from typing import Final
 
 from dro.errors import DecodeError
 from dro.transport import sockets
+from dro.transport.sockets import OS_SOCKETS
 from dro.wire import otid
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TransportAddress
@@ -71,10 +72,10 @@ class Channel:
         """`is_strict`: nobody else is there who may send bad packets."""
         self.is_strict = is_strict
         ip = sockets.ip_number(group)
-        self._receiver = sockets.multicast_receiver(
+        self._receiver = OS_SOCKETS.multicast_receiver(
             ip, port, "127.0.0.1", buffer_bytes=BUFFER, option="the group of the bench"
         )
-        self._sender = sockets.multicast_sender(ip, port, "127.0.0.1", ttl=0, buffer_bytes=BUFFER)
+        self._sender = OS_SOCKETS.multicast_sender(ip, port, "127.0.0.1", ttl=0, buffer_bytes=BUFFER)
         self._own: tuple[str, int] = self._sender.getsockname()
         self._waiting: deque[tuple[bytes, float]] = deque()  # datagram, seconds that it takes of the rate
         self._free_at = 0.0

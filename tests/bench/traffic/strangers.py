@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dro.sqn import MASK
-from dro.transport.sockets import ip_number, multicast_receiver, multicast_sender
+from dro.transport.sockets import OS_SOCKETS, ip_number
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr
@@ -86,7 +86,7 @@ class Jumper(Stranger):
         self._session = LbtrmAddress(LOOPBACK, group, 0x1A3B5, base + DATA_PORT, base + TCP_PORTS - 1)
         super().__init__(who, self._session)
         self._sqn = self._topic_sqn = 0
-        self._socket = multicast_sender(group, self._session.dport, "127.0.0.1", ttl=0, buffer_bytes=BUFFER)
+        self._socket = OS_SOCKETS.multicast_sender(group, self._session.dport, "127.0.0.1", ttl=0, buffer_bytes=BUFFER)
 
     def close(self) -> None:
         super().close()
@@ -150,7 +150,7 @@ class Mutants:
             self._targets[nth % len(self._targets)]()
 
     def _to_group(self, group: str, port: int, seeds: Sequence[bytes]) -> None:
-        sock = multicast_sender(ip_number(group), port, OTHER_HOST, ttl=0, buffer_bytes=BUFFER)
+        sock = OS_SOCKETS.multicast_sender(ip_number(group), port, OTHER_HOST, ttl=0, buffer_bytes=BUFFER)
         packets = mutations(self._rng, seeds)
         self._stack.callback(sock.close)
         self._targets.append(lambda: sock.send(next(packets)))
@@ -193,7 +193,7 @@ class NewNames:
         group = ip_number(f"{site.net(1)}.{GROUP_LOW}")
         self._session = LbtrmAddress(LOOPBACK, group, 0x2A3B5, site.port(1) + DATA_PORT, site.port(1) + TCP_PORTS - 1)
         self._sockets = {
-            trd: multicast_sender(
+            trd: OS_SOCKETS.multicast_sender(
                 ip_number(f"{site.net(trd)}.1"), site.port(trd), OTHER_HOST, ttl=0, buffer_bytes=BUFFER
             )
             for trd in (1, 2)
@@ -221,8 +221,11 @@ def forge(who: Contestant) -> None:
     """
     assert who.site is not None
     group, port = f"{who.site.net(1)}.{GROUP_LOW}", who.site.port(1) + DATA_PORT
-    sock = multicast_sender(ip_number(group), port, "127.0.0.1", ttl=0, buffer_bytes=BUFFER)
-    with sock, multicast_receiver(ip_number(group), port, "127.0.0.1", buffer_bytes=BUFFER, option="") as receiver:
+    sock = OS_SOCKETS.multicast_sender(ip_number(group), port, "127.0.0.1", ttl=0, buffer_bytes=BUFFER)
+    with (
+        sock,
+        OS_SOCKETS.multicast_receiver(ip_number(group), port, "127.0.0.1", buffer_bytes=BUFFER, option="") as receiver,
+    ):
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             with contextlib.suppress(BlockingIOError):
@@ -241,7 +244,7 @@ def forge(who: Contestant) -> None:
 def overheard(who: Contestant, group: str, port: int) -> list[bytes]:
     """Some of what is said in the group now."""
     found = []
-    with multicast_receiver(ip_number(group), port, "127.0.0.1", buffer_bytes=BUFFER, option="") as receiver:
+    with OS_SOCKETS.multicast_receiver(ip_number(group), port, "127.0.0.1", buffer_bytes=BUFFER, option="") as receiver:
         until = time.monotonic() + OVERHEARD_S
         while time.monotonic() < until:
             who.step()

@@ -21,6 +21,7 @@ from dro.transport import mmsg, sockets
 from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
 from dro.transport.session import SenderTransport
+from dro.transport.sockets import OS_SOCKETS
 from dro.transport.tcp.sender import TcpSender, TcpSenderSetup
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
@@ -103,7 +104,7 @@ class DataPath:
             assert self.page_q[Slot.FORWARDED + step] == self.page_q[Slot.SENT + step] + dropped + queued
 
     def tcp(self, behavior: SlowReceiver = SlowReceiver.NORMAL, *, buffer_bytes: int = 65536) -> TcpSender:
-        listener = sockets.bind_in_range(socket.SOCK_STREAM, LOOPBACK, (0,), option="test")
+        listener = OS_SOCKETS.bind_in_range(socket.SOCK_STREAM, LOOPBACK, (0,), option="test")
         sender = TcpSender(
             self.loop,
             TcpSenderSetup(
@@ -131,8 +132,8 @@ class DataPath:
     def lbtrm(self, limit_bps: int, pack_bytes: int = 0) -> tuple[LbtrmSender, socket.socket]:
         """A rate-limited session and a socket that hears its datagrams."""
         group = sockets.ip_number(f"239.203.7.{random.randrange(1, 255)}")
-        nak = sockets.bind_in_range(socket.SOCK_DGRAM, LOOPBACK, (0,), option="test")
-        hearing = sockets.multicast_receiver(group, 0, LOOPBACK, buffer_bytes=8 << 20, option="test")
+        nak = OS_SOCKETS.bind_in_range(socket.SOCK_DGRAM, LOOPBACK, (0,), option="test")
+        hearing = OS_SOCKETS.multicast_receiver(group, 0, LOOPBACK, buffer_bytes=8 << 20, option="test")
         port = hearing.getsockname()[1]
         now = self.loop.now_ns()
         limiter = RateLimiter(limit_bps, ms(10), now)
@@ -140,7 +141,7 @@ class DataPath:
             self.loop,
             LbtrmSenderSetup(
                 LbtrmAddress(sockets.ip_number(LOOPBACK), group, 77, port, nak.getsockname()[1]),
-                sockets.multicast_sender(group, port, LOOPBACK, ttl=0, buffer_bytes=1 << 20),
+                OS_SOCKETS.multicast_sender(group, port, LOOPBACK, ttl=0, buffer_bytes=1 << 20),
                 nak,
                 LOOPBACK,
                 datagram_max_bytes=8192,

@@ -22,6 +22,7 @@ import pytest
 
 from dro.errors import DecodeError
 from dro.transport import sockets
+from dro.transport.sockets import OS_SOCKETS
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType
@@ -137,7 +138,9 @@ class Heard:
                 self._streams[sock] = b""
         for n in range(GROUPS if not self._streams else 0):
             group, port = sockets.ip_number(f"{site.net(2)}.{GROUP_LOW + n}"), site.port(2) + DATA_PORT
-            self._groups.append(sockets.multicast_receiver(group, port, "127.0.0.1", buffer_bytes=8 << 20, option=""))
+            self._groups.append(
+                OS_SOCKETS.multicast_receiver(group, port, "127.0.0.1", buffer_bytes=8 << 20, option="")
+            )
 
     def close(self) -> None:
         for sock in (*self._groups, *self._streams):
