@@ -21,6 +21,8 @@ from dro.config.um.sets import LbtrmReceiverOptions, ResolverOptions
 from dro.devices.follower import DeviceFollower
 from dro.log.events import LogEvent
 from dro.proto.context.sources import BoundSource
+from dro.proto.interest.events import InterestEvent
+from dro.proto.unicast.connections import OnOutcome
 from dro.transport import sockets
 from dro.transport.session import ReceiverTransport
 from dro.um.fragment.context import ContextSettings, FragmentContext
@@ -87,6 +89,7 @@ class EndpointPortal:
         self._rules = JoinRules(config.domain_id, self.core.routes, self._acl)
         self._shell = PortalShell(ctx, self.core, config.max_queue_bytes)
         self._shell.egress.set_smart_batch(config.smart_batch)
+        # Bound here and no method: called for each batch, it would cost a Python call more.
         self.on_fragments = self._shell.ingress.on_fragments
         rng = random.Random()
         self.receiving = self._context("rcv", config.receiving.context(), rng)
@@ -104,12 +107,8 @@ class EndpointPortal:
             rng,
             ctx.loop.now_ns(),
         )
-        self.take_interest, self.on_routes = self._interest.take_events, self._interest.on_routes
         self._unicast = TrdUnicast(ctx, config, self._shell, self, self.sending, self.receiving)
-        self.send_unicast, self.on_route_info = self._unicast.send_unicast, self._unicast.on_route_info
-        self.on_context_info = self._unicast.on_context_info
         self._immediate = TrdImmediate(ctx, config, self._shell, self, self.sending, self.receiving)
-        self.send_immediate = self._immediate.send
         by_topic = ProxyOptions(config.sending, config.receiving)
         self._receivers = ProxyReceivers(ctx, self.receiving, by_topic, matchers)
         self.sources = ProxySources(ctx, config, self.sending, self._shell.egress, by_topic, self._shell.is_catching_up)
@@ -187,6 +186,9 @@ class EndpointPortal:
 
     # the link, as the shell sees it
 
+    def take_interest(self) -> list[InterestEvent]:
+        return self._interest.take_events()
+
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
         self._interest.perform(effect, now_ns)
         match effect:
@@ -238,8 +240,23 @@ class EndpointPortal:
         config = self._config
         return PortalUp(self._ctx.index, config.domain_id, config.cost, hotlink_index=config.hotlink_index)
 
+    def on_routes(self, reachable: set[int], now_ns: int) -> None:
+        self._interest.on_routes(reachable, now_ns)
+
     def on_origins(self, origins: tuple[Origin, ...]) -> None:
         """What is heard in a TRD is advertised with hop count and cost."""
+
+    def on_route_info(self, message: bytes) -> None:
+        self._unicast.on_route_info(message)
+
+    def send_unicast(self, domain_id: int, message: bytes, on_outcome: OnOutcome) -> None:
+        self._unicast.send_unicast(domain_id, message, on_outcome)
+
+    def on_context_info(self, worker: int, message: bytes) -> None:
+        self._unicast.on_context_info(worker, message)
+
+    def send_immediate(self, message: bytes, on_outcome: OnOutcome) -> None:
+        self._immediate.send(message, on_outcome)
 
     def quiescence(self, worker: int | None, now_ns: int) -> SenderQuiescence:
         return self.sources.quiescence(worker, self._linger_ns, now_ns)

@@ -6,49 +6,24 @@ shell (`PortalShell.add_source` and similar) and interest to `take_interest`; `p
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Protocol
 
-from dro.bus.messages import Origin, PortalGone, PortalUp
-from dro.proto.interest.events import InterestEvent
+from dro.bus.messages import PortalGone, PortalUp
 from dro.proto.unicast.connections import OnOutcome
 from portals.decisions.drain import Quiescence
-from portals.decisions.effects import ProxyEffect
+from portals.decisions.engine import EngineLink
 
 
-class Link(Protocol):
+class Link(EngineLink, Protocol):
     """See the module text. Times are those of the loop."""
-
-    # the two cores
-
-    def take_interest(self) -> list[InterestEvent]:
-        """Return what receivers behind this portal began or ceased to want."""
-
-    def perform(self, effect: ProxyEffect, now_ns: int) -> None: ...
-
-    def together(self) -> AbstractContextManager[object]:
-        """Effects carried out within it may go out together."""
 
     def can_deliver(self, now_ns: int) -> bool:
         """Whether what the proxy sources send now reaches those who want it: receivers have joined, the link is up."""
-
-    def send_pending(self, now_ns: int) -> None:
-        """Called when the core and the link have nothing more to ask of each other."""
-
-    def next_deadline(self) -> int | None: ...
-
-    def on_timer(self, now_ns: int) -> None: ...
 
     # routes
 
     def describe(self) -> PortalUp | PortalGone:
         """The portal, for the route manager."""
-
-    def on_routes(self, reachable: set[int], now_ns: int) -> None:
-        """The domains that can be reached through this portal by those behind it."""
-
-    def on_origins(self, origins: tuple[Origin, ...]) -> None:
-        """The paths from other domains to this DRO."""
 
     def on_route_info(self, message: bytes) -> None:
         """An LBMC message of the route manager, for the other DROs behind this portal."""

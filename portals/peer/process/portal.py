@@ -22,9 +22,11 @@ from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.devices.follower import DeviceFollower
 from dro.log.events import LogEvent
 from dro.proto.context.sources import BoundSource
+from dro.proto.interest.events import InterestEvent
 from dro.proto.peerlink.messages import Hello
 from dro.proto.peerlink.session import LinkEffect, LinkEnd, LinkUp
 from dro.proto.peerlink.sources import SentSources
+from dro.proto.unicast.connections import OnOutcome
 from dro.transport.read_space import ReadSpace
 from dro.transport.session import ReceiverTransport
 from dro.transport.stream import ByteStream, PlainStream, StreamMaker
@@ -53,6 +55,7 @@ from portals.peer.stream.writer import count_lost
 from portals.shell import live
 from portals.shell.matchers import Matchers
 from portals.shell.portal import PortalShell
+from portals.shell.quiescence import SenderQuiescence
 
 STOP_GRACE_NS: Final = ms(200)
 """How long a stopping portal waits for the companion to take what was said last."""
@@ -80,6 +83,7 @@ class PeerPortal:
         self.sender = LinkSender(ctx.loop, batching_of(config)) if self._udp is None else self._udp.sender
         self._shell.egress.set_smart_batch(config.smart_batch)
         self._shell.ingress.counts_unknown = True
+        # Bound here and no method: called for each batch, it would cost a Python call more.
         self.on_fragments = self._shell.ingress.on_fragments
         self.sources = LinkProxySources(ctx, config.sqn_window, self.sender, self._shell.egress)
         self.link = link = LinkCore(
@@ -112,10 +116,7 @@ class PeerPortal:
         losses = self._udp.losses if self._udp is not None else None
         PeerLists(ctx, self.core, matchers, self.sources, self.sender, link, self._connector, self._make_stream,
                   self._connection, losses)  # fmt: skip
-        self._unicast = unicast = LinkUnicast(ctx, config, self._shell, self)
-        self.send_unicast, self.on_context_info = unicast.send_unicast, unicast.on_context_info
-        self.send_immediate, self.quiescence = unicast.send_immediate, self.sources.quiescence
-        self.take_interest, self.describe = link.heard.take_events, link.describe
+        self._unicast = LinkUnicast(ctx, config, self._shell, self)
         ctx.on_reconfigure = self._on_reconfigure
         self._shell.egress.is_operational = False
         self._shell.start(self)
@@ -357,6 +358,9 @@ class PeerPortal:
 
     # the link, as the shell sees it
 
+    def take_interest(self) -> list[InterestEvent]:
+        return self.link.heard.take_events()
+
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
         self.link.perform(effect)
         self._carry_out()
@@ -381,6 +385,9 @@ class PeerPortal:
 
     # routes
 
+    def describe(self) -> PortalUp | PortalGone:
+        return self.link.describe()
+
     def on_routes(self, reachable: set[int], now_ns: int) -> None:
         self.link.on_routes()
         self._carry_out()
@@ -393,7 +400,21 @@ class PeerPortal:
         self.link.on_route_info(message)
         self._carry_out()
 
+    # messages without a source
+
+    def send_unicast(self, domain_id: int, message: bytes, on_outcome: OnOutcome) -> None:
+        self._unicast.send_unicast(domain_id, message, on_outcome)
+
+    def on_context_info(self, worker: int, message: bytes) -> None:
+        self._unicast.on_context_info(worker, message)
+
+    def send_immediate(self, message: bytes, on_outcome: OnOutcome) -> None:
+        self._unicast.send_immediate(message, on_outcome)
+
     # the end
+
+    def quiescence(self, worker: int | None, now_ns: int) -> SenderQuiescence:
+        return self.sources.quiescence(worker, now_ns)
 
     def _on_drain(self, limit_ms: int) -> None:
         self._shell.drain.on_drain(limit_ms)

@@ -16,6 +16,7 @@ from typing import Final
 from dro.bus.messages import Origin, PortalGone, PortalUp
 from dro.clock import ms, s
 from dro.config.dro_xml.model import EndpointConfig, PeerConfig
+from dro.proto.interest.events import InterestEvent
 from dro.proto.peerlink.messages import Hello
 from dro.proto.peerlink.session import CloseLink, LinkEnd, LinkUp, SendControl
 from dro.proto.peerlink.sources import SentSources, SourceMessage, source_message
@@ -163,7 +164,6 @@ class PeerEnd:
         self._numbers: dict[bytes, int] = {}  # of proxy sources
         self._effects: deque[do.LinkCoreEffect] = deque()
         self._is_performing = False
-        self.take_interest, self.describe = self.core.heard.take_events, self.core.describe
 
     def start(self) -> None:
         self._wire.ends = [end for end in self._wire.ends if end.is_initiator != self.is_initiator]
@@ -343,6 +343,9 @@ class PeerEnd:
 
     # the link, as the engine sees it
 
+    def take_interest(self) -> list[InterestEvent]:
+        return self.core.heard.take_events()
+
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
         self.core.perform(effect)
         self._carry_out()
@@ -359,6 +362,9 @@ class PeerEnd:
     def on_timer(self, now_ns: int) -> None:
         self.core.on_timer(now_ns)
         self._carry_out()
+
+    def describe(self) -> PortalUp | PortalGone:
+        return self.core.describe()
 
     def on_routes(self, reachable: set[int], now_ns: int) -> None:
         self.core.on_routes()
