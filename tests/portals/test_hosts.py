@@ -184,7 +184,7 @@ class SimulatedHost:
         self.end = PeerEnd(self.portal, config.peers[0], self.wire, random.Random(1))
         self.portal.link = self.end
         self.portal.start()
-        self.link, self.core, self.engine = self.end.core, self.portal.core, self.portal.engine
+        self.link, self.core, self.engine = self.end.link, self.portal.core, self.portal.engine
         self.notes: list[object] = []
 
     def now_ns(self) -> int:

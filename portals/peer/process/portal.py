@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.messages import Origin, PortalGone, PortalUp, Trouble
+from dro.bus.messages import PortalGone, PortalUp, Trouble
 from dro.clock import ms
 from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.devices.follower import DeviceFollower
 from dro.log.events import LogEvent
 from dro.proto.context.sources import BoundSource
-from dro.proto.interest.events import InterestEvent
 from dro.proto.peerlink.messages import Hello
 from dro.proto.peerlink.session import LinkEffect, LinkEnd, LinkUp
 from dro.proto.peerlink.sources import SentSources
@@ -36,10 +33,11 @@ from dro.wire.source_string import TcpAddress
 from portals.datapath.handover import ForwardEntry
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.core import PortalCore
-from portals.decisions.effects import FeedProxySource, ProxyEffect
+from portals.decisions.effects import FeedProxySource
 from portals.peer import link_effects as do
 from portals.peer.datagrams.udp import UdpPart
 from portals.peer.link_core import NO_DOMAIN, LinkCore
+from portals.peer.link_host import LinkHost
 from portals.peer.link_sources import LinkSources
 from portals.peer.options import CANARY_BYTES, batching_of
 from portals.peer.process.gauges import LinkGauges
@@ -61,7 +59,7 @@ STOP_GRACE_NS: Final = ms(200)
 """How long a stopping portal waits for the companion to take what was said last."""
 
 
-class PeerPortal:
+class PeerPortal(LinkHost):
     """Implements `portals.shell.link.Link` and `portals.peer.stream.connection.ConnectionOwner`."""
 
     def __init__(self, ctx: WorkerContext, config: PeerConfig, dro: DroConfig) -> None:
@@ -86,7 +84,7 @@ class PeerPortal:
         # Bound here and no method: called for each batch, it would cost a Python call more.
         self.on_fragments = self._shell.ingress.on_fragments
         self.sources = LinkProxySources(ctx, config.sqn_window, self.sender, self._shell.egress)
-        self.link = link = LinkCore(
+        link = LinkCore(
             config,
             self._acl,
             worker=ctx.index,
@@ -99,8 +97,7 @@ class PeerPortal:
             sent_sources=self._sent_sources,
             late=self._udp,
         )
-        self._effects: deque[do.LinkCoreEffect] = deque()
-        self._is_performing = False
+        super().__init__(link)
         self._space = ReadSpace()  # of all connections
         self._connections: dict[int, PeerConnection] = {}
         self._receivers: dict[int, LinkReceiver] = {}  # of connections with joined sources
@@ -197,23 +194,7 @@ class PeerPortal:
 
     # what the core of the link asks for
 
-    def _carry_out(self) -> None:
-        """Carry out effects; what that calls back only adds to them, and the outermost call goes on with it."""
-        if self._is_performing:
-            return
-        self._is_performing = True
-        try:
-            while True:
-                self._effects += self.link.take_effects()
-                if not self._effects:
-                    break
-                self._carry_out_one(self._effects.popleft())
-        finally:
-            self._is_performing = False
-
-    def _follow(self) -> None:
-        """Carry out effects, then let the portal decide about what they have changed."""
-        self._carry_out()
+    def _act_soon(self) -> None:
         self._shell.act_soon()
 
     def _carry_out_one(self, effect: do.LinkCoreEffect) -> None:
@@ -254,12 +235,6 @@ class PeerPortal:
             case _:
                 if (connection := self._connections.get(effect.connection)) is not None:
                     self._change_connection(connection, effect)
-
-    def _step_by_step(self, steps: Iterator[None]) -> Iterator[None]:
-        for _ in steps:
-            self._follow()
-            yield
-        self._follow()
 
     def _send(self, effect: do.ToCompanion) -> None:
         if (link := self.connection) is None:
@@ -358,16 +333,6 @@ class PeerPortal:
 
     # the link, as the shell sees it
 
-    def take_interest(self) -> list[InterestEvent]:
-        return self.link.heard.take_events()
-
-    def perform(self, effect: ProxyEffect, now_ns: int) -> None:
-        self.link.perform(effect)
-        self._carry_out()
-
-    def together(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
     def can_deliver(self, now_ns: int) -> bool:
         return self.sender.is_up
 
@@ -381,23 +346,6 @@ class PeerPortal:
     def on_timer(self, now_ns: int) -> None:
         self._unicast.on_timer(now_ns)
         self.link.on_timer(now_ns)
-        self._carry_out()
-
-    # routes
-
-    def describe(self) -> PortalUp | PortalGone:
-        return self.link.describe()
-
-    def on_routes(self, reachable: set[int], now_ns: int) -> None:
-        self.link.on_routes()
-        self._carry_out()
-
-    def on_origins(self, origins: tuple[Origin, ...]) -> None:
-        self.link.on_origins(origins)
-        self._carry_out()
-
-    def on_route_info(self, message: bytes) -> None:
-        self.link.on_route_info(message)
         self._carry_out()
 
     # messages without a source

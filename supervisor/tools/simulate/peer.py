@@ -6,24 +6,21 @@ swallows everything at none.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from random import Random
 from typing import Final
 
-from dro.bus.messages import Origin, PortalGone, PortalUp
+from dro.bus.messages import PortalGone, PortalUp
 from dro.clock import ms, s
 from dro.config.dro_xml.model import EndpointConfig, PeerConfig
-from dro.proto.interest.events import InterestEvent
 from dro.proto.peerlink.messages import Hello
 from dro.proto.peerlink.session import CloseLink, LinkEnd, LinkUp, SendControl
 from dro.proto.peerlink.sources import SentSources, SourceMessage, source_message
 from dro.wire.source_string import TcpAddress
-from portals.decisions.effects import FeedProxySource, ProxyEffect
+from portals.decisions.effects import FeedProxySource
 from portals.peer import link_effects as do
 from portals.peer.link_core import LinkCore
+from portals.peer.link_host import LinkHost
 from portals.peer.newcomers import Connection
 from portals.peer.options import CANARY_BYTES
 from supervisor.tools.simulate.clock import SimClock
@@ -146,24 +143,23 @@ class Dialogue:
         self._end.talk(self._pipe)
 
 
-class PeerEnd:
+class PeerEnd(LinkHost):
     """Implements `portals.decisions.engine.EngineLink`, and is the host of `LinkCore`."""
 
     def __init__(self, portal: SimPortal, config: PeerConfig, wire: Wire, rng: Random) -> None:
         self.portal, self._wire = portal, wire
         self._told = SentSources()
-        self.core = LinkCore(
+        link = LinkCore(
             config, portal.acl, worker=portal.worker, dro_name=portal.dro.name.encode(), node_id=portal.dro.node_id,
             instance=rng.randbytes(8), padding=rng.randbytes(CANARY_BYTES), draw=rng.randrange,
             now_ns=portal.clock.now_ns, sent_sources=lambda: self._told,
         )  # fmt: skip
-        self.is_initiator = self.core.connecting is not None
+        super().__init__(link)
+        self.is_initiator = self.link.connecting is not None
         self._known: dict[Pipe, Dialogue] = {}
         self._pipes: dict[int, Pipe] = {}  # by number
         self._handles: dict[tuple[int, int], int] = {}  # of joined sources, by connection and number
         self._numbers: dict[bytes, int] = {}  # of proxy sources
-        self._effects: deque[do.LinkCoreEffect] = deque()
-        self._is_performing = False
 
     def start(self) -> None:
         self._wire.ends = [end for end in self._wire.ends if end.is_initiator != self.is_initiator]
@@ -174,14 +170,14 @@ class PeerEnd:
             pipe.close(self)
 
     @property
-    def _link(self) -> Pipe | None:
-        return self._pipes.get(self.core.link.number) if self.core.link is not None else None
+    def _pipe(self) -> Pipe | None:
+        return self._pipes.get(self.link.link.number) if self.link.link is not None else None
 
     # connections
 
     def on_connected(self, pipe: Pipe) -> None:
         now_ns = self.portal.clock.now_ns
-        known = self.core.open(ADDRESS, now_ns // 1000, now_ns, _as_it_is)
+        known = self.link.open(ADDRESS, now_ns // 1000, now_ns, _as_it_is)
         self._known[pipe], self._pipes[known.number] = Dialogue(self, pipe, known), pipe
         known.session.on_connected(now_ns)
         self.talk(pipe)
@@ -189,7 +185,7 @@ class PeerEnd:
 
     def on_failed(self) -> None:
         if self.portal.is_alive:
-            self.core.on_failed("nobody answers", LinkEnd.ERROR, self.portal.clock.now_ns)
+            self.link.on_failed("nobody answers", LinkEnd.ERROR, self.portal.clock.now_ns)
             self._follow()
 
     def on_broken(self, pipe: Pipe) -> None:
@@ -198,7 +194,7 @@ class PeerEnd:
 
     def _over(self, pipe: Pipe, why: str, remedy: str, end: LinkEnd) -> None:
         if (known := self._known.pop(pipe, None)) is not None:
-            self.core.on_over(known.number, why, remedy, end, self.portal.clock.now_ns)
+            self.link.on_over(known.number, why, remedy, end, self.portal.clock.now_ns)
             self._follow()
 
     def talk(self, pipe: Pipe) -> None:
@@ -210,13 +206,13 @@ class PeerEnd:
                 case SendControl(message=message):
                     pipe.send(self, message)
                 case LinkUp():
-                    self.core.on_up(known.number, effect, self.portal.clock.now_ns)
+                    self.link.on_up(known.number, effect, self.portal.clock.now_ns)
                 case CloseLink():
                     pipe.close(self)
                     self._over(pipe, effect.text, effect.remedy, effect.end)
                     return
                 case _:
-                    self.core.on_effect(known.number, effect)
+                    self.link.on_effect(known.number, effect)
             self._follow()
         if known is not None:
             self.portal.clock.arm(known)
@@ -233,27 +229,14 @@ class PeerEnd:
             rest = known.session.on_message(message, now_ns)
             self.talk(pipe)
             if rest is not None and pipe in self._known:
-                self.core.on_message(known.number, rest, message)
+                self.link.on_message(known.number, rest, message)
                 self._follow()
-        elif pipe is self._link and (handle := self._handles.get((known.number, message[0]))) is not None:
+        elif pipe is self._pipe and (handle := self._handles.get((known.number, message[0]))) is not None:
             self.portal.on_data(handle, message[1])
 
     # what the core of the link asks for
 
-    def _carry_out(self) -> None:
-        if self._is_performing:
-            return
-        self._is_performing = True
-        while True:
-            self._effects += self.core.take_effects()
-            if not self._effects:
-                break
-            self._carry_out_one(self._effects.popleft())
-        self._is_performing = False
-
-    def _follow(self) -> None:
-        """Carry out effects, then let the portal decide about what they have changed."""
-        self._carry_out()
+    def _act_soon(self) -> None:
         self.portal.act_soon()
 
     def _carry_out_one(self, effect: do.LinkCoreEffect) -> None:
@@ -303,12 +286,6 @@ class PeerEnd:
             case _:
                 self._change_connection(effect)
 
-    def _step_by_step(self, steps: Iterator[None]) -> Iterator[None]:
-        for _ in steps:
-            self._follow()
-            yield
-        self._follow()
-
     def _change_connection(self, effect: do.ConnectionEffect) -> None:
         if isinstance(effect, do.Forget):
             self._pipes.pop(effect.connection, None)
@@ -335,7 +312,7 @@ class PeerEnd:
                 pass  # nothing waits here
 
     def _send(self, message: bytes | Datum) -> None:
-        if (pipe := self._link) is not None:
+        if (pipe := self._pipe) is not None:
             if isinstance(message, SourceMessage):
                 self._told.on_handed_over(message)
             pipe.send(self, message)
@@ -343,48 +320,23 @@ class PeerEnd:
 
     # the link, as the engine sees it
 
-    def take_interest(self) -> list[InterestEvent]:
-        return self.core.heard.take_events()
-
-    def perform(self, effect: ProxyEffect, now_ns: int) -> None:
-        self.core.perform(effect)
-        self._carry_out()
-
-    def together(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
     def send_pending(self, now_ns: int) -> None:
         """All was sent already."""
 
     def next_deadline(self) -> int | None:
-        return self.core.next_deadline()
+        return self.link.next_deadline()
 
     def on_timer(self, now_ns: int) -> None:
-        self.core.on_timer(now_ns)
-        self._carry_out()
-
-    def describe(self) -> PortalUp | PortalGone:
-        return self.core.describe()
-
-    def on_routes(self, reachable: set[int], now_ns: int) -> None:
-        self.core.on_routes()
-        self._carry_out()
-
-    def on_origins(self, origins: tuple[Origin, ...]) -> None:
-        self.core.on_origins(origins)
-        self._carry_out()
-
-    def on_route_info(self, message: bytes) -> None:
-        self.core.on_route_info(message)
+        self.link.on_timer(now_ns)
         self._carry_out()
 
     def on_config(self, config: EndpointConfig | PeerConfig) -> None:
         assert isinstance(config, PeerConfig)
-        self.core.on_config(config, self.portal.acl)
+        self.link.on_config(config, self.portal.acl)
         self._carry_out()
 
     def send(self, proxy: Proxy, sent: Sent) -> None:
-        if self._link is None:
+        if self._pipe is None:
             self.portal.counts["sent"] -= 1
             self.portal.counts["dropped: no link"] += 1
         else:
