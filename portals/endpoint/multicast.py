@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import zlib
 from functools import lru_cache
-from typing import Final
 
 from dro.bus.actor import WorkerContext
 from dro.config.dro_xml.model import EndpointConfig
@@ -22,11 +21,8 @@ from dro.wire import otid
 from dro.wire.lbmr.records import write_transport
 from dro.wire.source_string import TransportAddress
 from portals.shell.link import Link
-from portals.shell.multicast import ImmediateTraffic
+from portals.shell.multicast import IMMEDIATE_SHARE, ImmediateTraffic
 from portals.shell.portal import PortalShell
-
-SHARE: Final = 10
-"""This part of `<max-queue>` may wait for the rate limit."""
 
 
 @lru_cache(maxsize=1024)
@@ -56,7 +52,7 @@ class TrdImmediate:
         receiving.immediate.listen(self._on_message)
 
     def on_config(self, config: EndpointConfig) -> None:
-        self._sending.queue_max_bytes = config.max_queue_bytes // SHARE
+        self._sending.queue_max_bytes = config.max_queue_bytes // IMMEDIATE_SHARE
 
     def _on_message(self, message: bytes, session: TransportAddress) -> None:
         ip, port, _ = address_rank(session)

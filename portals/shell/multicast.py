@@ -21,6 +21,8 @@ from portals.shell.link import Link
 from portals.shell.send_books import SendBooks
 
 ALL_DOMAINS: Final = 0
+IMMEDIATE_SHARE: Final = 10
+"""Immediate messages wait in this part of `<max-queue>`; over a peer link unless `<uim-max-queue>` is set."""
 NO_DOMAIN_REMEDY: Final = "its sender is older than UM 6.0; update it"
 TOO_LARGE_REMEDY: Final = "give all TRDs the same transport_lbtrm_datagram_max_size"
 

@@ -24,13 +24,11 @@ from portals.decisions.immediate.unicast import UnicastForwarding
 from portals.peer.stream.writer import LinkWriter, count_lost
 from portals.shell.context_traffic import ContextTraffic
 from portals.shell.link import Link
-from portals.shell.multicast import ImmediateTraffic
+from portals.shell.multicast import IMMEDIATE_SHARE, ImmediateTraffic
 from portals.shell.portal import PortalShell
 from portals.shell.unicast import UnicastTraffic
 
 NO_DOMAIN: Final = 0
-SHARE: Final = 10
-"""Without `<uim-max-queue>`, this part of `<max-queue>`."""
 
 
 class LinkUnicast:
@@ -53,7 +51,7 @@ class LinkUnicast:
 
     def on_config(self, config: PeerConfig) -> None:
         self._contexts.questions.set_options(config.context_query)
-        self._most = config.uim_max_queue_bytes or config.max_queue_bytes // SHARE
+        self._most = config.uim_max_queue_bytes or config.max_queue_bytes // IMMEDIATE_SHARE
         self._ctx.counters.set(Slot.UNICAST_QUEUE_LIMIT, self._most)
 
     def on_message(self, message: bytes, peer: TcpAddress) -> None:
