@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dro.bus.actor import WorkerContext
-from dro.bus.listing import BLOCKED, LOSSES, TOPIC, BlockedRow, LossRow, ProxyRow, Row, SourceRow, TopicRow
+from dro.bus.listing import BLOCKED, LOSSES, TOPIC, BlockedRow, LossRow, Row, SourceRow, TopicRow
 from dro.clock import NS_PER_S
 from dro.proto.resolver.cache import CachedSource
 from dro.table import Table
@@ -22,12 +22,11 @@ from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE
 from portals.shell.listing import (
     asked_by_patterns,
-    domains_of,
     interest_rows,
     one_topic,
+    proxy_rows,
     serve,
     some_topics,
-    symbol_of,
     topic_row,
 )
 from portals.shell.losses import Losses
@@ -54,7 +53,7 @@ class PortalLists:
                 "topics": self._topics,
                 "sources": self._sources,
                 "interest": lambda text: interest_rows(self.core, self.ctx.name, self.domain_id, text),
-                "proxies": self._proxies,
+                "proxies": lambda text: proxy_rows(self.ctx, self.core, self.proxies, _shown, text),
                 TOPIC: self._one_topic,
                 BLOCKED: self._blocked,
                 LOSSES: self._lost,
@@ -115,20 +114,6 @@ class PortalLists:
             entry.cost,
         )
 
-    def _proxies(self, text: bytes) -> Iterator[Row | None]:
-        core, name = self.core, self.ctx.name
-        for key in core.proxy_receivers.snapshot():
-            domains = domains_of(core.proxy_receivers.get(key, ()))
-            yield ProxyRow(name, "receiver", *symbol_of(key), domains) if domains and text in key[0] else None
-        for otid in self.proxies.snapshot():
-            found, wanted = self.proxies.get(otid), core.proxies.get(otid)
-            if found is None or wanted is None or text not in wanted.topic:
-                yield None
-                continue
-            feeder = "" if wanted.feeder is None else self.ctx.name_of(wanted.feeder[0])
-            origin, where, taken = (wanted.domain_id,), found[0].source_string, found[1].window.taken
-            yield ProxyRow(name, "source", shown(wanted.topic), "topic", origin, otid.hex(), where, feeder, taken)
-
     def _blocked(self, text: bytes) -> Iterator[BlockedRow | None]:
         for lane in self.egress.lanes():
             if not lane.transport.statistics().blocked:
@@ -150,3 +135,8 @@ class PortalLists:
 
     def _lost(self, text: bytes) -> Iterator[LossRow | None]:
         return self.losses.rows(self.ctx.name, text)
+
+
+def _shown(found: tuple[FragmentSource, ProxySource]) -> tuple[str, int]:
+    source, proxy = found
+    return source.source_string, proxy.window.taken

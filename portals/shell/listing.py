@@ -1,15 +1,16 @@
-"""What the lists of both kinds of portals have in common: interest, and one topic with all patterns that find it."""
+"""What the lists of both kinds of portals share: interest, proxies, and one topic with all patterns that find it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from dro.bus.actor import WorkerContext
-from dro.bus.listing import TOPICS_MAX, InterestRow, Listings, Row, TopicRow
+from dro.bus.listing import TOPICS_MAX, InterestRow, Listings, ProxyRow, Row, TopicRow
 from dro.bus.messages import ListRows, Rows
 from dro.proto.interest.events import Symbol
+from dro.table import Table
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE, PATTERN_REGEX
@@ -18,6 +19,7 @@ from portals.shell.matchers import Matchers, shown
 KINDS: Final = {PATTERN_NONE: "topic", PATTERN_PCRE: "pcre", PATTERN_REGEX: "regex"}
 DOMAINS_MAX: Final = 256  # in one row: strangers decide how many there are
 
+P = TypeVar("P")
 Lists = Mapping[str, Callable[[bytes], Iterator[Row | None]]]
 """By name: the rows for a text, and None for each entry that does not count."""
 
@@ -44,6 +46,23 @@ def interest_rows(core: PortalCore, portal: str, domain_id: int, text: bytes) ->
         for domain in sorted(core.recorded.domains.get(key, ())):
             via = "local" if domain == domain_id else "remote"
             yield InterestRow(portal, *symbol_of(key), domain, via, rejected)
+
+
+def proxy_rows(
+    ctx: WorkerContext, core: PortalCore, proxies: Table[bytes, P], show: Callable[[P], tuple[str, int]], text: bytes
+) -> Iterator[ProxyRow | None]:
+    """List proxy receivers and sources; `show` tells of a source where it sends and what it has taken."""
+    for key in core.proxy_receivers.snapshot():
+        domains = domains_of(core.proxy_receivers.get(key, ()))
+        yield ProxyRow(ctx.name, "receiver", *symbol_of(key), domains) if domains and text in key[0] else None
+    for otid in proxies.snapshot():
+        found, wanted = proxies.get(otid), core.proxies.get(otid)
+        if found is None or wanted is None or text not in wanted.topic:
+            yield None
+            continue
+        feeder = "" if wanted.feeder is None else ctx.name_of(wanted.feeder[0])
+        topic, origin, (where, taken) = shown(wanted.topic), (wanted.domain_id,), show(found)
+        yield ProxyRow(ctx.name, "source", topic, "topic", origin, otid.hex(), where, feeder, taken)
 
 
 def topic_row(core: PortalCore, portal: str, topic: bytes, sources: int, joined: int, proxies: int) -> TopicRow:

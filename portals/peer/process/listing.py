@@ -21,7 +21,6 @@ from dro.bus.listing import (
     BlockedRow,
     LossRow,
     PeerRow,
-    ProxyRow,
     Row,
     SourceRow,
     TopicRow,
@@ -32,6 +31,7 @@ from dro.proto.peerlink.messages import SourceRecord
 from dro.transport.stream import PlainStream, StreamMaker
 from dro.transport.tls_files import days_left
 from dro.wire.source_string import address_text
+from portals.datapath.outgoing import ProxySource
 from portals.decisions.core import PortalCore
 from portals.decisions.messages import PATTERN_NONE
 from portals.peer.link_core import LinkCore
@@ -44,12 +44,11 @@ from portals.peer.stream.peer_tls import PeerStreamMaker, PeerTlsStream
 from portals.peer.stream.sender import LinkSender
 from portals.shell.listing import (
     asked_by_patterns,
-    domains_of,
     interest_rows,
     one_topic,
+    proxy_rows,
     serve,
     some_topics,
-    symbol_of,
     topic_row,
 )
 from portals.shell.losses import Losses
@@ -80,7 +79,7 @@ class PeerLists:
                 "topics": self._topics,
                 "sources": self._sources,
                 "interest": lambda text: interest_rows(self.core, self.ctx.name, 0, text),
-                "proxies": self._proxies,
+                "proxies": lambda text: proxy_rows(self.ctx, self.core, self.proxies.by_otid, self._shown, text),
                 TOPIC: self._one_topic,
                 PEERS: self._link,
                 BLOCKED: self._blocked,
@@ -167,19 +166,8 @@ class PeerLists:
         link = self._up
         return f"PEER:{address_text(link.address)}[{srcidx}]" if link is not None else f"PEER:[{srcidx}]"
 
-    def _proxies(self, text: bytes) -> Iterator[Row | None]:
-        core, name, by_otid = self.core, self.ctx.name, self.proxies.by_otid
-        for key in core.proxy_receivers.snapshot():
-            domains = domains_of(core.proxy_receivers.get(key, ()))
-            yield ProxyRow(name, "receiver", *symbol_of(key), domains) if domains and text in key[0] else None
-        for otid in by_otid.snapshot():
-            found, wanted = by_otid.get(otid), core.proxies.get(otid)
-            if found is None or wanted is None or text not in wanted.topic:
-                yield None
-                continue
-            feeder = "" if wanted.feeder is None else self.ctx.name_of(wanted.feeder[0])
-            origin, where, taken = (wanted.domain_id,), self._number(found.topic_index), found.window.taken
-            yield ProxyRow(name, "source", shown(wanted.topic), "topic", origin, otid.hex(), where, feeder, taken)
+    def _shown(self, proxy: ProxySource) -> tuple[str, int]:
+        return self._number(proxy.topic_index), proxy.window.taken
 
     # the link
 
