@@ -273,6 +273,7 @@ class LossDetector:
                 if gap.end - gap.first > self._credit:
                     self._cut(gap.first + self._credit)
                 self._credit -= gap.end - gap.first
+                gap.due_ns = _NEVER  # another entry may have had this time
                 due.append(gap)
         due.sort(key=lambda gap: gap.first)
         backoff_ns = self._cfg.backoff_ns

@@ -184,6 +184,14 @@ def test_many_gaps_that_end_at_once_end_in_turns() -> None:
     assert b.stats.unrecovered_tmo == 5000
 
 
+def test_a_nak_that_comes_back_to_its_old_time_names_each_once() -> None:
+    loss = LossDetector(LossConfig(initial_backoff_ns=ms(50), backoff_ns=ms(20), suppress_ns=ms(20)), lambda: 0.5)
+    loss.open_gap(7, 1, 0)
+    loss.suppress(7, 1, ms(10))
+    assert loss.pop_naks(ms(30)) == [7]
+    assert (loss.next_deadline(), loss.pop_naks(ms(50)), loss.gaps[0].naks) == (ms(50), [7], 2)
+
+
 def test_a_round_ends_at_32_packets() -> None:
     b = synchronised(replace(LossConfig(), max_naks_per_packet=1))
     b.data(10, 5011)
