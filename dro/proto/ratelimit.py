@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dro.clock import NS_PER_MS, NS_PER_S
+from dro.state import Outside, StateLayout
 
 BITS_PER_BYTE: Final = 8
 RETRY_NS: Final = NS_PER_MS
@@ -142,3 +143,6 @@ class RateLimiter:
     def release(self, holder: Hashable) -> None:
         """Leave the line; for one who closes."""
         self._line.pop(holder, None)
+
+
+StateLayout(RateLimiter, 1, credit=int, _next_ns=int, _line=dict[Outside, _Place])

@@ -23,6 +23,7 @@ from typing import Final
 
 from dro.clock import NS_PER_S
 from dro.sqn import MASK, ahead
+from dro.state import BigInt, StateLayout
 
 RESTART_NS: Final = NS_PER_S
 REPEAT_NS: Final = 10 * NS_PER_S
@@ -201,3 +202,22 @@ def _parts(bits: int) -> list[tuple[int, int]]:
         parts.append((at + zeros, ones))
         at += zeros + ones
     return parts
+
+
+StateLayout(
+    DuplicateWindow,
+    1,
+    next_sqn=int,
+    too_old=int,
+    has_restarted=bool,
+    has_jumped=bool,
+    _newest=int,
+    _top=int,
+    _missing=BigInt,
+    _lost=list[tuple[int, int, int]],
+    _now_ns=int,
+    _stray_next=int,
+    _stray_since_ns=int,
+    _stray_newest=int,
+    _taken_apart=int,
+)

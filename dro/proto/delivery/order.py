@@ -32,6 +32,7 @@ from typing import Final, TypeAlias
 from dro.clock import NS_PER_S
 from dro.proto.delivery.reassembly import ArrivalReassembly, Delivered, Frag, InOrderReassembly, Payload, Refusal
 from dro.sqn import MASK, add, ahead
+from dro.state import Same, StateLayout
 
 IN_ORDER: Final = 1
 ARRIVAL: Final = -1
@@ -423,3 +424,20 @@ class DeliveryController:
         if self._handed_up and (self._in_order or not self._is_before_start(sqn)):
             self.stats.lost += 1
             self._events.append(Lost(sqn))
+
+
+StateLayout(
+    DeliveryController,
+    1,
+    expected=int | None,
+    stats=Same,
+    _high=int,
+    _floor=int,
+    _tentative=int | None,
+    _handed_up=bool,
+    _held=dict[int, _Held | None],
+    _held_bytes=int,
+    _gaps=deque[tuple[int, int]],
+    _joiner=Same,
+    _events=list[DeliveryEvent],
+)

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from dro.sqn import MASK, add, ahead
+from dro.state import StateLayout
 
 Payload: TypeAlias = bytes | memoryview
 Frag: TypeAlias = tuple[int, int, int]  # first sqn, offset in bytes, total length in bytes
@@ -216,3 +217,24 @@ class ArrivalReassembly:
             return Refusal.ORPHAN
         self._refused = first
         return why
+
+
+StateLayout(
+    InOrderReassembly,
+    1,
+    _pieces=list[bytes],
+    _first=int,
+    _next=int,
+    _total=int,
+    _have=int,
+    _flags=int,
+    _refused=int | None,
+)
+StateLayout(
+    ArrivalReassembly,
+    1,
+    _partials=dict[int, _Partial],
+    _have=int,
+    _lost_through=int | None,
+    _refused=int | None,
+)

@@ -13,6 +13,7 @@ defaults); before the first data there is no sqn, so nothing is sent.
 from __future__ import annotations
 
 from dro.clock import NS_PER_MS, NS_PER_S
+from dro.state import StateLayout
 
 
 class TsniSchedule:
@@ -47,3 +48,6 @@ class TsniSchedule:
             return False
         self._sent = (now_ns - self._last_data_ns) // self._interval_ns
         return True
+
+
+StateLayout(TsniSchedule, 1, _last_data_ns=int | None, _sent=int)

@@ -28,17 +28,21 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from operator import itemgetter
 from typing import ClassVar, Final
 
 from dro.clock import NS_PER_MS, ms, s
 from dro.proto.session_events import Began, Ended
 from dro.sqn import MASK, ahead
+from dro.state import StateLayout
 
 Rng = Callable[[], float]
 """Uniform draws in [0, 1)."""
 
 SqnRange = tuple[int, int]
 """First sqn, count."""
+
+_GapState = tuple[int, int, int, int, int]
 
 MIN_REPEAT_NS: Final = NS_PER_MS
 """Least time between two NAKs for one sqn. Guess: a backoff of 0 would spin; one millisecond is the options' unit."""
@@ -339,9 +343,43 @@ class LossDetector:
 
     def _compact(self) -> None:
         if len(self._heap) > 2 * len(self.gaps) + HEAP_SLACK:
-            self._heap = [(gap.due_ns, n, gap) for n, gap in enumerate(self.gaps)]
-            heapq.heapify(self._heap)
+            self._heap = [(gap.due_ns, n, gap) for n, gap in enumerate(self._turns())]
             self._serial = len(self._heap)
+
+    def _turns(self) -> list[Gap]:
+        """List the gaps in the order of their next NAKs."""
+        due = [gap for due_ns, _, gap in sorted(self._heap, key=itemgetter(0, 1)) if gap.due_ns == due_ns]
+        return list(dict.fromkeys(due))
+
+    @property
+    def _missing(self) -> tuple[list[_GapState], list[int]]:
+        """The gaps, and the order of their next NAKs as indexes."""
+        at = {gap: n for n, gap in enumerate(self.gaps)}
+        gaps = [(gap.first, gap.end, gap.found_ns, gap.due_ns, gap.naks) for gap in self.gaps]
+        return gaps, [at[gap] for gap in self._turns()]
+
+    @_missing.setter
+    def _missing(self, state: tuple[list[_GapState], list[int]]) -> None:
+        gaps = [Gap(*gap) for gap in state[0]]
+        turns = [gaps[at] for at in state[1]]
+        edges = [edge for gap in gaps for edge in (gap.first, gap.end)]
+        if edges != sorted(edges) or any(gap.first == gap.end for gap in gaps):
+            raise ValueError("gaps are not in order")
+        self.gaps[:] = gaps
+        self._starts = [gap.first for gap in gaps]
+        self.count = sum([gap.end - gap.first for gap in gaps])
+        self._heap = [(gap.due_ns, n, gap) for n, gap in enumerate(turns)]
+        self._serial = len(turns)
+
+
+StateLayout(
+    LossDetector,
+    1,
+    _missing=tuple[list[_GapState], list[int]],
+    _edge=int,
+    _credit=int,
+    _round_end_ns=int,
+)
 
 
 def merged(ranges: Iterable[SqnRange]) -> list[SqnRange]:

@@ -29,6 +29,7 @@ from dro.proto.repair.loss import (
 from dro.proto.session_events import Began, Ended
 from dro.samples import Samples
 from dro.sqn import HALF, MASK, ahead
+from dro.state import Same, StateLayout
 from dro.wire.transport import NCF_DO_NOT_RETRY, NCF_IGNORED, NCF_RX_DELAY, NCF_SHED
 
 ALL_ONES: Final = 0xFFFFFFFFFFFFFFFF
@@ -366,3 +367,23 @@ class ReceiverSession:
         else:
             self.stats.unrecovered_tmo += count
         self._emit(Unrecoverable(tuple(ranges), reason, now_ns))
+
+
+StateLayout(Recoveries, 1, us=Same, naks=Same)
+StateLayout(
+    ReceiverSession,
+    1,
+    expected=int | None,
+    has_events=bool,
+    has_ended=bool,
+    stats=Same,
+    active_ns=int,
+    _recoveries=Same,
+    _loss=Same,
+    _events=list[SessionEvent],
+    _begun=bool,
+    _timeout_ns=int,
+    _suspect=int | None,
+    _nak_stm=float,
+    _nak_tx=float,
+)

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from dro.errors import LocalProtocolError
 from dro.proto.ratelimit import RateLimiter
 from dro.sqn import HALF, MASK
+from dro.state import StateLayout
 from dro.wire.transport import NCF_DO_NOT_RETRY, NCF_IGNORED, NCF_RX_DELAY, NCF_SHED
 
 Buffer = bytes | bytearray | memoryview
@@ -67,6 +68,10 @@ class SendNcf:
     at_ns: int
 
 
+_RunState = tuple[int, int, int, Sequence[int], Sequence[int], bytes]
+"""Datagrams, `payload_bytes`, the length of each, `ends` and `paid` (as in `_Run`), their bytes."""
+
+
 @dataclass(slots=True, eq=False)
 class _Run:
     """Datagrams that entered the window together; `payload_bytes` and `memory_bytes` are those of each.
@@ -86,6 +91,18 @@ class _Run:
     def memory_before(self, at: int) -> int:
         """Return the memory of the first `at`, bytes."""
         return self.ends[at - 1] + at * OVERHEAD_BYTES if at else 0
+
+    def kept_from(self, index: int) -> _RunState:
+        """Return what there is from datagram `index` on, with its bytes together."""
+        at = index - self.start
+        buffer, offset, stride, length = self.chunk
+        if self.ends:
+            begin, paid = (self.ends[at - 1], self.paid[at - 1]) if at else (0, 0)
+            ends, sums = [end - begin for end in self.ends[at:]], [nbytes - paid for nbytes in self.paid[at:]]
+            return len(ends), 0, 0, ends, sums, bytes(buffer[begin : self.ends[-1]])
+        starts = [offset + i * stride for i in range(at, self.datagrams)]
+        data = b"".join([buffer[start : start + length] for start in starts])
+        return len(starts), self.payload_bytes, length, (), (), data
 
 
 class TransmissionWindow:
@@ -252,6 +269,31 @@ class TransmissionWindow:
             return chunk.buffer, start, run.ends[at] - start
         return chunk.buffer, chunk.offset + (index - run.start) * chunk.stride, chunk.length
 
+    @property
+    def _content(self) -> list[_RunState]:
+        return [run.kept_from(max(run.start, self.trail_index)) for run in self._runs[self._head :] if run is not None]
+
+    @_content.setter
+    def _content(self, content: Sequence[_RunState]) -> None:
+        start = trail_index = self.next_index - sum([datagrams for datagrams, *_ in content])
+        runs: list[_Run | None] = []
+        for datagrams, payload_bytes, length, ends, paid, data in content:
+            size = ends[-1] if ends else datagrams * length
+            if datagrams < 1 or len(data) != size or (ends and not len(ends) == len(paid) == datagrams):
+                raise ValueError("datagrams do not fill their buffer")
+            memory_bytes = 0 if ends else length + OVERHEAD_BYTES
+            runs.append(_Run(start, datagrams, payload_bytes, memory_bytes, Chunk(data, 0, length, length), ends, paid))
+            start += datagrams
+        self.clear()
+        self.trail_index = trail_index
+        self._runs, self._starts = runs, [run.start for run in runs if run is not None]
+        for datagrams, payload_bytes, _, _, paid, data in content:
+            self.payload_bytes += paid[-1] if paid else datagrams * payload_bytes
+            self.memory_bytes += len(data) + datagrams * OVERHEAD_BYTES
+
+
+StateLayout(TransmissionWindow, 1, next_index=int, _content=list[_RunState])
+
 
 @dataclass(slots=True)
 class RetransmitStats:
@@ -417,3 +459,14 @@ class Retransmitter:
         self._queue.clear()
         self.wake_ns = None
         self._limiter.release(self)
+
+
+StateLayout(
+    Retransmitter,
+    1,
+    _recent=dict[int, tuple[int, bool]],
+    _queue=list[int],
+    _queued=dict[int, int],
+    _queue_bytes=int,
+    wake_ns=int | None,
+)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dro.clock import NS_PER_MS
+from dro.state import StateLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class SmSchedule:
         # Guess: an interval below 1 ms, or a maximum below the minimum, is read as the nearest that works.
         self._min_ns = max(min_ns, NS_PER_MS)
         self._max_ns = max(max_ns, self._min_ns)
+        self._gap_ns = self._min_ns
         self.due_ns: int | None = None
 
     def restart(self, now_ns: int) -> None:
@@ -50,3 +52,6 @@ class SmSchedule:
         # A process that was stopped for long sends one, not all that it missed.
         self.due_ns = due_ns if due_ns > now_ns else now_ns + self._gap_ns
         return True
+
+
+StateLayout(SmSchedule, 1, _gap_ns=int, due_ns=int | None)

@@ -12,7 +12,7 @@ capture (first sqn 0, no session message before the first data).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +29,7 @@ from dro.proto.repair.retransmit import (
 )
 from dro.proto.repair.session_messages import SendSm, SmSchedule
 from dro.sqn import MASK
+from dro.state import Same, StateLayout
 
 Effect = Retransmit | SendNcf | SendSm
 
@@ -120,6 +121,11 @@ class SourceSession:
         """The newest sqn sent; the one before `first_sqn` when there is none yet."""
         return (self.next_sqn - 1) & MASK
 
+    @property
+    def rx_holder(self) -> Hashable:
+        """Who stands in the line of the retransmission limit: an object outside for the state of that limiter."""
+        return self._retransmitter
+
     def on_sent_run(self, count: int, payload_bytes_each: int, ref: Chunk, now_ns: int) -> None:
         """`count` datagrams, numbered from `next_sqn`, were sent; they lie in `ref` and stay there unchanged.
 
@@ -204,3 +210,17 @@ class SourceSession:
     @property
     def rctlr_rx_msgs(self) -> int:
         return self._retransmitter.waiting_count
+
+
+StateLayout(
+    SourceSession,
+    1,
+    next_sqn=int,
+    trail=int,
+    next_sm_sqn=int,
+    stats=Same,
+    _last_data_ns=int | None,
+    _window=Same,
+    _retransmitter=Same,
+    _sm=Same,
+)

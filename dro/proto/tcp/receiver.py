@@ -20,6 +20,7 @@ from enum import Enum
 
 from dro.clock import s
 from dro.proto.session_events import Began, Ended
+from dro.state import Same, StateLayout
 
 
 class TcpState(Enum):
@@ -98,6 +99,7 @@ class TcpReceiverCore:
         self.was_connected = False
         self._events: list[TcpReceiverEvent] = []
         self.active_ns = 0
+        self._begun = False
         self._tried_ns: int | None = None
 
     def on_advertised(self, now_ns: int) -> None:
@@ -163,3 +165,17 @@ class TcpReceiverCore:
     def _emit(self, event: TcpReceiverEvent) -> None:
         self._events.append(event)
         self.has_events = True
+
+
+StateLayout(
+    TcpReceiverCore,
+    1,
+    state=TcpState,
+    stats=Same,
+    has_events=bool,
+    was_connected=bool,
+    active_ns=int,
+    _events=list[TcpReceiverEvent],
+    _tried_ns=int | None,
+    _begun=bool,
+)

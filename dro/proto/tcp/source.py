@@ -21,10 +21,18 @@ from itertools import islice
 from typing import Final
 
 from dro.errors import LocalProtocolError
+from dro.state import Same, StateLayout
 
 Buffer = bytes | bytearray | memoryview
 
 MAX_IOV: Final = 64
+
+_BatchState = tuple[Sequence[int], bytes]
+"""Where each message ends, the messages; from the oldest that a client has yet to get."""
+_PieceState = tuple[int, int, int, int]
+"""The place of its batch, `first`, `last` and `start` there (as in `_Piece`)."""
+_ClientState = tuple[int, int, Buffer | None, list[_PieceState]]
+"""Name, `discarded`, `partial` and `pieces` (as in `_Client`)."""
 
 
 class SlowReceiver(Enum):
@@ -381,3 +389,53 @@ class TcpSourceCore:
         if self._refused and self._room(0, (self._refused,)):
             self._refused = 0
             self._emit(Wakeup(now_ns))
+
+    @property
+    def _state(self) -> tuple[list[_BatchState], list[_ClientState]]:
+        """Messages that the clients have yet to get; those that several wait for are there once."""
+        waiting: dict[int, list[_Piece]] = {}
+        for client in self._clients.values():
+            for piece in client.pieces:
+                waiting.setdefault(id(piece.view), []).append(piece)
+        batches: list[_BatchState] = []
+        states: dict[_Piece, _PieceState] = {}
+        for pieces in waiting.values():
+            first, start = min((piece.first, piece.start) for piece in pieces)
+            ends = pieces[0].ends[first : max(piece.last for piece in pieces)]
+            for piece in pieces:
+                states[piece] = (len(batches), piece.first - first, piece.last - first, piece.start - start)
+            batches.append(([end - start for end in ends], bytes(pieces[0].view[start : ends[-1]])))
+        return batches, [
+            (name, client.discarded, client.partial, [states[piece] for piece in client.pieces])
+            for name, client in self._clients.items()
+        ]
+
+    @_state.setter
+    def _state(self, state: tuple[list[_BatchState], list[_ClientState]]) -> None:
+        batches = [(memoryview(data), ends) for ends, data in state[0]]
+        if any(list(ends) != sorted(ends) or ends[-1] != len(view) for view, ends in batches):
+            raise ValueError("messages do not fill their buffer")
+        clients = {}
+        for name, discarded, partial, pieces in state[1]:
+            client = clients[name] = _Client()
+            client.discarded = discarded
+            if partial is not None:
+                client.partial = memoryview(partial)
+                client.nbytes = len(partial)
+            for batch, first, last, start in pieces:
+                view, ends = batches[batch]
+                if not (0 <= first < last <= len(ends) and 0 <= start <= ends[first]):
+                    raise ValueError(f"client {name} waits for messages that are not there")
+                client.append(_Piece(view, ends, first, last, start))
+        self._clients = clients
+
+
+StateLayout(
+    TcpSourceCore,
+    1,
+    _state=tuple[list[_BatchState], list[_ClientState]],
+    _events=list[TcpSourceEvent],
+    _refused=int,
+    has_events=bool,
+    stats=Same,
+)
