@@ -149,7 +149,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor.tools.demo": (*FLOOR, "dro.bus", "dro.um", "dro.um.message", "supervisor.admin", "supervisor.samples"),
     "supervisor.tools.simulate": (
         *FLOOR, "dro.bus", "dro.wire.*", "dro.proto.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml",
-        "portals.datapath", "portals.decisions.*", "portals.endpoint", "portals.peer", "router",
+        "dro.um.fragment", "portals.datapath", "portals.decisions.*", "portals.endpoint", "portals.peer", "router",
     ),
     "supervisor.start": (
         *FLOOR, "dro.config.reading", "dro.config.dro_xml", "dro.config.lint", "dro.config.report", "dro.transport",

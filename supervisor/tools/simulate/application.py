@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Any
 
+from dro.config.um.options import DEFAULTS, UmOptions
+from dro.proto.context.sources import BoundSource
 from dro.proto.interest.events import Symbol
+from dro.um.fragment.options import query_options, wildcard_options
 from dro.wire.lbmr import packet as lbmr
-from dro.wire.lbmr.options import standard_options
-from portals.decisions.messages import PATTERN_NONE, PATTERN_PCRE
+from portals.decisions.messages import PATTERN_NONE
+from supervisor.tools.simulate.context import SimContext
 from supervisor.tools.simulate.messages import Sent
 from supervisor.tools.simulate.portal import compiled
-from supervisor.tools.simulate.trd import SimSession, Trd
+from supervisor.tools.simulate.trd import Trd
 
 
 @dataclass(slots=True)
@@ -23,10 +25,6 @@ class Got:
 
     newest: int = -1
     taken: int = 0
-    repeated: int = 0
-    """Copies of what was taken already: two sessions of the TRD carry the source."""
-    overtaken: int = 0
-    """Older than what was taken already, so that it would come out of order."""
     passed: tuple[str, ...] = ()
     """Of the newest."""
     at_ns: int = 0
@@ -36,85 +34,65 @@ class Got:
 
 
 class SimApplication:
-    """Implements `Member`."""
+    """Implements `ContextUser`, with the default options of UM."""
 
-    portal_name: Final = ""
-
-    def __init__(self, trd: Trd, rng: Random, topic: bytes, symbols: list[Symbol]) -> None:
-        self._trd = trd
+    def __init__(
+        self,
+        trd: Trd,
+        rng: Random,
+        topic: bytes,
+        symbols: list[Symbol],
+        options: UmOptions = DEFAULTS,
+    ) -> None:
+        self.trd = trd
         self.topic, self.symbols = topic, symbols
         self.domain_id, self.name = trd.domain_id, trd.name
-        self._matches = [self._matcher(*symbol) for symbol in symbols]
         self.got: dict[bytes, Got] = {}  # by OTID
-        self.copies: Counter[tuple[bytes, int]] = Counter()
-        """Of each message, over all sessions."""
-        self._options = standard_options(rng.randbytes(8), lbmr.SenderType.APPLICATION, trd.domain_id)
-        self.session = SimSession(self, rng.randbytes(32), topic)
+        self._matches: list[Callable[[bytes], bool]] = []
         self.sqn = 0
         """Of the next message."""
-        self._trd.enter(self)
-        self._trd.advertise(self.session)
-        self._ask()
+        self._context = SimContext(trd, self, options, rng)
+        with self._context.together():
+            self.source = self._context.open(topic, options)
+            self.otid = self.source.own.otid
+            self._want(options)
 
-    @staticmethod
-    def _matcher(symbol: bytes, pattern: int) -> Callable[[bytes], bool]:
-        matcher = compiled(symbol, pattern) if pattern != PATTERN_NONE else None
-        return matcher if matcher is not None else lambda topic: topic == symbol
-
-    def _send(self, body: lbmr.Body) -> None:
-        self._trd.send_packets(self, [lbmr.encode(lbmr.Packet(lbmr.VERSION, self._options, body))])
-
-    def _ask(self) -> None:
-        """Ask as a receiver does: TQRs for all that is wanted."""
-        topics = tuple(symbol for symbol, pattern in self.symbols if pattern == PATTERN_NONE)
-        patterns = tuple(
-            lbmr.WildcardTqr(pattern=symbol, pattern_type=lbmr.PatternType.PCRE)
-            for symbol, pattern in self.symbols
-            if pattern == PATTERN_PCRE
-        )
-        if topics:
-            self._send(lbmr.Queries(topics))
-        if patterns:
-            self._send(lbmr.WildcardQueries(patterns))
-
-    def on_packet(self, packet: lbmr.Packet, sender_ip: int) -> None:
-        body = packet.body
-        if isinstance(body, lbmr.TopicResolutionRequest):
-            self._ask()
-        elif isinstance(body, lbmr.TopicManagement):
-            used = [r for r in body.records if r.kind == lbmr.TmrType.USE and not r.is_response]
-            wanted = [r for r in used if (r.name, r.pattern_type) in self.symbols]
-            answers = tuple(lbmr.Tmr(lbmr.TmrType.USE, r.flags | lbmr.TmrFlag.RESPONSE, r.name) for r in wanted)
-            if answers:
-                self._send(lbmr.TopicManagement(answers))
+    def _want(self, options: UmOptions) -> None:
+        wanted, now_ns = self._context.engine.wanted, self.trd.clock.now_ns
+        queries = query_options(options, uses_hotlinks=True)
+        for symbol, pattern in self.symbols:
+            if pattern == PATTERN_NONE:
+                self._matches.append(symbol.__eq__)
+                wanted.add_topic(symbol, now_ns, queries)
+            elif (matcher := compiled(symbol, pattern)) is not None:
+                self._matches.append(matcher)
+                wanted.add_pattern((symbol, pattern), matcher, now_ns, wildcard_options(options), queries)
 
     def publish(self) -> None:
-        self._trd.send(self.session, Sent(self.session.otid, self.topic, self.sqn))
+        self.trd.send(self.source.session, Sent(self.otid, self.topic, self.sqn))
         self.sqn += 1
 
-    def wants(self, session: SimSession) -> bool:
-        return any(matches(session.topic) for matches in self._matches)
+    def wants(self, topic: bytes) -> bool:
+        return any(matches(topic) for matches in self._matches)
 
-    def on_data(self, session: SimSession, sent: Sent) -> None:
-        now_ns = self._trd.clock.now_ns
+    def on_data(self, source: BoundSource[Any], sent: Sent) -> None:
+        now_ns = self.trd.clock.now_ns
         got = self.got.setdefault(sent.otid, Got())
-        self.copies[sent.otid, sent.sqn] += 1
-        if sent.sqn in got.sqns:
-            got.repeated += 1
-            return
         if sent.sqn <= got.newest:
-            got.overtaken += 1
-            return
+            return  # a copy, or it would come out of order
         if got.taken:
             got.longest_ns = max(got.longest_ns, now_ns - got.at_ns)
         got.sqns.add(sent.sqn)
         got.newest, got.passed, got.at_ns = sent.sqn, sent.passed, now_ns
         got.taken += 1
 
-    def on_joined(self, session: SimSession) -> None:
+    def on_bound(self, source: BoundSource[Any]) -> None:
         """Data follows."""
 
-    on_left = on_changed = on_joined
+    on_unbound = on_changed = on_bound
+
+    def on_packet(self, packet: lbmr.Packet, sender_ip: int) -> None:
+        """The engine has taken all that concerns an application."""
 
     def on_unicast(self, message: bytes, sender_ip: int) -> None:
         """Only DROs get it."""

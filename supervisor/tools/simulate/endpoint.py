@@ -1,18 +1,19 @@
-"""A simulated endpoint portal's side of its TRD: the real `TrdInterest`, and the proxies as that TRD has them."""
+"""A simulated endpoint portal's side of its TRD: the real `TrdInterest` and engine of a context, and its proxies."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from random import Random
-from typing import Final
+from typing import Any
 
 from dro.bus.messages import Origin, PortalUp
 from dro.config.dro_xml.model import EndpointConfig, PeerConfig
-from dro.proto.interest.events import InterestEvent, Symbol
+from dro.config.um.sets import ResolverOptions
+from dro.proto.context.sources import BoundSource
+from dro.proto.interest.events import InterestEvent
+from dro.um.fragment.options import query_options, wildcard_options
 from dro.wire.lbmr import packet as lbmr
-from dro.wire.lbmr.options import standard_options
-from dro.wire.source_string import TcpAddress
-from portals.decisions.advertisement import proxy_options
+from portals.decisions.advertisement import pass_through_of, proxy_options
 from portals.decisions.effects import (
     CheckKnown,
     CloseProxyReceiver,
@@ -29,42 +30,47 @@ from portals.decisions.effects import (
     UpdateProxySource,
 )
 from portals.decisions.messages import PATTERN_NONE, SourceSeen
-from portals.decisions.recorded_interest import Matcher
 from portals.endpoint.interest import TrdInterest
 from portals.endpoint.join_rules import JoinRules, cost_through
+from portals.endpoint.known_sources import join_info_of, known_source
+from supervisor.tools.simulate.context import UNICAST_PORT, SimContext, SimSource
 from supervisor.tools.simulate.messages import Sent
 from supervisor.tools.simulate.portal import Proxy, SimPortal, compiled
-from supervisor.tools.simulate.trd import SimSession, Trd
-
-DATAGRAM_BYTES: Final = 8192
-UNICAST_PORT: Final = 14391
-ADDRESS: Final = TcpAddress(0x7F000001, 14371, 0)
-"""Is the address of every source."""
+from supervisor.tools.simulate.trd import Trd
 
 
 class EndpointEnd:
-    """Implements `SimLink` and `Member`."""
+    """Implements `SimLink` and `ContextUser`."""
 
     def __init__(self, portal: SimPortal, config: EndpointConfig, trd: Trd, rng: Random) -> None:
         self._portal, self._config, self._trd, self._rng = portal, config, trd, rng
+        self._sending, self._receiving = config.sending.context(), config.receiving.context()
         self._rules = JoinRules(trd.domain_id, portal.core.routes, portal.acl)
-        self._wanted: dict[Symbol, Matcher | None] = {}
-        self._sessions: dict[bytes, SimSession] = {}  # of proxy sources, by OTID
+        self._sources: dict[bytes, SimSource] = {}  # proxy sources, by OTID
         self._offers: dict[bytes, SourceSeen] = {}  # what each is fed from
-        self._handles: dict[SimSession, int] = {}  # of joined sources
-
-    @property
-    def portal_name(self) -> str:
-        return self._portal.name
+        self._handles: dict[BoundSource[Any], int] = {}
 
     def start(self) -> None:
-        now_ns = self._portal.clock.now_ns
-        address = self._trd.enter(self), UNICAST_PORT
-        options = standard_options(self._rng.randbytes(8), lbmr.SenderType.DRO, self._trd.domain_id)
-        self._interest = TrdInterest(self._config, options, DATAGRAM_BYTES, address, self._rng, now_ns)
+        self.context = SimContext(self._trd, self, self._receiving, self._rng, sending=self._sending)
+        self._interest = TrdInterest(
+            self._config,
+            self.context.engine.resolver.packet_options(),
+            ResolverOptions.of(self._receiving).receiver_datagram_max_bytes,
+            (self.context.ip, UNICAST_PORT),
+            self._rng,
+            self._portal.clock.now_ns,
+        )
+        self._judge_sources()
 
     def on_killed(self) -> None:
-        self._trd.leave(self)
+        self._trd.leave(self.context)
+
+    def _judge_sources(self) -> None:
+        rules = self._rules
+        carries = rules.carries if rules.are_divided else None
+        judge = rules.may_enter if rules.judges_sources else None
+        self.context.engine.resolver.set_judge(judge, self._portal.clock.now_ns, carries)
+        self.context.pump()
 
     # what the portal asks
 
@@ -72,10 +78,10 @@ class EndpointEnd:
         return self._interest.take_events()
 
     def together(self) -> AbstractContextManager[object]:
-        return nullcontext()
+        return self.context.together()
 
     def send_pending(self, now_ns: int) -> None:
-        self._trd.send_packets(self, self._interest.take_datagrams(now_ns))
+        self._trd.send_packets(self.context, self._interest.take_datagrams(now_ns))
 
     def next_deadline(self) -> int | None:
         return self._interest.next_deadline()
@@ -94,61 +100,81 @@ class EndpointEnd:
         """Ignore them: what is heard in a TRD is advertised with hop count and cost."""
 
     def on_route_info(self, message: bytes) -> None:
-        self._trd.send_route_info(self, message)
+        self._trd.send_route_info(self.context, message)
 
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
         self._interest.perform(effect, now_ns)
         match effect:
             case OpenProxyReceiver(symbol=symbol, pattern=pattern):
-                self._wanted[symbol, pattern] = compiled(symbol, pattern) if pattern != PATTERN_NONE else None
-                self._trd.look(self)
+                self._want(symbol, pattern, now_ns)
             case CloseProxyReceiver(symbol=symbol, pattern=pattern):
-                self._wanted.pop((symbol, pattern), None)
-                self._trd.unwant(self)
+                if pattern == PATTERN_NONE:
+                    self.context.engine.unwant_topic(symbol, now_ns)
+                elif compiled(symbol, pattern) is not None:
+                    self.context.engine.unwant_pattern((symbol, pattern), now_ns)
             case OpenProxySource(worker=worker, source=source) | FeedProxySource(worker=worker, source=source):
                 self._portal.feed(source.otid, source.topic, worker, source.handle)
-                self._advertise(source)
+                self._advertise(source, again=isinstance(effect, FeedProxySource))
             case UpdateProxySource(source=source):
-                self._advertise(source)
+                if source.otid in self._sources:
+                    self._advertise(source)
+            case DelayDeletion(otid=otid, is_fed=is_fed):
+                if is_fed and otid in self._sources:
+                    self.context.own.end(self._sources[otid].own, now_ns)
             case CloseProxySource(otid=otid):
                 self._portal.end_proxy(otid)
                 self._offers.pop(otid, None)
-                if (session := self._sessions.pop(otid, None)) is not None:
-                    self._trd.end(session)
+                if (proxy := self._sources.pop(otid, None)) is not None:
+                    self.context.close(proxy)
+            case JoinKnownSource(source=source):
+                known = known_source(source, self._config.cost)
+                self.context.engine.resolver.join_known(
+                    known.tir,
+                    source_ip=known.source_ip,
+                    from_dro=known.is_from_dro,
+                    source_id=known.source_id,
+                    now_ns=now_ns,
+                )
             case ReviewSources():
-                self._trd.unwant(self)
-                self._trd.look(self)
+                self._judge_sources()
             case CheckKnown():
-                self._trd.unwant(self)
-            case UpdateProxyReceiver() | RecordKnownInterest() | DelayDeletion() | JoinKnownSource():
-                pass  # of interest alone; a source is found anew at once: no topic resolution is as slow as a real one
+                self.context.engine.leave_unwanted(now_ns)
+            case UpdateProxyReceiver() | RecordKnownInterest():
+                pass  # of interest alone
+        self.context.pump()
 
-    def _advertise(self, seen: SourceSeen) -> None:
+    def _want(self, symbol: bytes, pattern: int, now_ns: int) -> None:
+        wanted, queries = self.context.engine.wanted, query_options(self._receiving, uses_hotlinks=False)
+        if pattern == PATTERN_NONE:
+            wanted.add_topic(symbol, now_ns, queries)
+        elif (matcher := compiled(symbol, pattern)) is not None:
+            wanted.add_pattern((symbol, pattern), matcher, now_ns, wildcard_options(self._receiving), queries)
+
+    def _advertise(self, seen: SourceSeen, *, again: bool = False) -> None:
         self._offers[seen.otid] = seen
-        options = proxy_options(seen, self._config.cost, self._config.hotlink_index)
-        session = self._sessions.get(seen.otid)
-        if session is None:
-            session = self._sessions[seen.otid] = SimSession(self, seen.otid, seen.topic, options)
-            self._trd.advertise(session)
-        elif session.options != options:
-            session.options = options
-            self._trd.change(session)
+        items = proxy_options(seen, self._config.cost, self._config.hotlink_index)
+        proxy = self._sources.get(seen.otid)
+        if proxy is None:
+            opened = self.context.open(seen.topic, self._sending, source_otid=seen.otid, tir_items=items)
+            self._sources[seen.otid] = opened
+        else:
+            self.context.own.update(proxy.own, items, self._portal.clock.now_ns, again=again)
 
     def on_config(self, config: EndpointConfig | PeerConfig) -> None:
         """Take over cost and access control list; timers stay as they are."""
         assert isinstance(config, EndpointConfig)
         self._config, self._rules.acl = config, self._portal.acl
-        self._trd.unwant(self)
-        self._trd.look(self)
+        self._judge_sources()
         self._portal.report_up()
-        for session, handle in self._handles.items():
-            self._portal.core.own.change(handle, *self._advertised(session), b"")
-        for seen in self._offers.values():
+        for source, handle in self._handles.items():
+            self._portal.core.own.change(handle, *self._advertised(source))
+        for seen in [*self._offers.values()]:
             self._advertise(seen)
+        self.context.pump()
 
     def send(self, proxy: Proxy, sent: Sent) -> None:
-        if (session := self._sessions.get(proxy.otid)) is not None:
-            self._trd.send(session, sent)
+        if (found := self._sources.get(proxy.otid)) is not None:
+            self._trd.send(found.session, sent)
 
     # what comes from the TRD
 
@@ -159,41 +185,25 @@ class EndpointEnd:
     def on_unicast(self, message: bytes, sender_ip: int) -> None:
         self._portal.report_route_info(message, (sender_ip, UNICAST_PORT))
 
-    def wants(self, session: SimSession) -> bool:
-        rules = self._rules
-        if rules.are_divided and not rules.carries(session.otid, self._origin(session)):
-            return False
-        if not rules.may_enter(session.topic, ADDRESS):
-            return False
-        return any(
-            symbol == session.topic if pattern == PATTERN_NONE else matcher is not None and matcher(session.topic)
-            for (symbol, pattern), matcher in self._wanted.items()
-        )
+    def _advertised(self, source: BoundSource[Any]) -> tuple[int, int, bytes, bytes]:
+        """Return hop count, cost with that of this portal, the options that cross the DRO, and how it is joined."""
+        cost = source.tir.options.cost if source.tir.options else None
+        return *cost_through(cost, self._config.cost), pass_through_of(source.tir), join_info_of(source)
 
-    def on_joined(self, session: SimSession) -> None:
-        own, origin = self._portal.core.own, self._origin(session)
-        self._handles[session] = own.add(session.otid, session.topic, origin, *self._advertised(session), b"")
+    def on_bound(self, source: BoundSource[Any]) -> None:
+        domain_id = (source.tir.options.domain_id if source.tir.options else None) or self._trd.domain_id
+        own = self._portal.core.own
+        self._handles[source] = own.add(source.otid, source.topic, domain_id, *self._advertised(source))
         self._portal.act_soon()
 
-    def _origin(self, session: SimSession) -> int:
-        domain = session.option(lbmr.DomainId)
-        return domain.domain_id if isinstance(domain, lbmr.DomainId) else self._trd.domain_id
+    def on_changed(self, source: BoundSource[Any]) -> None:
+        self._portal.core.own.change(self._handles[source], *self._advertised(source))
+        self._portal.act_soon()
 
-    def _advertised(self, session: SimSession) -> tuple[int, int]:
-        cost = session.option(lbmr.Cost)
-        return cost_through(cost if isinstance(cost, lbmr.Cost) else None, self._config.cost)
+    def on_unbound(self, source: BoundSource[Any]) -> None:
+        self._portal.end_source(self._handles.pop(source))
+        self._portal.act_soon()
 
-    def on_changed(self, session: SimSession) -> None:
-        if (handle := self._handles.get(session)) is not None:
-            self._portal.core.own.change(handle, *self._advertised(session), b"")
-            self._portal.act_soon()
-
-    def on_left(self, session: SimSession) -> None:
-        if (handle := self._handles.pop(session, None)) is not None:
-            self._portal.end_source(handle)
-            self._portal.act_soon()
-
-    def on_data(self, session: SimSession, sent: Sent) -> None:
-        if (handle := self._handles.get(session)) is not None:
-            is_first = not sent.passed
-            self._portal.on_data(handle, sent if is_first else sent.past(self._trd.name))
+    def on_data(self, source: BoundSource[Any], sent: Sent) -> None:
+        is_first = not sent.passed
+        self._portal.on_data(self._handles[source], sent if is_first else sent.past(self._trd.name))

@@ -12,6 +12,7 @@ import pytest
 from dro.clock import ms, s
 from dro.errors import ConfigError
 from dro.shares import FIRST_SHARE
+from supervisor.tools.simulate.endpoint import EndpointEnd
 from supervisor.tools.simulate.main import main
 from supervisor.tools.simulate.messages import Sent
 from supervisor.tools.simulate.network import SimNetwork
@@ -162,7 +163,7 @@ def test_a_message_that_comes_twice_is_found(
     send = Trd.send
 
     def twice(trd: Trd, session: SimSession, sent: Sent) -> None:
-        for _ in range(1 + bool(session.owner.portal_name)):
+        for _ in range(1 + isinstance(session.owner.user, EndpointEnd)):
             send(trd, session, sent)
 
     monkeypatch.setattr(Trd, "send", twice)

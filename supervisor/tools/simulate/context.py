@@ -1,0 +1,174 @@
+"""A UM context in a simulated TRD: a host of the engine that contexts of processes have, without sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Final, Protocol
+
+from dro.config.um.options import UmOptions
+from dro.config.um.sets import ResolverOptions
+from dro.proto.context import effects as do
+from dro.proto.context.engine import ContextEngine
+from dro.proto.context.own import OwnSource, OwnSources
+from dro.proto.context.sources import BoundSource
+from dro.um.fragment.options import advertising_options, resolver_config
+from dro.wire.lbmr import packet as lbmr
+from supervisor.tools.simulate.messages import Sent
+from supervisor.tools.simulate.portal import compiled
+from supervisor.tools.simulate.trd import SimSession, Trd
+
+UNICAST_PORT: Final = 14391
+
+
+class ContextUser(Protocol):
+    """Has a simulated context: an endpoint portal or an application."""
+
+    def on_packet(self, packet: lbmr.Packet, sender_ip: int) -> None: ...
+
+    def on_bound(self, source: BoundSource[Any]) -> None: ...
+
+    def on_changed(self, source: BoundSource[Any]) -> None: ...
+
+    def on_unbound(self, source: BoundSource[Any]) -> None: ...
+
+    def on_data(self, source: BoundSource[Any], sent: Sent) -> None: ...
+
+    def on_unicast(self, message: bytes, sender_ip: int) -> None:
+        """Take route information of another DRO in the TRD; for portals alone."""
+
+
+class SimSource:
+    """One source of a simulated context, on a session of its own."""
+
+    def __init__(self, own: OwnSource, session: SimSession) -> None:
+        self.own, self.session = own, session
+
+
+class SimContext:
+    """See the module text."""
+
+    def __init__(
+        self, trd: Trd, user: ContextUser, options: UmOptions, rng: Random, *, sending: UmOptions | None = None
+    ) -> None:
+        """`sending`: the options of the context of a DRO that has the sources; None for an application."""
+        self.trd, self.user, self.options = trd, user, options
+        self._is_dro = is_dro = sending is not None
+        self.ip = trd.enter(self)
+        kind = lbmr.SenderType.DRO if is_dro else lbmr.SenderType.APPLICATION
+        o = ResolverOptions.of(options).sending_as(ResolverOptions.of(sending or options))
+        config = resolver_config(o, rng.randbytes(8), kind, trd.domain_id if is_dro else 0)
+        self.engine = ContextEngine(
+            config, trd.clock.now_ns, compile_pattern=compiled, jitter=lambda ns: rng.randrange(ns)
+        )
+        self.own = OwnSources(
+            self.engine.resolver,
+            context_id=rng.getrandbits(32),
+            first_index=rng.getrandbits(32),
+            request_address=(self.ip, UNICAST_PORT),
+        )
+        self._bound: dict[SimSession, BoundSource[Any]] = {}
+        self._together = 0
+        self._is_pumping = False
+
+    # the channel and the clock
+
+    def on_packet(self, packet: lbmr.Packet, sender_ip: int) -> None:
+        """Take a packet of another context of the TRD."""
+        if self.engine.on_packet(packet, sender_ip, self.trd.clock.now_ns):
+            self.pump()
+            self.user.on_packet(packet, sender_ip)
+
+    def next_deadline(self) -> int | None:
+        return self.engine.next_deadline() if self in self.trd.members else None
+
+    def on_timer(self, now_ns: int) -> None:
+        self.engine.on_timer(now_ns)
+        self.pump()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Send what is wanted and opened within together at the end."""
+        self._together += 1
+        try:
+            yield
+        finally:
+            self._together -= 1
+            self.pump()
+
+    def pump(self) -> None:
+        """Carry out what the engine asks for until it asks for nothing more, send, set the timer."""
+        if self._together or self._is_pumping or self not in self.trd.members:
+            return
+        self._is_pumping = True
+        try:
+            for effect in self.engine.take_effects(self.trd.clock.now_ns):
+                self._perform(effect)
+        finally:
+            self._is_pumping = False
+        self.trd.send_packets(self, self.engine.take_datagrams())
+        self.trd.clock.arm(self)
+
+    def _perform(self, effect: do.ContextEffect) -> None:
+        match effect:
+            case do.Join(source=source):
+                session = self.trd.session(source.address)
+                if session is None:
+                    self.engine.on_not_joined(source, self.trd.clock.now_ns)
+                else:
+                    session.joined[self] = None
+                    self.engine.on_joined(source, session)
+            case do.Leave(session=session):
+                assert isinstance(session, SimSession)
+                session.joined.pop(self, None)
+                self._bound.pop(session, None)
+            case do.Bound(source=bound):
+                assert isinstance(bound.transport, SimSession)
+                self._bound[bound.transport] = bound
+                self.user.on_bound(bound)
+            case do.Unbound(source=bound):
+                self.user.on_unbound(bound)
+            case do.Changed(source=bound):
+                self.user.on_changed(bound)
+            case _:
+                pass  # for the log
+
+    # sources
+
+    def open(
+        self,
+        topic: bytes,
+        options: UmOptions,
+        *,
+        source_otid: bytes | None = None,
+        tir_items: tuple[lbmr.TirOption, ...] = (),
+    ) -> SimSource:
+        """Open a source; see `OwnSources.open`."""
+        session = self.trd.open_session(self, options, sm_before_data=self._is_dro)
+        own = self.own.open(
+            topic,
+            (session.address, 1),
+            advertising_options(options),
+            self.trd.clock.now_ns,
+            source_otid=source_otid,
+            tir_items=tir_items,
+        )
+        self.pump()
+        return SimSource(own, session)
+
+    def close(self, source: SimSource) -> None:
+        """Advertise its end, and end its session."""
+        self.own.close(source.own, self.trd.clock.now_ns, final=True)
+        self.pump()
+        self.trd.close_session(source.session)
+
+    def on_data(self, session: SimSession, sent: Sent) -> None:
+        """Take data of a session that was joined."""
+        if (bound := self._bound.get(session)) is not None:
+            self.user.on_data(bound, sent)
+
+    def on_session_ended(self, session: SimSession) -> None:
+        """A joined session has ended by itself."""
+        self.engine.on_session_ended(session, self.trd.clock.now_ns)
+        self.pump()
