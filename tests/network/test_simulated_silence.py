@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -80,7 +81,7 @@ def silence_simulated(folder: Path, transport: str, seed: int) -> float:
 
 def longest(arrivals: list[int]) -> float:
     assert len(arrivals) > 1, "the flow did not go on"
-    return max(later - at for at, later in zip(arrivals, arrivals[1:], strict=False)) / (1000 * NS_PER_MS)
+    return max(later - at for at, later in pairwise(arrivals)) / (1000 * NS_PER_MS)
 
 
 @pytest.mark.parametrize("transport", ["lbtrm", "tcp"])

@@ -70,15 +70,21 @@ class SimContext:
         )
         self._bound: dict[SimSession, BoundSource[Any]] = {}
         self._together = 0
-        self._is_pumping = False
+        self._is_pumping = self._acts_soon = False
 
     # the channel and the clock
 
     def on_packet(self, packet: lbmr.Packet, sender_ip: int) -> None:
-        """Take a packet of another context of the TRD."""
+        """Take a packet of another context of the TRD; all that come at one time are acted on together."""
         if self.engine.on_packet(packet, sender_ip, self.trd.clock.now_ns):
-            self.pump()
             self.user.on_packet(packet, sender_ip)
+            if not self._acts_soon:
+                self._acts_soon = True
+                self.trd.clock.after(0, self._on_soon)
+
+    def _on_soon(self) -> None:
+        self._acts_soon = False
+        self.pump()
 
     def next_deadline(self) -> int | None:
         return self.engine.next_deadline() if self in self.trd.members else None
