@@ -60,7 +60,6 @@ class TrdInterest:
     ) -> None:
         """`request_address` (IPv4, port) is where unicast traffic for other domains goes; `rng` spreads periods."""
         tr = config.topic_resolution
-        own_ids = frozenset({packet_options.source_id or b""})
         self._domain = config.domain_id
         self._options = packet_options
         self._max_bytes = datagram_max_bytes
@@ -72,11 +71,9 @@ class TrdInterest:
             pattern_rate=_rate(tr.pattern_use_query.rate_limit),
             jitter=rng.randrange,
         )
-        self._remote_topics = RemoteInterest(
-            _remote(config.remote_topic), own_domain_id=config.domain_id, own_ids=own_ids
-        )
+        self._remote_topics = RemoteInterest(_remote(config.remote_topic), own_domain_id=config.domain_id)
         self._remote_patterns = RemoteInterest(
-            _remote(config.remote_pattern), own_domain_id=config.domain_id, own_ids=own_ids, is_for_patterns=True
+            _remote(config.remote_pattern), own_domain_id=config.domain_id, is_for_patterns=True
         )
         self._sender = InterestSender(
             _intervals(tr.remote_topic_interest),
@@ -111,12 +108,15 @@ class TrdInterest:
 
     def on_packet(self, packet: lbmr.Packet, sender_ip: int, now_ns: int) -> None:
         """A packet of another context of the TRD."""
-        self._local.on_packet(packet, now_ns, sender_ip)
-        self._remote_topics.on_packet(packet, now_ns, sender_ip)
-        self._remote_patterns.on_packet(packet, now_ns, sender_ip)
-        body = packet.body
-        if isinstance(body, lbmr.TopicResolutionRequest) and body.flags & lbmr.RequestFlag.DRO_REMOTE_INTEREST:
-            self._sender.tell_all(now_ns)
+        match packet.body:
+            case lbmr.TnwgInterest():
+                self._remote_topics.on_packet(packet, now_ns, sender_ip)
+                self._remote_patterns.on_packet(packet, now_ns, sender_ip)
+            case lbmr.TopicResolutionRequest(flags=flags):
+                if flags & lbmr.RequestFlag.DRO_REMOTE_INTEREST:
+                    self._sender.tell_all(now_ns)
+            case _:
+                self._local.on_packet(packet, now_ns, sender_ip)
 
     def on_wanted(self, symbol: bytes, pattern: int, added: Iterable[int], removed: Iterable[int], now_ns: int) -> None:
         """Domains on whose behalf this portal wants, or no longer wants, a topic or pattern from its TRD."""

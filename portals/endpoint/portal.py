@@ -150,8 +150,10 @@ class EndpointPortal:
     # the receiving context
 
     def _on_tr_packet(self, packet: lbmr.Packet, sender_ip: int, now_ns: int) -> None:
-        self._interest.on_packet(packet, sender_ip, now_ns)
-        self._unicast.on_packet(packet, sender_ip, now_ns)
+        if isinstance(packet.body, lbmr.TnwgContextInfo | lbmr.ContextInfo | lbmr.RemoteContextInfo):
+            self._unicast.on_packet(packet, sender_ip, now_ns)
+        else:
+            self._interest.on_packet(packet, sender_ip, now_ns)
         self._shell.act_soon()
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:

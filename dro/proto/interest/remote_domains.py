@@ -47,13 +47,11 @@ class RemoteInterest:
         options: RemoteInterestOptions = DEFAULT_OPTIONS,
         *,
         own_domain_id: int = 0,
-        own_ids: frozenset[bytes] = frozenset(),
         is_for_patterns: bool = False,
         entries_max: int = 1_000_000,
     ) -> None:
         self._options = options
         self._own_domain_id = own_domain_id
-        self._own_ids = own_ids
         self._is_for_patterns = is_for_patterns
         self._entries_max = entries_max
         self._claims: OrderedDict[_Claim, _Times] = OrderedDict()  # in order of their next test
@@ -99,10 +97,8 @@ class RemoteInterest:
         options = packet.options
         if not isinstance(packet.body, lbmr.TnwgInterest) or options is None or not options.is_from_dro:
             return
-        teller = options.source_id or b""
-        if teller not in self._own_ids:
-            for record in packet.body.records:
-                self.on_record(record, teller, now_ns, source_ip)
+        for record in packet.body.records:
+            self.on_record(record, options.source_id or b"", now_ns, source_ip)
 
     def on_record(self, record: lbmr.InterestRecord, teller: bytes, now_ns: int, source_ip: int = 0) -> None:
         """One record; of the other kind (topic, pattern): ignored."""

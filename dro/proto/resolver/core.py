@@ -45,7 +45,6 @@ GRID_NS: Final = 100 * NS_PER_MS  # ticks repeat so often at the latest
 class ResolverConfig:
     """One context on the channel.
 
-    `own_ids`: source ids whose packets are not heard, beside the own one: the other context of the same portal.
     `domain_id`: configured, for a DRO; 0 for contexts that learn it. `domain_propagation_ns`: whom to believe and when
     to tell, `resolver_domain_id_active_propagation_timeout`: 0 DROs only, -1 everybody, n: tell while a DRO was heard
     within n. `answers_use_queries`: False for proxies, which are no receivers of the TRD.
@@ -55,7 +54,6 @@ class ResolverConfig:
 
     source_id: bytes
     source_type: int = lbmr.SenderType.APPLICATION
-    own_ids: frozenset[bytes] = frozenset()
     domain_id: int = 0
     domain_propagation_ns: int = 0
     answers_use_queries: bool = True
@@ -99,7 +97,6 @@ class Resolver:
         self._channel = Channel(output, grid_ns, start_ns, config.domain_id)
         self._sources = SourceSide(self._channel, compile_pattern, adds_domain=not self._is_dro)
         self._receivers = ReceiverSide(self._channel, TopicCache(config.cache_max))
-        self._own_ids = config.own_ids | {config.source_id}
         self._dro_heard_ns: int | None = None
         self._told = ToldDomains()
         self._look_ns: int | None = None  # when to look whether DROs have given the domain another id
@@ -183,15 +180,13 @@ class Resolver:
     # ------------------------------------------------------------------------------------------------ inputs
 
     def on_packet(self, packet: lbmr.Packet, source_ip: int, now_ns: int) -> bool:
-        """One decoded datagram of the channel; `source_ip` is the address that it came from.
+        """One decoded datagram of another context of the channel; `source_ip` is the address that it came from.
 
-        False: an own packet, or one of another domain; a DRO portal must not take interest from it either.
+        False: one of another domain; a DRO portal must not take interest from it either.
         """
         self._channel.now_ns = now_ns
         options = packet.options
         source_id = options.source_id if options else None
-        if source_id is not None and source_id in self._own_ids:
-            return False
         from_dro = options is not None and options.is_from_dro
         if options is not None and not self._accept_domain(options.local_domain or 0, from_dro, source_ip):
             return False

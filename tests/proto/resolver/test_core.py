@@ -692,17 +692,6 @@ def test_removing_a_pattern_leaves_what_a_receiver_still_wants() -> None:
 # ---------------------------------------------------------------------------------------------------- the packet
 
 
-def test_own_packets_are_not_heard() -> None:
-    a = resolver(own_ids=frozenset({b"sibling!"}))
-    a.add_source(SourceAd(tir()), 0)
-    a.take_outgoing()
-    for own in (b"resolver", b"sibling!"):
-        assert not a.on_packet(packet(lbmr.Queries((b"AAA",)), source_id=own), 0, 0)
-    assert a.take_outgoing() == []
-    assert a.on_packet(lbmr.Packet(0, None, lbmr.Queries((b"AAA",))), 0, 0)
-    assert len(a.take_outgoing()) == 1
-
-
 def test_the_domain_is_learnt_from_a_dro_and_then_told() -> None:
     a = resolver()
     a.add_source(SourceAd(tir()), 0)
